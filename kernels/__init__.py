@@ -1,0 +1,1 @@
+"""Kernels: arrays in, arrays out. Nothing here knows files, configurations or Dask."""

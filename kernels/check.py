@@ -1,0 +1,31 @@
+"""Shape, size and dtype arithmetic that kernels share, with errors that say the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def dtype(array: Any, *wanted: Any) -> None:
+    """Raise TypeError unless `array` has one of the `wanted` dtypes."""
+    if array.dtype not in [np.dtype(w) for w in wanted]:
+        names = " or ".join(np.dtype(w).name for w in wanted)
+        raise TypeError(f"expected {names} but got {array.dtype.name}; convert it with .astype()")
+
+
+def code_bits(symbols: int) -> int:
+    """Bits of one code: codes run from 1 to `symbols`, and 0 marks the end of a window."""
+    return max(1, int(symbols).bit_length())
+
+
+def num_columns(order: int, bits: int) -> int:
+    """64-bit columns that hold an n-gram key of `order` codes of `bits` bits."""
+    return -(-order * bits // 64)
+
+
+def aligned(array: Any) -> Any:
+    """`array` itself when its CuPy memory is contiguous and 16-byte aligned, else a copy that is."""
+    if array.data.ptr % 16 or not array.flags.c_contiguous:
+        return array.copy()
+    return array

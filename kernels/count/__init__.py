@@ -1,0 +1,1 @@
+"""Kernel pairs of the count stage: tokenising, packing, sorting and counting."""

@@ -1,0 +1,16 @@
+#include "common.cuh"
+#include "codes.cuh"
+#include "bins.cuh"
+// V1 of Bianco's "Ngrams with CUDA": one atomic add an n-gram, on one histogram in device memory.
+extern "C" __global__ void histogram_global(const token_t* tokens_T, i64 T, const u16* lut_table, u64 symbols, u32* bins) {
+  LOAD_LUT(lut, lut_table)
+  GRID_STRIDE_LOOP(i, (T + RUN - 1) / RUN) {
+    u32 code[RUN + ORDER - 1];
+    load_codes(lut, tokens_T, T, i * RUN, code);
+#pragma unroll
+    for (int k = 0; k < RUN; ++k) {
+      u64 bin;
+      if (window_bin<u64>(code + k, symbols, &bin)) atomicAdd(&bins[bin], 1u);
+    }
+  }
+}

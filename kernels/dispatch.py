@@ -1,0 +1,39 @@
+"""The device follows the data: NumPy arrays run on the CPU, CuPy arrays on their GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def on_gpu(array: Any) -> bool:
+    """True for a CuPy array (anything that owns device memory and is not NumPy's)."""
+    return not isinstance(array, np.ndarray) and hasattr(array, "__cuda_array_interface__")
+
+
+def pick(cpu: Callable, cuda: Callable, **arrays: Any) -> Callable:
+    """Return `cpu` or `cuda`, whichever fits where `arrays` live (None is skipped).
+
+    Raises TypeError when the arrays do not all live in one place, and names each one's place.
+    """
+    where = {name: on_gpu(a) for name, a in arrays.items() if a is not None}
+    if len(set(where.values())) > 1:
+        listing = ", ".join(f"{n} on the {'GPU' if g else 'host'}" for n, g in where.items())
+        raise TypeError(f"arrays must all be on the host or all on one GPU: {listing}; move them together first")
+    return cuda if any(where.values()) else cpu
+
+
+def array_module(array: Any) -> Any:
+    """NumPy or CuPy, whichever made `array`: for steps that both spell alike."""
+    if on_gpu(array):
+        import cupy
+
+        return cupy
+    return np
+
+
+def to_host(array: Any) -> np.ndarray:
+    """`array` as a NumPy array; a copy only when it lives on a GPU."""
+    return array.get() if on_gpu(array) else array

@@ -1,0 +1,72 @@
+"""Compile a .cu file once per process (NVRTC, kept on disk by CuPy) and launch its kernels."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+OPTIONS = ("-std=c++17",)
+INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
+
+
+def source(stem: str, defines: dict[str, Any] | None = None) -> str:
+    """The text of `kernels/<stem>.cu` with its headers and `defines` written into it.
+
+    Headers are pasted, not searched for: CuPy keys its cache on disk by the text, so an edited
+    header can never meet a stale binary.
+    """
+    text = (FOLDER / f"{stem}.cu").read_text()
+    text = INCLUDE.sub(lambda m: (FOLDER / "include" / m[1]).read_text(), text)
+    head = "".join(f"#define {k} {v}\n" for k, v in (defines or {}).items())
+    return head + text
+
+
+@functools.cache
+def _module(stem: str, defines: tuple[tuple[str, Any], ...], device: int) -> Any:
+    import cupy
+
+    return cupy.RawModule(code=source(stem, dict(defines)), options=OPTIONS)
+
+
+def kernel(stem: str, name: str, **defines: Any) -> Any:
+    """The compiled kernel `name` of `kernels/<stem>.cu` on the current device."""
+    import cupy
+
+    return _module(stem, tuple(sorted(defines.items())), cupy.cuda.Device().id).get_function(name)
+
+
+@functools.cache
+def device_limits(device: int) -> tuple[int, int]:
+    """(multiprocessors, shared-memory bytes one block may ask for) of a device."""
+    import cupy
+
+    p = cupy.cuda.Device(device).attributes
+    return p["MultiProcessorCount"], p["MaxSharedMemoryPerBlockOptin"]
+
+
+def current_limits() -> tuple[int, int]:
+    """`device_limits` of the current device."""
+    import cupy
+
+    return device_limits(cupy.cuda.Device().id)
+
+
+def grid_for(n: int, threads: int, per_thread: int = 1, waves: int = 32) -> int:
+    """Blocks for a grid-stride loop over `n` items: enough to fill the device, at least one."""
+    blocks = -(-n // (threads * per_thread))
+    return max(1, min(blocks, current_limits()[0] * waves))
+
+
+def launch(fn: Any, blocks: int, threads: int, args: Sequence[Any], shared_bytes: int = 0) -> None:
+    """Launch on the current stream. Dynamic shared memory above 48 KiB is asked for here.
+
+    A launch that the driver refuses raises at once (CUDADriverError); an error inside the kernel
+    raises at the next synchronisation.
+    """
+    if shared_bytes + fn.shared_size_bytes > 48 * 1024:
+        fn.max_dynamic_shared_size_bytes = shared_bytes
+    fn((blocks,), (threads,), tuple(args), shared_mem=shared_bytes)
