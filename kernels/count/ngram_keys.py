@@ -15,7 +15,8 @@ VARIANTS = ({"TOKEN_BYTES": 1}, {"TOKEN_BYTES": 4})
 IDENTITY = np.arange(256, dtype=np.uint16)
 
 
-def ngram_keys(tokens_T: Any, order: int, bits: int, lut: Any = None, positions_R: Any = None) -> Any:
+def ngram_keys(tokens_T: Any, order: int, bits: int, lut: Any = None, positions_R: Any = None,
+               rows: int | None = None) -> Any:
     """Return one key per window of `order` tokens, cut at the first code 0 and at the end.
 
     tokens_T     (T,) uint32 codes (0 ends every window), or uint8 translated by `lut`
@@ -23,6 +24,7 @@ def ngram_keys(tokens_T: Any, order: int, bits: int, lut: Any = None, positions_
     bits         bits per code; codes are below 2**bits
     lut          (256,) uint16, code of each byte; only with uint8 tokens
     positions_R  (R,) int64, where windows start; every position when None
+    rows         only the windows that start at positions below it
 
     Returns columns (C, R) uint64, C = ceil(order * bits / 64): the key is a string of bits, first
     word highest, left-aligned over the columns. Keys compare like tuples of codes, a cut window
@@ -30,11 +32,14 @@ def ngram_keys(tokens_T: Any, order: int, bits: int, lut: Any = None, positions_
     """
     check.dtype(tokens_T, np.uint32, np.uint8)
     run = pick(cpu=_cpu, cuda=_cuda, tokens_T=tokens_T, positions_R=positions_R)
-    return run(tokens_T, order, bits, lut, positions_R)
+    if positions_R is None:
+        R = len(tokens_T) if rows is None else min(rows, len(tokens_T))
+    else:
+        R = len(positions_R)
+    return run(tokens_T, order, bits, lut, positions_R, R)
 
 
-def _cpu(tokens_T, order, bits, lut, positions_R):
-    R = len(tokens_T) if positions_R is None else len(positions_R)
+def _cpu(tokens_T, order, bits, lut, positions_R, R):
     columns = np.empty((check.num_columns(order, bits), R), np.uint64)
     everywhere = positions_R is None
     _pack(tokens_T, order, bits, IDENTITY if lut is None else lut, tokens_T.dtype == np.uint8,
@@ -77,11 +82,10 @@ def _pack(tokens_T, order, bits, lut, is_bytes, positions_R, everywhere, columns
             c += 1
 
 
-def _cuda(tokens_T, order, bits, lut, positions_R):
+def _cuda(tokens_T, order, bits, lut, positions_R, R):
     import cupy
 
     T = len(tokens_T)
-    R = T if positions_R is None else len(positions_R)
     C = check.num_columns(order, bits)
     columns = cupy.empty((C, R), np.uint64)
     if R:

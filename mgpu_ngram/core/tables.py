@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 
-class Table(NamedTuple):
+@dataclass(frozen=True)
+class Table:
     """Distinct n-grams of one order with their counts, sorted by key; NumPy or CuPy.
 
     keys    (C, G) uint64, codes (symbol id + 1) packed `bits` bits each, first word highest,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
+from numba import njit, uint64
 
 SPECIALS = (b"<unk>", b"<s>", b"</s>")  # ids 0, 1, 2 of every word vocabulary
 
@@ -38,3 +40,79 @@ class Vocabulary:
     def symbol(self, v: int) -> bytes:
         """The bytes of symbol v."""
         return self.data[self.offsets_V[v] : self.offsets_V[v + 1]].tobytes()
+
+
+def vocabulary_is_text(vocabulary: Vocabulary) -> bool:
+    """True when the symbols are words and every one is valid UTF-8 by itself."""
+    if vocabulary.unit != "word":
+        return False
+    buffers = [None, pa.py_buffer(vocabulary.offsets_V), pa.py_buffer(vocabulary.data)]
+    try:
+        pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(vocabulary), buffers).cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+class SymbolIndex:
+    """Find the id of a symbol: an open-addressing table over the bytes of a vocabulary's symbols."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        capacity = 1 << (2 * len(vocabulary)).bit_length()  # less than half of the slots are used
+        self.vocabulary = vocabulary
+        self.slots_C = np.full(capacity, -1, np.int32)
+        _index_symbols(vocabulary.offsets_V, vocabulary.data, self.slots_C)
+
+    def find(self, symbol: bytes) -> int:
+        """Return the id of `symbol`, -1 when the vocabulary lacks it."""
+        offsets_V, data = self.vocabulary.offsets_V, self.vocabulary.data
+        return int(self.slots_C[_slot_of(np.frombuffer(symbol, np.uint8), offsets_V, data, self.slots_C)])
+
+
+@njit(nogil=True, cache=True)
+def _slot_of(symbol, offsets_V, data, slots_C):
+    """The slot that holds `symbol`, or the empty one where it belongs."""
+    h = uint64(0xCBF29CE484222325)  # FNV-1a
+    for c in symbol:
+        h = (h ^ uint64(c)) * uint64(0x100000001B3)
+    slot = (h ^ (h >> uint64(32))) & uint64(len(slots_C) - 1)
+    while slots_C[slot] >= 0:
+        at, end = offsets_V[slots_C[slot]], offsets_V[slots_C[slot] + 1]
+        if end - at == len(symbol):
+            i = 0
+            while i < len(symbol) and data[at + i] == symbol[i]:
+                i += 1
+            if i == len(symbol):
+                break
+        slot = (slot + uint64(1)) & uint64(len(slots_C) - 1)
+    return slot
+
+
+@njit(nogil=True, cache=True)
+def _index_symbols(offsets_V, data, slots_C):
+    for v in range(len(offsets_V) - 1):
+        slots_C[_slot_of(data[offsets_V[v] : offsets_V[v + 1]], offsets_V, data, slots_C)] = v
+
+
+class HashCollision(Exception):
+    """Two words share a 64-bit hash under this seed: the run starts again with the next one."""
+
+
+@dataclass
+class LocalVocabulary:
+    """The symbols of one or more chunks, in host memory, on their way to a `Vocabulary`.
+
+    hash_V  (V,) uint64, what symbols are joined by; the other arrays as in `Vocabulary`
+    """
+
+    hash_V: np.ndarray
+    offsets_V: np.ndarray
+    data: np.ndarray
+    counts_V: np.ndarray
+    first_source_V: np.ndarray
+    first_offset_V: np.ndarray
+    tokens: int = 0
+    lines: int = 0
+    size_bytes: int = 0
+    checksums: list = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)

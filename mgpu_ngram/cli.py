@@ -1,0 +1,271 @@
+"""The command line: `mgpu-ngram run | plan | count | export | info | bench`.
+
+Results go to stdout and can be piped; progress and errors go to stderr. Exit status 0: done; 1: the
+run failed; 2: bad input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.api import open_executor
+from mgpu_ngram.cluster.devices import cpu_cores, free_memory, resolve_device, visible_gpus
+from mgpu_ngram.config import STAGES, ClusterConfig, RunConfig, load
+from mgpu_ngram.core.counts import Ngram, read_counts
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.settings import fill
+from mgpu_ngram.jobs.count import CountConfig, CountResult
+from mgpu_ngram.report import Bars, show_info, show_plan, show_result
+
+EXAMPLES = {
+    None: """examples:
+  mgpu-ngram run configs/quickstart.yaml
+  mgpu-ngram count books/*.txt.gz -o counts --order 5
+  mgpu-ngram export counts --order 3 --top 100
+  mgpu-ngram count --help""",
+    "run": """examples:
+  mgpu-ngram run configs/quickstart.yaml
+  mgpu-ngram run configs/quickstart.yaml cluster.workers=4 jobs.0.count.order=3 --overwrite""",
+    "plan": """example:
+  mgpu-ngram plan configs/quickstart.yaml""",
+    "count": """examples:
+  mgpu-ngram count books/*.txt.gz -o counts --order 5
+  mgpu-ngram count page.html -o bytes --unit byte --order 4 --strategy hash
+  mgpu-ngram count tokens.bin -o ids --unit id --dtype uint16 --separator-id 0
+  zcat corpus.gz | mgpu-ngram count - -o counts --min-count 2""",
+    "export": """examples:
+  mgpu-ngram export counts --order 3 | grep '^of the'
+  mgpu-ngram export counts --order 5 --top 100""",
+    "info": """examples:
+  mgpu-ngram info counts
+  mgpu-ngram info counts --json | jq .orders""",
+    "bench": """examples:
+  mgpu-ngram bench count
+  mgpu-ngram bench count --text big.txt --results results""",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns its exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        arguments.verb(arguments)
+        sys.stdout.flush()
+        return 0
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("mgpu-ngram: interrupted; nothing was written under the final name", file=sys.stderr)
+        return 1
+    except (InputError, RunError) as error:
+        if arguments.debug:
+            raise
+        print(f"mgpu-ngram: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 1
+    except Exception as error:
+        if arguments.debug:
+            raise
+        text = " ".join(str(error).split()) or type(error).__name__
+        print(f"mgpu-ngram: the run failed: {type(error).__name__}: {text}; --debug shows where", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _command(argparse.ArgumentParser, None, prog="mgpu-ngram", description="Count n-grams on GPUs and CPUs.")
+    verbs = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    run = _command(verbs.add_parser, "run", help="run the jobs of a YAML file")
+    run.add_argument("config", metavar="CONFIG.yaml")
+    run.add_argument("overrides", nargs="*", metavar="key=value", help="settings over those of the file")
+    run.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
+    run.set_defaults(verb=_run)
+
+    plan = _command(verbs.add_parser, "plan", help="say what a YAML file would do; computes nothing")
+    plan.add_argument("config", metavar="CONFIG.yaml")
+    plan.add_argument("overrides", nargs="*", metavar="key=value")
+    plan.set_defaults(verb=_plan)
+
+    count = _command(verbs.add_parser, "count", help="count the n-grams of text")
+    count.add_argument("corpus", nargs="+", metavar="TEXT", help="file, glob, directory, URL, or - for stdin")
+    count.add_argument("-o", "--output", required=True, metavar="OUT", help="folder to write")
+    count.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    count.add_argument("--device", default="auto", choices=["auto", "cpu", "gpu"])
+    count.add_argument("--workers", type=int, metavar="N", help="Dask workers; 0: in this process (default: one per GPU or core)")
+    for setting, how in COUNT_FLAGS.items():
+        count.add_argument("--" + setting.replace("_", "-"), **how)
+    count.set_defaults(verb=_count)
+
+    export = _command(verbs.add_parser, "export", help="print n-grams as text, ngram TAB count")
+    export.add_argument("path", metavar="OUT")
+    export.add_argument("--order", type=int, required=True, metavar="N")
+    export.add_argument("--top", type=int, metavar="K", help="only the K that occur most")
+    export.set_defaults(verb=_export)
+
+    info = _command(verbs.add_parser, "info", help="describe an output")
+    info.add_argument("path", metavar="PATH")
+    info.set_defaults(verb=_info)
+
+    bench = _command(verbs.add_parser, "bench", help="measure a stage beside its limits")
+    bench.add_argument("stage", choices=["count"])
+    bench.add_argument("--device", default="auto", choices=["auto", "cpu", "gpu"])
+    bench.add_argument("--text", metavar="FILE", help="real text to draw lines from (default: the standard library's)")
+    bench.add_argument("--size", default=None, metavar="BYTES", help="text to count, such as '1 GiB' (default: by device)")
+    bench.add_argument("--tokens", type=int, metavar="N", help="words of the generated corpus (default: by device)")
+    bench.add_argument("--results", default="benchmarks/results", metavar="FOLDER")
+    bench.set_defaults(verb=_bench)
+    return parser
+
+
+def _command(make: Any, name: str | None, **options: Any) -> argparse.ArgumentParser:
+    """A parser with examples under its help, and the flags that every command has."""
+    parser = make(
+        *([name] if name else []), epilog=EXAMPLES[name], formatter_class=argparse.RawDescriptionHelpFormatter, **options
+    )
+    if name:
+        parser.add_argument("--json", action="store_true", help="print JSON for machines")
+        parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+COUNT_FLAGS: dict[str, dict[str, Any]] = {
+    "order": {"type": int, "metavar": "N", "help": "highest n-gram order; all from 1 are counted (default 5)"},
+    "unit": {"choices": ["word", "byte", "id"], "help": "what n-grams are made of (default word)"},
+    "dtype": {"choices": ["uint16", "uint32"], "help": "of raw token ids (default uint16)"},
+    "separator_id": {"type": int, "metavar": "ID", "help": "token id that no n-gram crosses"},
+    "sentence_markers": {"action": "store_true", "help": "one <s> and one </s> per line"},
+    "lowercase": {"action": "store_true", "help": "turn A-Z into a-z (ASCII only: other letters stay as they are)"},
+    "min_count": {"type": int, "metavar": "K", "help": "write only n-grams that occur at least K times"},
+    "strategy": {"choices": ["auto", "global", "private", "sort", "hash"]},
+    "histograms": {"type": int, "metavar": "K", "help": "copies of the histogram, strategy private (default 1)"},
+    "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
+    "chunk_bytes": {"metavar": "SIZE", "help": "text per task, such as '64 MiB'"},
+}
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    _run_jobs(load(arguments.config, arguments.overrides), arguments)
+
+
+def _run_jobs(config: RunConfig, arguments: argparse.Namespace) -> list[CountResult]:
+    for _, settings in config.jobs:
+        target = config.output / settings.name
+        if target.exists() and not arguments.overwrite:
+            raise InputError(f"{target}: exists; give --overwrite to replace it, or another output")
+    results = []
+    executor = open_executor(config.cluster.device, config.cluster.workers, config.dask)
+    try:
+        with Bars() as bars:
+            for stage, settings in config.jobs:
+                target = config.output / settings.name
+                results.append(STAGES[stage].run(settings, executor, target, arguments.overwrite, bars))
+    finally:
+        executor.close()
+    if arguments.json:
+        print(json.dumps([_result_json(r) for r in results], indent=2))
+    else:
+        for result in results:
+            show_result(result)
+    return results
+
+
+def _result_json(result: CountResult) -> dict[str, Any]:
+    return {
+        "path": str(result.path),
+        "manifest": result.manifest,
+        "plans": [asdict(p) for p in result.plans],
+        "top": result.top,
+        "seconds": result.seconds,
+        "wall_seconds": result.wall_seconds,
+        "tokens_per_second": result.tokens_per_second,
+        "workers": result.workers,
+        "device": result.device,
+    }
+
+
+def _plan(arguments: argparse.Namespace) -> None:
+    config = load(arguments.config, arguments.overrides)
+    device = resolve_device(config.cluster.device)
+    workers = config.cluster.workers or (visible_gpus() if device == "gpu" else cpu_cores())
+    plans = [STAGES[stage].plan(settings, workers, device, free_memory(device)) for stage, settings in config.jobs]
+    if arguments.json:
+        print(json.dumps(plans, indent=2))
+    else:
+        for plan in plans:
+            show_plan(plan)
+
+
+def _count(arguments: argparse.Namespace) -> None:
+    names = {f.name for f in fields(CountConfig)}
+    given = {k: v for k, v in vars(arguments).items() if k in names and v not in (None, False)}
+    output = Path(arguments.output)
+    with _stdin_as_file(given["corpus"], output) as corpus:
+        settings = fill(CountConfig, {**given, "corpus": corpus, "name": output.name or "count"}, "count")
+        cluster = ClusterConfig(device=arguments.device, workers=arguments.workers)
+        _run_jobs(RunConfig(output.parent, [("count", settings)], cluster), arguments)
+
+
+@contextlib.contextmanager
+def _stdin_as_file(corpus: list[str], output: Path) -> Any:
+    """Inputs with - replaced by a file beside the output that holds stdin: workers read it in parallel."""
+    if "-" not in corpus:
+        yield corpus
+        return
+    output.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=output.absolute().parent, prefix=".stdin-") as file:
+        try:
+            shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+            file.flush()
+        except OSError as error:
+            raise RunError(f"{file.name}: stdin could not be kept here ({error.strerror}); free space or move the output") from None
+        yield [file.name if path == "-" else path for path in corpus]
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    counts = read_counts(arguments.path)
+    if not 1 <= arguments.order <= counts.max_order:
+        raise InputError(f"{arguments.path}: has orders 1 to {counts.max_order}, not {arguments.order}")
+    if arguments.top is not None and arguments.top < 1:
+        raise InputError(f"--top is {arguments.top} but must be at least 1")
+    order = counts.order(arguments.order)
+    out = sys.stdout.buffer
+    for ngram, n in order.top(arguments.top) if arguments.top else order:
+        if arguments.json:
+            out.write(json.dumps({"ngram": _json_ngram(ngram), "count": n}).encode() + b"\n")
+        else:
+            out.write(_text_ngram(ngram) + b"\t%d\n" % n)
+
+
+def _text_ngram(ngram: Ngram) -> bytes:
+    if isinstance(ngram, tuple):
+        return " ".join(map(str, ngram)).encode()
+    return ngram.encode() if isinstance(ngram, str) else ngram
+
+
+def _json_ngram(ngram: Ngram) -> Any:
+    return ngram.decode("utf-8", "backslashreplace") if isinstance(ngram, bytes) else ngram
+
+
+def _info(arguments: argparse.Namespace) -> None:
+    manifest = read_counts(arguments.path).manifest
+    if arguments.json:
+        print(json.dumps(manifest, indent=2))
+    else:
+        show_info(arguments.path, manifest)
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    from mgpu_ngram.benchmarks.count import bench
+
+    rows = bench(resolve_device(arguments.device), arguments.text, arguments.size, arguments.tokens, arguments.results)
+    if arguments.json:
+        print(json.dumps(rows, indent=2))

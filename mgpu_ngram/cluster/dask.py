@@ -1,0 +1,98 @@
+"""Tasks on a Dask cluster: one started here (dask-cuda on GPUs), or around a client the user has."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import tempfile
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import dask
+from distributed import Client, Future, KilledWorker, LocalCluster, as_completed
+
+from mgpu_ngram.cluster.devices import cpu_cores, visible_gpus
+from mgpu_ngram.core.errors import InputError, RunError
+
+# A task that kills its worker three times is at fault itself; a worker that never comes must not hang a run.
+SETTINGS = {
+    "distributed.scheduler.allowed-failures": 2,
+    "distributed.scheduler.no-workers-timeout": "60s",
+    "distributed.worker.profile.enabled": False,
+    "distributed.scheduler.worker-saturation": "inf",
+}
+
+
+class DaskExecutor:
+    """An `Executor` around a `distributed.Client`."""
+
+    def __init__(self, client: Client, device: str, cluster: Any = None, scratch: Any = None):
+        self.client, self.device, self._cluster, self._scratch = client, device, cluster, scratch
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        self.workers = sum(w["nthreads"] for w in workers.values())
+        if not self.workers:
+            raise InputError(f"the Dask cluster {client} has no workers; start some, then run again")
+        hosts = {w["host"] for w in workers.values()}
+        self.threads = max(1, cpu_cores() * len(hosts) // self.workers)
+        self.dashboard = client.dashboard_link if importlib.util.find_spec("bokeh") else None
+
+    def call(self, fn: Callable, *args: Any) -> Future:
+        return self.client.submit(fn, *args, key=f"{fn.__name__}-{uuid.uuid4().hex}", pure=False)
+
+    def wait(self, handles: Sequence[Future], done: Callable[[Any], None] | None = None) -> None:
+        for handle in as_completed(handles):
+            if handle.status == "cancelled":
+                raise RunError("the Dask scheduler was lost or the run was cancelled; start again")
+            _raise_error_of(handle)
+            if done:
+                done(handle)
+
+    def gather(self, handles: Sequence[Future]) -> list[Any]:
+        self.wait(handles)
+        return self.client.gather(list(handles))
+
+    def close(self) -> None:
+        if self._cluster is not None:
+            self.client.close()
+            self._cluster.close()
+            self._scratch.cleanup()
+
+
+def _raise_error_of(handle: Future) -> None:
+    if handle.status != "error":
+        return
+    error = handle.exception()
+    if isinstance(error, KilledWorker):
+        raise RunError(
+            f"task {handle.key} killed every worker that tried it; most often memory ran out: use smaller chunks "
+            "(chunk_bytes) or fewer workers"
+        ) from None
+    raise error
+
+
+def start_cluster(device: str, workers: int | None, settings: dict[str, Any] | None = None) -> DaskExecutor:
+    """Start a Dask cluster on this host: a worker per GPU, or per core; loopback only."""
+    dask.config.set({**SETTINGS, **(settings or {})})
+    scratch = tempfile.TemporaryDirectory(prefix="mgpu-ngram-", ignore_cleanup_errors=True)
+    common = {
+        "threads_per_worker": 1,
+        "host": "127.0.0.1",
+        "protocol": "tcp",
+        "memory_limit": None,
+        "local_directory": scratch.name,
+        "dashboard_address": "127.0.0.1:0" if importlib.util.find_spec("bokeh") else None,
+    }
+    cluster: Any
+    if device == "gpu":
+        gpus = visible_gpus()
+        if workers is not None and workers > gpus:
+            raise InputError(f"{workers} workers were asked for but {gpus} GPUs are visible; use --workers {gpus} or fewer")
+        try:
+            from dask_cuda import LocalCUDACluster
+        except ImportError as error:
+            raise InputError(f"a cluster of GPUs needs dask-cuda ({error}); pip install 'mgpu-ngram[cuda13]'") from None
+        cluster = LocalCUDACluster(n_workers=workers or gpus, device_memory_limit=None, **common)
+    else:
+        cluster = LocalCluster(n_workers=workers or cpu_cores(), processes=True, silence_logs=logging.CRITICAL + 1, **common)
+    return DaskExecutor(Client(cluster), device, cluster, scratch)

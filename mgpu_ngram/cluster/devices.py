@@ -1,0 +1,76 @@
+"""Which devices there are, found without touching CUDA in this process."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.util
+import os
+
+from mgpu_ngram.core.errors import InputError
+
+
+def visible_gpus() -> int:
+    """GPUs that CUDA_VISIBLE_DEVICES leaves visible; 0 without driver or NVML."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1"):
+        return 0
+    try:
+        import pynvml
+    except ImportError:
+        return 0
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return 0
+    return count if visible is None else min(count, len(visible.split(",")))
+
+
+def resolve_device(wanted: str) -> str:
+    """Return "cpu" or "gpu" for a wanted "auto", "cpu" or "gpu". Never falls back from "gpu" in silence.
+
+    `auto` is the GPU when one is visible and CuPy is installed.
+    """
+    if wanted not in ("auto", "cpu", "gpu"):
+        raise InputError(f"device is {wanted!r} but must be auto, cpu or gpu")
+    if wanted == "cpu":
+        return "cpu"
+    gpus, cupy = visible_gpus(), importlib.util.find_spec("cupy") is not None
+    if gpus and cupy:
+        return "gpu"
+    if wanted == "auto":
+        return "cpu"
+    if not cupy:
+        raise InputError("device gpu was asked for but CuPy is not installed; pip install 'mgpu-ngram[cuda13]' or use --device cpu")
+    if importlib.util.find_spec("pynvml") is None:
+        raise InputError("device gpu was asked for but nvidia-ml-py, which finds GPUs, is not installed; pip install nvidia-ml-py")
+    driver = "no NVIDIA driver is loaded" if not ctypes.util.find_library("cuda") else "no GPU is visible"
+    raise InputError(
+        f"device gpu was asked for but {driver} (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}); "
+        "check nvidia-smi, or use --device cpu"
+    )
+
+
+def cpu_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def free_memory(device: str) -> int:
+    """Free bytes of the first visible GPU, by NVML, or of the host."""
+    if device == "cpu":
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+        handle = (
+            pynvml.nvmlDeviceGetHandleByIndex(int(first))
+            if first.isdigit()
+            else pynvml.nvmlDeviceGetHandleByUUID(first.encode())
+        )
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)
+    finally:
+        pynvml.nvmlShutdown()

@@ -1,0 +1,59 @@
+"""What a job may ask of whatever runs its tasks. A handle stands for a result that stays where it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+Handle = Any
+
+
+class Executor(Protocol):
+    """Runs pure functions. Arguments may be handles, or lists of handles: they arrive as values.
+
+    workers  tasks that run at once
+    device   "cpu" or "gpu", where tasks work
+    threads  host threads that one task may use
+    """
+
+    workers: int
+    device: str
+    threads: int
+
+    def call(self, fn: Callable, *args: Any) -> Handle:
+        """Run fn(*args) somewhere."""
+
+    def wait(self, handles: Sequence[Handle], done: Callable[[Any], None] | None = None) -> None:
+        """Wait for all; call `done` with each handle as it finishes. The first error is raised."""
+
+    def gather(self, handles: Sequence[Handle]) -> list[Any]:
+        """The values, here. For small ones."""
+
+    def close(self) -> None:
+        """Stop what this executor started."""
+
+
+def map_tasks(executor: Executor, fn: Callable, items: Sequence[Any], *shared: Any) -> list[Handle]:
+    """fn(item, *shared) for every item."""
+    return [executor.call(fn, item, *shared) for item in items]
+
+
+def reduce_tasks(executor: Executor, merge: Callable, handles: Sequence[Handle], arity: int = 8) -> Handle:
+    """Join handles in a tree by an associative merge(*values)."""
+    handles = list(handles)
+    while len(handles) > 1:
+        groups = [handles[i : i + arity] for i in range(0, len(handles), arity)]
+        handles = [executor.call(merge, *g) if len(g) > 1 else g[0] for g in groups]
+    return handles[0]
+
+
+def shuffle_tasks(executor: Executor, split: Callable, handles: Sequence[Handle], parts: int, *shared: Any) -> list[list[Handle]]:
+    """split(value, *shared) -> one piece per part, for every handle; returns the pieces of each part."""
+    pieces = [executor.call(split, h, *shared) for h in handles]
+    if parts == 1:
+        return [[executor.call(_piece, p, 0) for p in pieces]]
+    return [[executor.call(_piece, p, part) for p in pieces] for part in range(parts)]
+
+
+def _piece(pieces: Sequence[Any], part: int) -> Any:
+    return pieces[part]

@@ -1,0 +1,96 @@
+"""One YAML file is one run: read it strictly, and run its jobs in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.settings import fill, suggest
+from mgpu_ngram.jobs import count
+
+STAGES = {"count": count}
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """Where tasks run."""
+
+    kind: Literal["local"] = "local"
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    workers: int | None = None  # auto: one per GPU, or per core; 0: in this process, without Dask
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 0:
+            raise InputError(f"workers is {self.workers} but must be 0 (in this process) or more")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole run: jobs in order, each a (stage, settings) pair."""
+
+    output: Path
+    jobs: list[tuple[str, Any]]
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    dask: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Document:
+    output: str
+    jobs: list[dict]
+    cluster: dict = field(default_factory=dict)
+    dask: dict = field(default_factory=dict)
+
+
+def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
+    """Read a YAML file; `overrides` are `key=value`, with dots into sections: cluster.workers=4, jobs.0.count.order=3."""
+    try:
+        document = yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: is {type(document).__name__} but must be a mapping with keys output and jobs")
+    for override in overrides or []:
+        _override(document, override)
+    filled = fill(_Document, document, str(path))
+    jobs = [_job(job, f"{path}: jobs[{i}]") for i, job in enumerate(filled.jobs)]
+    if not jobs:
+        raise InputError(f"{path}: jobs is empty; name at least one, such as '- count: {{corpus: text.txt}}'")
+    names = [settings.name for _, settings in jobs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{path}: {names.count(name)} jobs are called {name!r}; give each its own 'name'")
+    cluster = fill(ClusterConfig, filled.cluster, f"{path}: cluster")
+    return RunConfig(Path(filled.output), jobs, cluster, filled.dask)
+
+
+def _job(job: dict, where: str) -> tuple[str, Any]:
+    if len(job) != 1:
+        raise InputError(f"{where} has {len(job)} keys but must have one, the stage: {', '.join(STAGES)}")
+    (stage, settings), *_ = job.items()
+    if stage not in STAGES:
+        raise InputError(f"{where}: unknown stage {stage!r}; {suggest(str(stage), STAGES)}")
+    return stage, fill(count.CountConfig, settings, f"{where}.{stage}")
+
+
+def _override(document: dict, override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not equals:
+        raise InputError(f"override {override!r} must be key=value, such as cluster.workers=4")
+    *parents, last = path.split(".")
+    at: Any = document
+    for key in parents:
+        try:
+            at = at[int(key)] if isinstance(at, list) else at.setdefault(key, {})
+        except (ValueError, IndexError, AttributeError):
+            raise InputError(f"override {override!r}: there is no {key!r} here") from None
+    try:
+        at[int(last) if isinstance(at, list) else last] = yaml.safe_load(text)
+    except (ValueError, IndexError, TypeError, yaml.YAMLError):
+        raise InputError(f"override {override!r}: cannot be set here") from None

@@ -1,0 +1,276 @@
+"""Read counts back: the value that `count` returns and `read_counts` opens."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+import shutil
+import weakref
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.output import MANIFEST, Output, read_manifest
+from mgpu_ngram.core.parquet import open_parquet, read_vocabulary, reading
+from mgpu_ngram.core.shards import deal_words
+from mgpu_ngram.core.vocabulary import SymbolIndex, Vocabulary
+
+Ngram = str | bytes | tuple[int, ...]
+BATCH_ROWS = 1 << 17
+DELIMITERS_TO_SPACE = bytes.maketrans(b"\x00\t\n\r", b"    ")
+
+
+def read_counts(path: str | Path) -> Counts:
+    """Open the output folder of a count run; InputError when it is none or of a newer version."""
+    return Counts(path)
+
+
+class Counts:
+    """The n-grams of a corpus and how often each occurs, read from files only as they are asked for.
+
+        counts["of the"]         how often an n-gram occurs, 0 when it does not
+        "of the" in counts
+        counts.order(3).top(10)  the most frequent trigrams
+
+    path          the folder that count wrote
+    owned_folder  a temporary folder to remove with this object
+    unit          "word", "byte" or "id"
+    max_order     the highest order counted
+    totals        order -> n-grams of that order in the corpus, repetitions included
+    manifest      all that the run recorded
+    """
+
+    def __init__(self, path: str | Path, owned_folder: str | Path | None = None):
+        self.path = Path(path)
+        if owned_folder is not None:
+            self._remove = weakref.finalize(self, _remove_folder, Path(owned_folder), os.getpid())
+        self.manifest = read_manifest(path)
+        try:
+            self.unit: str = self.manifest["unit"]
+            self.max_order = int(self.manifest["order"])
+            self.totals = {int(n): int(o["total"]) for n, o in sorted(self.manifest["orders"].items())}
+            self._distinct = {int(n): int(o["distinct"]) for n, o in self.manifest["orders"].items()}
+            self._num_shards = int(self.manifest["num_shards"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{self.path / MANIFEST} is damaged: no usable {error}; count again") from error
+        # caches that know the files but not this object, so that it dies when its last user does
+        self._group_starts = functools.lru_cache(maxsize=4096)(_group_starts)
+        self._row_group = functools.lru_cache(maxsize=8)(_row_group)
+
+    @functools.cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The symbols of the corpus with their counts and first places."""
+        return read_vocabulary(self.path / "vocabulary.parquet", self.unit)
+
+    @functools.cached_property
+    def _index(self) -> SymbolIndex:
+        return SymbolIndex(self.vocabulary)
+
+    @functools.cached_property
+    def _shard_V(self) -> np.ndarray:
+        return deal_words(self.vocabulary.counts_V, self._num_shards)
+
+    def order(self, n: int) -> OrderCounts:
+        """The n-grams of order n; InputError when that order was not counted."""
+        if n not in self.totals:
+            raise InputError(f"order {n!r} was not counted; {self.path} has orders {self._orders()}")
+        return OrderCounts(self, n)
+
+    def __getitem__(self, key: Any) -> int:
+        """How often an n-gram occurs; 0 when it does not, or was pruned.
+
+        key  words: a str or bytes of words with spaces between, or a tuple or list of words;
+             bytes: bytes, or a str standing for its UTF-8; ids: a tuple or list of ints
+
+        Its order is its number of symbols: KeyError when that order was not counted. TypeError for
+        a key of another form. Reads one row group of one file.
+        """
+        symbols = self._symbols(key)
+        n = len(symbols)
+        if n not in self.totals:
+            raise KeyError(f"{key!r} has order {n} but {self.path} has orders {self._orders()}")
+        ids = tuple(self._index.find(symbol) for symbol in symbols)
+        if -1 in ids:
+            return 0
+        path = self.part_path(n, int(self._shard_V[ids[-2]]) if n > 1 else 0)
+        # rows are sorted by ids: find the row group, then the row
+        group = bisect_right(self._group_starts(path), ids, key=self._ids) - 1
+        if group < 0:
+            return 0
+        ngrams, counts = self._row_group(path, group)
+        row = bisect_left(range(len(ngrams)), ids, key=lambda r: self._ids(ngrams[r].as_py()))
+        found = row < len(ngrams) and self._ids(ngrams[row].as_py()) == ids
+        return counts[row].as_py() if found else 0
+
+    def __contains__(self, key: Any) -> bool:
+        try:
+            return self[key] > 0
+        except KeyError:
+            return False
+
+    __iter__ = None  # iterate over .order(n)
+
+    def _symbols(self, key: Any) -> list[bytes]:
+        """The symbols of a key, as the vocabulary spells them."""
+        if self.unit == "id":
+            if not isinstance(key, tuple | list):
+                raise TypeError(f"n-grams of ids are looked up by a tuple or list of ints, not {_kind(key)}")
+            ids = [operator.index(i) for i in key]
+            if any(not 0 <= i < 2**32 for i in ids):
+                return [b""] * len(ids)  # no symbol is empty: not found
+            return [i.to_bytes(4, "little") for i in ids]
+        if self.unit == "byte":
+            if not isinstance(key, str | bytes):
+                raise TypeError(f"n-grams of bytes are looked up by bytes or str, not {_kind(key)}")
+            return [bytes([c]) for c in _to_bytes(key)]
+        if isinstance(key, str | bytes):
+            return [word for word in _to_bytes(key).translate(DELIMITERS_TO_SPACE).split(b" ") if word]
+        if isinstance(key, tuple | list) and all(isinstance(word, str | bytes) for word in key):
+            return [_to_bytes(word) for word in key]
+        raise TypeError(
+            f"n-grams of words are looked up by a str, bytes, or a tuple or list of words, not {_kind(key)}"
+        )
+
+    def _ids(self, ngram: Any) -> tuple[int, ...]:
+        """The vocabulary ids of a row's n-gram: what rows are sorted by."""
+        ids = tuple(self._index.find(symbol) for symbol in self._symbols(tuple(ngram) if self.unit == "id" else ngram))
+        if -1 in ids:
+            raise InputError(
+                f"{self.path} is damaged: n-gram {ngram!r} has a symbol outside its vocabulary; count again"
+            )
+        return ids
+
+    def part_path(self, n: int, shard: int) -> Path:
+        """The file of one order and shard."""
+        return self.path / f"order={n}" / f"part-{shard:05d}.parquet"
+
+    def part_paths(self, n: int) -> list[Path]:
+        """The files of one order: one for order 1, else one per shard."""
+        return [self.part_path(n, shard) for shard in range(self._num_shards if n > 1 else 1)]
+
+    def to_parquet(self, path: str | Path, overwrite: bool = False) -> Path:
+        """Copy the output to a new folder, which appears when it is whole; return where it is."""
+        with Output.create(path, overwrite) as output:
+            try:
+                shutil.copytree(self.path, output.folder, dirs_exist_ok=True)
+            except (OSError, shutil.Error) as error:
+                raise RunError(f"cannot copy {self.path} to {path}: {error}; give another output path") from error
+            output.commit()
+        return output.path
+
+    def close(self) -> None:
+        """Remove the temporary folder, if this object owns one; it cannot be read any more."""
+        if hasattr(self, "_remove"):
+            self._remove()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Counts, (self.path,)  # a copy in another process reads the folder but does not own it
+
+    def _orders(self) -> str:
+        return ", ".join(map(str, self.totals))
+
+    def __repr__(self) -> str:
+        orders = ", ".join(f"{n}: {self._distinct[n]:,} of {total:,}" for n, total in self.totals.items())
+        return f"<Counts {str(self.path)!r}, unit {self.unit}, distinct n-grams of all by order {{{orders}}}>"
+
+
+class OrderCounts:
+    """The n-grams of one order: str (words), bytes (bytes, words that are not UTF-8) or tuple of ints (ids)."""
+
+    def __init__(self, counts: Counts, n: int):
+        self.counts = counts  # also keeps a temporary folder alive
+        self.n = n
+        self.total = counts.totals[n]
+
+    def __len__(self) -> int:
+        return self.counts._distinct[self.n]
+
+    def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """Record batches with columns ngram and count, part after part, each sorted by word ids."""
+        for path in self.counts.part_paths(self.n):
+            with reading(path):
+                yield from open_parquet(path, ["ngram", "count"]).iter_batches(batch_rows, use_threads=False)
+
+    def __iter__(self) -> Iterator[tuple[Ngram, int]]:
+        for batch in self.batches():
+            yield from _pairs(batch)
+
+    def top(self, k: int) -> list[tuple[Ngram, int]]:
+        """The k most frequent n-grams, ties by their bytes (ids: by value). Holds about 2 k rows and a batch."""
+        held: list[pa.Table] = []
+        floor = 0  # rows below it cannot enter
+        for batch in self.batches(BATCH_ROWS) if k > 0 else ():
+            rows = pa.Table.from_batches([batch])
+            held.append(rows.filter(pc.greater_equal(rows["count"], floor)))
+            if sum(map(len, held)) > 2 * k + BATCH_ROWS:
+                held = [_heaviest(pa.concat_tables(held), k, self.n)]
+                floor = held[0]["count"][k - 1].as_py()
+        return list(_pairs(_heaviest(pa.concat_tables(held), k, self.n))) if held else []
+
+    def to_arrow(self) -> pa.Table:
+        """All n-grams as one table with columns ngram and count."""
+        tables = []
+        for path in self.counts.part_paths(self.n):
+            with reading(path):
+                tables.append(open_parquet(path, ["ngram", "count"]).read())
+        return pa.concat_tables(tables)
+
+    def __repr__(self) -> str:
+        return f"<OrderCounts of order {self.n}: {len(self):,} distinct of {self.total:,} n-grams>"
+
+
+def _heaviest(rows: pa.Table, k: int, order: int) -> pa.Table:
+    """The k rows of highest count, sorted."""
+    sortable, ties = rows, ["ngram"]
+    if pa.types.is_list(rows["ngram"].type):  # Arrow sorts no lists: a column for each place
+        ids_GN = pc.list_flatten(rows["ngram"]).to_numpy().reshape(-1, order)
+        ties = [f"id{n}" for n in range(order)]
+        sortable = pa.table({"count": rows["count"], **dict(zip(ties, ids_GN.T.copy(), strict=True))})
+    keys = [("count", "descending"), *((name, "ascending") for name in ties)]
+    return rows.take(pc.select_k_unstable(sortable, k, keys))
+
+
+def _pairs(rows: pa.Table | pa.RecordBatch) -> Iterator[tuple[Ngram, int]]:
+    ngrams, counts = rows.column("ngram").to_pylist(), rows.column("count").to_pylist()
+    if pa.types.is_list(rows.schema.field("ngram").type):
+        ngrams = map(tuple, ngrams)
+    return zip(ngrams, counts, strict=True)
+
+
+def _group_starts(path: Path) -> list[Any]:
+    """The first n-gram of each row group of a part."""
+    file = open_parquet(path, ["ngram", "count"])
+    starts = []
+    for group in range(file.num_row_groups):
+        with reading(path):  # decodes one page
+            batch = next(file.iter_batches(1, row_groups=[group], columns=["ngram"], use_threads=False))
+        starts.append(batch.column(0)[0].as_py())
+    return starts
+
+
+def _row_group(path: Path, group: int) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """The n-grams and counts of one row group of a part."""
+    with reading(path):
+        table = open_parquet(path, ["ngram", "count"]).read_row_group(group, use_threads=False)
+    return table["ngram"], table["count"]
+
+
+def _to_bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+
+
+def _kind(key: Any) -> str:
+    return f"{key!r} ({type(key).__name__})"
+
+
+def _remove_folder(folder: Path, pid: int) -> None:
+    """Remove a temporary folder, in the process that made it only: a fork must not."""
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)

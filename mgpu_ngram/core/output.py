@@ -1,0 +1,225 @@
+"""An output folder that appears under its name when it is whole, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from mgpu_ngram.core.errors import InputError, RunError
+
+FORMAT = "mgpu_ngram counts"
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+TEMPORARY = ".tmp"  # how the name of a file ends while it is written
+
+
+def open_file(path: str | Path) -> BinaryIO:
+    """Open a new file for writing. Every file of an output is opened here."""
+    return open(path, "xb")
+
+
+class Sink:
+    """A file being written, with its size and CRC-32 so far."""
+
+    closed = False  # pyarrow asks
+
+    def __init__(self, file: BinaryIO):
+        self.file = file
+        self.size_bytes = 0
+        self.crc32 = 0
+
+    def write(self, data: Any) -> int:
+        self.file.write(data)
+        self.size_bytes += len(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+        return len(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+@contextmanager
+def new_file(path: str | Path) -> Iterator[Sink]:
+    """Yield a sink whose content stands at `path` once the block ends; after an error nothing does.
+
+    Raises RunError when the disk is full or cannot be written.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+    size_bytes = 0
+    try:
+        with open_file(temporary) as file:
+            sink = Sink(file)
+            try:
+                yield sink
+            finally:
+                size_bytes = sink.size_bytes
+        os.replace(temporary, path)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {path} after {size_bytes:,} bytes: {error.strerror or error}; "
+            "free space there or give another output path"
+        ) from error
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
+
+
+class Output:
+    """A folder made beside its final place and renamed to it by `commit`.
+
+    path    the final name
+    folder  where to write until then: `path`.partial-HOST-PID-RANDOM
+
+    As a context manager it discards the folder on any exception, and also when nobody committed.
+    """
+
+    def __init__(self, path: Path, folder: Path, overwrite: bool):
+        self.path = path
+        self.folder = folder
+        self.overwrite = overwrite
+
+    @classmethod
+    def create(cls, path: str | Path, overwrite: bool = False) -> Output:
+        """Make the working folder, and its parents; clear what dead runs of this host left beside it.
+
+        Raises InputError when `path` exists (with `overwrite`: when it is no output of mgpu_ngram)
+        or when the folder cannot be made.
+        """
+        if not str(path) or "://" in str(path):
+            raise InputError(f"output {str(path)!r} is not a local path; give the path of a folder to make")
+        path = Path(os.path.realpath(path))
+        mark = _mark()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _clear_leftovers(path)
+            _check_free(path, overwrite)
+            folder = path.with_name(f"{path.name}.partial-{mark}")
+            folder.mkdir()
+        except OSError as error:
+            raise InputError(
+                f"cannot make output folder {path}: {error.strerror or error}; give another output path"
+            ) from error
+        return cls(path, folder, overwrite)
+
+    def commit(self) -> None:
+        """Give the folder its final name. With `overwrite` the old output makes way only now."""
+        for leftover in self.folder.rglob(f".*{TEMPORARY}"):  # of workers that died while they wrote
+            leftover.unlink(missing_ok=True)
+        old = self.path.with_name(f"{self.path.name}.old-{_mark()}")
+        try:
+            if os.path.lexists(self.path):
+                _check_free(self.path, self.overwrite)
+                os.rename(self.path, old)
+            os.rename(self.folder, self.path)
+        except BaseException as error:
+            if old.exists() and not self.path.exists():
+                os.rename(old, self.path)
+            if isinstance(error, OSError):
+                raise RunError(
+                    f"cannot rename {self.folder} to {self.path}: {error.strerror or error}; give another output path"
+                ) from error
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+
+    def discard(self) -> None:
+        """Delete the working folder; nothing happens once it is committed."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.discard()
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9_.]", "_", socket.gethostname())
+
+
+def _mark() -> str:
+    return f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _check_free(path: Path, overwrite: bool) -> None:
+    """Raise InputError unless `path` may be made, or replaced by `overwrite`."""
+    if not os.path.lexists(path):
+        return
+    if not overwrite:
+        raise InputError(f"output {path} exists; add --overwrite or give another path")
+    try:
+        ours = str(json.loads((path / MANIFEST).read_bytes())["format"]).startswith("mgpu_ngram ")
+    except (OSError, ValueError, KeyError, TypeError):
+        ours = False
+    if not ours:
+        raise InputError(
+            f"{path} is no output of mgpu_ngram (no {MANIFEST} of ours in it), so it is not overwritten; "
+            "delete it yourself or give another path"
+        )
+
+
+def _clear_leftovers(path: Path) -> None:
+    """Remove partial folders of runs of this host that are gone; put back an output they had moved aside."""
+    pattern = re.compile(rf"{re.escape(path.name)}\.(partial|old)-{re.escape(_host())}-(\d{{1,9}})-[0-9a-f]{{8}}")
+    for entry in list(path.parent.iterdir()):
+        match = pattern.fullmatch(entry.name)
+        if not match or _is_running(int(match[2])):
+            continue
+        if match[1] == "old" and not os.path.lexists(path):
+            os.rename(entry, path)
+        else:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it runs, but is not ours to signal
+    return True
+
+
+def write_manifest(folder: str | Path, manifest: dict[str, Any]) -> None:
+    """Write manifest.json: `manifest` with the format's name and version."""
+    whole = {**manifest, "format": FORMAT, "format_version": FORMAT_VERSION}
+    text = json.dumps(whole, sort_keys=True, indent=2, default=lambda scalar: scalar.item())  # NumPy's
+    with new_file(Path(folder) / MANIFEST) as sink:
+        sink.write(text.encode() + b"\n")
+
+
+def read_manifest(path: str | Path) -> dict[str, Any]:
+    """Return the manifest of the counts at `path`; InputError when there is none that we can read."""
+    file = Path(path) / MANIFEST
+    try:
+        manifest = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"it has no {MANIFEST}" if os.path.lexists(path) else "there is nothing at that path"
+        raise InputError(f"{path} is not an output of count: {what}; give the folder that count wrote") from None
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror or error}; check its permissions") from error
+    except ValueError as error:
+        raise InputError(f"{file} is damaged: {error}; count again") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+        raise InputError(f"{path} is not an output of count: {file} has format {found!r}, not {FORMAT!r}")
+    version = manifest.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise InputError(
+            f"{file} has format version {version!r} but this mgpu_ngram reads up to {FORMAT_VERSION}; "
+            "upgrade mgpu_ngram"
+        )
+    return manifest

@@ -1,0 +1,81 @@
+"""Settings classes: dataclasses filled from YAML or flags, strictly."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, TypeVar
+
+from mgpu_ngram.core.errors import InputError
+
+T = TypeVar("T")
+Bytes = Annotated[int, "bytes"]  # an int, or text such as "64 MiB"
+UNITS = {"": 1, "b": 1}
+for _i, _p in enumerate("kmgt", 1):
+    UNITS |= {f"{_p}ib": 1024**_i, f"{_p}b": 1000**_i, _p: 1024**_i}
+
+
+def parse_bytes(text: Any, where: str) -> int:
+    """Bytes of a number or of text such as "64 MiB" (1024s), "2 GB" (1000s)."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    digits = str(text).strip()
+    unit = digits.lstrip("0123456789. ")
+    number = digits[: len(digits) - len(unit)].strip()
+    try:
+        return int(float(number) * UNITS[unit.strip().lower()])
+    except (ValueError, KeyError):
+        raise InputError(f"{where} is {text!r} but must be a size such as 67108864, '64 MiB' or '2 GB'") from None
+
+
+def suggest(wrong: str, known: typing.Iterable[str]) -> str:
+    """Return "did you mean ...?" when something known is close, else the list of what is known."""
+    known = list(known)
+    close = difflib.get_close_matches(wrong, known, 1, 0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+def fill(cls: type[T], values: Any, where: str) -> T:
+    """Make a settings dataclass from a mapping. Unknown keys, wrong types and missing keys raise InputError.
+
+    where  how messages name the place, such as "jobs[0].count"
+    """
+    if not isinstance(values, dict):
+        raise InputError(f"{where} is {values!r} but must be a mapping of settings")
+    hints = typing.get_type_hints(cls, include_extras=True)
+    names = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    for key in values:
+        if key not in names:
+            raise InputError(f"{where}: unknown key {key!r}; {suggest(str(key), names)}")
+    missing = [n for n, f in names.items() if n not in values and f.default is MISSING and f.default_factory is MISSING]
+    if missing:
+        raise InputError(f"{where}: key {missing[0]!r} is missing")
+    return cls(**{key: _convert(value, hints[key], f"{where}.{key}") for key, value in values.items()})
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    if hint == Bytes:
+        return parse_bytes(value, where)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value in (None, "auto") and type(None) in arguments:
+            return None
+        return _convert(value, next(a for a in arguments if a is not type(None)), where)
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise InputError(f"{where} is {value!r}; {suggest(str(value), map(str, arguments))}")
+        return value
+    if origin is list:
+        values = value if isinstance(value, list) else [value]
+        return [_convert(v, arguments[0], f"{where}[{i}]") for i, v in enumerate(values)]
+    if origin is dict or hint is dict:
+        if not isinstance(value, dict):
+            raise InputError(f"{where} is {value!r} but must be a mapping")
+        return value
+    if hint is Any:
+        return value
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise InputError(f"{where} is {value!r} but must be of type {hint.__name__}")
+    return value

@@ -1,0 +1,99 @@
+"""Which shard owns an n-gram: a function of the corpus, never of the workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from mgpu_ngram.core.tables import Table
+from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.dispatch import array_module
+
+SHARD_TOKENS = {"word": 16 << 20, "id": 16 << 20, "byte": 1 << 30}  # tokens of the corpus per shard
+MAX_SHARDS = 1024
+
+
+def num_shards(tokens: int, unit: str) -> int:
+    """Return the number of shards of a corpus of `tokens` words, ids or bytes, 1 to 1024."""
+    if unit not in SHARD_TOKENS:
+        raise ValueError(f"unit {unit!r} is none of {', '.join(SHARD_TOKENS)}")
+    return min(max(-(-tokens // SHARD_TOKENS[unit]), 1), MAX_SHARDS)
+
+
+def deal_words(counts_V: np.ndarray, S: int) -> np.ndarray:
+    """Deal words to S shards by mass: heaviest word first, each to the lightest shard so far.
+
+    counts_V  (V,) int64, occurrences of each word
+    S         shards, 1 to 1024
+
+    Returns shard_V (V,) uint16. Equal words go by rising id, equal shards by rising number, so
+    the result depends on the counts alone.
+    """
+    if not 1 <= S <= MAX_SHARDS:
+        raise ValueError(f"{S} shards are outside 1..{MAX_SHARDS}")
+    return _deal(counts_V, np.argsort(-counts_V, kind="stable"), S)
+
+
+@njit(nogil=True, cache=True)
+def _deal(counts_V, heaviest_V, S):
+    shard_V = np.empty(len(counts_V), np.uint16)
+    mass_S = np.zeros(S, np.int64)
+    heap = np.arange(S)  # a binary heap of shards by (mass, number): the root takes the next word
+    for v in heaviest_V:
+        shard = heap[0]
+        shard_V[v] = shard
+        mass_S[shard] += counts_V[v]
+        i = 0
+        while 2 * i + 1 < S:
+            child = 2 * i + 1
+            if child + 1 < S and _lighter(mass_S, heap[child + 1], heap[child]):
+                child += 1
+            if not _lighter(mass_S, heap[child], shard):
+                break
+            heap[i] = heap[child]
+            i = child
+        heap[i] = shard
+    return shard_V
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _lighter(mass_S, a, b):
+    return mass_S[a] < mass_S[b] or (mass_S[a] == mass_S[b] and a < b)
+
+
+def words_at(keys: Any, order: int, bits: int, position: int) -> Any:
+    """Return the code at one position of every key.
+
+    keys      (C, G) uint64, NumPy or CuPy; see `Table`
+    order     words per key
+    bits      bits per code
+    position  0 for the first word, order - 1 for the last
+
+    Returns codes_G (G,) uint64 beside the keys.
+    """
+    check.dtype(keys, np.uint64)
+    if not 0 <= position < order:
+        raise ValueError(f"position {position} is outside 0..{order - 1} of an order-{order} key")
+    column, used = divmod(position * bits, 64)
+    mask = np.uint64((1 << bits) - 1)
+    spare = 64 - used - bits  # bits of this column below the code; negative when it goes on in the next
+    if spare >= 0:
+        return (keys[column] >> np.uint64(spare)) & mask
+    return ((keys[column] << np.uint64(-spare)) | (keys[column + 1] >> np.uint64(64 + spare))) & mask
+
+
+def shard_of(table: Table, shard_V: Any) -> Any:
+    """Return the owner of every row: the shard of its last context word w_{n-1}.
+
+    table    order n >= 2 (unigrams are one dense vector and have no owner), NumPy or CuPy
+    shard_V  (V,) uint16 from `deal_words`, on the host or beside the table
+
+    Returns shard_G (G,) uint64 beside the table.
+    """
+    if table.order < 2:
+        raise ValueError(f"order {table.order} has no context word; only orders of 2 and more are sharded")
+    xp = array_module(table.keys)
+    codes_G = words_at(table.keys, table.order, table.bits, table.order - 2)
+    return xp.asarray(shard_V)[codes_G.astype(np.int64) - 1].astype(np.uint64)

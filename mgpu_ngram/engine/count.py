@@ -1,0 +1,293 @@
+"""Pass 2: from the token streams of a chunk to sorted tables of n-gram counts, one per order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.shards import shard_of, words_at
+from mgpu_ngram.core.tables import Table
+from mgpu_ngram.engine.device import Stopwatch, free_bytes, memory_error, out_of_memory, to_device
+from mgpu_ngram.engine.plan import MAX_SORT_TOKENS, MEMORY_SHARE, OrderPlan, hash_bytes_per_token, sort_bytes_per_token
+from mgpu_ngram.engine.tokenise import Stream, TokenisedChunk
+from mgpu_ngram.engine.vocabulary import Lexicon
+from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.count import merge_tables as merge_kernel
+from mgpu_ngram.kernels.count.hash_count import hash_count
+from mgpu_ngram.kernels.count.histogram_global import histogram_global
+from mgpu_ngram.kernels.count.histogram_private import histogram_private
+from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
+from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
+from mgpu_ngram.kernels.count.radix_sort import radix_sort
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+
+START, END = 2, 3  # codes of <s> and </s>
+MIN_PART_TOKENS = 1 << 16
+
+
+@dataclass(frozen=True)
+class CountOptions:
+    """How streams are counted. Picklable; the same for every chunk of a run."""
+
+    plans: tuple[OrderPlan, ...]
+    histograms: int = 1
+    sentence_markers: bool = False
+    device: str = "cpu"
+    keep_on_device: bool = True
+
+
+@dataclass
+class CountedChunk:
+    """The tables of a chunk, by order, and the seconds they took."""
+
+    tables: list[Table]
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Codes:
+    """A stream in global codes: uint32, or raw bytes with their table of codes."""
+
+    tokens_T: Any
+    owned: int
+    lut: np.ndarray | None = None
+
+
+def count_chunk(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOptions) -> CountedChunk:
+    """Count the n-grams of every planned order in a chunk.
+
+    Pure: the same chunk and lexicon give the same tables. Counts each part of the chunk that fits
+    in memory and merges; where memory runs out all the same, parts are halved.
+    """
+    watch = Stopwatch(options.device)
+    streams = global_codes(tokenised, lexicon, options)
+    symbols = len(lexicon.vocabulary)
+    tables = count_streams(streams, symbols, options)
+    if not options.keep_on_device:
+        tables = [replace(t, keys=to_host(t.keys), counts=to_host(t.counts)) for t in tables]
+    watch.lap("count")
+    return CountedChunk(tables, watch.seconds)
+
+
+def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOptions) -> list[Codes]:
+    """Translate a chunk's streams to global codes; put in sentence markers; join what can be joined."""
+    codes_V = lexicon.codes(tokenised.vocabulary.hash_V, options.device)
+    byte_codes = None
+    if lexicon.vocabulary.unit == "byte":
+        byte_codes = np.zeros(257, np.uint32)
+        byte_codes[lexicon.vocabulary.data.astype(np.int64) + 1] = np.arange(1, len(lexicon.vocabulary) + 1)
+    done, whole = [], []
+    for stream in tokenised.streams:
+        tokens_T = to_device(stream.tokens_T, options.device)
+        if tokens_T.dtype == np.uint8:
+            done.append(Codes(tokens_T, stream.owned, byte_codes[1:].astype(np.uint16)))
+            continue
+        codes = codes_V if byte_codes is None else to_device(byte_codes, options.device)
+        codes_T = codes[tokens_T]
+        if options.sentence_markers:
+            codes_T = mark_sentences(codes_T)
+        if lexicon.vocabulary.unit == "word":
+            whole.append(codes_T)
+        else:
+            done.append(Codes(codes_T, min(stream.owned, len(codes_T))))
+    if whole:
+        codes_T = array_module(whole[0]).concatenate(whole) if len(whole) > 1 else whole[0]
+        done.append(Codes(codes_T, len(codes_T)))
+    return done
+
+
+def mark_sentences(codes_T: Any) -> Any:
+    """Put <s> before and </s> after every line of a stream of whole lines, each ended by a 0."""
+    xp = array_module(codes_T)
+    ends = codes_T == 0
+    lines_before_T = xp.cumsum(ends) - ends
+    place_T = xp.arange(len(codes_T)) + 2 * lines_before_T + 1
+    marked = xp.empty(len(codes_T) + 2 * int(ends.sum()), np.uint32)
+    marked[place_T] = xp.where(ends, np.uint32(END), codes_T)
+    end_places = place_T[ends]
+    marked[end_places + 1] = 0
+    if len(end_places):
+        marked[0] = START
+        marked[end_places[:-1] + 2] = START
+    return marked
+
+
+def count_streams(streams: Sequence[Codes], symbols: int, options: CountOptions) -> list[Table]:
+    """The tables of all planned orders over several streams, merged."""
+    orders = [p.order for p in options.plans]
+    if not orders:
+        return []
+    order, bits = max(orders), check.code_bits(symbols)
+    like = to_device(np.empty(0, np.uint64), options.device)
+    pieces = {n: [empty_table(n, bits, like)] for n in orders}
+    for stream in streams:
+        limit = _part_tokens(order, bits, options)
+        while True:
+            try:
+                found = [_count_part(part, symbols, bits, options) for part in _parts(stream, order, limit)]
+                break
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+                limit = min(limit, stream.owned) // 2
+                if limit < MIN_PART_TOKENS:
+                    need = sort_bytes_per_token(order, bits) * max(limit, 1)
+                    raise memory_error("counting n-grams", need, options.device) from None
+        for tables in found:
+            for table in tables:
+                pieces[table.order].append(table)
+    return [merge(*(p if len(p) == 1 else p[1:])) for p in pieces.values()]
+
+
+def _part_tokens(order: int, bits: int, options: CountOptions) -> int:
+    per_token = max(
+        [1]
+        + [
+            sort_bytes_per_token(order, bits) if p.strategy == "sort" else hash_bytes_per_token(p.order, bits)
+            for p in options.plans
+            if p.strategy in ("sort", "hash")
+        ]
+    )
+    budget = int(free_bytes(options.device) * MEMORY_SHARE)
+    return max(MIN_PART_TOKENS, min(MAX_SORT_TOKENS, budget // per_token))
+
+
+def _parts(stream: Codes, order: int, limit: int) -> Iterator[Codes]:
+    """Cut a stream into parts whose windows start in at most `limit` tokens, with the words they need after them."""
+    for start in range(0, stream.owned, limit):
+        owned = min(limit, stream.owned - start)
+        yield Codes(stream.tokens_T[start : start + owned + order - 1], owned, stream.lut)
+
+
+def _count_part(part: Codes, symbols: int, bits: int, options: CountOptions) -> list[Table]:
+    by_sort = [p.order for p in options.plans if p.strategy == "sort"]
+    sorted_tables = dict(zip(by_sort, _by_sort(part, by_sort, bits), strict=True)) if by_sort else {}
+    tables = []
+    for plan in options.plans:
+        n = plan.order
+        window = Codes(part.tokens_T[: part.owned + n - 1], part.owned, part.lut)
+        if plan.strategy == "sort":
+            tables.append(sorted_tables[n])
+        elif plan.strategy == "hash":
+            tables.append(_by_hash(window, n, bits))
+        elif plan.strategy == "global":
+            bins = histogram_global(window.tokens_T, n, symbols, window.lut)
+            tables.append(bins_to_table(bins, n, symbols, bits))
+        else:
+            bins = histogram_private(window.tokens_T, n, symbols, window.lut, options.histograms)
+            tables.append(bins_to_table(bins, n, symbols, bits))
+    return tables
+
+
+def _by_sort(part: Codes, orders: list[int], bits: int) -> list[Table]:
+    """Sort the keys of the highest order once; the lower orders are prefixes of the sorted keys."""
+    order = orders[-1]
+    columns = ngram_keys(part.tokens_T, order, bits, part.lut, None, part.owned)
+    columns = radix_sort(columns, order * bits)
+    tables = prefix_runs(columns, bits, orders[0], order)
+    return [Table(*tables[n - orders[0]], n, bits) for n in orders]
+
+
+def _by_hash(part: Codes, order: int, bits: int) -> Table:
+    positions_G, counts_G = hash_count(part.tokens_T, order, part.lut)
+    xp = array_module(positions_G)
+    keys = ngram_keys(part.tokens_T, order, bits, part.lut, positions_G)
+    columns = xp.concatenate([keys, counts_G.view(np.uint64)[None]])
+    columns = radix_sort(columns, order * bits)
+    return Table(columns[:-1], columns[-1].view(np.int64), order, bits)
+
+
+def bins_to_table(bins: Any, order: int, symbols: int, bits: int) -> Table:
+    """The n-grams of a dense histogram that occur, as a sorted table."""
+    xp = array_module(bins)
+    used_G = xp.flatnonzero(bins)
+    counts_G = bins[used_G].astype(np.int64)
+    codes = []
+    for _ in range(order):
+        codes.append((used_G % symbols + 1).astype(np.uint32))
+        used_G = used_G // symbols
+    return Table(pack_codes(codes[::-1], bits), counts_G, order, bits)
+
+
+def pack_codes(codes: Sequence[Any], bits: int) -> Any:
+    """Keys (C, G) of n-grams given as one (G,) array of codes per word."""
+    xp = array_module(codes[0])
+    windows = xp.stack(codes, axis=1).reshape(-1)
+    G, order = len(codes[0]), len(codes)
+    return ngram_keys(windows, order, bits, None, xp.arange(G, dtype=np.int64) * order)
+
+
+def empty_table(order: int, bits: int, like: Any) -> Table:
+    """A table without n-grams, where `like` lives."""
+    xp = array_module(like)
+    return Table(xp.empty((check.num_columns(order, bits), 0), np.uint64), xp.empty(0, np.int64), order, bits)
+
+
+def merge(*tables: Table) -> Table:
+    """Sum tables of one order. Any order of merging gives the same table."""
+    first = tables[0]
+    keys, counts = merge_kernel.merge_tables([(t.keys, t.counts) for t in tables], first.order, first.bits)
+    return Table(keys, counts, first.order, first.bits)
+
+
+def split_chunk(counted: CountedChunk, lexicon: Lexicon, parts: int) -> list[dict[tuple[int, int], Table]]:
+    """A chunk's tables cut into shards, dealt to `parts`: (order, shard) -> table for each part."""
+    pieces: list[dict[tuple[int, int], Table]] = [{} for _ in range(parts)]
+    for table in counted.tables:
+        shards = [table] if table.order == 1 else split(table, lexicon.shard_V, lexicon.num_shards)
+        for shard, piece in enumerate(shards):
+            pieces[shard % parts][table.order, shard] = piece
+    return pieces
+
+
+def split(table: Table, shard_V: np.ndarray, num_shards: int) -> list[Table]:
+    """Cut a table of order 2 or more into its shards, each still sorted."""
+    if num_shards == 1:
+        return [table]
+    xp = array_module(table.keys)
+    shard_G = shard_of(table, xp.asarray(shard_V))
+    bits = (num_shards - 1).bit_length()
+    columns = xp.concatenate([shard_G[None] << np.uint64(64 - bits), table.keys, table.counts.view(np.uint64)[None]])
+    columns = radix_sort(columns, bits)
+    shard_G = columns[0] >> np.uint64(64 - bits)
+    ends = to_host(xp.searchsorted(shard_G, xp.arange(num_shards, dtype=np.uint64), side="right")).tolist()
+    return [
+        Table(columns[1:-1, a:b], columns[-1, a:b].view(np.int64), table.order, table.bits)
+        for a, b in zip([0, *ends[:-1]], ends, strict=True)
+    ]
+
+
+def merge_part(pieces: list[dict[tuple[int, int], Table]], device: str) -> dict[tuple[int, int], Table]:
+    """Sum the pieces that chunks made of the same shards."""
+    return {
+        shard: merge(*[Table(to_device(t.keys, device), to_device(t.counts, device), t.order, t.bits) for t in tables])
+        for shard in pieces[0]
+        for tables in [[p[shard] for p in pieces]]
+    }
+
+
+def unigram_table(lexicon: Lexicon) -> Table:
+    """Order 1 straight from the vocabulary's counts: the symbols that occur."""
+    counts_V = lexicon.vocabulary.counts_V
+    used = np.flatnonzero(counts_V)
+    bits = check.code_bits(len(counts_V))
+    return Table((used + 1).astype(np.uint64)[None] << np.uint64(64 - bits), counts_V[used], 1, bits)
+
+
+def heaviest(table: Table, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Codes (K, order) and counts (K,) of the k n-grams that occur most, ties by key, in host memory."""
+    k = min(k, len(table))
+    if k == 0:
+        return np.empty((0, table.order), np.int64), np.empty(0, np.int64)
+    xp = array_module(table.counts)
+    least = int(xp.partition(table.counts, len(table) - k)[len(table) - k])
+    above = xp.flatnonzero(table.counts > least)
+    rows_K = to_host(xp.concatenate([above, xp.flatnonzero(table.counts == least)[: k - len(above)]]))
+    counts_K = to_host(table.counts[rows_K])
+    by_count = np.lexsort((rows_K, -counts_K))
+    keys = to_host(table.keys[:, rows_K[by_count]])
+    codes = [words_at(keys, table.order, table.bits, i).astype(np.int64) for i in range(table.order)]
+    return np.stack(codes, axis=1), counts_K[by_count]

@@ -1,0 +1,129 @@
+"""Choose how each order is counted: by what fits in memory, then by measured rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.kernels import check
+
+STRATEGIES = ("auto", "global", "private", "sort", "hash")
+BIN_BYTES = 4
+MEMORY_SHARE = 0.8  # of the free memory; the rest is for the allocator's rounding and other users
+MAX_SORT_TOKENS = 1 << 31
+
+# Nanoseconds per token, measured by `mgpu-ngram bench count` on one H200 and on one core of a 2-core
+# server: see benchmarks/results/count.csv. Dense histograms by order (the last entry for all above).
+RATES_NS = {
+    "gpu": {
+        "private": (0.0003, 0.0008, 0.002, 0.005),
+        "global": (0.25, 0.08, 0.04, 0.025),
+        "bin": 0.002,  # zeroing and reading one bin
+        "hash": 0.15,
+        "sort_pass": 0.0065,  # one 8-bit digit of one 64-bit column
+        "emit": 0.01,  # one order read off the sorted keys
+    },
+    "cpu": {
+        "private": (1.5, 2.5, 4.0, 8.0),
+        "global": (1.2, 2.0, 3.0, 7.0),
+        "bin": 0.5,
+        "hash": 60.0,
+        "sort_pass": 4.0,
+        "emit": 12.0,
+    },
+}
+
+
+@dataclass(frozen=True)
+class OrderPlan:
+    """How one order is counted, why, and the device bytes it takes for `tokens` tokens."""
+
+    order: int
+    strategy: str
+    reason: str
+    device_bytes: int
+
+
+def dense_bytes(order: int, symbols: int, histograms: int = 1) -> int:
+    """Bytes of `histograms` dense histograms of symbols**order bins."""
+    return symbols**order * BIN_BYTES * histograms
+
+
+def sort_bytes_per_token(order: int, bits: int) -> int:
+    """Peak device bytes per token of counting orders 1..order by one sort, all n-grams distinct."""
+    keys = 2 * 8 * check.num_columns(order, bits)  # the keys and the sort's other buffer
+    tables = sum(8 * check.num_columns(n, bits) + 8 for n in range(1, order + 1))
+    return keys + tables + 2
+
+
+def hash_bytes_per_token(order: int, bits: int) -> int:
+    """Peak device bytes per token of counting one order by hashing, all n-grams distinct."""
+    return 12 * 8 + 3 * 8 * (check.num_columns(order, bits) + 1)  # a quarter-full table while it grows, then rows
+
+
+def choose(
+    order: int,
+    symbols: int,
+    tokens: int,
+    strategy: str,
+    histograms: int,
+    device: str,
+    memory_bytes: int,
+    unit: str,
+    symbols_are_known: bool = True,
+) -> list[OrderPlan]:
+    """Return a plan for each order 1..order.
+
+    symbols       size of the alphabet or vocabulary
+    tokens        tokens of the largest piece counted at once
+    memory_bytes  free memory of the device
+
+    Raises InputError when a dense strategy was asked for and its histogram cannot fit.
+    """
+    budget = int(memory_bytes * MEMORY_SHARE)
+    bits = check.code_bits(symbols)
+    plans = []
+    for n in range(1, order + 1):
+        if strategy in ("global", "private"):
+            need = dense_bytes(n, symbols, histograms if strategy == "private" else 1)
+            if need > budget:
+                raise InputError(
+                    f"strategy {strategy} at order {n} needs {need:,} bytes ({symbols:,}**{n} bins of {BIN_BYTES} bytes"
+                    + (f", {histograms} histograms" if strategy == "private" and histograms > 1 else "")
+                    + f") but {budget:,} are free on the {device}; use strategy sort, hash or auto"
+                )
+            plans.append(OrderPlan(n, strategy, "asked for", need))
+        elif strategy == "sort":
+            plans.append(OrderPlan(n, strategy, "asked for", sort_bytes_per_token(order, bits) * tokens))
+        elif strategy == "hash":
+            plans.append(OrderPlan(n, strategy, "asked for", hash_bytes_per_token(n, bits) * tokens))
+        else:
+            plans.append(_auto(n, order, symbols, tokens, device, budget, unit, symbols_are_known))
+    return plans
+
+
+def _auto(
+    n: int, order: int, symbols: int, tokens: int, device: str, budget: int, unit: str, known: bool
+) -> OrderPlan:
+    if n == 1:
+        return OrderPlan(1, "global", "counted while the vocabulary is built", dense_bytes(1, symbols))
+    rates = RATES_NS[device]
+    bits = check.code_bits(symbols)
+    dense = "private" if device == "gpu" else "global"
+    need = dense_bytes(n, symbols)
+    per_token = sort_bytes_per_token(order, bits)
+    columns = check.num_columns(order, bits)
+    # One sort of the highest order serves all the others: an order's own part of it is reading it off.
+    sort_ns = rates["emit"] + rates["sort_pass"] * -(-n * bits // 8) * columns / (order - n + 1)
+    dense_ns = rates[dense][min(n, 4) - 1] + rates["bin"] * symbols**n / max(tokens, 1)
+    about = "" if known else "about "
+    if need > budget or dense_ns > sort_ns or (unit != "byte" and not known):
+        why = (
+            f"{about}{symbols:,}**{n} bins do not fit in {budget:,} bytes"
+            if need > budget
+            else f"sorted once for all orders: {sort_ns:.3g} ns a token, a histogram of {about}{symbols:,}**{n} bins "
+            f"{dense_ns:.3g}"
+        )
+        return OrderPlan(n, "sort", why, per_token * min(tokens, MAX_SORT_TOKENS))
+    why = f"{about}{symbols:,}**{n} bins fit: {dense_ns:.3g} ns a token, sorting {sort_ns:.3g}"
+    return OrderPlan(n, dense, why, need)

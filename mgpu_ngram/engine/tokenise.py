@@ -1,0 +1,283 @@
+"""Pass 1: from the bytes of a chunk to token streams and the chunk's own vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.corpus import Chunk
+from mgpu_ngram.core.reading import Block
+from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary
+from mgpu_ngram.engine.device import Stopwatch, device_blocks, to_device
+from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
+from mgpu_ngram.kernels.count.find_tokens import find_tokens
+from mgpu_ngram.kernels.count.gather_words import gather_words
+from mgpu_ngram.kernels.count.hash_words import hash_words
+from mgpu_ngram.kernels.count.histogram_private import count_bytes, histogram_private
+from mgpu_ngram.kernels.count.intern import WordTable, intern
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+
+SMALL_BYTES = 1 << 20  # whole files below this share one stream of 32-bit tokens
+
+
+@dataclass(frozen=True)
+class TokeniseOptions:
+    """How text becomes tokens. Picklable; the same for every chunk of a run."""
+
+    unit: str = "word"
+    order: int = 5
+    dtype: str = "uint16"
+    separator_id: int | None = None
+    lowercase: bool = False
+    device: str = "cpu"
+    block_bytes: int = 64 << 20
+    read_threads: int = 1
+    keep_on_device: bool = True  # False: streams wait for pass 2 in host memory
+    seed: int = 0  # of the word hash; another is tried after a collision
+
+
+@dataclass
+class Stream:
+    """Tokens in text order: uint8 raw bytes, or uint32 local numbers + 1 with 0 where windows end.
+
+    Windows start in the first `owned` tokens; those after them are the next chunk's.
+    """
+
+    tokens_T: Any
+    owned: int
+
+
+@dataclass
+class TokenisedChunk:
+    """What pass 1 leaves on a worker: streams on the device, and the chunk's vocabulary."""
+
+    streams: list[Stream]
+    vocabulary: LocalVocabulary
+
+
+def tokenise(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
+    """Read a chunk, find its tokens, number its distinct symbols in order of appearance, count them.
+
+    Raises HashCollision when two words of the chunk share a 64-bit hash.
+    """
+    return {"word": _words, "byte": _bytes, "id": _ids}[options.unit](chunk, options)
+
+
+def _blocks(chunk: Chunk, options: TokeniseOptions, halo: int, checksums: list) -> Iterator[tuple[Block, Any]]:
+    return device_blocks(
+        chunk, options.unit, options.block_bytes, halo, options.device, options.read_threads, checksums
+    )
+
+
+class _Symbols:
+    """The growing vocabulary of a chunk: places on the host, counts and bytes where the tokens are."""
+
+    def __init__(self, device: str):
+        xp = array_module(to_device(np.empty(0), device))
+        self.xp = xp
+        self.offsets_V, self.data = xp.zeros(1, np.int64), xp.empty(0, np.uint8)
+        self.counts_V = xp.zeros(0, np.int64)
+        self.first_source: list[np.ndarray] = []
+        self.first_offset: list[np.ndarray] = []
+
+    def add_words(self, offsets_N: Any, data: Any) -> None:
+        """Append the bytes of new symbols."""
+        self.offsets_V = self.xp.concatenate([self.offsets_V, offsets_N[1:] + self.offsets_V[-1]])
+        self.data = self.xp.concatenate([self.data, data])
+
+    def add_places(self, block: Block, positions_N: np.ndarray) -> None:
+        """Note where new symbols stand first: input and byte offset."""
+        segment_N = np.searchsorted(block.starts_S, positions_N, side="right") - 1
+        self.first_source.append(block.sources_S[segment_N].astype(np.int32))
+        self.first_offset.append(block.offsets_S[segment_N] + positions_N - block.starts_S[segment_N])
+
+    def add_counts(self, tokens_T: Any, V: int) -> None:
+        """Add a stream's counts; V symbols are known by now."""
+        counts_V = self.xp.zeros(V, np.int64)
+        counts_V[: len(self.counts_V)] = self.counts_V
+        if V:
+            counts_V += histogram_private(tokens_T, 1, V)
+        self.counts_V = counts_V
+
+    def finish(self, hash_V: Any, **totals: Any) -> LocalVocabulary:
+        """The vocabulary in host memory."""
+        none = np.empty(0, np.int64)
+        return LocalVocabulary(
+            to_host(hash_V),
+            to_host(self.offsets_V),
+            to_host(self.data),
+            to_host(self.counts_V),
+            np.concatenate([none.astype(np.int32), *self.first_source]),
+            np.concatenate([none, *self.first_offset]),
+            **totals,
+        )
+
+
+def _words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
+    watch, checksums = Stopwatch(options.device), []
+    table = WordTable(to_device(np.empty(0), options.device))
+    symbols, streams, size = _Symbols(options.device), [], 0
+    for block, text_B in _blocks(chunk, options, 0, checksums):
+        watch.lap("read")
+        if options.lowercase:
+            lower_ascii(text_B)
+        positions_T = find_tokens(text_B)
+        tokens_T, new_N = intern(hash_words(text_B, positions_T, options.seed), table)
+        new_positions_N = positions_T[new_N]
+        symbols.add_words(*gather_words(text_B, new_positions_N))
+        symbols.add_places(block, to_host(new_positions_N).astype(np.int64))
+        if count_mismatches(text_B, positions_T, tokens_T, symbols.offsets_V, symbols.data):
+            raise HashCollision(options.seed)
+        symbols.add_counts(tokens_T, len(table))
+        streams.append(_keep(Stream(tokens_T, len(tokens_T)), options))
+        size += len(block.data)
+        watch.lap("tokenise")
+    watch.lap("read")
+    tokens = int(symbols.counts_V.sum())
+    lines = sum(len(s.tokens_T) for s in streams) - tokens
+    vocabulary = symbols.finish(
+        table.hash_V, tokens=tokens, lines=lines, size_bytes=size, checksums=checksums, seconds=watch.seconds
+    )
+    return TokenisedChunk(streams, vocabulary)
+
+
+def _keep(stream: Stream, options: TokeniseOptions) -> Stream:
+    return stream if options.keep_on_device else Stream(to_host(stream.tokens_T), stream.owned)
+
+
+def lower_ascii(text_B: Any) -> None:
+    """Turn A-Z into a-z in place; all other bytes, those of UTF-8 letters too, stay as they are."""
+    text_B |= ((text_B - np.uint8(65)) < 26).astype(np.uint8) << np.uint8(5)
+
+
+def _segments(block: Block, data: Any) -> Iterator[tuple[list[int], Any]]:
+    """Whole small files together, every other segment alone: (segment numbers, their bytes)."""
+    small = [
+        s
+        for s in range(len(block.starts_S))
+        if block.owned_S[s] == block.lengths_S[s] < SMALL_BYTES and len(block.starts_S) > 1
+    ]
+    if small:
+        yield small, data
+    for s in sorted(set(range(len(block.starts_S))) - set(small)):
+        yield [s], data[int(block.starts_S[s]) : int(block.starts_S[s] + block.lengths_S[s])]
+
+
+def _bytes(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
+    watch, checksums = Stopwatch(options.device), []
+    streams: list[Stream] = []
+    counts_A = np.zeros(256, np.int64)
+    first = [(np.iinfo(np.int32).max, 0)] * 256
+    size = 0
+    for block, data in _blocks(chunk, options, options.order - 1, checksums):
+        watch.lap("read")
+        if options.lowercase:
+            lower_ascii(data)
+        for segments, part_T in _segments(block, data):
+            xp = array_module(part_T)
+            for s in segments:
+                start, owned = int(block.starts_S[s]), int(block.owned_S[s])
+                mine_T = data[start : start + owned]
+                mine_A = to_host(count_bytes(mine_T))
+                counts_A += mine_A
+                size += owned
+                for v, at in _first_places(mine_T, mine_A).items():
+                    first[v] = min(first[v], (int(block.sources_S[s]), int(block.offsets_S[s]) + at))
+            if len(segments) == 1:
+                s = segments[0]
+                streams.append(_keep(Stream(part_T.copy(), int(block.owned_S[s])), options))
+            else:  # bytes + 1, a 0 after each file
+                end = xp.zeros(1, np.uint32)
+                parts = []
+                for s in segments:
+                    start = int(block.starts_S[s])
+                    parts += [data[start : start + int(block.lengths_S[s])].astype(np.uint32) + np.uint32(1), end]
+                tokens_T = xp.concatenate(parts)
+                streams.append(_keep(Stream(tokens_T, len(tokens_T)), options))
+        watch.lap("tokenise")
+    watch.lap("read")
+    used = np.flatnonzero(counts_A)
+    vocabulary = LocalVocabulary(
+        used.astype(np.uint64),
+        np.arange(len(used) + 1, dtype=np.int64),
+        used.astype(np.uint8),
+        counts_A[used],
+        np.array([first[v][0] for v in used], np.int32),
+        np.array([first[v][1] for v in used], np.int64),
+        tokens=int(counts_A.sum()),
+        size_bytes=size,
+        checksums=checksums,
+        seconds=watch.seconds,
+    )
+    return TokenisedChunk(streams, vocabulary)
+
+
+def _first_places(data_T: Any, counts_A: np.ndarray) -> dict[int, int]:
+    """Where each byte value that occurs stands first: most within the first bytes, the rest by search."""
+    head = to_host(data_T[: 1 << 16])
+    values, places = np.unique(head, return_index=True)
+    first = dict(zip(values.tolist(), places.tolist(), strict=True))
+    for v in np.flatnonzero(counts_A).tolist():
+        if v not in first:
+            first[v] = int((data_T == np.uint8(v)).argmax())
+    return first
+
+
+def _ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
+    watch, checksums = Stopwatch(options.device), []
+    table = WordTable(to_device(np.empty(0), options.device))
+    symbols, streams, size = _Symbols(options.device), [], 0
+    itemsize = np.dtype(options.dtype).itemsize
+    for block, data in _blocks(chunk, options, options.order - 1, checksums):
+        watch.lap("read")
+        for segments, _ in _segments(block, data):
+            xp = array_module(data)
+            parts, places = [], []
+            for s in segments:
+                start, length = int(block.starts_S[s]), int(block.lengths_S[s])
+                ids_T = data[start : start + length].copy().view(options.dtype).astype(np.uint64)
+                hash_T = id_hash(ids_T)
+                if options.separator_id is not None:
+                    hash_T[ids_T == options.separator_id] = 0
+                end = xp.zeros(1, np.uint64)
+                parts += [hash_T, end]
+                places.append(start + itemsize * np.arange(length // itemsize + 1, dtype=np.int64))
+            hash_T, place_T = xp.concatenate(parts), np.concatenate(places)
+            tokens_T, new_N = intern(hash_T, table)
+            new_positions_N = place_T[to_host(new_N)]
+            raw_N = _ids_at(data, new_positions_N, options.dtype)
+            symbols.add_words(4 * xp.arange(len(raw_N) + 1, dtype=np.int64), raw_N.view(np.uint8))
+            symbols.add_places(block, new_positions_N)
+            owned = len(tokens_T)
+            if len(segments) == 1:
+                owned = int(block.owned_S[segments[0]]) // itemsize
+            symbols.add_counts(tokens_T[:owned], len(table))
+            streams.append(_keep(Stream(tokens_T, owned), options))
+        size += int(block.owned_S.sum())
+        watch.lap("tokenise")
+    watch.lap("read")
+    tokens = int(symbols.counts_V.sum())
+    vocabulary = symbols.finish(
+        table.hash_V, tokens=tokens, size_bytes=size, checksums=checksums, seconds=watch.seconds
+    )
+    return TokenisedChunk(streams, vocabulary)
+
+
+def _ids_at(data: Any, positions_N: np.ndarray, dtype: str) -> Any:
+    """Token ids at byte positions, as uint32."""
+    xp = array_module(data)
+    bytes_N = xp.asarray(positions_N)[:, None] + xp.arange(np.dtype(dtype).itemsize)
+    return xp.ascontiguousarray(data[bytes_N]).view(dtype)[:, 0].astype(np.uint32)
+
+
+def id_hash(ids_T: Any) -> Any:
+    """mix64 (kernels.count.hash_words) of id + 1, for an array: a bijection, never 0."""
+    x = ids_T.astype(np.uint64) + np.uint64(1)
+    x ^= x >> np.uint64(33)
+    x *= np.uint64(0xFF51AFD7ED558CCD)
+    x ^= x >> np.uint64(33)
+    x *= np.uint64(0xC4CEB9FE1A85EC53)
+    return x ^ (x >> np.uint64(33))

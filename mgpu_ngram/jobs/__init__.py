@@ -1,0 +1,1 @@
+"""Whole runs, one file per stage: a job's settings and its algorithm."""

@@ -1,0 +1,351 @@
+"""Count n-grams: a corpus in, sorted Parquet tables of every order out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow
+
+from mgpu_ngram.cluster.executor import Executor, Handle, map_tasks, reduce_tasks, shuffle_tasks
+from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.output import Output, write_manifest
+from mgpu_ngram.core.parquet import write_part, write_vocabulary
+from mgpu_ngram.core.reading import combine_crc32
+from mgpu_ngram.core.settings import Bytes
+from mgpu_ngram.core.shards import num_shards
+from mgpu_ngram.core.tables import Table
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, vocabulary_is_text
+from mgpu_ngram.engine.count import (
+    CountedChunk,
+    CountOptions,
+    count_chunk,
+    heaviest,
+    merge_part,
+    split_chunk,
+    unigram_table,
+)
+from mgpu_ngram.engine.device import Stopwatch, add_seconds, free_bytes
+from mgpu_ngram.engine.plan import OrderPlan, choose
+from mgpu_ngram.engine.tokenise import TokenisedChunk, TokeniseOptions, tokenise
+from mgpu_ngram.engine.vocabulary import Lexicon, merge_vocabularies, number_symbols
+from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.kernels.dispatch import to_host
+
+HASH_SEEDS = 8
+TOP = 5  # n-grams per order in the summary
+BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # of text; a guess for plans
+DEVICE_BYTES_PER_TEXT_BYTE = 40  # of a chunk while it is counted: keys twice, tables, text
+KEPT_BYTES_PER_TEXT_BYTE = 12  # of its tokens and tables until they are merged
+
+
+@dataclass(frozen=True)
+class CountConfig:
+    """Settings of a count job; the keys of its YAML."""
+
+    corpus: list[str]  # paths, globs, directories or fsspec URLs; one sentence per line
+    order: int = 5  # highest n-gram order; all orders from 1 are counted
+    unit: Literal["word", "byte", "id"] = "word"
+    dtype: Literal["uint16", "uint32"] = "uint16"  # of raw token ids
+    separator_id: int | None = None  # token id that no n-gram crosses or holds
+    sentence_markers: bool = False  # one <s> and one </s> per line
+    lowercase: bool = False  # ASCII letters only
+    min_count: int = 1  # n-grams that occur less often are not written
+    strategy: Literal["auto", "global", "private", "sort", "hash"] = "auto"
+    histograms: int = 1  # copies of the histogram in device memory, strategy private
+    text_column: str = "text"  # of Parquet inputs
+    chunk_bytes: Bytes | None = None  # text per task; auto: by corpus, workers and memory
+    name: str = "count"  # folder of the result under the run's output
+
+    def __post_init__(self) -> None:
+        limit = 8 if self.unit == "byte" else 255
+        if not 1 <= self.order <= limit:
+            raise InputError(f"order is {self.order} but must be from 1 to {limit} for unit {self.unit}")
+        if self.min_count < 1:
+            raise InputError(f"min_count is {self.min_count} but must be at least 1")
+        if self.histograms < 1:
+            raise InputError(f"histograms is {self.histograms} but must be at least 1")
+        if self.chunk_bytes is not None and self.chunk_bytes < 1:
+            raise InputError(f"chunk_bytes is {self.chunk_bytes} but must be at least 1")
+        if self.separator_id is not None and self.unit != "id":
+            raise InputError(f"separator_id needs unit id but unit is {self.unit}; leave it out")
+        if self.separator_id is not None and not 0 <= self.separator_id <= np.iinfo(self.dtype).max:
+            raise InputError(f"separator_id is {self.separator_id} but {self.dtype} holds 0 to {np.iinfo(self.dtype).max}")
+        if self.sentence_markers and self.unit != "word":
+            raise InputError(f"sentence_markers needs unit word but unit is {self.unit}; leave it out")
+        if self.lowercase and self.unit == "id":
+            raise InputError("lowercase needs unit word or byte but unit is id; leave it out")
+        if not self.name or "/" in self.name or self.name in (".", ".."):
+            raise InputError(f"name is {self.name!r} but must be a plain folder name")
+
+
+@dataclass(frozen=True)
+class CountResult:
+    """What a run did. `manifest` is also in the output; the rest depends on the cluster and the clock."""
+
+    path: Path
+    manifest: dict[str, Any]
+    plans: list[OrderPlan]
+    top: dict[int, list[tuple[str, int]]]
+    seconds: dict[str, float]  # by stage, summed over workers
+    wall_seconds: float
+    workers: int
+    device: str
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.manifest["tokens"] / self.wall_seconds
+
+
+def run(
+    config: CountConfig,
+    executor: Executor,
+    output: str | Path,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    inputs: Any = None,
+) -> CountResult:
+    """Count a corpus and write OUT/order=N/part-*.parquet, OUT/vocabulary.parquet, OUT/manifest.json.
+
+    inputs  an in-memory corpus in place of config.corpus
+    """
+    progress = progress or Progress()
+    start = time.perf_counter()
+    corpus = open_corpus(config.corpus if inputs is None else inputs, config.unit, config.dtype, config.text_column)
+    with Output.create(output, overwrite) as out:
+        memory_bytes = executor.gather([executor.call(free_bytes, executor.device)])[0]
+        size = chunk_bytes(config, corpus, executor.workers, executor.device, memory_bytes)
+        chunks = corpus.chunks(size) or [Chunk(0, (), 0)]
+        text_bytes = sum(c.size_bytes for c in chunks)
+        keep = KEPT_BYTES_PER_TEXT_BYTE * text_bytes / executor.workers < 0.4 * memory_bytes
+        tokenised, local, seed = _tokenise(config, executor, chunks, keep, progress)
+        lexicon = executor.call(number_symbols, local, config.unit, config.sentence_markers, seed, executor.device)
+        totals = executor.gather([executor.call(_totals, lexicon, local)])[0]
+        plans = choose(
+            config.order, totals["symbols"], totals["tokens"], config.strategy, config.histograms, executor.device,
+            memory_bytes, config.unit,
+        )  # fmt: skip
+        counting = tuple(p for p in plans if config.strategy != "auto" or p.order > 1)
+        options = CountOptions(counting, config.histograms, config.sentence_markers, executor.device, keep)
+        seconds = [totals["seconds"]]
+
+        progress.start("count", len(chunks), "chunks")
+        counted = map_tasks(executor, count_chunk, tokenised, lexicon, options)
+        del tokenised
+        executor.wait(counted, lambda _: progress.advance(1))
+        seconds += executor.gather(map_tasks(executor, _seconds_of, counted))
+
+        parts = min(executor.workers, totals["num_shards"])
+        progress.start("reduce", parts, "parts")
+        merged = _merge(executor, counted, lexicon, parts, progress)
+        del counted
+
+        (out.folder / "order=1").mkdir()
+        for n in range(2, config.order + 1):
+            (out.folder / f"order={n}").mkdir()
+        progress.start("write", parts + 1, "parts")
+        written = [executor.call(_write_part, m, lexicon, str(out.folder), config, executor.threads) for m in merged]
+        written.append(executor.call(_write_vocabulary, lexicon, str(out.folder), config, config.strategy == "auto"))
+        executor.wait(written, lambda _: progress.advance(1))
+        results = executor.gather(written)
+        progress.finish()
+
+        seconds += [r["seconds"] for r in results]
+        orders, top = _orders_and_top([row for r in results for row in r["rows"]], config)
+        manifest = _manifest(config, corpus, totals, orders)
+        write_manifest(out.folder, manifest)
+        out.commit()
+        path = out.path
+    wall = time.perf_counter() - start
+    return CountResult(path, manifest, plans, top, add_seconds(*seconds), wall, executor.workers, executor.device)
+
+
+def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, device: str, memory_bytes: int) -> int:
+    """Text per chunk: what was asked for, else a few chunks per worker, bounded by memory."""
+    if config.chunk_bytes is not None:
+        return config.chunk_bytes
+    if device == "gpu":  # one chunk per GPU when it fits: nothing to merge
+        limit = min(2 << 30, max(64 << 20, memory_bytes // DEVICE_BYTES_PER_TEXT_BYTE))
+        return max(1 << 20, min(limit, -(-corpus.size_bytes // workers)))
+    return max(1 << 20, min(64 << 20, -(-corpus.size_bytes // (2 * workers))))
+
+
+def _tokenise(
+    config: CountConfig, executor: Executor, chunks: Sequence[Any], keep: bool, progress: Progress
+) -> tuple[list[Handle], Handle, int]:
+    """Pass 1 over all chunks; again with another hash should two words collide."""
+    for seed in range(HASH_SEEDS):
+        options = TokeniseOptions(
+            config.unit, config.order, config.dtype, config.separator_id, config.lowercase, executor.device,
+            read_threads=executor.threads, keep_on_device=keep, seed=seed,
+        )  # fmt: skip
+        progress.start("tokenise", len(chunks), "chunks")
+        try:
+            tokenised = map_tasks(executor, tokenise, chunks, options)
+            executor.wait(tokenised, lambda _: progress.advance(1))
+            local = reduce_tasks(executor, merge_vocabularies, map_tasks(executor, _vocabulary_of, tokenised))
+            executor.wait([local])
+            return tokenised, local, seed
+        except HashCollision:
+            continue
+    raise RunError(f"words collided under each of {HASH_SEEDS} hash functions; please report this corpus")
+
+
+def _merge(
+    executor: Executor, counted: list[Handle], lexicon: Handle, parts: int, progress: Progress
+) -> list[Handle]:
+    pieces = shuffle_tasks(executor, split_chunk, counted, parts, lexicon, parts)
+    merged = [executor.call(_timed_merge, p, executor.device) for p in pieces]
+    executor.wait(merged, lambda _: progress.advance(1))
+    return merged
+
+
+def _vocabulary_of(tokenised: TokenisedChunk) -> LocalVocabulary:
+    return tokenised.vocabulary
+
+
+def _seconds_of(counted: CountedChunk) -> dict[str, float]:
+    return counted.seconds
+
+
+def _totals(lexicon: Lexicon, local: LocalVocabulary) -> dict[str, Any]:
+    return {
+        "tokens": lexicon.tokens,
+        "lines": local.lines,
+        "symbols": len(lexicon.vocabulary),
+        "num_shards": lexicon.num_shards,
+        "size_bytes": local.size_bytes,
+        "checksums": local.checksums,
+        "seconds": local.seconds,
+    }
+
+
+@dataclass
+class _Merged:
+    tables: dict[tuple[int, int], Table]
+    seconds: dict[str, float]
+
+
+def _timed_merge(pieces: list[dict[tuple[int, int], Table]], device: str) -> _Merged:
+    watch = Stopwatch(device)
+    tables = merge_part(pieces, device)
+    watch.lap("reduce")
+    return _Merged(tables, watch.seconds)
+
+
+def _write_part(merged: _Merged, lexicon: Lexicon, folder: str, config: CountConfig, threads: int) -> dict[str, Any]:
+    """Write the shards of a part, each order and shard its own file, several at once."""
+    start = time.perf_counter()
+    as_text = vocabulary_is_text(lexicon.vocabulary)
+    with ThreadPoolExecutor(threads) as pool:
+        jobs = [pool.submit(_write_table, t, s, lexicon, folder, config, as_text) for (_, s), t in merged.tables.items()]
+        rows = [job.result() for job in jobs]
+    return {"rows": rows, "seconds": merged.seconds | {"write": time.perf_counter() - start}}
+
+
+def _write_table(
+    table: Table, shard: int, lexicon: Lexicon, folder: str, config: CountConfig, as_text: bool
+) -> dict[str, Any]:
+    distinct, total = len(table), int(table.counts.sum())
+    codes, counts = heaviest(table, TOP)
+    if config.min_count > 1:
+        kept = table.counts >= config.min_count
+        table = replace(table, keys=table.keys[:, kept], counts=table.counts[kept])
+    host = replace(table, keys=np.ascontiguousarray(to_host(table.keys)), counts=np.ascontiguousarray(to_host(table.counts)))
+    write_part(host, lexicon.vocabulary, Path(folder) / f"order={table.order}" / f"part-{shard:05d}.parquet", as_text)
+    top = [(c, _display(lexicon, k)) for k, c in zip(codes.tolist(), counts.tolist(), strict=True)]
+    return {"order": table.order, "distinct": distinct, "rows": len(host), "total": total, "top": top}
+
+
+def _display(lexicon: Lexicon, codes: list[int]) -> tuple[list[int], str]:
+    """An n-gram for people, after its ids, which break ties."""
+    unit = lexicon.vocabulary.unit
+    symbols = [lexicon.vocabulary.symbol(c - 1) for c in codes]
+    if unit == "id":
+        return codes, " ".join(str(int.from_bytes(s, "little")) for s in symbols)
+    return codes, (b" " if unit == "word" else b"").join(symbols).decode("utf-8", "backslashreplace")
+
+
+def _write_vocabulary(lexicon: Lexicon, folder: str, config: CountConfig, with_unigrams: bool) -> dict[str, Any]:
+    start = time.perf_counter()
+    as_text = vocabulary_is_text(lexicon.vocabulary)
+    write_vocabulary(lexicon.vocabulary, Path(folder) / "vocabulary.parquet", as_text)
+    rows = [_write_table(unigram_table(lexicon), 0, lexicon, folder, config, as_text)] if with_unigrams else []
+    return {"rows": rows, "seconds": {"write": time.perf_counter() - start}}
+
+
+def _orders_and_top(
+    rows: list[dict[str, Any]], config: CountConfig
+) -> tuple[dict[str, dict[str, int]], dict[int, list[tuple[str, int]]]]:
+    orders, top = {}, {}
+    for n in range(1, config.order + 1):
+        mine = [r for r in rows if r["order"] == n]
+        orders[str(n)] = {key: sum(r[key] for r in mine) for key in ("distinct", "rows", "total")}
+        best = sorted(((-count, *shown) for r in mine for count, shown in r["top"]))[:TOP]
+        top[n] = [(text, -negative) for negative, _, text in best]
+    return orders, top
+
+
+def _manifest(config: CountConfig, corpus: Corpus, totals: dict[str, Any], orders: dict[str, Any]) -> dict[str, Any]:
+    """What the result depends on and what it is: no word of chunks, workers or devices."""
+    inputs = []
+    for i, source in enumerate(corpus.sources):
+        parts = [c for c in totals["checksums"] if c[0] == i]
+        inputs.append({"name": source.name, "size_bytes": source.size_bytes, "crc32": f"{combine_crc32(parts):08x}"})
+    options = asdict(config)
+    for key in ("corpus", "strategy", "histograms", "chunk_bytes", "name"):
+        del options[key]
+    return {
+        "inputs": inputs,
+        "lines": totals["lines"],
+        "num_shards": totals["num_shards"],
+        "options": options,
+        "order": config.order,
+        "orders": orders,
+        "symbols": totals["symbols"],
+        "tokens": totals["tokens"],
+        "unit": config.unit,
+        "versions": {"mgpu-ngram": VERSION, "pyarrow": pyarrow.__version__},
+    }
+
+
+def plan(config: CountConfig, workers: int, device: str, memory_bytes: int) -> dict[str, Any]:
+    """What `run` would do, from the sizes of the inputs alone: chunks, shards, strategies, bytes.
+
+    Raises InputError where the run could not fit.
+    """
+    corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
+    chunks = corpus.chunks(chunk_bytes(config, corpus, workers, device, memory_bytes))
+    text_bytes = sum(c.size_bytes for c in chunks)
+    per_token = BYTES_PER_TOKEN.get(config.unit, np.dtype(config.dtype).itemsize)
+    tokens = int(text_bytes / per_token)
+    known = config.unit == "byte"
+    symbols = 256 if known else max(1, min(tokens, int(30 * tokens**0.55)))  # Heaps' law, about English
+    largest = int(max((c.size_bytes for c in chunks), default=0) / per_token)
+    plans = choose(
+        config.order, symbols, largest, config.strategy, config.histograms, device, memory_bytes, config.unit, known
+    )
+    rows = min(tokens, sum(min(tokens, symbols**p.order) for p in plans)) * config.order
+    return {
+        "job": config.name,
+        "device": device,
+        "workers": workers,
+        "inputs": len(corpus.sources),
+        "input_bytes": corpus.size_bytes,
+        "tokens_about": tokens,
+        "symbols_about": symbols,
+        "chunks": len(chunks),
+        "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
+        "shards": num_shards(tokens, config.unit),
+        "orders": [asdict(p) for p in plans],
+        "device_bytes": max(p.device_bytes for p in plans),
+        "device_bytes_free": memory_bytes,
+        "host_bytes": text_bytes * 4 // max(1, int(per_token)) + 24 * rows,
+    }

@@ -1,0 +1,244 @@
+"""Output folders: whole or not there, and never somebody else's."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import mgpu_ngram.core.output as output_module
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.output import Output, _host, new_file, read_manifest, write_manifest
+
+
+class FullDisk:
+    """A file on a disk that takes `room` more bytes."""
+
+    def __init__(self, path, room):
+        self.file, self.room = path.open("xb"), room
+
+    def write(self, data):
+        if len(data) > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= len(data)
+        return self.file.write(data)
+
+    def flush(self):
+        self.file.flush()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
+
+
+def fill(output, text="new"):
+    (output.folder / "data").write_text(text)
+    write_manifest(output.folder, {"unit": "word"})
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_commit_makes_the_final_name_and_leaves_nothing_else(tmp_path):
+    with Output.create(tmp_path / "deep" / "out") as output:
+        fill(output)
+        (output.folder / ".part-00000.parquet.1234.tmp").write_text("of a dead worker")
+        assert not output.path.exists()
+        output.commit()
+    assert names(tmp_path / "deep") == ["out"]
+    assert names(tmp_path / "deep" / "out") == ["data", "manifest.json"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_exception_leaves_nothing(tmp_path, error):
+    with pytest.raises(error), Output.create(tmp_path / "out") as output:
+        fill(output)
+        raise error
+    assert names(tmp_path) == []
+
+
+def test_nothing_is_committed_untold(tmp_path):
+    with Output.create(tmp_path / "out") as output:
+        fill(output)
+    assert names(tmp_path) == []
+
+
+def test_an_existing_path_is_refused_before_any_work(tmp_path):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InputError, match="exists; add --overwrite"):
+        Output.create(tmp_path / "out")
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("manifest", [None, "not JSON", "[]", '{"format": "another tool"}'])
+def test_overwrite_never_takes_a_foreign_folder(tmp_path, manifest):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    if manifest is not None:
+        (tmp_path / "out" / "manifest.json").write_text(manifest)
+    with pytest.raises(InputError, match="no output of mgpu_ngram"):
+        Output.create(tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "years of work"
+
+
+def test_overwrite_never_takes_a_file(tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(InputError, match="no output of mgpu_ngram"):
+        Output.create(tmp_path / "out", overwrite=True)
+
+
+def old_output(tmp_path):
+    with Output.create(tmp_path / "out") as output:
+        fill(output, "old")
+        output.commit()
+
+
+def test_overwrite_swaps_at_commit_only(tmp_path):
+    old_output(tmp_path)
+    with Output.create(tmp_path / "out", overwrite=True) as output:
+        fill(output)
+        assert (tmp_path / "out" / "data").read_text() == "old"
+        output.commit()
+    assert (tmp_path / "out" / "data").read_text() == "new"
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_failed_overwrite_keeps_the_old_output(tmp_path, monkeypatch):
+    old_output(tmp_path)
+    rename = os.rename
+
+    def fail_second(source, target):
+        if ".partial-" in str(source):
+            raise OSError(errno.EIO, "the disk died")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fail_second)
+    with pytest.raises(RunError, match="the disk died"), Output.create(tmp_path / "out", overwrite=True) as output:
+        fill(output)
+        output.commit()
+    assert (tmp_path / "out" / "data").read_text() == "old"
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_path_that_appeared_meanwhile_is_not_touched(tmp_path):
+    with pytest.raises(InputError, match="exists"), Output.create(tmp_path / "out") as output:
+        fill(output)
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "mine").write_text("mine")
+        output.commit()
+    assert names(tmp_path / "out") == ["mine"]
+
+
+def test_a_killed_run_leaves_no_final_name_and_the_next_run_cleans_up(tmp_path):
+    code = (
+        "import os, sys\n"
+        "from mgpu_ngram.core.output import Output\n"
+        "output = Output.create(sys.argv[1])\n"
+        "(output.folder / 'half').write_text('half')\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert (
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "out")], env=environment, check=False).returncode
+        == -9
+    )
+    (left,) = names(tmp_path)
+    assert left.startswith("out.partial-")
+    others = [f"out.partial-{_host()}-{os.getpid()}-00000000", "out.partial-otherhost-1-00000000", "out.partial-notes"]
+    for name in others:  # a live run, another host's, and a folder that only looks alike
+        (tmp_path / name).mkdir()
+    with Output.create(tmp_path / "out") as output:
+        fill(output)
+        output.commit()
+    assert names(tmp_path) == sorted(["out", *others])
+
+
+def test_an_output_that_a_killed_run_had_moved_aside_comes_back(tmp_path):
+    old_output(tmp_path)
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    (tmp_path / "out").rename(tmp_path / f"out.old-{_host()}-{process.pid}-00000000")
+    with pytest.raises(InputError, match="exists"):
+        Output.create(tmp_path / "out")
+    assert (tmp_path / "out" / "data").read_text() == "old"
+
+
+def test_a_link_is_followed(tmp_path):
+    old_output(tmp_path)
+    (tmp_path / "link").symlink_to("out")
+    with Output.create(tmp_path / "link", overwrite=True) as output:
+        fill(output)
+        output.commit()
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "out" / "data").read_text() == "new"
+
+
+def test_a_place_that_cannot_be_written_is_bad_input(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot make output folder"):
+        Output.create(tmp_path / "file" / "out")
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(output_module.Path, "mkdir", refuse)
+    with pytest.raises(InputError, match="Permission denied; give another output path"):
+        Output.create(tmp_path / "out")
+
+
+@pytest.mark.parametrize("path", ["", "s3://bucket/out"])
+def test_only_local_paths(path):
+    with pytest.raises(InputError, match="local path"):
+        Output.create(path)
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(output_module, "open_file", lambda path: FullDisk(path, room=10))
+    message = r"cannot write .*/data after 8 bytes: No space left on device; free space"
+    with pytest.raises(RunError, match=message), new_file(tmp_path / "data") as sink:
+        sink.write(b"12345678")
+        sink.write(b"12345678")
+    assert names(tmp_path) == []
+
+
+def test_manifest_round_trip(tmp_path):
+    write_manifest(tmp_path, {"unit": "word", "tokens": np.int64(7), "inputs": ["caf\u00e9", "\udcff"]})
+    assert read_manifest(tmp_path) == {
+        "format": "mgpu_ngram counts",
+        "format_version": 1,
+        "unit": "word",
+        "tokens": 7,
+        "inputs": ["caf\u00e9", "\udcff"],
+    }
+    text = (tmp_path / "manifest.json").read_text()
+    assert text.startswith('{\n  "format": ')
+    assert list(json.loads(text)) == sorted(json.loads(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "is not an output of count"),
+        ('{"format": "mgpu_ngram counts", "form', "damaged"),
+        ("[]", "is not an output of count"),
+        ('{"format": "mgpu_ngram model"}', "'mgpu_ngram model'"),
+        ('{"format": "mgpu_ngram counts", "format_version": 2}', "upgrade mgpu_ngram"),
+        ('{"format": "mgpu_ngram counts"}', "version None"),
+    ],
+)
+def test_manifest_refusals(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_manifest(tmp_path)
+
+
+def test_a_missing_path_is_not_an_output(tmp_path):
+    with pytest.raises(InputError, match="nothing at that path"):
+        read_manifest(tmp_path / "nowhere")

@@ -1,0 +1,286 @@
+"""Tables to Parquet, against plain Python and other people's readers."""
+
+import errno
+import os
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import mgpu_ngram.core.output as output_module
+import mgpu_ngram.core.parquet as parquet_module
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.parquet import read_vocabulary, write_part, write_vocabulary
+from mgpu_ngram.core.tables import Table
+from mgpu_ngram.core.vocabulary import SymbolIndex, Vocabulary, vocabulary_is_text
+from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
+
+WORDS = [b"<unk>", b"<s>", b"</s>", b"the", b"of", b"caf\xc3\xa9", b"a", "\u65e5\u672c".encode(), b"x" * 300]
+
+
+def vocabulary_of(symbols, unit="word"):
+    V = len(symbols)
+    offsets_V = np.concatenate([[0], np.cumsum([len(s) for s in symbols])]).astype(np.int64)
+    data = np.frombuffer(b"".join(symbols), np.uint8)
+    return Vocabulary(
+        unit, offsets_V, data, np.arange(V, 0, -1), np.arange(V, dtype=np.int32) % 3 - 1, np.arange(V) * 10
+    )
+
+
+def table_of(grams, order, bits):
+    """A Table of n-grams given as id tuples -> count."""
+    stream = np.array([i + 1 for gram in sorted(grams) for i in gram], np.uint32)
+    keys = ngram_keys(stream, order, bits, positions_R=np.arange(len(grams)) * order)
+    return Table(keys, np.array([grams[gram] for gram in sorted(grams)], np.int64), order, bits)
+
+
+def random_grams(rng, V, order, size=500):
+    return Counter(map(tuple, rng.integers(0, V, (size, order)).tolist()))
+
+
+@pytest.mark.parametrize("bits", [4, 19, 25])
+@pytest.mark.parametrize("order", [1, 2, 5])
+def test_words_as_text(tmp_path, order, bits):
+    grams = random_grams(np.random.default_rng(order), len(WORDS), order)
+    report = write_part(table_of(grams, order, bits), vocabulary_of(WORDS), tmp_path / "part", as_text=True)
+    table = pq.read_table(tmp_path / "part")
+    assert table.schema.equals(
+        pa.schema([pa.field("ngram", pa.string(), False), pa.field("count", pa.int64(), False)]), check_metadata=True
+    )
+    assert table["ngram"].to_pylist() == [b" ".join(WORDS[i] for i in gram).decode() for gram in sorted(grams)]
+    assert table["count"].to_pylist() == [grams[gram] for gram in sorted(grams)]
+    content = (tmp_path / "part").read_bytes()
+    assert report == {"rows": len(grams), "bytes": len(content), "crc32": output_module.zlib.crc32(content)}
+
+
+def test_words_that_are_not_text(tmp_path):
+    words = [*WORDS[:3], b"caf\xe9", b"\xff\xfe"]
+    write_part(table_of({(3, 4): 2, (4, 4): 1}, 2, 3), vocabulary_of(words), tmp_path / "part", as_text=False)
+    assert pq.read_table(tmp_path / "part")["ngram"].to_pylist() == [b"caf\xe9 \xff\xfe", b"\xff\xfe \xff\xfe"]
+
+
+def test_bytes_of_all_values(tmp_path):
+    vocabulary = vocabulary_of([bytes([c]) for c in range(256)], "byte")
+    grams = {(c, 255 - c, c): c + 1 for c in range(256)}
+    write_part(table_of(grams, 3, 9), vocabulary, tmp_path / "part", as_text=False)
+    table = pq.read_table(tmp_path / "part")
+    assert table.schema.field("ngram").type == pa.binary()
+    assert table["ngram"].to_pylist() == [bytes(gram) for gram in sorted(grams)]
+    assert table["count"].to_pylist() == list(range(1, 257))
+
+
+def test_ids(tmp_path):
+    values = [0, 7, 65536, 2**32 - 1]
+    vocabulary = vocabulary_of([v.to_bytes(4, "little") for v in values], "id")
+    grams = random_grams(np.random.default_rng(0), 4, 4)
+    write_part(table_of(grams, 4, 25), vocabulary, tmp_path / "part", as_text=False)
+    table = pq.read_table(tmp_path / "part")
+    assert table.schema.field("ngram").type.value_type == pa.uint32()
+    assert table["ngram"].to_pylist() == [[values[i] for i in gram] for gram in sorted(grams)]
+
+
+@pytest.mark.parametrize("unit", ["word", "byte", "id"])
+def test_empty_table(tmp_path, unit):
+    symbols = {"word": WORDS, "byte": [b"a"], "id": [b"\1\0\0\0"]}[unit]
+    report = write_part(table_of({}, 3, 25), vocabulary_of(symbols, unit), tmp_path / "part", as_text=unit == "word")
+    table = pq.read_table(tmp_path / "part")
+    assert (report["rows"], len(table), table.column_names) == (0, 0, ["ngram", "count"])
+
+
+def test_row_groups_are_cut_by_rows_and_by_bytes(tmp_path, monkeypatch):
+    grams = random_grams(np.random.default_rng(0), len(WORDS), 3)
+    table, vocabulary = table_of(grams, 3, 25), vocabulary_of(WORDS)
+    write_part(table, vocabulary, tmp_path / "whole", as_text=True)
+    monkeypatch.setattr(parquet_module, "GROUP_ROWS", 100)
+    write_part(table, vocabulary, tmp_path / "rows", as_text=True)
+    monkeypatch.setattr(parquet_module, "GROUP_BYTES", 299)  # below one long word: it has a group to itself
+    write_part(table, vocabulary, tmp_path / "bytes", as_text=True)
+    write_vocabulary(vocabulary, tmp_path / "vocabulary", as_text=True)
+    groups = [pq.ParquetFile(tmp_path / name).num_row_groups for name in ("whole", "rows", "bytes", "vocabulary")]
+    assert groups[:2] == [1, -(-len(grams) // 100)]
+    assert groups[2] > groups[1] and groups[3] == 2
+    for name in ("rows", "bytes"):
+        assert pq.read_table(tmp_path / name).equals(pq.read_table(tmp_path / "whole"))
+    assert read_vocabulary(tmp_path / "vocabulary", "word").data.tobytes() == b"".join(WORDS)
+
+
+def test_a_row_longer_than_a_string_is_refused(tmp_path, monkeypatch):
+    offsets_V = np.array([0, 2**30], np.int64)
+    one = np.zeros(1, np.int64)
+    vocabulary = Vocabulary("word", offsets_V, np.empty(0, np.uint8), one, one.astype(np.int32), one)
+    with pytest.raises(RunError, match=r"order 2 has over 2,147,483,647 bytes"):
+        write_part(table_of({(0, 0): 1}, 2, 1), vocabulary, tmp_path / "part", as_text=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_codes_outside_the_vocabulary_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"outside 1\.\.9"):
+        write_part(table_of({(9,): 1}, 1, 8), vocabulary_of(WORDS), tmp_path / "part", as_text=True)
+
+
+def test_rewriting_gives_the_same_bytes_from_any_thread(tmp_path):
+    table, vocabulary = (
+        table_of(random_grams(np.random.default_rng(0), len(WORDS), 3), 3, 25),
+        vocabulary_of(WORDS),
+    )
+    write_part(table, vocabulary, tmp_path / "0", as_text=True)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda i: write_part(table, vocabulary, tmp_path / str(i % 3), as_text=True), range(12)))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
+    assert len({p.read_bytes() for p in tmp_path.iterdir()}) == 1
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path, monkeypatch):
+    class Full:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def write(self, data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(output_module, "open_file", lambda path: Full())
+    with pytest.raises(RunError, match=r"cannot write .*part after 0 bytes: No space left on device; free space"):
+        write_part(table_of({(3,): 1}, 1, 8), vocabulary_of(WORDS), tmp_path / "part", as_text=True)
+    with pytest.raises(RunError, match="No space left on device"):
+        write_vocabulary(vocabulary_of(WORDS), tmp_path / "vocabulary", as_text=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_midway_keeps_the_older_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_module, "GROUP_ROWS", 100)
+    table = table_of(random_grams(np.random.default_rng(0), len(WORDS), 3), 3, 25)
+    (tmp_path / "part").write_text("older")
+    ngrams = parquet_module._ngrams
+
+    def interrupt(table, vocabulary, row, kind):
+        if row:
+            raise KeyboardInterrupt
+        return ngrams(table, vocabulary, row, kind)
+
+    monkeypatch.setattr(parquet_module, "_ngrams", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_part(table, vocabulary_of(WORDS), tmp_path / "part", as_text=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["part"]
+    assert (tmp_path / "part").read_text() == "older"
+
+
+VOCABULARIES = {
+    "text": ("word", WORDS),
+    "not text": ("word", [*WORDS, b"\xff"]),
+    "bytes": ("byte", [bytes([c]) for c in range(256)]),
+    "ids": ("id", [v.to_bytes(4, "little") for v in (0, 5, 2**32 - 1)]),
+    "no words": ("word", []),
+    "no ids": ("id", []),
+}
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_vocabulary_round_trip(tmp_path, name):
+    unit, symbols = VOCABULARIES[name]
+    vocabulary = vocabulary_of(symbols, unit)
+    write_vocabulary(vocabulary, tmp_path / "v", vocabulary_is_text(vocabulary))
+    back = read_vocabulary(tmp_path / "v", unit)
+    assert back.unit == unit
+    for field in ("offsets_V", "data", "counts_V", "first_source_V", "first_offset_V"):
+        mine, theirs = getattr(vocabulary, field), getattr(back, field)
+        assert mine.dtype == theirs.dtype and mine.tolist() == theirs.tolist()
+    table = pq.read_table(tmp_path / "v")
+    kind = {"text": pa.string(), "no words": pa.string(), "ids": pa.uint32(), "no ids": pa.uint32()}
+    assert table.schema.field("symbol").type == kind.get(name, pa.binary())
+    assert table["id"].to_pylist() == list(range(len(symbols)))
+    assert table["first_source"].type == pa.int32()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (WORDS, True),
+        ([], True),
+        ([b"\xff"], False),
+        ([b"\xc3", b"\xa9"], False),  # valid only when run together
+    ],
+)
+def test_vocabulary_is_text(words, text):
+    assert vocabulary_is_text(vocabulary_of(words)) is text
+
+
+def test_bytes_are_never_text():
+    assert not vocabulary_is_text(vocabulary_of([b"a"], "byte"))
+
+
+def test_symbol_index_finds_every_symbol_and_no_other():
+    symbols = [b"", *WORDS, *(str(i).encode() for i in range(5000))]
+    index = SymbolIndex(vocabulary_of(symbols))
+    assert [index.find(s) for s in symbols] == list(range(len(symbols)))
+    assert [index.find(s) for s in (b"th", b"thee", b"5000", b"x" * 299)] == [-1] * 4
+    assert SymbolIndex(vocabulary_of([])).find(b"the") == -1
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "flipped", "other columns"])
+def test_a_damaged_vocabulary_is_bad_input(tmp_path, damage):
+    path = tmp_path / "vocabulary.parquet"
+    write_vocabulary(vocabulary_of(WORDS), path, as_text=True)
+    content = bytearray(path.read_bytes())
+    if damage == "missing":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(content[:-20])
+    elif damage == "flipped":
+        content[content.index(b"<unk>") + 1] ^= 1
+        path.write_bytes(content)
+    else:
+        pq.write_table(pa.table({"a": [1]}), path)
+    with pytest.raises(InputError, match=r"vocabulary\.parquet"):
+        read_vocabulary(path, "word")
+
+
+UNITS = {
+    "word": (vocabulary_of(WORDS), 3, lambda g: b" ".join(WORDS[i] for i in g).decode()),
+    "byte": (vocabulary_of([bytes([c]) for c in range(256)], "byte"), 3, bytes),
+    "id": (
+        vocabulary_of([(v * 999).to_bytes(4, "little") for v in range(50)], "id"),
+        3,
+        lambda g: [i * 999 for i in g],
+    ),
+}
+
+
+@pytest.fixture(params=UNITS)
+def folder(request, tmp_path):
+    """A folder of two parts and an empty one, and the rows in it."""
+    vocabulary, order, spell = UNITS[request.param]
+    grams = random_grams(np.random.default_rng(0), len(vocabulary), order)
+    halves = [{g: c for g, c in grams.items() if g[1] % 2 == half} for half in (0, 1)]
+    folder = tmp_path / "order=3"
+    folder.mkdir()
+    for i, half in enumerate([*halves, {}]):
+        write_part(table_of(half, order, 25), vocabulary, folder / f"part-{i:05d}.parquet", request.param == "word")
+    return folder, [(spell(g), half[g]) for half in halves for g in sorted(half)]
+
+
+def test_pandas_reads_the_folder(folder):
+    pandas = pytest.importorskip("pandas")
+    path, rows = folder
+    frame = pandas.read_parquet(path)
+    ngrams = [list(g) if isinstance(g, np.ndarray) else g for g in frame["ngram"]]
+    assert list(zip(ngrams, frame["count"], strict=True)) == rows
+
+
+def test_polars_reads_the_folder(folder):
+    polars = pytest.importorskip("polars")
+    path, rows = folder
+    frame = polars.read_parquet(path)
+    assert list(zip(frame["ngram"].to_list(), frame["count"].to_list(), strict=True)) == rows
+
+
+def test_duckdb_reads_the_folder(folder):
+    duckdb = pytest.importorskip("duckdb")
+    path, rows = folder
+    found = duckdb.sql(f"select ngram, count from '{path}/*.parquet'").fetchall()
+    assert sorted(found) == sorted(rows)

@@ -1,0 +1,92 @@
+"""Dealing words to shards, and reading words out of packed keys."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgpu_ngram.core.shards import deal_words, num_shards, shard_of, words_at
+from mgpu_ngram.core.tables import Table
+from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
+
+
+@pytest.mark.parametrize(
+    ("tokens", "unit", "shards"),
+    [(0, "word", 1), (16 << 20, "word", 1), ((16 << 20) + 1, "id", 2), (10**12, "word", 1024), (3 << 30, "byte", 3)],
+)
+def test_number_of_shards(tokens, unit, shards):
+    assert num_shards(tokens, unit) == shards
+
+
+def test_number_of_shards_refuses_an_unknown_unit():
+    with pytest.raises(ValueError, match="letter"):
+        num_shards(1, "letter")
+
+
+def test_deal_by_hand():
+    # 9 -> shard 0; 5 -> 1; 5 -> 2; then 4 -> 1 (5, lowest of 5 and 5), 3 -> 2; 0 -> 2 (8 of 9, 9, 8)
+    shard_V = deal_words(np.array([5, 9, 5, 0, 4, 3]), 3)
+    assert shard_V.dtype == np.uint16
+    assert shard_V.tolist() == [1, 0, 2, 2, 1, 2]
+
+
+@settings(deadline=None)  # the first call compiles
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 12))
+def test_deal_is_the_greedy_rule(counts, S):
+    mass_S = [0] * S
+    expected = [0] * len(counts)
+    for v in sorted(range(len(counts)), key=lambda v: (-counts[v], v)):
+        expected[v] = min(range(S), key=lambda s: (mass_S[s], s))
+        mass_S[expected[v]] += counts[v]
+    assert deal_words(np.array(counts, np.int64), S).tolist() == expected
+
+
+@pytest.mark.parametrize("S", [0, 1025])
+def test_deal_refuses_too_many_shards(S):
+    with pytest.raises(ValueError, match="1..1024"):
+        deal_words(np.ones(3, np.int64), S)
+
+
+@settings(deadline=None)  # the first call compiles
+@given(st.integers(1, 32), st.integers(1, 7), st.integers(1, 20), st.randoms(use_true_random=False))
+def test_words_at_every_place(bits, order, rows, random):
+    codes = [[random.randrange(1, 2**bits) for _ in range(order)] for _ in range(rows)]
+    stream = np.array([code for row in codes for code in row], np.uint32)
+    keys = ngram_keys(stream, order, bits, positions_R=np.arange(rows) * order)
+    for n in range(order):
+        assert words_at(keys, order, bits, n).tolist() == [row[n] for row in codes]
+
+
+def test_words_at_refuses_a_place_outside():
+    with pytest.raises(ValueError, match=r"outside 0\.\.1"):
+        words_at(np.zeros((1, 1), np.uint64), 2, 8, 2)
+
+
+@pytest.mark.parametrize("bits", [3, 19, 25])
+def test_owner_is_the_last_context_word(bits):
+    stream = np.array([1, 2, 3, 4, 5, 6, 1], np.uint32)
+    shard_V = np.array([7, 0, 5, 1023, 2, 3], np.uint16)
+    for order in range(2, 6):
+        starts_G = np.arange(len(stream) - order + 1)
+        table = Table(ngram_keys(stream, order, bits, positions_R=starts_G), np.ones_like(starts_G), order, bits)
+        owners_G = shard_of(table, shard_V)
+        assert owners_G.dtype == np.uint64
+        assert owners_G.tolist() == [shard_V[stream[g + order - 2] - 1] for g in starts_G]
+
+
+def test_unigrams_have_no_owner():
+    with pytest.raises(ValueError, match="order 1"):
+        shard_of(Table(np.zeros((1, 0), np.uint64), np.zeros(0, np.int64), 1, 8), np.zeros(1, np.uint16))
+
+
+@pytest.mark.gpu
+def test_owners_on_the_gpu_are_the_same():
+    cupy = pytest.importorskip("cupy")
+    stream = np.random.default_rng(0).integers(1, 2**19, 1000, dtype=np.uint32)
+    shard_V = deal_words(np.arange(2**19), 100)
+    for order in range(2, 6):
+        starts_G = np.arange(len(stream) - order + 1)
+        keys = ngram_keys(stream, order, 19, positions_R=starts_G)
+        on_gpu = shard_of(Table(cupy.asarray(keys), None, order, 19), shard_V)
+        assert on_gpu.dtype == np.uint64
+        assert on_gpu.get().tolist() == shard_of(Table(keys, None, order, 19), shard_V).tolist()
