@@ -49,13 +49,14 @@ class _Document:
 def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
     """Read a YAML file; `overrides` are `key=value`, with dots into sections: cluster.workers=4, jobs.0.count.order=3."""
     try:
-        document = yaml.safe_load(Path(path).read_text())
+        document = yaml.load(Path(path).read_text("utf-8"), _Loader)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}; correct it there") from None
     if not isinstance(document, dict):
-        raise InputError(f"{path}: is {type(document).__name__} but must be a mapping with keys output and jobs")
+        kind = "empty" if document is None else f"a {type(document).__name__}"
+        raise InputError(f"{path}: is {kind} but must be a mapping with keys output and jobs")
     for override in overrides or []:
         _override(document, override)
     filled = fill(_Document, document, str(path))
@@ -66,8 +67,21 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"{path}: {names.count(name)} jobs are called {name!r}; give each its own 'name'")
+    if not filled.output or "://" in filled.output:
+        raise InputError(f"{path}: output is {filled.output!r} but must be a local folder; outputs are renamed there")
     cluster = fill(ClusterConfig, filled.cluster, f"{path}: cluster")
     return RunConfig(Path(filled.output), jobs, cluster, filled.dask)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without its silence about a key given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key in keys:
+            if keys.count(key) > 1 and key != "<<":
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def _job(job: dict, where: str) -> tuple[str, Any]:
@@ -89,8 +103,8 @@ def _override(document: dict, override: str) -> None:
         try:
             at = at[int(key)] if isinstance(at, list) else at.setdefault(key, {})
         except (ValueError, IndexError, AttributeError):
-            raise InputError(f"override {override!r}: there is no {key!r} here") from None
+            raise InputError(f"override {override!r}: there is no {key!r} in the file; keys go as in jobs.0.count.order=3") from None
     try:
         at[int(last) if isinstance(at, list) else last] = yaml.safe_load(text)
     except (ValueError, IndexError, TypeError, yaml.YAMLError):
-        raise InputError(f"override {override!r}: cannot be set here") from None
+        raise InputError(f"override {override!r}: {last!r} cannot be set there; keys go as in jobs.0.count.order=3") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -11,6 +12,9 @@ from rich.table import Table
 
 from mgpu_ngram.jobs import progress
 from mgpu_ngram.jobs.count import CountResult
+
+PIPE_COLUMNS = 100  # width of what is no terminal
+UNITS = {"word": "tokens", "byte": "bytes", "id": "ids"}
 
 
 class Bars(progress.Progress):
@@ -43,72 +47,103 @@ class Bars(progress.Progress):
         self._bars.advance(self._task, done)
 
 
+def show_result(result: CountResult) -> None:
+    """The summary of a count run."""
+    m, unit = result.manifest, UNITS[result.manifest["unit"]]
+    print(f"{result.path}: {m['tokens']:,} {unit} from {_many(len(m['inputs']), 'input')}")
+    _show_orders(m, {p.order: p.strategy for p in result.plans})
+    _show_reasons((p.order, p.strategy, p.reason) for p in result.plans)
+    print("most frequent")
+    for order, top in result.top.items():
+        _show_top(order, top)
+    total = sum(result.seconds.values()) or 1.0
+    spent = ", ".join(f"{stage} {s / total:.0%}" for stage, s in result.seconds.items())
+    where = _many(result.workers, f"{result.device} worker")
+    print(f"{result.wall_seconds:.2f} s on {where}: {result.tokens_per_second:,.0f} {unit}/s")
+    print(f"time went to {spent}")
+    print()
+
+
+def show_plan(plan: dict[str, Any]) -> None:
+    """What a job would do."""
+    print(f"{plan['job']}: {_many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes")
+    print(
+        f"about {plan['tokens_about']:,} tokens in {_many(plan['chunks'], 'chunk')} of up to {plan['chunk_bytes']:,} bytes; "
+        f"{_many(plan['workers'], plan['device'] + ' worker')}, {_many(plan['shards'], 'shard')}"
+    )
+    table = _table("order", "strategy", "device bytes")
+    for row in plan["orders"]:
+        table.add_row(str(row["order"]), row["strategy"], f"{row['device_bytes']:,}")
+    _print(table)
+    _show_reasons((row["order"], row["strategy"], row["reason"]) for row in plan["orders"])
+    print(f"device: about {plan['device_bytes']:,} of {plan['device_bytes_free']:,} free bytes")
+    print(f"host: about {plan['host_bytes']:,} bytes")
+    print()
+
+
+def show_info(path: str, manifest: dict[str, Any]) -> None:
+    """What an output holds."""
+    size = sum(i["size_bytes"] for i in manifest["inputs"])
+    print(f"{path}: counts of {manifest['unit']} n-grams, orders 1 to {manifest['order']}")
+    print(
+        f"{manifest['tokens']:,} {UNITS[manifest['unit']]} from {_many(len(manifest['inputs']), 'input')} of {size:,} bytes; "
+        f"{_many(manifest['symbols'], 'symbol')}, {_many(manifest['num_shards'], 'shard')}"
+    )
+    _show_orders(manifest)
+    options = {k: v for k, v in manifest["options"].items() if v not in (None, False) or v == 0 and v is not False}
+    print("options: " + ", ".join(f"{k}={v}" for k, v in options.items()))
+    print("versions: " + ", ".join(f"{k} {v}" for k, v in manifest["versions"].items()))
+
+
+def _many(n: int, thing: str) -> str:
+    return f"{n:,} {thing}{'s' * (n != 1)}"
+
+
+def _show_orders(manifest: dict[str, Any], strategies: dict[int, str] | None = None) -> None:
+    pruned = manifest["options"]["min_count"] > 1
+    table = _table("order", "n-grams", "distinct", *["written"] * pruned, *["strategy"] * (strategies is not None))
+    for order, row in sorted(manifest["orders"].items(), key=lambda item: int(item[0])):
+        cells = [order, f"{row['total']:,}", f"{row['distinct']:,}", *[f"{row['rows']:,}"] * pruned]
+        table.add_row(*cells, *([strategies[int(order)]] if strategies else []))
+    _print(table)
+
+
+def _show_reasons(plans: Any) -> None:
+    """Why each strategy: a line for neighbouring orders that share it and, numbers apart, its reason."""
+    for (strategy, _), group in itertools.groupby(plans, lambda p: (p[1], p[2].translate(WITHOUT_DIGITS))):
+        orders, reasons = zip(*((order, reason) for order, _, reason in group), strict=True)
+        which = f"order {orders[0]}" if len(orders) == 1 else f"orders {orders[0]} to {orders[-1]}"
+        print(f"{which} by {strategy}: {reasons[0]}")
+
+
+WITHOUT_DIGITS = str.maketrans("", "", "0123456789.,")
+
+
+def _show_top(order: int, top: list[tuple[str, int]]) -> None:
+    """As many of the heaviest n-grams as fit a line, but the first whatever its length."""
+    line, width = f"{order:5}  ", _console().width
+    for i, (text, count) in enumerate(top):
+        cell = f"{'   ' * (i > 0)}{text!r} {count:,}"
+        if i > 0 and len(line) + len(cell) > width:
+            break
+        line += cell
+    print(line if len(line) <= width else f"{line[: max(0, width - 4)]} ...")
+
+
 def _console() -> Console:
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 150, markup=False, emoji=False)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS, markup=False, emoji=False)
 
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        numeric = name in ("order", "distinct", "written", "count", "total")
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=name in ("ngram", "strategy"), overflow="fold")
+        table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=True)
     return table
 
 
-def show_result(result: CountResult) -> None:
-    """The summary of a count run."""
-    out, m = _console(), result.manifest
-    unit = {"word": "tokens", "byte": "bytes", "id": "ids"}[m["unit"]]
-    out.print(f"{result.path}: {m['tokens']:,} {unit} from {len(m['inputs']):,} inputs, {m['symbols']:,} distinct")
-    table = _table("order", "total", "distinct", "written", "strategy", "why")
-    for plan in result.plans:
-        row = m["orders"][str(plan.order)]
-        table.add_row(
-            str(plan.order), f"{row['total']:,}", f"{row['distinct']:,}", f"{row['rows']:,}", plan.strategy, plan.reason
-        )
-    out.print(table)
-    table = _table("order", "most frequent n-grams")
-    for order, top in result.top.items():
-        table.add_row(str(order), "   ".join(f"{text!r} {count:,}" for text, count in top))
-    out.print(table)
-    total = sum(result.seconds.values()) or 1.0
-    spent = ", ".join(f"{stage} {s / total:.0%}" for stage, s in result.seconds.items())
-    where = f"{result.workers} {result.device} worker{'s' * (result.workers != 1)}"
-    out.print(f"{result.wall_seconds:.2f} s on {where}, {result.tokens_per_second:,.0f} {unit}/s; time went to {spent}")
-    out.print()
-
-
-def show_plan(plan: dict[str, Any]) -> None:
-    """What a job would do."""
-    out = _console()
-    out.print(
-        f"{plan['job']}: {plan['inputs']:,} inputs of {plan['input_bytes']:,} bytes, about {plan['tokens_about']:,} "
-        f"tokens; {plan['chunks']:,} chunks of up to {plan['chunk_bytes']:,} bytes on {plan['workers']} "
-        f"{plan['device']} workers; {plan['shards']:,} shards"
-    )
-    table = _table("order", "strategy", "device bytes", "why")
-    for row in plan["orders"]:
-        table.add_row(str(row["order"]), row["strategy"], f"{row['device_bytes']:,}", row["reason"])
-    out.print(table)
-    out.print(
-        f"device bytes about {plan['device_bytes']:,} of {plan['device_bytes_free']:,} free, "
-        f"host bytes about {plan['host_bytes']:,}"
-    )
-    out.print()
-
-
-def show_info(path: str, manifest: dict[str, Any]) -> None:
-    """What an output holds."""
-    out = _console()
-    size = sum(i["size_bytes"] for i in manifest["inputs"])
-    out.print(
-        f"{path}: counts of {manifest['unit']} n-grams, orders 1 to {manifest['order']}, {manifest['tokens']:,} tokens, "
-        f"{manifest['symbols']:,} symbols, {manifest['num_shards']} shards; {len(manifest['inputs']):,} inputs of {size:,} bytes"
-    )
-    table = _table("order", "total", "distinct", "written")
-    for order, row in sorted(manifest["orders"].items(), key=lambda item: int(item[0])):
-        table.add_row(order, f"{row['total']:,}", f"{row['distinct']:,}", f"{row['rows']:,}")
-    out.print(table)
-    options = {k: v for k, v in manifest["options"].items() if v not in (None, False)}
-    out.print("options: " + ", ".join(f"{k}={v}" for k, v in options.items()))
-    out.print("versions: " + ", ".join(f"{k} {v}" for k, v in manifest["versions"].items()))
+def _print(table: Table) -> None:
+    console = _console()
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())

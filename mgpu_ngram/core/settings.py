@@ -26,7 +26,7 @@ def parse_bytes(text: Any, where: str) -> int:
     number = digits[: len(digits) - len(unit)].strip()
     try:
         return int(float(number) * UNITS[unit.strip().lower()])
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         raise InputError(f"{where} is {text!r} but must be a size such as 67108864, '64 MiB' or '2 GB'") from None
 
 
@@ -52,7 +52,11 @@ def fill(cls: type[T], values: Any, where: str) -> T:
     missing = [n for n, f in names.items() if n not in values and f.default is MISSING and f.default_factory is MISSING]
     if missing:
         raise InputError(f"{where}: key {missing[0]!r} is missing")
-    return cls(**{key: _convert(value, hints[key], f"{where}.{key}") for key, value in values.items()})
+    converted = {key: _convert(value, hints[key], f"{where}.{key}") for key, value in values.items()}
+    try:
+        return cls(**converted)
+    except InputError as error:  # of the class itself: it does not know where it stands
+        raise InputError(f"{where}: {error}") from None
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:

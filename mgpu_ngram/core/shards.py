@@ -11,7 +11,7 @@ from mgpu_ngram.core.tables import Table
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import array_module
 
-SHARD_TOKENS = {"word": 16 << 20, "id": 16 << 20, "byte": 1 << 30}  # tokens of the corpus per shard
+SHARD_TOKENS = {"word": 4 << 20, "id": 4 << 20, "byte": 1 << 30}  # tokens of the corpus per shard
 MAX_SHARDS = 1024
 
 

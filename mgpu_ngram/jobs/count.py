@@ -168,13 +168,13 @@ def run(
 
 
 def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, device: str, memory_bytes: int) -> int:
-    """Text per chunk: what was asked for, else a few chunks per worker, bounded by memory."""
+    """Text per chunk: what was asked for, else one chunk per worker (the less to merge), bounded by memory."""
     if config.chunk_bytes is not None:
         return config.chunk_bytes
-    if device == "gpu":  # one chunk per GPU when it fits: nothing to merge
+    if device == "gpu":
         limit = min(2 << 30, max(64 << 20, memory_bytes // DEVICE_BYTES_PER_TEXT_BYTE))
         return max(1 << 20, min(limit, -(-corpus.size_bytes // workers)))
-    return max(1 << 20, min(64 << 20, -(-corpus.size_bytes // (2 * workers))))
+    return max(1 << 20, min(64 << 20, -(-corpus.size_bytes // workers)))
 
 
 def _tokenise(

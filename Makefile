@@ -1,0 +1,44 @@
+# Each target does all its own set-up in .venv; Python 3.11 or later is all that is needed.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV = .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: quickstart test lint bench venv clean
+
+quickstart: $(VENV)/.base ## set up, then count real English text
+	$(BIN)/python examples/python_docs.py runs/python_docs.txt
+	$(BIN)/mgpu-ngram run configs/quickstart.yaml --overwrite
+
+test: $(VENV)/.test ## set up, then run all tests that this machine can run
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.lint ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy mgpu_ngram
+
+bench: $(VENV)/.test ## measure the count stage on this machine
+	$(BIN)/mgpu-ngram bench count
+
+venv: $(VENV)/.test $(VENV)/.lint ## everything a developer needs
+
+clean:
+	rm -rf $(VENV) runs build *.egg-info
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed; use make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.base
+	$(PIP) --editable '.[test,bench]'
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.base
+	$(PIP) --editable '.[lint]'
+	@touch $@
