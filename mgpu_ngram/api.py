@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,11 @@ def client_executor(client: Any, device: str = "auto") -> Executor:
     """Around a user's `distributed.Client`. Device "auto" is what the first worker finds."""
     from mgpu_ngram.cluster.dask import DaskExecutor
 
+    if client.asynchronous:
+        raise InputError("the client is asynchronous; give one made by Client(..., asynchronous=False)")
     devices = set(client.run(resolve_device, device).values())
+    if not devices:
+        raise InputError(f"the Dask cluster {client} has no workers; start some, then run again")
     if len(devices) > 1:
         raise InputError("some workers of the cluster see a GPU and some do not; pass device='cpu', or fix the workers")
     return DaskExecutor(client, devices.pop())
@@ -64,8 +69,12 @@ def count(
     executor = LocalExecutor(resolve_device(device)) if client is None else client_executor(client, device)
     owned = tempfile.mkdtemp(prefix="mgpu-ngram-") if output is None else None
     try:
-        target = Path(owned) / "counts" if owned else Path(output)  # type: ignore[arg-type]
-        result = count_job.run(config, executor, target, overwrite, progress, inputs=corpus)
+        target = Path(owned) / "counts" if owned else output
+        result = count_job.run(config, executor, target, overwrite, progress, inputs=corpus)  # type: ignore[arg-type]
         return Counts(result.path, owned_folder=owned)
+    except BaseException:
+        if owned:
+            shutil.rmtree(owned, ignore_errors=True)
+        raise
     finally:
         executor.close()

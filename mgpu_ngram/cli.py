@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import shutil
 import sys
 import tempfile
-from dataclasses import asdict, fields
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mgpu_ngram.api import open_executor
 from mgpu_ngram.cluster.devices import cpu_cores, free_memory, resolve_device, visible_gpus
-from mgpu_ngram.config import STAGES, ClusterConfig, RunConfig, load
+from mgpu_ngram.config import STAGES, ClusterConfig, load
 from mgpu_ngram.core.counts import Ngram, read_counts
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.settings import fill
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.device import out_of_memory
 from mgpu_ngram.jobs.count import CountConfig, CountResult
 from mgpu_ngram.report import Bars, show_info, show_plan, show_result
 
@@ -57,31 +62,54 @@ EXAMPLES = {
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit status."""
     arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # an n-gram that the terminal cannot show fails no run
     try:
         arguments.verb(arguments)
-        sys.stdout.flush()
         return 0
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        print("mgpu-ngram: interrupted; nothing was written under the final name", file=sys.stderr)
-        return 1
-    except (InputError, RunError) as error:
-        if arguments.debug:
+    except BaseException as error:
+        if isinstance(error, SystemExit):
             raise
-        print(f"mgpu-ngram: {error}", file=sys.stderr)
+        if arguments.debug:
+            traceback.print_exc()
+        print(f"mgpu-ngram: {_one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
-    except Exception as error:
-        if arguments.debug:
-            raise
-        text = " ".join(str(error).split()) or type(error).__name__
-        print(f"mgpu-ngram: the run failed: {type(error).__name__}: {text}; --debug shows where", file=sys.stderr)
-        return 1
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, InputError | RunError):
+        return text
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; outputs that were not finished are removed"
+    if out_of_memory(error):
+        return f"out of memory ({text}); lower chunk_bytes, the order or the number of workers"
+    return f"the run failed: {type(error).__name__}: {text}; --debug shows where"
+
+
+@contextlib.contextmanager
+def _stdout() -> Iterator[None]:
+    """Around what prints results: a reader of the pipe that has seen enough is no failure, a full disk is."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
+        if not isinstance(error, BrokenPipeError):
+            what = f"cannot write to stdout ({error.strerror})"
+            raise RunError(f"{what}; free space there or pipe it elsewhere") from None
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"mgpu-ngram: {message}; see {self.prog} --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _command(argparse.ArgumentParser, None, prog="mgpu-ngram", description="Count n-grams on GPUs and CPUs.")
+    parser = _command(_Parser, None, prog="mgpu-ngram", description="Count n-grams on GPUs and CPUs.")
+    parser.add_argument("--version", action="version", version=f"mgpu-ngram {VERSION}")
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
 
     run = _command(verbs.add_parser, "run", help="run the jobs of a YAML file")
@@ -100,12 +128,17 @@ def _parser() -> argparse.ArgumentParser:
     count.add_argument("-o", "--output", required=True, metavar="OUT", help="folder to write")
     count.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     count.add_argument("--device", default="auto", choices=["auto", "cpu", "gpu"])
-    count.add_argument("--workers", type=int, metavar="N", help="Dask workers; 0: in this process (default: one per GPU or core)")
+    count.add_argument(
+        "--workers", type=int, metavar="N", help="Dask workers; 0: in this process (default: one per GPU or core)"
+    )
     for setting, how in COUNT_FLAGS.items():
         count.add_argument("--" + setting.replace("_", "-"), **how)
     count.set_defaults(verb=_count)
 
     export = _command(verbs.add_parser, "export", help="print n-grams as text, ngram TAB count")
+    export.description = (
+        "Print n-grams, ngram TAB count. Bytes that are no printable ASCII appear as \\n, \\t or \\xff."
+    )
     export.add_argument("path", metavar="OUT")
     export.add_argument("--order", type=int, required=True, metavar="N")
     export.add_argument("--top", type=int, metavar="K", help="only the K that occur most")
@@ -119,7 +152,9 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("stage", choices=["count"])
     bench.add_argument("--device", default="auto", choices=["auto", "cpu", "gpu"])
     bench.add_argument("--text", metavar="FILE", help="real text to draw lines from (default: the standard library's)")
-    bench.add_argument("--size", default=None, metavar="BYTES", help="text to count, such as '1 GiB' (default: by device)")
+    bench.add_argument(
+        "--size", default=None, metavar="BYTES", help="text to count, such as '1 GiB' (default: by device)"
+    )
     bench.add_argument("--tokens", type=int, metavar="N", help="words of the generated corpus (default: by device)")
     bench.add_argument("--results", default="benchmarks/results", metavar="FOLDER")
     bench.set_defaults(verb=_bench)
@@ -129,7 +164,10 @@ def _parser() -> argparse.ArgumentParser:
 def _command(make: Any, name: str | None, **options: Any) -> argparse.ArgumentParser:
     """A parser with examples under its help, and the flags that every command has."""
     parser = make(
-        *([name] if name else []), epilog=EXAMPLES[name], formatter_class=argparse.RawDescriptionHelpFormatter, **options
+        *([name] if name else []),
+        epilog=EXAMPLES[name],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **options,
     )
     if name:
         parser.add_argument("--json", action="store_true", help="print JSON for machines")
@@ -153,29 +191,38 @@ COUNT_FLAGS: dict[str, dict[str, Any]] = {
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    _run_jobs(load(arguments.config, arguments.overrides), arguments)
+    config = load(arguments.config, arguments.overrides)
+    jobs = [(stage, settings, config.output / settings.name) for stage, settings in config.jobs]
+    _run_jobs(jobs, config.cluster, config.dask, arguments)
 
 
-def _run_jobs(config: RunConfig, arguments: argparse.Namespace) -> list[CountResult]:
-    for _, settings in config.jobs:
-        target = config.output / settings.name
-        if target.exists() and not arguments.overwrite:
-            raise InputError(f"{target}: exists; give --overwrite to replace it, or another output")
+def _run_jobs(
+    jobs: list[tuple[str, Any, Path]], cluster: ClusterConfig, dask: dict[str, Any], arguments: argparse.Namespace
+) -> None:
+    """Run jobs, each a (stage, settings, output), one after the other; show each result when it is there."""
+    for _, _, target in jobs:
+        _refuse_existing(target, arguments.overwrite)
     results = []
-    executor = open_executor(config.cluster.device, config.cluster.workers, config.dask)
+    executor = open_executor(cluster.device, cluster.workers, dask)
     try:
-        with Bars() as bars:
-            for stage, settings in config.jobs:
-                target = config.output / settings.name
-                results.append(STAGES[stage].run(settings, executor, target, arguments.overwrite, bars))
+        for stage, settings, target in jobs:
+            with Bars() as bars:
+                result = STAGES[stage].run(settings, executor, target, arguments.overwrite, bars)
+            results.append(_result_json(result))
+            if not arguments.json:
+                with _stdout():
+                    show_result(result)
     finally:
         executor.close()
     if arguments.json:
-        print(json.dumps([_result_json(r) for r in results], indent=2))
-    else:
-        for result in results:
-            show_result(result)
-    return results
+        with _stdout():
+            print(json.dumps(results, indent=2))
+
+
+def _refuse_existing(target: Path, overwrite: bool) -> None:
+    """At once, for a cluster that starts or a long pipe takes its time."""
+    if os.path.lexists(target) and not overwrite:
+        raise InputError(f"output {target} exists; add --overwrite or give another path")
 
 
 def _result_json(result: CountResult) -> dict[str, Any]:
@@ -197,36 +244,45 @@ def _plan(arguments: argparse.Namespace) -> None:
     device = resolve_device(config.cluster.device)
     workers = config.cluster.workers or (visible_gpus() if device == "gpu" else cpu_cores())
     plans = [STAGES[stage].plan(settings, workers, device, free_memory(device)) for stage, settings in config.jobs]
-    if arguments.json:
-        print(json.dumps(plans, indent=2))
-    else:
-        for plan in plans:
-            show_plan(plan)
+    with _stdout():
+        if arguments.json:
+            print(json.dumps(plans, indent=2))
+        else:
+            for plan in plans:
+                show_plan(plan)
 
 
 def _count(arguments: argparse.Namespace) -> None:
     names = {f.name for f in fields(CountConfig)}
-    given = {k: v for k, v in vars(arguments).items() if k in names and v not in (None, False)}
+    given = {k: v for k, v in vars(arguments).items() if k in names and v is not None and v is not False}
+    settings = fill(CountConfig, given, "count")
+    cluster = ClusterConfig(device=arguments.device, workers=arguments.workers)
+    if "://" in arguments.output:
+        raise InputError(f"output {arguments.output!r} is not a local path; give the path of a folder to make")
     output = Path(arguments.output)
-    with _stdin_as_file(given["corpus"], output) as corpus:
-        settings = fill(CountConfig, {**given, "corpus": corpus, "name": output.name or "count"}, "count")
-        cluster = ClusterConfig(device=arguments.device, workers=arguments.workers)
-        _run_jobs(RunConfig(output.parent, [("count", settings)], cluster), arguments)
+    _refuse_existing(output, arguments.overwrite)
+    with _stdin_as_file(settings.corpus, output) as corpus:
+        _run_jobs([("count", replace(settings, corpus=corpus), output)], cluster, {}, arguments)
 
 
 @contextlib.contextmanager
-def _stdin_as_file(corpus: list[str], output: Path) -> Any:
+def _stdin_as_file(corpus: list[str], output: Path) -> Iterator[list[str]]:
     """Inputs with - replaced by a file beside the output that holds stdin: workers read it in parallel."""
     if "-" not in corpus:
         yield corpus
         return
-    output.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=output.absolute().parent, prefix=".stdin-") as file:
+    folder = output.absolute().parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = tempfile.NamedTemporaryFile(dir=folder, prefix=".stdin-")  # noqa: SIM115
+    except OSError as error:
+        raise InputError(f"cannot keep stdin in {folder} ({error.strerror}); give another output path") from None
+    with file:
         try:
             shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
             file.flush()
         except OSError as error:
-            raise RunError(f"{file.name}: stdin could not be kept here ({error.strerror}); free space or move the output") from None
+            raise RunError(f"cannot keep stdin in {folder} ({error.strerror}); free space there") from None
         yield [file.name if path == "-" else path for path in corpus]
 
 
@@ -237,30 +293,37 @@ def _export(arguments: argparse.Namespace) -> None:
     if arguments.top is not None and arguments.top < 1:
         raise InputError(f"--top is {arguments.top} but must be at least 1")
     order = counts.order(arguments.order)
-    out = sys.stdout.buffer
-    for ngram, n in order.top(arguments.top) if arguments.top else order:
-        if arguments.json:
-            out.write(json.dumps({"ngram": _json_ngram(ngram), "count": n}).encode() + b"\n")
-        else:
-            out.write(_text_ngram(ngram) + b"\t%d\n" % n)
+    with _stdout():
+        for ngram, n in order.top(arguments.top) if arguments.top else order:
+            if arguments.json:
+                line = json.dumps({"ngram": _json_ngram(ngram, counts.unit), "count": n}).encode()
+            else:
+                line = _text_ngram(ngram, counts.unit) + b"\t%d" % n
+            sys.stdout.buffer.write(line + b"\n")
 
 
-def _text_ngram(ngram: Ngram) -> bytes:
+def _text_ngram(ngram: Ngram, unit: str) -> bytes:
+    """Words as they are; ids in decimals; bytes that would break lines, or are not ASCII, as \\n or \\xff."""
     if isinstance(ngram, tuple):
         return " ".join(map(str, ngram)).encode()
-    return ngram.encode() if isinstance(ngram, str) else ngram
+    data = ngram.encode() if isinstance(ngram, str) else ngram
+    return data.decode("latin-1").encode("unicode_escape") if unit == "byte" else data
 
 
-def _json_ngram(ngram: Ngram) -> Any:
-    return ngram.decode("utf-8", "backslashreplace") if isinstance(ngram, bytes) else ngram
+def _json_ngram(ngram: Ngram, unit: str) -> Any:
+    """Words as text; ids, and bytes by their values, as a list."""
+    if isinstance(ngram, bytes):
+        return list(ngram) if unit == "byte" else ngram.decode("utf-8", "backslashreplace")
+    return ngram
 
 
 def _info(arguments: argparse.Namespace) -> None:
     manifest = read_counts(arguments.path).manifest
-    if arguments.json:
-        print(json.dumps(manifest, indent=2))
-    else:
-        show_info(arguments.path, manifest)
+    with _stdout():
+        if arguments.json:
+            print(json.dumps(manifest, indent=2))
+        else:
+            show_info(arguments.path, manifest)
 
 
 def _bench(arguments: argparse.Namespace) -> None:

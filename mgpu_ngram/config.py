@@ -47,7 +47,10 @@ class _Document:
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
-    """Read a YAML file; `overrides` are `key=value`, with dots into sections: cluster.workers=4, jobs.0.count.order=3."""
+    """Read a YAML file; `overrides` are `key=value`, with dots into sections: cluster.workers=4, jobs.0.count.order=3.
+
+    Raises InputError for whatever a run could not use.
+    """
     try:
         document = yaml.load(Path(path).read_text("utf-8"), _Loader)
     except OSError as error:
@@ -103,8 +106,8 @@ def _override(document: dict, override: str) -> None:
         try:
             at = at[int(key)] if isinstance(at, list) else at.setdefault(key, {})
         except (ValueError, IndexError, AttributeError):
-            raise InputError(f"override {override!r}: there is no {key!r} in the file; keys go as in jobs.0.count.order=3") from None
+            raise InputError(f"override {override!r}: there is no {key!r}; write it as jobs.0.count.order=3") from None
     try:
         at[int(last) if isinstance(at, list) else last] = yaml.safe_load(text)
     except (ValueError, IndexError, TypeError, yaml.YAMLError):
-        raise InputError(f"override {override!r}: {last!r} cannot be set there; keys go as in jobs.0.count.order=3") from None
+        raise InputError(f"override {override!r}: no {last!r} can be set; write it as jobs.0.count.order=3") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import textwrap
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +15,8 @@ from mgpu_ngram.jobs import progress
 from mgpu_ngram.jobs.count import CountResult
 
 PIPE_COLUMNS = 100  # width of what is no terminal
+MAX_SHOWN = 60  # characters of an n-gram
+WITHOUT_DIGITS = str.maketrans("", "", "0123456789.,")
 UNITS = {"word": "tokens", "byte": "bytes", "id": "ids"}
 
 
@@ -68,8 +71,8 @@ def show_plan(plan: dict[str, Any]) -> None:
     """What a job would do."""
     print(f"{plan['job']}: {_many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes")
     print(
-        f"about {plan['tokens_about']:,} tokens in {_many(plan['chunks'], 'chunk')} of up to {plan['chunk_bytes']:,} bytes; "
-        f"{_many(plan['workers'], plan['device'] + ' worker')}, {_many(plan['shards'], 'shard')}"
+        f"about {plan['tokens_about']:,} tokens in {_many(plan['chunks'], 'chunk')} of up to {plan['chunk_bytes']:,} "
+        f"bytes; {_many(plan['workers'], plan['device'] + ' worker')}, {_many(plan['shards'], 'shard')}"
     )
     table = _table("order", "strategy", "device bytes")
     for row in plan["orders"]:
@@ -84,13 +87,14 @@ def show_plan(plan: dict[str, Any]) -> None:
 def show_info(path: str, manifest: dict[str, Any]) -> None:
     """What an output holds."""
     size = sum(i["size_bytes"] for i in manifest["inputs"])
+    unit = UNITS[manifest["unit"]]
     print(f"{path}: counts of {manifest['unit']} n-grams, orders 1 to {manifest['order']}")
     print(
-        f"{manifest['tokens']:,} {UNITS[manifest['unit']]} from {_many(len(manifest['inputs']), 'input')} of {size:,} bytes; "
+        f"{manifest['tokens']:,} {unit} from {_many(len(manifest['inputs']), 'input')} of {size:,} bytes; "
         f"{_many(manifest['symbols'], 'symbol')}, {_many(manifest['num_shards'], 'shard')}"
     )
     _show_orders(manifest)
-    options = {k: v for k, v in manifest["options"].items() if v not in (None, False) or v == 0 and v is not False}
+    options = {k: v for k, v in manifest["options"].items() if v is not None and v is not False}
     print("options: " + ", ".join(f"{k}={v}" for k, v in options.items()))
     print("versions: " + ", ".join(f"{k} {v}" for k, v in manifest["versions"].items()))
 
@@ -113,21 +117,20 @@ def _show_reasons(plans: Any) -> None:
     for (strategy, _), group in itertools.groupby(plans, lambda p: (p[1], p[2].translate(WITHOUT_DIGITS))):
         orders, reasons = zip(*((order, reason) for order, _, reason in group), strict=True)
         which = f"order {orders[0]}" if len(orders) == 1 else f"orders {orders[0]} to {orders[-1]}"
-        print(f"{which} by {strategy}: {reasons[0]}")
-
-
-WITHOUT_DIGITS = str.maketrans("", "", "0123456789.,")
+        why = f"{which} by {strategy}: {reasons[0]}"
+        print(textwrap.fill(why, _console().width, subsequent_indent="  ", break_on_hyphens=False))
 
 
 def _show_top(order: int, top: list[tuple[str, int]]) -> None:
-    """As many of the heaviest n-grams as fit a line, but the first whatever its length."""
-    line, width = f"{order:5}  ", _console().width
+    """As many of the heaviest n-grams as fit a line, but at least one."""
+    line, width = f"{order:5}", _console().width
     for i, (text, count) in enumerate(top):
-        cell = f"{'   ' * (i > 0)}{text!r} {count:,}"
+        shown = repr(text) if len(text) <= MAX_SHOWN else repr(text[:MAX_SHOWN]) + "..."
+        cell = f"  {shown} {count:,}"
         if i > 0 and len(line) + len(cell) > width:
             break
         line += cell
-    print(line if len(line) <= width else f"{line[: max(0, width - 4)]} ...")
+    print(line)
 
 
 def _console() -> Console:

@@ -72,12 +72,15 @@ def _pass(columns, out, key_column, shift):
             x[p] = a[r]
             y[p] = b[r]
         return True
+    target_R = np.empty(R, np.int64)
     for r in range(R):
         d = (key[r] >> s) & low
-        p = start[d]
-        start[d] = p + 1
-        for c in range(C):
-            out[c, p] = columns[c, r]
+        target_R[r] = start[d]
+        start[d] += 1
+    for c in range(C):
+        a, x = columns[c], out[c]
+        for r in range(R):
+            x[target_R[r]] = a[r]
     return True
 
 

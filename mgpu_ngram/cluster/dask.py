@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import logging
 import tempfile
@@ -15,6 +16,7 @@ from distributed import Client, Future, KilledWorker, LocalCluster, as_completed
 from mgpu_ngram.cluster.devices import cpu_cores, visible_gpus
 from mgpu_ngram.core.errors import InputError, RunError
 
+UNKNOWN = object()
 # A task that kills its worker three times is at fault itself; a worker that never comes must not hang a run.
 SETTINGS = {
     "distributed.scheduler.allowed-failures": 2,
@@ -71,8 +73,28 @@ def _raise_error_of(handle: Future) -> None:
     raise error
 
 
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Refuse what Dask would overlook, and mappings, which would replace a whole section of its own settings."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            raise InputError(f"dask.{key} is a mapping; write its keys with dots, as distributed.comm.timeouts.connect")
+        if key.split(".")[0] not in dask.config.config or dask.config.get(key, default=UNKNOWN) is not UNKNOWN:
+            continue
+        close = difflib.get_close_matches(key, _dotted(dask.config.config), 1, 0.5)
+        way_out = f"did you mean {close[0]!r}?" if close else "see the configuration reference of Dask"
+        raise InputError(f"dask: unknown key {key!r}; {way_out}")
+
+
+def _dotted(settings: dict[str, Any], prefix: str = "") -> list[str]:
+    keys = []
+    for key, value in settings.items():
+        keys += _dotted(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
+    return keys
+
+
 def start_cluster(device: str, workers: int | None, settings: dict[str, Any] | None = None) -> DaskExecutor:
     """Start a Dask cluster on this host: a worker per GPU, or per core; loopback only."""
+    _check_settings(settings or {})
     dask.config.set({**SETTINGS, **(settings or {})})
     scratch = tempfile.TemporaryDirectory(prefix="mgpu-ngram-", ignore_cleanup_errors=True)
     common = {
@@ -87,12 +109,16 @@ def start_cluster(device: str, workers: int | None, settings: dict[str, Any] | N
     if device == "gpu":
         gpus = visible_gpus()
         if workers is not None and workers > gpus:
-            raise InputError(f"{workers} workers were asked for but {gpus} GPUs are visible; use --workers {gpus} or fewer")
+            raise InputError(
+                f"{workers} workers were asked for but {gpus} GPUs are visible; use --workers {gpus} or fewer"
+            )
         try:
             from dask_cuda import LocalCUDACluster
         except ImportError as error:
             raise InputError(f"a cluster of GPUs needs dask-cuda ({error}); pip install 'mgpu-ngram[cuda13]'") from None
         cluster = LocalCUDACluster(n_workers=workers or gpus, device_memory_limit=None, **common)
     else:
-        cluster = LocalCluster(n_workers=workers or cpu_cores(), processes=True, silence_logs=logging.CRITICAL + 1, **common)
+        cluster = LocalCluster(
+            n_workers=workers or cpu_cores(), processes=True, silence_logs=logging.CRITICAL + 1, **common
+        )
     return DaskExecutor(Client(cluster), device, cluster, scratch)

@@ -6,6 +6,8 @@ import ctypes.util
 import importlib.util
 import os
 
+import psutil
+
 from mgpu_ngram.core.errors import InputError
 
 
@@ -42,13 +44,17 @@ def resolve_device(wanted: str) -> str:
     if wanted == "auto":
         return "cpu"
     if not cupy:
-        raise InputError("device gpu was asked for but CuPy is not installed; pip install 'mgpu-ngram[cuda13]' or use --device cpu")
+        raise InputError(
+            "device gpu was asked for but CuPy is not installed; pip install 'mgpu-ngram[cuda13]' or use --device cpu"
+        )
     if importlib.util.find_spec("pynvml") is None:
-        raise InputError("device gpu was asked for but nvidia-ml-py, which finds GPUs, is not installed; pip install nvidia-ml-py")
+        raise InputError(
+            "device gpu was asked for but nvidia-ml-py, which finds GPUs, is not installed; pip install nvidia-ml-py"
+        )
     driver = "no NVIDIA driver is loaded" if not ctypes.util.find_library("cuda") else "no GPU is visible"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "unset")
     raise InputError(
-        f"device gpu was asked for but {driver} (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}); "
-        "check nvidia-smi, or use --device cpu"
+        f"device gpu was asked for but {driver} (CUDA_VISIBLE_DEVICES={visible}); check nvidia-smi, or use --device cpu"
     )
 
 
@@ -60,7 +66,7 @@ def cpu_cores() -> int:
 def free_memory(device: str) -> int:
     """Free bytes of the first visible GPU, by NVML, or of the host."""
     if device == "cpu":
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return psutil.virtual_memory().available
     import pynvml
 
     pynvml.nvmlInit()

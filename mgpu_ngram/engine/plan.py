@@ -16,10 +16,10 @@ MAX_SORT_TOKENS = 1 << 31
 # server: see benchmarks/results/count.csv. Dense histograms by order (the last entry for all above).
 RATES_NS = {
     "gpu": {
-        "private": (0.0003, 0.0008, 0.002, 0.005),
-        "global": (0.25, 0.08, 0.04, 0.025),
-        "bin": 0.002,  # zeroing and reading one bin
-        "hash": 0.15,
+        "private": (0.0003, 0.0009, 0.004, 0.009),
+        "global": (0.25, 0.065, 0.025, 0.025),
+        "bin": 0.012,  # zeroing and reading one bin
+        "hash": 0.2,
         "sort_pass": 0.0065,  # one 8-bit digit of one 64-bit column
         "emit": 0.01,  # one order read off the sorted keys
     },

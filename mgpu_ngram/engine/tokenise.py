@@ -188,7 +188,7 @@ def _bytes(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
                     first[v] = min(first[v], (int(block.sources_S[s]), int(block.offsets_S[s]) + at))
             if len(segments) == 1:
                 s = segments[0]
-                streams.append(_keep(Stream(part_T.copy(), int(block.owned_S[s])), options))
+                streams.append(_keep(Stream(part_T.copy(), int(block.owned_S[s])), options))  # the ring is used again
             else:  # bytes + 1, a 0 after each file
                 end = xp.zeros(1, np.uint32)
                 parts = []

@@ -12,7 +12,7 @@ from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 
 @pytest.mark.parametrize(
     ("tokens", "unit", "shards"),
-    [(0, "word", 1), (16 << 20, "word", 1), ((16 << 20) + 1, "id", 2), (10**12, "word", 1024), (3 << 30, "byte", 3)],
+    [(0, "word", 1), (4 << 20, "word", 1), ((4 << 20) + 1, "id", 2), (10**12, "word", 1024), (3 << 30, "byte", 3)],
 )
 def test_number_of_shards(tokens, unit, shards):
     assert num_shards(tokens, unit) == shards

@@ -1,0 +1,187 @@
+"""Text to measure on: real English of any size, and a generated corpus with Zipf words and bigram structure."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import os
+import sysconfig
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+BLOCK_WORDS = 1 << 20  # words generated at once; the corpus depends on it, so it is fixed
+QUANTILES = 1 << 24  # resolution of the Zipf law
+SUCCESSORS = 4  # fixed successors of each word
+SHORTEST_WORDS, LONGEST_WORDS = 10, 30  # words of a sentence: 20 on average
+# Words of 1, 2, ... 11 letters end at these ranks; all others have 12 letters.
+LENGTH_ENDS = (3, 33, 183, 883, 3_383, 11_383, 31_383, 71_383, 131_383, 231_383, 381_383)
+SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
+
+
+def english_text(size_bytes: int, source_file: str | Path | None = None, seed: int = 0) -> np.ndarray:
+    """Return (size_bytes,) uint8 of real English: the lines of a source, shuffled anew for every pass over it.
+
+    source_file  text to draw lines from; the documentation that Python itself carries when None
+    """
+    text = stdlib_text() if source_file is None else Path(source_file).read_bytes()
+    lines = text.splitlines(keepends=True) or [b"\n"]
+    lines[-1] = lines[-1].rstrip(b"\r\n") + b"\n"
+    rng = np.random.default_rng(seed)
+    text_B = np.empty(size_bytes, np.uint8)
+    at = 0
+    while at < size_bytes:
+        shuffled = b"".join(map(lines.__getitem__, rng.permutation(len(lines)).tolist()))
+        part = np.frombuffer(shuffled, np.uint8)[: size_bytes - at]
+        text_B[at : at + len(part)] = part
+        at += len(part)
+    return text_B
+
+
+@cache
+def stdlib_text() -> bytes:
+    """The documentation topics of `pydoc_data` and every docstring of the standard library."""
+    from pydoc_data.topics import topics
+
+    texts = [topics[name] for name in sorted(topics)]
+    for path in _stdlib_files(Path(sysconfig.get_path("stdlib"))):
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):
+            continue
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        texts += filter(None, (ast.get_docstring(n) for n in ast.walk(tree) if isinstance(n, documented)))
+    return "\n".join(texts).encode("utf-8", "replace")
+
+
+def _stdlib_files(folder: Path) -> Iterator[Path]:
+    for where, folders, files in os.walk(folder):
+        folders[:] = sorted(f for f in folders if f not in SKIPPED_FOLDERS)
+        yield from (Path(where, f) for f in sorted(files) if f.endswith(".py"))
+
+
+def zipf_ids(tokens: int, vocabulary: int = 500_000, seed: int = 0, xp: Any = np) -> Any:
+    """Return a stream of `tokens` words as uint32 codes from 1 to `vocabulary`, 0 after each sentence.
+
+    xp  numpy, or cupy to make it on the GPU: the same stream, for all its arithmetic is on integers
+
+    A word is, with probability 1/2, one of four successors fixed by the word before it, else drawn by
+    Zipf's law (the word of rank r in proportion to 1 / r); successors follow the same law. A
+    sentence has 10 to 30 words.
+    """
+    rank_Q = xp.asarray(_zipf_ranks(vocabulary))
+    blocks = [_block(*span, rank_Q, seed, xp) for span in _spans(tokens)]
+    return xp.concatenate(blocks) if blocks else xp.empty(0, np.uint32)
+
+
+def zipf_text(path: str | Path, tokens: int, vocabulary: int = 500_000, seed: int = 0) -> int:
+    """Write the corpus of `zipf_ids` as text, a sentence a line, with every core; return its size in bytes."""
+    rank_Q = _zipf_ranks(vocabulary)
+    offsets_V, data = spellings(vocabulary)
+
+    def render(span: tuple[int, int]) -> np.ndarray:
+        codes_P = _block(*span, rank_Q, seed, np)
+        return _render(codes_P, offsets_V, data)
+
+    cores, size = len(os.sched_getaffinity(0)), 0
+    with ThreadPoolExecutor(cores) as pool, open(path, "wb") as file:
+        spans = _spans(tokens)
+        while some := list(itertools.islice(spans, 2 * cores)):
+            for text_B in pool.map(render, some):
+                file.write(text_B)
+                size += len(text_B)
+    return size
+
+
+def _spans(tokens: int) -> Iterator[tuple[int, int]]:
+    """(first word, number of words) of each block."""
+    for start in range(0, tokens, BLOCK_WORDS):
+        yield start, min(BLOCK_WORDS, tokens - start)
+
+
+@cache
+def _zipf_ranks(vocabulary: int) -> np.ndarray:
+    """(QUANTILES,) uint32: the rank, from 0, at each quantile of P(rank < r) = ln(r + 1) / ln(V + 1)."""
+    quantile_Q = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    return (np.exp(quantile_Q * np.log(vocabulary + 1)).astype(np.uint32) - np.uint32(1)).clip(0, vocabulary - 1)
+
+
+def _mix(x: Any) -> Any:
+    """SplitMix64's finaliser (Steele et al., 2014) of an array of uint64: counter in, random bits out."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _draw(first: int, n: int, stream: int, xp: Any) -> Any:
+    """(n,) uint64 random bits of the counters from `first` on, of one of many streams."""
+    counter = xp.arange(first + 1, first + n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return _mix(counter ^ _mix(np.array([stream + 1], np.uint64))[0])
+
+
+def _block(first: int, words: int, rank_Q: Any, seed: int, xp: Any) -> Any:
+    """Words first .. first + words - 1 of the stream, with a 0 after each sentence and at the block's end."""
+    length_S = _draw(first, words // SHORTEST_WORDS + 1, 2 * seed, xp) % np.uint64(LONGEST_WORDS - SHORTEST_WORDS + 1)
+    ends_S = xp.cumsum(length_S.astype(np.int64) + SHORTEST_WORDS)
+    starts_T = xp.zeros(words, bool)
+    starts_T[0] = True
+    starts_T[ends_S[ends_S < words]] = True
+
+    random_T = _draw(first, words, 2 * seed + 1, xp)
+    rank_T = rank_Q[(random_T >> np.uint64(40)).astype(np.int64)]
+    follows_T = ((random_T & np.uint64(1)) == 1) & ~starts_T
+    solved = xp.flatnonzero(~follows_T)
+    while len(solved):  # a word that follows another is known once that one is
+        after = solved + 1
+        after = after[after < words]
+        solved = after[follows_T[after]]
+        which = (random_T[solved] >> np.uint64(1)) % np.uint64(SUCCESSORS)
+        pair = rank_T[solved - 1].astype(np.uint64) * np.uint64(SUCCESSORS) + which
+        rank_T[solved] = rank_Q[(_mix(pair + np.uint64(1)) >> np.uint64(40)).astype(np.int64)]
+
+    before_T = xp.cumsum(starts_T)  # sentences begun; each but the last has put its 0 in
+    codes_P = xp.zeros(words + int(before_T[-1]), np.uint32)
+    codes_P[xp.arange(words) + before_T - 1] = rank_T + np.uint32(1)
+    return codes_P
+
+
+@cache
+def spellings(vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return offsets (V + 1,) int64 and letters uint8 of `vocabulary` distinct words, the frequent ones short."""
+    offsets_V = np.zeros(vocabulary + 1, np.int64)
+    parts, first = [], 0
+    for letters, end in enumerate([*LENGTH_ENDS, vocabulary], 1):
+        end = min(max(end, first), vocabulary)
+        # A step that has no factor in common with 26**letters visits every spelling once, in no visible order.
+        step = int(0.618 * 26**letters) // 26 * 26 + 1
+        number = [(j * step) % 26**letters for j in range(end - first)]
+        place = 26 ** np.arange(letters - 1, -1, -1, dtype=np.int64)
+        parts.append((np.array(number, np.int64)[:, None] // place % 26 + ord("a")).astype(np.uint8).ravel())
+        offsets_V[first + 1 : end + 1] = letters
+        first = end
+    return np.cumsum(offsets_V), np.concatenate(parts)
+
+
+@njit(nogil=True, cache=True)
+def _render(codes_P, offsets_V, data):
+    size = 0
+    for code in codes_P:
+        if code:
+            size += offsets_V[code] - offsets_V[code - 1] + 1
+    text_B = np.empty(size, np.uint8)
+    at = 0
+    for code in codes_P:
+        if code == 0:
+            text_B[at - 1] = 10
+            continue
+        for i in range(offsets_V[code - 1], offsets_V[code]):
+            text_B[at] = data[i]
+            at += 1
+        text_B[at] = 32
+        at += 1
+    return text_B

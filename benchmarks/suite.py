@@ -1,0 +1,150 @@
+"""What the parts of a benchmark share: the device, its measured ceilings, and the rows so far."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from mgpu_ngram.benchmarks.timing import Row, Timing, measure
+from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.device import free_bytes, out_of_memory, synchronize
+
+DOES_NOT_FIT = "does not fit"
+CEILING_BYTES = {"gpu": 1 << 30, "cpu": 1 << 28}
+
+
+class WrongResult(RunError):
+    """A kernel disagrees with its oracle: there is nothing to time."""
+
+
+class Suite:
+    """Collects rows. `device` is "cpu" or "gpu"; `xp` is NumPy or CuPy to go with it."""
+
+    def __init__(self, device: str):
+        self.device = device
+        self.name, self.version, self.xp = _describe(device)
+        self.rows: list[Row] = []
+        self.ceilings: dict[str, float] = {}  # bytes per second
+
+    def say(self, what: str) -> None:
+        """Tell stderr what is done now."""
+        print(f"bench: {what}", file=sys.stderr, flush=True)
+
+    def run(
+        self,
+        kernel: str,
+        sizes: str,
+        call: Callable[..., Any],
+        *,
+        check: Callable[[Any], None] | None = None,
+        setup: Callable[[], Any] | None = None,
+        runs: int | None = None,
+        **how: Any,
+    ) -> Row:
+        """Check what `call` returns, then time it, as a row. What runs out of memory is a row that says so.
+
+        how  as for `add`
+        """
+        try:
+            if check:
+                check(call() if setup is None else call(setup()))
+                self.release()
+            return self.add(kernel, sizes, measure(call, self.device, setup, runs, warm_up=check is None), **how)
+        except Exception as error:
+            if not out_of_memory(error) and not (isinstance(error, RunError) and "memory while" in str(error)):
+                raise
+            self.release()
+            return self.no_row(kernel, sizes, f"{DOES_NOT_FIT}: {' '.join(str(error).split())}")
+
+    def add(
+        self,
+        kernel: str,
+        sizes: str,
+        timing: Timing,
+        *,
+        items: float,
+        unit: str,
+        bytes_moved: int | None = None,
+        ceiling: str = "",
+        target: float | None = None,
+        baseline: str = "",
+        baseline_seconds: float | None = None,
+        notes: str = "",
+    ) -> Row:
+        """Add a row for a timing of `items` things of a `unit` such as "tokens/s"."""
+        seconds = timing.median_seconds
+        row = Row(kernel, sizes, self.name, self.version, **asdict(timing), notes=notes)
+        row.rate, row.rate_unit, row.target = items / seconds, unit, target
+        if bytes_moved is not None:
+            row.bytes_moved, row.bytes_per_second = bytes_moved, bytes_moved / seconds
+        if bytes_moved is not None and ceiling in self.ceilings:
+            row.ceiling, row.ceiling_bytes_per_second = ceiling, self.ceilings[ceiling]
+            row.floor_seconds = bytes_moved / row.ceiling_bytes_per_second
+            row.share_of_ceiling = row.floor_seconds / seconds
+        if baseline_seconds is not None:
+            row.baseline, row.speedup = baseline, baseline_seconds / seconds
+        self.rows.append(row)
+        return row
+
+    def no_row(self, kernel: str, sizes: str, notes: str) -> Row:
+        """Add a row without a time."""
+        self.rows.append(Row(kernel, sizes, self.name, self.version, notes=notes))
+        return self.rows[-1]
+
+    def release(self) -> None:
+        """Give cached device memory back, so that each measurement finds the same."""
+        if self.device == "gpu":
+            synchronize(self.device)
+            self.xp.get_default_memory_pool().free_all_blocks()
+
+    def free_bytes(self) -> int:
+        """Memory that the next measurement may use."""
+        self.release()
+        return free_bytes(self.device)
+
+    def measure_ceilings(self) -> None:
+        """What this machine can do at best: the measure of everything else."""
+        self.say("ceilings")
+        xp, n = self.xp, CEILING_BYTES[self.device] // 8
+        rng = np.random.default_rng(0)
+        source = xp.asarray(rng.integers(0, 2**63, n // 8, dtype=np.uint64).repeat(8))
+        target = xp.empty_like(source)
+        size = f"{8 * n} bytes"
+        copy = self.run(
+            "ceiling/copy", size, lambda: xp.copyto(target, source), items=16 * n, unit="B/s", notes="read and write counted"
+        )
+        read = self.run("ceiling/read", size, source.sum, items=8 * n, unit="B/s", notes="a sum")
+        self.ceilings |= {"copy": copy.rate or 0.0, "read": read.rate or 0.0}
+        keys = xp.asarray(rng.integers(0, 2**63, n if self.device == "gpu" else n // 8, dtype=np.uint64))
+        self.run(f"ceiling/{xp.__name__}.sort", f"{len(keys)} uint64 keys", xp.sort, setup=lambda: keys, items=len(keys), unit="keys/s")
+        if self.device == "gpu":
+            import cupyx
+
+            pinned = cupyx.empty_pinned(n, np.uint64)
+            pinned[:] = 1
+            self.run("ceiling/pinned host to device", size, lambda: target.set(pinned), items=8 * n, unit="B/s")
+
+
+def _describe(device: str) -> tuple[str, str, Any]:
+    """(name of the device, versions, array module)."""
+    if device == "gpu":
+        import cupy
+
+        name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
+        cuda = cupy.cuda.runtime.runtimeGetVersion()
+        return name, f"mgpu-ngram {VERSION}, cupy {cupy.__version__}, CUDA {cuda // 1000}.{cuda % 1000 // 10}", cupy
+    name, cpuinfo = platform.machine(), Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        models = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        name = models[0] if models else name
+    cores = len(os.sched_getaffinity(0))
+    return f"{name}, {cores} cores", f"mgpu-ngram {VERSION}, numpy {np.__version__}, numba {numba.__version__}", np

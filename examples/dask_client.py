@@ -1,0 +1,31 @@
+"""Count n-grams from a Dask client script.
+
+python examples/dask_client.py TEXT                         starts a cluster of two workers here
+python examples/dask_client.py TEXT tcp://scheduler:8786    uses a cluster that runs, whose workers see TEXT
+"""
+
+from __future__ import annotations
+
+import sys
+
+from distributed import Client, LocalCluster
+
+import mgpu_ngram as ng
+
+
+def print_top_bigrams(client: Client, text: str) -> None:
+    """Count on the client's workers; the result is read from files as it is asked for."""
+    counts = ng.count(text, order=2, client=client)
+    for ngram, count in counts.order(2).top(10):
+        print(f"{count:8,}  {ngram}")
+
+
+if __name__ == "__main__":  # the workers of a LocalCluster import this file
+    text, *scheduler = sys.argv[1:]
+    if scheduler:
+        with Client(scheduler[0]) as client:
+            print_top_bigrams(client, text)
+    else:
+        here = {"n_workers": 2, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None}
+        with LocalCluster(**here) as cluster, Client(cluster) as client:
+            print_top_bigrams(client, text)

@@ -1,0 +1,54 @@
+"""Write the English text that every Python carries to a file, one line of text a line.
+
+    python examples/python_docs.py [OUT]        (default: runs/python_docs.txt)
+
+The documentation topics of `pydoc_data`, then the docstrings of the standard library, read from its
+sources without importing them. Some megabytes; the same for the same Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from pydoc_data.topics import topics
+
+NOT_TEXT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"}
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """The docstrings of a module, its classes and functions, in the order they stand."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def texts() -> Iterator[str]:
+    """All texts in a fixed order."""
+    for name in sorted(topics):
+        yield topics[name]
+    library = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(library.rglob("*.py")):
+        if NOT_TEXT.isdisjoint(path.relative_to(library).parts):
+            try:
+                yield from docstrings(path.read_text("utf-8"))
+            except (SyntaxError, UnicodeDecodeError, OSError):
+                continue  # a file of another Python, or an unreadable one
+
+
+def main(out: str = "runs/python_docs.txt") -> None:
+    """Write the file; say how large it is."""
+    warnings.simplefilter("ignore", SyntaxWarning)  # of old escapes in the library's own sources
+    path = Path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for text in texts():
+            file.writelines(line + "\n" for line in text.splitlines())
+    print(f"{path}: {path.stat().st_size:,} bytes", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

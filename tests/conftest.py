@@ -1,0 +1,95 @@
+"""What all tests share: which devices there are, where the shared data lies, and keys packed by hand."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+SHARED_DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+
+settings.register_profile("mgpu_ngram", deadline=None)  # the first call of a kernel compiles it
+settings.load_profile("mgpu_ngram")
+
+
+@functools.cache
+def gpus_or_reason():
+    """(number of GPUs that CuPy can use, why there are no more)."""
+    try:
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+    except ImportError:
+        return 0, "CuPy is not installed"
+    except Exception as error:
+        return 0, f"CuPy finds no NVIDIA GPU: {error}"
+    return count, f"CuPy finds {count} NVIDIA GPU{'s' * (count != 1)}"
+
+
+def pytest_collection_modifyitems(items):
+    """Skip tests marked `gpu` without a GPU, those marked `multigpu` with fewer than two."""
+    for mark, least in ("gpu", 1), ("multigpu", 2):
+        for item in items:
+            if item.get_closest_marker(mark):
+                count, reason = gpus_or_reason()
+                if count < least:
+                    item.add_marker(pytest.mark.skip(reason=f"needs {least} or more GPUs: {reason}"))
+
+
+@pytest.fixture(scope="session", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request):
+    """ "cpu" and, where there is one, "gpu": a test that takes it runs once on each."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def to_device(device):
+    """A function that brings NumPy arrays to `device`; one writable copy each."""
+    if device == "cpu":
+        return np.array
+    import cupy
+
+    return cupy.array
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder `shared/data` beside the checkout."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("the folder shared/data is not beside this checkout")
+    return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def pack_keys():
+    """pack_keys(ngrams, order, bits): (C, G) uint64 keys of tuples of codes, by Python's integers."""
+
+    def pack(ngrams, order, bits):
+        columns = -(-order * bits // 64)
+        keys = []
+        for ngram in ngrams:
+            padded = [*ngram, *[0] * (order - len(ngram))]
+            number = functools.reduce(lambda key, code: key << bits | code, padded, 0)
+            keys.append(number << (64 * columns - order * bits))
+        rows = [[key >> 64 * (columns - 1 - c) & (2**64 - 1) for key in keys] for c in range(columns)]
+        return np.array(rows, np.uint64).reshape(columns, len(ngrams))
+
+    return pack
+
+
+@pytest.fixture(scope="session")
+def unpack_keys():
+    """unpack_keys(keys, order, bits): the tuples of codes of (C, G) uint64 host keys; pads are left out."""
+
+    def unpack(keys, order, bits):
+        ngrams = []
+        for row in keys.T.tolist():
+            number = functools.reduce(lambda key, column: key << 64 | column, row, 0)
+            assert number % 2 ** (64 * len(row) - order * bits) == 0, "bits past the key are set"
+            number >>= 64 * len(row) - order * bits
+            codes = [number >> bits * (order - 1 - i) & (2**bits - 1) for i in range(order)]
+            ngrams.append(tuple(c for c in codes if c))
+        return ngrams
+
+    return unpack

@@ -1,0 +1,200 @@
+"""Every kernel pair, found by its file: example inputs, CPU twin, and on a GPU the same result from CUDA."""
+
+import ast
+import copy
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mgpu_ngram.kernels
+from mgpu_ngram.kernels.count.intern import WordTable
+from mgpu_ngram.kernels.dispatch import on_gpu, pick, to_host
+
+FOLDER = Path(mgpu_ngram.kernels.__file__).parent
+SIZES = (0, 1, 2, 7, 255, 4097)
+GPU_SIZES = (*SIZES, 10_000, 300_001)
+WRITES = {("radix_sort", "columns"), ("intern", "table")}  # arguments that a contract says are written to
+
+
+def is_pair(path):
+    return any(isinstance(node, ast.FunctionDef) and node.name == path.stem for node in ast.parse(path.read_text()).body)
+
+
+PAIRS = sorted(f"{path.parent.name}.{path.stem}" for path in FOLDER.glob("*/*.py") if is_pair(path))
+every_pair = pytest.mark.parametrize("pair", PAIRS)
+
+
+def load(pair):
+    """(module, public function) of a pair."""
+    module = importlib.import_module(f"mgpu_ngram.kernels.{pair}")
+    return module, getattr(module, pair.split(".")[1])
+
+
+def inputs_of(pair, size):
+    return load(pair)[0].example(np.random.default_rng(size), size)
+
+
+def to_gpu(value):
+    """Arrays moved to the GPU; a word table starts empty there."""
+    import cupy
+
+    if isinstance(value, WordTable):
+        assert len(value) == 0
+        return WordTable(cupy.empty(0))
+    if isinstance(value, (list, tuple)):
+        return type(value)(to_gpu(v) for v in value)
+    return cupy.asarray(value) if isinstance(value, np.ndarray) else value
+
+
+def host(value):
+    """A result in host memory, as something that compares: arrays with their dtype and shape."""
+    if isinstance(value, WordTable):
+        return host(value.hash_V)
+    if isinstance(value, (list, tuple)):
+        return [host(v) for v in value]
+    if isinstance(value, np.ndarray) or on_gpu(value):
+        array = to_host(value)
+        return array.dtype.name, array.shape, array.tobytes()
+    return value
+
+
+def outcome(pair, inputs):
+    """What a pair returns, and what it leaves in a table."""
+    result = load(pair)[1](**inputs)
+    if pair == "count.hash_count":  # its order is not defined, nor which place stands for an n-gram
+        positions_G, counts_G = (to_host(a) for a in result)
+        assert positions_G.dtype == counts_G.dtype == np.int64
+        tokens, order = to_host(inputs["tokens_T"]).tolist(), inputs["order"]
+        return sorted((tokens[p : p + order], c) for p, c in zip(positions_G.tolist(), counts_G.tolist(), strict=True))
+    return host(result), [host(v) for v in inputs.values() if isinstance(v, WordTable)]
+
+
+def array_names(inputs):
+    return [name for name, v in inputs.items() if isinstance(v, (np.ndarray, WordTable))]
+
+
+WITH_ARRAYS = [pair for pair in PAIRS if len(array_names(inputs_of(pair, 50))) > 1]
+
+
+def test_all_pairs_are_found():
+    stages = {pair.split(".")[0] for pair in PAIRS}
+    assert "count" in stages
+    known = "find_tokens hash_words intern gather_words ngram_keys radix_sort prefix_runs merge_tables"
+    assert {f"count.{name}" for name in known.split()} <= set(PAIRS)
+    sources = {f"{p.parent.name}.{p.stem}" for p in FOLDER.glob("*/*.cu")}
+    assert sources <= set(PAIRS), "a .cu without its pair"
+
+
+@every_pair
+def test_pair_has_its_parts(pair):
+    module, function = load(pair)
+    stage, name = pair.split(".")
+    text = inspect.getsource(module)
+    assert list(inspect.signature(module.example).parameters)[:1] == ["rng"]
+    assert "size" in inspect.signature(module.example).parameters
+    assert "Return" in (function.__doc__ or ""), "the docstring is the contract"
+    assert module.__doc__ and callable(module._cpu) and callable(module._cuda)
+    composed = re.findall(r"^from \.(\w+) import \1$", text, re.MULTILINE)
+    if not (FOLDER / stage / f"{name}.cu").exists():
+        assert "kernel(" not in text and composed, f"{name} has no {name}.cu and is not made of other pairs"
+
+
+@every_pair
+def test_example_is_a_pure_function_of_its_generator(pair):
+    assert host(list(inputs_of(pair, 100).values())) == host(list(inputs_of(pair, 100).values()))
+    sizes = [v.shape for v in inputs_of(pair, 100).values() if isinstance(v, np.ndarray)]
+    larger = [v.shape for v in inputs_of(pair, 1000).values() if isinstance(v, np.ndarray)]
+    assert sizes != larger or pair == "count.merge_tables"
+
+
+@every_pair
+@pytest.mark.parametrize("size", SIZES)
+def test_cpu_twin_runs_and_leaves_its_inputs_alone(pair, size):
+    inputs = inputs_of(pair, size)
+    before, again = copy.deepcopy(inputs), copy.deepcopy(inputs)
+    first = outcome(pair, inputs)
+    for name, value in inputs.items():
+        if (pair.split(".")[1], name) not in WRITES:
+            assert host(value) == host(before[name]), f"{name} was written to"
+    assert outcome(pair, again) == first
+
+
+@pytest.mark.gpu
+@every_pair
+@pytest.mark.parametrize("size", GPU_SIZES)
+def test_cuda_equals_cpu(pair, size):
+    inputs = inputs_of(pair, size)
+    on_device = {name: to_gpu(copy.deepcopy(value)) for name, value in inputs.items()}
+    expected = outcome(pair, inputs)
+    assert outcome(pair, on_device) == expected
+
+
+@pytest.mark.gpu
+@every_pair
+def test_cuda_returns_gpu_arrays(pair):
+    def places(value):
+        if isinstance(value, (list, tuple)):
+            return [place for v in value for place in places(v)]
+        return [on_gpu(value)] if hasattr(value, "dtype") else []
+
+    result = load(pair)[1](**{name: to_gpu(value) for name, value in inputs_of(pair, 255).items()})
+    assert all(places(result))
+
+
+class Elsewhere:
+    """Looks like an array of a GPU: enough for a kernel to be refused."""
+
+    def __init__(self, array):
+        self.dtype, self.shape, self.__cuda_array_interface__ = array.dtype, array.shape, {}
+
+    def __len__(self):
+        return self.shape[0]
+
+
+def elsewhere(value):
+    if isinstance(value, WordTable):
+        table = copy.copy(value)
+        table.keys_C = Elsewhere(value.keys_C)
+        return table
+    return Elsewhere(value)
+
+
+@pytest.mark.parametrize("pair", WITH_ARRAYS)
+def test_mixed_places_are_refused(pair):
+    inputs = inputs_of(pair, 50)
+    for moved in array_names(inputs):
+        with pytest.raises(TypeError) as error:
+            load(pair)[1](**inputs | {moved: elsewhere(inputs[moved])})
+        for name in array_names(inputs):
+            assert f"{name} on the {'GPU' if name == moved else 'host'}" in str(error.value)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pair", WITH_ARRAYS)
+def test_mixed_places_are_refused_on_a_gpu(pair):
+    inputs = inputs_of(pair, 50)
+    for moved in array_names(inputs):
+        with pytest.raises(TypeError) as error:
+            load(pair)[1](**inputs | {moved: to_gpu(inputs[moved])})
+        for name in array_names(inputs):
+            assert f"{name} on the {'GPU' if name == moved else 'host'}" in str(error.value)
+
+
+def test_merge_of_mixed_tables_is_refused():
+    (keys, counts), *_ = inputs_of("count.merge_tables", 50)["tables"]
+    merge_tables = load("count.merge_tables")[1]
+    with pytest.raises(TypeError, match=r"keys_0 on the host.* keys_1 on the GPU"):
+        merge_tables([(keys, counts), (Elsewhere(keys), counts)], 3, 25)
+
+
+def test_pick_follows_the_data():
+    here, there = np.zeros(1), Elsewhere(np.zeros(1))
+    assert pick("cpu", "cuda", a=here, b=None) == "cpu"
+    assert pick("cpu", "cuda", a=there, b=None, c=there) == "cuda"
+    assert not on_gpu(here) and on_gpu(there) and not on_gpu(3)
+    with pytest.raises(TypeError, match=r"a on the host, c on the GPU; move them together first"):
+        pick("cpu", "cuda", a=here, b=None, c=there)
