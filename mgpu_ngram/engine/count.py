@@ -250,14 +250,12 @@ def split(table: Table, shard_V: np.ndarray, num_shards: int) -> list[Table]:
     xp = array_module(table.keys)
     shard_G = shard_of(table, xp.asarray(shard_V))
     bits = (num_shards - 1).bit_length()
-    columns = xp.concatenate([shard_G[None] << np.uint64(64 - bits), table.keys, table.counts.view(np.uint64)[None]])
-    columns = radix_sort(columns, bits)
-    shard_G = columns[0] >> np.uint64(64 - bits)
-    ends = to_host(xp.searchsorted(shard_G, xp.arange(num_shards, dtype=np.uint64), side="right")).tolist()
-    return [
-        Table(columns[1:-1, a:b], columns[-1, a:b].view(np.int64), table.order, table.bits)
-        for a, b in zip([0, *ends[:-1]], ends, strict=True)
-    ]
+    columns = xp.stack([shard_G << np.uint64(64 - bits), xp.arange(len(table), dtype=np.uint64)])
+    shard_G, row_G = radix_sort(columns, bits)
+    ends = xp.searchsorted(shard_G >> np.uint64(64 - bits), xp.arange(num_shards, dtype=np.uint64), side="right")
+    ends = to_host(ends).tolist()
+    rows = [row_G[a:b].astype(np.int64) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+    return [Table(table.keys.take(r, axis=1), table.counts[r], table.order, table.bits) for r in rows]
 
 
 def merge_part(pieces: list[dict[tuple[int, int], Table]], device: str) -> dict[tuple[int, int], Table]:

@@ -85,8 +85,9 @@ def test_every_source_compiles(stem, defines, architecture):
 
 
 @pytest.mark.parametrize(("order", "token_bytes"), list(itertools.product(range(1, 10), (1, 4))))
-def test_histograms_compile_for_every_order(order, token_bytes):
-    text = source("count/histogram_global", {"TOKEN_BYTES": token_bytes, "ORDER": order})
+@pytest.mark.parametrize("stem", ["count/histogram_global", "count/histogram_private"])
+def test_histograms_compile_for_every_order(stem, order, token_bytes):
+    text = source(stem, {"TOKEN_BYTES": token_bytes, "ORDER": order})
     succeeded, log = compile_cuda(text, "sm_90")
     assert succeeded, log
 

@@ -21,7 +21,9 @@ WRITES = {("radix_sort", "columns"), ("intern", "table")}  # arguments that a co
 
 
 def is_pair(path):
-    return any(isinstance(node, ast.FunctionDef) and node.name == path.stem for node in ast.parse(path.read_text()).body)
+    return any(
+        isinstance(node, ast.FunctionDef) and node.name == path.stem for node in ast.parse(path.read_text()).body
+    )
 
 
 PAIRS = sorted(f"{path.parent.name}.{path.stem}" for path in FOLDER.glob("*/*.py") if is_pair(path))
@@ -106,9 +108,7 @@ def test_pair_has_its_parts(pair):
 @every_pair
 def test_example_is_a_pure_function_of_its_generator(pair):
     assert host(list(inputs_of(pair, 100).values())) == host(list(inputs_of(pair, 100).values()))
-    sizes = [v.shape for v in inputs_of(pair, 100).values() if isinstance(v, np.ndarray)]
-    larger = [v.shape for v in inputs_of(pair, 1000).values() if isinstance(v, np.ndarray)]
-    assert sizes != larger or pair == "count.merge_tables"
+    assert host(list(inputs_of(pair, 100).values())) != host(list(inputs_of(pair, 1000).values()))
 
 
 @every_pair
