@@ -107,7 +107,9 @@ def check_total(found: int, expected: int, what: str) -> None:
 
 def _check_sizes(table: Table, counts: Any, what: str) -> None:
     if len(table) != len(counts):
-        raise WrongResult(f"{what}: {len(table):,} distinct n-grams but the oracle has {len(counts):,}; it is not timed")
+        raise WrongResult(
+            f"{what}: {len(table):,} distinct n-grams but the oracle has {len(counts):,}; it is not timed"
+        )
 
 
 def _check_equal(found: Any, expected: Any, part: str, what: str) -> None:

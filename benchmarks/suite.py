@@ -120,12 +120,24 @@ class Suite:
         target = xp.empty_like(source)
         size = f"{8 * n} bytes"
         copy = self.run(
-            "ceiling/copy", size, lambda: xp.copyto(target, source), items=16 * n, unit="B/s", notes="read and write counted"
+            "ceiling/copy",
+            size,
+            lambda: xp.copyto(target, source),
+            items=16 * n,
+            unit="B/s",
+            notes="read and write counted",
         )
         read = self.run("ceiling/read", size, source.sum, items=8 * n, unit="B/s", notes="a sum")
         self.ceilings |= {"copy": copy.rate or 0.0, "read": read.rate or 0.0}
         keys = xp.asarray(rng.integers(0, 2**63, n if self.device == "gpu" else n // 8, dtype=np.uint64))
-        self.run(f"ceiling/{xp.__name__}.sort", f"{len(keys)} uint64 keys", xp.sort, setup=lambda: keys, items=len(keys), unit="keys/s")
+        self.run(
+            f"ceiling/{xp.__name__}.sort",
+            f"{len(keys)} uint64 keys",
+            xp.sort,
+            setup=lambda: keys,
+            items=len(keys),
+            unit="keys/s",
+        )
         if self.device == "gpu":
             import cupyx
 
@@ -144,7 +156,9 @@ def _describe(device: str) -> tuple[str, str, Any]:
         return name, f"mgpu-ngram {VERSION}, cupy {cupy.__version__}, CUDA {cuda // 1000}.{cuda % 1000 // 10}", cupy
     name, cpuinfo = platform.machine(), Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        models = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        models = [
+            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+        ]
         name = models[0] if models else name
     cores = len(os.sched_getaffinity(0))
     return f"{name}, {cores} cores", f"mgpu-ngram {VERSION}, numpy {np.__version__}, numba {numba.__version__}", np

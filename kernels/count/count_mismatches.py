@@ -25,8 +25,9 @@ def count_mismatches(text_B: Any, positions_T: Any, tokens_T: Any, offsets_V: An
     offsets_V, data  (V + 1,) int64 and uint8, the words, from `gather_words`
     """
     check.dtype(tokens_T, np.uint32)
-    run = pick(cpu=_cpu, cuda=_cuda, text_B=text_B, positions_T=positions_T, tokens_T=tokens_T,
-               offsets_V=offsets_V, data=data)
+    run = pick(
+        cpu=_cpu, cuda=_cuda, text_B=text_B, positions_T=positions_T, tokens_T=tokens_T, offsets_V=offsets_V, data=data
+    )
     return int(run(text_B, positions_T, tokens_T, offsets_V, data))
 
 
@@ -52,8 +53,12 @@ def _cuda(text_B, positions_T, tokens_T, offsets_V, data):
     T = len(tokens_T)
     mismatches = cupy.zeros(1, np.uint64)
     if T:
-        launch(kernel("count/count_mismatches", "count_mismatches"), grid_for(T, 256), 256,
-               (text_B, len(text_B), positions_T, tokens_T, T, offsets_V, data, mismatches))
+        launch(
+            kernel("count/count_mismatches", "count_mismatches"),
+            grid_for(T, 256),
+            256,
+            (text_B, len(text_B), positions_T, tokens_T, T, offsets_V, data, mismatches),
+        )
     return mismatches[0]
 
 

@@ -81,6 +81,10 @@ def random_text(rng: np.random.Generator, size: int) -> np.ndarray:
     """(size,) uint8 of Zipf-distributed words, spaces and newlines."""
     words = [bytes(rng.integers(97, 123, rng.integers(1, 10), np.uint8)) for _ in range(500)]
     ranks = np.minimum(rng.zipf(1.3, size // 4 + 1), len(words)) - 1
-    gaps = rng.choice([b" ", b"\n", b"  ", b"\t", b"\r\n", b"\x00", b"\xff"], size // 4 + 1, p=[0.8, 0.1, 0.04, 0.02, 0.02, 0.01, 0.01])
+    gaps = rng.choice(
+        [b" ", b"\n", b"  ", b"\t", b"\r\n", b"\x00", b"\xff"],
+        size // 4 + 1,
+        p=[0.8, 0.1, 0.04, 0.02, 0.02, 0.01, 0.01],
+    )
     text = b"".join(words[r] + g for r, g in zip(ranks, gaps, strict=True))
     return np.frombuffer(text[:size].ljust(size), np.uint8).copy()

@@ -50,8 +50,12 @@ def _cuda(text_B, positions_V):
     if V == 0:
         return offsets_V, cupy.empty(0, np.uint8)
     length_V = cupy.empty(V, np.int64)
-    launch(kernel("count/gather_words", "word_lengths"), grid_for(V, 256), 256,
-           (text_B, len(text_B), positions_V, V, length_V))
+    launch(
+        kernel("count/gather_words", "word_lengths"),
+        grid_for(V, 256),
+        256,
+        (text_B, len(text_B), positions_V, V, length_V),
+    )
     cupy.cumsum(length_V, out=offsets_V[1:])
     data = cupy.empty(int(offsets_V[-1]), np.uint8)
     launch(kernel("count/gather_words", "copy_words"), grid_for(V, 256), 256, (text_B, positions_V, V, offsets_V, data))

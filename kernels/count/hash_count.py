@@ -97,8 +97,12 @@ def _cuda(tokens_T, order, lut):
         entries_C = cupy.zeros(capacity, np.uint64)
         counts_C = cupy.zeros(capacity, np.uint32)
         used = cupy.zeros(1, np.uint32)
-        launch(fn, grid_for(T, 256), 256,
-               (tokens_T, T, table, np.int32(order), entries_C, counts_C, capacity, np.uint32(capacity // 2), used))
+        launch(
+            fn,
+            grid_for(T, 256),
+            256,
+            (tokens_T, T, table, np.int32(order), entries_C, counts_C, capacity, np.uint32(capacity // 2), used),
+        )
         if int(used[0]) <= capacity // 2:
             break
         capacity *= 4

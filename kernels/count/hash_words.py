@@ -69,8 +69,12 @@ def _cuda(text_B, positions_T, seed):
     T = len(positions_T)
     hash_T = cupy.empty(T, np.uint64)
     if T:
-        launch(kernel("count/hash_words", "hash_words"), grid_for(T, 256), 256,
-               (text_B, len(text_B), positions_T, T, seed, hash_T))
+        launch(
+            kernel("count/hash_words", "hash_words"),
+            grid_for(T, 256),
+            256,
+            (text_B, len(text_B), positions_T, T, seed, hash_T),
+        )
     return hash_T
 
 

@@ -56,17 +56,30 @@ def _cuda(tokens_T, order, symbols, lut, histograms):
     blocks = min(multiprocessors, grid_for(T, 1024, 16))
     if num_bins * 4 <= shared_bytes:
         bins = cupy.zeros(num_bins, np.uint32)
-        launch(kernel("count/histogram_private", "histogram_shared", **variant), blocks, 1024,
-               (tokens_T, T, table, np.uint32(symbols), np.uint32(num_bins), bins), num_bins * 4)
+        launch(
+            kernel("count/histogram_private", "histogram_shared", **variant),
+            blocks,
+            1024,
+            (tokens_T, T, table, np.uint32(symbols), np.uint32(num_bins), bins),
+            num_bins * 4,
+        )
         return bins
     bins_KB = cupy.zeros((histograms, num_bins), np.uint32)
     slots = shared_bytes // 8
-    launch(kernel("count/histogram_private", "histogram_cached", **variant), blocks, 1024,
-           (tokens_T, T, table, np.uint64(symbols), np.uint64(num_bins), np.int32(histograms), np.uint32(slots), bins_KB),
-           slots * 8)
+    launch(
+        kernel("count/histogram_private", "histogram_cached", **variant),
+        blocks,
+        1024,
+        (tokens_T, T, table, np.uint64(symbols), np.uint64(num_bins), np.int32(histograms), np.uint32(slots), bins_KB),
+        slots * 8,
+    )
     if histograms > 1:
-        launch(kernel("count/histogram_private", "sum_copies", **variant), grid_for(num_bins, 256), 256,
-               (bins_KB, num_bins, np.int32(histograms)))
+        launch(
+            kernel("count/histogram_private", "sum_copies", **variant),
+            grid_for(num_bins, 256),
+            256,
+            (bins_KB, num_bins, np.int32(histograms)),
+        )
     return bins_KB[0]
 
 

@@ -113,8 +113,12 @@ def _cuda(hash_T, table):
         limit = capacity // 2 - len(table)
         new_count = cupy.zeros(1, np.uint32)
         new_slots = cupy.empty(limit, np.uint32)
-        launch(kernel(stem, "insert_words"), grid_for(T, 256), 256,
-               (hash_T, T, table.keys_C, table.first_C, capacity, np.uint32(limit), new_count, new_slots, slot_T))
+        launch(
+            kernel(stem, "insert_words"),
+            grid_for(T, 256),
+            256,
+            (hash_T, T, table.keys_C, table.first_C, capacity, np.uint32(limit), new_count, new_slots, slot_T),
+        )
         N = int(new_count[0])
         if N <= limit:
             break
@@ -136,8 +140,12 @@ def _grow(table, capacity):
     table._allocate(cupy, capacity)
     V = len(table)
     if V:
-        launch(kernel("count/intern", "rebuild_table"), grid_for(V, 256), 256,
-               (table.hash_V, V, table.keys_C, table.first_C, table.ids_C, capacity))
+        launch(
+            kernel("count/intern", "rebuild_table"),
+            grid_for(V, 256),
+            256,
+            (table.hash_V, V, table.keys_C, table.first_C, table.ids_C, capacity),
+        )
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:

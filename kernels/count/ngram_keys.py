@@ -15,8 +15,9 @@ VARIANTS = ({"TOKEN_BYTES": 1}, {"TOKEN_BYTES": 4})
 IDENTITY = np.arange(256, dtype=np.uint16)
 
 
-def ngram_keys(tokens_T: Any, order: int, bits: int, lut: Any = None, positions_R: Any = None,
-               rows: int | None = None) -> Any:
+def ngram_keys(
+    tokens_T: Any, order: int, bits: int, lut: Any = None, positions_R: Any = None, rows: int | None = None
+) -> Any:
     """Return one key per window of `order` tokens, cut at the first code 0 and at the end.
 
     tokens_T     (T,) uint32 codes (0 ends every window), or uint8 translated by `lut`
@@ -42,8 +43,16 @@ def ngram_keys(tokens_T: Any, order: int, bits: int, lut: Any = None, positions_
 def _cpu(tokens_T, order, bits, lut, positions_R, R):
     columns = np.empty((check.num_columns(order, bits), R), np.uint64)
     everywhere = positions_R is None
-    _pack(tokens_T, order, bits, IDENTITY if lut is None else lut, tokens_T.dtype == np.uint8,
-          np.empty(0, np.int64) if everywhere else positions_R, everywhere, columns)
+    _pack(
+        tokens_T,
+        order,
+        bits,
+        IDENTITY if lut is None else lut,
+        tokens_T.dtype == np.uint8,
+        np.empty(0, np.int64) if everywhere else positions_R,
+        everywhere,
+        columns,
+    )
     return columns
 
 
@@ -90,9 +99,22 @@ def _cuda(tokens_T, order, bits, lut, positions_R, R):
     columns = cupy.empty((C, R), np.uint64)
     if R:
         fn = kernel("count/ngram_keys", "ngram_keys", TOKEN_BYTES=tokens_T.itemsize)
-        launch(fn, grid_for(R, 256), 256,
-               (tokens_T, T, device_lut(lut, tokens_T), 0 if positions_R is None else positions_R, R,
-                np.int32(order), np.int32(bits), np.int32(C), columns))
+        launch(
+            fn,
+            grid_for(R, 256),
+            256,
+            (
+                tokens_T,
+                T,
+                device_lut(lut, tokens_T),
+                0 if positions_R is None else positions_R,
+                R,
+                np.int32(order),
+                np.int32(bits),
+                np.int32(C),
+                columns,
+            ),
+        )
     return columns
 
 

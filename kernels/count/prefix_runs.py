@@ -17,7 +17,9 @@ from .radix_sort import radix_sort
 SEGMENT = 512  # rows one warp looks after; as in prefix_runs.cu
 
 
-def prefix_runs(columns: Any, bits: int, first_order: int, last_order: int, weights_R: Any = None) -> list[tuple[Any, Any]]:
+def prefix_runs(
+    columns: Any, bits: int, first_order: int, last_order: int, weights_R: Any = None
+) -> list[tuple[Any, Any]]:
     """Return the distinct n-grams and their counts for each order from first to last.
 
     columns    (C, R) uint64, sorted keys of words of `bits` bits, pads (0) last; see `ngram_keys`
@@ -135,8 +137,12 @@ def _cuda_orders(columns, bits, first_order, last_order, weights_R):
     tables = [(cupy.empty((w, G), np.uint64), cupy.zeros(G, np.int64)) for w, G in zip(widths, sizes, strict=True)]
     addresses = [[k.data.ptr for k, _ in tables], [c.data.ptr for _, c in tables], [c.size for _, c in tables]]
     pointers = cupy.asarray(np.array(addresses, np.uint64))
-    launch(kernel("count/prefix_runs", "emit_runs"), blocks, 256,
-           (*shape, ends_NW, W, before_R, pointers[0], pointers[1], pointers[2]))
+    launch(
+        kernel("count/prefix_runs", "emit_runs"),
+        blocks,
+        256,
+        (*shape, ends_NW, W, before_R, pointers[0], pointers[1], pointers[2]),
+    )
     return tables
 
 

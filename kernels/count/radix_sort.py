@@ -99,15 +99,34 @@ def _cuda(columns, key_bits):
     for c in reversed(range(-(-key_bits // 64))):
         first_bit, digits = digits_of_column(c, key_bits)
         histogram_PD = cupy.zeros((digits, 256), np.uint64)
-        launch(histogram, grid_for(R, 512, waves=3), 512,
-               (columns[c], R, np.int32(first_bit), np.int32(digits), histogram_PD), HISTOGRAM_BYTES)
+        launch(
+            histogram,
+            grid_for(R, 512, waves=3),
+            512,
+            (columns[c], R, np.int32(first_bit), np.int32(digits), histogram_PD),
+            HISTOGRAM_BYTES,
+        )
         start_PD = cupy.cumsum(histogram_PD, axis=1) - histogram_PD
         for d in range(digits):
             status_TD.fill(0)
             next_tile.fill(0)
-            launch(sort_pass, tiles, THREADS,
-                   (columns, other, R, np.int32(C), np.int32(c), np.int32(first_bit + 8 * d), start_PD[d], status_TD,
-                    next_tile), EXCHANGE_BYTES)
+            launch(
+                sort_pass,
+                tiles,
+                THREADS,
+                (
+                    columns,
+                    other,
+                    R,
+                    np.int32(C),
+                    np.int32(c),
+                    np.int32(first_bit + 8 * d),
+                    start_PD[d],
+                    status_TD,
+                    next_tile,
+                ),
+                EXCHANGE_BYTES,
+            )
             columns, other = other, columns
     return columns
 

@@ -47,7 +47,9 @@ def reduce_tasks(executor: Executor, merge: Callable, handles: Sequence[Handle],
     return handles[0]
 
 
-def shuffle_tasks(executor: Executor, split: Callable, handles: Sequence[Handle], parts: int, *shared: Any) -> list[list[Handle]]:
+def shuffle_tasks(
+    executor: Executor, split: Callable, handles: Sequence[Handle], parts: int, *shared: Any
+) -> list[list[Handle]]:
     """split(value, *shared) -> one piece per part, for every handle; returns the pieces of each part."""
     pieces = [executor.call(split, h, *shared) for h in handles]
     if parts == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from mgpu_ngram.core.shards import shard_of, words_at
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.engine.device import Stopwatch, free_bytes, memory_error, out_of_memory, to_device
 from mgpu_ngram.engine.plan import MAX_SORT_TOKENS, MEMORY_SHARE, OrderPlan, hash_bytes_per_token, sort_bytes_per_token
-from mgpu_ngram.engine.tokenise import Stream, TokenisedChunk
+from mgpu_ngram.engine.tokenise import TokenisedChunk
 from mgpu_ngram.engine.vocabulary import Lexicon
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.count import merge_tables as merge_kernel
@@ -67,26 +67,25 @@ def count_chunk(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOptio
     symbols = len(lexicon.vocabulary)
     tables = count_streams(streams, symbols, options)
     if not options.keep_on_device:
-        tables = [replace(t, keys=to_host(t.keys), counts=to_host(t.counts)) for t in tables]
+        tables = [_moved(t, to_host) for t in tables]
     watch.lap("count")
     return CountedChunk(tables, watch.seconds)
 
 
 def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOptions) -> list[Codes]:
     """Translate a chunk's streams to global codes; put in sentence markers; join what can be joined."""
-    codes_V = lexicon.codes(tokenised.vocabulary.hash_V, options.device)
-    byte_codes = None
-    if lexicon.vocabulary.unit == "byte":
-        byte_codes = np.zeros(257, np.uint32)
-        byte_codes[lexicon.vocabulary.data.astype(np.int64) + 1] = np.arange(1, len(lexicon.vocabulary) + 1)
+    if lexicon.vocabulary.unit == "byte":  # byte + 1, and 0 where a file ends
+        codes = np.zeros(257, np.uint32)
+        codes[lexicon.vocabulary.data.astype(np.int64) + 1] = np.arange(1, len(lexicon.vocabulary) + 1)
+    else:
+        codes = lexicon.codes(tokenised.vocabulary.hash_V, options.device)
     done, whole = [], []
     for stream in tokenised.streams:
         tokens_T = to_device(stream.tokens_T, options.device)
         if tokens_T.dtype == np.uint8:
-            done.append(Codes(tokens_T, stream.owned, byte_codes[1:].astype(np.uint16)))
+            done.append(Codes(tokens_T, stream.owned, codes[1:].astype(np.uint16)))
             continue
-        codes = codes_V if byte_codes is None else to_device(byte_codes, options.device)
-        codes_T = codes[tokens_T]
+        codes_T = to_device(codes, options.device)[tokens_T]
         if options.sentence_markers:
             codes_T = mark_sentences(codes_T)
         if lexicon.vocabulary.unit == "word":
@@ -258,13 +257,19 @@ def split(table: Table, shard_V: np.ndarray, num_shards: int) -> list[Table]:
     return [Table(table.keys.take(r, axis=1), table.counts[r], table.order, table.bits) for r in rows]
 
 
-def merge_part(pieces: list[dict[tuple[int, int], Table]], device: str) -> dict[tuple[int, int], Table]:
-    """Sum the pieces that chunks made of the same shards."""
-    return {
-        shard: merge(*[Table(to_device(t.keys, device), to_device(t.counts, device), t.order, t.bits) for t in tables])
-        for shard in pieces[0]
-        for tables in [[p[shard] for p in pieces]]
-    }
+def merge_part(
+    pieces: list[dict[tuple[int, int], Table]], device: str, keep_on_device: bool = True
+) -> dict[tuple[int, int], Table]:
+    """Sum the pieces that chunks made of the same shards, one shard after the other."""
+    merged = {}
+    for shard in pieces[0]:
+        table = merge(*[_moved(p[shard], lambda a: to_device(a, device)) for p in pieces])
+        merged[shard] = table if keep_on_device else _moved(table, to_host)
+    return merged
+
+
+def _moved(table: Table, move: Callable[[Any], Any]) -> Table:
+    return replace(table, keys=move(table.keys), counts=move(table.counts))
 
 
 def unigram_table(lexicon: Lexicon) -> Table:

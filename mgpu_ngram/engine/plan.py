@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels import check
@@ -14,7 +15,7 @@ MAX_SORT_TOKENS = 1 << 31
 
 # Nanoseconds per token, measured by `mgpu-ngram bench count` on one H200 and on one core of a 2-core
 # server: see benchmarks/results/count.csv. Dense histograms by order (the last entry for all above).
-RATES_NS = {
+RATES_NS: dict[str, dict[str, Any]] = {
     "gpu": {
         "private": (0.0003, 0.0009, 0.004, 0.009),
         "global": (0.25, 0.065, 0.025, 0.025),
@@ -102,9 +103,7 @@ def choose(
     return plans
 
 
-def _auto(
-    n: int, order: int, symbols: int, tokens: int, device: str, budget: int, unit: str, known: bool
-) -> OrderPlan:
+def _auto(n: int, order: int, symbols: int, tokens: int, device: str, budget: int, unit: str, known: bool) -> OrderPlan:
     if n == 1:
         return OrderPlan(1, "global", "counted while the vocabulary is built", dense_bytes(1, symbols))
     rates = RATES_NS[device]

@@ -117,7 +117,8 @@ class _Symbols:
 
 
 def _words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
-    watch, checksums = Stopwatch(options.device), []
+    watch = Stopwatch(options.device)
+    checksums: list = []
     table = WordTable(to_device(np.empty(0), options.device))
     symbols, streams, size = _Symbols(options.device), [], 0
     for block, text_B in _blocks(chunk, options, 0, checksums):
@@ -167,7 +168,8 @@ def _segments(block: Block, data: Any) -> Iterator[tuple[list[int], Any]]:
 
 
 def _bytes(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
-    watch, checksums = Stopwatch(options.device), []
+    watch = Stopwatch(options.device)
+    checksums: list = []
     streams: list[Stream] = []
     counts_A = np.zeros(256, np.int64)
     first = [(np.iinfo(np.int32).max, 0)] * 256
@@ -227,7 +229,8 @@ def _first_places(data_T: Any, counts_A: np.ndarray) -> dict[int, int]:
 
 
 def _ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
-    watch, checksums = Stopwatch(options.device), []
+    watch = Stopwatch(options.device)
+    checksums: list = []
     table = WordTable(to_device(np.empty(0), options.device))
     symbols, streams, size = _Symbols(options.device), [], 0
     itemsize = np.dtype(options.dtype).itemsize

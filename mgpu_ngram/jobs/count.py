@@ -77,7 +77,9 @@ class CountConfig:
         if self.separator_id is not None and self.unit != "id":
             raise InputError(f"separator_id needs unit id but unit is {self.unit}; leave it out")
         if self.separator_id is not None and not 0 <= self.separator_id <= np.iinfo(self.dtype).max:
-            raise InputError(f"separator_id is {self.separator_id} but {self.dtype} holds 0 to {np.iinfo(self.dtype).max}")
+            raise InputError(
+                f"separator_id is {self.separator_id} but {self.dtype} holds 0 to {np.iinfo(self.dtype).max}"
+            )
         if self.sentence_markers and self.unit != "word":
             raise InputError(f"sentence_markers needs unit word but unit is {self.unit}; leave it out")
         if self.lowercase and self.unit == "id":
@@ -144,7 +146,7 @@ def run(
 
         parts = min(executor.workers, totals["num_shards"])
         progress.start("reduce", parts, "parts")
-        merged = _merge(executor, counted, lexicon, parts, progress)
+        merged = _merge(executor, counted, lexicon, parts, keep, progress)
         del counted
 
         (out.folder / "order=1").mkdir()
@@ -199,10 +201,10 @@ def _tokenise(
 
 
 def _merge(
-    executor: Executor, counted: list[Handle], lexicon: Handle, parts: int, progress: Progress
+    executor: Executor, counted: list[Handle], lexicon: Handle, parts: int, keep: bool, progress: Progress
 ) -> list[Handle]:
     pieces = shuffle_tasks(executor, split_chunk, counted, parts, lexicon, parts)
-    merged = [executor.call(_timed_merge, p, executor.device) for p in pieces]
+    merged = [executor.call(_timed_merge, p, executor.device, keep) for p in pieces]
     executor.wait(merged, lambda _: progress.advance(1))
     return merged
 
@@ -233,9 +235,9 @@ class _Merged:
     seconds: dict[str, float]
 
 
-def _timed_merge(pieces: list[dict[tuple[int, int], Table]], device: str) -> _Merged:
+def _timed_merge(pieces: list[dict[tuple[int, int], Table]], device: str, keep_on_device: bool) -> _Merged:
     watch = Stopwatch(device)
-    tables = merge_part(pieces, device)
+    tables = merge_part(pieces, device, keep_on_device)
     watch.lap("reduce")
     return _Merged(tables, watch.seconds)
 
@@ -245,7 +247,9 @@ def _write_part(merged: _Merged, lexicon: Lexicon, folder: str, config: CountCon
     start = time.perf_counter()
     as_text = vocabulary_is_text(lexicon.vocabulary)
     with ThreadPoolExecutor(threads) as pool:
-        jobs = [pool.submit(_write_table, t, s, lexicon, folder, config, as_text) for (_, s), t in merged.tables.items()]
+        jobs = [
+            pool.submit(_write_table, t, s, lexicon, folder, config, as_text) for (_, s), t in merged.tables.items()
+        ]
         rows = [job.result() for job in jobs]
     return {"rows": rows, "seconds": merged.seconds | {"write": time.perf_counter() - start}}
 
@@ -258,7 +262,9 @@ def _write_table(
     if config.min_count > 1:
         kept = table.counts >= config.min_count
         table = replace(table, keys=table.keys[:, kept], counts=table.counts[kept])
-    host = replace(table, keys=np.ascontiguousarray(to_host(table.keys)), counts=np.ascontiguousarray(to_host(table.counts)))
+    host = replace(
+        table, keys=np.ascontiguousarray(to_host(table.keys)), counts=np.ascontiguousarray(to_host(table.counts))
+    )
     write_part(host, lexicon.vocabulary, Path(folder) / f"order={table.order}" / f"part-{shard:05d}.parquet", as_text)
     top = [(c, _display(lexicon, k)) for k, c in zip(codes.tolist(), counts.tolist(), strict=True)]
     return {"order": table.order, "distinct": distinct, "rows": len(host), "total": total, "top": top}

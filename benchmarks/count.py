@@ -1,0 +1,56 @@
+"""`mgpu-ngram bench count`: the experiments of "Ngrams with CUDA" and counting words, beside ceilings and peers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.benchmarks import byte_ngrams, word_codes, word_text
+from mgpu_ngram.benchmarks.corpora import english_text
+from mgpu_ngram.benchmarks.suite import Suite
+from mgpu_ngram.benchmarks.timing import write_rows
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.settings import parse_bytes
+
+SIZE = {"gpu": "1 GiB", "cpu": "16 MiB"}
+TOKENS = {"gpu": 220_000_000, "cpu": 2_000_000}
+LEAST_SIZE, LEAST_TOKENS = 1 << 10, 1_000
+
+
+def bench(
+    device: str, text: str | None, size: str | int | None, tokens: int | None, results: str | Path
+) -> list[dict[str, Any]]:
+    """Measure counting, write count.csv and the figures to the folder `results`, and return the rows.
+
+    device  "cpu" or "gpu"
+    text    file to draw lines of real text from; the standard library's documentation when None
+    size    bytes of text, such as "1 GiB"; by device when None
+    tokens  words of the generated corpus; by device when None
+
+    Every result is compared with an oracle before it is timed: WrongResult, and no rows, when one differs.
+    """
+    try:
+        from mgpu_ngram.benchmarks import figures
+    except ImportError as error:
+        raise InputError(f"the figures need matplotlib ({error}); pip install 'mgpu-ngram[bench]'") from None
+    size_bytes = parse_bytes(SIZE[device] if size is None else size, "size")
+    tokens = TOKENS[device] if tokens is None else tokens
+    if size_bytes < LEAST_SIZE:
+        raise InputError(f"size is {size_bytes} bytes but must be at least {LEAST_SIZE}")
+    if tokens < LEAST_TOKENS:
+        raise InputError(f"tokens is {tokens} but must be at least {LEAST_TOKENS}")
+    if text is not None and not Path(text).is_file():
+        raise InputError(f"{text}: no such file; give a text file or leave it out")
+    suite = Suite(device)
+    suite.say(f"{suite.name}; {suite.version}")
+    suite.measure_ceilings()
+    suite.say(f"drawing {size_bytes:,} bytes of English")
+    byte_ngrams.run(suite, english_text(size_bytes, text))
+    suite.release()
+    word_text.run(suite, tokens, word_codes.run(suite, tokens))
+    folder = Path(results)
+    write_rows(suite.rows, folder / "count.csv")
+    figures.draw(suite.rows, folder)
+    suite.say(f"wrote {folder}/count.csv and figures")
+    return [asdict(row) for row in suite.rows]

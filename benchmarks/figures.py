@@ -1,0 +1,99 @@
+"""The figures of `bench count`, drawn from its rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+
+from mgpu_ngram.benchmarks.byte_ngrams import DENSE_ORDERS, EXPERIMENT_B_ORDER, SPARSE_ORDERS, STRATEGIES, label
+from mgpu_ngram.benchmarks.timing import Row
+from mgpu_ngram.benchmarks.word_text import STAGES
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt  # noqa: E402
+
+LABELS = [label(*strategy) for strategy in STRATEGIES]
+
+
+def draw(rows: Sequence[Row], folder: Path) -> None:
+    """Draw experiment_a.png, experiment_b.png and words.png."""
+    for name, figure in (("experiment_a", _experiment_a), ("experiment_b", _experiment_b), ("words", _words)):
+        figure(rows)
+        plt.savefig(folder / f"{name}.png", dpi=120, bbox_inches="tight")
+        plt.close()
+
+
+def _size(row: Row, letter: str) -> int:
+    return int(re.findall(rf"\b{letter}=(\d+)", row.sizes)[0])
+
+
+def _experiment_a(rows: Sequence[Row]) -> None:
+    """Bars by order and strategy."""
+    kernels = ["bytes/python loop", *(f"bytes/a {name}" for name in LABELS)]
+    plt.figure(figsize=(11, 5))
+    least = min(r.rate for r in rows if r.kernel in kernels and r.rate)
+    for k, kernel in enumerate(kernels):
+        mine = {_size(r, "n"): r for r in rows if r.kernel == kernel}
+        x = np.array(sorted(mine)) + (k - len(kernels) / 2 + 0.5) * 0.14
+        plt.bar(
+            x, [(mine[n].rate or 0) / 1e9 for n in sorted(mine)], 0.14, label=kernel.split("/")[1].removeprefix("a ")
+        )
+        for place, n in zip(x, sorted(mine), strict=True):
+            if not mine[n].rate:
+                plt.text(place, least / 1e9, "does not fit", rotation=90, ha="center", va="bottom", fontsize=7)
+    for target in sorted({(_size(r, "n"), r.target) for r in rows if r.kernel in kernels and r.target}):
+        plt.hlines(target[1] / 1e9, target[0] - 0.45, target[0] + 0.45, "k", linestyles=":")
+    plt.yscale("log")
+    plt.xticks(list(SPARSE_ORDERS))
+    plt.xlabel(f"bytes per n-gram (dense histograms up to {DENSE_ORDERS[-1]})")
+    plt.ylabel("GB/s of text = G n-grams/s, to the sorted table")
+    plt.title(f"Experiment A: real English text, {_text_size(rows, 'a')}, {rows[0].device}")
+    plt.legend()
+    plt.grid(axis="y", alpha=0.3)
+
+
+def _experiment_b(rows: Sequence[Row]) -> None:
+    """Throughput by corpus size."""
+    plt.figure(figsize=(8, 5))
+    for name in LABELS:
+        mine = sorted((r for r in rows if r.kernel == f"bytes/b {name}" and r.rate), key=lambda r: _size(r, "T"))
+        plt.plot([_size(r, "T") / 2**20 for r in mine], [(r.rate or 0) / 1e9 for r in mine], "o-", label=name)
+    plt.xscale("log", base=2)
+    plt.yscale("log")
+    plt.xlabel("corpus size, MiB")
+    plt.ylabel("GB/s of text = G n-grams/s")
+    plt.title(f"Experiment B: n = {EXPERIMENT_B_ORDER}, real English text, {rows[0].device}")
+    plt.legend()
+    plt.grid(alpha=0.3)
+
+
+def _text_size(rows: Sequence[Row], experiment: str) -> str:
+    return f"{max(_size(r, 'T') for r in rows if r.kernel.startswith(f'bytes/{experiment} ')) / 2**20:,.3g} MiB"
+
+
+def _words(rows: Sequence[Row]) -> None:
+    """Where the time of counting words goes."""
+    bars = {
+        "codes to tables": ("ngram_keys", "radix_sort", "prefix_runs"),
+        "text to tables": tuple(f"stage {stage}" for stage in (*STAGES, "split")),
+    }
+    found = {r.kernel.removeprefix("words/"): r for r in rows if r.kernel.startswith("words/")}
+    plt.figure(figsize=(10, 3.2))
+    for y, (bar, parts) in enumerate(bars.items()):
+        left = 0.0
+        tokens = _size(found[bar], "tokens") if bar in found else 1
+        for part in parts:
+            width = (found[part].median_seconds or 0.0) / tokens * 1e9 if part in found else 0.0
+            plt.barh(y, width, left=left, label=part.removeprefix("stage "))
+            left += width
+        if bar in found and found[bar].rate:
+            plt.text(left, y, f" {found[bar].rate / 1e6:,.4g} M tokens/s", va="center")
+    plt.yticks(range(len(bars)), list(bars))
+    plt.margins(x=0.2)
+    plt.xlabel("ns a token")
+    plt.title(f"Words, orders 1 to 5: where the time goes, {rows[0].device}")
+    plt.legend(ncols=8, loc="upper center", bbox_to_anchor=(0.5, -0.22), fontsize=8)

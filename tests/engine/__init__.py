@@ -1,0 +1,1 @@
+"""A package, for other folders have a test_count.py, too."""

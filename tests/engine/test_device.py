@@ -1,0 +1,108 @@
+"""Where arrays are, how long things took, what an out-of-memory error says."""
+
+import os
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.engine.device import (
+    RING_SLOTS,
+    Stopwatch,
+    add_seconds,
+    device_blocks,
+    free_bytes,
+    memory_error,
+    out_of_memory,
+    synchronize,
+    to_device,
+)
+from mgpu_ngram.kernels.dispatch import on_gpu, to_host
+
+
+def test_to_device(device):
+    array = np.arange(5)
+    moved = to_device(array, device)
+    assert on_gpu(moved) == (device == "gpu")
+    assert to_host(moved).tolist() == [0, 1, 2, 3, 4]
+    assert device == "gpu" or moved is array
+
+
+def test_free_bytes_is_less_than_all_there_is(device):
+    assert 0 < free_bytes(device) < 1 << 50
+    if device == "cpu":
+        assert free_bytes(device) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_stopwatch_charges_each_second_once(device, monkeypatch):
+    times = iter([10.0, 12.0, 15.0, 15.5])
+    monkeypatch.setattr("mgpu_ngram.engine.device.time.perf_counter", lambda: next(times))
+    watch = Stopwatch(device, _last=next(times))
+    for stage in ("read", "count", "read"):
+        watch.lap(stage)
+    assert watch.seconds == {"read": 2.5, "count": 3.0}
+    synchronize(device)
+
+
+def test_add_seconds():
+    assert add_seconds() == {}
+    assert add_seconds({"read": 1.0}, {}, {"read": 2.0, "count": 4.0}) == {"read": 3.0, "count": 4.0}
+
+
+def test_out_of_memory_is_told_from_other_errors():
+    class OutOfMemoryError(MemoryError):
+        """As CuPy's."""
+
+    assert out_of_memory(MemoryError()) and out_of_memory(OutOfMemoryError())
+    assert out_of_memory(np._core._exceptions._ArrayMemoryError((1 << 60,), np.dtype(np.uint8)))
+    assert not out_of_memory(ValueError("memory")) and not out_of_memory(RunError("out of memory"))
+
+
+def test_memory_error_gives_the_numbers_and_the_way_out():
+    error = memory_error("counting n-grams", 12_345_678, "cpu")
+    assert isinstance(error, RunError)
+    assert "out of host memory while counting n-grams: 12,345,678 bytes more were needed" in str(error)
+    assert "lower the order or chunk_bytes" in str(error)
+
+
+@pytest.mark.gpu
+def test_out_of_memory_of_a_gpu():
+    import cupy
+
+    with pytest.raises(cupy.cuda.memory.OutOfMemoryError) as error:
+        cupy.empty(1 << 50, np.uint8)
+    assert out_of_memory(error.value)
+    assert "out of device memory" in str(memory_error("counting", 1, "gpu"))
+
+
+@pytest.mark.parametrize("block_bytes", [64, 1000, 1 << 20])
+def test_blocks_bring_all_bytes_in_order(device, block_bytes, tmp_path):
+    """More blocks than the ring has slots: no buffer is handed over while it is still read."""
+    text = b"".join(b"line %d of the text\n" % i for i in range(1000))
+    (tmp_path / "text").write_bytes(text)
+    (chunk,) = open_corpus(str(tmp_path / "text")).chunks(1 << 30)
+    blocks, seen = 0, b""
+    for block, data in device_blocks(chunk, "word", block_bytes, 0, device, 1, None):
+        assert on_gpu(data) == (device == "gpu") and len(data) == len(block.data)
+        seen += to_host(data).tobytes()
+        blocks += 1
+    assert seen == text
+    assert blocks > RING_SLOTS or block_bytes == 1 << 20
+
+
+def test_an_error_while_reading_reaches_the_caller(device, tmp_path):
+    (tmp_path / "text").write_bytes(b"of the\n" * 1000)
+    (chunk,) = open_corpus(str(tmp_path / "text")).chunks(1 << 30)
+    (tmp_path / "text").unlink()
+    with pytest.raises(ValueError, match="text"):
+        list(device_blocks(chunk, "word", 64, 0, device, 1, None))
+
+
+def test_a_caller_may_stop_early(device, tmp_path):
+    (tmp_path / "text").write_bytes(b"of the\n" * 1000)
+    (chunk,) = open_corpus(str(tmp_path / "text")).chunks(1 << 30)
+    for _ in range(3):
+        blocks = device_blocks(chunk, "word", 64, 0, device, 1, None)
+        assert to_host(next(blocks)[1])[:6].tobytes() == b"of the"
+        blocks.close()

@@ -1,0 +1,682 @@
+"""The count job as a whole, against plain Python: chunks, workers and strategies change nothing."""
+
+import bz2
+import gzip
+import itertools
+import json
+import lzma
+import os
+import re
+import tempfile
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mgpu_ngram.cluster.dask import start_cluster
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core import shards
+from mgpu_ngram.core.corpus import Lines
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.vocabulary import HashCollision
+from mgpu_ngram.engine import tokenise
+from mgpu_ngram.jobs.count import CountConfig, plan, run
+
+STRATEGIES = ["auto", "global", "private", "sort", "hash"]
+TEXT = b"of the people\nby the people for the people\n\nthe end of the end"
+
+
+# What plain Python says. An n-gram is a tuple of symbols: bytes of a word, a byte value, or a token id.
+
+
+def words_of(text, lowercase=False):
+    """The words of each line, split where lmplz splits."""
+    text = text.lower() if lowercase else text
+    lines = text.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    return [[word for word in re.split(rb"[\0\t\r ]+", line) if word] for line in lines]
+
+
+def count_windows(sequences, order):
+    return {
+        n: Counter(tuple(s[i : i + n]) for s in sequences for i in range(len(s) - n + 1)) for n in range(1, order + 1)
+    }
+
+
+def expected(texts, unit="word", order=5, lowercase=False, sentence_markers=False, dtype="uint16", separator_id=None):
+    """order -> Counter over the texts of several files."""
+    if unit == "word":
+        sequences = [line for text in texts for line in words_of(text, lowercase)]
+        if sentence_markers:
+            sequences = [[b"<s>", *line, b"</s>"] for line in sequences]
+    elif unit == "byte":
+        sequences = [list(text.lower() if lowercase else text) for text in texts]
+    else:
+        sequences = []
+        for text in texts:
+            ids = np.frombuffer(text, dtype).tolist()
+            runs = itertools.groupby(ids, lambda i: i == separator_id)
+            sequences += [list(ids) for separator, ids in runs if not separator]
+    return count_windows(sequences, order)
+
+
+# What is in an output folder, read by Arrow alone.
+
+
+def rows(folder, order, pattern="part-*.parquet"):
+    """(n-gram, count) of every row, in the order of the files."""
+    found = []
+    for path in sorted((folder / f"order={order}").glob(pattern)):
+        table = pq.read_table(path, partitioning=None)
+        assert table.schema.names == ["ngram", "count"] and table.schema.field("count").type == pa.int64()
+        found += zip(table["ngram"].to_pylist(), table["count"].to_pylist(), strict=True)
+    return found
+
+
+def symbols(ngram, unit):
+    if unit == "word":
+        return tuple((ngram.encode() if isinstance(ngram, str) else ngram).split(b" "))
+    return tuple(ngram)
+
+
+def counted(folder, order, unit="word"):
+    """order -> Counter of an output, each n-gram in it once."""
+    result = {}
+    for n in range(1, order + 1):
+        pairs = [(symbols(ngram, unit), count) for ngram, count in rows(folder, n)]
+        result[n] = Counter(dict(pairs))
+        assert len(result[n]) == len(pairs), f"an n-gram of order {n} has two rows"
+    return result
+
+
+def contents(folder):
+    """Every file of an output: name -> bytes."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def run_here(output, corpus, workers=2, **options):
+    executor = LocalExecutor(workers=workers)
+    in_memory = isinstance(corpus, Lines)
+    try:
+        config = CountConfig([] if in_memory else [str(c) for c in corpus], **options)
+        return run(config, executor, output, inputs=corpus if in_memory else None)
+    finally:
+        executor.close()
+
+
+def check(output, texts, corpus, order=5, unit="word", **options):
+    """Run, and compare every order with plain Python; returns the result."""
+    result = run_here(output, corpus, order=order, unit=unit, **options)
+    for key in ("strategy", "chunk_bytes", "histograms", "workers"):
+        options.pop(key, None)
+    want = expected(texts, unit, order, **options)
+    assert counted(output, order, unit) == want
+    for n in range(1, order + 1):
+        got = result.manifest["orders"][str(n)]
+        assert got == {"distinct": len(want[n]), "rows": len(want[n]), "total": want[n].total()}
+    return result
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    executor = start_cluster("cpu", 2)
+    yield executor
+    executor.close()
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(TEXT)
+    return path
+
+
+# By hand
+
+
+def test_by_hand(tmp_path):
+    text = b"a b a b\nb a\n"
+    (tmp_path / "text").write_bytes(text)
+    result = run_here(tmp_path / "out", [tmp_path / "text"], order=3)
+    assert sorted(rows(tmp_path / "out", 1)) == [("a", 3), ("b", 3)]
+    assert sorted(rows(tmp_path / "out", 2)) == [("a b", 2), ("b a", 2)]
+    assert sorted(rows(tmp_path / "out", 3)) == [("a b a", 1), ("b a b", 1)]
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert (manifest["tokens"], manifest["lines"], manifest["order"], manifest["unit"]) == (6, 2, 3, "word")
+    assert manifest["inputs"] == [
+        {
+            "name": str(tmp_path / "text"),
+            "size_bytes": 12,
+            "crc32": f"{zlib.crc32(text):08x}",
+        }
+    ]
+    assert result.top[2] == [("a b", 2), ("b a", 2)] and result.top[3][0][1] == 1
+
+
+def test_bytes_by_hand(tmp_path):
+    (tmp_path / "text").write_bytes(b"ab\nab")
+    run_here(tmp_path / "out", [tmp_path / "text"], order=2, unit="byte")
+    assert rows(tmp_path / "out", 1) == [(b"\n", 1), (b"a", 2), (b"b", 2)]
+    assert rows(tmp_path / "out", 2) == [(b"\na", 1), (b"ab", 2), (b"b\n", 1)]
+
+
+def test_ids_by_hand(tmp_path):
+    (tmp_path / "ids").write_bytes(np.array([7, 8, 0, 8, 7, 8], "<u2").tobytes())
+    run_here(tmp_path / "out", [tmp_path / "ids"], order=2, unit="id", separator_id=0)
+    assert rows(tmp_path / "out", 1) == [([7], 2), ([8], 3)]
+    assert rows(tmp_path / "out", 2) == [([7, 8], 2), ([8, 7], 1)]
+    type_ = pq.read_schema(tmp_path / "out" / "order=2" / "part-00000.parquet").field("ngram").type
+    assert pa.types.is_list(type_) and type_.value_type == pa.uint32()
+
+
+# Golden
+
+
+def golden_text(folder, name):
+    plain = folder / "inputs" / f"{name}.txt"
+    return (
+        plain.read_bytes() if plain.exists() else lzma.decompress((folder / "inputs" / f"{name}.txt.xz").read_bytes())
+    )
+
+
+def golden_counts(folder, name):
+    lines = lzma.decompress((folder / "counts" / f"{name}.tsv.xz").read_bytes()).split(b"\n")
+    pairs = (line.rpartition(b"\t") for line in lines if line)
+    return Counter({tuple(ngram.split(b" ")): int(count) for ngram, _, count in pairs})
+
+
+@pytest.mark.parametrize("name", ["small", "tiny"])
+@pytest.mark.parametrize("padded", [False, True], ids=["plain", "padded"])
+def test_golden_words(name, padded, tmp_path, shared_data):
+    golden = shared_data / "golden"
+    facts = json.loads((golden / "counts" / f"{name}.json").read_text())
+    (tmp_path / "text").write_bytes(golden_text(golden, name))
+    result = run_here(tmp_path / "out", [tmp_path / "text"], sentence_markers=padded, chunk_bytes=300_000)
+    assert result.manifest["lines"] == facts["sentences"]
+    assert result.manifest["tokens"] == facts["tokens"] + 2 * facts["sentences"] * padded
+    kind, got, seen = "padded" if padded else "plain", counted(tmp_path / "out", 5), 0
+    for n in range(1, 6):
+        want = facts[f"{kind}.{n}"]
+        assert (len(got[n]), got[n].total()) == (want["types"], want["tokens"])
+        assert [sum(c == k for c in got[n].values()) for k in (1, 2, 3, 4)] == want["coc"]
+        if (golden / "counts" / f"{name}.{kind}.{n}.tsv.xz").exists():
+            seen += 1
+            assert got[n] == golden_counts(golden, f"{name}.{kind}.{n}")
+    assert seen >= 3
+
+
+def test_golden_text_with_unknown_words_in_it(tmp_path, shared_data):
+    """The golden counts are of the text without its <unk>; here <unk> is a word like others, with id 0."""
+    golden = shared_data / "golden"
+    facts = json.loads((golden / "counts" / "small_unk.json").read_text())
+    text = golden_text(golden, "small_unk")
+    without = re.sub(rb"(?<!\S)<unk>(?!\S)", b" ", text)
+    (tmp_path / "with").write_bytes(text)
+    (tmp_path / "without").write_bytes(without)
+    run_here(tmp_path / "out", [tmp_path / "with"], order=1)
+    unigrams = counted(tmp_path / "out", 1)[1]
+    assert unigrams.pop((b"<unk>",)) == text.count(b"<unk>") == 11_718
+    for kind, order in ("plain", 1), ("padded", 3):
+        run_here(tmp_path / kind, [tmp_path / "without"], order=order, sentence_markers=kind == "padded")
+        got = counted(tmp_path / kind, order)
+        for n in range(1, order + 1):
+            want = facts[f"{kind}.{n}"]
+            assert (len(got[n]), got[n].total()) == (want["types"], want["tokens"])
+            assert [sum(c == k for c in got[n].values()) for k in (1, 2, 3, 4)] == want["coc"]
+        if kind == "plain":
+            assert got[1] == unigrams
+
+
+@pytest.mark.parametrize(("strategy", "order"), [("auto", 4), ("global", 3), ("private", 3), ("sort", 4), ("hash", 4)])
+def test_golden_bytes(strategy, order, tmp_path, shared_data):
+    golden = np.load(shared_data / "golden" / "counts" / "bytes.npz")
+    data = lzma.decompress((shared_data / "golden" / "inputs" / "bytes.bin.xz").read_bytes())
+    (tmp_path / "data").write_bytes(data)
+    run_here(tmp_path / "out", [tmp_path / "data"], unit="byte", order=order, strategy=strategy, chunk_bytes=200_000)
+    for n in range(1, order + 1):
+        found = rows(tmp_path / "out", n)
+        keys = [int.from_bytes(ngram, "big") for ngram, _ in found]
+        assert keys == golden[f"keys{n}"].tolist(), n  # sorted, too
+        assert [c for _, c in found] == golden[f"counts{n}"].tolist(), n
+
+
+# Properties
+
+WORDS = st.sampled_from(
+    [b"a", b"b", b"the", b"<s>", b"</s>", b"<unk>", b"A", "é".encode(), b"longer-than-eight", b"\xff"]
+)
+GAPS = st.sampled_from([b" ", b"\n", b"\n", b"\t", b"\r\n", b"\0", b"  ", b"\n\n"])
+TEXTS = st.lists(st.one_of(WORDS, GAPS), max_size=40).map(b"".join)
+
+
+@settings(max_examples=60, derandomize=True)
+@given(
+    texts=st.lists(TEXTS, min_size=1, max_size=3),
+    unit=st.sampled_from(["word", "byte"]),
+    strategy=st.sampled_from(STRATEGIES),
+    chunk_bytes=st.one_of(st.integers(1, 12), st.just(1000)),
+    workers=st.integers(1, 3),
+    lowercase=st.booleans(),
+    order=st.integers(1, 4),
+)
+@example([b""], "word", "auto", 1, 1, False, 4)
+@example([b"\n\n", b""], "word", "sort", 1, 2, False, 2)
+@example([b"a b", b"a b"], "byte", "global", 1, 3, False, 3)
+def test_neither_chunks_nor_workers_nor_strategy_change_a_count(
+    texts, unit, strategy, chunk_bytes, workers, lowercase, order
+):
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"text{i}" for i in range(len(texts))]
+        for path, text in zip(paths, texts, strict=True):
+            path.write_bytes(text)
+        check(
+            Path(folder) / "out", texts, paths, order, unit,
+            strategy=strategy, chunk_bytes=chunk_bytes, workers=workers, lowercase=lowercase,
+        )  # fmt: skip
+
+
+@settings(max_examples=30, derandomize=True)
+@given(text=TEXTS, chunk_bytes=st.integers(1, 20), strategy=st.sampled_from(STRATEGIES))
+def test_sentence_markers(text, chunk_bytes, strategy):
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"sentence_markers": True, "strategy": strategy, "chunk_bytes": chunk_bytes}
+        (Path(folder) / "text").write_bytes(text)
+        check(Path(folder) / "out", [text], [Path(folder) / "text"], 3, **options)
+
+
+@settings(max_examples=40, derandomize=True)
+@given(
+    files=st.lists(st.lists(st.sampled_from([0, 1, 2, 255, 256, 65535]), max_size=20), min_size=1, max_size=3),
+    dtype=st.sampled_from(["uint16", "uint32"]),
+    separator_id=st.sampled_from([None, 0, 65535]),
+    strategy=st.sampled_from(STRATEGIES),
+    chunk_bytes=st.integers(1, 30),
+    workers=st.integers(1, 3),
+)
+def test_ids(files, dtype, separator_id, strategy, chunk_bytes, workers):
+    with tempfile.TemporaryDirectory() as folder:
+        texts = [np.array(ids, np.dtype(dtype).newbyteorder("<")).tobytes() for ids in files]
+        paths = [Path(folder) / f"ids{i}" for i in range(len(texts))]
+        for path, text in zip(paths, texts, strict=True):
+            path.write_bytes(text)
+        check(
+            Path(folder) / "out", texts, paths, 3, "id", dtype=dtype, separator_id=separator_id,
+            strategy=strategy, chunk_bytes=chunk_bytes, workers=workers,
+        )  # fmt: skip
+
+
+# Byte for byte
+
+CORPORA = {
+    "word": (b"the cat sat on the mat\n" * 30 + b"\xff odd bytes \xc3\xa9\n" + TEXT) * 2,
+    "byte": bytes(range(256)) * 4 + TEXT * 5,
+    "id": (np.arange(3000) % 77).astype("<u2").tobytes(),
+}
+
+
+@pytest.mark.parametrize("unit", CORPORA)
+def test_output_is_the_same_byte_for_byte_on_any_cluster(unit, tmp_path, cluster):
+    text = CORPORA[unit]
+    paths = [tmp_path / "one", tmp_path / "two"]
+    paths[0].write_bytes(text)
+    paths[1].write_bytes(gzip.compress(text[: len(text) // 4 * 2]))
+    options = {"unit": unit, "order": 3, "separator_id": 5 if unit == "id" else None}
+    run_here(tmp_path / "out", paths, workers=1, **options)
+    first = contents(tmp_path / "out")
+    assert {"manifest.json", "vocabulary.parquet", "order=3/part-00000.parquet"} <= set(first)
+    texts = [text, text[: len(text) // 4 * 2]]
+    assert counted(tmp_path / "out", 3, unit) == expected(texts, unit, 3, separator_id=options["separator_id"])
+    for workers, chunk_bytes, strategy in [(1, 7, "auto"), (2, 64, "hash"), (3, 100, "sort"), (3, 1 << 20, "global")]:
+        folder = tmp_path / f"{workers}-{chunk_bytes}"
+        run_here(folder, paths, workers, chunk_bytes=chunk_bytes, strategy=strategy, **options)
+        assert contents(folder) == first, (workers, chunk_bytes, strategy)
+    for chunk_bytes in (None, 97):
+        config = CountConfig([str(p) for p in paths], chunk_bytes=chunk_bytes, **options)
+        run(config, cluster, tmp_path / f"dask-{chunk_bytes}")
+        assert contents(tmp_path / f"dask-{chunk_bytes}") == first, chunk_bytes
+
+
+# The data model, with several shards (a corpus that needs them is large: the limit is lowered)
+
+
+def deal(counts, num_shards):
+    """Words to shards by mass: heaviest first, each to the lightest shard so far."""
+    mass, shard_of = [0] * num_shards, {}
+    for word in sorted(range(len(counts)), key=lambda w: (-counts[w], w)):
+        shard_of[word] = min(range(num_shards), key=lambda s: (mass[s], s))
+        mass[shard_of[word]] += counts[word]
+    return shard_of
+
+
+def first_places(texts):
+    """word -> (input, byte offset) of its first occurrence."""
+    places = {}
+    for source, text in enumerate(texts):
+        for match in re.finditer(rb"[^\0\t\n\r ]+", text):
+            places.setdefault(match[0], (source, match.start()))
+    return places
+
+
+def check_data_model(folder, texts, order, num_shards, markers=False):
+    """All that section "data model" promises of an output of words, worked out in plain Python."""
+    lines = [line for text in texts for line in words_of(text)]
+    count = Counter(word for line in lines for word in line)
+    specials = [b"<unk>", b"<s>", b"</s>"]
+    ordinary = sorted(count.keys() - set(specials), key=lambda w: (-count[w], w))
+    if markers:
+        count[b"<s>"] += len(lines)
+        count[b"</s>"] += len(lines)
+    places = first_places(texts)
+    vocabulary = [(i, word, count[word], *places.get(word, (-1, -1))) for i, word in enumerate(specials + ordinary)]
+    table = pq.read_table(folder / "vocabulary.parquet", partitioning=None)
+    found = [
+        (i, w if isinstance(w, bytes) else w.encode(), *rest)
+        for i, w, *rest in zip(*(c.to_pylist() for c in table.columns), strict=True)
+    ]
+    assert found == vocabulary
+    id_of = {word: i for i, word, *_ in vocabulary}
+    owner = deal([row[2] for row in vocabulary], num_shards)
+    want = expected(texts, "word", order, sentence_markers=markers)
+    assert counted(folder, order) == want
+    assert [p.name for p in (folder / "order=1").iterdir()] == ["part-00000.parquet"]
+    for n in range(1, order + 1):
+        if n > 1:
+            parts = sorted(p.name for p in (folder / f"order={n}").iterdir())
+            assert parts == [f"part-{s:05d}.parquet" for s in range(num_shards)]
+        for shard in range(num_shards if n > 1 else 1):
+            part = [symbols(g, "word") for g, _ in rows(folder, n, f"part-{shard:05d}.parquet")]
+            ids = [tuple(id_of[w] for w in ngram) for ngram in part]
+            assert ids == sorted(ids), "rows of a part are sorted by their word ids"
+            if n > 1:
+                assert all(owner[i[-2]] == shard for i in ids), "an n-gram lies with its last context word"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["num_shards"] == num_shards
+    assert manifest["tokens"] == sum(count.values())
+    assert not {"workers", "device", "chunk_bytes", "strategy", "output"} & (
+        manifest.keys() | manifest["options"].keys()
+    )
+
+
+MODEL_TEXTS = [b"b a a <s> c\na a c b\n\nz <unk> y x a b c\n", b"y x w v u t s r q p a b a c\nlast line of all"]
+
+
+@pytest.mark.parametrize("markers", [False, True])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_data_model_with_several_shards(markers, workers, tmp_path, monkeypatch):
+    monkeypatch.setitem(shards.SHARD_TOKENS, "word", 10)
+    paths = [tmp_path / "one", tmp_path / "two"]
+    for path, text in zip(paths, MODEL_TEXTS, strict=True):
+        path.write_bytes(text)
+    tokens = sum(len(line) + 2 * markers for text in MODEL_TEXTS for line in words_of(text))
+    num_shards = -(-tokens // 10)
+    assert num_shards >= 4
+    run_here(tmp_path / "out", paths, workers, order=4, chunk_bytes=9, sentence_markers=markers)
+    check_data_model(tmp_path / "out", MODEL_TEXTS, 4, num_shards, markers)
+
+
+def set_shard_tokens(unit, tokens):
+    from mgpu_ngram.core import shards
+
+    shards.SHARD_TOKENS[unit] = tokens
+
+
+def test_data_model_on_two_worker_processes(tmp_path, cluster):
+    paths = [tmp_path / "one", tmp_path / "two"]
+    for path, text in zip(paths, MODEL_TEXTS, strict=True):
+        path.write_bytes(text)
+    normal = shards.SHARD_TOKENS["word"]
+    cluster.client.run(set_shard_tokens, "word", 7)
+    try:
+        for chunk_bytes in (9, 1000):
+            config = CountConfig([str(p) for p in paths], order=4, chunk_bytes=chunk_bytes)
+            run(config, cluster, tmp_path / f"out-{chunk_bytes}")
+            tokens = sum(len(line) for text in MODEL_TEXTS for line in words_of(text))
+            check_data_model(tmp_path / f"out-{chunk_bytes}", MODEL_TEXTS, 4, -(-tokens // 7))
+        assert contents(tmp_path / "out-9") == contents(tmp_path / "out-1000")
+    finally:
+        cluster.client.run(set_shard_tokens, "word", normal)
+    assert len(set(cluster.client.run(os.getpid).values())) == 2, "two worker processes"
+
+
+@pytest.mark.parametrize("unit", ["byte", "id"])
+def test_several_shards_of_bytes_and_ids(unit, tmp_path, monkeypatch):
+    text = CORPORA[unit]
+    (tmp_path / "text").write_bytes(text)
+    monkeypatch.setitem(shards.SHARD_TOKENS, unit, len(text) // 4)
+    run_here(tmp_path / "one", [tmp_path / "text"], 1, unit=unit, order=3)
+    num_shards = json.loads((tmp_path / "one" / "manifest.json").read_text())["num_shards"]
+    assert num_shards == len(list((tmp_path / "one" / "order=2").iterdir())) > 1
+    want = expected([text], unit, 3)
+    assert counted(tmp_path / "one", 3, unit) == want
+    values = sorted(symbol for (symbol,) in want[1])
+    owner = deal([want[1][v,] for v in values], num_shards)
+    for n, s in itertools.product((2, 3), range(num_shards)):
+        part = [symbols(g, unit) for g, _ in rows(tmp_path / "one", n, f"part-{s:05d}.parquet")]
+        assert part == sorted(part)
+        assert all(owner[values.index(g[-2])] == s for g in part)
+    run_here(tmp_path / "three", [tmp_path / "text"], 3, unit=unit, order=3, chunk_bytes=101)
+    assert contents(tmp_path / "one") == contents(tmp_path / "three")
+
+
+# Edges
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\n",
+        b"\n\n\n",
+        b" ",
+        b"a",
+        b"no newline at the end",
+        b"of the\r\nin the\r\n",
+        b"nul\0splits words\0\0like spaces\n",
+        b"\0",
+        b"\xff\xfe not utf8 \xc3\n\xff\xfe\n",
+        b"<s> words that look <s> special </s> <unk>\n<unk> <unk>\n",
+        b"\x0b\x0c\x85\xa0 are no delimiters\x0b\n",
+        "na\u00efve \u00c9t\u00e9 \u2028 \u00a0\n".encode(),
+    ],
+)
+@pytest.mark.parametrize("unit", ["word", "byte"])
+def test_odd_texts(text, unit, tmp_path):
+    (tmp_path / "text").write_bytes(text)
+    for i, chunk_bytes in enumerate((None, 1, 3)):
+        check(tmp_path / f"out{i}", [text], [tmp_path / "text"], 3, unit, chunk_bytes=chunk_bytes)
+    assert contents(tmp_path / "out0") == contents(tmp_path / "out1") == contents(tmp_path / "out2")
+    text_column = unit == "word" and text.decode("utf-8", "replace").encode() == text
+    for path in (tmp_path / "out0").glob("order=*/*.parquet"):
+        assert pq.read_schema(path).field("ngram").type == (pa.string() if text_column else pa.binary())
+
+
+def test_odd_words_in_a_corpus_that_is_not_utf8_pass_unharmed(tmp_path):
+    (tmp_path / "text").write_bytes(b"\xff\xfe caf\xe9\n")
+    run_here(tmp_path / "out", [tmp_path / "text"], order=2)
+    assert rows(tmp_path / "out", 2) == [(b"\xff\xfe caf\xe9", 1)]
+
+
+def test_chunks_without_words_are_chunks(tmp_path):
+    """Of a long word, nearly all chunks hold nothing: they own the lines that start in them."""
+    text = b"a" * 100 + b" b\n" + b"\n" * 50
+    (tmp_path / "text").write_bytes(text)
+    check(tmp_path / "out", [text], [tmp_path / "text"], 2, chunk_bytes=1)
+
+
+def test_a_line_of_100_mb(tmp_path):
+    words = [b"x" * 499, b"y" * 499]
+    with open(tmp_path / "text", "wb") as file:
+        for _ in range(100):
+            file.write(b" ".join(words * 1000) + b" ")
+    run_here(tmp_path / "out", [tmp_path / "text"], order=3, chunk_bytes=1 << 20)
+    x, y = (w.decode() for w in words)
+    assert dict(rows(tmp_path / "out", 1)) == {x: 100_000, y: 100_000}
+    assert dict(rows(tmp_path / "out", 3)) == {f"{x} {y} {x}": 99_999, f"{y} {x} {y}": 99_999}
+
+
+def test_order_12_of_words_and_8_of_bytes(text_file, tmp_path):
+    text = b"one two three four five six seven eight nine ten eleven twelve thirteen\n" * 2 + TEXT
+    text_file.write_bytes(text)
+    for strategy in ("auto", "sort", "hash"):
+        check(tmp_path / f"w{strategy}", [text], [text_file], 12, strategy=strategy, chunk_bytes=50)
+        check(tmp_path / f"b{strategy}", [text], [text_file], 8, "byte", strategy=strategy, chunk_bytes=50)
+
+
+def test_every_compression_whatever_the_name(tmp_path):
+    text = TEXT + b"\n"
+    stored = {
+        "a.txt": gzip.compress(text),
+        "b.gz": text,
+        "c.gz": bz2.compress(text),
+        "d.bz2": lzma.compress(text),
+        "e": zstandard.compress(text),
+        "f.xz": gzip.compress(text[:9]) + gzip.compress(text[9:]),
+    }
+    (tmp_path / "in").mkdir()
+    for name, data in stored.items():
+        (tmp_path / "in" / name).write_bytes(data)
+    want = expected([text] * 6, order=3)
+    for name, corpus in {"folder": [tmp_path / "in"], "glob": [f"{tmp_path}/in/*"]}.items():
+        result = run_here(tmp_path / name, corpus, order=3, chunk_bytes=40)
+        assert counted(tmp_path / name, 3) == want
+        assert [i["size_bytes"] for i in result.manifest["inputs"]] == [len(d) for _, d in sorted(stored.items())]
+    assert contents(tmp_path / "folder") == contents(tmp_path / "glob")
+
+
+@pytest.mark.parametrize("unit", ["word", "byte"])
+def test_parquet_column(unit, tmp_path):
+    lines = ["of the people", None, "by the people", "", "for the people"] * 3
+    pq.write_table(pa.table({"id": range(15), "story": lines}), tmp_path / "text", row_group_size=4)
+    text = b"".join((line or "").encode() + b"\n" for line in lines)
+    check(tmp_path / "out", [text], [tmp_path / "text"], 3, unit, chunk_bytes=1)
+    run_here(tmp_path / "named", [tmp_path / "text"], order=3, unit=unit, text_column="story")
+    assert counted(tmp_path / "named", 3, unit) == expected([text], unit, 3)
+
+
+def test_url(tmp_path):
+    fsspec.filesystem("memory").pipe("/books/one.txt", TEXT)
+    try:
+        check(tmp_path / "out", [TEXT], ["memory://books/one.txt"], 3, chunk_bytes=8)
+    finally:
+        fsspec.filesystem("memory").rm("/books", recursive=True)
+
+
+def test_bytes_cross_lines_but_not_files(tmp_path):
+    (tmp_path / "one").write_bytes(b"x\ny")
+    (tmp_path / "two").write_bytes(b"z")
+    run_here(tmp_path / "out", [tmp_path / "one", tmp_path / "two"], unit="byte", order=3)
+    assert dict(rows(tmp_path / "out", 2)) == {b"x\n": 1, b"\ny": 1}
+    assert dict(rows(tmp_path / "out", 3)) == {b"x\ny": 1}
+
+
+def test_lowercase_is_ascii_only(tmp_path):
+    (tmp_path / "text").write_bytes("THE É The @[`{ÀZ\n".encode())
+    for unit in ("word", "byte"):
+        check(tmp_path / unit, ["THE É The @[`{ÀZ\n".encode()], [tmp_path / "text"], 2, unit, lowercase=True)
+    assert dict(rows(tmp_path / "word", 1)) == {"the": 2, "É": 1, "@[`{Àz": 1}
+
+
+def test_min_count_drops_rows_but_not_totals(text_file, tmp_path):
+    result = run_here(tmp_path / "out", [text_file], order=3, min_count=2)
+    want = expected([TEXT], order=3)
+    for n in (1, 2, 3):
+        kept = Counter({g: c for g, c in want[n].items() if c >= 2})
+        assert counted(tmp_path / "out", 3)[n] == kept
+        assert result.manifest["orders"][str(n)] == {
+            "distinct": len(want[n]),
+            "rows": len(kept),
+            "total": want[n].total(),
+        }
+
+
+def test_lines_in_memory_count_like_a_file(text_file, tmp_path):
+    run_here(tmp_path / "file", [text_file], order=3)
+    run_here(tmp_path / "memory", Lines(TEXT.split(b"\n")), order=3, chunk_bytes=5)
+    a, b = contents(tmp_path / "file"), contents(tmp_path / "memory")
+    assert {k: v for k, v in a.items() if k != "manifest.json"} == {k: v for k, v in b.items() if k != "manifest.json"}
+
+
+# Hash collisions
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, None], ids=["between chunks", "within a chunk"])
+def test_a_hash_collision_starts_again_with_another_hash(chunk_bytes, text_file, tmp_path, monkeypatch):
+    real, seeds = tokenise.hash_words, set()
+
+    def collide_under_seed_0(text_B, positions_T, seed=0):
+        seeds.add(int(seed))
+        hash_T = real(text_B, positions_T, seed)
+        return np.where(hash_T == 0, 0, 1 + hash_T % np.uint64(3)).astype(np.uint64) if seed == 0 else hash_T
+
+    run_here(tmp_path / "real", [text_file], order=3)
+    monkeypatch.setattr(tokenise, "hash_words", collide_under_seed_0)
+    check(tmp_path / "out", [TEXT], [text_file], 3, chunk_bytes=chunk_bytes)
+    assert seeds == {0, 1}
+    assert contents(tmp_path / "out") == contents(tmp_path / "real")
+
+
+def test_collisions_under_every_hash_fail_the_run(text_file, tmp_path, monkeypatch):
+    real = tokenise.hash_words
+    monkeypatch.setattr(tokenise, "hash_words", lambda *a: (real(*a) != 0).astype(np.uint64))
+    with pytest.raises(RunError, match="collided under each of 8"):
+        run_here(tmp_path / "out", [text_file])
+    assert [p.name for p in tmp_path.iterdir()] == ["text"]
+
+
+def test_a_collision_is_seen_by_a_worker_process(cluster, tmp_path):
+    """The exception that asks for another hash reaches the driver as itself."""
+
+    def collide():
+        raise HashCollision(0)
+
+    with pytest.raises(HashCollision):
+        cluster.gather([cluster.call(collide)])
+
+
+# Plans and settings
+
+
+def test_plan_says_what_would_be_done_without_reading(tmp_path):
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(1 << 40)  # a hole: nothing could read a terabyte in the time of a test
+    planned = plan(CountConfig([str(tmp_path / "huge")], order=5), 4, "cpu", 64 << 30)
+    assert planned["input_bytes"] == 1 << 40 and planned["chunks"] >= (1 << 40) // (64 << 20)
+    assert planned["shards"] > 1000 and planned["tokens_about"] > 1 << 30
+    assert [p["order"] for p in planned["orders"]] == [1, 2, 3, 4, 5]
+    assert all(p["strategy"] in STRATEGIES and p["reason"] for p in planned["orders"])
+    assert planned["device_bytes"] == max(p["device_bytes"] for p in planned["orders"])
+    with pytest.raises(InputError, match=r"global at order 5 needs 4,398,046,511,104 bytes"):
+        plan(CountConfig([str(tmp_path / "huge")], order=8, unit="byte", strategy="global"), 4, "cpu", 64 << 30)
+    with pytest.raises(InputError, match="missing"):
+        plan(CountConfig([str(tmp_path / "missing")]), 4, "cpu", 64 << 30)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"order": 0}, "order is 0 but must be from 1 to 255"),
+        ({"order": 256}, "order is 256"),
+        ({"order": 9, "unit": "byte"}, "order is 9 but must be from 1 to 8 for unit byte"),
+        ({"min_count": 0}, "min_count is 0"),
+        ({"histograms": 0}, "histograms is 0"),
+        ({"chunk_bytes": 0}, "chunk_bytes is 0"),
+        ({"separator_id": 3}, "separator_id needs unit id"),
+        ({"separator_id": 65536, "unit": "id"}, "uint16 holds 0 to 65535"),
+        ({"separator_id": -1, "unit": "id"}, "separator_id is -1"),
+        ({"sentence_markers": True, "unit": "byte"}, "sentence_markers needs unit word"),
+        ({"lowercase": True, "unit": "id"}, "lowercase needs unit word or byte"),
+        ({"name": "a/b"}, "name is 'a/b'"),
+    ],
+)
+def test_impossible_settings(options, message):
+    with pytest.raises(InputError, match=message):
+        CountConfig([], **options)
