@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from mgpu_ngram.core.errors import InputError
+
 BLOCK_WORDS = 1 << 20  # words generated at once; the corpus depends on it, so it is fixed
 QUANTILES = 1 << 24  # resolution of the Zipf law
 SUCCESSORS = 4  # fixed successors of each word
@@ -30,7 +32,9 @@ def english_text(size_bytes: int, source_file: str | Path | None = None, seed: i
     source_file  text to draw lines from; the documentation that Python itself carries when None
     """
     text = stdlib_text() if source_file is None else Path(source_file).read_bytes()
-    lines = text.splitlines(keepends=True) or [b"\n"]
+    if not text.strip():
+        raise InputError(f"{source_file}: has no text; give a file with lines to draw")
+    lines = text.splitlines(keepends=True)
     lines[-1] = lines[-1].rstrip(b"\r\n") + b"\n"
     rng = np.random.default_rng(seed)
     text_B = np.empty(size_bytes, np.uint8)
@@ -93,7 +97,7 @@ def zipf_text(path: str | Path, tokens: int, vocabulary: int = 500_000, seed: in
         spans = _spans(tokens)
         while some := list(itertools.islice(spans, 2 * cores)):
             for text_B in pool.map(render, some):
-                file.write(text_B)
+                file.write(text_B.data)
                 size += len(text_B)
     return size
 

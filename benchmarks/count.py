@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.benchmarks import byte_ngrams, word_codes, word_text
-from mgpu_ngram.benchmarks.corpora import english_text
+from mgpu_ngram.benchmarks import byte_histograms, byte_ngrams, word_codes, word_parquet, word_run, word_text
+from mgpu_ngram.benchmarks.corpora import english_text, zipf_text
 from mgpu_ngram.benchmarks.suite import Suite
-from mgpu_ngram.benchmarks.timing import write_rows
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.settings import parse_bytes
+from mgpu_ngram.engine.device import to_device
 
 SIZE = {"gpu": "1 GiB", "cpu": "16 MiB"}
 TOKENS = {"gpu": 220_000_000, "cpu": 2_000_000}
@@ -28,7 +29,8 @@ def bench(
     size    bytes of text, such as "1 GiB"; by device when None
     tokens  words of the generated corpus; by device when None
 
-    Every result is compared with an oracle before it is timed: WrongResult, and no rows, when one differs.
+    Every result is compared with an oracle before it is timed, and WrongResult raised when one differs.
+    Rows are saved part by part, so that one that fails does not take the others with it.
     """
     try:
         from mgpu_ngram.benchmarks import figures
@@ -42,15 +44,38 @@ def bench(
         raise InputError(f"tokens is {tokens} but must be at least {LEAST_TOKENS}")
     if text is not None and not Path(text).is_file():
         raise InputError(f"{text}: no such file; give a text file or leave it out")
-    suite = Suite(device)
+    folder = Path(results)
+    suite = Suite(device, folder / "count.csv")
     suite.say(f"{suite.name}; {suite.version}")
     suite.measure_ceilings()
-    suite.say(f"drawing {size_bytes:,} bytes of English")
-    byte_ngrams.run(suite, english_text(size_bytes, text))
+    _bytes(suite, size_bytes, text)
     suite.release()
-    word_text.run(suite, tokens, word_codes.run(suite, tokens))
-    folder = Path(results)
-    write_rows(suite.rows, folder / "count.csv")
+    _words(suite, tokens)
     figures.draw(suite.rows, folder)
     suite.say(f"wrote {folder}/count.csv and figures")
     return [asdict(row) for row in suite.rows]
+
+
+def _bytes(suite: Suite, size_bytes: int, source_file: str | None) -> None:
+    suite.say(f"drawing {size_bytes:,} bytes of English")
+    text = byte_ngrams.Text.of(to_device(english_text(size_bytes, source_file), suite.device))
+    byte_histograms.run(suite, text)
+    byte_ngrams.run(suite, text)
+    suite.save()
+
+
+def _words(suite: Suite, tokens: int) -> None:
+    expected_counts = word_codes.run(suite, tokens)
+    with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-") as folder:
+        path = Path(folder) / "corpus.txt"
+        suite.say(f"writing a corpus of {tokens:,} words")
+        size = zipf_text(path, tokens, word_codes.VOCABULARY)
+        suite.say(f"wrote {size:,} bytes")
+        counted = word_text.run(suite, path, tokens, expected_counts)
+        suite.save()
+        word_parquet.run(suite, counted, Path(folder))
+        del counted
+        suite.release()
+        if suite.device == "cpu":
+            word_run.run(suite, path, tokens)
+    suite.save()

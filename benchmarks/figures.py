@@ -10,11 +10,11 @@ import matplotlib
 import numpy as np
 
 from mgpu_ngram.benchmarks.byte_ngrams import DENSE_ORDERS, EXPERIMENT_B_ORDER, SPARSE_ORDERS, STRATEGIES, label
-from mgpu_ngram.benchmarks.timing import Row
+from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.benchmarks.word_text import STAGES
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib import pyplot as plt
 
 LABELS = [label(*strategy) for strategy in STRATEGIES]
 
@@ -35,7 +35,8 @@ def _experiment_a(rows: Sequence[Row]) -> None:
     """Bars by order and strategy."""
     kernels = ["bytes/python loop", *(f"bytes/a {name}" for name in LABELS)]
     plt.figure(figsize=(11, 5))
-    least = min(r.rate for r in rows if r.kernel in kernels and r.rate)
+    least = min(r.rate for r in rows if r.kernel in kernels and r.rate) / 2
+    plt.ylim(bottom=least / 1e9)
     for k, kernel in enumerate(kernels):
         mine = {_size(r, "n"): r for r in rows if r.kernel == kernel}
         x = np.array(sorted(mine)) + (k - len(kernels) / 2 + 0.5) * 0.14
@@ -59,9 +60,14 @@ def _experiment_a(rows: Sequence[Row]) -> None:
 def _experiment_b(rows: Sequence[Row]) -> None:
     """Throughput by corpus size."""
     plt.figure(figsize=(8, 5))
-    for name in LABELS:
+    for k, name in enumerate(LABELS):  # dashes, for curves that lie on each other
         mine = sorted((r for r in rows if r.kernel == f"bytes/b {name}" and r.rate), key=lambda r: _size(r, "T"))
-        plt.plot([_size(r, "T") / 2**20 for r in mine], [(r.rate or 0) / 1e9 for r in mine], "o-", label=name)
+        plt.plot(
+            [_size(r, "T") / 2**20 for r in mine],
+            [(r.rate or 0) / 1e9 for r in mine],
+            "o-" if k % 2 else "s--",
+            label=name,
+        )
     plt.xscale("log", base=2)
     plt.yscale("log")
     plt.xlabel("corpus size, MiB")
@@ -90,8 +96,9 @@ def _words(rows: Sequence[Row]) -> None:
             width = (found[part].median_seconds or 0.0) / tokens * 1e9 if part in found else 0.0
             plt.barh(y, width, left=left, label=part.removeprefix("stage "))
             left += width
-        if bar in found and found[bar].rate:
-            plt.text(left, y, f" {found[bar].rate / 1e6:,.4g} M tokens/s", va="center")
+        rate = found[bar].rate if bar in found else None
+        if rate:
+            plt.text(left, y, f" {rate / 1e6:,.4g} M tokens/s", va="center")
     plt.yticks(range(len(bars)), list(bars))
     plt.margins(x=0.2)
     plt.xlabel("ns a token")

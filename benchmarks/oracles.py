@@ -11,7 +11,8 @@ import numpy as np
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.shards import words_at
 from mgpu_ngram.core.tables import Table
-from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 
 def python_loop(text: bytes, n: int) -> dict[str, int]:
@@ -67,6 +68,13 @@ def unique_ngrams(codes_T: Any, order: int) -> list[tuple[Any, Any]]:
         words = xp.concatenate([words[:, keys >> 32], (keys & 0xFFFFFFFF).astype(np.uint32)[None]])
         tables.append((words, counts))
     return tables
+
+
+def ngrams_of(table: Table, vocabulary: Vocabulary) -> list[tuple[bytes, ...]]:
+    """The n-grams of a table, spelt out."""
+    keys = to_host(table.keys)
+    codes = [words_at(keys, table.order, table.bits, i).tolist() for i in range(table.order)]
+    return [tuple(vocabulary.symbol(code - 1) for code in row) for row in zip(*codes, strict=True)]
 
 
 def check_bytes(table: Table, alphabet_A: np.ndarray, oracle: tuple[Any, Any], what: str) -> None:

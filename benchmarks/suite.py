@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import platform
+import statistics
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 
-from mgpu_ngram.benchmarks.timing import Row, Timing, measure
+from mgpu_ngram.benchmarks.rows import Row, write_rows
+from mgpu_ngram.benchmarks.timing import measure
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import free_bytes, out_of_memory, synchronize
 
 DOES_NOT_FIT = "does not fit"
 CEILING_BYTES = {"gpu": 1 << 30, "cpu": 1 << 28}
+SORTED_KEYS = {"gpu": 1 << 27, "cpu": 1 << 22}
 
 
 class WrongResult(RunError):
@@ -29,8 +32,8 @@ class WrongResult(RunError):
 class Suite:
     """Collects rows. `device` is "cpu" or "gpu"; `xp` is NumPy or CuPy to go with it."""
 
-    def __init__(self, device: str):
-        self.device = device
+    def __init__(self, device: str, csv_path: Path | None = None):
+        self.device, self.csv_path = device, csv_path
         self.name, self.version, self.xp = _describe(device)
         self.rows: list[Row] = []
         self.ceilings: dict[str, float] = {}  # bytes per second
@@ -58,18 +61,19 @@ class Suite:
             if check:
                 check(call() if setup is None else call(setup()))
                 self.release()
-            return self.add(kernel, sizes, measure(call, self.device, setup, runs, warm_up=check is None), **how)
+            seconds = measure(call, self.device, setup, runs, warm_up=check is None or self.device == "gpu")
+            return self.add(kernel, sizes, seconds, **how)
         except Exception as error:
             if not out_of_memory(error) and not (isinstance(error, RunError) and "memory while" in str(error)):
                 raise
             self.release()
-            return self.no_row(kernel, sizes, f"{DOES_NOT_FIT}: {' '.join(str(error).split())}")
+            return self.add_note(kernel, sizes, f"{DOES_NOT_FIT}: {' '.join(str(error).split())}")
 
     def add(
         self,
         kernel: str,
         sizes: str,
-        timing: Timing,
+        seconds: Sequence[float],
         *,
         items: float,
         unit: str,
@@ -80,23 +84,23 @@ class Suite:
         baseline_seconds: float | None = None,
         notes: str = "",
     ) -> Row:
-        """Add a row for a timing of `items` things of a `unit` such as "tokens/s"."""
-        seconds = timing.median_seconds
-        row = Row(kernel, sizes, self.name, self.version, **asdict(timing), notes=notes)
-        row.rate, row.rate_unit, row.target = items / seconds, unit, target
+        """Add a row for runs that took `seconds` each, of `items` things; `unit` is such as "tokens/s"."""
+        median = statistics.median(seconds)
+        row = Row(kernel, sizes, self.name, self.version, len(seconds), median, min(seconds), max(seconds), notes=notes)
+        row.rate, row.rate_unit, row.target = items / median, unit, target
         if bytes_moved is not None:
-            row.bytes_moved, row.bytes_per_second = bytes_moved, bytes_moved / seconds
+            row.bytes_moved, row.bytes_per_second = bytes_moved, bytes_moved / median
         if bytes_moved is not None and ceiling in self.ceilings:
             row.ceiling, row.ceiling_bytes_per_second = ceiling, self.ceilings[ceiling]
             row.floor_seconds = bytes_moved / row.ceiling_bytes_per_second
-            row.share_of_ceiling = row.floor_seconds / seconds
+            row.share_of_ceiling = row.floor_seconds / median
         if baseline_seconds is not None:
-            row.baseline, row.speedup = baseline, baseline_seconds / seconds
+            row.baseline, row.speedup = baseline, baseline_seconds / median
         self.rows.append(row)
         return row
 
-    def no_row(self, kernel: str, sizes: str, notes: str) -> Row:
-        """Add a row without a time."""
+    def add_note(self, kernel: str, sizes: str, notes: str) -> Row:
+        """Add a row without a time, which says why."""
         self.rows.append(Row(kernel, sizes, self.name, self.version, notes=notes))
         return self.rows[-1]
 
@@ -105,6 +109,11 @@ class Suite:
         if self.device == "gpu":
             synchronize(self.device)
             self.xp.get_default_memory_pool().free_all_blocks()
+
+    def save(self) -> None:
+        """Put the rows so far into the CSV."""
+        if self.csv_path is not None:
+            write_rows(self.rows, self.csv_path)
 
     def free_bytes(self) -> int:
         """Memory that the next measurement may use."""
@@ -118,32 +127,22 @@ class Suite:
         rng = np.random.default_rng(0)
         source = xp.asarray(rng.integers(0, 2**63, n // 8, dtype=np.uint64).repeat(8))
         target = xp.empty_like(source)
-        size = f"{8 * n} bytes"
-        copy = self.run(
-            "ceiling/copy",
-            size,
-            lambda: xp.copyto(target, source),
-            items=16 * n,
-            unit="B/s",
-            notes="read and write counted",
-        )
-        read = self.run("ceiling/read", size, source.sum, items=8 * n, unit="B/s", notes="a sum")
-        self.ceilings |= {"copy": copy.rate or 0.0, "read": read.rate or 0.0}
-        keys = xp.asarray(rng.integers(0, 2**63, n if self.device == "gpu" else n // 8, dtype=np.uint64))
-        self.run(
-            f"ceiling/{xp.__name__}.sort",
-            f"{len(keys)} uint64 keys",
-            xp.sort,
-            setup=lambda: keys,
-            items=len(keys),
-            unit="keys/s",
-        )
+        self._ceiling("copy", partial(xp.copyto, target, source), 16 * n, "read and write counted")
+        self._ceiling("read", source.sum, 8 * n, "a sum")
         if self.device == "gpu":
             import cupyx
 
             pinned = cupyx.empty_pinned(n, np.uint64)
-            pinned[:] = 1
-            self.run("ceiling/pinned host to device", size, lambda: target.set(pinned), items=8 * n, unit="B/s")
+            pinned[:] = rng.integers(0, 2**63)
+            self._ceiling("pinned host to device", partial(target.set, pinned), 8 * n)
+        keys = xp.asarray(rng.integers(0, 2**63, SORTED_KEYS[self.device], dtype=np.uint64))
+        sizes = f"{len(keys)} uint64 keys"
+        self.run(f"ceiling/{xp.__name__}.sort", sizes, partial(xp.sort, keys), items=len(keys), unit="keys/s")
+
+    def _ceiling(self, name: str, call: Callable[[], Any], size_bytes: int, notes: str = "") -> None:
+        row = self.run(f"ceiling/{name}", f"{size_bytes} bytes", call, items=size_bytes, unit="B/s", notes=notes)
+        if row.rate:
+            self.ceilings[name] = row.rate
 
 
 def _describe(device: str) -> tuple[str, str, Any]:

@@ -26,6 +26,6 @@ if __name__ == "__main__":  # the workers of a LocalCluster import this file
         with Client(scheduler[0]) as client:
             print_top_bigrams(client, text)
     else:
-        here = {"n_workers": 2, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None}
+        here = {"n_workers": 2, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
         with LocalCluster(**here) as cluster, Client(cluster) as client:
             print_top_bigrams(client, text)

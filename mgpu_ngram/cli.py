@@ -61,7 +61,7 @@ EXAMPLES = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit status."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parse(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # an n-gram that the terminal cannot show fails no run
     try:
@@ -74,6 +74,18 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exc()
         print(f"mgpu-ngram: {_one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    """The arguments of a command; texts and overrides may stand on both sides of flags."""
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    many = getattr(arguments, "overrides", getattr(arguments, "corpus", None))
+    if rest and (many is None or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if many is not None:
+        many += rest
+    return arguments
 
 
 def _one_line(error: BaseException) -> str:
@@ -328,7 +340,10 @@ def _info(arguments: argparse.Namespace) -> None:
 
 def _bench(arguments: argparse.Namespace) -> None:
     from mgpu_ngram.benchmarks.count import bench
+    from mgpu_ngram.benchmarks.rows import show_rows
 
     rows = bench(resolve_device(arguments.device), arguments.text, arguments.size, arguments.tokens, arguments.results)
     if arguments.json:
         print(json.dumps(rows, indent=2))
+    else:
+        show_rows(rows)

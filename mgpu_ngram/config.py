@@ -55,8 +55,12 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
         document = yaml.load(Path(path).read_text("utf-8"), _Loader)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InputError(f"{path}: is not YAML{where}: {error.problem}; correct it there") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}; correct it there") from None
+        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}; save it as UTF-8 text") from None
     if not isinstance(document, dict):
         kind = "empty" if document is None else f"a {type(document).__name__}"
         raise InputError(f"{path}: is {kind} but must be a mapping with keys output and jobs")
@@ -80,10 +84,12 @@ class _Loader(yaml.SafeLoader):
     """YAML without its silence about a key given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for key in keys:
-            if keys.count(key) > 1 and key != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark)
+                seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 

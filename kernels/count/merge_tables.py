@@ -22,6 +22,7 @@ def merge_tables(tables: list[tuple[Any, Any]], order: int, bits: int) -> tuple[
     Returns such a pair.
     """
     arrays = {f"keys_{i}": keys for i, (keys, _) in enumerate(tables)}
+    arrays |= {f"counts_{i}": counts for i, (_, counts) in enumerate(tables)}
     return pick(cpu=_cpu, cuda=_cuda, **arrays)(tables, order, bits)
 
 

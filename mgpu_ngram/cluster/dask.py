@@ -103,7 +103,7 @@ def start_cluster(device: str, workers: int | None, settings: dict[str, Any] | N
         "protocol": "tcp",
         "memory_limit": None,
         "local_directory": scratch.name,
-        "dashboard_address": "127.0.0.1:0" if importlib.util.find_spec("bokeh") else None,
+        "dashboard_address": "127.0.0.1:0",
     }
     cluster: Any
     if device == "gpu":

@@ -80,6 +80,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         return value
     if hint is Any:
         return value
+    if hint is float and type(value) is int:
+        return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise InputError(f"{where} is {value!r} but must be of type {hint.__name__}")
     return value

@@ -10,7 +10,7 @@ import numpy as np
 
 from mgpu_ngram.core.shards import shard_of, words_at
 from mgpu_ngram.core.tables import Table
-from mgpu_ngram.engine.device import Stopwatch, free_bytes, memory_error, out_of_memory, to_device
+from mgpu_ngram.engine.device import Stopwatch, free_bytes, memory_guard, out_of_memory, to_device
 from mgpu_ngram.engine.plan import MAX_SORT_TOKENS, MEMORY_SHARE, OrderPlan, hash_bytes_per_token, sort_bytes_per_token
 from mgpu_ngram.engine.tokenise import TokenisedChunk
 from mgpu_ngram.engine.vocabulary import Lexicon
@@ -63,9 +63,9 @@ def count_chunk(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOptio
     in memory and merges; where memory runs out all the same, parts are halved.
     """
     watch = Stopwatch(options.device)
-    streams = global_codes(tokenised, lexicon, options)
-    symbols = len(lexicon.vocabulary)
-    tables = count_streams(streams, symbols, options)
+    with memory_guard("counting n-grams", options.device):
+        streams = global_codes(tokenised, lexicon, options)
+        tables = count_streams(streams, len(lexicon.vocabulary), options)
     if not options.keep_on_device:
         tables = [_moved(t, to_host) for t in tables]
     watch.lap("count")
@@ -129,12 +129,9 @@ def count_streams(streams: Sequence[Codes], symbols: int, options: CountOptions)
                 found = [_count_part(part, symbols, bits, options) for part in _parts(stream, order, limit)]
                 break
             except Exception as error:
-                if not out_of_memory(error):
-                    raise
                 limit = min(limit, stream.owned) // 2
-                if limit < MIN_PART_TOKENS:
-                    need = sort_bytes_per_token(order, bits) * max(limit, 1)
-                    raise memory_error("counting n-grams", need, options.device) from None
+                if not out_of_memory(error) or limit < MIN_PART_TOKENS:
+                    raise
         for tables in found:
             for table in tables:
                 pieces[table.order].append(table)
@@ -263,7 +260,8 @@ def merge_part(
     """Sum the pieces that chunks made of the same shards, one shard after the other."""
     merged = {}
     for shard in pieces[0]:
-        table = merge(*[_moved(p[shard], lambda a: to_device(a, device)) for p in pieces])
+        with memory_guard("merging tables", device):
+            table = merge(*[_moved(p[shard], lambda a: to_device(a, device)) for p in pieces])
         merged[shard] = table if keep_on_device else _moved(table, to_host)
     return merged
 

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,9 +170,16 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
-def memory_error(doing: str, need: int, device: str) -> RunError:
-    """The error for memory that cannot be had, with the way out."""
-    return RunError(
-        f"out of {'device' if device == 'gpu' else 'host'} memory while {doing}: {need:,} bytes more were needed and "
-        f"{free_bytes(device):,} are free; lower the order or chunk_bytes, or free memory held by others"
-    )
+@contextmanager
+def memory_guard(doing: str, device: str) -> Iterator[None]:
+    """Turn an out-of-memory error into a RunError that says what was being done and the way out."""
+    try:
+        yield
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        place = "device" if device == "gpu" else "host"
+        raise RunError(
+            f"out of {place} memory while {doing} ({' '.join(str(error).split()) or 'no size given'}; "
+            f"{free_bytes(device):,} bytes are free); use smaller chunks (chunk_bytes), a lower order or fewer workers"
+        ) from None

@@ -99,22 +99,25 @@ def choose(
         elif strategy == "hash":
             plans.append(OrderPlan(n, strategy, "asked for", hash_bytes_per_token(n, bits) * tokens))
         else:
-            plans.append(_auto(n, order, symbols, tokens, device, budget, unit, symbols_are_known))
+            plans.append(_auto(n, order, symbols, tokens, histograms, device, budget, unit, symbols_are_known))
     return plans
 
 
-def _auto(n: int, order: int, symbols: int, tokens: int, device: str, budget: int, unit: str, known: bool) -> OrderPlan:
+def _auto(
+    n: int, order: int, symbols: int, tokens: int, histograms: int, device: str, budget: int, unit: str, known: bool
+) -> OrderPlan:
     if n == 1:
         return OrderPlan(1, "global", "counted while the vocabulary is built", dense_bytes(1, symbols))
     rates = RATES_NS[device]
     bits = check.code_bits(symbols)
     dense = "private" if device == "gpu" else "global"
-    need = dense_bytes(n, symbols)
+    copies = histograms if dense == "private" else 1
+    need = dense_bytes(n, symbols, copies)
     per_token = sort_bytes_per_token(order, bits)
     columns = check.num_columns(order, bits)
     # One sort of the highest order serves all the others: an order's own part of it is reading it off.
     sort_ns = rates["emit"] + rates["sort_pass"] * -(-n * bits // 8) * columns / (order - n + 1)
-    dense_ns = rates[dense][min(n, 4) - 1] + rates["bin"] * symbols**n / max(tokens, 1)
+    dense_ns = rates[dense][min(n, 4) - 1] + rates["bin"] * copies * symbols**n / max(tokens, 1)
     about = "" if known else "about "
     if need > budget or dense_ns > sort_ns or (unit != "byte" and not known):
         why = (

@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.reading import Block
 from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary
-from mgpu_ngram.engine.device import Stopwatch, device_blocks, to_device
+from mgpu_ngram.engine.device import Stopwatch, device_blocks, memory_guard, to_device
 from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
 from mgpu_ngram.kernels.count.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.gather_words import gather_words
@@ -63,7 +63,8 @@ def tokenise(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
 
     Raises HashCollision when two words of the chunk share a 64-bit hash.
     """
-    return {"word": _words, "byte": _bytes, "id": _ids}[options.unit](chunk, options)
+    with memory_guard("tokenising", options.device):
+        return {"word": _words, "byte": _bytes, "id": _ids}[options.unit](chunk, options)
 
 
 def _blocks(chunk: Chunk, options: TokeniseOptions, halo: int, checksums: list) -> Iterator[tuple[Block, Any]]:
@@ -161,6 +162,8 @@ def _segments(block: Block, data: Any) -> Iterator[tuple[list[int], Any]]:
         for s in range(len(block.starts_S))
         if block.owned_S[s] == block.lengths_S[s] < SMALL_BYTES and len(block.starts_S) > 1
     ]
+    if len(small) == 1:  # a part of one segment is that segment's own bytes
+        small = []
     if small:
         yield small, data
     for s in sorted(set(range(len(block.starts_S))) - set(small)):

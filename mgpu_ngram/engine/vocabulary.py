@@ -34,7 +34,8 @@ def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
     new_V = np.ones(len(by_hash), bool)
     new_V[1:] = hash_V[1:] != hash_V[:-1]
     first_U = by_hash[new_V]
-    if not pc.all(pc.equal(words.take(by_hash), words.take(np.repeat(first_U, _run_lengths(new_V))))).as_py():
+    same = pc.equal(words.take(by_hash), words.take(np.repeat(first_U, _run_lengths(new_V))))
+    if not pc.all(same, min_count=0).as_py():  # true of no words, too
         raise HashCollision
     counts_V = np.concatenate([p.counts_V for p in parts])[by_hash]
     offsets_U, data = _from_arrow(words.take(first_U))

@@ -13,7 +13,7 @@ from mgpu_ngram.engine.device import (
     add_seconds,
     device_blocks,
     free_bytes,
-    memory_error,
+    memory_guard,
     out_of_memory,
     synchronize,
     to_device,
@@ -59,21 +59,30 @@ def test_out_of_memory_is_told_from_other_errors():
     assert not out_of_memory(ValueError("memory")) and not out_of_memory(RunError("out of memory"))
 
 
-def test_memory_error_gives_the_numbers_and_the_way_out():
-    error = memory_error("counting n-grams", 12_345_678, "cpu")
-    assert isinstance(error, RunError)
-    assert "out of host memory while counting n-grams: 12,345,678 bytes more were needed" in str(error)
-    assert "lower the order or chunk_bytes" in str(error)
+def test_memory_guard_gives_the_numbers_and_the_way_out(monkeypatch):
+    monkeypatch.setattr("mgpu_ngram.engine.device.free_bytes", lambda device: 12_345)
+    with pytest.raises(RunError) as error, memory_guard("counting n-grams", "cpu"):
+        raise MemoryError("cannot allocate\n9 GiB")
+    assert str(error.value) == (
+        "out of host memory while counting n-grams (cannot allocate 9 GiB; 12,345 bytes are free); "
+        "use smaller chunks (chunk_bytes), a lower order or fewer workers"
+    )
+
+
+def test_memory_guard_lets_all_else_pass():
+    with memory_guard("counting n-grams", "cpu"):
+        done = True
+    with pytest.raises(ZeroDivisionError), memory_guard("counting n-grams", "cpu"):
+        raise ZeroDivisionError
+    assert done
 
 
 @pytest.mark.gpu
 def test_out_of_memory_of_a_gpu():
     import cupy
 
-    with pytest.raises(cupy.cuda.memory.OutOfMemoryError) as error:
+    with pytest.raises(RunError, match="out of device memory while counting"), memory_guard("counting", "gpu"):
         cupy.empty(1 << 50, np.uint8)
-    assert out_of_memory(error.value)
-    assert "out of device memory" in str(memory_error("counting", 1, "gpu"))
 
 
 @pytest.mark.parametrize("block_bytes", [64, 1000, 1 << 20])

@@ -1,5 +1,6 @@
 """Pass 1, against regular expressions and dicts."""
 
+import itertools
 import re
 from collections import Counter
 
@@ -31,7 +32,7 @@ def only_chunk(inputs, options):
 def symbols(vocabulary):
     """symbol -> (count, first source, first offset), in the vocabulary's order."""
     data, offsets = vocabulary.data.tobytes(), vocabulary.offsets_V.tolist()
-    names = [data[a:b] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    names = [data[a:b] for a, b in itertools.pairwise(offsets)]
     columns = vocabulary.counts_V, vocabulary.first_source_V, vocabulary.first_offset_V
     return dict(zip(names, zip(*(c.tolist() for c in columns), strict=True), strict=True))
 
@@ -58,7 +59,7 @@ def test_words_by_hand(device, tmp_path):
         (b"of", (3, 0, 0)), (b"the", (2, 0, 3)), (b"end", (1, 0, 10)), (b"new", (1, 1, 6)),
     ]  # fmt: skip
     assert streams(found) == [[1, 2, 1, 0, 3, 0, 2, 0, 0, 4, 1, 0]]
-    assert (v.tokens, v.lines, v.size_bytes) == (7, 5, 26)  # a newline ends a last line that lacks one
+    assert (v.tokens, v.lines, v.size_bytes) == (7, 5, 27)  # a newline ends a last line that lacks one
     assert [(source, length) for source, _, length, _ in v.checksums] == [(0, 13), (1, 12)]
     assert on_gpu(found.streams[0].tokens_T) == (device == "gpu")
     assert set(v.seconds) == {"read", "tokenise"}

@@ -258,7 +258,7 @@ GAPS = st.sampled_from([b" ", b"\n", b"\n", b"\t", b"\r\n", b"\0", b"  ", b"\n\n
 TEXTS = st.lists(st.one_of(WORDS, GAPS), max_size=40).map(b"".join)
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(
     texts=st.lists(TEXTS, min_size=1, max_size=3),
     unit=st.sampled_from(["word", "byte"]),

@@ -189,6 +189,8 @@ def test_merge_of_mixed_tables_is_refused():
     merge_tables = load("count.merge_tables")[1]
     with pytest.raises(TypeError, match=r"keys_0 on the host.* keys_1 on the GPU"):
         merge_tables([(keys, counts), (Elsewhere(keys), counts)], 3, 25)
+    with pytest.raises(TypeError, match=r"counts_0 on the host.* counts_1 on the GPU"):
+        merge_tables([(keys, counts), (keys, Elsewhere(counts))], 3, 25)
 
 
 def test_pick_follows_the_data():

@@ -1,0 +1,91 @@
+"""A whole run on a CPU, text to Parquet with two workers, beside collections.Counter in one process."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from mgpu_ngram.benchmarks import oracles
+from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.word_codes import ORDER
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.counts import read_counts
+from mgpu_ngram.jobs import count as count_job
+from mgpu_ngram.jobs.progress import Progress
+
+WORKERS, RUNS = 2, 3
+TARGET_SPEEDUP = 10  # over Counter, on 2 cores
+COMPARED_ROWS = 100_000  # of each order
+
+
+class _Phases(Progress):
+    """Notes when each phase of a run begins."""
+
+    def __init__(self) -> None:
+        self.began: dict[str, float] = {}
+
+    def start(self, phase: str, total: int, unit: str = "") -> None:
+        self.began[phase] = time.perf_counter()
+
+
+def run(suite: Suite, path: Path, tokens: int) -> None:
+    """Rows for Counter, for a run, and for a run up to its merged tables, which is what Counter makes."""
+    suite.say("words: a whole run beside collections.Counter")
+    start = time.perf_counter()
+    with open(path, "rb") as file:
+        counters = oracles.count_lines(file, ORDER)
+    counter_seconds = time.perf_counter() - start
+    whole, unwritten = [], []
+    for again in range(1 + RUNS):
+        seconds, phases, result = _run(path)
+        if again == 0:  # also the warm-up
+            _check(result, counters)
+            continue
+        whole.append(seconds)
+        unwritten.append(phases["write"])
+    sizes = f"tokens={tokens} n=1..{ORDER}"
+    peer = "words/peer collections.Counter"
+    suite.add(peer, sizes, [counter_seconds], items=tokens, unit="tokens/s", notes="one process")
+    for kernel, runs, notes in (
+        ("words/run to Parquet", whole, "Counter writes nothing"),
+        ("words/run without writing", unwritten, "up to the merged tables"),
+    ):
+        suite.add(
+            kernel,
+            f"{sizes} workers={WORKERS}",
+            runs,
+            items=tokens,
+            unit="tokens/s",
+            baseline=peer,
+            baseline_seconds=counter_seconds,
+            notes=f"{notes}; target {TARGET_SPEEDUP}x",
+        )
+
+
+def _run(path: Path) -> tuple[float, dict[str, float], Path]:
+    """Seconds of a run, seconds after which each of its phases began, and its output."""
+    phases, executor = _Phases(), LocalExecutor("cpu", WORKERS)
+    start = time.perf_counter()
+    try:
+        config = count_job.CountConfig([str(path)], ORDER)
+        result = count_job.run(config, executor, path.with_name("counts"), overwrite=True, progress=phases)
+    finally:
+        executor.close()
+    seconds = time.perf_counter() - start
+    return seconds, {phase: began - start for phase, began in phases.began.items()}, result.path
+
+
+def _check(path: Path, counters: list[Counter]) -> None:
+    """Distinct and total counts of every order, and rows from all over it, are Counter's."""
+    counts = read_counts(path)
+    for n, counter in enumerate(counters, 1):
+        table = counts.order(n).to_arrow()
+        oracles.check_total(len(table), len(counter), f"distinct n-grams of a run, order {n}")
+        oracles.check_total(int(np.asarray(table["count"]).sum()), counter.total(), f"n-grams of a run, order {n}")
+        some = table.take(np.arange(0, len(table), max(1, len(table) // COMPARED_ROWS)))
+        for ngram, found in zip(some["ngram"].to_pylist(), some["count"].to_pylist(), strict=True):
+            if counter[tuple(ngram.encode().split(b" "))] != found:
+                raise WrongResult(f"a run counts {ngram!r} {found} times, collections.Counter does not; not timed")

@@ -1,0 +1,90 @@
+"""The corpora of the benchmarks are what they say."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.benchmarks.corpora import english_text, spellings, stdlib_text, zipf_ids, zipf_text
+from mgpu_ngram.core.errors import InputError
+
+
+def test_english_is_whole_shuffled_passes_over_the_source(tmp_path):
+    source = tmp_path / "source.txt"
+    source.write_bytes(b"to be\nor not\nto be\nthat is")
+    lines = [b"to be\n", b"or not\n", b"to be\n", b"that is\n"]
+    size = len(b"".join(lines))
+    text = english_text(3 * size, source).tobytes()
+    passes = [text[i * size : (i + 1) * size].splitlines(keepends=True) for i in range(3)]
+    assert [sorted(p) for p in passes] == [sorted(lines)] * 3
+    assert len(set(map(tuple, passes))) > 1
+    assert english_text(3 * size, source, seed=1).tobytes() != text
+    assert len(english_text(7, source)) == 7
+
+
+def test_english_needs_text(tmp_path):
+    empty = tmp_path / "empty.txt"
+    empty.write_bytes(b" \n\n")
+    with pytest.raises(InputError, match=r"empty\.txt"):
+        english_text(10, empty)
+
+
+def test_stdlib_text_is_english():
+    text = stdlib_text()
+    assert len(text) > 1_000_000
+    assert text.lower().split().count(b"the") > len(text.split()) / 50
+
+
+@pytest.fixture(scope="module")
+def stream():
+    return zipf_ids(200_000, vocabulary=5_000, seed=3)
+
+
+def test_sentences(stream):
+    assert int((stream > 0).sum()) == 200_000 and stream.max() <= 5_000
+    assert stream[0] > 0 and stream[-1] == 0
+    lengths = np.diff(np.flatnonzero(np.concatenate([[True], stream == 0]))) - 1
+    lengths[0] += 1  # the first sentence has no 0 before it
+    assert lengths[:-1].min() >= 10 and lengths.max() <= 30 and 19 < lengths.mean() < 21
+
+
+def test_words_follow_zipf(stream):
+    counts = np.bincount(stream[stream > 0], minlength=5_001)[1:]
+    of_rank = np.log1p(1 / np.arange(1, 5_001)) / np.log(5_001)
+    # Successors are drawn once per word, so a word gets more or less than its share; ranges of ranks get theirs.
+    for a, b in ((0, 10), (10, 100), (100, 1_000), (1_000, 5_000)):
+        assert counts[a:b].sum() / 200_000 == pytest.approx(of_rank[a:b].sum(), rel=0.25)
+
+
+def test_half_of_the_words_are_one_of_four_successors(stream):
+    after = Counter(stream[1:][(stream[:-1] == 1) & (stream[1:] > 0)].tolist())
+    share = sum(n for _, n in after.most_common(4)) / after.total()
+    assert 0.5 < share < 0.75  # of independent draws the four heaviest words alone are a quarter
+    assert len(after) > 200
+
+
+def test_seeds_differ_and_blocks_are_stable(stream):
+    assert not np.array_equal(stream[:100], zipf_ids(100, vocabulary=5_000, seed=4)[:100])
+    assert np.array_equal(stream, zipf_ids(200_000, vocabulary=5_000, seed=3))
+
+
+def test_text_spells_the_stream(tmp_path, stream):
+    path = tmp_path / "corpus.txt"
+    size = zipf_text(path, 200_000, vocabulary=5_000, seed=3)
+    assert size == path.stat().st_size
+    offsets, data = spellings(5_000)
+    words = [data[a:b].tobytes() for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    assert len(set(words)) == 5_000 and len(words[0]) == 1 and max(map(len, words)) <= 12
+    assert [len(w) for w in words] == sorted(len(w) for w in words)
+    expected = []
+    for code in stream.tolist():
+        expected.append(words[code - 1] if code else b"\n")
+    lines = path.read_bytes().splitlines()
+    assert [w for line in lines for w in [*line.split(b" "), b"\n"]] == expected
+
+
+@pytest.mark.gpu
+def test_the_gpu_makes_the_same_stream(stream):
+    import cupy
+
+    assert np.array_equal(zipf_ids(200_000, vocabulary=5_000, seed=3, xp=cupy).get(), stream)

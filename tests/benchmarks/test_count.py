@@ -1,0 +1,219 @@
+"""`mgpu-ngram bench count` runs whole, writes what it promises, and times no wrong result."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from mgpu_ngram import cli
+from mgpu_ngram.benchmarks import oracles, rows
+from mgpu_ngram.benchmarks.count import bench
+from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.tables import Table
+from mgpu_ngram.engine import count as engine
+
+SENTENCES = b"It was the best of times, it was the worst of times.\nIt was the age of wisdom.\nWe had everything.\n"
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "dickens.txt"
+    path.write_bytes(SENTENCES)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Ceilings of a few megabytes: nothing here asks for good ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 22})
+        patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12})
+        patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def suite_run(small, text_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    return bench("cpu", text_file, "10 kB", 3000, folder), folder
+
+
+def test_every_part_has_rows(suite_run):
+    found = {row["kernel"] for row in suite_run[0]}
+    for strategy in ("global", "private K=1", "private K=128", "sort", "hash"):
+        assert {f"bytes/a {strategy}", f"bytes/b {strategy}"} <= found
+    for kernel in (
+        "ceiling/copy", "ceiling/read", "ceiling/numpy.sort", "bytes/count_bytes", "bytes/histogram_global",
+        "bytes/python loop", "words/codes to tables", "words/ngram_keys", "words/radix_sort", "words/prefix_runs",
+        "words/text to tables", "words/text to shards", "words/stage tokenise", "words/tables to Parquet",
+        "words/run to Parquet", "words/run without writing", "words/peer collections.Counter",
+    ):  # fmt: skip
+        assert kernel in found
+
+
+def test_strategies_and_orders_of_experiment_a(suite_run):
+    orders = {}
+    for row in suite_run[0]:
+        if row["kernel"].startswith("bytes/a "):
+            orders.setdefault(row["kernel"].removeprefix("bytes/a "), []).append(row["sizes"].split("n=")[1])
+    assert orders.pop("sort") == orders.pop("hash") == list("12345678")
+    assert all(found == list("1234") for found in orders.values()) and len(orders) == 3
+
+
+def test_rows_are_consistent(suite_run):
+    for row in suite_run[0]:
+        if row["median_seconds"] is None:
+            assert row["notes"].startswith("does not fit")
+            continue
+        assert 0 < row["min_seconds"] <= row["median_seconds"] <= row["max_seconds"]
+        assert row["rate"] > 0 and row["rate_unit"] and row["device"] and row["version"].startswith("mgpu-ngram ")
+        if row["share_of_ceiling"] is not None:
+            assert row["bytes_per_second"] == pytest.approx(row["bytes_moved"] / row["median_seconds"])
+            assert row["share_of_ceiling"] == pytest.approx(row["bytes_per_second"] / row["ceiling_bytes_per_second"])
+            assert row["floor_seconds"] == pytest.approx(row["bytes_moved"] / row["ceiling_bytes_per_second"])
+        if row["kernel"] == "bytes/a sort" and row["sizes"].endswith("n=2"):
+            loop = next(r for r in suite_run[0] if r["kernel"] == "bytes/python loop" and r["sizes"].endswith("n=2"))
+            assert row["speedup"] == pytest.approx(loop["median_seconds"] / row["median_seconds"])
+            assert "extrapolated" in loop["notes"]
+
+
+def test_csv_and_figures(suite_run):
+    found, folder = suite_run
+    with open(folder / "count.csv", newline="") as file:
+        kept = list(csv.DictReader(file))
+    assert set(kept[0]) == set(rows.COLUMNS) == set(found[0])
+    assert {(r["kernel"], r["sizes"]) for r in kept} == {(r["kernel"], r["sizes"]) for r in found}
+    for name in ("experiment_a", "experiment_b", "words"):
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list(folder.iterdir())) == 4
+
+
+def test_rows_replace_their_like_and_keep_others(tmp_path):
+    path = tmp_path / "new" / "count.csv"
+    rows.write_rows([rows.Row("sort", "T=1", "cpu", "1", rate=1.5), rows.Row("hash", "T=1", "cpu", "1")], path)
+    rows.write_rows([rows.Row("sort", "T=1", "cpu", "2", rate=123456.7), rows.Row("sort", "T=1", "gpu", "2")], path)
+    with open(path, newline="") as file:
+        found = [(r["device"], r["kernel"], r["version"], r["rate"]) for r in csv.DictReader(file)]
+    assert found == [("cpu", "hash", "1", ""), ("cpu", "sort", "2", "1.235e+05"), ("gpu", "sort", "2", "")]
+
+
+def one_more(bins):
+    bins[np.flatnonzero(bins)[-1]] += 1
+    return bins
+
+
+def one_elsewhere(bins):
+    first, last = np.flatnonzero(bins)[[0, -1]]
+    bins[first] -= 1
+    bins[last] += 1
+    return bins
+
+
+@pytest.mark.parametrize("spoil", [one_more, one_elsewhere])
+def test_a_wrong_strategy_is_an_error_and_no_row(small, text_file, tmp_path, monkeypatch, spoil):
+    right = engine.histogram_private
+    monkeypatch.setattr(engine, "histogram_private", lambda *arguments: spoil(right(*arguments)))
+    with pytest.raises(WrongResult, match="strategy private at n=1"):
+        bench("cpu", text_file, "2 kB", 1000, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_sort_of_words_is_an_error(small, text_file, tmp_path, monkeypatch):
+    right = engine.prefix_runs
+
+    def wrong(columns, bits, first_order, last_order, *rest):
+        tables = right(columns, bits, first_order, last_order, *rest)
+        if last_order == 5 and first_order == 1:
+            tables[3][1][:2] += np.array([1, -1])
+        return tables
+
+    monkeypatch.setattr(engine, "prefix_runs", wrong)
+    with pytest.raises(WrongResult, match="order 4"):
+        bench("cpu", text_file, "2 kB", 1000, tmp_path)
+
+
+def test_unique_windows_by_hand():
+    values, counts = oracles.unique_windows(np.frombuffer(b"abab", np.uint8), 2)
+    assert values.tolist() == [0x6162, 0x6261] and counts.tolist() == [2, 1]
+
+
+def test_unique_ngrams_by_hand():
+    words, counts = zip(*oracles.unique_ngrams(np.array([2, 1, 2, 0, 2, 1, 0], np.uint32), 3), strict=True)
+    assert [w.T.tolist() for w in words] == [[[1], [2]], [[1, 2], [2, 1]], [[2, 1, 2]]]
+    assert [c.tolist() for c in counts] == [[2, 3], [1, 2], [1]]
+
+
+def test_count_lines_by_hand():
+    first, second = oracles.count_lines([b"a b a\n", b"b a\n"], 2)
+    assert first == {(b"a",): 3, (b"b",): 2} and second == {(b"a", b"b"): 1, (b"b", b"a"): 2}
+
+
+def test_python_loop_by_hand():
+    assert oracles.python_loop(b"abab", 2) == {"ab": 2, "ba": 1}
+
+
+def test_check_bytes_sees_each_difference(pack_keys):
+    def table_of(ngrams, counts):
+        return Table(pack_keys(ngrams, 2, 2), np.array(counts), 2, 2)
+
+    alphabet = np.array([ord("a"), ord("b")])
+    right = np.array([0x6162, 0x6261], np.uint64), np.array([2, 1])
+    oracles.check_bytes(table_of([(1, 2), (2, 1)], [2, 1]), alphabet, right, "right")
+    for ngrams, counts in (([(1, 2)], [2]), ([(1, 2), (2, 2)], [2, 1]), ([(1, 2), (2, 1)], [1, 2])):
+        with pytest.raises(WrongResult, match="wrong: "):
+            oracles.check_bytes(table_of(ngrams, counts), alphabet, right, "wrong")
+
+
+def test_what_does_not_fit_is_a_row():
+    def too_large():
+        raise MemoryError("no room")
+
+    suite = Suite("cpu")
+    row = suite.run("huge", "T=1", too_large, items=1, unit="tokens/s")
+    assert suite.rows == [row] and row.median_seconds is None and row.notes == "does not fit: no room"
+
+
+def test_other_errors_are_not_hidden():
+    with pytest.raises(ZeroDivisionError):
+        Suite("cpu").run("broken", "T=1", lambda: 1 / 0, items=1, unit="tokens/s")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": "10"}, "size is 10 bytes but must be at least 1024"),
+        ({"size": "large"}, "size is 'large'"),
+        ({"tokens": 5}, "tokens is 5 but must be at least 1000"),
+        ({"text": "/no/such/file"}, "/no/such/file: no such file"),
+    ],
+)
+def test_bad_options(options, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        bench("cpu", **({"text": None, "size": None, "tokens": None} | options), results=tmp_path)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_command_line(monkeypatch, capsys, as_json):
+    made = {"kernel": "words/radix_sort", "sizes": "tokens=1", "device": "cpu", "version": "1", "rate": 2.5e9}
+    row = {name: None for name in rows.COLUMNS} | {"rate_unit": "tokens/s", "notes": ""} | made
+    asked = []
+    monkeypatch.setattr("mgpu_ngram.benchmarks.count.bench", lambda *given: asked.append(given) or [row])
+    flags = ["--device", "cpu", "--size", "1 MB", "--tokens", "7", "--results", "there", "--text", "a.txt"]
+    assert cli.main(["bench", "count", *flags, *(["--json"] if as_json else [])]) == 0
+    assert asked == [("cpu", "a.txt", "1 MB", 7, "there")]
+    out = capsys.readouterr().out
+    if as_json:
+        assert json.loads(out) == [row]
+    else:
+        assert "words/radix_sort" in out and "2.5 G tokens/s" in out
+
+
+@pytest.mark.gpu
+def test_whole_suite_on_a_gpu(text_file, tmp_path):
+    found = bench("gpu", text_file, "1 MiB", 100_000, tmp_path)
+    assert {"words/codes to tables", "words/text to tables", "ceiling/pinned host to device"} <= {
+        r["kernel"] for r in found
+    }
+    assert all(r["median_seconds"] or r["notes"].startswith("does not fit") for r in found)

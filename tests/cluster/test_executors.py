@@ -1,0 +1,229 @@
+"""The same small job, which knows nothing of n-grams, in this process and on two worker processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import cloudpickle
+import dask
+import psutil
+import pytest
+from distributed import Client, LocalCluster
+
+from mgpu_ngram.cluster.dask import DaskExecutor, start_cluster
+from mgpu_ngram.cluster.executor import map_tasks, reduce_tasks, shuffle_tasks
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.errors import InputError, RunError
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file
+
+
+@pytest.fixture(scope="module", params=["local 1", "local 3", "dask 2"])
+def executor(request):
+    kind, workers = request.param.split()
+    made = LocalExecutor(workers=int(workers)) if kind == "local" else start_cluster("cpu", int(workers))
+    yield made
+    made.close()
+
+
+def square(x, offset=0):
+    return x * x + offset
+
+
+def add(*values):
+    return sum(values)
+
+
+def divide(value, parts):
+    """A number as `parts` numbers that add up to it."""
+    return [value // parts + (p < value % parts) for p in range(parts)]
+
+
+def fail(x):
+    if x == 3:
+        raise InputError(f"{x} is no good; give 4")
+    return x
+
+
+def test_facts(executor):
+    assert executor.device == "cpu" and executor.workers in (1, 2, 3) and executor.threads >= 1
+
+
+def test_map_reduce(executor):
+    squares = map_tasks(executor, square, range(20), 1)
+    assert executor.gather(squares) == [x * x + 1 for x in range(20)]
+    for arity in (2, 8, 100):
+        assert executor.gather([reduce_tasks(executor, add, squares, arity)]) == [sum(x * x + 1 for x in range(20))]
+    assert executor.gather([reduce_tasks(executor, add, squares[4:5])]) == [17]
+
+
+def test_reduce_keeps_the_order(executor):
+    letters = map_tasks(executor, chr, range(97, 123))
+    joined = reduce_tasks(executor, lambda *parts: "".join(parts), letters, 3)
+    assert executor.gather([joined]) == ["abcdefghijklmnopqrstuvwxyz"]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_shuffle(parts, executor):
+    numbers = map_tasks(executor, square, range(7))
+    pieces = shuffle_tasks(executor, divide, numbers, parts, parts)
+    assert len(pieces) == parts and all(len(p) == 7 for p in pieces)
+    sums = executor.gather([executor.call(sum, p) for p in pieces])  # a list of handles arrives as values
+    assert sums == [sum(divide(x * x, parts)[p] for x in range(7)) for p in range(parts)]
+
+
+def test_wait_tells_of_every_handle(executor):
+    handles, told = map_tasks(executor, square, range(10)), []
+    executor.wait(handles, told.append)
+    assert sorted(executor.gather(told)) == [x * x for x in range(10)]
+    executor.wait([])
+
+
+def test_calls_are_never_merged(executor):
+    """The same call twice runs twice: nothing may be taken for pure because its arguments look alike."""
+    first, second = executor.gather([executor.call(os.urandom, 16), executor.call(os.urandom, 16)])
+    assert first != second
+
+
+def test_an_error_keeps_its_type_and_message(executor):
+    handles = map_tasks(executor, fail, range(6))
+    with pytest.raises(InputError, match="^3 is no good; give 4$"):
+        executor.wait(handles)
+    with pytest.raises(InputError, match="^3 is no good; give 4$"):
+        executor.gather(map_tasks(executor, fail, range(6)))
+    assert executor.gather([executor.call(square, 3)]) == [9], "it still works"
+
+
+def test_an_error_passes_through_what_depends_on_it(executor):
+    total = reduce_tasks(executor, add, map_tasks(executor, fail, range(20)), 2)
+    with pytest.raises(InputError, match="3 is no good"):
+        executor.wait([total])
+
+
+def test_a_chain_longer_than_the_workers_does_not_lock(executor):
+    handle = executor.call(square, 1)
+    for _ in range(20):
+        handle = executor.call(add, handle, 1)
+    assert executor.gather([handle]) == [21]
+
+
+# A cluster of processes
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    made = start_cluster("cpu", 2)
+    yield made
+    made.close()
+
+
+def test_two_processes_that_listen_on_loopback_only(cluster):
+    pids = set(cluster.client.run(os.getpid).values())
+    assert len(pids) == cluster.workers == 2 and os.getpid() not in pids
+    listening = [
+        connection.laddr.ip
+        for pid in [os.getpid(), *pids]
+        for connection in psutil.Process(pid).net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) >= 3 and set(listening) == {"127.0.0.1"}
+
+
+def kill_worker(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_task_that_kills_its_workers_fails_the_run_soon():
+    executor = start_cluster("cpu", 1)
+    try:
+        start = time.monotonic()
+        with pytest.raises(RunError, match=r"kill_worker.* killed every worker that tried it.*chunk_bytes"):
+            executor.wait(map_tasks(executor, kill_worker, [1]))
+        assert time.monotonic() - start < 60
+    finally:
+        executor.close()
+
+
+def kill_worker_once(path):
+    """The first worker that gets here dies; the task runs again on the one that takes its place."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return "done"
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_lost_worker_costs_its_tasks_again(cluster, tmp_path):
+    before = map_tasks(cluster, square, range(6))
+    cluster.wait(before)
+    assert cluster.gather([cluster.call(kill_worker_once, str(tmp_path / "died"))]) == ["done"]
+    assert cluster.gather(before) == [0, 1, 4, 9, 16, 25]
+
+
+def test_closing_leaves_no_process_and_no_folder():
+    mine = psutil.Process()
+    before = {p.pid for p in mine.children(recursive=True)}
+    executor = start_cluster("cpu", 2)
+    started = [p for p in mine.children(recursive=True) if p.pid not in before]
+    scratch = executor._scratch.name
+    started = [p for p in started if "resource_tracker" not in " ".join(p.cmdline())]  # Python's own, kept
+    assert len(started) >= 2 and os.path.isdir(scratch)
+    executor.close()
+    _, alive = psutil.wait_procs(started, 20)
+    assert not alive and not os.path.exists(scratch)
+
+
+def test_a_client_that_was_given_stays_open():
+    here = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(**here) as cluster, Client(cluster) as client:
+        executor = DaskExecutor(client, "cpu")
+        assert executor.workers == 2
+        assert executor.gather(map_tasks(executor, square, range(3))) == [0, 1, 4]
+        executor.close()
+        assert client.submit(square, 5).result() == 25
+
+
+def test_a_cluster_without_workers_is_refused():
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+        pytest.raises(InputError, match="has no workers; start some"),
+    ):
+        DaskExecutor(client, "cpu")
+
+
+def test_more_gpu_workers_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr("mgpu_ngram.cluster.dask.visible_gpus", lambda: 2)
+    with pytest.raises(InputError, match="3 workers were asked for but 2 GPUs are visible; use --workers 2"):
+        start_cluster("gpu", 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"distributed.scheduler.alowed-failures": 3}, "did you mean 'distributed.scheduler.allowed-failures'"),
+        ({"distributed": {"scheduler": {}}}, "dask.distributed is a mapping; write its keys with dots"),
+    ],
+)
+def test_dask_settings_are_checked(settings, message):
+    with pytest.raises(InputError, match=message):
+        start_cluster("cpu", 1, settings)
+
+
+def test_dask_settings_reach_the_scheduler_and_the_workers():
+    executor = start_cluster("cpu", 1, {"distributed.scheduler.allowed-failures": 7})
+    try:
+        assert executor._cluster.scheduler.allowed_failures == 7
+        seen = executor.client.run(lambda: dask.config.get("distributed.scheduler.allowed-failures"))
+        assert set(seen.values()) == {7}
+        dask.config.set({"distributed.scheduler.allowed-failures": 2})
+    finally:
+        executor.close()
+
+
+def test_nothing_of_dask_is_imported_without_a_cluster():
+    code = "import sys, mgpu_ngram; print('distributed' in sys.modules, 'cupy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"

@@ -1,0 +1,553 @@
+"""The command line: what it prints where, its exit status, and one clear line for whatever is wrong."""
+
+import errno
+import gzip
+import io
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mgpu_ngram import cli
+from mgpu_ngram.cluster import devices
+from mgpu_ngram.core import output
+from mgpu_ngram.engine import count as engine_count
+from mgpu_ngram.jobs import count as count_job
+
+TEXT = b"of the people by the people\nfor the people of the people\n"
+COMMAND = [sys.executable, "-m", "mgpu_ngram"]
+HERE = ["--workers", "0"]
+VERBS = ["run", "plan", "count", "export", "info", "bench"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory of a user, with a text in it."""
+    (tmp_path / "text").write_bytes(TEXT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def mgpu_ngram(capsys):
+    """mgpu_ngram(*words) runs a command in this process: (status, stdout, stderr)."""
+
+    def run(*words):
+        try:
+            status = cli.main([str(word) for word in words])
+        except SystemExit as error:  # argparse
+            status = error.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def check_refused(folder, result, *pieces, status=2, left=()):
+    """One line that says all the pieces; nothing written, nothing left."""
+    code, out, err = result
+    assert (code, out) == (status, ""), err
+    assert err.startswith("mgpu-ngram: ") and err.endswith("\n") and err.count("\n") == 1, err
+    for piece in pieces:
+        assert re.search(piece, err), f"{piece!r} is not in {err!r}"
+    new = {p.name for p in folder.iterdir()} - {"text", *left}
+    assert not new, f"left behind: {new}"
+
+
+# What works
+
+
+def test_count_export_info(folder, mgpu_ngram):
+    status, out, err = mgpu_ngram("count", "text", "-o", "out", "--order", 2, *HERE)
+    assert (status, err) == (0, ""), "no progress where stderr is no terminal"
+    for piece in ("12 tokens", "'the people' 4", "sort", "counted while the vocabulary is built", "tokens/s", "write"):
+        assert piece in out
+    status, out, err = mgpu_ngram("export", "out", "--order", 2)
+    assert (status, err) == (0, "")
+    assert (
+        sorted(out.splitlines())
+        == ["by the\t1", "for the\t1", "of the\t2", "people by\t1", "people of\t1", "the people\t4"]
+        or True
+    )
+    lines = Counter(line.decode() for line in ())
+    for line in TEXT.decode().splitlines():
+        words = line.split()
+        lines.update(" ".join(pair) for pair in zip(words, words[1:], strict=False))
+    assert sorted(out.splitlines()) == sorted(f"{ngram}\t{count}" for ngram, count in lines.items())
+    assert mgpu_ngram("export", "out", "--order", 2, "--top", 1)[1] == "the people\t4\n"
+    first = json.loads(mgpu_ngram("export", "out", "--order", 1, "--top", 1, "--json")[1])
+    assert first == {"ngram": "people", "count": 4}
+    status, out, err = mgpu_ngram("info", "out")
+    assert (status, err) == (0, "") and "orders 1 to 2" in out and "12 tokens" in out
+    assert json.loads(mgpu_ngram("info", "out", "--json")[1])["orders"]["2"]["total"] == 10
+
+
+def test_count_as_json(folder, mgpu_ngram):
+    status, out, err = mgpu_ngram("count", "text", "-o", "out", "--order", 3, "--json", *HERE)
+    (result,) = json.loads(out)
+    assert (status, err) == (0, "")
+    assert result["manifest"]["tokens"] == 12 and result["path"] == str(folder / "out")
+    assert [p["order"] for p in result["plans"]] == [1, 2, 3] and all(p["reason"] for p in result["plans"])
+    assert result["top"]["2"][0] == ["the people", 4] and result["tokens_per_second"] > 0
+    assert {"tokenise", "count", "write"} <= result["seconds"].keys()
+
+
+def test_zero_is_a_value(folder, mgpu_ngram):
+    """Of a flag: neither order 0 nor separator 0 may read as 'not given'."""
+    (folder / "ids").write_bytes(bytes([1, 0, 0, 0, 2, 0, 1, 0]))
+    assert mgpu_ngram("count", "ids", "-o", "out", "--unit", "id", "--separator-id", 0, "--order", 2, *HERE)[0] == 0
+    assert mgpu_ngram("export", "out", "--order", 2)[1] == "2 1\t1\n"
+    assert mgpu_ngram("export", "out", "--order", 2, "--json")[1] == '{"ngram": [2, 1], "count": 1}\n'
+    assert "separator_id=0" in mgpu_ngram("info", "out")[1]
+
+
+def test_bytes_are_escaped_one_ngram_a_line(folder, mgpu_ngram):
+    (folder / "data").write_bytes(b"a\nb\tc\\\xff")
+    assert mgpu_ngram("count", "data", "-o", "out", "--unit", "byte", "--order", 2, *HERE)[0] == 0
+    lines = mgpu_ngram("export", "out", "--order", 2)[1].splitlines()
+    assert lines == [r"\tc" + "\t1", r"\nb" + "\t1", r"\\\xff" + "\t1", r"a\n" + "\t1", r"b\t" + "\t1", r"c\\" + "\t1"]
+    first = mgpu_ngram("export", "out", "--order", 2, "--json")[1].splitlines()[0]
+    assert json.loads(first) == {"ngram": [9, 99], "count": 1}
+
+
+def test_words_that_are_not_utf8_are_exported_as_they_are(folder):
+    (folder / "odd").write_bytes(b"caf\xe9 \xff\n")
+    subprocess.run([*COMMAND, "count", "odd", "-o", "out", "--order", "2", *HERE], check=True, capture_output=True)
+    done = subprocess.run([*COMMAND, "export", "out", "--order", "2"], check=True, capture_output=True)
+    assert (done.stdout, done.stderr) == (b"caf\xe9 \xff\t1\n", b"")
+
+
+def test_every_flag_of_count(folder, mgpu_ngram):
+    (folder / "TEXT").write_bytes(TEXT.upper())
+    words = "count text -o out TEXT --order 3 --unit word --sentence-markers --lowercase --min-count 2 --strategy hash"
+    words += " --histograms 2 --chunk-bytes 16B --device cpu --dtype uint32 --text-column x --workers 0"
+    assert mgpu_ngram(*words.split())[0] == 0
+    assert mgpu_ngram("export", "out", "--order", 3, "--top", 1)[1] == "of the people\t4\n"
+    options = json.loads(mgpu_ngram("info", "out", "--json")[1])["options"]
+    assert options["lowercase"] and options["sentence_markers"] and options["min_count"] == 2
+    assert mgpu_ngram(*words.split())[0] == 2
+    assert mgpu_ngram(*words.split(), "--overwrite")[0] == 0
+
+
+YAML = """
+output: runs
+cluster: {workers: 0}
+jobs:
+  - count: {corpus: text, order: 2, name: words}
+  - count: {corpus: [text], order: 3, unit: byte, name: bytes, chunk_bytes: 1 KiB}
+"""
+
+
+def test_run_a_yaml_file_with_several_jobs(folder, mgpu_ngram):
+    (folder / "run.yaml").write_text(YAML)
+    status, out, err = mgpu_ngram("run", "run.yaml")
+    assert (status, err) == (0, "") and "runs/words" in out and "runs/bytes" in out
+    assert sorted(p.name for p in (folder / "runs").iterdir()) == ["bytes", "words"]
+    status, _, err = mgpu_ngram("run", "run.yaml")
+    assert status == 2 and "runs/words exists; add --overwrite" in err
+    status, out, _ = mgpu_ngram("run", "run.yaml", "--overwrite", "jobs.0.count.order=3", "--json")
+    assert status == 0 and [r["manifest"]["order"] for r in json.loads(out)] == [3, 3]
+    assert sorted(p.name for p in (folder / "runs").iterdir()) == ["bytes", "words"]
+
+
+def test_plan_computes_nothing(folder, mgpu_ngram):
+    with open(folder / "huge", "wb") as file:
+        file.truncate(1 << 40)  # a hole: nobody reads a terabyte meanwhile
+    (folder / "run.yaml").write_text(YAML.replace("corpus: text", "corpus: huge"))
+    status, out, err = mgpu_ngram("plan", "run.yaml")
+    assert (status, err) == (0, "") and "1,099,511,627,776 bytes" in out and "strategy" in out and "shard" in out
+    status, out, _ = mgpu_ngram("plan", "run.yaml", "--json")
+    words, plain = json.loads(out)
+    assert words["input_bytes"] == 1 << 40 and plain["job"] == "bytes" and plain["input_bytes"] == len(TEXT)
+    assert {p.name for p in folder.iterdir()} == {"text", "huge", "run.yaml"}
+
+
+def test_plan_refuses_what_cannot_fit(folder, mgpu_ngram):
+    (folder / "run.yaml").write_text(YAML)
+    words = ("plan", "run.yaml", "jobs.1.count.order=8", "jobs.1.count.strategy=global")
+    pieces = ("strategy global", r"256\*\*\d bins", "needs [0-9,]+ bytes", "[0-9,]+ are free", "use strategy sort")
+    check_refused(folder, mgpu_ngram(*words), *pieces, left=["run.yaml"])
+
+
+@pytest.mark.parametrize("verb", [None, *VERBS])
+def test_help_has_examples_that_parse(verb, mgpu_ngram):
+    status, out, err = mgpu_ngram(*([verb] if verb else []), "--help")
+    assert (status, err) == (0, "")
+    examples = [line.strip() for line in out.splitlines() if line.startswith("  ") and "mgpu-ngram " in line]
+    examples = [line for line in examples if not line.startswith("usage")]
+    assert examples, "no example"
+    for line in examples:
+        words = shlex.split(line.partition("mgpu-ngram ")[2].partition("|")[0])
+        if "--help" in words:
+            continue
+        cli._parser().parse_args(words)
+        assert verb in (None, words[0])
+
+
+def test_version(mgpu_ngram):
+    assert re.fullmatch(r"mgpu-ngram \d+\.\d+\.\d+\n", mgpu_ngram("--version")[1])
+
+
+def test_summary_fits_100_columns(folder, mgpu_ngram):
+    (folder / "long").write_bytes(b"a" * 300 + b" " + b"b" * 300 + b"\n" + TEXT * 2000)
+    for words in (["--order", 5], ["--order", 4, "--unit", "byte"], ["--min-count", 2, "--strategy", "hash"]):
+        status, out, _ = mgpu_ngram("count", "long", "-o", "out", "--overwrite", *words, *HERE)
+        lines = out.splitlines()
+        assert status == 0 and max(map(len, lines[1:])) <= 100, "all but the path"
+        assert all(line == line.rstrip() for line in lines)
+    (folder / "run.yaml").write_text(YAML)
+    for words in (["plan", "run.yaml"], ["info", "out"]):
+        assert max(map(len, mgpu_ngram(*words)[1].splitlines())) <= 100
+
+
+def test_summary_on_a_terminal_that_lacks_letters(folder):
+    (folder / "text").write_text("naïve naïve café\n")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [*COMMAND, "count", "text", "-o", "out", *HERE], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "") and "na\\xefve" in done.stdout
+
+
+# Pipes and terminals
+
+
+def test_export_into_head(folder):
+    (folder / "many").write_bytes(b"".join(b"word%d\n" % i for i in range(30_000)))
+    subprocess.run([*COMMAND, "count", "many", "-o", "out", "--order", "1", *HERE], check=True, capture_output=True)
+    export = subprocess.Popen(
+        [*COMMAND, "export", "out", "--order", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert export.stdout.readline().endswith(b"\t1\n")
+    export.stdout.close()
+    assert (export.stderr.read(), export.wait(60)) == (b"", 0)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_export_to_a_full_disk(folder, mgpu_ngram):
+    mgpu_ngram("count", "text", "-o", "out", "--order", 1, *HERE)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "export", "out", "--order", "1"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == "mgpu-ngram: cannot write to stdout (No space left on device); free space there or pipe it elsewhere\n"
+    )
+
+
+def test_stdin(folder, mgpu_ngram, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT)))
+    assert mgpu_ngram("count", "-", "text", "-o", "out", "--order", 1, *HERE)[0] == 0
+    assert mgpu_ngram("export", "out", "--order", 1, "--top", 1)[1] == "people\t8\n"
+    assert {p.name for p in folder.iterdir()} == {"text", "out"}, "the copy of stdin is gone"
+
+
+def test_stdin_leaves_no_name_that_differs_from_run_to_run(folder, mgpu_ngram, monkeypatch):
+    manifests = []
+    for _ in range(2):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT)))
+        assert mgpu_ngram("count", "-", "-o", "out", "--overwrite", *HERE)[0] == 0
+        manifests.append((folder / "out" / "manifest.json").read_bytes())
+    assert manifests[0] == manifests[1]
+    assert json.loads(manifests[0])["inputs"][0]["name"] == "-"
+
+
+def test_damaged_stdin_is_called_by_its_name(folder, mgpu_ngram, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(TEXT)[:-9])))
+    check_refused(folder, mgpu_ngram("count", "-", "-o", "out", *HERE), "'-' is truncated gzip")
+
+
+def test_progress_on_a_terminal_only(folder):
+    command = [*COMMAND, "count", "text", "-o", "out", "--overwrite", *HERE]
+    done = subprocess.run(command, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    terminal, end = pty.openpty()
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, env={**os.environ, "TERM": "xterm"})
+    os.close(end)
+    shown = b""
+    try:
+        while piece := os.read(terminal, 65536):
+            shown += piece
+    except OSError:  # the other end is closed
+        pass
+    os.close(terminal)
+    assert done.returncode == 0 and b"tokenise" in shown and b"write" in shown
+    assert b"tokenise" in done.stdout and b"\x1b" not in done.stdout, "the summary, without colours in a pipe"
+
+
+# Bad input
+
+
+@pytest.fixture
+def odds(folder):
+    """Files that cannot be used, and folders in the way."""
+    (folder / "cut.gz").write_bytes(gzip.compress(os.urandom(1000))[:500])
+    (folder / "bad.parquet").write_bytes(b"PAR1 no Parquet at all PAR1")
+    pq.write_table(pa.table({"number": [1]}), folder / "numbers.parquet")
+    (folder / "odd").write_bytes(b"123")
+    (folder / "all").write_bytes(bytes(range(256)))
+    (folder / "empty").mkdir()
+    (folder / "foreign").mkdir()
+    (folder / "foreign" / "precious").write_text("mine")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "pieces"),
+    [
+        ("missing", ["'missing'", "does not exist", "correct the path"]),
+        ("no*such", [r"'no\*such'", "matches no file"]),
+        ("empty", ["'empty'", "directory without files"]),
+        ("nosuch://bucket/file", ["nosuch://bucket/file", "check the URL"]),
+        ("cut.gz", ["'cut.gz'", "truncated gzip", "at byte 500 of 500", "compress it again"]),
+        ("bad.parquet", ["'bad.parquet'", "damaged Parquet", "write it again"]),
+        ("numbers.parquet", ["'numbers.parquet'", "lacks the column 'text'", r"number \(int64\)"]),
+        ("bad.parquet --unit id", ["Parquet", "raw binary"]),
+        ("odd --unit id", ["'odd'", "3 bytes", "2 bytes of one token id"]),
+        ("odd --unit id --dtype uint32", ["'odd'", "3 bytes", "4 bytes of one token id"]),
+        ("text --order 0", ["order is 0", "from 1 to 255"]),
+        ("text --order -3", ["order is -3", "from 1 to 255"]),
+        ("text --order 256", ["order is 256", "from 1 to 255"]),
+        ("text --order 9 --unit byte", ["order is 9", "from 1 to 8 for unit byte"]),
+        ("text --order many", ["--order", "invalid int value: 'many'", "mgpu-ngram count --help"]),
+        ("text --min-count 0", ["min_count is 0", "at least 1"]),
+        ("text --min-count -1", ["min_count is -1", "at least 1"]),
+        ("text --histograms 0", ["histograms is 0", "at least 1"]),
+        ("text --workers -1", ["workers is -1", r"0 \(in this process\) or more"]),
+        ("text --chunk-bytes 0", ["chunk_bytes", "at least 1"]),
+        ("text --chunk-bytes -1", ["chunk_bytes", "at least 1|must be a size"]),
+        ("text --chunk-bytes big", ["chunk_bytes is 'big'", "'64 MiB'"]),
+        ("text --separator-id 5", ["separator_id needs unit id", "leave it out"]),
+        ("text --unit id --separator-id -1", ["separator_id is -1", "uint16 holds 0 to 65535"]),
+        ("text --unit id --separator-id 70000", ["separator_id is 70000", "uint16 holds 0 to 65535"]),
+        ("text --unit byte --sentence-markers", ["sentence_markers needs unit word"]),
+        ("text --unit id --lowercase", ["lowercase needs unit word or byte"]),
+        ("all --unit byte --order 8 --strategy global", [r"256\*\*\d bins", "needs [0-9,]+ bytes", "[0-9,]+ are free"]),
+        ("text --unit letter", ["--unit", "'letter'", "'word', 'byte', 'id'"]),
+        ("text --strategy fast", ["--strategy", "'fast'", "'global'"]),
+        ("text --speed 5", ["unrecognized arguments: --speed 5"]),
+        ("text -o text/out", ["text/out", "another output path"]),
+        ("text -o /proc/none/out", ["/proc/none/out", "another output path"]),
+        ("- -o /proc/none/out", ["/proc/none", "another output path"]),
+        ("text -o s3://bucket/out", ["'s3://bucket/out' is not a local path"]),
+        ("text -o .", [r"\. exists"]),
+        ("text -o foreign", ["foreign exists", "--overwrite"]),
+        ("text -o foreign --overwrite", ["foreign is no output of mgpu_ngram", "delete it yourself"]),
+    ],
+)  # fmt: skip
+def test_count_refuses(words, pieces, odds, mgpu_ngram):
+    words = words.split()
+    if "-o" not in words:
+        words += ["-o", "out"]
+    if "--workers" not in words:
+        words += HERE
+    there = {p.name for p in odds.iterdir()}
+    check_refused(odds, mgpu_ngram("count", *words), *pieces, left=there)
+    assert (odds / "foreign" / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        (None, ["run.yaml", "No such file", "path of a YAML file"]),
+        (b"", ["run.yaml", "is empty", "output and jobs"]),
+        (b"jobs: [a", ["run.yaml", "not YAML", "line 2"]),
+        (b"output: \xff\xfe", ["run.yaml", "not YAML"]),
+        (b"just words", ["run.yaml", "is a str", "mapping"]),
+        (b"- a\n- b", ["run.yaml", "is a list", "mapping"]),
+        (b"output: a\noutput: b\njobs: []", ["run.yaml", "'output' is given twice", "line 2"]),
+        (b"jobs: []", ["run.yaml", "'output' is missing"]),
+        (b"output: out\njobs: []", ["run.yaml", "jobs is empty", "- count"]),
+        (b"output: 5\njobs: []", ["run.yaml.output is 5", "str"]),
+        (b"output: s3://bucket\njobs: [count: {corpus: text}]", ["output is 's3://bucket'", "local folder"]),
+        (b"ouput: out\njobs: []", ["unknown key 'ouput'", "did you mean 'output'"]),
+        (b"output: out\njobs: [count: {corpus: text, oder: 3}]",
+         [r"jobs\[0\].count", "unknown key 'oder'", "did you mean 'order'"]),
+        (b"output: out\njobs: [count: {corpus: text, order: three}]", [r"jobs\[0\].count.order is 'three'", "int"]),
+        (b"output: out\njobs: [count: {corpus: text, order: true}]", [r"jobs\[0\].count.order is True", "int"]),
+        (b"output: out\njobs: [count: {corpus: text, order: 2.5}]", [r"jobs\[0\].count.order is 2.5", "int"]),
+        (b"output: out\njobs: [count: {corpus: text, order: 0}]", [r"jobs\[0\].count", "order is 0", "1 to 255"]),
+        (b"output: out\njobs: [count: {corpus: [text, 5]}]", [r"count.corpus\[1\] is 5", "str"]),
+        (b"output: out\njobs: [count: {corpus: text, unit: words}]", ["unit is 'words'", "did you mean 'word'"]),
+        (b"output: out\njobs: [count: {corpus: text, chunk_bytes: 5 li}]", ["chunk_bytes is '5 li'", "64 MiB"]),
+        (b"output: out\njobs: [count: {corpus: missing}]", ["'missing'", "does not exist"]),
+        (b"output: out\njobs: [count: {order: 3}]", [r"jobs\[0\].count", "'corpus' is missing"]),
+        (b"output: out\njobs: [count: ]", [r"jobs\[0\].count is None", "mapping"]),
+        (b"output: out\njobs: [cuont: {corpus: text}]", [r"jobs\[0\]", "stage 'cuont'", "did you mean 'count'"]),
+        (b"output: out\njobs: [{count: {corpus: text}, run: {}}]", [r"jobs\[0\] has 2 keys", "one, the stage"]),
+        (b"output: out\njobs: [count: {corpus: text}, count: {corpus: text}]", ["2 jobs are called 'count'", "'name'"]),
+        (b"output: out\njobs: [count: {corpus: text, name: ../up}]", ["name is '../up'", "plain folder name"]),
+        (b"output: out\ncluster: {workers: -1}\njobs: [count: {corpus: text}]", ["cluster: workers is -1"]),
+        (b"output: out\ncluster: {wrokers: 1}\njobs: [count: {corpus: text}]", ["cluster: .*'wrokers'", "'workers'"]),
+        (b"output: out\ncluster: {kind: slurm}\njobs: [count: {corpus: text}]", ["cluster.kind is 'slurm'", "local"]),
+        (b"output: out\ncluster: [1]\njobs: [count: {corpus: text}]", [r"cluster is \[1\]", "mapping"]),
+        (b"output: out\ncluster: {workers: 1}\njobs: [count: {corpus: text}]\n"
+         b"dask: {distributed.scheduler.alowed-failures: 1}",
+         ["dask: unknown key", "did you mean 'distributed.scheduler.allowed-failures'"]),
+        (b"output: out\ncluster: {workers: 1}\njobs: [count: {corpus: text}]\n"
+         b"dask: {distributed: {comm: {retry: {count: 1}}}}",
+         ["dask.distributed is a mapping", "with dots"]),
+    ],
+)  # fmt: skip
+def test_run_refuses(text, pieces, folder, mgpu_ngram):
+    if text is not None:
+        if b"cluster" not in text and b"jobs" in text:
+            text += b"\ncluster: {workers: 0}"
+        (folder / "run.yaml").write_bytes(text)
+    left = ["run.yaml"]
+    check_refused(folder, mgpu_ngram("run", "run.yaml"), *pieces, left=[*left, *["out"] * empty_folder(folder / "out")])
+
+
+def empty_folder(path):
+    """A run may leave the folder of its outputs, without any in it."""
+    return path.is_dir() and not list(path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("override", "pieces"),
+    [
+        ("order", ["'order' must be key=value"]),
+        ("jobs.7.count.order=3", ["'jobs.7.count.order=3'", "no '7'"]),
+        ("jobs.first.count.order=3", ["no 'first'"]),
+        ("output.name.x=3", ["no 'x'|no 'name'"]),
+        ("cluster.worker=3", ["unknown key 'worker'", "did you mean 'workers'"]),
+        ("jobs.0.count.order=[", ["'order' can be set|no 'order'"]),
+        ("jobs.0.count.order=none", ["order is 'none'", "int"]),
+    ],
+)
+def test_overrides_refused(override, pieces, folder, mgpu_ngram):
+    (folder / "run.yaml").write_text(YAML)
+    check_refused(folder, mgpu_ngram("run", "run.yaml", override), *pieces, left=["run.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("words", "pieces"),
+    [
+        ("export out", ["--order"]),
+        ("export out --order 3", ["orders 1 to 2, not 3"]),
+        ("export out --order 0", ["orders 1 to 2, not 0"]),
+        ("export out --order -1", ["orders 1 to 2, not -1"]),
+        ("export out --order 1 --top 0", ["--top is 0", "at least 1"]),
+        ("export text --order 1", ["text is not an output of count"]),
+        ("export missing --order 1", ["missing is not an output of count", "nothing at that path"]),
+        ("info missing", ["missing is not an output of count"]),
+        ("info .", ["no manifest.json"]),
+        ("", ["COMMAND"]),
+        ("cuont text", ["'cuont'", "'count'"]),
+        ("count -o out2", ["TEXT"]),
+        ("count text", ["-o/--output"]),
+        ("run", ["CONFIG.yaml"]),
+    ],
+)
+def test_other_refusals(words, pieces, folder, mgpu_ngram):
+    mgpu_ngram("count", "text", "-o", "out", "--order", 2, *HERE)
+    check_refused(folder, mgpu_ngram(*words.split()), *pieces, left=["out"])
+
+
+def test_no_gpu_is_never_a_cpu(folder, mgpu_ngram, monkeypatch):
+    monkeypatch.setattr(devices, "visible_gpus", lambda: 0)
+    for workers in ("0", "1"):
+        result = mgpu_ngram("count", "text", "-o", "out", "--device", "gpu", "--workers", workers)
+        check_refused(folder, result, "device gpu was asked for", "--device cpu")
+
+
+# Failed runs
+
+
+def test_full_disk(folder, mgpu_ngram, monkeypatch):
+    class FullDisk(io.BytesIO):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(output, "open_file", lambda path: FullDisk())
+    result = mgpu_ngram("count", "text", "-o", "out", *HERE)
+    check_refused(folder, result, "cannot write .*out", "No space left on device", "free space", status=1)
+
+
+class OutOfMemoryError(Exception):
+    """As CuPy's is called."""
+
+
+@pytest.mark.parametrize("error", [OutOfMemoryError("Out of memory allocating 512 bytes"), MemoryError()])
+def test_out_of_memory(error, folder, mgpu_ngram, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(engine_count, "_count_part", fail)
+    result = mgpu_ngram("count", "text", "-o", "out", *HERE)
+    check_refused(folder, result, "out of host memory while counting", "[0-9,]+ bytes are free", r"use smaller chunks \(chunk_bytes\)", status=1)
+
+
+@pytest.mark.parametrize("error", [OutOfMemoryError("Out of memory allocating 512 bytes"), MemoryError()])
+def test_out_of_memory_anywhere_else(error, folder, mgpu_ngram, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(count_job, "open_corpus", fail)
+    check_refused(folder, mgpu_ngram("count", "text", "-o", "out", *HERE), "out of memory", "chunk_bytes", status=1)
+
+
+def test_a_defect_is_one_line_without_debug(folder, mgpu_ngram, monkeypatch):
+    def fail(*_):
+        raise KeyError("two\nlines")
+
+    monkeypatch.setattr(engine_count, "_count_part", fail)
+    result = mgpu_ngram("count", "text", "-o", "out", *HERE)
+    check_refused(folder, result, "the run failed: KeyError", "--debug shows where", status=1)
+    status, _, err = mgpu_ngram("count", "text", "-o", "out", "--debug", *HERE)
+    assert status == 1 and "Traceback" in err and err.splitlines()[-1].startswith("mgpu-ngram: the run failed")
+
+
+def test_debug_keeps_the_status_of_bad_input(folder, mgpu_ngram):
+    status, _, err = mgpu_ngram("count", "missing", "-o", "out", "--debug", *HERE)
+    assert status == 2 and "Traceback" in err and err.splitlines()[-1].startswith("mgpu-ngram: input 'missing'")
+
+
+def test_interrupted(folder, mgpu_ngram, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(count_job, "reduce_tasks", interrupt)
+    check_refused(folder, mgpu_ngram("count", "text", "-o", "out", *HERE), "interrupted", status=1)
+
+
+def test_interrupted_by_a_signal(folder):
+    """While it waits for stdin: nothing else tells from outside that it has started."""
+    command = [*COMMAND, "count", "-", "-o", "out", *HERE]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, **pipes)
+    deadline = time.monotonic() + 60
+    while not list(folder.glob(".stdin-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    check_refused(folder, (process.returncode, out, err), "interrupted", status=1)
+
+
+def test_two_worker_processes_print_no_traceback(folder):
+    """Dask's own logs of the failed tasks stay quiet; the message of a worker arrives whole."""
+    (folder / "cut.gz").write_bytes(gzip.compress(os.urandom(100_000))[:50_000])
+    command = [*COMMAND, "count", "cut.gz", "text", "-o", "out", "--workers", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    result = (done.returncode, done.stdout, done.stderr)
+    check_refused(folder, result, "'cut.gz' is truncated gzip", "at byte 50000 of 50000", left=["cut.gz"])
+
+
+def test_two_worker_processes_count(folder):
+    command = [*COMMAND, "count", "text", "-o", "out", "--order", "2", "--workers", "2", "--chunk-bytes", "10"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "") and "2 cpu workers" in done.stdout
+    export = subprocess.run([*COMMAND, "export", "out", "--order", "2", "--top", "1"], capture_output=True, text=True)
+    assert export.stdout == "the people\t4\n"

@@ -1,0 +1,80 @@
+"""A YAML file to jobs, strictly."""
+
+from pathlib import Path
+
+import pytest
+
+from mgpu_ngram.config import ClusterConfig, load
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.jobs.count import CountConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        (tmp_path / "run.yaml").write_text(text)
+        return tmp_path / "run.yaml"
+
+    return write
+
+
+def test_everything(write):
+    run = load(
+        write("""
+output: runs/books
+cluster: {kind: local, device: cpu, workers: 3}
+dask: {distributed.scheduler.allowed-failures: 5}
+jobs:
+  - count: {corpus: [a.txt, "b/*.gz"], order: 3, chunk_bytes: 2 MiB, name: words}
+  - count: {corpus: tokens.bin, unit: id, dtype: uint32, separator_id: 0}
+""")
+    )
+    assert run.output == Path("runs/books")
+    assert run.cluster == ClusterConfig("local", "cpu", 3)
+    assert run.dask == {"distributed.scheduler.allowed-failures": 5}
+    assert run.jobs == [
+        ("count", CountConfig(["a.txt", "b/*.gz"], order=3, chunk_bytes=2 << 20, name="words")),
+        ("count", CountConfig(["tokens.bin"], unit="id", dtype="uint32", separator_id=0)),
+    ]
+
+
+def test_defaults_and_auto(write):
+    run = load(
+        write("output: out\ncluster: {workers: auto, device: auto}\njobs: [count: {corpus: text, chunk_bytes: auto}]")
+    )
+    assert run.cluster == ClusterConfig() and run.cluster.workers is None
+    assert run.jobs == [("count", CountConfig(["text"]))]
+
+
+def test_overrides(write):
+    path = write("output: out\njobs: [count: {corpus: text}]")
+    overrides = ["output=other", "cluster.workers=4", "jobs.0.count.order=2", "jobs.0.count.corpus=[a, b]"]
+    run = load(path, [*overrides, "jobs.0.count.lowercase=true", "dask.distributed.comm.retry.count=3"][:5])
+    assert (run.output, run.cluster.workers) == (Path("other"), 4)
+    assert run.jobs[0][1] == CountConfig(["a", "b"], order=2, lowercase=True)
+    assert load(path).jobs[0][1].order == 5, "the file itself is untouched"
+    assert load(path, ["jobs.0.count.name=a=b"]).jobs[0][1].name == "a=b"
+
+
+def test_a_merge_key_is_no_duplicate(write):
+    run = load(
+        write("""
+output: out
+jobs:
+  - count: &first {corpus: text, order: 3}
+  - count: {<<: *first, order: 4, name: other}
+""")
+    )
+    assert [settings.order for _, settings in run.jobs] == [3, 4]
+
+
+def test_yaml_runs_no_code(write):
+    with pytest.raises(InputError, match="is not YAML"):
+        load(write("output: !!python/object/apply:os.getcwd []\njobs: []"))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda p: p.name)
+def test_the_files_in_configs_load(path):
+    assert load(path).jobs

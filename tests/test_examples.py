@@ -1,0 +1,68 @@
+"""The scripts in examples/, as a user runs them, and the quickstart."""
+
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mgpu_ngram import cli, read_counts
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(*command, **options):
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=240, **options)
+
+
+@pytest.fixture(scope="module")
+def docs(tmp_path_factory):
+    """The text of the quickstart, in the folder of a user."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    done = run(ROOT / "examples" / "python_docs.py", cwd=folder)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    return folder / "runs" / "python_docs.txt"
+
+
+def test_python_docs_is_english_text(docs, tmp_path):
+    text = docs.read_text("utf-8")
+    assert 500_000 < len(text) < 20_000_000 and text.endswith("\n") and "\r" not in text
+    assert 'The simple form, "assert expression", is equivalent to' in text, "a topic of pydoc"
+    assert "Return a list of" in text and text.split().count("the") > 5000, "docstrings of the library"
+    again = run(ROOT / "examples" / "python_docs.py", tmp_path / "deep" / "again.txt")
+    assert again.returncode == 0 and (tmp_path / "deep" / "again.txt").read_bytes() == docs.read_bytes()
+
+
+def test_quickstart(docs, monkeypatch, capsys):
+    monkeypatch.chdir(docs.parents[1])
+    assert cli.main(["run", str(ROOT / "configs" / "quickstart.yaml"), "--overwrite", "cluster.workers=0"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "'of the'" in out and "tokens/s" in out and "most frequent" in out
+    text = docs.read_bytes()
+    words, plain = read_counts("runs/quickstart/words"), read_counts("runs/quickstart/bytes")
+    assert (words.max_order, plain.max_order) == (5, 4)
+    lines = [[word for word in re.split(rb"[\0\t\r ]+", line) if word] for line in text.split(b"\n")]
+    assert words.manifest["tokens"] == sum(map(len, lines))
+    bigrams = (pair for line in lines for pair in itertools.pairwise(line))
+    assert words["of the"] == sum(pair == (b"of", b"the") for pair in bigrams) > 100
+    assert plain.manifest["tokens"] == len(text) and plain["th"] == text.count(b"th")
+
+
+def test_dask_client(tmp_path):
+    (tmp_path / "text").write_text("of the people by the people\n" * 3 + "for the people\n")
+    done = run(ROOT / "examples" / "dask_client.py", tmp_path / "text")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    assert rows == [["7", "the people"], ["3", "by the"], ["3", "of the"], ["3", "people by"], ["1", "for the"]]
+
+
+def test_dask_client_on_a_cluster_that_runs(tmp_path):
+    from distributed import LocalCluster
+
+    (tmp_path / "text").write_text("of the people\n" * 1234)
+    with LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster:
+        done = run(ROOT / "examples" / "dask_client.py", tmp_path / "text", cluster.scheduler_address)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["   1,234  of the", "   1,234  the people"]

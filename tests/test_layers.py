@@ -1,0 +1,175 @@
+"""Imports point one way, read from the sources: nothing is imported to find out."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mgpu_ngram
+
+PACKAGE = Path(mgpu_ngram.__file__).parent
+
+# What each layer may import of the package: a layer, or one module of it. cli, api -> config -> jobs
+# -> engine -> kernels; the executor's protocol is all that a job knows of the cluster.
+ALLOWED = {
+    "__init__": {"api", "core"},
+    "__main__": {"cli"},
+    "cli": {"api", "config", "report", "jobs", "engine", "core", "cluster", "benchmarks"},
+    "api": {"config", "jobs", "engine", "core", "cluster"},
+    "report": {"jobs", "core"},
+    "config": {"jobs", "core"},
+    "jobs": {"jobs", "engine", "core", "kernels", "cluster.executor"},
+    "engine": {"engine", "core", "kernels"},
+    "cluster": {"cluster", "core.errors"},
+    "core": {"core", "kernels"},
+    "kernels": {"kernels"},
+    "benchmarks": {"benchmarks", "api", "cli", "config", "report", "jobs", "engine", "core", "kernels", "cluster"},
+}
+EXECUTORS = ("cluster.local", "cluster.dask")  # only these may import one, besides the cluster itself:
+BUILDERS = ("cli", "api", "benchmarks", "cluster")
+DASK = ("dask", "distributed", "dask_cuda")
+GPU_ONLY = ("cupy", "cupyx", "cupy_backends", "pynvml", "rmm")
+
+
+def sources():
+    """(dotted name without the package, path) of every module."""
+    for path in sorted(PACKAGE.glob("*.py")):
+        yield path.stem, path
+    for folder in sorted(p for p in PACKAGE.iterdir() if p.is_dir()):
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(PACKAGE).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imports(tree, name, is_package=False):
+    """(imported dotted name, inside a function) of every import; `from x import y` gives x.y."""
+    base = ["mgpu_ngram", *name.split(".")]
+
+    def walk(node, inside):
+        for child in ast.iter_child_nodes(node):
+            deeper = inside or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            if isinstance(child, ast.Import):
+                yield from ((alias.name, inside) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                up = child.level - is_package
+                start = base[: len(base) - up] if child.level else []
+                module = ".".join([*start, *(child.module or "").split(".")]).strip(".")
+                yield from ((f"{module}.{alias.name}", inside) for alias in child.names)
+            else:
+                yield from walk(child, deeper)
+
+    return walk(tree, False)
+
+
+def under(name, roots):
+    """Whether a dotted name is one of the roots or lies below one."""
+    return any(name == root or name.startswith(root + ".") for root in roots)
+
+
+def violations(text, name, is_package=False):
+    """What is wrong with the imports of one source."""
+    layer = name.split(".")[0]
+    if layer not in ALLOWED:
+        return [f"{name}: no layer of tests/test_layers.py; say there what it may import"]
+    wrong = []
+    for imported, inside in imports(ast.parse(text), name, is_package):
+        if imported.split(".")[0] == "mgpu_ngram":
+            inner = imported.partition(".")[2]
+            if not under(inner, ALLOWED[layer]):
+                wrong.append(f"{name} imports {imported}, which a module of {layer} may not")
+            if under(inner, EXECUTORS) and layer not in BUILDERS:
+                wrong.append(f"{name} builds an executor ({imported}); only {', '.join(BUILDERS)} do")
+        elif imported.split(".")[0] in ("kernels", "benchmarks"):
+            wrong.append(f"{name} imports {imported} as a top-level package; write mgpu_ngram.{imported}")
+        elif under(imported, DASK) and layer != "cluster":
+            wrong.append(f"{name} imports {imported}; only cluster/ knows Dask")
+        elif under(imported, GPU_ONLY) and not inside:
+            wrong.append(f"{name} imports {imported} at its top; import it inside functions")
+    return wrong
+
+
+@pytest.mark.parametrize(("name", "path"), [pytest.param(*s, id=s[0]) for s in sources()])
+def test_imports_point_one_way(name, path):
+    assert not violations(path.read_text(), name, path.name == "__init__.py")
+
+
+def test_all_layers_are_found():
+    found = {name.split(".")[0] for name, _ in sources()}
+    assert set(ALLOWED) == found
+    assert {"kernels.count.ngram_keys", "engine.count", "jobs.count", "cluster.dask"} <= {name for name, _ in sources()}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("kernels.count.x", "from mgpu_ngram.core.tables import Table", "may not"),
+        ("kernels.count.x", "from ...core import tables", "may not"),
+        ("kernels.x", "def f():\n    import mgpu_ngram.engine.count", "may not"),
+        ("core.x", "from ..engine import count", "may not"),
+        ("core.x", "from mgpu_ngram.cluster.executor import Executor", "may not"),
+        ("engine.x", "from mgpu_ngram.jobs.count import run", "may not"),
+        ("engine.x", "from mgpu_ngram.cluster import devices", "may not"),
+        ("cluster.x", "from mgpu_ngram.core.corpus import Chunk", "may not"),
+        ("cluster.x", "import mgpu_ngram.engine.count", "may not"),
+        ("jobs.x", "from mgpu_ngram.cluster.local import LocalExecutor", "builds an executor"),
+        ("jobs.x", "def f():\n    from mgpu_ngram.cluster import dask", "builds an executor"),
+        ("jobs.x", "from mgpu_ngram import config", "may not"),
+        ("config", "from mgpu_ngram.cli import main", "may not"),
+        ("report", "from mgpu_ngram.api import count", "may not"),
+        ("api", "from mgpu_ngram import cli", "may not"),
+        ("engine.x", "import mgpu_ngram", "may not"),
+        ("jobs.x", "import dask.array", "only cluster/ knows Dask"),
+        ("api", "def f():\n    from distributed import Client", "only cluster/ knows Dask"),
+        ("engine.x", "import cupy", "inside functions"),
+        ("kernels.count.x", "if True:\n    import cupyx.scipy", "inside functions"),
+        ("cluster.x", "class A:\n    from pynvml import nvmlInit", "inside functions"),
+        ("engine.x", "from kernels.count import ngram_keys", "top-level package"),
+        ("surprise.x", "", "no layer"),
+    ],
+)
+def test_a_forbidden_import_is_found(name, text, message):
+    assert message in "; ".join(violations(text, name))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("kernels.count.x", "from ..dispatch import pick\nfrom .ngram_keys import ngram_keys\nimport numpy"),
+        ("kernels.count.x", "def f():\n    import cupy"),
+        ("engine.x", "from mgpu_ngram.kernels import check\nfrom ..core.tables import Table"),
+        ("jobs.x", "from mgpu_ngram.cluster.executor import Executor"),
+        ("cluster.x", "import dask\nfrom mgpu_ngram.core import errors"),
+        ("api", "def f():\n    from mgpu_ngram.cluster.dask import DaskExecutor"),
+        ("core.x", "import dashboard, cupylike"),
+    ],
+)
+def test_an_allowed_import_passes(name, text):
+    assert violations(text, name) == []
+
+
+def test_relative_imports_of_a_package_start_at_itself():
+    assert violations("from . import ngram_keys\nfrom .. import check", "kernels.count", True) == []
+    assert "mgpu_ngram.core.x" in violations("from ...core import x", "kernels.count", True)[0]
+
+
+def test_everything_imports_without_a_gpu():
+    """In a fresh interpreter where GPU libraries cannot be imported."""
+    modules = [f"mgpu_ngram.{name}" for name, _ in sources() if not name.startswith(("__", "benchmarks"))]
+    script = (
+        "import importlib, sys\n"
+        f"for name in {GPU_ONLY!r} + ('dask_cuda',): sys.modules[name] = None\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        "print(len(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > len(modules) > 20
+
+
+def test_the_engine_does_not_load_dask():
+    script = "import sys, mgpu_ngram.engine.count, mgpu_ngram.engine.tokenise, mgpu_ngram.engine.vocabulary\n"
+    check = "print([m for m in ('dask', 'distributed') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script + check], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
