@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from pathlib import Path
@@ -38,12 +39,12 @@ def run(suite: Suite, path: Path, tokens: int) -> None:
     with open(path, "rb") as file:
         counters = oracles.count_lines(file, ORDER)
     counter_seconds = time.perf_counter() - start
+    _check(_run(path)[2], counters)  # also the warm-up
+    del counters  # millions of tuples, which would keep Python's garbage collector busy
+    gc.collect()
     whole, unwritten = [], []
-    for again in range(1 + RUNS):
-        seconds, phases, result = _run(path)
-        if again == 0:  # also the warm-up
-            _check(result, counters)
-            continue
+    for _ in range(RUNS):
+        seconds, phases, _path = _run(path)
         whole.append(seconds)
         unwritten.append(phases["write"])
     sizes = f"tokens={tokens} n=1..{ORDER}"

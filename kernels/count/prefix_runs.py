@@ -34,77 +34,83 @@ def prefix_runs(
 
 
 def _cpu(columns, bits, first_order, last_order, weights_R):
+    orders = range(first_order, last_order + 1)
+    mask_NC = _prefix_masks(last_order, bits, len(columns))
+    size_N = _count(columns, first_order, mask_NC)
+    width_N = np.array([check.num_columns(n, bits) for n in orders], np.int64)
+    # The tables lie one after the other in two arrays, so that one pass fills them all.
+    keys, counts = np.empty((width_N * size_N).sum(), np.uint64), np.zeros(size_N.sum(), np.int64)
+    key_end_N, count_end_N = np.cumsum(width_N * size_N), np.cumsum(size_N)
     weighted = weights_R is not None
-    weights_R = weights_R if weighted else np.empty(0, np.int64)
-    orders = last_order - first_order + 1
-    sizes_N = _count(columns, bits, first_order, orders)
-    tables = []
-    for i, n in enumerate(range(first_order, last_order + 1)):
-        keys = np.empty((check.num_columns(n, bits), sizes_N[i]), np.uint64)
-        counts = np.zeros(sizes_N[i], np.int64)
-        _emit(columns, bits, n, weights_R, weighted, keys, counts)
-        tables.append((keys, counts))
-    return tables
+    _emit(columns, first_order, mask_NC, weights_R if weighted else np.empty(0, np.int64), weighted,
+          width_N, size_N, key_end_N - width_N * size_N, count_end_N - size_N, keys, counts)  # fmt: skip
+    return [
+        (keys[k - w * G : k].reshape(w, G), counts[c - G : c])
+        for w, G, k, c in zip(width_N, size_N, key_end_N, count_end_N, strict=True)
+    ]
 
 
 @njit(nogil=True, cache=True)
-def _leading_zeros(x):
-    n = 0
-    for s in (32, 16, 8, 4, 2, 1):
-        if x >> np.uint64(64 - s) == 0:
-            n += s
-            x <<= np.uint64(s)
-    return n
+def _prefix_masks(last_order, bits, C):
+    """(last_order + 1, C) uint64: the bits of the first n words, for every n."""
+    mask_NC = np.zeros((last_order + 1, C), np.uint64)
+    for n in range(last_order + 1):
+        for c in range(C):
+            kept = n * bits - 64 * c
+            if kept >= 64:
+                mask_NC[n, c] = ~np.uint64(0)
+            elif kept > 0:
+                mask_NC[n, c] = ~np.uint64(0) << np.uint64(64 - kept)
+    return mask_NC
 
 
 @njit(nogil=True, cache=True)
-def _shared_words(columns, r, q, bits):
-    for c in range(columns.shape[0]):
-        x = columns[c, r] ^ columns[c, q]
-        if x != 0:
-            return (c * 64 + _leading_zeros(x)) // bits
-    return columns.shape[0] * 64 // bits
+def _shared_words(columns, r, mask_NC):
+    """Leading words that row r shares with the row before it."""
+    if r == 0:
+        return 0
+    for n in range(1, len(mask_NC)):
+        for c in range(len(columns)):
+            if (columns[c, r] ^ columns[c, r - 1]) & mask_NC[n, c]:
+                return n - 1
+    return len(mask_NC) - 1
 
 
 @njit(nogil=True, cache=True)
-def _words(columns, r, bits):
-    for c in range(columns.shape[0] - 1, -1, -1):
-        x = columns[c, r]
-        if x != 0:
-            lowest = x & (~x + np.uint64(1))
-            return (c * 64 + _leading_zeros(lowest)) // bits + 1
+def _words(columns, r, mask_NC):
+    """Words of row r: pads are zero codes at the end."""
+    for n in range(len(mask_NC) - 1, 0, -1):
+        for c in range(len(columns)):
+            if columns[c, r] & (mask_NC[n, c] ^ mask_NC[n - 1, c]):
+                return n
     return 0
 
 
 @njit(nogil=True, cache=True)
-def _count(columns, bits, first_order, orders):
-    sizes_N = np.zeros(orders, np.int64)
+def _count(columns, first_order, mask_NC):
+    size_N = np.zeros(len(mask_NC) - first_order, np.int64)
     for r in range(columns.shape[1]):
-        shared = _shared_words(columns, r, r - 1, bits) if r > 0 else 0
-        words = _words(columns, r, bits)
-        for n in range(max(shared + 1, first_order), min(words, first_order + orders - 1) + 1):
-            sizes_N[n - first_order] += 1
-    return sizes_N
+        shared, words = _shared_words(columns, r, mask_NC), _words(columns, r, mask_NC)
+        for n in range(max(shared + 1, first_order), words + 1):
+            size_N[n - first_order] += 1
+    return size_N
 
 
 @njit(nogil=True, cache=True)
-def _emit(columns, bits, n, weights_R, weighted, keys, counts):
-    g = -1
-    tail = n * bits % 64
-    mask = ~np.uint64(0) << np.uint64(64 - tail) if tail else ~np.uint64(0)
-    last = len(keys) - 1
+def _emit(
+    columns, first_order, mask_NC, weights_R, weighted, width_N, size_N, key_start_N, count_start_N, keys, counts
+):
+    run_N = np.full(len(size_N), -1)
     for r in range(columns.shape[1]):
-        if _words(columns, r, bits) < n:
-            continue
-        new = g < 0 or (columns[last, r] & mask) != keys[last, g]
-        for c in range(last):
-            new = new or columns[c, r] != keys[c, g]
-        if new:
-            g += 1
-            for c in range(last):
-                keys[c, g] = columns[c, r]
-            keys[last, g] = columns[last, r] & mask
-        counts[g] += weights_R[r] if weighted else 1
+        shared, words = _shared_words(columns, r, mask_NC), _words(columns, r, mask_NC)
+        weight = weights_R[r] if weighted else 1
+        for i in range(words - first_order + 1):
+            n = first_order + i
+            if n > shared:
+                run_N[i] += 1
+                for c in range(width_N[i]):
+                    keys[key_start_N[i] + c * size_N[i] + run_N[i]] = columns[c, r] & mask_NC[n, c]
+            counts[count_start_N[i] + run_N[i]] += weight
 
 
 def _cuda(columns, bits, first_order, last_order, weights_R):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import logging
+import signal
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 import dask
@@ -105,7 +108,6 @@ def start_cluster(device: str, workers: int | None, settings: dict[str, Any] | N
         "local_directory": scratch.name,
         "dashboard_address": "127.0.0.1:0",
     }
-    cluster: Any
     if device == "gpu":
         gpus = visible_gpus()
         if workers is not None and workers > gpus:
@@ -116,9 +118,32 @@ def start_cluster(device: str, workers: int | None, settings: dict[str, Any] | N
             from dask_cuda import LocalCUDACluster
         except ImportError as error:
             raise InputError(f"a cluster of GPUs needs dask-cuda ({error}); pip install 'mgpu-ngram[cuda13]'") from None
-        cluster = LocalCUDACluster(n_workers=workers or gpus, device_memory_limit=None, **common)
+        make, options = LocalCUDACluster, {"n_workers": workers or gpus, "device_memory_limit": None}
     else:
-        cluster = LocalCluster(
-            n_workers=workers or cpu_cores(), processes=True, silence_logs=logging.CRITICAL + 1, **common
-        )
-    return DaskExecutor(Client(cluster), device, cluster, scratch)
+        options = {"n_workers": workers or cpu_cores(), "processes": True, "silence_logs": logging.CRITICAL + 1}
+        make = LocalCluster
+    executor = None
+    try:
+        with _interrupts_held():
+            cluster = make(**options, **common)
+            executor = DaskExecutor(Client(cluster), device, cluster, scratch)
+        return executor
+    except BaseException:
+        if executor:
+            executor.close()
+        raise
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal: keep it from the ones that start here, and wait with it here.
+
+    Workers then stop quietly, when this process closes the cluster. Blocked signals are inherited by
+    threads and processes, so workers that Dask starts later do not hear it either.
+    """
+    resource_tracker.ensure_running()  # or the first process to start would start it, which unblocks the signal
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)

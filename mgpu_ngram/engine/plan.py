@@ -27,7 +27,7 @@ RATES_NS: dict[str, dict[str, Any]] = {
     "cpu": {
         "private": (1.5, 2.5, 4.0, 8.0),
         "global": (1.2, 2.0, 3.0, 7.0),
-        "bin": 0.5,
+        "bin": 2.0,
         "hash": 60.0,
         "sort_pass": 4.0,
         "emit": 12.0,

@@ -153,7 +153,8 @@ def run(
         for n in range(2, config.order + 1):
             (out.folder / f"order={n}").mkdir()
         progress.start("write", parts + 1, "parts")
-        written = [executor.call(_write_part, m, lexicon, str(out.folder), config, executor.threads) for m in merged]
+        threads = max(1, executor.threads * executor.workers // parts)
+        written = [executor.call(_write_part, m, lexicon, str(out.folder), config, threads) for m in merged]
         written.append(executor.call(_write_vocabulary, lexicon, str(out.folder), config, config.strategy == "auto"))
         executor.wait(written, lambda _: progress.advance(1))
         results = executor.gather(written)
@@ -247,9 +248,8 @@ def _write_part(merged: _Merged, lexicon: Lexicon, folder: str, config: CountCon
     start = time.perf_counter()
     as_text = vocabulary_is_text(lexicon.vocabulary)
     with ThreadPoolExecutor(threads) as pool:
-        jobs = [
-            pool.submit(_write_table, t, s, lexicon, folder, config, as_text) for (_, s), t in merged.tables.items()
-        ]
+        largest_first = sorted(merged.tables.items(), key=lambda item: -len(item[1]))
+        jobs = [pool.submit(_write_table, t, s, lexicon, folder, config, as_text) for (_, s), t in largest_first]
         rows = [job.result() for job in jobs]
     return {"rows": rows, "seconds": merged.seconds | {"write": time.perf_counter() - start}}
 

@@ -162,6 +162,33 @@ def test_a_lost_worker_costs_its_tasks_again(cluster, tmp_path):
     assert cluster.gather(before) == [0, 1, 4, 9, 16, 25]
 
 
+def test_ctrl_c_is_for_the_driver_alone(cluster):
+    """A terminal sends it to every process; a worker that heard it would print a traceback of its own."""
+    pids = set(cluster.client.run(os.getpid).values())
+    for pid in pids:
+        os.kill(pid, signal.SIGINT)
+    assert cluster.gather(map_tasks(cluster, square, range(3))) == [0, 1, 4]
+    assert set(cluster.client.run(os.getpid).values()) == pids
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+HEARS_CTRL_C = """
+import signal
+from mgpu_ngram.cluster.dask import start_cluster
+if __name__ == "__main__":
+    executor = start_cluster("cpu", 2)
+    masks = executor.client.run(lambda: signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    print(sorted(masks.values()), signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    executor.close()
+"""
+
+
+def test_ctrl_c_is_for_the_driver_alone_from_the_first_cluster_on(tmp_path):
+    (tmp_path / "script.py").write_text(HEARS_CTRL_C)
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("[True, True] False\n", "")
+
+
 def test_closing_leaves_no_process_and_no_folder():
     mine = psutil.Process()
     before = {p.pid for p in mine.children(recursive=True)}

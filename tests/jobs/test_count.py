@@ -271,6 +271,7 @@ TEXTS = st.lists(st.one_of(WORDS, GAPS), max_size=40).map(b"".join)
 @example([b""], "word", "auto", 1, 1, False, 4)
 @example([b"\n\n", b""], "word", "sort", 1, 2, False, 2)
 @example([b"a b", b"a b"], "byte", "global", 1, 3, False, 3)
+@example([b"aaa", b"aa"], "byte", "auto", 2, 1, False, 2)
 def test_neither_chunks_nor_workers_nor_strategy_change_a_count(
     texts, unit, strategy, chunk_bytes, workers, lowercase, order
 ):
@@ -465,6 +466,26 @@ def test_several_shards_of_bytes_and_ids(unit, tmp_path, monkeypatch):
         assert all(owner[values.index(g[-2])] == s for g in part)
     run_here(tmp_path / "three", [tmp_path / "text"], 3, unit=unit, order=3, chunk_bytes=101)
     assert contents(tmp_path / "one") == contents(tmp_path / "three")
+
+
+@pytest.mark.parametrize("unit", ["id", "byte", "word"])
+def test_first_places_in_a_large_file_before_small_ones(unit, tmp_path):
+    """Large and small files of a block go through different hands; the first place is the first of all."""
+    large = np.full(800_000, 0x2020, "<u2")
+    large[[10, 20]] = 0x6161, 0x6262
+    (tmp_path / "large").write_bytes(large.tobytes())
+    (tmp_path / "small").write_bytes(b"bb aa zz")
+    (tmp_path / "other").write_bytes(b"zzbb")
+    for i, chunk_bytes in enumerate((100_000_000, 10_000)):
+        corpus = [tmp_path / name for name in ("large", "small", "other")]
+        run_here(tmp_path / str(i), corpus, unit=unit, order=2, chunk_bytes=chunk_bytes)
+    table = pq.read_table(tmp_path / "0" / "vocabulary.parquet", partitioning=None)
+    columns = [table[name].to_pylist() for name in ("symbol", "first_source", "first_offset")]
+    places = {symbol: place for symbol, *place in zip(*columns, strict=True)}
+    a, b, z = {"id": (0x6161, 0x6262, 0x7A7A), "byte": (b"a", b"b", b"z"), "word": ("aa", "bb", "zz")}[unit]
+    assert (places[a], places[b]) == ([0, 20], [0, 40])
+    assert places[z] == [1, 6]
+    assert contents(tmp_path / "0") == contents(tmp_path / "1")
 
 
 # Edges
