@@ -20,10 +20,11 @@ LABELS = [label(*strategy) for strategy in STRATEGIES]
 
 
 def draw(rows: Sequence[Row], folder: Path) -> None:
-    """Draw experiment_a.png, experiment_b.png and words.png."""
+    """Draw experiment_a, experiment_b and words, each NAME_DEVICE.png."""
+    device = re.sub(r"\W+", "_", rows[0].device)
     for name, figure in (("experiment_a", _experiment_a), ("experiment_b", _experiment_b), ("words", _words)):
         figure(rows)
-        plt.savefig(folder / f"{name}.png", dpi=120, bbox_inches="tight")
+        plt.savefig(folder / f"{name}_{device}.png", dpi=120, bbox_inches="tight")
         plt.close()
 
 
@@ -36,7 +37,6 @@ def _experiment_a(rows: Sequence[Row]) -> None:
     kernels = ["bytes/python loop", *(f"bytes/a {name}" for name in LABELS)]
     plt.figure(figsize=(11, 5))
     least = min(r.rate for r in rows if r.kernel in kernels and r.rate) / 2
-    plt.ylim(bottom=least / 1e9)
     for k, kernel in enumerate(kernels):
         mine = {_size(r, "n"): r for r in rows if r.kernel == kernel}
         x = np.array(sorted(mine)) + (k - len(kernels) / 2 + 0.5) * 0.14
@@ -49,11 +49,12 @@ def _experiment_a(rows: Sequence[Row]) -> None:
     for target in sorted({(_size(r, "n"), r.target) for r in rows if r.kernel in kernels and r.target}):
         plt.hlines(target[1] / 1e9, target[0] - 0.45, target[0] + 0.45, "k", linestyles=":")
     plt.yscale("log")
+    plt.ylim(bottom=least / 1e9)
     plt.xticks(list(SPARSE_ORDERS))
     plt.xlabel(f"bytes per n-gram (dense histograms up to {DENSE_ORDERS[-1]})")
     plt.ylabel("GB/s of text = G n-grams/s, to the sorted table")
     plt.title(f"Experiment A: real English text, {_text_size(rows, 'a')}, {rows[0].device}")
-    plt.legend()
+    plt.legend(ncols=len(kernels), loc="upper center", bbox_to_anchor=(0.5, -0.12), fontsize=8)
     plt.grid(axis="y", alpha=0.3)
 
 
@@ -78,7 +79,7 @@ def _experiment_b(rows: Sequence[Row]) -> None:
 
 
 def _text_size(rows: Sequence[Row], experiment: str) -> str:
-    return f"{max(_size(r, 'T') for r in rows if r.kernel.startswith(f'bytes/{experiment} ')) / 2**20:,.3g} MiB"
+    return f"{max(_size(r, 'T') for r in rows if r.kernel.startswith(f'bytes/{experiment} ')) / 2**20:,.6g} MiB"
 
 
 def _words(rows: Sequence[Row]) -> None:

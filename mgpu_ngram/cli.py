@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from mgpu_ngram.api import open_executor
 from mgpu_ngram.cluster.devices import cpu_cores, free_memory, resolve_device, visible_gpus
 from mgpu_ngram.config import STAGES, ClusterConfig, load
+from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.counts import Ngram, read_counts
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.settings import fill
@@ -209,7 +210,11 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _run_jobs(
-    jobs: list[tuple[str, Any, Path]], cluster: ClusterConfig, dask: dict[str, Any], arguments: argparse.Namespace
+    jobs: list[tuple[str, Any, Path]],
+    cluster: ClusterConfig,
+    dask: dict[str, Any],
+    arguments: argparse.Namespace,
+    corpus: Corpus | None = None,
 ) -> None:
     """Run jobs, each a (stage, settings, output), one after the other; show each result when it is there."""
     for _, _, target in jobs:
@@ -219,7 +224,7 @@ def _run_jobs(
     try:
         for stage, settings, target in jobs:
             with Bars() as bars:
-                result = STAGES[stage].run(settings, executor, target, arguments.overwrite, bars)
+                result = STAGES[stage].run(settings, executor, target, arguments.overwrite, bars, corpus)
             results.append(_result_json(result))
             if not arguments.json:
                 with _stdout():
@@ -273,15 +278,15 @@ def _count(arguments: argparse.Namespace) -> None:
         raise InputError(f"output {arguments.output!r} is not a local path; give the path of a folder to make")
     output = Path(arguments.output)
     _refuse_existing(output, arguments.overwrite)
-    with _stdin_as_file(settings.corpus, output) as corpus:
-        _run_jobs([("count", replace(settings, corpus=corpus), output)], cluster, {}, arguments)
+    with _stdin_as_file(settings, output) as corpus:
+        _run_jobs([("count", settings, output)], cluster, {}, arguments, corpus)
 
 
 @contextlib.contextmanager
-def _stdin_as_file(corpus: list[str], output: Path) -> Iterator[list[str]]:
-    """Inputs with - replaced by a file beside the output that holds stdin: workers read it in parallel."""
-    if "-" not in corpus:
-        yield corpus
+def _stdin_as_file(settings: CountConfig, output: Path) -> Iterator[Corpus | None]:
+    """The corpus with - kept in a file beside the output, which workers read in parallel; None where - is not in it."""
+    if "-" not in settings.corpus:
+        yield None
         return
     folder = output.absolute().parent
     try:
@@ -295,7 +300,10 @@ def _stdin_as_file(corpus: list[str], output: Path) -> Iterator[list[str]]:
             file.flush()
         except OSError as error:
             raise RunError(f"cannot keep stdin in {folder} ({error.strerror}); free space there") from None
-        yield [file.name if path == "-" else path for path in corpus]
+        paths = [file.name if path == "-" else path for path in settings.corpus]
+        corpus = open_corpus(paths, settings.unit, settings.dtype, settings.text_column)
+        sources = (replace(s, name="-") if s.name == file.name else s for s in corpus.sources)
+        yield replace(corpus, sources=tuple(sources))
 
 
 def _export(arguments: argparse.Namespace) -> None:

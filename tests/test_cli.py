@@ -487,7 +487,8 @@ def test_out_of_memory(error, folder, mgpu_ngram, monkeypatch):
 
     monkeypatch.setattr(engine_count, "_count_part", fail)
     result = mgpu_ngram("count", "text", "-o", "out", *HERE)
-    check_refused(folder, result, "out of host memory while counting", "[0-9,]+ bytes are free", r"use smaller chunks \(chunk_bytes\)", status=1)
+    pieces = ("out of host memory while counting", "[0-9,]+ bytes are free", r"use smaller chunks \(chunk_bytes\)")
+    check_refused(folder, result, *pieces, status=1)
 
 
 @pytest.mark.parametrize("error", [OutOfMemoryError("Out of memory allocating 512 bytes"), MemoryError()])

@@ -166,7 +166,7 @@ def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_col
     inputs       a str or Path, or a list or tuple of them: files, globs (** too), directories (all
                  files below, except hidden ones), fsspec URLs. Or an in-memory corpus: `Lines`, a
                  list of bytes, any other iterable of str or bytes (one line each, with or without
-                 "\\n"), an Arrow string array, or for unit "id" integers.
+                 "\\n"), an Arrow string array, or for unit "id" integers. Or a corpus already open.
     unit         "word", "byte" or "id"
     dtype        "uint16" or "uint32", little-endian: the token ids of unit "id"
     text_column  of Parquet files
@@ -174,6 +174,8 @@ def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_col
     Globs and directories expand sorted; a file named twice is counted twice. Formats are told by
     the first bytes of a file, not by its name. Raises InputError where there is nothing to read.
     """
+    if isinstance(inputs, Corpus):
+        return inputs
     if unit not in ("word", "byte", "id"):
         raise InputError(f'unit is {unit!r}; it must be "word", "byte" or "id"')
     if unit == "id" and dtype not in ("uint16", "uint32"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -156,18 +157,15 @@ def lower_ascii(text_B: Any) -> None:
 
 
 def _segments(block: Block, data: Any) -> Iterator[tuple[list[int], Any]]:
-    """Whole small files together, every other segment alone: (segment numbers, their bytes)."""
-    small = [
-        s
-        for s in range(len(block.starts_S))
-        if block.owned_S[s] == block.lengths_S[s] < SMALL_BYTES and len(block.starts_S) > 1
-    ]
-    if len(small) == 1:  # a part of one segment is that segment's own bytes
-        small = []
-    if small:
-        yield small, data
-    for s in sorted(set(range(len(block.starts_S))) - set(small)):
-        yield [s], data[int(block.starts_S[s]) : int(block.starts_S[s] + block.lengths_S[s])]
+    """Neighbouring whole small files together, other segments alone, in text order: (segment numbers, their bytes)."""
+    small_S = (block.owned_S == block.lengths_S) & (block.lengths_S < SMALL_BYTES)
+    for small, group in itertools.groupby(range(len(small_S)), small_S.__getitem__):
+        segments = list(group)
+        if small and len(segments) > 1:
+            yield segments, data
+            continue
+        for s in segments:
+            yield [s], data[int(block.starts_S[s]) : int(block.starts_S[s] + block.lengths_S[s])]
 
 
 def _bytes(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:

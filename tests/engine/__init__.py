@@ -1,1 +1,0 @@
-"""A package, for other folders have a test_count.py, too."""
