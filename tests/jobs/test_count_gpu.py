@@ -1,0 +1,122 @@
+"""The count job on real GPUs: the same bytes as on a CPU, whose counts test_count.py holds to plain Python."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.cluster.dask import start_cluster
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.output import read_manifest
+from mgpu_ngram.jobs import count
+from mgpu_ngram.jobs.count import CountConfig, run
+from mgpu_ngram.kernels.count.find_tokens import random_text
+
+CASES = {
+    "words": {"order": 5},
+    "marked": {"order": 3, "sentence_markers": True, "lowercase": True, "min_count": 2},
+    "bytes": {"unit": "byte", "order": 6},
+    "ids": {"unit": "id", "dtype": "uint16", "separator_id": 8224, "order": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    for i, size in enumerate([400_000, 0, 1, 100_000, 1_500_000]):
+        (folder / f"{i}.txt").write_bytes(random_text(np.random.default_rng(i), size + size % 2).tobytes())
+    return [str(p) for p in sorted(folder.iterdir()) if p.stat().st_size % 2 == 0]
+
+
+def files_of(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}
+
+
+def outcome(executor, corpus, out, **options):
+    return files_of(run(CountConfig(corpus, **options), executor, out).path)
+
+
+@pytest.fixture(scope="module")
+def on_cpu(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cpu")
+    return {name: outcome(LocalExecutor("cpu"), corpus, folder / name, **options) for name, options in CASES.items()}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("strategy", ["auto", "sort", "hash"])
+@pytest.mark.parametrize("chunk_bytes", [None, 70_001])
+def test_a_gpu_writes_what_a_cpu_writes(case, strategy, chunk_bytes, corpus, on_cpu, tmp_path):
+    options = CASES[case] | {"strategy": strategy, "chunk_bytes": chunk_bytes}
+    assert outcome(LocalExecutor("gpu"), corpus, tmp_path / "out", **options) == on_cpu[case]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_small_blocks_and_tables_in_host_memory(case, corpus, on_cpu, tmp_path, monkeypatch):
+    """What a corpus larger than the device takes: blocks through the ring, streams and tables on the host."""
+    monkeypatch.setattr(count, "KEPT_BYTES_PER_TEXT_BYTE", 1 << 40)
+    monkeypatch.setattr(count, "TokeniseOptions", partial(count.TokeniseOptions, block_bytes=30_000))
+    options = CASES[case] | {"chunk_bytes": 300_000}
+    assert outcome(LocalExecutor("gpu"), corpus, tmp_path / "out", **options) == on_cpu[case]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("strategy", ["global", "private"])
+def test_dense_histograms_of_four_bytes(strategy, tmp_path):
+    """16 GiB of bins when all 256 bytes occur."""
+    data = np.random.default_rng(0).integers(0, 256, 100_000, np.uint8)
+    (tmp_path / "data").write_bytes(data.tobytes())
+    options = {"unit": "byte", "order": 4}
+    dense = outcome(LocalExecutor("gpu"), [str(tmp_path / "data")], tmp_path / "a", strategy=strategy, **options)
+    assert dense == outcome(LocalExecutor("cpu"), [str(tmp_path / "data")], tmp_path / "b", strategy="hash", **options)
+
+
+@pytest.mark.gpu
+def test_running_out_of_device_memory(corpus, on_cpu, tmp_path, monkeypatch):
+    """The parts that are counted at once shrink until they fit; a device too small for any ends the run."""
+    import cupy
+
+    from mgpu_ngram.engine import count as engine_count
+
+    monkeypatch.setattr(engine_count, "_part_tokens", lambda *_: 1 << 30)
+    pool = cupy.get_default_memory_pool()
+    try:
+        pool.free_all_blocks()
+        pool.set_limit(size=pool.used_bytes() + (96 << 20))
+        assert outcome(LocalExecutor("gpu"), corpus, tmp_path / "tight", **CASES["words"]) == on_cpu["words"]
+        pool.free_all_blocks()
+        pool.set_limit(size=pool.used_bytes() + (1 << 20))
+        with pytest.raises(RunError, match=r"out of device memory while .*; use smaller chunks"):
+            run(CountConfig(corpus), LocalExecutor("gpu"), tmp_path / "none")
+        assert not (tmp_path / "none").exists()
+    finally:
+        pool.set_limit(size=0)
+
+
+@pytest.mark.gpu
+def test_a_dask_cuda_cluster(corpus, on_cpu, tmp_path):
+    executor = start_cluster("gpu", 1)
+    try:
+        for case, options in CASES.items():
+            assert outcome(executor, corpus, tmp_path / case, chunk_bytes=300_000, **options) == on_cpu[case]
+    finally:
+        executor.close()
+
+
+@pytest.mark.multigpu
+def test_two_gpus(corpus, on_cpu, tmp_path, monkeypatch):
+    executor = start_cluster("gpu", 2)
+    try:
+        assert executor.workers == 2
+        for case, options in CASES.items():
+            assert outcome(executor, corpus, tmp_path / case, chunk_bytes=300_000, **options) == on_cpu[case]
+        large = tmp_path / "large.txt"  # enough words for two shards, so each GPU merges one
+        large.write_bytes(Path(corpus[-1]).read_bytes() * 20)
+        here = outcome(LocalExecutor("cpu"), [str(large)], tmp_path / "here")
+        assert outcome(executor, [str(large)], tmp_path / "there", chunk_bytes=4_000_000) == here
+        assert read_manifest(tmp_path / "there")["num_shards"] > 1
+    finally:
+        executor.close()
