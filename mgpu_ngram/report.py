@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -53,7 +54,8 @@ class Bars(progress.Progress):
 def show_result(result: CountResult) -> None:
     """The summary of a count run."""
     m, unit = result.manifest, UNITS[result.manifest["unit"]]
-    print(f"{result.path}: {m['tokens']:,} {unit} from {_many(len(m['inputs']), 'input')}")
+    path = result.path.relative_to(Path.cwd()) if result.path.is_relative_to(Path.cwd()) else result.path
+    print(f"{path}: {m['tokens']:,} {unit} from {_many(len(m['inputs']), 'input')}")
     _show_orders(m, {p.order: p.strategy for p in result.plans})
     _show_reasons((p.order, p.strategy, p.reason) for p in result.plans)
     print("most frequent")
