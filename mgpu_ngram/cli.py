@@ -259,7 +259,9 @@ def _result_json(result: CountResult) -> dict[str, Any]:
 def _plan(arguments: argparse.Namespace) -> None:
     config = load(arguments.config, arguments.overrides)
     device = resolve_device(config.cluster.device)
-    workers = config.cluster.workers or (visible_gpus() if device == "gpu" else cpu_cores())
+    workers = config.cluster.workers or (cpu_cores() if device == "cpu" else visible_gpus())
+    if config.cluster.workers == 0 and device == "gpu":
+        workers = 1
     plans = [STAGES[stage].plan(settings, workers, device, free_memory(device)) for stage, settings in config.jobs]
     with _stdout():
         if arguments.json:

@@ -8,6 +8,7 @@ import logging
 import signal
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -39,6 +40,11 @@ class DaskExecutor:
         if not self.workers:
             raise InputError(f"the Dask cluster {client} has no workers; start some, then run again")
         hosts = {w["host"] for w in workers.values()}
+        place = "host" if device == "cpu" else "id"  # a GPU worker has its GPU to itself
+        tasks = Counter[Any]()
+        for w in workers.values():
+            tasks[w[place]] += w["nthreads"]
+        self.sharers = max(tasks.values())
         self.threads = max(1, cpu_cores() * len(hosts) // self.workers)
         self.dashboard = client.dashboard_link if importlib.util.find_spec("bokeh") else None
 

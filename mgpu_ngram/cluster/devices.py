@@ -60,7 +60,7 @@ def resolve_device(wanted: str) -> str:
 
 def cpu_cores() -> int:
     """Cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS lacks it
 
 
 def free_memory(device: str) -> int:

@@ -14,11 +14,13 @@ class Executor(Protocol):
     workers  tasks that run at once
     device   "cpu" or "gpu", where tasks work
     threads  host threads that one task may use
+    sharers  tasks at once that share a device's memory: of a host on a CPU
     """
 
     workers: int
     device: str
     threads: int
+    sharers: int
 
     def call(self, fn: Callable, *args: Any) -> Handle:
         """Run fn(*args) somewhere."""

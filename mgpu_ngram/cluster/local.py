@@ -16,6 +16,7 @@ class LocalExecutor:
         self.device = device
         self.workers = 1 if device == "gpu" else workers or cpu_cores()
         self.threads = max(1, cpu_cores() // self.workers)
+        self.sharers = self.workers
         self.pool = ThreadPoolExecutor(self.workers)
 
     def call(self, fn: Callable, *args: Any) -> Future:

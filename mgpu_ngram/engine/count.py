@@ -26,6 +26,7 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 START, END = 2, 3  # codes of <s> and </s>
 MIN_PART_TOKENS = 1 << 16
+BINS_AT_ONCE = 1 << 28  # of a dense histogram that is read off; finding those in use takes up to 9 bytes a bin
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class CountOptions:
     histograms: int = 1
     sentence_markers: bool = False
     device: str = "cpu"
+    sharers: int = 1  # tasks that share the memory of the device
     keep_on_device: bool = True
 
 
@@ -147,7 +149,7 @@ def _part_tokens(order: int, bits: int, options: CountOptions) -> int:
             if p.strategy in ("sort", "hash")
         ]
     )
-    budget = int(free_bytes(options.device) * MEMORY_SHARE)
+    budget = int(free_bytes(options.device) * MEMORY_SHARE) // options.sharers
     return max(MIN_PART_TOKENS, min(MAX_SORT_TOKENS, budget // per_token))
 
 
@@ -199,7 +201,8 @@ def _by_hash(part: Codes, order: int, bits: int) -> Table:
 def bins_to_table(bins: Any, order: int, symbols: int, bits: int) -> Table:
     """The n-grams of a dense histogram that occur, as a sorted table."""
     xp = array_module(bins)
-    used_G = xp.flatnonzero(bins)
+    parts = range(0, max(len(bins), 1), BINS_AT_ONCE)
+    used_G = xp.concatenate([xp.flatnonzero(bins[i : i + BINS_AT_ONCE]) + i for i in parts])
     counts_G = bins[used_G].astype(np.int64)
     codes = []
     for _ in range(order):

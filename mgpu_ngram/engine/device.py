@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,11 +82,15 @@ def device_blocks(
         for block in read_blocks(chunk, unit, block_bytes, halo, None, threads, checksums):
             yield block, block.data
         return
-    yield from _ring().run(lambda allocate: read_blocks(chunk, unit, block_bytes, halo, allocate, threads, checksums))
+    ring = _idle_ring()
+    try:
+        yield from ring.run(lambda allocate: read_blocks(chunk, unit, block_bytes, halo, allocate, threads, checksums))
+    finally:
+        _idle_rings.append(ring)
 
 
 class _Ring:
-    """Pinned and device buffers that blocks pass through; kept for the life of the process."""
+    """Pinned and device buffers that blocks pass through; one chunk at a time, kept for the life of the process."""
 
     def __init__(self) -> None:
         import cupy
@@ -153,16 +157,19 @@ class _Ring:
             reader.join()
 
 
-_rings: dict[int, _Ring] = {}
+_idle_rings: list[_Ring] = []  # a task in another thread, or one that failed and is not yet collected, holds its own
 
 
-def _ring() -> _Ring:
+def _idle_ring() -> _Ring:
     import cupy
 
     device = cupy.cuda.Device().id
-    if device not in _rings:
-        _rings[device] = _Ring()
-    return _rings[device]
+    for ring in list(_idle_rings):
+        if ring.id == device:
+            with suppress(ValueError):  # another thread was faster
+                _idle_rings.remove(ring)
+                return ring
+    return _Ring()
 
 
 def out_of_memory(error: BaseException) -> bool:

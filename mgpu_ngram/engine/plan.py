@@ -120,12 +120,13 @@ def _auto(
     dense_ns = rates[dense][min(n, 4) - 1] + rates["bin"] * copies * symbols**n / max(tokens, 1)
     about = "" if known else "about "
     if need > budget or dense_ns > sort_ns or (unit != "byte" and not known):
-        why = (
-            f"{about}{symbols:,}**{n} bins do not fit in {budget:,} bytes"
-            if need > budget
-            else f"sorted once for all orders: {sort_ns:.3g} ns a token, a histogram of {about}{symbols:,}**{n} bins "
-            f"{dense_ns:.3g}"
-        )
+        if need > budget:
+            why = f"{about}{symbols:,}**{n} bins do not fit in {budget:,} bytes"
+        elif dense_ns > sort_ns:
+            bins = f"a histogram of {about}{symbols:,}**{n} bins {dense_ns:.3g}"
+            why = f"sorted once for all orders: {sort_ns:.3g} ns a token, {bins}"
+        else:
+            why = f"sorted once for all orders: {about}{symbols:,}**{n} bins are only a guess"
         return OrderPlan(n, "sort", why, per_token * min(tokens, MAX_SORT_TOKENS))
     why = f"{about}{symbols:,}**{n} bins fit: {dense_ns:.3g} ns a token, sorting {sort_ns:.3g}"
     return OrderPlan(n, dense, why, need)

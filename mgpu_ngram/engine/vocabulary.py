@@ -99,7 +99,10 @@ class Lexicon:
 
 
 def number_symbols(merged: LocalVocabulary, unit: str, sentence_markers: bool, seed: int, device: str) -> Lexicon:
-    """Give every symbol of the corpus its id: see `Vocabulary` for the order."""
+    """Give every symbol of the corpus its id: see `Vocabulary` for the order.
+
+    Raises HashCollision when a word has the hash of a special that it is not.
+    """
     rows_V = _rows_in_order(merged, unit, device)
     special_hash = np.empty(0, np.uint64)
     if unit == "word":
@@ -109,6 +112,8 @@ def number_symbols(merged: LocalVocabulary, unit: str, sentence_markers: bool, s
     special = np.array([(0, -1, -1)] * len(special_hash), np.int64).reshape(-1, 3)
     for k, h in enumerate(special_hash):
         for row in np.flatnonzero(merged.hash_V == h):
+            if merged.data[merged.offsets_V[row] : merged.offsets_V[row + 1]].tobytes() != SPECIALS[k]:
+                raise HashCollision(seed)
             special[k] = merged.counts_V[row], merged.first_source_V[row], merged.first_offset_V[row]
     tokens = merged.tokens
     if sentence_markers:

@@ -34,7 +34,7 @@ from mgpu_ngram.engine.count import (
 )
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, free_bytes
 from mgpu_ngram.engine.plan import OrderPlan, choose
-from mgpu_ngram.engine.tokenise import TokenisedChunk, TokeniseOptions, tokenise
+from mgpu_ngram.engine.tokenise import SMALL_BYTES, TokenisedChunk, TokeniseOptions, tokenise
 from mgpu_ngram.engine.vocabulary import Lexicon, merge_vocabularies, number_symbols
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels.dispatch import to_host
@@ -122,20 +122,23 @@ def run(
     start = time.perf_counter()
     corpus = open_corpus(config.corpus if inputs is None else inputs, config.unit, config.dtype, config.text_column)
     with Output.create(output, overwrite) as out:
-        memory_bytes = executor.gather([executor.call(free_bytes, executor.device)])[0]
+        memory_bytes = executor.gather([executor.call(free_bytes, executor.device)])[0] // executor.sharers
         size = chunk_bytes(config, corpus, executor.workers, executor.device, memory_bytes)
         chunks = corpus.chunks(size) or [Chunk(0, (), 0)]
         text_bytes = sum(c.size_bytes for c in chunks)
         keep = KEPT_BYTES_PER_TEXT_BYTE * text_bytes / executor.workers < 0.4 * memory_bytes
-        tokenised, local, seed = _tokenise(config, executor, chunks, keep, progress)
-        lexicon = executor.call(number_symbols, local, config.unit, config.sentence_markers, seed, executor.device)
+        tokenised, local, lexicon = _tokenise(config, executor, chunks, keep, progress)
         totals = executor.gather([executor.call(_totals, lexicon, local)])[0]
+        del local
+        piece_tokens = -(-totals["tokens"] // _num_streams(config, corpus, len(chunks), text_bytes))
         plans = choose(
-            config.order, totals["symbols"], totals["tokens"], config.strategy, config.histograms, executor.device,
+            config.order, totals["symbols"], piece_tokens, config.strategy, config.histograms, executor.device,
             memory_bytes, config.unit,
         )  # fmt: skip
         counting = tuple(p for p in plans if config.strategy != "auto" or p.order > 1)
-        options = CountOptions(counting, config.histograms, config.sentence_markers, executor.device, keep)
+        options = CountOptions(
+            counting, config.histograms, config.sentence_markers, executor.device, executor.sharers, keep
+        )
         seconds = [totals["seconds"]]
 
         progress.start("count", len(chunks), "chunks")
@@ -146,8 +149,9 @@ def run(
 
         parts = min(executor.workers, totals["num_shards"])
         progress.start("reduce", parts, "parts")
-        merged = _merge(executor, counted, lexicon, parts, keep, progress)
-        del counted
+        merged = _merge(executor, counted, lexicon, parts, keep)
+        del counted  # before the wait: a chunk's tables go when they are split
+        executor.wait(merged, lambda _: progress.advance(1))
 
         (out.folder / "order=1").mkdir()
         for n in range(2, config.order + 1):
@@ -180,10 +184,21 @@ def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, device: str, 
     return max(1 << 20, min(64 << 20, -(-corpus.size_bytes // workers)))
 
 
+def _num_streams(config: CountConfig, corpus: Corpus, chunks: int, text_bytes: int) -> int:
+    """About how many streams are counted one by one: words are joined by chunk, large files and blocks of bytes not."""
+    if config.unit == "word":
+        return chunks
+    files = sum(source.size_bytes >= SMALL_BYTES for source in corpus.sources)
+    return max(chunks, files, text_bytes // TokeniseOptions.block_bytes)
+
+
 def _tokenise(
     config: CountConfig, executor: Executor, chunks: Sequence[Any], keep: bool, progress: Progress
-) -> tuple[list[Handle], Handle, int]:
-    """Pass 1 over all chunks; again with another hash should two words collide."""
+) -> tuple[list[Handle], Handle, Handle]:
+    """Pass 1 over all chunks; again with another hash should two words collide.
+
+    Returns the chunks, their vocabularies merged, and the lexicon.
+    """
     for seed in range(HASH_SEEDS):
         options = TokeniseOptions(
             config.unit, config.order, config.dtype, config.separator_id, config.lowercase, executor.device,
@@ -194,20 +209,17 @@ def _tokenise(
             tokenised = map_tasks(executor, tokenise, chunks, options)
             executor.wait(tokenised, lambda _: progress.advance(1))
             local = reduce_tasks(executor, merge_vocabularies, map_tasks(executor, _vocabulary_of, tokenised))
-            executor.wait([local])
-            return tokenised, local, seed
+            lexicon = executor.call(number_symbols, local, config.unit, config.sentence_markers, seed, executor.device)
+            executor.wait([lexicon])
+            return tokenised, local, lexicon
         except HashCollision:
             continue
     raise RunError(f"words collided under each of {HASH_SEEDS} hash functions; please report this corpus")
 
 
-def _merge(
-    executor: Executor, counted: list[Handle], lexicon: Handle, parts: int, keep: bool, progress: Progress
-) -> list[Handle]:
+def _merge(executor: Executor, counted: list[Handle], lexicon: Handle, parts: int, keep: bool) -> list[Handle]:
     pieces = shuffle_tasks(executor, split_chunk, counted, parts, lexicon, parts)
-    merged = [executor.call(_timed_merge, p, executor.device, keep) for p in pieces]
-    executor.wait(merged, lambda _: progress.advance(1))
-    return merged
+    return [executor.call(_timed_merge, p, executor.device, keep) for p in pieces]
 
 
 def _vocabulary_of(tokenised: TokenisedChunk) -> LocalVocabulary:
@@ -301,10 +313,13 @@ def _orders_and_top(
 
 def _manifest(config: CountConfig, corpus: Corpus, totals: dict[str, Any], orders: dict[str, Any]) -> dict[str, Any]:
     """What the result depends on and what it is: no word of chunks, workers or devices."""
-    inputs = []
-    for i, source in enumerate(corpus.sources):
-        parts = [c for c in totals["checksums"] if c[0] == i]
-        inputs.append({"name": source.name, "size_bytes": source.size_bytes, "crc32": f"{combine_crc32(parts):08x}"})
+    parts: list[list] = [[] for _ in corpus.sources]
+    for part in totals["checksums"]:
+        parts[part[0]].append(part)
+    inputs = [
+        {"name": source.name, "size_bytes": source.size_bytes, "crc32": f"{combine_crc32(mine):08x}"}
+        for source, mine in zip(corpus.sources, parts, strict=True)
+    ]
     options = asdict(config)
     for key in ("corpus", "strategy", "histograms", "chunk_bytes", "name"):
         del options[key]
@@ -333,7 +348,8 @@ def plan(config: CountConfig, workers: int, device: str, memory_bytes: int) -> d
     per_token = BYTES_PER_TOKEN.get(config.unit, np.dtype(config.dtype).itemsize)
     tokens = int(text_bytes / per_token)
     known = config.unit == "byte"
-    symbols = 256 if known else max(1, min(tokens, int(30 * tokens**0.55)))  # Heaps' law, about English
+    most = 1 << 8 * np.dtype(config.dtype).itemsize if config.unit == "id" else tokens
+    symbols = 256 if known else max(1, min(tokens, most, int(30 * tokens**0.55)))  # Heaps' law, about English
     largest = int(max((c.size_bytes for c in chunks), default=0) / per_token)
     plans = choose(
         config.order, symbols, largest, config.strategy, config.histograms, device, memory_bytes, config.unit, known
