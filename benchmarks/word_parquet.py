@@ -14,7 +14,7 @@ from mgpu_ngram.benchmarks.word_text import Counted
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
-from mgpu_ngram.jobs import count as count_job
+from mgpu_ngram.engine.write import WriteOptions, write_tables
 from mgpu_ngram.kernels.dispatch import to_host
 
 MAX_ROWS = 200_000_000  # enough to time; shards beyond are left out
@@ -57,8 +57,7 @@ def _write(counted: Counted, shards: dict[tuple[int, int], Table], out: Path) ->
     for n in range(2, ORDER + 1):
         (out / f"order={n}").mkdir(parents=True)
     start = time.perf_counter()
-    merged, config = count_job._Merged(shards, {}), count_job.CountConfig([], ORDER)
-    count_job._write_part(merged, counted.lexicon, str(out), config, cpu_cores())
+    write_tables(shards, counted.lexicon, WriteOptions(str(out), threads=cpu_cores()))
     return time.perf_counter() - start
 
 

@@ -14,6 +14,12 @@ def dtype(array: Any, *wanted: Any) -> None:
         raise TypeError(f"expected {names} but got {array.dtype.name}; convert it with .astype()")
 
 
+def length(array: Any, limit: int) -> None:
+    """Raise ValueError unless `array` has fewer than `limit` elements."""
+    if len(array) >= limit:
+        raise ValueError(f"got {len(array)} elements but at most {limit - 1} can be taken at once; cut them into parts")
+
+
 def code_bits(symbols: int) -> int:
     """Bits of one code: codes run from 1 to `symbols`, and 0 marks the end of a window."""
     return max(1, int(symbols).bit_length())

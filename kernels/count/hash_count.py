@@ -30,6 +30,7 @@ def hash_count(tokens_T: Any, order: int, lut: Any = None) -> tuple[Any, Any]:
     order, and grows fourfold when half full.
     """
     check.dtype(tokens_T, np.uint32, np.uint8)
+    check.length(tokens_T, 2**32 - 1)
     return pick(cpu=_cpu, cuda=_cuda, tokens_T=tokens_T)(tokens_T, order, lut)
 
 
@@ -38,11 +39,12 @@ def _cpu(tokens_T, order, lut):
     capacity = MIN_CAPACITY
     while True:
         entries_C = np.zeros(capacity, np.uint64)
-        counts_C = np.zeros(capacity, np.int64)
+        counts_C = np.zeros(capacity, np.uint32)
         if _insert(tokens_T, order, lut, tokens_T.dtype == np.uint8, entries_C, counts_C):
             used = np.flatnonzero(entries_C)
-            return (entries_C[used] & uint64(0xFFFFFFFF)).astype(np.int64) - 1, counts_C[used]
+            return (entries_C[used] & uint64(0xFFFFFFFF)).astype(np.int64) - 1, counts_C[used].astype(np.int64)
         capacity *= 4
+        del entries_C, counts_C  # before the larger ones are made
 
 
 @njit(nogil=True, cache=True)
@@ -106,6 +108,7 @@ def _cuda(tokens_T, order, lut):
         if int(used[0]) <= capacity // 2:
             break
         capacity *= 4
+        del entries_C, counts_C  # before the larger ones are made
     slots = cupy.flatnonzero(entries_C)
     return (entries_C[slots] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1, counts_C[slots].astype(np.int64)
 

@@ -78,6 +78,16 @@ def _cuda(text_B, positions_T, seed):
     return hash_T
 
 
+def hash_ids(ids_T: Any) -> Any:
+    """Return mix64(id + 1) of every token id, NumPy or CuPy, as uint64: a bijection, and never 0."""
+    x = ids_T.astype(np.uint64) + np.uint64(1)
+    x ^= x >> np.uint64(33)
+    x *= np.uint64(0xFF51AFD7ED558CCD)
+    x ^= x >> np.uint64(33)
+    x *= np.uint64(0xC4CEB9FE1A85EC53)
+    return x ^ (x >> np.uint64(33))
+
+
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     """The tokens of a random text."""
     text_B = random_text(rng, size)

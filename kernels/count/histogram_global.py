@@ -27,6 +27,7 @@ def histogram_global(tokens_T: Any, order: int, symbols: int, lut: Any = None) -
     Algorithm V1 of Bianco, "Ngrams with CUDA": one atomic add per n-gram.
     """
     check.dtype(tokens_T, np.uint32, np.uint8)
+    check.length(tokens_T, 2**32 - 1)
     return pick(cpu=_cpu, cuda=_cuda, tokens_T=tokens_T)(tokens_T, order, symbols, lut)
 
 

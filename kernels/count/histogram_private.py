@@ -29,6 +29,7 @@ def histogram_private(tokens_T: Any, order: int, symbols: int, lut: Any = None, 
     are those of `histogram_global`.
     """
     check.dtype(tokens_T, np.uint32, np.uint8)
+    check.length(tokens_T, 2**32 - 1)
     return pick(cpu=_cpu, cuda=_cuda, tokens_T=tokens_T)(tokens_T, order, symbols, lut, histograms)
 
 

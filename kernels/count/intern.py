@@ -48,6 +48,7 @@ def intern(hash_T: Any, table: WordTable) -> tuple[Any, Any]:
     hash_T: word V + i of the table first stands at new_N[i].
     """
     check.dtype(hash_T, np.uint64)
+    check.length(hash_T, 2**32 - 1)
     return pick(cpu=_cpu, cuda=_cuda, hash_T=hash_T, table=table.keys_C)(hash_T, table)
 
 

@@ -39,13 +39,15 @@ class DaskExecutor:
         self.workers = sum(w["nthreads"] for w in workers.values())
         if not self.workers:
             raise InputError(f"the Dask cluster {client} has no workers; start some, then run again")
-        hosts = {w["host"] for w in workers.values()}
-        place = "host" if device == "cpu" else "id"  # a GPU worker has its GPU to itself
-        tasks = Counter[Any]()
+        most = max(w["nthreads"] for w in workers.values())
+        if device == "gpu" and most > 1:
+            raise InputError(f"a GPU worker runs {most} tasks at once but must run 1; start workers with nthreads=1")
+        tasks_by_host: Counter[str] = Counter()
         for w in workers.values():
-            tasks[w[place]] += w["nthreads"]
-        self.sharers = max(tasks.values())
-        self.threads = max(1, cpu_cores() * len(hosts) // self.workers)
+            tasks_by_host[w["host"]] += w["nthreads"]
+        self.sharers = max(tasks_by_host.values()) if device == "cpu" else 1
+        cores = client.run(cpu_cores)
+        self.threads = max(1, min(cores[a] // tasks_by_host[w["host"]] for a, w in workers.items() if a in cores))
         self.dashboard = client.dashboard_link if importlib.util.find_spec("bokeh") else None
 
     def call(self, fn: Callable, *args: Any) -> Future:

@@ -6,9 +6,8 @@ import ctypes.util
 import importlib.util
 import os
 
-import psutil
-
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.memory import free_host_bytes
 
 
 def visible_gpus() -> int:
@@ -66,7 +65,7 @@ def cpu_cores() -> int:
 def free_memory(device: str) -> int:
     """Free bytes of the first visible GPU, by NVML, or of the host."""
     if device == "cpu":
-        return psutil.virtual_memory().available
+        return free_host_bytes()
     import pynvml
 
     pynvml.nvmlInit()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from mgpu_ngram.kernels.count.histogram_private import histogram_private
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
 from mgpu_ngram.kernels.count.radix_sort import radix_sort
-from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 START, END = 2, 3  # codes of <s> and </s>
 MIN_PART_TOKENS = 1 << 16
@@ -117,27 +118,41 @@ def mark_sentences(codes_T: Any) -> Any:
 
 
 def count_streams(streams: Sequence[Codes], symbols: int, options: CountOptions) -> list[Table]:
-    """The tables of all planned orders over several streams, merged."""
+    """The tables of all planned orders over several streams, merged; in host memory where the device is full."""
     orders = [p.order for p in options.plans]
     if not orders:
         return []
     order, bits = max(orders), check.code_bits(symbols)
     like = to_device(np.empty(0, np.uint64), options.device)
     pieces = {n: [empty_table(n, bits, like)] for n in orders}
+    most = MAX_SORT_TOKENS  # tokens of a part; halved when memory runs out all the same
     for stream in streams:
-        limit = _part_tokens(order, bits, options)
-        while True:
+        start = 0
+        while start < stream.owned:
+            limit = min(most, _part_tokens(order, bits, options), stream.owned - start)
             try:
-                found = [_count_part(part, symbols, bits, options) for part in _parts(stream, order, limit)]
-                break
+                tables = _count_part(_part(stream, start, limit, order), symbols, bits, options)
             except Exception as error:
-                limit = min(limit, stream.owned) // 2
-                if not out_of_memory(error) or limit < MIN_PART_TOKENS:
+                most = limit // 2
+                if not out_of_memory(error) or most < MIN_PART_TOKENS:
                     raise
-        for tables in found:
+                pieces = {n: [_moved(t, to_host) for t in p] for n, p in pieces.items()}  # makes room
+                continue
             for table in tables:
                 pieces[table.order].append(table)
-    return [merge(*(p if len(p) == 1 else p[1:])) for p in pieces.values()]
+            start += limit
+    return [where_it_fits(merge, *(p if len(p) == 1 else p[1:])) for p in pieces.values()]
+
+
+def where_it_fits(fn: Callable, *tables: Table) -> Any:
+    """fn(*tables) where they are; in host memory when some are there already, or the device is full."""
+    if len({on_gpu(t.keys) for t in tables}) == 1:
+        try:
+            return fn(*tables)
+        except Exception as error:
+            if not out_of_memory(error) or not on_gpu(tables[0].keys):
+                raise
+    return fn(*[_moved(t, to_host) for t in tables])
 
 
 def _part_tokens(order: int, bits: int, options: CountOptions) -> int:
@@ -153,11 +168,9 @@ def _part_tokens(order: int, bits: int, options: CountOptions) -> int:
     return max(MIN_PART_TOKENS, min(MAX_SORT_TOKENS, budget // per_token))
 
 
-def _parts(stream: Codes, order: int, limit: int) -> Iterator[Codes]:
-    """Cut a stream into parts whose windows start in at most `limit` tokens, with the words they need after them."""
-    for start in range(0, stream.owned, limit):
-        owned = min(limit, stream.owned - start)
-        yield Codes(stream.tokens_T[start : start + owned + order - 1], owned, stream.lut)
+def _part(stream: Codes, start: int, owned: int, order: int) -> Codes:
+    """The part of a stream whose windows start at start .. start + owned - 1, with the words they need after it."""
+    return Codes(stream.tokens_T[start : start + owned + order - 1], owned, stream.lut)
 
 
 def _count_part(part: Codes, symbols: int, bits: int, options: CountOptions) -> list[Table]:
@@ -236,7 +249,8 @@ def split_chunk(counted: CountedChunk, lexicon: Lexicon, parts: int) -> list[dic
     """A chunk's tables cut into shards, dealt to `parts`: (order, shard) -> table for each part."""
     pieces: list[dict[tuple[int, int], Table]] = [{} for _ in range(parts)]
     for table in counted.tables:
-        shards = [table] if table.order == 1 else split(table, lexicon.shard_V, lexicon.num_shards)
+        cut = partial(split, shard_V=lexicon.shard_V, num_shards=lexicon.num_shards)
+        shards = [table] if table.order == 1 else where_it_fits(cut, table)
         for shard, piece in enumerate(shards):
             pieces[shard % parts][table.order, shard] = piece
     return pieces
@@ -264,7 +278,12 @@ def merge_part(
     merged = {}
     for shard in pieces[0]:
         with memory_guard("merging tables", device):
-            table = merge(*[_moved(p[shard], lambda a: to_device(a, device)) for p in pieces])
+            try:
+                table = merge(*[_moved(p[shard], lambda a: to_device(a, device)) for p in pieces])
+            except Exception as error:
+                if device == "cpu" or not out_of_memory(error):
+                    raise
+                table = merge(*[_moved(p[shard], to_host) for p in pieces])
         merged[shard] = table if keep_on_device else _moved(table, to_host)
     return merged
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import psutil
 
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.memory import free_host_bytes
 from mgpu_ngram.core.reading import Block, read_blocks
 
 RING_SLOTS = 3  # one block being read, one being copied, one being worked on
@@ -43,7 +43,7 @@ def free_bytes(device: str) -> int:
         import cupy
 
         return int(cupy.cuda.runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
-    return psutil.virtual_memory().available
+    return free_host_bytes()
 
 
 @dataclass

@@ -16,7 +16,7 @@ from mgpu_ngram.engine.device import Stopwatch, device_blocks, memory_guard, to_
 from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
 from mgpu_ngram.kernels.count.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.gather_words import gather_words
-from mgpu_ngram.kernels.count.hash_words import hash_words
+from mgpu_ngram.kernels.count.hash_words import hash_ids, hash_words
 from mgpu_ngram.kernels.count.histogram_private import count_bytes, histogram_private
 from mgpu_ngram.kernels.count.intern import WordTable, intern
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -122,7 +122,7 @@ def _words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     watch = Stopwatch(options.device)
     checksums: list = []
     table = WordTable(to_device(np.empty(0), options.device))
-    symbols, streams, size = _Symbols(options.device), [], 0
+    symbols, streams, size = _Symbols(options.device), _Streams(options.keep_on_device), 0
     for block, text_B in _blocks(chunk, options, 0, checksums):
         watch.lap("read")
         if options.lowercase:
@@ -135,20 +135,46 @@ def _words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
         if count_mismatches(text_B, positions_T, tokens_T, symbols.offsets_V, symbols.data):
             raise HashCollision(options.seed)
         symbols.add_counts(tokens_T, len(table))
-        streams.append(_keep(Stream(tokens_T, len(tokens_T)), options))
+        streams.add(tokens_T, len(tokens_T))
         size += len(block.data)
         watch.lap("tokenise")
     watch.lap("read")
     tokens = int(symbols.counts_V.sum())
-    lines = sum(len(s.tokens_T) for s in streams) - tokens
+    found = streams.finish()
+    lines = sum(s.owned for s in found) - tokens
     vocabulary = symbols.finish(
         table.hash_V, tokens=tokens, lines=lines, size_bytes=size, checksums=checksums, seconds=watch.seconds
     )
-    return TokenisedChunk(streams, vocabulary)
+    return TokenisedChunk(found, vocabulary)
 
 
-def _keep(stream: Stream, options: TokeniseOptions) -> Stream:
-    return stream if options.keep_on_device else Stream(to_host(stream.tokens_T), stream.owned)
+class _Streams:
+    """The streams of a chunk. Blocks that follow each other in one source become one stream."""
+
+    def __init__(self, keep_on_device: bool):
+        self._keep = keep_on_device
+        self._parts: list[list[Any]] = []
+        self._owned: list[int] = []
+        self._last_owned = 0
+        self._next: tuple[int, int] | None = None  # source and offset at which the last stream goes on
+
+    def add(self, tokens_T: Any, owned: int, at: tuple[int, int] | None = None, size_bytes: int = 0) -> None:
+        """Add tokens of which `owned` start windows; `at` (source, offset) when they lie in one source."""
+        tokens_T = tokens_T if self._keep else to_host(tokens_T)
+        if at is not None and at == self._next:
+            self._parts[-1][-1] = self._parts[-1][-1][: self._last_owned]  # what was ahead of it is here again
+            self._parts[-1].append(tokens_T)
+            self._owned[-1] += owned
+        else:
+            self._parts.append([tokens_T])
+            self._owned.append(owned)
+        self._last_owned = owned
+        self._next = None if at is None else (at[0], at[1] + size_bytes)
+
+    def finish(self) -> list[Stream]:
+        """The streams, each in one array."""
+        joined = [p[0] if len(p) == 1 else array_module(p[0]).concatenate(p) for p in self._parts]
+        return [Stream(tokens_T, owned) for tokens_T, owned in zip(joined, self._owned, strict=True)]
 
 
 def lower_ascii(text_B: Any) -> None:
@@ -171,9 +197,9 @@ def _segments(block: Block, data: Any) -> Iterator[tuple[list[int], Any]]:
 def _bytes(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     watch = Stopwatch(options.device)
     checksums: list = []
-    streams: list[Stream] = []
+    streams = _Streams(options.keep_on_device)
     counts_A = np.zeros(256, np.int64)
-    first = [(np.iinfo(np.int32).max, 0)] * 256
+    first: dict[int, tuple[int, int]] = {}
     size = 0
     for block, data in _blocks(chunk, options, options.order - 1, checksums):
         watch.lap("read")
@@ -183,23 +209,23 @@ def _bytes(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
             xp = array_module(part_T)
             for s in segments:
                 start, owned = int(block.starts_S[s]), int(block.owned_S[s])
+                at = int(block.sources_S[s]), int(block.offsets_S[s])
                 mine_T = data[start : start + owned]
                 mine_A = to_host(count_bytes(mine_T))
+                for v, place in _first_places(mine_T, (mine_A > 0) & (counts_A == 0)).items():
+                    first[v] = at[0], at[1] + place
                 counts_A += mine_A
                 size += owned
-                for v, at in _first_places(mine_T, mine_A).items():
-                    first[v] = min(first[v], (int(block.sources_S[s]), int(block.offsets_S[s]) + at))
             if len(segments) == 1:
-                s = segments[0]
-                streams.append(_keep(Stream(part_T.copy(), int(block.owned_S[s])), options))  # the ring is used again
-            else:  # bytes + 1, a 0 after each file
-                end = xp.zeros(1, np.uint32)
-                parts = []
-                for s in segments:
-                    start = int(block.starts_S[s])
-                    parts += [data[start : start + int(block.lengths_S[s])].astype(np.uint32) + np.uint32(1), end]
-                tokens_T = xp.concatenate(parts)
-                streams.append(_keep(Stream(tokens_T, len(tokens_T)), options))
+                streams.add(part_T.copy(), owned, at, owned)  # a copy: the ring is used again
+                continue
+            end = xp.zeros(1, np.uint32)
+            parts = []  # bytes + 1, a 0 after each file
+            for s in segments:
+                start = int(block.starts_S[s])
+                parts += [data[start : start + int(block.lengths_S[s])].astype(np.uint32) + np.uint32(1), end]
+            tokens_T = xp.concatenate(parts)
+            streams.add(tokens_T, len(tokens_T))
         watch.lap("tokenise")
     watch.lap("read")
     used = np.flatnonzero(counts_A)
@@ -208,32 +234,32 @@ def _bytes(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
         np.arange(len(used) + 1, dtype=np.int64),
         used.astype(np.uint8),
         counts_A[used],
-        np.array([first[v][0] for v in used], np.int32),
-        np.array([first[v][1] for v in used], np.int64),
+        np.array([first[v][0] for v in used.tolist()], np.int32),
+        np.array([first[v][1] for v in used.tolist()], np.int64),
         tokens=int(counts_A.sum()),
         size_bytes=size,
         checksums=checksums,
         seconds=watch.seconds,
     )
-    return TokenisedChunk(streams, vocabulary)
+    return TokenisedChunk(streams.finish(), vocabulary)
 
 
-def _first_places(data_T: Any, counts_A: np.ndarray) -> dict[int, int]:
-    """Where each byte value that occurs stands first: most within the first bytes, the rest by search."""
-    head = to_host(data_T[: 1 << 16])
-    values, places = np.unique(head, return_index=True)
+def _first_places(data_T: Any, wanted_A: np.ndarray) -> dict[int, int]:
+    """Where each wanted byte value stands first: most within the first bytes, the rest by search."""
+    if not wanted_A.any():
+        return {}
+    values, places = np.unique(to_host(data_T[: 1 << 16]), return_index=True)
     first = dict(zip(values.tolist(), places.tolist(), strict=True))
-    for v in np.flatnonzero(counts_A).tolist():
-        if v not in first:
-            first[v] = int((data_T == np.uint8(v)).argmax())
-    return first
+    return {
+        v: first[v] if v in first else int((data_T == np.uint8(v)).argmax()) for v in np.flatnonzero(wanted_A).tolist()
+    }
 
 
 def _ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     watch = Stopwatch(options.device)
     checksums: list = []
     table = WordTable(to_device(np.empty(0), options.device))
-    symbols, streams, size = _Symbols(options.device), [], 0
+    symbols, streams, size = _Symbols(options.device), _Streams(options.keep_on_device), 0
     itemsize = np.dtype(options.dtype).itemsize
     for block, data in _blocks(chunk, options, options.order - 1, checksums):
         watch.lap("read")
@@ -243,7 +269,7 @@ def _ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
             for s in segments:
                 start, length = int(block.starts_S[s]), int(block.lengths_S[s])
                 ids_T = data[start : start + length].copy().view(options.dtype).astype(np.uint64)
-                hash_T = id_hash(ids_T)
+                hash_T = hash_ids(ids_T)
                 if options.separator_id is not None:
                     hash_T[ids_T == options.separator_id] = 0
                 end = xp.zeros(1, np.uint64)
@@ -255,11 +281,15 @@ def _ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
             raw_N = _ids_at(data, new_positions_N, options.dtype)
             symbols.add_words(4 * xp.arange(len(raw_N) + 1, dtype=np.int64), raw_N.view(np.uint8))
             symbols.add_places(block, new_positions_N)
-            owned = len(tokens_T)
             if len(segments) == 1:
-                owned = int(block.owned_S[segments[0]]) // itemsize
+                s = segments[0]
+                at, owned_bytes = (int(block.sources_S[s]), int(block.offsets_S[s])), int(block.owned_S[s])
+                owned = owned_bytes // itemsize
+                streams.add(tokens_T, owned, at, owned_bytes)
+            else:
+                owned = len(tokens_T)
+                streams.add(tokens_T, owned)
             symbols.add_counts(tokens_T[:owned], len(table))
-            streams.append(_keep(Stream(tokens_T, owned), options))
         size += int(block.owned_S.sum())
         watch.lap("tokenise")
     watch.lap("read")
@@ -267,7 +297,7 @@ def _ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     vocabulary = symbols.finish(
         table.hash_V, tokens=tokens, size_bytes=size, checksums=checksums, seconds=watch.seconds
     )
-    return TokenisedChunk(streams, vocabulary)
+    return TokenisedChunk(streams.finish(), vocabulary)
 
 
 def _ids_at(data: Any, positions_N: np.ndarray, dtype: str) -> Any:
@@ -275,13 +305,3 @@ def _ids_at(data: Any, positions_N: np.ndarray, dtype: str) -> Any:
     xp = array_module(data)
     bytes_N = xp.asarray(positions_N)[:, None] + xp.arange(np.dtype(dtype).itemsize)
     return xp.ascontiguousarray(data[bytes_N]).view(dtype)[:, 0].astype(np.uint32)
-
-
-def id_hash(ids_T: Any) -> Any:
-    """mix64 (kernels.count.hash_words) of id + 1, for an array: a bijection, never 0."""
-    x = ids_T.astype(np.uint64) + np.uint64(1)
-    x ^= x >> np.uint64(33)
-    x *= np.uint64(0xFF51AFD7ED558CCD)
-    x ^= x >> np.uint64(33)
-    x *= np.uint64(0xC4CEB9FE1A85EC53)
-    return x ^ (x >> np.uint64(33))

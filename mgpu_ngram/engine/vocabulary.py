@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
+from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.shards import deal_words, num_shards
-from mgpu_ngram.core.vocabulary import SPECIALS, HashCollision, LocalVocabulary, Vocabulary
+from mgpu_ngram.core.vocabulary import SPECIALS, HashCollision, LocalVocabulary, Vocabulary, vocabulary_is_text
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.count.radix_sort import radix_sort
@@ -78,6 +79,7 @@ class Lexicon:
     hash_H  (H,) uint64, ascending: the symbols that occur
     ids_H   (H,) int32
     tokens  symbols in the corpus, sentence markers among them
+    as_text  whether every word is valid UTF-8
     num_shards, shard_V  shards of the corpus, and (V,) uint16 the shard of n-grams with this last context word
     """
 
@@ -85,6 +87,7 @@ class Lexicon:
     hash_H: np.ndarray
     ids_H: np.ndarray
     tokens: int
+    as_text: bool
     num_shards: int
     shard_V: np.ndarray
 
@@ -135,10 +138,15 @@ def number_symbols(merged: LocalVocabulary, unit: str, sentence_markers: bool, s
         np.concatenate([special[:, 1].astype(np.int32), merged.first_source_V[rows_V]]),
         np.concatenate([special[:, 2], merged.first_offset_V[rows_V]]),
     )
+    if len(vocabulary) >= 2**31 - 1:
+        raise RunError(
+            f"the corpus has {len(vocabulary):,} distinct symbols but ids hold {2**31 - 2:,}; lowercase it or cut it"
+        )
     by_hash = np.argsort(hash_V)
     S = num_shards(tokens, unit)
     shard_V = deal_words(vocabulary.counts_V, S)
-    return Lexicon(vocabulary, hash_V[by_hash], by_hash.astype(np.int32), tokens, S, shard_V)
+    as_text = vocabulary_is_text(vocabulary)
+    return Lexicon(vocabulary, hash_V[by_hash], by_hash.astype(np.int32), tokens, as_text, S, shard_V)
 
 
 def _special_positions() -> np.ndarray:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,35 +14,35 @@ import pyarrow
 from mgpu_ngram.cluster.executor import Executor, Handle, map_tasks, reduce_tasks, shuffle_tasks
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.memory import free_host_bytes
 from mgpu_ngram.core.output import Output, write_manifest
-from mgpu_ngram.core.parquet import write_part, write_vocabulary
 from mgpu_ngram.core.reading import combine_crc32
 from mgpu_ngram.core.settings import Bytes
 from mgpu_ngram.core.shards import num_shards
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, vocabulary_is_text
+from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary
 from mgpu_ngram.engine.count import (
     CountedChunk,
     CountOptions,
     count_chunk,
-    heaviest,
     merge_part,
     split_chunk,
-    unigram_table,
 )
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, free_bytes
 from mgpu_ngram.engine.plan import OrderPlan, choose
 from mgpu_ngram.engine.tokenise import SMALL_BYTES, TokenisedChunk, TokeniseOptions, tokenise
 from mgpu_ngram.engine.vocabulary import Lexicon, merge_vocabularies, number_symbols
+from mgpu_ngram.engine.write import WriteOptions, WrittenFile, write_symbols, write_tables
 from mgpu_ngram.jobs.progress import Progress
-from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels import check
 
 HASH_SEEDS = 8
 TOP = 5  # n-grams per order in the summary
 BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # of text; a guess for plans
 DEVICE_BYTES_PER_TEXT_BYTE = 40  # of a chunk while it is counted: keys twice, tables, text
-KEPT_BYTES_PER_TEXT_BYTE = 12  # of its tokens and tables until they are merged
+KEPT_BYTES_PER_TEXT_BYTE = 12  # of English words' streams and tables until they are merged; more moves to the host
+KEPT_SHARE = 0.4  # of a device's memory that they may take
 
 
 @dataclass(frozen=True)
@@ -126,11 +125,11 @@ def run(
         size = chunk_bytes(config, corpus, executor.workers, executor.device, memory_bytes)
         chunks = corpus.chunks(size) or [Chunk(0, (), 0)]
         text_bytes = sum(c.size_bytes for c in chunks)
-        keep = KEPT_BYTES_PER_TEXT_BYTE * text_bytes / executor.workers < 0.4 * memory_bytes
+        keep = _fits_devices(text_bytes, executor.workers, memory_bytes)
         tokenised, local, lexicon = _tokenise(config, executor, chunks, keep, progress)
         totals = executor.gather([executor.call(_totals, lexicon, local)])[0]
         del local
-        piece_tokens = -(-totals["tokens"] // _num_streams(config, corpus, len(chunks), text_bytes))
+        piece_tokens = -(-totals["tokens"] // _num_streams(config, corpus, len(chunks)))
         plans = choose(
             config.order, totals["symbols"], piece_tokens, config.strategy, config.histograms, executor.device,
             memory_bytes, config.unit,
@@ -158,19 +157,21 @@ def run(
             (out.folder / f"order={n}").mkdir()
         progress.start("write", parts + 1, "parts")
         threads = max(1, executor.threads * executor.workers // parts)
-        written = [executor.call(_write_part, m, lexicon, str(out.folder), config, threads) for m in merged]
-        written.append(executor.call(_write_vocabulary, lexicon, str(out.folder), config, config.strategy == "auto"))
+        writing = WriteOptions(str(out.folder), config.min_count, TOP, threads)
+        written = [executor.call(_write_part, m, lexicon, writing) for m in merged]
+        written.append(executor.call(_write_symbols, lexicon, writing, config.strategy == "auto"))
         executor.wait(written, lambda _: progress.advance(1))
         results = executor.gather(written)
         progress.finish()
 
-        seconds += [r["seconds"] for r in results]
-        orders, top = _orders_and_top([row for r in results for row in r["rows"]], config)
-        manifest = _manifest(config, corpus, totals, orders)
+        files = [file for part, _ in results for file in part]
+        seconds += [s for _, s in results]
+        manifest = _manifest(config, corpus, totals, files)
         write_manifest(out.folder, manifest)
         out.commit()
         path = out.path
     wall = time.perf_counter() - start
+    top = _top(files, config.order)
     return CountResult(path, manifest, plans, top, add_seconds(*seconds), wall, executor.workers, executor.device)
 
 
@@ -184,12 +185,16 @@ def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, device: str, 
     return max(1 << 20, min(64 << 20, -(-corpus.size_bytes // workers)))
 
 
-def _num_streams(config: CountConfig, corpus: Corpus, chunks: int, text_bytes: int) -> int:
-    """About how many streams are counted one by one: words are joined by chunk, large files and blocks of bytes not."""
+def _fits_devices(text_bytes: int, workers: int, memory_bytes: int) -> bool:
+    """Whether streams and tables may stay where they are made until they are merged; else they wait on the host."""
+    return KEPT_BYTES_PER_TEXT_BYTE * text_bytes / workers < KEPT_SHARE * memory_bytes
+
+
+def _num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
+    """About how many streams are counted one by one: lines are joined by chunk, and so are small files."""
     if config.unit == "word":
         return chunks
-    files = sum(source.size_bytes >= SMALL_BYTES for source in corpus.sources)
-    return max(chunks, files, text_bytes // TokeniseOptions.block_bytes)
+    return max(chunks, sum(source.size_bytes >= SMALL_BYTES for source in corpus.sources))
 
 
 def _tokenise(
@@ -219,7 +224,7 @@ def _tokenise(
 
 def _merge(executor: Executor, counted: list[Handle], lexicon: Handle, parts: int, keep: bool) -> list[Handle]:
     pieces = shuffle_tasks(executor, split_chunk, counted, parts, lexicon, parts)
-    return [executor.call(_timed_merge, p, executor.device, keep) for p in pieces]
+    return [executor.call(_merge_part, p, executor.device, keep) for p in pieces]
 
 
 def _vocabulary_of(tokenised: TokenisedChunk) -> LocalVocabulary:
@@ -242,76 +247,44 @@ def _totals(lexicon: Lexicon, local: LocalVocabulary) -> dict[str, Any]:
     }
 
 
-@dataclass
-class _Merged:
-    tables: dict[tuple[int, int], Table]
-    seconds: dict[str, float]
-
-
-def _timed_merge(pieces: list[dict[tuple[int, int], Table]], device: str, keep_on_device: bool) -> _Merged:
+def _merge_part(
+    pieces: list[dict[tuple[int, int], Table]], device: str, keep_on_device: bool
+) -> tuple[dict[tuple[int, int], Table], dict[str, float]]:
     watch = Stopwatch(device)
     tables = merge_part(pieces, device, keep_on_device)
     watch.lap("reduce")
-    return _Merged(tables, watch.seconds)
+    return tables, watch.seconds
 
 
-def _write_part(merged: _Merged, lexicon: Lexicon, folder: str, config: CountConfig, threads: int) -> dict[str, Any]:
-    """Write the shards of a part, each order and shard its own file, several at once."""
+def _write_part(
+    merged: tuple[dict[tuple[int, int], Table], dict[str, float]], lexicon: Lexicon, options: WriteOptions
+) -> tuple[list[WrittenFile], dict[str, float]]:
     start = time.perf_counter()
-    as_text = vocabulary_is_text(lexicon.vocabulary)
-    with ThreadPoolExecutor(threads) as pool:
-        largest_first = sorted(merged.tables.items(), key=lambda item: -len(item[1]))
-        jobs = [pool.submit(_write_table, t, s, lexicon, folder, config, as_text) for (_, s), t in largest_first]
-        rows = [job.result() for job in jobs]
-    return {"rows": rows, "seconds": merged.seconds | {"write": time.perf_counter() - start}}
+    tables, seconds = merged
+    files = write_tables(tables, lexicon, options)
+    return files, seconds | {"write": time.perf_counter() - start}
 
 
-def _write_table(
-    table: Table, shard: int, lexicon: Lexicon, folder: str, config: CountConfig, as_text: bool
+def _write_symbols(
+    lexicon: Lexicon, options: WriteOptions, with_unigrams: bool
+) -> tuple[list[WrittenFile], dict[str, float]]:
+    start = time.perf_counter()
+    files = write_symbols(lexicon, options, with_unigrams)
+    return files, {"write": time.perf_counter() - start}
+
+
+def _top(files: Sequence[WrittenFile], max_order: int) -> dict[int, list[tuple[str, int]]]:
+    """The n-grams that occur most, by order; ties by ids."""
+    top = {}
+    for n in range(1, max_order + 1):
+        best = sorted((-count, codes, text) for file in files if file.order == n for count, codes, text in file.top)
+        top[n] = [(text, -negative) for negative, _, text in best[:TOP]]
+    return top
+
+
+def _manifest(
+    config: CountConfig, corpus: Corpus, totals: dict[str, Any], files: Sequence[WrittenFile]
 ) -> dict[str, Any]:
-    distinct, total = len(table), int(table.counts.sum())
-    codes, counts = heaviest(table, TOP)
-    if config.min_count > 1:
-        kept = table.counts >= config.min_count
-        table = replace(table, keys=table.keys[:, kept], counts=table.counts[kept])
-    host = replace(
-        table, keys=np.ascontiguousarray(to_host(table.keys)), counts=np.ascontiguousarray(to_host(table.counts))
-    )
-    write_part(host, lexicon.vocabulary, Path(folder) / f"order={table.order}" / f"part-{shard:05d}.parquet", as_text)
-    top = [(c, _display(lexicon, k)) for k, c in zip(codes.tolist(), counts.tolist(), strict=True)]
-    return {"order": table.order, "distinct": distinct, "rows": len(host), "total": total, "top": top}
-
-
-def _display(lexicon: Lexicon, codes: list[int]) -> tuple[list[int], str]:
-    """An n-gram for people, after its ids, which break ties."""
-    unit = lexicon.vocabulary.unit
-    symbols = [lexicon.vocabulary.symbol(c - 1) for c in codes]
-    if unit == "id":
-        return codes, " ".join(str(int.from_bytes(s, "little")) for s in symbols)
-    return codes, (b" " if unit == "word" else b"").join(symbols).decode("utf-8", "backslashreplace")
-
-
-def _write_vocabulary(lexicon: Lexicon, folder: str, config: CountConfig, with_unigrams: bool) -> dict[str, Any]:
-    start = time.perf_counter()
-    as_text = vocabulary_is_text(lexicon.vocabulary)
-    write_vocabulary(lexicon.vocabulary, Path(folder) / "vocabulary.parquet", as_text)
-    rows = [_write_table(unigram_table(lexicon), 0, lexicon, folder, config, as_text)] if with_unigrams else []
-    return {"rows": rows, "seconds": {"write": time.perf_counter() - start}}
-
-
-def _orders_and_top(
-    rows: list[dict[str, Any]], config: CountConfig
-) -> tuple[dict[str, dict[str, int]], dict[int, list[tuple[str, int]]]]:
-    orders, top = {}, {}
-    for n in range(1, config.order + 1):
-        mine = [r for r in rows if r["order"] == n]
-        orders[str(n)] = {key: sum(r[key] for r in mine) for key in ("distinct", "rows", "total")}
-        best = sorted(((-count, *shown) for r in mine for count, shown in r["top"]))[:TOP]
-        top[n] = [(text, -negative) for negative, _, text in best]
-    return orders, top
-
-
-def _manifest(config: CountConfig, corpus: Corpus, totals: dict[str, Any], orders: dict[str, Any]) -> dict[str, Any]:
     """What the result depends on and what it is: no word of chunks, workers or devices."""
     parts: list[list] = [[] for _ in corpus.sources]
     for part in totals["checksums"]:
@@ -320,10 +293,15 @@ def _manifest(config: CountConfig, corpus: Corpus, totals: dict[str, Any], order
         {"name": source.name, "size_bytes": source.size_bytes, "crc32": f"{combine_crc32(mine):08x}"}
         for source, mine in zip(corpus.sources, parts, strict=True)
     ]
+    orders = {}
+    for n in range(1, config.order + 1):
+        mine = [f for f in files if f.order == n]
+        orders[str(n)] = {key: sum(getattr(f, key) for f in mine) for key in ("distinct", "rows", "total")}
     options = asdict(config)
     for key in ("corpus", "strategy", "histograms", "chunk_bytes", "name"):
         del options[key]
     return {
+        "files": {f.name: {"rows": f.rows, "size_bytes": f.size_bytes, "crc32": f"{f.crc32:08x}"} for f in files},
         "inputs": inputs,
         "lines": totals["lines"],
         "num_shards": totals["num_shards"],
@@ -342,6 +320,8 @@ def plan(config: CountConfig, workers: int, device: str, memory_bytes: int) -> d
 
     Raises InputError where the run could not fit.
     """
+    if device == "cpu":
+        memory_bytes //= workers
     corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
     chunks = corpus.chunks(chunk_bytes(config, corpus, workers, device, memory_bytes))
     text_bytes = sum(c.size_bytes for c in chunks)
@@ -354,7 +334,17 @@ def plan(config: CountConfig, workers: int, device: str, memory_bytes: int) -> d
     plans = choose(
         config.order, symbols, largest, config.strategy, config.histograms, device, memory_bytes, config.unit, known
     )
-    rows = min(tokens, sum(min(tokens, symbols**p.order) for p in plans)) * config.order
+    bits = check.code_bits(symbols)
+    table_bytes = sum(
+        min(tokens, symbols**n) * 8 * (check.num_columns(n, bits) + 1) for n in range(2, config.order + 1)
+    )
+    kept = device == "gpu" and _fits_devices(text_bytes, workers, memory_bytes)
+    host_bytes = 0 if kept else tokens * (1 if config.unit == "byte" else 4) + table_bytes  # all n-grams distinct
+    if host_bytes > free_host_bytes():
+        raise InputError(
+            f"{config.name}: up to {host_bytes:,} bytes of host memory are needed for token streams and tables but "
+            f"{free_host_bytes():,} are free; lower the order, or count parts of the corpus"
+        )
     return {
         "job": config.name,
         "device": device,
@@ -369,5 +359,5 @@ def plan(config: CountConfig, workers: int, device: str, memory_bytes: int) -> d
         "orders": [asdict(p) for p in plans],
         "device_bytes": max(p.device_bytes for p in plans),
         "device_bytes_free": memory_bytes,
-        "host_bytes": text_bytes * 4 // max(1, int(per_token)) + 24 * rows,
+        "host_bytes": host_bytes,
     }

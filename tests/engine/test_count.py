@@ -288,7 +288,7 @@ def lexicon_of(counts, num_shards=1, shard_V=None):
     vocabulary = Vocabulary(
         "word", np.arange(V + 1), np.zeros(V, np.uint8), np.array(counts, np.int64), nothing, nothing
     )
-    return Lexicon(vocabulary, nothing, nothing, sum(counts), num_shards, shard_V)
+    return Lexicon(vocabulary, nothing, nothing, sum(counts), True, num_shards, shard_V)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])

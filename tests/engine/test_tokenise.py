@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mgpu_ngram.core.corpus import Lines, open_corpus
 from mgpu_ngram.core.vocabulary import HashCollision
 from mgpu_ngram.engine import tokenise as tokenise_module
-from mgpu_ngram.engine.tokenise import TokeniseOptions, id_hash, lower_ascii, tokenise
-from mgpu_ngram.kernels.count.hash_words import mix64
+from mgpu_ngram.engine.tokenise import TokeniseOptions, lower_ascii, tokenise
+from mgpu_ngram.kernels.count.hash_words import hash_ids, mix64
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 
@@ -234,8 +234,8 @@ def test_ids_against_counter(device, ids, separator, block_bytes, order):
     assert windows == expected
 
 
-def test_id_hash_is_mix64_and_never_0():
+def test_hash_of_ids_is_mix64_and_never_0():
     ids = np.array([0, 1, 65535, 2**32 - 1], np.uint32)
-    assert id_hash(ids).tolist() == [int(mix64(np.uint64(v) + np.uint64(1))) for v in ids]
-    assert id_hash(ids)[0] == 0xB456BCFC34C2CB2C  # known value of the finaliser at 1
-    assert id_hash(np.arange(65536)).all()
+    assert hash_ids(ids).tolist() == [int(mix64(np.uint64(v) + np.uint64(1))) for v in ids]
+    assert hash_ids(ids)[0] == 0xB456BCFC34C2CB2C  # known value of the finaliser at 1
+    assert hash_ids(np.arange(65536)).all()

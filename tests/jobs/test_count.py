@@ -668,15 +668,19 @@ def test_a_collision_is_seen_by_a_worker_process(cluster, tmp_path):
 
 def test_plan_says_what_would_be_done_without_reading(tmp_path):
     with open(tmp_path / "huge", "wb") as file:
-        file.truncate(1 << 40)  # a hole: nothing could read a terabyte in the time of a test
+        file.truncate(1 << 28)
     planned = plan(CountConfig([str(tmp_path / "huge")], order=5), 4, "cpu", 64 << 30)
-    assert planned["input_bytes"] == 1 << 40 and planned["chunks"] >= (1 << 40) // (64 << 20)
-    assert planned["shards"] > 1000 and planned["tokens_about"] > 1 << 30
+    assert planned["input_bytes"] == 1 << 28 and planned["chunks"] == 4
+    assert planned["shards"] == -(-planned["tokens_about"] // (4 << 20)) > 10
+    assert planned["host_bytes"] > 50 * planned["tokens_about"] > 2e9
     assert [p["order"] for p in planned["orders"]] == [1, 2, 3, 4, 5]
     assert all(p["strategy"] in STRATEGIES and p["reason"] for p in planned["orders"])
     assert planned["device_bytes"] == max(p["device_bytes"] for p in planned["orders"])
     with pytest.raises(InputError, match=r"global at order 5 needs 4,398,046,511,104 bytes"):
         plan(CountConfig([str(tmp_path / "huge")], order=8, unit="byte", strategy="global"), 4, "cpu", 64 << 30)
+    os.truncate(tmp_path / "huge", 1 << 40)  # a hole: nothing could read a terabyte in the time of a test
+    with pytest.raises(InputError, match="bytes of host memory are needed"):
+        plan(CountConfig([str(tmp_path / "huge")], order=5), 4, "cpu", 64 << 30)
     with pytest.raises(InputError, match="missing"):
         plan(CountConfig([str(tmp_path / "missing")]), 4, "cpu", 64 << 30)
 
