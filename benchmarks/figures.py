@@ -47,7 +47,8 @@ def _experiment_a(rows: Sequence[Row]) -> None:
             if not mine[n].rate:
                 plt.text(place, least / 1e9, "does not fit", rotation=90, ha="center", va="bottom", fontsize=7)
     for target in sorted({(_size(r, "n"), r.target) for r in rows if r.kernel in kernels and r.target}):
-        plt.hlines(target[1] / 1e9, target[0] - 0.45, target[0] + 0.45, "k", linestyles=":")
+        label = "target" if target[0] == 1 else "_"  # once in the legend
+        plt.hlines(target[1] / 1e9, target[0] - 0.45, target[0] + 0.45, "k", linestyles=":", label=label)
     plt.yscale("log")
     plt.ylim(bottom=least / 1e9)
     plt.xticks(list(SPARSE_ORDERS))

@@ -13,10 +13,10 @@ import pyarrow
 
 from mgpu_ngram.cluster.executor import Executor, Handle, map_tasks, reduce_tasks, shuffle_tasks
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
+from mgpu_ngram.core.crc import combine_crc32
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory import free_host_bytes
 from mgpu_ngram.core.output import Output, write_manifest
-from mgpu_ngram.core.reading import combine_crc32
 from mgpu_ngram.core.settings import Bytes
 from mgpu_ngram.core.shards import num_shards
 from mgpu_ngram.core.tables import Table

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.corpus import Lines, open_corpus
+from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine import count as count_module

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.corpus import Lines, open_corpus
+from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.vocabulary import HashCollision
 from mgpu_ngram.engine import tokenise as tokenise_module
 from mgpu_ngram.engine.tokenise import TokeniseOptions, lower_ascii, tokenise

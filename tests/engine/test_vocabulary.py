@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.corpus import Lines, open_corpus
+from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary
 from mgpu_ngram.engine.tokenise import TokeniseOptions, tokenise
 from mgpu_ngram.engine.vocabulary import merge_vocabularies, number_symbols

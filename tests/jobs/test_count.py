@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core import shards
-from mgpu_ngram.core.corpus import Lines
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.vocabulary import HashCollision
 from mgpu_ngram.engine import tokenise
 from mgpu_ngram.jobs.count import CountConfig, plan, run

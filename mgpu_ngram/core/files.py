@@ -1,0 +1,92 @@
+"""The files behind paths, globs, directories and URLs, and what to say of those that cannot be read."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mgpu_ngram.core.errors import InputError
+
+
+def find_files(paths: list[str]) -> list[tuple[str, str]]:
+    """(name, location) of every file behind the paths."""
+    found = [_expand(path) for path in paths]
+    if not paths:
+        raise InputError("the corpus names no input; give files, globs, directories or URLs")
+    for path, files in zip(paths, found, strict=True):
+        if not files:
+            hint = "; lines of text, if these are some, are given as ng.Lines([...])" if not any(found) else ""
+            raise InputError(f"input {path!r} {_why_nothing(path)}{hint}")
+    return [file for files in found for file in files]
+
+
+def _why_nothing(path: str) -> str:
+    if os.path.isdir(os.path.expanduser(path)):
+        return "is a directory without files (hidden ones are passed over); name the files"
+    if glob.has_magic(path):
+        return "matches no file; correct the pattern"
+    return "does not exist or holds no file; correct the path"
+
+
+def _expand(path: str) -> list[tuple[str, str]]:
+    if "://" in path:
+        with remote_errors(path):
+            fs, root = filesystem(path)
+            if "file" not in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
+                if fs.isfile(root):
+                    return [(path, path)]
+                if fs.isdir(root):
+                    found = [p for p in fs.find(root) if not _is_hidden(p, root)]
+                else:
+                    found = [p for p in fs.glob(root) if fs.isfile(p)] if glob.has_magic(root) else []
+                return [(fs.unstrip_protocol(p), fs.unstrip_protocol(p)) for p in sorted(found)]
+        path = root
+    path = os.path.expanduser(path)
+    if os.path.isdir(path):
+        folders = os.walk(path, onerror=_raise_unreadable)
+        found = [os.path.join(folder, name) for folder, _, names in folders for name in names]
+        found = [p for p in found if not _is_hidden(p, path) and os.path.isfile(p)]
+    elif os.path.exists(path):
+        if not os.path.isfile(path):
+            raise InputError(f"input {path!r} is no regular file and cannot be read twice; pipe it to standard input")
+        found = [path]
+    else:
+        found = [p for p in glob.glob(path, recursive=True) if os.path.isfile(p)]
+    return [(p, os.path.abspath(p)) for p in sorted(found)]  # absolute: workers may stand elsewhere
+
+
+def unreadable(error: OSError) -> InputError:
+    """What to say of a local file or directory that cannot be opened."""
+    return InputError(f"cannot read {error.filename!r}: {error.strerror}; check the path and its permissions")
+
+
+def _raise_unreadable(error: OSError) -> None:
+    raise unreadable(error)
+
+
+def _is_hidden(path: str, root: str) -> bool:
+    return any(part.startswith(".") for part in path[len(root) :].split("/"))
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The fsspec file system of a URL, and the path in it."""
+    from fsspec.core import url_to_fs
+
+    return url_to_fs(url)
+
+
+@contextmanager
+def remote_errors(name: str, where: str = "") -> Iterator[None]:
+    """Turn whatever a file system raises into an InputError; drivers have error classes of their own."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or "no reason given"
+        raise InputError(
+            f"cannot read {name!r}{where}: {type(error).__name__}: {reason}; check the URL, its driver and your access"
+        ) from None

@@ -1,0 +1,123 @@
+"""What a source is: one input, its format told by its first bytes, and what a worker needs to reopen it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.files import filesystem, remote_errors, unreadable
+from mgpu_ngram.core.lines import is_text
+
+MAGIC = {
+    b"\x1f\x8b\x08": "gzip",
+    b"BZh": "bz2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    **{bytes([b]) + b"\x2a\x4d\x18": "zstd" for b in range(0x50, 0x60)},  # a skippable frame, as pzstd writes first
+    b"PAR1": "parquet",
+}
+CUTTABLE = ("plain", "memory")  # bytes at any offset can be read
+
+
+@dataclass(frozen=True)
+class Source:
+    """One input and what a worker needs to reopen it. Small, except that an in-memory one carries its bytes."""
+
+    name: str  # as the user knows it
+    format: str  # "plain", "gzip", "bz2", "xz", "zstd", "parquet" or "memory"
+    size_bytes: int  # as stored
+    location: str = ""  # absolute path or fsspec URL
+    itemsize: int = 1  # bytes per token id; 1 for words and bytes
+    column: str = ""  # text column of a Parquet file
+    row_groups: tuple[int, ...] = ()  # bytes of that column in each row group, uncompressed
+    data: bytes = field(default=b"", repr=False)  # of an in-memory corpus: bytes [data_start, data_start + len(data))
+    data_start: int = 0
+
+    @property
+    def is_local(self) -> bool:
+        return "://" not in self.location
+
+
+def file_source(name: str, location: str, unit: str, itemsize: int, text_column: str) -> Source:
+    """Look at a file: its size, and its format by its first bytes."""
+    source = Source(name, "plain", 0, location, itemsize)
+    if source.is_local:
+        try:
+            with open(location, "rb") as file:
+                head, size_bytes = file.read(10), os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise unreadable(error) from None
+    else:
+        with remote_errors(name):
+            fs, path = filesystem(location)
+            size_bytes = fs.info(path)["size"]
+            head = fs.cat_file(path, start=0, end=min(10, size_bytes)) if size_bytes else b""
+        if size_bytes is None:
+            raise InputError(f"the server does not tell the size of {name!r}; download it first")
+    format = next((format for magic, format in MAGIC.items() if head.startswith(magic)), "plain")
+    if format == "bz2" and head[4:] not in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90"):  # text that starts with BZh
+        format = "plain"
+    source = replace(source, format=format, size_bytes=size_bytes)
+    if format == "zstd":
+        import_zstandard(name)
+    if format == "parquet":
+        if unit == "id":
+            raise InputError(f"{name!r} is a Parquet file; token ids are read from raw binary files: export the column")
+        return _parquet_source(source, text_column)
+    if format == "plain" and size_bytes % itemsize:
+        raise InputError(odd_size(name, size_bytes, itemsize))
+    return source
+
+
+def odd_size(name: str, size_bytes: int, itemsize: int) -> str:
+    """The message for a file of ids that ends inside one."""
+    return (f"{name!r} holds {size_bytes} bytes, no multiple of the {itemsize} bytes of one token id; "
+            f"the file is cut short or its dtype is not uint{8 * itemsize}")  # fmt: skip
+
+
+def _parquet_source(source: Source, text_column: str) -> Source:
+    with parquet_file(source) as file:
+        schema, metadata = file.schema_arrow, file.metadata
+        texts = [column.name for column in schema if is_text(column.type)]
+        column = text_column if text_column in schema.names else texts[0] if len(texts) == 1 else None
+        if column is None or column not in texts:
+            columns = ", ".join(f"{column.name} ({column.type})" for column in schema)
+            what = f"the column {text_column!r}" if column is None else f"text in the column {text_column!r}"
+            raise InputError(f"{source.name!r} lacks {what}; name one of its text columns; its columns: {columns}")
+        leaf = [schema_column.path for schema_column in metadata.schema].index(column)
+        groups = (metadata.row_group(g) for g in range(metadata.num_row_groups))
+        return replace(source, column=column, row_groups=tuple(g.column(leaf).total_uncompressed_size for g in groups))
+
+
+@contextmanager
+def parquet_file(source: Source) -> Iterator[Any]:
+    """Open a Parquet source; any failure inside becomes an InputError that names it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if source.is_local:
+            with pq.ParquetFile(source.location, page_checksum_verification=True) as file:
+                yield file
+        else:
+            with remote_errors(source.name):
+                fs, path = filesystem(source.location)
+                handle = fs.open(path, "rb")
+            with handle, pq.ParquetFile(handle, page_checksum_verification=True) as file:
+                yield file
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{source.name!r} is damaged Parquet: {reason}; write it again or leave it out") from None
+
+
+def import_zstandard(name: str) -> Any:
+    """The module that reads .zst files, needed only where there are some."""
+    try:
+        import zstandard
+    except ImportError:
+        raise InputError(f"{name!r} is compressed with zstd; to read it, pip install zstandard") from None
+    return zstandard

@@ -1,0 +1,175 @@
+"""The streams of a piece: a range of stored bytes, decompressed text, or the text of Parquet row groups."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.corpus import Piece
+from mgpu_ngram.core.crc import Crc
+from mgpu_ngram.core.decompress import decompressed
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.lines import arrow_lines
+from mgpu_ngram.core.sources import CUTTABLE, Source, parquet_file
+from mgpu_ngram.core.stored import PROBE_BYTES, STRIP_BYTES, Read, reader
+
+ROW_GROUP_SHIFT = 40  # offset of a Parquet word = row group << 40 | offset in the text of its row group
+UNKNOWN = 1 << 62
+
+
+class Range:
+    """Stored bytes [start, stop) of a plain source, of which those before `end` are owned."""
+
+    def __init__(self, read: Read, start: int, stop: int, end: int, crc: Crc | None, pool: Any):
+        self.read, self.start, self.stop, self.end, self.crc, self.pool = read, start, stop, end, crc, pool
+        self.at = start
+
+    def ended(self) -> bool:
+        return self.at >= self.stop
+
+    def readinto(self, view: np.ndarray) -> int:
+        """Fill the view, or what is left of the stream."""
+        n = min(len(view), self.stop - self.at)
+        strips = [(self.at + i, view[i : min(i + STRIP_BYTES, n)]) for i in range(0, n, STRIP_BYTES)]
+        run = self.pool.map if self.pool and len(strips) > 1 else map
+        for crc, length in run(self._strip, strips):
+            if self.crc:
+                self.crc.add(crc, length)
+        self.at += n
+        return n
+
+    def _strip(self, strip: tuple[int, np.ndarray]) -> tuple[int, int]:
+        offset, view = strip
+        self.read(offset, view)
+        owned = view[: max(0, self.crc.stop - offset)] if self.crc else view[:0]
+        return zlib.crc32(owned.data), len(owned)
+
+
+class Arrays:
+    """Decompressed text that comes in arrays, from offset `start` on; all of it is owned."""
+
+    end = UNKNOWN
+
+    def __init__(self, arrays: Iterator[np.ndarray], start: int = 0):
+        self.arrays, self.start, self.pending = arrays, start, np.empty(0, np.uint8)
+
+    def ended(self) -> bool:
+        while not len(self.pending):
+            array = next(self.arrays, None)
+            if array is None:
+                return True
+            self.pending = array
+        return False
+
+    def readinto(self, view: np.ndarray) -> int:
+        """Fill the view, or what is left of the stream."""
+        n = 0
+        while n < len(view) and not self.ended():
+            size = min(len(view) - n, len(self.pending))
+            view[n : n + size] = self.pending[:size]
+            self.pending = self.pending[size:]
+            n += size
+        return n
+
+
+@contextmanager
+def open_streams(piece: Piece, unit: str, halo: int, pool: Any, checksums: list | None) -> Iterator[Iterable[Any]]:
+    """The streams of a piece, one after the other; their checksum is complete when they have been read."""
+    source = piece.source
+    if source.format == "parquet":
+        with parquet_file(source) as file:
+            yield _row_groups(file, piece, unit)
+        if checksums is not None and piece.start == 0:
+            checksums.append((piece.source_index, 0, *_footer_crc(source)))
+        return
+    with reader(source) as read:
+        crc = Crc(piece.end) if checksums is not None else None
+        if source.format in CUTTABLE:
+            yield [_lines(piece, read, crc, pool) if unit == "word" else _tokens(piece, read, crc, pool, halo)]
+        else:
+            yield [Arrays(decompressed(source, read, crc))]
+    if checksums is not None and crc:
+        checksums.append((piece.source_index, piece.start, crc.length, crc.value))
+
+
+def _lines(piece: Piece, read: Read, crc: Crc | None, pool: Any) -> Range:
+    """The lines that start in the piece."""
+    stop = _readable_end(piece.source)
+    start = _line_start(read, piece.start, piece.end)
+    end = _line_start(read, piece.end, stop) if start < piece.end < stop else piece.end
+    if crc:  # the end of a line that an earlier piece owns
+        head = Range(read, piece.start, start, start, crc, pool)
+        while not head.ended():
+            head.readinto(np.empty(STRIP_BYTES, np.uint8))
+    return Range(read, start, end, end, crc, pool)
+
+
+def _line_start(read: Read, at: int, limit: int) -> int:
+    """The first start of a line in [at, limit), or else limit."""
+    if at == 0:
+        return 0
+    at, step = at - 1, PROBE_BYTES
+    while at < limit:
+        view = np.empty(min(step, limit - at), np.uint8)
+        read(at, view)
+        found = view.tobytes().find(b"\n")
+        if found >= 0:
+            return at + found + 1
+        at, step = at + len(view), min(4 * step, STRIP_BYTES)
+    return limit
+
+
+def _tokens(piece: Piece, read: Read, crc: Crc | None, pool: Any, halo: int) -> Range:
+    source = piece.source
+    stop = min(piece.end + halo * source.itemsize, source.size_bytes)
+    if stop > _readable_end(source):
+        limit = (_readable_end(source) - piece.end) // source.itemsize
+        raise InputError(f"a halo of {halo} tokens is over the {limit} that chunks of {source.name} carry; use a file")
+    return Range(read, piece.start, stop, piece.end, crc, pool)
+
+
+def _readable_end(source: Source) -> int:
+    return source.data_start + len(source.data) if source.format == "memory" else source.size_bytes
+
+
+def _row_groups(file: Any, piece: Piece, unit: str) -> Iterator[Arrays]:
+    groups = range(piece.start, piece.end)
+    if unit == "word":
+        for g in groups:
+            yield Arrays(_row_group_text(file, piece.source, [g]), g << ROW_GROUP_SHIFT)
+    elif groups:
+        yield Arrays(_row_group_text(file, piece.source, groups))
+
+
+def _row_group_text(file: Any, source: Source, groups: Iterable[int]) -> Iterator[np.ndarray]:
+    """The lines of some row groups."""
+    import pyarrow as pa
+
+    for g in groups:
+        metadata = file.metadata.row_group(g)
+        row_bytes = metadata.total_byte_size // max(metadata.num_rows, 1) + 1
+        rows = max(1, min(STRIP_BYTES // row_bytes, 1 << 16))
+        text_bytes = 0
+        try:
+            for batch in file.iter_batches(rows, row_groups=[g], columns=[source.column], use_threads=False):
+                lines = arrow_lines(batch.column(0))
+                yield lines
+                text_bytes += len(lines)
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            where = f"in row group {g} after {text_bytes} bytes of text"
+            raise InputError(f"{source.name!r} is damaged Parquet {where}: {reason}; write it again") from None
+
+
+def _footer_crc(source: Source) -> tuple[int, int]:
+    """(length, CRC-32) of a Parquet file's metadata, which lies before its last 8 bytes."""
+    with reader(source) as read:
+        tail = np.empty(8, np.uint8)
+        read(source.size_bytes - 8, tail)
+        footer = np.empty(int(tail[:4].view("<u4")[0]), np.uint8)
+        read(source.size_bytes - 8 - len(footer), footer)
+        return len(footer), zlib.crc32(footer.data)

@@ -1,0 +1,65 @@
+"""What tests of reading share: a folder of files, all text of a corpus, and reads in small steps."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.core import decompress, reading, stored, streams
+from mgpu_ngram.core.crc import combine_crc32
+from mgpu_ngram.core.reading import read_blocks
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A folder of files of two lines, some below others, some hidden."""
+    for name in ("b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt", ".hidden", "sub/.git/e.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"of the\nin the\n")
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def owned_text():
+    """Read all, hold every block to its contract, and return {source: owned bytes} and {source: CRC}."""
+
+    def read(corpus, chunk_bytes, block_bytes, halo=0, **options):
+        found = {index: bytearray() for index in range(len(corpus.sources))}
+        checksums = []
+        itemsize = max((source.itemsize for source in corpus.sources), default=1)
+        last = 0
+        for chunk in pickle.loads(pickle.dumps(corpus.chunks(chunk_bytes))):
+            for block in read_blocks(chunk, corpus.unit, block_bytes, halo, checksums=checksums, **options):
+                assert block.data.dtype == np.uint8 and block.sources_S.dtype == np.int32 and len(block.data)
+                ends_S = block.starts_S + block.lengths_S
+                assert [*block.starts_S, len(block.data)] == [0, *ends_S]  # segments tile the block
+                segments = zip(
+                    block.sources_S, block.starts_S, block.lengths_S, block.owned_S, block.offsets_S, strict=True
+                )
+                for source, start, length, owned, offset in segments:
+                    text = block.data[start : start + length].tobytes()
+                    assert last <= source
+                    last = source
+                    assert 0 < owned <= length <= owned + halo * itemsize
+                    if corpus.sources[source].format != "parquet":
+                        assert offset == len(found[source])
+                    if corpus.unit == "word":
+                        assert owned == length and text.endswith(b"\n")
+                        assert length <= max(block_bytes, 2 * max(len(line) + 1 for line in text.split(b"\n")))
+                    found[source] += text[:owned]
+        crcs = {s: combine_crc32([part for part in checksums if part[0] == s]) for s in found}
+        return {source: bytes(text) for source, text in found.items()}, crcs
+
+    return read
+
+
+@pytest.fixture
+def read_in_steps(monkeypatch):
+    """read_in_steps(strip_bytes, probe_bytes): sets what is read at once, on every page that reads."""
+
+    def set_steps(strip_bytes, probe_bytes=stored.PROBE_BYTES):
+        for page in (decompress, reading, streams):
+            monkeypatch.setattr(page, "STRIP_BYTES", strip_bytes)
+            monkeypatch.setattr(page, "PROBE_BYTES", probe_bytes)
+
+    return set_steps

@@ -1,0 +1,81 @@
+"""Which files stand behind paths, globs, directories and URLs, and what is said where there are none."""
+
+import fsspec
+import pytest
+
+from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.errors import InputError
+
+TEXT = b"of the\nin the\n"
+
+
+def names(corpus, root=""):
+    return [source.name.removeprefix(f"{root}/") for source in corpus.sources]
+
+
+def test_files_keep_their_order_and_expansions_are_sorted(tree):
+    assert names(open_corpus(tree / "b.txt"), tree) == ["b.txt"]
+    assert names(open_corpus([tree / "b.txt", str(tree / "a.txt"), tree / "b.txt"]), tree) == [
+        "b.txt",
+        "a.txt",
+        "b.txt",
+    ]
+    assert names(open_corpus(str(tree)), tree) == ["a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt"]
+    assert names(open_corpus(f"{tree}/*"), tree) == ["a.txt", "b.txt"]
+    assert names(open_corpus((f"{tree}/**/*.txt",)), tree) == ["a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt"]
+    assert names(open_corpus(f"file://{tree}/a.txt"), tree) == ["a.txt"]
+
+
+def test_a_path_that_looks_like_a_glob_is_taken_literally(tmp_path):
+    (tmp_path / "a[1].txt").write_bytes(TEXT)
+    assert names(open_corpus(tmp_path / "a[1].txt"), tmp_path) == ["a[1].txt"]
+
+
+def test_a_relative_path_is_reopened_from_anywhere(tree, monkeypatch):
+    monkeypatch.chdir(tree)
+    (source,) = open_corpus("a.txt").sources
+    assert (source.name, source.location) == ("a.txt", str(tree / "a.txt"))
+
+
+def test_urls():
+    memory = fsspec.filesystem("memory")
+    for name in ("/corpus/b.txt", "/corpus/a.txt", "/corpus/sub/.c.txt"):
+        memory.pipe(name, TEXT)
+    try:
+        both = ["memory:///corpus/a.txt", "memory:///corpus/b.txt"]
+        assert [
+            s.location.replace("memory:///", "memory://") for s in open_corpus("memory://corpus/a.txt").sources
+        ] == ["memory://corpus/a.txt"]
+        for inputs in ("memory://corpus/*.txt", "memory://corpus"):
+            corpus = open_corpus(inputs)
+            assert [s.name.replace("memory://corpus", "memory:///corpus") for s in corpus.sources] == both
+            assert corpus.size_bytes == 2 * len(TEXT)
+        with pytest.raises(InputError, match="memory://corpus/none.txt"):
+            open_corpus("memory://corpus/none.txt")
+    finally:
+        memory.rm("/corpus", recursive=True)
+    with pytest.raises(InputError, match="nosuch"):
+        open_corpus("nosuch://bucket/file")
+
+
+def test_bad_files_say_so(tree, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="missing.txt' does not exist or holds no file; correct the path$"):
+        open_corpus([tree / "a.txt", tree / "missing.txt"])  # no talk of Lines: others exist
+    (tree / "empty").mkdir()
+    with pytest.raises(InputError, match="empty' is a directory without files"):
+        open_corpus(tree / "empty")
+    with pytest.raises(InputError, match="no regular file"):
+        open_corpus("/dev/null")
+    (tree / "odd.bin").write_bytes(b"123")
+    with pytest.raises(InputError, match="odd.bin' holds 3 bytes, no multiple of the 2"):
+        open_corpus(tree / "odd.bin", unit="id")
+    (tree / "bad.parquet").write_bytes(b"PAR1 and then nothing PAR1")
+    with pytest.raises(InputError, match="bad.parquet' is damaged Parquet"):
+        open_corpus(tree / "bad.parquet")
+    monkeypatch.setattr("builtins.open", _deny)
+    with pytest.raises(InputError, match="a.txt': Permission denied"):
+        open_corpus(tree / "a.txt")
+
+
+def _deny(path, *_):
+    raise PermissionError(13, "Permission denied", str(path))

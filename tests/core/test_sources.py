@@ -1,0 +1,61 @@
+"""Formats by content, Parquet's text column, and zstd's module."""
+
+import bz2
+import gzip
+import lzma
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.errors import InputError
+
+TEXT = b"of the\nin the\n"
+
+
+def test_formats_are_told_by_content(tmp_path):
+    pq.write_table(pa.table({"text": ["of the"]}), tmp_path / "table")
+    written = {
+        "plain.gz": (TEXT, "plain"),
+        "text.parquet": (gzip.compress(TEXT), "gzip"),
+        "text.gz": (bz2.compress(TEXT), "bz2"),
+        "empty.txt": (bz2.compress(b""), "bz2"),
+        "text.zst": (lzma.compress(TEXT), "xz"),
+        "text.txt": (zstandard.compress(TEXT), "zstd"),
+        "pzstd.txt": (b"\x50\x2a\x4d\x18\x01\0\0\0x" + zstandard.compress(TEXT), "zstd"),
+        "table.bz2": ((tmp_path / "table").read_bytes(), "parquet"),
+        "BZhurst.txt": (b"BZhurst wrote\n", "plain"),
+        "nothing.gz": (b"", "plain"),
+    }
+    for name, (content, format) in written.items():
+        (tmp_path / name).write_bytes(content)
+        (source,) = open_corpus(tmp_path / name).sources
+        assert (source.format, source.size_bytes) == (format, len(content)), name
+
+
+def test_parquet_columns(tmp_path):
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"n": [1], "body": ["of"]}), path)
+    assert open_corpus(path).sources[0].column == "body"
+    pq.write_table(pa.table({"title": ["of"], "text": pa.array(["the"]).dictionary_encode()}), path)
+    assert open_corpus(path).sources[0].column == "text"
+    assert open_corpus(path, text_column="title").sources[0].column == "title"
+    with pytest.raises(InputError, match=r"t.parquet' lacks the column 'body'.* title \(string\), text \(dict"):
+        open_corpus(path, text_column="body")
+    pq.write_table(pa.table({"text": [1], "body": ["of"]}), path)
+    with pytest.raises(InputError, match=r"lacks text in the column 'text'.* text \(int64\)"):
+        open_corpus(path)
+    with pytest.raises(InputError, match="Parquet"):
+        open_corpus(path, unit="id")
+
+
+def test_zstandard_is_asked_for_only_when_met(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    (tmp_path / "a").write_bytes(TEXT)
+    open_corpus(tmp_path / "a")
+    (tmp_path / "a").write_bytes(b"\x28\xb5\x2f\xfd")
+    with pytest.raises(InputError, match="pip install zstandard"):
+        open_corpus(tmp_path / "a")
