@@ -21,6 +21,8 @@ def print_top_bigrams(client: Client, text: str) -> None:
 
 
 if __name__ == "__main__":  # the workers of a LocalCluster import this file
+    if not sys.argv[1:]:
+        sys.exit(__doc__)
     text, *scheduler = sys.argv[1:]
     if scheduler:
         with Client(scheduler[0]) as client:

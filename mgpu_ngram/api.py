@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.settings import fill
 from mgpu_ngram.jobs import count as count_job
 from mgpu_ngram.jobs.progress import Progress
@@ -31,6 +31,8 @@ def client_executor(client: Any, device: str = "auto") -> Executor:
     """Around a user's `distributed.Client`. Device "auto" is what the first worker finds."""
     from mgpu_ngram.cluster.dask import DaskExecutor
 
+    if not hasattr(client, "submit"):
+        raise InputError(f"client is {client!r} but must be a distributed.Client, such as Client({client!r})")
     if client.asynchronous:
         raise InputError("the client is asynchronous; give one made by Client(..., asynchronous=False)")
     devices = set(client.run(resolve_device, device).values())
@@ -65,9 +67,13 @@ def count(
 
     Returns `Counts`. Raises InputError for what cannot be used, RunError when the run fails.
     """
+    if "workers" in options:
+        raise InputError("ng.count runs in this process; for workers give client=distributed.Client(n_workers=2)")
+    if "name" in options:
+        raise InputError("name is for jobs of a YAML file; give output=FOLDER")
     config = fill(count_job.CountConfig, {"corpus": [], "order": order, **options}, "count")
     executor = LocalExecutor(resolve_device(device)) if client is None else client_executor(client, device)
-    owned = tempfile.mkdtemp(prefix="mgpu-ngram-") if output is None else None
+    owned = scratch_folder() if output is None else None
     try:
         target = Path(owned) / "counts" if owned else output
         result = count_job.run(config, executor, target, overwrite, progress, inputs=corpus)  # type: ignore[arg-type]

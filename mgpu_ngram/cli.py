@@ -12,6 +12,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -66,6 +67,8 @@ def main(argv: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # an n-gram that the terminal cannot show fails no run
     try:
+        with contextlib.suppress(ValueError):  # outside the main thread there are no signals
+            signal.signal(signal.SIGTERM, _terminated)
         arguments.verb(arguments)
         return 0
     except BaseException as error:
@@ -75,6 +78,12 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exc()
         print(f"mgpu-ngram: {_one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
+
+
+def _terminated(*_: object) -> None:
+    """SIGTERM, as of `timeout` or a batch system, cleans up as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGINT)  # waits where interrupts are held
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
@@ -180,6 +189,7 @@ def _command(make: Any, name: str | None, **options: Any) -> argparse.ArgumentPa
         *([name] if name else []),
         epilog=EXAMPLES[name],
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
         **options,
     )
     if name:
@@ -219,12 +229,14 @@ def _run_jobs(
     """Run jobs, each a (stage, settings, output), one after the other; show each result when it is there."""
     for _, _, target in jobs:
         _refuse_existing(target, arguments.overwrite)
+    # all, before the first runs: a wrong path in the last job must not cost the work of those before
+    corpora = [corpus or open_corpus(s.corpus, s.unit, s.dtype, s.text_column) for _, s, _ in jobs]
     results = []
     executor = open_executor(cluster.device, cluster.workers, dask)
     try:
-        for stage, settings, target in jobs:
+        for (stage, settings, target), inputs in zip(jobs, corpora, strict=True):
             with Bars() as bars:
-                result = STAGES[stage].run(settings, executor, target, arguments.overwrite, bars, corpus)
+                result = STAGES[stage].run(settings, executor, target, arguments.overwrite, bars, inputs)
             results.append(_result_json(result))
             if not arguments.json:
                 with _stdout():
@@ -290,6 +302,8 @@ def _stdin_as_file(settings: CountConfig, output: Path) -> Iterator[Corpus | Non
     if "-" not in settings.corpus:
         yield None
         return
+    if sys.stdin is None:
+        raise InputError("input '-' is standard input, which is closed; pipe text to it, or name a file")
     folder = output.absolute().parent
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from mgpu_ngram.core.settings import fill, suggest
 from mgpu_ngram.jobs import count
 
 STAGES = {"count": count}
+NOT_BUILT = ("estimate", "trie", "score", "distribution", "lda", "decode")
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,8 @@ def _job(job: dict, where: str) -> tuple[str, Any]:
     if len(job) != 1:
         raise InputError(f"{where} has {len(job)} keys but must have one, the stage: {', '.join(STAGES)}")
     (stage, settings), *_ = job.items()
+    if stage in NOT_BUILT:
+        raise InputError(f"{where}: stage {stage!r} is not built yet; known: {', '.join(STAGES)}")
     if stage not in STAGES:
         raise InputError(f"{where}: unknown stage {stage!r}; {suggest(str(stage), STAGES)}")
     return stage, fill(count.CountConfig, settings, f"{where}.{stage}")

@@ -60,7 +60,8 @@ def show_result(result: CountResult) -> None:
     _show_reasons((p.order, p.strategy, p.reason) for p in result.plans)
     print("most frequent")
     for order, top in result.top.items():
-        _show_top(order, top)
+        if top:
+            _show_top(order, top)
     total = sum(result.seconds.values()) or 1.0
     spent = ", ".join(f"{stage} {s / total:.0%}" for stage, s in result.seconds.items())
     where = _many(result.workers, f"{result.device} worker")

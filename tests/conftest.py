@@ -1,6 +1,7 @@
 """What all tests share: which devices there are, where the shared data lies, and keys packed by hand."""
 
 import functools
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,13 @@ def pytest_collection_modifyitems(items):
                 count, reason = gpus_or_reason()
                 if count < least:
                     item.add_marker(pytest.mark.skip(reason=f"needs {least} or more GPUs: {reason}"))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Why tests were skipped: one line a reason."""
+    reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
+    for reason, times in reasons.most_common():
+        terminalreporter.write_line(f"{times} skipped: {reason.removeprefix('Skipped: ')}")
 
 
 @pytest.fixture(scope="session", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])

@@ -151,7 +151,11 @@ def test_wrong_options(options, message):
         ng.count(ng.Lines(LINES), **options)
 
 
-@pytest.mark.parametrize("corpus", [[], 5, b"one text", [1, 2], None], ids=repr)
+@pytest.mark.parametrize(
+    "corpus",
+    [[], 5, b"one text", [1, 2], None, ["a path", b"a line"], {"of": 1}, pa.table({"text": ["of"]})],
+    ids=lambda corpus: type(corpus).__name__,
+)
 def test_what_is_no_corpus(corpus):
     with pytest.raises(ng.InputError):
         ng.count(corpus)

@@ -527,7 +527,14 @@ def test_interrupted(folder, mgpu_ngram, monkeypatch):
     check_refused(folder, mgpu_ngram("count", "text", "-o", "out", *HERE), "interrupted", status=1)
 
 
-def test_interrupted_by_a_signal(folder):
+def test_a_wrong_path_of_the_last_job_costs_no_work(folder, mgpu_ngram):
+    jobs = "- count: {name: a, corpus: text}\n- count: {name: b, corpus: txet}\n"
+    (folder / "run.yaml").write_text(f"output: runs\ncluster: {{workers: 0}}\njobs:\n{jobs}")
+    check_refused(folder, mgpu_ngram("run", "run.yaml"), "'txet' does not exist", left=["run.yaml"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_by_a_signal(number, folder):
     """While it waits for stdin: nothing else tells from outside that it has started."""
     command = [*COMMAND, "count", "-", "-o", "out", *HERE]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -535,7 +542,7 @@ def test_interrupted_by_a_signal(folder):
     deadline = time.monotonic() + 60
     while not list(folder.glob(".stdin-*")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
     check_refused(folder, (process.returncode, out, err), "interrupted", status=1)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import logging
+import shutil
 import signal
-import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +19,7 @@ from distributed import Client, Future, KilledWorker, LocalCluster, as_completed
 
 from mgpu_ngram.cluster.devices import cpu_cores, visible_gpus
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.scratch import scratch_folder
 
 UNKNOWN = object()
 # A task that kills its worker three times is at fault itself; a worker that never comes must not hang a run.
@@ -69,7 +70,7 @@ class DaskExecutor:
         if self._cluster is not None:
             self.client.close()
             self._cluster.close()
-            self._scratch.cleanup()
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def _raise_error_of(handle: Future) -> None:
@@ -106,14 +107,17 @@ def _dotted(settings: dict[str, Any], prefix: str = "") -> list[str]:
 def start_cluster(device: str, workers: int | None, settings: dict[str, Any] | None = None) -> DaskExecutor:
     """Start a Dask cluster on this host: a worker per GPU, or per core; loopback only."""
     _check_settings(settings or {})
+    most = max(64, 8 * cpu_cores())
+    if device == "cpu" and workers is not None and workers > most:
+        raise InputError(f"{workers:,} workers were asked for on {cpu_cores()} cores; use --workers {most} or fewer")
     dask.config.set({**SETTINGS, **(settings or {})})
-    scratch = tempfile.TemporaryDirectory(prefix="mgpu-ngram-", ignore_cleanup_errors=True)
+    scratch = scratch_folder()
     common = {
         "threads_per_worker": 1,
         "host": "127.0.0.1",
         "protocol": "tcp",
         "memory_limit": None,
-        "local_directory": scratch.name,
+        "local_directory": scratch,
         "dashboard_address": "127.0.0.1:0",
     }
     if device == "gpu":
@@ -125,7 +129,9 @@ def start_cluster(device: str, workers: int | None, settings: dict[str, Any] | N
         try:
             from dask_cuda import LocalCUDACluster
         except ImportError as error:
-            raise InputError(f"a cluster of GPUs needs dask-cuda ({error}); pip install 'mgpu-ngram[cuda13]'") from None
+            raise InputError(
+                f"a cluster of GPUs needs dask-cuda ({error}); pip install -e '.[cuda13]' (or cuda12) in the checkout"
+            ) from None
         make, options = LocalCUDACluster, {"n_workers": workers or gpus, "device_memory_limit": None}
     else:
         options = {"n_workers": workers or cpu_cores(), "processes": True, "silence_logs": logging.CRITICAL + 1}
@@ -136,9 +142,14 @@ def start_cluster(device: str, workers: int | None, settings: dict[str, Any] | N
             cluster = make(**options, **common)
             executor = DaskExecutor(Client(cluster), device, cluster, scratch)
         return executor
-    except BaseException:
+    except BaseException as error:
         if executor:
             executor.close()
+        shutil.rmtree(scratch, ignore_errors=True)
+        if isinstance(error, RuntimeError | TimeoutError) and not isinstance(error, RunError):
+            raise RunError(
+                f"the Dask workers did not start ({error}); try fewer --workers, or --workers 0 to do without"
+            ) from None
         raise
 
 

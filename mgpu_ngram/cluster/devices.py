@@ -44,7 +44,8 @@ def resolve_device(wanted: str) -> str:
         return "cpu"
     if not cupy:
         raise InputError(
-            "device gpu was asked for but CuPy is not installed; pip install 'mgpu-ngram[cuda13]' or use --device cpu"
+            "device gpu was asked for but CuPy is not installed; pip install -e '.[cuda13]' (or cuda12) in the "
+            "checkout, or use --device cpu"
         )
     if importlib.util.find_spec("pynvml") is None:
         raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -151,7 +151,12 @@ def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_col
     if isinstance(inputs, (list, tuple)) and all(isinstance(item, (str, os.PathLike)) for item in inputs):
         files = find_files([os.fspath(item) for item in inputs])
         return Corpus(tuple(file_source(*file, unit, itemsize, text_column) for file in files), unit)
+    if isinstance(inputs, (list, tuple)) and {str, bytes} <= set(map(type, inputs)):
+        raise InputError("the corpus mixes str (paths) and bytes (lines); give paths alone, or ng.Lines([...])")
     lines = inputs.lines if isinstance(inputs, Lines) else inputs
+    if isinstance(lines, Mapping) or hasattr(lines, "columns"):  # iterating them gives names, not lines
+        kind = type(lines).__name__
+        raise InputError(f"the corpus is a {kind}; give its column of lines, such as table['text']")
     data = id_bytes(lines, dtype) if unit == "id" else line_bytes(lines)
     name = "<ids in memory>" if unit == "id" else "<lines in memory>"
     return Corpus((Source(name, "memory", len(data), itemsize=itemsize, data=data),), unit)

@@ -18,7 +18,8 @@ def find_files(paths: list[str]) -> list[tuple[str, str]]:
         raise InputError("the corpus names no input; give files, globs, directories or URLs")
     for path, files in zip(paths, found, strict=True):
         if not files:
-            hint = "; lines of text, if these are some, are given as ng.Lines([...])" if not any(found) else ""
+            is_line = any(c.isspace() for c in path) and not any(found)
+            hint = "; lines of text, if these are some, are given in Python as ng.Lines([...])" if is_line else ""
             raise InputError(f"input {path!r} {_why_nothing(path)}{hint}")
     return [file for files in found for file in files]
 

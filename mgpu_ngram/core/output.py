@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.scratch import is_running
 
 FORMAT = "mgpu_ngram counts"
 FORMAT_VERSION = 1
@@ -158,7 +159,7 @@ def _check_free(path: Path, overwrite: bool) -> None:
     if not os.path.lexists(path):
         return
     if not overwrite:
-        raise InputError(f"output {path} exists; add --overwrite or give another path")
+        raise InputError(f"output {path} exists; add --overwrite (in Python overwrite=True) or give another path")
     try:
         ours = str(json.loads((path / MANIFEST).read_bytes())["format"]).startswith("mgpu_ngram ")
     except (OSError, ValueError, KeyError, TypeError):
@@ -175,22 +176,12 @@ def _clear_leftovers(path: Path) -> None:
     pattern = re.compile(rf"{re.escape(path.name)}\.(partial|old)-{re.escape(_host())}-(\d{{1,9}})-[0-9a-f]{{8}}")
     for entry in list(path.parent.iterdir()):
         match = pattern.fullmatch(entry.name)
-        if not match or _is_running(int(match[2])):
+        if not match or is_running(int(match[2])):
             continue
         if match[1] == "old" and not os.path.lexists(path):
             os.rename(entry, path)
         else:
             shutil.rmtree(entry, ignore_errors=True)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # it runs, but is not ours to signal
-    return True
 
 
 def write_manifest(folder: str | Path, manifest: dict[str, Any]) -> None:

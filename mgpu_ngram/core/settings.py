@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import numbers
 import types
 import typing
 from dataclasses import MISSING, fields
@@ -80,6 +81,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         return value
     if hint is Any:
         return value
+    if hint is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)  # NumPy's, too
     if hint is float and type(value) is int:
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):

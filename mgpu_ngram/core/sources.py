@@ -83,11 +83,13 @@ def _parquet_source(source: Source, text_column: str) -> Source:
     with parquet_file(source) as file:
         schema, metadata = file.schema_arrow, file.metadata
         texts = [column.name for column in schema if is_text(column.type)]
-        column = text_column if text_column in schema.names else texts[0] if len(texts) == 1 else None
+        only = texts[0] if len(texts) == 1 and text_column == "text" else None  # a column that was named is not guessed
+        column = text_column if text_column in schema.names else only
         if column is None or column not in texts:
             columns = ", ".join(f"{column.name} ({column.type})" for column in schema)
             what = f"the column {text_column!r}" if column is None else f"text in the column {text_column!r}"
-            raise InputError(f"{source.name!r} lacks {what}; name one of its text columns; its columns: {columns}")
+            way_out = f"name one with text_column: {', '.join(texts)}" if texts else "no column of it is text"
+            raise InputError(f"{source.name!r} lacks {what}; {way_out}; its columns: {columns}")
         leaf = [schema_column.path for schema_column in metadata.schema].index(column)
         groups = (metadata.row_group(g) for g in range(metadata.num_row_groups))
         return replace(source, column=column, row_groups=tuple(g.column(leaf).total_uncompressed_size for g in groups))

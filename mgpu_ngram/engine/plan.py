@@ -118,7 +118,7 @@ def _auto(
     # One sort of the highest order serves all the others: an order's own part of it is reading it off.
     sort_ns = rates["emit"] + rates["sort_pass"] * -(-n * bits // 8) * columns / (order - n + 1)
     dense_ns = rates[dense][min(n, 4) - 1] + rates["bin"] * copies * symbols**n / max(tokens, 1)
-    about = "" if known else "about "
+    about = "" if known else "up to " if unit == "byte" else "about "
     if need > budget or dense_ns > sort_ns or (unit != "byte" and not known):
         if need > budget:
             why = f"{about}{symbols:,}**{n} bins do not fit in {budget:,} bytes"

@@ -327,12 +327,13 @@ def plan(config: CountConfig, workers: int, device: str, memory_bytes: int) -> d
     text_bytes = sum(c.size_bytes for c in chunks)
     per_token = BYTES_PER_TOKEN.get(config.unit, np.dtype(config.dtype).itemsize)
     tokens = int(text_bytes / per_token)
-    known = config.unit == "byte"
     most = 1 << 8 * np.dtype(config.dtype).itemsize if config.unit == "id" else tokens
-    symbols = 256 if known else max(1, min(tokens, most, int(30 * tokens**0.55)))  # Heaps' law, about English
+    symbols = (
+        256 if config.unit == "byte" else max(1, min(tokens, most, int(30 * tokens**0.55)))
+    )  # Heaps' law, about English
     largest = int(max((c.size_bytes for c in chunks), default=0) / per_token)
     plans = choose(
-        config.order, symbols, largest, config.strategy, config.histograms, device, memory_bytes, config.unit, known
+        config.order, symbols, largest, config.strategy, config.histograms, device, memory_bytes, config.unit, False
     )
     bits = check.code_bits(symbols)
     table_bytes = sum(

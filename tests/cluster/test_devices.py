@@ -68,7 +68,7 @@ def test_auto_needs_cupy_too(machine):
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"gpus": 2, "cupy": False}, r"CuPy is not installed; pip install 'mgpu-ngram\[cuda13\]'"),
+        ({"gpus": 2, "cupy": False}, r"CuPy is not installed; pip install -e '\.\[cuda13\]'"),
         ({"gpus": 2, "nvml": False}, "nvidia-ml-py, which finds GPUs, is not installed"),
         ({"gpus": 0}, r"CUDA_VISIBLE_DEVICES=unset\); check nvidia-smi, or use --device cpu"),
         ({"gpus": None}, "no (NVIDIA driver is loaded|GPU is visible)"),

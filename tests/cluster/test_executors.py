@@ -194,7 +194,7 @@ def test_closing_leaves_no_process_and_no_folder():
     before = {p.pid for p in mine.children(recursive=True)}
     executor = start_cluster("cpu", 2)
     started = [p for p in mine.children(recursive=True) if p.pid not in before]
-    scratch = executor._scratch.name
+    scratch = executor._scratch
     started = [p for p in started if "resource_tracker" not in " ".join(p.cmdline())]  # Python's own, kept
     assert len(started) >= 2 and os.path.isdir(scratch)
     executor.close()

@@ -40,6 +40,8 @@ def test_parquet_columns(tmp_path):
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"n": [1], "body": ["of"]}), path)
     assert open_corpus(path).sources[0].column == "body"
+    with pytest.raises(InputError, match="lacks the column 'bdy'; name one with text_column: body"):
+        open_corpus(path, text_column="bdy")
     pq.write_table(pa.table({"title": ["of"], "text": pa.array(["the"]).dictionary_encode()}), path)
     assert open_corpus(path).sources[0].column == "text"
     assert open_corpus(path, text_column="title").sources[0].column == "title"
