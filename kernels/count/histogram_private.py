@@ -45,7 +45,6 @@ def _cpu(tokens_T, order, symbols, lut, histograms):
 
 def _cuda(tokens_T, order, symbols, lut, histograms):
     import cupy
-    import cupyx
 
     T, num_bins = len(tokens_T), symbols**order
     if T == 0:
@@ -54,7 +53,7 @@ def _cuda(tokens_T, order, symbols, lut, histograms):
     if order == 1 and tokens_T.itemsize == 1:  # without a look-up a byte
         bins = cupy.zeros(symbols + 1, np.uint32)
         codes = cupy.asarray(IDENTITY if lut is None else lut).astype(np.int64)
-        cupyx.scatter_add(bins, codes, count_bytes(tokens_T).astype(np.uint32))
+        cupy.add.at(bins, codes, count_bytes(tokens_T).astype(np.uint32))
         return bins[1:]
     multiprocessors, shared_bytes = current_limits()
     variant = {"TOKEN_BYTES": tokens_T.itemsize, "ORDER": order}
