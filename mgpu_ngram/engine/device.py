@@ -173,8 +173,9 @@ def _idle_ring() -> _Ring:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """True for CuPy's and Python's out-of-memory errors."""
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    """True for out-of-memory errors of Python, of CuPy's pool and of CUDA itself (pinned memory)."""
+    named = type(error).__name__ == "OutOfMemoryError" or "cudaErrorMemoryAllocation" in str(error)
+    return named or isinstance(error, MemoryError)
 
 
 @contextmanager

@@ -115,7 +115,8 @@ def _auto(
     need = dense_bytes(n, symbols, copies)
     per_token = sort_bytes_per_token(order, bits)
     columns = check.num_columns(order, bits)
-    # One sort of the highest order serves all the others: an order's own part of it is reading it off.
+    # One sort of the highest order serves all the others. An order's price: reading it off the sorted keys,
+    # and its own digits' passes, shared with the orders above it.
     sort_ns = rates["emit"] + rates["sort_pass"] * -(-n * bits // 8) * columns / (order - n + 1)
     dense_ns = rates[dense][min(n, 4) - 1] + rates["bin"] * copies * symbols**n / max(tokens, 1)
     about = "" if known else "up to " if unit == "byte" else "about "
