@@ -27,6 +27,7 @@ from mgpu_ngram.config import STAGES, ClusterConfig, load
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.counts import Ngram, read_counts
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.output import check_free
 from mgpu_ngram.core.settings import fill
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import out_of_memory
@@ -228,7 +229,7 @@ def _run_jobs(
 ) -> None:
     """Run jobs, each a (stage, settings, output), one after the other; show each result when it is there."""
     for _, _, target in jobs:
-        _refuse_existing(target, arguments.overwrite)
+        check_free(target, arguments.overwrite)  # at once, for a cluster takes its time to start
     # all, before the first runs: a wrong path in the last job must not cost the work of those before
     corpora = [corpus or open_corpus(s.corpus, s.unit, s.dtype, s.text_column) for _, s, _ in jobs]
     results = []
@@ -246,12 +247,6 @@ def _run_jobs(
     if arguments.json:
         with _stdout():
             print(json.dumps(results, indent=2))
-
-
-def _refuse_existing(target: Path, overwrite: bool) -> None:
-    """At once, for a cluster that starts or a long pipe takes its time."""
-    if os.path.lexists(target) and not overwrite:
-        raise InputError(f"output {target} exists; add --overwrite or give another path")
 
 
 def _result_json(result: CountResult) -> dict[str, Any]:
@@ -288,10 +283,8 @@ def _count(arguments: argparse.Namespace) -> None:
     given = {k: v for k, v in vars(arguments).items() if k in names and v is not None and v is not False}
     settings = fill(CountConfig, given, "count")
     cluster = ClusterConfig(device=arguments.device, workers=arguments.workers)
-    if "://" in arguments.output:
-        raise InputError(f"output {arguments.output!r} is not a local path; give the path of a folder to make")
+    check_free(arguments.output, arguments.overwrite)  # at once, for a long pipe takes its time
     output = Path(arguments.output)
-    _refuse_existing(output, arguments.overwrite)
     with _stdin_as_file(settings, output) as corpus:
         _run_jobs([("count", settings, output)], cluster, {}, arguments, corpus)
 

@@ -97,14 +97,13 @@ class Output:
         Raises InputError when `path` exists (with `overwrite`: when it is no output of mgpu_ngram)
         or when the folder cannot be made.
         """
-        if not str(path) or "://" in str(path):
-            raise InputError(f"output {str(path)!r} is not a local path; give the path of a folder to make")
+        check_free(path, overwrite)
         path = Path(os.path.realpath(path))
         mark = _mark()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _clear_leftovers(path)
-            _check_free(path, overwrite)
+            check_free(path, overwrite)  # again: a run that died while it replaced an output is put right now
             folder = path.with_name(f"{path.name}.partial-{mark}")
             folder.mkdir()
         except OSError as error:
@@ -120,7 +119,7 @@ class Output:
         old = self.path.with_name(f"{self.path.name}.old-{_mark()}")
         try:
             if os.path.lexists(self.path):
-                _check_free(self.path, self.overwrite)
+                check_free(self.path, self.overwrite)
                 os.rename(self.path, old)
             os.rename(self.folder, self.path)
         except BaseException as error:
@@ -154,8 +153,11 @@ def _mark() -> str:
     return f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def _check_free(path: Path, overwrite: bool) -> None:
-    """Raise InputError unless `path` may be made, or replaced by `overwrite`."""
+def check_free(path: str | Path, overwrite: bool) -> None:
+    """Raise InputError unless `path` is a local one that may be made, or replaced by `overwrite`."""
+    if not str(path) or "://" in str(path):
+        raise InputError(f"output {str(path)!r} is not a local path; give the path of a folder to make")
+    path = Path(path)
     if not os.path.lexists(path):
         return
     if not overwrite:

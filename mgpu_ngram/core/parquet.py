@@ -16,7 +16,7 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import Sink, new_file
 from mgpu_ngram.core.shards import words_at
 from mgpu_ngram.core.tables import Table
-from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.core.vocabulary import Vocabulary, words_from_arrow
 
 GROUP_ROWS = 1 << 20  # rows of a row group
 GROUP_BYTES = 1 << 28  # and bytes of its strings; a single longer row has a group to itself
@@ -165,20 +165,10 @@ def read_vocabulary(path: str | Path, unit: str) -> Vocabulary:
     if unit == "id":
         data = np.array(symbols, "<u4").view(np.uint8)
         return Vocabulary(unit, np.arange(len(table) + 1) * 4, data, counts_V, sources_V, offsets_V)
-    chunks = [_text_of(chunk) for chunk in symbols.chunks]
+    chunks = [words_from_arrow(chunk) for chunk in symbols.chunks]
     ends_V = np.cumsum(np.concatenate([[0], *(np.diff(ends) for ends, _ in chunks)]), dtype=np.int64)
     data = np.concatenate([np.empty(0, np.uint8), *(d for _, d in chunks)])
     return Vocabulary(unit, ends_V, data, counts_V, sources_V, offsets_V)
-
-
-def _text_of(array: pa.LargeBinaryArray) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets and bytes of an Arrow array of large_binary."""
-    if len(array) == 0:
-        return np.zeros(1, np.int64), np.empty(0, np.uint8)
-    _, offsets, data = array.buffers()
-    ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    whole = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    return ends, whole[ends[0] : ends[-1]]
 
 
 def open_parquet(path: str | Path, columns: list[str]) -> pq.ParquetFile:

@@ -26,6 +26,6 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:
-        pass  # it runs, but is not ours to signal
+    except OSError:  # it runs, but is not ours to signal
+        return True
     return True

@@ -42,13 +42,28 @@ class Vocabulary:
         return self.data[self.offsets_V[v] : self.offsets_V[v + 1]].tobytes()
 
 
+def words_to_arrow(offsets_V: np.ndarray, data: np.ndarray) -> pa.LargeBinaryArray:
+    """Words as an Arrow array, without a copy."""
+    buffers = [None, pa.py_buffer(offsets_V), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets_V) - 1, buffers)
+
+
+def words_from_arrow(words: pa.LargeBinaryArray) -> tuple[np.ndarray, np.ndarray]:
+    """offsets_V (V + 1,) int64 from 0, and data uint8, of an Arrow array of large_binary."""
+    if len(words) == 0:
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)
+    _, offsets, data = words.buffers()
+    ends = np.frombuffer(offsets, np.int64)[words.offset : words.offset + len(words) + 1]
+    whole = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return ends - ends[0], whole[ends[0] : ends[-1]]
+
+
 def vocabulary_is_text(vocabulary: Vocabulary) -> bool:
     """True when the symbols are words and every one is valid UTF-8 by itself."""
     if vocabulary.unit != "word":
         return False
-    buffers = [None, pa.py_buffer(vocabulary.offsets_V), pa.py_buffer(vocabulary.data)]
     try:
-        pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(vocabulary), buffers).cast(pa.large_string())
+        words_to_arrow(vocabulary.offsets_V, vocabulary.data).cast(pa.large_string())
     except pa.ArrowInvalid:
         return False
     return True

@@ -12,7 +12,15 @@ from numba import njit
 
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.shards import deal_words, num_shards
-from mgpu_ngram.core.vocabulary import SPECIALS, HashCollision, LocalVocabulary, Vocabulary, vocabulary_is_text
+from mgpu_ngram.core.vocabulary import (
+    SPECIALS,
+    HashCollision,
+    LocalVocabulary,
+    Vocabulary,
+    vocabulary_is_text,
+    words_from_arrow,
+    words_to_arrow,
+)
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.count.radix_sort import radix_sort
@@ -26,7 +34,7 @@ def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
     """
     if len(parts) == 1:
         return parts[0]
-    words = pa.concat_arrays([_as_arrow(p.offsets_V, p.data) for p in parts])
+    words = pa.concat_arrays([words_to_arrow(p.offsets_V, p.data) for p in parts])
     hash_V = np.concatenate([p.hash_V for p in parts])
     source_V = np.concatenate([p.first_source_V for p in parts])
     offset_V = np.concatenate([p.first_offset_V for p in parts])
@@ -39,7 +47,7 @@ def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
     if not pc.all(same, min_count=0).as_py():  # true of no words, too
         raise HashCollision
     counts_V = np.concatenate([p.counts_V for p in parts])[by_hash]
-    offsets_U, data = _from_arrow(words.take(first_U))
+    offsets_U, data = words_from_arrow(words.take(first_U))
     return LocalVocabulary(
         hash_V[new_V],
         offsets_U,
@@ -57,19 +65,6 @@ def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
 
 def _run_lengths(new_V: np.ndarray) -> np.ndarray:
     return np.diff(np.append(np.flatnonzero(new_V), len(new_V)))
-
-
-def _as_arrow(offsets_V: np.ndarray, data: np.ndarray) -> pa.Array:
-    buffers = [None, pa.py_buffer(offsets_V), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets_V) - 1, buffers)
-
-
-def _from_arrow(words: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    _, offsets, data = words.buffers()
-    if len(words) == 0:
-        return np.zeros(1, np.int64), np.empty(0, np.uint8)
-    offsets_V = np.frombuffer(offsets, np.int64)[: len(words) + 1]
-    return offsets_V, np.frombuffer(data, np.uint8)[: offsets_V[-1]]
 
 
 @dataclass(frozen=True)
@@ -125,10 +120,10 @@ def number_symbols(merged: LocalVocabulary, unit: str, sentence_markers: bool, s
     words = pa.concat_arrays(
         [
             pa.array(SPECIALS[: len(special)], pa.large_binary()),
-            _as_arrow(merged.offsets_V, merged.data).take(rows_V),
+            words_to_arrow(merged.offsets_V, merged.data).take(rows_V),
         ]
     )
-    offsets_V, data = _from_arrow(words)
+    offsets_V, data = words_from_arrow(words)
     hash_V = np.concatenate([special_hash, merged.hash_V[rows_V]])
     vocabulary = Vocabulary(
         unit,

@@ -254,3 +254,14 @@ def test_nothing_of_dask_is_imported_without_a_cluster():
     code = "import sys, mgpu_ngram; print('distributed' in sys.modules, 'cupy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
+
+
+def test_gpu_workers_run_one_task_at_a_time():
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, host="127.0.0.1", dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        with pytest.raises(InputError, match="runs 2 tasks at once but must run 1; start workers with nthreads=1"):
+            DaskExecutor(client, "gpu")
+        executor = DaskExecutor(client, "cpu")
+        assert (executor.workers, executor.sharers) == (2, 2)

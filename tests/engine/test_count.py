@@ -449,3 +449,28 @@ def test_tables_may_wait_on_the_host(device):
         merged = merge_part([{(2, 0): tables[1]}, {(2, 0): tables[1]}], device, keep)[2, 0]
         assert on_gpu(merged.keys) == on_gpu(merged.counts) == (keep and device == "gpu")
         assert to_host(merged.counts).tolist() == [2, 2]
+
+
+def test_a_full_device_goes_on_in_host_memory(monkeypatch):
+    """where_it_fits: on the device first; then, and only when memory was the reason, with host arrays."""
+    table = Table(np.array([[1 << 63]], np.uint64), np.array([2]), 1, 1)
+    monkeypatch.setattr(count_module, "on_gpu", lambda array: True)
+    moved = []
+    monkeypatch.setattr(count_module, "to_host", lambda array: moved.append(array) or array)
+
+    def full_at_first(*tables):
+        if not moved:
+            raise MemoryError
+        return len(tables)
+
+    assert count_module.where_it_fits(full_at_first, table, table) == 2 and len(moved) == 4
+
+    def broken(*tables):
+        raise ValueError("not of memory")
+
+    with pytest.raises(ValueError, match="not of memory"):
+        count_module.where_it_fits(broken, table)
+    monkeypatch.setattr(count_module, "on_gpu", lambda array: False)
+    moved.clear()
+    with pytest.raises(MemoryError):  # the host itself is full: there is nowhere to go
+        count_module.where_it_fits(full_at_first, table)

@@ -24,11 +24,13 @@ from hypothesis import strategies as st
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core import shards
+from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.vocabulary import HashCollision
 from mgpu_ngram.engine import tokenise
 from mgpu_ngram.jobs.count import CountConfig, plan, run
+from mgpu_ngram.kernels.count.hash_words import hash_words
 
 STRATEGIES = ["auto", "global", "private", "sort", "hash"]
 TEXT = b"of the people\nby the people for the people\n\nthe end of the end"
@@ -643,6 +645,18 @@ def test_a_hash_collision_starts_again_with_another_hash(chunk_bytes, text_file,
     check(tmp_path / "out", [TEXT], [text_file], 3, chunk_bytes=chunk_bytes)
     assert seeds == {0, 1}
     assert contents(tmp_path / "out") == contents(tmp_path / "real")
+
+
+def test_a_word_with_the_hash_of_a_special_is_another_word(tmp_path):
+    """The word was found by running the hash backwards from that of <s>."""
+    word = b"00000000gC\x1a!\xa7I=]"
+    words = np.frombuffer(b"<s> " + word, np.uint8)
+    both = hash_words(words, np.array([0, 4], np.uint32), 0)
+    assert both[0] == both[1], "they collide under the first hash"
+    (tmp_path / "text").write_bytes(b"a " + word + b" b\n")
+    result = run_here(tmp_path / "out", [tmp_path / "text"], order=2)
+    counts = read_counts(result.path)
+    assert counts[(word,)] == 1 and counts[(b"a", word)] == 1 and counts[("<s>",)] == 0
 
 
 def test_collisions_under_every_hash_fail_the_run(text_file, tmp_path, monkeypatch):

@@ -1,0 +1,23 @@
+"""Temporary folders of processes that were killed do not stay."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mgpu_ngram.core.scratch import is_running, scratch_folder
+
+
+def test_folders_of_dead_processes_go_and_others_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    gone, mine, foreign = f"mgpu-ngram-{dead.pid}-ab12", f"mgpu-ngram-{os.getpid()}-cd34", "mgpu-ngram-notes-1"
+    for name in (gone, mine, foreign):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("x")
+    new = Path(scratch_folder())
+    assert new.parent == tmp_path and new.name.startswith(f"mgpu-ngram-{os.getpid()}-")
+    assert {p.name for p in tmp_path.iterdir()} == {mine, foreign, new.name}
+    assert is_running(os.getpid()) and not is_running(dead.pid)
