@@ -64,9 +64,9 @@ class CountConfig:
     name: str = "count"  # folder of the result under the run's output
 
     def __post_init__(self) -> None:
-        limit = 8 if self.unit == "byte" else 255
-        if not 1 <= self.order <= limit:
-            raise InputError(f"order is {self.order} but must be from 1 to {limit} for unit {self.unit}")
+        if self.order < 1 or (self.unit == "byte" and self.order > 8):
+            most = "from 1 to 8 for unit byte" if self.unit == "byte" else "at least 1"
+            raise InputError(f"order is {self.order} but must be {most}")
         if self.min_count < 1:
             raise InputError(f"min_count is {self.min_count} but must be at least 1")
         if self.histograms < 1:
