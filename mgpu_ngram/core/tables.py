@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Table:
@@ -24,3 +26,40 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.counts)
+
+
+@dataclass(frozen=True)
+class ShardedTable:
+    """A table cut into S shards: rows in the order of (shard, key); NumPy or CuPy.
+
+    keys, counts, order, bits  as in `Table`
+    ends_S  (S,) int64, NumPy: shard s is rows ends_S[s - 1] (0 for the first) to ends_S[s]
+    """
+
+    keys: Any
+    counts: Any
+    ends_S: np.ndarray
+    order: int
+    bits: int
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and counts."""
+        return int(self.keys.nbytes + self.counts.nbytes)
+
+    def start(self, shard: int) -> int:
+        """The first row of a shard; of shard S, the number of rows."""
+        return int(self.ends_S[shard - 1]) if shard else 0
+
+    def shard(self, shard: int) -> Table:
+        """One shard, a view."""
+        rows = slice(self.start(shard), self.start(shard + 1))
+        return Table(self.keys[:, rows], self.counts[rows], self.order, self.bits)
+
+    def part(self, first: int, last: int) -> ShardedTable:
+        """Shards first to last - 1, a view."""
+        a, b = self.start(first), self.start(last)
+        return ShardedTable(self.keys[:, a:b], self.counts[a:b], self.ends_S[first:last] - a, self.order, self.bits)
