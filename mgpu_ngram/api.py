@@ -6,25 +6,50 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.cluster.devices import resolve_device
+from mgpu_ngram.cluster.devices import cpu_cores, free_memory, resolve_device, visible_gpus
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.config import ClusterConfig, check_checkpoint_seconds
 from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.settings import fill
 from mgpu_ngram.jobs import count as count_job
 from mgpu_ngram.jobs.progress import Progress
 
 
-def open_executor(device: str = "auto", workers: int | None = None, dask: dict[str, Any] | None = None) -> Executor:
-    """Where a run's tasks go: a Dask cluster on this host, or this process when workers is 0."""
-    device = resolve_device(device)
-    if workers == 0:
-        return LocalExecutor(device)
-    from mgpu_ngram.cluster.dask import start_cluster
+def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None) -> Executor:
+    """Where a run's tasks go: a Dask cluster on this host, one that runs elsewhere, or this process (workers 0)."""
+    if cluster.kind == "local" and cluster.workers == 0:
+        return LocalExecutor(resolve_device(cluster.device))
+    from mgpu_ngram.cluster.dask import connect, start_cluster
 
-    return start_cluster(device, workers, dask)
+    if cluster.kind == "local":
+        return start_cluster(resolve_device(cluster.device), cluster.workers, dask, cluster.protocol)
+    return connect(cluster.address, cluster.scheduler_file, cluster.device, cluster.workers, dask)
+
+
+def describe_cluster(cluster: ClusterConfig, dask: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What a run would find: workers, device, free bytes of a GPU or of the host, and how arrays would travel.
+
+    A cluster that runs is asked, and so are two or more GPUs of this host; anything else starts nothing.
+    """
+    if cluster.kind == "local":
+        device = resolve_device(cluster.device)
+        workers = cluster.workers or (cpu_cores() if device == "cpu" else visible_gpus())
+        if cluster.workers == 0 and device == "gpu":
+            workers = 1
+        if device == "cpu" or workers < 2:
+            transport = "memory" if cluster.workers == 0 else "tcp"
+            return {"workers": workers, "device": device, "free_bytes": free_memory(device), "transport": transport}
+    executor = open_executor(cluster, dask)
+    try:
+        free = executor.gather([executor.call(free_memory, executor.device)])[0]
+        found = {"workers": executor.workers, "device": executor.device, "transport": executor.transport}
+        return found | {"free_bytes": free}
+    finally:
+        executor.close()
 
 
 def client_executor(client: Any, device: str = "auto") -> Executor:
@@ -52,6 +77,9 @@ def count(
     device: str = "auto",
     client: Any = None,
     progress: Progress | None = None,
+    memory: dict[str, Any] | None = None,
+    checkpoint_seconds: float = count_job.CHECKPOINT_SECONDS,
+    resume: bool = False,
     **options: Any,
 ) -> Counts:
     """Count the n-grams of a corpus, orders 1 to `order`.
@@ -62,6 +90,10 @@ def count(
              a folder that the workers see, too
     device   "auto", "cpu" or "gpu"
     client   an existing `distributed.Client`; in this process when None
+    memory   what the run may take: device_bytes of each GPU, host_bytes of each host, as 64 << 30 or
+             "64 GiB"; and spill_dir, where sorted runs go that do not fit
+    checkpoint_seconds  how often finished work is saved in OUTPUT.checkpoint
+    resume   go on with the run that left OUTPUT.checkpoint
     options  the other settings of `CountConfig`: unit, dtype, separator_id, sentence_markers,
              lowercase, min_count, strategy, histograms, text_column, chunk_bytes
 
@@ -72,11 +104,17 @@ def count(
     if "name" in options:
         raise InputError("name is for jobs of a YAML file; give output=FOLDER")
     config = fill(count_job.CountConfig, {"corpus": [], "order": order, **options}, "count")
+    limits = fill(MemoryConfig, memory or {}, "memory")
+    check_checkpoint_seconds(checkpoint_seconds)
+    if resume and output is None:
+        raise InputError("resume=True needs the output of the run that ended early; give output=FOLDER")
     executor = LocalExecutor(resolve_device(device)) if client is None else client_executor(client, device)
     owned = scratch_folder() if output is None else None
     try:
-        target = Path(owned) / "counts" if owned else output
-        result = count_job.run(config, executor, target, overwrite, progress, inputs=corpus)  # type: ignore[arg-type]
+        target = Path(owned) / "counts" if owned else Path(output)  # type: ignore[arg-type]
+        result = count_job.run(
+            config, executor, target, overwrite, progress, corpus, limits, checkpoint_seconds, resume
+        )
         return Counts(result.path, owned_folder=owned)
     except BaseException:
         if owned:

@@ -21,17 +21,18 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mgpu_ngram.api import open_executor
-from mgpu_ngram.cluster.devices import cpu_cores, free_memory, resolve_device, visible_gpus
-from mgpu_ngram.config import STAGES, ClusterConfig, load
+from mgpu_ngram.api import describe_cluster, open_executor
+from mgpu_ngram.cluster.devices import resolve_device
+from mgpu_ngram.config import STAGES, ClusterConfig, RunConfig, check_checkpoint_seconds, load
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.counts import Ngram, read_counts
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.output import check_free
 from mgpu_ngram.core.settings import fill
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import out_of_memory
-from mgpu_ngram.jobs.count import CountConfig, CountResult
+from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS, CountConfig, CountResult
 from mgpu_ngram.report import Bars, show_info, show_plan, show_result
 
 EXAMPLES = {
@@ -42,7 +43,9 @@ EXAMPLES = {
   mgpu-ngram count --help""",
     "run": """examples:
   mgpu-ngram run configs/quickstart.yaml
-  mgpu-ngram run configs/quickstart.yaml cluster.workers=4 jobs.0.count.order=3 --overwrite""",
+  mgpu-ngram run configs/quickstart.yaml cluster.workers=4 jobs.0.count.order=3 --overwrite
+  mgpu-ngram run configs/quickstart.yaml --resume
+  mgpu-ngram run configs/quickstart.yaml --scheduler-file scheduler.json""",
     "plan": """example:
   mgpu-ngram plan configs/quickstart.yaml""",
     "count": """examples:
@@ -104,7 +107,9 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, InputError | RunError):
         return text
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted; outputs that were not finished are removed"
+        return (
+            "interrupted; outputs that were not finished are removed, what was saved of long ones goes on with --resume"
+        )
     if out_of_memory(error):
         return f"out of memory ({text}); lower chunk_bytes, the order or the number of workers"
     return f"the run failed: {type(error).__name__}: {text}; --debug shows where"
@@ -138,12 +143,14 @@ def _parser() -> argparse.ArgumentParser:
     run = _command(verbs.add_parser, "run", help="run the jobs of a YAML file")
     run.add_argument("config", metavar="CONFIG.yaml")
     run.add_argument("overrides", nargs="*", metavar="key=value", help="settings over those of the file")
+    _add_cluster_flags(run)
     run.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
     run.set_defaults(verb=_run)
 
     plan = _command(verbs.add_parser, "plan", help="say what a YAML file would do; computes nothing")
     plan.add_argument("config", metavar="CONFIG.yaml")
     plan.add_argument("overrides", nargs="*", metavar="key=value")
+    _add_scheduler_flags(plan)
     plan.set_defaults(verb=_plan)
 
     count = _command(verbs.add_parser, "count", help="count the n-grams of text")
@@ -154,6 +161,14 @@ def _parser() -> argparse.ArgumentParser:
     count.add_argument(
         "--workers", type=int, metavar="N", help="Dask workers; 0: in this process (default: one per GPU or core)"
     )
+    _add_cluster_flags(count)
+    count.add_argument("--device-bytes", metavar="SIZE", help="of each GPU that the run may take (default: most of it)")
+    count.add_argument("--host-bytes", metavar="SIZE", help="of each host's memory (default: half of what is free)")
+    count.add_argument("--spill-dir", metavar="FOLDER", help="where what does not fit goes (default: beside OUT)")
+    count.add_argument(
+        "--checkpoint-seconds", type=float, metavar="S", default=CHECKPOINT_SECONDS,
+        help=f"how often finished work is saved (default {CHECKPOINT_SECONDS:.0f})",
+    )  # fmt: skip
     for setting, how in COUNT_FLAGS.items():
         count.add_argument("--" + setting.replace("_", "-"), **how)
     count.set_defaults(verb=_count)
@@ -172,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
     info.set_defaults(verb=_info)
 
     bench = _command(verbs.add_parser, "bench", help="measure a stage beside its limits")
-    bench.add_argument("stage", choices=["count"])
+    bench.add_argument("stage", choices=["count", "cluster"])
     bench.add_argument("--device", default="auto", choices=["auto", "cpu", "gpu"])
     bench.add_argument("--text", metavar="FILE", help="real text to draw lines from (default: the standard library's)")
     bench.add_argument(
@@ -182,6 +197,17 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--results", default="benchmarks/results", metavar="FOLDER")
     bench.set_defaults(verb=_bench)
     return parser
+
+
+def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+    _add_scheduler_flags(parser)
+    parser.add_argument("--resume", action="store_true", help="go on with a run that ended early")
+
+
+def _add_scheduler_flags(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--scheduler", metavar="ADDRESS", help="use the Dask cluster there, as tcp://10.0.0.1:8786")
+    which.add_argument("--scheduler-file", metavar="F", help="use the Dask cluster whose scheduler wrote this file")
 
 
 def _command(make: Any, name: str | None, **options: Any) -> argparse.ArgumentParser:
@@ -215,17 +241,27 @@ COUNT_FLAGS: dict[str, dict[str, Any]] = {
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    config = load(arguments.config, arguments.overrides)
+    config = load(arguments.config, [*_scheduler_overrides(arguments), *arguments.overrides])
     jobs = [(stage, settings, config.output / settings.name) for stage, settings in config.jobs]
-    _run_jobs(jobs, config.cluster, config.dask, arguments)
+    _run_jobs(jobs, config, arguments)
+
+
+def _scheduler_overrides(arguments: argparse.Namespace) -> list[str]:
+    """The flags --scheduler and --scheduler-file as settings of a YAML file."""
+    if arguments.scheduler:
+        return [
+            "cluster.kind=address",
+            f"cluster.address={json.dumps(arguments.scheduler)}",
+            "cluster.scheduler_file=null",
+        ]
+    if arguments.scheduler_file:
+        file = json.dumps(arguments.scheduler_file)
+        return ["cluster.kind=scheduler_file", f"cluster.scheduler_file={file}", "cluster.address=null"]
+    return []
 
 
 def _run_jobs(
-    jobs: list[tuple[str, Any, Path]],
-    cluster: ClusterConfig,
-    dask: dict[str, Any],
-    arguments: argparse.Namespace,
-    corpus: Corpus | None = None,
+    jobs: list[tuple[str, Any, Path]], config: RunConfig, arguments: argparse.Namespace, corpus: Corpus | None = None
 ) -> None:
     """Run jobs, each a (stage, settings, output), one after the other; show each result when it is there."""
     for _, _, target in jobs:
@@ -233,11 +269,16 @@ def _run_jobs(
     # all, before the first runs: a wrong path in the last job must not cost the work of those before
     corpora = [corpus or open_corpus(s.corpus, s.unit, s.dtype, s.text_column) for _, s, _ in jobs]
     results = []
-    executor = open_executor(cluster.device, cluster.workers, dask)
+    executor = open_executor(config.cluster, config.dask)
     try:
+        if executor.dashboard and sys.stderr.isatty():
+            print(f"dashboard: {executor.dashboard}", file=sys.stderr)
         for (stage, settings, target), inputs in zip(jobs, corpora, strict=True):
             with Bars() as bars:
-                result = STAGES[stage].run(settings, executor, target, arguments.overwrite, bars, inputs)
+                result = STAGES[stage].run(
+                    settings, executor, target, arguments.overwrite, bars, inputs, config.memory,
+                    config.checkpoint_seconds, arguments.resume,
+                )  # fmt: skip
             results.append(_result_json(result))
             if not arguments.json:
                 with _stdout():
@@ -260,16 +301,23 @@ def _result_json(result: CountResult) -> dict[str, Any]:
         "tokens_per_second": result.tokens_per_second,
         "workers": result.workers,
         "device": result.device,
+        "transport": result.transport,
+        "worker_rates": result.worker_rates,
+        "peak_device_bytes": result.peak_device_bytes,
+        "resumed_chunks": result.resumed_chunks,
     }
 
 
 def _plan(arguments: argparse.Namespace) -> None:
-    config = load(arguments.config, arguments.overrides)
-    device = resolve_device(config.cluster.device)
-    workers = config.cluster.workers or (cpu_cores() if device == "cpu" else visible_gpus())
-    if config.cluster.workers == 0 and device == "gpu":
-        workers = 1
-    plans = [STAGES[stage].plan(settings, workers, device, free_memory(device)) for stage, settings in config.jobs]
+    config = load(arguments.config, [*_scheduler_overrides(arguments), *arguments.overrides])
+    cluster = describe_cluster(config.cluster, config.dask)
+    plans = [
+        STAGES[stage].plan(
+            settings, cluster["workers"], cluster["device"], cluster["free_bytes"], config.memory, config.output
+        )
+        | {"transport": cluster["transport"]}
+        for stage, settings in config.jobs
+    ]
     with _stdout():
         if arguments.json:
             print(json.dumps(plans, indent=2))
@@ -282,11 +330,18 @@ def _count(arguments: argparse.Namespace) -> None:
     names = {f.name for f in fields(CountConfig)}
     given = {k: v for k, v in vars(arguments).items() if k in names and v is not None and v is not False}
     settings = fill(CountConfig, given, "count")
-    cluster = ClusterConfig(device=arguments.device, workers=arguments.workers)
-    check_free(arguments.output, arguments.overwrite)  # at once, for a long pipe takes its time
+    where = {"address": arguments.scheduler, "scheduler_file": arguments.scheduler_file}
+    where = {kind: at for kind, at in where.items() if at}
+    settings_of_cluster = {"kind": next(iter(where), "local"), "device": arguments.device, "workers": arguments.workers}
+    cluster = fill(ClusterConfig, settings_of_cluster | where, "cluster")
+    sizes = {k: getattr(arguments, k) for k in ("device_bytes", "host_bytes", "spill_dir")}
+    memory = fill(MemoryConfig, sizes, "memory")
+    check_checkpoint_seconds(arguments.checkpoint_seconds)
     output = Path(arguments.output)
+    config = RunConfig(output, [], cluster, memory, arguments.checkpoint_seconds)
+    check_free(arguments.output, arguments.overwrite)  # at once, for a long pipe takes its time
     with _stdin_as_file(settings, output) as corpus:
-        _run_jobs([("count", settings, output)], cluster, {}, arguments, corpus)
+        _run_jobs([("count", settings, output)], config, arguments, corpus)
 
 
 @contextlib.contextmanager

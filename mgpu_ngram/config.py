@@ -9,6 +9,7 @@ from typing import Any, Literal
 import yaml
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.settings import fill, suggest
 from mgpu_ngram.jobs import count
 
@@ -20,13 +21,26 @@ NOT_BUILT = ("estimate", "trie", "score", "distribution", "lda", "decode")
 class ClusterConfig:
     """Where tasks run."""
 
-    kind: Literal["local"] = "local"
+    kind: Literal["local", "scheduler_file", "address"] = "local"
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    workers: int | None = None  # auto: one per GPU, or per core; 0: in this process, without Dask
+    workers: int | None = None  # auto: one per GPU, or per core; 0: in this process, without Dask. How many to
+    # wait for, of a cluster that runs elsewhere
+    scheduler_file: str | None = None  # of a scheduler that runs or starts elsewhere: kind scheduler_file
+    address: str | None = None  # of a scheduler that runs, such as tcp://10.0.0.1:8786: kind address
+    protocol: Literal["tcp", "ucx"] | None = None  # of a local cluster
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 0:
             raise InputError(f"workers is {self.workers} but must be 0 (in this process) or more")
+        for kind in ("scheduler_file", "address"):
+            if self.kind == kind and not getattr(self, kind):
+                raise InputError(f"kind {kind} needs the key {kind}; add it")
+            if self.kind != kind and getattr(self, kind):
+                raise InputError(f"{kind} is given but kind is {self.kind}; make it {kind}, or leave {kind} out")
+        if self.kind != "local" and self.workers == 0:
+            raise InputError(f"workers is 0 but kind is {self.kind}; leave workers out, or make kind local")
+        if self.kind != "local" and self.protocol:
+            raise InputError(f"protocol is {self.protocol} but kind is {self.kind}, which has its own; leave it out")
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,8 @@ class RunConfig:
     output: Path
     jobs: list[tuple[str, Any]]
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    checkpoint_seconds: float = count.CHECKPOINT_SECONDS
     dask: dict[str, Any] = field(default_factory=dict)
 
 
@@ -44,7 +60,18 @@ class _Document:
     output: str
     jobs: list[dict]
     cluster: dict = field(default_factory=dict)
+    memory: dict = field(default_factory=dict)
+    checkpoint_seconds: float = count.CHECKPOINT_SECONDS  # how often finished work is saved
     dask: dict = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_checkpoint_seconds(self.checkpoint_seconds)
+
+
+def check_checkpoint_seconds(seconds: float) -> None:
+    """Raise InputError for what is no time."""
+    if not seconds >= 0:
+        raise InputError(f"checkpoint_seconds is {seconds} but must be 0 (after every chunk) or more")
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
@@ -78,7 +105,8 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
     if not filled.output or "://" in filled.output:
         raise InputError(f"{path}: output is {filled.output!r} but must be a local folder; outputs are renamed there")
     cluster = fill(ClusterConfig, filled.cluster, f"{path}: cluster")
-    return RunConfig(Path(filled.output), jobs, cluster, filled.dask)
+    memory = fill(MemoryConfig, filled.memory, f"{path}: memory")
+    return RunConfig(Path(filled.output), jobs, cluster, memory, filled.checkpoint_seconds, filled.dask)
 
 
 class _Loader(yaml.SafeLoader):

@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 from mgpu_ngram.jobs import progress
 from mgpu_ngram.jobs.count import CountResult
@@ -30,6 +39,7 @@ class Bars(progress.Progress):
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[unit]}"),
+            _Rate(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
@@ -44,11 +54,21 @@ class Bars(progress.Progress):
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def start(self, phase: str, total: int, unit: str = "") -> None:
-        self._task = self._bars.add_task(phase, total=total, unit=unit)
+    def start(self, phase: str, total: int, unit: str = "", rate: str = "") -> None:
+        self._task = self._bars.add_task(phase, total=total, unit=unit, rate=rate, amount=0)
 
-    def advance(self, done: int) -> None:
-        self._bars.advance(self._task, done)
+    def advance(self, done: int, amount: int = 0) -> None:
+        amount += self._bars.tasks[self._task].fields["amount"]
+        self._bars.update(self._task, advance=done, amount=amount)
+
+
+class _Rate(ProgressColumn):
+    """Tokens or bytes per second of a phase so far."""
+
+    def render(self, task: Any) -> Text:
+        if not task.fields["rate"] or not task.elapsed or not task.fields["amount"]:
+            return Text("")
+        return Text(f"{task.fields['amount'] / task.elapsed / 1e6:,.1f} M {task.fields['rate']}/s")
 
 
 def show_result(result: CountResult) -> None:
@@ -67,6 +87,13 @@ def show_result(result: CountResult) -> None:
     where = _many(result.workers, f"{result.device} worker")
     print(f"{result.wall_seconds:.2f} s on {where}: {result.tokens_per_second:,.0f} {unit}/s")
     print(f"time went to {spent}")
+    if len(result.worker_rates) > 1:
+        rates = ", ".join(f"{worker}: {rate:,.0f}" for worker, rate in result.worker_rates.items())
+        print(textwrap.fill(f"{unit}/s while counting, by worker: {rates}", _console().width, subsequent_indent="  "))
+    if result.peak_device_bytes:
+        print(f"device memory: {result.peak_device_bytes:,} bytes at most; transport: {result.transport}")
+    if result.resumed_chunks:
+        print(f"{_many(result.resumed_chunks, 'chunk')} had been counted before")
     print()
 
 
@@ -75,7 +102,8 @@ def show_plan(plan: dict[str, Any]) -> None:
     print(f"{plan['job']}: {_many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes")
     print(
         f"about {plan['tokens_about']:,} tokens in {_many(plan['chunks'], 'chunk')} of up to {plan['chunk_bytes']:,} "
-        f"bytes; {_many(plan['workers'], plan['device'] + ' worker')}, {_many(plan['shards'], 'shard')}"
+        f"bytes; {_many(plan['workers'], plan['device'] + ' worker')} (transport {plan['transport']}), "
+        f"{_many(plan['shards'], 'shard')}"
     )
     table = _table("order", "strategy", "device bytes")
     for row in plan["orders"]:
@@ -83,7 +111,8 @@ def show_plan(plan: dict[str, Any]) -> None:
     _print(table)
     _show_reasons((row["order"], row["strategy"], row["reason"]) for row in plan["orders"])
     print(f"device: about {plan['device_bytes']:,} of {plan['device_bytes_free']:,} free bytes")
-    print(f"host: about {plan['host_bytes']:,} bytes")
+    print(f"host: up to {plan['host_bytes']:,} of {plan['host_bytes_free']:,} bytes")
+    print(f"disk: up to {plan['spill_bytes']:,} bytes of sorted runs")
     print()
 
 

@@ -174,10 +174,10 @@ def test_progress_is_told():
     told = []
 
     class Listener:
-        def start(self, phase, total, unit=""):
+        def start(self, phase, total, unit="", rate=""):
             told.append((phase, total))
 
-        def advance(self, done):
+        def advance(self, done, amount=0):
             told.append(done)
 
         def finish(self):

@@ -171,7 +171,7 @@ def test_plan_computes_nothing(folder, mgpu_ngram):
     assert words["input_bytes"] == 1 << 28 and plain["job"] == "bytes" and plain["input_bytes"] == len(TEXT)
     os.truncate(folder / "huge", 1 << 40)  # a hole: nobody reads a terabyte meanwhile
     status, out, err = mgpu_ngram("plan", "run.yaml")
-    assert (status, out) == (2, "") and "bytes of host memory are needed" in err and "lower the order" in err
+    assert (status, out) == (2, "") and "bytes of sorted runs may be spilled" in err and "lower the order" in err
     assert {p.name for p in folder.iterdir()} == {"text", "huge", "run.yaml"}
 
 
@@ -488,7 +488,7 @@ def test_out_of_memory(error, folder, mgpu_ngram, monkeypatch):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(engine_count, "_count_part", fail)
+    monkeypatch.setattr(engine_count, "_sparse", fail)
     result = mgpu_ngram("count", "text", "-o", "out", *HERE)
     pieces = ("out of host memory while counting", "[0-9,]+ bytes are free", r"use smaller chunks \(chunk_bytes\)")
     check_refused(folder, result, *pieces, status=1)
@@ -507,7 +507,7 @@ def test_a_defect_is_one_line_without_debug(folder, mgpu_ngram, monkeypatch):
     def fail(*_):
         raise KeyError("two\nlines")
 
-    monkeypatch.setattr(engine_count, "_count_part", fail)
+    monkeypatch.setattr(engine_count, "_sparse", fail)
     result = mgpu_ngram("count", "text", "-o", "out", *HERE)
     check_refused(folder, result, "the run failed: KeyError", "--debug shows where", status=1)
     status, _, err = mgpu_ngram("count", "text", "-o", "out", "--debug", *HERE)

@@ -6,6 +6,7 @@ import pytest
 
 from mgpu_ngram.config import ClusterConfig, load
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.jobs.count import CountConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +26,8 @@ def test_everything(write):
         write("""
 output: runs/books
 cluster: {kind: local, device: cpu, workers: 3}
+memory: {device_bytes: 2 GiB, host_bytes: auto, spill_dir: /fast}
+checkpoint_seconds: 60
 dask: {distributed.scheduler.allowed-failures: 5}
 jobs:
   - count: {corpus: [a.txt, "b/*.gz"], order: 3, chunk_bytes: 2 MiB, name: words}
@@ -33,6 +36,7 @@ jobs:
     )
     assert run.output == Path("runs/books")
     assert run.cluster == ClusterConfig("local", "cpu", 3)
+    assert run.memory == MemoryConfig(2 << 30, None, "/fast") and run.checkpoint_seconds == 60
     assert run.dask == {"distributed.scheduler.allowed-failures": 5}
     assert run.jobs == [
         ("count", CountConfig(["a.txt", "b/*.gz"], order=3, chunk_bytes=2 << 20, name="words")),
@@ -45,6 +49,7 @@ def test_defaults_and_auto(write):
         write("output: out\ncluster: {workers: auto, device: auto}\njobs: [count: {corpus: text, chunk_bytes: auto}]")
     )
     assert run.cluster == ClusterConfig() and run.cluster.workers is None
+    assert run.memory == MemoryConfig() and run.checkpoint_seconds == 120
     assert run.jobs == [("count", CountConfig(["text"]))]
 
 

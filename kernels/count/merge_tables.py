@@ -1,95 +1,180 @@
-"""Merge sorted tables of n-gram counts."""
+"""Merge sorted tables of n-gram counts, segment by segment."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba import njit
 
+from .. import check
 from ..dispatch import pick
-from .ngram_keys import ngram_keys
-from .prefix_runs import prefix_runs
-from .radix_sort import radix_sort
+from ..launch import grid_for, kernel, launch
+
+THREADS, ITEMS, MIN_BLOCKS = 256, 7, 5  # an odd number of rows a thread spreads them over the banks of shared memory
+STAGED = 2  # key columns that the kernel keeps in shared memory
+TILE = {"THREADS": THREADS, "ITEMS": ITEMS, "MIN_BLOCKS": MIN_BLOCKS}
+VARIANTS = tuple(TILE | {"STAGED": c} for c in range(1, STAGED + 1))
+COUNT_MASK = np.uint64((1 << 62) - 1)  # as in merge_tables.cu
+
+TableArrays = tuple[Any, Any, np.ndarray]
 
 
-def merge_tables(tables: list[tuple[Any, Any]], order: int, bits: int) -> tuple[Any, Any]:
-    """Return one sorted table that sums the counts of equal keys; any order of merging gives the same.
+def merge_tables(tables: list[TableArrays]) -> TableArrays:
+    """Return one table that sums the counts of equal keys; any order of merging gives the same.
 
-    tables  one or more pairs (keys (C, G) uint64 sorted, counts (G,) int64), all on one device,
-            keys of `order` words of `bits` bits; empty tables are legal
+    tables  one or more triples (keys, counts, ends_S), all of one C, one S and on one device:
+            keys    (C, G) uint64, sorted within a segment, columns compared first to last, none twice
+            counts  (G,) int64
+            ends_S  (S,) int64, NumPy; segment s is rows ends_S[s - 1] (0 for the first) to ends_S[s]
+            Empty tables and segments are legal; keys and counts may be slices of larger arrays.
 
-    Returns such a pair.
+    Returns such a triple: a lone table as it is, and maybe slices of arrays up to 4/3 as long.
+
+    Tables are merged in pairs, then pairs of pairs. At most twice the bytes of `tables` are needed beside
+    them: what a merge takes and what it makes, which has room for all rows of both.
     """
-    arrays = {f"keys_{i}": keys for i, (keys, _) in enumerate(tables)}
-    arrays |= {f"counts_{i}": counts for i, (_, counts) in enumerate(tables)}
-    return pick(cpu=_cpu, cuda=_cuda, **arrays)(tables, order, bits)
+    arrays: dict[str, Any] = {}
+    for i, (keys, counts, ends_S) in enumerate(tables):
+        check.dtype(keys, np.uint64)
+        check.dtype(counts, np.int64)
+        check.dtype(ends_S, np.int64)
+        arrays |= {f"keys_{i}": keys, f"counts_{i}": counts}
+    run = pick(cpu=_cpu, cuda=_cuda, **arrays)
+    C, S = len(tables[0][0]), len(tables[0][2])
+    for i, (keys, counts, ends_S) in enumerate(tables):
+        rows = (keys.shape[1], len(counts), int(ends_S[-1]))
+        if (len(keys), len(ends_S)) != (C, S) or len(set(rows)) > 1:
+            raise ValueError(
+                f"table {i} has {len(keys)} columns, {len(ends_S)} segments and, by keys, counts and ends_S, "
+                f"{rows[0]}, {rows[1]} and {rows[2]} rows; give every table {C} columns, {S} segments and one number "
+                "of rows, as table 0 sets them"
+            )
+    return run(tables)
 
 
-def _cpu(tables, order, bits):
-    tables = [(np.ascontiguousarray(keys), counts) for keys, counts in tables]
-    while len(tables) > 1:  # pairs, then pairs of pairs: each row moves log2(tables) times
-        pairs = [_merge_two(*a, *b) for a, b in zip(tables[::2], tables[1::2], strict=False)]
-        tables = pairs + tables[len(pairs) * 2 :]
-    return tables[0]
+def _in_pairs(tables: list[TableArrays], merge_two: Callable[..., TableArrays]) -> TableArrays:
+    """Merge by a balanced tree, so that each row moves about log2(tables) times."""
+    queue = deque([table for table in tables if len(table[1])] or tables[:1])
+    while len(queue) > 1:
+        queue.append(_trimmed(*merge_two(*queue.popleft(), *queue.popleft())))
+    return queue[0]
+
+
+def _trimmed(keys: Any, counts: Any, ends_S: np.ndarray) -> TableArrays:
+    """A table without the room after its rows: a slice, or a copy where more than a quarter is room."""
+    G, room = int(ends_S[-1]), len(counts)
+    keys, counts = keys[:, :G], counts[:G]
+    if 4 * G < 3 * room:
+        keys, counts = keys.copy(), counts.copy()
+    return keys, counts, ends_S
+
+
+def _cpu(tables):
+    return _in_pairs(tables, _merge_two)
 
 
 @njit(nogil=True, cache=True)
-def _merge_two(keys_a, counts_a, keys_b, counts_b):
-    C, A = keys_a.shape
-    B = keys_b.shape[1]
-    keys = np.empty((C, A + B), np.uint64)
-    counts = np.empty(A + B, np.int64)
+def _merge_two(keys_a, counts_a, ends_a, keys_b, counts_b, ends_b):
+    room = len(counts_a) + len(counts_b)
+    keys, counts = np.empty((len(keys_a), room), np.uint64), np.empty(room, np.int64)
+    ends_S = np.empty(len(ends_a), np.int64)
     a, b, g = 0, 0, 0
-    while a < A or b < B:
-        order = 0  # below 0: row a comes first; above 0: row b
-        if b == B:
-            order = -1
-        elif a == A:
-            order = 1
-        else:
-            for c in range(C):
-                if keys_a[c, a] != keys_b[c, b]:
-                    order = -1 if keys_a[c, a] < keys_b[c, b] else 1
-                    break
-        if order <= 0:
-            for c in range(C):
-                keys[c, g] = keys_a[c, a]
-            counts[g] = counts_a[a]
-            a += 1
-            if order == 0:
-                counts[g] += counts_b[b]
+    for s in range(len(ends_S)):
+        while a < ends_a[s] and b < ends_b[s]:
+            order = _compare_rows(keys_a, a, keys_b, b)
+            if order <= 0:
+                _copy_row(keys_a, counts_a, a, keys, counts, g)
+                a += 1
+                if order == 0:
+                    counts[g] += counts_b[b]
+                    b += 1
+            else:
+                _copy_row(keys_b, counts_b, b, keys, counts, g)
                 b += 1
-        else:
-            for c in range(C):
-                keys[c, g] = keys_b[c, b]
-            counts[g] = counts_b[b]
-            b += 1
-        g += 1
-    return keys[:, :g].copy(), counts[:g].copy()
+            g += 1
+        for r in range(a, ends_a[s]):
+            _copy_row(keys_a, counts_a, r, keys, counts, g)
+            g += 1
+        for r in range(b, ends_b[s]):
+            _copy_row(keys_b, counts_b, r, keys, counts, g)
+            g += 1
+        a, b = ends_a[s], ends_b[s]
+        ends_S[s] = g
+    return keys, counts, ends_S
 
 
-def _cuda(tables, order, bits):
+@njit(nogil=True, cache=True)
+def _compare_rows(keys_a, a, keys_b, b):
+    """Below, equal to or above 0 as row a sorts before, with or after row b."""
+    for c in range(len(keys_a)):
+        x, y = keys_a[c, a], keys_b[c, b]
+        if x != y:
+            return -1 if x < y else 1
+    return 0
+
+
+@njit(nogil=True, cache=True)
+def _copy_row(from_keys, from_counts, r, keys, counts, g):
+    for c in range(len(keys)):
+        keys[c, g] = from_keys[c, r]
+    counts[g] = from_counts[r]
+
+
+def _cuda(tables):
+    return _in_pairs(tables, _merge_two_cuda)
+
+
+def _merge_two_cuda(keys_a, counts_a, ends_a, keys_b, counts_b, ends_b):
     import cupy
 
-    if len(tables) == 1:
-        return tables[0]
-    C = len(tables[0][0])
-    columns = cupy.empty((C + 1, sum(len(counts) for _, counts in tables)), np.uint64)
-    row = 0
-    for keys, counts in tables:
-        columns[:C, row : row + len(counts)] = keys
-        columns[C, row : row + len(counts)] = counts.view(np.uint64)
-        row += len(counts)
-    columns = radix_sort(columns, order * bits)
-    return prefix_runs(columns[:C], bits, order, order, columns[C].view(np.int64))[0]
+    C, room = len(keys_a), len(counts_a) + len(counts_b)
+    keys_a, keys_b = _with_plain_rows(keys_a), _with_plain_rows(keys_b)
+    counts_a, counts_b = cupy.ascontiguousarray(counts_a), cupy.ascontiguousarray(counts_b)
+    rows_S = np.diff(ends_a + ends_b, prepend=0)
+    tile_ends_S = np.cumsum(-(-rows_S // (THREADS * ITEMS - 1)))  # one row short of a tile: see split_tiles
+    T = int(tile_ends_S[-1])
+    ends_3S = cupy.asarray(np.stack([ends_a, ends_b, tile_ends_S]))
+    starts_T2 = cupy.empty((T + 1, 2), np.int64)
+    keys, counts = cupy.empty((C, room), np.uint64), cupy.empty(room, np.int64)
+    status_T = cupy.zeros(T + 1, np.uint64)
+    defines = TILE | {"STAGED": min(C, STAGED)}
+    split, merge = (kernel("count/merge_tables", name, **defines) for name in ("split_tiles", "merge_tiles"))
+    stride_a, stride_b = keys_a.strides[0] // 8, keys_b.strides[0] // 8
+    launch(
+        split,
+        grid_for(T + 1, 128),
+        128,
+        (keys_a, stride_a, keys_b, stride_b, np.int32(C), ends_3S, len(ends_a), T, starts_T2),
+    )
+    table_a, table_b = (keys_a, stride_a, counts_a), (keys_b, stride_b, counts_b)
+    launch(
+        merge,
+        T,
+        THREADS,
+        (*table_a, *table_b, np.int32(C), starts_T2, keys, room, counts, status_T, cupy.zeros(1, np.uint32)),
+        THREADS * ITEMS * 8 * defines["STAGED"],
+    )
+    ends_S = (status_T[ends_3S[2]] & COUNT_MASK).get().astype(np.int64)
+    return keys, counts, ends_S
+
+
+def _with_plain_rows(keys):
+    """`keys` itself when each column's rows lie one after the other, else a copy where they do."""
+    return keys if keys.strides[1] == 8 else keys.copy()
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Three tables of trigrams that share most keys, the last one empty."""
+    """Three tables of four segments that share many keys; the second segment and the last table are empty."""
     tables = []
-    for T in (size, size // 2, 0):
-        tokens_T = np.minimum(rng.zipf(1.5, T), 2**20 - 1).astype(np.uint32)
-        columns = radix_sort(ngram_keys(tokens_T, 3, 25), 75)
-        tables += prefix_runs(columns, 25, 3, 3)
-    return {"tables": tables, "order": 3, "bits": 25}
+    for R in (size, size // 2, 0):
+        columns = np.minimum(rng.zipf(1.3, (3, R)), 2**24 - 1).astype(np.uint64) << np.uint64(40)
+        columns[0] = rng.choice([0, 2, 3], R)  # segments
+        columns = columns.take(np.lexsort(columns[::-1]), axis=1)
+        heads = np.flatnonzero(np.diff(columns, axis=1, prepend=2**64 - 1).any(axis=0))
+        segment_G, keys = columns[0, heads], columns[1:].take(heads, axis=1)
+        counts = np.diff(heads, append=R).astype(np.int64)
+        tables.append((keys, counts, np.searchsorted(segment_G, np.arange(4, dtype=np.uint64), side="right")))
+    return {"tables": tables}

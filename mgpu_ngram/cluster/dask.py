@@ -1,88 +1,160 @@
-"""Tasks on a Dask cluster: one started here (dask-cuda on GPUs), or around a client the user has."""
+"""Dask clusters: one started here (dask-cuda on GPUs), or one that runs already."""
 
 from __future__ import annotations
 
 import difflib
-import importlib.util
+import json
 import logging
+import re
 import shutil
 import signal
-import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import Client, Future, KilledWorker, LocalCluster, as_completed
+from distributed import Client, LocalCluster
 
+from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.devices import cpu_cores, visible_gpus
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.scratch import scratch_folder
 
 UNKNOWN = object()
-# A task that kills its worker three times is at fault itself; a worker that never comes must not hang a run.
+CONNECT_SECONDS = 15  # for a scheduler to answer
+WORKERS_SECONDS = 60  # for a scheduler file to appear, and for the workers to come
+# allowed-failures counts tasks that only waited on a lost worker too; faults.py counts better.
 SETTINGS = {
-    "distributed.scheduler.allowed-failures": 2,
+    "distributed.scheduler.allowed-failures": 1_000_000,
     "distributed.scheduler.no-workers-timeout": "60s",
     "distributed.worker.profile.enabled": False,
-    "distributed.scheduler.worker-saturation": "inf",
 }
 
 
-class DaskExecutor:
-    """An `Executor` around a `distributed.Client`."""
+def start_cluster(
+    device: str, workers: int | None, settings: dict[str, Any] | None = None, protocol: str | None = None
+) -> DaskExecutor:
+    """Start a Dask cluster on this host: a worker per GPU, or per core; loopback only.
 
-    def __init__(self, client: Client, device: str, cluster: Any = None, scratch: Any = None):
-        self.client, self.device, self._cluster, self._scratch = client, device, cluster, scratch
-        workers = client.scheduler_info(n_workers=-1)["workers"]
-        self.workers = sum(w["nthreads"] for w in workers.values())
-        if not self.workers:
-            raise InputError(f"the Dask cluster {client} has no workers; start some, then run again")
-        most = max(w["nthreads"] for w in workers.values())
-        if device == "gpu" and most > 1:
-            raise InputError(f"a GPU worker runs {most} tasks at once but must run 1; start workers with nthreads=1")
-        tasks_by_host: Counter[str] = Counter()
-        for w in workers.values():
-            tasks_by_host[w["host"]] += w["nthreads"]
-        self.sharers = max(tasks_by_host.values()) if device == "cpu" else 1
-        cores = client.run(cpu_cores)
-        self.threads = max(1, min(cores[a] // tasks_by_host[w["host"]] for a, w in workers.items() if a in cores))
-        self.dashboard = client.dashboard_link if importlib.util.find_spec("bokeh") else None
-
-    def call(self, fn: Callable, *args: Any) -> Future:
-        return self.client.submit(fn, *args, key=f"{fn.__name__}-{uuid.uuid4().hex}", pure=False)
-
-    def wait(self, handles: Sequence[Future], done: Callable[[Any], None] | None = None) -> None:
-        for handle in as_completed(handles):
-            if handle.status == "cancelled":
-                raise RunError("the Dask scheduler was lost or the run was cancelled; start again")
-            _raise_error_of(handle)
-            if done:
-                done(handle)
-
-    def gather(self, handles: Sequence[Future]) -> list[Any]:
-        self.wait(handles)
-        return self.client.gather(list(handles))
-
-    def close(self) -> None:
-        if self._cluster is not None:
-            self.client.close()
-            self._cluster.close()
-            shutil.rmtree(self._scratch, ignore_errors=True)
+    protocol  "tcp" (default), or "ucx"
+    """
+    _check_settings(settings or {})
+    most = max(64, 8 * cpu_cores())
+    if device == "cpu" and workers is not None and workers > most:
+        raise InputError(f"{workers:,} workers were asked for on {cpu_cores()} cores; use --workers {most} or fewer")
+    dask.config.set({**SETTINGS, **(settings or {})})
+    make, options = _cluster_class(device, workers)
+    scratch = scratch_folder()
+    options |= {
+        "threads_per_worker": 1,
+        "host": "127.0.0.1",
+        "protocol": protocol or "tcp",
+        "memory_limit": None,
+        "local_directory": scratch,
+        "dashboard_address": "127.0.0.1:0",
+        "silence_logs": logging.CRITICAL + 1,
+    }
+    closing = ExitStack()
+    try:
+        closing.callback(shutil.rmtree, scratch, ignore_errors=True)
+        with _interrupts_held():
+            cluster = closing.enter_context(make(**options))
+            client = closing.enter_context(Client(cluster))
+        return DaskExecutor(client, device, ours=True, closing=closing)
+    except BaseException as error:
+        closing.close()
+        if isinstance(error, RuntimeError | TimeoutError) and not isinstance(error, RunError):
+            raise RunError(
+                f"the Dask workers did not start ({error}); try fewer --workers, or --workers 0 to do without"
+            ) from None
+        raise
 
 
-def _raise_error_of(handle: Future) -> None:
-    if handle.status != "error":
-        return
-    error = handle.exception()
-    if isinstance(error, KilledWorker):
-        raise RunError(
-            f"task {handle.key} killed every worker that tried it; most often memory ran out: use smaller chunks "
-            "(chunk_bytes) or fewer workers"
+def _cluster_class(device: str, workers: int | None) -> tuple[Callable, dict[str, Any]]:
+    if device == "cpu":
+        return LocalCluster, {"n_workers": workers or cpu_cores(), "processes": True}
+    gpus = visible_gpus()
+    if workers is not None and workers > gpus:
+        raise InputError(f"{workers} workers were asked for but {gpus} GPUs are visible; use --workers {gpus} or fewer")
+    try:
+        from dask_cuda import LocalCUDACluster
+    except ImportError as error:
+        raise InputError(
+            f"a cluster of GPUs needs dask-cuda ({error}); pip install -e '.[cuda13]' (or cuda12) in the checkout"
         ) from None
-    raise error
+    return LocalCUDACluster, {"n_workers": workers or gpus, "device_memory_limit": None}
+
+
+def connect(
+    address: str | None,
+    scheduler_file: str | None,
+    device: str,
+    workers: int | None,
+    settings: dict[str, Any] | None = None,
+) -> DaskExecutor:
+    """Use a Dask cluster that runs, or is about to: by the address of its scheduler, or by the file that it writes.
+
+    device    "auto" is what the workers find
+    workers   as many are waited for; None: at least one
+
+    TLS is as Dask's own settings (distributed.comm.tls.*) say.
+    """
+    _check_settings(settings or {})
+    dask.config.set({**SETTINGS, **(settings or {})})
+    deadline = time.monotonic() + WORKERS_SECONDS
+    if scheduler_file is not None:
+        address = _read_scheduler_file(Path(scheduler_file), deadline)
+    address = _full_address(address or "")
+    try:
+        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, TypeError, RuntimeError, ValueError) as error:
+        raise InputError(
+            f"no Dask scheduler answers at {address} ({' '.join(str(error).split())}); "
+            "check the address and that it runs, and for tls:// the settings distributed.comm.tls"
+        ) from None
+    closing = ExitStack()
+    closing.enter_context(client)
+    try:
+        _wait_for_workers(client, workers, address, deadline)
+        return DaskExecutor(client, device, closing=closing)
+    except BaseException:
+        closing.close()
+        raise
+
+
+def _read_scheduler_file(path: Path, deadline: float) -> str:
+    """The address in it. A batch job may start the scheduler and us at the same time, so it may come late."""
+    while True:
+        try:
+            return str(json.loads(path.read_text())["address"])
+        except (OSError, ValueError, KeyError) as error:  # none yet, or half of it
+            if time.monotonic() > deadline:
+                raise InputError(
+                    f"scheduler file {path} cannot be read ({error.__class__.__name__}) after {WORKERS_SECONDS} s; "
+                    "start the scheduler with dask scheduler --scheduler-file, on storage that all hosts share"
+                ) from None
+        time.sleep(0.1)
+
+
+def _full_address(address: str) -> str:
+    if not re.fullmatch(r"((tcp|tls|ucx|ucxx)://)?[^/\s]+:\d+", address):
+        raise InputError(f"address is {address!r} but must be tcp://HOST:PORT, tls://HOST:PORT or HOST:PORT")
+    if "://" in address:
+        return address
+    return f"{'tls' if dask.config.get('distributed.comm.tls.client.cert') else 'tcp'}://{address}"
+
+
+def _wait_for_workers(client: Client, workers: int | None, address: str, deadline: float) -> None:
+    while (there := len(client.scheduler_info(n_workers=-1)["workers"])) < (workers or 1):
+        if time.monotonic() > deadline:
+            raise InputError(
+                f"{there} of {workers or 1} workers came to the Dask cluster {address} within {WORKERS_SECONDS} s; "
+                "start more, or ask for fewer with --workers"
+            )
+        time.sleep(0.1)
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
@@ -102,55 +174,6 @@ def _dotted(settings: dict[str, Any], prefix: str = "") -> list[str]:
     for key, value in settings.items():
         keys += _dotted(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
     return keys
-
-
-def start_cluster(device: str, workers: int | None, settings: dict[str, Any] | None = None) -> DaskExecutor:
-    """Start a Dask cluster on this host: a worker per GPU, or per core; loopback only."""
-    _check_settings(settings or {})
-    most = max(64, 8 * cpu_cores())
-    if device == "cpu" and workers is not None and workers > most:
-        raise InputError(f"{workers:,} workers were asked for on {cpu_cores()} cores; use --workers {most} or fewer")
-    dask.config.set({**SETTINGS, **(settings or {})})
-    scratch = scratch_folder()
-    common = {
-        "threads_per_worker": 1,
-        "host": "127.0.0.1",
-        "protocol": "tcp",
-        "memory_limit": None,
-        "local_directory": scratch,
-        "dashboard_address": "127.0.0.1:0",
-    }
-    if device == "gpu":
-        gpus = visible_gpus()
-        if workers is not None and workers > gpus:
-            raise InputError(
-                f"{workers} workers were asked for but {gpus} GPUs are visible; use --workers {gpus} or fewer"
-            )
-        try:
-            from dask_cuda import LocalCUDACluster
-        except ImportError as error:
-            raise InputError(
-                f"a cluster of GPUs needs dask-cuda ({error}); pip install -e '.[cuda13]' (or cuda12) in the checkout"
-            ) from None
-        make, options = LocalCUDACluster, {"n_workers": workers or gpus, "device_memory_limit": None}
-    else:
-        options = {"n_workers": workers or cpu_cores(), "processes": True, "silence_logs": logging.CRITICAL + 1}
-        make = LocalCluster
-    executor = None
-    try:
-        with _interrupts_held():
-            cluster = make(**options, **common)
-            executor = DaskExecutor(Client(cluster), device, cluster, scratch)
-        return executor
-    except BaseException as error:
-        if executor:
-            executor.close()
-        shutil.rmtree(scratch, ignore_errors=True)
-        if isinstance(error, RuntimeError | TimeoutError) and not isinstance(error, RunError):
-            raise RunError(
-                f"the Dask workers did not start ({error}); try fewer --workers, or --workers 0 to do without"
-            ) from None
-        raise
 
 
 @contextmanager

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes.util
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory import free_host_bytes
@@ -67,16 +70,29 @@ def free_memory(device: str) -> int:
     """Free bytes of the first visible GPU, by NVML, or of the host."""
     if device == "cpu":
         return free_host_bytes()
+    with _first_gpu() as (nvml, handle):
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).free)
+
+
+def gpu_identity() -> str:
+    """Number and UUID of the first visible GPU, by NVML."""
+    with _first_gpu() as (nvml, handle):
+        return f"GPU {nvml.nvmlDeviceGetIndex(handle)} ({nvml.nvmlDeviceGetUUID(handle)})"
+
+
+@contextmanager
+def _first_gpu() -> Iterator[tuple[Any, Any]]:
+    """(NVML, its handle of the first visible GPU): no CUDA context is made."""
     import pynvml
 
     pynvml.nvmlInit()
     try:
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-        handle = (
+        yield (
+            pynvml,
             pynvml.nvmlDeviceGetHandleByIndex(int(first))
             if first.isdigit()
-            else pynvml.nvmlDeviceGetHandleByUUID(first.encode())
+            else pynvml.nvmlDeviceGetHandleByUUID(first.encode()),
         )
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)
     finally:
         pynvml.nvmlShutdown()

@@ -2,34 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 Handle = Any
+Done = Callable[[Any], Iterable[Any] | None]
 
 
 class Executor(Protocol):
     """Runs pure functions. Arguments may be handles, or lists of handles: they arrive as values.
 
-    workers  tasks that run at once
-    device   "cpu" or "gpu", where tasks work
-    threads  host threads that one task may use
-    sharers  tasks at once that share a device's memory: of a host on a CPU
+    workers    tasks that run at once
+    device     "cpu" or "gpu", where tasks work
+    threads    host threads that one task may use
+    sharers    tasks at once that share a host, and
+    tasks_per_process  those of them that share a process
+    transport  how values go from worker to worker: "memory", "ipc", "ucx" or "tcp"
+    dashboard  address of the cluster's dashboard, if it has one
     """
 
     workers: int
     device: str
     threads: int
     sharers: int
+    tasks_per_process: int
+    transport: str
+    dashboard: str | None
 
-    def call(self, fn: Callable, *args: Any) -> Handle:
-        """Run fn(*args) somewhere."""
+    def call(self, fn: Callable, *args: Any, label: str = "", near: int | None = None) -> Handle:
+        """Run fn(*args) somewhere.
 
-    def wait(self, handles: Sequence[Handle], done: Callable[[Any], None] | None = None) -> None:
-        """Wait for all; call `done` with each handle as it finishes. The first error is raised."""
+        label  what the task is to people, for errors: "chunk 3: books.txt, bytes 0 to 1,000"
+        near   prefer worker number `near % workers`; another takes the task when that one is gone
+        """
+
+    def wait(self, handles: Iterable[Handle], done: Done | None = None) -> None:
+        """Wait for all; call `done` with each handle as it finishes. The first error is raised.
+
+        `done` may return further handles, which are then waited for, too.
+        A finished handle is not kept: what nobody else holds is freed while others are still awaited.
+        """
 
     def gather(self, handles: Sequence[Handle]) -> list[Any]:
-        """The values, here. For small ones."""
+        """The values, here. For small ones; arrays of a device may come as NumPy arrays."""
+
+    def groups(self, handles: Sequence[Handle]) -> list[list[Handle]]:
+        """Finished handles by the worker that holds their value, each group in the order given."""
+
+    def worker_of(self, handle: Handle) -> str:
+        """The name of the worker that ran it."""
+
+    def check_folder(self, folder: str) -> None:
+        """Raise InputError unless every worker sees this folder of ours."""
 
     def close(self) -> None:
         """Stop what this executor started."""

@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from mgpu_ngram.cluster.devices import cpu_cores
+from mgpu_ngram.cluster.executor import Done
 
 
 class LocalExecutor:
     """An `Executor` without a cluster: kernels release the GIL, so threads run side by side."""
 
+    transport: str = "memory"
+    dashboard: str | None = None
+
     def __init__(self, device: str = "cpu", workers: int | None = None):
         self.device = device
         self.workers = 1 if device == "gpu" else workers or cpu_cores()
         self.threads = max(1, cpu_cores() // self.workers)
-        self.sharers = self.workers
+        self.sharers = self.tasks_per_process = self.workers
         self.pool = ThreadPoolExecutor(self.workers)
 
-    def call(self, fn: Callable, *args: Any) -> Future:
+    def call(self, fn: Callable, *args: Any, label: str = "", near: int | None = None) -> Future:
         # Tasks start in the order they are called, so a task that waits for its arguments waits
         # only for tasks that have started: no deadlock.
         return self.pool.submit(_run, fn, args)
 
-    def wait(self, handles: Sequence[Future], done: Callable[[Any], None] | None = None) -> None:
+    def wait(self, handles: Iterable[Future], done: Done | None = None) -> None:
+        pending = set(handles)
         try:
-            for handle in as_completed(handles):
-                handle.result()
-                if done:
-                    done(handle)
+            while pending:
+                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+                while finished:
+                    handle = finished.pop()
+                    handle.result()
+                    pending.update((done(handle) if done else None) or ())
+                    del handle  # or it would live until the next one finishes
         except BaseException:
-            for handle in handles:
+            for handle in pending:
                 handle.cancel()
             raise
 
     def gather(self, handles: Sequence[Future]) -> list[Any]:
         return [h.result() for h in handles]
+
+    def groups(self, handles: Sequence[Future]) -> list[list[Future]]:
+        return [list(handles)] if handles else []
+
+    def worker_of(self, handle: Future) -> str:
+        return "0"
+
+    def check_folder(self, folder: str) -> None:
+        """Every task sees what this process sees."""
 
     def close(self) -> None:
         self.pool.shutdown(wait=True, cancel_futures=True)

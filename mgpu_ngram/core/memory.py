@@ -1,12 +1,32 @@
-"""How much host memory a process may still take."""
+"""How much memory there is, and how much of it a run may take."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.settings import Bytes
+
 CGROUP = Path("/sys/fs/cgroup")
+LEAST_BYTES = 16 << 20  # of a budget: below it, blocks would be too small to be worth their tasks
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """What a run may take; the YAML's section `memory`."""
+
+    device_bytes: Bytes | None = None  # of each GPU; auto: nine tenths of what is free when the run starts
+    host_bytes: Bytes | None = None  # of each host, all its workers together; auto: half of what is free
+    spill_dir: str | None = None  # where sorted runs go that do not fit; auto: beside the output. All hosts must see it
+
+    def __post_init__(self) -> None:
+        for name in ("device_bytes", "host_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < LEAST_BYTES:
+                raise InputError(f"{name} is {value:,} but must be at least {LEAST_BYTES:,}")
 
 
 def free_host_bytes() -> int:

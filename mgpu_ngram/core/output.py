@@ -50,8 +50,11 @@ class Sink:
 
 
 @contextmanager
-def new_file(path: str | Path) -> Iterator[Sink]:
+def new_file(path: str | Path, durable: bool = False) -> Iterator[Sink]:
     """Yield a sink whose content stands at `path` once the block ends; after an error nothing does.
+
+    durable  wait until the disk has it: then a crash of the host, too, leaves it whole or not at all. For what
+             outlives its run half done; a finished output, many files at once, is not worth the wait
 
     Raises RunError when the disk is full or cannot be written.
     """
@@ -63,6 +66,9 @@ def new_file(path: str | Path) -> Iterator[Sink]:
             sink = Sink(file)
             try:
                 yield sink
+                if durable:
+                    sink.flush()
+                    os.fsync(file.fileno())
             finally:
                 size_bytes = sink.size_bytes
         os.replace(temporary, path)
@@ -99,10 +105,10 @@ class Output:
         """
         check_free(path, overwrite)
         path = Path(os.path.realpath(path))
-        mark = _mark()
+        mark = run_mark()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _clear_leftovers(path)
+            clear_leftovers(path)
             check_free(path, overwrite)  # again: a run that died while it replaced an output is put right now
             folder = path.with_name(f"{path.name}.partial-{mark}")
             folder.mkdir()
@@ -116,7 +122,7 @@ class Output:
         """Give the folder its final name. With `overwrite` the old output makes way only now."""
         for leftover in self.folder.rglob(f".*{TEMPORARY}"):  # of workers that died while they wrote
             leftover.unlink(missing_ok=True)
-        old = self.path.with_name(f"{self.path.name}.old-{_mark()}")
+        old = self.path.with_name(f"{self.path.name}.old-{run_mark()}")
         try:
             if os.path.lexists(self.path):
                 check_free(self.path, self.overwrite)
@@ -149,7 +155,8 @@ def _host() -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", socket.gethostname())
 
 
-def _mark() -> str:
+def run_mark() -> str:
+    """HOST-PID-RANDOM: what a temporary folder of this process is marked with."""
     return f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -173,8 +180,11 @@ def check_free(path: str | Path, overwrite: bool) -> None:
         )
 
 
-def _clear_leftovers(path: Path) -> None:
-    """Remove partial folders of runs of this host that are gone; put back an output they had moved aside."""
+def clear_leftovers(path: Path) -> None:
+    """Remove partial folders of runs of this host that are gone; put back an output they had moved aside.
+
+    Of `path` alone: a checkpoint beside it is another path, and stays.
+    """
     pattern = re.compile(rf"{re.escape(path.name)}\.(partial|old)-{re.escape(_host())}-(\d{{1,9}})-[0-9a-f]{{8}}")
     for entry in list(path.parent.iterdir()):
         match = pattern.fullmatch(entry.name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,28 +25,92 @@ GROUP_BYTES = 1 << 28  # and bytes of its strings; a single longer row has a gro
 STRING_BYTES = 2**31 - 1  # what 32-bit offsets can address
 
 
-def write_part(table: Table, vocabulary: Vocabulary, path: str | Path, as_text: bool) -> dict[str, int]:
-    """Write one table as a Parquet file with columns `ngram` and `count`, rows in the table's order.
+class PartWriter:
+    """Write tables one after the other to a Parquet file with columns `ngram` and `count`.
 
-    table       any order, on the host
+    path        appears when it is whole, at the end of the block; an older file there is replaced
+    order       of the tables
     vocabulary  symbol v has code v + 1
-    path        appears when it is whole; an older file there is replaced
     as_text     words as strings; else as binary. Bytes are always binary, ids a list of uint32
 
-    Returns rows, bytes and crc32 of the file. The bytes depend on the arguments alone. Holds one
-    row group at a time; may run in several threads. Raises RunError when the disk is full.
+    As a context manager it leaves no file after an exception. `written` then holds rows, bytes and
+    crc32 of the file, whose bytes depend on the rows alone, not on how they came in tables. Holds one
+    row group at a time; several may write in several threads. Raises RunError when the disk is full.
     """
-    schema = pa.schema(
-        [pa.field("ngram", _ngram_type(vocabulary.unit, as_text), False), pa.field("count", pa.int64(), False)]
-    )
-    with new_file(path) as sink, _writer(sink, schema, dictionary=["count"]) as writer:
-        row = 0
-        while row < len(table):
-            ngrams = _ngrams(table, vocabulary, row, schema.field("ngram").type)
-            counts = pa.array(table.counts[row : row + len(ngrams)])
-            writer.write_batch(pa.record_batch([ngrams, counts], schema), row_group_size=len(ngrams))
-            row += len(ngrams)
-    return {"rows": len(table), "bytes": sink.size_bytes, "crc32": sink.crc32}
+
+    written: dict[str, int]
+
+    def __init__(self, path: str | Path, order: int, vocabulary: Vocabulary, as_text: bool):
+        self.path, self.order, self.vocabulary = path, order, vocabulary
+        fields = [pa.field("ngram", _ngram_type(vocabulary.unit, as_text), False), pa.field("count", pa.int64(), False)]
+        self._schema = pa.schema(fields)
+        self._rest: list[Table] = []  # rows that wait for their group to fill: fewer than GROUP_ROWS
+        self._rows = 0
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._sink = stack.enter_context(new_file(self.path))
+            self._writer = stack.enter_context(_writer(self._sink, self._schema, dictionary=["count"]))
+            stack.push(self._write_rest)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
+        if kind is None:
+            self.written = {"rows": self._rows, "bytes": self._sink.size_bytes, "crc32": self._sink.crc32}
+
+    def add(self, table: Table) -> None:
+        """Append a table on the host, whose rows follow those already added; it is free again afterwards."""
+        if table.order != self.order:
+            raise ValueError(f"a table of order {table.order} does not belong to {self.path}, of order {self.order}")
+        while (waiting := sum(map(len, self._rest))) + len(table) >= GROUP_ROWS:
+            group = _joined([*self._rest, _rows(table, 0, GROUP_ROWS - waiting)])
+            table = _rows(table, GROUP_ROWS - waiting, len(table))
+            written = self._write_group(group)
+            self._rest = [_copy(_rows(group, written, len(group)))] if written < len(group) else []
+        if len(table):
+            self._rest.append(_copy(table))
+
+    def _write_rest(self, kind: type[BaseException] | None, *_: Any) -> None:
+        """Write the rows that wait, unless an exception ended the block."""
+        if kind is None and self._rest:
+            table, row = _joined(self._rest), 0
+            while row < len(table):
+                row += self._write_group(_rows(table, row, len(table)))
+
+    def _write_group(self, table: Table) -> int:
+        """Write a row group of the first rows of a table, of at most GROUP_ROWS; return how many it took."""
+        ngrams = _ngrams(table, self.vocabulary, self._schema.field("ngram").type)
+        counts = pa.array(table.counts[: len(ngrams)])
+        self._writer.write_batch(pa.record_batch([ngrams, counts], self._schema), row_group_size=len(ngrams))
+        self._rows += len(ngrams)
+        return len(ngrams)
+
+
+def write_part(table: Table, vocabulary: Vocabulary, path: str | Path, as_text: bool) -> dict[str, int]:
+    """Write one table, on the host and in any order, as `PartWriter` does; return rows, bytes and crc32."""
+    with PartWriter(path, table.order, vocabulary, as_text) as part:
+        part.add(table)
+    return part.written
+
+
+def _rows(table: Table, first: int, last: int) -> Table:
+    """Rows first to last - 1, a view."""
+    return replace(table, keys=table.keys[:, first:last], counts=table.counts[first:last])
+
+
+def _copy(table: Table) -> Table:
+    return replace(table, keys=table.keys.copy(), counts=table.counts.copy())
+
+
+def _joined(tables: Sequence[Table]) -> Table:
+    if len(tables) == 1:
+        return tables[0]
+    keys = np.concatenate([table.keys for table in tables], axis=1)
+    return replace(tables[0], keys=keys, counts=np.concatenate([table.counts for table in tables]))
 
 
 def _ngram_type(unit: str, as_text: bool) -> pa.DataType:
@@ -64,12 +130,12 @@ def _writer(sink: Sink, schema: pa.Schema, dictionary: list[str]) -> pq.ParquetW
     )
 
 
-def _ngrams(table: Table, vocabulary: Vocabulary, row: int, kind: pa.DataType) -> pa.Array:
-    """The n-grams from `row` on that make one row group."""
-    N, R = table.order, min(GROUP_ROWS, len(table) - row)
+def _ngrams(table: Table, vocabulary: Vocabulary, kind: pa.DataType) -> pa.Array:
+    """The first n-grams of a table, as many as make one row group."""
+    N, R = table.order, len(table)
     ids_NR = np.empty((N, R), np.uint32)
     for n in range(N):
-        ids_NR[n] = words_at(table.keys[:, row : row + R], N, table.bits, n)
+        ids_NR[n] = words_at(table.keys, N, table.bits, n)
     ids_NR -= 1
     if ids_NR.max() >= len(vocabulary):
         raise ValueError(f"a table of order {N} has codes outside 1..{len(vocabulary)}, the codes of its vocabulary")

@@ -54,6 +54,10 @@ class ShardedTable:
         """The first row of a shard; of shard S, the number of rows."""
         return int(self.ends_S[shard - 1]) if shard else 0
 
+    def size_of(self, shard: int) -> int:
+        """Rows of a shard."""
+        return self.start(shard + 1) - self.start(shard)
+
     def shard(self, shard: int) -> Table:
         """One shard, a view."""
         rows = slice(self.start(shard), self.start(shard + 1))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +42,11 @@ class Vocabulary:
     def symbol(self, v: int) -> bytes:
         """The bytes of symbol v."""
         return self.data[self.offsets_V[v] : self.offsets_V[v + 1]].tobytes()
+
+    @cached_property
+    def as_text(self) -> bool:
+        """Whether the symbols are words and every one is valid UTF-8 by itself; found out once."""
+        return vocabulary_is_text(self)
 
 
 def words_to_arrow(offsets_V: np.ndarray, data: np.ndarray) -> pa.LargeBinaryArray:
@@ -115,17 +122,17 @@ class HashCollision(Exception):
 
 @dataclass
 class LocalVocabulary:
-    """The symbols of one or more chunks, in host memory, on their way to a `Vocabulary`.
+    """The symbols of one or more chunks on their way to a `Vocabulary`: NumPy or CuPy, all beside each other.
 
     hash_V  (V,) uint64, what symbols are joined by; the other arrays as in `Vocabulary`
     """
 
-    hash_V: np.ndarray
-    offsets_V: np.ndarray
-    data: np.ndarray
-    counts_V: np.ndarray
-    first_source_V: np.ndarray
-    first_offset_V: np.ndarray
+    hash_V: Any
+    offsets_V: Any
+    data: Any
+    counts_V: Any
+    first_source_V: Any
+    first_offset_V: Any
     tokens: int = 0
     lines: int = 0
     size_bytes: int = 0

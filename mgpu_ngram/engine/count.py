@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.shards import shard_of, words_at
-from mgpu_ngram.core.tables import Table
-from mgpu_ngram.engine.device import Stopwatch, free_bytes, memory_guard, out_of_memory, to_device
-from mgpu_ngram.engine.plan import MAX_SORT_TOKENS, MEMORY_SHARE, OrderPlan, hash_bytes_per_token, sort_bytes_per_token
-from mgpu_ngram.engine.tokenise import TokenisedChunk
+from mgpu_ngram.core.tables import ShardedTable, Table
+from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.engine.device import Stopwatch, memory_guard, out_of_memory, to_device
+from mgpu_ngram.engine.memory import Budget
+from mgpu_ngram.engine.plan import (
+    MAX_SORT_TOKENS,
+    MEMORY_SHARE,
+    OrderPlan,
+    choose,
+    dense_bytes,
+    hash_bytes_per_token,
+    sort_bytes_per_token,
+)
+from mgpu_ngram.engine.runs import Run, keep_run, moved, where_it_fits
+from mgpu_ngram.engine.tokenise import TokenisedChunk, TokeniseOptions, tokenise
 from mgpu_ngram.engine.vocabulary import Lexicon
 from mgpu_ngram.kernels import check
-from mgpu_ngram.kernels.count import merge_tables as merge_kernel
 from mgpu_ngram.kernels.count.hash_count import hash_count
 from mgpu_ngram.kernels.count.histogram_global import histogram_global
 from mgpu_ngram.kernels.count.histogram_private import histogram_private
+from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
 from mgpu_ngram.kernels.count.radix_sort import radix_sort
@@ -32,22 +44,16 @@ BINS_AT_ONCE = 1 << 28  # of a dense histogram that is read off; finding those i
 
 @dataclass(frozen=True)
 class CountOptions:
-    """How streams are counted. Picklable; the same for every chunk of a run."""
+    """How chunks are counted. Picklable; the same for every chunk of a run."""
 
-    plans: tuple[OrderPlan, ...]
+    budget: Budget
+    order: int = 5
+    strategy: str = "auto"
     histograms: int = 1
     sentence_markers: bool = False
-    device: str = "cpu"
-    sharers: int = 1  # tasks that share the memory of the device
-    keep_on_device: bool = True
-
-
-@dataclass
-class CountedChunk:
-    """The tables of a chunk, by order, and the seconds they took."""
-
-    tables: list[Table]
-    seconds: dict[str, float]
+    streams: int = 1  # about how many token streams the corpus has; each is counted by itself
+    chunks: int = 1  # of each worker
+    spill_folder: str = ""  # where runs go that do not fit in memory
 
 
 @dataclass(frozen=True)
@@ -59,39 +65,80 @@ class Codes:
     lut: np.ndarray | None = None
 
 
-def count_chunk(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOptions) -> CountedChunk:
-    """Count the n-grams of every planned order in a chunk.
+def plan_orders(lexicon: Lexicon, options: CountOptions) -> list[OrderPlan]:
+    """How each order is counted: the same on every worker."""
+    budget = options.budget
+    memory_bytes = budget.device_bytes if budget.device == "gpu" else budget.host_bytes // budget.tasks
+    tokens = -(-lexicon.tokens // options.streams)
+    return choose(
+        options.order, lexicon.symbols, tokens, options.strategy, options.histograms, budget.device, memory_bytes,
+        lexicon.unit,
+    )  # fmt: skip
+
+
+def dense_orders(plans: Sequence[OrderPlan], lexicon: Lexicon, options: CountOptions) -> list[int]:
+    """Orders that stay dense histograms until all chunks are added up; the same on every worker.
+
+    The histograms of all chunks of a worker must fit beside everything else: else they become tables.
+    """
+    dense = [p.order for p in plans if p.strategy in ("global", "private")]
+    need = options.chunks * sum(dense_bytes(n, lexicon.symbols, 2) for n in dense)  # 2: 64-bit counts at worst
+    return dense if need <= options.budget.block_bytes() // 4 else []
+
+
+def count_chunk(
+    chunk: Chunk, tokenised: TokenisedChunk | None, lexicon: Lexicon, reading: TokeniseOptions, options: CountOptions
+) -> Run:
+    """Count the n-grams of every order in a chunk, and cut the tables into shards.
+
+    Order 1 is left out under strategy auto: the vocabulary has counted it.
+
+    tokenised  what pass 1 left of the chunk; where it kept no streams, or None, the text is read again
 
     Pure: the same chunk and lexicon give the same tables. Counts each part of the chunk that fits
     in memory and merges; where memory runs out all the same, parts are halved.
     """
-    watch = Stopwatch(options.device)
-    with memory_guard("counting n-grams", options.device):
-        streams = global_codes(tokenised, lexicon, options)
-        tables = count_streams(streams, len(lexicon.vocabulary), options)
-    if not options.keep_on_device:
-        tables = [_moved(t, to_host) for t in tables]
-    watch.lap("count")
-    return CountedChunk(tables, watch.seconds)
+    device = options.budget.device
+    watch = Stopwatch(device)
+    plans = [p for p in plan_orders(lexicon, options) if options.strategy != "auto" or p.order > 1]
+    run = Run({}, chunks=(chunk.index,))
+    if plans:
+        if tokenised is None or tokenised.streams is None:
+            tokenised = tokenise(chunk, replace(reading, budget=None))
+            watch = Stopwatch(device, tokenised.vocabulary.seconds)
+        with memory_guard("counting n-grams", device):
+            streams = global_codes(tokenised, lexicon, options)
+            tables, bins = count_streams(streams, lexicon, plans, options)
+            run.bins = {n: bins.pop(n) for n in dense_orders(plans, lexicon, options)}
+            tables += [bins_to_table(b, n, lexicon.symbols, check.code_bits(lexicon.symbols)) for n, b in bins.items()]
+            watch.lap("count")
+            while tables:  # each goes when it is cut
+                table = where_it_fits(partial(split, lexicon=lexicon), tables.pop(0))
+                run.tables[table.order] = [table]
+        run = keep_run(run, options.budget, options.spill_folder)
+        watch.lap("reduce")
+    run.seconds = watch.seconds
+    return run
 
 
 def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOptions) -> list[Codes]:
     """Translate a chunk's streams to global codes; put in sentence markers; join what can be joined."""
-    if lexicon.vocabulary.unit == "byte":  # byte + 1, and 0 where a file ends
+    device = options.budget.device
+    if lexicon.unit == "byte":  # byte + 1, and 0 where a file ends
         codes = np.zeros(257, np.uint32)
-        codes[lexicon.vocabulary.data.astype(np.int64) + 1] = np.arange(1, len(lexicon.vocabulary) + 1)
+        codes[lexicon.hash_H.astype(np.int64) + 1] = lexicon.ids_H + 1
     else:
-        codes = lexicon.codes(tokenised.vocabulary.hash_V, options.device)
+        codes = lexicon.codes(tokenised.vocabulary.hash_V, device)
     done, whole = [], []
-    for stream in tokenised.streams:
-        tokens_T = to_device(stream.tokens_T, options.device)
+    for stream in tokenised.streams or ():
+        tokens_T = to_device(stream.tokens_T, device)
         if tokens_T.dtype == np.uint8:
             done.append(Codes(tokens_T, stream.owned, codes[1:].astype(np.uint16)))
             continue
-        codes_T = to_device(codes, options.device)[tokens_T]
+        codes_T = to_device(codes, device)[tokens_T]
         if options.sentence_markers:
             codes_T = mark_sentences(codes_T)
-        if lexicon.vocabulary.unit == "word":
+        if lexicon.unit == "word":
             whole.append(codes_T)
         else:
             done.append(Codes(codes_T, min(stream.owned, len(codes_T))))
@@ -117,55 +164,47 @@ def mark_sentences(codes_T: Any) -> Any:
     return marked
 
 
-def count_streams(streams: Sequence[Codes], symbols: int, options: CountOptions) -> list[Table]:
-    """The tables of all planned orders over several streams, merged; in host memory where the device is full."""
-    orders = [p.order for p in options.plans]
-    if not orders:
-        return []
-    order, bits = max(orders), check.code_bits(symbols)
-    like = to_device(np.empty(0, np.uint64), options.device)
-    pieces = {n: [empty_table(n, bits, like)] for n in orders}
+def count_streams(
+    streams: Sequence[Codes], lexicon: Lexicon, plans: Sequence[OrderPlan], options: CountOptions
+) -> tuple[list[Table], dict[int, Any]]:
+    """Tables of the orders that are sorted or hashed, in host memory where the device is full, and the dense bins."""
+    device, bits = options.budget.device, check.code_bits(lexicon.symbols)
+    like = to_device(np.empty(0, np.uint64), device)
+    sparse = [p for p in plans if p.strategy in ("sort", "hash")]
+    pieces = {p.order: [empty_table(p.order, bits, like)] for p in sparse}
+    wide = np.uint32 if lexicon.tokens < 1 << 32 else np.uint64
+    dense_plans = {p.order: p for p in plans if p not in sparse}
+    bins = {n: array_module(like).zeros(lexicon.symbols**n, wide) for n in dense_plans}
     most = MAX_SORT_TOKENS  # tokens of a part; halved when memory runs out all the same
     for stream in streams:
         start = 0
         while start < stream.owned:
-            limit = min(most, _part_tokens(order, bits, options), stream.owned - start)
+            limit = min(most, _part_tokens(bits, sparse, options), stream.owned - start)
+            part = _part(stream, start, limit, options.order)
             try:
-                tables = _count_part(_part(stream, start, limit, order), symbols, bits, options)
+                tables = _sparse(part, bits, sparse)
+                dense = {n: _dense(part, p, lexicon.symbols, options.histograms) for n, p in dense_plans.items()}
             except Exception as error:
                 most = limit // 2
                 if not out_of_memory(error) or most < MIN_PART_TOKENS:
                     raise
-                pieces = {n: [_moved(t, to_host) for t in p] for n, p in pieces.items()}  # makes room
+                pieces = {n: [moved(t, to_host) for t in p] for n, p in pieces.items()}  # makes room
                 continue
             for table in tables:
                 pieces[table.order].append(table)
+            for n, counts in dense.items():
+                bins[n] += counts
             start += limit
-    return [where_it_fits(merge, *(p if len(p) == 1 else p[1:])) for p in pieces.values()]
+    return [where_it_fits(_sum, *(p if len(p) == 1 else p[1:])) for p in pieces.values()], bins
 
 
-def where_it_fits(fn: Callable, *tables: Table) -> Any:
-    """fn(*tables) where they are; in host memory when some are there already, or the device is full."""
-    if len({on_gpu(t.keys) for t in tables}) == 1:
-        try:
-            return fn(*tables)
-        except Exception as error:
-            if not out_of_memory(error) or not on_gpu(tables[0].keys):
-                raise
-    return fn(*[_moved(t, to_host) for t in tables])
-
-
-def _part_tokens(order: int, bits: int, options: CountOptions) -> int:
-    per_token = max(
-        [1]
-        + [
-            sort_bytes_per_token(order, bits) if p.strategy == "sort" else hash_bytes_per_token(p.order, bits)
-            for p in options.plans
-            if p.strategy in ("sort", "hash")
-        ]
-    )
-    budget = int(free_bytes(options.device) * MEMORY_SHARE) // options.sharers
-    return max(MIN_PART_TOKENS, min(MAX_SORT_TOKENS, budget // per_token))
+def _part_tokens(bits: int, sparse: Sequence[OrderPlan], options: CountOptions) -> int:
+    """Tokens that can be counted at once in the memory that is free now."""
+    order = max([p.order for p in sparse if p.strategy == "sort"], default=1)
+    needs = [sort_bytes_per_token(order, bits) if p.strategy == "sort" else hash_bytes_per_token(p.order, bits)
+             for p in sparse]  # fmt: skip
+    budget = int(options.budget.working_bytes() * MEMORY_SHARE)
+    return max(MIN_PART_TOKENS, min(MAX_SORT_TOKENS, budget // max(needs, default=1)))
 
 
 def _part(stream: Codes, start: int, owned: int, order: int) -> Codes:
@@ -173,24 +212,22 @@ def _part(stream: Codes, start: int, owned: int, order: int) -> Codes:
     return Codes(stream.tokens_T[start : start + owned + order - 1], owned, stream.lut)
 
 
-def _count_part(part: Codes, symbols: int, bits: int, options: CountOptions) -> list[Table]:
-    by_sort = [p.order for p in options.plans if p.strategy == "sort"]
-    sorted_tables = dict(zip(by_sort, _by_sort(part, by_sort, bits), strict=True)) if by_sort else {}
-    tables = []
-    for plan in options.plans:
-        n = plan.order
-        window = Codes(part.tokens_T[: part.owned + n - 1], part.owned, part.lut)
-        if plan.strategy == "sort":
-            tables.append(sorted_tables[n])
-        elif plan.strategy == "hash":
-            tables.append(_by_hash(window, n, bits))
-        elif plan.strategy == "global":
-            bins = histogram_global(window.tokens_T, n, symbols, window.lut)
-            tables.append(bins_to_table(bins, n, symbols, bits))
-        else:
-            bins = histogram_private(window.tokens_T, n, symbols, window.lut, options.histograms)
-            tables.append(bins_to_table(bins, n, symbols, bits))
-    return tables
+def _sparse(part: Codes, bits: int, plans: Sequence[OrderPlan]) -> list[Table]:
+    by_sort = [p.order for p in plans if p.strategy == "sort"]
+    tables = _by_sort(part, by_sort, bits) if by_sort else []
+    return tables + [_by_hash(_window(part, p.order), p.order, bits) for p in plans if p.strategy == "hash"]
+
+
+def _dense(part: Codes, plan: OrderPlan, symbols: int, histograms: int) -> Any:
+    """(symbols**n,) uint32: how often each n-gram occurs; its first symbol counts most."""
+    window = _window(part, plan.order)
+    if plan.strategy == "global":
+        return histogram_global(window.tokens_T, plan.order, symbols, window.lut)
+    return histogram_private(window.tokens_T, plan.order, symbols, window.lut, histograms)
+
+
+def _window(part: Codes, order: int) -> Codes:
+    return Codes(part.tokens_T[: part.owned + order - 1], part.owned, part.lut)
 
 
 def _by_sort(part: Codes, orders: list[int], bits: int) -> list[Table]:
@@ -238,63 +275,44 @@ def empty_table(order: int, bits: int, like: Any) -> Table:
     return Table(xp.empty((check.num_columns(order, bits), 0), np.uint64), xp.empty(0, np.int64), order, bits)
 
 
-def merge(*tables: Table) -> Table:
+def _sum(*tables: Table) -> Table:
     """Sum tables of one order. Any order of merging gives the same table."""
     first = tables[0]
-    keys, counts = merge_kernel.merge_tables([(t.keys, t.counts) for t in tables], first.order, first.bits)
+    keys, counts, _ = merge_tables([(t.keys, t.counts, np.array([len(t)])) for t in tables])
     return Table(keys, counts, first.order, first.bits)
 
 
-def split_chunk(counted: CountedChunk, lexicon: Lexicon, parts: int) -> list[dict[tuple[int, int], Table]]:
-    """A chunk's tables cut into shards, dealt to `parts`: (order, shard) -> table for each part."""
-    pieces: list[dict[tuple[int, int], Table]] = [{} for _ in range(parts)]
-    for table in counted.tables:
-        cut = partial(split, shard_V=lexicon.shard_V, num_shards=lexicon.num_shards)
-        shards = [table] if table.order == 1 else where_it_fits(cut, table)
-        for shard, piece in enumerate(shards):
-            pieces[shard % parts][table.order, shard] = piece
-    return pieces
+def shard_bins(run: Run, lexicon: Lexicon) -> Run:
+    """The dense histograms of a run as tables cut into shards."""
+    tables = {}
+    for n, bins in run.bins.items():
+        table = bins_to_table(bins, n, lexicon.symbols, check.code_bits(lexicon.symbols))
+        tables[n] = [where_it_fits(partial(split, lexicon=lexicon), table)]
+    return Run(tables, chunks=run.chunks)
 
 
-def split(table: Table, shard_V: np.ndarray, num_shards: int) -> list[Table]:
-    """Cut a table of order 2 or more into its shards, each still sorted."""
-    if num_shards == 1:
-        return [table]
+def split(table: Table, lexicon: Lexicon) -> ShardedTable:
+    """Cut a table into the corpus's shards, each still sorted. Order 1 lies in shard 0."""
+    S = lexicon.num_shards
+    if S == 1 or table.order == 1:
+        return ShardedTable(table.keys, table.counts, np.full(S, len(table)), table.order, table.bits)
     xp = array_module(table.keys)
-    shard_G = shard_of(table, xp.asarray(shard_V))
-    bits = (num_shards - 1).bit_length()
-    columns = xp.stack([shard_G << np.uint64(64 - bits), xp.arange(len(table), dtype=np.uint64)])
-    shard_G, row_G = radix_sort(columns, bits)
-    ends = xp.searchsorted(shard_G >> np.uint64(64 - bits), xp.arange(num_shards, dtype=np.uint64), side="right")
-    ends = to_host(ends).tolist()
-    rows = [row_G[a:b].astype(np.int64) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-    return [Table(table.keys.take(r, axis=1), table.counts[r], table.order, table.bits) for r in rows]
+    shard_G = shard_of(table, lexicon.shards_on("gpu" if on_gpu(table.keys) else "cpu"))
+    ends_S = to_host(xp.cumsum(xp.bincount(shard_G.astype(np.int64), minlength=S)))
+    bits = (S - 1).bit_length()
+    shard_G <<= np.uint64(64 - bits)
+    if on_gpu(table.keys):  # all columns move with the shard
+        columns = xp.concatenate([shard_G[None], table.keys, table.counts.view(np.uint64)[None]])
+        columns = radix_sort(columns, bits)
+        return ShardedTable(columns[1:-1], columns[-1].view(np.int64), ends_S, table.order, table.bits)
+    rows = xp.arange(len(table), dtype=np.uint64)  # on a CPU twice as fast: only row numbers do
+    row_G = radix_sort(xp.stack([shard_G, rows]), bits)[1].astype(np.int64)
+    return ShardedTable(table.keys.take(row_G, axis=1), table.counts[row_G], ends_S, table.order, table.bits)
 
 
-def merge_part(
-    pieces: list[dict[tuple[int, int], Table]], device: str, keep_on_device: bool = True
-) -> dict[tuple[int, int], Table]:
-    """Sum the pieces that chunks made of the same shards, one shard after the other."""
-    merged = {}
-    for shard in pieces[0]:
-        with memory_guard("merging tables", device):
-            try:
-                table = merge(*[_moved(p[shard], lambda a: to_device(a, device)) for p in pieces])
-            except Exception as error:
-                if device == "cpu" or not out_of_memory(error):
-                    raise
-                table = merge(*[_moved(p[shard], to_host) for p in pieces])
-        merged[shard] = table if keep_on_device else _moved(table, to_host)
-    return merged
-
-
-def _moved(table: Table, move: Callable[[Any], Any]) -> Table:
-    return replace(table, keys=move(table.keys), counts=move(table.counts))
-
-
-def unigram_table(lexicon: Lexicon) -> Table:
+def unigram_table(vocabulary: Vocabulary) -> Table:
     """Order 1 straight from the vocabulary's counts: the symbols that occur."""
-    counts_V = lexicon.vocabulary.counts_V
+    counts_V = vocabulary.counts_V
     used = np.flatnonzero(counts_V)
     bits = check.code_bits(len(counts_V))
     return Table((used + 1).astype(np.uint64)[None] << np.uint64(64 - bits), counts_V[used], 1, bits)

@@ -13,13 +13,14 @@ from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.reading import Block
 from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary
 from mgpu_ngram.engine.device import Stopwatch, device_blocks, memory_guard, to_device
+from mgpu_ngram.engine.memory import Budget, hold
 from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
 from mgpu_ngram.kernels.count.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.gather_words import gather_words
 from mgpu_ngram.kernels.count.hash_words import hash_ids, hash_words
 from mgpu_ngram.kernels.count.histogram_private import count_bytes, histogram_private
 from mgpu_ngram.kernels.count.intern import WordTable, intern
-from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 SMALL_BYTES = 1 << 20  # whole files below this share one stream of 32-bit tokens
 
@@ -36,7 +37,7 @@ class TokeniseOptions:
     device: str = "cpu"
     block_bytes: int = 64 << 20
     read_threads: int = 1
-    keep_on_device: bool = True  # False: streams wait for pass 2 in host memory
+    budget: Budget | None = None  # that streams must keep to while they wait for pass 2; None: they stay
     seed: int = 0  # of the word hash; another is tried after a collision
 
 
@@ -53,10 +54,16 @@ class Stream:
 
 @dataclass
 class TokenisedChunk:
-    """What pass 1 leaves on a worker: streams on the device, and the chunk's vocabulary."""
+    """What pass 1 leaves on a worker: streams, None where memory had no room for them; and the chunk's vocabulary."""
 
-    streams: list[Stream]
+    streams: list[Stream] | None
     vocabulary: LocalVocabulary
+    __hash__ = object.__hash__  # by identity: `hold` keeps a set of those that live
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes that its streams hold in host memory."""
+        return sum(s.tokens_T.nbytes for s in self.streams or [] if not on_gpu(s.tokens_T))
 
 
 def tokenise(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
@@ -65,13 +72,46 @@ def tokenise(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     Raises HashCollision when two words of the chunk share a 64-bit hash.
     """
     with memory_guard("tokenising", options.device):
-        return {"word": _words, "byte": _bytes, "id": _ids}[options.unit](chunk, options)
+        tokenised = {"word": _words, "byte": _bytes, "id": _ids}[options.unit](chunk, options)
+    streams = tokenised.streams or []
+    if options.budget is None:
+        return tokenised
+    place = options.budget.place(sum(s.tokens_T.nbytes for s in streams))
+    if place == "host":
+        tokenised.streams = [Stream(to_host(s.tokens_T), s.owned) for s in streams]
+        hold(tokenised)
+    elif place == "disk":
+        tokenised.streams = None  # reading the text again costs no more than writing streams and reading those
+    return tokenised
 
 
-def _blocks(chunk: Chunk, options: TokeniseOptions, halo: int, checksums: list) -> Iterator[tuple[Block, Any]]:
+def _blocks(
+    chunk: Chunk, options: TokeniseOptions, halo: int, checksums: list, watch: Stopwatch
+) -> Iterator[tuple[Block, Any]]:
     return device_blocks(
-        chunk, options.unit, options.block_bytes, halo, options.device, options.read_threads, checksums
+        chunk, options.unit, options.block_bytes, halo, options.device, options.read_threads, checksums, watch
     )
+
+
+class _Growing:
+    """An array that grows at its end. Its room doubles, so a block costs what it brings, not what is there."""
+
+    def __init__(self, xp: Any, dtype: Any):
+        self._xp, self._room, self._size = xp, xp.empty(0, dtype), 0
+
+    @property
+    def array(self) -> Any:
+        """What it holds, a view."""
+        return self._room[: self._size]
+
+    def extend(self, values: Any) -> None:
+        size = self._size + len(values)
+        if size > len(self._room):
+            room = self._xp.empty(max(size, 2 * len(self._room)), self._room.dtype)
+            room[: self._size] = self.array
+            self._room = room
+        self._room[self._size : size] = values
+        self._size = size
 
 
 class _Symbols:
@@ -80,51 +120,49 @@ class _Symbols:
     def __init__(self, device: str):
         xp = array_module(to_device(np.empty(0), device))
         self.xp = xp
-        self.offsets_V, self.data = xp.zeros(1, np.int64), xp.empty(0, np.uint8)
+        self._offsets, self._data = _Growing(xp, np.int64), _Growing(xp, np.uint8)
+        self._offsets.extend(xp.zeros(1, np.int64))
         self.counts_V = xp.zeros(0, np.int64)
-        self.first_source: list[np.ndarray] = []
-        self.first_offset: list[np.ndarray] = []
+        self._first_source, self._first_offset = _Growing(np, np.int32), _Growing(np, np.int64)
+
+    @property
+    def offsets_V(self) -> Any:
+        return self._offsets.array
+
+    @property
+    def data(self) -> Any:
+        return self._data.array
 
     def add_words(self, offsets_N: Any, data: Any) -> None:
         """Append the bytes of new symbols."""
-        self.offsets_V = self.xp.concatenate([self.offsets_V, offsets_N[1:] + self.offsets_V[-1]])
-        self.data = self.xp.concatenate([self.data, data])
+        self._offsets.extend(offsets_N[1:] + len(self.data))
+        self._data.extend(data)
 
     def add_places(self, block: Block, positions_N: np.ndarray) -> None:
         """Note where new symbols stand first: input and byte offset."""
         segment_N = np.searchsorted(block.starts_S, positions_N, side="right") - 1
-        self.first_source.append(block.sources_S[segment_N].astype(np.int32))
-        self.first_offset.append(block.offsets_S[segment_N] + positions_N - block.starts_S[segment_N])
+        self._first_source.extend(block.sources_S[segment_N])
+        self._first_offset.extend(block.offsets_S[segment_N] + positions_N - block.starts_S[segment_N])
 
     def add_counts(self, tokens_T: Any, V: int) -> None:
         """Add a stream's counts; V symbols are known by now."""
-        counts_V = self.xp.zeros(V, np.int64)
-        counts_V[: len(self.counts_V)] = self.counts_V
         if V:
-            counts_V += histogram_private(tokens_T, 1, V)
-        self.counts_V = counts_V
+            counts_V = histogram_private(tokens_T, 1, V).astype(np.int64)
+            counts_V[: len(self.counts_V)] += self.counts_V
+            self.counts_V = counts_V
 
     def finish(self, hash_V: Any, **totals: Any) -> LocalVocabulary:
-        """The vocabulary in host memory."""
-        none = np.empty(0, np.int64)
-        return LocalVocabulary(
-            to_host(hash_V),
-            to_host(self.offsets_V),
-            to_host(self.data),
-            to_host(self.counts_V),
-            np.concatenate([none.astype(np.int32), *self.first_source]),
-            np.concatenate([none, *self.first_offset]),
-            **totals,
-        )
+        """The vocabulary, where the tokens are."""
+        places = (self.xp.asarray(first.array) for first in (self._first_source, self._first_offset))
+        return LocalVocabulary(hash_V, self.offsets_V, self.data, self.counts_V, *places, **totals)
 
 
 def _words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     watch = Stopwatch(options.device)
     checksums: list = []
     table = WordTable(to_device(np.empty(0), options.device))
-    symbols, streams, size = _Symbols(options.device), _Streams(options.keep_on_device), 0
-    for block, text_B in _blocks(chunk, options, 0, checksums):
-        watch.lap("read")
+    symbols, streams, size = _Symbols(options.device), _Streams(), 0
+    for block, text_B in _blocks(chunk, options, 0, checksums, watch):
         if options.lowercase:
             lower_ascii(text_B)
         positions_T = find_tokens(text_B)
@@ -138,7 +176,6 @@ def _words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
         streams.add(tokens_T, len(tokens_T))
         size += len(block.data)
         watch.lap("tokenise")
-    watch.lap("read")
     tokens = int(symbols.counts_V.sum())
     found = streams.finish()
     lines = sum(s.owned for s in found) - tokens
@@ -151,8 +188,7 @@ def _words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
 class _Streams:
     """The streams of a chunk. Blocks that follow each other in one source become one stream."""
 
-    def __init__(self, keep_on_device: bool):
-        self._keep = keep_on_device
+    def __init__(self) -> None:
         self._parts: list[list[Any]] = []
         self._owned: list[int] = []
         self._last_owned = 0
@@ -160,7 +196,6 @@ class _Streams:
 
     def add(self, tokens_T: Any, owned: int, at: tuple[int, int] | None = None, size_bytes: int = 0) -> None:
         """Add tokens of which `owned` start windows; `at` (source, offset) when they lie in one source."""
-        tokens_T = tokens_T if self._keep else to_host(tokens_T)
         if at is not None and at == self._next:
             self._parts[-1][-1] = self._parts[-1][-1][: self._last_owned]  # what was ahead of it is here again
             self._parts[-1].append(tokens_T)
@@ -197,12 +232,11 @@ def _segments(block: Block, data: Any) -> Iterator[tuple[list[int], Any]]:
 def _bytes(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     watch = Stopwatch(options.device)
     checksums: list = []
-    streams = _Streams(options.keep_on_device)
+    streams = _Streams()
     counts_A = np.zeros(256, np.int64)
     first: dict[int, tuple[int, int]] = {}
     size = 0
-    for block, data in _blocks(chunk, options, options.order - 1, checksums):
-        watch.lap("read")
+    for block, data in _blocks(chunk, options, options.order - 1, checksums, watch):
         if options.lowercase:
             lower_ascii(data)
         for segments, part_T in _segments(block, data):
@@ -227,7 +261,6 @@ def _bytes(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
             tokens_T = xp.concatenate(parts)
             streams.add(tokens_T, len(tokens_T))
         watch.lap("tokenise")
-    watch.lap("read")
     used = np.flatnonzero(counts_A)
     vocabulary = LocalVocabulary(
         used.astype(np.uint64),
@@ -259,10 +292,9 @@ def _ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     watch = Stopwatch(options.device)
     checksums: list = []
     table = WordTable(to_device(np.empty(0), options.device))
-    symbols, streams, size = _Symbols(options.device), _Streams(options.keep_on_device), 0
+    symbols, streams, size = _Symbols(options.device), _Streams(), 0
     itemsize = np.dtype(options.dtype).itemsize
-    for block, data in _blocks(chunk, options, options.order - 1, checksums):
-        watch.lap("read")
+    for block, data in _blocks(chunk, options, options.order - 1, checksums, watch):
         for segments, _ in _segments(block, data):
             xp = array_module(data)
             parts, places = [], []
@@ -292,7 +324,6 @@ def _ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
             symbols.add_counts(tokens_T[:owned], len(table))
         size += int(block.owned_S.sum())
         watch.lap("tokenise")
-    watch.lap("read")
     tokens = int(symbols.counts_V.sum())
     vocabulary = symbols.finish(
         table.hash_V, tokens=tokens, size_bytes=size, checksums=checksums, seconds=watch.seconds

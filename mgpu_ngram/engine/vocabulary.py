@@ -2,59 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numba import njit
 
+from mgpu_ngram.core.arrays import load_arrays
+from mgpu_ngram.core.checkpoint import save_entry
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.shards import deal_words, num_shards
-from mgpu_ngram.core.vocabulary import (
-    SPECIALS,
-    HashCollision,
-    LocalVocabulary,
-    Vocabulary,
-    vocabulary_is_text,
-    words_from_arrow,
-    words_to_arrow,
-)
+from mgpu_ngram.core.vocabulary import SPECIALS, HashCollision, LocalVocabulary, Vocabulary
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.kernels.count.hash_words import hash_words
+from mgpu_ngram.kernels.count.join_words import join_words
 from mgpu_ngram.kernels.count.radix_sort import radix_sort
+from mgpu_ngram.kernels.count.take_words import take_words
+from mgpu_ngram.kernels.count.word_keys import word_keys
 from mgpu_ngram.kernels.dispatch import array_module, to_host
+
+VOCABULARY = "vocabulary"  # how the kind of checkpoint entry begins; the seed of the word hash follows
+RADIX_BYTES = 64  # of words of equal count that are put in order by radix sort; ties past them are few
+ARRAYS = ("hash_V", "offsets_V", "data", "counts_V", "first_source_V", "first_offset_V")
+
+
+def move_vocabulary(vocabulary: LocalVocabulary, device: str) -> LocalVocabulary:
+    """The vocabulary with its arrays on the device, or in host memory for "cpu"; what is there already stays."""
+    return replace(vocabulary, **{name: _move(getattr(vocabulary, name), device) for name in ARRAYS})
+
+
+def _move(array: Any, device: str) -> Any:
+    return to_host(array) if device == "cpu" else to_device(array, device)
 
 
 def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
     """Join vocabularies by hash: counts add up, the first place wins. Any order gives the same words.
 
-    Raises HashCollision when one hash stands for two words.
+    parts  one or more, all in host memory or all on one device
+
+    Returns one beside them; of several parts, by rising hash. Raises HashCollision when one hash
+    stands for two words.
     """
     if len(parts) == 1:
         return parts[0]
-    words = pa.concat_arrays([words_to_arrow(p.offsets_V, p.data) for p in parts])
-    hash_V = np.concatenate([p.hash_V for p in parts])
-    source_V = np.concatenate([p.first_source_V for p in parts])
-    offset_V = np.concatenate([p.first_offset_V for p in parts])
-    by_hash = np.lexsort((offset_V, source_V, hash_V))
-    hash_V = hash_V[by_hash]
-    new_V = np.ones(len(by_hash), bool)
-    new_V[1:] = hash_V[1:] != hash_V[:-1]
-    first_U = by_hash[new_V]
-    same = pc.equal(words.take(by_hash), words.take(np.repeat(first_U, _run_lengths(new_V))))
-    if not pc.all(same, min_count=0).as_py():  # true of no words, too
+    xp = array_module(parts[0].hash_V)
+    starts = itertools.accumulate((len(p.data) for p in parts), initial=0)
+    offsets_V = xp.concatenate(
+        [xp.zeros(1, np.int64), *(p.offsets_V[1:] + at for p, at in zip(parts, starts, strict=False))]
+    )
+    hash_V, data, counts_V, first_source_V, first_offset_V = (
+        xp.concatenate([getattr(p, name) for p in parts]) for name in ARRAYS if name != "offsets_V"
+    )
+    columns = xp.stack([hash_V, xp.arange(len(hash_V), dtype=np.uint64)])
+    hash_R, rows_R = radix_sort(columns, 64)
+    rows_U, counts_U, mismatches = join_words(
+        hash_R, rows_R.view(np.int64), offsets_V, data, counts_V, first_source_V, first_offset_V
+    )
+    if mismatches:
         raise HashCollision
-    counts_V = np.concatenate([p.counts_V for p in parts])[by_hash]
-    offsets_U, data = words_from_arrow(words.take(first_U))
     return LocalVocabulary(
-        hash_V[new_V],
-        offsets_U,
-        data,
-        np.add.reduceat(counts_V, np.flatnonzero(new_V)) if len(counts_V) else counts_V,
-        source_V[first_U],
-        offset_V[first_U],
+        hash_V[rows_U],
+        *take_words(offsets_V, data, rows_U),
+        counts_U,
+        first_source_V[rows_U],
+        first_offset_V[rows_U],
         sum(p.tokens for p in parts),
         sum(p.lines for p in parts),
         sum(p.size_bytes for p in parts),
@@ -63,85 +75,111 @@ def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
     )
 
 
-def _run_lengths(new_V: np.ndarray) -> np.ndarray:
-    return np.diff(np.append(np.flatnonzero(new_V), len(new_V)))
-
-
 @dataclass(frozen=True)
 class Lexicon:
-    """The vocabulary of a corpus and the way from hash to id.
+    """What every worker must know of the symbols of a corpus to count their n-grams; in host memory.
 
-    hash_H  (H,) uint64, ascending: the symbols that occur
-    ids_H   (H,) int32
-    tokens  symbols in the corpus, sentence markers among them
-    as_text  whether every word is valid UTF-8
-    num_shards, shard_V  shards of the corpus, and (V,) uint16 the shard of n-grams with this last context word
+    unit        "word", "byte" or "id"
+    symbols     V, the number of ids
+    tokens      symbols in the corpus, sentence markers among them
+    hash_H      (H,) uint64, ascending: the symbols; of bytes, their values
+    ids_H       (H,) int32
+    num_shards  shards of the corpus, and
+    shard_V     (V,) uint16, the shard of n-grams with this last context word
     """
 
-    vocabulary: Vocabulary
+    unit: str
+    symbols: int
+    tokens: int
     hash_H: np.ndarray
     ids_H: np.ndarray
-    tokens: int
-    as_text: bool
     num_shards: int
     shard_V: np.ndarray
+    _copies: dict[tuple[str, int], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def codes(self, hash_V: np.ndarray, device: str) -> Any:
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_copies": {}}  # copies on a device stay in its process
+
+    def codes(self, hash_V: Any, device: str) -> Any:
         """(V + 1,) uint32: code (id + 1) of each local token (local number + 1), and 0 of 0."""
-        hash_V, hash_H, ids_H = (to_device(a, device) for a in (hash_V, self.hash_H, self.ids_H))
+        hash_V = _move(hash_V, device)
         xp = array_module(hash_V)
         codes = xp.zeros(len(hash_V) + 1, np.uint32)
         if len(hash_V):
-            codes[1:] = ids_H[xp.searchsorted(hash_H, hash_V)] + 1
+            codes[1:] = self._on("ids_H", device)[xp.searchsorted(self._on("hash_H", device), hash_V)] + 1
         return codes
 
+    def shards_on(self, device: str) -> Any:
+        """shard_V on the device."""
+        return self._on("shard_V", device)
 
-def number_symbols(merged: LocalVocabulary, unit: str, sentence_markers: bool, seed: int, device: str) -> Lexicon:
+    def _on(self, name: str, device: str) -> Any:
+        """An array on the device, copied there once."""
+        array = getattr(self, name)
+        if device == "cpu":
+            return array
+        import cupy
+
+        key = name, cupy.cuda.Device().id
+        if key not in self._copies:
+            self._copies[key] = to_device(array, device)
+        return self._copies[key]
+
+
+def number_symbols(
+    merged: LocalVocabulary, unit: str, sentence_markers: bool, seed: int, device: str
+) -> tuple[Lexicon, Vocabulary]:
     """Give every symbol of the corpus its id: see `Vocabulary` for the order.
 
-    Raises HashCollision when a word has the hash of a special that it is not.
+    merged  every symbol of the corpus once; the work is done on `device`, wherever it lies
+
+    Returns what counting needs and what writing needs, both in host memory. Raises HashCollision
+    when a word has the hash of a special that it is not.
     """
-    rows_V = _rows_in_order(merged, unit, device)
+    merged = move_vocabulary(merged, device)
+    xp = array_module(merged.hash_V)
+    rows_V = _rows_in_order(merged, unit)
     special_hash = np.empty(0, np.uint64)
     if unit == "word":
         special_hash = hash_words(np.frombuffer(b" ".join(SPECIALS), np.uint8), _special_positions(), seed)
-        rows_V = rows_V[~np.isin(merged.hash_V[rows_V], special_hash)]
+    specials = SPECIALS[: len(special_hash)]
     # Of the specials: count, first source, first offset; they may stand in the text as words, too.
-    special = np.array([(0, -1, -1)] * len(special_hash), np.int64).reshape(-1, 3)
+    special = np.array([(0, -1, -1)] * len(specials), np.int64).reshape(-1, 3)
     for k, h in enumerate(special_hash):
-        for row in np.flatnonzero(merged.hash_V == h):
-            if merged.data[merged.offsets_V[row] : merged.offsets_V[row + 1]].tobytes() != SPECIALS[k]:
-                raise HashCollision(seed)
-            special[k] = merged.counts_V[row], merged.first_source_V[row], merged.first_offset_V[row]
+        row = xp.flatnonzero(merged.hash_V == h)  # one at most
+        if not len(row):
+            continue
+        if to_host(take_words(merged.offsets_V, merged.data, row)[1]).tobytes() != specials[k]:
+            raise HashCollision(seed)
+        special[k] = [int(a[row][0]) for a in (merged.counts_V, merged.first_source_V, merged.first_offset_V)]
+        rows_V = rows_V[rows_V != row]
     tokens = merged.tokens
     if sentence_markers:
         special[1:, 0] += merged.lines
         tokens += 2 * merged.lines
-    words = pa.concat_arrays(
-        [
-            pa.array(SPECIALS[: len(special)], pa.large_binary()),
-            words_to_arrow(merged.offsets_V, merged.data).take(rows_V),
-        ]
-    )
-    offsets_V, data = words_from_arrow(words)
-    hash_V = np.concatenate([special_hash, merged.hash_V[rows_V]])
+    V = len(specials) + len(rows_V)
+    if V >= 2**31 - 1:
+        raise RunError(f"the corpus has {V:,} distinct symbols but ids hold {2**31 - 2:,}; lowercase it or cut it")
+
+    def after(head: Any, tail: Any) -> Any:
+        return xp.concatenate([xp.asarray(head, tail.dtype), tail])
+
+    offsets_R, data_R = take_words(merged.offsets_V, merged.data, rows_V)
+    ends = np.cumsum([0, *map(len, specials)])
+    hash_V, counts_V = after(special_hash, merged.hash_V[rows_V]), after(special[:, 0], merged.counts_V[rows_V])
     vocabulary = Vocabulary(
         unit,
-        offsets_V,
-        data,
-        np.concatenate([special[:, 0], merged.counts_V[rows_V]]),
-        np.concatenate([special[:, 1].astype(np.int32), merged.first_source_V[rows_V]]),
-        np.concatenate([special[:, 2], merged.first_offset_V[rows_V]]),
+        to_host(after(ends[:-1], offsets_R + ends[-1])),
+        to_host(after(np.frombuffer(b"".join(specials), np.uint8), data_R)),
+        to_host(counts_V),
+        to_host(after(special[:, 1], merged.first_source_V[rows_V])),
+        to_host(after(special[:, 2], merged.first_offset_V[rows_V])),
     )
-    if len(vocabulary) >= 2**31 - 1:
-        raise RunError(
-            f"the corpus has {len(vocabulary):,} distinct symbols but ids hold {2**31 - 2:,}; lowercase it or cut it"
-        )
-    by_hash = np.argsort(hash_V)
+    hash_H, ids_H = radix_sort(xp.stack([hash_V, xp.arange(V, dtype=np.uint64)]), 64)
     S = num_shards(tokens, unit)
-    shard_V = deal_words(vocabulary.counts_V, S)
-    as_text = vocabulary_is_text(vocabulary)
-    return Lexicon(vocabulary, hash_V[by_hash], by_hash.astype(np.int32), tokens, as_text, S, shard_V)
+    shard_V = deal_words(counts_V, S)
+    lexicon = Lexicon(unit, V, tokens, to_host(hash_H), to_host(ids_H.astype(np.int32)), S, to_host(shard_V))
+    return lexicon, vocabulary
 
 
 def _special_positions() -> np.ndarray:
@@ -149,39 +187,44 @@ def _special_positions() -> np.ndarray:
     return np.cumsum([0, *lengths[:-1]]).astype(np.uint32)
 
 
-def _rows_in_order(merged: LocalVocabulary, unit: str, device: str) -> np.ndarray:
+def _rows_in_order(merged: LocalVocabulary, unit: str) -> Any:
     """Row numbers by falling count, ties by bytes; for bytes and token ids by value."""
-    V = len(merged.counts_V)
-    if unit == "byte":
-        return np.argsort(merged.data, kind="stable")
-    if unit == "id":
-        return np.argsort(merged.data.view("<u4"), kind="stable")
-    columns = np.empty((4, V), np.uint64)
-    columns[0] = ~merged.counts_V.astype(np.uint64)
-    _leading_bytes(merged.offsets_V, merged.data, columns[1], columns[2])
-    columns[3] = np.arange(V)
-    columns = to_host(radix_sort(to_device(columns, device), 3 * 64))
-    rows_V = columns[3].astype(np.int64)
-    # Words that share their count and 16 bytes: rare, so they are put in order one group at a time.
-    same = np.flatnonzero((columns[:3, 1:] == columns[:3, :-1]).all(axis=0))
-    while len(same):
-        first = last = int(same[0])
-        while len(same) and same[0] == last:
-            last, same = last + 1, same[1:]
-        group = rows_V[first : last + 1].tolist()
-        word = {v: merged.data[merged.offsets_V[v] : merged.offsets_V[v + 1]].tobytes() for v in group}
-        rows_V[first : last + 1] = sorted(group, key=word.__getitem__)
+    xp = array_module(merged.hash_V)
+    if unit != "word":
+        return xp.argsort(merged.data if unit == "byte" else merged.data.view("<u4"))
+    rows_V = xp.arange(len(merged.counts_V))
+    # Places in rows_V whose words are not yet in order, and a number that those of equal words so far share.
+    at_K, group_K = xp.arange(len(rows_V)), ~merged.counts_V.view(np.uint64)
+    for first_byte in range(0, RADIX_BYTES, 16):
+        rows_K = rows_V[at_K]
+        keys = word_keys(merged.offsets_V, merged.data, rows_K, first_byte)
+        columns = radix_sort(xp.concatenate([group_K[None], keys, rows_K.view(np.uint64)[None]]), 3 * 64)
+        rows_V[at_K] = columns[3].view(np.int64)
+        new_K = xp.ones(len(at_K), bool)
+        new_K[1:] = (columns[:3, 1:] != columns[:3, :-1]).any(axis=0)
+        tied_K = ~new_K
+        tied_K[:-1] |= ~new_K[1:]
+        at_K, group_K = at_K[tied_K], xp.cumsum(new_K)[tied_K].astype(np.uint64)
+        if not len(at_K):
+            return rows_V
+    offsets_K, data = (to_host(a) for a in take_words(merged.offsets_V, merged.data, rows_V[at_K]))
+    groups = to_host(group_K).tolist()
+    words = [data[a:b].tobytes() for a, b in itertools.pairwise(offsets_K.tolist())]
+    by_word = sorted(range(len(words)), key=lambda k: (groups[k], words[k]))
+    rows_V[at_K] = rows_V[at_K][xp.asarray(by_word)]
     return rows_V
 
 
-@njit(nogil=True, cache=True)
-def _leading_bytes(offsets_V, data, first_V, second_V):
-    """Bytes 0-7 and 8-15 of each word as big-endian numbers; no word holds a NUL, so padding is safe."""
-    for v in range(len(first_V)):
-        length = offsets_V[v + 1] - offsets_V[v]
-        a, b = np.uint64(0), np.uint64(0)
-        for i in range(8):
-            a = (a << np.uint64(8)) | np.uint64(data[offsets_V[v] + i] if i < length else 0)
-            b = (b << np.uint64(8)) | np.uint64(data[offsets_V[v] + 8 + i] if i + 8 < length else 0)
-        first_V[v] = a
-        second_V[v] = b
+def store_vocabulary(vocabulary: LocalVocabulary, kind: str, items: Sequence[int], folder: str) -> None:
+    """Write the vocabulary of some chunks, `items`, to the entries of a checkpoint."""
+    arrays = {name: to_host(getattr(vocabulary, name)) for name in ARRAYS}
+    totals = {f.name: getattr(vocabulary, f.name) for f in fields(vocabulary) if f.name not in ARRAYS}
+    save_entry(folder, kind, items, arrays, {"totals": totals})
+
+
+def load_vocabulary(path: str, device: str) -> LocalVocabulary:
+    """What `store_vocabulary` wrote, on the device."""
+    arrays, metadata = load_arrays(path, verify=False)
+    values: dict[str, Any] = metadata["totals"] | {name: np.array(arrays[name]) for name in ARRAYS}
+    values |= {"checksums": [tuple(c) for c in values["checksums"]], "seconds": {}}  # seconds were of another run
+    return move_vocabulary(LocalVocabulary(**values), device)

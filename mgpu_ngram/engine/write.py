@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
-from mgpu_ngram.core.parquet import write_part, write_vocabulary
+from mgpu_ngram.core.parquet import PartWriter, write_vocabulary
 from mgpu_ngram.core.tables import Table
+from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.count import heaviest, unigram_table
-from mgpu_ngram.engine.vocabulary import Lexicon
-from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.engine.device import Stopwatch, to_host_fast
+from mgpu_ngram.engine.memory import Budget
+from mgpu_ngram.engine.runs import Block, Run, merged_blocks, moved, open_run, take_part
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class WriteOptions:
     """What is written of each table, and by how many threads."""
 
     folder: str
+    budget: Budget
     min_count: int = 1  # n-grams that occur less often are left out
     top: int = 5  # n-grams that are reported
     threads: int = 1
@@ -40,40 +41,85 @@ class WrittenFile:
     top: tuple[tuple[int, list[int], str], ...] = ()  # (count, codes, text) of those that occur most
 
 
-def write_tables(tables: Mapping[tuple[int, int], Table], lexicon: Lexicon, options: WriteOptions) -> list[WrittenFile]:
-    """Write each (order, shard)'s table to order=N/part-SSSSS.parquet."""
+def write_part(
+    runs: Sequence[Run], first: int, last: int, vocabulary: Vocabulary, options: WriteOptions
+) -> tuple[list[WrittenFile], dict[str, float]]:
+    """Sum what runs hold of shards `first` to `last` - 1 and write order=N/part-SSSSS.parquet for each order and shard.
+
+    runs  their tables hold these shards alone (`take_part`), their stored runs all shards
+
+    Works through blocks that fit the budget; files are written while the next block is merged.
+    Returns the files, and the seconds of `reduce` and `write`.
+    """
+    watch = Stopwatch(options.budget.device)
+    stored = {s.path: s for run in runs for s in run.stored}
+    parts = [*runs, *(take_part(open_run(s), first, last) for s in stored.values())]
+    files: list[WrittenFile] = []
+    pending: list[Future] = []  # of the block before
     with ThreadPoolExecutor(options.threads) as pool:
-        largest_first = sorted(tables.items(), key=lambda item: -len(item[1]))
-        jobs = [pool.submit(_write_table, table, shard, lexicon, options) for (_, shard), table in largest_first]
-        return [job.result() for job in jobs]
+        for order in sorted({n for part in parts for n in part.tables}):
+            blocks = merged_blocks([t for p in parts for t in p.tables.get(order, [])], first, options.budget)
+            for block in blocks:
+                if not block.whole:  # a shard larger than the memory: its pieces go to its file one by one
+                    files.append(_write_shard(_pieces(block, blocks), order, block.first, vocabulary, options))
+                    watch.lap("write")
+                    continue
+                table = moved(block.table, to_host_fast)
+                watch.lap("reduce")
+                files += [job.result() for job in pending]
+                watch.lap("write")
+                shards = [s for s in range(len(table.ends_S)) if order > 1 or block.first + s == 0]
+                shards.sort(key=table.size_of, reverse=True)
+                pending = [
+                    pool.submit(_write_shard, [table.shard(s)], order, block.first + s, vocabulary, options)
+                    for s in shards
+                ]
+        files += [job.result() for job in pending]
+    watch.lap("write")
+    return files, watch.seconds
 
 
-def write_symbols(lexicon: Lexicon, options: WriteOptions, with_unigrams: bool) -> list[WrittenFile]:
+def _pieces(block: Block, blocks: Iterator[Block]) -> Iterator[Table]:
+    """The tables of one shard that several blocks hold, from `block` on."""
+    while True:
+        yield moved(block.table.shard(0), to_host_fast)
+        if block.whole:
+            return
+        block = next(blocks)
+
+
+def write_symbols(vocabulary: Vocabulary, options: WriteOptions, with_unigrams: bool) -> list[WrittenFile]:
     """Write vocabulary.parquet, and order 1 from its counts."""
     name = "vocabulary.parquet"
-    file = write_vocabulary(lexicon.vocabulary, Path(options.folder) / name, lexicon.as_text)
+    file = write_vocabulary(vocabulary, Path(options.folder) / name, vocabulary.as_text)
     files = [WrittenFile(name, file["rows"], file["bytes"], file["crc32"])]
-    return files + ([_write_table(unigram_table(lexicon), 0, lexicon, options)] if with_unigrams else [])
+    return files + ([_write_shard([unigram_table(vocabulary)], 1, 0, vocabulary, options)] if with_unigrams else [])
 
 
-def _write_table(table: Table, shard: int, lexicon: Lexicon, options: WriteOptions) -> WrittenFile:
-    distinct, total = len(table), int(table.counts.sum())
-    codes, counts = heaviest(table, options.top)
-    if options.min_count > 1:
-        kept = table.counts >= options.min_count
-        table = replace(table, keys=table.keys[:, kept], counts=table.counts[kept])
-    keys, counts_G = np.ascontiguousarray(to_host(table.keys)), np.ascontiguousarray(to_host(table.counts))
-    name = f"order={table.order}/part-{shard:05d}.parquet"
-    host = Table(keys, counts_G, table.order, table.bits)
-    file = write_part(host, lexicon.vocabulary, Path(options.folder) / name, lexicon.as_text)
-    top = tuple((c, k, _display(lexicon, k)) for k, c in zip(codes.tolist(), counts.tolist(), strict=True))
-    return WrittenFile(name, file["rows"], file["bytes"], file["crc32"], table.order, distinct, total, top)
+def _write_shard(
+    pieces: Iterable[Table], order: int, shard: int, vocabulary: Vocabulary, options: WriteOptions
+) -> WrittenFile:
+    """Write one shard, given in pieces that follow each other."""
+    name = f"order={order}/part-{shard:05d}.parquet"
+    distinct, total = 0, 0
+    top: list[tuple[int, list[int]]] = []
+    with PartWriter(Path(options.folder) / name, order, vocabulary, vocabulary.as_text) as writer:
+        for table in pieces:
+            distinct, total = distinct + len(table), total + int(table.counts.sum())
+            codes, counts = heaviest(table, options.top)
+            top = sorted([*top, *zip((-counts).tolist(), codes.tolist(), strict=True)])[: options.top]
+            if options.min_count > 1:
+                kept = table.counts >= options.min_count
+                table = replace(table, keys=table.keys[:, kept], counts=table.counts[kept])
+            writer.add(table)
+    file = writer.written
+    shown = tuple((-negative, codes, _display(vocabulary, codes)) for negative, codes in top)
+    return WrittenFile(name, file["rows"], file["bytes"], file["crc32"], order, distinct, total, shown)
 
 
-def _display(lexicon: Lexicon, codes: list[int]) -> str:
+def _display(vocabulary: Vocabulary, codes: list[int]) -> str:
     """An n-gram for people."""
-    unit = lexicon.vocabulary.unit
-    symbols = [lexicon.vocabulary.symbol(c - 1) for c in codes]
-    if unit == "id":
+    symbols = [vocabulary.symbol(c - 1) for c in codes]
+    if vocabulary.unit == "id":
         return " ".join(str(int.from_bytes(s, "little")) for s in symbols)
-    return (b" " if unit == "word" else b"").join(symbols).decode("utf-8", "backslashreplace")
+    return (b" " if vocabulary.unit == "word" else b"").join(symbols).decode("utf-8", "backslashreplace")

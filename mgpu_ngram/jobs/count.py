@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
+import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,38 +15,46 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow
 
-from mgpu_ngram.cluster.executor import Executor, Handle, map_tasks, reduce_tasks, shuffle_tasks
+from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
+from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.crc import combine_crc32
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.memory import free_host_bytes
+from mgpu_ngram.core.memory import MemoryConfig, free_host_bytes
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.settings import Bytes
 from mgpu_ngram.core.shards import num_shards
-from mgpu_ngram.core.tables import Table
+from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary
-from mgpu_ngram.engine.count import (
-    CountedChunk,
-    CountOptions,
-    count_chunk,
-    merge_part,
-    split_chunk,
-)
+from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, Vocabulary
+from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, free_bytes
+from mgpu_ngram.engine.memory import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, KEPT_SHARE, Budget, peak_device_bytes
 from mgpu_ngram.engine.plan import OrderPlan, choose
+from mgpu_ngram.engine.runs import RUN, Run, StoredRun, bins_of, bundle_runs, store_run, take_part
 from mgpu_ngram.engine.tokenise import SMALL_BYTES, TokenisedChunk, TokeniseOptions, tokenise
-from mgpu_ngram.engine.vocabulary import Lexicon, merge_vocabularies, number_symbols
-from mgpu_ngram.engine.write import WriteOptions, WrittenFile, write_symbols, write_tables
+from mgpu_ngram.engine.vocabulary import (
+    VOCABULARY,
+    Lexicon,
+    load_vocabulary,
+    merge_vocabularies,
+    move_vocabulary,
+    number_symbols,
+    store_vocabulary,
+)
+from mgpu_ngram.engine.write import WriteOptions, WrittenFile, write_part, write_symbols
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.saver import Saver
 from mgpu_ngram.kernels import check
 
 HASH_SEEDS = 8
 TOP = 5  # n-grams per order in the summary
+ARITY = 8  # vocabularies that are merged at once
+CHECKPOINT_SECONDS = 120.0
 BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # of text; a guess for plans
-DEVICE_BYTES_PER_TEXT_BYTE = 40  # of a chunk while it is counted: keys twice, tables, text
-KEPT_BYTES_PER_TEXT_BYTE = 12  # of English words' streams and tables until they are merged; more moves to the host
-KEPT_SHARE = 0.4  # of a device's memory that they may take
+BYTES_PER_TEXT_BYTE = 40  # of a chunk while it is counted: keys twice, tables, text
+MOST_CHUNK_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}
+BLOCK_BYTES, LEAST_BLOCK_BYTES = 64 << 20, 1 << 16  # of text, brought to the device at once
 
 
 @dataclass(frozen=True)
@@ -99,6 +111,10 @@ class CountResult:
     wall_seconds: float
     workers: int
     device: str
+    transport: str  # how arrays cross from worker to worker
+    worker_rates: dict[str, float]  # tokens per second of each worker's share, while chunks were counted
+    peak_device_bytes: int  # the most that one worker took of its GPU
+    resumed_chunks: int  # that a run before this one had counted
 
     @property
     def tokens_per_second(self) -> float:
@@ -112,82 +128,107 @@ def run(
     overwrite: bool = False,
     progress: Progress | None = None,
     inputs: Any = None,
+    memory: MemoryConfig | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    resume: bool = False,
 ) -> CountResult:
     """Count a corpus and write OUT/order=N/part-*.parquet, OUT/vocabulary.parquet, OUT/manifest.json.
 
-    inputs  an in-memory corpus in place of config.corpus
+    inputs              an in-memory corpus in place of config.corpus
+    memory              what the run may take of each GPU and host, and where it spills
+    checkpoint_seconds  how often finished work is saved beside the output, in OUT.checkpoint
+    resume              go on from there; the result is that of an uninterrupted run
     """
-    progress = progress or Progress()
+    progress, memory = progress or Progress(), memory or MemoryConfig()
     start = time.perf_counter()
     corpus = open_corpus(config.corpus if inputs is None else inputs, config.unit, config.dtype, config.text_column)
     with Output.create(output, overwrite) as out:
-        memory_bytes = executor.gather([executor.call(free_bytes, executor.device)])[0] // executor.sharers
-        size = chunk_bytes(config, corpus, executor.workers, executor.device, memory_bytes)
-        chunks = corpus.chunks(size) or [Chunk(0, (), 0)]
-        text_bytes = sum(c.size_bytes for c in chunks)
-        keep = _fits_devices(text_bytes, executor.workers, memory_bytes)
-        tokenised, local, lexicon = _tokenise(config, executor, chunks, keep, progress)
-        totals = executor.gather([executor.call(_totals, lexicon, local)])[0]
-        del local
-        piece_tokens = -(-totals["tokens"] // _num_streams(config, corpus, len(chunks)))
-        plans = choose(
-            config.order, totals["symbols"], piece_tokens, config.strategy, config.histograms, executor.device,
-            memory_bytes, config.unit,
-        )  # fmt: skip
-        counting = tuple(p for p in plans if config.strategy != "auto" or p.order > 1)
-        options = CountOptions(
-            counting, config.histograms, config.sentence_markers, executor.device, executor.sharers, keep
-        )
-        seconds = [totals["seconds"]]
+        executor.check_folder(str(out.folder))
+        budget = _budget(memory, executor)
+        chosen = {"chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget)}
+        identity = _identity(config, corpus)
+        with Checkpoint.open(out.path, identity, resume, overwrite, memory.spill_dir, chosen) as checkpoint:
+            executor.check_folder(str(checkpoint.entries_folder))
+            chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
+            job = _Job(config, executor, chunks, budget, checkpoint, checkpoint_seconds, progress)
+            counted = job.count(_num_streams(config, corpus, len(chunks)))
+            runs = job.merge(counted)
+            seconds = [counted.totals["seconds"], *executor.gather([executor.call(_seconds_of, r) for r in runs])]
+            for n in range(1, config.order + 1):
+                (out.folder / f"order={n}").mkdir()
+            results = job.write(counted, runs, str(out.folder))
+            del counted.runs, runs
+            progress.finish()
 
-        progress.start("count", len(chunks), "chunks")
-        counted = map_tasks(executor, count_chunk, tokenised, lexicon, options)
-        del tokenised
-        executor.wait(counted, lambda _: progress.advance(1))
-        seconds += executor.gather(map_tasks(executor, _seconds_of, counted))
-
-        parts = min(executor.workers, totals["num_shards"])
-        progress.start("reduce", parts, "parts")
-        merged = _merge(executor, counted, lexicon, parts, keep)
-        del counted  # before the wait: a chunk's tables go when they are split
-        executor.wait(merged, lambda _: progress.advance(1))
-
-        (out.folder / "order=1").mkdir()
-        for n in range(2, config.order + 1):
-            (out.folder / f"order={n}").mkdir()
-        progress.start("write", parts + 1, "parts")
-        threads = max(1, executor.threads * executor.workers // parts)
-        writing = WriteOptions(str(out.folder), config.min_count, TOP, threads)
-        written = [executor.call(_write_part, m, lexicon, writing) for m in merged]
-        written.append(executor.call(_write_symbols, lexicon, writing, config.strategy == "auto"))
-        executor.wait(written, lambda _: progress.advance(1))
-        results = executor.gather(written)
-        progress.finish()
-
-        files = [file for part, _ in results for file in part]
-        seconds += [s for _, s in results]
-        manifest = _manifest(config, corpus, totals, files)
-        write_manifest(out.folder, manifest)
-        out.commit()
-        path = out.path
+            files = [file for part, _ in results for file in part]
+            manifest = _manifest(config, corpus, counted.totals, files)
+            write_manifest(out.folder, manifest)
+            out.commit()
+            checkpoint.discard()
     wall = time.perf_counter() - start
-    top = _top(files, config.order)
-    return CountResult(path, manifest, plans, top, add_seconds(*seconds), wall, executor.workers, executor.device)
+    workers = range(executor.workers)
+    peaks = executor.gather([executor.call(peak_device_bytes, executor.device, near=k) for k in workers])
+    return CountResult(
+        out.path,
+        manifest,
+        counted.totals["plans"],
+        _top(files, config.order),
+        add_seconds(*seconds, *(run.seconds for run in counted.stored), *(s for _, s in results)),
+        wall,
+        executor.workers,
+        executor.device,
+        executor.transport,
+        job.worker_rates(manifest["tokens"]),
+        max(peaks),
+        len(job.resumed),
+    )
 
 
-def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, device: str, memory_bytes: int) -> int:
-    """Text per chunk: what was asked for, else one chunk per worker (the less to merge), bounded by memory."""
+def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budget) -> int:
+    """Text per chunk: what was asked for, else that of M x G chunks for G workers, M as small as memory allows."""
     if config.chunk_bytes is not None:
         return config.chunk_bytes
-    if device == "gpu":
-        limit = min(2 << 30, max(64 << 20, memory_bytes // DEVICE_BYTES_PER_TEXT_BYTE))
-        return max(1 << 20, min(limit, -(-corpus.size_bytes // workers)))
-    return max(1 << 20, min(64 << 20, -(-corpus.size_bytes // workers)))
+    memory_bytes = budget.host_working_bytes()
+    if budget.device == "gpu":
+        memory_bytes = int((1 - KEPT_SHARE["gpu"]) * budget.device_bytes)
+    most = max(1, min(MOST_CHUNK_BYTES[budget.device], memory_bytes // BYTES_PER_TEXT_BYTE))
+    M = -(-corpus.size_bytes // (workers * most))
+    return max(min(most, 1 << 20), -(-corpus.size_bytes // max(1, M * workers)))
 
 
-def _fits_devices(text_bytes: int, workers: int, memory_bytes: int) -> bool:
-    """Whether streams and tables may stay where they are made until they are merged; else they wait on the host."""
-    return KEPT_BYTES_PER_TEXT_BYTE * text_bytes / workers < KEPT_SHARE * memory_bytes
+def _budget(memory: MemoryConfig, executor: Executor) -> Budget:
+    """What each process of the run may take."""
+    device_bytes, host_bytes = executor.gather([executor.call(_free_bytes, executor.device)])[0]
+    host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * host_bytes)
+    per_process = host_bytes * executor.tasks_per_process // executor.sharers
+    device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)
+    return Budget(executor.device, device_bytes, per_process, executor.tasks_per_process)
+
+
+def _free_bytes(device: str) -> tuple[int, int]:
+    return free_bytes(device) if device == "gpu" else 0, free_host_bytes()
+
+
+def _identity(config: CountConfig, corpus: Corpus) -> dict[str, Any]:
+    """What a run must share with the one that it resumes."""
+    inputs = [
+        {"name": s.name, "size_bytes": s.size_bytes, "modified": _modified(s), "crc32": zlib.crc32(s.data)}
+        for s in corpus.sources
+    ]
+    return {"corpus": {"inputs": inputs}, "settings": _settings(config), "versions": {"mgpu-ngram": VERSION}}
+
+
+def _modified(source: Source) -> int:
+    """When a local file was changed last, in nanoseconds; 0 for others."""
+    return os.stat(source.location).st_mtime_ns if source.is_local and source.location else 0
+
+
+def _settings(config: CountConfig) -> dict[str, Any]:
+    """Those that the result depends on."""
+    settings = asdict(config)
+    for key in ("corpus", "strategy", "histograms", "chunk_bytes", "name"):
+        del settings[key]
+    return settings
 
 
 def _num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
@@ -197,79 +238,247 @@ def _num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
     return max(chunks, sum(source.size_bytes >= SMALL_BYTES for source in corpus.sources))
 
 
-def _tokenise(
-    config: CountConfig, executor: Executor, chunks: Sequence[Any], keep: bool, progress: Progress
-) -> tuple[list[Handle], Handle, Handle]:
-    """Pass 1 over all chunks; again with another hash should two words collide.
+@dataclass
+class _Counted:
+    """The end of pass 2: a corpus in runs that wait to be merged."""
 
-    Returns the chunks, their vocabularies merged, and the lexicon.
-    """
-    for seed in range(HASH_SEEDS):
-        options = TokeniseOptions(
-            config.unit, config.order, config.dtype, config.separator_id, config.lowercase, executor.device,
-            read_threads=executor.threads, keep_on_device=keep, seed=seed,
+    runs: list[Handle]  # in memory
+    stored: list[Run]  # in files
+    lexicon: Handle
+    vocabulary: Handle
+    totals: dict[str, Any]
+
+
+class _Job:
+    """One run: its chunks, and what is known of them so far."""
+
+    def __init__(
+        self,
+        config: CountConfig,
+        executor: Executor,
+        chunks: Sequence[Chunk],
+        budget: Budget,
+        checkpoint: Checkpoint,
+        checkpoint_seconds: float,
+        progress: Progress,
+    ):
+        self.config, self.executor, self.chunks, self.budget = config, executor, chunks, budget
+        self.checkpoint, self.checkpoint_seconds, self.progress = checkpoint, checkpoint_seconds, progress
+        self.folder = str(checkpoint.entries_folder)
+        self.stored = [Run({}, stored=(StoredRun(e.path, e.items),), chunks=e.items) for e in checkpoint.entries(RUN)]
+        self.resumed = {item for run in self.stored for item in run.chunks}
+        self.bytes_of_worker: Counter[str] = Counter()  # text that each has counted
+        self.counting_seconds = 0.0
+
+    def count(self, streams: int) -> _Counted:
+        """Both passes over all chunks; again with another hash should two words collide."""
+        for seed in range(HASH_SEEDS):
+            try:
+                return self._passes(streams, seed)
+            except HashCollision:
+                continue
+        raise RunError(f"words collided under each of {HASH_SEEDS} hash functions; please report this corpus")
+
+    def _passes(self, streams: int, seed: int) -> _Counted:
+        """Call all tasks of both passes at once, so that no worker waits for this process; then watch them."""
+        config, executor, device = self.config, self.executor, self.executor.device
+        block_bytes = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, self.budget.host_working_bytes() // 16))
+        reading = TokeniseOptions(
+            config.unit, config.order, config.dtype, config.separator_id, config.lowercase, device, block_bytes,
+            executor.threads, self.budget, seed,
         )  # fmt: skip
-        progress.start("tokenise", len(chunks), "chunks")
-        try:
-            tokenised = map_tasks(executor, tokenise, chunks, options)
-            executor.wait(tokenised, lambda _: progress.advance(1))
-            local = reduce_tasks(executor, merge_vocabularies, map_tasks(executor, _vocabulary_of, tokenised))
-            lexicon = executor.call(number_symbols, local, config.unit, config.sentence_markers, seed, executor.device)
-            executor.wait([lexicon])
-            return tokenised, local, lexicon
-        except HashCollision:
-            continue
-    raise RunError(f"words collided under each of {HASH_SEEDS} hash functions; please report this corpus")
+        counting = CountOptions(
+            self.budget, config.order, config.strategy, config.histograms, config.sentence_markers, streams,
+            -(-len(self.chunks) // executor.workers), self.folder,
+        )  # fmt: skip
+        known = self.checkpoint.entries(f"{VOCABULARY}_{seed}")
+        have = {item for entry in known for item in entry.items}
+        tokenised = {
+            c.index: executor.call(tokenise, c, reading, label=f"tokenising {c}")
+            for c in self.chunks
+            if c.index not in have
+        }
+        found = {executor.call(_vocabulary_of, handle): chunk for chunk, handle in tokenised.items()}
+        vocabularies = [executor.call(load_vocabulary, entry.path, device) for entry in known] + list(found)
+        while len(vocabularies) > ARITY:
+            groups = (vocabularies[i : i + ARITY] for i in range(0, len(vocabularies), ARITY))
+            vocabularies = [executor.call(_merge_vocabularies, group, device) for group in groups]
+        numbered = executor.call(_number, vocabularies, config.unit, config.sentence_markers, seed, device)
+        lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
+        totals = executor.call(_totals, numbered, counting)
+        running = {
+            executor.call(count_chunk, c, tokenised.get(c.index), lexicon, reading, counting, label=f"counting {c}"): c
+            for c in self.chunks
+            if c.index not in self.resumed
+        }
+        del tokenised, vocabularies, numbered  # workers free what nobody asks for any more
+        saver = Saver(executor, self.checkpoint_seconds, save_vocabularies, self.folder, seed)
+        self._watch_vocabularies(found, saver)
+        known_totals = executor.gather([totals])[0]
+        runs = self._watch_runs(running, known_totals["tokens"], saver)
+        return _Counted(runs, self.stored, lexicon, vocabulary, known_totals)
+
+    def _watch_vocabularies(self, found: dict[Handle, int], saver: Saver) -> None:
+        """Pass 1, until every chunk has its vocabulary."""
+        sizes = {c.index: c.size_bytes for c in self.chunks}
+        self.progress.start("tokenise", len(sizes), "chunks", "bytes")
+        self.progress.advance(len(sizes) - len(found))
+
+        def done(handle: Handle) -> list[Handle]:
+            if handle not in found:
+                return []  # a save
+            chunk = found.pop(handle)
+            self.progress.advance(1, sizes[chunk])
+            return saver.add(handle, chunk)
+
+        self.executor.wait(iter(list(found)), done)
+
+    def _watch_runs(self, running: dict[Handle, Chunk], tokens: int, vocabulary_saver: Saver) -> list[Handle]:
+        """Pass 2, until every chunk is in a run; returns those in memory."""
+        text_bytes = sum(c.size_bytes for c in self.chunks) or 1
+        self.progress.start("count", len(self.chunks), "chunks", "tokens")
+        self.progress.advance(len(self.resumed))
+        saver = Saver(self.executor, self.checkpoint_seconds, save_runs, self.folder)
+        start = time.perf_counter()
+
+        def done(handle: Handle) -> list[Handle]:
+            if handle not in running:  # a save: what it saved is in its file from now on
+                saved = self.executor.gather([handle])[0]
+                if isinstance(saved, Run):
+                    self.stored.append(saved)
+                return []
+            chunk = running.pop(handle)
+            self.bytes_of_worker[self.executor.worker_of(handle)] += chunk.size_bytes
+            self.progress.advance(1, tokens * chunk.size_bytes // text_bytes)
+            saves = saver.add(handle, chunk.index)
+            return saves + vocabulary_saver.flush() if saves else []  # runs are of no use without their vocabulary
+
+        self.executor.wait(iter(list(running)), done)
+        self.counting_seconds = time.perf_counter() - start
+        return list(saver.waiting)
+
+    def merge(self, counted: _Counted) -> list[Handle]:
+        """The runs of a worker become one handle; dense histograms are added up in a tree and cut into shards."""
+        executor, runs = self.executor, counted.runs
+        if executor.transport != "memory":
+            runs = [
+                executor.call(bundle_runs, *group) if len(group) > 1 else group[0] for group in executor.groups(runs)
+            ]
+        if counted.totals["dense"]:
+            bins = [executor.call(bins_of, r) for r in [*runs, *counted.stored]]
+            total = reduce_tasks(executor, bundle_runs, bins, arity=2)
+            runs = [*runs, executor.call(shard_bins, total, counted.lexicon)]
+        self.progress.start("reduce", len(runs), "runs")
+        executor.wait(iter(list(runs)), lambda _: self.progress.advance(1))
+        return runs
+
+    def write(
+        self, counted: _Counted, runs: list[Handle], folder: str
+    ) -> list[tuple[list[WrittenFile], dict[str, float]]]:
+        """Shuffle runs to the parts that own their shards; every part is merged and written by one task."""
+        config, executor, S = self.config, self.executor, counted.totals["num_shards"]
+        rounds = -(-counted.totals["table_bytes"] // (executor.workers * self.budget.block_bytes()))
+        parts = min(S, executor.workers * max(1, rounds))
+        options = WriteOptions(
+            folder, self.budget, config.min_count, TOP, max(1, executor.threads * executor.workers // parts)
+        )
+        stored = bundle_runs(*self.stored)
+        written = []
+        for part in range(parts):
+            first, last = part * S // parts, (part + 1) * S // parts
+            pieces = runs if parts == 1 else [executor.call(take_part, run, first, last) for run in runs]
+            label = f"writing shards {first} to {last - 1}"
+            arguments = ([*pieces, stored], first, last, counted.vocabulary, options)
+            written.append(executor.call(write_part, *arguments, label=label, near=part))
+        written.append(executor.call(_write_symbols, counted.vocabulary, options, config.strategy == "auto"))
+        self.progress.start("write", len(written), "parts")
+        executor.wait(iter(written), lambda _: self.progress.advance(1))
+        return executor.gather(written)
+
+    def worker_rates(self, tokens: int) -> dict[str, float]:
+        """Tokens per second that each worker has counted."""
+        text_bytes = sum(c.size_bytes for c in self.chunks) or 1
+        seconds = self.counting_seconds or 1.0
+        return {w: tokens * b / text_bytes / seconds for w, b in sorted(self.bytes_of_worker.items())}
 
 
-def _merge(executor: Executor, counted: list[Handle], lexicon: Handle, parts: int, keep: bool) -> list[Handle]:
-    pieces = shuffle_tasks(executor, split_chunk, counted, parts, lexicon, parts)
-    return [executor.call(_merge_part, p, executor.device, keep) for p in pieces]
+def save_runs(runs: list[Run], items: list[int], folder: str) -> Run:
+    """Sum runs into a file of the checkpoint."""
+    start = time.perf_counter()
+    run = store_run(bundle_runs(*runs), folder)
+    run.seconds = add_seconds(run.seconds, {"checkpoint": time.perf_counter() - start})
+    return run
 
 
-def _vocabulary_of(tokenised: TokenisedChunk) -> LocalVocabulary:
-    return tokenised.vocabulary
+def save_vocabularies(vocabularies: list[LocalVocabulary], items: list[int], folder: str, seed: int) -> None:
+    """Merge vocabularies of chunks into a file of the checkpoint."""
+    store_vocabulary(_merge_vocabularies(vocabularies, "cpu"), f"{VOCABULARY}_{seed}", items, folder)
 
 
-def _seconds_of(counted: CountedChunk) -> dict[str, float]:
-    return counted.seconds
+def _merge_vocabularies(vocabularies: list[LocalVocabulary], device: str) -> LocalVocabulary:
+    return merge_vocabularies(*(move_vocabulary(v, device) for v in vocabularies))
 
 
-def _totals(lexicon: Lexicon, local: LocalVocabulary) -> dict[str, Any]:
+def _number(
+    vocabularies: list[LocalVocabulary], unit: str, sentence_markers: bool, seed: int, device: str
+) -> _Numbered:
+    watch = Stopwatch(device)
+    merged = _merge_vocabularies(vocabularies, device)
+    lexicon, vocabulary = number_symbols(merged, unit, sentence_markers, seed, device)
+    watch.lap("vocabulary")
+    return _Numbered(lexicon, vocabulary, merged.lines, merged.checksums, add_seconds(merged.seconds, watch.seconds))
+
+
+@dataclass
+class _Numbered:
+    """The end of pass 1."""
+
+    lexicon: Lexicon
+    vocabulary: Vocabulary
+    lines: int
+    checksums: list
+    seconds: dict[str, float]
+
+
+def _vocabulary_of(made: TokenisedChunk | _Numbered) -> LocalVocabulary | Vocabulary:
+    return made.vocabulary
+
+
+def _seconds_of(run: Run) -> dict[str, float]:
+    return run.seconds
+
+
+def _lexicon_of(numbered: _Numbered) -> Lexicon:
+    return numbered.lexicon
+
+
+def _totals(numbered: _Numbered, counting: CountOptions) -> dict[str, Any]:
+    lexicon = numbered.lexicon
+    plans = plan_orders(lexicon, counting)
     return {
         "tokens": lexicon.tokens,
-        "lines": local.lines,
-        "symbols": len(lexicon.vocabulary),
+        "lines": numbered.lines,
+        "symbols": lexicon.symbols,
         "num_shards": lexicon.num_shards,
-        "size_bytes": local.size_bytes,
-        "checksums": local.checksums,
-        "seconds": local.seconds,
+        "checksums": numbered.checksums,
+        "seconds": numbered.seconds,
+        "plans": plans,
+        "dense": dense_orders(plans, lexicon, counting),
+        "table_bytes": _table_bytes(lexicon.tokens, lexicon.symbols, counting.order),
     }
 
 
-def _merge_part(
-    pieces: list[dict[tuple[int, int], Table]], device: str, keep_on_device: bool
-) -> tuple[dict[tuple[int, int], Table], dict[str, float]]:
-    watch = Stopwatch(device)
-    tables = merge_part(pieces, device, keep_on_device)
-    watch.lap("reduce")
-    return tables, watch.seconds
-
-
-def _write_part(
-    merged: tuple[dict[tuple[int, int], Table], dict[str, float]], lexicon: Lexicon, options: WriteOptions
-) -> tuple[list[WrittenFile], dict[str, float]]:
-    start = time.perf_counter()
-    tables, seconds = merged
-    files = write_tables(tables, lexicon, options)
-    return files, seconds | {"write": time.perf_counter() - start}
+def _table_bytes(tokens: int, symbols: int, order: int) -> int:
+    """Bytes of all tables if all n-grams are distinct."""
+    bits = check.code_bits(symbols)
+    return sum(min(tokens, symbols**n) * 8 * (check.num_columns(n, bits) + 1) for n in range(2, order + 1))
 
 
 def _write_symbols(
-    lexicon: Lexicon, options: WriteOptions, with_unigrams: bool
+    vocabulary: Vocabulary, options: WriteOptions, with_unigrams: bool
 ) -> tuple[list[WrittenFile], dict[str, float]]:
     start = time.perf_counter()
-    files = write_symbols(lexicon, options, with_unigrams)
+    files = write_symbols(vocabulary, options, with_unigrams)
     return files, {"write": time.perf_counter() - start}
 
 
@@ -297,15 +506,12 @@ def _manifest(
     for n in range(1, config.order + 1):
         mine = [f for f in files if f.order == n]
         orders[str(n)] = {key: sum(getattr(f, key) for f in mine) for key in ("distinct", "rows", "total")}
-    options = asdict(config)
-    for key in ("corpus", "strategy", "histograms", "chunk_bytes", "name"):
-        del options[key]
     return {
         "files": {f.name: {"rows": f.rows, "size_bytes": f.size_bytes, "crc32": f"{f.crc32:08x}"} for f in files},
         "inputs": inputs,
         "lines": totals["lines"],
         "num_shards": totals["num_shards"],
-        "options": options,
+        "options": _settings(config),
         "order": config.order,
         "orders": orders,
         "symbols": totals["symbols"],
@@ -315,15 +521,27 @@ def _manifest(
     }
 
 
-def plan(config: CountConfig, workers: int, device: str, memory_bytes: int) -> dict[str, Any]:
-    """What `run` would do, from the sizes of the inputs alone: chunks, shards, strategies, bytes.
+def plan(
+    config: CountConfig,
+    workers: int,
+    device: str,
+    memory_bytes: int,
+    memory: MemoryConfig | None = None,
+    output: str | Path = ".",
+) -> dict[str, Any]:
+    """What `run` would do, from the sizes of the inputs alone: chunks, shards, strategies, bytes, spills.
+
+    memory_bytes  free memory of a GPU, or of the host
+    output        folder of the result, beside which runs are spilled unless `memory` says otherwise
 
     Raises InputError where the run could not fit.
     """
-    if device == "cpu":
-        memory_bytes //= workers
+    memory = memory or MemoryConfig()
+    host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * free_host_bytes())
+    device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * memory_bytes)
+    budget = Budget(device, device_bytes if device == "gpu" else 0, host_bytes // workers)
     corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
-    chunks = corpus.chunks(chunk_bytes(config, corpus, workers, device, memory_bytes))
+    chunks = corpus.chunks(chunk_bytes(config, corpus, workers, budget))
     text_bytes = sum(c.size_bytes for c in chunks)
     per_token = BYTES_PER_TOKEN.get(config.unit, np.dtype(config.dtype).itemsize)
     tokens = int(text_bytes / per_token)
@@ -332,19 +550,21 @@ def plan(config: CountConfig, workers: int, device: str, memory_bytes: int) -> d
         256 if config.unit == "byte" else max(1, min(tokens, most, int(30 * tokens**0.55)))
     )  # Heaps' law, about English
     largest = int(max((c.size_bytes for c in chunks), default=0) / per_token)
+    work_bytes = device_bytes if device == "gpu" else budget.host_bytes
     plans = choose(
-        config.order, symbols, largest, config.strategy, config.histograms, device, memory_bytes, config.unit, False
+        config.order, symbols, largest, config.strategy, config.histograms, device, work_bytes, config.unit, False
     )
-    bits = check.code_bits(symbols)
-    table_bytes = sum(
-        min(tokens, symbols**n) * 8 * (check.num_columns(n, bits) + 1) for n in range(2, config.order + 1)
-    )
-    kept = device == "gpu" and _fits_devices(text_bytes, workers, memory_bytes)
-    host_bytes = 0 if kept else tokens * (1 if config.unit == "byte" else 4) + table_bytes  # all n-grams distinct
-    if host_bytes > free_host_bytes():
+    table_bytes = _table_bytes(tokens, symbols, config.order)  # all n-grams distinct
+    held_bytes = table_bytes + tokens * (1 if config.unit == "byte" else 4)
+    on_devices = int(KEPT_SHARE["gpu"] * workers * device_bytes) if device == "gpu" else 0
+    on_host = int(KEPT_SHARE["cpu"] * host_bytes)
+    spill_bytes = max(0, table_bytes - on_devices - on_host)
+    spill_folder = Path(memory.spill_dir or output).absolute()
+    disk_bytes = shutil.disk_usage(next(p for p in [spill_folder, *spill_folder.parents] if p.exists())).free
+    if spill_bytes > disk_bytes:
         raise InputError(
-            f"{config.name}: up to {host_bytes:,} bytes of host memory are needed for token streams and tables but "
-            f"{free_host_bytes():,} are free; lower the order, or count parts of the corpus"
+            f"{config.name}: up to {spill_bytes:,} bytes of sorted runs may be spilled to {spill_folder}, which has "
+            f"{disk_bytes:,} free; give another memory.spill_dir, lower the order, or count parts of the corpus"
         )
     return {
         "job": config.name,
@@ -355,10 +575,13 @@ def plan(config: CountConfig, workers: int, device: str, memory_bytes: int) -> d
         "tokens_about": tokens,
         "symbols_about": symbols,
         "chunks": len(chunks),
+        "chunks_per_worker": -(-len(chunks) // workers),
         "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
         "shards": num_shards(tokens, config.unit),
         "orders": [asdict(p) for p in plans],
         "device_bytes": max(p.device_bytes for p in plans),
-        "device_bytes_free": memory_bytes,
-        "host_bytes": host_bytes,
+        "device_bytes_free": work_bytes,
+        "host_bytes": min(on_host, max(0, held_bytes - on_devices)),
+        "host_bytes_free": host_bytes,
+        "spill_bytes": spill_bytes,
     }

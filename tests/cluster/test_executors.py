@@ -139,7 +139,7 @@ def test_a_task_that_kills_its_workers_fails_the_run_soon():
     executor = start_cluster("cpu", 1)
     try:
         start = time.monotonic()
-        with pytest.raises(RunError, match=r"kill_worker.* killed every worker that tried it.*chunk_bytes"):
+        with pytest.raises(RunError, match=r"^task kill_worker.* killed every worker that ran it \(4 times\).*chunk_bytes"):
             executor.wait(map_tasks(executor, kill_worker, [1]))
         assert time.monotonic() - start < 60
     finally:
@@ -194,7 +194,7 @@ def test_closing_leaves_no_process_and_no_folder():
     before = {p.pid for p in mine.children(recursive=True)}
     executor = start_cluster("cpu", 2)
     started = [p for p in mine.children(recursive=True) if p.pid not in before]
-    scratch = executor._scratch
+    [scratch] = set(executor.client.run(lambda dask_worker: os.path.dirname(os.path.dirname(dask_worker.local_directory))).values())
     started = [p for p in started if "resource_tracker" not in " ".join(p.cmdline())]  # Python's own, kept
     assert len(started) >= 2 and os.path.isdir(scratch)
     executor.close()
@@ -242,7 +242,7 @@ def test_dask_settings_are_checked(settings, message):
 def test_dask_settings_reach_the_scheduler_and_the_workers():
     executor = start_cluster("cpu", 1, {"distributed.scheduler.allowed-failures": 7})
     try:
-        assert executor._cluster.scheduler.allowed_failures == 7
+        assert executor.client.cluster.scheduler.allowed_failures == 7
         seen = executor.client.run(lambda: dask.config.get("distributed.scheduler.allowed-failures"))
         assert set(seen.values()) == {7}
         dask.config.set({"distributed.scheduler.allowed-failures": 2})

@@ -9,11 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import mgpu_ngram.core.output as output_module
 import mgpu_ngram.core.parquet as parquet_module
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.parquet import read_vocabulary, write_part, write_vocabulary
+from mgpu_ngram.core.parquet import PartWriter, read_vocabulary, write_part, write_vocabulary
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import SymbolIndex, Vocabulary, vocabulary_is_text
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
@@ -152,22 +154,120 @@ def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_midway_keeps_the_older_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize("cut", [False, True])
+def test_an_error_midway_keeps_the_older_file(tmp_path, monkeypatch, cut):
     monkeypatch.setattr(parquet_module, "GROUP_ROWS", 100)
     table = table_of(random_grams(np.random.default_rng(0), len(WORDS), 3), 3, 25)
     (tmp_path / "part").write_text("older")
-    ngrams = parquet_module._ngrams
+    ngrams, calls = parquet_module._ngrams, []
 
-    def interrupt(table, vocabulary, row, kind):
-        if row:
+    def interrupt(*args):
+        calls.append(args)
+        if len(calls) > 1 and not cut:
             raise KeyboardInterrupt
-        return ngrams(table, vocabulary, row, kind)
+        return ngrams(*args)
 
     monkeypatch.setattr(parquet_module, "_ngrams", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        write_part(table, vocabulary_of(WORDS), tmp_path / "part", as_text=True)
+    with pytest.raises(KeyboardInterrupt), PartWriter(tmp_path / "part", 3, vocabulary_of(WORDS), True) as part:
+        part.add(table)
+        raise KeyboardInterrupt
+    assert len(calls) == (len(table) // 100 if cut else 2)  # the rows that waited are not written either
+    assert not hasattr(part, "written")
     assert [p.name for p in tmp_path.iterdir()] == ["part"]
     assert (tmp_path / "part").read_text() == "older"
+
+
+def pieces_of(table, cuts):
+    """Tables of the rows between cuts, in arrays of their own."""
+    ends = [0, *sorted(cuts), len(table)]
+    for a, b in zip(ends, ends[1:], strict=False):
+        yield Table(table.keys[:, a:b].copy(), table.counts[a:b].copy(), table.order, table.bits)
+
+
+def groups_by_hand(texts, group_rows, group_bytes):
+    """How many rows each row group has: as many as both limits allow, at least one."""
+    groups, rows, size_bytes = [], 0, 0
+    for text in texts:
+        if rows and (rows == group_rows or size_bytes + len(text) > group_bytes):
+            groups.append(rows)
+            rows = size_bytes = 0
+        rows, size_bytes = rows + 1, size_bytes + len(text)
+    return groups + [rows] * (rows > 0)
+
+
+@given(
+    unit=st.sampled_from(["word", "byte", "id"]),
+    num_grams=st.integers(0, 130),
+    cuts=st.lists(st.integers(0, 130), max_size=9),
+    group_rows=st.sampled_from([1, 10, 64, 1 << 20]),
+    group_bytes=st.sampled_from([1, 60, 700, 1 << 28]),
+)
+@example(unit="word", num_grams=130, cuts=[64], group_rows=64, group_bytes=700)  # a group with rows left over
+@settings(max_examples=80)
+def test_bytes_do_not_depend_on_how_rows_come(tmp_path_factory, unit, num_grams, cuts, group_rows, group_bytes):
+    folder = tmp_path_factory.mktemp("parts")
+    symbols = {
+        "word": WORDS,
+        "byte": [bytes([c]) for c in range(9)],
+        "id": [v.to_bytes(4, "little") for v in range(7, 16)],
+    }
+    vocabulary = vocabulary_of(symbols[unit], unit)
+    grams = random_grams(np.random.default_rng(num_grams), 9, 3, num_grams)
+    table = table_of(grams, 3, 25)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet_module, "GROUP_ROWS", group_rows)
+        patch.setattr(parquet_module, "GROUP_BYTES", group_bytes)
+        whole = write_part(table, vocabulary, folder / "whole", unit == "word")
+        with PartWriter(folder / "cut", 3, vocabulary, unit == "word") as part:
+            for piece in pieces_of(table, [min(c, len(grams)) for c in cuts]):
+                part.add(piece)
+                piece.keys[:], piece.counts[:] = 0, 0  # the caller's again
+    content = (folder / "cut").read_bytes()
+    assert content == (folder / "whole").read_bytes()
+    assert part.written == whole
+    assert whole == {"rows": len(grams), "bytes": len(content), "crc32": output_module.zlib.crc32(content)}
+    file = pq.ParquetFile(folder / "cut")
+    texts = [b" ".join(symbols[unit][i] for i in gram) if unit == "word" else b"" for gram in sorted(grams)]
+    found = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
+    assert found == groups_by_hand(texts, group_rows, group_bytes)
+    assert file.read()["count"].to_pylist() == [grams[gram] for gram in sorted(grams)]
+    if unit == "word":
+        assert file.read()["ngram"].to_pylist() == [text.decode() for text in texts]
+
+
+def test_at_most_one_group_of_rows_waits(tmp_path, monkeypatch):
+    """Whatever comes, all but the last rows, fewer than a group, are on their way to the file."""
+    monkeypatch.setattr(parquet_module, "GROUP_ROWS", 100)
+    grams = random_grams(np.random.default_rng(0), len(WORDS), 3)
+    table = table_of(grams, 3, 25)
+    taken = []
+    ngrams = parquet_module._ngrams
+    monkeypatch.setattr(
+        parquet_module, "_ngrams", lambda table, *rest: taken.append(len(table)) or ngrams(table, *rest)
+    )
+    added = 0
+    with PartWriter(tmp_path / "part", 3, vocabulary_of(WORDS), True) as part:
+        for piece in pieces_of(table, [1, 2, 99, 100, 101, 350]):
+            part.add(piece)
+            added += len(piece)
+            assert taken == [100] * (added // 100)
+    assert taken == [100] * (len(grams) // 100) + [len(grams) % 100]
+
+
+def test_a_part_without_tables_is_an_empty_file(tmp_path):
+    with PartWriter(tmp_path / "part", 2, vocabulary_of(WORDS), True) as part:
+        assert not (tmp_path / "part").exists()
+    assert part.written["rows"] == 0
+    assert pq.read_table(tmp_path / "part").column_names == ["ngram", "count"]
+
+
+def test_a_table_of_another_order_is_refused(tmp_path):
+    with (
+        pytest.raises(ValueError, match=r"order 1 does not belong to .*part, of order 2"),
+        PartWriter(tmp_path / "part", 2, vocabulary_of(WORDS), True) as part,
+    ):
+        part.add(table_of({(1,): 1}, 1, 8))
+    assert list(tmp_path.iterdir()) == []
 
 
 VOCABULARIES = {

@@ -1,5 +1,7 @@
 """Dealing words to shards, and reading words out of packed keys."""
 
+import heapq
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -30,15 +32,53 @@ def test_deal_by_hand():
     assert shard_V.tolist() == [1, 0, 2, 2, 1, 2]
 
 
-@settings(deadline=None)  # the first call compiles
-@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 12))
-def test_deal_is_the_greedy_rule(counts, S):
-    mass_S = [0] * S
-    expected = [0] * len(counts)
-    for v in sorted(range(len(counts)), key=lambda v: (-counts[v], v)):
-        expected[v] = min(range(S), key=lambda s: (mass_S[s], s))
-        mass_S[expected[v]] += counts[v]
+def deal_one_by_one(masses, S):
+    """Heaviest first, each to the lightest shard so far; ties by rising number."""
+    shards = [(0, s) for s in range(S)]
+    dealt = [0] * len(masses)
+    for i in sorted(range(len(masses)), key=lambda i: (-masses[i], i)):
+        mass, s = heapq.heappop(shards)
+        dealt[i] = s
+        heapq.heappush(shards, (mass + masses[i], s))
+    return dealt
+
+
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(4, 12))
+def test_few_words_are_dealt_one_by_one(counts, S):
+    assert deal_words(np.array(counts, np.int64), S).tolist() == deal_one_by_one(counts, S)
+
+
+def test_one_shard_takes_all():
+    assert deal_words(np.array([3, 1, 2]), 1).tolist() == [0, 0, 0]
+    assert deal_words(np.zeros(0, np.int64), 5).tolist() == []
+
+
+@given(st.integers(0, 2**32), st.integers(2, 5), st.integers(0, 400))
+def test_many_words_are_dealt_in_bundles(seed, S, V):
+    counts = np.random.default_rng(seed).integers(0, 100, V).tolist()
+    heaviest = sorted(range(V), key=lambda v: (-counts[v], v))
+    alone, rest = heaviest[: 16 * S], heaviest[16 * S :]
+    items = [[v] for v in alone] + [rest[i :: 16 * S] for i in range(16 * S)]
+    expected = [0] * V
+    for item, shard in zip(items, deal_one_by_one([sum(counts[v] for v in i) for i in items], S), strict=True):
+        for v in item:
+            expected[v] = shard
     assert deal_words(np.array(counts, np.int64), S).tolist() == expected
+
+
+@pytest.mark.parametrize(("S", "V"), [(2, 30_000), (5, 100_000), (16, 100_000), (64, 30_000), (300, 100_000)])
+@pytest.mark.parametrize("by_rank", [True, False])
+def test_bundles_balance_as_well_as_single_words(S, V, by_rank):
+    rng = np.random.default_rng(S)
+    rates_V = 1 / np.arange(1.0, V + 1)  # Zipf's law
+    counts_V = rng.poisson(rates_V * S * 300_000 / rates_V.sum())
+    if not by_rank:  # token ids go by value
+        rng.shuffle(counts_V)
+    masses = [
+        np.sort(np.bincount(shard_V, counts_V, S))
+        for shard_V in (deal_words(counts_V, S), deal_one_by_one(counts_V.tolist(), S))
+    ]
+    assert np.abs(masses[0] - masses[1]).max() <= 0.01 * counts_V.sum() / S
 
 
 @pytest.mark.parametrize("S", [0, 1025])
@@ -84,6 +124,7 @@ def test_owners_on_the_gpu_are_the_same():
     cupy = pytest.importorskip("cupy")
     stream = np.random.default_rng(0).integers(1, 2**19, 1000, dtype=np.uint32)
     shard_V = deal_words(np.arange(2**19), 100)
+    assert deal_words(cupy.arange(2**19), 100).get().tolist() == shard_V.tolist()
     for order in range(2, 6):
         starts_G = np.arange(len(stream) - order + 1)
         keys = ngram_keys(stream, order, 19, positions_R=starts_G)

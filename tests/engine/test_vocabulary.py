@@ -1,6 +1,7 @@
 """Merging vocabularies and numbering words, against dicts and Python's sort."""
 
 import itertools
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -10,13 +11,15 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.lines import Lines
-from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary
+from mgpu_ngram.core.shards import deal_words
+from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, Vocabulary
 from mgpu_ngram.engine.tokenise import TokeniseOptions, tokenise
-from mgpu_ngram.engine.vocabulary import merge_vocabularies, number_symbols
+from mgpu_ngram.engine.vocabulary import Lexicon, merge_vocabularies, move_vocabulary, number_symbols
 from mgpu_ngram.kernels.count.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.hash_words import hash_words
-from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
+ARRAYS = ("hash_V", "offsets_V", "data", "counts_V", "first_source_V", "first_offset_V")
 PREFIX = b"sixteen-bytes-of"  # 16 of them: longer words that share them are put in order another way
 NAMES = [b"a", b"ab", b"b", b"\xc3\xa9", b"\xff", b"<s>", b"</s>", b"<unk>", PREFIX, PREFIX[:15],
          *(PREFIX + w for w in (b"a", b"ab", b"b", b"\x01", b"-and-many-more", b"-and-many-mora"))]  # fmt: skip
@@ -49,8 +52,16 @@ def contents(v):
     assert v.data.dtype == np.uint8 and v.first_source_V.dtype == np.int32
     data = v.data.tobytes()
     names = [data[a:b] for a, b in itertools.pairwise(v.offsets_V.tolist())]
+    assert len(v.offsets_V) == len(v.counts_V) + 1 and v.offsets_V[0] == 0
     columns = v.counts_V.tolist(), v.first_source_V.tolist(), v.first_offset_V.tolist()
     return dict(zip(names, zip(*columns, strict=True), strict=True))
+
+
+def merged_on(device, *parts):
+    """The parts merged on a device; the result is there, too."""
+    merged = merge_vocabularies(*(move_vocabulary(part, device) for part in parts))
+    assert {on_gpu(getattr(merged, name)) for name in ARRAYS} == {device == "gpu"}
+    return merged
 
 
 def summed(*parts):
@@ -68,59 +79,88 @@ PARTS = st.dictionaries(
 )
 
 
-def test_merge_by_hand():
-    a = local({b"of": (2, 1, 30), b"the": (1, 0, 5)}, tokens=3, lines=1, size_bytes=10, seconds={"read": 1.0})
-    b = local({b"the": (4, 0, 2), b"to": (1, 2, 0)}, tokens=5, lines=2, size_bytes=20, seconds={"count": 2.0})
-    merged = merge_vocabularies(a, b)
+def test_merge_by_hand(device):
+    a = local({b"of": (2, 1, 30), b"the": (1, 0, 5)}, tokens=3, lines=1, size_bytes=10, checksums=[(0, 9)])
+    b = local({b"the": (4, 0, 2), b"to": (1, 2, 0)}, tokens=5, lines=2, size_bytes=20, checksums=[(1, 8)])
+    a.seconds, b.seconds = {"read": 1.0}, {"count": 2.0, "read": 0.5}
+    merged = merged_on(device, a, b)
     assert contents(merged) == {b"of": (2, 1, 30), b"the": (5, 0, 2), b"to": (1, 2, 0)}
     assert (merged.tokens, merged.lines, merged.size_bytes) == (8, 3, 30)
-    assert merged.seconds == {"read": 1.0, "count": 2.0}
-    assert (np.diff(merged.hash_V.astype(object)) > 0).all()
+    assert merged.checksums == [(0, 9), (1, 8)]
+    assert merged.seconds == {"read": 1.5, "count": 2.0}
+    assert (np.diff(to_host(merged.hash_V).astype(object)) > 0).all()
     assert merged.hash_V.tolist() == [hash_of(w) for w in contents(merged)]
 
 
-def test_the_first_source_wins_before_the_first_offset():
-    merged = merge_vocabularies(local({b"of": (1, 2, 0)}), local({b"of": (1, 1, 99)}), local({b"of": (1, 1, 50)}))
-    assert contents(merged) == {b"of": (3, 1, 50)}
+def test_the_first_source_wins_before_the_first_offset(device):
+    parts = local({b"of": (1, 2, 0)}), local({b"of": (1, 1, 99)}), local({b"of": (1, 1, 50)})
+    for some in itertools.permutations(parts):
+        assert contents(merged_on(device, *some)) == {b"of": (3, 1, 50)}
 
 
-@given(st.lists(PARTS, min_size=1, max_size=5))
-def test_merge_against_a_dict(parts):
-    assert contents(merge_vocabularies(*map(local, parts))) == summed(*parts)
+@given(parts=st.lists(PARTS, min_size=1, max_size=5))
+def test_merge_against_a_dict(device, parts):
+    assert contents(merged_on(device, *map(local, parts))) == summed(*parts)
 
 
 @given(PARTS, PARTS, PARTS)
-def test_merge_is_associative_and_commutative(a, b, c):
+def test_merge_is_associative_and_commutative(device, a, b, c):
     a, b, c = local(a), local(b), local(c)
-    left = merge_vocabularies(merge_vocabularies(a, b), c)
+    left = merged_on(device, merged_on(device, a, b), c)
     for other in (
-        merge_vocabularies(a, merge_vocabularies(b, c)),
-        merge_vocabularies(c, b, a),
-        merge_vocabularies(b, a, c),
+        merged_on(device, a, merged_on(device, b, c)),
+        merged_on(device, c, b, a),
+        merged_on(device, b, a, c),
     ):
         assert list(contents(other).items()) == list(contents(left).items())
         assert other.hash_V.tolist() == left.hash_V.tolist()
 
 
-def test_chunks_of_blank_lines_merge():
-    merged = merge_vocabularies(local({}, lines=2), local({}, lines=3))
+def test_thousands_of_words_in_many_parts(device):
+    rng = np.random.default_rng(0)
+    words = [b"%x" % v * (1 + v % 3) for v in range(4000)]
+    hashes = {w: hash_of(w) for w in words}
+    parts = []
+    for source in range(9):
+        mine = [words[v] for v in rng.permutation(4000)[: rng.integers(0, 4000)]]
+        parts.append({w: (int(rng.integers(1, 9)), source // 2, int(rng.integers(2**40))) for w in mine})
+    assert contents(merged_on(device, *(local(part, hashes) for part in parts))) == summed(*parts)
+
+
+def test_chunks_of_blank_lines_merge(device):
+    merged = merged_on(device, local({}, lines=2), local({}, lines=3))
     assert contents(merged) == {} and merged.lines == 5
 
 
-@given(PARTS)
-def test_an_empty_part_changes_nothing(part):
-    merged = merge_vocabularies(local({}), local(part), local({}))
-    assert contents(merged) == part
+@given(part=PARTS)
+def test_an_empty_part_changes_nothing(device, part):
+    assert contents(merged_on(device, local({}), local(part), local({}))) == part
+
+
+def test_one_part_stays_as_it_is():
+    part = local({b"of": (1, 0, 0), b"a": (2, 0, 3)})
+    assert merge_vocabularies(part) is part
 
 
 @pytest.mark.parametrize("other", [b"the", b"off", b"o", b"oe"])
-def test_one_hash_for_two_words_is_found(other):
+def test_one_hash_for_two_words_is_found(device, other):
     a, b = local({b"of": (1, 0, 0)}, {b"of": 77}), local({other: (1, 0, 9)}, {other: 77})
-    with pytest.raises(HashCollision):
-        merge_vocabularies(a, b)
-    with pytest.raises(HashCollision):
-        merge_vocabularies(local({b"a": (1, 0, 0)}, {b"a": 1}), a, a, b)
-    assert contents(merge_vocabularies(a, a)) == {b"of": (2, 0, 0)}
+    for parts in (a, b), (b, a), (local({b"a": (1, 0, 0)}, {b"a": 1}), a, a, b):
+        with pytest.raises(HashCollision):
+            merged_on(device, *parts)
+    assert contents(merged_on(device, a, a)) == {b"of": (2, 0, 0)}
+
+
+@pytest.mark.gpu
+def test_moving_there_and_back_changes_nothing():
+    part = local({b"of": (2, 1, 30), b"the": (1, 0, 5)}, tokens=3, lines=1, checksums=[(0, 9)], seconds={"read": 1.0})
+    there = move_vocabulary(part, "gpu")
+    assert all(on_gpu(getattr(there, name)) for name in ARRAYS)
+    assert contents(there) == contents(part)
+    back = move_vocabulary(there, "cpu")
+    assert all(isinstance(getattr(back, name), np.ndarray) for name in ARRAYS)
+    assert contents(back) == contents(part) and back.hash_V.tolist() == part.hash_V.tolist()
+    assert (back.tokens, back.lines, back.checksums, back.seconds) == (3, 1, [(0, 9)], {"read": 1.0})
 
 
 def in_order(words):
@@ -130,12 +170,17 @@ def in_order(words):
 def number(words, device, markers=False, seed=0, lines=0):
     tokens = sum(count for count, _, _ in words.values())
     v = local(words, {w: hash_of(w, seed) for w in words}, tokens=tokens, lines=lines)
-    return number_symbols(v, "word", markers, seed, device)
+    lexicon, vocabulary = number_symbols(v, "word", markers, seed, device)
+    host = [getattr(lexicon, name) for name in ("hash_H", "ids_H", "shard_V")]
+    assert not any(map(on_gpu, host + [getattr(vocabulary, name) for name in ARRAYS[1:]]))
+    assert [a.dtype for a in host] == [np.uint64, np.int32, np.uint16]
+    assert lexicon.symbols == len(vocabulary) and lexicon.unit == vocabulary.unit == "word"
+    return lexicon, vocabulary
 
 
 def test_ids_by_hand(device):
-    lexicon = number({b"b": (1, 0, 8), b"the": (5, 0, 0), b"a": (1, 0, 4)}, device)
-    assert list(contents(lexicon.vocabulary).items()) == [
+    lexicon, vocabulary = number({b"b": (1, 0, 8), b"the": (5, 0, 0), b"a": (1, 0, 4)}, device)
+    assert list(contents(vocabulary).items()) == [
         (b"<unk>", (0, -1, -1)), (b"<s>", (0, -1, -1)), (b"</s>", (0, -1, -1)),
         (b"the", (5, 0, 0)), (b"a", (1, 0, 4)), (b"b", (1, 0, 8)),
     ]  # fmt: skip
@@ -144,20 +189,26 @@ def test_ids_by_hand(device):
 
 def test_specials_that_stand_in_the_text(device):
     words = {b"<s>": (2, 1, 10), b"of": (9, 0, 0), b"<unk>": (3, 0, 7)}
-    found = contents(number(words, device).vocabulary)
+    found = contents(number(words, device)[1])
     assert list(found.items())[:3] == [(b"<unk>", (3, 0, 7)), (b"<s>", (2, 1, 10)), (b"</s>", (0, -1, -1))]
     assert list(found)[3:] == [b"of"]
-    marked = number(words, device, markers=True, lines=4)
-    assert [c for c, _, _ in contents(marked.vocabulary).values()] == [3, 6, 4, 9]
-    assert marked.tokens == 14 + 8
+    lexicon, vocabulary = number(words, device, markers=True, lines=4)
+    assert [c for c, _, _ in contents(vocabulary).values()] == [3, 6, 4, 9]
+    assert lexicon.tokens == 14 + 8
+
+
+def test_a_word_with_the_hash_of_a_special_is_found(device):
+    words = {b"of": (1, 0, 0), b"the": (2, 0, 3)}
+    with pytest.raises(HashCollision):
+        number_symbols(local(words, {b"of": hash_of(b"of"), b"the": hash_of(b"</s>")}), "word", False, 0, device)
 
 
 @given(words=PARTS, seed=st.integers(0, 3))
 def test_ids_against_pythons_sort(device, words, seed):
-    lexicon = number(words, device, seed=seed)
+    lexicon, vocabulary = number(words, device, seed=seed)
     specials = [b"<unk>", b"<s>", b"</s>"]
     expected = specials + in_order({w: v for w, v in words.items() if w not in specials})
-    found = contents(lexicon.vocabulary)
+    found = contents(vocabulary)
     assert list(found) == expected
     assert found == {w: words.get(w, (0, -1, -1)) for w in expected}
     assert (np.diff(lexicon.hash_H.astype(object)) > 0).all()
@@ -169,16 +220,72 @@ def test_ids_against_pythons_sort(device, words, seed):
 def test_ties_among_words_with_long_common_beginnings(device):
     rng = np.random.default_rng(1)
     tails = {bytes(rng.integers(97, 100, rng.integers(0, 6), np.uint8)) for _ in range(300)}
-    words = {p + t: (int(rng.integers(1, 4)), 0, 0) for t in tails for p in (PREFIX, PREFIX + PREFIX, b"x")}
-    assert list(contents(number(words, device).vocabulary))[3:] == in_order(words)
+    heads = [*(PREFIX * times for times in range(1, 8)), b"x"]  # 64 bytes are sorted one way, the rest another
+    words = {p + t: (int(rng.integers(1, 4)), 0, 0) for t in tails for p in heads}
+    assert list(contents(number(words, device)[1]))[3:] == in_order(words)
 
 
 def test_codes_of_a_chunk(device):
-    lexicon = number({b"the": (5, 0, 0), b"a": (1, 0, 4), b"<s>": (1, 0, 6)}, device)
-    codes = lexicon.codes(np.array([hash_of(w) for w in (b"a", b"<s>", b"the")], np.uint64), device)
-    assert codes.dtype == np.uint32
-    assert to_host(codes).tolist() == [0, 5, 2, 4]  # id + 1, and 0 where windows end
+    lexicon, _ = number({b"the": (5, 0, 0), b"a": (1, 0, 4), b"<s>": (1, 0, 6)}, device)
+    hash_V = np.array([hash_of(w) for w in (b"a", b"<s>", b"the")], np.uint64)
+    for place in {"cpu", device}:  # a chunk's vocabulary may lie elsewhere
+        chunk = move_vocabulary(local({w: (1, 0, 0) for w in (b"a", b"<s>", b"the")}), place)
+        assert chunk.hash_V.tolist() == hash_V.tolist()
+        codes = lexicon.codes(chunk.hash_V, device)
+        assert codes.dtype == np.uint32 and on_gpu(codes) == (device == "gpu")
+        assert to_host(codes).tolist() == [0, 5, 2, 4]  # id + 1, and 0 where windows end
+        assert lexicon.codes(chunk.hash_V, "cpu").tolist() == [0, 5, 2, 4]
     assert to_host(lexicon.codes(np.empty(0, np.uint64), device)).tolist() == [0]
+
+
+def lexicon_of(symbols):
+    hash_H, ids_H = np.arange(10, 10 + symbols, dtype=np.uint64), np.arange(symbols, dtype=np.int32)
+    return Lexicon("word", symbols, 99, hash_H, ids_H[::-1].copy(), 3, (ids_H % 3).astype(np.uint16))
+
+
+def test_shards_are_beside_the_device(device):
+    lexicon = lexicon_of(5)
+    shard_V = lexicon.shards_on(device)
+    assert on_gpu(shard_V) == (device == "gpu")
+    assert to_host(shard_V).tolist() == [0, 1, 2, 0, 1]
+    assert lexicon.shards_on(device) is shard_V  # copied once
+
+
+def test_a_lexicon_travels_without_its_copies(device):
+    lexicon = lexicon_of(5)
+    before = len(pickle.dumps(lexicon))
+    hash_V = np.array([14, 10, 11], np.uint64)
+    assert to_host(lexicon.codes(hash_V, device)).tolist() == [0, 1, 5, 4]
+    lexicon.shards_on(device)
+    assert len(pickle.dumps(lexicon)) == before
+    there = pickle.loads(pickle.dumps(lexicon))
+    assert (there.unit, there.symbols, there.tokens, there.num_shards) == ("word", 5, 99, 3)
+    assert to_host(there.codes(hash_V, device)).tolist() == [0, 1, 5, 4]
+    assert to_host(there.shards_on(device)).tolist() == [0, 1, 2, 0, 1]
+
+
+def test_shards_follow_the_counts(device):
+    words = {b"%d" % v: (1 + 4_000_000 // (v + 1), 0, v) for v in range(500)}
+    lexicon, vocabulary = number(words, device)
+    tokens = sum(count for count, _, _ in words.values())
+    assert lexicon.num_shards == -(-tokens // (4 << 20)) > 5
+    assert lexicon.shard_V.tolist() == deal_words(vocabulary.counts_V, lexicon.num_shards).tolist()
+
+
+@pytest.mark.parametrize(
+    ("words", "unit", "text"),
+    [
+        ([b"of", b"\xc3\xa9"], "word", True),
+        ([b"of", b"\xc3", b"\xa9"], "word", False),
+        ([], "word", True),
+        ([b"a"], "byte", False),
+    ],
+)
+def test_as_text(words, unit, text):
+    v = local({w: (1, 0, 0) for w in words}, {w: i for i, w in enumerate(words)})
+    vocabulary = Vocabulary(unit, v.offsets_V, v.data, v.counts_V, v.first_source_V, v.first_offset_V)
+    assert vocabulary.as_text is text
+    assert pickle.loads(pickle.dumps(vocabulary)).as_text is text
 
 
 @pytest.mark.parametrize("unit", ["byte", "id"])
@@ -187,8 +294,8 @@ def test_bytes_and_ids_go_by_value(unit, device):
     size = 4 if unit == "id" else 1
     words = {v.to_bytes(size, "little"): (i + 1, 0, i) for i, v in enumerate(values)}
     hashes = {w: 1000 - i for i, w in enumerate(words)}
-    lexicon = number_symbols(local(words, hashes, tokens=15), unit, False, 0, device)
-    found = contents(lexicon.vocabulary)
+    lexicon, vocabulary = number_symbols(local(words, hashes, tokens=15), unit, False, 0, device)
+    found = contents(vocabulary)
     assert [int.from_bytes(w, "little") for w in found] == sorted(values)
     assert found == words
     codes = to_host(lexicon.codes(np.array(sorted(hashes.values()), np.uint64), device)).tolist()
@@ -197,9 +304,10 @@ def test_bytes_and_ids_go_by_value(unit, device):
 
 
 def test_an_empty_corpus(device):
-    lexicon = number({}, device)
-    assert list(contents(lexicon.vocabulary)) == [b"<unk>", b"<s>", b"</s>"]
-    assert len(number_symbols(local({}), "byte", False, 0, device).vocabulary) == 0
+    lexicon, vocabulary = number({}, device)
+    assert list(contents(vocabulary)) == [b"<unk>", b"<s>", b"</s>"] and lexicon.symbols == 3
+    lexicon, vocabulary = number_symbols(local({}), "byte", False, 0, device)
+    assert len(vocabulary) == lexicon.symbols == len(lexicon.hash_H) == 0
 
 
 @pytest.mark.parametrize("chunk_bytes", [10, 40, 1 << 20])
@@ -207,8 +315,9 @@ def test_ids_do_not_depend_on_chunks(device, chunk_bytes):
     lines = ["of the of", "<s> the", "", "the end of it", "zzz zzz zzz"] * 5
     chunks = open_corpus(Lines(lines)).chunks(chunk_bytes)
     assert (len(chunks) > 1) == (chunk_bytes < 1000)
-    merged = merge_vocabularies(*(tokenise(chunk, TokeniseOptions(device=device)).vocabulary for chunk in chunks))
-    found = contents(number_symbols(merged, "word", True, 0, device).vocabulary)
+    parts = [tokenise(chunk, TokeniseOptions(device=device)).vocabulary for chunk in chunks]
+    assert {on_gpu(getattr(part, name)) for part in parts for name in ARRAYS} == {device == "gpu"}
+    found = contents(number_symbols(merge_vocabularies(*parts), "word", True, 0, device)[1])
     text = "".join(line + "\n" for line in lines)
     counts = Counter(text.split())
     expected = {b"<unk>": (0, -1, -1), b"<s>": (5 + 25, 0, 10), b"</s>": (25, -1, -1)}

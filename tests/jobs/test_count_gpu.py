@@ -1,16 +1,18 @@
 """The count job on real GPUs: the same bytes as on a CPU, whose counts test_count.py holds to plain Python."""
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.dask import start_cluster
+from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.output import read_manifest
-from mgpu_ngram.jobs import count
+from mgpu_ngram.core.settings import fill
+from mgpu_ngram.engine import count
 from mgpu_ngram.jobs.count import CountConfig, run
 from mgpu_ngram.kernels.count.find_tokens import random_text
 
@@ -55,12 +57,13 @@ def test_a_gpu_writes_what_a_cpu_writes(case, strategy, chunk_bytes, corpus, on_
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
-def test_small_blocks_and_tables_in_host_memory(case, corpus, on_cpu, tmp_path, monkeypatch):
-    """What a corpus larger than the device takes: blocks through the ring, streams and tables on the host."""
-    monkeypatch.setattr(count, "KEPT_BYTES_PER_TEXT_BYTE", 1 << 40)
-    monkeypatch.setattr(count, "TokeniseOptions", partial(count.TokeniseOptions, block_bytes=30_000))
-    options = CASES[case] | {"chunk_bytes": 300_000}
-    assert outcome(LocalExecutor("gpu"), corpus, tmp_path / "out", **options) == on_cpu[case]
+@pytest.mark.parametrize("host_bytes", ["16 MiB", "4 GiB"])
+def test_larger_than_the_device(case, host_bytes, corpus, on_cpu, tmp_path):
+    """A budget of 24 MiB: small blocks through the ring; streams and runs on the host, and then in files."""
+    memory = fill(MemoryConfig, {"device_bytes": "24 MiB", "host_bytes": host_bytes}, "memory")
+    out = tmp_path / "out"
+    run(CountConfig(corpus, **CASES[case]), LocalExecutor("gpu"), out, memory=memory)
+    assert files_of(out) == on_cpu[case]
 
 
 @pytest.mark.gpu
@@ -77,23 +80,17 @@ def test_dense_histograms_of_four_bytes(strategy, tmp_path):
 @pytest.mark.gpu
 def test_running_out_of_device_memory(corpus, on_cpu, tmp_path, monkeypatch):
     """The parts that are counted at once shrink until they fit; a device too small for any ends the run."""
-    import cupy
-
-    from mgpu_ngram.engine import count as engine_count
-
-    monkeypatch.setattr(engine_count, "_part_tokens", lambda *_: 1 << 30)
-    pool = cupy.get_default_memory_pool()
-    try:
-        pool.free_all_blocks()
-        pool.set_limit(size=pool.used_bytes() + (96 << 20))
-        assert outcome(LocalExecutor("gpu"), corpus, tmp_path / "tight", **CASES["words"]) == on_cpu["words"]
-        pool.free_all_blocks()
-        pool.set_limit(size=pool.used_bytes() + (1 << 20))
-        with pytest.raises(RunError, match=r"out of device memory while .*; use smaller chunks"):
-            run(CountConfig(corpus), LocalExecutor("gpu"), tmp_path / "none")
-        assert not (tmp_path / "none").exists()
-    finally:
-        pool.set_limit(size=0)
+    monkeypatch.setattr(count, "_part_tokens", lambda *_: 1 << 30)
+    for megabytes, name in [(96, "tight"), (1, "none")]:
+        memory = MemoryConfig(32 << 20)
+        object.__setattr__(memory, "device_bytes", megabytes << 20)
+        config = CountConfig(corpus, chunk_bytes=1 << 30, **CASES["words"])
+        if name == "tight":
+            assert files_of(run(config, LocalExecutor("gpu"), tmp_path / name, memory=memory).path) == on_cpu["words"]
+        else:
+            with pytest.raises(RunError, match=r"out of device memory while .*; use smaller chunks"):
+                run(config, LocalExecutor("gpu"), tmp_path / name, memory=memory)
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.gpu
@@ -107,10 +104,13 @@ def test_a_dask_cuda_cluster(corpus, on_cpu, tmp_path):
 
 
 @pytest.mark.multigpu
-def test_two_gpus(corpus, on_cpu, tmp_path, monkeypatch):
-    executor = start_cluster("gpu", 2)
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_several_gpus(gpus, corpus, on_cpu, tmp_path):
+    if visible_gpus() < gpus:
+        pytest.skip(f"needs {gpus} GPUs")
+    executor = start_cluster("gpu", gpus)
     try:
-        assert executor.workers == 2
+        assert executor.workers == gpus and executor.transport in ("ipc", "ucx")
         for case, options in CASES.items():
             assert outcome(executor, corpus, tmp_path / case, chunk_bytes=300_000, **options) == on_cpu[case]
         large = tmp_path / "large.txt"  # enough words for two shards, so each GPU merges one

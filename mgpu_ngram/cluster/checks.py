@@ -1,0 +1,142 @@
+"""What must hold before work starts on a Dask cluster, found once and said in one line."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+from mgpu_ngram.cluster import worker
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.version import VERSION
+
+# A text, because a function of ours could not be read by a worker without this package.
+FACTS = "__import__('mgpu_ngram.cluster.worker', fromlist=['facts']).facts({!r})"
+PROBE_SECONDS = 30
+
+
+def workers_of(client: Client, device: str) -> dict[str, dict[str, Any]]:
+    """What the scheduler knows of its workers, by address."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    if not workers:
+        raise InputError(f"the Dask cluster {client} has no workers; start some, then run again")
+    most = max(w["nthreads"] for w in workers.values())
+    if device == "gpu" and most > 1:
+        raise InputError(f"a GPU worker runs {most} tasks at once but must run 1; start workers with nthreads=1")
+    return workers
+
+
+def check_workers(
+    client: Client, workers: dict[str, dict[str, Any]], device: str
+) -> tuple[str, dict[str, dict[str, Any]]]:
+    """(device that all workers use, `worker.facts` by address)."""
+    facts = client.run(eval, FACTS.format(device), workers=list(workers), on_error="return")
+    names = {address: workers[address]["name"] for address in facts}
+    for address, answer in facts.items():
+        if isinstance(answer, ImportError | AttributeError):
+            raise InputError(
+                f"worker {names[address]} ({address}) cannot import mgpu_ngram ({answer}); "
+                f"install mgpu-ngram {VERSION} there"
+            )
+        if isinstance(answer, Exception):
+            raise InputError(f"worker {names[address]} ({address}): {answer}")
+    devices = {fact["device"] for fact in facts.values()}
+    if len(devices) > 1:
+        raise InputError(
+            "some workers of the cluster see a GPU and some do not; use --device cpu (device='cpu' in Python), "
+            "or fix the workers"
+        )
+    found = devices.pop()
+    workers_of(client, found)  # "auto" may have become "gpu"
+    _check_versions(names, facts)
+    if found == "gpu":
+        _check_gpus(names, facts)
+    return found, facts
+
+
+def _check_versions(names: dict[str, Any], facts: dict[str, dict[str, Any]]) -> None:
+    seen: dict[str, dict[str, str]] = defaultdict(dict)  # by package and version, who has it
+    for package, version in worker.facts("cpu")["versions"].items():
+        seen[package][version] = "this process"
+    for address, fact in facts.items():
+        for package, version in fact["versions"].items():
+            seen[package].setdefault(version, f"worker {names[address]}")
+    for package, versions in seen.items():
+        # cloudpickle takes functions from one Python 3.x to the same 3.x only
+        kept = {v.rpartition(".")[0] if package == "python" else v for v in versions}
+        if len(kept) > 1:
+            having = ", ".join(f"{version} in {who}" for version, who in versions.items())
+            raise InputError(f"versions of {package} differ: {having}; install the same everywhere")
+
+
+def _check_gpus(names: dict[str, Any], facts: dict[str, dict[str, Any]]) -> None:
+    owner: dict[str, Any] = {}
+    for address, fact in facts.items():
+        other = owner.setdefault(fact["gpu"], names[address])
+        if other != names[address]:
+            raise InputError(
+                f"workers {other} and {names[address]} share {fact['gpu']}; start them with dask cuda worker, "
+                "or with one CUDA_VISIBLE_DEVICES each"
+            )
+
+
+def check_folder(client: Client, folder: str) -> None:
+    """Raise InputError unless every worker sees a folder that we see."""
+    marker = Path(folder).absolute() / f".mgpu-ngram-{uuid.uuid4().hex}"
+    try:
+        marker.touch()
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror}); give another folder") from None
+    try:
+        seen = client.run(os.path.exists, str(marker))
+    finally:
+        marker.unlink()
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    for address, there in seen.items():
+        if not there:
+            name = workers[address]["name"] if address in workers else "?"
+            raise InputError(
+                f"worker {name} ({address}) does not see {Path(folder).absolute()}; put the output "
+                "(or memory.spill_dir) on storage that all hosts share"
+            )
+
+
+def choose_transport(client: Client, device: str, facts: dict[str, dict[str, Any]]) -> tuple[str, list[str]]:
+    """(transport, identities of the workers that can read each other's memory), found by trying."""
+    if {fact["pid"] for fact in facts.values()} == {os.getpid()}:
+        return "memory", []
+    if all(address.startswith(("ucx://", "ucxx://")) for address in facts):
+        return "ucx", []
+    hosts = defaultdict(list)
+    for address, fact in facts.items():
+        hosts[fact["host"]].append(address)
+    if device == "gpu" and "" not in hosts and len(facts) > len(hosts) and _probe(client, list(hosts.values())):
+        return "ipc", sorted({fact["identity"] for fact in facts.values()})
+    return "tcp", []
+
+
+def _probe(client: Client, hosts: list[list[str]]) -> bool:
+    """Whether every worker can read the memory of every other of its host."""
+    token = uuid.uuid4().hex
+    lent = {
+        address: (number, client.submit(worker.lend_probe, token, number, workers=[address], pure=False))
+        for number, address in enumerate(address for host in hosts for address in host)
+    }
+    try:
+        records = {a: (number, future.result(PROBE_SECONDS)) for a, (number, future) in lent.items()}
+        read = [
+            client.submit(
+                worker.read_probes, [records[b] for b in host if b != a], workers=[a], pure=False
+            )
+            for host in hosts
+            for a in host
+        ]  # fmt: skip
+        return all(future.result(PROBE_SECONDS) for future in read)
+    except Exception:  # whatever it is, the slower way works without
+        return False
+    finally:
+        client.run(worker.end_probe, token)

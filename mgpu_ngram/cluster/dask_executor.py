@@ -1,0 +1,129 @@
+"""Tasks on a Dask cluster, whoever started it."""
+
+from __future__ import annotations
+
+import importlib.util
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from distributed import Client, Future, KilledWorker, as_completed
+from distributed.client import FutureCancelledError
+from distributed.scheduler import NoValidWorkerError
+
+from mgpu_ngram.cluster import checks
+from mgpu_ngram.cluster.executor import Done
+from mgpu_ngram.cluster.faults import Watch, no_workers
+from mgpu_ngram.cluster.worker import Plugin, run_task
+from mgpu_ngram.core.errors import RunError
+
+
+class DaskExecutor:
+    """An `Executor` around a `distributed.Client`.
+
+    device   "auto" is what the workers find
+    ours     whether the cluster was started for this executor; another's is left as it was
+    closing  what close() ends too
+    """
+
+    def __init__(self, client: Client, device: str = "auto", ours: bool = False, closing: ExitStack | None = None):
+        self.client, self._ours, self._closing = client, ours, closing
+        self._address = str(client.scheduler_info(n_workers=0)["address"])
+        workers = checks.workers_of(client, device)
+        self.device, facts = checks.check_workers(client, workers, device)
+        self.names = [w["name"] for _, w in sorted(workers.items(), key=lambda item: str(item[1]["name"]))]
+        self.workers = sum(w["nthreads"] for w in workers.values())
+        tasks_by_host: Counter[str] = Counter()
+        for w in workers.values():
+            tasks_by_host[w["host"]] += w["nthreads"]
+        self.sharers = max(tasks_by_host.values())
+        self.tasks_per_process = max(w["nthreads"] for w in workers.values())
+        self.threads = max(1, min(facts[a]["cores"] // tasks_by_host[w["host"]] for a, w in workers.items()))
+        self.dashboard = client.dashboard_link if importlib.util.find_spec("bokeh") else None
+        self.transport, may_lend = checks.choose_transport(client, self.device, facts)
+        self._name = f"mgpu-ngram-{uuid.uuid4().hex}"
+        client.register_plugin(Plugin(self._name, self.device, may_lend, quiet=ours))
+        self._watch = Watch(client, self._address, self._name)
+
+    def call(self, fn: Callable, *args: Any, label: str = "", near: int | None = None) -> Future:
+        with self._scheduler():
+            name = getattr(fn, "__name__", type(fn).__name__)
+            key = f"{name}-{uuid.uuid4().hex}"
+            where = {} if near is None else {"workers": [self.names[near % len(self.names)]]}
+            future = self.client.submit(
+                run_task, fn, self._name, self.device, label or key, *args,
+                key=key, pure=False, allow_other_workers=near is not None, **where,
+            )  # fmt: skip
+            self._watch.add(future, label or f"task {key}")
+            return future
+
+    def wait(self, handles: Iterable[Future], done: Done | None = None) -> None:
+        finished = as_completed(handles, loop=self.client.loop)
+        del handles
+        while (handle := next(finished, None)) is not None:
+            self._raise_error_of(handle)
+            finished.update((done(handle) if done else None) or ())
+            del handle  # or it would live until the next one finishes
+
+    def gather(self, handles: Sequence[Future]) -> list[Any]:
+        self.wait(handles)
+        with self._scheduler():
+            return [parcel.open() for parcel in self.client.gather(list(handles))]
+
+    def groups(self, handles: Sequence[Future]) -> list[list[Future]]:
+        with self._scheduler():
+            holders = self.client.who_has(list(handles))
+        groups = defaultdict(list)
+        for handle in handles:
+            groups[min(holders.get(handle.key) or [""])].append(handle)
+        return [groups[holder] for holder in sorted(groups)]
+
+    def worker_of(self, handle: Future) -> str:
+        return self._watch.worker_of(str(handle.key))
+
+    def check_folder(self, folder: str) -> None:
+        with self._scheduler():
+            checks.check_folder(self.client, folder)
+
+    def close(self) -> None:
+        if not self._ours and self.client.status == "running":
+            self._watch.close()
+            self.client.unregister_worker_plugin(self._name)
+        if self._closing is not None:
+            self._closing.close()
+
+    @contextmanager
+    def _scheduler(self) -> Iterator[None]:
+        """Turn what Dask raises when it has lost its scheduler, or we have ended the run, into one line."""
+        if self._watch.error:
+            raise self._watch.error
+        if self.client.status != "running":
+            raise self._lost()
+        try:
+            yield
+        except (OSError, FutureCancelledError):
+            raise self._watch.error or self._lost() from None
+
+    def _lost(self) -> RunError:
+        return RunError(
+            f"the Dask scheduler {self._address} was lost; finished chunks of the last checkpoint are kept: "
+            "start again with --resume"
+        )
+
+    def _raise_error_of(self, handle: Future) -> None:
+        if handle.status == "finished":
+            return
+        if handle.status == "cancelled":
+            raise self._watch.error or self._lost()
+        error = handle.exception()
+        if isinstance(error, KilledWorker):
+            raise RunError(
+                f"{self._watch.label(str(error.task))} killed every worker that tried it "
+                f"({error.allowed_failures + 1} times); most often memory ran out: use smaller chunks (chunk_bytes) "
+                "or fewer workers"
+            ) from None
+        if isinstance(error, NoValidWorkerError):
+            raise RunError(no_workers(self._address)) from None
+        raise error

@@ -1,0 +1,132 @@
+"""Which task kills its workers, and whether any worker is left: learned from the events of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import dask
+from dask.utils import parse_timedelta
+from distributed import Client, Future
+
+from mgpu_ngram.core.errors import RunError
+
+MAX_DEATHS = 4  # workers that a task may kill before it is held to be at fault itself
+WORKERS = "all"  # Dask's own topic, with workers that come and go
+
+
+@dataclass
+class _Task:
+    label: str
+    worker: str = ""  # name of the last one that started it
+    deaths: int = 0
+    error: str = ""  # of the GPU, when it was that
+
+
+class Watch:
+    """Follows the tasks of one executor; `error` says why the run cannot go on, and then all its futures are cancelled.
+
+    Dask's own count of failures (allowed-failures) takes every task that was queued on a lost worker,
+    the innocent ones too. Here counts only what the lost worker had started and not finished.
+    """
+
+    def __init__(self, client: Client, address: str, topic: str):
+        self.client, self.address, self.topic = client, address, topic
+        self.error: RunError | None = None
+        self._tasks: dict[str, _Task] = {}  # by key: also those without a handle left, which may have to run again
+        self._futures: weakref.WeakSet[Future] = weakref.WeakSet()
+        self._adding = threading.Lock()
+        self._started: defaultdict[str, set[str]] = defaultdict(set)  # keys by worker address
+        self._workers: set[str] = set()
+        self._empty_since = 0.0
+        self._others = client._event_handlers.get(WORKERS)  # a client has one handler per topic: pass events on
+        client.subscribe_topic(topic, self._on_task)
+        client.subscribe_topic(WORKERS, self._on_workers)
+        self._workers |= set(client.scheduler_info(n_workers=-1)["workers"])
+
+    def add(self, future: Future, label: str) -> None:
+        self._tasks.setdefault(str(future.key), _Task("")).label = label
+        with self._adding:
+            self._futures.add(future)
+
+    def label(self, key: str) -> str:
+        task = self._tasks.get(key)
+        return task.label if task else key
+
+    def worker_of(self, key: str) -> str:
+        return self._tasks[key].worker
+
+    def close(self) -> None:
+        """Leave a cluster as it was: nothing of ours runs on."""
+        self.client.cancel(self._alive())
+        self.client.unsubscribe_topic(self.topic)
+        self.client.unsubscribe_topic(WORKERS)
+        if self._others:
+            self.client.subscribe_topic(WORKERS, self._others)
+
+    def _on_task(self, event: tuple[float, dict[str, Any]]) -> None:
+        _, message = event
+        task = self._tasks.setdefault(message["key"], _Task(message["key"]))
+        if "error" in message:
+            task.error = message["error"]
+        else:
+            task.worker = message["name"]
+            self._started[message["worker"]].add(message["key"])
+
+    async def _on_workers(self, event: tuple[float, dict[str, Any]]) -> None:
+        if self._others:
+            answer = self._others(event)
+            if hasattr(answer, "__await__"):
+                await answer
+        _, message = event
+        worker = message.get("worker", "")
+        if message.get("action") == "add-worker":
+            self._workers.add(worker)
+        elif message.get("action") == "remove-worker":
+            self._workers.discard(worker)
+            started = self._started.pop(worker, set())
+            if not message["expected"]:
+                for key in started & set(message["processing-tasks"]):
+                    self._died(self._tasks[key])
+            if not self._workers:
+                self._empty_since = time.monotonic()
+                asyncio.get_running_loop().call_later(_no_workers_seconds(), self._on_no_workers)
+
+    def _died(self, task: _Task) -> None:
+        task.deaths += 1
+        if task.deaths < MAX_DEATHS:
+            return
+        why = f"the GPU failed: {task.error}" if task.error else "most often memory ran out"
+        self._fail(
+            f"{task.label} killed every worker that ran it ({task.deaths} times); {why}: "
+            "use smaller chunks (chunk_bytes) or fewer workers"
+        )
+
+    def _on_no_workers(self) -> None:
+        seconds = _no_workers_seconds()
+        if not self._workers and time.monotonic() - self._empty_since > 0.9 * seconds:
+            self._fail(no_workers(self.address))
+
+    def _fail(self, message: str) -> None:
+        self.error = RunError(message)
+        self._ending = asyncio.ensure_future(self.client.cancel(self._alive(), asynchronous=True))
+
+    def _alive(self) -> list[Future]:
+        with self._adding:
+            return list(self._futures)
+
+
+def no_workers(address: str) -> str:
+    return (
+        f"all workers of the Dask cluster {address} are gone and none came back within "
+        f"{_no_workers_seconds():g} s; start some, then run again with --resume"
+    )
+
+
+def _no_workers_seconds() -> float:
+    return parse_timedelta(dask.config.get("distributed.scheduler.no-workers-timeout") or "60s")

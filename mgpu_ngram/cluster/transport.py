@@ -1,0 +1,264 @@
+"""How values go from worker to worker: a task's result travels as a `Parcel`, its CuPy arrays in one of three ways.
+
+ipc   between processes of one host that offer it: the sender names its memory, the receiver copies it, GPU to GPU
+ucx   the cluster's own protocol is ucx: arrays stay frames in device memory
+tcp   all else: arrays are NumPy on the wire, and CuPy again on a GPU worker
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import psutil
+from dask.sizeof import sizeof
+from distributed.protocol import dask_deserialize, dask_serialize
+from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
+
+from mgpu_ngram.cluster import gpu
+from mgpu_ngram.core.errors import RunError
+
+OFFER = "mgpu-ngram-ipc"  # what workers tell each other about themselves when they connect
+
+
+@dataclass(eq=False)
+class Parcel:
+    """What a task returned.
+
+    lent    contiguous copies of its arrays that peers read, by the id of the array: kept as long as the value
+    failed  why it did not arrive; raised where the value is used
+    """
+
+    value: Any
+    lent: dict[int, Any] = field(default_factory=dict)
+    failed: Exception | None = None
+
+    def open(self) -> Any:
+        if self.failed:
+            raise self.failed
+        return self.value
+
+
+@dataclass
+class _Worker:
+    """What this process is to the others; set by the plugin on workers, unset elsewhere."""
+
+    has_gpu: bool = False
+    offer: dict[str, Any] = field(default_factory=dict)  # the very dict that new connections send: empty is none
+    die: Callable[[str], None] | None = None
+
+
+_here = _Worker()
+
+
+def start(worker: Any, has_gpu: bool, may_lend: Sequence[str], die: Callable[[str], None] | None) -> None:
+    """Say, in every connection to come, that this worker can read its peers' memory if it is one of `may_lend`."""
+    offer = {OFFER: {"host": host_identity(), "pid": os.getpid()}} if process_identity() in may_lend else {}
+    _here.has_gpu, _here.offer, _here.die = has_gpu, offer, die
+    worker.rpc.connection_args["handshake_overrides"] = offer
+
+
+def stop(worker: Any) -> None:
+    _here.has_gpu, _here.offer, _here.die = False, {}, None
+    worker.rpc.connection_args["handshake_overrides"] = {}
+
+
+def host_identity() -> str:
+    """Same for processes that see each other's memory and process numbers: one host, one container."""
+    try:
+        spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("ipc", "pid")]
+        return " ".join([Path("/proc/sys/kernel/random/boot_id").read_text().strip(), *spaces])
+    except OSError:  # no Linux
+        return ""
+
+
+def process_identity() -> str:
+    """Same for workers that can do the same as to IPC; a worker that starts again has it again."""
+    gpus = sorted(os.environ.get("CUDA_VISIBLE_DEVICES", "all").split(","))
+    return f"{host_identity()} {','.join(gpus)}"
+
+
+# On the wire
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Pickles a value apart from its device arrays, which it numbers; an array in two places stays one."""
+
+    def __init__(self, file: io.BytesIO, buffers: list[Any]):
+        super().__init__(file, protocol=5, buffer_callback=buffers.append)
+        self.arrays: list[Any] = []
+        self.numbers: dict[int, int] = {}
+
+    def persistent_id(self, value: Any) -> int | None:
+        if not gpu.is_array(value):
+            return None
+        number = self.numbers.setdefault(id(value), len(self.arrays))
+        if number == len(self.arrays):
+            self.arrays.append(value)
+        return number
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, buffers: list[Any], arrays: list[Any]):
+        super().__init__(file, buffers=buffers)
+        self.arrays = arrays
+
+    def persistent_load(self, number: int) -> Any:
+        return self.arrays[number]
+
+
+def _pack(parcel: Parcel) -> tuple[list[Any], list[Any]]:
+    """(frames of all but the device arrays, device arrays, C-contiguous)."""
+    file = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    pickler = _Pickler(file, buffers)
+    pickler.dump((parcel.value, parcel.failed))
+    arrays = []
+    for array in pickler.arrays:
+        if id(array) not in parcel.lent and (copy := gpu.contiguous(array)) is not array:
+            parcel.lent[id(array)] = copy
+        arrays.append(parcel.lent.get(id(array), array))
+    return [file.getbuffer(), *[buffer.raw() for buffer in buffers]], arrays
+
+
+def _unpack(frames: Sequence[Any], arrays: list[Any]) -> Parcel:
+    views = [memoryview(f) for f in frames]
+    # arrays must arrive as they left, writable, or compiled functions would be compiled again for them
+    buffers = [bytearray(v) if v.readonly else v for v in views[1:]]
+    try:
+        value, failed = _Unpickler(io.BytesIO(views[0]), buffers, arrays).load()
+    except Exception as error:  # Dask would wait for ever for it
+        return Parcel(None, failed=RunError(f"a task's result cannot be read by another process: {error!r}"))
+    return Parcel(value, failed=failed)
+
+
+def _shapes(arrays: Sequence[Any]) -> list[dict[str, Any]]:
+    return [{"shape": a.shape, "dtype": a.dtype.str} for a in arrays]
+
+
+@dask_serialize.register(Parcel)
+def _send(parcel: Parcel, context: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
+    to_peer = _peers(((context or {}).get("recipient") or {}).get(OFFER))
+    try:
+        return _wrap(parcel, to_peer)
+    except Exception as error:
+        # Dask would wait for ever for a value that cannot be sent: send why instead.
+        _die_if_lost()
+        return _wrap(Parcel(None, failed=RunError(f"a task's result cannot be sent to another process: {error!r}")))
+
+
+def _wrap(parcel: Parcel, to_peer: bool = False) -> tuple[dict[str, Any], list[Any]]:
+    frames, arrays = _pack(parcel)
+    if to_peer:
+        return {"ipc": [gpu.export_array(a) for a in arrays], "sender": os.getpid()}, frames
+    header = {"host": _shapes(arrays), "pickled": len(frames)}
+    return header, frames + [memoryview(gpu.to_host(a).reshape(-1).view("u1").data) for a in arrays if a.nbytes]
+
+
+def _die_if_lost() -> None:
+    """End a worker whose GPU does not work any more; it is started again."""
+    if _here.die and (why := gpu.why_lost()):
+        _here.die(why)
+
+
+def _peers(theirs: dict[str, Any] | None) -> bool:
+    """Whether the receiver of a connection can read our memory. A process cannot open memory of its own."""
+    mine = _here.offer.get(OFFER)
+    return bool(mine and theirs and mine["host"] == theirs["host"] and mine["pid"] != theirs["pid"])
+
+
+@dask_deserialize.register(Parcel)
+def _receive(header: dict[str, Any], frames: list[Any]) -> Parcel:
+    if "ipc" in header:
+        try:
+            arrays = gpu.import_arrays(header["ipc"])
+        except Exception as error:
+            return _not_received(header["ipc"], error, header["sender"])
+        return _unpack(frames, arrays)
+    first = header["pickled"]
+    sent, arrays = iter(frames[first:]), []
+    for shape in header["host"]:
+        size = int(np.prod(shape["shape"])) * np.dtype(shape["dtype"]).itemsize
+        flat = np.frombuffer(next(sent) if size else b"", shape["dtype"])
+        arrays.append(flat.reshape(shape["shape"]))
+    if _here.has_gpu:
+        try:
+            arrays = [gpu.from_host(a) for a in arrays]
+        except Exception as error:
+            return _not_received(header["host"], error)
+    return _unpack(frames[:first], arrays)
+
+
+def _not_received(records: Sequence[dict[str, Any]], error: Exception, sender: int | None = None) -> Parcel:
+    """What a failed copy means: our GPU is gone, it is full, or the peer is gone, which Dask mends by itself."""
+    _die_if_lost()
+    if isinstance(error, MemoryError):
+        size = sum(int(np.prod(r["shape"])) * np.dtype(r["dtype"]).itemsize for r in records)
+        why = f"out of device memory while a worker received {size:,} bytes; use smaller chunks (chunk_bytes)"
+        return Parcel(None, failed=RunError(why))
+    if sender is None:
+        return Parcel(None, failed=error)
+    if not _is_running(sender):
+        raise OSError(f"the sender was lost while its memory was read: {error}") from error
+    _here.offer.clear()  # it lives, so this way does not work here: connections to come use host memory
+    raise OSError(f"memory of process {sender} of this host cannot be read: {error}") from error
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@cuda_serialize.register(Parcel)
+def _send_ucx(parcel: Parcel) -> tuple[dict[str, Any], list[Any]]:
+    frames, arrays = _pack(parcel)
+    if not arrays:
+        raise NotImplementedError("no arrays on a device: Dask asks the serialiser above")
+    header = {"device": _shapes(arrays), "pickled": len(frames)}
+    return header, frames + [gpu.as_bytes(a) for a in arrays if a.nbytes]
+
+
+@cuda_deserialize.register(Parcel)
+def _receive_ucx(header: dict[str, Any], frames: list[Any]) -> Parcel:
+    import cupy
+
+    first = header["pickled"]
+    sent = iter(frames[first:])
+    arrays = [
+        gpu.from_bytes(next(sent), **shape) if np.prod(shape["shape"]) else cupy.empty(**shape)
+        for shape in header["device"]
+    ]
+    return _unpack(frames[:first], arrays)
+
+
+@sizeof.register(Parcel)
+def size_bytes(parcel: Parcel) -> int:
+    """Bytes of all arrays inside, so that Dask brings tasks to their large arguments."""
+    return 64 + _bytes_of(parcel.value, set())
+
+
+def _bytes_of(value: Any, seen: set[int]) -> int:
+    if isinstance(value, str | int | float | type(None)) or id(value) in seen:
+        return 0
+    seen.add(id(value))
+    if isinstance(value, bytes | bytearray):
+        return len(value)
+    if isinstance(nbytes := getattr(value, "nbytes", None), int):
+        return nbytes
+    if isinstance(value, dict):
+        return sum(_bytes_of(v, seen) for v in value.values())
+    if isinstance(value, list | tuple | set):
+        return sum(_bytes_of(v, seen) for v in value)
+    if dataclasses.is_dataclass(value):
+        return sum(_bytes_of(getattr(value, f.name), seen) for f in dataclasses.fields(value))
+    return 0

@@ -1,0 +1,138 @@
+"""What runs on the workers of a Dask cluster: every task passes through `run_task`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy
+from distributed import Worker, WorkerPlugin, get_worker
+from distributed.utils import sync
+
+from mgpu_ngram.cluster import gpu, transport
+from mgpu_ngram.cluster.devices import cpu_cores, gpu_identity, resolve_device
+from mgpu_ngram.cluster.transport import Parcel
+from mgpu_ngram.core.version import VERSION
+
+
+class Plugin(WorkerPlugin):
+    """Sets a worker up; Dask runs it again on workers that start again or join later. Cheap: no CUDA here.
+
+    may_lend  `process_identity` of the workers that can read each other's memory
+    quiet     a lost worker is no news worth a traceback; for clusters that we started
+    """
+
+    idempotent = True
+
+    def __init__(self, name: str, device: str, may_lend: Sequence[str], quiet: bool):
+        self.name, self.device, self.may_lend, self.quiet = name, device, may_lend, quiet
+
+    def setup(self, worker: Worker) -> None:
+        if self.quiet:
+            silence()
+        transport.start(worker, self.device == "gpu", self.may_lend, lambda why: die(worker, why, "a transfer"))
+        self.remove = worker.stream_handlers["remove-worker"]
+        worker.stream_handlers["remove-worker"] = partial(self._remove, worker)
+
+    def _remove(self, mine: Worker, worker: str, stimulus_id: str) -> None:
+        """Dask ends connections to a lost worker, but one that begins just then is tried for 30 s: end that too."""
+        self.remove(worker=worker, stimulus_id=stimulus_id)
+        mine.loop.call_later(0.3, partial(mine.rpc.remove, worker))
+
+    def teardown(self, worker: Worker) -> None:
+        transport.stop(worker)
+        worker.stream_handlers["remove-worker"] = self.remove
+
+
+def silence() -> None:
+    """Keep the logs of Dask and its web server off this process's stderr."""
+    for name in ("distributed", "tornado"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+def run_task(fn: Callable, topic: str, device: str, label: str, *args: Any) -> Parcel:
+    """fn(*args), with the driver told before it starts: should it kill this process, it is known what ran."""
+    worker = get_worker()
+    key = worker.get_current_task()
+    tell(worker, topic, {"key": key, "worker": worker.address, "name": str(worker.name)})
+    try:
+        result = fn(*[_value(a) for a in args])
+        if device == "gpu":
+            gpu.synchronize()  # whoever copies the result may use another stream
+    except Exception:
+        why = gpu.why_lost() if device == "gpu" else ""
+        if why and not worker.address.startswith("inproc:"):
+            tell(worker, topic, {"key": key, "error": why})
+            die(worker, why, label or str(key))
+        raise
+    return Parcel(result)
+
+
+def _value(arg: Any) -> Any:
+    if isinstance(arg, Parcel):
+        return arg.open()
+    if isinstance(arg, list):
+        return [_value(a) for a in arg]
+    return arg
+
+
+def tell(worker: Worker, topic: str, message: dict[str, Any]) -> None:
+    """Log an event of the cluster, and return when the scheduler has it."""
+    with suppress(OSError):  # the scheduler is gone; the worker will hear of it by itself
+        sync(worker.loop, worker.scheduler.log_event, topic=topic, msg=message)
+
+
+def die(worker: Worker, why: str, during: str) -> None:
+    """End this process, whose GPU does not work any more. Its nanny starts it again and Dask redoes its work."""
+    print(f"mgpu-ngram: worker {worker.name} lost its GPU context ({why}) in {during}; restarting", file=sys.stderr)
+    sys.stderr.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def facts(wanted: str) -> dict[str, Any]:
+    """What the driver must know of this worker before work starts. Touches no CUDA."""
+    device = resolve_device(wanted)
+    versions = {"python": platform.python_version(), "mgpu-ngram": VERSION, "numpy": numpy.__version__}
+    if device == "gpu":
+        import cupy
+
+        versions["cupy"] = cupy.__version__
+    return {
+        "device": device,
+        "cores": cpu_cores(),
+        "versions": versions,
+        "gpu": f"{gpu_identity()} of {socket.gethostname()}" if device == "gpu" else "",
+        "host": transport.host_identity(),
+        "identity": transport.process_identity(),
+        "pid": os.getpid(),
+    }
+
+
+# The probe of IPC: every worker lends a small array, all others of its host read it.
+
+_probes: dict[str, Any] = {}
+
+
+def lend_probe(token: str, number: int) -> dict[str, Any]:
+    _probes[token] = gpu.from_host(numpy.arange(1000) + number)
+    return gpu.export_array(_probes[token])
+
+
+def read_probes(records: Sequence[tuple[int, dict[str, Any]]]) -> bool:
+    arrays = gpu.import_arrays([record for _, record in records])
+    return all(
+        numpy.array_equal(gpu.to_host(array), numpy.arange(1000) + number)
+        for (number, _), array in zip(records, arrays, strict=True)
+    )
+
+
+def end_probe(token: str) -> None:
+    _probes.pop(token, None)

@@ -1,0 +1,191 @@
+"""Named arrays in one file: the safetensors format, with a CRC-32 of each array and of the header.
+
+A file is 8 bytes, the length of the header; the header, JSON padded with spaces; the arrays, one after the other
+(https://github.com/huggingface/safetensors#format). Reading one executes nothing that stands in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.crc import Crc
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.output import new_file
+
+FORMAT = "mgpu_ngram arrays"
+FORMAT_VERSION = 1
+METADATA = "__metadata__"  # the format's name for strings beside the arrays
+SLICE_BYTES = 8 << 20  # of an array, written or checked at once
+MAX_HEADER_BYTES = 100_000_000  # the format's limit
+MAX_THREADS = 8
+DTYPES = {"BOOL": np.dtype(bool)} | {
+    f"{letter}{8 * size}": np.dtype(f"<{kind}{size}")
+    for letter, kind, sizes in (("U", "u", (1, 2, 4, 8)), ("I", "i", (1, 2, 4, 8)), ("F", "f", (2, 4, 8)))
+    for size in sizes
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> int:
+    """Write arrays and metadata to one file; return its bytes.
+
+    path      appears when it is whole and on the disk; an older file there is replaced
+    arrays    of any shape, also views with gaps: bool, (u)int8 to 64, float16 to 64
+    metadata  JSON values
+
+    Copies slices of an array at most. Raises RunError when the disk is full.
+    """
+    if METADATA in arrays:
+        raise ValueError(f"an array cannot have the name {METADATA}, which is the format's own; rename it")
+    for name, array in arrays.items():
+        if array.dtype not in NAMES:
+            raise ValueError(f"array {name!r} is of {array.dtype} but a file holds {', '.join(DTYPES)}; convert it")
+    names = sorted(arrays, key=lambda name: -arrays[name].itemsize)  # so each one starts at a multiple of its item
+    crcs = {name: f"{crc:08x}" for name, crc in zip(names, _crcs([arrays[name] for name in names]), strict=True)}
+    header: dict[str, Any] = {
+        METADATA: {
+            "format": FORMAT,
+            "format_version": str(FORMAT_VERSION),
+            "metadata": json.dumps(metadata),
+            "crc32": json.dumps(crcs),
+        }
+    }
+    end = 0
+    for name in names:
+        array = arrays[name]
+        offsets = [end, end := end + array.nbytes]
+        header[name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": offsets}
+    header[METADATA]["header_crc32"] = _header_crc32(header)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > MAX_HEADER_BYTES:
+        raise ValueError(f"the header of {path} has {len(text):,} bytes but {MAX_HEADER_BYTES:,} at most; shorten it")
+    with new_file(path, durable=True) as sink:
+        sink.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            for piece in _slices(arrays[name]):
+                sink.write(_bytes(piece))
+    return sink.size_bytes
+
+
+def load_arrays(path: str | Path, verify: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays of a file, read-only views of one memory map, and its metadata.
+
+    verify  compare the CRC-32 of every array, which reads them all; that of the header is always compared
+
+    Raises InputError when the file is missing, damaged, cut, not ours or newer than this program.
+    """
+    try:
+        with open(path, "rb") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            start = 8 + int.from_bytes(file.read(8), "little")
+            if not 8 < start <= 8 + MAX_HEADER_BYTES or file.read(1) != b"{":
+                raise InputError(f"{path} is no file of arrays: it has no safetensors header; give another file")
+            if size_bytes < start:
+                raise _damaged(path, f"its header ends at byte {start:,} but the file at {size_bytes:,}")
+            whole = np.asarray(np.memmap(file, np.uint8, "r"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}; check the path and its permissions") from None
+    try:
+        header = json.loads(whole[8:start].tobytes())
+    except (ValueError, RecursionError):
+        raise _damaged(path, "its header is not JSON") from None
+    metadata, crcs = _metadata(path, header)
+    arrays = {}
+    end = start
+    for name, dtype, shape, begin, stop in sorted(_fields(path, header), key=lambda field: field[3:]):
+        if start + begin != end or stop - begin != math.prod(shape) * dtype.itemsize:
+            raise _damaged(path, f"array {name!r} of shape {shape} lies at bytes {begin:,} to {stop:,} of the data")
+        end = start + stop
+        if end > size_bytes:
+            raise _damaged(path, f"array {name!r} ends at byte {end:,} but the file at {size_bytes:,}")
+        arrays[name] = whole[start + begin : end].view(dtype).reshape(shape)
+    if end != size_bytes:
+        raise _damaged(path, f"its arrays end at byte {end:,} but the file at {size_bytes:,}")
+    if verify:
+        for name, crc in zip(arrays, _crcs(list(arrays.values())), strict=True):
+            if crcs[name] != f"{crc:08x}":
+                raise _damaged(path, f"array {name!r} has CRC-32 {crc:08x}, not {crcs[name]}")
+    return arrays, metadata
+
+
+def _metadata(path: str | Path, header: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Take the strings out of a header: the metadata and the arrays' CRCs, once the header proves to be ours."""
+    strings = header.pop(METADATA, None) if isinstance(header, dict) else None
+    if not isinstance(strings, dict) or strings.get("format") != FORMAT:
+        raise InputError(f"{path} is no file of mgpu_ngram: its header lacks the format {FORMAT!r}; give another file")
+    version = str(strings.get("format_version"))
+    if not version.isdecimal() or int(version) > FORMAT_VERSION:
+        raise InputError(
+            f"{path} has format version {version} but this mgpu_ngram reads up to {FORMAT_VERSION}; upgrade mgpu_ngram"
+        )
+    stored = strings.pop("header_crc32", None)
+    if stored != (crc := _header_crc32({METADATA: strings, **header})):
+        raise _damaged(path, f"its header has CRC-32 {crc}, not {stored}")
+    return json.loads(strings["metadata"]), json.loads(strings["crc32"])
+
+
+def _fields(path: str | Path, header: dict[str, Any]) -> Iterator[tuple[str, np.dtype, list[int], int, int]]:
+    """The name, type, shape, first and last offset of each array; sizes and offsets are natural numbers."""
+    for name, field in header.items():
+        try:
+            kind, shape, (begin, stop) = field["dtype"], field["shape"], field["data_offsets"]
+            sound = type(kind) is str and all(type(n) is int and n >= 0 for n in (*shape, begin, stop))
+        except (KeyError, TypeError, ValueError):
+            sound = False
+        if not sound:
+            raise _damaged(path, f"array {name!r} is described by {field}")
+        if kind not in DTYPES:
+            raise InputError(f"array {name!r} of {path} is of unknown type {kind!r}; upgrade mgpu_ngram")
+        yield name, DTYPES[kind], shape, begin, stop
+
+
+def _header_crc32(header: dict[str, Any]) -> str:
+    """CRC-32 of a header before this is added to it."""
+    return f"{zlib.crc32(json.dumps(header).encode()):08x}"
+
+
+def _damaged(path: str | Path, what: str) -> InputError:
+    return InputError(f"{path} is damaged: {what}; delete it and make it again")
+
+
+def _slices(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Views of about SLICE_BYTES that make up the array in C order."""
+    array = np.atleast_1d(array)
+    if array.size == 0:
+        return
+    row_bytes = array[:1].nbytes
+    if row_bytes > SLICE_BYTES and array.ndim > 1:
+        for row in array:
+            yield from _slices(row)
+        return
+    rows = max(1, SLICE_BYTES // row_bytes)
+    for row in range(0, len(array), rows):
+        yield array[row : row + rows]
+
+
+def _bytes(piece: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
+
+
+def _crcs(arrays: Sequence[np.ndarray]) -> list[int]:
+    """The CRC-32 of each array's bytes, by several threads."""
+    totals = [Crc(array.nbytes) for array in arrays]
+    pieces = [(total, piece) for total, array in zip(totals, arrays, strict=True) for piece in _slices(array)]
+    with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
+        for (total, piece), crc in zip(pieces, pool.map(_crc32, (piece for _, piece in pieces)), strict=True):
+            total.add(crc, piece.nbytes)
+    return [total.value for total in totals]
+
+
+def _crc32(piece: np.ndarray) -> int:
+    return zlib.crc32(_bytes(piece))

@@ -1,0 +1,85 @@
+"""The memory that tasks may take: what they work in, and what their results may hold until they are merged."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mgpu_ngram.engine.device import free_bytes
+
+KEPT_SHARE = {"gpu": 0.45, "cpu": 0.25}  # of a budget, for results that wait; the rest is what tasks work in
+AUTO_DEVICE_SHARE = 0.9  # of the free memory when nothing was asked for; the rest is for CUDA and other users
+AUTO_HOST_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes that the tasks of one process may take. Picklable; the same for every process of a run.
+
+    device         "cpu" or "gpu", where tasks work
+    device_bytes   of the GPU; 0 on a CPU
+    host_bytes     of host memory, this process's share
+    tasks          tasks at once in this process
+    """
+
+    device: str
+    device_bytes: int
+    host_bytes: int
+    tasks: int = 1
+
+    def working_bytes(self) -> int:
+        """What one task may take now on its device, beside what earlier results hold there."""
+        if self.device == "gpu":
+            limit_device(self.device_bytes)
+            return min(free_bytes("gpu"), self.device_bytes - _pool().used_bytes())
+        return self.host_working_bytes()
+
+    def host_working_bytes(self) -> int:
+        """What one task may take of host memory, beside what earlier results hold there."""
+        return int((1 - KEPT_SHARE["cpu"]) * self.host_bytes) // self.tasks
+
+    def block_bytes(self) -> int:
+        """What a block of rows that is merged and written may take, with all its copies."""
+        of_host = self.host_working_bytes() // 2  # the other half is for pieces of other workers
+        return of_host if self.device == "cpu" else min(of_host, int((1 - KEPT_SHARE["gpu"]) / 2 * self.device_bytes))
+
+    def place(self, nbytes: int) -> Literal["device", "host", "disk"]:
+        """Where a result of `nbytes` that lies on the device may stay until it is merged."""
+        if self.device == "gpu" and _pool().used_bytes() <= KEPT_SHARE["gpu"] * self.device_bytes:
+            return "device"
+        return "host" if self.fits_host(nbytes) else "disk"
+
+    def fits_host(self, nbytes: int) -> bool:
+        """Whether host memory may hold `nbytes` more of results."""
+        return _held_bytes() + nbytes <= KEPT_SHARE["cpu"] * self.host_bytes
+
+
+def limit_device(device_bytes: int) -> None:
+    """Let CuPy's pool take no more than `device_bytes` of the GPU."""
+    if _pool().get_limit() != device_bytes:
+        _pool().set_limit(size=device_bytes)
+
+
+def peak_device_bytes(device: str) -> int:
+    """The most that this process has taken of its GPU at once; the pool gives nothing back unless it must."""
+    return int(_pool().total_bytes()) if device == "gpu" else 0
+
+
+def _pool() -> Any:
+    import cupy
+
+    return cupy.get_default_memory_pool()
+
+
+_held: weakref.WeakSet = weakref.WeakSet()
+
+
+def hold(result: Any) -> Any:
+    """Count a result with `host_bytes` as held in host memory for as long as it lives; returns it."""
+    _held.add(result)
+    return result
+
+
+def _held_bytes() -> int:
+    return sum(result.host_bytes for result in list(_held))

@@ -1,0 +1,270 @@
+"""Values that cross between processes, with arrays of a GPU that is not there: memory that other processes may read."""
+
+import importlib.util
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import pytest
+from dask.sizeof import sizeof
+from distributed import Client, LocalCluster
+from distributed.protocol import deserialize, serialize
+
+from mgpu_ngram.cluster import gpu, transport
+from mgpu_ngram.cluster.dask_executor import DaskExecutor
+from mgpu_ngram.cluster.transport import OFFER, Parcel
+from mgpu_ngram.cluster.worker import run_task
+from mgpu_ngram.core.errors import RunError
+
+FAKE = Path(__file__).with_name("fake_gpu.py")
+spec = importlib.util.spec_from_file_location("fake_gpu", FAKE)
+fake_gpu = importlib.util.module_from_spec(spec)
+sys.modules["fake_gpu"] = fake_gpu
+spec.loader.exec_module(fake_gpu)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@dataclass
+class Tables:
+    keys: object
+    also: dict
+
+
+def matrix():
+    return np.arange(12, dtype=np.int64).reshape(3, 4)
+
+
+def make():
+    """Every kind of array a result may hold: one twice, one not contiguous, an empty one, one of the host."""
+    from fake_gpu import FakeArray
+
+    keys = FakeArray(matrix())
+    return Tables(
+        keys,
+        {
+            "again": keys,
+            "columns": FakeArray(matrix().T),
+            "empty": FakeArray(np.empty((0, 2), np.uint8)),
+            "host": np.arange(1000, dtype=np.float32),
+            "text": "words",
+        },
+    )
+
+
+def look(tables):
+    """(what arrived, in plain words; how many arrays were read from another process's memory)."""
+    from fake_gpu import imports
+
+    also = tables.also
+    host = also["host"]
+    return {
+        "kinds": [type(a).__name__ for a in (tables.keys, also["columns"], also["empty"], host)],
+        "keys": tables.keys.data.tolist(),
+        "columns": also["columns"].data.tolist(),
+        "empty": (also["empty"].shape, also["empty"].dtype.str),
+        "one": also["again"] is tables.keys,
+        "host": (float(host.sum()), host.flags.writeable, also["text"]),
+        "read": len(imports),
+        "pid": os.getpid(),
+    }
+
+
+EXPECTED = {
+    "kinds": ["FakeArray", "FakeArray", "FakeArray", "ndarray"],
+    "keys": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]],
+    "columns": [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]],
+    "empty": ((0, 2), "|u1"),
+    "one": True,
+    "host": (499_500.0, True, "words"),
+}
+
+
+@pytest.fixture(scope="module")
+def executor(tmp_path_factory):
+    """Around two workers with fake GPUs on one host; a third to come says it is on another."""
+    folder = tmp_path_factory.mktemp("device")
+    os.environ["FAKE_GPU_FOLDER"] = str(folder)
+    options = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None, "silence_logs": 51}
+    with (
+        LocalCluster(n_workers=2, preload=[str(FAKE)], memory_limit=None, **options) as cluster,
+        Client(cluster) as client,
+    ):
+        made = DaskExecutor(client, "gpu", ours=True)
+        yield made
+        made.close()
+    del os.environ["FAKE_GPU_FOLDER"]
+
+
+def set_everywhere(executor, name, value):
+    def change():
+        import fake_gpu
+
+        getattr(fake_gpu, name).clear()
+        getattr(fake_gpu, name).extend(value)
+
+    executor.client.run(change)
+
+
+def seen(executor, handle, near):
+    [outcome] = executor.gather([executor.call(look, handle, near=near)])
+    return outcome
+
+
+def test_arrays_are_read_from_the_memory_of_a_peer(executor):
+    assert (executor.device, executor.transport, executor.workers) == ("gpu", "ipc", 2)
+    set_everywhere(executor, "imports", [])
+    made = executor.call(make, near=0)
+    there, here = seen(executor, made, 1), seen(executor, made, 0)
+    assert there.pop("pid") != here.pop("pid")
+    assert there.pop("read") == 3, "three arrays, one of them in two places"
+    assert here.pop("read") == 0, "what stays in its process is not copied"
+    assert there == here == EXPECTED
+
+
+def test_the_driver_gets_numpy(executor):
+    [tables] = executor.gather([executor.call(make)])
+    assert tables.keys.tolist() == EXPECTED["keys"] and type(tables.keys) is np.ndarray
+    assert tables.also["again"] is tables.keys and tables.also["empty"].shape == (0, 2)
+
+
+def test_a_full_device_is_said_where_the_value_is_used(executor):
+    made = executor.call(make, near=0)
+    executor.wait([made])
+    set_everywhere(executor, "full", [True])
+    try:
+        with pytest.raises(RunError, match="out of device memory while a worker received 192 bytes; use smaller"):
+            seen(executor, made, 1)
+    finally:
+        set_everywhere(executor, "full", [])
+
+
+def test_a_late_worker_of_another_host_takes_the_slow_way(executor):
+    cluster, client = executor.client.cluster, executor.client
+    cluster.scale(3)
+    client.wait_for_workers(3, timeout=60)
+    [made] = [executor.call(make, near=0)]
+    late = client.submit(run_task, look, executor._name, "gpu", "", made, workers=[2], pure=False)
+    outcome = late.result(timeout=60).open()
+    assert outcome.pop("read") == 0
+    assert {k: outcome[k] for k in EXPECTED} == EXPECTED
+    client.retire_workers(names=[2])
+
+
+def test_a_sender_that_dies_costs_its_work_again(executor):
+    handles = [executor.call(make, near=0) for _ in range(4)]
+    executor.wait(handles)
+    before = seen(executor, handles[0], 0)["pid"]
+    os.kill(before, signal.SIGKILL)
+    outcomes = executor.gather([executor.call(look, h, near=1) for h in handles])
+    for outcome in outcomes:
+        assert {k: outcome[k] for k in EXPECTED} == EXPECTED
+        assert outcome["pid"] != before
+
+
+def test_memory_that_cannot_be_read_goes_through_the_host(executor):
+    """The probe passed but a worker fails now: it must not ask for ever."""
+    executor.client.wait_for_workers(2, timeout=60)
+    made = executor.call(make, near=0)
+    executor.wait([made])
+    set_everywhere(executor, "imports", [])
+    set_everywhere(executor, "refuse", [True])
+    outcome = seen(executor, made, 1)
+    assert outcome["read"] == 0
+    assert {k: outcome[k] for k in EXPECTED} == EXPECTED
+
+
+# In one process
+
+
+@pytest.fixture
+def device(monkeypatch, tmp_path):
+    """The fake GPU here, with `offer` as what this process says of itself."""
+    for name in ("is_array", "contiguous", "export_array", "import_arrays", "to_host", "from_host", "why_lost"):
+        monkeypatch.setattr(gpu, name, getattr(gpu, name))
+    monkeypatch.setattr(gpu, "synchronize", gpu.synchronize)
+    from mgpu_ngram.cluster import worker
+
+    monkeypatch.setattr(worker, "resolve_device", worker.resolve_device)
+    monkeypatch.setattr(worker, "gpu_identity", worker.gpu_identity)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(fake_gpu, "FOLDER", tmp_path)
+    fake_gpu.install()
+    here = transport._Worker(True, {OFFER: {"host": "a", "pid": os.getpid()}})
+    monkeypatch.setattr(transport, "_here", here)
+    return here
+
+
+def cross(value, recipient, before=lambda: None):
+    header, frames = serialize(Parcel(value), context={"recipient": recipient})
+    before()
+    return header, deserialize(header, [bytes(f) for f in frames])
+
+
+@pytest.mark.parametrize(
+    ("recipient", "way"),
+    [
+        ({OFFER: {"host": "a", "pid": -1}}, "ipc"),
+        ({OFFER: {"host": "b", "pid": -1}}, "host"),
+        ({OFFER: {"host": "a", "pid": os.getpid()}}, "host"),  # a process cannot open its own
+        ({}, "host"),
+    ],
+)
+def test_the_way_depends_on_who_asks(recipient, way, device):
+    header, parcel = cross(make(), recipient)
+    assert way in header["sub-header"]
+    assert look(parcel.open())["keys"] == EXPECTED["keys"]
+    assert type(parcel.open().keys).__name__ == "FakeArray"
+
+
+def test_copies_of_strided_arrays_live_as_long_as_the_value(device):
+    parcel = Parcel(make())
+    for _ in range(2):
+        serialize(parcel, context={"recipient": {OFFER: {"host": "a", "pid": -1}}})
+    [copy] = parcel.lent.values()
+    assert copy.flags.c_contiguous and copy.data.tolist() == EXPECTED["columns"]
+
+
+def test_a_lost_sender_is_a_network_failure(device, monkeypatch):
+    """OSError is what Dask takes for one: it forgets the peer's copy and makes another."""
+
+    def die():
+        monkeypatch.setattr(transport, "_is_running", lambda pid: False)
+        monkeypatch.setattr(gpu, "import_arrays", lambda records: 1 / 0)
+
+    with pytest.raises(OSError, match="the sender was lost while its memory was read: division by zero"):
+        cross(make(), {OFFER: {"host": "a", "pid": -1}}, die)
+    assert device.offer, "other peers are as good as before"
+
+
+def test_a_receiver_without_its_gpu_ends_itself(device, monkeypatch):
+    class Ended(BaseException):
+        pass
+
+    def end(why):
+        raise Ended(why)
+
+    monkeypatch.setattr(device, "die", end)
+    monkeypatch.setattr(gpu, "import_arrays", lambda records: 1 / 0)
+    monkeypatch.setattr(gpu, "why_lost", lambda: "cudaErrorIllegalAddress")
+    with pytest.raises(Ended, match="cudaErrorIllegalAddress"):
+        cross(make(), {OFFER: {"host": "a", "pid": -1}})
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        (None, 0),
+        (np.zeros(1000), 8000),
+        ([np.zeros(10), {"a": (np.zeros(5), b"123")}], 123),
+        (Tables(np.zeros(3), {"x": np.zeros(4, np.int8)}), 28),
+        ((lambda a: [a, a])(np.zeros(10)), 80),  # one array in two places
+    ],
+)
+def test_size(value, size):
+    assert sizeof(Parcel(value)) - sizeof(Parcel(None)) == size

@@ -1,0 +1,183 @@
+"""configs/slurm/count.sbatch, run as SLURM would on two "nodes" of this host: CPU workers, loopback only."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mgpu_ngram import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "configs" / "slurm" / "count.sbatch"
+JOB_SECONDS = 120
+SLURM = """#!/bin/bash
+SLURM_JOB_NUM_NODES=$(sed -n 's/^#SBATCH --nodes=\\([0-9]*\\).*/\\1/p' "$1")
+export SLURM_JOB_NUM_NODES SLURM_CPUS_ON_NODE=1 SLURM_GPUS_ON_NODE=4
+"""
+# The real one copies the script away, too.
+SBATCH = """
+cp "$1" "$STUBS/slurm_script"
+shift
+bash "$STUBS/slurm_script" "$@" >"$STUBS/out" 2>"$STUBS/err" </dev/null &
+echo "Submitted batch job $!"
+"""
+# The command once per node; a signal goes on to all of them.
+SRUN = """#!/bin/bash
+printf '%s\\n' "$@" >"$STUBS/srun"
+while [[ $1 == -* ]]; do shift; done
+trap 'kill $(jobs -p); wait' TERM
+for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do "$@" & done
+wait
+"""
+
+
+class Job:
+    """A submitted script, the leader of all processes that it starts: they share its session."""
+
+    def __init__(self, folder, *arguments, **variables):
+        self.folder, stubs = folder, folder / "stubs"
+        shutil.rmtree(stubs, ignore_errors=True)
+        stubs.mkdir()
+        for name, text in {"sbatch": SLURM + SBATCH, "srun": SRUN}.items():
+            (stubs / name).write_text(text)
+            (stubs / name).chmod(0o755)
+        path = os.pathsep.join([str(stubs), str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = {"DEVICE": "cpu", "INTERFACE": "lo", "TMPDIR": str(stubs), "CONFIG": str(folder / "count.yaml")}
+        environment |= {"PATH": path, "STUBS": str(stubs), **variables}
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "DASK_"))}
+        self.stubs = stubs
+        self.sbatch = subprocess.Popen(
+            ["sbatch", SCRIPT, *arguments], cwd=folder, env=kept | environment, stdout=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        self.pid = int(re.fullmatch(r"Submitted batch job (\d+)\n", self.sbatch.communicate(timeout=20)[0])[1])
+
+    def processes(self):
+        """All that it started and that still run."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if os.getsid(process.pid) == self.sbatch.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (ProcessLookupError, psutil.NoSuchProcess):
+                continue
+        return found
+
+    def wait(self):
+        """Until the script has ended; nothing of it may be left then."""
+        deadline = time.monotonic() + JOB_SECONDS
+        while any(p.pid == self.pid for p in self.processes()):
+            assert time.monotonic() < deadline, self.err()
+            time.sleep(0.05)
+        assert self.processes() == []
+        assert list((self.folder / "out").glob(".slurm-*")) == []
+
+    def end(self):
+        for process in self.processes():
+            process.kill()
+
+    def out(self):
+        return (self.stubs / "out").read_text()
+
+    def err(self):
+        return (self.stubs / "err").read_text()
+
+
+@pytest.fixture
+def submit(tmp_path):
+    """submit(*arguments, **variables) -> Job in `tmp_path`, where the corpus and count.yaml lie."""
+    words = "of the people by the people for the people shall not perish from the earth".split()
+    lines = (" ".join(words[i % 7 : i % 13 + 1] + [str(i % 101)]) for i in range(4000))
+    (tmp_path / "text").write_text("\n".join(lines) + "\n")
+    (tmp_path / "count.yaml").write_text(
+        "output: elsewhere\njobs:\n- count: {corpus: text, order: 3, chunk_bytes: 2500}\n"
+    )
+    jobs = []
+
+    def start(*arguments, **variables):
+        jobs.append(Job(tmp_path, *arguments, OUTPUT="out", **variables))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.end()
+
+
+@pytest.fixture
+def expected(tmp_path, monkeypatch):
+    """The files of an uninterrupted run in one process, by name."""
+
+    def count():
+        monkeypatch.chdir(tmp_path)
+        assert cli.main(["run", "count.yaml", "output=alone", "cluster.workers=0"]) == 0
+        return files(tmp_path / "alone" / "count")
+
+    return count
+
+
+def files(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def result(job):
+    """What `mgpu-ngram run --json` printed for its one job."""
+    return json.loads(job.out())[0]
+
+
+def test_two_nodes(submit, tmp_path, expected):
+    job = submit("--json", "jobs.0.count.order=3")
+    job.wait()
+    assert result(job)["workers"] == 2 and result(job)["device"] == "cpu", job.err()
+    assert "--resume" not in (job.stubs / "slurm_script").read_text().splitlines()
+    srun = (job.stubs / "srun").read_text().split("\n")
+    assert srun[:3] == ["--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=1"]
+    assert [srun[srun.index(flag) + 1] for flag in ("--interface", "--nworkers", "--nthreads")] == ["lo", "1", "1"]
+    assert srun[srun.index("--local-directory") + 1] == str(job.stubs)
+    assert (made := files(tmp_path / "out" / "count")) == expected() and "manifest.json" in made
+
+
+def test_a_time_limit_leaves_a_checkpoint_and_the_next_submission_goes_on(submit, tmp_path, expected):
+    job = submit("checkpoint_seconds=0")
+    deadline = time.monotonic() + JOB_SECONDS
+    while not list(tmp_path.glob("out/count.checkpoint/entries-*/run-*")):
+        assert time.monotonic() < deadline and os.path.exists(f"/proc/{job.pid}"), job.err()
+        time.sleep(0.02)
+    listening = [c.laddr.ip for p in job.processes() for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
+    assert len(listening) >= 3 and set(listening) == {"127.0.0.1"}
+    os.kill(job.pid, signal.SIGTERM)
+    job.wait()
+    assert "mgpu-ngram: interrupted; " in job.err() and job.out() == ""
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["count.checkpoint"]
+
+    job = submit("--json", "checkpoint_seconds=0")
+    job.wait()
+    assert 0 < result(job)["resumed_chunks"] < 40, job.err()
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["count"]
+    assert files(tmp_path / "out" / "count") == expected()
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"INTERFACE": ""}, "INTERFACE is not set but 2 nodes need one; INTERFACE=ib0 sbatch ... names their network"),
+        ({"DEVICE": "tpu"}, "DEVICE is 'tpu' but must be gpu or cpu"),
+    ],
+)
+def test_wrong_variables_start_nothing(submit, tmp_path, variables, message):
+    job = submit(**variables)
+    job.wait()
+    assert (job.err(), job.out()) == (message + "\n", "")
+    assert not (tmp_path / "out").exists() and not (job.stubs / "srun").exists()
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck():
+    subprocess.run(["shellcheck", SCRIPT], check=True, timeout=60)
