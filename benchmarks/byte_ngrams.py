@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks import oracles
+from mgpu_ngram.benchmarks.codes import count_codes
 from mgpu_ngram.benchmarks.suite import DOES_NOT_FIT, Suite
 from mgpu_ngram.benchmarks.traffic import strategy_bytes
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.tables import Table
-from mgpu_ngram.engine.count import Codes, CountOptions, count_streams
+from mgpu_ngram.engine.count import Codes
 from mgpu_ngram.engine.device import to_device
+from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.plan import OrderPlan, choose
 from mgpu_ngram.kernels.count.histogram_private import count_bytes
 from mgpu_ngram.kernels.dispatch import to_host
@@ -91,10 +93,9 @@ def label(strategy: str, histograms: int) -> str:
     return f"private K={histograms}" if strategy == "private" else strategy
 
 
-def count_text(text: Text, plan: OrderPlan, histograms: int, device: str) -> Table:
+def count_text(text: Text, plan: OrderPlan, histograms: int, budget: Budget) -> Table:
     """What the engine does with raw bytes on the device: the sorted table of one order."""
-    stream = Codes(text.text_B, len(text), text.lut)
-    return count_streams([stream], text.symbols, CountOptions((plan,), histograms, device=device))[0]
+    return count_codes(Codes(text.text_B, len(text), text.lut), text.symbols, [plan], budget, histograms)[0]
 
 
 def plan_for(suite: Suite, text: Text, n: int, strategy: str, histograms: int = 1) -> OrderPlan | str:
@@ -127,7 +128,7 @@ def ladder(size_bytes: int) -> list[int]:
 def _strategies(suite: Suite, experiment: str, text: Text, n: int, loop_seconds: float | None) -> None:
     """A row for each strategy: raw bytes on the device to the sorted table of one order."""
     oracle = Oracle(suite, text, n)
-    auto = plan_for(suite, text, n, "auto")
+    auto, budget = plan_for(suite, text, n, "auto"), suite.budget()
     for strategy, histograms in STRATEGIES:
         if strategy in ("global", "private") and n not in DENSE_ORDERS:
             continue
@@ -137,11 +138,11 @@ def _strategies(suite: Suite, experiment: str, text: Text, n: int, loop_seconds:
             suite.add_note(kernel, text.sizes(n), plan)
             continue
         if len(oracle.part) < len(text):
-            oracle.check_part(count_text(oracle.part, plan, histograms, suite.device), what)
+            oracle.check_part(count_text(oracle.part, plan, histograms, budget), what)
         suite.run(
             kernel,
             text.sizes(n),
-            partial(count_text, text, plan, histograms, suite.device),
+            partial(count_text, text, plan, histograms, budget),
             check=partial(oracle.check, what=what),
             items=len(text),
             unit=UNIT,
@@ -167,7 +168,7 @@ def _python_loop(suite: Suite, text: Text, n: int) -> float:
     values = np.array([int.from_bytes(ngram.encode("latin-1"), "big") for ngram in counts], np.uint64)
     rising = np.argsort(values)
     expected = [to_device(a[rising], suite.device) for a in (values, np.array(list(counts.values()), np.int64))]
-    table = count_text(part, OrderPlan(n, "sort", "", 0), 1, suite.device)
+    table = count_text(part, OrderPlan(n, "sort", "", 0), 1, suite.budget())
     oracles.check_bytes(table, text.alphabet_A, (expected[0], expected[1]), f"beside the plain Python loop at n={n}")
     suite.add(
         "bytes/python loop",

@@ -6,6 +6,7 @@ import ast
 import itertools
 import os
 import sysconfig
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -18,6 +19,7 @@ from numba import njit
 from mgpu_ngram.core.errors import InputError
 
 BLOCK_WORDS = 1 << 20  # words generated at once; the corpus depends on it, so it is fixed
+STEP = np.uint64(0x9E3779B97F4A7C15)  # from counter to counter
 QUANTILES = 1 << 24  # resolution of the Zipf law
 SUCCESSORS = 4  # fixed successors of each word
 SHORTEST_WORDS, LONGEST_WORDS = 10, 30  # words of a sentence: 20 on average
@@ -83,23 +85,45 @@ def zipf_ids(tokens: int, vocabulary: int = 500_000, seed: int = 0, xp: Any = np
     return xp.concatenate(blocks) if blocks else xp.empty(0, np.uint32)
 
 
-def zipf_text(path: str | Path, tokens: int, vocabulary: int = 500_000, seed: int = 0) -> int:
-    """Write the corpus of `zipf_ids` as text, a sentence a line, with every core; return its size in bytes."""
+def zipf_text(path: str | Path, tokens: int, vocabulary: int = 500_000, seed: int = 0, order: int = 5) -> list[int]:
+    """Write the corpus of `zipf_ids` as text, a sentence a line, with every core.
+
+    Returns how many n-grams it has of each order 1..order.
+    """
     rank_Q = _zipf_ranks(vocabulary)
     offsets_V, data = spellings(vocabulary)
+    most_letters = int(np.diff(offsets_V).max())
+    keys = _stream_key(2 * seed), _stream_key(2 * seed + 1)
 
-    def render(span: tuple[int, int]) -> np.ndarray:
-        codes_P = _block(*span, rank_Q, seed, np)
-        return _render(codes_P, offsets_V, data)
+    def spell(first: int, words: int) -> tuple[np.ndarray, np.ndarray]:
+        text_B, totals_N = np.empty(words * (most_letters + 1), np.uint8), np.zeros(order, np.int64)
+        size = _spell(first, words, rank_Q, *keys, offsets_V, data, text_B, totals_N)
+        return text_B[:size], totals_N
 
-    cores, size = len(os.sched_getaffinity(0)), 0
+    totals_N = np.zeros(order, np.int64)
+    cores = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(cores) as pool, open(path, "wb") as file:
         spans = _spans(tokens)
-        while some := list(itertools.islice(spans, 2 * cores)):
-            for text_B in pool.map(render, some):
-                file.write(text_B.data)
-                size += len(text_B)
-    return size
+        waiting: deque = deque()
+        while True:
+            waiting.extend(pool.submit(spell, *span) for span in itertools.islice(spans, 2 * cores - len(waiting)))
+            if not waiting:
+                break
+            text_B, block_totals_N = waiting.popleft().result()
+            file.write(text_B.data)
+            totals_N += block_totals_N
+    return totals_N.tolist()
+
+
+def zipf_texts(
+    folder: str | Path, tokens: int, file_tokens: int, vocabulary: int = 500_000, order: int = 5
+) -> list[tuple[Path, list[int]]]:
+    """Write files of `zipf_text`, of seeds 0, 1, ..., until there are `tokens`; return each with its totals."""
+    files = []
+    for seed, first in enumerate(range(0, tokens, file_tokens)):
+        path = Path(folder) / f"zipf-{seed:03d}.txt"
+        files.append((path, zipf_text(path, min(file_tokens, tokens - first), vocabulary, seed, order)))
+    return files
 
 
 def _spans(tokens: int) -> Iterator[tuple[int, int]]:
@@ -115,7 +139,7 @@ def _zipf_ranks(vocabulary: int) -> np.ndarray:
     return (np.exp(quantile_Q * np.log(vocabulary + 1)).astype(np.uint32) - np.uint32(1)).clip(0, vocabulary - 1)
 
 
-def _mix(x: Any) -> Any:
+def mix(x: Any) -> Any:
     """SplitMix64's finaliser (Steele et al., 2014) of an array of uint64: counter in, random bits out."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -124,8 +148,11 @@ def _mix(x: Any) -> Any:
 
 def _draw(first: int, n: int, stream: int, xp: Any) -> Any:
     """(n,) uint64 random bits of the counters from `first` on, of one of many streams."""
-    counter = xp.arange(first + 1, first + n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return _mix(counter ^ _mix(np.array([stream + 1], np.uint64))[0])
+    return mix(xp.arange(first + 1, first + n + 1, dtype=np.uint64) * STEP ^ _stream_key(stream))
+
+
+def _stream_key(stream: int) -> np.uint64:
+    return mix(np.array([stream + 1], np.uint64))[0]
 
 
 def _block(first: int, words: int, rank_Q: Any, seed: int, xp: Any) -> Any:
@@ -146,7 +173,7 @@ def _block(first: int, words: int, rank_Q: Any, seed: int, xp: Any) -> Any:
         solved = after[follows_T[after]]
         which = (random_T[solved] >> np.uint64(1)) % np.uint64(SUCCESSORS)
         pair = rank_T[solved - 1].astype(np.uint64) * np.uint64(SUCCESSORS) + which
-        rank_T[solved] = rank_Q[(_mix(pair + np.uint64(1)) >> np.uint64(40)).astype(np.int64)]
+        rank_T[solved] = rank_Q[(mix(pair + np.uint64(1)) >> np.uint64(40)).astype(np.int64)]
 
     before_T = xp.cumsum(starts_T)  # sentences begun; each but the last has put its 0 in
     codes_P = xp.zeros(words + int(before_T[-1]), np.uint32)
@@ -171,21 +198,32 @@ def spellings(vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
     return np.cumsum(offsets_V), np.concatenate(parts)
 
 
+_mix_one = njit(nogil=True, cache=True)(mix)
+
+
 @njit(nogil=True, cache=True)
-def _render(codes_P, offsets_V, data):
-    size = 0
-    for code in codes_P:
-        if code:
-            size += offsets_V[code] - offsets_V[code - 1] + 1
-    text_B = np.empty(size, np.uint8)
-    at = 0
-    for code in codes_P:
-        if code == 0:
-            text_B[at - 1] = 10
-            continue
-        for i in range(offsets_V[code - 1], offsets_V[code]):
+def _spell(first, words, rank_Q, lengths_key, words_key, offsets_V, data, text_B, totals_N):
+    """Spell the words of `_block` into text_B, and add its n-grams to the totals of each order; returns its size."""
+    at, sentences, left, rank = 0, 0, 0, np.uint64(0)
+    for t in range(words):
+        random = _mix_one(np.uint64(first + t + 1) * STEP ^ words_key)
+        if left == 0:
+            length = _mix_one(np.uint64(first + sentences + 1) * STEP ^ lengths_key)
+            left = min(SHORTEST_WORDS + int(length % np.uint64(LONGEST_WORDS - SHORTEST_WORDS + 1)), words - t)
+            sentences += 1
+            for n in range(len(totals_N)):
+                totals_N[n] += max(left - n, 0)
+            bits = random
+        elif random & np.uint64(1):  # it follows the word before
+            which = (random >> np.uint64(1)) % np.uint64(SUCCESSORS)
+            bits = _mix_one(rank * np.uint64(SUCCESSORS) + which + np.uint64(1))
+        else:
+            bits = random
+        rank = np.uint64(rank_Q[bits >> np.uint64(40)])
+        for i in range(offsets_V[rank], offsets_V[rank + np.uint64(1)]):
             text_B[at] = data[i]
             at += 1
-        text_B[at] = 32
+        left -= 1
+        text_B[at] = 32 if left else 10
         at += 1
-    return text_B
+    return at

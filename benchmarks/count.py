@@ -69,8 +69,7 @@ def _words(suite: Suite, tokens: int) -> None:
     with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-") as folder:
         path = Path(folder) / "corpus.txt"
         suite.say(f"writing a corpus of {tokens:,} words")
-        size = zipf_text(path, tokens, word_codes.VOCABULARY)
-        suite.say(f"wrote {size:,} bytes")
+        zipf_text(path, tokens, word_codes.VOCABULARY)
         counted = word_text.run(suite, path, tokens, expected_counts)
         suite.save()
         word_parquet.run(suite, counted, Path(folder))

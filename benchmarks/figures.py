@@ -1,4 +1,4 @@
-"""The figures of `bench count`, drawn from its rows."""
+"""The figures of the benchmarks, drawn from their rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 
 from mgpu_ngram.benchmarks.byte_ngrams import DENSE_ORDERS, EXPERIMENT_B_ORDER, SPARSE_ORDERS, STRATEGIES, label
+from mgpu_ngram.benchmarks.cluster_words import TEXT_TO_SHARDS
 from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.benchmarks.word_text import STAGES
 
@@ -17,15 +18,40 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 LABELS = [label(*strategy) for strategy in STRATEGIES]
+CULDA_SPEEDUP = {1: 1.0, 2: 1.93, 4: 2.99}  # Xie et al. 2018, PubMed on Titan Xp
 
 
 def draw(rows: Sequence[Row], folder: Path) -> None:
     """Draw experiment_a, experiment_b and words, each NAME_DEVICE.png."""
-    device = re.sub(r"\W+", "_", rows[0].device)
     for name, figure in (("experiment_a", _experiment_a), ("experiment_b", _experiment_b), ("words", _words)):
         figure(rows)
-        plt.savefig(folder / f"{name}_{device}.png", dpi=120, bbox_inches="tight")
-        plt.close()
+        _save(rows, folder, name)
+
+
+def draw_speedup(rows: Sequence[Row], folder: Path) -> None:
+    """Draw cluster_speedup_DEVICE.png: how many times faster several workers are."""
+    found = {_size(r, "workers"): r.speedup for r in rows if r.kernel == TEXT_TO_SHARDS and r.speedup}
+    speedup = {1: 1.0} | dict(sorted(found.items()))
+    tokens = next(_size(r, "tokens") for r in rows if r.kernel == TEXT_TO_SHARDS)
+    plt.figure(figsize=(6, 5))
+    plt.plot([1, 4], [1, 4], "k:", label="linear")
+    plt.plot(list(speedup), list(speedup.values()), "o-", label="words 1 to 5, text to merged tables")
+    plt.plot(
+        list(CULDA_SPEEDUP), list(CULDA_SPEEDUP.values()), "s--", label="CuLDA_CGS, as published: topics, Titan Xp"
+    )
+    plt.xticks(sorted({*speedup, *CULDA_SPEEDUP}))
+    plt.xlabel("GPUs" if "cores" not in rows[0].device else "workers (of CuLDA_CGS: GPUs)")
+    plt.ylabel("speed-up")
+    plt.title(f"{tokens / 1e6:,.4g} M tokens, {rows[0].device}")
+    plt.legend()
+    plt.grid(alpha=0.3)
+    _save(rows, folder, "cluster_speedup")
+
+
+def _save(rows: Sequence[Row], folder: Path, name: str) -> None:
+    device = re.sub(r"\W+", "_", rows[0].device)
+    plt.savefig(folder / f"{name}_{device}.png", dpi=120, bbox_inches="tight")
+    plt.close()
 
 
 def _size(row: Row, letter: str) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.shards import words_at
-from mgpu_ngram.core.tables import Table
+from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
@@ -70,7 +70,7 @@ def unique_ngrams(codes_T: Any, order: int) -> list[tuple[Any, Any]]:
     return tables
 
 
-def ngrams_of(table: Table, vocabulary: Vocabulary) -> list[tuple[bytes, ...]]:
+def ngrams_of(table: Table | ShardedTable, vocabulary: Vocabulary) -> list[tuple[bytes, ...]]:
     """The n-grams of a table, spelt out."""
     keys = to_host(table.keys)
     codes = [words_at(keys, table.order, table.bits, i).tolist() for i in range(table.order)]

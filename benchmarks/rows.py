@@ -62,6 +62,16 @@ def _cells(row: Row) -> dict[str, Any]:
     return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in asdict(row).items()}
 
 
+def one_line(row: Row) -> str:
+    """A row for people."""
+    words = [row.kernel, row.sizes]
+    words += [f"{row.median_seconds:.4g} s"] if row.median_seconds is not None else []
+    words += [_with_unit(row.rate, row.rate_unit)] if row.rate is not None else []
+    words += [f"target {_with_unit(row.target, row.rate_unit)}"] if row.target is not None else []
+    words += [f"{row.speedup:.3g}x {row.baseline}"] if row.speedup is not None else []
+    return "; ".join([*words, row.notes] if row.notes else words)
+
+
 def show_rows(rows: Sequence[dict[str, Any]]) -> None:
     """Print rows as a table."""
     from rich.console import Console

@@ -19,6 +19,7 @@ from mgpu_ngram.benchmarks.timing import measure
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import free_bytes, out_of_memory, synchronize
+from mgpu_ngram.engine.memory import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, Budget
 
 DOES_NOT_FIT = "does not fit"
 CEILING_BYTES = {"gpu": 1 << 30, "cpu": 1 << 28}
@@ -119,6 +120,11 @@ class Suite:
         """Memory that the next measurement may use."""
         self.release()
         return free_bytes(self.device)
+
+    def budget(self) -> Budget:
+        """What the engine may take, as in a run."""
+        device_bytes = int(AUTO_DEVICE_SHARE * free_bytes("gpu")) if self.device == "gpu" else 0
+        return Budget(self.device, device_bytes, int(AUTO_HOST_SHARE * free_bytes("cpu")))
 
     def measure_ceilings(self) -> None:
         """What this machine can do at best: the measure of everything else."""

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.benchmarks import oracles
+from mgpu_ngram.benchmarks.codes import count_codes
 from mgpu_ngram.benchmarks.corpora import zipf_ids
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.benchmarks.traffic import keys_bytes, radix_bytes, runs_bytes, sort_bytes, table_bytes
 from mgpu_ngram.core.tables import Table
-from mgpu_ngram.engine.count import Codes, CountOptions, count_streams
+from mgpu_ngram.engine.count import Codes
 from mgpu_ngram.engine.device import to_device
+from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
@@ -52,10 +54,10 @@ def _sizes(tokens: int) -> str:
     return f"tokens={tokens} V={VOCABULARY} n=1..{ORDER}"
 
 
-def _count(suite: Suite, codes_T: Any) -> list[Table]:
+def _count(codes_T: Any, budget: Budget) -> list[Table]:
     """What the engine does with codes on the device."""
-    plans = tuple(OrderPlan(n, "sort", "asked for", 0) for n in range(1, ORDER + 1))
-    return count_streams([Codes(codes_T, len(codes_T))], VOCABULARY, CountOptions(plans, device=suite.device))
+    plans = [OrderPlan(n, "sort", "asked for", 0) for n in range(1, ORDER + 1)]
+    return count_codes(Codes(codes_T, len(codes_T)), VOCABULARY, plans, budget)
 
 
 def _check_beginning(suite: Suite, codes_T: Any) -> None:
@@ -66,7 +68,7 @@ def _check_beginning(suite: Suite, codes_T: Any) -> None:
             sentences[-1].append(code)
         else:
             sentences.append([])
-    for table in _count(suite, codes_T):
+    for table in _count(codes_T, suite.budget()):
         n = table.order
         counter = Counter(
             itertools.chain.from_iterable(zip(*(s[i:] for i in range(n)), strict=False) for s in sentences)
@@ -80,7 +82,7 @@ def _check_beginning(suite: Suite, codes_T: Any) -> None:
 def _codes_to_tables(suite: Suite, codes_T: Any, tokens: int) -> list[np.ndarray]:
     expected = oracles.unique_ngrams(codes_T, ORDER)
     bits = check.code_bits(VOCABULARY)
-    distinct = [len(counts) for _, counts in expected]
+    distinct, budget = [len(counts) for _, counts in expected], suite.budget()
 
     def verify(tables: list[Table]) -> None:
         for table, oracle in zip(tables, expected, strict=True):
@@ -89,7 +91,7 @@ def _codes_to_tables(suite: Suite, codes_T: Any, tokens: int) -> list[np.ndarray
     suite.run(
         "words/codes to tables",
         _sizes(tokens),
-        lambda: _count(suite, codes_T),
+        lambda: _count(codes_T, budget),
         check=verify,
         items=tokens,
         unit="tokens/s",

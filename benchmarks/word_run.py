@@ -10,26 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from mgpu_ngram.benchmarks import oracles
+from mgpu_ngram.benchmarks.cluster_tables import count_to_tables
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.word_codes import ORDER
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.jobs import count as count_job
-from mgpu_ngram.jobs.progress import Progress
 
 WORKERS, RUNS = 2, 3
 TARGET_SPEEDUP = 10  # over Counter, on 2 cores
 COMPARED_ROWS = 100_000  # of each order
-
-
-class _Phases(Progress):
-    """Notes when each phase of a run begins."""
-
-    def __init__(self) -> None:
-        self.began: dict[str, float] = {}
-
-    def start(self, phase: str, total: int, unit: str = "") -> None:
-        self.began[phase] = time.perf_counter()
 
 
 def run(suite: Suite, path: Path, tokens: int) -> None:
@@ -39,14 +29,13 @@ def run(suite: Suite, path: Path, tokens: int) -> None:
     with open(path, "rb") as file:
         counters = oracles.count_lines(file, ORDER)
     counter_seconds = time.perf_counter() - start
-    _check(_run(path)[2], counters)  # also the warm-up
+    _check(_run(path)[1], counters)  # also the warm-up
     del counters  # millions of tuples, which would keep Python's garbage collector busy
     gc.collect()
     whole, unwritten = [], []
     for _ in range(RUNS):
-        seconds, phases, _path = _run(path)
-        whole.append(seconds)
-        unwritten.append(phases["write"])
+        whole.append(_run(path)[0])
+        unwritten.append(_run_unwritten(path))
     sizes = f"tokens={tokens} n=1..{ORDER}"
     peer = "words/peer collections.Counter"
     suite.add(peer, sizes, [counter_seconds], items=tokens, unit="tokens/s", notes="one process")
@@ -66,17 +55,25 @@ def run(suite: Suite, path: Path, tokens: int) -> None:
         )
 
 
-def _run(path: Path) -> tuple[float, dict[str, float], Path]:
-    """Seconds of a run, seconds after which each of its phases began, and its output."""
-    phases, executor = _Phases(), LocalExecutor("cpu", WORKERS)
+def _run(path: Path) -> tuple[float, Path]:
+    """Seconds of a run, and its output."""
+    executor = LocalExecutor("cpu", WORKERS)
     start = time.perf_counter()
     try:
         config = count_job.CountConfig([str(path)], ORDER)
-        result = count_job.run(config, executor, path.with_name("counts"), overwrite=True, progress=phases)
+        result = count_job.run(config, executor, path.with_name("counts"), overwrite=True)
     finally:
         executor.close()
-    seconds = time.perf_counter() - start
-    return seconds, {phase: began - start for phase, began in phases.began.items()}, result.path
+    return time.perf_counter() - start, result.path
+
+
+def _run_unwritten(path: Path) -> float:
+    """Seconds of a run up to its merged tables."""
+    executor = LocalExecutor("cpu", WORKERS)
+    try:
+        return count_to_tables([str(path)], executor, path.parent).seconds
+    finally:
+        executor.close()
 
 
 def _check(path: Path, counters: list[Counter]) -> None:

@@ -12,12 +12,14 @@ from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.word_codes import ORACLE_WORDS, ORDER
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.corpus import open_corpus
-from mgpu_ngram.core.tables import Table
-from mgpu_ngram.engine.count import CountOptions, count_chunk, merge_part, split_chunk, unigram_table
-from mgpu_ngram.engine.device import Stopwatch, free_bytes
-from mgpu_ngram.engine.plan import choose
+from mgpu_ngram.core.tables import ShardedTable, Table
+from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.engine.count import CountOptions, count_chunk, unigram_table
+from mgpu_ngram.engine.device import Stopwatch, add_seconds
+from mgpu_ngram.engine.memory import Budget
+from mgpu_ngram.engine.runs import Run
 from mgpu_ngram.engine.tokenise import TokeniseOptions, tokenise
-from mgpu_ngram.engine.vocabulary import Lexicon, merge_vocabularies, number_symbols
+from mgpu_ngram.engine.vocabulary import merge_vocabularies, number_symbols
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 ROUNDS = {"gpu": 5, "cpu": 3}
@@ -29,41 +31,48 @@ TARGET = 3e8  # tokens/s on one H200
 class Counted:
     """A corpus counted by the engine in one chunk: what a run holds before it writes."""
 
-    lexicon: Lexicon
-    tables: list[Table]  # orders 2 and up; order 1 is the vocabulary's
-    shards: dict[tuple[int, int], Table]  # by order and shard
+    vocabulary: Vocabulary
+    run: Run  # orders 2 and up; order 1 is the vocabulary's
+    num_shards: int
     seconds: dict[str, float]
 
+    @property
+    def tables(self) -> list[ShardedTable]:
+        """Those of the run, by order."""
+        return [table for _, [table] in sorted(self.run.tables.items())]
 
-def count_file(path: Path, device: str) -> Counted:
-    """Text to tables and to their shards, step by step as jobs.count.run does it, in this process and one chunk."""
+
+def count_file(path: Path, budget: Budget) -> Counted:
+    """Text to tables cut into shards, step by step as jobs.count.run does it, in this process and one chunk."""
+    device = budget.device
     watch = Stopwatch(device)
     corpus = open_corpus([str(path)])
     [chunk] = corpus.chunks(max(1, corpus.size_bytes))
-    tokenised = tokenise(chunk, TokeniseOptions("word", ORDER, device=device, read_threads=cpu_cores()))
+    reading = TokeniseOptions("word", ORDER, device=device, read_threads=cpu_cores(), budget=budget)
+    tokenised = tokenise(chunk, reading)
     watch.lap("tokenise")
-    lexicon = number_symbols(merge_vocabularies(tokenised.vocabulary), "word", False, 0, device)
+    lexicon, vocabulary = number_symbols(merge_vocabularies(tokenised.vocabulary), "word", False, 0, device)
     watch.lap("vocabulary")
-    plans = choose(ORDER, len(lexicon.vocabulary), lexicon.tokens, "auto", 1, device, free_bytes(device), "word")
-    counted = count_chunk(tokenised, lexicon, CountOptions(tuple(plans[1:]), device=device))
-    watch.lap("count")
-    shards = merge_part(split_chunk(counted, lexicon, 1), device)
-    watch.lap("split")
-    read = tokenised.vocabulary.seconds["read"]  # waiting for the disk and the copy to the device
-    seconds = {"read": read, **watch.seconds, "tokenise": watch.seconds["tokenise"] - read}
-    return Counted(lexicon, counted.tables, shards, seconds)
+    run = count_chunk(chunk, tokenised, lexicon, reading, CountOptions(budget, ORDER))
+    seconds = add_seconds(watch.seconds, run.seconds)
+    seconds["split"] = seconds.pop("reduce")
+    waited = tokenised.vocabulary.seconds  # for the disk and the copy to the device
+    seconds["read"] = waited["read"] + waited.get("copy", 0.0)
+    seconds["tokenise"] -= seconds["read"]
+    return Counted(vocabulary, run, lexicon.num_shards, seconds)
 
 
 def run(suite: Suite, path: Path, tokens: int, expected_counts: list[np.ndarray]) -> Counted:
     """Measure one text, whose n-grams of each order have `expected_counts`, ascending; return its counts."""
     suite.say("words: text in the page cache to tables")
     _check_beginning(suite, path)
-    counted = count_file(path, suite.device)
+    budget = suite.budget()
+    counted = count_file(path, budget)
     _check(counted, expected_counts)
     rounds = []
     for _ in range(ROUNDS[suite.device]):
         del counted
-        counted = count_file(path, suite.device)
+        counted = count_file(path, budget)
         rounds.append(counted.seconds)
     size_bytes = path.stat().st_size
     sizes = f"tokens={tokens} bytes={size_bytes} n=1..{ORDER}"
@@ -90,13 +99,12 @@ def run(suite: Suite, path: Path, tokens: int, expected_counts: list[np.ndarray]
 
 def _check(counted: Counted, expected_counts: list[np.ndarray]) -> None:
     """Ids are not the generator's codes, so of a large text only counts are compared, in ascending order."""
-    tables = [unigram_table(counted.lexicon), *counted.tables]
+    tables: list[Table | ShardedTable] = [unigram_table(counted.vocabulary), *counted.tables]
     for n, (table, expected) in enumerate(zip(tables, expected_counts, strict=True), 1):
         if not np.array_equal(to_host(array_module(table.counts).sort(table.counts)), expected):
             raise WrongResult(f"text, order {n}: counts differ from those of the generated stream; not timed")
-        if n > 1:
-            in_shards = sum(int(t.counts.sum()) for (order, _), t in counted.shards.items() if order == n)
-            oracles.check_total(in_shards, int(expected.sum()), f"shards of order {n}")
+    for table in counted.tables:
+        oracles.check_total(int(table.ends_S[-1]), len(table), f"rows of order {table.order} in shards")
 
 
 def _check_beginning(suite: Suite, path: Path) -> None:
@@ -105,9 +113,9 @@ def _check_beginning(suite: Suite, path: Path) -> None:
         lines = file.readlines(6 * ORACLE_WORDS)
     head = path.with_name("head.txt")
     head.write_bytes(b"".join(lines))
-    counted = count_file(head, suite.device)
-    tables = [unigram_table(counted.lexicon), *counted.tables]
+    counted = count_file(head, suite.budget())
+    tables: list[Table | ShardedTable] = [unigram_table(counted.vocabulary), *counted.tables]
     for table, counter in zip(tables, oracles.count_lines(lines, ORDER), strict=True):
-        ngrams = oracles.ngrams_of(table, counted.lexicon.vocabulary)
+        ngrams = oracles.ngrams_of(table, counted.vocabulary)
         if dict(zip(ngrams, to_host(table.counts).tolist(), strict=True)) != counter:
             raise WrongResult(f"text, order {table.order}: n-grams differ from those of collections.Counter; not timed")

@@ -61,7 +61,8 @@ EXAMPLES = {
   mgpu-ngram info counts --json | jq .orders""",
     "bench": """examples:
   mgpu-ngram bench count
-  mgpu-ngram bench count --text big.txt --results results""",
+  mgpu-ngram bench count --text big.txt --results results
+  mgpu-ngram bench cluster --workers 1,2,4 --only speedup,shuffle --folder /dev/shm""",
 }
 
 
@@ -191,10 +192,15 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--device", default="auto", choices=["auto", "cpu", "gpu"])
     bench.add_argument("--text", metavar="FILE", help="real text to draw lines from (default: the standard library's)")
     bench.add_argument(
-        "--size", default=None, metavar="BYTES", help="text to count, such as '1 GiB' (default: by device)"
+        "--size",
+        metavar="BYTES",
+        help="text to count, such as '1 GiB'; of bench cluster, tables that a worker shuffles (default: by device)",
     )
     bench.add_argument("--tokens", type=int, metavar="N", help="words of the generated corpus (default: by device)")
     bench.add_argument("--results", default="benchmarks/results", metavar="FOLDER")
+    bench.add_argument("--workers", metavar="G,G", help="of bench cluster, such as 1,2,4 (default: what there is)")
+    bench.add_argument("--only", metavar="PART,PART", help="of bench cluster, such as 1,shuffle (default: all)")
+    bench.add_argument("--folder", metavar="FOLDER", help="of bench cluster, for its corpus (default: a temporary one)")
     bench.set_defaults(verb=_bench)
     return parser
 
@@ -411,10 +417,14 @@ def _info(arguments: argparse.Namespace) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    from mgpu_ngram.benchmarks.count import bench
+    from mgpu_ngram.benchmarks import cluster, count
     from mgpu_ngram.benchmarks.rows import show_rows
 
-    rows = bench(resolve_device(arguments.device), arguments.text, arguments.size, arguments.tokens, arguments.results)
+    device, a = resolve_device(arguments.device), arguments
+    if a.stage == "cluster":
+        rows = cluster.bench(device, a.tokens, a.size, a.results, a.workers, a.only, a.folder)
+    else:
+        rows = count.bench(device, a.text, a.size, a.tokens, a.results)
     if arguments.json:
         print(json.dumps(rows, indent=2))
     else:

@@ -11,7 +11,7 @@ from typing import Any
 
 from distributed import Client, Future, KilledWorker, as_completed
 from distributed.client import FutureCancelledError
-from distributed.scheduler import NoValidWorkerError
+from distributed.scheduler import NoWorkerError
 
 from mgpu_ngram.cluster import checks
 from mgpu_ngram.cluster.executor import Done
@@ -124,6 +124,6 @@ class DaskExecutor:
                 f"({error.allowed_failures + 1} times); most often memory ran out: use smaller chunks (chunk_bytes) "
                 "or fewer workers"
             ) from None
-        if isinstance(error, NoValidWorkerError):
+        if isinstance(error, NoWorkerError):
             raise RunError(no_workers(self._address)) from None
         raise error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 Handle = Any
@@ -73,15 +74,14 @@ def reduce_tasks(executor: Executor, merge: Callable, handles: Sequence[Handle],
     return handles[0]
 
 
-def shuffle_tasks(
-    executor: Executor, split: Callable, handles: Sequence[Handle], parts: int, *shared: Any
-) -> list[list[Handle]]:
-    """split(value, *shared) -> one piece per part, for every handle; returns the pieces of each part."""
-    pieces = [executor.call(split, h, *shared) for h in handles]
-    if parts == 1:
-        return [[executor.call(_piece, p, 0) for p in pieces]]
-    return [[executor.call(_piece, p, part) for p in pieces] for part in range(parts)]
+def windowed(
+    executor: Executor, calls: Iterable[Callable[[], Handle]], window: int, done: Callable[[Handle], None]
+) -> None:
+    """Make calls, at most `window` of them unfinished at once, since workers fetch the arguments of all at once."""
+    waiting = iter(calls)
 
+    def next_one(handle: Handle) -> list[Handle]:
+        done(handle)
+        return [call() for call in islice(waiting, 1)]
 
-def _piece(pieces: Sequence[Any], part: int) -> Any:
-    return pieces[part]
+    executor.wait(iter([call() for call in islice(waiting, window)]), next_one)

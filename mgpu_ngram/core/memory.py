@@ -11,7 +11,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.settings import Bytes
 
 CGROUP = Path("/sys/fs/cgroup")
-LEAST_BYTES = 16 << 20  # of a budget: below it, blocks would be too small to be worth their tasks
+LEAST_BYTES = 64 << 20  # of a budget: one row group of each file being written, and what a task works in
 
 
 @dataclass(frozen=True)

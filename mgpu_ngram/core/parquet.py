@@ -20,7 +20,7 @@ from mgpu_ngram.core.shards import words_at
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary, words_from_arrow
 
-GROUP_ROWS = 1 << 20  # rows of a row group
+GROUP_ROWS = 1 << 17  # rows of a row group: what one thread holds while it writes, 10 to 20 MB
 GROUP_BYTES = 1 << 28  # and bytes of its strings; a single longer row has a group to itself
 STRING_BYTES = 2**31 - 1  # what 32-bit offsets can address
 

@@ -185,15 +185,19 @@ def count_streams(
                 tables = _sparse(part, bits, sparse)
                 dense = {n: _dense(part, p, lexicon.symbols, options.histograms) for n, p in dense_plans.items()}
             except Exception as error:
-                most = limit // 2
-                if not out_of_memory(error) or most < MIN_PART_TOKENS:
+                if not out_of_memory(error):
                     raise
+                if not any(len(t) and on_gpu(t.counts) for p in pieces.values() for t in p):  # no room to make
+                    most = limit // 2
+                    if most < MIN_PART_TOKENS:
+                        raise
+                tables = []
                 pieces = {n: [moved(t, to_host) for t in p] for n, p in pieces.items()}  # makes room
                 continue
-            for table in tables:
-                pieces[table.order].append(table)
-            for n, counts in dense.items():
-                bins[n] += counts
+            while tables:  # held by `pieces` alone, which may leave the device
+                pieces[tables[0].order].append(tables.pop(0))
+            for n in dense_plans:
+                bins[n] += dense.pop(n)
             start += limit
     return [where_it_fits(_sum, *(p if len(p) == 1 else p[1:])) for p in pieces.values()], bins
 

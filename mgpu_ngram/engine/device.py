@@ -150,7 +150,7 @@ def device_blocks(
             yield block, block.data
         watch.lap("read")
         return
-    ring = _idle_ring()
+    ring = _idle_ring(block_bytes)
     try:
         read = lambda allocate: read_blocks(chunk, unit, block_bytes, halo, allocate, threads, checksums)  # noqa: E731
         for block, data, busy in ring.run(read):
@@ -236,7 +236,8 @@ class _Ring:
 _idle_rings: list[_Ring] = []  # a task in another thread, or one that failed and is not yet collected, holds its own
 
 
-def _idle_ring() -> _Ring:
+def _idle_ring(block_bytes: int) -> _Ring:
+    """One that is free, unless its buffers are much larger than needed: then they go back to the pool."""
     import cupy
 
     device = cupy.cuda.Device().id
@@ -244,7 +245,8 @@ def _idle_ring() -> _Ring:
         if ring.id == device:
             with suppress(ValueError):  # another thread was faster
                 _idle_rings.remove(ring)
-                return ring
+                if all(buffer is None or len(buffer) <= 2 * block_bytes for buffer in ring.device):
+                    return ring
     return _Ring()
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from mgpu_ngram.engine.device import free_bytes
 
-KEPT_SHARE = {"gpu": 0.45, "cpu": 0.25}  # of a budget, for results that wait; the rest is what tasks work in
+KEPT_SHARE = {"gpu": 0.45, "cpu": 0.2}  # of a budget, for results that wait; the rest is what tasks work in
+BYTES_PER_TEXT_BYTE = 40  # of a chunk while it is counted: keys twice, tables, text
+MOST_TEXT_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}
 AUTO_DEVICE_SHARE = 0.9  # of the free memory when nothing was asked for; the rest is for CUDA and other users
 AUTO_HOST_SHARE = 0.5
 
@@ -28,10 +31,15 @@ class Budget:
     host_bytes: int
     tasks: int = 1
 
+    def limit(self) -> None:
+        """Hold this process to the budget of its GPU."""
+        if self.device == "gpu":
+            limit_device(self.device_bytes)
+
     def working_bytes(self) -> int:
         """What one task may take now on its device, beside what earlier results hold there."""
         if self.device == "gpu":
-            limit_device(self.device_bytes)
+            self.limit()
             return min(free_bytes("gpu"), self.device_bytes - _pool().used_bytes())
         return self.host_working_bytes()
 
@@ -43,6 +51,12 @@ class Budget:
         """What a block of rows that is merged and written may take, with all its copies."""
         of_host = self.host_working_bytes() // 2  # the other half is for pieces of other workers
         return of_host if self.device == "cpu" else min(of_host, int((1 - KEPT_SHARE["gpu"]) / 2 * self.device_bytes))
+
+    def text_bytes(self) -> int:
+        """Text of a chunk: what is made of it until it is counted fits."""
+        of_device = int((1 - KEPT_SHARE["gpu"]) * self.device_bytes)
+        room = min(of_device, self.host_bytes) if self.device == "gpu" else self.host_working_bytes()
+        return max(1, min(MOST_TEXT_BYTES[self.device], room // BYTES_PER_TEXT_BYTE))
 
     def place(self, nbytes: int) -> Literal["device", "host", "disk"]:
         """Where a result of `nbytes` that lies on the device may stay until it is merged."""
@@ -73,13 +87,17 @@ def _pool() -> Any:
 
 
 _held: weakref.WeakSet = weakref.WeakSet()
+_holding = threading.Lock()  # tasks of a process are threads; a set must not grow while it is read
 
 
 def hold(result: Any) -> Any:
     """Count a result with `host_bytes` as held in host memory for as long as it lives; returns it."""
-    _held.add(result)
+    with _holding:
+        _held.add(result)
     return result
 
 
 def _held_bytes() -> int:
-    return sum(result.host_bytes for result in list(_held))
+    with _holding:
+        results = list(_held)
+    return sum(result.host_bytes for result in results)

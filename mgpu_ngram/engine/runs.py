@@ -17,7 +17,7 @@ from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 RUN = "run"  # kind of checkpoint entry
-MERGE_COPIES = 6  # of a row while it is merged and written: in, out, between levels, on the host
+MERGE_COPIES = 8  # of a row while it is merged and written: in, out, between levels, on the host
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Run:
 def keep_run(run: Run, budget: Budget, folder: str) -> Run:
     """Leave a run on its device while there is room, else on the host, else in a file of `folder`."""
     place = budget.place(run.nbytes)
+    if place == "device" and run.host_bytes:  # some tables have left a full device
+        place = "host" if budget.fits_host(run.nbytes) else "disk"
     if place == "device":
         return run
     run = replace(run, tables={n: [moved(t, to_host_fast) for t in tables] for n, tables in run.tables.items()})
@@ -68,6 +70,8 @@ def keep_run(run: Run, budget: Budget, folder: str) -> Run:
 
 def store_run(run: Run, folder: str) -> Run:
     """Sum the tables of a run and write them to a file of `folder`; what they held in memory is free again."""
+    if not run.tables and not run.bins:
+        return run
     run = merge_runs(run)
     arrays: dict[str, np.ndarray] = {}
     bits = {}

@@ -71,6 +71,8 @@ def tokenise(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
 
     Raises HashCollision when two words of the chunk share a 64-bit hash.
     """
+    if options.budget is not None:
+        options.budget.limit()
     with memory_guard("tokenising", options.device):
         tokenised = {"word": _words, "byte": _bytes, "id": _ids}[options.unit](chunk, options)
     streams = tokenised.streams or []

@@ -8,14 +8,15 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow
 
-from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
+from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks, windowed
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.crc import combine_crc32
@@ -52,8 +53,6 @@ TOP = 5  # n-grams per order in the summary
 ARITY = 8  # vocabularies that are merged at once
 CHECKPOINT_SECONDS = 120.0
 BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # of text; a guess for plans
-BYTES_PER_TEXT_BYTE = 40  # of a chunk while it is counted: keys twice, tables, text
-MOST_CHUNK_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}
 BLOCK_BYTES, LEAST_BLOCK_BYTES = 64 << 20, 1 << 16  # of text, brought to the device at once
 
 
@@ -144,14 +143,18 @@ def run(
     corpus = open_corpus(config.corpus if inputs is None else inputs, config.unit, config.dtype, config.text_column)
     with Output.create(output, overwrite) as out:
         executor.check_folder(str(out.folder))
-        budget = _budget(memory, executor)
-        chosen = {"chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget)}
+        budget = make_budget(memory, executor)
+        chosen = {
+            "chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget),
+            "strategy": config.strategy,  # says whether runs hold order 1
+        }
         identity = _identity(config, corpus)
         with Checkpoint.open(out.path, identity, resume, overwrite, memory.spill_dir, chosen) as checkpoint:
             executor.check_folder(str(checkpoint.entries_folder))
             chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
-            job = _Job(config, executor, chunks, budget, checkpoint, checkpoint_seconds, progress)
-            counted = job.count(_num_streams(config, corpus, len(chunks)))
+            config = replace(config, strategy=checkpoint.chosen["strategy"])
+            job = Job(config, executor, chunks, budget, checkpoint, checkpoint_seconds, progress)
+            counted = job.count(num_streams(config, corpus, len(chunks)))
             runs = job.merge(counted)
             seconds = [counted.totals["seconds"], *executor.gather([executor.call(_seconds_of, r) for r in runs])]
             for n in range(1, config.order + 1):
@@ -160,7 +163,7 @@ def run(
             del counted.runs, runs
             progress.finish()
 
-            files = [file for part, _ in results for file in part]
+            files = sorted((file for part, _ in results for file in part), key=lambda file: file.name)
             manifest = _manifest(config, corpus, counted.totals, files)
             write_manifest(out.folder, manifest)
             out.commit()
@@ -188,15 +191,12 @@ def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budge
     """Text per chunk: what was asked for, else that of M x G chunks for G workers, M as small as memory allows."""
     if config.chunk_bytes is not None:
         return config.chunk_bytes
-    memory_bytes = budget.host_working_bytes()
-    if budget.device == "gpu":
-        memory_bytes = int((1 - KEPT_SHARE["gpu"]) * budget.device_bytes)
-    most = max(1, min(MOST_CHUNK_BYTES[budget.device], memory_bytes // BYTES_PER_TEXT_BYTE))
+    most = budget.text_bytes()
     M = -(-corpus.size_bytes // (workers * most))
     return max(min(most, 1 << 20), -(-corpus.size_bytes // max(1, M * workers)))
 
 
-def _budget(memory: MemoryConfig, executor: Executor) -> Budget:
+def make_budget(memory: MemoryConfig, executor: Executor) -> Budget:
     """What each process of the run may take."""
     device_bytes, host_bytes = executor.gather([executor.call(_free_bytes, executor.device)])[0]
     host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * host_bytes)
@@ -231,7 +231,7 @@ def _settings(config: CountConfig) -> dict[str, Any]:
     return settings
 
 
-def _num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
+def num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
     """About how many streams are counted one by one: lines are joined by chunk, and so are small files."""
     if config.unit == "word":
         return chunks
@@ -249,7 +249,7 @@ class _Counted:
     totals: dict[str, Any]
 
 
-class _Job:
+class Job:
     """One run: its chunks, and what is known of them so far."""
 
     def __init__(
@@ -282,7 +282,7 @@ class _Job:
     def _passes(self, streams: int, seed: int) -> _Counted:
         """Call all tasks of both passes at once, so that no worker waits for this process; then watch them."""
         config, executor, device = self.config, self.executor, self.executor.device
-        block_bytes = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, self.budget.host_working_bytes() // 16))
+        block_bytes = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, self.budget.text_bytes()))
         reading = TokeniseOptions(
             config.unit, config.order, config.dtype, config.separator_id, config.lowercase, device, block_bytes,
             executor.threads, self.budget, seed,
@@ -364,7 +364,7 @@ class _Job:
             runs = [
                 executor.call(bundle_runs, *group) if len(group) > 1 else group[0] for group in executor.groups(runs)
             ]
-        if counted.totals["dense"]:
+        if counted.totals["dense"] or counted.stored:  # what a resumed run stored may be dense, whatever this one does
             bins = [executor.call(bins_of, r) for r in [*runs, *counted.stored]]
             total = reduce_tasks(executor, bundle_runs, bins, arity=2)
             runs = [*runs, executor.call(shard_bins, total, counted.lexicon)]
@@ -376,24 +376,38 @@ class _Job:
         self, counted: _Counted, runs: list[Handle], folder: str
     ) -> list[tuple[list[WrittenFile], dict[str, float]]]:
         """Shuffle runs to the parts that own their shards; every part is merged and written by one task."""
-        config, executor, S = self.config, self.executor, counted.totals["num_shards"]
-        rounds = -(-counted.totals["table_bytes"] // (executor.workers * self.budget.block_bytes()))
-        parts = min(S, executor.workers * max(1, rounds))
-        options = WriteOptions(
-            folder, self.budget, config.min_count, TOP, max(1, executor.threads * executor.workers // parts)
-        )
+        config, executor = self.config, self.executor
+        parts = self.parts(counted.totals)
+        threads = max(1, executor.threads * executor.workers // len(parts))
+        options = WriteOptions(folder, self.budget, config.min_count, TOP, threads)
         stored = bundle_runs(*self.stored)
-        written = []
-        for part in range(parts):
-            first, last = part * S // parts, (part + 1) * S // parts
-            pieces = runs if parts == 1 else [executor.call(take_part, run, first, last) for run in runs]
+        written = executor.call(_write_symbols, counted.vocabulary, options, config.strategy == "auto")
+        results = []
+
+        def call(part: int, first: int, last: int) -> Handle:
+            pieces = [*self.pieces(runs, first, last), stored]
             label = f"writing shards {first} to {last - 1}"
-            arguments = ([*pieces, stored], first, last, counted.vocabulary, options)
-            written.append(executor.call(write_part, *arguments, label=label, near=part))
-        written.append(executor.call(_write_symbols, counted.vocabulary, options, config.strategy == "auto"))
-        self.progress.start("write", len(written), "parts")
-        executor.wait(iter(written), lambda _: self.progress.advance(1))
-        return executor.gather(written)
+            return executor.call(write_part, pieces, first, last, counted.vocabulary, options, label=label, near=part)
+
+        def done(handle: Handle) -> None:
+            results.append(executor.gather([handle])[0])
+            self.progress.advance(1)
+
+        self.progress.start("write", len(parts), "parts")
+        calls = (partial(call, part, *shards) for part, shards in enumerate(parts))
+        windowed(executor, calls, 2 * executor.workers, done)
+        return [*results, *executor.gather([written])]
+
+    def parts(self, totals: dict[str, Any]) -> list[tuple[int, int]]:
+        """(first, last) shards of each part: as many parts as workers, or more so that one fits in memory."""
+        S, workers = totals["num_shards"], self.executor.workers
+        rounds = -(-totals["table_bytes"] // (workers * self.budget.block_bytes()))
+        P = min(S, workers * max(1, rounds))
+        return [(p * S // P, (p + 1) * S // P) for p in range(P)]
+
+    def pieces(self, runs: list[Handle], first: int, last: int) -> list[Handle]:
+        """What runs hold of a part's shards."""
+        return [self.executor.call(take_part, run, first, last) for run in runs]
 
     def worker_rates(self, tokens: int) -> dict[str, float]:
         """Tokens per second that each worker has counted."""

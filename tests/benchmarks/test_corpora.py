@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mgpu_ngram.benchmarks.corpora import english_text, spellings, stdlib_text, zipf_ids, zipf_text
+from mgpu_ngram.benchmarks.corpora import english_text, spellings, stdlib_text, zipf_ids, zipf_text, zipf_texts
 from mgpu_ngram.core.errors import InputError
 
 
@@ -70,8 +70,7 @@ def test_seeds_differ_and_blocks_are_stable(stream):
 
 def test_text_spells_the_stream(tmp_path, stream):
     path = tmp_path / "corpus.txt"
-    size = zipf_text(path, 200_000, vocabulary=5_000, seed=3)
-    assert size == path.stat().st_size
+    totals = zipf_text(path, 200_000, vocabulary=5_000, seed=3)
     offsets, data = spellings(5_000)
     words = [data[a:b].tobytes() for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
     assert len(set(words)) == 5_000 and len(words[0]) == 1 and max(map(len, words)) <= 12
@@ -81,6 +80,16 @@ def test_text_spells_the_stream(tmp_path, stream):
         expected.append(words[code - 1] if code else b"\n")
     lines = path.read_bytes().splitlines()
     assert [w for line in lines for w in [*line.split(b" "), b"\n"]] == expected
+    assert totals == [sum(max(0, len(line.split()) - n + 1) for line in lines) for n in range(1, 6)]
+
+
+def test_texts_share_words_and_differ(tmp_path):
+    files = zipf_texts(tmp_path, 2_500, file_tokens=1_000, vocabulary=300, order=2)
+    texts = [path.read_bytes() for path, _ in files]
+    assert [len(text.split()) for text in texts] == [1_000, 1_000, 500] == [totals[0] for _, totals in files]
+    assert len(set(texts)) == 3 and len(set(b" ".join(texts).split())) <= 300
+    zipf_text(tmp_path / "alone.txt", 1_000, vocabulary=300, seed=1)
+    assert (tmp_path / "alone.txt").read_bytes() == texts[1]
 
 
 @pytest.mark.gpu

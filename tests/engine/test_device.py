@@ -7,6 +7,7 @@ import pytest
 
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.engine import device as device_module
 from mgpu_ngram.engine.device import (
     RING_SLOTS,
     Stopwatch,
@@ -17,6 +18,7 @@ from mgpu_ngram.engine.device import (
     out_of_memory,
     synchronize,
     to_device,
+    to_host_fast,
 )
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
@@ -27,6 +29,29 @@ def test_to_device(device):
     assert on_gpu(moved) == (device == "gpu")
     assert to_host(moved).tolist() == [0, 1, 2, 3, 4]
     assert device == "gpu" or moved is array
+
+
+def test_a_small_copy_to_the_host(to_device):
+    for array in (np.arange(6), np.arange(6).reshape(2, 3), np.empty((2, 0))):
+        found = to_host_fast(to_device(array))
+        assert isinstance(found, np.ndarray) and found.tolist() == array.tolist()
+    host = np.arange(5)
+    assert to_host_fast(host) is host
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("slice_bytes", [8, 1000, 4096])
+def test_a_large_copy_to_the_host(slice_bytes, monkeypatch):
+    """In slices, by several threads: whole arrays, and views that leave out first and last columns."""
+    import cupy
+
+    monkeypatch.setattr(device_module, "SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(device_module, "_pinned_slices", {})  # of this size
+    for array in (np.arange(5001), np.arange(5001, dtype=np.uint64).reshape(3, 1667)):
+        there = cupy.asarray(array)
+        for view, expected in [(there, array), (there[..., 7:-9], array[..., 7:-9]), (there[..., :1], array[..., :1])]:
+            found = to_host_fast(view)
+            assert found.dtype == array.dtype and found.shape == expected.shape and (found == expected).all()
 
 
 def test_free_bytes_is_less_than_all_there_is(device):
@@ -43,6 +68,16 @@ def test_stopwatch_charges_each_second_once(device, monkeypatch):
         watch.lap(stage)
     assert watch.seconds == {"read": 2.5, "count": 3.0}
     synchronize(device)
+
+
+def test_time_spent_waiting_is_shared_as_the_busy_seconds(monkeypatch):
+    times = iter([10.0, 16.0, 18.0])
+    monkeypatch.setattr("mgpu_ngram.engine.device.time.perf_counter", lambda: next(times))
+    watch = Stopwatch("cpu", {"read": 1.0}, _last=next(times))
+    watch.lap_shared({"read": 20.0, "copy": 10.0})
+    assert watch.seconds == {"read": 5.0, "copy": 2.0}
+    watch.lap("count")
+    assert watch.seconds == {"read": 5.0, "copy": 2.0, "count": 2.0}
 
 
 def test_add_seconds():
@@ -91,13 +126,14 @@ def test_blocks_bring_all_bytes_in_order(device, block_bytes, tmp_path):
     text = b"".join(b"line %d of the text\n" % i for i in range(1000))
     (tmp_path / "text").write_bytes(text)
     (chunk,) = open_corpus(str(tmp_path / "text")).chunks(1 << 30)
-    blocks, seen = 0, b""
-    for block, data in device_blocks(chunk, "word", block_bytes, 0, device, 1, None):
+    blocks, seen, watch = 0, b"", Stopwatch(device)
+    for block, data in device_blocks(chunk, "word", block_bytes, 0, device, 1, None, watch):
         assert on_gpu(data) == (device == "gpu") and len(data) == len(block.data)
         seen += to_host(data).tobytes()
         blocks += 1
     assert seen == text
     assert blocks > RING_SLOTS or block_bytes == 1 << 20
+    assert set(watch.seconds) == ({"read", "copy"} if device == "gpu" else {"read"})
 
 
 def test_an_error_while_reading_reaches_the_caller(device, tmp_path):
@@ -105,13 +141,13 @@ def test_an_error_while_reading_reaches_the_caller(device, tmp_path):
     (chunk,) = open_corpus(str(tmp_path / "text")).chunks(1 << 30)
     (tmp_path / "text").unlink()
     with pytest.raises(ValueError, match="text"):
-        list(device_blocks(chunk, "word", 64, 0, device, 1, None))
+        list(device_blocks(chunk, "word", 64, 0, device, 1, None, Stopwatch(device)))
 
 
 def test_a_caller_may_stop_early(device, tmp_path):
     (tmp_path / "text").write_bytes(b"of the\n" * 1000)
     (chunk,) = open_corpus(str(tmp_path / "text")).chunks(1 << 30)
     for _ in range(3):
-        blocks = device_blocks(chunk, "word", 64, 0, device, 1, None)
+        blocks = device_blocks(chunk, "word", 64, 0, device, 1, None, Stopwatch(device))
         assert to_host(next(blocks)[1])[:6].tobytes() == b"of the"
         blocks.close()

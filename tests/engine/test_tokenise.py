@@ -1,7 +1,9 @@
 """Pass 1, against regular expressions and dicts."""
 
+import gc
 import itertools
 import re
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -9,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.corpus import Chunk, open_corpus
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.vocabulary import HashCollision
+from mgpu_ngram.engine import memory as memory_module
 from mgpu_ngram.engine import tokenise as tokenise_module
+from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.tokenise import TokeniseOptions, lower_ascii, tokenise
 from mgpu_ngram.kernels.count.hash_words import hash_ids, mix64
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -103,9 +107,38 @@ def test_lower_case_is_ascii_only(device, to_device):
     )
 
 
-def test_streams_may_wait_on_the_host(device):
-    found = only_chunk(Lines(["of the"]), TokeniseOptions(device=device, keep_on_device=False))
-    assert not on_gpu(found.streams[0].tokens_T)
+def room_for(nbytes, monkeypatch):
+    """By device: a budget of a full GPU and of host memory that may hold `nbytes` of results."""
+    monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())  # what other tests hold is not counted
+    monkeypatch.setitem(memory_module.KEPT_SHARE, "cpu", 0.25)
+    return lambda device: Budget(device, 0, 4 * nbytes)
+
+
+def test_streams_wait_on_the_host_while_it_has_room(device, monkeypatch):
+    budget = room_for(24, monkeypatch)(device)  # three tokens of four bytes, twice
+    options = TokeniseOptions(device=device, budget=budget)
+    first, second, third = (only_chunk(Lines(["of the"]), options) for _ in range(3))
+    for found in (first, second):
+        assert not on_gpu(found.streams[0].tokens_T) and streams(found) == [[1, 2, 0]] and found.host_bytes == 12
+    assert third.streams is None and third.host_bytes == 0
+    assert symbols(third.vocabulary) == symbols(first.vocabulary)
+    del first, found, second
+    gc.collect()
+    assert streams(only_chunk(Lines(["of the"]), options)) == [[1, 2, 0]]  # there is room again
+
+
+@pytest.mark.gpu
+def test_streams_wait_on_the_device_while_it_has_room():
+    found = only_chunk(Lines(["of the"]), TokeniseOptions(device="gpu", budget=Budget("gpu", 1 << 40, 0)))
+    assert on_gpu(found.streams[0].tokens_T) and found.host_bytes == 0
+
+
+@pytest.mark.parametrize("unit", ["word", "byte", "id"])
+def test_nothing_to_keep_always_fits(device, unit, monkeypatch):
+    """An empty chunk has streams, of which there are none."""
+    budget = room_for(0, monkeypatch)(device)
+    (chunk,) = open_corpus(np.empty(0, np.uint16) if unit == "id" else Lines([]), unit).chunks(100) or [Chunk(0, (), 0)]
+    assert sum(s.owned for s in tokenise(chunk, TokeniseOptions(unit, device=device, budget=budget)).streams) == 0
 
 
 def test_another_seed_gives_other_hashes(device):

@@ -1,0 +1,81 @@
+"""A corpus counted by the tasks of `jobs.count` up to its merged tables, which nobody writes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from mgpu_ngram.benchmarks.word_codes import ORDER
+from mgpu_ngram.cluster.executor import Executor, Handle, windowed
+from mgpu_ngram.core.checkpoint import Checkpoint
+from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.engine.memory import Budget
+from mgpu_ngram.engine.runs import Run, bundle_runs, keep_run, merged_blocks, open_run, take_part
+from mgpu_ngram.jobs import count as count_job
+from mgpu_ngram.jobs.progress import Progress
+
+
+@dataclass
+class Merged:
+    """A corpus counted: the merged tables of each part of its shards, on the workers that own them."""
+
+    parts: list[Handle]
+    vocabulary: Handle
+    tokens: int
+    seconds: float
+
+
+def count_to_tables(paths: Sequence[str], executor: Executor, folder: Path, chunk_bytes: int | None = None) -> Merged:
+    """What `jobs.count.run` does, up to its merged tables: nothing is written.
+
+    folder  for what does not fit in memory
+    """
+    start = time.perf_counter()
+    config = count_job.CountConfig(list(paths), ORDER, chunk_bytes=chunk_bytes)
+    corpus = open_corpus(config.corpus)
+    budget = count_job.make_budget(MemoryConfig(), executor)
+    chunks = corpus.chunks(count_job.chunk_bytes(config, corpus, executor.workers, budget))
+    with Checkpoint.open(folder / "tables", {}, resume=False, restart=True) as checkpoint:
+        job = count_job.Job(config, executor, chunks, budget, checkpoint, count_job.CHECKPOINT_SECONDS, Progress())
+        counted = job.count(count_job.num_streams(config, corpus, len(chunks)))
+        runs, stored = job.merge(counted), bundle_runs(*counted.stored)
+        parts: list[Handle] = []
+        shared = budget, str(checkpoint.entries_folder)
+
+        def call(part: int, first: int, last: int) -> Handle:
+            pieces = [*job.pieces(runs, first, last), stored]
+            return executor.call(merge_part, pieces, first, last, *shared, near=part)
+
+        calls = (partial(call, part, *shards) for part, shards in enumerate(job.parts(counted.totals)))
+        windowed(executor, calls, 2 * executor.workers, parts.append)
+        return Merged(parts, counted.vocabulary, counted.totals["tokens"], time.perf_counter() - start)
+
+
+def merge_part(runs: Sequence[Run], first: int, last: int, budget: Budget, folder: str) -> list[Run]:
+    """What `engine.write.write_part` does up to its files: blocks of merged rows, each left where there is room.
+
+    Nothing else will need the device, so all of it may fill but what the next block takes.
+    """
+    stored = {s.path: s for run in runs for s in run.stored}
+    parts = [*runs, *(take_part(open_run(s), first, last) for s in stored.values())]
+    merged = []
+    for order in sorted({n for part in parts for n in part.tables}):
+        tables = [t for part in parts for t in part.tables.get(order, [])]
+        for block in merged_blocks(tables, first, budget):
+            run = Run({order: [block.table]})
+            stays = budget.device == "gpu" and budget.working_bytes() > budget.block_bytes()
+            merged.append(run if stays else keep_run(run, budget, folder))
+    return merged
+
+
+def totals_of(merged: Sequence[Run]) -> dict[int, int]:
+    """N-grams by order."""
+    totals: Counter[int] = Counter()
+    for run in [*merged, *(open_run(s) for part in merged for s in part.stored)]:
+        totals.update({n: int(t.counts.sum()) for n, tables in run.tables.items() for t in tables})
+    return dict(totals)

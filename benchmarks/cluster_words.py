@@ -1,0 +1,212 @@
+"""Words, orders 1 to 5, through an executor: text in the page cache to merged tables, and what a small memory costs."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.api import open_executor
+from mgpu_ngram.benchmarks import oracles
+from mgpu_ngram.benchmarks.cluster_tables import count_to_tables, totals_of
+from mgpu_ngram.benchmarks.corpora import zipf_texts
+from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.benchmarks.word_codes import ORACLE_WORDS, ORDER, VOCABULARY
+from mgpu_ngram.cluster.executor import Executor
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.config import ClusterConfig
+from mgpu_ngram.core.memory import LEAST_BYTES, MemoryConfig
+from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.engine.runs import Run
+from mgpu_ngram.jobs import count as count_job
+from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.dispatch import to_host
+
+ROUNDS, ENOUGH_SECONDS = 3, 45.0  # of one measurement
+TARGET_SPEEDUP = {2: 1.9, 4: 3.7}  # over one H200
+TARGET_OVERHEAD = 0.03
+OVERHEAD_TOKENS = 1_000_000_000  # at most
+SPILL_TOKENS = 400_000_000  # at most
+BUDGETS_PER_TABLE = 10
+TEXT_TO_SHARDS = "cluster/words text to shards"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Generated files of words, each with its n-grams by order, in a folder that is ours."""
+
+    folder: Path
+    files: list[tuple[Path, list[int]]]
+
+    @classmethod
+    def generate(cls, folder: Path, tokens: int, file_tokens: int) -> Corpus:
+        return cls(folder, zipf_texts(folder, tokens, file_tokens, VOCABULARY, ORDER))
+
+    @property
+    def paths(self) -> list[str]:
+        return [str(path) for path, _ in self.files]
+
+    @property
+    def totals(self) -> list[int]:
+        """N-grams of orders 1, 2, ..."""
+        return [sum(of_order) for of_order in zip(*(totals for _, totals in self.files), strict=True)]
+
+    @property
+    def sizes(self) -> str:
+        size_bytes = sum(path.stat().st_size for path, _ in self.files)
+        return f"tokens={self.totals[0]} bytes={size_bytes} n=1..{ORDER}"
+
+    def head(self, tokens: int) -> Corpus:
+        """Its first files that have no more than `tokens`; one at least."""
+        files: list[tuple[Path, list[int]]] = []
+        for path, totals in self.files:
+            if files and sum(t[0] for _, t in files) + totals[0] > tokens:
+                break
+            files.append((path, totals))
+        return Corpus(self.folder, files)
+
+
+def speedup(suite: Suite, executor: Executor, corpus: Corpus) -> None:
+    """One row: this executor on the corpus, beside one worker where that was measured before."""
+    suite.say(f"words: text to shards, {executor.workers} workers, transport {executor.transport}")
+    seconds = _rounds(executor, corpus)
+    one = next((r for r in suite.rows if r.kernel == TEXT_TO_SHARDS and r.sizes.endswith(" workers=1")), None)
+    target = TARGET_SPEEDUP.get(executor.workers) if suite.device == "gpu" else None
+    suite.add(
+        TEXT_TO_SHARDS,
+        f"{corpus.sizes} workers={executor.workers}",
+        seconds,
+        items=corpus.totals[0],
+        unit="tokens/s",
+        target=target * one.rate if target and one and one.rate else None,
+        baseline="workers=1" if one else "",
+        baseline_seconds=one.median_seconds if one else None,
+        notes=f"transport {executor.transport}" + (f"; target {target}x over one" if target else ""),
+    )
+
+
+def overhead(suite: Suite, corpus: Corpus) -> None:
+    """Two rows: one worker of a cluster, beside the same work in this process."""
+    corpus = corpus.head(OVERHEAD_TOKENS)
+    seconds = {}
+    for name in "this process", "a cluster of one":
+        suite.say(f"words: text to shards in {name}")
+        executor: Executor = LocalExecutor(suite.device, 1)
+        if name == "a cluster of one":
+            executor = open_executor(ClusterConfig(device=suite.device, workers=1))  # type: ignore[arg-type]
+        try:
+            seconds[name] = _rounds(executor, corpus)
+        finally:
+            executor.close()
+            suite.release()
+    alone, cluster = (statistics.median(s) for s in seconds.values())
+    row: dict[str, Any] = {"items": corpus.totals[0], "unit": "tokens/s"}
+    suite.add("cluster/without a cluster", corpus.sizes, seconds["this process"], **row)
+    suite.add(
+        "cluster/overhead",
+        corpus.sizes,
+        seconds["a cluster of one"],
+        target=corpus.totals[0] / alone / (1 + TARGET_OVERHEAD) if suite.device == "gpu" else None,
+        baseline="cluster/without a cluster",
+        baseline_seconds=alone,
+        notes=f"one worker takes {cluster / alone - 1:+.1%}; target at most {TARGET_OVERHEAD:+.0%}",
+        **row,
+    )
+
+
+def spill(suite: Suite, corpus: Corpus) -> None:
+    """Two rows: whole runs with all memory, and with a tenth of what the tables take."""
+    corpus = corpus.head(SPILL_TOKENS)
+    limited = "device_bytes" if suite.device == "gpu" else "host_bytes"
+    executor = LocalExecutor(suite.device, 1)
+    try:
+        suite.say("words: a run with all memory")
+        _run(executor, _beginning(corpus), MemoryConfig())  # the warm-up
+        free = _run(executor, corpus, MemoryConfig())
+        _check_totals([o["total"] for o in free.manifest["orders"].values()], corpus)
+        bits = check.code_bits(free.manifest["symbols"])
+        distinct = {int(n): order["distinct"] for n, order in free.manifest["orders"].items()}
+        table_bytes = sum(8 * (check.num_columns(n, bits) + 1) * G for n, G in distinct.items() if n > 1)
+        budget_bytes = max(LEAST_BYTES, table_bytes // BUDGETS_PER_TABLE)
+        suite.say(f"words: a run with {budget_bytes:,} {limited}")
+        suite.release()  # or the peak would be that of the run before
+        memory = MemoryConfig(**{limited: budget_bytes, "spill_dir": str(corpus.folder)})
+        small = _run(executor, corpus, memory)
+    finally:
+        executor.close()
+        suite.release()
+    if small.manifest != free.manifest:
+        raise WrongResult(f"a run with {budget_bytes:,} {limited} gives another output than one with all; not timed")
+    row: dict[str, Any] = {"items": corpus.totals[0], "unit": "tokens/s"}
+    suite.add("cluster/run with all memory", corpus.sizes, [free.wall_seconds], notes="to Parquet", **row)
+    suite.add(
+        "cluster/run with a small budget",
+        corpus.sizes,
+        [small.wall_seconds],
+        target=corpus.totals[0] / free.wall_seconds / 2 if suite.device == "gpu" else None,
+        baseline="cluster/run with all memory",
+        baseline_seconds=free.wall_seconds,
+        notes=f"tables of {table_bytes:,} bytes, {table_bytes / budget_bytes:.1f} times {limited} {budget_bytes:,}; "
+        f"peak of the device {small.peak_device_bytes:,}; target half the speed",
+        **row,
+    )
+
+
+def _run(executor: Executor, corpus: Corpus, memory: MemoryConfig) -> count_job.CountResult:
+    """A whole run, to Parquet."""
+    config = count_job.CountConfig(corpus.paths, ORDER)
+    return count_job.run(config, executor, corpus.folder / "counts", overwrite=True, memory=memory)
+
+
+def _rounds(executor: Executor, corpus: Corpus) -> list[float]:
+    """Seconds of several rounds, after a checked small one and a warm-up."""
+    _check_beginning(executor, corpus)
+    count_to_tables(corpus.paths[:1], executor, corpus.folder)
+    seconds: list[float] = []
+    while len(seconds) < ROUNDS and sum(seconds) < ENOUGH_SECONDS:
+        merged = count_to_tables(corpus.paths, executor, corpus.folder)
+        seconds.append(merged.seconds)
+        totals: Counter[int] = Counter({1: merged.tokens})
+        for part in executor.gather([executor.call(totals_of, part) for part in merged.parts]):
+            totals.update(part)
+        _check_totals([totals[n] for n in range(1, ORDER + 1)], corpus)
+        del merged  # before the next round needs the memory
+    return seconds
+
+
+def _check_totals(totals: Sequence[int], corpus: Corpus) -> None:
+    for n, (found, expected) in enumerate(zip(totals, corpus.totals, strict=True), 1):
+        oracles.check_total(found, expected, f"n-grams of order {n}")
+
+
+def _beginning(corpus: Corpus) -> Corpus:
+    """Its first lines, as a corpus of its own."""
+    head = corpus.folder / "head.txt"
+    with open(corpus.paths[0], "rb") as file:
+        head.write_bytes(b"".join(file.readlines(6 * ORACLE_WORDS)))
+    return Corpus(corpus.folder, [(head, [])])
+
+
+def _check_beginning(executor: Executor, corpus: Corpus) -> None:
+    """The first lines, in several chunks, beside collections.Counter, n-gram by n-gram."""
+    [path] = _beginning(corpus).paths
+    size_bytes = Path(path).stat().st_size
+    merged = count_to_tables([path], executor, corpus.folder, max(1, size_bytes // (2 * executor.workers)))
+    vocabulary, *parts = executor.gather([merged.vocabulary, *merged.parts])
+    with open(path, "rb") as file:
+        _, *counters = oracles.count_lines(file, ORDER)
+    for n, counter in enumerate(counters, 2):
+        runs = [run for part in parts for run in part if n in run.tables]
+        if _ngrams(runs, n, vocabulary) != counter or sum(len(r.tables[n][0]) for r in runs) != len(counter):
+            raise WrongResult(f"text, order {n}: n-grams differ from those of collections.Counter; not timed")
+
+
+def _ngrams(runs: Sequence[Run], order: int, vocabulary: Vocabulary) -> dict[tuple[bytes, ...], int]:
+    found: dict[tuple[bytes, ...], int] = {}
+    for run in runs:
+        [table] = run.tables[order]
+        found |= zip(oracles.ngrams_of(table, vocabulary), to_host(table.counts).tolist(), strict=True)
+    return found

@@ -1,0 +1,225 @@
+"""Merged tables to Parquet files: the same bytes whatever the blocks, and what plain Python says they hold."""
+
+import zlib
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from mgpu_ngram.core import parquet as parquet_module
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.engine import write as write_module
+from mgpu_ngram.engine.runs import Run, StoredRun, bundle_runs, store_run, take_part
+from mgpu_ngram.engine.write import WriteOptions, write_part, write_symbols
+
+SHARDS, BITS = 3, 4
+WORDS = [b"<unk>", b"<s>", b"</s>", b"of", b"the", b"\xc3\xa9", b"end"]
+NOT_TEXT = [*WORDS[:-1], b"\xff"]
+
+
+def vocabulary_of(symbols, unit="word"):
+    V = len(symbols)
+    offsets_V = np.cumsum([0, *map(len, symbols)]).astype(np.int64)
+    data = np.frombuffer(b"".join(symbols), np.uint8)
+    counts_V = np.arange(V)[::-1].copy()  # the last symbol does not occur
+    return Vocabulary(unit, offsets_V, data, counts_V, np.zeros(V, np.int32), np.arange(V))
+
+
+def plain_tables(seed, sizes=(12, 40, 60)):
+    """{order: Counters of its shards}; order 1 in shard 0, as it is cut. Few counts, so many are equal."""
+    rng = np.random.default_rng(seed)
+    tables = {n: [Counter() for _ in range(SHARDS)] for n in (1, 2, 3)}
+    for n, size in zip(tables, sizes, strict=True):
+        for ngram in map(tuple, rng.integers(1, len(WORDS) + 1, (size, n)).tolist()):
+            tables[n][ngram[-2] % SHARDS if n > 1 else 0][ngram] += 1
+    return tables
+
+
+@pytest.fixture
+def to_runs(to_sharded, tmp_path):
+    """Runs of plain tables. The last two are in files, one of them beside tables, and named by two runs."""
+
+    def convert(plain, orders=(1, 2, 3)):
+        runs = [Run({n: [to_sharded(t[n], n, BITS)] for n in orders}) for t in plain]
+        (tmp_path / "entries").mkdir(exist_ok=True)
+        stored = [store_run(run, str(tmp_path / "entries")) for run in runs[-2:]]
+        return [bundle_runs(*runs[:2], stored[0]), *runs[2:-2], Run({}), bundle_runs(*stored)]
+
+    return convert
+
+
+def files_of(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write(runs, budget, ...): the files of all shards, and what was said of each, by name."""
+    folders = []
+
+    def all_parts(runs, budget, vocabulary, cuts=(0, SHARDS), orders=(1, 2, 3), **options):
+        folders.append(tmp_path / f"out {len(folders)}")
+        for n in orders:
+            (folders[-1] / f"order={n}").mkdir(parents=True)
+        written = []
+        for first, last in zip(cuts, cuts[1:], strict=False):
+            parts = [take_part(run, first, last) for run in runs]
+            files, seconds = write_part(
+                parts, first, last, vocabulary, WriteOptions(str(folders[-1]), budget, **options)
+            )
+            assert set(seconds) <= {"reduce", "write"} and "write" in seconds
+            written += files
+        found = files_of(folders[-1])
+        assert sorted(f.name for f in written) == sorted(found)  # each once
+        for file in written:
+            assert (file.size_bytes, file.crc32) == (len(found[file.name]), zlib.crc32(found[file.name]))
+        return found, {f.name: f for f in written}, folders[-1]
+
+    return all_parts
+
+
+def text_of(codes, symbols):
+    return b" ".join(symbols[c - 1] for c in codes)
+
+
+def check_files(folder, written, plain, symbols, min_count, top, as_text):
+    """Hold every file to the sum of plain tables."""
+    names = ["order=1/part-00000.parquet", *(f"order={n}/part-{s:05d}.parquet" for n in (2, 3) for s in range(SHARDS))]
+    assert sorted(written) == names
+    for name in names:
+        n, shard = int(name[6]), int(name[13:18])
+        total = sum((t[n][shard] for t in plain), Counter())
+        kept = [g for g in sorted(total) if total[g] >= min_count]
+        table, file = pq.read_table(folder / name), written[name]
+        texts = [text_of(g, symbols) for g in kept]
+        assert table["ngram"].to_pylist() == ([t.decode() for t in texts] if as_text else texts)
+        assert table["count"].to_pylist() == [total[g] for g in kept]
+        assert (file.order, file.rows, file.distinct, file.total) == (n, len(kept), len(total), sum(total.values()))
+        best = sorted((-count, list(g)) for g, count in total.items())[:top]
+        assert file.top == tuple(
+            (-negative, codes, text_of(codes, symbols).decode("utf-8", "backslashreplace")) for negative, codes in best
+        )
+
+
+@pytest.mark.parametrize("symbols", [WORDS, NOT_TEXT], ids=["text", "not text"])
+@pytest.mark.parametrize("min_count", [1, 3])
+@pytest.mark.parametrize("top", [0, 5])
+def test_files_do_not_depend_on_blocks(symbols, min_count, top, ample, few_rows, to_runs, write):
+    plain = [plain_tables(seed) for seed in range(5)]
+    runs, vocabulary = to_runs(plain), vocabulary_of(symbols)
+    files, written, folder = write(runs, ample, vocabulary, min_count=min_count, top=top)
+    check_files(folder, written, plain, symbols, min_count, top, as_text=symbols is WORDS)
+    for rows in (1, 2, 9, 60):  # of a block; a shard has up to 49 rows
+        again = write(runs, few_rows(rows, 1), vocabulary, min_count=min_count, top=top, threads=3)
+        assert again[:2] == (files, written)
+
+
+@pytest.mark.parametrize("cuts", [(0, 1, 2, 3), (0, 2, 3), (0, 0, 1, 3, 3)])
+def test_files_do_not_depend_on_parts(cuts, ample, few_rows, to_runs, write):
+    """A part may also have no shard. Order 1 is in the part of shard 0 alone."""
+    runs, vocabulary = to_runs([plain_tables(seed) for seed in range(5)]), vocabulary_of(WORDS)
+    files, written, _ = write(runs, ample, vocabulary)
+    assert [name for name in files if name.startswith("order=1")] == ["order=1/part-00000.parquet"]
+    for budget in (ample, few_rows(9, 1)):
+        assert write(runs, budget, vocabulary, cuts)[:2] == (files, written)
+
+
+def test_blocks_do_not_show_in_row_groups(ample, few_rows, to_runs, write, monkeypatch):
+    monkeypatch.setattr(parquet_module, "GROUP_ROWS", 7)
+    runs, vocabulary = to_runs([plain_tables(seed) for seed in range(4)]), vocabulary_of(WORDS)
+    files, _, folder = write(runs, ample, vocabulary, min_count=2)
+    file = pq.ParquetFile(folder / "order=3/part-00001.parquet")
+    assert file.num_row_groups > 1 and file.metadata.row_group(0).num_rows == 7
+    for rows in (1, 5, 9):
+        assert write(runs, few_rows(rows, 1), vocabulary, min_count=2)[0] == files
+
+
+def test_large_shards_in_pieces_and_small_ones_between(few_rows, ample, to_sharded, write):
+    """Blocks of both kinds take turns; an empty shard has a file, too."""
+    tables = [
+        [{(1, 1): 1, (1, 2): 2, (2, 1): 3, (5, 5): 1}, {}, {(3, 3): 1}],
+        [{(1, 2): 1, (6, 6): 9}, {(4, 4): 2}, {(3, 1): 4, (3, 2): 4, (3, 3): 1, (3, 4): 4}],
+    ]
+    runs, vocabulary = [Run({2: [to_sharded(t, 2, BITS)]}) for t in tables], vocabulary_of(WORDS)
+    files, written, folder = write(runs, few_rows(2, 1), vocabulary, orders=(2,), top=2)
+    names = sorted(written)
+    rows = [pq.read_table(folder / name).to_pylist() for name in names]
+    assert [[(row["ngram"], row["count"]) for row in shard] for shard in rows] == [
+        [("<unk> <unk>", 1), ("<unk> <s>", 3), ("<s> <unk>", 3), ("the the", 1), ("\u00e9 \u00e9", 9)],
+        [("of of", 2)],
+        [("</s> <unk>", 4), ("</s> <s>", 4), ("</s> </s>", 2), ("</s> of", 4)],
+    ]
+    assert [written[name].top for name in names] == [
+        ((9, [6, 6], "\u00e9 \u00e9"), (3, [1, 2], "<unk> <s>")),
+        ((2, [4, 4], "of of"),),
+        ((4, [3, 1], "</s> <unk>"), (4, [3, 2], "</s> <s>")),
+    ]
+    assert write(runs, ample, vocabulary, orders=(2,), top=2)[:2] == (files, written)
+
+
+def test_a_shard_of_which_nothing_is_left_has_an_empty_file(few_rows, to_sharded, write):
+    runs = [Run({2: [to_sharded([{(1, 1): 1, (1, 2): 2, (2, 2): 1}, {}, {}], 2, BITS)]})]
+    for rows in (1, 100):
+        _, written, folder = write(runs, few_rows(rows, 1), vocabulary_of(WORDS), orders=(2,), min_count=3)
+        assert [(f.rows, f.distinct, f.total) for _, f in sorted(written.items())] == [(0, 3, 4), (0, 0, 0), (0, 0, 0)]
+        assert all(pq.read_table(folder / name).num_rows == 0 for name in written)
+
+
+def test_a_stored_run_named_by_several_counts_once(ample, to_sharded, write, tmp_path):
+    """Every piece of a run brings its stored ones along."""
+    stored = store_run(Run({2: [to_sharded([{(1, 1): 5}, {}, {}], 2, BITS)]}), str(tmp_path))
+    runs = [stored, replace(stored), Run({}, stored=stored.stored * 2)]
+    written = write(runs, ample, vocabulary_of(WORDS), orders=(2,))[1]
+    assert sorted(f.total for f in written.values()) == [0, 0, 5]
+
+
+def test_no_runs_no_files(ample, tmp_path):
+    files, _ = write_part([Run({})], 0, SHARDS, vocabulary_of(WORDS), WriteOptions(str(tmp_path), ample))
+    assert files == [] and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_an_error_of_a_thread_is_the_callers(rows, few_rows, to_runs, write):
+    with pytest.raises(RunError, match=r"cannot write .*order=3"):
+        write(
+            to_runs([plain_tables(seed) for seed in range(4)]), few_rows(rows, 1), vocabulary_of(WORDS), orders=(1, 2)
+        )
+
+
+def test_a_lost_stored_run_is_an_error(ample, tmp_path):
+    runs = [Run({}, stored=(StoredRun(str(tmp_path / "gone"), (0,)),))]
+    with pytest.raises(InputError, match="gone"):
+        write_part(runs, 0, SHARDS, vocabulary_of(WORDS), WriteOptions(str(tmp_path), ample))
+
+
+@pytest.mark.parametrize("symbols", [WORDS, NOT_TEXT], ids=["text", "not text"])
+@pytest.mark.parametrize("with_unigrams", [True, False])
+def test_the_vocabulary_and_its_unigrams(symbols, with_unigrams, ample, tmp_path):
+    (tmp_path / "order=1").mkdir()
+    files = write_symbols(vocabulary_of(symbols), WriteOptions(str(tmp_path), ample, min_count=3, top=2), with_unigrams)
+    assert [f.name for f in files] == ["vocabulary.parquet", "order=1/part-00000.parquet"][: 1 + with_unigrams]
+    found = files_of(tmp_path)
+    assert {f.name: (f.size_bytes, f.crc32) for f in files} == {n: (len(b), zlib.crc32(b)) for n, b in found.items()}
+    assert (files[0].rows, files[0].order) == (7, 0)
+    assert pq.read_table(tmp_path / "vocabulary.parquet")["count"].to_pylist() == [6, 5, 4, 3, 2, 1, 0]
+    if with_unigrams:
+        table = pq.read_table(tmp_path / files[1].name)
+        assert [t if isinstance(t, bytes) else t.encode() for t in table["ngram"].to_pylist()] == symbols[:4]
+        assert table["count"].to_pylist() == [6, 5, 4, 3]
+        assert (files[1].order, files[1].rows, files[1].distinct, files[1].total) == (1, 4, 6, 21)
+        assert files[1].top == ((6, [1], "<unk>"), (5, [2], "<s>"))
+
+
+@pytest.mark.parametrize(
+    ("unit", "symbols", "text"),
+    [
+        ("word", [b"caf\xc3\xa9", b"\xff"], "caf\u00e9 \\xff caf\u00e9"),
+        ("byte", [b"\xc3", b"\xa9"], "\u00e9\\xc3"),
+        ("id", [(7).to_bytes(4, "little"), (70_000).to_bytes(4, "little")], "7 70000 7"),
+    ],
+)
+def test_ngrams_for_people(unit, symbols, text):
+    assert write_module._display(vocabulary_of(symbols, unit), [1, 2, 1]) == text
