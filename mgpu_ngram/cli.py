@@ -88,6 +88,7 @@ def main(argv: list[str] | None = None) -> int:
 def _terminated(*_: object) -> None:
     """SIGTERM, as of `timeout` or a batch system, cleans up as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a script runs in the background
     signal.raise_signal(signal.SIGINT)  # waits where interrupts are held
 
 

@@ -17,7 +17,10 @@ from mgpu_ngram import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "configs" / "slurm" / "count.sbatch"
+CONFIG = str(SCRIPT.with_name("count.yaml"))
 JOB_SECONDS = 120
+CHUNK_BYTES = 4000
+SETTINGS = ["jobs.0.count.corpus=text", "jobs.0.count.order=3", f"jobs.0.count.chunk_bytes={CHUNK_BYTES}"]
 SLURM = """#!/bin/bash
 SLURM_JOB_NUM_NODES=$(sed -n 's/^#SBATCH --nodes=\\([0-9]*\\).*/\\1/p' "$1")
 export SLURM_JOB_NUM_NODES SLURM_CPUS_ON_NODE=1 SLURM_GPUS_ON_NODE=4
@@ -31,7 +34,7 @@ echo "Submitted batch job $!"
 """
 # The command once per node; a signal goes on to all of them.
 SRUN = """#!/bin/bash
-printf '%s\\n' "$@" >"$STUBS/srun"
+printf '%s\\n' "$@" >"$STUBS/srun.log"
 while [[ $1 == -* ]]; do shift; done
 trap 'kill $(jobs -p); wait' TERM
 for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do "$@" & done
@@ -50,7 +53,7 @@ class Job:
             (stubs / name).write_text(text)
             (stubs / name).chmod(0o755)
         path = os.pathsep.join([str(stubs), str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment = {"DEVICE": "cpu", "INTERFACE": "lo", "TMPDIR": str(stubs), "CONFIG": str(folder / "count.yaml")}
+        environment = {"DEVICE": "cpu", "INTERFACE": "lo", "TMPDIR": str(stubs), "CONFIG": CONFIG}
         environment |= {"PATH": path, "STUBS": str(stubs), **variables}
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "DASK_"))}
         self.stubs = stubs
@@ -71,10 +74,20 @@ class Job:
                 continue
         return found
 
+    def runs(self):
+        return self.pid in [p.pid for p in self.processes()]
+
+    def wait_for(self, pattern):
+        """Until a file of that name is there."""
+        deadline = time.monotonic() + JOB_SECONDS
+        while not list(self.folder.glob(pattern)):
+            assert self.runs() and time.monotonic() < deadline, self.err()
+            time.sleep(0.01)
+
     def wait(self):
         """Until the script has ended; nothing of it may be left then."""
         deadline = time.monotonic() + JOB_SECONDS
-        while any(p.pid == self.pid for p in self.processes()):
+        while self.runs():
             assert time.monotonic() < deadline, self.err()
             time.sleep(0.05)
         assert self.processes() == []
@@ -93,17 +106,13 @@ class Job:
 
 @pytest.fixture
 def submit(tmp_path):
-    """submit(*arguments, **variables) -> Job in `tmp_path`, where the corpus and count.yaml lie."""
-    words = "of the people by the people for the people shall not perish from the earth".split()
-    lines = (" ".join(words[i % 7 : i % 13 + 1] + [str(i % 101)]) for i in range(4000))
+    """submit(*arguments, **variables) -> Job in `tmp_path`, where the corpus lies."""
+    lines = (f"{i % 101} of the people by the people for the people {i % 7}"[: 20 + i % 31] for i in range(4000))
     (tmp_path / "text").write_text("\n".join(lines) + "\n")
-    (tmp_path / "count.yaml").write_text(
-        "output: elsewhere\njobs:\n- count: {corpus: text, order: 3, chunk_bytes: 2500}\n"
-    )
     jobs = []
 
     def start(*arguments, **variables):
-        jobs.append(Job(tmp_path, *arguments, OUTPUT="out", **variables))
+        jobs.append(Job(tmp_path, *SETTINGS, *arguments, OUTPUT="out", **variables))
         return jobs[-1]
 
     yield start
@@ -117,7 +126,7 @@ def expected(tmp_path, monkeypatch):
 
     def count():
         monkeypatch.chdir(tmp_path)
-        assert cli.main(["run", "count.yaml", "output=alone", "cluster.workers=0"]) == 0
+        assert cli.main(["run", CONFIG, *SETTINGS, "output=alone", "cluster.workers=0"]) == 0
         return files(tmp_path / "alone" / "count")
 
     return count
@@ -133,11 +142,13 @@ def result(job):
 
 
 def test_two_nodes(submit, tmp_path, expected):
-    job = submit("--json", "jobs.0.count.order=3")
+    job = submit("--json")
+    job.wait_for("out/count.checkpoint/identity.json")
+    listening = [c.laddr.ip for p in job.processes() for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
+    assert len(listening) >= 3 and set(listening) == {"127.0.0.1"}
     job.wait()
-    assert result(job)["workers"] == 2 and result(job)["device"] == "cpu", job.err()
-    assert "--resume" not in (job.stubs / "slurm_script").read_text().splitlines()
-    srun = (job.stubs / "srun").read_text().split("\n")
+    assert (result(job)["workers"], result(job)["device"], result(job)["resumed_chunks"]) == (2, "cpu", 0)
+    srun = (job.stubs / "srun.log").read_text().split("\n")
     assert srun[:3] == ["--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=1"]
     assert [srun[srun.index(flag) + 1] for flag in ("--interface", "--nworkers", "--nthreads")] == ["lo", "1", "1"]
     assert srun[srun.index("--local-directory") + 1] == str(job.stubs)
@@ -146,20 +157,16 @@ def test_two_nodes(submit, tmp_path, expected):
 
 def test_a_time_limit_leaves_a_checkpoint_and_the_next_submission_goes_on(submit, tmp_path, expected):
     job = submit("checkpoint_seconds=0")
-    deadline = time.monotonic() + JOB_SECONDS
-    while not list(tmp_path.glob("out/count.checkpoint/entries-*/run-*")):
-        assert time.monotonic() < deadline and os.path.exists(f"/proc/{job.pid}"), job.err()
-        time.sleep(0.02)
-    listening = [c.laddr.ip for p in job.processes() for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
-    assert len(listening) >= 3 and set(listening) == {"127.0.0.1"}
+    job.wait_for("out/count.checkpoint/entries-*/run-*")
     os.kill(job.pid, signal.SIGTERM)
     job.wait()
     assert "mgpu-ngram: interrupted; " in job.err() and job.out() == ""
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["count.checkpoint"]
 
-    job = submit("--json", "checkpoint_seconds=0")
+    job = submit("--json")
     job.wait()
-    assert 0 < result(job)["resumed_chunks"] < 40, job.err()
+    chunks = (tmp_path / "text").stat().st_size // CHUNK_BYTES
+    assert 0 < result(job)["resumed_chunks"] < chunks, job.err()
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["count"]
     assert files(tmp_path / "out" / "count") == expected()
 
@@ -175,7 +182,7 @@ def test_wrong_variables_start_nothing(submit, tmp_path, variables, message):
     job = submit(**variables)
     job.wait()
     assert (job.err(), job.out()) == (message + "\n", "")
-    assert not (tmp_path / "out").exists() and not (job.stubs / "srun").exists()
+    assert not (tmp_path / "out").exists() and not (job.stubs / "srun.log").exists()
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")

@@ -17,6 +17,7 @@ from typing import Any
 
 import dask
 from distributed import Client, LocalCluster
+from distributed.security import Security
 
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.devices import cpu_cores, visible_gpus
@@ -108,6 +109,7 @@ def connect(
     if scheduler_file is not None:
         address = _read_scheduler_file(Path(scheduler_file), deadline)
     address = _full_address(address or "")
+    _check_security(address)
     try:
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, TypeError, RuntimeError, ValueError) as error:
@@ -145,6 +147,27 @@ def _full_address(address: str) -> str:
     if "://" in address:
         return address
     return f"{'tls' if dask.config.get('distributed.comm.tls.client.cert') else 'tcp'}://{address}"
+
+
+def _check_security(address: str) -> None:
+    """Raise InputError for what would stop a Client half-way: it then hangs for 30 s when the process ends."""
+    try:
+        security = Security().get_connection_args("client")
+    except OSError as error:  # which does not name the file
+        raise InputError(
+            f"a file of the settings distributed.comm.tls cannot be used ({error}); check ca-file, client.cert "
+            "and client.key"
+        ) from None
+    encrypted = address.startswith("tls://")
+    if encrypted and security["ssl_context"] is None:
+        raise InputError(
+            f"{address} needs a certificate; give the settings distributed.comm.tls.ca-file, "
+            "distributed.comm.tls.client.cert and distributed.comm.tls.client.key"
+        )
+    if security["require_encryption"] and not encrypted:
+        raise InputError(
+            f"{address} is not encrypted but distributed.comm.require-encryption is set; use tls://, or unset it"
+        )
 
 
 def _wait_for_workers(client: Client, workers: int | None, address: str, deadline: float) -> None:
