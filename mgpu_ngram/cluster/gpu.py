@@ -5,15 +5,17 @@ Everything else of the cluster is without CUDA, so tests put stand-ins here.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+LENT_BYTES = 448 << 20  # of one allocation: opening one of 512 MiB and more takes 9.5 ms, a smaller one 1 ms
+ALIGNED = 256
 _one_at_a_time = threading.Lock()  # one process may not open the same allocation twice
 
 
@@ -35,26 +37,59 @@ def contiguous(array: Any) -> Any:
     return copy
 
 
-def export_array(array: Any) -> dict[str, Any]:
-    """What another process of this host needs to read a C-contiguous, complete array while we keep it."""
-    record = {"shape": array.shape, "dtype": array.dtype.str}
-    if not array.nbytes:
-        return record
+@dataclass
+class Loan:
+    """Copies of arrays in memory of their own, which other processes of this host may read while it lives.
+
+    records  of each array, what another process needs: shape, dtype, and segments (handle, offset, nbytes)
+    """
+
+    records: list[dict[str, Any]]
+    memory: list[Any]
+
+
+def lend(arrays: Sequence[Any]) -> Loan:
+    """Copy complete arrays into as few allocations as there must be, and lend those."""
+    import cupy
     from cupy.cuda import runtime
 
-    with array.device:
-        runtime.free(0)  # a thread's first CUDA call: makes the context current for the driver's
-        base, size = ctypes.c_uint64(), ctypes.c_size_t()
-        status = ctypes.CDLL("libcuda.so.1").cuMemGetAddressRange_v2(
-            ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(array.data.ptr)
-        )
-        if status:
-            raise OSError(f"cuMemGetAddressRange failed with CUDA driver error {status}")
-        return record | {"handle": runtime.ipcGetMemHandle(base.value), "offset": array.data.ptr - base.value}
+    loan = Loan([{"shape": a.shape, "dtype": a.dtype.str, "segments": []} for a in arrays], [])
+    left = sum(-(-a.nbytes // ALIGNED) * ALIGNED for a in arrays)
+    at, room, handle = 0, 0, b""  # in the last allocation
+    with cupy.cuda.Stream.null as stream:
+        for array, record in zip(arrays, loan.records, strict=True):
+            rows = [array] if array.flags.c_contiguous or array.ndim < 2 else list(array)
+            for row in map(cupy.ascontiguousarray, rows):
+                done = 0
+                while done < row.nbytes:
+                    if room == 0:
+                        at, room = 0, min(left, LENT_BYTES)
+                        loan.memory.append(_allocate(room))
+                        handle = runtime.ipcGetMemHandle(loan.memory[-1].ptr)
+                    size = min(room, row.nbytes - done)
+                    runtime.memcpyAsync(
+                        loan.memory[-1].ptr + at, row.data.ptr + done, size, runtime.memcpyDeviceToDevice, 0
+                    )
+                    record["segments"].append((handle, at, size))
+                    taken = min(room, -(-size // ALIGNED) * ALIGNED)
+                    done, at, room, left = done + size, at + taken, room - taken, left - taken
+        stream.synchronize()
+    return loan
+
+
+def _allocate(nbytes: int) -> Any:
+    """Memory that is not the pool's: blocks of the pool may be parts of huge ones, which take long to open."""
+    import cupy
+
+    try:
+        return cupy.cuda.memory.Memory(nbytes)
+    except cupy.cuda.runtime.CUDARuntimeError:
+        cupy.get_default_memory_pool().free_all_blocks()
+        return cupy.cuda.memory.Memory(nbytes)
 
 
 def import_arrays(records: Sequence[dict[str, Any]]) -> list[Any]:
-    """Copies on our device of arrays that another process exported."""
+    """Copies on our device of arrays that another process lends."""
     import cupy
     from cupy.cuda import runtime
 
@@ -66,13 +101,12 @@ def import_arrays(records: Sequence[dict[str, Any]]) -> list[Any]:
             for record in records:
                 array = cupy.empty(record["shape"], record["dtype"])
                 arrays.append(array)
-                if not array.nbytes:
-                    continue
-                handle = record["handle"]
-                if handle not in opened:
-                    opened[handle] = runtime.ipcOpenMemHandle(handle)
-                source = opened[handle] + record["offset"]
-                runtime.memcpyAsync(array.data.ptr, source, array.nbytes, runtime.memcpyDefault, 0)
+                target = array.data.ptr
+                for handle, offset, nbytes in record["segments"]:
+                    if handle not in opened:  # while the copies before it run
+                        opened[handle] = runtime.ipcOpenMemHandle(handle)
+                    runtime.memcpyAsync(target, opened[handle] + offset, nbytes, runtime.memcpyDefault, 0)
+                    target += nbytes
             runtime.streamSynchronize(0)
         finally:
             for base in opened.values():

@@ -33,12 +33,12 @@ OFFER = "mgpu-ngram-ipc"  # what workers tell each other about themselves when t
 class Parcel:
     """What a task returned.
 
-    lent    contiguous copies of its arrays that peers read, by the id of the array: kept as long as the value
+    loan    copies of its arrays that peers read: kept as long as the value
     failed  why it did not arrive; raised where the value is used
     """
 
     value: Any
-    lent: dict[int, Any] = field(default_factory=dict)
+    loan: Any = None
     failed: Exception | None = None
 
     def open(self) -> Any:
@@ -116,17 +116,12 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _pack(parcel: Parcel) -> tuple[list[Any], list[Any]]:
-    """(frames of all but the device arrays, device arrays, C-contiguous)."""
+    """(frames of all but the device arrays, device arrays)."""
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     pickler = _Pickler(file, buffers)
     pickler.dump((parcel.value, parcel.failed))
-    arrays = []
-    for array in pickler.arrays:
-        if id(array) not in parcel.lent and (copy := gpu.contiguous(array)) is not array:
-            parcel.lent[id(array)] = copy
-        arrays.append(parcel.lent.get(id(array), array))
-    return [file.getbuffer(), *[buffer.raw() for buffer in buffers]], arrays
+    return [file.getbuffer(), *[buffer.raw() for buffer in buffers]], pickler.arrays
 
 
 def _unpack(frames: Sequence[Any], arrays: list[Any]) -> Parcel:
@@ -158,9 +153,12 @@ def _send(parcel: Parcel, context: dict[str, Any] | None = None) -> tuple[dict[s
 def _wrap(parcel: Parcel, to_peer: bool = False) -> tuple[dict[str, Any], list[Any]]:
     frames, arrays = _pack(parcel)
     if to_peer:
-        return {"ipc": [gpu.export_array(a) for a in arrays], "sender": os.getpid()}, frames
+        if parcel.loan is None:
+            parcel.loan = gpu.lend(arrays)
+        return {"ipc": parcel.loan.records, "sender": os.getpid()}, frames
     header = {"host": _shapes(arrays), "pickled": len(frames)}
-    return header, frames + [memoryview(gpu.to_host(a).reshape(-1).view("u1").data) for a in arrays if a.nbytes]
+    sent = (gpu.to_host(gpu.contiguous(a)).reshape(-1).view("u1") for a in arrays if a.nbytes)
+    return header, frames + [memoryview(a.data) for a in sent]
 
 
 def _die_if_lost() -> None:
@@ -225,7 +223,7 @@ def _send_ucx(parcel: Parcel) -> tuple[dict[str, Any], list[Any]]:
     if not arrays:
         raise NotImplementedError("no arrays on a device: Dask asks the serialiser above")
     header = {"device": _shapes(arrays), "pickled": len(frames)}
-    return header, frames + [gpu.as_bytes(a) for a in arrays if a.nbytes]
+    return header, frames + [gpu.as_bytes(gpu.contiguous(a)) for a in arrays if a.nbytes]
 
 
 @cuda_deserialize.register(Parcel)

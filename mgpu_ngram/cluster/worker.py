@@ -122,8 +122,8 @@ _probes: dict[str, Any] = {}
 
 
 def lend_probe(token: str, number: int) -> dict[str, Any]:
-    _probes[token] = gpu.from_host(numpy.arange(1000) + number)
-    return gpu.export_array(_probes[token])
+    _probes[token] = gpu.lend([gpu.from_host(numpy.arange(1000) + number)])
+    return _probes[token].records[0]
 
 
 def read_probes(records: Sequence[tuple[int, dict[str, Any]]]) -> bool:

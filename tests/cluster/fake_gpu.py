@@ -15,10 +15,10 @@ from mgpu_ngram.cluster import gpu, transport, worker
 
 FOLDER = Path(os.environ.get("FAKE_GPU_FOLDER", "."))
 numbers = itertools.count()
-imports = []  # records that this process read from others
-broken = []  # any content: the device does not work any more
-refuse = []  # any content: memory of others cannot be opened
-full = []  # any content: no memory is left
+# Kept there, for a preloaded file is imported more than once:
+# imports, records that this process read from others; and with any content
+# broken, the device does not work any more; refuse, memory of others cannot be opened; full, no memory is left
+state = gpu.__dict__.setdefault("fake", types.SimpleNamespace(imports=[], broken=[], refuse=[], full=[]))
 
 
 class FakeArray:
@@ -32,33 +32,35 @@ class FakeArray:
         raise AssertionError("an array of a device was pickled")
 
 
-def export_array(array):
-    assert array.flags.c_contiguous
-    path = FOLDER / f"{os.getpid()}-{next(numbers)}"
-    path.write_bytes(array.data.tobytes())
-    return {"shape": array.shape, "dtype": array.dtype.str, "handle": str(path)}
+def lend(arrays):
+    records = []
+    for array in arrays:
+        path = FOLDER / f"{os.getpid()}-{next(numbers)}"
+        path.write_bytes(array.data.tobytes())
+        records.append({"shape": array.shape, "dtype": array.dtype.str, "handle": str(path)})
+    return gpu.Loan(records, [FakeArray(a.data.copy()) for a in arrays])
 
 
 def import_arrays(records):
-    if full:
+    if state.full:
         raise MemoryError("no memory is left")
     arrays = []
     for record in records:
-        if refuse:
+        if state.refuse:
             raise RuntimeError("invalid handle")
         data = np.frombuffer(Path(record["handle"]).read_bytes(), record["dtype"]).reshape(record["shape"])
         arrays.append(FakeArray(data))
-    imports.extend(records)
+    state.imports.extend(records)
     return arrays
 
 
 def install():
-    gpu.is_array = lambda value: isinstance(value, FakeArray)
+    gpu.is_array = lambda value: type(value).__name__ == "FakeArray"
     gpu.contiguous = lambda a: a if a.flags.c_contiguous else FakeArray(np.ascontiguousarray(a.data))
-    gpu.export_array, gpu.import_arrays = export_array, import_arrays
+    gpu.lend, gpu.import_arrays = lend, import_arrays
     gpu.to_host, gpu.from_host = lambda a: a.data, FakeArray
     gpu.synchronize = lambda: None
-    gpu.why_lost = lambda: "cudaErrorIllegalAddress: an illegal memory access" if broken else ""
+    gpu.why_lost = lambda: "cudaErrorIllegalAddress: an illegal memory access" if state.broken else ""
     worker.resolve_device = lambda wanted: "cpu" if wanted == "cpu" else "gpu"
     worker.gpu_identity = lambda: f"GPU {os.getpid()}"
     sys.modules["cupy"] = types.SimpleNamespace(__version__="14.0.0")

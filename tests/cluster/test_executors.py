@@ -1,10 +1,14 @@
 """The same small job, which knows nothing of n-grams, in this process and on two worker processes."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import weakref
+from functools import partial
 
 import cloudpickle
 import dask
@@ -13,7 +17,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from mgpu_ngram.cluster.dask import DaskExecutor, start_cluster
-from mgpu_ngram.cluster.executor import map_tasks, reduce_tasks, shuffle_tasks
+from mgpu_ngram.cluster.executor import map_tasks, reduce_tasks, windowed
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
 
@@ -34,11 +38,6 @@ def square(x, offset=0):
 
 def add(*values):
     return sum(values)
-
-
-def divide(value, parts):
-    """A number as `parts` numbers that add up to it."""
-    return [value // parts + (p < value % parts) for p in range(parts)]
 
 
 def fail(x):
@@ -65,13 +64,19 @@ def test_reduce_keeps_the_order(executor):
     assert executor.gather([joined]) == ["abcdefghijklmnopqrstuvwxyz"]
 
 
-@pytest.mark.parametrize("parts", [1, 2, 5])
-def test_shuffle(parts, executor):
-    numbers = map_tasks(executor, square, range(7))
-    pieces = shuffle_tasks(executor, divide, numbers, parts, parts)
-    assert len(pieces) == parts and all(len(p) == 7 for p in pieces)
-    sums = executor.gather([executor.call(sum, p) for p in pieces])  # a list of handles arrives as values
-    assert sums == [sum(divide(x * x, parts)[p] for x in range(7)) for p in range(parts)]
+@pytest.mark.parametrize("window", [1, 3, 100])
+def test_a_window_of_calls(window, executor):
+    """No call is made before enough of those before it have finished; all are told of."""
+    made, told = [], []
+
+    def call(x):
+        made.append(x)
+        assert len(made) - len(told) <= window
+        return executor.call(square, x)
+
+    windowed(executor, (partial(call, x) for x in range(10)), window, told.append)
+    assert made == list(range(10)) and sorted(executor.gather(told)) == [x * x for x in range(10)]
+    windowed(executor, [], window, told.append)
 
 
 def test_wait_tells_of_every_handle(executor):
@@ -109,6 +114,76 @@ def test_a_chain_longer_than_the_workers_does_not_lock(executor):
     assert executor.gather([handle]) == [21]
 
 
+@pytest.mark.parametrize("device", ["local", "dask"])
+def test_wait_keeps_no_finished_handle(device, cluster):
+    """Callers drop handles to free memory while others are still awaited."""
+    executor = LocalExecutor(workers=2) if device == "local" else cluster
+    followed, alive = [], []
+
+    def handles():
+        for i in range(6):
+            handle = executor.call(square, i)
+            followed.append(weakref.ref(handle))
+            yield handle
+
+    def done(_):
+        gc.collect()
+        time.sleep(0.2)  # for the others to finish: they may be held until they are told of
+        alive.append(sum(ref() is not None for ref in followed))
+
+    executor.wait(handles(), done)
+    assert len(alive) == 6
+    assert alive == sorted(alive, reverse=True) and alive[-1] == 1, "only the one told of last is still held"
+
+
+def test_groups_and_workers_here():
+    executor = LocalExecutor(workers=2)
+    handles = map_tasks(executor, square, range(3))
+    executor.wait(handles)
+    assert executor.groups(handles) == [handles] and executor.groups([]) == []
+    assert executor.worker_of(handles[0]) == "0" and executor.transport == "memory"
+
+
+def test_near_and_groups_and_workers(cluster):
+    assert cluster.transport == "tcp"
+    handles = [cluster.call(os.getpid, near=i) for i in range(6)]
+    cluster.wait(iter(handles))
+    pids = cluster.gather(handles)
+    groups = cluster.groups(handles)
+    assert sorted(map(len, groups)) == [3, 3]
+    assert [[h.key for h in g] for g in groups] == [[h.key for h in g] for g in cluster.groups(handles)]
+    for group in groups:
+        numbers = [handles.index(h) for h in group]
+        assert numbers == sorted(numbers) and len({n % 2 for n in numbers}) == 1
+        assert len({pids[n] for n in numbers}) == 1
+        assert len({cluster.worker_of(h) for h in group}) == 1
+    assert {cluster.worker_of(h) for h in handles} == {"0", "1"}
+
+
+def test_a_value_that_cannot_be_sent_ends_the_run(cluster):
+    """Dask by itself would wait for ever."""
+    lock = cluster.call(threading.Lock, near=0)
+    with pytest.raises(RunError, match="result cannot be sent to another process: .*cannot pickle"):
+        cluster.wait([cluster.call(str, lock, near=1)])
+
+
+def test_folders_that_workers_see(cluster, tmp_path):
+    cluster.check_folder(str(tmp_path))
+    assert not list(tmp_path.iterdir())
+    LocalExecutor().check_folder(str(tmp_path))
+    with pytest.raises(InputError, match="nowhere: cannot be written .*give another folder"):
+        cluster.check_folder(str(tmp_path / "nowhere"))
+
+
+def test_a_folder_that_a_worker_does_not_see(cluster, tmp_path, monkeypatch):
+    def run(function, path):  # as if the second worker's host had other files
+        return {address: i == 0 for i, address in enumerate(cluster.client.scheduler_info()["workers"])}
+
+    monkeypatch.setattr(cluster.client, "run", run)
+    with pytest.raises(InputError, match=r"worker \d .* does not see .*; put the output .* on storage that all hosts"):
+        cluster.check_folder(str(tmp_path))
+
+
 # A cluster of processes
 
 
@@ -139,7 +214,9 @@ def test_a_task_that_kills_its_workers_fails_the_run_soon():
     executor = start_cluster("cpu", 1)
     try:
         start = time.monotonic()
-        with pytest.raises(RunError, match=r"^task kill_worker.* killed every worker that ran it \(4 times\).*chunk_bytes"):
+        with pytest.raises(
+            RunError, match=r"^task kill_worker.* killed every worker that ran it \(4 times\).*chunk_bytes"
+        ):
             executor.wait(map_tasks(executor, kill_worker, [1]))
         assert time.monotonic() - start < 60
     finally:
@@ -194,7 +271,8 @@ def test_closing_leaves_no_process_and_no_folder():
     before = {p.pid for p in mine.children(recursive=True)}
     executor = start_cluster("cpu", 2)
     started = [p for p in mine.children(recursive=True) if p.pid not in before]
-    [scratch] = set(executor.client.run(lambda dask_worker: os.path.dirname(os.path.dirname(dask_worker.local_directory))).values())
+    folders = executor.client.run(lambda dask_worker: dask_worker.local_directory).values()
+    [scratch] = {os.path.dirname(os.path.dirname(folder)) for folder in folders}
     started = [p for p in started if "resource_tracker" not in " ".join(p.cmdline())]  # Python's own, kept
     assert len(started) >= 2 and os.path.isdir(scratch)
     executor.close()

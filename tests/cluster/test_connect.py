@@ -1,0 +1,309 @@
+"""Clusters that others started: schedulers and workers as processes of their own, and what is wrong with some."""
+
+import copy
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack, contextmanager, suppress
+from types import SimpleNamespace
+
+import cloudpickle
+import dask
+import pytest
+from distributed import Client
+
+from mgpu_ngram.cluster import checks
+from mgpu_ngram.cluster import dask as opening
+from mgpu_ngram.cluster.dask import connect
+from mgpu_ngram.cluster.executor import map_tasks
+from mgpu_ngram.core.errors import InputError, RunError
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def settings_restored():
+    before = copy.deepcopy(dask.config.config)
+    yield
+    dask.config.config.clear()
+    dask.config.config.update(before)
+
+
+@contextmanager
+def started(folder, workers=2, scheduler_options=(), worker_options=()):
+    """A scheduler and workers, ended with the block; .file, .address once there, .processes."""
+    file = folder / "scheduler.json"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    python = [sys.executable, "-m", "dask"]
+    here = ["--host", "127.0.0.1", "--scheduler-file", str(file)]
+    commands = [[*python, "scheduler", "--port", "0", "--no-dashboard", *here, *scheduler_options]]
+    commands += [
+        [*python, "worker", *here, "--nthreads", "1", "--no-dashboard", "--name", f"w{i}", "--local-directory",
+         str(folder / "scratch"), *worker_options]
+        for i in range(workers)
+    ]  # fmt: skip
+    with ExitStack() as ending:
+        processes = []
+        for command in commands:
+            processes.append(subprocess.Popen(command, cwd=folder, **quiet, start_new_session=True))
+            ending.callback(end, processes[-1])
+        yield SimpleNamespace(file=file, processes=processes)
+
+
+def end(process):
+    """With the workers that a nanny started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with started(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+def square(x):
+    return x * x
+
+
+def slowly(x):
+    time.sleep(0.3)
+    return x
+
+
+def test_through_a_scheduler_file(running):
+    executor = connect(None, str(running.file), "auto", 2)
+    try:
+        assert (executor.device, executor.workers, executor.transport) == ("cpu", 2, "tcp")
+        assert executor.gather(map_tasks(executor, square, range(5))) == [0, 1, 4, 9, 16]
+        near = [executor.call(square, i, near=i) for i in range(2)]
+        executor.wait(near)
+        assert [executor.worker_of(handle) for handle in near] == ["w0", "w1"]
+    finally:
+        executor.close()
+
+
+def left_behind(dask_scheduler):
+    """(plugins of ours, topics of ours that somebody follows)"""
+    topics = dask_scheduler._broker._topics.items()
+    return (
+        [name for name in dask_scheduler.worker_plugins if "mgpu" in name],
+        [name for name, topic in topics if "mgpu" in name and topic.subscribers],
+    )
+
+
+def test_through_an_address_and_closing_leaves_nothing_behind(running):
+    file_executor = connect(None, str(running.file), "cpu", 2)
+    address = file_executor._address
+    file_executor.close()
+    executor = connect(address.removeprefix("tcp://"), None, "cpu", None)
+    pids = set(executor.client.run(os.getpid).values())
+    handles = [executor.call(slowly, i) for i in range(100)]
+    executor.wait(handles[:1])
+    executor.close()
+    with Client(address, set_as_default=False) as client:
+        assert set(client.run(os.getpid).values()) == pids, "the workers are still there"
+        client.submit(square, 2, pure=False).result(timeout=10)  # long before 100 tasks of 0.3 s are done
+        assert client.run_on_scheduler(left_behind) == ([], [])
+
+
+def test_too_few_workers(running, monkeypatch):
+    monkeypatch.setattr(opening, "WORKERS_SECONDS", 1)
+    with pytest.raises(InputError, match=r"^2 of 3 workers came to the Dask cluster tcp://.* within 1 s; start more"):
+        connect(None, str(running.file), "cpu", 3)
+
+
+def test_workers_and_file_that_come_late(tmp_path):
+    """A batch job starts the driver, the scheduler and the workers at the same time."""
+    outcome = []
+
+    def drive():
+        executor = connect(None, str(tmp_path / "scheduler.json"), "cpu", 2)
+        outcome.append(executor.gather(map_tasks(executor, square, range(3))))
+        executor.close()
+
+    driver = threading.Thread(target=drive)
+    driver.start()
+    time.sleep(0.3)
+    with started(tmp_path, 2):
+        driver.join(60)
+        assert outcome == [[0, 1, 4]]
+
+
+def test_a_worker_that_joins_in_the_middle_is_used(tmp_path):
+    with started(tmp_path, 1) as cluster:
+        executor = connect(None, str(cluster.file), "cpu", 1)
+        handles = [executor.call(slowly, i, near=0) for i in range(35)]
+        with started_worker(cluster, "late"):
+            executor.wait(handles)
+            ran = Counter(executor.worker_of(h) for h in handles)
+            assert set(ran) == {"w0", "late"} and ran["late"] >= 3
+            executor.close()
+
+
+@contextmanager
+def started_worker(cluster, name):
+    command = [sys.executable, "-m", "dask", "worker", "--host", "127.0.0.1", "--scheduler-file", str(cluster.file)]
+    command += ["--nthreads", "1", "--no-dashboard", "--name", name, "--local-directory", str(cluster.file.parent)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, **quiet, start_new_session=True)
+    try:
+        yield
+    finally:
+        end(process)
+
+
+def test_no_scheduler(tmp_path, monkeypatch):
+    monkeypatch.setattr(opening, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(opening, "WORKERS_SECONDS", 1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(InputError, match=rf"^no Dask scheduler answers at tcp://127.0.0.1:{port} \(.*\); check the"):
+        connect(f"127.0.0.1:{port}", None, "cpu", 1)
+    with pytest.raises(InputError, match=r"scheduler file .*none.json cannot be read \(FileNotFoundError\) after 1 s"):
+        connect(None, str(tmp_path / "none.json"), "cpu", 1)
+    with pytest.raises(InputError, match="no Dask scheduler answers at tls://127.0.0.1:1 .*distributed.comm.tls"):
+        connect("tls://127.0.0.1:1", None, "cpu", 1)
+
+
+@pytest.mark.parametrize("address", ["", "host", "http://host:80", "tcp://host", "host:port"])
+def test_addresses_that_are_none(address):
+    with pytest.raises(InputError, match=f"address is '{address}' but must be tcp://HOST:PORT, tls://HOST:PORT or"):
+        connect(address, None, "cpu", 1)
+
+
+def test_a_scheduler_that_is_lost(tmp_path):
+    with started(tmp_path, 1) as cluster:
+        executor = connect(None, str(cluster.file), "cpu", 1)
+        handles = [executor.call(slowly, i) for i in range(50)]
+        executor.wait(handles[:1])
+        cluster.processes[0].kill()
+        start = time.monotonic()
+        with pytest.raises(RunError, match="^the Dask scheduler tcp://.* was lost; finished chunks .* --resume$"):
+            executor.wait(handles)
+        for use in (executor.groups, executor.gather, lambda handles: executor.call(square, 1)):
+            with pytest.raises(RunError, match="the Dask scheduler tcp://.* was lost"):
+                use(handles)
+        executor.close()
+        assert time.monotonic() - start < 30
+
+
+def test_workers_that_nobody_starts_again(tmp_path):
+    with started(tmp_path, 2, worker_options=["--no-nanny"]) as cluster:
+        executor = connect(None, str(cluster.file), "cpu", 2, {"distributed.scheduler.no-workers-timeout": "2s"})
+        handles = [executor.call(slowly, i) for i in range(10)]
+        cluster.processes[1].kill()
+        executor.wait(handles)
+        assert executor.gather(handles) == list(range(10)), "the other one did it all"
+        more = [executor.call(slowly, i) for i in range(10)]
+        cluster.processes[2].kill()
+        with pytest.raises(RunError, match="all workers of the Dask cluster .* are gone and none came back within 2 s"):
+            executor.wait(more)
+        executor.close()
+
+
+def test_a_worker_without_this_package(tmp_path):
+    (tmp_path / "blocker.py").write_text(
+        "import sys\n"
+        "class Blocker:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] == 'mgpu_ngram':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
+        "sys.meta_path.insert(0, Blocker())\n"
+    )
+    with (
+        started(tmp_path, 1, worker_options=["--preload", str(tmp_path / "blocker.py")]) as cluster,
+        pytest.raises(
+            InputError, match=r"^worker w0 \(tcp://.*\) cannot import mgpu_ngram \(No module .*\); install mgpu-ngram"
+        ),
+    ):
+        connect(None, str(cluster.file), "cpu", 1)
+
+
+def test_tls(tmp_path):
+    if not shutil.which("openssl"):
+        pytest.skip("openssl, which makes the certificates, is not installed")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days",
+         "2", "-subj", "/CN=localhost"],
+        cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    files = ["--tls-ca-file", cert, "--tls-cert", cert, "--tls-key", key]
+    settings = {
+        "distributed.comm.tls.ca-file": cert,
+        "distributed.comm.tls.client.cert": cert,
+        "distributed.comm.tls.client.key": key,
+    }
+    with started(tmp_path, 1, ["--protocol", "tls", *files], ["--protocol", "tls", *files]) as cluster:
+        executor = connect(None, str(cluster.file), "cpu", 1, settings)
+        address = executor._address
+        assert address.startswith("tls://")
+        assert executor.gather(map_tasks(executor, square, range(3))) == [0, 1, 4]
+        executor.close()
+        executor = connect(address.removeprefix("tls://"), None, "cpu", 1, settings)  # the settings say it is TLS
+        assert executor.gather([executor.call(square, 3)]) == [9]
+        executor.close()
+
+
+# Refusals, from what workers would say of themselves
+
+
+def answers(**by_worker):
+    """A client whose workers answer as given, each a change to what is right."""
+    right = {"device": "gpu", "cores": 4, "gpu": "", "host": "h", "identity": "h 0", "pid": 1}
+    right["versions"] = checks.worker.facts("cpu")["versions"] | {"cupy": "14.0.0"}
+    found = {}
+    for i, (name, change) in enumerate(by_worker.items()):
+        own = right | {"gpu": f"GPU {i} (GPU-{i}) of host", "pid": i}
+        if isinstance(change, dict):
+            found[name] = own | change | {"versions": own["versions"] | change.get("versions", {})}
+        else:
+            found[name] = change
+    workers = {name: {"name": name, "nthreads": 1} for name in by_worker}
+    return SimpleNamespace(
+        run=lambda *args, **options: found, scheduler_info=lambda n_workers: {"workers": workers}
+    ), workers
+
+
+@pytest.mark.parametrize(
+    ("by_worker", "message"),
+    [
+        (
+            {"a": {"gpu": "GPU 0 (GPU-1b2c) of x"}, "b": {"gpu": "GPU 0 (GPU-1b2c) of x"}},
+            r"^workers a and b share GPU 0 \(GPU-1b2c\) of x; start them with dask cuda worker, or with one CUDA_VIS",
+        ),
+        ({"a": {}, "b": {"device": "cpu"}}, "^some workers of the cluster see a GPU and some do not"),
+        (
+            {"a": {}, "b": {"versions": {"mgpu-ngram": "9.9"}}},
+            "^versions of mgpu-ngram differ: .* in this process, 9.9 in worker b; install the same everywhere",
+        ),
+        (
+            {"a": {}, "b": {"versions": {"cupy": "13.1.0"}}},
+            "^versions of cupy differ: 14.0.0 in worker a, 13.1.0 in worker b",
+        ),
+        ({"a": {"versions": {"python": "2.7.18"}}}, "^versions of python differ: .*2.7.18 in worker a"),
+        ({"a": {}, "b": InputError("no GPU is visible; use x")}, r"^worker b \(b\): no GPU is visible; use x$"),
+        ({"a": ModuleNotFoundError("No module named 'mgpu_ngram'")}, "^worker a .* cannot import mgpu_ngram"),
+    ],
+)
+def test_refusals(by_worker, message):
+    client, workers = answers(**by_worker)
+    with pytest.raises(InputError, match=message) as error:
+        checks.check_workers(client, workers, "auto")
+    assert "\n" not in str(error.value)
+
+
+def test_workers_that_are_alike_pass():
+    micro = ".".join([*checks.worker.facts("cpu")["versions"]["python"].split(".")[:2], "99"])
+    client, workers = answers(a={}, b={"versions": {"python": micro}})
+    assert checks.check_workers(client, workers, "auto")[0] == "gpu"

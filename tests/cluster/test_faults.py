@@ -1,0 +1,171 @@
+"""Workers that die, GPUs that break, and schedulers that go: right results, or one line that says whose fault it is."""
+
+import os
+import random
+import signal
+import sys
+import time
+from contextlib import contextmanager, suppress
+
+import cloudpickle
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
+from mgpu_ngram.cluster.dask import start_cluster
+from mgpu_ngram.cluster.dask_executor import DaskExecutor
+from mgpu_ngram.cluster.executor import reduce_tasks
+from mgpu_ngram.core.errors import RunError
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    made = start_cluster("cpu", 2)
+    yield made
+    made.close()
+
+
+def kill_worker():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def work(i):
+    time.sleep(0.05)
+    return i * i
+
+
+def add(*values):
+    time.sleep(0.01)
+    return sum(values)
+
+
+def test_only_the_task_that_kills_is_blamed(cluster):
+    """Innocent tasks wait on the same workers, and die with them as often."""
+    start = time.monotonic()
+    innocent = [cluster.call(work, i, label=f"chunk {i}") for i in range(40)]
+    guilty = cluster.call(kill_worker, label="chunk 40: books.txt, bytes 0 to 1,000")
+    innocent += [cluster.call(work, i, label=f"chunk {i}") for i in range(41, 60)]
+    with pytest.raises(RunError) as error:
+        cluster.wait([*innocent, guilty])
+    assert str(error.value) == (
+        "chunk 40: books.txt, bytes 0 to 1,000 killed every worker that ran it (4 times); most often memory ran out: "
+        "use smaller chunks (chunk_bytes) or fewer workers"
+    )
+    assert time.monotonic() - start < 60
+    with pytest.raises(RunError, match="chunk 40"):
+        cluster.call(work, 1)
+    cluster._watch.error = None  # for the tests that share these workers
+
+
+def test_kills_at_random_change_nothing(cluster):
+    """Each after some progress, by a fixed seed, while tasks run, wait, send and receive."""
+    choose, kills = random.Random(3), []
+
+    def maybe_kill(_):
+        nannies = [n for n in cluster.client.cluster.workers.values() if n.pid]
+        if nannies and choose.random() < 0.2:
+            with suppress(ProcessLookupError):
+                os.kill(choose.choice(nannies).pid, signal.SIGKILL)
+                kills.append(1)
+
+    while len(kills) < 10:
+        numbers = [cluster.call(work, i) for i in range(40)]
+        total = reduce_tasks(cluster, add, numbers, 3)
+        cluster.wait([*numbers, total], maybe_kill)
+        assert cluster.gather([total]) == [sum(i * i for i in range(40))]
+
+
+def test_dasks_own_limit_can_be_set():
+    executor = start_cluster("cpu", 1, {"distributed.scheduler.allowed-failures": 1})
+    try:
+        with pytest.raises(RunError, match=r"^chunk 3 killed every worker that tried it \(2 times\).*chunk_bytes"):
+            executor.wait([executor.call(kill_worker, label="chunk 3")])
+    finally:
+        executor.close()
+
+
+def test_no_workers_left():
+    """Of a cluster that is not ours, whose workers nobody starts again."""
+    here = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None, "silence_logs": 51}
+    with (
+        dask.config.set({"distributed.scheduler.no-workers-timeout": "2s"}),
+        LocalCluster(n_workers=1, **here) as cluster,
+        Client(cluster) as client,
+    ):
+        executor = DaskExecutor(client)
+        cluster.scale(0)
+        time.sleep(1)
+        start = time.monotonic()
+        with pytest.raises(RunError, match=r"all workers of the Dask cluster tcp://.* are gone and none came.* 2 s"):
+            executor.wait([executor.call(work, 1)])
+        assert time.monotonic() - start < 20
+        executor.close()
+
+
+# A GPU that stops working, without one
+
+
+def break_gpu(path):
+    """The first process that gets here loses its GPU; with no path, every one."""
+    from mgpu_ngram.cluster import gpu
+
+    if path:
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return os.getpid()
+    gpu.broken.append(True)
+    raise RuntimeError("cudaErrorIllegalAddress")
+
+
+def fail_plainly():
+    raise RuntimeError("nothing is wrong with the GPU")
+
+
+@contextmanager
+def gpu_workers(tmp_path):
+    """Two workers that hold their CPU for a GPU. No fixture, for those start before a test's stderr is captured."""
+    (tmp_path / "pretend.py").write_text(
+        "from mgpu_ngram.cluster import gpu, worker\n"
+        "def dask_setup(_):\n"
+        "    gpu.broken = []\n"
+        "    gpu.synchronize = lambda: None\n"
+        "    gpu.why_lost = lambda: 'cudaErrorIllegalAddress: an illegal memory access' if gpu.broken else ''\n"
+    )
+    here = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None, "silence_logs": 51}
+    with (
+        LocalCluster(n_workers=2, preload=[str(tmp_path / "pretend.py")], **here) as cluster,
+        Client(cluster) as client,
+    ):
+        executor = DaskExecutor(client, "cpu", ours=True)
+        executor.device = "gpu"
+        cluster.scheduler.allowed_failures = 1_000_000
+        yield executor
+        executor.close()
+
+
+def test_a_worker_that_lost_its_gpu_starts_again(tmp_path, capfd):
+    with gpu_workers(tmp_path) as executor:
+        pids = set(executor.client.run(os.getpid).values())
+        redone = executor.call(break_gpu, str(tmp_path / "broken"), label="chunk 3")
+        executor.wait([redone])
+        executor.client.wait_for_workers(2, timeout=60)
+        assert len(pids & set(executor.client.run(os.getpid).values())) == 1, "one of the two is new"
+    assert (
+        "lost its GPU context (cudaErrorIllegalAddress: an illegal memory access) in chunk 3; restarting"
+        in capfd.readouterr().err
+    )
+
+
+def test_a_task_that_breaks_every_gpu_is_named_with_the_error(tmp_path):
+    message = r"^chunk 3 killed every worker .*; the GPU failed: cudaErrorIllegalAddress: an illegal"
+    with gpu_workers(tmp_path) as executor:
+        pids = set(executor.client.run(os.getpid).values())
+        with pytest.raises(RuntimeError, match="nothing is wrong"):
+            executor.wait([executor.call(fail_plainly)])
+        assert set(executor.client.run(os.getpid).values()) == pids, "other errors end no worker"
+        with pytest.raises(RunError, match=message):
+            executor.wait([executor.call(break_gpu, None, label="chunk 3")])
