@@ -6,16 +6,15 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from mgpu_ngram.benchmarks.word_codes import ORDER
-from mgpu_ngram.cluster.executor import Executor, Handle, windowed
+from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.engine.runs import Run, bundle_runs, keep_run, merged_blocks, open_run, take_part
+from mgpu_ngram.engine.runs import Run, keep_run, merged_blocks, open_run, take_part
 from mgpu_ngram.jobs import count as count_job
 from mgpu_ngram.jobs.progress import Progress
 
@@ -43,16 +42,14 @@ def count_to_tables(paths: Sequence[str], executor: Executor, folder: Path, chun
     with Checkpoint.open(folder / "tables", {}, resume=False, restart=True) as checkpoint:
         job = count_job.Job(config, executor, chunks, budget, checkpoint, count_job.CHECKPOINT_SECONDS, Progress())
         counted = job.count(count_job.num_streams(config, corpus, len(chunks)))
-        runs, stored = job.merge(counted), bundle_runs(*counted.stored)
+        runs, shards = job.merge(counted), job.parts(counted.totals)
         parts: list[Handle] = []
         shared = budget, str(checkpoint.entries_folder)
 
-        def call(part: int, first: int, last: int) -> Handle:
-            pieces = [*job.pieces(runs, first, last), stored]
-            return executor.call(merge_part, pieces, first, last, *shared, near=part)
+        def call(part: int, pieces: list[Handle | Run]) -> Handle:
+            return executor.call(merge_part, pieces, *shards[part], *shared, near=part)
 
-        calls = (partial(call, part, *shards) for part, shards in enumerate(job.parts(counted.totals)))
-        windowed(executor, calls, 2 * executor.workers, parts.append)
+        job.shuffle(runs, shards, call, parts.append)
         return Merged(parts, counted.vocabulary, counted.totals["tokens"], time.perf_counter() - start)
 
 

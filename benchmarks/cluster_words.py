@@ -130,7 +130,7 @@ def spill(suite: Suite, corpus: Corpus) -> None:
         bits = check.code_bits(free.manifest["symbols"])
         distinct = {int(n): order["distinct"] for n, order in free.manifest["orders"].items()}
         table_bytes = sum(8 * (check.num_columns(n, bits) + 1) * G for n, G in distinct.items() if n > 1)
-        budget_bytes = max(LEAST_BYTES, table_bytes // BUDGETS_PER_TABLE)
+        budget_bytes = max(LEAST_BYTES[limited], table_bytes // BUDGETS_PER_TABLE)
         suite.say(f"words: a run with {budget_bytes:,} {limited}")
         suite.release()  # or the peak would be that of the run before
         memory = MemoryConfig(**{limited: budget_bytes, "spill_dir": str(corpus.folder)})

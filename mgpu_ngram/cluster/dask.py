@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
+import os
 import re
 import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Status
 from distributed.security import Security
 
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.devices import cpu_cores, visible_gpus
+from mgpu_ngram.cluster.settings import apply_settings
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.scratch import scratch_folder
 
-UNKNOWN = object()
 CONNECT_SECONDS = 15  # for a scheduler to answer
+CLOSE_SECONDS = 15
 WORKERS_SECONDS = 60  # for a scheduler file to appear, and for the workers to come
-# allowed-failures counts tasks that only waited on a lost worker too; faults.py counts better.
-SETTINGS = {
-    "distributed.scheduler.allowed-failures": 1_000_000,
-    "distributed.scheduler.no-workers-timeout": "60s",
-    "distributed.worker.profile.enabled": False,
-}
 
 
 def start_cluster(
@@ -42,11 +37,10 @@ def start_cluster(
 
     protocol  "tcp" (default), or "ucx"
     """
-    _check_settings(settings or {})
+    apply_settings(settings or {})
     most = max(64, 8 * cpu_cores())
     if device == "cpu" and workers is not None and workers > most:
         raise InputError(f"{workers:,} workers were asked for on {cpu_cores()} cores; use --workers {most} or fewer")
-    dask.config.set({**SETTINGS, **(settings or {})})
     make, options = _cluster_class(device, workers)
     scratch = scratch_folder()
     options |= {
@@ -62,7 +56,8 @@ def start_cluster(
     try:
         closing.callback(shutil.rmtree, scratch, ignore_errors=True)
         with _interrupts_held():
-            cluster = closing.enter_context(make(**options))
+            cluster = make(**options)
+            closing.callback(_end, cluster)
             client = closing.enter_context(Client(cluster))
         return DaskExecutor(client, device, ours=True, closing=closing)
     except BaseException as error:
@@ -89,6 +84,24 @@ def _cluster_class(device: str, workers: int | None) -> tuple[Callable, dict[str
     return LocalCUDACluster, {"n_workers": workers or gpus, "device_memory_limit": None}
 
 
+def _end(cluster: Any) -> None:
+    """Close a cluster of ours.
+
+    Workers that are starting are not waited for: if one was killed while it started, Dask's nanny may wait for
+    ever, with the next one up and running (distributed 2026.7: the first start takes the answer of the second).
+    """
+    starting = [n for n in cluster.workers.values() if n.process and n.process.status == Status.starting]
+    for nanny in starting:
+        cluster.loop.add_callback(nanny.close_gracefully)  # it shall not start another
+        with suppress(ProcessLookupError, TypeError):  # it has ended
+            os.kill(nanny.pid, signal.SIGKILL)
+    deadline = time.monotonic() + CLOSE_SECONDS
+    while any(n.process and n.process.status == Status.starting for n in starting) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with suppress(TimeoutError):
+        cluster.close(timeout=CLOSE_SECONDS)
+
+
 def connect(
     address: str | None,
     scheduler_file: str | None,
@@ -103,8 +116,7 @@ def connect(
 
     TLS is as Dask's own settings (distributed.comm.tls.*) say.
     """
-    _check_settings(settings or {})
-    dask.config.set({**SETTINGS, **(settings or {})})
+    apply_settings(settings or {})
     deadline = time.monotonic() + WORKERS_SECONDS
     if scheduler_file is not None:
         address = _read_scheduler_file(Path(scheduler_file), deadline)
@@ -178,25 +190,6 @@ def _wait_for_workers(client: Client, workers: int | None, address: str, deadlin
                 "start more, or ask for fewer with --workers"
             )
         time.sleep(0.1)
-
-
-def _check_settings(settings: dict[str, Any]) -> None:
-    """Refuse what Dask would overlook, and mappings, which would replace a whole section of its own settings."""
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            raise InputError(f"dask.{key} is a mapping; write its keys with dots, as distributed.comm.timeouts.connect")
-        if key.split(".")[0] not in dask.config.config or dask.config.get(key, default=UNKNOWN) is not UNKNOWN:
-            continue
-        close = difflib.get_close_matches(key, _dotted(dask.config.config), 1, 0.5)
-        way_out = f"did you mean {close[0]!r}?" if close else "see the configuration reference of Dask"
-        raise InputError(f"dask: unknown key {key!r}; {way_out}")
-
-
-def _dotted(settings: dict[str, Any], prefix: str = "") -> list[str]:
-    keys = []
-    for key, value in settings.items():
-        keys += _dotted(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
-    return keys
 
 
 @contextmanager

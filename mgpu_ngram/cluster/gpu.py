@@ -54,11 +54,11 @@ def lend(arrays: Sequence[Any]) -> Loan:
     from cupy.cuda import runtime
 
     loan = Loan([{"shape": a.shape, "dtype": a.dtype.str, "segments": []} for a in arrays], [])
-    left = sum(-(-a.nbytes // ALIGNED) * ALIGNED for a in arrays)
+    rows_of = [[a] if a.flags.c_contiguous or a.ndim < 2 else list(a) for a in arrays]
+    left = sum(-(-row.nbytes // ALIGNED) * ALIGNED for rows in rows_of for row in rows)
     at, room, handle = 0, 0, b""  # in the last allocation
     with cupy.cuda.Stream.null as stream:
-        for array, record in zip(arrays, loan.records, strict=True):
-            rows = [array] if array.flags.c_contiguous or array.ndim < 2 else list(array)
+        for rows, record in zip(rows_of, loan.records, strict=True):
             for row in map(cupy.ascontiguousarray, rows):
                 done = 0
                 while done < row.nbytes:

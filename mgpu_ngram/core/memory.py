@@ -11,7 +11,8 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.settings import Bytes
 
 CGROUP = Path("/sys/fs/cgroup")
-LEAST_BYTES = 64 << 20  # of a budget: one row group of each file being written, and what a task works in
+# Of a budget: one row group of each file being written, and what a task works in with its buffers.
+LEAST_BYTES = {"device_bytes": 256 << 20, "host_bytes": 64 << 20}
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,10 @@ class MemoryConfig:
     spill_dir: str | None = None  # where sorted runs go that do not fit; auto: beside the output. All hosts must see it
 
     def __post_init__(self) -> None:
-        for name in ("device_bytes", "host_bytes"):
+        for name, least in LEAST_BYTES.items():
             value = getattr(self, name)
-            if value is not None and value < LEAST_BYTES:
-                raise InputError(f"{name} is {value:,} but must be at least {LEAST_BYTES:,}")
+            if value is not None and value < least:
+                raise InputError(f"{name} is {value:,} but must be at least {least:,}")
 
 
 def free_host_bytes() -> int:

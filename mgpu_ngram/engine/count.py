@@ -301,17 +301,20 @@ def split(table: Table, lexicon: Lexicon) -> ShardedTable:
     if S == 1 or table.order == 1:
         return ShardedTable(table.keys, table.counts, np.full(S, len(table)), table.order, table.bits)
     xp = array_module(table.keys)
-    shard_G = shard_of(table, lexicon.shards_on("gpu" if on_gpu(table.keys) else "cpu"))
-    ends_S = to_host(xp.cumsum(xp.bincount(shard_G.astype(np.int64), minlength=S)))
     bits = (S - 1).bit_length()
+    shard_G = shard_of(table, lexicon.shards_on("gpu" if on_gpu(table.keys) else "cpu"))
     shard_G <<= np.uint64(64 - bits)
     if on_gpu(table.keys):  # all columns move with the shard
         columns = xp.concatenate([shard_G[None], table.keys, table.counts.view(np.uint64)[None]])
+        del shard_G
         columns = radix_sort(columns, bits)
-        return ShardedTable(columns[1:-1], columns[-1].view(np.int64), ends_S, table.order, table.bits)
-    rows = xp.arange(len(table), dtype=np.uint64)  # on a CPU twice as fast: only row numbers do
-    row_G = radix_sort(xp.stack([shard_G, rows]), bits)[1].astype(np.int64)
-    return ShardedTable(table.keys.take(row_G, axis=1), table.counts[row_G], ends_S, table.order, table.bits)
+        shard_G, keys_G, counts_G = columns[0], columns[1:-1], columns[-1].view(np.int64)
+    else:  # on a CPU it is twice as fast when only row numbers do
+        shard_G, row_G = radix_sort(xp.stack([shard_G, xp.arange(len(table), dtype=np.uint64)]), bits)
+        keys_G, counts_G = table.keys.take(row_G.view(np.int64), axis=1), table.counts[row_G.view(np.int64)]
+    lasts_S = xp.arange(S, dtype=np.uint64) << np.uint64(64 - bits)
+    ends_S = to_host(xp.searchsorted(shard_G, lasts_S, side="right"))
+    return ShardedTable(keys_G, counts_G, ends_S, table.order, table.bits)
 
 
 def unigram_table(vocabulary: Vocabulary) -> Table:

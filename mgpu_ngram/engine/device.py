@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -47,41 +47,63 @@ def to_host_fast(array: Any) -> np.ndarray:
     """
     if isinstance(array, np.ndarray) or array.nbytes < SLICE_BYTES:
         return to_host(array)
+    host = np.empty(array.shape, array.dtype)
+
+    def copy(stream: Any, pinned: np.ndarray, there: Any, here: np.ndarray) -> None:
+        there.get(stream=stream, out=pinned, blocking=True)
+        np.copyto(here, pinned)
+
+    _copy_in_slices(array, host, copy)
+    return host
+
+
+def to_device_fast(array: Any, device: str) -> Any:
+    """The opposite of `to_host_fast`; what is on the device already stays."""
+    if device == "cpu" or not isinstance(array, np.ndarray) or array.nbytes < SLICE_BYTES:
+        return to_device(array, device)
     import cupy
 
-    host = np.empty(array.shape, array.dtype)
-    rows = [(array, host)] if array.ndim == 1 else list(zip(array, host, strict=True))  # of a view, each by itself
-    slices = [
-        (from_R[i : i + step], to_R[i : i + step])
-        for from_R, to_R in rows
-        for step in [SLICE_BYTES // array.itemsize]
-        for i in range(0, len(from_R), step)
-    ]
+    there = cupy.empty(array.shape, array.dtype)
+
+    def copy(stream: Any, pinned: np.ndarray, there: Any, here: np.ndarray) -> None:
+        np.copyto(pinned, here)
+        there.set(pinned, stream=stream)
+        stream.synchronize()
+
+    _copy_in_slices(there, array, copy)
+    return there
+
+
+def _copy_in_slices(there: Any, here: np.ndarray, copy: Callable) -> None:
+    """copy(stream, pinned buffer, slice there, slice here) for all slices, in several threads."""
+    import cupy
+
+    rows = [(there, here)] if here.ndim == 1 else list(zip(there, here, strict=True))  # of a view, each by itself
+    step = SLICE_BYTES // here.itemsize
+    slices = [(a[i : i + step], b[i : i + step]) for a, b in rows for i in range(0, len(b), step)]
     device = cupy.cuda.Device()
     cupy.cuda.get_current_stream().synchronize()
 
-    def copy(part: int) -> None:
+    def run(thread: int) -> None:
         device.use()
-        stream, pinned = cupy.cuda.Stream(non_blocking=True), _pinned_slice(part, array.dtype)
-        for source, target in slices[part::COPY_THREADS]:
-            source.get(stream=stream, out=pinned[: len(source)], blocking=True)
-            np.copyto(target, pinned[: len(source)])
+        stream, pinned = cupy.cuda.Stream(non_blocking=True), _pinned_slice(thread).view(here.dtype)
+        for a, b in slices[thread::COPY_THREADS]:
+            copy(stream, pinned[: len(b)], a, b)
 
     with _copying, ThreadPoolExecutor(COPY_THREADS) as pool:
-        list(pool.map(copy, range(COPY_THREADS)))
-    return host
+        list(pool.map(run, range(COPY_THREADS)))
 
 
 _copying = threading.Lock()
 _pinned_slices: dict[int, np.ndarray] = {}
 
 
-def _pinned_slice(part: int, dtype: np.dtype) -> np.ndarray:
+def _pinned_slice(thread: int) -> np.ndarray:
     import cupyx
 
-    if part not in _pinned_slices:
-        _pinned_slices[part] = cupyx.empty_pinned(SLICE_BYTES, np.uint8)
-    return _pinned_slices[part].view(dtype)
+    if thread not in _pinned_slices:
+        _pinned_slices[thread] = cupyx.empty_pinned(SLICE_BYTES, np.uint8)
+    return _pinned_slices[thread]
 
 
 def free_bytes(device: str) -> int:

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from mgpu_ngram.engine.device import free_bytes
 
-KEPT_SHARE = {"gpu": 0.45, "cpu": 0.2}  # of a budget, for results that wait; the rest is what tasks work in
-BYTES_PER_TEXT_BYTE = 40  # of a chunk while it is counted: keys twice, tables, text
+KEPT_SHARE = {"gpu": 0.6, "cpu": 0.2}  # of the device, for results that wait; the rest is what tasks work in
+KEPT_BESIDE_SHARE = 0.6  # of the host, when the device is a GPU
+BYTES_PER_TEXT_BYTE = {"gpu": 24, "cpu": 40}  # of a chunk while it is counted; 17 were seen on a GPU
 MOST_TEXT_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}
 AUTO_DEVICE_SHARE = 0.9  # of the free memory when nothing was asked for; the rest is for CUDA and other users
 AUTO_HOST_SHARE = 0.5
@@ -45,7 +46,10 @@ class Budget:
 
     def host_working_bytes(self) -> int:
         """What one task may take of host memory, beside what earlier results hold there."""
-        return int((1 - KEPT_SHARE["cpu"]) * self.host_bytes) // self.tasks
+        return int((1 - self._kept_host_share()) * self.host_bytes) // self.tasks
+
+    def _kept_host_share(self) -> float:
+        return KEPT_SHARE["cpu"] if self.device == "cpu" else KEPT_BESIDE_SHARE
 
     def block_bytes(self) -> int:
         """What a block of rows that is merged and written may take, with all its copies."""
@@ -56,7 +60,7 @@ class Budget:
         """Text of a chunk: what is made of it until it is counted fits."""
         of_device = int((1 - KEPT_SHARE["gpu"]) * self.device_bytes)
         room = min(of_device, self.host_bytes) if self.device == "gpu" else self.host_working_bytes()
-        return max(1, min(MOST_TEXT_BYTES[self.device], room // BYTES_PER_TEXT_BYTE))
+        return max(1, min(MOST_TEXT_BYTES[self.device], room // BYTES_PER_TEXT_BYTE[self.device]))
 
     def place(self, nbytes: int) -> Literal["device", "host", "disk"]:
         """Where a result of `nbytes` that lies on the device may stay until it is merged."""
@@ -66,7 +70,7 @@ class Budget:
 
     def fits_host(self, nbytes: int) -> bool:
         """Whether host memory may hold `nbytes` more of results."""
-        return _held_bytes() + nbytes <= KEPT_SHARE["cpu"] * self.host_bytes
+        return _held_bytes() + nbytes <= self._kept_host_share() * self.host_bytes
 
 
 def limit_device(device_bytes: int) -> None:

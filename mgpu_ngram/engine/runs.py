@@ -11,7 +11,15 @@ import numpy as np
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint import save_entry
 from mgpu_ngram.core.tables import ShardedTable
-from mgpu_ngram.engine.device import Stopwatch, add_seconds, memory_guard, out_of_memory, to_device, to_host_fast
+from mgpu_ngram.engine.device import (
+    Stopwatch,
+    add_seconds,
+    memory_guard,
+    out_of_memory,
+    to_device,
+    to_device_fast,
+    to_host_fast,
+)
 from mgpu_ngram.engine.memory import Budget, hold
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -169,9 +177,13 @@ def bins_of(run: Run) -> Run:
 
 
 def take_part(run: Run, first: int, last: int) -> Run:
-    """What a run holds of shards `first` to `last` - 1: views. Its stored runs come along whole."""
+    """What a run holds of shards `first` to `last` - 1. Its stored runs come along whole.
+
+    On a GPU a copy, so that a run's memory is free again part by part; on a host views.
+    """
     tables = {n: [t.part(first, last) for t in tables] for n, tables in run.tables.items()}
-    return Run(tables, {}, run.stored, run.chunks)
+    copies = {n: [moved(t, lambda a: a.copy() if on_gpu(a) else a) for t in ts] for n, ts in tables.items()}
+    return Run(copies, {}, run.stored, run.chunks)
 
 
 @dataclass(frozen=True)
@@ -202,7 +214,7 @@ def merged_blocks(tables: Sequence[ShardedTable], first: int, budget: Budget) ->
         cuts = [parts] if last > at + 1 else list(_by_key(parts, most_rows))
         for i, cut in enumerate(cuts):
             with memory_guard("merging tables", budget.device):
-                table = merge([moved(t, lambda a: to_device(a, budget.device)) for t in cut])
+                table = merge([moved(t, lambda a: to_device_fast(a, budget.device)) for t in cut])
             yield Block(table, first + at, i == len(cuts) - 1)
         at = last
 

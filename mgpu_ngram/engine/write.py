@@ -25,6 +25,7 @@ class WriteOptions:
     min_count: int = 1  # n-grams that occur less often are left out
     top: int = 5  # n-grams that are reported
     threads: int = 1
+    first_order: int = 1  # of those that runs hold; 2: the vocabulary has counted order 1
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def write_part(
     files: list[WrittenFile] = []
     pending: list[Future] = []  # of the block before
     with ThreadPoolExecutor(options.threads) as pool:
-        for order in sorted({n for part in parts for n in part.tables}):
+        for order in sorted({n for part in parts for n in part.tables if n >= options.first_order}):
             blocks = merged_blocks([t for p in parts for t in p.tables.get(order, [])], first, options.budget)
             for block in blocks:
                 if not block.whole:  # a shard larger than the memory: its pieces go to its file one by one

@@ -7,8 +7,8 @@ import shutil
 import time
 import zlib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,14 @@ from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, Vocabulary
 from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, free_bytes
-from mgpu_ngram.engine.memory import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, KEPT_SHARE, Budget, peak_device_bytes
+from mgpu_ngram.engine.memory import (
+    AUTO_DEVICE_SHARE,
+    AUTO_HOST_SHARE,
+    KEPT_BESIDE_SHARE,
+    KEPT_SHARE,
+    Budget,
+    peak_device_bytes,
+)
 from mgpu_ngram.engine.plan import OrderPlan, choose
 from mgpu_ngram.engine.runs import RUN, Run, StoredRun, bins_of, bundle_runs, store_run, take_part
 from mgpu_ngram.engine.tokenise import SMALL_BYTES, TokenisedChunk, TokeniseOptions, tokenise
@@ -53,6 +60,7 @@ TOP = 5  # n-grams per order in the summary
 ARITY = 8  # vocabularies that are merged at once
 CHECKPOINT_SECONDS = 120.0
 BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # of text; a guess for plans
+CODE_BITS = {"word": 21, "byte": 9}  # a guess for words
 BLOCK_BYTES, LEAST_BLOCK_BYTES = 64 << 20, 1 << 16  # of text, brought to the device at once
 
 
@@ -146,13 +154,11 @@ def run(
         budget = make_budget(memory, executor)
         chosen = {
             "chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget),
-            "strategy": config.strategy,  # says whether runs hold order 1
         }
         identity = _identity(config, corpus)
         with Checkpoint.open(out.path, identity, resume, overwrite, memory.spill_dir, chosen) as checkpoint:
             executor.check_folder(str(checkpoint.entries_folder))
             chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
-            config = replace(config, strategy=checkpoint.chosen["strategy"])
             job = Job(config, executor, chunks, budget, checkpoint, checkpoint_seconds, progress)
             counted = job.count(num_streams(config, corpus, len(chunks)))
             runs = job.merge(counted)
@@ -160,7 +166,6 @@ def run(
             for n in range(1, config.order + 1):
                 (out.folder / f"order={n}").mkdir()
             results = job.write(counted, runs, str(out.folder))
-            del counted.runs, runs
             progress.finish()
 
             files = sorted((file for part, _ in results for file in part), key=lambda file: file.name)
@@ -192,8 +197,18 @@ def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budge
     if config.chunk_bytes is not None:
         return config.chunk_bytes
     most = budget.text_bytes()
+    if budget.device == "cpu":  # a GPU that runs out goes on in smaller parts
+        most = max(1, min(most, int(budget.host_working_bytes() / _bytes_per_text_byte(config))))
     M = -(-corpus.size_bytes // (workers * most))
     return max(min(most, 1 << 20), -(-corpus.size_bytes // max(1, M * workers)))
+
+
+def _bytes_per_text_byte(config: CountConfig) -> float:
+    """Of the tables of a chunk when all its n-grams are distinct: in parts, and summed."""
+    itemsize = np.dtype(config.dtype).itemsize
+    bits = CODE_BITS.get(config.unit, 8 * itemsize)
+    row_bytes = sum(8 * (check.num_columns(n, bits) + 1) for n in range(2, config.order + 1))
+    return max(1.0, 2 * row_bytes / BYTES_PER_TOKEN.get(config.unit, itemsize))
 
 
 def make_budget(memory: MemoryConfig, executor: Executor) -> Budget:
@@ -360,6 +375,7 @@ class Job:
     def merge(self, counted: _Counted) -> list[Handle]:
         """The runs of a worker become one handle; dense histograms are added up in a tree and cut into shards."""
         executor, runs = self.executor, counted.runs
+        counted.runs = []
         if executor.transport != "memory":
             runs = [
                 executor.call(bundle_runs, *group) if len(group) > 1 else group[0] for group in executor.groups(runs)
@@ -379,23 +395,25 @@ class Job:
         config, executor = self.config, self.executor
         parts = self.parts(counted.totals)
         threads = max(1, executor.threads * executor.workers // len(parts))
-        options = WriteOptions(folder, self.budget, config.min_count, TOP, threads)
-        stored = bundle_runs(*self.stored)
-        written = executor.call(_write_symbols, counted.vocabulary, options, config.strategy == "auto")
+        # of chunks that another run counted, order 1 is there or not, by the strategy of that run
+        first_order = 2 if config.strategy == "auto" or self.resumed else 1
+        options = WriteOptions(folder, self.budget, config.min_count, TOP, threads, first_order)
+        written = executor.call(_write_symbols, counted.vocabulary, options)
         results = []
 
-        def call(part: int, first: int, last: int) -> Handle:
-            pieces = [*self.pieces(runs, first, last), stored]
-            label = f"writing shards {first} to {last - 1}"
-            return executor.call(write_part, pieces, first, last, counted.vocabulary, options, label=label, near=part)
+        def call(part: int, pieces: list[Handle | Run]) -> Handle:
+            first, last = parts[part]
+            return executor.call(
+                write_part, pieces, first, last, counted.vocabulary, options,
+                label=f"writing shards {first} to {last - 1}", near=part,
+            )  # fmt: skip
 
         def done(handle: Handle) -> None:
             results.append(executor.gather([handle])[0])
             self.progress.advance(1)
 
         self.progress.start("write", len(parts), "parts")
-        calls = (partial(call, part, *shards) for part, shards in enumerate(parts))
-        windowed(executor, calls, 2 * executor.workers, done)
+        self.shuffle(runs, parts, call, done)
         return [*results, *executor.gather([written])]
 
     def parts(self, totals: dict[str, Any]) -> list[tuple[int, int]]:
@@ -405,9 +423,23 @@ class Job:
         P = min(S, workers * max(1, rounds))
         return [(p * S // P, (p + 1) * S // P) for p in range(P)]
 
-    def pieces(self, runs: list[Handle], first: int, last: int) -> list[Handle]:
-        """What runs hold of a part's shards."""
-        return [self.executor.call(take_part, run, first, last) for run in runs]
+    def shuffle(
+        self,
+        runs: list[Handle],
+        parts: list[tuple[int, int]],
+        call: Callable[[int, list[Handle | Run]], Handle],
+        done: Callable[[Handle], None],
+    ) -> None:
+        """call(part, what all runs hold of it), two parts a worker at a time. Empties `runs`, to free their memory."""
+        if len(parts) == 1:
+            taken = [list(runs)]
+        else:
+            by_run = [[self.executor.call(take_part, run, *shards) for shards in parts] for run in runs]
+            taken = [list(pieces) for pieces in zip(*by_run, strict=True)] or [[] for _ in parts]
+        runs.clear()
+        stored = bundle_runs(*self.stored)
+        calls = (partial(call, part, [*taken.pop(0), stored]) for part in range(len(parts)))
+        windowed(self.executor, calls, 2 * self.executor.workers, done)
 
     def worker_rates(self, tokens: int) -> dict[str, float]:
         """Tokens per second that each worker has counted."""
@@ -488,11 +520,9 @@ def _table_bytes(tokens: int, symbols: int, order: int) -> int:
     return sum(min(tokens, symbols**n) * 8 * (check.num_columns(n, bits) + 1) for n in range(2, order + 1))
 
 
-def _write_symbols(
-    vocabulary: Vocabulary, options: WriteOptions, with_unigrams: bool
-) -> tuple[list[WrittenFile], dict[str, float]]:
+def _write_symbols(vocabulary: Vocabulary, options: WriteOptions) -> tuple[list[WrittenFile], dict[str, float]]:
     start = time.perf_counter()
-    files = write_symbols(vocabulary, options, with_unigrams)
+    files = write_symbols(vocabulary, options, options.first_order == 2)
     return files, {"write": time.perf_counter() - start}
 
 
@@ -571,7 +601,7 @@ def plan(
     table_bytes = _table_bytes(tokens, symbols, config.order)  # all n-grams distinct
     held_bytes = table_bytes + tokens * (1 if config.unit == "byte" else 4)
     on_devices = int(KEPT_SHARE["gpu"] * workers * device_bytes) if device == "gpu" else 0
-    on_host = int(KEPT_SHARE["cpu"] * host_bytes)
+    on_host = int((KEPT_SHARE["cpu"] if device == "cpu" else KEPT_BESIDE_SHARE) * host_bytes)
     spill_bytes = max(0, table_bytes - on_devices - on_host)
     spill_folder = Path(memory.spill_dir or output).absolute()
     disk_bytes = shutil.disk_usage(next(p for p in [spill_folder, *spill_folder.parents] if p.exists())).free

@@ -617,7 +617,7 @@ def small_device():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("strategy", ["auto", "hash"])
-def test_a_table_larger_than_the_device_budget(strategy, small_device):
+def test_a_table_larger_than_the_device_budget(strategy, small_device, tmp_path):
     """6 million random ids: orders 2 to 5 are about 480 MB of rows. The pool keeps to 256 MiB, the counts are right."""
     import cupy
 
@@ -631,7 +631,8 @@ def test_a_table_larger_than_the_device_budget(strategy, small_device):
     pool = cupy.get_default_memory_pool()
     ids = np.random.default_rng(8).integers(0, 50_000, 6_000_000).astype(np.uint16)
     reading = TokeniseOptions("id", 5, device="gpu", block_bytes=2 << 20, budget=small_device)
-    (chunk,) = open_corpus(ids, "id").chunks(1 << 30)
+    ids.tofile(tmp_path / "ids")
+    (chunk,) = open_corpus([str(tmp_path / "ids")], "id").chunks(1 << 30)
     with Peak() as peak:
         tokenised = tokenise(chunk, reading)
         lexicon = number_symbols(tokenised.vocabulary, "id", False, 0, "cpu")[0]

@@ -42,6 +42,8 @@ class Pool:
 def shares(monkeypatch):
     """Shares that are easy by hand. What other tests hold is not counted."""
     monkeypatch.setattr(memory_module, "KEPT_SHARE", {"gpu": 0.4, "cpu": 0.25})
+    monkeypatch.setattr(memory_module, "KEPT_BESIDE_SHARE", 0.25)
+    monkeypatch.setattr(memory_module, "BYTES_PER_TEXT_BYTE", {"gpu": 40, "cpu": 40})
     monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())
 
 

@@ -67,7 +67,7 @@ def test_words_by_hand(device, tmp_path):
     assert (v.tokens, v.lines, v.size_bytes) == (7, 5, 27)  # a newline ends a last line that lacks one
     assert [(source, length) for source, _, length, _ in v.checksums] == [(0, 13), (1, 12)]
     assert on_gpu(found.streams[0].tokens_T) == (device == "gpu")
-    assert set(v.seconds) == {"read", "tokenise"}
+    assert set(v.seconds) >= {"read", "tokenise"}
 
 
 def test_empty_files(device, tmp_path):

@@ -59,8 +59,8 @@ def test_a_gpu_writes_what_a_cpu_writes(case, strategy, chunk_bytes, corpus, on_
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("host_bytes", ["64 MiB", "4 GiB"])
 def test_larger_than_the_device(case, host_bytes, corpus, on_cpu, tmp_path):
-    """A budget of 64 MiB: small blocks through the ring; streams and runs on the host, and then in files."""
-    memory = fill(MemoryConfig, {"device_bytes": "64 MiB", "host_bytes": host_bytes}, "memory")
+    """A budget of 256 MiB: small blocks through the ring; streams and runs on the host, and then in files."""
+    memory = fill(MemoryConfig, {"device_bytes": "256 MiB", "host_bytes": host_bytes}, "memory")
     out = tmp_path / "out"
     run(CountConfig(corpus, **CASES[case]), LocalExecutor("gpu"), out, memory=memory)
     assert files_of(out) == on_cpu[case]
@@ -82,7 +82,7 @@ def test_running_out_of_device_memory(corpus, on_cpu, tmp_path, monkeypatch):
     """The parts that are counted at once shrink until they fit; a device too small for any ends the run."""
     monkeypatch.setattr(count, "_part_tokens", lambda *_: 1 << 30)
     for megabytes, name in [(96, "tight"), (1, "none")]:
-        memory = MemoryConfig(64 << 20)
+        memory = MemoryConfig(256 << 20)
         object.__setattr__(memory, "device_bytes", megabytes << 20)
         config = CountConfig(corpus, chunk_bytes=1 << 30, **CASES["words"])
         if name == "tight":

@@ -1,0 +1,43 @@
+"""Dask's own settings: what we set, and what a user passes through."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import dask
+
+from mgpu_ngram.core.errors import InputError
+
+UNKNOWN = object()
+# allowed-failures counts tasks that only waited on a lost worker too; faults.py counts better.
+SETTINGS = {
+    "distributed.scheduler.allowed-failures": 1_000_000,
+    "distributed.scheduler.no-workers-timeout": "60s",
+    "distributed.worker.profile.enabled": False,
+}
+
+
+def apply_settings(settings: dict[str, Any]) -> None:
+    """Ours, and over them the user's, once they are checked. For this process, and for what it starts."""
+    _check(settings)
+    dask.config.set({**SETTINGS, **settings})
+
+
+def _check(settings: dict[str, Any]) -> None:
+    """Refuse what Dask would overlook, and mappings, which would replace a whole section of its own settings."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            raise InputError(f"dask.{key} is a mapping; write its keys with dots, as distributed.comm.timeouts.connect")
+        if key.split(".")[0] not in dask.config.config or dask.config.get(key, default=UNKNOWN) is not UNKNOWN:
+            continue
+        close = difflib.get_close_matches(key, _dotted(dask.config.config), 1, 0.5)
+        way_out = f"did you mean {close[0]!r}?" if close else "see the configuration reference of Dask"
+        raise InputError(f"dask: unknown key {key!r}; {way_out}")
+
+
+def _dotted(settings: dict[str, Any], prefix: str = "") -> list[str]:
+    keys = []
+    for key, value in settings.items():
+        keys += _dotted(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
+    return keys
