@@ -38,6 +38,7 @@ def count_to_tables(paths: Sequence[str], executor: Executor, folder: Path, chun
     config = count_job.CountConfig(list(paths), ORDER, chunk_bytes=chunk_bytes)
     corpus = open_corpus(config.corpus)
     budget = count_job.make_budget(MemoryConfig(), executor)
+    executor.reserve(budget.device_bytes - count_job.UNRESERVED_BYTES)
     chunks = corpus.chunks(count_job.chunk_bytes(config, corpus, executor.workers, budget))
     with Checkpoint.open(folder / "tables", {}, resume=False, restart=True) as checkpoint:
         job = count_job.Job(config, executor, chunks, budget, checkpoint, count_job.CHECKPOINT_SECONDS, Progress())

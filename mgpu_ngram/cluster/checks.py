@@ -92,12 +92,12 @@ def check_folder(client: Client, folder: str) -> None:
     except OSError as error:
         raise InputError(f"{folder}: cannot be written ({error.strerror}); give another folder") from None
     try:
-        seen = client.run(os.path.exists, str(marker))
+        seen = client.run(os.path.exists, str(marker), on_error="return")
     finally:
         marker.unlink()
     workers = client.scheduler_info(n_workers=-1)["workers"]
     for address, there in seen.items():
-        if not there:
+        if there is False:  # an exception: the worker died just now, which is not its folder's fault
             name = workers[address]["name"] if address in workers else "?"
             raise InputError(
                 f"worker {name} ({address}) does not see {Path(folder).absolute()}; put the output "

@@ -13,7 +13,7 @@ from distributed import Client, Future, KilledWorker, as_completed
 from distributed.client import FutureCancelledError
 from distributed.scheduler import NoWorkerError
 
-from mgpu_ngram.cluster import checks
+from mgpu_ngram.cluster import checks, gpu
 from mgpu_ngram.cluster.executor import Done
 from mgpu_ngram.cluster.faults import Watch, no_workers
 from mgpu_ngram.cluster.worker import Plugin, run_task
@@ -33,7 +33,6 @@ class DaskExecutor:
         self._address = str(client.scheduler_info(n_workers=0)["address"])
         workers = checks.workers_of(client, device)
         self.device, facts = checks.check_workers(client, workers, device)
-        self.names = [w["name"] for _, w in sorted(workers.items(), key=lambda item: str(item[1]["name"]))]
         self.workers = sum(w["nthreads"] for w in workers.values())
         tasks_by_host: Counter[str] = Counter()
         for w in workers.values():
@@ -47,14 +46,14 @@ class DaskExecutor:
         client.register_plugin(Plugin(self._name, self.device, may_lend, quiet=ours))
         self._watch = Watch(client, self._address, self._name)
 
-    def call(self, fn: Callable, *args: Any, label: str = "", near: int | None = None) -> Future:
+    def call(self, fn: Callable, *args: Any, label: str = "", near: int | None = None, first: bool = False) -> Future:
         with self._scheduler():
             name = getattr(fn, "__name__", type(fn).__name__)
             key = f"{name}-{uuid.uuid4().hex}"
-            where = {} if near is None else {"workers": [self.names[near % len(self.names)]]}
+            where = {} if near is None else self._watch.near(key, near)
             future = self.client.submit(
-                run_task, fn, self._name, self.device, label or key, *args,
-                key=key, pure=False, allow_other_workers=near is not None, **where,
+                run_task, fn, self._name, self.device, label, *args,
+                key=key, pure=False, priority=int(first), **where,
             )  # fmt: skip
             self._watch.add(future, label or f"task {key}")
             return future
@@ -86,6 +85,11 @@ class DaskExecutor:
     def check_folder(self, folder: str) -> None:
         with self._scheduler():
             checks.check_folder(self.client, folder)
+
+    def reserve(self, device_bytes: int) -> None:
+        if self._ours and self.transport == "ipc":
+            with self._scheduler():
+                self.client.run(gpu.reserve, device_bytes, on_error="ignore")
 
     def close(self) -> None:
         if not self._ours and self.client.status == "running":

@@ -30,11 +30,12 @@ class Executor(Protocol):
     transport: str
     dashboard: str | None
 
-    def call(self, fn: Callable, *args: Any, label: str = "", near: int | None = None) -> Handle:
+    def call(self, fn: Callable, *args: Any, label: str = "", near: int | None = None, first: bool = False) -> Handle:
         """Run fn(*args) somewhere.
 
         label  what the task is to people, for errors: "chunk 3: books.txt, bytes 0 to 1,000"
         near   prefer worker number `near % workers`; another takes the task when that one is gone
+        first  before tasks that were called earlier and wait; its arguments have finished
         """
 
     def wait(self, handles: Iterable[Handle], done: Done | None = None) -> None:
@@ -55,6 +56,9 @@ class Executor(Protocol):
 
     def check_folder(self, folder: str) -> None:
         """Raise InputError unless every worker sees this folder of ours."""
+
+    def reserve(self, device_bytes: int) -> None:
+        """A hint that every worker will need so much of its device: arrays then cross faster."""
 
     def close(self) -> None:
         """Stop what this executor started."""

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,17 +43,35 @@ class Watch:
         self._futures: weakref.WeakSet[Future] = weakref.WeakSet()
         self._adding = threading.Lock()
         self._started: defaultdict[str, set[str]] = defaultdict(set)  # keys by worker address
-        self._workers: set[str] = set()
+        self._workers: dict[str, None] = {}  # addresses, in the order of their names, then as they came
+        self._near: dict[str, str] = {}  # worker that a task would be near, by key
         self._empty_since = 0.0
         self._others = client._event_handlers.get(WORKERS)  # a client has one handler per topic: pass events on
         client.subscribe_topic(topic, self._on_task)
         client.subscribe_topic(WORKERS, self._on_workers)
-        self._workers |= set(client.scheduler_info(n_workers=-1)["workers"])
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        self._workers |= dict.fromkeys(sorted(workers, key=lambda address: str(workers[address]["name"])))
 
     def add(self, future: Future, label: str) -> None:
         self._tasks.setdefault(str(future.key), _Task("")).label = label
         with self._adding:
             self._futures.add(future)
+
+    def near(self, key: str, number: int) -> dict[str, Any]:
+        """Where to put a task. By address: Dask fails on the name of a worker that is gone for a moment."""
+        addresses = list(self._workers)
+        if not addresses:
+            return {}
+        self._near[key] = addresses[number % len(addresses)]
+        return {"workers": [self._near[key]], "allow_other_workers": True}
+
+    async def _release(self, worker: str) -> None:
+        """Let tasks that would be near a lost worker go anywhere: with no worker left for a moment, Dask forgets that
+        they may."""
+        for key in [key for key, near in self._near.items() if near == worker]:
+            del self._near[key]
+            with suppress(Exception):  # the task is done and forgotten
+                await self.client.scheduler.set_restrictions(worker={key: None})  # type: ignore[union-attr]
 
     def label(self, key: str) -> str:
         task = self._tasks.get(key)
@@ -86,12 +105,15 @@ class Watch:
         _, message = event
         worker = message.get("worker", "")
         if message.get("action") == "add-worker":
-            self._workers.add(worker)
+            self._workers[worker] = None
         elif message.get("action") == "remove-worker":
-            self._workers.discard(worker)
-            started = self._started.pop(worker, set())
+            self._workers.pop(worker, None)
+            await self._release(worker)
+            started, running = self._started.pop(worker, set()), set(message["processing-tasks"])
+            for key in started - running:
+                self._tasks[key].deaths = 0  # it finished here: others died of something else
             if not message["expected"]:
-                for key in started & set(message["processing-tasks"]):
+                for key in started & running:
                     self._died(self._tasks[key])
             if not self._workers:
                 self._empty_since = time.monotonic()

@@ -38,10 +38,42 @@ def contiguous(array: Any) -> Any:
 
 
 @dataclass
-class Loan:
-    """Copies of arrays in memory of their own, which other processes of this host may read while it lives.
+class _Slab:
+    """Device memory that CuPy's pool got in one allocation and never gives back."""
 
-    records  of each array, what another process needs: shape, dtype, and segments (handle, offset, nbytes)
+    base: int
+    nbytes: int
+    kept: Any  # the smallest part of it, held so that the pool cannot free the whole
+    handle: bytes
+
+
+_slab: _Slab | None = None
+
+
+def reserve(nbytes: int) -> None:
+    """Let CuPy's pool take `nbytes` of the device at once: peers open that once, and read any array that lies in it."""
+    global _slab
+    if _slab is not None:
+        return
+    import cupy
+
+    with cupy.cuda.Stream.null:
+        try:
+            base = cupy.cuda.alloc(nbytes).ptr  # and goes back to the pool
+        except MemoryError:
+            return  # others have it: arrays are lent by copies
+        small: list[Any] = []  # the pool gives out what else it has of this size before it cuts the slab
+        while not small or not base <= small[-1].ptr < base + nbytes:
+            small.append(cupy.cuda.alloc(1))
+    _slab = _Slab(base, nbytes, small[-1], cupy.cuda.runtime.ipcGetMemHandle(base))
+
+
+@dataclass
+class Loan:
+    """Arrays that other processes of this host may read while it lives.
+
+    records  of each array, what another process needs: shape, dtype, segments (handle, offset, nbytes), and
+             whether the handle is good as long as this process lives
     """
 
     records: list[dict[str, Any]]
@@ -49,30 +81,34 @@ class Loan:
 
 
 def lend(arrays: Sequence[Any]) -> Loan:
-    """Copy complete arrays into as few allocations as there must be, and lend those."""
+    """Lend complete arrays: as they are where they lie in the slab, else copies in few allocations."""
     import cupy
     from cupy.cuda import runtime
 
-    loan = Loan([{"shape": a.shape, "dtype": a.dtype.str, "segments": []} for a in arrays], [])
-    rows_of = [[a] if a.flags.c_contiguous or a.ndim < 2 else list(a) for a in arrays]
-    left = sum(-(-row.nbytes // ALIGNED) * ALIGNED for rows in rows_of for row in rows)
-    at, room, handle = 0, 0, b""  # in the last allocation
+    loan = Loan([{"shape": a.shape, "dtype": a.dtype.str, "segments": [], "lasting": False} for a in arrays], [])
+    outside = []
     with cupy.cuda.Stream.null as stream:
-        for rows, record in zip(rows_of, loan.records, strict=True):
-            for row in map(cupy.ascontiguousarray, rows):
-                done = 0
-                while done < row.nbytes:
-                    if room == 0:
-                        at, room = 0, min(left, LENT_BYTES)
-                        loan.memory.append(_allocate(room))
-                        handle = runtime.ipcGetMemHandle(loan.memory[-1].ptr)
-                    size = min(room, row.nbytes - done)
-                    runtime.memcpyAsync(
-                        loan.memory[-1].ptr + at, row.data.ptr + done, size, runtime.memcpyDeviceToDevice, 0
-                    )
-                    record["segments"].append((handle, at, size))
-                    taken = min(room, -(-size // ALIGNED) * ALIGNED)
-                    done, at, room, left = done + size, at + taken, room - taken, left - taken
+        for array, record in zip(map(cupy.ascontiguousarray, arrays), loan.records, strict=True):
+            if _slab and _slab.base <= array.data.ptr < _slab.base + _slab.nbytes:
+                record |= {"segments": [(_slab.handle, array.data.ptr - _slab.base, array.nbytes)], "lasting": True}
+                loan.memory.append(array)
+            else:
+                outside.append((array, record))
+        left = sum(-(-array.nbytes // ALIGNED) * ALIGNED for array, _ in outside)
+        at, room, handle = 0, 0, b""  # in the last allocation
+        for array, record in outside:
+            done = 0
+            while done < array.nbytes:
+                if room == 0:
+                    at, room = 0, min(left, LENT_BYTES)
+                    loan.memory.append(_allocate(room))
+                    handle = runtime.ipcGetMemHandle(loan.memory[-1].ptr)
+                size = min(room, array.nbytes - done)
+                target = loan.memory[-1].ptr + at
+                runtime.memcpyAsync(target, array.data.ptr + done, size, runtime.memcpyDeviceToDevice, 0)
+                record["segments"].append((handle, at, size))
+                taken = min(room, -(-size // ALIGNED) * ALIGNED)
+                done, at, room, left = done + size, at + taken, room - taken, left - taken
         stream.synchronize()
     return loan
 
@@ -95,24 +131,57 @@ def import_arrays(records: Sequence[dict[str, Any]]) -> list[Any]:
 
     arrays = []
     opened: dict[bytes, int] = {}
-    # CuPy's pool hands out memory that kernels queued on the null stream may still read, so copies go there too.
-    with _one_at_a_time, cupy.cuda.Stream.null:
+    with _one_at_a_time:
+        copies = _copy_stream()
         try:
             for record in records:
-                array = cupy.empty(record["shape"], record["dtype"])
+                with cupy.cuda.Stream.null as null:
+                    array = cupy.empty(record["shape"], record["dtype"])
+                    copies.wait_event(null.record())  # kernels that are queued may still use this memory
                 arrays.append(array)
                 target = array.data.ptr
+                bases = _lasting if record["lasting"] else opened
                 for handle, offset, nbytes in record["segments"]:
-                    if handle not in opened:  # while the copies before it run
-                        opened[handle] = runtime.ipcOpenMemHandle(handle)
-                    runtime.memcpyAsync(target, opened[handle] + offset, nbytes, runtime.memcpyDefault, 0)
+                    if handle not in bases:  # while the copies before it run
+                        bases[handle] = runtime.ipcOpenMemHandle(handle)
+                    runtime.memcpyAsync(target, bases[handle] + offset, nbytes, runtime.memcpyDefault, copies.ptr)
                     target += nbytes
-            runtime.streamSynchronize(0)
+            copies.synchronize()
         finally:
-            for base in opened.values():
-                with suppress(runtime.CUDARuntimeError):  # of a peer that died; the first error is the one to tell
-                    runtime.ipcCloseMemHandle(base)
+            _close(opened)
     return arrays
+
+
+_copies: Any = None
+
+
+def _copy_stream() -> Any:
+    """A stream beside the one that kernels run in."""
+    global _copies
+    import cupy
+
+    if _copies is None:
+        _copies = cupy.cuda.Stream(non_blocking=True)
+    return _copies
+
+
+_lasting: dict[bytes, int] = {}  # what peers have reserved, opened here
+
+
+def close_lasting() -> None:
+    """Close what peers have reserved, one of whom may be gone: its memory is not free before."""
+    with _one_at_a_time:
+        _close(_lasting)
+
+
+def _close(opened: dict[bytes, int]) -> None:
+    if not opened:
+        return
+    from cupy.cuda import runtime
+
+    while opened:
+        with suppress(runtime.CUDARuntimeError):  # of a peer that died; the first error is the one to tell
+            runtime.ipcCloseMemHandle(opened.popitem()[1])
 
 
 def to_host(array: Any) -> np.ndarray:

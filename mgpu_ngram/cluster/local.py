@@ -22,11 +22,12 @@ class LocalExecutor:
         self.threads = max(1, cpu_cores() // self.workers)
         self.sharers = self.tasks_per_process = self.workers
         self.pool = ThreadPoolExecutor(self.workers)
+        self.first = ThreadPoolExecutor(1)
 
-    def call(self, fn: Callable, *args: Any, label: str = "", near: int | None = None) -> Future:
+    def call(self, fn: Callable, *args: Any, label: str = "", near: int | None = None, first: bool = False) -> Future:
         # Tasks start in the order they are called, so a task that waits for its arguments waits
         # only for tasks that have started: no deadlock.
-        return self.pool.submit(_run, fn, args)
+        return (self.first if first else self.pool).submit(_run, fn, args)
 
     def wait(self, handles: Iterable[Future], done: Done | None = None) -> None:
         pending = set(handles)
@@ -55,8 +56,12 @@ class LocalExecutor:
     def check_folder(self, folder: str) -> None:
         """Every task sees what this process sees."""
 
+    def reserve(self, device_bytes: int) -> None:
+        """Nothing crosses."""
+
     def close(self) -> None:
         self.pool.shutdown(wait=True, cancel_futures=True)
+        self.first.shutdown(wait=True, cancel_futures=True)
 
 
 def _run(fn: Callable, args: tuple) -> Any:

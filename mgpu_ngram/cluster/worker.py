@@ -49,6 +49,7 @@ class Plugin(WorkerPlugin):
 
     def teardown(self, worker: Worker) -> None:
         transport.stop(worker)
+        gpu.close_lasting()
         worker.stream_handlers["remove-worker"] = self.remove
 
 
@@ -59,10 +60,17 @@ def silence() -> None:
 
 
 def run_task(fn: Callable, topic: str, device: str, label: str, *args: Any) -> Parcel:
-    """fn(*args), with the driver told before it starts: should it kill this process, it is known what ran."""
+    """fn(*args), with the driver told before it starts: should it kill this process, it is known what ran.
+
+    Of tasks without a label, which are short, the driver hears while they run.
+    """
     worker = get_worker()
     key = worker.get_current_task()
-    tell(worker, topic, {"key": key, "worker": worker.address, "name": str(worker.name)})
+    message = {"key": key, "worker": worker.address, "name": str(worker.name)}
+    if label:
+        tell(worker, topic, message)
+    else:
+        worker.log_event(topic, message)
     try:
         result = fn(*[_value(a) for a in args])
         if device == "gpu":

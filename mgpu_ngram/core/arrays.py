@@ -70,10 +70,10 @@ def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], metadata: Ma
     if len(text) > MAX_HEADER_BYTES:
         raise ValueError(f"the header of {path} has {len(text):,} bytes but {MAX_HEADER_BYTES:,} at most; shorten it")
     with new_file(path, durable=True) as sink:
-        sink.write(len(text).to_bytes(8, "little") + text)
+        sink.append(len(text).to_bytes(8, "little") + text)
         for name in names:
             for piece in _slices(arrays[name]):
-                sink.write(_bytes(piece))
+                sink.append(_bytes(piece))
     return sink.size_bytes
 
 

@@ -42,6 +42,15 @@ class Chunk:
     pieces: tuple[Piece, ...]
     size_bytes: int  # of text, a guess where sources are compressed
 
+    def __str__(self) -> str:
+        """As errors name it: chunk 3: books.txt, bytes 0 to 1,000 and 2 more."""
+        if not self.pieces:
+            return f"chunk {self.index}: no text"
+        piece = self.pieces[0]
+        unit = "row groups" if piece.source.format == "parquet" else "bytes"
+        more = f" and {len(self.pieces) - 1:,} more" if len(self.pieces) > 1 else ""
+        return f"chunk {self.index}: {piece.source.name}, {unit} {piece.start:,} to {piece.end:,}{more}"
+
 
 @dataclass(frozen=True)
 class Corpus:

@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import socket
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from mgpu_ngram.core.scratch import is_running
 FORMAT = "mgpu_ngram counts"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+DISCARD_TRIES = 20
 TEMPORARY = ".tmp"  # how the name of a file ends while it is written
 
 
@@ -40,10 +42,14 @@ class Sink:
         self.crc32 = 0
 
     def write(self, data: Any) -> int:
-        self.file.write(data)
-        self.size_bytes += len(data)
+        self.append(data)
         self.crc32 = zlib.crc32(data, self.crc32)
         return len(data)
+
+    def append(self, data: Any) -> None:
+        """Write what has checksums of its own: twice as fast."""
+        self.file.write(data)
+        self.size_bytes += len(data)
 
     def flush(self) -> None:
         self.file.flush()
@@ -140,7 +146,11 @@ class Output:
 
     def discard(self) -> None:
         """Delete the working folder; nothing happens once it is committed."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for _ in range(DISCARD_TRIES):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if not self.folder.exists():
+                return
+            time.sleep(0.1)  # a task that had begun wrote one more file
 
     def __enter__(self) -> Self:
         return self

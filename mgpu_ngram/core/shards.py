@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.kernels import check
@@ -45,38 +45,24 @@ def deal_words(counts_V: Any, S: int) -> Any:
     rounds = xp.zeros((max(1, -(-V // alone)), alone), np.int64)  # a bundle is a column below the first row
     rounds.reshape(-1)[:V] = counts_V[heaviest_V]
     mass_I = to_host(xp.concatenate([rounds[0], rounds[1:].sum(axis=0)]))
-    shard_I = xp.asarray(_deal(mass_I, np.argsort(-mass_I, kind="stable"), S))
+    shard_I = xp.asarray(_deal(mass_I, S))
     item_V = xp.arange(V)
     item_V[alone:] = item_V[alone:] % alone + alone
     shard_V[heaviest_V] = shard_I[item_V]
     return shard_V
 
 
-@njit(nogil=True, cache=True)
-def _deal(mass_I, heaviest_I, S):
+def _deal(mass_I: np.ndarray, S: int) -> np.ndarray:
+    """Deal items to S shards, heaviest first, each to the lightest so far. Few enough for plain Python, which starts
+    at once: a compiled loop would take a quarter of a second to load."""
     shard_I = np.empty(len(mass_I), np.uint16)
-    mass_S = np.zeros(S, np.int64)
-    heap = np.arange(S)  # a binary heap of shards by (mass, number): the root takes the next item
-    for item in heaviest_I:
-        shard = heap[0]
+    lightest = [(0, shard) for shard in range(S)]
+    masses = mass_I.tolist()
+    for item in np.argsort(-mass_I, kind="stable").tolist():
+        mass, shard = lightest[0]
         shard_I[item] = shard
-        mass_S[shard] += mass_I[item]
-        i = 0
-        while 2 * i + 1 < S:
-            child = 2 * i + 1
-            if child + 1 < S and _lighter(mass_S, heap[child + 1], heap[child]):
-                child += 1
-            if not _lighter(mass_S, heap[child], shard):
-                break
-            heap[i] = heap[child]
-            i = child
-        heap[i] = shard
+        heapq.heapreplace(lightest, (mass + masses[item], shard))
     return shard_I
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _lighter(mass_S, a, b):
-    return mass_S[a] < mass_S[b] or (mass_S[a] == mass_S[b] and a < b)
 
 
 def words_at(keys: Any, order: int, bits: int, position: int) -> Any:

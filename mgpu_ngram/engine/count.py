@@ -76,12 +76,17 @@ def plan_orders(lexicon: Lexicon, options: CountOptions) -> list[OrderPlan]:
     )  # fmt: skip
 
 
-def dense_orders(plans: Sequence[OrderPlan], lexicon: Lexicon, options: CountOptions) -> list[int]:
+def counted_orders(lexicon: Lexicon, options: CountOptions) -> list[OrderPlan]:
+    """The orders that chunks count: under strategy auto the vocabulary has counted order 1."""
+    return [p for p in plan_orders(lexicon, options) if options.strategy != "auto" or p.order > 1]
+
+
+def dense_orders(lexicon: Lexicon, options: CountOptions) -> list[int]:
     """Orders that stay dense histograms until all chunks are added up; the same on every worker.
 
     The histograms of all chunks of a worker must fit beside everything else: else they become tables.
     """
-    dense = [p.order for p in plans if p.strategy in ("global", "private")]
+    dense = [p.order for p in counted_orders(lexicon, options) if p.strategy in ("global", "private")]
     need = options.chunks * sum(dense_bytes(n, lexicon.symbols, 2) for n in dense)  # 2: 64-bit counts at worst
     return dense if need <= options.budget.block_bytes() // 4 else []
 
@@ -100,7 +105,7 @@ def count_chunk(
     """
     device = options.budget.device
     watch = Stopwatch(device)
-    plans = [p for p in plan_orders(lexicon, options) if options.strategy != "auto" or p.order > 1]
+    plans = counted_orders(lexicon, options)
     run = Run({}, chunks=(chunk.index,))
     if plans:
         if tokenised is None or tokenised.streams is None:
@@ -109,7 +114,7 @@ def count_chunk(
         with memory_guard("counting n-grams", device):
             streams = global_codes(tokenised, lexicon, options)
             tables, bins = count_streams(streams, lexicon, plans, options)
-            run.bins = {n: bins.pop(n) for n in dense_orders(plans, lexicon, options)}
+            run.bins = {n: bins.pop(n) for n in dense_orders(lexicon, options)}
             tables += [bins_to_table(b, n, lexicon.symbols, check.code_bits(lexicon.symbols)) for n, b in bins.items()]
             watch.lap("count")
             while tables:  # each goes when it is cut

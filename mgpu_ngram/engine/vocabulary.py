@@ -141,7 +141,8 @@ def number_symbols(
     rows_V = _rows_in_order(merged, unit)
     special_hash = np.empty(0, np.uint64)
     if unit == "word":
-        special_hash = hash_words(np.frombuffer(b" ".join(SPECIALS), np.uint8), _special_positions(), seed)
+        text = xp.asarray(np.frombuffer(b" ".join(SPECIALS), np.uint8))
+        special_hash = to_host(hash_words(text, xp.asarray(_special_positions()), seed))
     specials = SPECIALS[: len(special_hash)]
     # Of the specials: count, first source, first offset; they may stand in the text as words, too.
     special = np.array([(0, -1, -1)] * len(specials), np.int64).reshape(-1, 3)

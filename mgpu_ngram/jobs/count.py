@@ -56,6 +56,7 @@ from mgpu_ngram.jobs.saver import Saver
 from mgpu_ngram.kernels import check
 
 HASH_SEEDS = 8
+UNRESERVED_BYTES = 1 << 30  # of a device, for buffers of text
 TOP = 5  # n-grams per order in the summary
 ARITY = 8  # vocabularies that are merged at once
 CHECKPOINT_SECONDS = 120.0
@@ -152,6 +153,7 @@ def run(
     with Output.create(output, overwrite) as out:
         executor.check_folder(str(out.folder))
         budget = make_budget(memory, executor)
+        executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
         chosen = {
             "chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget),
         }
@@ -419,7 +421,7 @@ class Job:
     def parts(self, totals: dict[str, Any]) -> list[tuple[int, int]]:
         """(first, last) shards of each part: as many parts as workers, or more so that one fits in memory."""
         S, workers = totals["num_shards"], self.executor.workers
-        rounds = -(-totals["table_bytes"] // (workers * self.budget.block_bytes()))
+        rounds = -(-totals["table_bytes"] // (workers * self.budget.part_bytes()))
         P = min(S, workers * max(1, rounds))
         return [(p * S // P, (p + 1) * S // P) for p in range(P)]
 
@@ -509,7 +511,7 @@ def _totals(numbered: _Numbered, counting: CountOptions) -> dict[str, Any]:
         "checksums": numbered.checksums,
         "seconds": numbered.seconds,
         "plans": plans,
-        "dense": dense_orders(plans, lexicon, counting),
+        "dense": dense_orders(lexicon, counting),
         "table_bytes": _table_bytes(lexicon.tokens, lexicon.symbols, counting.order),
     }
 

@@ -31,6 +31,8 @@ class Saver:
         self._last = time.monotonic()
         waiting, self.waiting = self.waiting, {}
         return [
-            self.executor.call(self.save, group, [waiting[h] for h in group], *self.shared, label="a checkpoint")
+            self.executor.call(
+                self.save, group, [waiting[h] for h in group], *self.shared, label="a checkpoint", first=True
+            )
             for group in self.executor.groups(list(waiting))
         ]

@@ -176,7 +176,7 @@ def test_folders_that_workers_see(cluster, tmp_path):
 
 
 def test_a_folder_that_a_worker_does_not_see(cluster, tmp_path, monkeypatch):
-    def run(function, path):  # as if the second worker's host had other files
+    def run(function, path, on_error):  # as if the second worker's host had other files
         return {address: i == 0 for i, address in enumerate(cluster.client.scheduler_info()["workers"])}
 
     monkeypatch.setattr(cluster.client, "run", run)

@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 
 import cloudpickle
 import dask
+import psutil
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Status
 
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
@@ -76,6 +77,18 @@ def test_kills_at_random_change_nothing(cluster):
         total = reduce_tasks(cluster, add, numbers, 3)
         cluster.wait([*numbers, total], maybe_kill)
         assert cluster.gather([total]) == [sum(i * i for i in range(40))]
+
+
+def test_a_nanny_that_waits_for_ever_does_not_keep_close():
+    """As one does whose worker was killed while it started, if the next one's answer went to the wrong start."""
+    executor = start_cluster("cpu", 1)
+    [nanny] = executor.client.cluster.workers.values()
+    nanny.process.status = Status.starting
+    executor.client.cluster.loop.add_callback(nanny.process.running.clear)
+    pid, start = nanny.pid, time.monotonic()
+    executor.close()
+    assert time.monotonic() - start < 20
+    assert not psutil.pid_exists(pid)
 
 
 def test_dasks_own_limit_can_be_set():

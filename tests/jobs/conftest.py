@@ -1,0 +1,149 @@
+"""What tests of whole runs share: a corpus in many chunks, its right output, clusters with hooks in their workers."""
+
+import copy
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+
+from mgpu_ngram.cluster.dask import start_cluster
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core import shards
+from mgpu_ngram.jobs.count import CountConfig, run
+
+HOOKS = Path(__file__).with_name("hooks.py")
+SHARD_TOKENS = 6000
+
+
+@pytest.fixture(scope="session")
+def contents():
+    """A function: every file of an output, name -> bytes."""
+
+    def read(folder):
+        return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def run_here():
+    """A function: count in this process."""
+
+    def count(output, corpus, workers=2, progress=None, memory=None, checkpoint_seconds=120.0, resume=False,
+              overwrite=False, **options):  # fmt: skip
+        executor = LocalExecutor(workers=workers)
+        try:
+            config = CountConfig([str(c) for c in corpus], **options)
+            return run(config, executor, output, overwrite, progress, None, memory, checkpoint_seconds, resume)
+        finally:
+            executor.close()
+
+    return count
+
+
+def random_text(rng, tokens, words=2000):
+    """Lines of 1 to 30 words, a few of which occur often."""
+    vocabulary = np.array([f"w{i}" for i in range(words)])
+    ids = np.minimum(rng.zipf(1.3, tokens) - 1, words - 1)
+    ends = np.cumsum(rng.integers(1, 31, tokens))
+    lines = np.split(vocabulary[ids], ends[ends < tokens])
+    return "".join(" ".join(line) + "\n" for line in lines)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    """Two files: some 100 chunks of 3,000 bytes, 10 shards."""
+    folder = tmp_path_factory.mktemp("corpus")
+    rng = np.random.default_rng(0)
+    for name, tokens in ("one.txt", 40_000), ("two.txt", 20_000):
+        (folder / name).write_text(random_text(rng, tokens))
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture
+def several_shards(monkeypatch):
+    monkeypatch.setitem(shards.SHARD_TOKENS, "word", SHARD_TOKENS)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(corpus, contents, run_here, tmp_path_factory):
+    """The right output: of one process with one thread, in one chunk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(shards.SHARD_TOKENS, "word", SHARD_TOKENS)
+        result = run_here(tmp_path_factory.mktemp("undisturbed") / "out", corpus, 1, order=4)
+    assert result.manifest["num_shards"] == 10
+    return contents(result.path)
+
+
+@pytest.fixture(scope="session")
+def hooks_folder(tmp_path_factory):
+    """Set for every process that a test starts; see hooks.py."""
+    folder = tmp_path_factory.mktemp("hooks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NGRAM_TEST_HOOKS", str(folder))
+        yield folder
+
+
+@pytest.fixture
+def hooks(hooks_folder, several_shards):
+    """A function that sets hooks, text by name; they are gone after the test."""
+
+    def write(**texts):
+        for name, text in texts.items():
+            (hooks_folder / name).write_text(str(text))
+
+    write(shard_tokens=SHARD_TOKENS)
+    yield write
+    for path in hooks_folder.iterdir():
+        path.unlink()
+
+
+@pytest.fixture(scope="module")
+def start(hooks_folder):
+    """A function: a cluster of this host whose workers have the hooks."""
+    before = copy.deepcopy(dask.config.config)
+    (hooks_folder / "shard_tokens").write_text(str(SHARD_TOKENS))
+    with ExitStack() as closing:
+
+        def make(workers):
+            executor = start_cluster("cpu", workers, {"distributed.worker.preload": [str(HOOKS)]})
+            closing.callback(executor.close)
+            return executor
+
+        yield make
+    dask.config.config.clear()
+    dask.config.config.update(before)
+
+
+@pytest.fixture
+def dask_processes(hooks_folder, tmp_path_factory):
+    """A function: (scheduler file, processes) of a scheduler and workers, with the hooks, as commands of their own."""
+    folder = tmp_path_factory.mktemp("dask")
+    file = folder / "scheduler.json"
+    dask_command = [sys.executable, "-m", "dask"]
+    here = ["--host", "127.0.0.1", "--scheduler-file", str(file), "--no-dashboard"]
+    with ExitStack() as ending:
+
+        def begin(workers):
+            commands = [[*dask_command, "scheduler", "--port", "0", *here]]
+            commands += [[*dask_command, "worker", *here, "--nthreads", "1", "--preload", str(HOOKS)]] * workers
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            processes = [subprocess.Popen(c, cwd=folder, start_new_session=True, **quiet) for c in commands]
+            for process in processes:
+                ending.callback(end, process)
+            return file, processes
+
+        yield begin
+
+
+def end(process):
+    """With what it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

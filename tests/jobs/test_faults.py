@@ -1,0 +1,195 @@
+"""Runs on clusters whose workers die or come late, or whose scheduler goes: the right output, or one line of why."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from mgpu_ngram.cluster.dask import connect
+from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.jobs.count import CountConfig, run
+from mgpu_ngram.jobs.progress import Progress
+
+OPTIONS = {"order": 4, "chunk_bytes": 3000}
+KILLS = 5  # in each phase
+pytestmark = pytest.mark.timeout(120)
+
+
+def on(executor, corpus, output, progress=None, **more):
+    config = CountConfig([str(c) for c in corpus], **OPTIONS)
+    return run(config, executor, output, progress=progress, **more)
+
+
+def kill(executor, choose):
+    """Kill one worker that is there; its nanny starts another. Returns whether there was one."""
+    there = [n for n in executor.client.cluster.workers.values() if n.process and n.process.status.name == "running"]
+    if there:
+        os.kill(choose(there).pid, signal.SIGKILL)
+    return bool(there)
+
+
+@pytest.fixture(scope="module")
+def cluster(start):
+    return start(2)
+
+
+@pytest.fixture(autouse=True)
+def healthy(request):
+    """A test begins with two workers."""
+    yield
+    if "cluster" in request.fixturenames:
+        request.getfixturevalue("cluster").client.wait_for_workers(2, timeout=60)
+
+
+def test_undisturbed(cluster, corpus, undisturbed, contents, hooks, tmp_path):
+    result = on(cluster, corpus, tmp_path / "out")
+    assert contents(result.path) == undisturbed
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_death_in_every_task(cluster, corpus, undisturbed, contents, hooks, hooks_folder, tmp_path):
+    """Of tasks that write files: when the files are there."""
+    before = ["tokenise.before", "count_chunk.before", "bundle_runs.before", "write_part.before"]
+    after = ["tokenise", "save_vocabularies", "count_chunk", "save_runs", "take_part", "write_part"]
+    hooks(**dict.fromkeys([*before, *(f"{task}.after" for task in after)], ""))
+    result = on(cluster, corpus, tmp_path / "out", checkpoint_seconds=0.5)
+    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "every bomb went off"
+    assert contents(result.path) == undisturbed
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("wanted", ["count", "write"])
+def test_all_workers_die_at_once(wanted, cluster, corpus, undisturbed, contents, hooks, tmp_path):
+    """Nothing that was counted is left, and for a moment there is no worker at all."""
+    killed = []
+
+    class KillAll(Progress):
+        def start(self, phase, total, unit="", rate=""):
+            if phase == wanted:
+                for nanny in cluster.client.cluster.workers.values():
+                    os.kill(nanny.pid, signal.SIGKILL)
+                    killed.append(nanny.pid)
+                time.sleep(0.2)  # until the scheduler has noticed
+
+    result = on(cluster, corpus, tmp_path / "out", KillAll())
+    assert len(killed) == 2
+    assert contents(result.path) == undisturbed
+
+
+class Killed(Progress):
+    """A phase is over for the driver when KILLS workers have died in it."""
+
+    def __init__(self):
+        self.phase, self.kills, self.seen = "", Counter(), threading.Condition()
+
+    def start(self, phase, total, unit="", rate=""):
+        self.finish()
+        self.phase = phase
+
+    def finish(self):
+        with self.seen:
+            assert not self.phase or self.seen.wait_for(lambda: self.kills[self.phase] >= KILLS, timeout=60)
+
+
+def test_kills_at_random(cluster, corpus, undisturbed, contents, hooks, tmp_path):
+    """Sometimes a worker dies as soon as it is back, or another one was killed; sometimes later."""
+    choose, over, progress = random.Random(1), threading.Event(), Killed()
+
+    def kill_now_and_then():
+        while not over.wait(choose.choice([0.01, 0.5, 1.5])):
+            with progress.seen:
+                if progress.phase and progress.kills[progress.phase] < KILLS and kill(cluster, choose.choice):
+                    progress.kills[progress.phase] += 1
+                    progress.seen.notify()
+
+    killer = threading.Thread(target=kill_now_and_then)
+    killer.start()
+    try:
+        result = on(cluster, corpus, tmp_path / "out", progress, checkpoint_seconds=1)
+    finally:
+        over.set()
+        killer.join()
+    assert progress.kills == dict.fromkeys(("tokenise", "count", "reduce", "write"), KILLS)
+    assert contents(result.path) == undisturbed
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("task", ["tokenise", "count_chunk"])
+def test_a_chunk_that_always_kills_its_worker(task, start, corpus, undisturbed, contents, hooks, tmp_path):
+    executor = start(2)
+    hooks(**{f"{task}.chunk": 30})
+    began = time.monotonic()
+    doing = {"tokenise": "tokenising", "count_chunk": "counting"}[task]
+    name = re.escape(str(corpus[0]))
+    message = (
+        rf"^{doing} chunk 30: {name}, bytes [\d,]+ to [\d,]+ killed every worker that ran it \(4 times\); .*chunk_b"
+    )
+    with pytest.raises(RunError, match=message):
+        on(executor, corpus, tmp_path / "out")
+    assert time.monotonic() - began < 60
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_that_joins_in_the_middle_is_used(start, corpus, undisturbed, contents, hooks, tmp_path):
+    executor = start(1)
+    alone = on(executor, corpus, tmp_path / "alone")
+    assert contents(alone.path) == undisturbed and list(alone.worker_rates) == ["0"]
+    hooks(**{"count_chunk.slow": 0.05})
+
+    class Grow(Progress):
+        def start(self, phase, total, unit="", rate=""):
+            if phase == "tokenise":
+                executor.client.cluster.scale(2)
+
+    result = on(executor, corpus, tmp_path / "out", Grow())
+    assert sorted(result.worker_rates) == ["0", "1"] and min(result.worker_rates.values()) > 0
+    assert contents(result.path) == undisturbed
+
+
+def test_the_scheduler_is_lost(dask_processes, cluster, corpus, undisturbed, contents, hooks, tmp_path):
+    file, processes = dask_processes(2)
+    hooks(**{"count_chunk.slow": 0.05})
+
+    class Lose(Progress):
+        counted, phase = 0, ""
+
+        def start(self, phase, total, unit="", rate=""):
+            self.phase = phase
+
+        def advance(self, done, amount=0):
+            self.counted += done * (self.phase == "count")
+            if self.counted == 20:
+                self.counted, self.since = 21, time.monotonic()
+                processes[0].kill()
+
+    losing = Lose()
+    executor = connect(None, str(file), "cpu", 2)
+    try:
+        with pytest.raises(RunError, match=r"^the Dask scheduler tcp://\S+ was lost; .*--resume$"):
+            on(executor, corpus, tmp_path / "out", losing, checkpoint_seconds=0)
+    finally:
+        executor.close()
+    assert time.monotonic() - losing.since < 30
+    assert [p.name for p in tmp_path.iterdir()] == ["out.checkpoint"]
+    result = on(cluster, corpus, tmp_path / "out", resume=True)
+    assert 1 <= result.resumed_chunks < 50
+    assert contents(result.path) == undisturbed
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_run_through_a_scheduler_file(dask_processes, corpus, undisturbed, contents, hooks, tmp_path):
+    file, _ = dask_processes(2)
+    count = {"corpus": [str(c) for c in corpus], **OPTIONS}
+    (tmp_path / "run.yaml").write_text(json.dumps({"output": str(tmp_path / "runs"), "jobs": [{"count": count}]}))
+    command = [sys.executable, "-m", "mgpu_ngram", "run", str(tmp_path / "run.yaml"), "--scheduler-file", str(file)]
+    done = subprocess.run([*command, "cluster.workers=2"], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "") and "2 cpu workers" in done.stdout
+    assert contents(tmp_path / "runs" / "count") == undisturbed

@@ -1,0 +1,109 @@
+"""A table ten times the memory that a run may take: it stays within it, and nobody sees that in the result."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.core import output
+from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.memory import MemoryConfig
+
+BUDGET = 64 << 20
+OPTIONS = {"order": 8, "min_count": 2}
+
+# In a process of its own: prints the most memory that a run took at once, and bytes of the tables in it.
+MEASURE = """
+import sys, threading, time
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.jobs.count import CountConfig, run
+
+def own_bytes():
+    '''Of this process alone: what is mapped from files may be dropped at any time.'''
+    with open("/proc/self/status") as file:
+        return next(1024 * int(line.split()[1]) for line in file if line.startswith("RssAnon"))
+
+def watch():
+    global most
+    while watching:
+        most = max(most, own_bytes())
+        time.sleep(0.002)
+
+folder, budget = sys.argv[1], int(sys.argv[2])
+executor = LocalExecutor(workers=2)
+run(CountConfig([f"{folder}/small"], order=8), executor, f"{folder}/warm")
+watching, before, most = True, own_bytes(), 0
+watcher = threading.Thread(target=watch)
+watcher.start()
+memory = MemoryConfig(host_bytes=budget, spill_dir=f"{folder}/spill") if budget else None
+result = run(CountConfig([f"{folder}/text"], order=8, min_count=2), executor, f"{folder}/out", memory=memory)
+watching = False
+watcher.join()
+columns = {n: 1 if 11 * n <= 64 else 2 for n in range(2, 9)}  # 2,000 words: 11 bits each
+tables = sum(result.manifest["orders"][str(n)]["distinct"] * 8 * (c + 1) for n, c in columns.items())
+print(most - before, tables)
+"""
+
+
+def random_words(path, tokens):
+    """Lines of 50 of 2,000 words: nearly all n-grams are distinct from order 4 on."""
+    words = np.array([f"w{i:04} " for i in range(2000)], "S6")
+    rng = np.random.default_rng(0)
+    with open(path, "wb") as file:
+        for _ in range(tokens // 100_000):
+            lines = words[rng.integers(0, 2000, 100_000)].reshape(-1, 50).view("S300").reshape(-1)
+            file.write(b"\n".join(lines.tolist()) + b"\n")
+
+
+@pytest.mark.timeout(120)
+def test_a_table_of_ten_times_the_budget(contents, run_here, tmp_path):
+    random_words(tmp_path / "small", 100_000)
+    random_words(tmp_path / "text", 6_000_000)
+    command = [sys.executable, "-c", MEASURE, str(tmp_path), str(BUDGET)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    most, tables = map(int, done.stdout.split())
+    print(f"{most / BUDGET:.2f} of the budget, tables {tables / BUDGET:.1f}")
+    assert tables >= 10 * BUDGET
+    assert most <= 1.1 * BUDGET
+    assert list((tmp_path / "spill").iterdir()) == []
+    run_here(tmp_path / "plenty", [tmp_path / "text"], **OPTIONS)
+    assert contents(tmp_path / "out") == contents(tmp_path / "plenty")
+
+
+class FullDisk:
+    """Of a file: what fits on a disk that is nearly full."""
+
+    def __init__(self, path):
+        self.file = open(path, "xb")  # noqa: SIM115
+
+    def write(self, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_full_disk_where_runs_are_spilled(run_here, tmp_path, monkeypatch):
+    random_words(tmp_path / "text", 600_000)
+    real = output.open_file
+    monkeypatch.setattr(output, "open_file", lambda path: FullDisk(path) if ".run-" in str(path) else real(path))
+    memory = MemoryConfig(host_bytes=BUDGET, spill_dir=str(tmp_path / "spill"))
+    message = (
+        r"cannot write \S+/spill/entries-\S+/run-\w+.safetensors after 0 bytes: No space left on device; free space"
+    )
+    with pytest.raises(RunError, match=message):
+        run_here(tmp_path / "out", [tmp_path / "text"], memory=memory, **OPTIONS)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["spill", "text"]
+    assert list((tmp_path / "spill").iterdir()) == []

@@ -1,0 +1,300 @@
+"""Runs that end early and go on: the output of an undisturbed run, from what was saved; or a refusal in one line."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from mgpu_ngram.core.arrays import load_arrays
+from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.jobs import count as job
+from mgpu_ngram.jobs.progress import Progress
+
+HOOKS = Path(__file__).with_name("hooks.py")
+OPTIONS = {"order": 4, "chunk_bytes": 6000}
+NEVER = 1e9
+SMALL = 64 << 20  # bytes, the least that a run can be given
+pytestmark = pytest.mark.timeout(100)
+
+
+class Interrupt(Progress):
+    """Ctrl-C when `done` units of a phase are finished."""
+
+    def __init__(self, phase, done):
+        self.wanted, self.left, self.phase = phase, done, ""
+
+    def start(self, phase, total, unit="", rate=""):
+        self.phase = phase
+        self.advance(0)
+
+    def advance(self, done, amount=0):
+        if self.phase == self.wanted:
+            self.left -= done
+            if self.left <= 0:
+                raise KeyboardInterrupt
+            time.sleep(0.02)  # for what is saved meanwhile
+
+
+@pytest.fixture(scope="session")
+def num_chunks(corpus):
+    return len(open_corpus([str(path) for path in corpus]).chunks(OPTIONS["chunk_bytes"]))
+
+
+def saved(folder, kind="run"):
+    """item -> the file that holds it, of the entries below a folder."""
+    files = folder.rglob(f"{kind}-*.safetensors")
+    return {item: file for file in files for item in load_arrays(file)[1]["items"]}
+
+
+def names(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+# The driver as a process of its own
+
+
+def wait_for(found, process, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not found():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def is_gone(process):
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+MOMENTS = {  # what lies beside the output then
+    "tokenise": lambda folder: len(list(folder.glob("out.checkpoint/entries-*/vocabulary_0-*.safetensors"))) >= 5,
+    "count": lambda folder: len(list(folder.glob("out.checkpoint/entries-*/run-*.safetensors"))) >= 5,
+    "write": lambda folder: any(folder.glob("out.partial-*/order=4")),
+}
+
+
+def end_early(folder, corpus, workers, moment, number):
+    """Signal a driver at a moment; returns (its exit status, stderr), when all that it started is gone."""
+    command = [sys.executable, str(HOOKS), "count", *map(str, corpus), "-o", str(folder / "out"), "--order", "4"]
+    command += ["--chunk-bytes", "6000", "--checkpoint-seconds", "0", "--workers", str(workers), "--device", "cpu"]
+    process = subprocess.Popen(command, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        wait_for(lambda: MOMENTS[moment](folder), process)
+        started = psutil.Process(process.pid).children(recursive=True)
+        assert len(started) >= workers
+        process.send_signal(number)
+        err = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    deadline = time.monotonic() + 30
+    while not all(map(is_gone, started)):
+        assert time.monotonic() < deadline, started
+        time.sleep(0.1)
+    return process.returncode, err
+
+
+@pytest.fixture
+def slow(hooks):
+    """Moments last long enough to be met."""
+    hooks(**{"tokenise.slow": 0.04, "count_chunk.slow": 0.04, "write_part.slow": 1})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_the_driver_is_killed(moment, workers, corpus, num_chunks, undisturbed, contents, run_here, slow, tmp_path):
+    status, _ = end_early(tmp_path, corpus, workers, moment, signal.SIGKILL)
+    assert status == -signal.SIGKILL
+    finished = len(saved(tmp_path))
+    assert {"tokenise": finished == 0, "count": 5 <= finished < num_chunks, "write": finished == num_chunks}[moment]
+    result = run_here(tmp_path / "out", corpus, 3, resume=True, **OPTIONS)
+    assert result.resumed_chunks == finished
+    assert contents(result.path) == undisturbed
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_interrupted(workers, corpus, num_chunks, undisturbed, contents, hooks, slow, tmp_path):
+    status, err = end_early(tmp_path, corpus, workers, "count", signal.SIGINT)
+    assert status == 1 and err.count("\n") == 1 and err.startswith("mgpu-ngram: interrupted; ")
+    assert names(tmp_path) == ["out.checkpoint"]
+    finished = len(saved(tmp_path))
+    assert 5 <= finished < num_chunks
+    command = [sys.executable, str(HOOKS), "count", *map(str, corpus), "-o", str(tmp_path / "out"), "--order", "4"]
+    again = subprocess.run([*command, "--workers", "0"], capture_output=True, text=True, timeout=60)
+    assert again.returncode == 2 and again.stderr.count("\n") == 1
+    assert "holds an unfinished run" in again.stderr and "--resume" in again.stderr and "--overwrite" in again.stderr
+    again = subprocess.run([*command, "--workers", "0", "--resume"], capture_output=True, text=True, timeout=60)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert contents(tmp_path / "out") == undisturbed
+    assert names(tmp_path) == ["out"]
+
+
+# Interrupted in this process
+
+
+@pytest.fixture
+def unfinished(corpus, num_chunks, run_here, several_shards, tmp_path):
+    """Its own copy of the corpus, and the checkpoint of a run that counted a part of it; returns the corpus."""
+    (tmp_path / "text").mkdir()
+    mine = [Path(shutil.copy2(path, tmp_path / "text")) for path in corpus]
+    with pytest.raises(KeyboardInterrupt):
+        run_here(tmp_path / "out", mine, progress=Interrupt("count", 20), checkpoint_seconds=0, **OPTIONS)
+    assert names(tmp_path) == ["out.checkpoint", "text"] and 1 <= len(saved(tmp_path)) < num_chunks
+    return mine
+
+
+def test_finished_chunks_are_saved_while_others_wait(corpus, num_chunks, run_here, tmp_path, monkeypatch):
+    count_chunk, found = job.count_chunk, []
+    monkeypatch.setattr(job, "count_chunk", lambda *args: (time.sleep(0.02), count_chunk(*args))[1])
+
+    class Look(Progress):
+        def advance(self, done, amount=0):
+            found.append(any(tmp_path.glob("out.checkpoint/entries-*/run-*.safetensors")))
+
+    run_here(tmp_path / "out", corpus, progress=Look(), checkpoint_seconds=0.05, **OPTIONS)
+    after = 1 + num_chunks + 1  # calls until counting begins
+    assert any(found[after : after + num_chunks // 2])
+
+
+def test_neither_resumed_nor_overwritten(unfinished, run_here, contents, tmp_path):
+    before = contents(tmp_path / "out.checkpoint")
+    with pytest.raises(InputError, match=r"holds an unfinished run of .* add --resume .* or --overwrite .* to start"):
+        run_here(tmp_path / "out", unfinished, **OPTIONS)
+    assert contents(tmp_path / "out.checkpoint") == before and not (tmp_path / "out").exists()
+
+
+def tables(files):
+    """An output apart from the names of its inputs."""
+    return {name: data for name, data in files.items() if name != "manifest.json"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"strategy": "hash"}, {"chunk_bytes": 20_000}, {"workers": 1}, {"memory": MemoryConfig(host_bytes=SMALL)}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_resumed_with_what_may_change(changes, unfinished, undisturbed, contents, run_here, tmp_path):
+    finished = len(saved(tmp_path))
+    result = run_here(tmp_path / "out", unfinished, resume=True, **{**OPTIONS, **changes})
+    assert result.resumed_chunks == finished
+    assert tables(contents(result.path)) == tables(undisturbed)
+    assert names(tmp_path) == ["out", "text"]
+
+
+def test_overwritten(unfinished, undisturbed, contents, run_here, tmp_path):
+    result = run_here(tmp_path / "out", unfinished, overwrite=True, **OPTIONS)
+    assert result.resumed_chunks == 0
+    assert tables(contents(result.path)) == tables(undisturbed)
+    assert names(tmp_path) == ["out", "text"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"order": 3}, "the settings changed: settings.order was 4, is 3; put back"),
+        ({"min_count": 2}, "the settings changed: settings.min_count was 1, is 2; put back"),
+        ({"unit": "byte"}, 'the settings changed: settings.unit was "word", is "byte"; put back'),
+        ({"lowercase": True}, "the settings changed: settings.lowercase was false, is true; put back"),
+    ],
+)
+def test_other_settings_are_refused(options, message, unfinished, run_here, tmp_path):
+    with pytest.raises(InputError, match=message) as error:
+        run_here(tmp_path / "out", unfinished, resume=True, **{**OPTIONS, **options})
+    assert "\n" not in str(error.value)
+    assert names(tmp_path) == ["out.checkpoint", "text"], "it can still go on"
+
+
+def longer(folder):
+    with open(folder / "one.txt", "a") as file:
+        file.write("more\n")
+
+
+def touched(folder):
+    os.utime(folder / "two.txt", (1, 1))
+
+
+def one_more(folder):
+    (folder / "zoo.txt").write_text("a b\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (longer, r"the corpus changed: corpus.inputs.0.size_bytes was (\d+), is \d+"),
+        (touched, r"the corpus changed: corpus.inputs.1.modified was \d+, is 1000000000; put back"),
+        (one_more, r"the corpus changed: corpus.inputs.2.name was not there, is .*zoo.txt"),
+    ],
+)
+def test_another_corpus_is_refused(change, message, unfinished, run_here, tmp_path):
+    change(tmp_path / "text")
+    with pytest.raises(InputError, match=message):
+        run_here(tmp_path / "out", sorted((tmp_path / "text").iterdir()), resume=True, **OPTIONS)
+    assert names(tmp_path) == ["out.checkpoint", "text"]
+
+
+@pytest.mark.parametrize("kind", ["run", "vocabulary_0"])
+def test_a_damaged_entry_is_made_again(kind, unfinished, undisturbed, contents, run_here, tmp_path):
+    before = saved(tmp_path)
+    damaged = next(iter(saved(tmp_path, kind).values()))
+    data = bytearray(damaged.read_bytes())
+    data[-9] ^= 1
+    damaged.write_bytes(data)
+    with pytest.warns(UserWarning, match=r"is damaged: .* \(what it covers is done again\)"):
+        result = run_here(tmp_path / "out", unfinished, resume=True, **OPTIONS)
+    assert result.resumed_chunks == sum(file != damaged for file in before.values())
+    assert tables(contents(result.path)) == tables(undisturbed)
+    assert names(tmp_path) == ["out", "text"]
+
+
+# Spilled
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """Random words: 1.8 million distinct n-grams, of 29 MB."""
+    path = tmp_path_factory.mktemp("large") / "text"
+    words = np.array([f"w{i}" for i in range(2000)])[np.random.default_rng(0).integers(0, 2000, 600_000)]
+    path.write_text("\n".join(" ".join(line) for line in words.reshape(-1, 50)) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def large_counted(large, contents, run_here, tmp_path_factory):
+    return contents(run_here(tmp_path_factory.mktemp("large") / "out", [large], order=4).path)
+
+
+def test_resumed_from_spilled_runs(large, large_counted, contents, run_here, tmp_path):
+    spill, out = tmp_path / "spill", tmp_path / "out"
+    options = {"order": 4, "chunk_bytes": 300_000, "checkpoint_seconds": NEVER}
+    options["memory"] = MemoryConfig(host_bytes=SMALL, spill_dir=str(spill))
+    for attempt in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run_here(out, [large], progress=Interrupt("write", 0), overwrite=attempt > 0, **options)
+        assert names(tmp_path) == ["out.checkpoint", "spill"] and len(names(spill)) == 1
+        spilled = len(saved(spill))
+        assert 1 <= spilled < 11
+    result = run_here(out, [large], resume=True, **options)
+    assert result.resumed_chunks == spilled
+    assert contents(out) == large_counted
+    assert names(tmp_path) == ["out", "spill"] and names(spill) == []
+    run_here(out, [large], overwrite=True, **options)
+    assert contents(out) == large_counted
+    assert names(tmp_path) == ["out", "spill"] and names(spill) == []
+
+
+def test_a_run_that_saved_nothing_leaves_nothing(corpus, run_here, tmp_path):
+    memory = MemoryConfig(spill_dir=str(tmp_path / "spill"))
+    with pytest.raises(KeyboardInterrupt):
+        run_here(tmp_path / "out", corpus, progress=Interrupt("count", 5), memory=memory, **OPTIONS)
+    assert names(tmp_path) == ["spill"] and names(tmp_path / "spill") == []
