@@ -154,7 +154,7 @@ def _make_runs(executor: Executor, universe: int, device: str) -> list[Handle]:
 def _pieces(executor: Executor, runs: Sequence[Handle]) -> list[list[Handle]]:
     """Of each part of the shards, what every run holds."""
     G = executor.workers
-    return [[executor.call(take_part, r, k * S // G, (k + 1) * S // G) for r in runs] for k in range(G)]
+    return [[executor.call(take_part, r, k * S // G, (k + 1) * S // G, beside=r) for r in runs] for k in range(G)]
 
 
 def _merged(executor: Executor, runs: Sequence[Handle]) -> list[Handle]:

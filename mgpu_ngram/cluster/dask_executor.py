@@ -46,11 +46,19 @@ class DaskExecutor:
         client.register_plugin(Plugin(self._name, self.device, may_lend, quiet=ours))
         self._watch = Watch(client, self._address, self._name)
 
-    def call(self, fn: Callable, *args: Any, label: str = "", near: int | None = None, first: bool = False) -> Future:
+    def call(
+        self,
+        fn: Callable,
+        *args: Any,
+        label: str = "",
+        near: int | None = None,
+        beside: Future | None = None,
+        first: bool = False,
+    ) -> Future:
         with self._scheduler():
             name = getattr(fn, "__name__", type(fn).__name__)
             key = f"{name}-{uuid.uuid4().hex}"
-            where = {} if near is None else self._watch.near(key, near)
+            where = self._watch.place(key, near, None if beside is None else str(beside.key))
             future = self.client.submit(
                 run_task, fn, self._name, self.device, label, *args,
                 key=key, pure=False, priority=int(first), **where,

@@ -30,11 +30,20 @@ class Executor(Protocol):
     transport: str
     dashboard: str | None
 
-    def call(self, fn: Callable, *args: Any, label: str = "", near: int | None = None, first: bool = False) -> Handle:
+    def call(
+        self,
+        fn: Callable,
+        *args: Any,
+        label: str = "",
+        near: int | None = None,
+        beside: Handle | None = None,
+        first: bool = False,
+    ) -> Handle:
         """Run fn(*args) somewhere.
 
         label  what the task is to people, for errors: "chunk 3: books.txt, bytes 0 to 1,000"
         near   prefer worker number `near % workers`; another takes the task when that one is gone
+        beside  prefer the worker that holds the value of a finished handle
         first  before tasks that were called earlier and wait; its arguments have finished
         """
 

@@ -24,7 +24,8 @@ WORKERS = "all"  # Dask's own topic, with workers that come and go
 @dataclass
 class _Task:
     label: str
-    worker: str = ""  # name of the last one that started it
+    worker: str = ""  # name of the last one that started it, and
+    address: str = ""
     deaths: int = 0
     error: str = ""  # of the GPU, when it was that
 
@@ -57,13 +58,21 @@ class Watch:
         with self._adding:
             self._futures.add(future)
 
-    def near(self, key: str, number: int) -> dict[str, Any]:
-        """Where to put a task. By address: Dask fails on the name of a worker that is gone for a moment."""
+    def place(self, key: str, number: int | None, beside: str | None) -> dict[str, Any]:
+        """Where to put a task, if it matters: near a worker by its number, or the one that ran another task.
+
+        By address: Dask fails on the name of a worker that is gone for a moment.
+        """
         addresses = list(self._workers)
-        if not addresses:
+        address = ""
+        if number is not None and addresses:
+            address = addresses[number % len(addresses)]
+        elif beside is not None:
+            address = self._tasks[beside].address
+        if address not in self._workers:
             return {}
-        self._near[key] = addresses[number % len(addresses)]
-        return {"workers": [self._near[key]], "allow_other_workers": True}
+        self._near[key] = address
+        return {"workers": [address], "allow_other_workers": True}
 
     async def _release(self, worker: str) -> None:
         """Let tasks that would be near a lost worker go anywhere: with no worker left for a moment, Dask forgets that
@@ -94,7 +103,7 @@ class Watch:
         if "error" in message:
             task.error = message["error"]
         else:
-            task.worker = message["name"]
+            task.worker, task.address = message["name"], message["worker"]
             self._started[message["worker"]].add(message["key"])
 
     async def _on_workers(self, event: tuple[float, dict[str, Any]]) -> None:

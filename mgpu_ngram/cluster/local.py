@@ -24,7 +24,15 @@ class LocalExecutor:
         self.pool = ThreadPoolExecutor(self.workers)
         self.first = ThreadPoolExecutor(1)
 
-    def call(self, fn: Callable, *args: Any, label: str = "", near: int | None = None, first: bool = False) -> Future:
+    def call(
+        self,
+        fn: Callable,
+        *args: Any,
+        label: str = "",
+        near: int | None = None,
+        beside: Future | None = None,
+        first: bool = False,
+    ) -> Future:
         # Tasks start in the order they are called, so a task that waits for its arguments waits
         # only for tasks that have started: no deadlock.
         return (self.first if first else self.pool).submit(_run, fn, args)

@@ -436,7 +436,7 @@ class Job:
         if len(parts) == 1:
             taken = [list(runs)]
         else:
-            by_run = [[self.executor.call(take_part, run, *shards) for shards in parts] for run in runs]
+            by_run = [[self.executor.call(take_part, run, *shards, beside=run) for shards in parts] for run in runs]
             taken = [list(pieces) for pieces in zip(*by_run, strict=True)] or [[] for _ in parts]
         runs.clear()
         stored = bundle_runs(*self.stored)

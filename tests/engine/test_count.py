@@ -584,7 +584,6 @@ def test_every_chunk_leaves_the_same_orders_dense(strategy, chunks_of_a_worker, 
     lines = [b"", b"a", b"abc" * 20, b"", b"b" * 30, b"abcdefgh"] * 10
     chunks, lexicon, _ = number_corpus(open_corpus(Lines(lines), "byte"), reading, 50)
     options = CountOptions(ample, 3, strategy, streams=len(chunks), chunks=chunks_of_a_worker)
-    plans = plan_orders(lexicon, options)
     dense = dense_orders(lexicon, options)
     orders = {1, 2, 3} - ({1} if strategy == "auto" else set())
     if strategy in ("global", "private"):
