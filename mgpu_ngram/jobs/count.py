@@ -379,9 +379,8 @@ class Job:
         executor, runs = self.executor, counted.runs
         counted.runs = []
         if executor.transport != "memory":
-            runs = [
-                executor.call(bundle_runs, *group) if len(group) > 1 else group[0] for group in executor.groups(runs)
-            ]
+            groups = executor.groups(runs)
+            runs = [executor.call(bundle_runs, *g, beside=g[0]) if len(g) > 1 else g[0] for g in groups]
         if counted.totals["dense"] or counted.stored:  # what a resumed run stored may be dense, whatever this one does
             bins = [executor.call(bins_of, r) for r in [*runs, *counted.stored]]
             total = reduce_tasks(executor, bundle_runs, bins, arity=2)
