@@ -111,7 +111,7 @@ def count(
     executor = LocalExecutor(resolve_device(device)) if client is None else client_executor(client, device)
     owned = scratch_folder() if output is None else None
     try:
-        target = Path(owned) / "counts" if owned else Path(output)  # type: ignore[arg-type]
+        target: Any = Path(owned) / "counts" if owned else output
         result = count_job.run(
             config, executor, target, overwrite, progress, corpus, limits, checkpoint_seconds, resume
         )

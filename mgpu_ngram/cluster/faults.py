@@ -59,8 +59,10 @@ class Watch:
             self._futures.add(future)
 
     def place(self, key: str, number: int | None, beside: str | None) -> dict[str, Any]:
-        """Where to put a task, if it matters: near a worker by its number, or the one that ran another task.
+        """Where to put a task, if it matters: near a worker by its number, or on the one that ran another task.
 
+        The second is strict, or an idle worker would steal the task and all that it needs; should that worker be
+        lost, what the task needs is lost too, and by the time it is made again `_release` has let the task go.
         By address: Dask fails on the name of a worker that is gone for a moment.
         """
         addresses = list(self._workers)
@@ -72,7 +74,7 @@ class Watch:
         if address not in self._workers:
             return {}
         self._near[key] = address
-        return {"workers": [address], "allow_other_workers": True}
+        return {"workers": [address], "allow_other_workers": beside is None}
 
     async def _release(self, worker: str) -> None:
         """Let tasks that would be near a lost worker go anywhere: with no worker left for a moment, Dask forgets that

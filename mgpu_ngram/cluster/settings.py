@@ -12,7 +12,6 @@ from mgpu_ngram.core.errors import InputError
 UNKNOWN = object()
 # allowed-failures counts tasks that only waited on a lost worker too; faults.py counts better.
 SETTINGS = {
-    "distributed.scheduler.work-stealing": False,  # it moves gigabytes to a worker that is idle for a millisecond
     "distributed.scheduler.allowed-failures": 1_000_000,
     "distributed.scheduler.no-workers-timeout": "60s",
     "distributed.deploy.lost-worker-timeout": "1000 days",  # a worker not there 15 s after it died would be given up

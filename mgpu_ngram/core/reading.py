@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.sources import CUTTABLE, Source, odd_size
 from mgpu_ngram.core.stored import PROBE_BYTES, STRIP_BYTES
 from mgpu_ngram.core.streams import UNKNOWN, Arrays, Range, open_streams
+from mgpu_ngram.kernels.count.crc32 import crc32
+from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 
 @dataclass
@@ -46,6 +49,7 @@ def read_blocks(
     allocate: Callable[[int], np.ndarray] | None = None,
     threads: int = 1,
     checksums: list[tuple[int, int, int, int]] | None = None,
+    plain_crcs: bool = True,
 ) -> Iterator[Block]:
     """Yield the text of a chunk in blocks of about `block_bytes`.
 
@@ -59,6 +63,7 @@ def read_blocks(
     checksums  gets (source_index, offset, length, crc32) of each piece when it has been read: CRC-32
                of the stored bytes; of a Parquet file only its footer's metadata, once a file.
                `combine_crc32` joins those of one source
+    plain_crcs False: checksums gets none of plain sources; `block_checksums` gives theirs, block by block
 
     Raises InputError for missing, shrunken, truncated or corrupt sources.
     """
@@ -68,10 +73,27 @@ def read_blocks(
     filler = _Filler(_room(chunk, unit, block_bytes, halo), allocate or (lambda nbytes: np.empty(nbytes, np.uint8)))
     with pool as workers:
         for piece in chunk.pieces:
-            with open_streams(piece, unit, halo, workers, checksums) as streams:
+            with open_streams(piece, unit, halo, workers, checksums, plain_crcs) as streams:
                 for stream in streams:
                     yield from filler.fill(piece, stream, unit, halo)
     yield from filler.flush()
+
+
+def block_checksums(block: Block, data: Any, chunk: Chunk) -> list[tuple[int, int, int, int]]:
+    """(source_index, offset, length, crc32) of the stored bytes of plain sources that a block owns.
+
+    data  the block's bytes, on the host or on a GPU
+
+    Over all blocks they tile each source that has bytes, as the checksums of `read_blocks` do.
+    """
+    sizes = {p.source_index: p.source.size_bytes for p in chunk.pieces if p.source.format in CUTTABLE}
+    sizes_S = np.array([sizes.get(source, -1) for source in block.sources_S.tolist()], np.int64)
+    plain = sizes_S >= 0
+    sources, offsets, starts = block.sources_S[plain], block.offsets_S[plain], block.starts_S[plain]
+    lengths = np.minimum(block.owned_S[plain], sizes_S[plain] - offsets)  # no newline that was added to a last line
+    xp = array_module(data)
+    crcs = to_host(crc32(data, xp.asarray(starts), xp.asarray(lengths)))
+    return list(zip(*(column.tolist() for column in (sources, offsets, lengths, crcs)), strict=True))
 
 
 def _room(chunk: Chunk, unit: str, block_bytes: int, halo: int) -> int:

@@ -77,7 +77,9 @@ class Arrays:
 
 
 @contextmanager
-def open_streams(piece: Piece, unit: str, halo: int, pool: Any, checksums: list | None) -> Iterator[Iterable[Any]]:
+def open_streams(
+    piece: Piece, unit: str, halo: int, pool: Any, checksums: list | None, plain_crcs: bool
+) -> Iterator[Iterable[Any]]:
     """The streams of a piece, one after the other; their checksum is complete when they have been read."""
     source = piece.source
     if source.format == "parquet":
@@ -87,7 +89,8 @@ def open_streams(piece: Piece, unit: str, halo: int, pool: Any, checksums: list 
             checksums.append((piece.source_index, 0, *_footer_crc(source)))
         return
     with reader(source) as read:
-        crc = Crc(piece.end) if checksums is not None else None
+        wanted = checksums is not None and (plain_crcs or source.format not in CUTTABLE)
+        crc = Crc(piece.end) if wanted else None
         if source.format in CUTTABLE:
             yield [_lines(piece, read, crc, pool) if unit == "word" else _tokens(piece, read, crc, pool, halo)]
         else:

@@ -16,7 +16,7 @@ import numpy as np
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.memory import free_host_bytes
-from mgpu_ngram.core.reading import Block, read_blocks
+from mgpu_ngram.core.reading import Block, block_checksums, read_blocks
 from mgpu_ngram.kernels.dispatch import to_host
 
 RING_SLOTS = 3  # one block being read, one being copied, one being worked on
@@ -164,7 +164,8 @@ def device_blocks(
 
     On a GPU a thread reads ahead into pinned memory and copies on a stream of its own, so reading,
     copying and the caller's kernels overlap. The time that the caller waits all the same is charged
-    to `read` and `copy`.
+    to `read` and `copy`. The GPU computes the checksums of plain sources: the reading threads would
+    lose half their speed.
     """
     if device == "cpu":
         for block in read_blocks(chunk, unit, block_bytes, halo, None, threads, checksums):
@@ -174,9 +175,11 @@ def device_blocks(
         return
     ring = _idle_ring(block_bytes)
     try:
-        read = lambda allocate: read_blocks(chunk, unit, block_bytes, halo, allocate, threads, checksums)  # noqa: E731
+        read = lambda allocate: read_blocks(chunk, unit, block_bytes, halo, allocate, threads, checksums, False)  # noqa: E731
         for block, data, busy in ring.run(read):
             watch.lap_shared(busy)
+            if checksums is not None:
+                checksums.extend(block_checksums(block, data, chunk))
             yield block, data
     finally:
         _idle_rings.append(ring)

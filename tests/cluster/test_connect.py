@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import cloudpickle
@@ -26,6 +27,8 @@ from mgpu_ngram.core.errors import InputError, RunError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(120)
+# Workers must find the functions of this file.
+FINDS_TESTS = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +55,7 @@ def started(folder, workers=2, scheduler_options=(), worker_options=()):
     with ExitStack() as ending:
         processes = []
         for command in commands:
-            processes.append(subprocess.Popen(command, cwd=folder, **quiet, start_new_session=True))
+            processes.append(subprocess.Popen(command, cwd=folder, env=FINDS_TESTS, **quiet, start_new_session=True))
             ending.callback(end, processes[-1])
         yield SimpleNamespace(file=file, processes=processes)
 

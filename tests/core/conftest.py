@@ -7,7 +7,8 @@ import pytest
 
 from mgpu_ngram.core import decompress, reading, stored, streams
 from mgpu_ngram.core.crc import combine_crc32
-from mgpu_ngram.core.reading import read_blocks
+from mgpu_ngram.core.reading import block_checksums, read_blocks
+from mgpu_ngram.core.sources import CUTTABLE
 
 
 @pytest.fixture
@@ -25,11 +26,12 @@ def owned_text():
 
     def read(corpus, chunk_bytes, block_bytes, halo=0, **options):
         found = {index: bytearray() for index in range(len(corpus.sources))}
-        checksums = []
+        checksums, by_block = [], []
         itemsize = max((source.itemsize for source in corpus.sources), default=1)
         last = 0
         for chunk in pickle.loads(pickle.dumps(corpus.chunks(chunk_bytes))):
             for block in read_blocks(chunk, corpus.unit, block_bytes, halo, checksums=checksums, **options):
+                by_block += block_checksums(block, block.data, chunk)
                 assert block.data.dtype == np.uint8 and block.sources_S.dtype == np.int32 and len(block.data)
                 ends_S = block.starts_S + block.lengths_S
                 assert [*block.starts_S, len(block.data)] == [0, *ends_S]  # segments tile the block
@@ -48,6 +50,9 @@ def owned_text():
                         assert length <= max(block_bytes, 2 * max(len(line) + 1 for line in text.split(b"\n")))
                     found[source] += text[:owned]
         crcs = {s: combine_crc32([part for part in checksums if part[0] == s]) for s in found}
+        for s in found:
+            mine = [part for part in by_block if part[0] == s]
+            assert combine_crc32(mine) == crcs[s] if corpus.sources[s].format in CUTTABLE else not mine
         return {source: bytes(text) for source, text in found.items()}, crcs
 
     return read

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lines import Lines
-from mgpu_ngram.core.reading import read_blocks
+from mgpu_ngram.core.reading import block_checksums, read_blocks
 
 COMPRESS = {"gzip": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zstd": zstandard.compress}
 TEXTS = [
@@ -130,6 +130,28 @@ def test_many_tiny_files(tmp_path, owned_text):
     assert len(blocks) == 1 and len(blocks[0].sources_S) == 333
     assert blocks[0].data.tobytes() == b"".join(b"file %d\n" % i for i in range(500) if i % 3)
     assert owned_text(corpus, 100, 50)[0][499] == b"file 499\n"
+
+
+def test_checksums_of_blocks_by_hand(tmp_path):
+    """Lines are of the piece that they start in, an added newline is not stored, and a halo is another block's."""
+    for name, text in [("a", b"of the\nin"), ("b", b""), ("c", gzip.compress(b"the\n")), ("d", b"\n")]:
+        (tmp_path / name).write_bytes(text)
+
+    def found(unit, chunk_bytes, block_bytes, halo=0):
+        checksums, by_block = [], []
+        for chunk in open_corpus(tmp_path, unit).chunks(chunk_bytes):
+            for block in read_blocks(chunk, unit, block_bytes, halo, checksums=checksums, plain_crcs=False):
+                by_block += block_checksums(block, block.data, chunk)
+        stored = (tmp_path / "c").read_bytes()
+        assert checksums == [(2, 0, len(stored), zlib.crc32(stored))]  # host reading gave those of the compressed file
+        return by_block
+
+    def parts(*texts):
+        return [(source, offset, len(text), zlib.crc32(text)) for source, offset, text in texts]
+
+    assert found("word", 1000, 1000) == parts((0, 0, b"of the\nin"), (3, 0, b"\n"))
+    assert found("word", 3, 7) == parts((0, 0, b"of the\n"), (0, 7, b"in"), (3, 0, b"\n"))
+    assert found("byte", 1000, 4, halo=2) == parts((0, 0, b"of t"), (0, 4, b"he\nin"), (3, 0, b"\n"))
 
 
 def test_the_caller_may_reuse_its_buffer(tmp_path, owned_text):

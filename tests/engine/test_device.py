@@ -1,11 +1,14 @@
 """Where arrays are, how long things took, what an out-of-memory error says."""
 
+import gzip
 import os
+import zlib
 
 import numpy as np
 import pytest
 
 from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.crc import combine_crc32
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.engine import device as device_module
 from mgpu_ngram.engine.device import (
@@ -134,6 +137,42 @@ def test_blocks_bring_all_bytes_in_order(device, block_bytes, tmp_path):
     assert seen == text
     assert blocks > RING_SLOTS or block_bytes == 1 << 20
     assert set(watch.seconds) == ({"read", "copy"} if device == "gpu" else {"read"})
+
+
+class HostRing:
+    """Hands blocks over as the ring of a GPU does, in host memory."""
+
+    def run(self, read):
+        for block in read(lambda nbytes: np.empty(nbytes, np.uint8)):
+            yield block, block.data.copy(), {"read": 1.0, "copy": 1.0}
+
+
+@pytest.fixture(params=["cpu", "ring", pytest.param("gpu", marks=pytest.mark.gpu)])
+def path(request, monkeypatch):
+    """The device whose path blocks take: "ring" is a GPU's without a GPU."""
+    if request.param == "ring":
+        monkeypatch.setattr(device_module, "_idle_ring", lambda block_bytes: HostRing())
+        monkeypatch.setattr(device_module, "_idle_rings", [])
+    return request.param.replace("ring", "gpu")
+
+
+@pytest.mark.parametrize(("unit", "halo"), [("word", 0), ("byte", 3), ("id", 2)])
+@pytest.mark.parametrize("block_bytes", [62, 1001, 1 << 20])
+def test_checksums_are_those_of_the_stored_bytes(path, unit, halo, block_bytes, tmp_path):
+    """Wherever they are computed; the caller may change the bytes that it is given."""
+    text = b"".join(b"Line %d of the text\n" % i for i in range(2000))
+    texts = [text, b"", text[:-1], b"\n", b"end. "] + [b"of %d " % (i % 3) for i in range(100)]
+    texts = [*(t + b"." * (len(t) % 2) for t in texts), gzip.compress(text)]  # ids are of two bytes
+    for i, stored in enumerate(texts):
+        (tmp_path / f"{i:03}").write_bytes(stored)
+    checksums = []
+    for chunk in open_corpus(str(tmp_path), unit).chunks(30_011):
+        for _, data in device_blocks(chunk, unit, block_bytes, halo, path, 2, checksums, Stopwatch(path)):
+            data[:] = 0
+    for i, stored in enumerate(texts):
+        mine = [part for part in checksums if part[0] == i]
+        assert sum(length for _, _, length, _ in mine) == len(stored)
+        assert combine_crc32(mine) == zlib.crc32(stored)
 
 
 def test_an_error_while_reading_reaches_the_caller(device, tmp_path):

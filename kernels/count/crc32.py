@@ -1,0 +1,97 @@
+"""CRC-32 of the segments of a block, and the arithmetic that joins CRCs."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from typing import Any
+
+import numpy as np
+
+from .. import check
+from ..dispatch import pick
+from ..launch import grid_for, kernel, launch
+
+POLYNOMIAL = 0xEDB88320  # zlib's, and bit 31 is x**0
+ROW, SLICE = 512, 16384  # as in crc32.cu
+
+
+def crc32(data_B: Any, starts_S: Any, lengths_S: Any) -> Any:
+    """Return the CRC-32 of each segment of a block, as zlib computes it.
+
+    data_B     (B,) uint8
+    starts_S   (S,) int64, where each segment begins in data_B, and
+    lengths_S  (S,) int64, its bytes, which lie within data_B
+
+    Returns crcs_S (S,) uint32; 0 for a segment without a byte.
+    """
+    check.dtype(data_B, np.uint8)
+    check.dtype(starts_S, np.int64)
+    check.dtype(lengths_S, np.int64)
+    run = pick(cpu=_cpu, cuda=_cuda, data_B=data_B, starts_S=starts_S, lengths_S=lengths_S)
+    return run(data_B, starts_S, lengths_S)
+
+
+def multiply(a: int, b: int) -> int:
+    """Product of two polynomials over GF(2), modulo zlib's."""
+    product = 0
+    while a:
+        if a >> 31:
+            product ^= b
+        a = a << 1 & 0xFFFFFFFF
+        b = b >> 1 ^ (POLYNOMIAL if b & 1 else 0)
+    return product
+
+
+def shift(crc: int, num_bytes: int) -> int:
+    """crc * x**(8 * num_bytes): what it adds to the CRC of a text that goes on by so many bytes."""
+    for i in range(num_bytes.bit_length()):
+        if num_bytes >> i & 1:
+            crc = multiply(crc, _power(i))
+    return crc
+
+
+@functools.cache
+def _power(i: int) -> int:
+    """x**(8 * 2**i)."""
+    return multiply(_power(i - 1), _power(i - 1)) if i else 1 << 23
+
+
+def _cpu(data_B, starts_S, lengths_S):
+    ends_S = starts_S + lengths_S
+    crcs = [zlib.crc32(data_B[a:b]) for a, b in zip(starts_S.tolist(), ends_S.tolist(), strict=True)]
+    return np.array(crcs, np.uint32)
+
+
+@functools.cache
+def _constants() -> np.ndarray:
+    """tables (16, 256), unshift (ROW,) and powers (64,) of crc32.cu, one after the other."""
+    factors = [shift(1 << 31, ROW - i) for i in range(16)]
+    tables = [multiply(v, factor) for factor in factors for v in range(256)]
+    unshift = [1 << 31]
+    back = shift(1 << 31, 2**32 - 2)  # x**-8, for x**(2**32 - 1) is 1
+    while len(unshift) < ROW:
+        unshift.append(multiply(unshift[-1], back))
+    return np.array([*tables, *unshift, *map(_power, range(64))], np.uint32)
+
+
+def _cuda(data_B, starts_S, lengths_S):
+    import cupy
+
+    S = len(starts_S)
+    crcs_S = cupy.zeros(S, np.uint32)
+    if S:
+        data_B = check.aligned(data_B)
+        ends_S = cupy.cumsum((lengths_S + (15 + SLICE - 1)) // SLICE)  # up to 15 bytes of padding
+        tables, unshift, powers = cupy.split(cupy.asarray(_constants()), [16 * 256, 16 * 256 + ROW])
+        blocks = grid_for(len(data_B) // SLICE + 2 * S, 16)  # about a warp a slice
+        args = (data_B, starts_S, lengths_S, ends_S, S, tables, unshift, powers, crcs_S)
+        launch(kernel("count/crc32", "crc32"), blocks, 512, args)
+    return crcs_S
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """A block of up to 6 segments, cut anywhere."""
+    cuts = np.sort(rng.integers(0, size + 1, min(size, 5)))
+    starts_S, ends_S = np.array([0, *cuts]), np.array([*cuts, size])
+    return {"data_B": rng.integers(0, 256, size, np.uint8), "starts_S": starts_S, "lengths_S": ends_S - starts_S}
