@@ -6,7 +6,7 @@ import importlib.util
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from distributed import Client, Future, KilledWorker, as_completed
@@ -101,8 +101,9 @@ class DaskExecutor:
 
     def close(self) -> None:
         if not self._ours and self.client.status == "running":
-            self._watch.close()
-            self.client.unregister_worker_plugin(self._name)
+            with suppress(OSError, RuntimeError):  # the scheduler is gone, and all of this with it
+                self._watch.close()
+                self.client.unregister_worker_plugin(self._name)
         if self._closing is not None:
             self._closing.close()
 

@@ -85,6 +85,7 @@ def undisturbed(corpus, contents, run_here, tmp_path_factory):
 def hooks_folder(tmp_path_factory):
     """Set for every process that a test starts; see hooks.py."""
     folder = tmp_path_factory.mktemp("hooks")
+    (folder / "shard_tokens").write_text(str(SHARD_TOKENS))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NGRAM_TEST_HOOKS", str(folder))
         yield folder
@@ -98,17 +99,16 @@ def hooks(hooks_folder, several_shards):
         for name, text in texts.items():
             (hooks_folder / name).write_text(str(text))
 
-    write(shard_tokens=SHARD_TOKENS)
     yield write
     for path in hooks_folder.iterdir():
-        path.unlink()
+        if path.name != "shard_tokens":
+            path.unlink()
 
 
 @pytest.fixture(scope="module")
 def start(hooks_folder):
     """A function: a cluster of this host whose workers have the hooks."""
     before = copy.deepcopy(dask.config.config)
-    (hooks_folder / "shard_tokens").write_text(str(SHARD_TOKENS))
     with ExitStack() as closing:
 
         def make(workers):
