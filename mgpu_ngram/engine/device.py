@@ -230,10 +230,10 @@ class _Ring:
                     if block is None:
                         break
                     n = len(block.data)
+                    if self.device[slot] is None or len(self.device[slot]) < n:
+                        self.device[slot] = _outside_pool(n)
                     with self.stream:
                         begun = self.stream.record(cupy.cuda.Event())
-                        if self.device[slot] is None or len(self.device[slot]) < n:
-                            self.device[slot] = cupy.empty(n, np.uint8)
                         self.device[slot][:n].set(block.data, stream=self.stream)
                         copied = self.stream.record()
                     filled.put((slot, block, self.device[slot][:n], begun, copied))
@@ -256,6 +256,13 @@ class _Ring:
             stop.set()
             free.put((0, None))
             reader.join()
+
+
+def _outside_pool(nbytes: int) -> Any:
+    """A device array that CuPy's pool knows nothing of: the pool may be full, and other streams use it otherwise."""
+    import cupy
+
+    return cupy.ndarray(nbytes, np.uint8, cupy.cuda.MemoryPointer(cupy.cuda.Memory(nbytes), 0))
 
 
 _idle_rings: list[_Ring] = []  # a task in another thread, or one that failed and is not yet collected, holds its own

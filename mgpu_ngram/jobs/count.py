@@ -8,7 +8,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, Vocabulary
 from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
-from mgpu_ngram.engine.device import Stopwatch, add_seconds, free_bytes
+from mgpu_ngram.engine.device import RING_SLOTS, Stopwatch, add_seconds, free_bytes
 from mgpu_ngram.engine.memory import (
     AUTO_DEVICE_SHARE,
     AUTO_HOST_SHARE,
@@ -56,7 +56,7 @@ from mgpu_ngram.jobs.saver import Saver
 from mgpu_ngram.kernels import check
 
 HASH_SEEDS = 8
-UNRESERVED_BYTES = 1 << 30  # of a device, for buffers of text
+UNRESERVED_BYTES = 1 << 30  # of a device's budget, for what other streams allocate
 TOP = 5  # n-grams per order in the summary
 ARITY = 8  # vocabularies that are merged at once
 CHECKPOINT_SECONDS = 120.0
@@ -220,7 +220,9 @@ def make_budget(memory: MemoryConfig, executor: Executor) -> Budget:
     host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * host_bytes)
     per_process = host_bytes * executor.tasks_per_process // executor.sharers
     device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)
-    return Budget(executor.device, device_bytes, per_process, executor.tasks_per_process)
+    budget = Budget(executor.device, device_bytes, per_process, executor.tasks_per_process)
+    text_bytes = RING_SLOTS * min(BLOCK_BYTES, budget.text_bytes())  # buffers of text, which are not the pool's
+    return replace(budget, device_bytes=max(0, device_bytes - text_bytes))
 
 
 def _free_bytes(device: str) -> tuple[int, int]:
