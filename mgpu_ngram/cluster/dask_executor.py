@@ -57,7 +57,9 @@ class DaskExecutor:
     ) -> Future:
         with self._scheduler():
             name = getattr(fn, "__name__", type(fn).__name__)
-            key = f"{name}-{uuid.uuid4().hex}"
+            # Dask queues tasks until a worker is free by what all tasks of one name wait for: tasks that wait for less
+            # get a name of their own, or all would go to the worker that has the one thing that they wait for
+            key = f"{name}_{sum(isinstance(a, Future) for a in args)}-{uuid.uuid4().hex}"
             where = self._watch.place(key, near, None if beside is None else str(beside.key))
             future = self.client.submit(
                 run_task, fn, self._name, self.device, label, *args,
@@ -84,7 +86,7 @@ class DaskExecutor:
             holders = self.client.who_has(list(handles))
         groups = defaultdict(list)
         for handle in handles:
-            groups[min(holders.get(handle.key) or [""])].append(handle)
+            groups[min(holders.get(handle.key) or [str(handle.key)])].append(handle)  # a lost one by itself
         return [groups[holder] for holder in sorted(groups)]
 
     def worker_of(self, handle: Future) -> str:

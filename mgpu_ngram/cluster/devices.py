@@ -6,7 +6,7 @@ import ctypes.util
 import importlib.util
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError
@@ -64,6 +64,15 @@ def resolve_device(wanted: str) -> str:
 def cpu_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS lacks it
+
+
+def allow_open_files() -> None:
+    """Let this process open as many files as the system lets it: a merge may read thousands at once."""
+    with suppress(ImportError, OSError, ValueError):  # no POSIX; a system that refuses its own hard limit
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def free_memory(device: str) -> int:

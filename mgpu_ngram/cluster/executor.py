@@ -44,7 +44,7 @@ class Executor(Protocol):
         label  what the task is to people, for errors: "chunk 3: books.txt, bytes 0 to 1,000"
         near   prefer worker number `near % workers`; another takes the task when that one is gone
         beside  prefer the worker that holds the value of a finished handle
-        first  before tasks that were called earlier and wait; its arguments have finished
+        first  before tasks that were called earlier and have not started
         """
 
     def wait(self, handles: Iterable[Handle], done: Done | None = None) -> None:

@@ -18,6 +18,7 @@ from distributed import Client, Future
 from mgpu_ngram.core.errors import RunError
 
 MAX_DEATHS = 4  # workers that a task may kill before it is held to be at fault itself
+RELEASE_SECONDS = 1  # by then the scheduler knows of tasks that were on their way when a worker was lost
 WORKERS = "all"  # Dask's own topic, with workers that come and go
 
 
@@ -79,10 +80,10 @@ class Watch:
     async def _release(self, worker: str) -> None:
         """Let tasks that would be near a lost worker go anywhere: with no worker left for a moment, Dask forgets that
         they may."""
-        for key in [key for key, near in self._near.items() if near == worker]:
-            del self._near[key]
-            with suppress(Exception):  # the task is done and forgotten
+        for key in [key for key, near in list(self._near.items()) if near == worker]:
+            with suppress(Exception):  # the task is done and forgotten, or on its way to the scheduler
                 await self.client.scheduler.set_restrictions(worker={key: None})  # type: ignore[union-attr]
+                del self._near[key]
 
     def label(self, key: str) -> str:
         task = self._tasks.get(key)
@@ -120,6 +121,8 @@ class Watch:
         elif message.get("action") == "remove-worker":
             self._workers.pop(worker, None)
             await self._release(worker)
+            again = lambda: asyncio.ensure_future(self._release(worker))  # noqa: E731
+            asyncio.get_running_loop().call_later(RELEASE_SECONDS, again)
             started, running = self._started.pop(worker, set()), set(message["processing-tasks"])
             for key in started - running:
                 self._tasks[key].deaths = 0  # it finished here: others died of something else

@@ -53,7 +53,7 @@ _slab: _Slab | None = None
 def reserve(nbytes: int) -> None:
     """Let CuPy's pool take `nbytes` of the device at once: peers open that once, and read any array that lies in it."""
     global _slab
-    if _slab is not None:
+    if _slab is not None or nbytes <= 0:
         return
     import cupy
 

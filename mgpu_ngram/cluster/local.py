@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from mgpu_ngram.cluster.devices import cpu_cores
+from mgpu_ngram.cluster.devices import allow_open_files, cpu_cores
 from mgpu_ngram.cluster.executor import Done
 
 
@@ -17,6 +17,7 @@ class LocalExecutor:
     dashboard: str | None = None
 
     def __init__(self, device: str = "cpu", workers: int | None = None):
+        allow_open_files()
         self.device = device
         self.workers = 1 if device == "gpu" else workers or cpu_cores()
         self.threads = max(1, cpu_cores() // self.workers)

@@ -18,7 +18,7 @@ from distributed import Worker, WorkerPlugin, get_worker
 from distributed.utils import sync
 
 from mgpu_ngram.cluster import gpu, transport
-from mgpu_ngram.cluster.devices import cpu_cores, gpu_identity, resolve_device
+from mgpu_ngram.cluster.devices import allow_open_files, cpu_cores, gpu_identity, resolve_device
 from mgpu_ngram.cluster.transport import Parcel
 from mgpu_ngram.core.version import VERSION
 
@@ -38,14 +38,19 @@ class Plugin(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         if self.quiet:
             silence()
+        allow_open_files()
         transport.start(worker, self.device == "gpu", self.may_lend, lambda why: die(worker, why, "a transfer"))
         self.remove = worker.stream_handlers["remove-worker"]
         worker.stream_handlers["remove-worker"] = partial(self._remove, worker)
 
     def _remove(self, mine: Worker, worker: str, stimulus_id: str) -> None:
-        """Dask ends connections to a lost worker, but one that begins just then is tried for 30 s: end that too."""
+        """Dask ends connections to a lost worker, but one that begins just then is tried for 30 s: end that too.
+
+        What it had reserved of its GPU is free for its successor only when nobody has it open.
+        """
         self.remove(worker=worker, stimulus_id=stimulus_id)
         mine.loop.call_later(0.3, partial(mine.rpc.remove, worker))
+        mine.loop.run_in_executor(None, gpu.close_lasting)
 
     def teardown(self, worker: Worker) -> None:
         transport.stop(worker)

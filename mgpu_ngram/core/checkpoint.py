@@ -224,10 +224,12 @@ class Checkpoint:
 
 @contextmanager
 def _deleted_if_damaged(path: str | Path) -> Iterator[None]:
-    """Delete an entry that cannot be read, with a warning; the block ends there."""
+    """Delete a damaged entry, with a warning; the block ends there."""
     try:
         yield
     except InputError as error:
+        if isinstance(error.__context__, OSError):  # it could not be read now, and may be whole
+            raise
         warnings.warn(f"{error} (what it covers is done again)", stacklevel=4)
         with suppress(OSError):
             os.unlink(path)

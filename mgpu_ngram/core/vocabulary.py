@@ -120,6 +120,9 @@ class HashCollision(Exception):
     """Two words share a 64-bit hash under this seed: the run starts again with the next one."""
 
 
+ARRAYS = ("hash_V", "offsets_V", "data", "counts_V", "first_source_V", "first_offset_V")
+
+
 @dataclass
 class LocalVocabulary:
     """The symbols of one or more chunks on their way to a `Vocabulary`: NumPy or CuPy, all beside each other.

@@ -13,7 +13,14 @@ from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.shards import shard_of, words_at
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
-from mgpu_ngram.engine.device import Stopwatch, memory_guard, out_of_memory, to_device
+from mgpu_ngram.engine.device import (
+    Stopwatch,
+    memory_guard,
+    out_of_memory,
+    to_device,
+    to_device_fast,
+    to_host_fast,
+)
 from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.plan import (
     MAX_SORT_TOKENS,
@@ -136,7 +143,7 @@ def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOpti
         codes = lexicon.codes(tokenised.vocabulary.hash_V, device)
     done, whole = [], []
     for stream in tokenised.streams or ():
-        tokens_T = to_device(stream.tokens_T, device)
+        tokens_T = to_device_fast(stream.tokens_T, device)
         if tokens_T.dtype == np.uint8:
             done.append(Codes(tokens_T, stream.owned, codes[1:].astype(np.uint16)))
             continue
@@ -197,7 +204,7 @@ def count_streams(
                     if most < MIN_PART_TOKENS:
                         raise
                 tables = []
-                pieces = {n: [moved(t, to_host) for t in p] for n, p in pieces.items()}  # makes room
+                pieces = {n: [moved(t, to_host_fast) for t in p] for n, p in pieces.items()}  # makes room
                 continue
             while tables:  # held by `pieces` alone, which may leave the device
                 pieces[tables[0].order].append(tables.pop(0))

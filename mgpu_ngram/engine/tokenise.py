@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.reading import Block
-from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary
-from mgpu_ngram.engine.device import Stopwatch, device_blocks, memory_guard, to_device
+from mgpu_ngram.core.vocabulary import ARRAYS, HashCollision, LocalVocabulary
+from mgpu_ngram.engine.device import Stopwatch, device_blocks, memory_guard, to_device, to_host_fast
 from mgpu_ngram.engine.memory import Budget, hold
 from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
 from mgpu_ngram.kernels.count.find_tokens import find_tokens
@@ -80,11 +80,20 @@ def tokenise(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
         return tokenised
     place = options.budget.place(sum(s.tokens_T.nbytes for s in streams))
     if place == "host":
-        tokenised.streams = [Stream(to_host(s.tokens_T), s.owned) for s in streams]
+        tokenised.streams = [Stream(to_host_fast(s.tokens_T), s.owned) for s in streams]
         hold(tokenised)
     elif place == "disk":
         tokenised.streams = None  # reading the text again costs no more than writing streams and reading those
     return tokenised
+
+
+def without_words(tokenised: TokenisedChunk) -> TokenisedChunk | None:
+    """What pass 2 needs of a chunk: its streams and the hashes of its symbols; None where no streams were kept."""
+    if tokenised.streams is None:
+        return None
+    words = tokenised.vocabulary
+    nothing = {name: getattr(words, name)[:0].copy() for name in ARRAYS if name != "hash_V"}
+    return hold(TokenisedChunk(tokenised.streams, replace(words, **nothing)))
 
 
 def _blocks(

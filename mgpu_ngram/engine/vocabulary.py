@@ -13,7 +13,7 @@ from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint import save_entry
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.shards import deal_words, num_shards
-from mgpu_ngram.core.vocabulary import SPECIALS, HashCollision, LocalVocabulary, Vocabulary
+from mgpu_ngram.core.vocabulary import ARRAYS, SPECIALS, HashCollision, LocalVocabulary, Vocabulary
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.count.join_words import join_words
@@ -24,7 +24,6 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 VOCABULARY = "vocabulary"  # how the kind of checkpoint entry begins; the seed of the word hash follows
 RADIX_BYTES = 64  # of words of equal count that are put in order by radix sort; ties past them are few
-ARRAYS = ("hash_V", "offsets_V", "data", "counts_V", "first_source_V", "first_offset_V")
 
 
 def move_vocabulary(vocabulary: LocalVocabulary, device: str) -> LocalVocabulary:

@@ -40,7 +40,7 @@ from mgpu_ngram.engine.memory import (
 )
 from mgpu_ngram.engine.plan import OrderPlan, choose
 from mgpu_ngram.engine.runs import RUN, Run, StoredRun, bins_of, bundle_runs, store_run, take_part
-from mgpu_ngram.engine.tokenise import SMALL_BYTES, TokenisedChunk, TokeniseOptions, tokenise
+from mgpu_ngram.engine.tokenise import SMALL_BYTES, TokenisedChunk, TokeniseOptions, tokenise, without_words
 from mgpu_ngram.engine.vocabulary import (
     VOCABULARY,
     Lexicon,
@@ -59,7 +59,9 @@ HASH_SEEDS = 8
 UNRESERVED_BYTES = 1 << 30  # of a device's budget, for what other streams allocate
 TOP = 5  # n-grams per order in the summary
 ARITY = 8  # vocabularies that are merged at once
+STORED = 64  # stored runs whose dense histograms one task adds up
 CHECKPOINT_SECONDS = 120.0
+WORTH_SAVING_SECONDS = 10.0  # of pass 1: what took less is done again when a run is resumed
 BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # of text; a guess for plans
 CODE_BITS = {"word": 21, "byte": 9}  # a guess for words
 MOST_READ_THREADS = 16  # 26 GB/s from the page cache; 32 read no faster
@@ -155,9 +157,7 @@ def run(
         executor.check_folder(str(out.folder))
         budget = make_budget(memory, executor)
         executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
-        chosen = {
-            "chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget),
-        }
+        chosen = {"chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget)}
         identity = _identity(config, corpus)
         with Checkpoint.open(out.path, identity, resume, overwrite, memory.spill_dir, chosen) as checkpoint:
             executor.check_folder(str(checkpoint.entries_folder))
@@ -169,6 +169,8 @@ def run(
             for n in range(1, config.order + 1):
                 (out.folder / f"order={n}").mkdir()
             results = job.write(counted, runs, str(out.folder))
+            workers = range(executor.workers)
+            peaks = executor.gather([executor.call(peak_device_bytes, executor.device, near=k) for k in workers])
             progress.finish()
 
             files = sorted((file for part, _ in results for file in part), key=lambda file: file.name)
@@ -177,8 +179,6 @@ def run(
             out.commit()
             checkpoint.discard()
     wall = time.perf_counter() - start
-    workers = range(executor.workers)
-    peaks = executor.gather([executor.call(peak_device_bytes, executor.device, near=k) for k in workers])
     return CountResult(
         out.path,
         manifest,
@@ -216,7 +216,8 @@ def _bytes_per_text_byte(config: CountConfig) -> float:
 
 def make_budget(memory: MemoryConfig, executor: Executor) -> Budget:
     """What each process of the run may take."""
-    device_bytes, host_bytes = executor.gather([executor.call(_free_bytes, executor.device)])[0]
+    free = executor.gather([executor.call(_free_bytes, executor.device, near=k) for k in range(executor.workers)])
+    device_bytes, host_bytes = map(min, zip(*free, strict=True))
     host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * host_bytes)
     per_process = host_bytes * executor.tasks_per_process // executor.sharers
     device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)
@@ -318,29 +319,31 @@ class Job:
             for c in self.chunks
             if c.index not in have
         }
-        found = {executor.call(_vocabulary_of, handle): chunk for chunk, handle in tokenised.items()}
+        found = {executor.call(_vocabulary_of, handle, first=True): chunk for chunk, handle in tokenised.items()}
+        streams_of = {chunk: executor.call(without_words, handle, first=True) for chunk, handle in tokenised.items()}
         vocabularies = [executor.call(load_vocabulary, entry.path, device) for entry in known] + list(found)
         while len(vocabularies) > ARITY:
             groups = (vocabularies[i : i + ARITY] for i in range(0, len(vocabularies), ARITY))
             vocabularies = [executor.call(_merge_vocabularies, group, device) for group in groups]
         numbered = executor.call(_number, vocabularies, config.unit, config.sentence_markers, seed, device)
         lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
-        totals = executor.call(_totals, numbered, counting)
+        totals = executor.call(_totals, numbered, counting, len(self.chunks))
         running = {
-            executor.call(count_chunk, c, tokenised.get(c.index), lexicon, reading, counting, label=f"counting {c}"): c
+            executor.call(count_chunk, c, streams_of.get(c.index), lexicon, reading, counting, label=f"counting {c}"): c
             for c in self.chunks
             if c.index not in self.resumed
         }
-        del tokenised, vocabularies, numbered  # workers free what nobody asks for any more
-        saver = Saver(executor, self.checkpoint_seconds, save_vocabularies, self.folder, seed)
-        self._watch_vocabularies(found, saver)
+        del tokenised, streams_of, vocabularies, numbered  # workers free what nobody asks for any more
+        saves = self._watch_vocabularies(found, seed)
         known_totals = executor.gather([totals])[0]
-        runs = self._watch_runs(running, known_totals["tokens"], saver)
+        runs = self._watch_runs(running, known_totals["tokens"], saves)
         return _Counted(runs, self.stored, lexicon, vocabulary, known_totals)
 
-    def _watch_vocabularies(self, found: dict[Handle, int], saver: Saver) -> None:
-        """Pass 1, until every chunk has its vocabulary."""
+    def _watch_vocabularies(self, found: dict[Handle, int], seed: int) -> list[Handle]:
+        """Pass 1, until every chunk has its vocabulary; returns the last saves. Runs are of no use without these."""
         sizes = {c.index: c.size_bytes for c in self.chunks}
+        saver = Saver(self.executor, self.checkpoint_seconds, save_vocabularies, self.folder, seed)
+        start = time.monotonic()
         self.progress.start("tokenise", len(sizes), "chunks", "bytes")
         self.progress.advance(len(sizes) - len(found))
 
@@ -352,13 +355,15 @@ class Job:
             return saver.add(handle, chunk)
 
         self.executor.wait(iter(list(found)), done)
+        worth_saving = time.monotonic() - start >= min(self.checkpoint_seconds, WORTH_SAVING_SECONDS)
+        return saver.flush() if worth_saving else []
 
-    def _watch_runs(self, running: dict[Handle, Chunk], tokens: int, vocabulary_saver: Saver) -> list[Handle]:
-        """Pass 2, until every chunk is in a run; returns those in memory."""
+    def _watch_runs(self, running: dict[Handle, Chunk], tokens: int, saves: list[Handle]) -> list[Handle]:
+        """Pass 2, until every chunk is in a run and `saves` are done; returns the runs in memory."""
         text_bytes = sum(c.size_bytes for c in self.chunks) or 1
         self.progress.start("count", len(self.chunks), "chunks", "tokens")
         self.progress.advance(len(self.resumed))
-        saver = Saver(self.executor, self.checkpoint_seconds, save_runs, self.folder)
+        saver = Saver(self.executor, self.checkpoint_seconds, save_runs, self.folder, self.budget)
         start = time.perf_counter()
 
         def done(handle: Handle) -> list[Handle]:
@@ -370,10 +375,9 @@ class Job:
             chunk = running.pop(handle)
             self.bytes_of_worker[self.executor.worker_of(handle)] += chunk.size_bytes
             self.progress.advance(1, tokens * chunk.size_bytes // text_bytes)
-            saves = saver.add(handle, chunk.index)
-            return saves + vocabulary_saver.flush() if saves else []  # runs are of no use without their vocabulary
+            return saver.add(handle, chunk.index)
 
-        self.executor.wait(iter(list(running)), done)
+        self.executor.wait(iter([*running, *saves]), done)
         self.counting_seconds = time.perf_counter() - start
         return list(saver.waiting)
 
@@ -385,7 +389,8 @@ class Job:
             groups = executor.groups(runs)
             runs = [executor.call(bundle_runs, *g, beside=g[0]) if len(g) > 1 else g[0] for g in groups]
         if counted.totals["dense"] or counted.stored:  # what a resumed run stored may be dense, whatever this one does
-            bins = [executor.call(bins_of, r) for r in [*runs, *counted.stored]]
+            stored = [bundle_runs(*counted.stored[i : i + STORED]) for i in range(0, len(counted.stored), STORED)]
+            bins = [executor.call(bins_of, r) for r in [*runs, *stored]]
             total = reduce_tasks(executor, bundle_runs, bins, arity=2)
             runs = [*runs, executor.call(shard_bins, total, counted.lexicon)]
         self.progress.start("reduce", len(runs), "runs")
@@ -398,7 +403,7 @@ class Job:
         """Shuffle runs to the parts that own their shards; every part is merged and written by one task."""
         config, executor = self.config, self.executor
         parts = self.parts(counted.totals)
-        threads = max(1, executor.threads * executor.workers // len(parts))
+        threads = executor.threads * executor.workers // min(executor.workers, len(parts))
         # of chunks that another run counted, order 1 is there or not, by the strategy of that run
         first_order = 2 if config.strategy == "auto" or self.resumed else 1
         options = WriteOptions(folder, self.budget, config.min_count, TOP, threads, first_order)
@@ -441,7 +446,7 @@ class Job:
             by_run = [[self.executor.call(take_part, run, *shards, beside=run) for shards in parts] for run in runs]
             taken = [list(pieces) for pieces in zip(*by_run, strict=True)] or [[] for _ in parts]
         runs.clear()
-        stored = bundle_runs(*self.stored)
+        stored = self.executor.call(bundle_runs, *self.stored)  # once: it may name thousands of files
         calls = (partial(call, part, [*taken.pop(0), stored]) for part in range(len(parts)))
         windowed(self.executor, calls, 2 * self.executor.workers, done)
 
@@ -452,10 +457,15 @@ class Job:
         return {w: tokens * b / text_bytes / seconds for w, b in sorted(self.bytes_of_worker.items())}
 
 
-def save_runs(runs: list[Run], items: list[int], folder: str) -> Run:
-    """Sum runs into a file of the checkpoint."""
+def save_runs(runs: list[Run], items: list[int], folder: str, budget: Budget) -> Run:
+    """Sum runs into a file of the checkpoint, or into several when there is no memory to merge all at once."""
     start = time.perf_counter()
-    run = store_run(bundle_runs(*runs), folder)
+    groups: list[list[Run]] = [[]]
+    for run in runs:
+        if groups[-1] and sum(r.nbytes for r in groups[-1]) + run.nbytes > budget.block_bytes():
+            groups.append([])
+        groups[-1].append(run)
+    run = bundle_runs(*(store_run(bundle_runs(*group), folder) for group in groups))
     run.seconds = add_seconds(run.seconds, {"checkpoint": time.perf_counter() - start})
     return run
 
@@ -502,7 +512,7 @@ def _lexicon_of(numbered: _Numbered) -> Lexicon:
     return numbered.lexicon
 
 
-def _totals(numbered: _Numbered, counting: CountOptions) -> dict[str, Any]:
+def _totals(numbered: _Numbered, counting: CountOptions, chunks: int) -> dict[str, Any]:
     lexicon = numbered.lexicon
     plans = plan_orders(lexicon, counting)
     return {
@@ -514,14 +524,14 @@ def _totals(numbered: _Numbered, counting: CountOptions) -> dict[str, Any]:
         "seconds": numbered.seconds,
         "plans": plans,
         "dense": dense_orders(lexicon, counting),
-        "table_bytes": _table_bytes(lexicon.tokens, lexicon.symbols, counting.order),
+        "table_bytes": _table_bytes(lexicon.tokens, lexicon.symbols, counting.order, chunks),
     }
 
 
-def _table_bytes(tokens: int, symbols: int, order: int) -> int:
-    """Bytes of all tables if all n-grams are distinct."""
+def _table_bytes(tokens: int, symbols: int, order: int, chunks: int) -> int:
+    """Bytes of the tables of all chunks if all n-grams of a chunk are distinct."""
     bits = check.code_bits(symbols)
-    return sum(min(tokens, symbols**n) * 8 * (check.num_columns(n, bits) + 1) for n in range(2, order + 1))
+    return sum(min(tokens, chunks * symbols**n) * 8 * (check.num_columns(n, bits) + 1) for n in range(2, order + 1))
 
 
 def _write_symbols(vocabulary: Vocabulary, options: WriteOptions) -> tuple[list[WrittenFile], dict[str, float]]:
@@ -602,7 +612,7 @@ def plan(
     plans = choose(
         config.order, symbols, largest, config.strategy, config.histograms, device, work_bytes, config.unit, False
     )
-    table_bytes = _table_bytes(tokens, symbols, config.order)  # all n-grams distinct
+    table_bytes = _table_bytes(tokens, symbols, config.order, len(chunks))  # all n-grams distinct
     held_bytes = table_bytes + tokens * (1 if config.unit == "byte" else 4)
     on_devices = int(KEPT_SHARE["gpu"] * workers * device_bytes) if device == "gpu" else 0
     on_host = int((KEPT_SHARE["cpu"] if device == "cpu" else KEPT_BESIDE_SHARE) * host_bytes)
