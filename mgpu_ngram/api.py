@@ -53,19 +53,14 @@ def describe_cluster(cluster: ClusterConfig, dask: dict[str, Any] | None = None)
 
 
 def client_executor(client: Any, device: str = "auto") -> Executor:
-    """Around a user's `distributed.Client`. Device "auto" is what the first worker finds."""
+    """Around a user's `distributed.Client`. Device "auto" is what its workers find."""
     from mgpu_ngram.cluster.dask import DaskExecutor
 
     if not hasattr(client, "submit"):
         raise InputError(f"client is {client!r} but must be a distributed.Client, such as Client({client!r})")
     if client.asynchronous:
         raise InputError("the client is asynchronous; give one made by Client(..., asynchronous=False)")
-    devices = set(client.run(resolve_device, device).values())
-    if not devices:
-        raise InputError(f"the Dask cluster {client} has no workers; start some, then run again")
-    if len(devices) > 1:
-        raise InputError("some workers of the cluster see a GPU and some do not; pass device='cpu', or fix the workers")
-    return DaskExecutor(client, devices.pop())
+    return DaskExecutor(client, device)
 
 
 def count(

@@ -124,8 +124,8 @@ def _allocate(nbytes: int) -> Any:
         return cupy.cuda.memory.Memory(nbytes)
 
 
-def import_arrays(records: Sequence[dict[str, Any]]) -> list[Any]:
-    """Copies on our device of arrays that another process lends."""
+def import_arrays(records: Sequence[dict[str, Any]], on_host: bool = False) -> list[Any]:
+    """Copies on our device, or in host memory, of arrays that another process lends."""
     import cupy
     from cupy.cuda import runtime
 
@@ -136,10 +136,10 @@ def import_arrays(records: Sequence[dict[str, Any]]) -> list[Any]:
         try:
             for record in records:
                 with cupy.cuda.Stream.null as null:
-                    array = cupy.empty(record["shape"], record["dtype"])
+                    array = (np if on_host else cupy).empty(record["shape"], record["dtype"])
                     copies.wait_event(null.record())  # kernels that are queued may still use this memory
                 arrays.append(array)
-                target = array.data.ptr
+                target = array.ctypes.data if on_host else array.data.ptr
                 bases = _lasting if record["lasting"] else opened
                 for handle, offset, nbytes in record["segments"]:
                     if handle not in bases:  # while the copies before it run

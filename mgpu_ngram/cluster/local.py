@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 from mgpu_ngram.cluster.devices import allow_open_files, cpu_cores
@@ -39,15 +40,22 @@ class LocalExecutor:
         return (self.first if first else self.pool).submit(_run, fn, args)
 
     def wait(self, handles: Iterable[Future], done: Done | None = None) -> None:
-        pending = set(handles)
+        finished: SimpleQueue[Future] = SimpleQueue()
+        pending: set[Future] = set()
+
+        def follow(more: Iterable[Future]) -> None:
+            for handle in more:
+                pending.add(handle)
+                handle.add_done_callback(finished.put)
+
+        follow(handles)
         try:
             while pending:
-                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-                while finished:
-                    handle = finished.pop()
-                    handle.result()
-                    pending.update((done(handle) if done else None) or ())
-                    del handle  # or it would live until the next one finishes
+                handle = finished.get()
+                pending.discard(handle)
+                handle.result()
+                follow((done(handle) if done else None) or ())
+                del handle  # or it would live until the next one finishes
         except BaseException:
             for handle in pending:
                 handle.cancel()

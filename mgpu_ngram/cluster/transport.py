@@ -177,9 +177,9 @@ def _peers(theirs: dict[str, Any] | None) -> bool:
 def _receive(header: dict[str, Any], frames: list[Any]) -> Parcel:
     if "ipc" in header:
         try:
-            arrays = gpu.import_arrays(header["ipc"])
+            arrays = _where_there_is_room(lambda on_host: gpu.import_arrays(header["ipc"], on_host))
         except Exception as error:
-            return _not_received(header["ipc"], error, header["sender"])
+            return _not_received(error, header["sender"])
         return _unpack(frames, arrays)
     first = header["pickled"]
     sent, arrays = iter(frames[first:]), []
@@ -189,19 +189,23 @@ def _receive(header: dict[str, Any], frames: list[Any]) -> Parcel:
         arrays.append(flat.reshape(shape["shape"]))
     if _here.has_gpu:
         try:
-            arrays = [gpu.from_host(a) for a in arrays]
+            arrays = _where_there_is_room(lambda on_host: arrays if on_host else [gpu.from_host(a) for a in arrays])
         except Exception as error:
-            return _not_received(header["host"], error)
+            return _not_received(error)
     return _unpack(frames[:first], arrays)
 
 
-def _not_received(records: Sequence[dict[str, Any]], error: Exception, sender: int | None = None) -> Parcel:
-    """What a failed copy means: our GPU is gone, it is full, or the peer is gone, which Dask mends by itself."""
+def _where_there_is_room(receive: Callable[[bool], list[Any]]) -> list[Any]:
+    """Arrays on the device, or all of them in host memory when it is full."""
+    try:
+        return receive(False)
+    except MemoryError:
+        return receive(True)
+
+
+def _not_received(error: Exception, sender: int | None = None) -> Parcel:
+    """What a failed copy means: our GPU is gone, or the peer is, which Dask mends by itself."""
     _die_if_lost()
-    if isinstance(error, MemoryError):
-        size = sum(int(np.prod(r["shape"])) * np.dtype(r["dtype"]).itemsize for r in records)
-        why = f"out of device memory while a worker received {size:,} bytes; use smaller chunks (chunk_bytes)"
-        return Parcel(None, failed=RunError(why))
     if sender is None:
         return Parcel(None, failed=error)
     if not _is_running(sender):

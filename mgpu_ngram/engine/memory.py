@@ -36,6 +36,7 @@ class Budget:
         """Hold this process to the budget of its GPU."""
         if self.device == "gpu":
             limit_device(self.device_bytes)
+            _watch_peak()
 
     def working_bytes(self) -> int:
         """What one task may take now on its device, beside what earlier results hold there."""
@@ -84,8 +85,29 @@ def limit_device(device_bytes: int) -> None:
 
 
 def peak_device_bytes(device: str) -> int:
-    """The most that this process has taken of its GPU at once; the pool gives nothing back unless it must."""
-    return int(_pool().total_bytes()) if device == "gpu" else 0
+    """The most that arrays of this process have taken of its GPU at once, since it was first held to a budget."""
+    return _peak_bytes if device == "gpu" else 0
+
+
+_peak_bytes = 0
+_watched = threading.local()
+
+
+def _watch_peak() -> None:
+    """Look at the pool after every allocation of this thread."""
+    if hasattr(_watched, "hook"):
+        return
+    import cupy
+
+    class Peak(cupy.cuda.MemoryHook):
+        name = "mgpu-ngram peak"
+
+        def malloc_postprocess(self, **_: Any) -> None:
+            global _peak_bytes
+            _peak_bytes = max(_peak_bytes, _pool().used_bytes())
+
+    _watched.hook = Peak()
+    _watched.hook.__enter__()
 
 
 def _pool() -> Any:

@@ -54,6 +54,7 @@ def gpu(monkeypatch):
     def make(used_bytes, free_bytes=1 << 40):
         pool = Pool(used_bytes)
         monkeypatch.setattr(memory_module, "_pool", lambda: pool)
+        monkeypatch.setattr(memory_module, "_watch_peak", lambda: None)
         monkeypatch.setattr(memory_module, "free_bytes", lambda device: free_bytes)
         return pool
 
@@ -180,9 +181,20 @@ def test_several_threads_hold_and_ask_at_once():
     assert not errors and len(kept) == 2000
 
 
-def test_peak_of_the_device(gpu):
-    gpu(used_bytes=40)
-    assert (peak_device_bytes("gpu"), peak_device_bytes("cpu")) == (45, 0)
+@pytest.mark.gpu
+def test_peak_of_the_device():
+    import cupy
+
+    Budget("gpu", 1 << 30, 0).limit()
+    try:
+        before = cupy.get_default_memory_pool().used_bytes()
+        first = cupy.empty(48 << 20, "u1")
+        del first
+        second = cupy.empty(16 << 20, "u1")
+        assert peak_device_bytes("gpu") >= before + (48 << 20) and peak_device_bytes("cpu") == 0
+        del second
+    finally:
+        Budget("gpu", 0, 0).limit()
 
 
 @pytest.mark.gpu
