@@ -43,7 +43,8 @@ def count_to_tables(paths: Sequence[str], executor: Executor, folder: Path, chun
     with Checkpoint.open(folder / "tables", {}, resume=False, restart=True) as checkpoint:
         job = count_job.Job(config, executor, chunks, budget, checkpoint, count_job.CHECKPOINT_SECONDS, Progress())
         counted = job.count(count_job.num_streams(config, corpus, len(chunks)))
-        runs, shards = job.merge(counted), job.parts(counted.totals)
+        runs = job.merge(counted)
+        shards = job.parts(counted)
         parts: list[Handle] = []
         shared = budget, str(checkpoint.entries_folder)
 

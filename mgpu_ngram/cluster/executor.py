@@ -73,11 +73,6 @@ class Executor(Protocol):
         """Stop what this executor started."""
 
 
-def map_tasks(executor: Executor, fn: Callable, items: Sequence[Any], *shared: Any) -> list[Handle]:
-    """fn(item, *shared) for every item."""
-    return [executor.call(fn, item, *shared) for item in items]
-
-
 def reduce_tasks(executor: Executor, merge: Callable, handles: Sequence[Handle], arity: int = 8) -> Handle:
     """Join handles in a tree by an associative merge(*values)."""
     handles = list(handles)

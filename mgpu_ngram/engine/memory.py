@@ -57,9 +57,12 @@ class Budget:
         of_host = self.host_working_bytes() // 2  # the other half is for pieces of other workers
         return of_host if self.device == "cpu" else min(of_host, int((1 - KEPT_SHARE["gpu"]) / 2 * self.device_bytes))
 
-    def part_bytes(self) -> int:
-        """Rows of a part whose pieces come from all workers: merged block by block, so only the pieces must fit."""
-        return self.block_bytes() if self.device == "cpu" else int((1 - KEPT_SHARE["gpu"]) / 2 * self.device_bytes)
+    def part_bytes(self, held_bytes: int) -> int:
+        """Rows of a part of the result, beside `held_bytes` of runs: two parts wait while one is merged."""
+        if self.device == "cpu":
+            return self.block_bytes()
+        held_bytes = min(held_bytes, int(KEPT_SHARE["gpu"] * self.device_bytes))
+        return max(1, (self.device_bytes - self.block_bytes() - held_bytes) // 2)
 
     def text_bytes(self) -> int:
         """Text of a chunk: what is made of it until it is counted fits."""

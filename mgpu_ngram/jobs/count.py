@@ -8,7 +8,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -165,7 +165,7 @@ def run(
             job = Job(config, executor, chunks, budget, checkpoint, checkpoint_seconds, progress)
             counted = job.count(num_streams(config, corpus, len(chunks)))
             runs = job.merge(counted)
-            seconds = [counted.totals["seconds"], *executor.gather([executor.call(_seconds_of, r) for r in runs])]
+            seconds = [counted.totals["seconds"], *counted.seconds]
             for n in range(1, config.order + 1):
                 (out.folder / f"order={n}").mkdir()
             results = job.write(counted, runs, str(out.folder))
@@ -268,6 +268,8 @@ class _Counted:
     lexicon: Handle
     vocabulary: Handle
     totals: dict[str, Any]
+    seconds: list[dict[str, float]] = field(default_factory=list)  # of the runs in memory, and
+    table_bytes: int = 0  # of their tables, once they are merged
 
 
 class Job:
@@ -327,7 +329,7 @@ class Job:
             vocabularies = [executor.call(_merge_vocabularies, group, device) for group in groups]
         numbered = executor.call(_number, vocabularies, config.unit, config.sentence_markers, seed, device)
         lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
-        totals = executor.call(_totals, numbered, counting, len(self.chunks))
+        totals = executor.call(_totals, numbered, counting)
         running = {
             executor.call(count_chunk, c, streams_of.get(c.index), lexicon, reading, counting, label=f"counting {c}"): c
             for c in self.chunks
@@ -395,6 +397,8 @@ class Job:
             runs = [*runs, executor.call(shard_bins, total, counted.lexicon)]
         self.progress.start("reduce", len(runs), "runs")
         executor.wait(iter(list(runs)), lambda _: self.progress.advance(1))
+        reports = executor.gather([executor.call(_report_of, run) for run in runs])
+        counted.seconds, counted.table_bytes = [r[0] for r in reports], sum(r[1] for r in reports)
         return runs
 
     def write(
@@ -402,7 +406,7 @@ class Job:
     ) -> list[tuple[list[WrittenFile], dict[str, float]]]:
         """Shuffle runs to the parts that own their shards; every part is merged and written by one task."""
         config, executor = self.config, self.executor
-        parts = self.parts(counted.totals)
+        parts = self.parts(counted)
         threads = executor.threads * executor.workers // min(executor.workers, len(parts))
         # of chunks that another run counted, order 1 is there or not, by the strategy of that run
         first_order = 2 if config.strategy == "auto" or self.resumed else 1
@@ -425,10 +429,13 @@ class Job:
         self.shuffle(runs, parts, call, done)
         return [*results, *executor.gather([written])]
 
-    def parts(self, totals: dict[str, Any]) -> list[tuple[int, int]]:
-        """(first, last) shards of each part: as many parts as workers, or more so that one fits in memory."""
-        S, workers = totals["num_shards"], self.executor.workers
-        rounds = -(-totals["table_bytes"] // (workers * self.budget.part_bytes()))
+    def parts(self, counted: _Counted) -> list[tuple[int, int]]:
+        """(first, last) shards of each part: as many parts as workers, or more so that two fit in memory."""
+        S, workers = counted.totals["num_shards"], self.executor.workers
+        stored_bytes = sum(os.path.getsize(s.path) for run in counted.stored for s in run.stored)
+        rounds = -(
+            -(counted.table_bytes + stored_bytes) // (workers * self.budget.part_bytes(counted.table_bytes // workers))
+        )
         P = min(S, workers * max(1, rounds))
         return [(p * S // P, (p + 1) * S // P) for p in range(P)]
 
@@ -504,15 +511,15 @@ def _vocabulary_of(made: TokenisedChunk | _Numbered) -> LocalVocabulary | Vocabu
     return made.vocabulary
 
 
-def _seconds_of(run: Run) -> dict[str, float]:
-    return run.seconds
+def _report_of(run: Run) -> tuple[dict[str, float], int]:
+    return run.seconds, run.nbytes
 
 
 def _lexicon_of(numbered: _Numbered) -> Lexicon:
     return numbered.lexicon
 
 
-def _totals(numbered: _Numbered, counting: CountOptions, chunks: int) -> dict[str, Any]:
+def _totals(numbered: _Numbered, counting: CountOptions) -> dict[str, Any]:
     lexicon = numbered.lexicon
     plans = plan_orders(lexicon, counting)
     return {
@@ -524,7 +531,6 @@ def _totals(numbered: _Numbered, counting: CountOptions, chunks: int) -> dict[st
         "seconds": numbered.seconds,
         "plans": plans,
         "dense": dense_orders(lexicon, counting),
-        "table_bytes": _table_bytes(lexicon.tokens, lexicon.symbols, counting.order, chunks),
     }
 
 

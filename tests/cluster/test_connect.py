@@ -22,13 +22,17 @@ from distributed import Client
 from mgpu_ngram.cluster import checks
 from mgpu_ngram.cluster import dask as opening
 from mgpu_ngram.cluster.dask import connect
-from mgpu_ngram.cluster.executor import map_tasks
 from mgpu_ngram.core.errors import InputError, RunError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(120)
 # Workers must find the functions of this file.
 FINDS_TESTS = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def map_tasks(executor, fn, items, *shared):
+    """fn(item, *shared) for every item."""
+    return [executor.call(fn, item, *shared) for item in items]
 
 
 @pytest.fixture(autouse=True)

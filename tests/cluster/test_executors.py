@@ -17,11 +17,16 @@ import pytest
 from distributed import Client, LocalCluster
 
 from mgpu_ngram.cluster.dask import DaskExecutor, start_cluster
-from mgpu_ngram.cluster.executor import map_tasks, reduce_tasks, windowed
+from mgpu_ngram.cluster.executor import reduce_tasks, windowed
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file
+
+
+def map_tasks(executor, fn, items, *shared):
+    """fn(item, *shared) for every item."""
+    return [executor.call(fn, item, *shared) for item in items]
 
 
 @pytest.fixture(scope="module", params=["local 1", "local 3", "dask 2"])
