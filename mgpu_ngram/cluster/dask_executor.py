@@ -65,7 +65,7 @@ class DaskExecutor:
                 run_task, fn, self._name, self.device, label, *args,
                 key=key, pure=False, priority=int(first), **where,
             )  # fmt: skip
-            self._watch.add(future, label or f"task {key}")
+            self._watch.add(future, label)
             return future
 
     def wait(self, handles: Iterable[Future], done: Done | None = None) -> None:

@@ -28,6 +28,7 @@ class _Task:
     worker: str = ""  # name of the last one that started it, and
     address: str = ""
     deaths: int = 0
+    told: bool = False  # the driver hears of it before it starts
     error: str = ""  # of the GPU, when it was that
 
 
@@ -55,7 +56,8 @@ class Watch:
         self._workers |= dict.fromkeys(sorted(workers, key=lambda address: str(workers[address]["name"])))
 
     def add(self, future: Future, label: str) -> None:
-        self._tasks.setdefault(str(future.key), _Task("")).label = label
+        task = self._tasks.setdefault(str(future.key), _Task(""))
+        task.label, task.told = label or f"task {future.key}", bool(label)
         with self._adding:
             self._futures.add(future)
 
@@ -127,7 +129,9 @@ class Watch:
             for key in started - running:
                 self._tasks[key].deaths = 0  # it finished here: others died of something else
             if not message["expected"]:
-                for key in started & running:
+                # A task with a label is known to have started before it does; of others the word may have died with it.
+                unsure = {key for key in running if key in self._tasks and not self._tasks[key].told}
+                for key in started & running or unsure:
                     self._died(self._tasks[key])
             if not self._workers:
                 self._empty_since = time.monotonic()
