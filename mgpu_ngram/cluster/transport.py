@@ -225,7 +225,8 @@ def _is_running(pid: int) -> bool:
 def _send_ucx(parcel: Parcel) -> tuple[dict[str, Any], list[Any]]:
     frames, arrays = _pack(parcel)
     if not arrays:
-        raise NotImplementedError("no arrays on a device: Dask asks the serialiser above")
+        # what Dask expects of a serialiser that is not meant: it then asks the one above
+        raise NotImplementedError("no arrays on a device")
     header = {"device": _shapes(arrays), "pickled": len(frames)}
     return header, frames + [gpu.as_bytes(gpu.contiguous(a)) for a in arrays if a.nbytes]
 
