@@ -89,6 +89,8 @@ def _end(cluster: Any) -> None:
 
     Workers that are starting are not waited for: if one was killed while it started, Dask's nanny may wait for
     ever, with the next one up and running (distributed 2026.7: the first start takes the answer of the second).
+    A worker that was killed while it registered ends Dask's watch of the workers with a KeyError, which comes up at
+    the end of close: all processes have ended by then.
     """
     starting = [n for n in cluster.workers.values() if n.process and n.process.status == Status.starting]
     for nanny in starting:
@@ -98,8 +100,9 @@ def _end(cluster: Any) -> None:
     deadline = time.monotonic() + CLOSE_SECONDS
     while any(n.process and n.process.status == Status.starting for n in starting) and time.monotonic() < deadline:
         time.sleep(0.05)
-    with suppress(TimeoutError):
+    with suppress(TimeoutError, KeyError):
         cluster.close(timeout=CLOSE_SECONDS)
+    cluster.status = Status.closed
 
 
 def connect(

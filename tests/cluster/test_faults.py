@@ -91,6 +91,19 @@ def test_a_nanny_that_waits_for_ever_does_not_keep_close():
     assert not psutil.pid_exists(pid)
 
 
+def test_a_worker_that_dask_lost_sight_of_does_not_keep_close(capfd):
+    """As of one that was killed while it registered: Dask hears that it is gone, but never heard that it came."""
+    executor = start_cluster("cpu", 2)
+    nannies = list(executor.client.cluster.workers.values())
+    executor.client.cluster.scheduler_info["workers"].clear()
+    os.kill(nannies[0].pid, signal.SIGKILL)
+    assert executor.gather([executor.call(work, i) for i in range(4)]) == [0, 1, 4, 9]
+    pids = [nanny.pid for nanny in nannies]
+    executor.close()
+    assert not any(map(psutil.pid_exists, filter(None, pids)))
+    assert capfd.readouterr().err == ""
+
+
 def test_dasks_own_limit_can_be_set():
     executor = start_cluster("cpu", 1, {"distributed.scheduler.allowed-failures": 1})
     try:
