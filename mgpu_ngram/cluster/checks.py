@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,18 @@ def _check_gpus(names: dict[str, Any], facts: dict[str, dict[str, Any]]) -> None
                 f"workers {other} and {names[address]} share {fact['gpu']}; start them with dask cuda worker, "
                 "or with one CUDA_VISIBLE_DEVICES each"
             )
+
+
+def threads_per_task(tasks: dict[str, int], facts: dict[str, dict[str, Any]]) -> int:
+    """Threads that every task may use when all run: cores that workers share count by their share.
+
+    tasks  at once, by worker address; dask-cuda binds a worker to the cores beside its GPU
+    """
+    users: Counter[tuple[str, int]] = Counter()
+    for address, number in tasks.items():
+        users.update({(facts[address]["host"], core): number for core in facts[address]["cores"]})
+    shares = (sum(1 / users[fact["host"], core] for core in fact["cores"]) for fact in map(facts.__getitem__, tasks))
+    return max(1, int(min(shares) + 1e-6))  # sums of fractions fall short
 
 
 def check_folder(client: Client, folder: str) -> None:

@@ -39,7 +39,7 @@ class DaskExecutor:
             tasks_by_host[w["host"]] += w["nthreads"]
         self.sharers = max(tasks_by_host.values())
         self.tasks_per_process = max(w["nthreads"] for w in workers.values())
-        self.threads = max(1, min(facts[a]["cores"] // tasks_by_host[w["host"]] for a, w in workers.items()))
+        self.threads = checks.threads_per_task({a: w["nthreads"] for a, w in workers.items()}, facts)
         self.dashboard = client.dashboard_link if importlib.util.find_spec("bokeh") else None
         self.transport, may_lend = checks.choose_transport(client, self.device, facts)
         self._name = f"mgpu-ngram-{uuid.uuid4().hex}"
@@ -93,8 +93,9 @@ class DaskExecutor:
         return self._watch.worker_of(str(handle.key))
 
     def check_folder(self, folder: str) -> None:
-        with self._scheduler():
-            checks.check_folder(self.client, folder)
+        if not self._ours:  # the workers of ours are processes of this host
+            with self._scheduler():
+                checks.check_folder(self.client, folder)
 
     def reserve(self, device_bytes: int) -> None:
         if self._ours and self.transport == "ipc":

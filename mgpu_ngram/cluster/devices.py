@@ -61,9 +61,14 @@ def resolve_device(wanted: str) -> str:
     )
 
 
+def cores() -> set[int]:
+    """Numbers of the cores that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))  # macOS
+
+
 def cpu_cores() -> int:
     """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS lacks it
+    return len(cores())
 
 
 def allow_open_files() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 LENT_BYTES = 448 << 20  # of one allocation: opening one of 512 MiB and more takes 9.5 ms, a smaller one 1 ms
 ALIGNED = 256
+MOST_PIECES = 64  # that an array is lent in; one of more is copied first
 _one_at_a_time = threading.Lock()  # one process may not open the same allocation twice
 
 
@@ -88,29 +89,38 @@ def lend(arrays: Sequence[Any]) -> Loan:
     loan = Loan([{"shape": a.shape, "dtype": a.dtype.str, "segments": [], "lasting": False} for a in arrays], [])
     outside = []
     with cupy.cuda.Stream.null as stream:
-        for array, record in zip(map(cupy.ascontiguousarray, arrays), loan.records, strict=True):
+        for array, record in zip(arrays, loan.records, strict=True):
+            array, pieces = _in_pieces(array)
             if _slab and _slab.base <= array.data.ptr < _slab.base + _slab.nbytes:
-                record |= {"segments": [(_slab.handle, array.data.ptr - _slab.base, array.nbytes)], "lasting": True}
+                record |= {"segments": [(_slab.handle, at - _slab.base, n) for at, n in pieces], "lasting": True}
                 loan.memory.append(array)
             else:
-                outside.append((array, record))
-        left = sum(-(-array.nbytes // ALIGNED) * ALIGNED for array, _ in outside)
+                outside += [(array, at, n, record) for at, n in pieces]
+        left = sum(-(-nbytes // ALIGNED) * ALIGNED for _, _, nbytes, _ in outside)
         at, room, handle = 0, 0, b""  # in the last allocation
-        for array, record in outside:
+        for _, source, nbytes, record in outside:
             done = 0
-            while done < array.nbytes:
+            while done < nbytes:
                 if room == 0:
                     at, room = 0, min(left, LENT_BYTES)
                     loan.memory.append(_allocate(room))
                     handle = runtime.ipcGetMemHandle(loan.memory[-1].ptr)
-                size = min(room, array.nbytes - done)
-                target = loan.memory[-1].ptr + at
-                runtime.memcpyAsync(target, array.data.ptr + done, size, runtime.memcpyDeviceToDevice, 0)
+                size = min(room, nbytes - done)
+                runtime.memcpyAsync(loan.memory[-1].ptr + at, source + done, size, runtime.memcpyDeviceToDevice, 0)
                 record["segments"].append((handle, at, size))
                 taken = min(room, -(-size // ALIGNED) * ALIGNED)
                 done, at, room, left = done + size, at + taken, room - taken, left - taken
         stream.synchronize()
     return loan
+
+
+def _in_pieces(array: Any) -> tuple[Any, list[tuple[int, int]]]:
+    """(array, address and bytes of its contiguous pieces): itself, or its rows; else those of a copy."""
+    if array.flags.c_contiguous:
+        return array, [(array.data.ptr, array.nbytes)]
+    if array.ndim == 2 and len(array) <= MOST_PIECES and array[0].flags.c_contiguous:
+        return array, [(row.data.ptr, row.nbytes) for row in array]
+    return _in_pieces(contiguous(array))
 
 
 def _allocate(nbytes: int) -> Any:

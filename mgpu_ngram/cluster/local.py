@@ -1,9 +1,10 @@
-"""Tasks in this process: as many threads as cores on a CPU, one on a GPU."""
+"""Tasks in this process: as many threads as cores on a CPU, one on a GPU; and one for tasks that go first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -25,6 +26,7 @@ class LocalExecutor:
         self.sharers = self.tasks_per_process = self.workers
         self.pool = ThreadPoolExecutor(self.workers)
         self.first = ThreadPoolExecutor(1)
+        self.closed = False
 
     def call(
         self,
@@ -35,9 +37,36 @@ class LocalExecutor:
         beside: Future | None = None,
         first: bool = False,
     ) -> Future:
+        if first:
+            handle: Future = Future()
+            self._enter([handle, fn, args], list(_handles(args)))
+            return handle
         # Tasks start in the order they are called, so a task that waits for its arguments waits
-        # only for tasks that have started: no deadlock.
-        return (self.first if first else self.pool).submit(_run, fn, args)
+        # only for tasks that have started, or for first ones, which never wait: no deadlock.
+        return self.pool.submit(_run, fn, args)
+
+    def _enter(self, task: list[Any], arguments: list[Future], _: Future | None = None) -> None:
+        """Give a task to the thread of the first as soon as the last of its arguments has finished."""
+        while arguments and arguments[-1].done():
+            arguments.pop()
+        if arguments:
+            arguments[-1].add_done_callback(partial(self._enter, task, arguments))
+            return
+        try:
+            self.first.submit(self._run_first, task)
+        except RuntimeError:  # closed meanwhile
+            task[0].cancel()
+
+    def _run_first(self, task: list[Any]) -> None:
+        handle, fn, args = task
+        task.clear()  # which finished arguments still refer to: it would keep them alive
+        if self.closed:
+            handle.cancel()
+        if handle.set_running_or_notify_cancel():
+            try:
+                handle.set_result(_run(fn, args))
+            except BaseException as error:
+                handle.set_exception(error)
 
     def wait(self, handles: Iterable[Future], done: Done | None = None) -> None:
         finished: SimpleQueue[Future] = SimpleQueue()
@@ -78,11 +107,21 @@ class LocalExecutor:
 
     def close(self) -> None:
         self.pool.shutdown(wait=True, cancel_futures=True)
-        self.first.shutdown(wait=True, cancel_futures=True)
+        self.closed = True
+        self.first.shutdown(wait=True)
 
 
 def _run(fn: Callable, args: tuple) -> Any:
     return fn(*[_value(a) for a in args])
+
+
+def _handles(args: Iterable[Any]) -> Iterator[Future]:
+    """Those that `_value` waits for."""
+    for arg in args:
+        if isinstance(arg, Future):
+            yield arg
+        elif isinstance(arg, list):
+            yield from _handles(arg)
 
 
 def _value(arg: Any) -> Any:

@@ -12,11 +12,14 @@ import io
 import os
 import pickle
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import distributed.comm.utils
+import distributed.utils
 import numpy as np
 import psutil
 from dask.sizeof import sizeof
@@ -26,6 +29,7 @@ from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from mgpu_ngram.cluster import gpu
 from mgpu_ngram.core.errors import RunError
 
+READERS = 32  # more than peers of a host that may send at once
 OFFER = "mgpu-ngram-ipc"  # what workers tell each other about themselves when they connect
 
 
@@ -64,6 +68,18 @@ def start(worker: Any, has_gpu: bool, may_lend: Sequence[str], die: Callable[[st
     offer = {OFFER: {"host": host_identity(), "pid": os.getpid()}} if process_identity() in may_lend else {}
     _here.has_gpu, _here.offer, _here.die = has_gpu, offer, die
     worker.rpc.connection_args["handshake_overrides"] = offer
+    if offer:
+        _read_messages_in_threads()
+
+
+def _read_messages_in_threads() -> None:
+    """Keep copies of lent memory off the event loop, which shall serve peers meanwhile.
+
+    Dask reads long messages in a thread of its own, but one: the message of a loan is short, and its copy long.
+    """
+    if distributed.comm.utils.OFFLOAD_THRESHOLD != 1:
+        distributed.comm.utils.OFFLOAD_THRESHOLD = 1
+        distributed.utils._offload_executor = ThreadPoolExecutor(READERS, "mgpu-ngram-message")
 
 
 def stop(worker: Any) -> None:

@@ -18,7 +18,7 @@ from distributed import Worker, WorkerPlugin, get_worker
 from distributed.utils import sync
 
 from mgpu_ngram.cluster import gpu, transport
-from mgpu_ngram.cluster.devices import allow_open_files, cpu_cores, gpu_identity, resolve_device
+from mgpu_ngram.cluster.devices import allow_open_files, cores, gpu_identity, resolve_device
 from mgpu_ngram.cluster.transport import Parcel
 from mgpu_ngram.core.version import VERSION
 
@@ -120,7 +120,7 @@ def facts(wanted: str) -> dict[str, Any]:
         versions["cupy"] = cupy.__version__
     return {
         "device": device,
-        "cores": cpu_cores(),
+        "cores": cores(),
         "versions": versions,
         "gpu": f"{gpu_identity()} of {socket.gethostname()}" if device == "gpu" else "",
         "host": transport.host_identity(),

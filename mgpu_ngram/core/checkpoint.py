@@ -20,8 +20,8 @@ import secrets
 import shutil
 import socket
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -74,6 +74,18 @@ def save_entry(
     path = f"{folder}/{kind}-{secrets.token_hex(8)}{ENTRY}"
     save_arrays(path, arrays, {**(metadata or {}), "kind": kind, "items": [int(i) for i in items]})
     return path
+
+
+def damage_of(path: str) -> str | None:
+    """What is wrong with an entry, of which this reads every byte; None when it is whole.
+
+    Raises InputError when it cannot be read now, and may be whole.
+    """
+    try:
+        load_arrays(path)
+    except InputError as error:
+        return _damage(error)
+    return None
 
 
 class Checkpoint:
@@ -172,25 +184,31 @@ class Checkpoint:
             raise
         return cls(folder, state, owner)
 
-    def entries(self, kind: str) -> list[Entry]:
+    def entries(
+        self, kind: str, verify: Callable[[list[str]], Iterable[str | None]] = lambda paths: map(damage_of, paths)
+    ) -> list[Entry]:
         """Return whole entries of a kind that share no item: most items first, ties by name.
+
+        verify  gives the `damage_of` each of some paths; called again for entries that replace damaged ones
 
         A damaged entry that would be among them is deleted with a warning.
         """
         found = []
-        for path in self.entries_folder.glob(f"{kind}-*{ENTRY}"):
-            with _deleted_if_damaged(path):
+        for path in map(str, self.entries_folder.glob(f"{kind}-*{ENTRY}")):
+            try:
                 metadata = load_arrays(path, verify=False)[1]
-                found.append(Entry(str(path), tuple(metadata["items"]), metadata))
-        covered: set[int] = set()
-        chosen = []
-        for entry in sorted(found, key=lambda entry: (-len(entry.items), entry.path)):
-            if covered.isdisjoint(entry.items):
-                with _deleted_if_damaged(entry.path):
-                    load_arrays(entry.path)
-                    covered.update(entry.items)
-                    chosen.append(entry)
-        return chosen
+                found.append(Entry(path, tuple(metadata["items"]), metadata))
+            except InputError as error:
+                _delete(path, _damage(error))
+        found.sort(key=lambda entry: (-len(entry.items), entry.path))
+        damages: dict[str, str | None] = {}  # of those verified so far
+        while unsure := [entry.path for entry in _disjoint(found) if entry.path not in damages]:
+            damages.update(zip(unsure, verify(unsure), strict=True))
+            for path in unsure:
+                if damage := damages[path]:
+                    _delete(path, damage)
+            found = [entry for entry in found if not damages.get(entry.path)]
+        return _disjoint(found)
 
     def keep(self) -> None:
         """Leave the checkpoint for a run that resumes; without entries nothing is left."""
@@ -222,17 +240,29 @@ class Checkpoint:
         self.keep()
 
 
-@contextmanager
-def _deleted_if_damaged(path: str | Path) -> Iterator[None]:
-    """Delete a damaged entry, with a warning; the block ends there."""
-    try:
-        yield
-    except InputError as error:
-        if isinstance(error.__context__, OSError):  # it could not be read now, and may be whole
-            raise
-        warnings.warn(f"{error} (what it covers is done again)", stacklevel=4)
-        with suppress(OSError):
-            os.unlink(path)
+def _damage(error: InputError) -> str:
+    """What `load_arrays` found wrong with an entry; an entry that could not be read may be whole, so that is raised."""
+    if isinstance(error.__context__, OSError):
+        raise error
+    return str(error)
+
+
+def _delete(path: str, damage: str) -> None:
+    """Delete a damaged entry, with a warning to the caller of `entries`."""
+    warnings.warn(f"{damage} (what it covers is done again)", stacklevel=3)
+    with suppress(OSError):
+        os.unlink(path)
+
+
+def _disjoint(entries: Iterable[Entry]) -> list[Entry]:
+    """Each entry that shares no item with those taken before it."""
+    covered: set[int] = set()
+    taken = []
+    for entry in entries:
+        if covered.isdisjoint(entry.items):
+            covered.update(entry.items)
+            taken.append(entry)
+    return taken
 
 
 def _read_state(folder: Path) -> dict[str, Any]:

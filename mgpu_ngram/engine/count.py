@@ -137,8 +137,7 @@ def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOpti
     """Translate a chunk's streams to global codes; put in sentence markers; join what can be joined."""
     device = options.budget.device
     if lexicon.unit == "byte":  # byte + 1, and 0 where a file ends
-        codes = np.zeros(257, np.uint32)
-        codes[lexicon.hash_H.astype(np.int64) + 1] = lexicon.ids_H + 1
+        codes = lexicon.byte_codes()
     else:
         codes = lexicon.codes(tokenised.vocabulary.hash_V, device)
     done, whole = [], []

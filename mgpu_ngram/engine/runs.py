@@ -177,17 +177,9 @@ def bins_of(run: Run) -> Run:
 
 
 def take_part(run: Run, first: int, last: int) -> Run:
-    """What a run holds of shards `first` to `last` - 1. Its stored runs come along whole.
-
-    On a GPU a copy, so that a run's memory is free again part by part, and in host memory when the device is full;
-    on a host views.
-    """
-    tables = {n: [where_it_fits(_copy_on_gpu, t.part(first, last)) for t in ts] for n, ts in run.tables.items()}
+    """What a run holds of shards `first` to `last` - 1: views. Its stored runs come along whole."""
+    tables = {n: [t.part(first, last) for t in ts] for n, ts in run.tables.items()}
     return Run(tables, {}, run.stored, run.chunks)
-
-
-def _copy_on_gpu(table: ShardedTable) -> ShardedTable:
-    return moved(table, lambda a: a.copy() if on_gpu(a) else a)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from mgpu_ngram.kernels.count.join_words import join_words
 from mgpu_ngram.kernels.count.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.take_words import take_words
 from mgpu_ngram.kernels.count.word_keys import word_keys
-from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 VOCABULARY = "vocabulary"  # how the kind of checkpoint entry begins; the seed of the word hash follows
 RADIX_BYTES = 64  # of words of equal count that are put in order by radix sort; ties past them are few
@@ -76,7 +76,7 @@ def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """What every worker must know of the symbols of a corpus to count their n-grams; in host memory.
+    """What every worker must know of the symbols of a corpus to count their n-grams; NumPy or CuPy.
 
     unit        "word", "byte" or "id"
     symbols     V, the number of ids
@@ -90,14 +90,14 @@ class Lexicon:
     unit: str
     symbols: int
     tokens: int
-    hash_H: np.ndarray
-    ids_H: np.ndarray
+    hash_H: Any
+    ids_H: Any
     num_shards: int
-    shard_V: np.ndarray
-    _copies: dict[tuple[str, int], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    shard_V: Any
+    _copies: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_copies": {}}  # copies on a device stay in its process
+        return self.__dict__ | {"_copies": {}}
 
     def codes(self, hash_V: Any, device: str) -> Any:
         """(V + 1,) uint32: code (id + 1) of each local token (local number + 1), and 0 of 0."""
@@ -108,6 +108,12 @@ class Lexicon:
             codes[1:] = self._on("ids_H", device)[xp.searchsorted(self._on("hash_H", device), hash_V)] + 1
         return codes
 
+    def byte_codes(self) -> np.ndarray:
+        """(257,) uint32: code of each byte + 1, and 0 of 0; for unit "byte"."""
+        codes = np.zeros(257, np.uint32)
+        codes[self._on("hash_H", "cpu").astype(np.int64) + 1] = self._on("ids_H", "cpu") + 1
+        return codes
+
     def shards_on(self, device: str) -> Any:
         """shard_V on the device."""
         return self._on("shard_V", device)
@@ -115,14 +121,11 @@ class Lexicon:
     def _on(self, name: str, device: str) -> Any:
         """An array on the device, copied there once."""
         array = getattr(self, name)
-        if device == "cpu":
+        if on_gpu(array) == (device == "gpu"):
             return array
-        import cupy
-
-        key = name, cupy.cuda.Device().id
-        if key not in self._copies:
-            self._copies[key] = to_device(array, device)
-        return self._copies[key]
+        if (name, device) not in self._copies:
+            self._copies[name, device] = _move(array, device)
+        return self._copies[name, device]
 
 
 def number_symbols(
@@ -132,7 +135,7 @@ def number_symbols(
 
     merged  every symbol of the corpus once; the work is done on `device`, wherever it lies
 
-    Returns what counting needs and what writing needs, both in host memory. Raises HashCollision
+    Returns what counting needs, on the device, and what writing needs, in host memory. Raises HashCollision
     when a word has the hash of a special that it is not.
     """
     merged = move_vocabulary(merged, device)
@@ -178,7 +181,7 @@ def number_symbols(
     hash_H, ids_H = radix_sort(xp.stack([hash_V, xp.arange(V, dtype=np.uint64)]), 64)
     S = num_shards(tokens, unit)
     shard_V = deal_words(counts_V, S)
-    lexicon = Lexicon(unit, V, tokens, to_host(hash_H), to_host(ids_H.astype(np.int32)), S, to_host(shard_V))
+    lexicon = Lexicon(unit, V, tokens, hash_H, ids_H.astype(np.int32), S, shard_V)
     return lexicon, vocabulary
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow
 
 from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks, windowed
-from mgpu_ngram.core.checkpoint import Checkpoint
+from mgpu_ngram.core.checkpoint import Checkpoint, damage_of
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.crc import combine_crc32
 from mgpu_ngram.core.errors import InputError, RunError
@@ -263,7 +263,8 @@ def num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
 class _Counted:
     """The end of pass 2: a corpus in runs that wait to be merged."""
 
-    runs: list[Handle]  # in memory
+    runs: list[Handle]  # in memory, and
+    reports: list[Handle]  # of each
     stored: list[Run]  # in files
     lexicon: Handle
     vocabulary: Handle
@@ -288,10 +289,18 @@ class Job:
         self.config, self.executor, self.chunks, self.budget = config, executor, chunks, budget
         self.checkpoint, self.checkpoint_seconds, self.progress = checkpoint, checkpoint_seconds, progress
         self.folder = str(checkpoint.entries_folder)
-        self.stored = [Run({}, stored=(StoredRun(e.path, e.items),), chunks=e.items) for e in checkpoint.entries(RUN)]
+        entries = checkpoint.entries(RUN, self._verify)
+        self.stored = [Run({}, stored=(StoredRun(e.path, e.items),), chunks=e.items) for e in entries]
         self.resumed = {item for run in self.stored for item in run.chunks}
         self.bytes_of_worker: Counter[str] = Counter()  # text that each has counted
         self.counting_seconds = 0.0
+
+    def _verify(self, paths: list[str]) -> list[str | None]:
+        """What is damaged of each file of the checkpoint, if anything: all workers read at once."""
+        handles = [self.executor.call(damage_of, path, label=f"verifying {path}") for path in paths]
+        self.progress.start("verify", len(handles), "files")
+        self.executor.wait(handles, lambda _: self.progress.advance(1))
+        return self.executor.gather(handles)
 
     def count(self, streams: int) -> _Counted:
         """Both passes over all chunks; again with another hash should two words collide."""
@@ -314,7 +323,7 @@ class Job:
             self.budget, config.order, config.strategy, config.histograms, config.sentence_markers, streams,
             -(-len(self.chunks) // executor.workers), self.folder,
         )  # fmt: skip
-        known = self.checkpoint.entries(f"{VOCABULARY}_{seed}")
+        known = self.checkpoint.entries(f"{VOCABULARY}_{seed}", self._verify)
         have = {item for entry in known for item in entry.items}
         tokenised = {
             c.index: executor.call(tokenise, c, reading, label=f"tokenising {c}")
@@ -326,8 +335,8 @@ class Job:
         vocabularies = [executor.call(load_vocabulary, entry.path, device) for entry in known] + list(found)
         while len(vocabularies) > ARITY:
             groups = (vocabularies[i : i + ARITY] for i in range(0, len(vocabularies), ARITY))
-            vocabularies = [executor.call(_merge_vocabularies, group, device) for group in groups]
-        numbered = executor.call(_number, vocabularies, config.unit, config.sentence_markers, seed, device)
+            vocabularies = [executor.call(_merge_vocabularies, group, device, first=True) for group in groups]
+        numbered = executor.call(_number, vocabularies, config.unit, config.sentence_markers, seed, device, near=0)
         lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
         totals = executor.call(_totals, numbered, counting)
         running = {
@@ -335,11 +344,12 @@ class Job:
             for c in self.chunks
             if c.index not in self.resumed
         }
+        reports = {handle: executor.call(_report_of, handle, first=True) for handle in running}
         del tokenised, streams_of, vocabularies, numbered  # workers free what nobody asks for any more
         saves = self._watch_vocabularies(found, seed)
         known_totals = executor.gather([totals])[0]
         runs = self._watch_runs(running, known_totals["tokens"], saves)
-        return _Counted(runs, self.stored, lexicon, vocabulary, known_totals)
+        return _Counted(runs, [reports[run] for run in runs], self.stored, lexicon, vocabulary, known_totals)
 
     def _watch_vocabularies(self, found: dict[Handle, int], seed: int) -> list[Handle]:
         """Pass 1, until every chunk has its vocabulary; returns the last saves. Runs are of no use without these."""
@@ -385,7 +395,7 @@ class Job:
 
     def merge(self, counted: _Counted) -> list[Handle]:
         """The runs of a worker become one handle; dense histograms are added up in a tree and cut into shards."""
-        executor, runs = self.executor, counted.runs
+        executor, runs, reports = self.executor, counted.runs, counted.reports
         counted.runs = []
         if executor.transport != "memory":
             groups = executor.groups(runs)
@@ -395,10 +405,11 @@ class Job:
             bins = [executor.call(bins_of, r) for r in [*runs, *stored]]
             total = reduce_tasks(executor, bundle_runs, bins, arity=2)
             runs = [*runs, executor.call(shard_bins, total, counted.lexicon)]
+            reports = [*reports, executor.call(_report_of, runs[-1])]
         self.progress.start("reduce", len(runs), "runs")
         executor.wait(iter(list(runs)), lambda _: self.progress.advance(1))
-        reports = executor.gather([executor.call(_report_of, run) for run in runs])
-        counted.seconds, counted.table_bytes = [r[0] for r in reports], sum(r[1] for r in reports)
+        seconds, sizes = zip(*executor.gather(reports), strict=True) if reports else ((), ())
+        counted.seconds, counted.table_bytes = list(seconds), sum(sizes)
         return runs
 
     def write(

@@ -6,6 +6,7 @@ Workers load this file with --preload; tests import it by the same name.
 import itertools
 import os
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -18,7 +19,8 @@ numbers = itertools.count()
 # Kept there, for a preloaded file is imported more than once:
 # imports, records that this process read from others; and with any content
 # broken, the device does not work any more; refuse, memory of others cannot be opened; full, no memory is left
-state = gpu.__dict__.setdefault("fake", types.SimpleNamespace(imports=[], broken=[], refuse=[], full=[]))
+# slow, two paths: a copy makes the first when it begins, and waits until the second is there
+state = gpu.__dict__.setdefault("fake", types.SimpleNamespace(imports=[], broken=[], refuse=[], full=[], slow=[]))
 
 
 class FakeArray:
@@ -44,6 +46,13 @@ def lend(arrays):
 def import_arrays(records, on_host=False):
     if state.full and not on_host:
         raise MemoryError("no memory is left")
+    if state.slow:
+        begun, go_on = map(Path, state.slow)
+        begun.touch()
+        deadline = time.monotonic() + 10
+        while not go_on.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        begun.with_suffix(".late" if time.monotonic() > deadline else ".done").touch()
     arrays = []
     for record in records:
         if state.refuse:

@@ -267,7 +267,7 @@ def test_tls(tmp_path):
 
 def answers(**by_worker):
     """A client whose workers answer as given, each a change to what is right."""
-    right = {"device": "gpu", "cores": 4, "gpu": "", "host": "h", "identity": "h 0", "pid": 1}
+    right = {"device": "gpu", "cores": set(range(4)), "gpu": "", "host": "h", "identity": "h 0", "pid": 1}
     right["versions"] = checks.worker.facts("cpu")["versions"] | {"cupy": "14.0.0"}
     found = {}
     for i, (name, change) in enumerate(by_worker.items()):
@@ -314,3 +314,21 @@ def test_workers_that_are_alike_pass():
     micro = ".".join([*checks.worker.facts("cpu")["versions"]["python"].split(".")[:2], "99"])
     client, workers = answers(a={}, b={"versions": {"python": micro}})
     assert checks.check_workers(client, workers, "auto")[0] == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "cores", "threads"),
+    [
+        ({"a": 1}, {"a": range(8)}, 8),
+        ({"a": 2}, {"a": range(9)}, 4),
+        ({"a": 1, "b": 1}, {"a": range(8), "b": range(8)}, 4),  # no worker is bound to cores of its own
+        ({"a": 1, "b": 1}, {"a": range(8), "b": range(8, 16)}, 8),  # each is
+        ({"a": 1, "b": 1, "c": 1}, {"a": range(8), "b": range(8), "c": range(4, 12)}, 3),  # a: 4 / 2 + 4 / 3
+        ({"a": 1, "b": 1, "c": 1}, {"a": range(6), "b": range(6), "c": range(6)}, 2),  # 6 x 1/3
+        ({"a": 1, "elsewhere": 1}, {"a": range(8), "elsewhere": range(4)}, 4),
+        ({"a": 4}, {"a": range(2)}, 1),
+    ],
+)
+def test_threads_by_the_cores_that_workers_share(tasks, cores, threads):
+    facts = {name: {"host": "x" if name == "elsewhere" else "h", "cores": set(cores[name])} for name in tasks}
+    assert checks.threads_per_task(tasks, facts) == threads

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from concurrent.futures import CancelledError
 from functools import partial
 
 import cloudpickle
@@ -15,6 +16,8 @@ import dask
 import psutil
 import pytest
 from distributed import Client, LocalCluster
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mgpu_ngram.cluster.dask import DaskExecutor, start_cluster
 from mgpu_ngram.cluster.executor import reduce_tasks, windowed
@@ -149,6 +152,168 @@ def test_groups_and_workers_here():
     assert executor.worker_of(handles[0]) == "0" and executor.transport == "memory"
 
 
+# Tasks that go first, in this process
+
+
+SOON = 20  # seconds; what is not done by then never will be
+
+
+def wait_until(holds):
+    deadline = time.monotonic() + SOON
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def here():
+    """An executor of two threads, and a function: a handle that is finished, with 1, when an event is set."""
+    executor, events = LocalExecutor(workers=2), []
+
+    def gate():
+        events.append(threading.Event())
+        return executor.call(lambda event: int(event.wait(SOON)), events[-1]), events[-1]
+
+    yield executor, gate
+    for event in events:
+        event.set()
+    executor.close()
+
+
+def test_what_is_ready_goes_before_what_waits(here):
+    executor, gate = here
+    (slow, open_slow), (slower, open_slower) = gate(), gate()
+    waiting = executor.call(sum, [executor.call(add, 5, first=True), slower, slow], first=True)
+    chained = executor.call(add, waiting, slow, first=True)
+    done = executor.call(add, executor.call(add, 1, 2, first=True), 4, first=True)
+    assert done.result(SOON) == 7
+    open_slow.set()
+    assert slow.result(SOON) == 1 and executor.call(add, slow, first=True).result(SOON) == 1
+    assert not waiting.done() and not chained.done()
+    open_slower.set()
+    assert chained.result(SOON) == 8
+
+
+def test_what_is_ready_runs_in_the_order_of_calls(here):
+    executor, gate = here
+    slow, open_slow = gate()
+    order = []
+    waiting = [executor.call(lambda i, _: order.append(i), i, slow, first=True) for i in range(5)]
+    executor.call(order.append, 5, first=True).result(SOON)
+    open_slow.set()
+    assert [handle.result(SOON) for handle in waiting] == [None] * 5
+    assert order == [5, 0, 1, 2, 3, 4]
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.booleans(), st.lists(st.integers(0, 100), max_size=4)), max_size=30),
+    st.integers(1, 3),
+)
+@settings(max_examples=40, deadline=None)
+def test_no_mix_of_first_and_others_locks(tasks, workers):
+    """Task i adds 1 to the sum of any earlier ones, which it takes one by one or as a list."""
+    executor, handles, values = LocalExecutor(workers=workers), [], []
+    try:
+        for first, as_list, before in tasks:
+            before = [b % len(handles) for b in before if handles]
+            arguments = [handles[b] for b in before]
+            arguments = [sum, [1, *arguments]] if as_list else [add, 1, *arguments]
+            handles.append(executor.call(*arguments, first=first))
+            values.append(1 + sum(values[b] for b in before))
+        assert [h.result(SOON) for h in handles] == values
+    finally:
+        executor.close()
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_what_became_of_an_argument_reaches_a_first_task(as_list, here):
+    executor, gate = here
+    slow, open_slow = gate()
+
+    def after(handle):
+        return executor.call(sum, [handle], first=True) if as_list else executor.call(add, handle, first=True)
+
+    failed = [after(executor.call(fail, 3)), after(executor.call(fail, 3, first=True))]
+    for handle in [*failed, after(failed[0]), executor.call(add, failed[0])]:
+        with pytest.raises(InputError, match="^3 is no good; give 4$"):
+            handle.result(SOON)
+    cancelled = executor.call(add, slow, first=True)
+    then = after(cancelled)
+    assert cancelled.cancel()
+    with pytest.raises(CancelledError):
+        then.result(SOON)
+    open_slow.set()
+    assert after(slow).result(SOON) == 1 and cancelled.cancelled()
+
+
+def test_an_error_cancels_first_tasks_that_wait(here):
+    executor, gate = here
+    slow, open_slow = gate()
+    ran = []
+    waiting = executor.call(ran.append, slow, first=True)
+    with pytest.raises(InputError, match="3 is no good"):
+        executor.wait([waiting, executor.call(fail, 3, first=True)])
+    open_slow.set()
+    executor.close()
+    assert waiting.cancelled() and ran == []
+
+
+def test_a_first_task_keeps_nothing_alive(here):
+    executor, gate = here
+    slow, open_slow = gate()
+    made = executor.call(lambda _: {1, 2}, slow)
+    followed = weakref.ref(made)
+    size = executor.call(len, made, first=True)
+    del made
+    gc.disable()  # as long as nothing is collected
+    try:
+        open_slow.set()
+        assert size.result(SOON) == 2
+        wait_until(lambda: followed() is None)
+    finally:
+        gc.enable()
+
+
+def test_closing_settles_every_task():
+    """Those that run end; the others are cancelled, or fail for want of an argument."""
+    executor, running = LocalExecutor(workers=1), threading.Barrier(3)
+    release, release_first = threading.Event(), threading.Event()
+
+    def hold(event):
+        running.wait(SOON)
+        event.wait(SOON)
+        return threading.current_thread()
+
+    held = [executor.call(hold, release), executor.call(hold, release_first, first=True)]
+    never = executor.call(add, 1)
+    others = [executor.call(str, handle, first=True) for handle in (*held, never, 1)]
+    others += [executor.call(str, handle, first=True) for handle in others]
+    running.wait(SOON)
+    closing = threading.Thread(target=executor.close)
+    closing.start()
+    wait_until(never.cancelled)
+    release.set()
+    wait_until(lambda: executor.closed)
+    release_first.set()
+    closing.join(SOON)
+    assert not closing.is_alive()
+    assert not any(handle.result(0).is_alive() for handle in held)
+    assert all(handle.cancelled() for handle in others)
+
+
+def test_a_task_that_runs_gets_its_first_argument_while_closing(here):
+    executor, gate = here
+    slow, open_slow = gate()
+    first = executor.call(add, slow, 1, first=True)
+    last = executor.call(add, first, 1)
+    wait_until(last.running)
+    closing = threading.Thread(target=executor.close)
+    closing.start()
+    open_slow.set()
+    closing.join(SOON)
+    assert not closing.is_alive() and last.result(0) == 3
+
+
 def test_near_and_groups_and_workers(cluster):
     assert cluster.transport == "tcp"
     handles = [cluster.call(os.getpid, near=i) for i in range(6)]
@@ -172,21 +337,31 @@ def test_a_value_that_cannot_be_sent_ends_the_run(cluster):
         cluster.wait([cluster.call(str, lock, near=1)])
 
 
-def test_folders_that_workers_see(cluster, tmp_path):
-    cluster.check_folder(str(tmp_path))
+@pytest.fixture
+def foreign(cluster):
+    """Around a cluster that it did not start."""
+    made = DaskExecutor(cluster.client)
+    yield made
+    made.close()
+
+
+def test_folders_that_workers_see(foreign, tmp_path):
+    foreign.check_folder(str(tmp_path))
     assert not list(tmp_path.iterdir())
     LocalExecutor().check_folder(str(tmp_path))
     with pytest.raises(InputError, match="nowhere: cannot be written .*give another folder"):
-        cluster.check_folder(str(tmp_path / "nowhere"))
+        foreign.check_folder(str(tmp_path / "nowhere"))
 
 
-def test_a_folder_that_a_worker_does_not_see(cluster, tmp_path, monkeypatch):
+def test_a_folder_that_a_worker_does_not_see(cluster, foreign, tmp_path, monkeypatch):
     def run(function, path, on_error):  # as if the second worker's host had other files
         return {address: i == 0 for i, address in enumerate(cluster.client.scheduler_info()["workers"])}
 
-    monkeypatch.setattr(cluster.client, "run", run)
-    with pytest.raises(InputError, match=r"worker \d .* does not see .*; put the output .* on storage that all hosts"):
-        cluster.check_folder(str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.client, "run", run)
+        with pytest.raises(InputError, match=r"worker \d .* does not see .*; put the output .* on storage that all"):
+            foreign.check_folder(str(tmp_path))
+        cluster.check_folder(str(tmp_path))  # whose workers are all here
 
 
 # A cluster of processes

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,6 +141,20 @@ def test_what_a_full_device_receives_lies_in_host_memory(executor):
     finally:
         set_everywhere(executor, "full", [])
     assert {k: outcome[k] for k in EXPECTED} == EXPECTED | {"kinds": ["ndarray"] * 4}
+
+
+def test_a_worker_serves_its_peers_while_it_copies(executor, tmp_path):
+    begun, go_on = tmp_path / "begun", tmp_path / "go_on"
+    here, there = executor.call(make, near=0), executor.call(make, near=1)
+    executor.wait([here, there])
+    set_everywhere(executor, "slow", [str(begun), str(go_on)])
+    copying = executor.call(look, here, near=1)
+    while not begun.exists():
+        time.sleep(0.01)
+    set_everywhere(executor, "slow", [])  # of copies to come: this one has read it
+    executor.wait([executor.call(lambda tables: go_on.touch(), there, near=0)])
+    assert executor.gather([copying])[0]["keys"] == EXPECTED["keys"]
+    assert begun.with_suffix(".done").exists(), "it got nothing from a worker that copied"
 
 
 def test_a_late_worker_of_another_host_takes_the_slow_way(executor):

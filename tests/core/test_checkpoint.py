@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 import mgpu_ngram.core.checkpoint as checkpoint_module
 from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.checkpoint import Checkpoint, save_entry
+from mgpu_ngram.core.checkpoint import Checkpoint, damage_of, save_entry
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import Output, _host
 
@@ -212,6 +213,64 @@ def test_a_damaged_entry_is_dropped_and_a_smaller_one_takes_its_place(tmp_path):
     assert [entry.path for entry in entries] == [whole]
     assert len(warned) == 2 and {w.filename for w in warned} == {__file__}
     assert [str(path) for path in checkpoint.entries_folder.iterdir()] == [whole]
+
+
+def test_what_is_damaged_of_an_entry(tmp_path):
+    path = save_entry(str(tmp_path), "run", [1], ARRAYS)
+    assert damage_of(path) is None
+    with open(path, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\1")
+    assert "run-" in damage_of(path) and "is damaged: array 'keys' has CRC-32" in damage_of(path)
+    open(path, "w").close()
+    assert "no safetensors header" in damage_of(path)
+
+
+@pytest.mark.parametrize("when", ["found", "verified"])
+def test_an_entry_that_cannot_be_read_now_is_kept(when, tmp_path, monkeypatch):
+    checkpoint = open_checkpoint(tmp_path)
+    path = save(checkpoint, [1])
+    load = checkpoint_module.load_arrays
+
+    def fail(path, verify=True):
+        return load(os.path.dirname(path) if verify == (when == "verified") else path, verify)
+
+    monkeypatch.setattr(checkpoint_module, "load_arrays", fail)
+    with pytest.raises(InputError, match="cannot read"):
+        checkpoint.entries("run")
+    assert os.path.exists(path)
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 9), max_size=4), st.booleans()), max_size=8))
+@settings(max_examples=25)
+def test_others_say_what_is_whole(tmp_path_factory, many):
+    """As if entries were verified one by one; each of them once at most, and those that do not overlap together."""
+    folder = tmp_path_factory.mktemp("run")
+    with open_checkpoint(folder) as checkpoint:
+        items_of = {save(checkpoint, sorted(items)): items for items, _ in many}
+        damaged = {path for path, (_, is_damaged) in zip(items_of, many, strict=True) if is_damaged}
+        expected, covered = [], set()
+        for path in sorted(items_of, key=lambda path: (-len(items_of[path]), path)):
+            if path not in damaged and not covered & items_of[path]:
+                expected.append(path)
+                covered |= items_of[path]
+        asked = []
+
+        def verify(paths):
+            asked.append(paths)
+            return ["it is damaged" if path in damaged else None for path in paths]
+
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            found = [entry.path for entry in checkpoint.entries("run", verify)]
+        assert found == expected
+        all_asked = [path for paths in asked for path in paths]
+        assert len(set(all_asked)) == len(all_asked) and all(asked)
+        assert len(asked) <= 1 or damaged
+        assert {str(w.message) for w in warned} <= {"it is damaged (what it covers is done again)"}
+        deleted = {path for path in items_of if not os.path.exists(path)}
+        assert deleted == damaged & set(all_asked) and len(warned) == len(deleted)
+        checkpoint.discard()
 
 
 def test_half_written_files_are_no_entries_and_go_when_a_run_resumes(tmp_path, unfinished):

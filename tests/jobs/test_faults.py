@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -30,10 +31,14 @@ def on(executor, corpus, output, progress=None, **more):
 
 def kill(executor, choose):
     """Kill one worker that is there; its nanny starts another. Returns whether there was one."""
-    there = [n for n in executor.client.cluster.workers.values() if n.process and n.process.status.name == "running"]
-    if there:
-        os.kill(choose(there).pid, signal.SIGKILL)
-    return bool(there)
+    cluster = executor.client.cluster
+    names = [worker.name for worker in list(cluster.scheduler.workers.values())]
+    there = [pid for name in names if (pid := cluster.workers[name].pid)]
+    with suppress(ProcessLookupError):  # it was killed, and the scheduler has not noticed
+        if there:
+            os.kill(choose(there), signal.SIGKILL)
+            return True
+    return False
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -167,6 +168,22 @@ def test_finished_chunks_are_saved_while_others_wait(corpus, num_chunks, run_her
     assert any(found[after : after + num_chunks // 2])
 
 
+def test_vocabularies_are_saved_while_a_chunk_is_slow(corpus, run_here, tmp_path, monkeypatch):
+    tokenise, saved_first = job.tokenise, []
+
+    def slow(chunk, *options):
+        if chunk.index == 0:
+            deadline = time.monotonic() + 10
+            while not (found := saved(tmp_path, "vocabulary_0")) and time.monotonic() < deadline:
+                time.sleep(0.005)
+            saved_first.append(bool(found))
+        return tokenise(chunk, *options)
+
+    monkeypatch.setattr(job, "tokenise", slow)
+    run_here(tmp_path / "out", corpus, checkpoint_seconds=0, **OPTIONS)
+    assert saved_first == [True]
+
+
 def test_neither_resumed_nor_overwritten(unfinished, run_here, contents, tmp_path):
     before = contents(tmp_path / "out.checkpoint")
     with pytest.raises(InputError, match=r"holds an unfinished run of .* add --resume .* or --overwrite .* to start"):
@@ -255,6 +272,41 @@ def test_a_damaged_entry_is_made_again(kind, unfinished, undisturbed, contents, 
     assert result.resumed_chunks == sum(file != damaged for file in before.values())
     assert tables(contents(result.path)) == tables(undisturbed)
     assert names(tmp_path) == ["out", "text"]
+
+
+class Phases(Progress):
+    """The phases of a run, as [name, units, unit, units finished]."""
+
+    def __init__(self):
+        self.all = []
+
+    def start(self, phase, total, unit="", rate=""):
+        self.all.append([phase, total, unit, 0])
+
+    def advance(self, done, amount=0):
+        self.all[-1][3] += done
+
+
+def test_tasks_verify_what_was_saved(unfinished, run_here, tmp_path, monkeypatch):
+    paths = {str(file) for kind in ("run", "vocabulary_0") for file in saved(tmp_path, kind).values()}
+    runs, vocabularies = (len(set(saved(tmp_path, kind).values())) for kind in ("run", "vocabulary_0"))
+    damage_of, verified = job.damage_of, []
+
+    def verify(path):
+        verified.append((path, threading.current_thread()))
+        return damage_of(path)
+
+    monkeypatch.setattr(job, "damage_of", verify)
+    phases = Phases()
+    run_here(tmp_path / "out", unfinished, progress=phases, resume=True, **OPTIONS)
+    assert [phase for phase in phases.all if phase[0] == "verify"] == [
+        ["verify", n, "files", n] for n in (runs, vocabularies)
+    ]
+    assert sorted(path for path, _ in verified) == sorted(paths)
+    assert threading.current_thread() not in {thread for _, thread in verified}
+    phases = Phases()
+    run_here(tmp_path / "again", unfinished, progress=phases, **OPTIONS)
+    assert "verify" not in [phase[0] for phase in phases.all]
 
 
 # Spilled
