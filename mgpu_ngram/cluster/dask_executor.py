@@ -16,7 +16,7 @@ from distributed.scheduler import NoWorkerError
 from mgpu_ngram.cluster import checks, gpu
 from mgpu_ngram.cluster.executor import Done
 from mgpu_ngram.cluster.faults import Watch, no_workers
-from mgpu_ngram.cluster.worker import Plugin, run_task
+from mgpu_ngram.cluster.worker import MESSAGE_SECONDS, Plugin, Prompt, run_task
 from mgpu_ngram.core.errors import RunError
 
 
@@ -43,7 +43,10 @@ class DaskExecutor:
         self.dashboard = client.dashboard_link if importlib.util.find_spec("bokeh") else None
         self.transport, may_lend = checks.choose_transport(client, self.device, facts)
         self._name = f"mgpu-ngram-{uuid.uuid4().hex}"
-        client.register_plugin(Plugin(self._name, self.device, may_lend, quiet=ours))
+        if ours:
+            client.register_plugin(Prompt())
+            client.scheduler_comm.interval = MESSAGE_SECONDS  # type: ignore[union-attr]
+        client.register_plugin(Plugin(self._name, self.device, may_lend, ours))
         self._watch = Watch(client, self._address, self._name)
 
     def call(
@@ -80,6 +83,17 @@ class DaskExecutor:
         self.wait(handles)
         with self._scheduler():
             return [parcel.open() for parcel in self.client.gather(list(handles))]
+
+    def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
+        with self._scheduler():
+            answers = list(self.client.run(fn, *args, on_error="return").values())
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, OSError):
+                raise answer
+        answers = [a for a in answers if not isinstance(a, OSError)]  # others died just now
+        if not answers:
+            raise RunError(no_workers(self._address))
+        return answers
 
     def groups(self, handles: Sequence[Future]) -> list[list[Future]]:
         with self._scheduler():

@@ -57,6 +57,9 @@ class Executor(Protocol):
     def gather(self, handles: Sequence[Handle]) -> list[Any]:
         """The values, here. For small ones; arrays of a device may come as NumPy arrays."""
 
+    def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
+        """fn(*args) in every worker process, at once: for small questions, with small answers."""
+
     def groups(self, handles: Sequence[Handle]) -> list[list[Handle]]:
         """Finished handles by the worker that holds their value, each group in the order given."""
 

@@ -93,6 +93,9 @@ class LocalExecutor:
     def gather(self, handles: Sequence[Future]) -> list[Any]:
         return [h.result() for h in handles]
 
+    def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
+        return [fn(*args)]
+
     def groups(self, handles: Sequence[Future]) -> list[list[Future]]:
         return [list(handles)] if handles else []
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import numpy
-from distributed import Worker, WorkerPlugin, get_worker
+from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin, get_worker
 from distributed.utils import sync
 
 from mgpu_ngram.cluster import gpu, transport
@@ -22,22 +22,38 @@ from mgpu_ngram.cluster.devices import allow_open_files, cores, gpu_identity, re
 from mgpu_ngram.cluster.transport import Parcel
 from mgpu_ngram.core.version import VERSION
 
+MESSAGE_SECONDS = 0.001  # between messages; Dask's 2 to 10 ms are half the time of a short task, there and back
+
+
+class Prompt(SchedulerPlugin):
+    """Lets the scheduler of a cluster that we started send messages sooner."""
+
+    name = "mgpu-ngram-prompt"
+
+    async def start(self, scheduler: Scheduler) -> None:
+        for stream in [*scheduler.stream_comms.values(), *scheduler.client_comms.values()]:
+            stream.interval = MESSAGE_SECONDS
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        scheduler.stream_comms[worker].interval = MESSAGE_SECONDS
+
 
 class Plugin(WorkerPlugin):
     """Sets a worker up; Dask runs it again on workers that start again or join later. Cheap: no CUDA here.
 
     may_lend  `process_identity` of the workers that can read each other's memory
-    quiet     a lost worker is no news worth a traceback; for clusters that we started
+    ours      we started the cluster: a lost worker is no news worth a traceback, and messages need not wait for more
     """
 
     idempotent = True
 
-    def __init__(self, name: str, device: str, may_lend: Sequence[str], quiet: bool):
-        self.name, self.device, self.may_lend, self.quiet = name, device, may_lend, quiet
+    def __init__(self, name: str, device: str, may_lend: Sequence[str], ours: bool):
+        self.name, self.device, self.may_lend, self.ours = name, device, may_lend, ours
 
     def setup(self, worker: Worker) -> None:
-        if self.quiet:
+        if self.ours:
             silence()
+            worker.batched_stream.interval = MESSAGE_SECONDS
         allow_open_files()
         transport.start(worker, self.device == "gpu", self.may_lend, lambda why: die(worker, why, "a transfer"))
         self.remove = worker.stream_handlers["remove-worker"]

@@ -94,6 +94,15 @@ def test_wait_tells_of_every_handle(executor):
     executor.wait([])
 
 
+def test_everywhere(executor):
+    pids = executor.everywhere(os.getpid)
+    processes = 1 if isinstance(executor, LocalExecutor) else executor.workers
+    assert len(pids) == len(set(pids)) == processes
+    assert executor.everywhere(pow, 3, 2) == [9] * processes
+    with pytest.raises(InputError, match="^3 is no good; give 4$"):
+        executor.everywhere(fail, 3)
+
+
 def test_calls_are_never_merged(executor):
     """The same call twice runs twice: nothing may be taken for pure because its arguments look alike."""
     first, second = executor.gather([executor.call(os.urandom, 16), executor.call(os.urandom, 16)])

@@ -79,6 +79,20 @@ def test_kills_at_random_change_nothing(cluster):
         assert cluster.gather([total]) == [sum(i * i for i in range(40))]
 
 
+def test_everywhere_but_on_a_worker_that_dies(cluster, tmp_path):
+    cluster.client.wait_for_workers(2, timeout=60)
+    assert cluster.everywhere(die_first, str(tmp_path / "first")) == ["alive"]
+    cluster.client.wait_for_workers(2, timeout=60)
+
+
+def die_first(path):
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return "alive"
+    kill_worker()
+
+
 def test_a_nanny_that_waits_for_ever_does_not_keep_close():
     """As one does whose worker was killed while it started, if the next one's answer went to the wrong start."""
     executor = start_cluster("cpu", 1)
