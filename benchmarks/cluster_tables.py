@@ -1,4 +1,4 @@
-"""A corpus counted by the tasks of `jobs.count` up to its merged tables, which nobody writes."""
+"""A corpus counted by the tasks of `jobs.count_passes` up to its merged tables, which nobody writes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.runs import Run, keep_run, merged_blocks, open_run, take_part
-from mgpu_ngram.jobs import count as count_job
+from mgpu_ngram.jobs import count_plan
+from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS, UNRESERVED_BYTES, CountConfig
+from mgpu_ngram.jobs.count_passes import Job
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.shuffle import shuffle
 
 
 @dataclass
@@ -35,14 +38,14 @@ def count_to_tables(paths: Sequence[str], executor: Executor, folder: Path, chun
     folder  for what does not fit in memory
     """
     start = time.perf_counter()
-    config = count_job.CountConfig(list(paths), ORDER, chunk_bytes=chunk_bytes)
+    config = CountConfig(list(paths), ORDER, chunk_bytes=chunk_bytes)
     corpus = open_corpus(config.corpus)
-    budget = count_job.make_budget(MemoryConfig(), executor)
-    executor.reserve(budget.device_bytes - count_job.UNRESERVED_BYTES)
-    chunks = corpus.chunks(count_job.chunk_bytes(config, corpus, executor.workers, budget))
+    budget = count_plan.make_budget(MemoryConfig(), executor)
+    executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
+    chunks = corpus.chunks(count_plan.chunk_bytes(config, corpus, executor.workers, budget))
     with Checkpoint.open(folder / "tables", {}, resume=False, restart=True) as checkpoint:
-        job = count_job.Job(config, executor, chunks, budget, checkpoint, count_job.CHECKPOINT_SECONDS, Progress())
-        counted = job.count(count_job.num_streams(config, corpus, len(chunks)))
+        job = Job(config, executor, chunks, budget, checkpoint, CHECKPOINT_SECONDS, Progress())
+        counted = job.count(count_plan.num_streams(config, corpus, len(chunks)))
         runs = job.merge(counted)
         shards = job.parts(counted)
         parts: list[Handle] = []
@@ -51,7 +54,7 @@ def count_to_tables(paths: Sequence[str], executor: Executor, folder: Path, chun
         def call(part: int, pieces: list[Handle | Run]) -> Handle:
             return executor.call(merge_part, pieces, *shards[part], *shared, near=part)
 
-        job.shuffle(runs, shards, call, parts.append)
+        shuffle(executor, runs, job.stored, shards, call, parts.append)
         return Merged(parts, counted.vocabulary, counted.totals["tokens"], time.perf_counter() - start)
 
 

@@ -1,12 +1,16 @@
 """What all tests share: which devices there are, where the shared data lies, and keys packed by hand."""
 
+import errno
 import functools
+import os
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import settings
+
+from mgpu_ngram.core import output
 
 SHARED_DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
@@ -59,6 +63,41 @@ def to_device(device):
     import cupy
 
     return cupy.array
+
+
+class FullDisk:
+    """A file on a disk that takes `room` more bytes."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def write(self, data):
+        if len(data) > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= len(data)
+        return self.file.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """full_disk(room, of): the disk takes `room` bytes of each new file of an output whose path holds `of`."""
+    real = output.open_file
+
+    def fill(room=0, of=""):
+        monkeypatch.setattr(
+            output, "open_file", lambda path: FullDisk(real(path), room) if of in str(path) else real(path)
+        )
+
+    return fill
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """The command line: what it prints where, its exit status, and one clear line for whatever is wrong."""
 
-import errno
 import gzip
 import io
 import json
@@ -21,9 +20,9 @@ import pytest
 
 from mgpu_ngram import cli
 from mgpu_ngram.cluster import devices
-from mgpu_ngram.core import output
 from mgpu_ngram.engine import count as engine_count
 from mgpu_ngram.jobs import count as count_job
+from mgpu_ngram.jobs import count_passes
 
 TEXT = b"of the people by the people\nfor the people of the people\n"
 COMMAND = [sys.executable, "-m", "mgpu_ngram"]
@@ -469,12 +468,8 @@ def test_no_gpu_is_never_a_cpu(folder, mgpu_ngram, monkeypatch):
 # Failed runs
 
 
-def test_full_disk(folder, mgpu_ngram, monkeypatch):
-    class FullDisk(io.BytesIO):
-        def write(self, data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(output, "open_file", lambda path: FullDisk())
+def test_full_disk(folder, mgpu_ngram, full_disk):
+    full_disk()
     result = mgpu_ngram("count", "text", "-o", "out", *HERE)
     check_refused(folder, result, "cannot write .*out", "No space left on device", "free space", status=1)
 
@@ -523,7 +518,7 @@ def test_interrupted(folder, mgpu_ngram, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(count_job, "reduce_tasks", interrupt)
+    monkeypatch.setattr(count_passes, "reduce_tasks", interrupt)
     check_refused(folder, mgpu_ngram("count", "text", "-o", "out", *HERE), "interrupted", status=1)
 
 

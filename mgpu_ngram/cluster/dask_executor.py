@@ -143,11 +143,11 @@ class DaskExecutor:
         )
 
     def _raise_error_of(self, handle: Future) -> None:
-        if handle.status == "finished":
-            return
+        error = None if handle.status == "finished" else handle.exception()  # waits if its worker was lost since
         if handle.status == "cancelled":
             raise self._watch.error or self._lost()
-        error = handle.exception()
+        if error is None:
+            return
         if isinstance(error, KilledWorker):
             raise RunError(
                 f"{self._watch.label(str(error.task))} killed every worker that tried it "

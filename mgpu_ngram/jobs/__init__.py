@@ -1,1 +1,1 @@
-"""Whole runs, one file per stage: a job's settings and its algorithm."""
+"""Whole runs. A stage is STAGE.py, with its parts in STAGE_*.py beside; the other files serve every stage."""

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 
 import cloudpickle
 import dask
@@ -77,6 +78,13 @@ def test_kills_at_random_change_nothing(cluster):
         total = reduce_tasks(cluster, add, numbers, 3)
         cluster.wait([*numbers, total], maybe_kill)
         assert cluster.gather([total]) == [sum(i * i for i in range(40))]
+
+
+def test_a_result_that_was_lost_and_made_again_is_no_error(cluster):
+    """Between the end of a task and our look at it, its worker died."""
+    cluster._raise_error_of(SimpleNamespace(status="lost", exception=lambda: None))
+    with pytest.raises(ZeroDivisionError):
+        cluster._raise_error_of(SimpleNamespace(status="error", exception=ZeroDivisionError))
 
 
 def test_everywhere_but_on_a_worker_that_dies(cluster, tmp_path):

@@ -14,28 +14,6 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import Output, _host, new_file, read_manifest, write_manifest
 
 
-class FullDisk:
-    """A file on a disk that takes `room` more bytes."""
-
-    def __init__(self, path, room):
-        self.file, self.room = path.open("xb"), room
-
-    def write(self, data):
-        if len(data) > self.room:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self.room -= len(data)
-        return self.file.write(data)
-
-    def flush(self):
-        self.file.flush()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.file.close()
-
-
 def fill(output, text="new"):
     (output.folder / "data").write_text(text)
     write_manifest(output.folder, {"unit": "word"})
@@ -198,8 +176,8 @@ def test_only_local_paths(path):
         Output.create(path)
 
 
-def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(output_module, "open_file", lambda path: FullDisk(path, room=10))
+def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path, full_disk):
+    full_disk(room=10)
     message = r"cannot write .*/data after 8 bytes: No space left on device; free space"
     with pytest.raises(RunError, match=message), new_file(tmp_path / "data") as sink:
         sink.write(b"12345678")

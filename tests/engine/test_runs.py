@@ -324,6 +324,31 @@ def stored_views(tmp_path_factory):
     return store
 
 
+def bounded(fn, most):
+    """`fn`, but it fails when it is called more than `most` times.
+
+    A time limit would not do: Hypothesis takes it for a failure like any other, and tries again without one.
+    """
+    calls = itertools.count(1)
+
+    def call(*args):
+        assert next(calls) <= most, f"{fn.__name__} is called without end: {most} calls would do"
+        return fn(*args)
+
+    return call
+
+
+def blocks_of(tables, first, budget):
+    """All merged blocks. Every cut leaves rows on both sides; it looks at one key, and for it in every table."""
+    rows = [len(t) for t in tables]
+    cuts = len(tables[0].ends_S) + 2 * sum(rows)
+    looks = cuts * (1 + sum(n.bit_length() for n in rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs_module, "_by_key", bounded(runs_module._by_key, cuts))
+        patch.setattr(runs_module, "to_host", bounded(to_host, looks))
+        return list(merged_blocks(tables, first, budget))
+
+
 def check_blocks(blocks, sources, first, most_rows, to_counters):
     """Hold blocks to their contract: merged, in order, whole, and no larger than asked for."""
     S = len(sources[0])
@@ -360,7 +385,7 @@ def test_blocks_add_up_to_the_whole(
     tables = [to_sharded(source, order, BITS) for source in sources]
     in_files = data.draw(st.lists(st.booleans(), min_size=num_sources, max_size=num_sources))
     tables = [stored_views(t) if in_file else t for t, in_file in zip(tables, in_files, strict=True)]
-    blocks = list(merged_blocks(tables, first, few_rows(most_rows, len(tables[0].keys))))
+    blocks = blocks_of(tables, first, few_rows(most_rows, len(tables[0].keys)))
     check_blocks(blocks, sources, first, most_rows, to_counters)
     assert num_sources == 1 or {on_gpu(b.table.counts) for b in blocks} <= {device == "gpu"}
     whole = list(merged_blocks(tables, first, few_rows(10**6, len(tables[0].keys))))
@@ -381,7 +406,7 @@ def test_blocks_of_large_shards(to_sharded, to_counters, few_rows):
     rows = sum(map(len, tables))
     numbers = []
     for most_rows in (rows, rows - 1, rows // 3, 100, 7):
-        blocks = list(merged_blocks(tables, 0, few_rows(most_rows, 1)))
+        blocks = blocks_of(tables, 0, few_rows(most_rows, 1))
         check_blocks(blocks, sources, 0, most_rows, to_counters)
         numbers.append(len(blocks))
     assert numbers[0] == 1 and numbers == sorted(numbers) and numbers[-1] > rows // 7
@@ -390,12 +415,18 @@ def test_blocks_of_large_shards(to_sharded, to_counters, few_rows):
 def test_blocks_by_hand(to_sharded, to_counters, few_rows):
     sources = [[{(1, 1): 1, (1, 2): 1, (2, 1): 1, (3, 1): 1}, {}, {(1, 1): 1}], [{(1, 2): 1}, {(4, 4): 2}, {}]]
     tables = [to_sharded(source, 2, BITS) for source in sources]
-    blocks = list(merged_blocks(tables, 5, few_rows(3, 1)))
+    blocks = blocks_of(tables, 5, few_rows(3, 1))
     assert [(b.first, b.whole, to_counters(b.table)) for b in blocks] == [
         (5, False, [{(1, 1): 1, (1, 2): 2}]),  # cut at (2, 1), the middle of the larger source
         (5, True, [{(2, 1): 1, (3, 1): 1}]),
         (6, True, [{(4, 4): 2}, {(1, 1): 1}]),
     ]
+
+
+def test_rows_of_one_key_are_never_cut(to_sharded, to_counters, few_rows):
+    tables = [to_sharded([{(1, 1): n}], 2, BITS) for n in (1, 2, 4)]
+    (block,) = blocks_of(tables, 0, few_rows(2, 1))
+    assert (block.first, block.whole, to_counters(block.table)) == (0, True, [{(1, 1): 7}])
 
 
 def test_empty_tables_are_one_block(to_sharded, to_counters, few_rows):
@@ -432,4 +463,7 @@ def test_no_memory_for_a_block_is_one_clear_error(to_sharded, few_rows, monkeypa
 @given(ngrams=st.sets(st.tuples(CODES, CODES, CODES), max_size=30).map(sorted), wanted=st.tuples(CODES, CODES, CODES))
 def test_rank_is_the_first_row_not_below(to_device, pack_keys, ngrams, wanted):
     keys = to_device(pack_keys(ngrams, 3, BITS))
-    assert runs_module._rank(keys, pack_keys([wanted], 3, BITS)[:, 0]) == bisect.bisect_left(ngrams, wanted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs_module, "to_host", bounded(to_host, len(ngrams).bit_length()))
+        row = runs_module._rank(keys, pack_keys([wanted], 3, BITS)[:, 0])
+    assert row == bisect.bisect_left(ngrams, wanted)

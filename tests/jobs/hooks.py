@@ -5,6 +5,7 @@ FOLDER/TASK.slow     holds seconds: so long waits TASK before it starts
 FOLDER/TASK.before*  TASK kills its process before it starts, or
 FOLDER/TASK.after*   when it is done; the file goes, so one process dies of one file
 FOLDER/TASK.chunk    holds the number of a chunk, at whose start TASK kills its process every time
+FOLDER/TASK.deaths   counts these, in bytes; after MOST_DEATHS the task fails instead
 
 As a script it runs the command line: python hooks.py count text -o out
 """
@@ -19,17 +20,18 @@ from pathlib import Path
 
 from mgpu_ngram.core import shards
 from mgpu_ngram.engine import count, runs, tokenise, write
-from mgpu_ngram.jobs import count as job
+from mgpu_ngram.jobs import count_passes, shuffle
 
 FOLDER = Path(os.environ["NGRAM_TEST_HOOKS"])
-TASKS = {
-    "tokenise": tokenise,
-    "count_chunk": count,
-    "bundle_runs": runs,
-    "take_part": runs,
-    "write_part": write,
-    "save_vocabularies": job,
-    "save_runs": job,
+MOST_DEATHS = 6  # more than any run should take: one without a limit ends, too
+TASKS = {  # the modules where workers look them up, and from where the driver takes them
+    "tokenise": (tokenise, count_passes),
+    "count_chunk": (count, count_passes),
+    "bundle_runs": (runs, count_passes, shuffle),
+    "take_part": (runs, shuffle),
+    "write_part": (write, count_passes),
+    "save_vocabularies": (count_passes,),
+    "save_runs": (count_passes,),
 }
 
 
@@ -44,6 +46,14 @@ def die_once(pattern):
             die()
 
 
+def die_of_chunk(task):
+    with open(FOLDER / f"{task}.deaths", "ab") as file:
+        if file.tell() == MOST_DEATHS:
+            raise AssertionError(f"{task} of one chunk killed {MOST_DEATHS} workers and is run once more")
+        file.write(b".")
+    die()
+
+
 def read(name):
     with suppress(FileNotFoundError):
         return float((FOLDER / name).read_text())
@@ -55,7 +65,7 @@ def hooked(task, fn):
         if seconds := read(f"{task}.slow"):
             time.sleep(seconds)
         if (chunk := read(f"{task}.chunk")) is not None and args[0].index == chunk:
-            die()
+            die_of_chunk(task)
         die_once(f"{task}.before*")
         result = fn(*args)
         die_once(f"{task}.after*")
@@ -64,10 +74,11 @@ def hooked(task, fn):
     return wrapper
 
 
-for task, module in TASKS.items():
-    wrapper = hooked(task, getattr(module, task))
-    setattr(module, task, wrapper)  # where workers look it up
-    setattr(job, task, wrapper)  # where the driver takes it
+for task, modules in TASKS.items():
+    [fn] = {getattr(module, task) for module in modules}
+    wrapper = hooked(task, fn)
+    for module in modules:
+        setattr(module, task, wrapper)
 if tokens := read("shard_tokens"):
     shards.SHARD_TOKENS["word"] = int(tokens)
 

@@ -1,14 +1,11 @@
 """A table ten times the memory that a run may take: it stays within it, and nobody sees that in the result."""
 
-import errno
-import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from mgpu_ngram.core import output
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.memory import MemoryConfig
 
@@ -75,30 +72,10 @@ def test_a_table_of_ten_times_the_budget(contents, run_here, tmp_path):
     assert contents(tmp_path / "out") == contents(tmp_path / "plenty")
 
 
-class FullDisk:
-    """Of a file: what fits on a disk that is nearly full."""
-
-    def __init__(self, path):
-        self.file = open(path, "xb")  # noqa: SIM115
-
-    def write(self, data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.file.close()
-
-
 @pytest.mark.timeout(60)
-def test_a_full_disk_where_runs_are_spilled(run_here, tmp_path, monkeypatch):
+def test_a_full_disk_where_runs_are_spilled(run_here, tmp_path, full_disk):
     random_words(tmp_path / "text", 600_000)
-    real = output.open_file
-    monkeypatch.setattr(output, "open_file", lambda path: FullDisk(path) if ".run-" in str(path) else real(path))
+    full_disk(of=".run-")
     memory = MemoryConfig(host_bytes=BUDGET, spill_dir=str(tmp_path / "spill"))
     message = (
         r"cannot write \S+/spill/entries-\S+/run-\w+.safetensors after 0 bytes: No space left on device; free space"

@@ -17,7 +17,7 @@ from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory import MemoryConfig
-from mgpu_ngram.jobs import count as job
+from mgpu_ngram.jobs import count_passes
 from mgpu_ngram.jobs.progress import Progress
 
 HOOKS = Path(__file__).with_name("hooks.py")
@@ -156,8 +156,8 @@ def unfinished(corpus, num_chunks, run_here, several_shards, tmp_path):
 
 
 def test_finished_chunks_are_saved_while_others_wait(corpus, num_chunks, run_here, tmp_path, monkeypatch):
-    count_chunk, found = job.count_chunk, []
-    monkeypatch.setattr(job, "count_chunk", lambda *args: (time.sleep(0.02), count_chunk(*args))[1])
+    count_chunk, found = count_passes.count_chunk, []
+    monkeypatch.setattr(count_passes, "count_chunk", lambda *args: (time.sleep(0.02), count_chunk(*args))[1])
 
     class Look(Progress):
         def advance(self, done, amount=0):
@@ -169,7 +169,7 @@ def test_finished_chunks_are_saved_while_others_wait(corpus, num_chunks, run_her
 
 
 def test_vocabularies_are_saved_while_a_chunk_is_slow(corpus, run_here, tmp_path, monkeypatch):
-    tokenise, saved_first = job.tokenise, []
+    tokenise, saved_first = count_passes.tokenise, []
 
     def slow(chunk, *options):
         if chunk.index == 0:
@@ -179,7 +179,7 @@ def test_vocabularies_are_saved_while_a_chunk_is_slow(corpus, run_here, tmp_path
             saved_first.append(bool(found))
         return tokenise(chunk, *options)
 
-    monkeypatch.setattr(job, "tokenise", slow)
+    monkeypatch.setattr(count_passes, "tokenise", slow)
     run_here(tmp_path / "out", corpus, checkpoint_seconds=0, **OPTIONS)
     assert saved_first == [True]
 
@@ -290,13 +290,13 @@ class Phases(Progress):
 def test_tasks_verify_what_was_saved(unfinished, run_here, tmp_path, monkeypatch):
     paths = {str(file) for kind in ("run", "vocabulary_0") for file in saved(tmp_path, kind).values()}
     runs, vocabularies = (len(set(saved(tmp_path, kind).values())) for kind in ("run", "vocabulary_0"))
-    damage_of, verified = job.damage_of, []
+    damage_of, verified = count_passes.damage_of, []
 
     def verify(path):
         verified.append((path, threading.current_thread()))
         return damage_of(path)
 
-    monkeypatch.setattr(job, "damage_of", verify)
+    monkeypatch.setattr(count_passes, "damage_of", verify)
     phases = Phases()
     run_here(tmp_path / "out", unfinished, progress=phases, resume=True, **OPTIONS)
     assert [phase for phase in phases.all if phase[0] == "verify"] == [

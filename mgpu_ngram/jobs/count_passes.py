@@ -1,0 +1,328 @@
+"""A count run from chunks to files: its tasks, called and watched. Both passes, merge, shuffle, write."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
+from mgpu_ngram.core.checkpoint import Checkpoint, damage_of
+from mgpu_ngram.core.corpus import Chunk
+from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, Vocabulary
+from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
+from mgpu_ngram.engine.device import Stopwatch, add_seconds
+from mgpu_ngram.engine.memory import Budget
+from mgpu_ngram.engine.runs import RUN, Run, StoredRun, bins_of, bundle_runs, store_run
+from mgpu_ngram.engine.tokenise import TokenisedChunk, TokeniseOptions, tokenise, without_words
+from mgpu_ngram.engine.vocabulary import (
+    VOCABULARY,
+    Lexicon,
+    load_vocabulary,
+    merge_vocabularies,
+    move_vocabulary,
+    number_symbols,
+    store_vocabulary,
+)
+from mgpu_ngram.engine.write import WriteOptions, WrittenFile, write_part, write_symbols
+from mgpu_ngram.jobs.count_plan import BLOCK_BYTES, LEAST_BLOCK_BYTES
+from mgpu_ngram.jobs.count_settings import CountConfig
+from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.saver import Saver
+from mgpu_ngram.jobs.shuffle import shuffle
+
+HASH_SEEDS = 8
+TOP = 5  # n-grams per order in the summary
+ARITY = 8  # vocabularies that are merged at once
+STORED = 64  # stored runs whose dense histograms one task adds up
+WORTH_SAVING_SECONDS = 10.0  # of pass 1: what took less is done again when a run is resumed
+MOST_READ_THREADS = 16  # 26 GB/s from the page cache; 32 read no faster
+
+
+@dataclass
+class _Counted:
+    """The end of pass 2: a corpus in runs that wait to be merged."""
+
+    runs: list[Handle]  # in memory, and
+    reports: list[Handle]  # of each
+    stored: list[Run]  # in files
+    lexicon: Handle
+    vocabulary: Handle
+    totals: dict[str, Any]
+    seconds: list[dict[str, float]] = field(default_factory=list)  # of the runs in memory, and
+    table_bytes: int = 0  # of their tables, once they are merged
+
+
+class Job:
+    """One run: its chunks, and what is known of them so far."""
+
+    def __init__(
+        self,
+        config: CountConfig,
+        executor: Executor,
+        chunks: Sequence[Chunk],
+        budget: Budget,
+        checkpoint: Checkpoint,
+        checkpoint_seconds: float,
+        progress: Progress,
+    ):
+        self.config, self.executor, self.chunks, self.budget = config, executor, chunks, budget
+        self.checkpoint, self.checkpoint_seconds, self.progress = checkpoint, checkpoint_seconds, progress
+        self.folder = str(checkpoint.entries_folder)
+        entries = checkpoint.entries(RUN, self._verify)
+        self.stored = [Run({}, stored=(StoredRun(e.path, e.items),), chunks=e.items) for e in entries]
+        self.resumed = {item for run in self.stored for item in run.chunks}
+        self.saving: list[dict[str, float]] = []  # seconds of each save of vocabularies
+        self.bytes_of_worker: Counter[str] = Counter()  # text that each has counted
+        self.counting_seconds = 0.0
+
+    def _verify(self, paths: list[str]) -> list[str | None]:
+        """What is damaged of each file of the checkpoint, if anything: all workers read at once."""
+        handles = [self.executor.call(damage_of, path, label=f"verifying {path}") for path in paths]
+        self.progress.start("verify", len(handles), "files")
+        self.executor.wait(handles, lambda _: self.progress.advance(1))
+        return self.executor.gather(handles)
+
+    def count(self, streams: int) -> _Counted:
+        """Both passes over all chunks; again with another hash should two words collide."""
+        for seed in range(HASH_SEEDS):
+            try:
+                return self._passes(streams, seed)
+            except HashCollision:
+                continue
+        raise RunError(f"words collided under each of {HASH_SEEDS} hash functions; please report this corpus")
+
+    def _passes(self, streams: int, seed: int) -> _Counted:
+        """Call all tasks of both passes at once, so that no worker waits for this process; then watch them."""
+        config, executor, device = self.config, self.executor, self.executor.device
+        block_bytes = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, self.budget.text_bytes()))
+        reading = TokeniseOptions(
+            config.unit, config.order, config.dtype, config.separator_id, config.lowercase, device, block_bytes,
+            min(MOST_READ_THREADS, executor.threads), self.budget, seed,
+        )  # fmt: skip
+        counting = CountOptions(
+            self.budget, config.order, config.strategy, config.histograms, config.sentence_markers, streams,
+            -(-len(self.chunks) // executor.workers), self.folder,
+        )  # fmt: skip
+        known = self.checkpoint.entries(f"{VOCABULARY}_{seed}", self._verify)
+        have = {item for entry in known for item in entry.items}
+        tokenised = {
+            c.index: executor.call(tokenise, c, reading, label=f"tokenising {c}")
+            for c in self.chunks
+            if c.index not in have
+        }
+        found = {executor.call(_vocabulary_of, handle, first=True): chunk for chunk, handle in tokenised.items()}
+        streams_of = {chunk: executor.call(without_words, handle, first=True) for chunk, handle in tokenised.items()}
+        vocabularies = [executor.call(load_vocabulary, entry.path, device) for entry in known] + list(found)
+        while len(vocabularies) > ARITY:
+            groups = (vocabularies[i : i + ARITY] for i in range(0, len(vocabularies), ARITY))
+            vocabularies = [executor.call(_merge_vocabularies, group, device, first=True) for group in groups]
+        numbered = executor.call(_number, vocabularies, config.unit, config.sentence_markers, seed, device, near=0)
+        lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
+        totals = executor.call(_totals, numbered, counting)
+        running = {
+            executor.call(count_chunk, c, streams_of.get(c.index), lexicon, reading, counting, label=f"counting {c}"): c
+            for c in self.chunks
+            if c.index not in self.resumed
+        }
+        reports = {handle: executor.call(_report_of, handle, first=True) for handle in running}
+        del tokenised, streams_of, vocabularies, numbered  # workers free what nobody asks for any more
+        saves = self._watch_vocabularies(found, seed)
+        known_totals = executor.gather([totals])[0]
+        runs = self._watch_runs(running, known_totals["tokens"], saves)
+        return _Counted(runs, [reports[run] for run in runs], self.stored, lexicon, vocabulary, known_totals)
+
+    def _watch_vocabularies(self, found: dict[Handle, int], seed: int) -> list[Handle]:
+        """Pass 1, until every chunk has its vocabulary; returns the last saves. Runs are of no use without these."""
+        sizes = {c.index: c.size_bytes for c in self.chunks}
+        saver = Saver(self.executor, self.checkpoint_seconds, save_vocabularies, self.folder, seed)
+        start = time.monotonic()
+        self.progress.start("tokenise", len(sizes), "chunks", "bytes")
+        self.progress.advance(len(sizes) - len(found))
+
+        def done(handle: Handle) -> list[Handle]:
+            if handle not in found:
+                return self._saved(handle)
+            chunk = found.pop(handle)
+            self.progress.advance(1, sizes[chunk])
+            return saver.add(handle, chunk)
+
+        self.executor.wait(iter(list(found)), done)
+        worth_saving = time.monotonic() - start >= min(self.checkpoint_seconds, WORTH_SAVING_SECONDS)
+        return saver.flush() if worth_saving else []
+
+    def _watch_runs(self, running: dict[Handle, Chunk], tokens: int, saves: list[Handle]) -> list[Handle]:
+        """Pass 2, until every chunk is in a run and `saves` are done; returns the runs in memory."""
+        text_bytes = sum(c.size_bytes for c in self.chunks) or 1
+        self.progress.start("count", len(self.chunks), "chunks", "tokens")
+        self.progress.advance(len(self.resumed))
+        saver = Saver(self.executor, self.checkpoint_seconds, save_runs, self.folder, self.budget)
+        start = time.perf_counter()
+
+        def done(handle: Handle) -> list[Handle]:
+            if handle not in running:
+                return self._saved(handle)
+            chunk = running.pop(handle)
+            self.bytes_of_worker[self.executor.worker_of(handle)] += chunk.size_bytes
+            self.progress.advance(1, tokens * chunk.size_bytes // text_bytes)
+            return saver.add(handle, chunk.index)
+
+        self.executor.wait(iter([*running, *saves]), done)
+        self.counting_seconds = time.perf_counter() - start
+        return list(saver.waiting)
+
+    def _saved(self, handle: Handle) -> list[Handle]:
+        """Note what a save returned: runs, which are in its files from now on, or the seconds of vocabularies."""
+        [saved] = self.executor.gather([handle])
+        if isinstance(saved, Run):
+            self.stored.append(saved)
+        else:
+            self.saving.append(saved)
+        return []
+
+    def merge(self, counted: _Counted) -> list[Handle]:
+        """The runs of a worker become one handle; dense histograms are added up in a tree and cut into shards."""
+        executor, runs, reports = self.executor, counted.runs, counted.reports
+        counted.runs = []
+        if executor.transport != "memory":
+            groups = executor.groups(runs)
+            runs = [executor.call(bundle_runs, *g, beside=g[0]) if len(g) > 1 else g[0] for g in groups]
+        if counted.totals["dense"] or counted.stored:  # what a resumed run stored may be dense, whatever this one does
+            stored = [bundle_runs(*counted.stored[i : i + STORED]) for i in range(0, len(counted.stored), STORED)]
+            bins = [executor.call(bins_of, r) for r in [*runs, *stored]]
+            total = reduce_tasks(executor, bundle_runs, bins, arity=2)
+            runs = [*runs, executor.call(shard_bins, total, counted.lexicon)]
+            reports = [*reports, executor.call(_report_of, runs[-1])]
+        self.progress.start("reduce", len(runs), "runs")
+        executor.wait(iter(list(runs)), lambda _: self.progress.advance(1))
+        seconds, sizes = zip(*executor.gather(reports), strict=True) if reports else ((), ())
+        counted.seconds, counted.table_bytes = list(seconds), sum(sizes)
+        return runs
+
+    def write(
+        self, counted: _Counted, runs: list[Handle], folder: str
+    ) -> list[tuple[list[WrittenFile], dict[str, float]]]:
+        """Shuffle runs to the parts that own their shards; every part is merged and written by one task."""
+        config, executor = self.config, self.executor
+        parts = self.parts(counted)
+        threads = executor.threads * executor.workers // min(executor.workers, len(parts))
+        # of chunks that another run counted, order 1 is there or not, by the strategy of that run
+        first_order = 2 if config.strategy == "auto" or self.resumed else 1
+        options = WriteOptions(folder, self.budget, config.min_count, TOP, threads, first_order)
+        written = executor.call(_write_symbols, counted.vocabulary, options)
+        results = []
+
+        def call(part: int, pieces: list[Handle | Run]) -> Handle:
+            first, last = parts[part]
+            return executor.call(
+                write_part, pieces, first, last, counted.vocabulary, options,
+                label=f"writing shards {first} to {last - 1}", near=part,
+            )  # fmt: skip
+
+        def done(handle: Handle) -> None:
+            results.append(executor.gather([handle])[0])
+            self.progress.advance(1)
+
+        self.progress.start("write", len(parts), "parts")
+        shuffle(executor, runs, self.stored, parts, call, done)
+        return [*results, *executor.gather([written])]
+
+    def parts(self, counted: _Counted) -> list[tuple[int, int]]:
+        """(first, last) shards of each part: as many parts as workers, or more so that two fit in memory."""
+        S, workers = counted.totals["num_shards"], self.executor.workers
+        stored_bytes = sum(os.path.getsize(s.path) for run in counted.stored for s in run.stored)
+        rounds = -(
+            -(counted.table_bytes + stored_bytes) // (workers * self.budget.part_bytes(counted.table_bytes // workers))
+        )
+        P = min(S, workers * max(1, rounds))
+        return [(p * S // P, (p + 1) * S // P) for p in range(P)]
+
+    def worker_rates(self, tokens: int) -> dict[str, float]:
+        """Tokens per second that each worker has counted."""
+        text_bytes = sum(c.size_bytes for c in self.chunks) or 1
+        seconds = self.counting_seconds or 1.0
+        return {w: tokens * b / text_bytes / seconds for w, b in sorted(self.bytes_of_worker.items())}
+
+
+def save_runs(runs: list[Run], items: list[int], folder: str, budget: Budget) -> Run:
+    """Sum runs into a file of the checkpoint, or into several when there is no memory to merge all at once."""
+    start = time.perf_counter()
+    groups: list[list[Run]] = [[]]
+    for run in runs:
+        if groups[-1] and sum(r.nbytes for r in groups[-1]) + run.nbytes > budget.block_bytes():
+            groups.append([])
+        groups[-1].append(run)
+    run = bundle_runs(*(store_run(bundle_runs(*group), folder) for group in groups))
+    run.seconds = add_seconds(run.seconds, {"checkpoint": time.perf_counter() - start})
+    return run
+
+
+def save_vocabularies(
+    vocabularies: list[LocalVocabulary], items: list[int], folder: str, seed: int
+) -> dict[str, float]:
+    """Merge vocabularies of chunks into a file of the checkpoint; returns the seconds that it took."""
+    start = time.perf_counter()
+    store_vocabulary(_merge_vocabularies(vocabularies, "cpu"), f"{VOCABULARY}_{seed}", items, folder)
+    return {"checkpoint": time.perf_counter() - start}
+
+
+def _merge_vocabularies(vocabularies: list[LocalVocabulary], device: str) -> LocalVocabulary:
+    return merge_vocabularies(*(move_vocabulary(v, device) for v in vocabularies))
+
+
+def _number(
+    vocabularies: list[LocalVocabulary], unit: str, sentence_markers: bool, seed: int, device: str
+) -> _Numbered:
+    watch = Stopwatch(device)
+    merged = _merge_vocabularies(vocabularies, device)
+    lexicon, vocabulary = number_symbols(merged, unit, sentence_markers, seed, device)
+    watch.lap("vocabulary")
+    return _Numbered(lexicon, vocabulary, merged.lines, merged.checksums, add_seconds(merged.seconds, watch.seconds))
+
+
+@dataclass
+class _Numbered:
+    """The end of pass 1."""
+
+    lexicon: Lexicon
+    vocabulary: Vocabulary
+    lines: int
+    checksums: list
+    seconds: dict[str, float]
+
+
+def _vocabulary_of(made: TokenisedChunk | _Numbered) -> LocalVocabulary | Vocabulary:
+    return made.vocabulary
+
+
+def _report_of(run: Run) -> tuple[dict[str, float], int]:
+    return run.seconds, run.nbytes
+
+
+def _lexicon_of(numbered: _Numbered) -> Lexicon:
+    return numbered.lexicon
+
+
+def _totals(numbered: _Numbered, counting: CountOptions) -> dict[str, Any]:
+    lexicon = numbered.lexicon
+    plans = plan_orders(lexicon, counting)
+    return {
+        "tokens": lexicon.tokens,
+        "lines": numbered.lines,
+        "symbols": lexicon.symbols,
+        "num_shards": lexicon.num_shards,
+        "checksums": numbered.checksums,
+        "seconds": numbered.seconds,
+        "plans": plans,
+        "dense": dense_orders(lexicon, counting),
+    }
+
+
+def _write_symbols(vocabulary: Vocabulary, options: WriteOptions) -> tuple[list[WrittenFile], dict[str, float]]:
+    start = time.perf_counter()
+    files = write_symbols(vocabulary, options, options.first_order == 2)
+    return files, {"write": time.perf_counter() - start}

@@ -1,0 +1,139 @@
+"""What a count run may take and how its corpus is cut, before it starts: for `run`, and as a plan for people."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.cluster.executor import Executor
+from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.memory import MemoryConfig, free_host_bytes
+from mgpu_ngram.core.shards import num_shards
+from mgpu_ngram.engine.device import RING_SLOTS, free_bytes
+from mgpu_ngram.engine.memory import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, KEPT_BESIDE_SHARE, KEPT_SHARE, Budget
+from mgpu_ngram.engine.plan import choose
+from mgpu_ngram.engine.tokenise import SMALL_BYTES
+from mgpu_ngram.jobs.count_settings import CountConfig
+from mgpu_ngram.kernels import check
+
+BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # of text; a guess for plans
+CODE_BITS = {"word": 21, "byte": 9}  # a guess for words
+BLOCK_BYTES, LEAST_BLOCK_BYTES = 64 << 20, 1 << 16  # of text, brought to the device at once
+
+
+def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budget) -> int:
+    """Text per chunk: what was asked for, else that of M x G chunks for G workers, M as small as memory allows."""
+    if config.chunk_bytes is not None:
+        return config.chunk_bytes
+    most = budget.text_bytes()
+    if budget.device == "cpu":  # a GPU that runs out goes on in smaller parts
+        most = max(1, min(most, int(budget.host_working_bytes() / _bytes_per_text_byte(config))))
+    M = -(-corpus.size_bytes // (workers * most))
+    return max(min(most, 1 << 20), -(-corpus.size_bytes // max(1, M * workers)))
+
+
+def _bytes_per_text_byte(config: CountConfig) -> float:
+    """Of the tables of a chunk when all its n-grams are distinct: in parts, and summed."""
+    itemsize = np.dtype(config.dtype).itemsize
+    bits = CODE_BITS.get(config.unit, 8 * itemsize)
+    row_bytes = sum(8 * (check.num_columns(n, bits) + 1) for n in range(2, config.order + 1))
+    return max(1.0, 2 * row_bytes / BYTES_PER_TOKEN.get(config.unit, itemsize))
+
+
+def make_budget(memory: MemoryConfig, executor: Executor) -> Budget:
+    """What each process of the run may take."""
+    device_bytes, host_bytes = map(min, zip(*executor.everywhere(_free_bytes, executor.device), strict=True))
+    host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * host_bytes)
+    per_process = host_bytes * executor.tasks_per_process // executor.sharers
+    device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)
+    budget = Budget(executor.device, device_bytes, per_process, executor.tasks_per_process)
+    text_bytes = RING_SLOTS * min(BLOCK_BYTES, budget.text_bytes())  # buffers of text, which are not the pool's
+    return replace(budget, device_bytes=max(0, device_bytes - text_bytes))
+
+
+def _free_bytes(device: str) -> tuple[int, int]:
+    return free_bytes(device) if device == "gpu" else 0, free_host_bytes()
+
+
+def num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
+    """About how many streams are counted one by one: lines are joined by chunk, and so are small files."""
+    if config.unit == "word":
+        return chunks
+    return max(chunks, sum(source.size_bytes >= SMALL_BYTES for source in corpus.sources))
+
+
+def plan(
+    config: CountConfig,
+    workers: int,
+    device: str,
+    memory_bytes: int,
+    memory: MemoryConfig | None = None,
+    output: str | Path = ".",
+) -> dict[str, Any]:
+    """What `run` would do, from the sizes of the inputs alone: chunks, shards, strategies, bytes, spills.
+
+    memory_bytes  free memory of a GPU, or of the host
+    output        folder of the result, beside which runs are spilled unless `memory` says otherwise
+
+    Raises InputError where the run could not fit.
+    """
+    memory = memory or MemoryConfig()
+    host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * free_host_bytes())
+    device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * memory_bytes)
+    budget = Budget(device, device_bytes if device == "gpu" else 0, host_bytes // workers)
+    corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
+    chunks = corpus.chunks(chunk_bytes(config, corpus, workers, budget))
+    text_bytes = sum(c.size_bytes for c in chunks)
+    per_token = BYTES_PER_TOKEN.get(config.unit, np.dtype(config.dtype).itemsize)
+    tokens = int(text_bytes / per_token)
+    most = 1 << 8 * np.dtype(config.dtype).itemsize if config.unit == "id" else tokens
+    symbols = (
+        256 if config.unit == "byte" else max(1, min(tokens, most, int(30 * tokens**0.55)))
+    )  # Heaps' law, about English
+    largest = int(max((c.size_bytes for c in chunks), default=0) / per_token)
+    work_bytes = device_bytes if device == "gpu" else budget.host_bytes
+    plans = choose(
+        config.order, symbols, largest, config.strategy, config.histograms, device, work_bytes, config.unit, False
+    )
+    table_bytes = _table_bytes(tokens, symbols, config.order, len(chunks))  # all n-grams distinct
+    held_bytes = table_bytes + tokens * (1 if config.unit == "byte" else 4)
+    on_devices = int(KEPT_SHARE["gpu"] * workers * device_bytes) if device == "gpu" else 0
+    on_host = int((KEPT_SHARE["cpu"] if device == "cpu" else KEPT_BESIDE_SHARE) * host_bytes)
+    spill_bytes = max(0, table_bytes - on_devices - on_host)
+    spill_folder = Path(memory.spill_dir or output).absolute()
+    disk_bytes = shutil.disk_usage(next(p for p in [spill_folder, *spill_folder.parents] if p.exists())).free
+    if spill_bytes > disk_bytes:
+        raise InputError(
+            f"{config.name}: up to {spill_bytes:,} bytes of sorted runs may be spilled to {spill_folder}, which has "
+            f"{disk_bytes:,} free; give another memory.spill_dir, lower the order, or count parts of the corpus"
+        )
+    return {
+        "job": config.name,
+        "device": device,
+        "workers": workers,
+        "inputs": len(corpus.sources),
+        "input_bytes": corpus.size_bytes,
+        "tokens_about": tokens,
+        "symbols_about": symbols,
+        "chunks": len(chunks),
+        "chunks_per_worker": -(-len(chunks) // workers),
+        "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
+        "shards": num_shards(tokens, config.unit),
+        "orders": [asdict(p) for p in plans],
+        "device_bytes": max(p.device_bytes for p in plans),
+        "device_bytes_free": work_bytes,
+        "host_bytes": min(on_host, max(0, held_bytes - on_devices)),
+        "host_bytes_free": host_bytes,
+        "spill_bytes": spill_bytes,
+    }
+
+
+def _table_bytes(tokens: int, symbols: int, order: int, chunks: int) -> int:
+    """Bytes of the tables of all chunks if all n-grams of a chunk are distinct."""
+    bits = check.code_bits(symbols)
+    return sum(min(tokens, chunks * symbols**n) * 8 * (check.num_columns(n, bits) + 1) for n in range(2, order + 1))
