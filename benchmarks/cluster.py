@@ -20,8 +20,8 @@ from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.settings import parse_bytes
 
-PARTS = ("speedup", "overhead", "histogram", "shuffle", "spill")
-WITH_TEXT = {"speedup", "overhead", "spill"}
+PARTS = ("read", "speedup", "overhead", "histogram", "shuffle", "spill")
+WITH_TEXT = {"read", "speedup", "overhead", "spill"}
 TOKENS = {"gpu": 1_000_000_000, "cpu": 2_000_000}
 FILE_TOKENS = {"gpu": 200_000_000, "cpu": 250_000}
 TABLE_BYTES = {"gpu": "4 GiB", "cpu": "8 MiB"}  # of each worker, in the shuffle
@@ -68,12 +68,13 @@ def bench(
             suite.say(f"writing a corpus of {tokens:,} words")
             corpus = Corpus.generate(place, tokens, FILE_TOKENS[device])
         of_cluster: dict[str, Callable[[Suite, Executor], None]] = {
+            "read": lambda suite, executor: cluster_words.read(suite, executor, corpus),
             "speedup": lambda suite, executor: cluster_words.speedup(suite, executor, corpus),
             "histogram": cluster_arrays.histogram,
             "shuffle": lambda suite, executor: cluster_arrays.shuffle(suite, executor, table_bytes),
         }
         for G in clusters:
-            mine = [of_cluster[p] for p in parts if p in of_cluster and (p == "speedup" or G > 1)]
+            mine = [of_cluster[p] for p in parts if p in of_cluster and (p in WITH_TEXT or G > 1)]
             if mine:
                 suite.say(f"a cluster of {G}")
                 executor = open_executor(ClusterConfig(device=device, workers=G))  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +19,14 @@ from mgpu_ngram.benchmarks.word_codes import ORACLE_WORDS, ORDER, VOCABULARY
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.config import ClusterConfig
+from mgpu_ngram.core.corpus import Chunk, open_corpus
 from mgpu_ngram.core.memory import LEAST_BYTES, MemoryConfig
 from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.engine.device import Stopwatch, device_blocks
 from mgpu_ngram.engine.runs import Run
 from mgpu_ngram.jobs import count as count_job
+from mgpu_ngram.jobs.count_passes import MOST_READ_THREADS
+from mgpu_ngram.jobs.count_plan import BLOCK_BYTES
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -86,6 +91,35 @@ def speedup(suite: Suite, executor: Executor, corpus: Corpus) -> None:
         baseline_seconds=one.median_seconds if one else None,
         notes=f"transport {executor.transport}" + (f"; target {target}x over one" if target else ""),
     )
+
+
+def read(suite: Suite, executor: Executor, corpus: Corpus) -> None:
+    """One row: all workers bring text to their devices at once and do nothing with it: the floor of pass 1."""
+    suite.say(f"text to the devices, {executor.workers} workers")
+    text = open_corpus(corpus.paths)
+    chunks = text.chunks(-(-text.size_bytes // executor.workers))
+    threads = min(MOST_READ_THREADS, executor.threads)
+    seconds = []
+    for _ in range(ROUNDS + 1):
+        start = time.perf_counter()
+        handles = [executor.call(read_chunk, c, suite.device, threads, near=k) for k, c in enumerate(chunks)]
+        executor.wait(handles)
+        seconds.append(time.perf_counter() - start)
+        oracles.check_total(sum(executor.gather(handles)), text.size_bytes, "bytes of text")
+    suite.add(
+        "cluster/read text",
+        f"bytes={text.size_bytes} workers={executor.workers}",
+        seconds[1:],  # the first warms up
+        items=text.size_bytes / executor.workers,
+        unit="B/s",
+        notes=f"per worker, each with {threads} threads",
+    )
+
+
+def read_chunk(chunk: Chunk, device: str, threads: int) -> int:
+    """Bytes of text that came to the device."""
+    blocks = device_blocks(chunk, "word", BLOCK_BYTES, 0, device, threads, None, Stopwatch(device))
+    return sum(int(block.owned_S.sum()) for block, _ in blocks)
 
 
 def overhead(suite: Suite, corpus: Corpus) -> None:

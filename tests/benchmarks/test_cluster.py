@@ -38,6 +38,7 @@ def bench_run(small, tmp_path_factory):
 def test_every_part_has_rows(bench_run):
     found = Counter(row["kernel"].removeprefix("cluster/") for row in bench_run[0])
     assert found == {
+        "read text": 2,
         "words text to shards": 2,
         "tree-reduce of a histogram": 1,
         "shuffle and merge": 1,
@@ -160,15 +161,15 @@ def test_runs_overlap_as_they_say():
 
 def test_parts_and_workers():
     assert cluster._parts(None) == list(cluster.PARTS)
-    assert cluster._parts("3,spill") == ["histogram", "spill"]
+    assert cluster._parts("4,spill") == ["histogram", "spill"]
     assert cluster._clusters("4,1,4", "gpu") == [1, 4] and cluster._clusters(None, "cpu") == [1, 2]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"only": "6"}, "part '6' is none of speedup, overhead, histogram, shuffle, spill"),
-        ({"only": "0"}, "nor a number from 1 to 5"),
+        ({"only": "7"}, "part '7' is none of read, speedup, overhead, histogram, shuffle, spill"),
+        ({"only": "0"}, "nor a number from 1 to 6"),
         ({"workers": "1,two"}, "workers is '1,two'"),
         ({"workers": "0"}, "workers is '0'"),
         ({"tokens": 5}, "tokens is 5 but must be at least 1000"),
