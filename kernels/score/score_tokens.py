@@ -1,0 +1,120 @@
+"""Score text with a trie: the probability of every token after what stands before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .. import check
+from ..dispatch import pick
+from ..launch import grid_for, kernel, launch
+from ..trie.find_children import CHILD, find_child, sample_words
+
+VARIANTS = ({"CHILD": "u32"}, {"CHILD": "i64"})
+THREADS = 256
+MOST_ORDER = 96  # rows of THREADS nodes that shared memory holds; a match's order is a byte besides
+
+
+def score_tokens(
+    word_G: Any,
+    first_child_M: Any,
+    samples: Any,
+    sample_starts: Any,
+    fanout: int,
+    prob_G: Any,
+    backoff_M: Any,
+    order: int,
+    codes_T: Any,
+) -> tuple[Any, Any]:
+    """Return the log10 probability and the order of the longest match of every token.
+
+    word_G, first_child_M, samples, sample_starts, fanout  a trie and its index, as `find_children` takes them
+    prob_G     (G,) float32, log10
+    backoff_M  (M,) float32, log10
+    order      of the trie, 1 to 96; every suffix of an n-gram is in it, too
+    codes_T    (T,) uint32, word + 1; 0 ends a sentence: nothing before it is seen after it
+
+    Returns prob_T (T,) float32 and order_T (T,) uint8, both 0 where a sentence ends. P(w | h) is that of the longest
+    n-gram h' w that ends there, then times the backoff weights of the longer histories, the shortest first (Katz,
+    1987; the order of the sum, in float32, is KenLM's).
+    """
+    check.dtype(word_G, np.uint32)
+    check.dtype(first_child_M, np.uint32, np.int64)
+    check.dtype(prob_G, np.float32)
+    check.dtype(backoff_M, np.float32)
+    check.dtype(codes_T, np.uint32)
+    if not 1 <= order <= MOST_ORDER:
+        raise ValueError(f"order is {order} but must be 1 to {MOST_ORDER}; prune the model")
+    arrays = {
+        "word_G": word_G, "first_child_M": first_child_M, "samples": samples, "sample_starts": sample_starts,
+        "prob_G": prob_G, "backoff_M": backoff_M, "codes_T": codes_T,
+    }  # fmt: skip
+    run = pick(cpu=_cpu, cuda=_cuda, **arrays)
+    return run(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, codes_T)
+
+
+@njit(nogil=True, cache=True)
+def _cpu(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, codes_T):
+    prob_T, order_T = np.zeros(len(codes_T), np.float32), np.zeros(len(codes_T), np.uint8)
+    before, now = np.empty(order, np.int64), np.empty(order, np.int64)  # nodes of the last 1, 2, ... words
+    length = 0  # how many of them there are, of words before
+    for t in range(len(codes_T)):
+        if codes_T[t] == 0:
+            length = 0
+            continue
+        word = np.int64(codes_T[t]) - 1
+        now[0], matched = word, 1
+        while matched < order and matched <= length:
+            child = find_child(word_G, first_child_M, samples, sample_starts, fanout, before[matched - 1], word)
+            if child < 0:
+                break
+            now[matched] = child
+            matched += 1
+        prob = prob_G[now[matched - 1]]
+        for m in range(matched, length + 1):
+            prob += backoff_M[before[m - 1]]
+        prob_T[t], order_T[t] = prob, matched
+        length = min(matched, order - 1)
+        before, now = now, before
+    return prob_T, order_T
+
+
+def _cuda(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, codes_T):
+    import cupy
+
+    T = len(codes_T)
+    prob_T, order_T = cupy.zeros(T, np.float32), cupy.zeros(T, np.uint8)
+    if T:
+        fn = kernel("score/score_tokens", "score_tokens", CHILD=CHILD[first_child_M.dtype])
+        index = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
+        args = (word_G, first_child_M, *index, prob_G, backoff_M, order, codes_T, T, prob_T, order_T)
+        launch(fn, grid_for(T, THREADS - order + 1), THREADS, args, shared_bytes=8 * order * THREADS)
+    return prob_T, order_T
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """A trigram model of the text itself, of about one word in 20, and sentences of 1 to 30 words."""
+    V = 3 + size // 20
+    words_T = np.minimum(rng.zipf(1.3, size) - 1, V - 1)
+    pairs = np.unique(words_T[:-1] * V + words_T[1:])[::2]
+    first_2 = np.searchsorted(pairs // V, np.arange(V + 1)) + V
+    triples = np.unique(np.repeat(np.arange(len(pairs)), 2) * V + rng.integers(0, V, 2 * len(pairs)))
+    triples = triples[np.isin(pairs[triples // V] % V * V + triples % V, pairs)]
+    first_3 = np.searchsorted(triples // V, np.arange(len(pairs) + 1)) + V + len(pairs)
+    word_G = np.concatenate([np.arange(V), pairs % V, triples % V]).astype(np.uint32)
+    samples, sample_starts = sample_words(word_G, 32)
+    codes_T = (words_T + 1).astype(np.uint32)
+    codes_T[rng.random(size) < 1 / 15] = 0
+    return {
+        "word_G": word_G,
+        "first_child_M": np.concatenate([first_2[:-1], first_3]).astype(np.uint32),
+        "samples": samples,
+        "sample_starts": sample_starts,
+        "fanout": 32,
+        "prob_G": -rng.random(len(word_G), np.float32) * 5,
+        "backoff_M": -rng.random(V + len(pairs), np.float32),
+        "order": 3,
+        "codes_T": codes_T,
+    }

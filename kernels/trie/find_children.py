@@ -1,0 +1,140 @@
+"""Walk down a trie: the child of a node by a word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .. import check
+from ..dispatch import array_module, pick
+from ..launch import grid_for, kernel, launch
+
+VARIANTS = ({"CHILD": "u32"}, {"CHILD": "i64"})
+CHILD = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}
+
+
+def find_children(
+    word_G: Any, first_child_M: Any, samples: Any, sample_starts: Any, fanout: int, nodes_Q: Any, words_Q: Any
+) -> Any:
+    """Return the child of each node by a word.
+
+    word_G         (G,) uint32, words of the nodes of a trie in breadth-first order (or of one level of it)
+    first_child_M  (M + 1,) uint32 or int64: node m's children are first_child_M[m] to first_child_M[m + 1] - 1,
+                   by rising word; M <= G, nodes from M on have none
+    samples, sample_starts, fanout  the index over word_G that `sample_words` made
+    nodes_Q        (Q,) int64; -1 is no node and has no children
+    words_Q        (Q,) uint32
+
+    Returns children_Q (Q,) int64: nodes, -1 where there is none. A search reads at most fanout + 1 neighbouring
+    words at each level of the index, K-ary as in Kaldewey et al., "Parallel search on video cards" (2009).
+    """
+    check.dtype(word_G, np.uint32)
+    check.dtype(first_child_M, np.uint32, np.int64)
+    check.dtype(samples, np.uint32)
+    check.dtype(sample_starts, np.int64)
+    check.dtype(nodes_Q, np.int64)
+    check.dtype(words_Q, np.uint32)
+    arrays = {
+        "word_G": word_G, "first_child_M": first_child_M, "samples": samples, "sample_starts": sample_starts,
+        "nodes_Q": nodes_Q, "words_Q": words_Q,
+    }  # fmt: skip
+    run = pick(cpu=_cpu, cuda=_cuda, **arrays)
+    return run(word_G, first_child_M, samples, sample_starts, fanout, nodes_Q, words_Q)
+
+
+def sample_words(word_G: Any, fanout: int) -> tuple[Any, Any]:
+    """Return (samples, sample_starts): level t = 1, 2, ... is every fanout**t-th word, down to a level of `fanout`.
+
+    A static B+-tree over all runs of siblings at once: where a run has too many words to look at, those of its words
+    that stand in the level above say which `fanout` of them to look at. samples (sum of all levels,) uint32,
+    sample_starts (levels + 1,) int64.
+    """
+    xp = array_module(word_G)
+    levels = [word_G]
+    while len(levels[-1]) > fanout:
+        levels.append(levels[-1][::fanout])
+    starts = np.cumsum([0, *map(len, levels[1:])]).astype(np.int64)
+    return xp.concatenate([*levels[1:], word_G[:0]]), xp.asarray(starts)
+
+
+@njit(nogil=True, cache=True)
+def _cpu(word_G, first_child_M, samples, sample_starts, fanout, nodes_Q, words_Q):
+    children_Q = np.empty(len(nodes_Q), np.int64)
+    for q in range(len(nodes_Q)):
+        children_Q[q] = find_child(
+            word_G, first_child_M, samples, sample_starts, fanout, nodes_Q[q], np.int64(words_Q[q])
+        )
+    return children_Q
+
+
+@njit(nogil=True, cache=True)
+def find_child(word_G, first_child_M, samples, sample_starts, fanout, node, word):
+    """The child of `node` by `word`, -1 without one; as in include/trie.cuh."""
+    if node < 0 or node >= len(first_child_M) - 1:
+        return -1
+    first, last = np.int64(first_child_M[node]), np.int64(first_child_M[node + 1]) - 1
+    if first > last:
+        return -1
+    t, step = 0, 1
+    while t < len(sample_starts) - 1 and last // step - first // step > fanout:
+        step *= fanout
+        t += 1
+    low, high = first // step, last // step
+    while True:
+        row, at = (samples, sample_starts[t - 1]) if t else (word_G, 0)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if row[at + middle] <= word:
+                low = middle
+            else:
+                high = middle - 1
+        if t == 0:
+            return low if word_G[low] == word else -1
+        t -= 1
+        step //= fanout
+        begin = low * fanout
+        low, high = max(begin, first // step), min(begin + fanout - 1, last // step)
+
+
+def _cuda(word_G, first_child_M, samples, sample_starts, fanout, nodes_Q, words_Q):
+    import cupy
+
+    Q = len(nodes_Q)
+    children_Q = cupy.empty(Q, np.int64)
+    if Q:
+        fn = kernel("trie/find_children", "find_children", CHILD=CHILD[first_child_M.dtype])
+        index = samples, sample_starts, len(sample_starts) - 1, fanout
+        args = (word_G, first_child_M, *index, len(first_child_M) - 1, nodes_Q, words_Q, Q, children_Q)
+        launch(fn, grid_for(Q, 256), 256, args)
+    return children_Q
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """Nodes without children, with a few, and one with half of all; words that are there, and some that are not."""
+    M = size // 4
+    runs_M = rng.poisson(2, M)
+    if M:
+        runs_M[rng.integers(M)] = size // 2
+    first_child_M = np.concatenate([[0], np.cumsum(runs_M)])
+    words = [np.sort(rng.choice(3 * run + 5, run, replace=False)) for run in runs_M.tolist()]
+    word_G = np.concatenate([*words, []]).astype(np.uint32)
+    fanout = 4 + size % 40
+    samples, sample_starts = sample_words(word_G, fanout)
+    nodes_Q = rng.integers(-1, max(M, 1), size)
+    words_Q = rng.integers(0, 5 + 3 * (size // 2), size).astype(np.uint32)
+    if len(word_G):
+        picked_Q = rng.integers(0, len(word_G), size)
+        there_Q = rng.random(size) < 0.5
+        nodes_Q[there_Q] = np.searchsorted(first_child_M, picked_Q[there_Q], "right") - 1
+        words_Q[there_Q] = word_G[picked_Q[there_Q]]
+    return {
+        "word_G": word_G,
+        "first_child_M": first_child_M.astype(np.uint32 if size % 2 else np.int64),
+        "samples": samples,
+        "sample_starts": sample_starts,
+        "fanout": fanout,
+        "nodes_Q": nodes_Q,
+        "words_Q": words_Q,
+    }

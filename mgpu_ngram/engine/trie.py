@@ -1,0 +1,183 @@
+"""From the n-grams of a backoff model, in any order, to its trie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.trie import Trie, node_dtype
+from mgpu_ngram.kernels.count.radix_sort import radix_sort
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.trie.find_children import find_children, sample_words
+
+FANOUT = 32  # words that a warp reads at once: a line of 128 bytes
+
+
+@dataclass(frozen=True)
+class Ngrams:
+    """The G n-grams of one order of a model; NumPy or CuPy.
+
+    ids      (G, n) uint32, below V
+    prob     (G,) float32, log10
+    backoff  (G,) float32, log10; None at the highest order
+    """
+
+    ids: Any
+    prob: Any
+    backoff: Any = None
+
+    def __len__(self) -> int:
+        return len(self.prob)
+
+
+class BadNgram(Exception):
+    """Row `row` of order `order` may not be there; `what` ends a sentence that begins with the n-gram."""
+
+    def __init__(self, order: int, row: int, what: str):
+        super().__init__(f"row {row:,} of order {order} {what}")
+        self.order, self.row, self.what = order, row, what
+
+
+@dataclass
+class _Level:
+    """One order of a trie: nodes are numbered within their order, parents and suffixes within the order before."""
+
+    word_G: Any
+    prob_G: Any
+    backoff_G: Any
+    parent_G: Any = None  # as the rest: None of order 1
+    suffix_G: Any = None  # -1 where it is missing
+    samples: Any = None
+    sample_starts: Any = None
+    first_child_M: Any = None  # of the order before: its nodes' children here
+
+
+def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
+    """The trie of a backoff model.
+
+    orders  the n-grams of order 1, 2, ..., N, in any order, all on one device; but of order 1 row w is word w
+    fanout  words that a search looks at in one step, 2 or more
+
+    A suffix (w2 ... wn) that is missing, as in models that SRILM has pruned, is filled in as KenLM does: with the
+    probability that backing off gives it, and no backoff. Raises BadNgram for an n-gram whose history is missing, or
+    that is there twice: the first row of the lowest order.
+    """
+    levels: list[_Level] = []
+    for ngrams in orders:
+        levels.append(_add_level(levels, ngrams, len(ngrams), fanout))
+    filled = _missing_suffixes(levels, fanout)
+    if any(map(len, filled)):
+        sizes = [len(level.word_G) for level in levels]
+        whole = [_with_rows(levels, n, ids) for n, ids in enumerate(filled, 1)]
+        levels = []
+        for ngrams, size in zip(whole, sizes, strict=True):
+            levels.append(_add_level(levels, ngrams, size, fanout))
+    return _joined(levels, fanout)
+
+
+def _add_level(levels: Sequence[_Level], ngrams: Ngrams, given: int, fanout: int) -> _Level:
+    """The next order of a trie; the first `given` rows have their probability, the others get it by backing off."""
+    xp, n = array_module(ngrams.prob), len(levels) + 1
+    if n == 1:
+        return _Level(xp.arange(len(ngrams), dtype=np.uint32), ngrams.prob, ngrams.backoff)
+    parent_R = _walk(levels, ngrams.ids[:, :-1], fanout)
+    _refuse(n, xp.flatnonzero(parent_R < 0), f"has no history: its first {n - 1} words are no {n - 1}-gram")
+    bits = max(1, (len(levels[0].word_G) - 1).bit_length())
+    used = bits + max(1, (len(levels[-1].word_G) - 1).bit_length())
+    if used > 64:
+        raise OverflowError(f"{len(levels[-1].word_G):,} nodes by {len(levels[0].word_G):,} words exceed 64 bits")
+    key_R = (parent_R.view(np.uint64) << np.uint64(bits) | ngrams.ids[:, -1]) << np.uint64(64 - used)
+    key_G, row_G = radix_sort(xp.stack([key_R, xp.arange(len(ngrams), dtype=np.uint64)]), used)
+    row_G = row_G.view(np.int64)
+    _refuse(n, row_G[1:][key_G[1:] == key_G[:-1]], "is there twice")
+    key_G = key_G >> np.uint64(64 - used)
+    level = _Level((key_G & np.uint64((1 << bits) - 1)).astype(np.uint32), ngrams.prob[row_G], None)
+    if ngrams.backoff is not None:
+        level.backoff_G = ngrams.backoff[row_G]
+    level.parent_G = (key_G >> np.uint64(bits)).view(np.int64)
+    level.samples, level.sample_starts = sample_words(level.word_G, fanout)
+    level.first_child_M = xp.searchsorted(level.parent_G, xp.arange(len(levels[-1].word_G) + 1))
+    if n == 2:
+        level.suffix_G = level.word_G.astype(np.int64)
+    else:
+        level.suffix_G = _children(levels[-1], levels[-1].suffix_G[level.parent_G], level.word_G, fanout)
+    new = xp.flatnonzero(row_G >= given)
+    level.prob_G[new] = levels[-1].prob_G[level.suffix_G[new]] + levels[-1].backoff_G[level.parent_G[new]]
+    return level
+
+
+def _children(level: _Level, nodes_Q: Any, words_Q: Any, fanout: int) -> Any:
+    """Nodes of a level by their parents and words; -1 for those that are not there."""
+    return find_children(
+        level.word_G, level.first_child_M, level.samples, level.sample_starts, fanout, nodes_Q,
+        array_module(words_Q).ascontiguousarray(words_Q),
+    )  # fmt: skip
+
+
+def _walk(levels: Sequence[_Level], ids: Any, fanout: int) -> Any:
+    """(R,) int64: nodes of the n-grams `ids` (R, n), or -1."""
+    nodes_R = ids[:, 0].astype(np.int64)
+    for k in range(1, ids.shape[1]):
+        nodes_R = _children(levels[k], nodes_R, ids[:, k], fanout)
+    return nodes_R
+
+
+def _refuse(order: int, rows: Any, what: str) -> None:
+    if len(rows):
+        raise BadNgram(order, int(rows.min()), what)
+
+
+def _missing_suffixes(levels: Sequence[_Level], fanout: int) -> list[Any]:
+    """Of each order, the ids (R, n) of n-grams to be filled in: missing suffixes, and those of these."""
+    xp = array_module(levels[0].word_G)
+    filled = [xp.empty((0, n), np.uint32) for n in range(1, len(levels) + 1)]
+    for n in range(len(levels), 2, -1):
+        longer = filled[n - 1][:, 1:]
+        longer = longer[_walk(levels, longer, fanout) < 0]
+        ids = xp.concatenate([_ids_of(levels, n, xp.flatnonzero(levels[n - 1].suffix_G < 0))[:, 1:], longer])
+        filled[n - 2] = xp.asarray(np.unique(to_host(ids), axis=0))
+    return filled
+
+
+def _ids_of(levels: Sequence[_Level], n: int, nodes: Any) -> Any:
+    """(R, n) uint32: the words of nodes of order n."""
+    columns = []
+    for level in reversed(levels[:n]):
+        columns.append(level.word_G[nodes])
+        nodes = nodes if level.parent_G is None else level.parent_G[nodes]
+    return array_module(nodes).stack(columns[::-1], axis=1)
+
+
+def _with_rows(levels: Sequence[_Level], n: int, ids: Any) -> Ngrams:
+    """Order n of a trie as n-grams again, with rows of `ids` after them."""
+    xp, level = array_module(ids), levels[n - 1]
+    nothing = xp.zeros(len(ids), np.float32)
+    all_ids = xp.concatenate([_ids_of(levels, n, xp.arange(len(level.word_G))), ids])
+    backoff = None if level.backoff_G is None else xp.concatenate([level.backoff_G, nothing])
+    return Ngrams(all_ids, xp.concatenate([level.prob_G, nothing]), backoff)
+
+
+def _joined(levels: Sequence[_Level], fanout: int) -> Trie:
+    """The levels in one numbering."""
+    xp = array_module(levels[0].word_G)
+    starts = np.cumsum([0, *(len(level.word_G) for level in levels)]).tolist()
+    G, node = starts[-1], node_dtype(starts[-1])
+    lower = levels[:-1]
+    word_G = xp.concatenate([level.word_G for level in levels])
+    first_child = [(level.first_child_M[:-1] + starts[n]).astype(node) for n, level in enumerate(levels[1:], 1)]
+    suffix = [xp.full(len(level.word_G), G, node) for level in lower[:1]]
+    suffix += [(level.suffix_G + starts[n - 2]).astype(node) for n, level in enumerate(lower[1:], 2)]
+    nothing = xp.empty(0, np.float32)
+    return Trie(
+        tuple(starts),
+        word_G,
+        xp.concatenate([level.prob_G for level in levels]),
+        xp.concatenate([nothing, *(level.backoff_G for level in lower)]),
+        xp.concatenate([*first_child, xp.full(1, G, node)]),
+        xp.concatenate([xp.empty(0, node), *suffix]),
+        fanout,
+        *sample_words(word_G, fanout),
+    )
