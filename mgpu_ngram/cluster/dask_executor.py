@@ -91,9 +91,7 @@ class DaskExecutor:
             if isinstance(answer, Exception) and not isinstance(answer, OSError):
                 raise answer
         answers = [a for a in answers if not isinstance(a, OSError)]  # others died just now
-        if not answers:
-            raise RunError(no_workers(self._address))
-        return answers
+        return answers or self.gather([self.call(fn, *args)])  # all did: ask the next one that comes
 
     def groups(self, handles: Sequence[Future]) -> list[list[Future]]:
         with self._scheduler():

@@ -116,6 +116,8 @@ def lend(arrays: Sequence[Any]) -> Loan:
 
 def _in_pieces(array: Any) -> tuple[Any, list[tuple[int, int]]]:
     """(array, address and bytes of its contiguous pieces): itself, or its rows; else those of a copy."""
+    if array.size == 0:
+        return array, []
     if array.flags.c_contiguous:
         return array, [(array.data.ptr, array.nbytes)]
     if array.ndim == 2 and len(array) <= MOST_PIECES and array[0].flags.c_contiguous:

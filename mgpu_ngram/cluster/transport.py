@@ -11,6 +11,7 @@ import dataclasses
 import io
 import os
 import pickle
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from mgpu_ngram.cluster import gpu
 from mgpu_ngram.core.errors import RunError
 
-READERS = 32  # more than peers of a host that may send at once
+MESSAGES = 32  # read and written at once: more than peers of a host
 OFFER = "mgpu-ngram-ipc"  # what workers tell each other about themselves when they connect
 
 
@@ -69,20 +70,23 @@ def start(worker: Any, has_gpu: bool, may_lend: Sequence[str], die: Callable[[st
     _here.has_gpu, _here.offer, _here.die = has_gpu, offer, die
     worker.rpc.connection_args["handshake_overrides"] = offer
     if offer:
-        _read_messages_in_threads()
+        _messages_in_threads(1, _threads)
 
 
-def _read_messages_in_threads() -> None:
-    """Keep copies of lent memory off the event loop, which shall serve peers meanwhile.
+_as_dask_does = distributed.comm.utils.OFFLOAD_THRESHOLD, distributed.utils._offload_executor
+_threads = ThreadPoolExecutor(MESSAGES, "mgpu-ngram-message")
 
-    Dask reads long messages in a thread of its own, but one: the message of a loan is short, and its copy long.
+
+def _messages_in_threads(least_bytes: int, threads: ThreadPoolExecutor) -> None:
+    """Read and write messages in threads: copies of lent memory are no work for the event loop, which serves peers.
+
+    Dask has a thread for long messages, but one: the message of a loan is short, and its copy long.
     """
-    if distributed.comm.utils.OFFLOAD_THRESHOLD != 1:
-        distributed.comm.utils.OFFLOAD_THRESHOLD = 1
-        distributed.utils._offload_executor = ThreadPoolExecutor(READERS, "mgpu-ngram-message")
+    distributed.comm.utils.OFFLOAD_THRESHOLD, distributed.utils._offload_executor = least_bytes, threads
 
 
 def stop(worker: Any) -> None:
+    _messages_in_threads(*_as_dask_does)
     _here.has_gpu, _here.offer, _here.die = False, {}, None
     worker.rpc.connection_args["handshake_overrides"] = {}
 
@@ -155,6 +159,9 @@ def _shapes(arrays: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"shape": a.shape, "dtype": a.dtype.str} for a in arrays]
 
 
+_lending = threading.Lock()  # two peers may ask for a value at once: a loan in the place of another would end it
+
+
 @dask_serialize.register(Parcel)
 def _send(parcel: Parcel, context: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
     to_peer = _peers(((context or {}).get("recipient") or {}).get(OFFER))
@@ -169,8 +176,9 @@ def _send(parcel: Parcel, context: dict[str, Any] | None = None) -> tuple[dict[s
 def _wrap(parcel: Parcel, to_peer: bool = False) -> tuple[dict[str, Any], list[Any]]:
     frames, arrays = _pack(parcel)
     if to_peer:
-        if parcel.loan is None:
-            parcel.loan = gpu.lend(arrays)
+        with _lending:
+            if parcel.loan is None:
+                parcel.loan = gpu.lend(arrays)
         return {"ipc": parcel.loan.records, "sender": os.getpid()}, frames
     header = {"host": _shapes(arrays), "pickled": len(frames)}
     sent = (gpu.to_host(gpu.contiguous(a)).reshape(-1).view("u1") for a in arrays if a.nbytes)

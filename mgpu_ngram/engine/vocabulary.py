@@ -181,7 +181,7 @@ def number_symbols(
     hash_H, ids_H = radix_sort(xp.stack([hash_V, xp.arange(V, dtype=np.uint64)]), 64)
     S = num_shards(tokens, unit)
     shard_V = deal_words(counts_V, S)
-    lexicon = Lexicon(unit, V, tokens, hash_H, ids_H.astype(np.int32), S, shard_V)
+    lexicon = Lexicon(unit, V, tokens, hash_H.copy(), ids_H.astype(np.int32), S, shard_V)  # no view of both columns
     return lexicon, vocabulary
 
 

@@ -48,7 +48,6 @@ class _Counted:
     """The end of pass 2: a corpus in runs that wait to be merged."""
 
     runs: list[Handle]  # in memory, and
-    reports: list[Handle]  # of each
     stored: list[Run]  # in files
     lexicon: Handle
     vocabulary: Handle
@@ -129,12 +128,11 @@ class Job:
             for c in self.chunks
             if c.index not in self.resumed
         }
-        reports = {handle: executor.call(_report_of, handle, first=True) for handle in running}
         del tokenised, streams_of, vocabularies, numbered  # workers free what nobody asks for any more
         saves = self._watch_vocabularies(found, seed)
         known_totals = executor.gather([totals])[0]
         runs = self._watch_runs(running, known_totals["tokens"], saves)
-        return _Counted(runs, [reports[run] for run in runs], self.stored, lexicon, vocabulary, known_totals)
+        return _Counted(runs, self.stored, lexicon, vocabulary, known_totals)
 
     def _watch_vocabularies(self, found: dict[Handle, int], seed: int) -> list[Handle]:
         """Pass 1, until every chunk has its vocabulary; returns the last saves. Runs are of no use without these."""
@@ -186,8 +184,10 @@ class Job:
 
     def merge(self, counted: _Counted) -> list[Handle]:
         """The runs of a worker become one handle; dense histograms are added up in a tree and cut into shards."""
-        executor, runs, reports = self.executor, counted.runs, counted.reports
+        executor, runs = self.executor, counted.runs
         counted.runs = []
+        # not before: a run that was saved is forgotten with all that was made of it, or it would be made again for that
+        reports = [executor.call(_report_of, run, first=True) for run in runs]
         if executor.transport != "memory":
             groups = executor.groups(runs)
             runs = [executor.call(bundle_runs, *g, beside=g[0]) if len(g) > 1 else g[0] for g in groups]

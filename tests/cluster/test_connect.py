@@ -107,6 +107,10 @@ def left_behind(dask_scheduler):
     )
 
 
+def hears_of_lost_workers(dask_worker):
+    return getattr(dask_worker.stream_handlers["remove-worker"], "__qualname__", "ours")
+
+
 def test_through_an_address_and_closing_leaves_nothing_behind(running):
     file_executor = connect(None, str(running.file), "cpu", 2)
     address = file_executor._address
@@ -120,6 +124,7 @@ def test_through_an_address_and_closing_leaves_nothing_behind(running):
         assert set(client.run(os.getpid).values()) == pids, "the workers are still there"
         client.submit(square, 2, pure=False).result(timeout=10)  # long before 100 tasks of 0.3 s are done
         assert client.run_on_scheduler(left_behind) == ([], [])
+        assert set(client.run(hears_of_lost_workers).values()) == {"Worker._handle_remove_worker"}
 
 
 def test_too_few_workers(running, monkeypatch):

@@ -283,6 +283,19 @@ def test_a_first_task_keeps_nothing_alive(here):
         gc.enable()
 
 
+def test_a_first_task_of_many_arguments(here):
+    """A save may take thousands of runs: all there already, or all still to come."""
+    executor, gate = here
+    slow, open_slow = gate()
+    there = [executor.call(add, i) for i in range(3000)]
+    executor.wait(there)
+    to_come = [executor.call(add, slow, first=True) for _ in range(3000)]
+    sums = [executor.call(sum, handles, first=True) for handles in (there, to_come)]
+    assert sums[0].result(SOON) == sum(range(3000))
+    open_slow.set()
+    assert sums[1].result(SOON) == 3000
+
+
 def test_closing_settles_every_task():
     """Those that run end; the others are cancelled, or fail for want of an argument."""
     executor, running = LocalExecutor(workers=1), threading.Barrier(3)

@@ -93,12 +93,61 @@ def test_everywhere_but_on_a_worker_that_dies(cluster, tmp_path):
     cluster.client.wait_for_workers(2, timeout=60)
 
 
+def test_everywhere_when_all_workers_die():
+    """One that comes back is asked."""
+    executor = start_cluster("cpu", 1)
+    try:
+        nanny = executor.client.cluster.workers[0]
+        pid = nanny.pid
+        os.kill(pid, signal.SIGKILL)
+        [answer] = executor.everywhere(os.getpid)
+        assert answer != pid
+    finally:
+        executor.close()
+
+
 def die_first(path):
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return "alive"
     kill_worker()
+
+
+def message_seconds(client):
+    """Between messages of the scheduler, of the workers, and of the client."""
+    of_scheduler = client.run_on_scheduler(
+        lambda dask_scheduler: {
+            stream.interval
+            for streams in (dask_scheduler.stream_comms, dask_scheduler.client_comms)
+            for stream in streams.values()
+        }
+    )
+    of_workers = client.run(lambda dask_worker: dask_worker.batched_stream.interval, on_error="ignore")
+    return of_scheduler, set(of_workers.values()), client.scheduler_comm.interval
+
+
+def test_messages_wait_less_on_our_own_clusters_only(cluster, tmp_path):
+    assert message_seconds(cluster.client) == ({0.001}, {0.001}, 0.001)
+    workers = set(cluster.client.run(os.getpid).values())
+    cluster.everywhere(die_first, str(tmp_path / "died"))
+    deadline = time.monotonic() + 20
+    while True:  # until the next one is there, and set up
+        now = set(cluster.client.run(os.getpid, on_error="ignore").values())
+        seconds = message_seconds(cluster.client)
+        if len(now) == 2 and now != workers and seconds == ({0.001}, {0.001}, 0.001):
+            break
+        assert time.monotonic() < deadline, seconds
+        time.sleep(0.1)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as others,
+        Client(others, set_as_default=False) as client,
+    ):
+        before = message_seconds(client)
+        executor = DaskExecutor(client)
+        assert executor.gather([executor.call(work, 2)]) == [4]
+        assert message_seconds(client) == before != message_seconds(cluster.client)
+        executor.close()
 
 
 def test_a_nanny_that_waits_for_ever_does_not_keep_close():
@@ -116,13 +165,15 @@ def test_a_nanny_that_waits_for_ever_does_not_keep_close():
 def test_a_worker_that_dask_lost_sight_of_does_not_keep_close(capfd):
     """As of one that was killed while it registered: Dask hears that it is gone, but never heard that it came."""
     executor = start_cluster("cpu", 2)
-    nannies = list(executor.client.cluster.workers.values())
-    executor.client.cluster.scheduler_info["workers"].clear()
+    cluster = executor.client.cluster
+    nannies = list(cluster.workers.values())
+    cluster.scheduler_info["workers"].clear()
     os.kill(nannies[0].pid, signal.SIGKILL)
     assert executor.gather([executor.call(work, i) for i in range(4)]) == [0, 1, 4, 9]
     pids = [nanny.pid for nanny in nannies]
     executor.close()
     assert not any(map(psutil.pid_exists, filter(None, pids)))
+    assert cluster.status == Status.closed, "Python would close it again when it ends"
     assert capfd.readouterr().err == ""
 
 

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -128,12 +129,13 @@ def test_views_of_any_kind_arrive(plans, on_host):
             used += -(-size // 8) * 8 if in_slab else 0
             arrays.append(make(*plan, into))
         loan = gpu.lend(arrays)
+        assert all(nbytes > 0 for record in loan.records for _, _, nbytes in record["segments"])
         for _ in range(2):  # lent once, read by two
             there = gpu.import_arrays(loan.records, on_host)
             for array, copy in zip(arrays, there, strict=True):
                 assert (copy.shape, copy.dtype, copy.flags.c_contiguous) == (array.shape, array.dtype, True)
                 assert np.array_equal(copy, array) and not np.shares_memory(copy, array)
-        lasting = any(r["lasting"] for r in loan.records)
+        lasting = any(r["lasting"] and r["segments"] for r in loan.records)
         assert made.open == [made.whole.handle] * lasting, "what was lent for once is closed"
         assert all(memory.size <= ROOM for memory in made.allocated)
         gpu.close_lasting()
@@ -155,6 +157,24 @@ def test_many_short_rows_are_one_piece():
         [record] = gpu.lend([make("<u8", (70, 3), slice(None), slice(0, 2), False, made.slab)]).records
         assert sum(nbytes for _, _, nbytes in record["segments"]) == 70 * 2 * 8
         assert len(record["segments"]) < gpu.MOST_PIECES
+
+
+def test_a_copy_that_lies_in_the_slab_lives_as_long_as_the_loan(monkeypatch):
+    with device() as made:
+        gpu._slab = made.whole
+        copies = []
+
+        def contiguous(array):  # the pool gives it room in the slab
+            room = made.slab[: array.nbytes]
+            copies.append(weakref.ref(copy := np.frombuffer(room, array.dtype).reshape(array.shape).view(Array)))
+            copy[...] = array
+            return copy
+
+        monkeypatch.setattr(gpu, "contiguous", contiguous)
+        array = make("<u8", (70, 3), slice(None), slice(0, 2), False, np.empty(70 * 3 * 8, np.uint8))
+        loan = gpu.lend([array])
+        assert loan.records[0]["lasting"] and copies[0]() is not None
+        assert np.array_equal(gpu.import_arrays(loan.records)[0], array)
 
 
 def test_rows_outside_fill_allocations():

@@ -4,11 +4,17 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import cloudpickle
+import distributed.comm.utils
+import distributed.utils
 import numpy as np
 import pytest
 from dask.sizeof import sizeof
@@ -243,6 +249,41 @@ def test_what_is_lent_is_copied_once_and_lives_as_long_as_the_value(device):
         loans.append(parcel.loan)
     assert loans[0] is loans[1]
     assert EXPECTED["columns"] in [copy.data.tolist() for copy in parcel.loan.memory]
+
+
+def test_peers_that_ask_at_once_share_a_loan(device, monkeypatch):
+    """A second one in its place would free what the first peer reads."""
+    lend, together, loans = gpu.lend, threading.Barrier(2), []
+
+    def slow(arrays):
+        with suppress(threading.BrokenBarrierError):
+            together.wait(0.5)  # for another one to come in
+        loans.append(lend(arrays))
+        return loans[-1]
+
+    monkeypatch.setattr(gpu, "lend", slow)
+    parcel = Parcel(make())
+    peers = [{OFFER: {"host": "a", "pid": -pid}} for pid in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        headers = [h for h, _ in pool.map(lambda peer: serialize(parcel, context={"recipient": peer}), peers)]
+    assert len(loans) == 1
+    assert [header["sub-header"]["ipc"] for header in headers] == [parcel.loan.records] * 2
+
+
+@pytest.mark.parametrize("may_lend", [True, False])
+def test_a_worker_is_left_as_it_was(may_lend, monkeypatch):
+    """Threads for messages are for workers that read each other's memory, as long as we are there."""
+    monkeypatch.setattr(transport, "_here", transport._Worker())
+    worker = SimpleNamespace(rpc=SimpleNamespace(connection_args={}))
+    settings = lambda: (distributed.comm.utils.OFFLOAD_THRESHOLD, distributed.utils._offload_executor)  # noqa: E731
+    before = settings()
+    try:
+        transport.start(worker, True, [transport.process_identity()] if may_lend else [], None)
+        threshold, threads = settings()
+        assert (threshold == 1, threads is not before[1]) == (may_lend, may_lend)
+    finally:
+        transport.stop(worker)
+    assert settings() == before
 
 
 def test_a_lost_sender_is_a_network_failure(device, monkeypatch):

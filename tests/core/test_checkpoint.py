@@ -249,11 +249,17 @@ def test_others_say_what_is_whole(tmp_path_factory, many):
     with open_checkpoint(folder) as checkpoint:
         items_of = {save(checkpoint, sorted(items)): items for items, _ in many}
         damaged = {path for path, (_, is_damaged) in zip(items_of, many, strict=True) if is_damaged}
-        expected, covered = [], set()
-        for path in sorted(items_of, key=lambda path: (-len(items_of[path]), path)):
-            if path not in damaged and not covered & items_of[path]:
-                expected.append(path)
-                covered |= items_of[path]
+        in_order = sorted(items_of, key=lambda path: (-len(items_of[path]), path))
+
+        def disjoint(paths):
+            taken, covered = [], set()
+            for path in paths:
+                if not covered & items_of[path]:
+                    taken.append(path)
+                    covered |= items_of[path]
+            return taken
+
+        expected = disjoint(path for path in in_order if path not in damaged)
         asked = []
 
         def verify(paths):
@@ -266,6 +272,7 @@ def test_others_say_what_is_whole(tmp_path_factory, many):
         assert found == expected
         all_asked = [path for paths in asked for path in paths]
         assert len(set(all_asked)) == len(all_asked) and all(asked)
+        assert asked[:1] == [disjoint(in_order)] * bool(many)
         assert len(asked) <= 1 or damaged
         assert {str(w.message) for w in warned} <= {"it is damaged (what it covers is done again)"}
         deleted = {path for path in items_of if not os.path.exists(path)}

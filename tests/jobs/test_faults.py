@@ -15,6 +15,7 @@ from contextlib import suppress
 import pytest
 
 from mgpu_ngram.cluster.dask import connect
+from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.jobs.count import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
@@ -86,6 +87,42 @@ def test_all_workers_die_at_once(wanted, cluster, corpus, undisturbed, contents,
 
     result = on(cluster, corpus, tmp_path / "out", KillAll())
     assert len(killed) == 2
+    assert contents(result.path) == undisturbed
+
+
+def test_what_is_saved_is_not_counted_again(cluster, corpus, undisturbed, contents, hooks, tmp_path):
+    """A worker dies that counted about half of the chunks: only those that it had not saved are counted again."""
+    labels, saved = [], set()
+
+    class KillOne(Progress):
+        phase, done = "", 0
+
+        def start(self, phase, total, unit="", rate=""):
+            self.phase, self.total = phase, total
+
+        def advance(self, done, amount=0):
+            if self.phase != "count":
+                return
+            self.done += done
+            if 4 * self.done >= 3 * self.total and not saved:
+                files = tmp_path.glob("out.checkpoint/entries-*/run-*.safetensors")
+                saved.update(f"counting chunk {item}" for file in files for item in load_arrays(file)[1]["items"])
+                assert kill(cluster, lambda there: there[0])
+
+    def follow(event):
+        if "worker" in event[1]:
+            labels.append(cluster._watch.label(event[1]["key"]).partition(":")[0])
+        return on_task(event)
+
+    on_task = cluster._watch._on_task
+    cluster.client.subscribe_topic(cluster._name, follow)
+    try:
+        hooks(**{"count_chunk.slow": 0.05})
+        result = on(cluster, corpus, tmp_path / "out", KillOne(), checkpoint_seconds=0)
+    finally:
+        cluster.client.subscribe_topic(cluster._name, on_task)
+    again = {label for label, times in Counter(labels).items() if label.startswith("counting") and times > 1}
+    assert len(saved) > 30 and len(again & saved) < len(saved) // 6  # a few had not been let go
     assert contents(result.path) == undisturbed
 
 

@@ -6,8 +6,11 @@ import sys
 import numpy as np
 import pytest
 
+from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.jobs import count_passes, count_plan
+from mgpu_ngram.jobs.count import CountConfig, run
 
 BUDGET = 64 << 20
 OPTIONS = {"order": 8, "min_count": 2}
@@ -70,6 +73,37 @@ def test_a_table_of_ten_times_the_budget(contents, run_here, tmp_path):
     assert list((tmp_path / "spill").iterdir()) == []
     run_here(tmp_path / "plenty", [tmp_path / "text"], **OPTIONS)
     assert contents(tmp_path / "out") == contents(tmp_path / "plenty")
+
+
+class Two(LocalExecutor):
+    """Says of itself what two processes of two hosts would say."""
+
+    def everywhere(self, fn, *args):
+        return [(0, 300 << 20), (0, 200 << 20)] if fn is count_plan._free_bytes else [5, 7]
+
+
+def test_budgets_are_of_the_worker_with_least_and_the_peak_of_the_one_with_most(tmp_path):
+    (tmp_path / "text").write_text("a b c\n")
+    executor = Two(workers=1)
+    assert count_plan.make_budget(MemoryConfig(), executor).host_bytes == 100 << 20  # half of it
+    assert run(CountConfig([str(tmp_path / "text")], order=2), executor, tmp_path / "out").peak_device_bytes == 7
+    executor.close()
+
+
+@pytest.mark.parametrize("strategy", ["sort", "global"])
+def test_runs_that_wait_are_as_large_as_they_say(strategy, run_here, tmp_path, monkeypatch):
+    """Parts of the result are cut by it: tables, and what dense histograms have become."""
+    random_words(tmp_path / "text", 100_000)
+    write, sizes = count_passes.Job.write, []
+
+    def look(job, counted, runs, folder):
+        sizes.append((counted.table_bytes, sum(r.nbytes for r in job.executor.gather(runs))))
+        return write(job, counted, runs, folder)
+
+    monkeypatch.setattr(count_passes.Job, "write", look)
+    run_here(tmp_path / "out", [tmp_path / "text"], order=2, strategy=strategy, chunk_bytes=200_000)
+    [(said, held)] = sizes
+    assert said == held > 0
 
 
 @pytest.mark.timeout(60)

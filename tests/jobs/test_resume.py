@@ -1,5 +1,6 @@
 """Runs that end early and go on: the output of an undisturbed run, from what was saved; or a refusal in one line."""
 
+import gc
 import os
 import shutil
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +170,26 @@ def test_finished_chunks_are_saved_while_others_wait(corpus, num_chunks, run_her
     assert any(found[after : after + num_chunks // 2])
 
 
+def test_what_is_saved_is_no_longer_held(corpus, num_chunks, run_here, tmp_path, monkeypatch):
+    """The last chunk waits until nothing is left of the others but their files."""
+    count_chunk, made, left = count_passes.count_chunk, [], []
+
+    def count(chunk, *options):
+        run = count_chunk(chunk, *options)
+        if chunk.index == num_chunks - 1:
+            deadline = time.monotonic() + 20
+            while (alive := sum(other() is not None for other in made)) and time.monotonic() < deadline:
+                time.sleep(0.05)
+                gc.collect()
+            left.append(alive)
+        made.append(weakref.ref(run))
+        return run
+
+    monkeypatch.setattr(count_passes, "count_chunk", count)
+    run_here(tmp_path / "out", corpus, 1, checkpoint_seconds=0, **OPTIONS)
+    assert len(made) == num_chunks and left == [0]
+
+
 def test_vocabularies_are_saved_while_a_chunk_is_slow(corpus, run_here, tmp_path, monkeypatch):
     tokenise, saved_first = count_passes.tokenise, []
 
@@ -182,6 +204,28 @@ def test_vocabularies_are_saved_while_a_chunk_is_slow(corpus, run_here, tmp_path
     monkeypatch.setattr(count_passes, "tokenise", slow)
     run_here(tmp_path / "out", corpus, checkpoint_seconds=0, **OPTIONS)
     assert saved_first == [True]
+
+
+@pytest.mark.parametrize("worth_it", [True, False])
+def test_the_last_vocabularies_are_saved_when_worth_it(worth_it, corpus, num_chunks, run_here, tmp_path, monkeypatch):
+    """While chunks are counted, which does not end before; what it took is in the summary."""
+    saves, reduce = [], threading.Event()
+
+    def save(vocabularies, items, folder, seed):
+        saves.append((len(vocabularies), sorted(items)))
+        assert not reduce.wait(1.5)
+        return {"checkpoint": 1000.0}
+
+    class UntilReduce(Progress):
+        def start(self, phase, total, unit="", rate=""):
+            if phase == "reduce":
+                reduce.set()
+
+    monkeypatch.setattr(count_passes, "save_vocabularies", save)
+    monkeypatch.setattr(count_passes, "WORTH_SAVING_SECONDS", 0 if worth_it else NEVER)
+    result = run_here(tmp_path / "out", corpus, progress=UntilReduce(), checkpoint_seconds=NEVER, **OPTIONS)
+    assert saves == [(num_chunks, list(range(num_chunks)))] * worth_it
+    assert result.seconds.get("checkpoint") == (1000.0 if worth_it else None)
 
 
 def test_neither_resumed_nor_overwritten(unfinished, run_here, contents, tmp_path):
@@ -302,6 +346,7 @@ def test_tasks_verify_what_was_saved(unfinished, run_here, tmp_path, monkeypatch
     assert [phase for phase in phases.all if phase[0] == "verify"] == [
         ["verify", n, "files", n] for n in (runs, vocabularies)
     ]
+    assert [total for _, total, _, _ in phases.all] == [finished for *_, finished in phases.all]
     assert sorted(path for path, _ in verified) == sorted(paths)
     assert threading.current_thread() not in {thread for _, thread in verified}
     phases = Phases()
