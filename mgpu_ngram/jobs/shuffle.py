@@ -17,18 +17,20 @@ def shuffle(
     call: Callable[[int, list[Handle | Run]], Handle],
     done: Callable[[Handle], None],
 ) -> None:
-    """call(part, what all runs hold of it), two parts a worker at a time. Empties `runs`, to free their memory.
+    """call(part, what all runs hold of it), two parts a worker at a time. Empties `runs` with the last part.
 
     runs    in memory, and
     stored  in files
     parts   (first, last) shards of each
     """
-    if len(parts) == 1:
-        taken = [list(runs)]
-    else:
-        by_run = [[executor.call(take_part, run, *shards, beside=run) for shards in parts] for run in runs]
-        taken = [list(pieces) for pieces in zip(*by_run, strict=True)] or [[] for _ in parts]
-    runs.clear()
     files = [executor.call(bundle_runs, *stored)] if stored else []  # once: it may name thousands of files
-    calls = (partial(call, part, taken.pop(0) + files) for part in range(len(parts)))
-    windowed(executor, calls, 2 * executor.workers, done)
+
+    def call_part(part: int) -> Handle:
+        shards = parts[part]
+        taken = runs if len(parts) == 1 else [executor.call(take_part, run, *shards, beside=run) for run in runs]
+        pieces = [*taken, *files]
+        if part == len(parts) - 1:
+            runs.clear()
+        return call(part, pieces)
+
+    windowed(executor, (partial(call_part, part) for part in range(len(parts))), 2 * executor.workers, done)
