@@ -1,4 +1,4 @@
-"""A backoff model as a trie: the value that building, scoring, distributions and files share."""
+"""A backoff model, as n-grams and as a trie: the values that building, scoring, distributions and files share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+
+@dataclass(frozen=True)
+class Ngrams:
+    """The G n-grams of one order of a model; NumPy or CuPy.
+
+    ids      (G, n) uint32, word ids below V
+    prob     (G,) float32, log10 P(last word | the others)
+    backoff  (G,) float32, log10 of the backoff weight; None at the highest order
+    """
+
+    ids: Any
+    prob: Any
+    backoff: Any = None
+
+    def __len__(self) -> int:
+        return len(self.prob)
 
 
 @dataclass(frozen=True)

@@ -8,29 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.trie import Trie, node_dtype
+from mgpu_ngram.core.trie import Ngrams, Trie, node_dtype
 from mgpu_ngram.kernels.count.radix_sort import radix_sort
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.trie.find_children import find_children, sample_words
 
 FANOUT = 32  # words that a warp reads at once: a line of 128 bytes
-
-
-@dataclass(frozen=True)
-class Ngrams:
-    """The G n-grams of one order of a model; NumPy or CuPy.
-
-    ids      (G, n) uint32, below V
-    prob     (G,) float32, log10
-    backoff  (G,) float32, log10; None at the highest order
-    """
-
-    ids: Any
-    prob: Any
-    backoff: Any = None
-
-    def __len__(self) -> int:
-        return len(self.prob)
 
 
 class BadNgram(Exception):
@@ -58,7 +41,7 @@ class _Level:
 def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
     """The trie of a backoff model.
 
-    orders  the n-grams of order 1, 2, ..., N, in any order, all on one device; but of order 1 row w is word w
+    orders  the n-grams of order 1, 2, ..., N, rows in any order, all on one device; of order 1 every word below V
     fanout  words that a search looks at in one step, 2 or more
 
     A suffix (w2 ... wn) that is missing, as in models that SRILM has pruned, is filled in as KenLM does: with the
@@ -82,7 +65,9 @@ def _add_level(levels: Sequence[_Level], ngrams: Ngrams, given: int, fanout: int
     """The next order of a trie; the first `given` rows have their probability, the others get it by backing off."""
     xp, n = array_module(ngrams.prob), len(levels) + 1
     if n == 1:
-        return _Level(xp.arange(len(ngrams), dtype=np.uint32), ngrams.prob, ngrams.backoff)
+        row_G = xp.argsort(ngrams.ids[:, 0])
+        backoff_G = None if ngrams.backoff is None else ngrams.backoff[row_G]
+        return _Level(xp.arange(len(ngrams), dtype=np.uint32), ngrams.prob[row_G], backoff_G)
     parent_R = _walk(levels, ngrams.ids[:, :-1], fanout)
     _refuse(n, xp.flatnonzero(parent_R < 0), f"has no history: its first {n - 1} words are no {n - 1}-gram")
     bits = max(1, (len(levels[0].word_G) - 1).bit_length())

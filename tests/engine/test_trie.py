@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.engine.trie import BadNgram, Ngrams, build_trie
+from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.engine.trie import BadNgram, build_trie
 from mgpu_ngram.kernels.dispatch import to_host
 
 

@@ -1,0 +1,256 @@
+"""The lines of n-grams in ARPA files, read and written: a log10 probability, a tab, words, perhaps a tab and a backoff.
+
+text is uint8; lines of it end with a newline, the last one too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, njit, uint32, uint64
+
+from mgpu_ngram.core.decimals import MOST_BYTES, read_float32, write_float32
+from mgpu_ngram.core.words import equal_words, find_word, load_8
+
+# What is wrong with a line, as `parse_lines` returns it
+FINE, NO_PROB, POSITIVE, NO_TAB, TOO_SHORT, STRANGE, TOO_LONG, NO_BACKOFF, INFINITE, AT_THE_TOP, TOO_MANY = range(11)
+
+_BACKSLASH = 92
+ONES = uint64(0x0101010101010101)
+TABS, NEWLINES, RETURNS, SPACES = (uint64(c * 0x0101010101010101) for c in (9, 10, 13, 32))
+
+
+@njit(nogil=True, cache=True)
+def newline(text, at):
+    """Where the first newline from `at` on stands, or the end of the text."""
+    while at < len(text) and text[at] != 10:
+        at += 1
+    return at
+
+
+@njit(nogil=True, cache=True)
+def whole_lines(text):
+    """The end of the last line that ends with a newline."""
+    end = len(text)
+    while end > 0 and text[end - 1] != 10:
+        end -= 1
+    return end
+
+
+@njit(nogil=True, cache=True)
+def line_start(text, at):
+    """Where the line that holds byte `at` begins."""
+    while at > 0 and text[at - 1] != 10:
+        at -= 1
+    return at
+
+
+@njit(nogil=True, cache=True)
+def count_newlines(text, start, stop):
+    count = 0
+    for c in text[start:stop]:
+        count += c == 10
+    return count
+
+
+@njit(nogil=True, cache=True)
+def scan_lines(text, start, stop):
+    """(lines that are not blank, where the first line that begins with a backslash begins or -1) of lines start:stop.
+
+    Lines from that one on are not counted.
+    """
+    lines = plain = headers = 0
+    here, next_one = text[start : stop - 1], text[start + 1 : stop]  # of slices from 0 on the compiler makes vectors
+    for i in range(len(here)):  # quick: lines that begin with neither a backslash nor a blank
+        ends = here[i] == 10
+        lines += ends
+        plain += ends & (next_one[i] > 32)
+        headers += ends & (next_one[i] == _BACKSLASH)
+    if lines == plain and headers == 0 and text[start] > 32 and text[start] != _BACKSLASH:
+        return lines + 1, -1
+    rows, i = 0, start
+    while i < stop:
+        if text[i] == _BACKSLASH:
+            return rows, i
+        i = _past_space(text, i)
+        rows += text[i] != 10
+        i = newline(text, i) + 1
+    return rows, -1
+
+
+@njit(nogil=True, cache=True)
+def find_row(text, start, row):
+    """Where line `row` from `start` on begins; blank lines do not count."""
+    i = start
+    while i < len(text):
+        at = _past_space(text, i)
+        if text[at] != 10:
+            if row == 0:
+                break
+            row -= 1
+        i = newline(text, at) + 1
+    return i
+
+
+@njit(nogil=True, cache=True)
+def skip_blank_lines(text, i):
+    """The first byte from i on that is no space."""
+    while i < len(text) and (text[i] == 32 or 9 <= text[i] <= 13):
+        i += 1
+    return i
+
+
+@njit(nogil=True, cache=True)
+def _past_space(text, i):
+    """The first byte from i on that is no space, or a newline."""
+    while text[i] == 32 or (9 <= text[i] <= 13 and text[i] != 10):
+        i += 1
+    return i
+
+
+@njit(nogil=True, cache=True)
+def _past_blanks(text, i):
+    """The first byte from i on that is no blank between words."""
+    while text[i] == 32 or text[i] == 9 or text[i] == 13:
+        i += 1
+    return i
+
+
+@njit(nogil=True, cache=True)
+def _past_word(text, i):
+    """The first byte from i on that is a tab, a newline, a carriage return or a space."""
+    while True:
+        chunk = load_8(text, i)
+        found = _zeros(chunk ^ TABS) | _zeros(chunk ^ NEWLINES) | _zeros(chunk ^ RETURNS) | _zeros(chunk ^ SPACES)
+        if found:
+            first = (found & (~found + uint64(1))) >> uint64(7)  # 1 << 8 * k for byte k
+            return i + int64((first * uint64(0x0001020304050607)) >> uint64(56))
+        i += 8
+
+
+@njit(nogil=True, cache=True)
+def _zeros(chunk):
+    """Bit 7 of the bytes that are 0; of those above the first one perhaps of others, too."""
+    return (chunk - ONES) & ~chunk & (ONES << uint64(7))
+
+
+@njit(nogil=True, cache=True)
+def is_unknown(text, start, stop):
+    """Whether text[start:stop] is <unk> or <UNK>."""
+    if stop - start != 5 or text[start] != 60 or text[stop - 1] != 62:
+        return False
+    small = text[start + 1] == 117 and text[start + 2] == 110 and text[start + 3] == 107
+    return small or (text[start + 1] == 85 and text[start + 2] == 78 and text[start + 3] == 75)
+
+
+@njit(nogil=True, cache=True)
+def parse_lines(text, start, stop, row, rows, top, offsets_V, data, slots_C, spans_G, ids, prob, backoff):
+    """Parse the n-grams of lines start:stop into rows `row` and on of the arrays.
+
+    rows     of the whole order: a further line is one TOO_MANY
+    top      whether it is the highest order, which has no backoffs: `backoff` is not written
+    slots_C  finds the ids of words (offsets_V, data); ids (G, n) gets them. Without slots, for unigrams,
+    spans_G  (G, 2) gets the start and stop of each line's word
+
+    Returns what is wrong with the first wrong line, at which byte, and its row.
+    """
+    order = ids.shape[1]
+    last_start, last_stop = np.zeros(order, np.int64), np.zeros(order, np.int64)  # words of the line before
+    i = start
+    while i < stop:
+        i = _past_space(text, i)
+        if text[i] == 10:
+            i += 1
+            continue
+        if row == rows:
+            return TOO_MANY, i, row
+        value, end = read_float32(text, i)
+        if end == i:
+            return NO_PROB, i, row
+        if value > 0:
+            return POSITIVE, i, row
+        prob[row] = value
+        i = end
+        if not (text[i] == 9 or (order > 1 and (text[i] == 32 or text[i] == 13))):
+            return NO_TAB, i, row
+        for k in range(order):
+            begin = _past_blanks(text, i)
+            if text[begin] == 10:
+                return TOO_SHORT, begin, row
+            i = _past_word(text, begin)
+            if len(slots_C) == 0:
+                spans_G[row, 0], spans_G[row, 1] = begin, i
+            elif equal_words(text, begin, i, text, last_start[k], last_stop[k]):  # neighbours share many words
+                ids[row, k] = ids[row - 1, k]
+            else:
+                v = find_word(text, begin, i, offsets_V, data, slots_C)
+                if v == 0 and not is_unknown(text, begin, i):
+                    return STRANGE, begin, row
+                ids[row, k] = uint32(v)
+            last_start[k], last_stop[k] = begin, i
+        weight = np.float32(0.0)
+        if text[i] == 9:
+            i = _past_space(text, i)
+            weight, end = read_float32(text, i)
+            if end == i:
+                return NO_BACKOFF, i, row
+            if top and weight != 0:
+                return AT_THE_TOP, i, row
+            if not np.isfinite(weight):
+                return INFINITE, i, row
+            i = end
+        if text[i] == 13:
+            i += 1
+        if text[i] != 10:
+            return TOO_LONG, i, row
+        if not top:
+            backoff[row] = weight
+        i += 1
+        row += 1
+    return FINE, i, row
+
+
+@njit(nogil=True, cache=True)
+def gather_spans(text, spans_V, offsets_V, data):
+    """Copy each word text[start:stop] but the first one to data[offsets_V[v]:]."""
+    for v in range(1, len(spans_V)):
+        for i in range(spans_V[v, 1] - spans_V[v, 0]):
+            data[offsets_V[v] + i] = text[spans_V[v, 0] + i]
+
+
+@njit(nogil=True, cache=True)
+def find_unknowns(text, spans_G):
+    """The rows whose word is <unk> or <UNK>: the first and the second one, -1 where there is none."""
+    first = -1
+    for row in range(len(spans_G)):
+        if is_unknown(text, spans_G[row, 0], spans_G[row, 1]):
+            if first >= 0:
+                return first, row
+            first = row
+    return first, -1
+
+
+@njit(nogil=True, cache=True)
+def format_lines(offsets_V, data, ids, prob, backoff):
+    """The lines of n-grams as uint8; without backoffs where `backoff` is empty."""
+    size = len(ids) * (2 * MOST_BYTES + ids.shape[1] + 2)
+    for row in range(len(ids)):
+        for k in range(ids.shape[1]):
+            v = uint64(ids[row, k])
+            size += offsets_V[v + uint64(1)] - offsets_V[v]
+    out = np.empty(size, np.uint8)
+    at = 0
+    for row in range(len(ids)):
+        at = write_float32(prob[row], out, at)
+        for k in range(ids.shape[1]):
+            out[at] = 32 if k else 9
+            at += 1
+            v = uint64(ids[row, k])
+            for i in range(offsets_V[v], offsets_V[v + uint64(1)]):
+                out[at] = data[i]
+                at += 1
+        if len(backoff):
+            out[at] = 9
+            at = write_float32(backoff[row], out, at + 1)
+        out[at] = 10
+        at += 1
+    return out[:at]

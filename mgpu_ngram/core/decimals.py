@@ -1,0 +1,238 @@
+"""float32 numbers in text: read correctly rounded, written as the shortest text that reads back the same."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import int64, njit, uint32, uint64
+
+MOST_BYTES = 22  # of a number that `write_float32` writes: "-999999950000000000000" has
+
+_FULL = 10**17  # a further digit still fits an int64
+_MIDDLE = 1 << 28  # the bits of a double past a float32, when it lies halfway between two of these
+_REST = (1 << 29) - 1
+_NEAR = 16  # doubles: the estimate is less than 3 off
+_LEAST, _MOST = -64, 38  # powers of ten: past them 18 digits are below half the least float32, or over the largest
+_POWERS = np.array([float(f"1e{e}") for e in range(65)])
+_DIGITS = 150  # that a comparison keeps; halfway between two float32 lies a number of 113 at most
+_LIMBS = 32  # of 32 bits: (2**25 + 1) * 10**196 * 2**104 fits
+_LEAST_POWER = -31
+
+
+def _power(e: int) -> int:
+    """The 64 leading bits of 10**e, rounded up."""
+    shift = 63 - (e * 1741647 >> 19)  # 63 - floor(log2(10**e))
+    numerator = (10**e if e > 0 else 1) << max(shift, 0)
+    denominator = (1 if e > 0 else 10**-e) << max(-shift, 0)
+    return -(-numerator // denominator)
+
+
+_POWER_BITS = np.array([_power(e) for e in range(_LEAST_POWER, 46)], np.uint64)
+
+
+@njit(nogil=True, cache=True)
+def read_float32(text, at):
+    """(value, end) of the number that text[at:] begins with; end is `at` where it begins with none.
+
+    text  uint8, with a byte after the number that belongs to no number, such as a newline
+
+    A number is what KenLM takes for one: digits with or without a point and a sign, then perhaps e or E and an
+    exponent; or inf. Beyond the largest float32 lies infinity.
+    """
+    i = at
+    if text[i] == 45 or text[i] == 43:  # - +
+        i += 1
+    sign = np.float32(-1.0) if text[at] == 45 else np.float32(1.0)
+    if text[i] == 105 and text[i + 1] == 110 and text[i + 2] == 102:
+        return sign * np.float32(np.inf), i + 3
+    first = i
+    digits = int64(0)
+    exponent = 0  # the value is digits * 10**exponent, but for digits that were left out
+    while 48 <= text[i] <= 57:
+        if digits < _FULL:
+            digits = digits * 10 + (text[i] - 48)
+        else:
+            exponent += 1
+        i += 1
+    count = i - first
+    if text[i] == 46:
+        i += 1
+        fraction = i
+        while 48 <= text[i] <= 57:
+            if digits < _FULL:
+                digits = digits * 10 + (text[i] - 48)
+                exponent -= 1
+            i += 1
+        count += i - fraction
+    if count == 0:
+        return np.float32(0.0), at
+    written = 0
+    if text[i] == 101 or text[i] == 69:  # e E
+        e = i + 1
+        if text[e] == 45 or text[e] == 43:
+            e += 1
+        if 48 <= text[e] <= 57:
+            down = text[e - 1] == 45
+            while 48 <= text[e] <= 57:
+                written = min(written * 10 + (text[e] - 48), _FULL)
+                e += 1
+            if down:
+                written = -written
+            i = e
+    exponent += written
+    if digits == 0 or exponent < _LEAST:
+        return sign * np.float32(0.0), i
+    if exponent > _MOST:
+        return sign * np.float32(np.inf), i
+    estimate = digits * _POWERS[exponent] if exponent >= 0 else digits / _POWERS[-exponent]
+    rest = np.float64(estimate).view(np.int64) & _REST
+    if abs(rest - _MIDDLE) > _NEAR and 1.2e-38 < estimate < 3.4e38:  # a normal float32 for certain, and which
+        return sign * np.float32(estimate), i
+    return sign * _round_exactly(text, first, written, estimate), i
+
+
+@njit(nogil=True, cache=True)
+def _round_exactly(text, at, written, estimate):
+    """The float32 nearest to the digits at text[at:] times 10**written; `estimate` is off by less than `_NEAR`."""
+    unit = max(math.frexp(estimate)[1] - 24, -149)  # float32 here are multiples of 2**unit
+    below = np.int64(math.ldexp(estimate, -unit))
+    digits = np.zeros(_LIMBS, np.uint32)
+    middle = np.zeros(_LIMBS, np.uint32)
+    middle[0] = 2 * below + 1  # times 2**(unit - 1)
+    exponent, kept, more, after_point, i = written, 0, False, False, at
+    while 48 <= text[i] <= 57 or (text[i] == 46 and not after_point):
+        if text[i] == 46:
+            after_point = True
+        elif kept < _DIGITS:
+            _multiply(digits, 10, 1, text[i] - 48)
+            kept += kept > 0 or text[i] != 48
+            exponent -= after_point
+        else:
+            more = more or text[i] != 48
+            exponent += not after_point
+        i += 1
+    _multiply(digits if exponent >= 0 else middle, 10, abs(exponent), 0)
+    _multiply(middle if unit >= 1 else digits, 2, abs(unit - 1), 0)
+    up = more or (below & 1) == 1  # what lies halfway goes to the even one
+    for limb in range(_LIMBS - 1, -1, -1):
+        if digits[limb] != middle[limb]:
+            up = digits[limb] > middle[limb]
+            break
+    return np.float32(math.ldexp(np.float64(below + up), unit))
+
+
+@njit(nogil=True, cache=True)
+def _multiply(limbs, factor, times, carry):
+    """limbs * factor**times, plus `carry` where times is 1."""
+    for _ in range(times):
+        rest = uint64(carry)
+        for limb in range(len(limbs)):
+            rest += uint64(limbs[limb]) * uint64(factor)
+            limbs[limb] = uint32(rest & uint64(0xFFFFFFFF))
+            rest >>= uint64(32)
+
+
+@njit(nogil=True, cache=True)
+def write_float32(value, out, at):
+    """Write the shortest text that reads back as `value` to out[at:], up to MOST_BYTES; return where it ends.
+
+    Of several the nearest; with an exponent below 1e-6 and from 1e21 on, as lmplz writes them.
+    """
+    bits = np.float32(value).view(np.uint32)
+    fraction, scale = int64(bits & 0x7FFFFF), int64(bits >> 23 & 0xFF)
+    if scale == 0xFF and fraction != 0:
+        out[at], out[at + 1], out[at + 2] = 78, 97, 78  # NaN
+        return at + 3
+    if bits >> 31:
+        out[at] = 45
+        at += 1
+    if scale == 0xFF:
+        out[at], out[at + 1], out[at + 2] = 105, 110, 102  # inf
+        return at + 3
+    if scale == 0 and fraction == 0:
+        out[at] = 48
+        return at + 1
+    digits, exponent = _shortest(fraction, scale)
+    while digits % 10 == 0:
+        digits, exponent = digits // 10, exponent + 1
+    length, power = 1, 10
+    while power <= digits:
+        length, power = length + 1, power * 10
+    point = length + exponent  # digits before the point
+    if -6 < point <= 21:
+        if point <= 0:
+            out[at], out[at + 1] = 48, 46  # 0.
+            at += 2
+            for _ in range(-point):
+                out[at] = 48
+                at += 1
+            return _write_digits(digits, length, length, out, at)
+        at = _write_digits(digits, length, min(point, length), out, at)
+        for _ in range(point - length):
+            out[at] = 48
+            at += 1
+        return at
+    at = _write_digits(digits, length, 1, out, at)
+    out[at] = 101
+    at += 1
+    exponent = point - 1
+    if exponent < 0:
+        out[at] = 45
+        at += 1
+        exponent = -exponent
+    return _write_digits(exponent, 2, 2, out, at) if exponent > 9 else _write_digits(exponent, 1, 1, out, at)
+
+
+@njit(nogil=True, cache=True)
+def _write_digits(digits, length, point, out, at):
+    """Write `length` digits, with a point after the first `point` where more follow."""
+    end = at + length + (point < length)
+    i = end - 1
+    for k in range(length - 1, -1, -1):
+        out[i] = 48 + digits % 10
+        digits //= 10
+        i -= 1
+        if k == point:
+            out[i] = 46
+            i -= 1
+    return end
+
+
+@njit(nogil=True, cache=True)
+def _shortest(fraction, scale):
+    """(digits, exponent) of the shortest decimal that reads back as a float32 with these bits.
+
+    Giulietti 2020, "The Schubfach way to render doubles". All numbers below are four times the value over
+    10**exponent: bounds of what rounds to it, and candidates.
+    """
+    significand = fraction | 0x800000 if scale else fraction
+    q = max(scale, 1) - 150
+    lopsided = fraction == 0 and scale > 1  # a power of two: the float32 below is nearer
+    k = (q * 1262611 - (524031 if lopsided else 0)) >> 22  # floor(log10(2**q)), or of 3/4 of it
+    shift = q + (-k * 1741647 >> 19) + 1
+    power = _POWER_BITS[-k - _LEAST_POWER]
+    low = _scaled(power, (4 * significand - (1 if lopsided else 2)) << shift)
+    value = _scaled(power, (4 * significand) << shift)
+    high = _scaled(power, (4 * significand + 2) << shift)
+    if significand & 1:  # bounds round to their even neighbours
+        low, high = low + 1, high - 1
+    s = value >> 2
+    if s >= 10:
+        ten = s // 10
+        down, up = low <= 40 * ten, 40 * ten + 40 <= high
+        if down != up:
+            return ten + up, k + 1
+    down, up = low <= 4 * s, 4 * s + 4 <= high
+    if down != up:
+        return s + up, k
+    middle = 4 * s + 2
+    return s + (value > middle or (value == middle and s & 1 == 1)), k
+
+
+@njit(nogil=True, cache=True)
+def _scaled(power, factor):
+    """The upper 64 bits of a product of 96 and 32 more, their last bit set when something was cut off."""
+    low = (power & uint64(0xFFFFFFFF)) * uint64(factor)
+    high = (power >> uint64(32)) * uint64(factor) + (low >> uint64(32))
+    return int64(high >> uint64(32)) | int64((high & uint64(0xFFFFFFFF)) > uint64(1))

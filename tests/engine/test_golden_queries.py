@@ -1,0 +1,94 @@
+"""What KenLM's query prints for the golden models and texts: every probability, match and perplexity."""
+
+import itertools
+import lzma
+import math
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.core.arpa import read_arpa
+from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.engine.trie import build_trie
+from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
+from mgpu_ngram.kernels.score.score_tokens import score_tokens
+from mgpu_ngram.kernels.trie.edges import make_edges
+
+MODELS = {
+    "small.o2": "small_heldout_inv small_heldout_oov edge_query",
+    "small.o3": "small_heldout_inv small_heldout_oov edge_query",
+    "small.o5": "small_heldout_inv small_heldout_oov edge_query",
+    "small.o3.prune001": "small_heldout_inv small_heldout_oov edge_query",
+    "small.o5.prune00112": "small_heldout_inv small_heldout_oov edge_query",
+    "small.o3.iu0": "small_heldout_inv small_heldout_oov edge_query",
+    "small.o3.limitvocab": "small_heldout_inv small_heldout_oov edge_query",
+    "small.o3.vocabpad": "small_heldout_inv small_heldout_oov edge_query",
+    "small_unk.o3.skip": "small_heldout_inv small_heldout_oov edge_query",
+    "tiny.o3.fallback": "tiny_heldout",
+    "tiny.o3.fallback_custom": "tiny_heldout",
+    "tiny.o5.fallback": "tiny_heldout",
+}
+
+
+def contents(path):
+    packed = path.with_name(path.name + ".xz")
+    return lzma.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
+
+
+def golden(path):
+    """([(word, id, matched, log10)] of each line, summary by name), as query -v word -v sentence -v summary prints."""
+    lines, summary = [], {}
+    for line in contents(path).decode("utf-8", "surrogateescape").split("\n"):
+        name, colon, value = line.partition(":\t")
+        if colon and not value.startswith("\t") and "=" not in name:
+            summary[name] = float(value)
+        elif "Total:" in line:
+            tokens = []
+            for field in line.split("\t"):
+                word, equals, rest = field.rpartition("=")
+                if equals:
+                    v, matched, log10 = rest.split(" ")
+                    tokens.append((word, int(v), int(matched), float(log10)))
+            lines.append(tokens)
+    return lines, summary
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_golden_queries(model, shared_data, to_device, tmp_path):
+    folder = shared_data / "golden"
+    (tmp_path / "model.arpa").write_bytes(contents(folder / "models" / f"{model}.arpa"))
+    arpa = read_arpa(tmp_path / "model.arpa")
+    levels = list(arpa.levels())
+    trie = build_trie(
+        [Ngrams(*(None if a is None else to_device(a) for a in vars(level).values())) for level in levels]
+    )
+    assert [b - a for a, b in itertools.pairwise(trie.starts)] == arpa.counts
+    edges = make_edges(trie.word_G, trie.first_child_M, trie.prob_G, trie.backoff_M)
+    for text, markers in itertools.product(MODELS[model].split(), (True, False)):
+        lines, summary = golden(folder / "queries" / f"{model}__{text}{'' if markers else '__n'}.txt")
+        codes, scored = [], []  # word + 1, and whether the token is printed
+        for tokens in lines:
+            ids = [v for _, v, _, _ in tokens]
+            words = [arpa.words.id(word.encode("utf-8", "surrogateescape")) for word, _, _, _ in tokens]
+            assert words == ids
+            codes += [arpa.words.id("<s>") + 1] * markers + [v + 1 for v in ids] + [0]
+            scored += [False] * markers + [True] * len(ids) + [False]
+        codes_T = to_device(np.array(codes, np.uint32))
+        by_trie = score_tokens(
+            trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts, trie.fanout, trie.prob_G,
+            trie.backoff_M, trie.order, codes_T,
+        )  # fmt: skip
+        by_edges = score_by_edges(**vars(edges), order=trie.order, codes_T=codes_T)
+        assert all(np.array_equal(to_host(a), to_host(b)) for a, b in zip(by_trie, by_edges, strict=True))
+        prob, order = (to_host(a)[np.array(scored)] for a in by_trie)
+        expected = list(itertools.chain(*lines))
+        assert len(expected) == summary["Tokens"] == len(prob) > 20
+        assert order.tolist() == [matched for _, _, matched, _ in expected]
+        assert np.abs(prob - [log10 for *_, log10 in expected]).max() < 2e-6
+        oov = np.array([v == 0 for _, v, _, _ in expected])
+        assert oov.sum() == summary["OOVs"]
+        total = prob.astype(np.float64)
+        including, excluding = 10 ** -total.mean(), 10 ** -total[~oov].mean()
+        assert math.isclose(including, summary["Perplexity including OOVs"], rel_tol=1e-5)
+        assert math.isclose(excluding, summary["Perplexity excluding OOVs"], rel_tol=1e-5)
