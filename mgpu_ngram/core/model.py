@@ -13,12 +13,11 @@ import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.trie import Trie, node_dtype
+from mgpu_ngram.core.trie import ARRAYS, Trie, node_dtype
 from mgpu_ngram.core.words import Words
 
 FORMAT = "mgpu_ngram model"
 FORMAT_VERSION = 1
-TRIE_ARRAYS = ("word_G", "prob_G", "backoff_M", "first_child_M", "suffix_M", "samples", "sample_starts")
 WORD_ARRAYS = ("offsets_V", "data")
 
 
@@ -77,7 +76,7 @@ def load_model(path: str | Path, verify: bool = True) -> Model:
             "upgrade mgpu_ngram"
         )
     try:
-        fields: dict[str, Any] = {name: arrays[name] for name in TRIE_ARRAYS}
+        fields: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
         trie = Trie(starts=tuple(metadata["starts"]), fanout=metadata["fanout"], **fields)
         model = Model(trie, Words(*(arrays[name] for name in WORD_ARRAYS)), metadata["fingerprint"])
         wrong = _contradiction(model, verify)
@@ -128,4 +127,4 @@ def is_model_file(path: str | Path) -> bool:
 
 
 def _arrays(trie: Trie, words: Words) -> dict[str, np.ndarray]:
-    return {name: getattr(trie, name) for name in TRIE_ARRAYS} | {name: getattr(words, name) for name in WORD_ARRAYS}
+    return {name: getattr(trie, name) for name in ARRAYS} | {name: getattr(words, name) for name in WORD_ARRAYS}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+
+ARRAYS = ("word_G", "prob_G", "backoff_M", "first_child_M", "suffix_M", "samples", "sample_starts")  # of a Trie
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,11 @@ class Trie:
 
     def __len__(self) -> int:
         return self.starts[-1]
+
+    def moved(self, move: Callable[[Any], Any]) -> Trie:
+        """The trie with its arrays moved, such as to a device."""
+        arrays: dict[str, Any] = {name: move(getattr(self, name)) for name in ARRAYS}
+        return replace(self, **arrays)
 
 
 def node_dtype(nodes: int) -> np.dtype:

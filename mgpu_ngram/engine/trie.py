@@ -69,7 +69,8 @@ def _add_level(levels: Sequence[_Level], ngrams: Ngrams, given: int, fanout: int
         backoff_G = None if ngrams.backoff is None else ngrams.backoff[row_G]
         return _Level(xp.arange(len(ngrams), dtype=np.uint32), ngrams.prob[row_G], backoff_G)
     parent_R = _walk(levels, ngrams.ids[:, :-1], fanout)
-    _refuse(n, xp.flatnonzero(parent_R < 0), f"has no history: its first {n - 1} words are no {n - 1}-gram")
+    orphans = xp.flatnonzero(parent_R < 0)
+    _refuse(n, orphans, f"has no history, its first {n - 1} words as a {n - 1}-gram: add that, or drop it")
     bits = max(1, (len(levels[0].word_G) - 1).bit_length())
     used = bits + max(1, (len(levels[-1].word_G) - 1).bit_length())
     if used > 64:
@@ -77,7 +78,7 @@ def _add_level(levels: Sequence[_Level], ngrams: Ngrams, given: int, fanout: int
     key_R = (parent_R.view(np.uint64) << np.uint64(bits) | ngrams.ids[:, -1]) << np.uint64(64 - used)
     key_G, row_G = radix_sort(xp.stack([key_R, xp.arange(len(ngrams), dtype=np.uint64)]), used)
     row_G = row_G.view(np.int64)
-    _refuse(n, row_G[1:][key_G[1:] == key_G[:-1]], "is there twice")
+    _refuse(n, row_G[1:][key_G[1:] == key_G[:-1]], "is there twice; drop one of them")
     key_G = key_G >> np.uint64(64 - used)
     level = _Level((key_G & np.uint64((1 << bits) - 1)).astype(np.uint32), ngrams.prob[row_G], None)
     if ngrams.backoff is not None:

@@ -9,8 +9,8 @@ import pytest
 from mgpu_ngram.core import model as model_module
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model import TRIE_ARRAYS, Model, is_model_file, load_model, save_model
-from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.core.model import Model, is_model_file, load_model, save_model
+from mgpu_ngram.core.trie import ARRAYS, Ngrams
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.trie import build_trie
 
@@ -40,7 +40,7 @@ def model():
 
 
 def same(a, b):
-    arrays = all(np.array_equal(getattr(a.trie, n), getattr(b.trie, n)) for n in TRIE_ARRAYS)
+    arrays = all(np.array_equal(getattr(a.trie, n), getattr(b.trie, n)) for n in ARRAYS)
     rest = (a.trie.starts, a.trie.fanout, a.fingerprint) == (b.trie.starts, b.trie.fanout, b.fingerprint)
     return arrays and rest and a.words == b.words
 
@@ -155,4 +155,4 @@ def test_a_model_of_single_words(tmp_path):
 
 
 def test_fields_are_those_of_a_trie(model):
-    assert {f.name for f in dataclasses.fields(model.trie)} == {*TRIE_ARRAYS, "starts", "fanout"}
+    assert {f.name for f in dataclasses.fields(model.trie)} == {*ARRAYS, "starts", "fanout"}

@@ -81,8 +81,8 @@ def test_a_missing_suffix_is_filled_in_by_hand(build):
     ("extra", "message"),
     [
         ([(2, 0), (2, 1), (2, 0), (2, 1)], "row 2 of order 2 is there twice"),
-        ([(2, 0), (1, 2, 2), (0, 1, 1)], "row 0 of order 3 has no history: its first 2 words are no 2-gram"),
-        ([(2, 0), (2, 0, 1), (2, 0, 1, 0), (0, 0, 1, 1)], "row 1 of order 4 has no history: its first 3 words are no"),
+        ([(2, 0), (1, 2, 2), (0, 1, 1)], "row 0 of order 3 has no history, its first 2 words as a 2-gram: add that"),
+        ([(2, 0), (2, 0, 1), (2, 0, 1, 0), (0, 0, 1, 1)], "row 1 of order 4 has no history, its first 3 words"),
     ],
 )
 def test_what_is_refused(extra, message, to_device):
