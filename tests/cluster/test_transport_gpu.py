@@ -36,6 +36,9 @@ def make():
         "again": keys,
         "columns": keys.T,
         "every third": keys[::3, 1::2],
+        "rows": keys[:, 3:60],
+        "short rows": cupy.asarray(expected("<u8")).reshape(500, 2)[:, :1],
+        "no rows": keys[:, 7:7],
         "inside": cupy.arange(1 << 20, dtype=cupy.int64)[12_345:12_400],
         "empty": cupy.empty((0, 3), cupy.float32),
         "scalar": cupy.asarray(7),
@@ -53,6 +56,9 @@ def check(arrays):
         "again": matrix,
         "columns": matrix.T,
         "every third": matrix[::3, 1::2],
+        "rows": matrix[:, 3:60],
+        "short rows": expected("<u8").reshape(500, 2)[:, :1],
+        "no rows": matrix[:, 7:7],
         "inside": np.arange(12_345, 12_400),
         "empty": np.empty((0, 3), np.float32),
         "scalar": np.asarray(7),
@@ -82,6 +88,26 @@ def crossed(executor):
 
 
 def test_every_kind_of_array(executor):
+    for _ in range(3):
+        crossed(executor)
+
+
+def has_a_slab():
+    from mgpu_ngram.cluster import gpu
+
+    return gpu._slab is not None
+
+
+def test_in_the_slab(executor):
+    """Its arrays are read where they lie; a worker that starts again has none, and lends copies."""
+    executor.reserve(1 << 30)
+    assert executor.everywhere(has_a_slab) == [True, True]
+    for _ in range(3):
+        crossed(executor)
+    [pid] = executor.gather([executor.call(os.getpid, near=0)])
+    os.kill(pid, signal.SIGKILL)
+    executor.client.wait_for_workers(2, timeout=60)
+    assert sorted(executor.everywhere(has_a_slab)) == [False, True]
     for _ in range(3):
         crossed(executor)
 
