@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import cloudpickle
 import numpy as np
@@ -106,6 +107,8 @@ def test_in_the_slab(executor):
         crossed(executor)
     [pid] = executor.gather([executor.call(os.getpid, near=0)])
     os.kill(pid, signal.SIGKILL)
+    while pid in executor.everywhere(os.getpid):
+        time.sleep(0.1)
     executor.client.wait_for_workers(2, timeout=60)
     assert sorted(executor.everywhere(has_a_slab)) == [False, True]
     for _ in range(3):
