@@ -18,6 +18,7 @@ ALLOWED = {
     "__main__": {"cli"},
     "cli": {"api", "config", "report", "jobs", "engine", "core", "cluster", "benchmarks"},
     "api": {"config", "jobs", "engine", "core", "cluster"},
+    "kenlm": {"engine", "core"},
     "report": {"jobs", "core"},
     "config": {"jobs", "core"},
     "jobs": {"jobs", "engine", "core", "kernels", "cluster.executor"},

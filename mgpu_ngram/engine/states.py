@@ -1,0 +1,105 @@
+"""Words scored one at a time on the host, from state to state, as KenLM's programs do.
+
+A state is the longest suffix of the words so far that something may be added after, or that has a backoff: what
+comes before it cannot matter. It is kept as its node in the trie, or EMPTY; shorter n-grams have lower nodes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from mgpu_ngram.core.arpa import UNK_LOG10
+from mgpu_ngram.core.model import Model
+from mgpu_ngram.core.words import find_word, read_only
+from mgpu_ngram.kernels.trie.edges import find_edge, make_edges
+
+EMPTY = -1  # the node of the empty history
+
+
+def tables(model: Model) -> tuple:
+    """What `score_word` and `score_words` take first."""
+    trie = model.trie
+    # Signs of zeros are KenLM's, so that sums have the same bits: a probability of 1 has -0, and a history has -0
+    # where nothing can follow it. Such a history need not be remembered (lm/blank.hh).
+    prob_G = -np.abs(trie.prob_G)
+    zero_M = np.where(np.diff(trie.first_child_M) > 0, np.float32(0), np.float32(-0.0))
+    backoff_M = np.where(trie.backoff_M == 0, zero_M, trie.backoff_M)
+    if prob_G[0] == UNK_LOG10:  # KenLM remembers an <unk> that the file lacks (lm/model.cc, InitializeFromARPA)
+        backoff_M[:1] += np.float32(0)
+    edges = make_edges(trie.word_G, trie.first_child_M, prob_G, backoff_M)
+    arrays = edges.slots_E4, prob_G[: trie.symbols].copy(), backoff_M, trie.suffix_M, np.array(trie.starts)
+    return *map(read_only, arrays), edges.buckets, edges.word_bits, edges.key_bits, edges.check_bits
+
+
+@njit(nogil=True, inline="always")
+def _suffix(suffix_M, starts_N, node):
+    return np.int64(suffix_M[node]) if node >= starts_N[1] else EMPTY
+
+
+@njit(nogil=True, cache=True)
+def score_word(
+    slots_E4, prob_V, backoff_M, suffix_M, starts_N, buckets, word_bits, key_bits, check_bits, node, word
+):  # fmt: skip
+    """(log10 probability, order of the longest match, node of the state after) of a word id after a state's node.
+
+    The longest history is tried first: most of the time it has the word.
+    """
+    order = len(starts_N) - 1
+    backoffs, missed = np.empty(order, np.float32), 0
+    prob, found = prob_V[word], word
+    while node != EMPTY and missed < order:
+        slot = find_edge(slots_E4, buckets, word_bits, key_bits, check_bits, node, word)
+        if slot >= 0:
+            prob, found = slots_E4.view(np.float32)[slot, 2], np.int64(slots_E4[slot, 0])
+            break
+        backoffs[missed] = backoff_M[node]
+        missed += 1
+        node = _suffix(suffix_M, starts_N, node)
+    for m in range(missed - 1, -1, -1):  # KenLM's order: from the shortest
+        prob += backoffs[m]
+    matched = 1
+    while found >= starts_N[matched]:
+        matched += 1
+    if matched == order:  # then it is no history; its longest suffix is
+        found = EMPTY
+        if node != EMPTY:
+            node, found = _suffix(suffix_M, starts_N, node), word
+            if node != EMPTY:
+                slot = find_edge(slots_E4, buckets, word_bits, key_bits, check_bits, node, word)
+                found = np.int64(slots_E4[slot, 0])
+    while found != EMPTY and backoff_M[found] == 0 and np.signbit(backoff_M[found]):
+        found = _suffix(suffix_M, starts_N, found)
+    return prob, matched, found
+
+
+@njit(nogil=True, cache=True)
+def score_words(
+    slots_E4, prob_V, backoff_M, suffix_M, starts_N, buckets, word_bits, key_bits, check_bits,
+    offsets_V, data, slots_C, node, text, end
+):  # fmt: skip
+    """The sum, added up in float32, and each word's log10 probability, order of the longest match, and id.
+
+    text  bytes of words between white space
+    end   the id of a last word, or -1
+    """
+    most = len(text) // 2 + 2
+    prob_T, order_T, id_T = np.empty(most, np.float32), np.empty(most, np.int64), np.empty(most, np.int64)
+    letters = np.frombuffer(text, np.uint8)
+    total, T, start = np.float32(0), 0, 0
+    for i in range(len(text) + 1):
+        if i < len(text) and letters[i] != 32 and not 9 <= letters[i] <= 13:
+            continue
+        if i > start:
+            id_T[T] = find_word(letters, start, i, offsets_V, data, slots_C)
+            T += 1
+        start = i + 1
+    if end >= 0:
+        id_T[T] = end
+        T += 1
+    for t in range(T):
+        prob_T[t], order_T[t], node = score_word(
+            slots_E4, prob_V, backoff_M, suffix_M, starts_N, buckets, word_bits, key_bits, check_bits, node, id_T[t]
+        )  # fmt: skip
+        total += prob_T[t]
+    return total, prob_T[:T], order_T[:T], id_T[:T]

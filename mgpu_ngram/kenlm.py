@@ -1,0 +1,191 @@
+"""The `kenlm` Python module, on this engine: `from mgpu_ngram import kenlm` is all that a program changes.
+
+Names, signatures, types and scores are those of kenlm 0.3.0, and states are equal when its states are. All of it
+works in host memory. Beyond the original, a model may have any order, and may be a file that `mgpu-ngram trie` wrote.
+KenLM's binary files are refused, and settings of how it loads are taken and change nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import total_ordering
+from typing import Any, NamedTuple
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.model import open_model
+from mgpu_ngram.engine.states import EMPTY, score_word, score_words, tables
+
+MOST_IDS = 1 << 16  # words whose ids a model remembers
+BINARY = b"mmap lm http://kheafield.com/code"  # how files of KenLM's build_binary begin
+
+
+class LoadMethod:
+    LAZY, POPULATE_OR_LAZY, POPULATE_OR_READ, READ, PARALLEL_READ = range(5)
+
+
+class ARPALoadComplain:
+    ALL, EXPENSIVE, NONE = range(3)
+
+
+class Config:
+    """How KenLM loads and what it prints meanwhile; none of it matters here."""
+
+    __slots__ = ("arpa_complain", "load_method", "show_progress")
+
+    def __init__(self) -> None:
+        self.load_method = LoadMethod.POPULATE_OR_READ
+        self.show_progress = True
+        self.arpa_complain = ARPALoadComplain.ALL
+
+
+class FullScoreReturn(NamedTuple):
+    """What a word scores: log10 probability, words of the longest match, and whether it is unknown."""
+
+    log_prob: float
+    ngram_length: int
+    oov: bool
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.log_prob!r}, {self.ngram_length!r}, {self.oov!r})"
+
+
+@total_ordering
+class State:
+    """What a model must remember of the words so far: the longest of their suffixes that can matter later.
+
+    A new state is the empty history. Whatever follows scores alike after equal states; shorter ones come first.
+    """
+
+    __slots__ = ("_node",)
+
+    def __init__(self) -> None:
+        self._node = EMPTY  # of the model's trie, where shorter n-grams come first
+
+    def __eq__(self, other: object) -> bool:
+        return self._node == other._node if isinstance(other, State) else NotImplemented
+
+    def __lt__(self, other: object) -> bool:
+        return self._node < other._node if isinstance(other, State) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._node)
+
+    def __copy__(self) -> State:
+        made = State()
+        made._node = self._node
+        return made
+
+    def __deepcopy__(self, memo: Any = None) -> State:
+        return self.__copy__()
+
+
+class Model:
+    """A language model from an ARPA file, plain or compressed, or from a model file.
+
+    path   bytes, absolute
+    order  words of its longest n-grams
+    """
+
+    def __init__(self, path: str | bytes, config: Config | None = None):
+        """Load a model. Raises IOError when that fails."""
+        self.path = os.path.abspath(_bytes(path))
+        try:
+            _refuse_binary(self.path)
+            model = open_model(os.fsdecode(self.path))
+            self._tables = tables(model)
+        except (InputError, OSError, OverflowError) as error:
+            raise OSError(f"Cannot read model {path!r} ({error})") from error
+        self._words, self._ids = model.words, _Ids(model.words)
+        self._order = model.trie.order
+        self._begin = model.words.id("<s>") if self._order > 1 else EMPTY
+        self._end = model.words.id("</s>")
+
+    @property
+    def order(self) -> int:
+        return self._order
+
+    def score(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> float:
+        """The log10 probability of a sentence, of words without <s>.
+
+        bos  it stands after <s>; else after nothing
+        eos  </s> follows it
+        """
+        return self._score(sentence, bos, eos)[0]
+
+    def perplexity(self, sentence: str | bytes) -> float:
+        """Of a sentence with its </s>."""
+        words = len(_bytes(sentence).split()) + 1
+        return 10.0 ** (-self.score(sentence) / words)
+
+    def full_scores(
+        self, sentence: str | bytes, bos: bool = True, eos: bool = True
+    ) -> Iterator[tuple[float, int, bool]]:
+        """Yield log10 probability, words of the longest match, and whether it is unknown, of each word."""
+        _, prob_T, order_T, id_T = self._score(sentence, bos, eos)
+        yield from zip(prob_T.tolist(), order_T.tolist(), (id_T == 0).tolist(), strict=True)
+
+    def _score(self, sentence: str | bytes, bos: bool, eos: bool) -> tuple:
+        words, node, end = self._words, self._begin if bos else EMPTY, self._end if eos else -1
+        place = *self._tables, words.offsets_V, words.data, words.slots_C
+        return score_words(*place, node, _bytes(sentence), end)  # type: ignore[call-arg]
+
+    def BeginSentenceWrite(self, state: State) -> None:
+        """Make a state that of the beginning of a sentence."""
+        state._node = self._begin
+
+    def NullContextWrite(self, state: State) -> None:
+        """Make a state that of no words."""
+        state._node = EMPTY
+
+    def BaseScore(self, in_state: State, word: str | bytes, out_state: State) -> float:
+        """The log10 probability of a word after in_state; out_state becomes the state after it."""
+        prob, _, out_state._node = score_word(*self._tables, in_state._node, self._ids[word])  # type: ignore[call-arg]
+        return prob
+
+    def BaseFullScore(self, in_state: State, word: str | bytes, out_state: State) -> FullScoreReturn:
+        """As BaseScore, with the words of the longest match and whether the word is unknown."""
+        id = self._ids[word]
+        prob, order, out_state._node = score_word(*self._tables, in_state._node, id)  # type: ignore[call-arg]
+        return FullScoreReturn(prob, order, id == 0)
+
+    def __contains__(self, word: str | bytes) -> bool:
+        return self._words.id(_bytes(word)) != 0
+
+    def __repr__(self) -> str:
+        return f"<Model from {os.path.basename(self.path)!r}>"
+
+    def __reduce__(self) -> tuple[type[Model], tuple[bytes]]:
+        return Model, (self.path,)
+
+
+class LanguageModel(Model):
+    """An older name of Model."""
+
+
+class _Ids(dict):
+    """Ids of words that were asked for of late: a dict is faster than a call, but takes some 120 bytes a word."""
+
+    def __init__(self, words: Words):
+        self._words = words
+
+    def __missing__(self, word: str | bytes) -> int:
+        if len(self) == MOST_IDS:
+            self.clear()
+        id = self[word] = self._words.id(_bytes(word))
+        return id
+
+
+def _bytes(text: str | bytes) -> bytes:
+    if isinstance(text, str):
+        return text.encode()
+    if isinstance(text, bytes):
+        return text
+    raise TypeError(f"Cannot convert {type(text)} to string")
+
+
+def _refuse_binary(path: bytes) -> None:
+    with open(path, "rb") as file:
+        if file.read(len(BINARY)) == BINARY:
+            raise InputError("it is a KenLM binary file, which only KenLM reads; give the ARPA file it was made from")

@@ -1,0 +1,433 @@
+"""The stand-in for the kenlm module: by hand, and beside a plain scorer; where kenlm is installed, both as one."""
+
+import copy
+import gzip
+import itertools
+import lzma
+import math
+import pickle
+import random
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgpu_ngram import kenlm as ours
+from mgpu_ngram.core.model import save_model
+from mgpu_ngram.engine.model import open_model
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*lacks <unk>")
+
+ARPA = r"""\data\
+ngram 1=5
+ngram 2=4
+ngram 3=2
+
+\1-grams:
+-99	<s>	-0.5
+-1	<unk>
+-1.5	</s>
+-0.5	a	-0.25
+-0.75	b
+
+\2-grams:
+-0.25	<s> a	-0.125
+-0.5	a b	0
+-0.375	a a
+-1.25	a </s>
+
+\3-grams:
+-0.0625	<s> a b
+-0.03125	a a </s>
+
+\end\
+"""
+A, B, END, UNKNOWN = -0.5, -0.75, -1.5, -1.0  # log10 probabilities of single words; backoffs are added to them
+
+
+@pytest.fixture(scope="session", params=["mgpu_ngram.kenlm", "kenlm"])
+def kenlm(request):
+    """Our module and the real one: what is true of the one is true of the other."""
+    return pytest.importorskip(request.param, reason="the kenlm module is not installed")
+
+
+def load(kenlm, path):
+    config = kenlm.Config()
+    config.show_progress, config.arpa_complain = False, kenlm.ARPALoadComplain.NONE
+    return kenlm.Model(str(path), config)
+
+
+@pytest.fixture
+def arpa(tmp_path):
+    path = tmp_path / "model.arpa"
+    path.write_text(ARPA)
+    return path
+
+
+@pytest.fixture
+def model(kenlm, arpa):
+    return load(kenlm, arpa)
+
+
+BY_HAND = [  # sentence, bos, eos, scores
+    ("a b", True, True, [(-0.25, 2, False), (-0.0625, 3, False), (END, 1, False)]),
+    ("a a", True, True, [(-0.25, 2, False), (-0.375 - 0.125, 2, False), (-0.03125, 3, False)]),
+    ("b a", True, True, [(B - 0.5, 1, False), (A, 1, False), (-1.25, 2, False)]),
+    ("a a b", False, False, [(A, 1, False), (-0.375, 2, False), (-0.5, 2, False)]),
+    ("a a", False, True, [(A, 1, False), (-0.375, 2, False), (-0.03125, 3, False)]),
+    ("c <unk>", True, False, [(UNKNOWN - 0.5, 1, True), (UNKNOWN, 1, True)]),
+    ("a <s> a", True, False, [(-0.25, 2, False), (-99 - 0.25 - 0.125, 1, False), (-0.25, 2, False)]),
+    ("a </s>", True, False, [(-0.25, 2, False), (-1.25 - 0.125, 2, False)]),
+    ("", True, True, [(END - 0.5, 1, False)]),
+    ("", False, False, []),
+    (" a\t\tb\n", True, False, [(-0.25, 2, False), (-0.0625, 3, False)]),
+    ("a\x0bb\x0c\r", True, False, [(-0.25, 2, False), (-0.0625, 3, False)]),
+    ("a\x85b", False, False, [(UNKNOWN, 1, True)]),
+]
+
+
+@pytest.mark.parametrize(("sentence", "bos", "eos", "scores"), BY_HAND)
+def test_sentences_by_hand(model, sentence, bos, eos, scores):
+    assert list(model.full_scores(sentence, bos, eos)) == scores
+    assert list(model.full_scores(sentence.encode(), bos=bos, eos=eos)) == scores
+    assert model.score(sentence, bos, eos) == model.score(sentence.encode(), bos=bos, eos=eos)
+    assert model.score(sentence, bos, eos) == sum(prob for prob, _, _ in scores)
+
+
+def test_types_and_defaults(model):
+    assert model.score("a b") == -0.25 - 0.0625 - 1.5 == model.score("a b", True, True)
+    assert model.perplexity("a b") == model.perplexity(b"a b") == 10 ** (1.8125 / 3)
+    assert type(model.score("a")) is type(model.perplexity("a")) is float
+    assert [[type(value) for value in word] for word in model.full_scores("a")] == [[float, int, bool]] * 2
+    generator = model.full_scores(3)  # fails when it runs, as generators do
+    with pytest.raises(TypeError, match="Cannot convert <class 'int'> to string"):
+        next(generator)
+    for call in model.score, model.perplexity, model.__contains__:
+        with pytest.raises(TypeError, match="Cannot convert <class 'NoneType'> to string"):
+            call(None)
+        with pytest.raises(UnicodeEncodeError):
+            call("\ud800")
+
+
+def test_the_model(kenlm, model, arpa):
+    assert model.order == 3 and model.path == bytes(arpa) and repr(model) == "<Model from b'model.arpa'>"
+    assert [word in model for word in ("a", b"b", "</s>", "<s>", "c", "<unk>", "", "a b")] == [True] * 4 + [False] * 4
+    assert model.__reduce__() == (kenlm.Model, (bytes(arpa),))
+    assert pickle.loads(pickle.dumps(model)).score("a b") == model.score("a b")
+    with pytest.raises(AttributeError):
+        model.order = 4
+    alias = kenlm.LanguageModel(bytes(arpa))
+    assert isinstance(alias, kenlm.Model) and alias.score("a b") == model.score("a b")
+
+
+def test_a_relative_path(kenlm, arpa, monkeypatch):
+    monkeypatch.chdir(arpa.parent)
+    assert load(kenlm, "model.arpa").path == bytes(arpa)
+
+
+def test_settings(kenlm):
+    config, load, complain = kenlm.Config(), kenlm.LoadMethod, kenlm.ARPALoadComplain
+    assert (config.load_method, config.show_progress, config.arpa_complain) == (2, True, 0)
+    methods = [load.LAZY, load.POPULATE_OR_LAZY, load.POPULATE_OR_READ, load.READ, load.PARALLEL_READ]
+    assert methods == list(range(5))
+    assert [complain.ALL, complain.EXPENSIVE, complain.NONE] == [0, 1, 2]
+    config.load_method, config.show_progress = load.LAZY, False
+    assert (config.load_method, config.show_progress) == (0, False)
+    with pytest.raises(AttributeError):
+        config.probing_multiplier = 2
+
+
+def after(kenlm, model, words, bos=False):
+    """The state after words."""
+    state = kenlm.State()
+    (model.BeginSentenceWrite if bos else model.NullContextWrite)(state)
+    for word in words.split():
+        before, state = state, kenlm.State()
+        model.BaseScore(before, word, state)
+    return state
+
+
+def test_states_by_hand(kenlm, model):
+    empty, begin = kenlm.State(), after(kenlm, model, "", bos=True)
+    a, a_a = after(kenlm, model, "a"), after(kenlm, model, "a a")
+    same = [
+        (empty, after(kenlm, model, ""), after(kenlm, model, "b"), after(kenlm, model, "c", bos=True)),
+        (begin, after(kenlm, model, "<s>"), after(kenlm, model, "a <s>")),
+        (a, after(kenlm, model, "b a"), after(kenlm, model, "c c a", bos=True)),
+        (after(kenlm, model, "a", bos=True), after(kenlm, model, "b <s> a")),
+        (a_a, after(kenlm, model, "a a a a"), after(kenlm, model, "a a", bos=True)),
+    ]
+    assert after(kenlm, model, "a b", bos=True) == empty, "nothing follows it, nor b, and neither has a backoff"
+    for (i, states), (j, others) in itertools.product(enumerate(same), repeat=2):
+        for s, t in itertools.product(states, others):
+            assert (s == t, s != t) == (i == j, i != j)
+            assert (hash(s) == hash(t)) == (i == j)
+            assert (s <= t, s >= t) == (s < t or i == j, s > t or i == j) and (s < t) + (s > t) == (i != j)
+    assert empty < begin < a_a and empty < a < a_a, "longer ones come later"
+    assert sorted([a_a, a, begin, empty]) in ([empty, a, begin, a_a], [empty, begin, a, a_a])
+    assert len({s for states in same for s in states}) == len(same)
+
+
+def test_a_state_is_written(kenlm, model):
+    state = after(kenlm, model, "a", bos=True)
+    copied, out = copy.copy(state), kenlm.State()
+    assert copied == state and copied is not state
+    assert model.BaseScore(state, "b", out) == -0.0625 and out == kenlm.State() and copied == state
+    model.BeginSentenceWrite(state)
+    assert copied != state
+    assert model.BaseScore(in_state=state, word="a", out_state=out) == -0.25 and out == copied
+    model.NullContextWrite(state)
+    assert state == kenlm.State()
+
+
+def test_a_state_in_place(arpa):
+    """Which KenLM cannot: it writes the new state while it reads the old one."""
+    model, state = load(ours, arpa), ours.State()
+    model.BeginSentenceWrite(state)
+    assert [model.BaseScore(state, word, state) for word in "aab"] == [-0.25, -0.5, -0.5]
+
+
+def test_deepcopy():
+    state = ours.State()
+    state._node = 3
+    assert copy.deepcopy([state]) == [state] and copy.deepcopy(state) is not state, "in kenlm 0.3.0 this raises"
+
+
+def test_one_word_in_full(kenlm, model):
+    state, out = after(kenlm, model, "a", bos=True), kenlm.State()
+    word = model.BaseFullScore(state, "a", out)
+    assert (word.log_prob, word.ngram_length, word.oov) == (-0.5, 2, False) and out == after(kenlm, model, "a a")
+    assert repr(word) == "FullScoreReturn(-0.5, 2, False)"
+    assert repr(model.BaseFullScore(out, "c", state)) == "FullScoreReturn(-1.25, 1, True)"
+    assert type(word.log_prob) is float and type(word.ngram_length) is int and type(word.oov) is bool
+    with pytest.raises(AttributeError):
+        word.oov = True
+    with pytest.raises(TypeError):
+        model.BaseScore(state, 3, out)
+
+
+def test_words_are_remembered_for_a_while(arpa, monkeypatch):
+    monkeypatch.setattr("mgpu_ngram.kenlm.MOST_IDS", 2)
+    model = load(ours, arpa)
+    start, out = ours.State(), ours.State()
+    for word, prob in [("a", A), ("b", B), ("c", UNKNOWN), (b"a", A), ("a", A), ("b", B)] * 2:
+        assert model.BaseScore(start, word, out) == prob and len(model._ids) <= 2
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no model\n", ARPA.replace("ngram 2=4", "ngram 2=5").encode()])
+def test_what_cannot_be_loaded(kenlm, content, tmp_path):
+    path = tmp_path / "model.arpa"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(IOError, match=f"Cannot read model '{path}' \\(.*\\)$") as caught:
+        load(kenlm, path)
+    assert "\n" not in str(caught.value) and caught.value.__cause__ is not None
+    with pytest.raises(IOError):
+        load(kenlm, tmp_path)
+    with pytest.raises(TypeError, match="Cannot convert <class 'int'> to string"):
+        kenlm.Model(3)
+
+
+def test_a_kenlm_binary_file_is_refused(tmp_path):
+    path = tmp_path / "model.binary"
+    path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(100))
+    with pytest.raises(IOError, match="a KenLM binary file, .*; give the ARPA file") as caught:
+        load(ours, path)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_files(arpa, tmp_path):
+    expected = list(load(ours, arpa).full_scores("a a b c"))
+    packed, saved = tmp_path / "model.arpa.gz", tmp_path / "model.safetensors"
+    packed.write_bytes(gzip.compress(ARPA.encode()))
+    save_model(saved, open_model(arpa))
+    for path in packed, saved:
+        model = load(ours, path)
+        state = after(ours, model, "a", bos=True)
+        assert list(model.full_scores("a a b c")) == expected and model.BaseScore(state, "b", state) == -0.0625
+
+
+def test_single_words_alone(tmp_path):
+    path = tmp_path / "model.arpa"  # KenLM wants bigrams
+    path.write_text("\\data\\\nngram 1=4\n\n\\1-grams:\n-1\t<unk>\n-99\t<s>\n-2\t</s>\n-0.5\ta\n\n\\end\\\n")
+    model, state = load(ours, path), ours.State()
+    assert list(model.full_scores("a b")) == [(-0.5, 1, False), (-1, 1, True), (-2, 1, False)]
+    model.BeginSentenceWrite(state)
+    assert state == ours.State(), "no word matters to another"
+    assert model.BaseScore(state, "a", state) == -0.5 and state == ours.State()
+
+
+class PlainModel:
+    """A model from random n-grams of words, by the definitions.
+
+    probs     log10 probabilities of n-grams, all of whose suffixes are there
+    backoffs  log10 backoffs that are not 0
+    """
+
+    def __init__(self, seed):
+        rng = random.Random(seed)
+        self.words = ["<s>", "</s>", *"abcd"[: rng.randint(1, 4)]]
+        self.lacks_unknown = rng.random() < 0.3
+        listed = self.words if self.lacks_unknown else ["<unk>", *self.words]
+        rng.shuffle(listed)
+        grams, order = {(w,) for w in listed}, rng.randint(2, 5)
+        whole = rng.random() < 0.7
+        for _ in range(rng.randint(1, 30)):
+            gram = tuple(rng.choice(listed) for _ in range(rng.randint(2, order)))
+            stops = range(1, len(gram) + 1)
+            grams |= {gram[a:b] for b in stops for a in range(b)} if whole else {gram[:b] for b in stops}
+        self.order = max(2, *map(len, grams))
+        grams |= {(w, listed[0]) for w in listed[:1]}  # KenLM wants bigrams
+        zeros = rng.choice([0.2, 0.9])
+        self.probs = {g: np.float32(-5 * rng.random() if rng.random() < 0.9 else 0) for g in grams}
+        self.backoffs = {g: np.float32(rng.uniform(-2, whole)) for g in grams if len(g) < self.order}
+        self.backoffs = {g: b for g, b in self.backoffs.items() if rng.random() > zeros}
+        self.text = self._arpa(rng)
+        if self.lacks_unknown:
+            self.probs["<unk>",] = np.float32(-100)
+        given = len(self.probs)
+        for gram in sorted(grams, key=len):
+            for k in range(len(gram) - 2, 0, -1):
+                if gram[k:] not in self.probs:  # as backing off gives it
+                    self.probs[gram[k:]] = self.probs[gram[k + 1 :]] + self.backoffs.get(gram[k:-1], np.float32(0))
+        self.filled = len(self.probs) - given
+        self.histories = (
+            {g[:-1] for g in self.probs} | set(self.backoffs) | ({("<unk>",)} if self.lacks_unknown else set())
+        )
+
+    def _arpa(self, rng):
+        lines = ["\\data\\"]
+        levels = [[g for g in sorted(self.probs) if len(g) == n + 1] for n in range(self.order)]
+        lines += [f"ngram {n}={len(level)}" for n, level in enumerate(levels, 1)]
+        for n, level in enumerate(levels, 1):
+            lines += ["", f"\\{n}-grams:"]
+            rng.shuffle(level)
+            for gram in level:
+                none = rng.choice(["", "\t0", "\t-0.0"]) if n < self.order else ""
+                backoff = f"\t{self.backoffs[gram]}" if gram in self.backoffs else none
+                lines.append(f"{self.probs[gram]}\t{' '.join(gram)}{backoff}")
+        return "\n".join([*lines, "", "\\end\\", ""])
+
+    def step(self, history, word):
+        """(log10 probability, length of the longest match, unknown, history that matters from here on)."""
+        unknown = word not in self.words
+        gram = (*history, "<unk>" if unknown else word)
+        while gram not in self.probs:
+            gram = gram[1:]
+        prob = self.probs[gram]
+        for k in range(len(gram), len(history) + 1):
+            prob += self.backoffs.get(history[-k:], np.float32(0))
+        length, gram = len(gram), gram[-(self.order - 1) :]
+        while gram and gram not in self.histories:
+            gram = gram[1:]
+        return float(prob), length, unknown, gram
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10**9))
+def test_random_models(kenlm, tmp_path_factory, seed):
+    plain, rng = PlainModel(seed), random.Random(seed)
+    path = tmp_path_factory.mktemp("kenlm") / "model.arpa"
+    path.write_text(plain.text)
+    try:
+        model = load(kenlm, path)
+    except OSError as error:
+        assert kenlm is not ours and "blank space" in str(error), "there is room in KenLM for few missing suffixes"
+        return
+    seen = {}  # states by the history that each stands for
+    for bos, eos in itertools.product([False, True], repeat=2):
+        sentence = rng.choices([*plain.words, "oov", "<unk>"], k=rng.randint(0, 12))
+        history, state = ("<s>",) * bos, after(kenlm, model, "", bos)
+        scores, total = [], np.float32(0)
+        for word in sentence + ["</s>"] * eos:
+            seen.setdefault(history, []).append(state)
+            *score, history = plain.step(history, word)
+            scores.append(tuple(score))
+            total += np.float32(score[0])
+            before, state = state, kenlm.State()
+            found = model.BaseFullScore(before, word, state)
+            assert (found.log_prob, found.ngram_length, found.oov) == scores[-1]
+            other = kenlm.State()
+            assert model.BaseScore(before, word, other) == scores[-1][0] and other == state
+        seen.setdefault(history, []).append(state)
+        text = " ".join(sentence)
+        assert list(model.full_scores(text, bos, eos)) == scores
+        assert model.score(text, bos, eos) == float(total)
+    for (h, states), (g, others) in itertools.product(seen.items(), repeat=2):
+        for s, t in itertools.product(states, others):
+            assert (s == t) == (hash(s) == hash(t)) == (h == g)
+            assert len(h) >= len(g) or s < t
+
+
+def test_random_models_are_of_every_kind():
+    models = [PlainModel(seed) for seed in range(60)]
+    assert {m.order for m in models} == {2, 3, 4, 5} and {m.lacks_unknown for m in models} == {False, True}
+    assert {m.filled > 0 for m in models} == {False, True}
+    assert any(m.histories - set(m.backoffs) for m in models), "histories that are kept for what follows them"
+    assert any(set(m.probs) - m.histories for m in models)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_bits_beside_kenlm(seed, tmp_path):
+    """Scores to the bit, which tells -0 from 0, and which states are equal."""
+    real = pytest.importorskip("kenlm", reason="the kenlm module is not installed")
+    plain, rng = PlainModel(seed), random.Random(seed)
+    path = tmp_path / "model.arpa"
+    path.write_text(plain.text)
+    try:
+        theirs = load(real, path)
+    except OSError as error:
+        assert "blank space" in str(error)
+        return
+    mine = load(ours, path)
+    pairs = [(real.State(), ours.State())]
+    for _ in range(60):
+        before, word = rng.choice(pairs), rng.choice([*plain.words, "oov"])
+        next_pair = real.State(), ours.State()
+        a = theirs.BaseFullScore(before[0], word, next_pair[0])
+        b = mine.BaseFullScore(before[1], word, next_pair[1])
+        assert struct.pack("d", a.log_prob) == struct.pack("d", b.log_prob), word
+        assert (a.ngram_length, a.oov) == (b.ngram_length, b.oov)
+        pairs.append(next_pair)
+    for (s, x), (t, y) in itertools.combinations(pairs, 2):
+        assert (s == t, hash(s) == hash(t)) == (x == y, hash(x) == hash(y))
+
+
+def contents(path):
+    packed = path.with_name(path.name + ".xz")
+    return lzma.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("small.o5", "edge_query"),
+        ("small.o3.prune001", "edge_query"),
+        ("small_unk.o3.skip", "edge_query"),
+        ("tiny.o3.fallback", "tiny_heldout"),
+        ("tiny.o5.fallback", "tiny_heldout"),
+    ],
+)
+def test_golden_texts(kenlm, name, text, shared_data, tmp_path):
+    folder, path = shared_data / "golden", tmp_path / "model.arpa"
+    path.write_bytes(contents(folder / "models" / f"{name}.arpa"))
+    model, sentences = load(kenlm, path), 0
+    for markers in True, False:
+        queries = contents(folder / "queries" / f"{name}__{text}{'' if markers else '__n'}.txt")
+        for line in queries.split(b"\n"):
+            if b"Total: " not in line:
+                continue
+            *fields, total = line.split(b"\t")
+            tokens = [field.rpartition(b"=") for field in fields if b"=" in field]
+            words = b" ".join(word for word, _, _ in tokens[: len(tokens) - markers])
+            scores = [rest.split() for _, _, rest in tokens]
+            found = list(model.full_scores(words, markers, markers))
+            assert [(n, oov) for _, n, oov in found] == [(int(n), int(v) == 0) for v, n, _ in scores]
+            for (log10, _, _), (_, _, expected) in zip(found, scores, strict=True):
+                assert math.isclose(log10, float(expected), rel_tol=2e-6, abs_tol=2e-6)
+            log10 = float(total.split()[1])
+            assert math.isclose(model.score(words, markers, markers), log10, rel_tol=1e-5, abs_tol=1e-5)
+            sentences += 1
+    assert sentences > 2
