@@ -1,8 +1,9 @@
 """The `kenlm` Python module, on this engine: `from mgpu_ngram import kenlm` is all that a program changes.
 
 Names, signatures, types and scores are those of kenlm 0.3.0, and states are equal when its states are. All of it
-works in host memory. Beyond the original, a model may have any order, and may be a file that `mgpu-ngram trie` wrote.
-KenLM's binary files are refused, and settings of how it loads are taken and change nothing.
+works in host memory. Beyond the original, a model may have any order, and may be a file that
+`core.model.save_model` wrote. KenLM's binary files are refused, and settings of how it loads are taken and change
+nothing.
 """
 
 from __future__ import annotations

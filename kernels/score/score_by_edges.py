@@ -11,9 +11,8 @@ from .. import check
 from ..dispatch import pick, to_host
 from ..launch import grid_for, kernel, launch
 from ..trie.edges import find_edge, make_edges
-
-THREADS = 256
-MOST_ORDER = 96  # rows of THREADS pairs of values that shared memory holds; a match's order is a byte besides
+from .score_tokens import THREADS, check_order
+from .score_tokens import example as example_of_tokens
 
 
 def score_by_edges(
@@ -37,8 +36,7 @@ def score_by_edges(
     check.dtype(slots_E4, np.uint32)
     check.dtype(words_V2, np.float32)
     check.dtype(codes_T, np.uint32)
-    if not 1 <= order <= MOST_ORDER:
-        raise ValueError(f"order is {order} but must be 1 to {MOST_ORDER}; prune the model")
+    check_order(order)
     run = pick(cpu=_cpu, cuda=_cuda, slots_E4=slots_E4, words_V2=words_V2, codes_T=codes_T)
     return run(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, codes_T)
 
@@ -91,9 +89,7 @@ def _cuda(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, c
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     """As of `score_tokens`."""
-    from .score_tokens import example as of_tokens
-
-    made = of_tokens(rng, size)
+    made = example_of_tokens(rng, size)
     table = make_edges(made["word_G"], made["first_child_M"], made["prob_G"], made["backoff_M"])
     return {name: to_host(value) if name.endswith(("E4", "V2")) else value for name, value in vars(table).items()} | {
         "order": made["order"], "codes_T": made["codes_T"]

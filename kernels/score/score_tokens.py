@@ -14,7 +14,7 @@ from ..trie.find_children import CHILD, find_child, sample_words
 
 VARIANTS = ({"CHILD": "u32"}, {"CHILD": "i64"})
 THREADS = 256
-MOST_ORDER = 96  # rows of THREADS nodes that shared memory holds; a match's order is a byte besides
+MOST_ORDER = 96  # rows of THREADS times 8 bytes that shared memory holds; a match's order is a byte besides
 
 
 def score_tokens(
@@ -45,14 +45,19 @@ def score_tokens(
     check.dtype(prob_G, np.float32)
     check.dtype(backoff_M, np.float32)
     check.dtype(codes_T, np.uint32)
-    if not 1 <= order <= MOST_ORDER:
-        raise ValueError(f"order is {order} but must be 1 to {MOST_ORDER}; prune the model")
+    check_order(order)
     arrays = {
         "word_G": word_G, "first_child_M": first_child_M, "samples": samples, "sample_starts": sample_starts,
         "prob_G": prob_G, "backoff_M": backoff_M, "codes_T": codes_T,
     }  # fmt: skip
     run = pick(cpu=_cpu, cuda=_cuda, **arrays)
     return run(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, codes_T)
+
+
+def check_order(order: int) -> None:
+    """Raise ValueError for an order that a block of threads cannot hold."""
+    if not 1 <= order <= MOST_ORDER:
+        raise ValueError(f"order is {order} but must be 1 to {MOST_ORDER}; prune the model")
 
 
 @njit(nogil=True, cache=True)

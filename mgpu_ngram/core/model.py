@@ -68,7 +68,7 @@ def load_model(path: str | Path, verify: bool = True) -> Model:
     if metadata.get("format") != FORMAT:
         raise InputError(
             f"{path} holds no model but {metadata.get('format') or metadata.get('kind') or 'other arrays'}; "
-            "give a file that `mgpu-ngram trie` wrote, or an ARPA file"
+            "give a file that save_model wrote, or an ARPA file"
         )
     if metadata["format_version"] > FORMAT_VERSION:
         raise InputError(
