@@ -17,6 +17,7 @@ from mgpu_ngram import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "configs" / "slurm" / "count.sbatch"
+HOOKS = ROOT / "tests" / "jobs" / "hooks.py"
 CONFIG = str(SCRIPT.with_name("count.yaml"))
 JOB_SECONDS = 120
 CHUNK_BYTES = 4000
@@ -156,7 +157,10 @@ def test_two_nodes(submit, tmp_path, expected):
 
 
 def test_a_time_limit_leaves_a_checkpoint_and_the_next_submission_goes_on(submit, tmp_path, expected):
-    job = submit("checkpoint_seconds=0")
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "count_chunk.slow").write_text("0.5")
+    job = submit("checkpoint_seconds=0", DASK_DISTRIBUTED__WORKER__PRELOAD=str(HOOKS), NGRAM_TEST_HOOKS=str(hooks))
     job.wait_for("out/count.checkpoint/entries-*/run-*")
     os.kill(job.pid, signal.SIGTERM)
     job.wait()

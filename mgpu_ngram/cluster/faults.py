@@ -19,6 +19,7 @@ from mgpu_ngram.core.errors import RunError
 
 MAX_DEATHS = 4  # workers that a task may kill before it is held to be at fault itself
 RELEASE_SECONDS = 1  # by then the scheduler knows of tasks that were on their way when a worker was lost
+ECHO, ECHO_SECONDS = "echo", 0.02  # the key of an event by which the driver learns that it gets events
 WORKERS = "all"  # Dask's own topic, with workers that come and go
 
 
@@ -47,13 +48,25 @@ class Watch:
         self._adding = threading.Lock()
         self._started: defaultdict[str, set[str]] = defaultdict(set)  # keys by worker address
         self._workers: dict[str, None] = {}  # addresses, in the order of their names, then as they came
+        self._gone: set[str] = set()
         self._near: dict[str, str] = {}  # worker that a task would be near, by key
         self._empty_since = 0.0
         self._others = client._event_handlers.get(WORKERS)  # a client has one handler per topic: pass events on
-        client.subscribe_topic(topic, self._on_task)
+        self._subscribed = asyncio.Event()
         client.subscribe_topic(WORKERS, self._on_workers)
-        workers = client.scheduler_info(n_workers=-1)["workers"]
-        self._workers |= dict.fromkeys(sorted(workers, key=lambda address: str(workers[address]["name"])))
+        client.subscribe_topic(topic, self._on_task)
+        client.sync(self._list_workers)
+
+    async def _list_workers(self) -> None:
+        """The workers that are there once we hear of changes: one that went in between would be waited for for ever."""
+        scheduler: Any = self.client.scheduler
+        while not self._subscribed.is_set():
+            await scheduler.log_event(topic=self.topic, msg={"key": ECHO})
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._subscribed.wait(), ECHO_SECONDS)
+        workers = (await scheduler.identity(n_workers=-1))["workers"]
+        there = sorted(workers.keys() - self._gone, key=lambda address: str(workers[address]["name"]))
+        self._workers = dict.fromkeys(there) | self._workers
 
     def add(self, future: Future, label: str) -> None:
         task = self._tasks.setdefault(str(future.key), _Task(""))
@@ -104,6 +117,9 @@ class Watch:
 
     def _on_task(self, event: tuple[float, dict[str, Any]]) -> None:
         _, message = event
+        if message["key"] == ECHO:
+            self._subscribed.set()
+            return
         task = self._tasks.setdefault(message["key"], _Task(message["key"]))
         if "error" in message:
             task.error = message["error"]
@@ -122,6 +138,7 @@ class Watch:
             self._workers[worker] = None
         elif message.get("action") == "remove-worker":
             self._workers.pop(worker, None)
+            self._gone.add(worker)
             await self._release(worker)
             again = lambda: asyncio.ensure_future(self._release(worker))  # noqa: E731
             asyncio.get_running_loop().call_later(RELEASE_SECONDS, again)

@@ -5,6 +5,7 @@ import random
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from distributed import Client, LocalCluster, Status
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.executor import reduce_tasks
+from mgpu_ngram.cluster.faults import WORKERS, Watch
 from mgpu_ngram.core.errors import RunError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -202,6 +204,22 @@ def test_no_workers_left():
             executor.wait([executor.call(work, 1)])
         assert time.monotonic() - start < 20
         executor.close()
+
+
+def test_a_worker_that_goes_while_we_connect():
+    """The message that asks for news of workers waits a while; what went until then is not waited for."""
+    here = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None, "silence_logs": 51}
+    with LocalCluster(n_workers=2, **here) as cluster, Client(cluster) as client:
+        client.scheduler_comm.interval = 0.5
+        client.log_event("any", {})
+        client.cancel([client.submit(work, 1)])  # a message now, so the next one waits
+        with ThreadPoolExecutor(1) as pool:
+            watch = pool.submit(Watch, client, "address", "topic")
+            while WORKERS not in client._event_handlers:
+                time.sleep(0.001)
+            os.kill(cluster.workers[0].pid, signal.SIGKILL)
+            gone = cluster.workers[0].worker_address
+            assert gone not in watch.result(30)._workers
 
 
 # A GPU that stops working, without one
