@@ -23,13 +23,15 @@ def score_by_edges(
     key_bits: int,
     check_bits: int,
     order: int,
+    begin: int,
+    end: int,
     codes_T: Any,
 ) -> tuple[Any, Any]:
     """Return the log10 probability and the order of the longest match of every token.
 
     slots_E4, words_V2, buckets, word_bits, key_bits, check_bits  an `EdgeTable`
     order    of its trie, 1 to 96; every suffix of an n-gram is in it, too; no log10 probability is above 0
-    codes_T  (T,) uint32, word + 1; 0 ends a sentence: nothing before it is seen after it
+    begin, end, codes_T  as `score_tokens` takes them
 
     Returns prob_T (T,) float32 and order_T (T,) uint8, the same as those of `score_tokens`.
     """
@@ -38,25 +40,29 @@ def score_by_edges(
     check.dtype(codes_T, np.uint32)
     check_order(order)
     run = pick(cpu=_cpu, cuda=_cuda, slots_E4=slots_E4, words_V2=words_V2, codes_T=codes_T)
-    return run(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, codes_T)
+    return run(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T)
 
 
-def _cpu(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, codes_T):
+def _cpu(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T):
     values_E4 = slots_E4.view(np.float32)
-    return _score(slots_E4, values_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, codes_T)
+    return _score(slots_E4, values_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T)
 
 
 @njit(nogil=True, cache=True)
-def _score(slots_E4, values_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, codes_T):
+def _score(slots_E4, values_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T):
     prob_T, order_T = np.zeros(len(codes_T), np.float32), np.zeros(len(codes_T), np.uint8)
     before, now = np.empty(order, np.int64), np.empty(order, np.int64)  # nodes of the last 1, 2, ... words, and
     weights, next_weights = np.empty(order, np.float32), np.empty(order, np.float32)  # their backoffs
     length = 0  # how many of them there are, of words before
+    begins = True
     for t in range(len(codes_T)):
-        if codes_T[t] == 0:
-            length = 0
+        if begins:
+            before[0], length = begin, min(order - 1, 1) if begin >= 0 else 0
+            weights[0] = words_V2[begin, 1]
+        begins = codes_T[t] == 0
+        word = end if begins else np.int64(codes_T[t]) - 1
+        if word < 0:
             continue
-        word = np.int64(codes_T[t]) - 1
         now[0], matched = word, 1
         prob, next_weights[0] = words_V2[word, 0], words_V2[word, 1]
         while matched < order and matched <= length:
@@ -75,14 +81,15 @@ def _score(slots_E4, values_E4, words_V2, buckets, word_bits, key_bits, check_bi
     return prob_T, order_T
 
 
-def _cuda(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, codes_T):
+def _cuda(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T):
     import cupy
 
     T = len(codes_T)
     prob_T, order_T = cupy.zeros(T, np.float32), cupy.zeros(T, np.uint8)
     if T:
         fn = kernel("score/score_by_edges", "score_by_edges")
-        args = (slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, codes_T, T, prob_T, order_T)
+        table = slots_E4, words_V2, buckets, word_bits, key_bits, check_bits
+        args = (*table, order, begin, end, codes_T, T, prob_T, order_T)
         launch(fn, grid_for(T, THREADS - order + 1), THREADS, args, shared_bytes=8 * order * THREADS)
     return prob_T, order_T
 
@@ -92,5 +99,5 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     made = example_of_tokens(rng, size)
     table = make_edges(made["word_G"], made["first_child_M"], made["prob_G"], made["backoff_M"])
     return {name: to_host(value) if name.endswith(("E4", "V2")) else value for name, value in vars(table).items()} | {
-        "order": made["order"], "codes_T": made["codes_T"]
+        name: made[name] for name in ("order", "begin", "end", "codes_T")
     }  # fmt: skip

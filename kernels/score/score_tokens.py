@@ -26,6 +26,8 @@ def score_tokens(
     prob_G: Any,
     backoff_M: Any,
     order: int,
+    begin: int,
+    end: int,
     codes_T: Any,
 ) -> tuple[Any, Any]:
     """Return the log10 probability and the order of the longest match of every token.
@@ -34,11 +36,13 @@ def score_tokens(
     prob_G     (G,) float32, log10
     backoff_M  (M,) float32, log10
     order      of the trie, 1 to 96; every suffix of an n-gram is in it, too
-    codes_T    (T,) uint32, word + 1; 0 ends a sentence: nothing before it is seen after it
+    begin, end  words below V that stand before a sentence and that end it (<s> and </s>), or -1 for none
+    codes_T    (T,) uint32, word + 1, or 0 for `end`: what follows is the next sentence, with `begin` before it. The
+               first one begins a sentence
 
-    Returns prob_T (T,) float32 and order_T (T,) uint8, both 0 where a sentence ends. P(w | h) is that of the longest
-    n-gram h' w that ends there, then times the backoff weights of the longer histories, the shortest first (Katz,
-    1987; the order of the sum, in float32, is KenLM's).
+    Returns prob_T (T,) float32 and order_T (T,) uint8, both 0 where a sentence ends without `end`. P(w | h) is that of
+    the longest n-gram h' w that ends there, then times the backoff weights of the longer histories, the shortest first
+    (Katz, 1987; the order of the sum, in float32, is KenLM's).
     """
     check.dtype(word_G, np.uint32)
     check.dtype(first_child_M, np.uint32, np.int64)
@@ -51,7 +55,7 @@ def score_tokens(
         "prob_G": prob_G, "backoff_M": backoff_M, "codes_T": codes_T,
     }  # fmt: skip
     run = pick(cpu=_cpu, cuda=_cuda, **arrays)
-    return run(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, codes_T)
+    return run(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, begin, end, codes_T)
 
 
 def check_order(order: int) -> None:
@@ -61,15 +65,18 @@ def check_order(order: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _cpu(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, codes_T):
+def _cpu(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, begin, end, codes_T):
     prob_T, order_T = np.zeros(len(codes_T), np.float32), np.zeros(len(codes_T), np.uint8)
     before, now = np.empty(order, np.int64), np.empty(order, np.int64)  # nodes of the last 1, 2, ... words
     length = 0  # how many of them there are, of words before
+    begins = True
     for t in range(len(codes_T)):
-        if codes_T[t] == 0:
-            length = 0
+        if begins:
+            before[0], length = begin, min(order - 1, 1) if begin >= 0 else 0
+        begins = codes_T[t] == 0
+        word = end if begins else np.int64(codes_T[t]) - 1
+        if word < 0:
             continue
-        word = np.int64(codes_T[t]) - 1
         now[0], matched = word, 1
         while matched < order and matched <= length:
             child = find_child(word_G, first_child_M, samples, sample_starts, fanout, before[matched - 1], word)
@@ -86,7 +93,7 @@ def _cpu(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_
     return prob_T, order_T
 
 
-def _cuda(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, codes_T):
+def _cuda(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, begin, end, codes_T):
     import cupy
 
     T = len(codes_T)
@@ -94,7 +101,7 @@ def _cuda(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff
     if T:
         fn = kernel("score/score_tokens", "score_tokens", CHILD=CHILD[first_child_M.dtype])
         index = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
-        args = (word_G, first_child_M, *index, prob_G, backoff_M, order, codes_T, T, prob_T, order_T)
+        args = (word_G, first_child_M, *index, prob_G, backoff_M, order, begin, end, codes_T, T, prob_T, order_T)
         launch(fn, grid_for(T, THREADS - order + 1), THREADS, args, shared_bytes=8 * order * THREADS)
     return prob_T, order_T
 
@@ -121,5 +128,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
         "prob_G": -rng.random(len(word_G), np.float32) * 5,
         "backoff_M": -rng.random(V + len(pairs), np.float32),
         "order": 3,
+        "begin": min(1, V - 1) if size % 3 else -1,
+        "end": 2 if size % 5 else -1,
         "codes_T": codes_T,
     }

@@ -67,21 +67,23 @@ def test_golden_queries(model, shared_data, to_device, tmp_path):
     edges = make_edges(trie.word_G, trie.first_child_M, trie.prob_G, trie.backoff_M)
     for text, markers in itertools.product(MODELS[model].split(), (True, False)):
         lines, summary = golden(folder / "queries" / f"{model}__{text}{'' if markers else '__n'}.txt")
-        codes, scored = [], []  # word + 1, and whether the token is printed
+        codes, printed = [], []  # word + 1, and whether the token is printed
         for tokens in lines:
             ids = [v for _, v, _, _ in tokens]
             words = [arpa.words.id(word.encode("utf-8", "surrogateescape")) for word, _, _, _ in tokens]
             assert words == ids
-            codes += [arpa.words.id("<s>") + 1] * markers + [v + 1 for v in ids] + [0]
-            scored += [False] * markers + [True] * len(ids) + [False]
+            assert not markers or tokens[-1][0] == "</s>"
+            codes += [v + 1 for v in ids[: -1 if markers else None]] + [0]
+            printed += [True] * (len(ids) - markers) + [markers]
+        begin, end = (arpa.words.id("<s>"), arpa.words.id("</s>")) if markers else (-1, -1)
         codes_T = to_device(np.array(codes, np.uint32))
         by_trie = score_tokens(
             trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts, trie.fanout, trie.prob_G,
-            trie.backoff_M, trie.order, codes_T,
+            trie.backoff_M, trie.order, begin, end, codes_T,
         )  # fmt: skip
-        by_edges = score_by_edges(**vars(edges), order=trie.order, codes_T=codes_T)
+        by_edges = score_by_edges(**vars(edges), order=trie.order, begin=begin, end=end, codes_T=codes_T)
         assert all(np.array_equal(to_host(a), to_host(b)) for a, b in zip(by_trie, by_edges, strict=True))
-        prob, order = (to_host(a)[np.array(scored)] for a in by_trie)
+        prob, order = (to_host(a)[np.array(printed)] for a in by_trie)
         expected = list(itertools.chain(*lines))
         assert len(expected) == summary["Tokens"] == len(prob) > 20
         assert order.tolist() == [matched for _, _, matched, _ in expected]

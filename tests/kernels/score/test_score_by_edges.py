@@ -14,7 +14,8 @@ from mgpu_ngram.kernels.trie.edges import make_edges
 def both(made, to_device, load=0.5):
     moved = {name: to_device(v) if isinstance(v, np.ndarray) else v for name, v in made.items()}
     table = make_edges(moved["word_G"], moved["first_child_M"], moved["prob_G"], moved["backoff_M"], load)
-    found = score_by_edges(**vars(table), order=made["order"], codes_T=moved["codes_T"])
+    rest = {name: moved[name] for name in ("order", "begin", "end", "codes_T")}
+    found = score_by_edges(**vars(table), **rest)
     return [to_host(a) for a in found], [to_host(a) for a in score_tokens(**moved)]
 
 
@@ -34,4 +35,4 @@ def test_orders_are_met(to_device):
 def test_orders_that_do_not_fit(to_device):
     table = make_edges(np.zeros(1, np.uint32), np.ones(2, np.uint32), *(np.zeros(1, np.float32),) * 2)
     with pytest.raises(ValueError, match="order is 0 but must be 1 to 96"):
-        score_by_edges(**vars(table), order=0, codes_T=np.zeros(1, np.uint32))
+        score_by_edges(**vars(table), order=0, begin=-1, end=-1, codes_T=np.zeros(1, np.uint32))
