@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from mgpu_ngram.cluster.devices import cpu_cores, free_memory, resolve_device, visible_gpus
 from mgpu_ngram.cluster.executor import Executor
@@ -13,9 +16,15 @@ from mgpu_ngram.config import ClusterConfig, check_checkpoint_seconds
 from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.core.model import Model as Arrays
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.settings import fill
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.device import to_device, to_host_fast
+from mgpu_ngram.engine.model import open_model
+from mgpu_ngram.engine.score import BlockScores, Replica
 from mgpu_ngram.jobs import count as count_job
+from mgpu_ngram.jobs import score as score_job
 from mgpu_ngram.jobs.progress import Progress
 
 
@@ -117,3 +126,143 @@ def count(
         raise
     finally:
         executor.close()
+
+
+def score(
+    model: str | Path,
+    text: Any,
+    output: str | Path | None = None,
+    *,
+    overwrite: bool = False,
+    device: str = "auto",
+    client: Any = None,
+    progress: Progress | None = None,
+    verify: bool = True,
+    **options: Any,
+) -> score_job.ScoreResult:
+    """Score text of any size: `result.totals.perplexity`, and a table of all sentences or words in `output`.
+
+    model    path of a model file or an ARPA file; with `client`, one that the workers see, too, and each loads
+    text     path, glob, directory or fsspec URL, or a list of them; or what `count` takes: `Lines([...])`, Arrow arrays
+    output   a Parquet file to write, rows in the order of the text; None: totals only
+    device   "auto", "cpu" or "gpu"
+    client   an existing `distributed.Client`; in this process when None
+    verify   compare the checksums of a model file
+    options  the other settings of `ScoreConfig`: level, sentence_markers, index, text_column, chunk_bytes
+
+    For sentences that are in memory already see `Model`. Raises InputError for what cannot be used, RunError when the
+    run fails.
+    """
+    if "name" in options:
+        raise InputError("name is for jobs of a YAML file; give output=FILE")
+    config = fill(score_job.ScoreConfig, {"model": str(model), "text": [], **options}, "score")
+    if output is not None:
+        score_job.check_file(output, overwrite)
+    score_job.identify(config.model)
+    executor = LocalExecutor(resolve_device(device)) if client is None else client_executor(client, device)
+    try:
+        return score_job.score(config, executor, output, progress=progress, inputs=text, verify=verify)
+    finally:
+        executor.close()
+
+
+TEXT_BYTES = 64 << 20  # of sentences that are scored at once
+
+
+class Model:
+    """A backoff language model on a device, which scores sentences as KenLM does.
+
+    order       words of its longest n-grams
+    vocabulary  its words: len(), iteration, .id("word") (0: unknown), .word(3)
+    device      "cpu" or "gpu"
+
+    A sentence is a string of words between white space; newlines in it are white space, too.
+    """
+
+    def __init__(self, model: Arrays, device: str = "auto", index: str = "edge"):
+        self.arrays, self.device = model, resolve_device(device)
+        self._replica = Replica(model, self.device, index)
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "auto", index: str = "edge", verify: bool = True) -> Model:
+        """From a model file, or an ARPA file, plain or compressed.
+
+        device  "auto" (a GPU if there is one), "cpu" or "gpu"
+        index   "edge": an edge table, faster; "btree": the trie alone, which takes a third of the memory
+        verify  compare the checksums of a model file
+
+        Raises InputError for what is neither, with the line where an ARPA file is wrong.
+        """
+        device = resolve_device(device)
+        return cls(open_model(path, device, cpu_cores(), verify=verify), device, index)
+
+    @property
+    def order(self) -> int:
+        return self.arrays.trie.order
+
+    @property
+    def vocabulary(self) -> Words:
+        return self.arrays.words
+
+    def __contains__(self, word: str | bytes) -> bool:
+        return word in self.vocabulary
+
+    def __repr__(self) -> str:
+        return f"<Model of order {self.order}, {len(self.vocabulary):,} words, {len(self.arrays.trie):,} n-grams>"
+
+    def score(self, sentences: str | Iterable[str | bytes], bos: bool = True, eos: bool = True) -> Any:
+        """The log10 probability of each sentence: (S,) float32 in host memory; of a single string, a float.
+
+        bos  <s> stands before it
+        eos  </s> follows, which is scored, too
+        """
+        if isinstance(sentences, (str, bytes)):
+            return float(self.score([sentences], bos, eos)[0])
+        parts = [to_host_fast(block.total_S) for block in self._blocks(sentences, bos, eos)]
+        return np.concatenate([np.empty(0, np.float32), *parts])
+
+    def full_scores(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> list[tuple[float, int, bool]]:
+        """Of each word: its log10 probability, the words of its longest match, and whether it is unknown."""
+        [block] = self._blocks([sentence], bos, eos)
+        arrays = block.prob_T, block.order_T, block.codes_T == 1
+        words = list(zip(*(to_host_fast(a).tolist() for a in arrays), strict=True))
+        return words if eos else words[:-1]
+
+    def perplexity(self, sentences: str | Iterable[str | bytes]) -> float:
+        """Of all the sentences together, with their </s> and their unknown words; NaN without sentences."""
+        total, tokens = 0.0, 0
+        for block in self._blocks([sentences] if isinstance(sentences, (str, bytes)) else sentences, True, True):
+            total += float(block.total_S.sum(dtype=np.float64))
+            tokens += len(block.codes_T)
+        return 10 ** (-total / tokens) if tokens else float("nan")
+
+    def score_ids(self, ids: Any, offsets: Any, bos: bool = True, eos: bool = True) -> Any:
+        """The log10 probability of sentences of word ids, where the ids are: (S,) float32.
+
+        ids      (T,) integers below len(vocabulary), NumPy or CuPy, on the device of the model
+        offsets  (S + 1,) integers: sentence s is ids[offsets[s]:offsets[s + 1]]
+
+        Raises InputError for ids or offsets that are out of range.
+        """
+        return self._replica.score_ids(ids, offsets, bos, eos).total_S
+
+    def _blocks(self, sentences: Iterable[str | bytes], bos: bool, eos: bool) -> Iterator[BlockScores]:
+        for text in _texts(sentences):
+            yield self._replica.score_text(to_device(np.frombuffer(text, np.uint8), self.device), bos, eos)[0]
+
+
+def _texts(sentences: Iterable[str | bytes]) -> Iterator[bytes]:
+    """Sentences as lines of text, about TEXT_BYTES at a time."""
+    lines: list[bytes] = []
+    size = 0
+    for sentence in sentences:
+        if not isinstance(sentence, (str, bytes)):
+            raise InputError(f"a sentence is {sentence!r} but must be a string of words")
+        line = sentence.encode("utf-8", "surrogateescape") if isinstance(sentence, str) else sentence
+        lines.append(line.replace(b"\n", b" ") + b"\n")
+        size += len(lines[-1])
+        if size >= TEXT_BYTES:
+            yield b"".join(lines)
+            lines, size = [], 0
+    if lines:
+        yield b"".join(lines)

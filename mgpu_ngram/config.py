@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,10 +11,10 @@ import yaml
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.settings import fill, suggest
-from mgpu_ngram.jobs import count
+from mgpu_ngram.jobs import count, score, trie
 
-STAGES = {"count": count}
-NOT_BUILT = ("estimate", "trie", "score", "distribution", "lda", "decode")
+STAGES: dict[str, Any] = {"count": count, "trie": trie, "score": score}  # each has CONFIG, open_inputs, plan and run
+NOT_BUILT = ("estimate", "distribution", "lda", "decode")
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
             raise InputError(f"{path}: {names.count(name)} jobs are called {name!r}; give each its own 'name'")
     if not filled.output or "://" in filled.output:
         raise InputError(f"{path}: output is {filled.output!r} but must be a local folder; outputs are renamed there")
+    jobs = _linked(jobs, Path(filled.output))
     cluster = fill(ClusterConfig, filled.cluster, f"{path}: cluster")
     memory = fill(MemoryConfig, filled.memory, f"{path}: memory")
     return RunConfig(Path(filled.output), jobs, cluster, memory, filled.checkpoint_seconds, filled.dask)
@@ -130,7 +131,20 @@ def _job(job: dict, where: str) -> tuple[str, Any]:
         raise InputError(f"{where}: stage {stage!r} is not built yet; known: {', '.join(STAGES)}")
     if stage not in STAGES:
         raise InputError(f"{where}: unknown stage {stage!r}; {suggest(str(stage), STAGES)}")
-    return stage, fill(count.CountConfig, settings, f"{where}.{stage}")
+    return stage, fill(STAGES[stage].CONFIG, settings, f"{where}.{stage}")
+
+
+def _linked(jobs: list[tuple[str, Any]], output: Path) -> list[tuple[str, Any]]:
+    """With the path of a model where a job has the name of an earlier one that makes it."""
+    made: dict[str, str] = {}
+    linked = []
+    for stage, settings in jobs:
+        if getattr(settings, "model", None) in made:
+            settings = replace(settings, model=made[settings.model])
+        if stage == "trie":
+            made[settings.name] = str(output / settings.name / trie.MODEL)
+        linked.append((stage, settings))
+    return linked
 
 
 def _override(document: dict, override: str) -> None:

@@ -23,6 +23,8 @@ from rich.text import Text
 
 from mgpu_ngram.jobs import progress
 from mgpu_ngram.jobs.count import CountResult
+from mgpu_ngram.jobs.score import ScoreResult, Totals
+from mgpu_ngram.jobs.trie import TrieResult
 
 PIPE_COLUMNS = 100  # width of what is no terminal
 MAX_SHOWN = 60  # characters of an n-gram
@@ -71,11 +73,20 @@ class _Rate(ProgressColumn):
         return Text(f"{task.fields['amount'] / task.elapsed / 1e6:,.1f} M {task.fields['rate']}/s")
 
 
-def show_result(result: CountResult) -> None:
-    """The summary of a count run."""
+def show_result(result: CountResult | ScoreResult | TrieResult) -> None:
+    """The summary of a job's run."""
+    if isinstance(result, ScoreResult):
+        _show_scores(result)
+    elif isinstance(result, TrieResult):
+        _show_trie(result)
+    else:
+        _show_counts(result)
+    print()
+
+
+def _show_counts(result: CountResult) -> None:
     m, unit = result.manifest, UNITS[result.manifest["unit"]]
-    path = result.path.relative_to(Path.cwd()) if result.path.is_relative_to(Path.cwd()) else result.path
-    print(f"{path}: {m['tokens']:,} {unit} from {_many(len(m['inputs']), 'input')}")
+    print(f"{_shown(result.path)}: {m['tokens']:,} {unit} from {_many(len(m['inputs']), 'input')}")
     _show_orders(m, {p.order: p.strategy for p in result.plans})
     _show_reasons((p.order, p.strategy, p.reason) for p in result.plans)
     print("most frequent")
@@ -94,17 +105,53 @@ def show_result(result: CountResult) -> None:
         print(f"device memory: {result.peak_device_bytes:,} bytes at most; transport: {result.transport}")
     if result.resumed_chunks:
         print(f"{_many(result.resumed_chunks, 'chunk')} had been counted before")
-    print()
+
+
+def _show_trie(result: TrieResult) -> None:
+    counts = " + ".join(f"{count:,}" for count in result.counts)
+    print(f"{_shown(result.path)}: order {result.order}, {sum(result.counts):,} n-grams ({counts})")
+    print(f"{result.size_bytes:,} bytes, {result.bytes_per_ngram:.1f} an n-gram; fingerprint {result.fingerprint}")
+    spent = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in result.seconds.items())
+    print(f"time went to {spent}")
+
+
+def _show_scores(result: ScoreResult) -> None:
+    totals = result.totals
+    print(f"{_shown(result.path)}: {_many(totals.sentences, 'sentence')}, {totals.tokens:,} tokens")
+    show_totals(totals)
+    print(f"{result.wall_seconds:.2f} s on {_many(result.workers, f'{result.device} worker')}: ", end="")
+    print(f"{result.tokens_per_second:,.0f} tokens/s")
+
+
+def show_totals(totals: Totals) -> None:
+    """The summary of KenLM's query."""
+    for name, value in ("including", totals.perplexity), ("excluding", totals.perplexity_without_oovs):
+        print(f"Perplexity {name} OOVs:\t{value!r}".replace("nan", "NaN"))
+    print(f"OOVs:\t{totals.oovs}\nTokens:\t{totals.tokens}")
+
+
+def _shown(path: Path | None) -> Path | None:
+    """A path from here, where it lies below."""
+    return path.relative_to(Path.cwd()) if path and path.is_relative_to(Path.cwd()) else path
 
 
 def show_plan(plan: dict[str, Any]) -> None:
     """What a job would do."""
+    if "input_bytes" not in plan:
+        print(f"{plan['job']}: {plan['model']} to a model file, index {plan['index']}, on the {plan['device']}\n")
+        return
     print(f"{plan['job']}: {_many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes")
     print(
         f"about {plan['tokens_about']:,} tokens in {_many(plan['chunks'], 'chunk')} of up to {plan['chunk_bytes']:,} "
-        f"bytes; {_many(plan['workers'], plan['device'] + ' worker')} (transport {plan['transport']}), "
-        f"{_many(plan['shards'], 'shard')}"
+        f"bytes; {_many(plan['workers'], plan['device'] + ' worker')} (transport {plan['transport']})"
+        + (f", {_many(plan['shards'], 'shard')}" if "shards" in plan else f"; {plan['index']} of {plan['model']}")
     )
+    if "orders" in plan:
+        _show_count_plan(plan)
+    print()
+
+
+def _show_count_plan(plan: dict[str, Any]) -> None:
     table = _table("order", "strategy", "device bytes")
     for row in plan["orders"]:
         table.add_row(str(row["order"]), row["strategy"], f"{row['device_bytes']:,}")
@@ -113,7 +160,6 @@ def show_plan(plan: dict[str, Any]) -> None:
     print(f"device: about {plan['device_bytes']:,} of {plan['device_bytes_free']:,} free bytes")
     print(f"host: up to {plan['host_bytes']:,} of {plan['host_bytes_free']:,} bytes")
     print(f"disk: up to {plan['spill_bytes']:,} bytes of sorted runs")
-    print()
 
 
 def show_info(path: str, manifest: dict[str, Any]) -> None:

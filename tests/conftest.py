@@ -140,3 +140,42 @@ def unpack_keys():
         return ngrams
 
     return unpack
+
+
+ARPA = """\\data\\
+ngram 1=5
+ngram 2=4
+ngram 3=1
+
+\\1-grams:
+-2\t<unk>\t0
+0\t<s>\t-0.5
+-1\t</s>
+-0.75\ta\t-0.25
+-1.25\tb\t-0.125
+
+\\2-grams:
+-0.5\t<s> a\t-0.0625
+-0.375\ta b\t-0.03125
+-0.625\tb </s>
+-0.875\ta </s>
+
+\\3-grams:
+-0.25\t<s> a b
+
+\\end\\
+"""
+
+
+@pytest.fixture(scope="session")
+def arpa_text():
+    """A trigram model whose sums are exact: of "a b" -0.5 - 0.25 - (0.03125 + 0.625), of "c" -(0.5 + 2) - 1."""
+    return ARPA
+
+
+@pytest.fixture
+def arpa(arpa_text, tmp_path):
+    """The path of a file of that model."""
+    path = tmp_path / "model.arpa"
+    path.write_text(arpa_text)
+    return path

@@ -16,7 +16,8 @@ PACKAGE = Path(mgpu_ngram.__file__).parent
 ALLOWED = {
     "__init__": {"api", "core"},
     "__main__": {"cli"},
-    "cli": {"api", "config", "report", "jobs", "engine", "core", "cluster", "benchmarks"},
+    "cli": {"commands", "engine", "core"},
+    "commands": {"commands", "api", "config", "report", "jobs", "engine", "core", "cluster", "benchmarks"},
     "api": {"config", "jobs", "engine", "core", "cluster"},
     "kenlm": {"engine", "core"},
     "report": {"jobs", "core"},
@@ -29,7 +30,7 @@ ALLOWED = {
     "benchmarks": {"benchmarks", "api", "cli", "config", "report", "jobs", "engine", "core", "kernels", "cluster"},
 }
 EXECUTORS = ("cluster.local", "cluster.dask")  # only these may import one, besides the cluster itself:
-BUILDERS = ("cli", "api", "benchmarks", "cluster")
+BUILDERS = ("commands", "api", "benchmarks", "cluster")
 DASK = ("dask", "distributed", "dask_cuda")
 GPU_ONLY = ("cupy", "cupyx", "cupy_backends", "pynvml", "rmm")
 

@@ -2,9 +2,12 @@
 #include "text.cuh"
 // Positions of word starts and of newlines, in text order. A newline can start no word, so the
 // byte at a position tells which of the two it is. Each warp scans SEGMENT bytes, 16 a lane.
+// ISSPACE: words end at the white space of isspace; else where lmplz ends them.
 
 #define STEPS 8
 #define SEGMENT (32 * 16 * STEPS)
+
+__device__ __forceinline__ bool ends_word(u8 c) { return ISSPACE ? is_space(c) : is_delimiter(c); }
 
 // Bit i: byte i of the lane's 16 starts a word or is a newline. `before` is the byte ahead of them.
 __device__ __forceinline__ u32 token_bits(const u8* text_B, i64 B, i64 at, u8 before) {
@@ -15,10 +18,10 @@ __device__ __forceinline__ u32 token_bits(const u8* text_B, i64 B, i64 at, u8 be
     for (int i = 0; i < 16; ++i) bytes[i] = at + i < B ? text_B[at + i] : ' ';
   }
   u32 bits = 0;
-  bool gap = is_delimiter(before);
+  bool gap = ends_word(before);
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
-    bool delimiter = is_delimiter(bytes[i]);
+    bool delimiter = ends_word(bytes[i]);
     if ((gap && !delimiter) || bytes[i] == '\n') bits |= 1u << i;
     gap = delimiter;
   }

@@ -11,8 +11,7 @@ from .. import check
 from ..dispatch import pick, to_host
 from ..launch import grid_for, kernel, launch
 from ..trie.edges import find_edge, make_edges
-from .score_tokens import THREADS, check_order
-from .score_tokens import example as example_of_tokens
+from .score_tokens import THREADS, check_order, text_and_trie
 
 
 def score_by_edges(
@@ -95,8 +94,8 @@ def _cuda(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, b
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """As of `score_tokens`."""
-    made = example_of_tokens(rng, size)
+    """The text and the trie of `score_tokens`."""
+    made = text_and_trie(rng, size)
     table = make_edges(made["word_G"], made["first_child_M"], made["prob_G"], made["backoff_M"])
     return {name: to_host(value) if name.endswith(("E4", "V2")) else value for name, value in vars(table).items()} | {
         name: made[name] for name in ("order", "begin", "end", "codes_T")

@@ -1,14 +1,23 @@
 #include "common.cuh"
 #include "trie.cuh"
 
+// The log10 probability (kind 0) or backoff (kind 1) of a node of order n: as it is, or by its code.
+__device__ __forceinline__ float value_of(const VALUE* values, const float* words_V2, const float* centers, i64 node,
+                                          i64 n, i64 kind) {
+  if (sizeof(VALUE) == sizeof(float)) return values[node];
+  if (n == 1) return words_V2[2 * node + kind];
+  i64 codes = 1LL << 8 * sizeof(VALUE);
+  return centers[(2 * (n - 2) + kind) * codes + (i64)values[node]];
+}
+
 // codes_T (T,) u32, word + 1, 0 for `end`  ->  prob_T (T,) f32 log10, order_T (T,) u8: see score_tokens.py.
 // A thread walks forward from one position, where a sentence ends from `begin`; tokens then take what the walks of the
 // positions before them have met. Shared memory: N rows of blockDim.x nodes, -1 where a walk has ended. Needs
 // N <= blockDim.x.
 extern "C" __global__ void score_tokens(const u32* word_G, const CHILD* first_child_M, const u32* samples,
-                                        const i64* sample_starts, i64 levels, i64 fanout, i64 M, const float* prob_G,
-                                        const float* backoff_M, i64 N, i64 begin, i64 end, const u32* codes_T, i64 T,
-                                        float* prob_T, u8* order_T) {
+                                        const i64* sample_starts, i64 levels, i64 fanout, i64 M, const VALUE* prob_G,
+                                        const VALUE* backoff_M, const float* words_V2, const float* centers, i64 N,
+                                        i64 begin, i64 end, const u32* codes_T, i64 T, float* prob_T, u8* order_T) {
   extern __shared__ i64 nodes[];
   Trie trie = {word_G, first_child_M, samples, sample_starts, levels, fanout, M};
   int threads = blockDim.x, ahead = (int)N - 1, kept = threads - ahead;
@@ -36,12 +45,13 @@ extern "C" __global__ void score_tokens(const u32* word_G, const CHILD* first_ch
       if (word >= 0) {
         order = 1;
         while (order < N && mine[order * (threads - 1)] >= 0) ++order;
-        prob = prob_G[order == 1 ? word : mine[(order - 1) * (threads - 1)]];
+        i64 longest_match = order == 1 ? word : mine[(order - 1) * (threads - 1)];
+        prob = value_of(prob_G, words_V2, centers, longest_match, order, 0);
         int longest = t > 0 && codes_T[t - 1] ? (int)N - 1 : 1;
         for (int m = order; m < N && m <= longest; ++m) {  // histories of m words, which end one word before
           i64 history = mine[(m - 1) * (threads - 1) - 1];
           if (history < 0) break;
-          prob += backoff_M[history];
+          prob += value_of(backoff_M, words_V2, centers, history, m, 1);
         }
       }
       prob_T[t] = prob;

@@ -10,9 +10,11 @@ from numba import njit
 from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
+from ..trie.edges import check_backoffs
 from ..trie.find_children import CHILD, find_child, sample_words
 
-VARIANTS = ({"CHILD": "u32"}, {"CHILD": "i64"})
+VALUE = {np.dtype(np.float32): "float", np.dtype(np.uint8): "u8", np.dtype(np.uint16): "u16"}
+VARIANTS = tuple({"CHILD": child, "VALUE": value} for child in CHILD.values() for value in VALUE.values())
 THREADS = 256
 MOST_ORDER = 96  # rows of THREADS times 8 bytes that shared memory holds; a match's order is a byte besides
 
@@ -29,16 +31,19 @@ def score_tokens(
     begin: int,
     end: int,
     codes_T: Any,
+    words_V2: Any = None,
+    centers: Any = None,
 ) -> tuple[Any, Any]:
     """Return the log10 probability and the order of the longest match of every token.
 
     word_G, first_child_M, samples, sample_starts, fanout  a trie and its index, as `find_children` takes them
-    prob_G     (G,) float32, log10
-    backoff_M  (M,) float32, log10
+    prob_G     (G,) float32, log10; of a quantised trie (core.trie.Trie) uint8 or uint16
+    backoff_M  (M,) as prob_G
     order      of the trie, 1 to 96; every suffix of an n-gram is in it, too
     begin, end  words below V that stand before a sentence and that end it (<s> and </s>), or -1 for none
     codes_T    (T,) uint32, word + 1, or 0 for `end`: what follows is the next sentence, with `begin` before it. The
                first one begins a sentence
+    words_V2, centers  of a quantised trie, float32: the values of single words, and what codes stand for
 
     Returns prob_T (T,) float32 and order_T (T,) uint8, both 0 where a sentence ends without `end`. P(w | h) is that of
     the longest n-gram h' w that ends there, then times the backoff weights of the longer histories, the shortest first
@@ -46,16 +51,26 @@ def score_tokens(
     """
     check.dtype(word_G, np.uint32)
     check.dtype(first_child_M, np.uint32, np.int64)
-    check.dtype(prob_G, np.float32)
-    check.dtype(backoff_M, np.float32)
+    if centers is None:
+        check.dtype(prob_G, np.float32)
+    else:
+        check.dtype(prob_G, np.uint8, np.uint16)
+        check.dtype(words_V2, np.float32)
+        check.dtype(centers, np.float32)
+        _check_centers(centers, prob_G.dtype, order)
+    check.dtype(backoff_M, prob_G.dtype)
     check.dtype(codes_T, np.uint32)
     check_order(order)
+    check_backoffs(backoff_M, first_child_M)
     arrays = {
         "word_G": word_G, "first_child_M": first_child_M, "samples": samples, "sample_starts": sample_starts,
-        "prob_G": prob_G, "backoff_M": backoff_M, "codes_T": codes_T,
+        "prob_G": prob_G, "backoff_M": backoff_M, "codes_T": codes_T, "words_V2": words_V2, "centers": centers,
     }  # fmt: skip
     run = pick(cpu=_cpu, cuda=_cuda, **arrays)
-    return run(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, begin, end, codes_T)
+    return run(
+        word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, begin, end, codes_T,
+        words_V2, centers,
+    )  # fmt: skip
 
 
 def check_order(order: int) -> None:
@@ -64,8 +79,26 @@ def check_order(order: int) -> None:
         raise ValueError(f"order is {order} but must be 1 to {MOST_ORDER}; prune the model")
 
 
+def _check_centers(centers: Any, code: Any, order: int) -> None:
+    """Raise ValueError unless every code, of every order from 2 on, has its centres."""
+    wanted = order - 1, 2, 1 << 8 * code.itemsize
+    if centers.shape != wanted:
+        raise ValueError(f"centers has shape {centers.shape} but must have {wanted} for {code.name} and order {order}")
+
+
 @njit(nogil=True, cache=True)
-def _cpu(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, begin, end, codes_T):
+def _value(values, words_V2, centers, node, n, kind):
+    """The log10 probability (kind 0) or backoff (kind 1) of a node of order n."""
+    if centers is None:
+        return values[node]
+    return words_V2[node, kind] if n == 1 else centers[n - 2, kind, values[node]]
+
+
+@njit(nogil=True, cache=True)
+def _cpu(
+    word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, begin, end, codes_T,
+    words_V2, centers,
+):  # fmt: skip
     prob_T, order_T = np.zeros(len(codes_T), np.float32), np.zeros(len(codes_T), np.uint8)
     before, now = np.empty(order, np.int64), np.empty(order, np.int64)  # nodes of the last 1, 2, ... words
     length = 0  # how many of them there are, of words before
@@ -84,29 +117,45 @@ def _cpu(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_
                 break
             now[matched] = child
             matched += 1
-        prob = prob_G[now[matched - 1]]
+        prob = _value(prob_G, words_V2, centers, now[matched - 1], matched, 0)
         for m in range(matched, length + 1):
-            prob += backoff_M[before[m - 1]]
+            prob += _value(backoff_M, words_V2, centers, before[m - 1], m, 1)
         prob_T[t], order_T[t] = prob, matched
         length = min(matched, order - 1)
         before, now = now, before
     return prob_T, order_T
 
 
-def _cuda(word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, begin, end, codes_T):
+def _cuda(
+    word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, begin, end, codes_T,
+    words_V2, centers,
+):  # fmt: skip
     import cupy
 
     T = len(codes_T)
     prob_T, order_T = cupy.zeros(T, np.float32), cupy.zeros(T, np.uint8)
     if T:
-        fn = kernel("score/score_tokens", "score_tokens", CHILD=CHILD[first_child_M.dtype])
+        fn = kernel("score/score_tokens", "score_tokens", CHILD=CHILD[first_child_M.dtype], VALUE=VALUE[prob_G.dtype])
         index = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
-        args = (word_G, first_child_M, *index, prob_G, backoff_M, order, begin, end, codes_T, T, prob_T, order_T)
+        values = prob_G, backoff_M, *((0, 0) if centers is None else (words_V2, centers))  # 0: a null pointer
+        args = (word_G, first_child_M, *index, *values, order, begin, end, codes_T, T, prob_T, order_T)
         launch(fn, grid_for(T, THREADS - order + 1), THREADS, args, shared_bytes=8 * order * THREADS)
     return prob_T, order_T
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """As `text_and_trie`; by size the values are codes of 1 or 2 bytes, or as they are."""
+    made = text_and_trie(rng, size)
+    if size % 3 == 1:
+        code = np.uint8 if size % 2 else np.uint16
+        for name in "prob_G", "backoff_M":
+            made[name] = rng.integers(0, 50, len(made[name])).astype(code)
+        made["words_V2"] = -rng.random((int(made["first_child_M"][0]), 2), np.float32)
+        made["centers"] = -rng.random((2, 2, np.iinfo(code).max + 1), np.float32)
+    return made
+
+
+def text_and_trie(rng: np.random.Generator, size: int) -> dict[str, Any]:
     """A trigram model of the text itself, of about one word in 20, and sentences of 1 to 30 words."""
     V = 3 + size // 20
     words_T = np.minimum(rng.zipf(1.3, size) - 1, V - 1)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numba import njit, uint64
 
+from .. import check
 from ..count.radix_sort import radix_sort
 from ..dispatch import array_module
 
@@ -82,28 +83,37 @@ def find_edge(slots_E4, buckets, word_bits, key_bits, check_bits, node, word):
         tag += step
 
 
+def key_layout(words: int, histories: int, buckets: int) -> tuple[int, int, int]:
+    """(word_bits, key_bits, check_bits) of an `EdgeTable`."""
+    word_bits = max(1, (words - 1).bit_length())
+    key_bits = word_bits + max(1, (histories - 1).bit_length())
+    return word_bits, key_bits, max(0, -(-(1 << key_bits) // buckets) - 1).bit_length()
+
+
 def make_edges(word_G: Any, first_child_M: Any, prob_G: Any, backoff_M: Any, load: float = 0.5) -> EdgeTable:
     """The edge table of a trie, beside its arrays (core.trie.Trie), which have fewer than 2**32 nodes.
 
+    prob_G, backoff_M  float32
     load  share of the slots that are used, at most; a little less where keys would lie too far from home
     """
     xp = array_module(word_G)
-    G, M, V = len(word_G), len(backoff_M), int(first_child_M[0]) if len(backoff_M) else len(word_G)
-    word_bits = max(1, (V - 1).bit_length())
-    key_bits = word_bits + max(1, (M - 1).bit_length())
+    G, M, V = len(word_G), len(first_child_M) - 1, int(first_child_M[0])
+    word_bits, key_bits, _ = key_layout(V, M, 1)
     if G >= 1 << 32 or key_bits > 64:
         raise OverflowError(f"an edge table holds 2**32 - 1 nodes in keys of 64 bits, not {G:,} in {key_bits}")
     node_E = xp.arange(V, G, dtype=np.uint64)
     parent_E = (xp.searchsorted(first_child_M, node_E.astype(first_child_M.dtype), side="right") - 1).astype(np.uint64)
+    check.dtype(prob_G, np.float32)
+    check_backoffs(backoff_M, first_child_M)
     x_E = scramble(parent_E << np.uint64(word_bits) | word_G[V:], key_bits)
     x_E, node_E = radix_sort(xp.stack([x_E << np.uint64(64 - key_bits), node_E]), key_bits)
     x_E >>= np.uint64(64 - key_bits)
     buckets = max(1, int(len(x_E) / (2 * load)))
     while True:
-        check_bits = max(0, -(-(1 << key_bits) // buckets) - 1).bit_length()
+        *_, check_bits = key_layout(V, M, buckets)
         home_E = 2 * home_bucket(x_E, buckets, key_bits).astype(np.int64)
         slot_E = _settled(home_E)
-        if not len(slot_E) or int((slot_E - home_E).max()) < 1 << (32 - check_bits):
+        if not len(slot_E) or int((slot_E - home_E).max()) < 1 << 32 >> check_bits:
             break
         buckets = buckets * 5 // 4 + 1
     last = max(2 * buckets, int(slot_E[-1]) + 2 if len(slot_E) else 0)  # a search ends at an empty slot
@@ -118,6 +128,15 @@ def make_edges(word_G: Any, first_child_M: Any, prob_G: Any, backoff_M: Any, loa
     slots_E4[slot_E] = values_E
     words_V2 = xp.stack([prob_G[:V], weights_G[:V]], axis=1)
     return EdgeTable(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits)
+
+
+def check_backoffs(backoff_M: Any, first_child_M: Any) -> None:
+    """Raise ValueError where the histories of a trie have no backoffs."""
+    if len(backoff_M) != len(first_child_M) - 1:
+        raise ValueError(
+            f"the trie has {len(backoff_M):,} backoffs for {len(first_child_M) - 1:,} histories, and scores need them; "
+            "make it again with backoffs"
+        )
 
 
 def _settled(home_E: Any) -> Any:

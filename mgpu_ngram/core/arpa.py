@@ -16,7 +16,8 @@ from mgpu_ngram.core.arpa_text import NEW_COPY, Section, Text, open_text
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.trie import Ngrams
-from mgpu_ngram.core.words import UNKNOWN, Words, index_words, read_only
+from mgpu_ngram.core.words import UNKNOWN, Words, read_only
+from mgpu_ngram.kernels.score.words import index_words
 
 UNK_LOG10 = -100.0  # what KenLM gives <unk> where a model lacks it
 BLOCK_ROWS = 1 << 14  # that a thread formats at once
@@ -70,7 +71,7 @@ class Arpa:
             backoff = None if backoff is None else np.concatenate([np.zeros(1, np.float32), backoff])
         rows_V = np.concatenate([[unk], np.delete(np.arange(len(prob)), unk)])
         self.words = _spelled(text.data, spans_G[rows_V])
-        slots_C, duplicate = index_words(self.words)
+        slots_C, duplicate = index_words(self.words.offsets_V, self.words.data)
         doubles = [row for row in (second, rows_V[duplicate] if duplicate >= 0 else -1) if row >= 0]
         if doubles:
             raise text.wrong(spans_G[min(doubles), 0], "has the word of an earlier 1-gram; leave one of them in")

@@ -9,7 +9,7 @@ import numpy as np
 from numba import int64, njit, uint32, uint64
 
 from mgpu_ngram.core.decimals import MOST_BYTES, read_float32, write_float32
-from mgpu_ngram.core.words import equal_words, find_word, load_8
+from mgpu_ngram.kernels.score.words import equal_words, find_word, load_8
 
 # What is wrong with a line, as `parse_lines` returns it
 FINE, NO_PROB, POSITIVE, NO_TAB, TOO_SHORT, STRANGE, TOO_LONG, NO_BACKOFF, INFINITE, AT_THE_TOP, TOO_MANY = range(11)

@@ -13,12 +13,15 @@ import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.trie import ARRAYS, Trie, node_dtype
+from mgpu_ngram.core.model_checks import contradiction
+from mgpu_ngram.core.trie import ARRAYS, CODED, Trie
 from mgpu_ngram.core.words import Words
+from mgpu_ngram.kernels.trie.edges import EdgeTable
 
 FORMAT = "mgpu_ngram model"
 FORMAT_VERSION = 1
 WORD_ARRAYS = ("offsets_V", "data")
+EDGE_ARRAYS, EDGE_NUMBERS = ("slots_E4", "words_V2"), ("buckets", "word_bits", "key_bits", "check_bits")
 
 
 @dataclass(frozen=True)
@@ -27,25 +30,33 @@ class Model:
 
     trie         NumPy arrays
     words        V words; word v is node v of the trie
-    fingerprint  the same for the same model, whatever file it is in
+    fingerprint  the same for the same model, whatever file it is in, with an edge table or without
+    edges        the edge table, which scorers use where it is there
     """
 
     trie: Trie
     words: Words
     fingerprint: str
+    edges: EdgeTable | None = None
+
+    def check_scores(self, path: str | Path = "the model") -> None:
+        """Raise InputError when it lacks the backoffs, without which nothing can be scored."""
+        if not self.trie.has_backoffs:
+            raise InputError(f"{path} has no backoffs, which scores need; make it again without --no-backoff")
 
     @classmethod
-    def of(cls, trie: Trie, words: Words) -> Model:
-        """From a trie in host memory and its words."""
+    def of(cls, trie: Trie, words: Words, edges: EdgeTable | None = None) -> Model:
+        """From a trie in host memory, its words and, if it is to be kept, its edge table."""
         crc = zlib.crc32(json.dumps([trie.starts, trie.fanout]).encode())
         for array in _arrays(trie, words).values():
             crc = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, crc)
-        return cls(trie, words, f"{len(trie):x}-{crc:08x}")
+        return cls(trie, words, f"{len(trie):x}-{crc:08x}", edges)
 
 
 def save_model(path: str | Path, model: Model) -> int:
     """Write a model to a safetensors file; return its bytes. Raises RunError when the disk is full."""
-    trie = model.trie
+    trie, edges = model.trie, model.edges
+    arrays = _arrays(trie, model.words)
     metadata = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -54,7 +65,10 @@ def save_model(path: str | Path, model: Model) -> int:
         "fanout": trie.fanout,
         "fingerprint": model.fingerprint,
     }
-    return save_arrays(path, _arrays(trie, model.words), metadata)
+    if edges:
+        arrays |= {f"edges.{name}": getattr(edges, name) for name in EDGE_ARRAYS}
+        metadata["edges"] = {name: getattr(edges, name) for name in EDGE_NUMBERS}
+    return save_arrays(path, arrays, metadata)
 
 
 def load_model(path: str | Path, verify: bool = True) -> Model:
@@ -76,46 +90,36 @@ def load_model(path: str | Path, verify: bool = True) -> Model:
             "upgrade mgpu_ngram"
         )
     try:
-        fields: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
+        coded = CODED if set(CODED) & set(arrays) else ()
+        fields: dict[str, Any] = {name: arrays[name] for name in (*ARRAYS, *coded)}
         trie = Trie(starts=tuple(metadata["starts"]), fanout=metadata["fanout"], **fields)
-        model = Model(trie, Words(*(arrays[name] for name in WORD_ARRAYS)), metadata["fingerprint"])
-        wrong = _contradiction(model, verify)
+        edges = None
+        if numbers := metadata.get("edges"):
+            of_edges: dict[str, Any] = {name: arrays[f"edges.{name}"] for name in EDGE_ARRAYS}
+            edges = EdgeTable(**of_edges, **{name: numbers[name] for name in EDGE_NUMBERS})
+        words = Words(*(arrays[name] for name in WORD_ARRAYS))
+        wrong = contradiction(trie, words, edges, verify)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         wrong = f"it lacks {error}"
     if wrong:
         raise InputError(f"{path} is no sound model: {wrong}; make it again")
-    return model
+    return Model(trie, words, metadata["fingerprint"], edges)
 
 
-def _contradiction(model: Model, verify: bool) -> str:
-    """What would lead a search outside the arrays, if anything; `verify`: of what stands in them, too."""
-    trie, words = model.trie, model.words
-    if trie.fanout < 2 or list(trie.starts) != sorted(trie.starts) or trie.starts[0] != 0:
-        return f"its orders begin at {trie.starts}, its fanout is {trie.fanout}"
-    G, M, V = len(trie), trie.starts[-2], trie.symbols
-    node, levels = node_dtype(G), len(trie.sample_starts)
-    wanted: dict[str, tuple[Any, int]] = {
-        "word_G": (np.uint32, G), "prob_G": (np.float32, G), "backoff_M": (np.float32, M),
-        "first_child_M": (node, M + 1), "suffix_M": (node, M), "sample_starts": (np.int64, levels),
-        "samples": (np.uint32, int(trie.sample_starts[-1])),
-    }  # fmt: skip
-    for name, (dtype, length) in wanted.items():
-        array = getattr(trie, name)
-        if array.dtype != dtype or array.shape != (length,):
-            return f"{name} is {array.dtype} of shape {array.shape} but must be {np.dtype(dtype)} of ({length},)"
-    if words.offsets_V.shape != (V + 1,) or words.offsets_V[0] != 0 or words.offsets_V[-1] != len(words.data):
-        return f"its words are {len(words):,} of {len(words.data):,} bytes but the trie has {V:,}"
-    starts = np.cumsum([0, *(-(-G // trie.fanout**t) for t in range(1, levels))])
-    if not np.array_equal(trie.sample_starts, starts):
-        return f"levels of its index begin at {trie.sample_starts.tolist()} but at {starts.tolist()} for its fanout"
-    if not verify:
-        return ""
-    first, ends = trie.first_child_M, words.offsets_V
-    if first[-1] != G or first[0] != V * (trie.order > 1) + G * (trie.order == 1) or (first[1:] < first[:-1]).any():
-        return "children do not follow each other"
-    if (ends[1:] < ends[:-1]).any() or (trie.suffix_M > G).any():
-        return "words or suffixes lie outside"
-    return ""
+def check_free_file(path: str | Path, overwrite: bool) -> None:
+    """Raise InputError unless `path` is a local one where a model file may be made, or is one that may be replaced."""
+    if not str(path) or "://" in str(path):
+        raise InputError(f"output {str(path)!r} is not a local path; give the path of a file to make")
+    if not os.path.lexists(path):
+        return
+    if not overwrite:
+        raise InputError(f"output {path} exists; add --overwrite (in Python overwrite=True) or give another path")
+    try:
+        ours = load_arrays(path, verify=False)[1].get("format") == FORMAT
+    except InputError:
+        ours = False
+    if not ours:
+        raise InputError(f"{path} is no model file, so it is not overwritten; delete it yourself or give another path")
 
 
 def is_model_file(path: str | Path) -> bool:
@@ -127,4 +131,4 @@ def is_model_file(path: str | Path) -> bool:
 
 
 def _arrays(trie: Trie, words: Words) -> dict[str, np.ndarray]:
-    return {name: getattr(trie, name) for name in ARRAYS} | {name: getattr(words, name) for name in WORD_ARRAYS}
+    return trie.arrays() | {name: getattr(words, name) for name in WORD_ARRAYS}

@@ -206,9 +206,9 @@ def clear_leftovers(path: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def write_manifest(folder: str | Path, manifest: dict[str, Any]) -> None:
+def write_manifest(folder: str | Path, manifest: dict[str, Any], format: str = FORMAT) -> None:
     """Write manifest.json: `manifest` with the format's name and version."""
-    whole = {**manifest, "format": FORMAT, "format_version": FORMAT_VERSION}
+    whole = {**manifest, "format": format, "format_version": FORMAT_VERSION}
     text = json.dumps(whole, sort_keys=True, indent=2, default=lambda scalar: scalar.item())  # NumPy's
     with new_file(Path(folder) / MANIFEST) as sink:
         sink.write(text.encode() + b"\n")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-ARRAYS = ("word_G", "prob_G", "backoff_M", "first_child_M", "suffix_M", "samples", "sample_starts")  # of a Trie
+from mgpu_ngram.kernels.dispatch import array_module
+
+ARRAYS = ("word_G", "prob_G", "backoff_M", "first_child_M", "suffix_L", "samples", "sample_starts")  # of a Trie
+CODED = ("words_V2", "centers")  # of a quantised one besides
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,19 @@ class Trie:
 
     starts         N + 1 ints: nodes of order n are starts[n - 1] to starts[n] - 1; node w < V is word w alone
     word_G         (G,) uint32, the last word
-    prob_G         (G,) float32, log10 P(last word | history)
-    backoff_M      (M,) float32, log10 of the backoff weight of the n-gram as a history; 0 where it has none
+    prob_G         (G,) float32, log10 P(last word | history); a probability of 1 has -0, as in KenLM
+    backoff_M      (M,) float32, log10 of the backoff weight of the n-gram as a history; 0 where it has none. Or (0,):
+                   the trie has no backoffs
     first_child_M  (M + 1,) uint32, or int64 from 2**32 nodes on: children of m are first_child_M[m] to
                    first_child_M[m + 1] - 1
-    suffix_M       (M,) as first_child_M: the node of w2 ... wn; of a single word G, which is the empty history
+    suffix_L       (L,) as first_child_M: the node of w2 ... wn, of the L nodes of orders 3 to N - 1. (That of w1 w2 is
+                   its word.)
     fanout, samples, sample_starts  the B+-tree index over word_G (kernels.trie.find_children)
+
+    Of a quantised trie prob_G and backoff_M are codes, uint8 or uint16, and two arrays are there besides:
+
+    words_V2  (V, 2) float32, log10 probability and backoff of single words, which are exact; their codes mean nothing
+    centers   (N - 1, 2, 256 or 65536) float32: what codes stand for, of order 2, 3, ...; probabilities, backoffs
     """
 
     starts: tuple[int, ...]
@@ -49,10 +60,12 @@ class Trie:
     prob_G: Any
     backoff_M: Any
     first_child_M: Any
-    suffix_M: Any
+    suffix_L: Any
     fanout: int
     samples: Any
     sample_starts: Any
+    words_V2: Any = None
+    centers: Any = None
 
     @property
     def order(self) -> int:
@@ -63,13 +76,49 @@ class Trie:
         """V, words of the vocabulary."""
         return self.starts[1]
 
+    @property
+    def histories(self) -> int:
+        """M, nodes of an order below N."""
+        return self.starts[-2]
+
+    @property
+    def has_backoffs(self) -> bool:
+        return len(self.backoff_M) == self.histories
+
+    @property
+    def quantized(self) -> bool:
+        return self.centers is not None
+
     def __len__(self) -> int:
         return self.starts[-1]
 
+    def arrays(self) -> dict[str, Any]:
+        """Those that it has, by name."""
+        return {name: getattr(self, name) for name in ARRAYS + (CODED if self.quantized else ())}
+
     def moved(self, move: Callable[[Any], Any]) -> Trie:
         """The trie with its arrays moved, such as to a device."""
-        arrays: dict[str, Any] = {name: move(getattr(self, name)) for name in ARRAYS}
+        arrays: dict[str, Any] = {name: move(array) for name, array in self.arrays().items()}
         return replace(self, **arrays)
+
+    def suffixes(self) -> Any:
+        """(M,) as first_child_M: the node of w2 ... wn; of a single word G, which is the empty history."""
+        xp, node = array_module(self.word_G), self.first_child_M.dtype
+        pairs = self.word_G[self.symbols : self.histories - len(self.suffix_L)]
+        words = xp.full(min(self.symbols, self.histories), len(self), node)
+        return xp.concatenate([words, pairs.astype(node), self.suffix_L])
+
+    def decoded(self) -> Trie:
+        """The trie with the centres in place of their codes; itself when it is not quantised."""
+        if not self.quantized:
+            return self
+        xp = array_module(self.word_G)
+        prob, backoff = [self.words_V2[:, 0]], [self.words_V2[: len(self.backoff_M), 1]]
+        for (begin, end), (prob_centers, backoff_centers) in zip(pairwise(self.starts[1:]), self.centers, strict=True):
+            prob.append(prob_centers[self.prob_G[begin:end]])
+            backoff.append(backoff_centers[self.backoff_M[begin:end]])
+        floats: dict[str, Any] = {"prob_G": xp.concatenate(prob), "backoff_M": xp.concatenate(backoff)}
+        return replace(self, **floats, words_V2=None, centers=None)
 
 
 def node_dtype(nodes: int) -> np.dtype:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types, uint32, uint64
-from numba.extending import intrinsic
+from numba import njit, uint32
+
+from mgpu_ngram.kernels.score.words import find_word, index_words
 
 UNKNOWN = b"<unk>"  # id 0 of every model
 
@@ -81,7 +81,7 @@ class Words:
     @cached_property
     def slots_C(self) -> np.ndarray:
         """The table in which `find_word` looks words up."""
-        slots_C, duplicate = index_words(self)
+        slots_C, duplicate = index_words(self.offsets_V, self.data)
         if duplicate >= 0:
             raise ValueError(f"word {duplicate} is {self.word(duplicate)!r}, as an earlier one is; give each word once")
         return slots_C
@@ -96,102 +96,6 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 def _bytes(word: str | bytes) -> bytes:
     return word.encode("utf-8", "surrogateescape") if isinstance(word, str) else word
-
-
-def index_words(words: Words) -> tuple[np.ndarray, int]:
-    """(slots_C, the first word that an earlier one equals or -1).
-
-    slots_C  (C,) uint64, open addressing: the upper half of a word's hash, then its id; 0 is empty, so <unk>,
-             like any word that is not in it, is found as 0
-    """
-    slots_C = np.zeros(1 << (2 * len(words)).bit_length(), np.uint64)  # less than half of them are used
-    return slots_C, _fill_slots(words.offsets_V, words.data, slots_C)
-
-
-@intrinsic
-def _load(typing, array, i):
-    """The 8 bytes array[i : i + 8] as a little-endian uint64, at any alignment."""
-
-    def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        at = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
-        return builder.load(at, align=1)
-
-    return types.uint64(array, types.int64), generate
-
-
-@njit(nogil=True, cache=True)
-def load_8(text, i):
-    """The bytes from i on, 8 or up to the end of the text, as a little-endian uint64."""
-    if i + 8 <= len(text):
-        return _load(text, i)  # type: ignore[call-arg]
-    chunk = uint64(0)
-    for k in range(len(text) - i):
-        chunk |= uint64(text[i + k]) << uint64(8 * k)
-    return chunk
-
-
-@njit(nogil=True, cache=True)
-def _chunk(text, i, stop):
-    """The bytes text[i:stop], 8 at most."""
-    chunk = load_8(text, i)
-    return chunk if stop - i >= 8 else chunk & ((uint64(1) << uint64(8 * (stop - i))) - uint64(1))
-
-
-@njit(nogil=True, cache=True)
-def equal_words(text, start, stop, other, other_start, other_stop):
-    """Whether text[start:stop] and other[other_start:other_stop] are the same bytes."""
-    if stop - start != other_stop - other_start:
-        return False
-    for i in range(0, stop - start, 8):
-        if _chunk(text, start + i, stop) != _chunk(other, other_start + i, other_stop):
-            return False
-    return True
-
-
-@njit(nogil=True, cache=True)
-def find_word(text, start, stop, offsets_V, data, slots_C):
-    """The id of the word text[start:stop], 0 when it is not in the table."""
-    slot = _find_slot(_hash(text, start, stop), text, start, stop, offsets_V, data, slots_C)
-    return slots_C[slot] & uint64(0xFFFFFFFF)
-
-
-@njit(nogil=True, cache=True)
-def _find_slot(h, text, start, stop, offsets_V, data, slots_C):
-    """The slot that holds a word of hash h, or the empty one where it belongs."""
-    mask = uint64(len(slots_C) - 1)
-    slot = h & mask
-    while slots_C[slot]:
-        if (slots_C[slot] ^ h) >> uint64(32) == 0:
-            v = slots_C[slot] & uint64(0xFFFFFFFF)
-            if equal_words(text, start, stop, data, offsets_V[v], offsets_V[v + uint64(1)]):
-                break
-        slot = (slot + uint64(1)) & mask
-    return slot
-
-
-@njit(nogil=True, cache=True)
-def _hash(text, start, stop):
-    """Any function of the bytes that spreads well in both halves; no file holds it."""
-    h = uint64(0)
-    for i in range(start, stop, 8):
-        h = (h ^ _chunk(text, i, stop)) * uint64(0x9E3779B97F4A7C15)
-        h = (h ^ (h >> uint64(32))) * uint64(0xD6E8FEB86659FD93)
-        h ^= h >> uint64(32)
-    return h
-
-
-@njit(nogil=True, cache=True)
-def _fill_slots(offsets_V, data, slots_C):
-    """Enter all words but word 0; return the first duplicate, or -1."""
-    for v in range(1, len(offsets_V) - 1):
-        start, stop = offsets_V[v], offsets_V[v + 1]
-        h = _hash(data, start, stop)
-        slot = _find_slot(h, data, start, stop, offsets_V, data, slots_C)
-        if slots_C[slot]:
-            return v
-        slots_C[slot] = (h >> uint64(32)) << uint64(32) | uint64(v)
-    return -1
 
 
 @njit(nogil=True, cache=True)

@@ -78,6 +78,8 @@ def _copy_in_slices(there: Any, here: np.ndarray, copy: Callable) -> None:
     """copy(stream, pinned buffer, slice there, slice here) for all slices, in several threads."""
     import cupy
 
+    if here.flags.c_contiguous and there.flags.c_contiguous:
+        there, here = there.reshape(-1), here.reshape(-1)
     rows = [(there, here)] if here.ndim == 1 else list(zip(there, here, strict=True))  # of a view, each by itself
     step = SLICE_BYTES // here.itemsize
     slices = [(a[i : i + step], b[i : i + step]) for a, b in rows for i in range(0, len(b), step)]
@@ -289,7 +291,9 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def memory_guard(doing: str, device: str) -> Iterator[None]:
+def memory_guard(
+    doing: str, device: str, way_out: str = "use smaller chunks (chunk_bytes), a lower order or fewer workers"
+) -> Iterator[None]:
     """Turn an out-of-memory error into a RunError that says what was being done and the way out."""
     try:
         yield
@@ -299,5 +303,5 @@ def memory_guard(doing: str, device: str) -> Iterator[None]:
         place = "device" if device == "gpu" else "host"
         raise RunError(
             f"out of {place} memory while {doing} ({' '.join(str(error).split()) or 'no size given'}; "
-            f"{free_bytes(device):,} bytes are free); use smaller chunks (chunk_bytes), a lower order or fewer workers"
+            f"{free_bytes(device):,} bytes are free); {way_out}"
         ) from None

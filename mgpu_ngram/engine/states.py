@@ -11,24 +11,26 @@ from numba import njit
 
 from mgpu_ngram.core.arpa import UNK_LOG10
 from mgpu_ngram.core.model import Model
-from mgpu_ngram.core.words import find_word, read_only
-from mgpu_ngram.kernels.trie.edges import find_edge, make_edges
+from mgpu_ngram.core.words import read_only
+from mgpu_ngram.engine.trie import edges_of
+from mgpu_ngram.kernels.score.words import find_word
+from mgpu_ngram.kernels.trie.edges import find_edge
 
 EMPTY = -1  # the node of the empty history
 
 
 def tables(model: Model) -> tuple:
-    """What `score_word` and `score_words` take first."""
-    trie = model.trie
-    # Signs of zeros are KenLM's, so that sums have the same bits: a probability of 1 has -0, and a history has -0
-    # where nothing can follow it. Such a history need not be remembered (lm/blank.hh).
-    prob_G = -np.abs(trie.prob_G)
+    """What `score_word` and `score_words` take first. Raises InputError for a model without backoffs."""
+    model.check_scores()
+    trie = model.trie.decoded()
+    # Signs of zeros are KenLM's, so that sums have the same bits: a history has -0 where nothing can follow it. Such
+    # a history need not be remembered (lm/blank.hh).
     zero_M = np.where(np.diff(trie.first_child_M) > 0, np.float32(0), np.float32(-0.0))
     backoff_M = np.where(trie.backoff_M == 0, zero_M, trie.backoff_M)
-    if prob_G[0] == UNK_LOG10:  # KenLM remembers an <unk> that the file lacks (lm/model.cc, InitializeFromARPA)
+    if trie.prob_G[0] == UNK_LOG10:  # KenLM remembers an <unk> that the file lacks (lm/model.cc, InitializeFromARPA)
         backoff_M[:1] += np.float32(0)
-    edges = make_edges(trie.word_G, trie.first_child_M, prob_G, backoff_M)
-    arrays = edges.slots_E4, prob_G[: trie.symbols].copy(), backoff_M, trie.suffix_M, np.array(trie.starts)
+    edges = model.edges or edges_of(trie)
+    arrays = edges.slots_E4, trie.prob_G[: trie.symbols].copy(), backoff_M, trie.suffixes(), np.array(trie.starts)
     return *map(read_only, arrays), edges.buckets, edges.word_bits, edges.key_bits, edges.check_bits
 
 

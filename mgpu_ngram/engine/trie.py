@@ -1,9 +1,10 @@
-"""From the n-grams of a backoff model, in any order, to its trie."""
+"""From the n-grams of a backoff model, in any order, to its trie; and the trie made smaller, or faster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from mgpu_ngram.core.trie import Ngrams, Trie, node_dtype
 from mgpu_ngram.kernels.count.radix_sort import radix_sort
 from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.trie.edges import EdgeTable, make_edges
 from mgpu_ngram.kernels.trie.find_children import find_children, sample_words
 
 FANOUT = 32  # words that a warp reads at once: a line of 128 bytes
@@ -61,6 +63,56 @@ def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
     return _joined(levels, fanout)
 
 
+def with_fanout(trie: Trie, fanout: int) -> Trie:
+    """The trie with an index of another fanout."""
+    if fanout == trie.fanout:
+        return trie
+    samples, sample_starts = sample_words(trie.word_G, fanout)
+    return replace(trie, fanout=fanout, samples=samples, sample_starts=sample_starts)
+
+
+def quantize(trie: Trie, bits: int) -> Trie:
+    """The trie with a code of `bits` bits, 2 to 16, for each log10 probability and each backoff from order 2 on.
+
+    As KenLM does it: of each order the values in order are cut into bins of as many values each, whose means are the
+    centres; a value becomes the centre that is nearest to it, the higher one of two. A backoff of 0 stays 0, for which
+    KenLM keeps two codes.
+    """
+    xp = array_module(trie.word_G)
+    code = np.dtype(np.uint8 if bits <= 8 else np.uint16)
+    prob_G, backoff_M = xp.zeros(len(trie), code), xp.zeros(len(trie.backoff_M), code)
+    centers = xp.zeros((trie.order - 1, 2, 1 << 8 * code.itemsize), np.float32)  # no code leads outside
+    for (begin, end), (prob_centers, backoff_centers) in zip(pairwise(trie.starts[1:]), centers, strict=True):
+        prob_G[begin:end] = _codes(trie.prob_G[begin:end], prob_centers[: 1 << bits]).astype(code)
+        backoffs = trie.backoff_M[begin:end]
+        there = xp.flatnonzero(backoffs)
+        backoff_M[begin + there] = (2 + _codes(backoffs[there], backoff_centers[2 : 1 << bits])).astype(code)
+    words_V2 = xp.zeros((trie.symbols, 2), np.float32)
+    words_V2[:, 0] = trie.prob_G[: trie.symbols]
+    words_V2[: len(trie.backoff_M), 1] = trie.backoff_M[: trie.symbols]
+    return replace(trie, prob_G=prob_G, backoff_M=backoff_M, words_V2=words_V2, centers=centers)
+
+
+def _codes(values: Any, centers: Any) -> Any:
+    """Fill in the centres of the bins that values are cut into; return the code of each value."""
+    xp, bins = array_module(values), len(centers)
+    if not len(values):
+        return xp.zeros(0, np.int64)
+    ordered, ends = to_host(xp.sort(values)), len(values) * np.arange(bins + 1) // bins
+    sizes = np.diff(ends)
+    sums = np.add.reduceat(ordered, ends[:-1][sizes > 0], dtype=np.float64)  # on the host: the same anywhere
+    means = np.concatenate([[-np.inf], sums / sizes[sizes > 0]]).astype(np.float32)
+    centers[:] = xp.asarray(means[np.cumsum(sizes > 0)])  # an empty bin has the centre of the one before it
+    above = xp.clip(xp.searchsorted(centers, values), 1, bins - 1)
+    return above - (values - centers[above - 1] < centers[above] - values)
+
+
+def edges_of(trie: Trie) -> EdgeTable:
+    """The edge table of a trie; of a quantised one, with the values that its codes stand for."""
+    trie = trie.decoded()
+    return make_edges(trie.word_G, trie.first_child_M, trie.prob_G, trie.backoff_M)
+
+
 def _add_level(levels: Sequence[_Level], ngrams: Ngrams, given: int, fanout: int) -> _Level:
     """The next order of a trie; the first `given` rows have their probability, the others get it by backing off."""
     xp, n = array_module(ngrams.prob), len(levels) + 1
@@ -71,19 +123,14 @@ def _add_level(levels: Sequence[_Level], ngrams: Ngrams, given: int, fanout: int
     parent_R = _walk(levels, ngrams.ids[:, :-1], fanout)
     orphans = xp.flatnonzero(parent_R < 0)
     _refuse(n, orphans, f"has no history, its first {n - 1} words as a {n - 1}-gram: add that, or drop it")
-    bits = max(1, (len(levels[0].word_G) - 1).bit_length())
-    used = bits + max(1, (len(levels[-1].word_G) - 1).bit_length())
-    if used > 64:
-        raise OverflowError(f"{len(levels[-1].word_G):,} nodes by {len(levels[0].word_G):,} words exceed 64 bits")
-    key_R = (parent_R.view(np.uint64) << np.uint64(bits) | ngrams.ids[:, -1]) << np.uint64(64 - used)
+    key_R, bits, used = _keys(parent_R, ngrams.ids[:, -1], len(levels[-1].word_G), len(levels[0].word_G))
     key_G, row_G = radix_sort(xp.stack([key_R, xp.arange(len(ngrams), dtype=np.uint64)]), used)
     row_G = row_G.view(np.int64)
     _refuse(n, row_G[1:][key_G[1:] == key_G[:-1]], "is there twice; drop one of them")
-    key_G = key_G >> np.uint64(64 - used)
-    level = _Level((key_G & np.uint64((1 << bits) - 1)).astype(np.uint32), ngrams.prob[row_G], None)
+    parent_G, word_G = _unpacked(key_G, bits, used)
+    level = _Level(word_G, ngrams.prob[row_G], None, parent_G)
     if ngrams.backoff is not None:
         level.backoff_G = ngrams.backoff[row_G]
-    level.parent_G = (key_G >> np.uint64(bits)).view(np.int64)
     level.samples, level.sample_starts = sample_words(level.word_G, fanout)
     level.first_child_M = xp.searchsorted(level.parent_G, xp.arange(len(levels[-1].word_G) + 1))
     if n == 2:
@@ -93,6 +140,21 @@ def _add_level(levels: Sequence[_Level], ngrams: Ngrams, given: int, fanout: int
     new = xp.flatnonzero(row_G >= given)
     level.prob_G[new] = levels[-1].prob_G[level.suffix_G[new]] + levels[-1].backoff_G[level.parent_G[new]]
     return level
+
+
+def _keys(parent_R: Any, word_R: Any, parents: int, words: int) -> tuple[Any, int, int]:
+    """(key_R (R,) uint64, bits of a word, bits of a key): keys compare like (parent, word), and fill the upper bits."""
+    bits = max(1, (words - 1).bit_length())
+    used = bits + max(1, (parents - 1).bit_length())
+    if used > 64:
+        raise OverflowError(f"{parents:,} nodes by {words:,} words exceed 64 bits")
+    return (parent_R.view(np.uint64) << np.uint64(bits) | word_R) << np.uint64(64 - used), bits, used
+
+
+def _unpacked(key_R: Any, bits: int, used: int) -> tuple[Any, Any]:
+    """(parent_R int64, word_R uint32) of `_keys`."""
+    key_R = key_R >> np.uint64(64 - used)
+    return (key_R >> np.uint64(bits)).view(np.int64), (key_R & np.uint64((1 << bits) - 1)).astype(np.uint32)
 
 
 def _children(level: _Level, nodes_Q: Any, words_Q: Any, fanout: int) -> Any:
@@ -154,13 +216,12 @@ def _joined(levels: Sequence[_Level], fanout: int) -> Trie:
     lower = levels[:-1]
     word_G = xp.concatenate([level.word_G for level in levels])
     first_child = [(level.first_child_M[:-1] + starts[n]).astype(node) for n, level in enumerate(levels[1:], 1)]
-    suffix = [xp.full(len(level.word_G), G, node) for level in lower[:1]]
-    suffix += [(level.suffix_G + starts[n - 2]).astype(node) for n, level in enumerate(lower[1:], 2)]
+    suffix = [(level.suffix_G + starts[n - 2]).astype(node) for n, level in enumerate(lower[2:], 3)]
     nothing = xp.empty(0, np.float32)
     return Trie(
         tuple(starts),
         word_G,
-        xp.concatenate([level.prob_G for level in levels]),
+        -xp.abs(xp.concatenate([level.prob_G for level in levels])),
         xp.concatenate([nothing, *(level.backoff_G for level in lower)]),
         xp.concatenate([*first_child, xp.full(1, G, node)]),
         xp.concatenate([xp.empty(0, node), *suffix]),

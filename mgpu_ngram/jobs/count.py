@@ -6,7 +6,7 @@ import os
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ from mgpu_ngram.jobs.count_plan import chunk_bytes, make_budget, num_streams, pl
 from mgpu_ngram.jobs.count_settings import CountConfig
 from mgpu_ngram.jobs.progress import Progress
 
-__all__ = ["CHECKPOINT_SECONDS", "CountConfig", "CountResult", "plan", "run"]
+__all__ = ["CHECKPOINT_SECONDS", "CONFIG", "CountConfig", "CountResult", "open_inputs", "plan", "run"]
 
+CONFIG = CountConfig
 UNRESERVED_BYTES = 1 << 30  # of a device's budget, for what other streams allocate
 CHECKPOINT_SECONDS = 120.0
 
@@ -56,6 +57,15 @@ class CountResult:
     def tokens_per_second(self) -> float:
         return self.manifest["tokens"] / self.wall_seconds
 
+    def as_json(self) -> dict[str, Any]:
+        """For machines: all of it by name."""
+        return asdict(self) | {"path": str(self.path), "tokens_per_second": self.tokens_per_second}
+
+
+def open_inputs(config: CountConfig) -> Corpus:
+    """The corpus that a config names. Raises InputError when it cannot be used."""
+    return open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
+
 
 def run(
     config: CountConfig,
@@ -77,7 +87,7 @@ def run(
     """
     progress, memory = progress or Progress(), memory or MemoryConfig()
     start = time.perf_counter()
-    corpus = open_corpus(config.corpus if inputs is None else inputs, config.unit, config.dtype, config.text_column)
+    corpus = open_inputs(config if inputs is None else replace(config, corpus=inputs))
     with Output.create(output, overwrite) as out:
         executor.check_folder(str(out.folder))
         budget = make_budget(memory, executor)

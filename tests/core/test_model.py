@@ -9,18 +9,20 @@ import pytest
 from mgpu_ngram.core import model as model_module
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model import Model, is_model_file, load_model, save_model
-from mgpu_ngram.core.trie import ARRAYS, Ngrams
+from mgpu_ngram.core.model import Model, check_free_file, is_model_file, load_model, save_model
+from mgpu_ngram.core.trie import ARRAYS, CODED, Ngrams
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.trie import build_trie
+from mgpu_ngram.engine.states import tables
+from mgpu_ngram.engine.trie import build_trie, edges_of, quantize
 
 
 def trie_of(probs=(-1, -2, -3, -4), fanout=2):
-    """Four words, three bigrams, two trigrams."""
+    """Four words, three bigrams, three trigrams, one n-gram of four words."""
     orders = [
         ([[0], [1], [2], [3]], probs, (0, -0.5, 0, -0.25)),
         ([[3, 2], [1, 3], [3, 3]], (-0.5, -0.75, -4), (0, -1.5, 0)),
-        ([[1, 3, 2], [1, 3, 3]], (-0.125, -0.25), None),
+        ([[1, 3, 2], [1, 3, 3], [3, 3, 2]], (-0.125, -0.25, -0.5), (0, -2, 0)),
+        ([[1, 3, 3, 2]], (-0.0625,), None),
     ]
     return build_trie(
         [
@@ -39,8 +41,19 @@ def model():
     return Model.of(trie_of(), Words.of(WORDS))
 
 
+@pytest.fixture
+def with_edges(model):
+    return Model.of(model.trie, model.words, edges_of(model.trie))
+
+
+@pytest.fixture
+def quantised(model):
+    return Model.of(quantize(model.trie, 8), model.words)
+
+
 def same(a, b):
-    arrays = all(np.array_equal(getattr(a.trie, n), getattr(b.trie, n)) for n in ARRAYS)
+    arrays = a.trie.arrays().keys() == b.trie.arrays().keys()
+    arrays &= all(np.array_equal(array, b.trie.arrays()[name]) for name, array in a.trie.arrays().items())
     rest = (a.trie.starts, a.trie.fanout, a.fingerprint) == (b.trie.starts, b.trie.fanout, b.fingerprint)
     return arrays and rest and a.words == b.words
 
@@ -50,19 +63,72 @@ def test_what_was_saved_is_loaded(model, verify, tmp_path):
     path = tmp_path / "m.safetensors"
     assert save_model(path, model) == path.stat().st_size
     loaded = load_model(path, verify)
-    assert same(loaded, model) and loaded.trie.order == 3 and list(loaded.words) == WORDS
+    assert same(loaded, model) and loaded.trie.order == 4 and list(loaded.words) == WORDS and loaded.edges is None
     assert isinstance(loaded.trie.word_G.base, np.memmap) or not loaded.trie.word_G.flags.owndata
     assert is_model_file(path)
 
 
-def test_the_fingerprint_is_that_of_the_contents(model):
+@pytest.mark.parametrize("verify", [True, False])
+def test_an_edge_table_is_kept(with_edges, verify, tmp_path):
+    path = tmp_path / "m.safetensors"
+    save_model(path, with_edges)
+    loaded = load_model(path, verify)
+    assert same(loaded, with_edges)
+    for name, value in vars(with_edges.edges).items():
+        assert np.array_equal(getattr(loaded.edges, name), value)
+    assert not loaded.edges.slots_E4.flags.owndata
+
+
+def test_codes_are_kept(quantised, tmp_path):
+    save_model(tmp_path / "m", quantised)
+    loaded = load_model(tmp_path / "m")
+    assert same(loaded, quantised) and loaded.trie.quantized and loaded.trie.prob_G.dtype == np.uint8
+
+
+def test_without_backoffs(model, tmp_path):
+    model.check_scores()
+    bare = Model.of(dataclasses.replace(model.trie, backoff_M=model.trie.backoff_M[:0]), model.words)
+    save_model(tmp_path / "m", bare)
+    loaded = load_model(tmp_path / "m")
+    assert same(loaded, bare) and len(loaded.trie.first_child_M) == 11 and loaded.fingerprint != model.fingerprint
+    with pytest.raises(InputError, match="^m.st has no backoffs, which scores need; make it again without --no-back"):
+        loaded.check_scores("m.st")
+    with pytest.raises(InputError, match="^the model has no backoffs"):
+        tables(loaded)
+
+
+def test_where_a_model_may_be_written(model, tmp_path):
+    path = tmp_path / "m.safetensors"
+    check_free_file(path, overwrite=False)
+    save_model(path, model)
+    with pytest.raises(InputError, match=r"m.safetensors exists; add --overwrite \(in Python overwrite=True\) or give"):
+        check_free_file(path, overwrite=False)
+    check_free_file(path, overwrite=True)
+    others = [tmp_path / name for name in ("text", "run", "empty", "folder", "dangling")]
+    others[0].write_text("\\data\\\nngram 1=3\n")
+    save_arrays(others[1], {"a": np.arange(3)}, {"kind": "run"})
+    others[2].touch()
+    others[3].mkdir()
+    others[4].symlink_to(tmp_path / "nothing")
+    for other in others:
+        with pytest.raises(
+            InputError, match=f"{other.name} is no model file, so it is not overwritten; delete it your"
+        ):
+            check_free_file(other, overwrite=True)
+    for nowhere in "", "s3://bucket/m":
+        with pytest.raises(InputError, match="is not a local path; give the path of a file to make"):
+            check_free_file(nowhere, overwrite=True)
+
+
+def test_the_fingerprint_is_that_of_the_contents(model, with_edges, quantised):
     assert Model.of(trie_of(), Words.of(WORDS)).fingerprint == model.fingerprint
     others = [
         Model.of(trie_of(probs=(-1, -2, -3, -5)), Words.of(WORDS)),
         Model.of(trie_of(), Words.of([*WORDS[:3], "thf"])),
         Model.of(trie_of(fanout=3), Words.of(WORDS)),
     ]
-    assert len({m.fingerprint for m in [model, *others]}) == 4
+    assert len({m.fingerprint for m in [model, *others, quantised]}) == 5
+    assert with_edges.fingerprint == model.fingerprint
 
 
 def test_another_file_is_refused(tmp_path):
@@ -101,50 +167,131 @@ def test_damage_is_found_and_not_looked_for_when_asked(model, tmp_path):
     assert not same(load_model(path, verify=False), model)
 
 
-def changed(**changes):
-    """A saved file whose arrays or metadata are changed, with right checksums."""
+def changed(name, change):
+    """A saved file of which an array or a number is changed or left out, with right checksums."""
 
     def save(path, model):
         save_model(path, model)
         arrays, metadata = load_arrays(path)
         arrays = {name: np.array(a) for name, a in arrays.items()}
-        for name, change in changes.items():
-            where = arrays if name in arrays else metadata
-            if change is None:
-                del where[name]
-            else:
-                where[name] = change(where[name])
+        where = next(place for place in (arrays, metadata, metadata.get("edges", {})) if name in place)
+        if change is None:
+            del where[name]
+        else:
+            where[name] = change(where[name])
         save_arrays(path, arrays, metadata)
 
     return save
 
 
+def put(*values):
+    """A change that writes values at places: (place, value), ..."""
+
+    def change(array):
+        for place, value in values:
+            array[place] = value
+        return array
+
+    return change
+
+
 @pytest.mark.parametrize(
-    ("save", "message"),
+    ("name", "change", "message"),
     [
-        (changed(prob_G=None), "it lacks 'prob_G'"),
-        (changed(starts=None), "it lacks 'starts'"),
-        (changed(prob_G=lambda a: a[:-1]), r"prob_G is float32 of shape \(8,\) but must be float32 of \(9,\)"),
-        (changed(word_G=lambda a: a.astype(np.int64)), "word_G is int64"),
-        (changed(first_child_M=lambda a: a[::-1]), "children do not follow each other"),
-        (changed(first_child_M=lambda a: a + np.uint32(1)), "children do not follow each other"),
-        (changed(suffix_M=lambda a: a + np.uint32(5)), "words or suffixes lie outside"),
-        (changed(offsets_V=lambda a: a + 1), "its words are 4 of 15 bytes but the trie has 4"),
-        (changed(offsets_V=lambda a: np.array([0, 9, 3, 12, a[-1]])), "words or suffixes lie outside"),
-        (changed(fanout=lambda a: 3), r"begin at \[0, 5, 8, 10\] but at \[0, 3, 4, 5\] for its fanout"),
-        (changed(sample_starts=lambda a: a[::-1]), "is no sound model"),
-        (changed(fanout=lambda a: 0), "its fanout is 0"),
-        (changed(starts=lambda a: [0, 4, 9]), "backoff_M is float32 of shape"),
-        (changed(starts=lambda a: [0, 7, 4, 9]), "is no sound model"),
-        (changed(starts=lambda a: "abc"), "is no sound model"),
+        ("prob_G", None, "it lacks 'prob_G'"),
+        ("starts", None, "it lacks 'starts'"),
+        ("prob_G", lambda a: a[:-1], r"prob_G is float32 of shape \(10,\) but must be float32 of \(11,\)"),
+        ("prob_G", lambda a: a.astype(np.uint8), "prob_G is uint8"),
+        ("backoff_M", lambda a: a[:-1], r"backoff_M is float32 of shape \(9,\) but must be float32 of \(10,\)"),
+        ("word_G", lambda a: a.astype(np.int64), "word_G is int64"),
+        ("word_G", put((9, 4)), "words lie outside"),
+        ("first_child_M", lambda a: a[::-1], "children do not follow each other"),
+        ("first_child_M", lambda a: a + np.uint32(1), "children do not follow each other"),
+        ("suffix_L", lambda a: a[1:], r"suffix_L is uint32 of shape \(2,\) but must be uint32 of \(3,\)"),
+        ("suffix_L", put((0, 3)), "suffixes lie outside of the order before"),
+        ("suffix_L", put((1, 7)), "suffixes lie outside of the order before"),
+        ("offsets_V", lambda a: a + 1, "its words are 4 of 15 bytes but the trie has 4"),
+        ("offsets_V", lambda a: np.array([0, 9, 3, 12, a[-1]]), "words lie outside"),
+        ("fanout", lambda a: 3, r"begin at \[0, 6, 9, 11\] but at \[0, 4, 6, 7\] for its fanout"),
+        ("sample_starts", lambda a: a[::-1], "is no sound model"),
+        ("fanout", lambda a: 0, "its fanout is 0"),
+        ("starts", lambda a: [0, 4, 11], "backoff_M is float32 of shape"),
+        ("starts", lambda a: [0, 7, 4, 11], "is no sound model"),
+        ("starts", lambda a: "abc", "is no sound model"),
     ],
 )
-def test_contradictions_are_refused(save, message, model, tmp_path):
+def test_contradictions_are_refused(name, change, message, model, tmp_path):
+    refused(changed(name, change), message, model, tmp_path)
+
+
+def refused(save, message, model, tmp_path):
     path = tmp_path / "m.safetensors"
     save(path, model)
     with pytest.raises(InputError, match=message) as error:
         load_model(path)
     assert "\n" not in str(error.value)
+
+
+CHILDREN = np.s_[:, 0]
+
+
+def last_child(node):
+    """A change that makes the edge to the last node, 10, lead to another."""
+
+    def change(slots_E4):
+        slots_E4[slots_E4[:, 0] == 10, 0] = node
+        return slots_E4
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("edges.slots_E4", None, "it lacks 'edges.slots_E4'"),
+        ("edges.words_V2", None, "it lacks 'edges.words_V2'"),
+        ("edges.slots_E4", lambda a: a[:, :3].copy(), r"its edge table has slots of uint32 of shape \(\d+, 3\)"),
+        ("edges.slots_E4", lambda a: a[:-1], "its edge table has slots of uint32 of shape"),
+        ("edges.slots_E4", lambda a: a.view(np.float32), "its edge table has slots of float32"),
+        ("edges.slots_E4", lambda a: a[:0], "its edge table has 0 slots"),
+        ("edges.slots_E4", put((-1, 5)), "its edge table has no empty slot at its end"),
+        ("edges.slots_E4", put((CHILDREN, 0)), "its edge table leads outside of the trie"),
+        ("edges.slots_E4", last_child(11), "its edge table leads outside of the trie"),
+        ("edges.slots_E4", last_child(3), "its edge table leads outside of the trie"),
+        ("edges.words_V2", lambda a: a[:-1], r"its edge table has words of float32 of shape \(3, 2\)"),
+        ("buckets", lambda a: 0, "0 buckets"),
+        ("buckets", lambda a: 10**6, "1,000,000 buckets"),
+        ("buckets", lambda a: "many", "is no sound model"),
+        (
+            "edges",
+            lambda a: a | {"buckets": 10, "check_bits": 3},
+            r"has 1[46] slots, 10 buckets and keys of \(2, 6, 3\)",
+        ),
+        ("buckets", None, "it lacks 'buckets'"),
+        ("word_bits", lambda a: 3, r"keys of \(3, "),
+        ("key_bits", lambda a: 64, r", 64, "),
+        ("check_bits", lambda a: a + 1, "its edge table has"),
+    ],
+)
+def test_contradictions_of_an_edge_table_are_refused(name, change, message, with_edges, tmp_path):
+    refused(changed(name, change), message, with_edges, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("centers", None, "it lacks 'centers'"),
+        ("words_V2", None, "it lacks 'words_V2'"),
+        ("words_V2", lambda a: a[1:], r"words_V2 is float32 of shape \(3, 2\) but must be float32 of \(4, 2\)"),
+        ("centers", lambda a: a[:, :, :255].copy(), r"prob_G is uint8 of shape \(11,\) but must be uint16"),
+        ("centers", lambda a: a[1:], r"centers is float32 of shape \(2, 2, 256\) but must be float32 of \(3, 2, 256\)"),
+        ("centers", lambda a: a.astype(np.float64), "centers is float64"),
+        ("prob_G", lambda a: a.astype(np.uint16), "prob_G is uint16 of shape .* but must be uint8"),
+        ("backoff_M", lambda a: a.astype(np.float32), "backoff_M is float32 of shape .* but must be uint8"),
+    ],
+)
+def test_contradictions_of_codes_are_refused(name, change, message, quantised, tmp_path):
+    refused(changed(name, change), message, quantised, tmp_path)
 
 
 def test_a_model_of_single_words(tmp_path):
@@ -155,4 +302,4 @@ def test_a_model_of_single_words(tmp_path):
 
 
 def test_fields_are_those_of_a_trie(model):
-    assert {f.name for f in dataclasses.fields(model.trie)} == {*ARRAYS, "starts", "fanout"}
+    assert {f.name for f in dataclasses.fields(model.trie)} == {*ARRAYS, *CODED, "starts", "fanout"}

@@ -8,6 +8,7 @@ import pytest
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import save_model
 from mgpu_ngram.core.trie import ARRAYS
+from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.model import open_model
 from mgpu_ngram.kernels.dispatch import on_gpu
 
@@ -52,7 +53,9 @@ def test_from_arpa_by_hand(arpa, device):
 
 @pytest.mark.parametrize("fanout", [2, 32])
 def test_the_same_from_every_file(fanout, arpa, device, tmp_path):
-    model = open_model(arpa, device, 3, fanout)
+    watch = Stopwatch(device)
+    model = open_model(arpa, device, 3, fanout, watch=watch)
+    assert set(watch.seconds) == {"read", "build"}
     packed = tmp_path / "model.arpa.gz"
     packed.write_bytes(gzip.compress(ARPA.encode()))
     save_model(tmp_path / "model.safetensors", model)

@@ -19,8 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from mgpu_ngram.core import shards
-from mgpu_ngram.engine import count, runs, tokenise, write
+from mgpu_ngram.engine import count, runs, score, tokenise, write
 from mgpu_ngram.jobs import count_passes, shuffle
+from mgpu_ngram.jobs import score as score_job
 
 FOLDER = Path(os.environ["NGRAM_TEST_HOOKS"])
 MOST_DEATHS = 6  # more than any run should take: one without a limit ends, too
@@ -32,6 +33,7 @@ TASKS = {  # the modules where workers look them up, and from where the driver t
     "write_part": (write, count_passes),
     "save_vocabularies": (count_passes,),
     "save_runs": (count_passes,),
+    "score_chunk": (score, score_job),
 }
 
 

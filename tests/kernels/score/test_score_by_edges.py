@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
-from mgpu_ngram.kernels.score.score_tokens import example, score_tokens
+from mgpu_ngram.kernels.score.score_tokens import score_tokens, text_and_trie
 from mgpu_ngram.kernels.trie.edges import make_edges
 
 
@@ -22,13 +22,13 @@ def both(made, to_device, load=0.5):
 @settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), size=st.integers(0, 3000), load=st.sampled_from([0.3, 0.5, 0.95]))
 def test_any_text(to_device, seed, size, load):
-    found, expected = both(example(np.random.default_rng(seed), size), to_device, load)
+    found, expected = both(text_and_trie(np.random.default_rng(seed), size), to_device, load)
     for a, b in zip(found, expected, strict=True):
         assert a.dtype == b.dtype and np.array_equal(a, b)
 
 
 def test_orders_are_met(to_device):
-    (_, order_T), _ = both(example(np.random.default_rng(0), 5000), to_device)
+    (_, order_T), _ = both(text_and_trie(np.random.default_rng(0), 5000), to_device)
     assert set(order_T.tolist()) == {0, 1, 2, 3}, "or the test above shows little"
 
 

@@ -28,8 +28,22 @@ def trie_of(ngrams, fanout, dtype=np.uint32):
     }, {"fanout": fanout, "order": order}
 
 
-def score(ngrams, codes, to_device, fanout=2, dtype=np.uint32, begin=-1, end=-1):
+def coded(arrays, ngrams, code, centers, kinds):
+    """Arrays of `trie_of` with codes: kinds is {n-gram of order 2 or more: (code of prob, code of backoff)}."""
+    order = max(map(len, ngrams))
+    nodes = sorted(ngrams, key=lambda g: (len(g), g))
+    codes = np.array([kinds.get(g, (77, 77)) for g in nodes], code)  # those of single words mean nothing
+    V, M = sum(len(g) == 1 for g in nodes), sum(len(g) < order for g in nodes)
+    words_V2 = np.array([ngrams[g] for g in nodes[:V]], np.float32)
+    return arrays | {"prob_G": codes[:, 0].copy(), "backoff_M": codes[:M, 1].copy()} | {
+        "words_V2": words_V2, "centers": centers
+    }  # fmt: skip
+
+
+def score(ngrams, codes, to_device, fanout=2, dtype=np.uint32, begin=-1, end=-1, quantized=()):
     arrays, rest = trie_of(ngrams, fanout, dtype)
+    if quantized:
+        arrays = coded(arrays, ngrams, *quantized)
     moved = {name: to_device(a) for name, a in arrays.items()}
     prob_T, order_T = score_tokens(**moved, **rest, begin=begin, end=end, codes_T=to_device(np.array(codes, np.uint32)))
     assert (prob_T.dtype, order_T.dtype) == (np.float32, np.uint8)
@@ -103,6 +117,55 @@ def test_any_model(to_device, data, V, fanout, dtype):
     begin, end = data.draw(st.integers(-1, V - 1)), data.draw(st.integers(-1, V - 1))
     expected = plain_score(ngrams, order, codes, begin, end)
     assert score(ngrams, codes, to_device, fanout, dtype, begin, end) == expected
+
+
+def test_codes_by_hand(to_device):
+    """Single words as they are; of a longer n-gram the centre of its order and kind that its code names."""
+    centers = np.full((2, 2, 256), 99, np.float32)
+    centers[0, 0, [0, 255]], centers[0, 1, [1, 2]], centers[1, 0, 3] = [-0.75, -1.5], [-0.125, -1], -0.0625
+    kinds = {(1, 2): (0, 1), (2, 1): (255, 2), (1, 2, 1): (3, 0)}
+    ngrams = {(0,): (-4, 0), (1,): (-1, -0.5), (2,): (-2, -0.25)} | dict.fromkeys(kinds, (99, 99))
+    codes = [2, 3, 2, 3, 1, 0, 3, 3, 2, 3]  # 1 2 1 2 0 | 2 2 1 2
+    probs = [-1, -0.75, -0.0625, -0.75 - 1, -4 - 0.25 - 0.125, 0, -2, -2 - 0.25, -1.5, -0.75 - 1]
+    found = score(ngrams, codes, to_device, quantized=(np.uint8, centers, kinds))
+    assert found == (probs, [1, 2, 3, 2, 1, 0, 1, 1, 2, 2])
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10**6), V=st.integers(1, 5), longest=st.integers(1, 6), size=st.integers(0, 600),
+    code=st.sampled_from([np.uint8, np.uint16]), dtype=st.sampled_from([np.uint32, np.int64]),
+)  # fmt: skip
+def test_any_codes(to_device, seed, V, longest, size, code, dtype):
+    """As the model whose values are what its codes stand for."""
+    rng = np.random.default_rng(seed)
+    text = rng.integers(0, V, size + longest).tolist()
+    drawn = [tuple(text[i : i + longest]) for i in rng.integers(0, size + 1, 8)]
+    there = sorted(closed(drawn) | {(w,) for w in range(V)})
+    centers = -rng.random((longest - 1, 2, np.iinfo(code).max + 1), np.float32)
+    kinds = {g: rng.integers(0, centers.shape[2], 2).tolist() for g in there if len(g) > 1}
+    ngrams = {g: tuple(centers[len(g) - 2, [0, 1], kinds[g]].tolist()) for g in kinds}
+    ngrams |= {(w,): tuple(-rng.random(2, np.float32)) for w in range(V)}
+    codes = [0 if rng.random() < 0.1 else w + 1 for w in text]
+    begin, end = rng.integers(-1, V, 2).tolist()
+    found = score(ngrams, codes, to_device, 2, dtype, begin, end, (code, centers, kinds))
+    assert found == plain_score(ngrams, longest, codes, begin, end)
+
+
+def test_what_does_not_fit_together():
+    arrays, rest = trie_of({(0,): (-1, -2), (0, 0): (-1, 0)}, 2)
+    rest |= {"begin": -1, "end": -1, "codes_T": np.zeros(1, np.uint32)}
+    with pytest.raises(ValueError, match="has 0 backoffs for 1 histories, and scores need them; make it again with"):
+        score_tokens(**(arrays | {"backoff_M": np.empty(0, np.float32)}), **rest)
+    eight = coded(arrays, {(0,): (-1, -2), (0, 0): (-1, 0)}, np.uint8, np.zeros((1, 2, 256), np.float32), {})
+    score_tokens(**eight, **rest)
+    with pytest.raises(ValueError, match=r"shape \(2, 2, 256\) but must have \(1, 2, 256\) for uint8 and order 2"):
+        score_tokens(**(eight | {"centers": np.zeros((2, 2, 256), np.float32)}), **rest)
+    with pytest.raises(ValueError, match=r"must have \(1, 2, 65536\) for uint16"):
+        score_tokens(**(eight | {n: eight[n].astype(np.uint16) for n in ("prob_G", "backoff_M")}), **rest)
+    for change in {"centers": None}, {"backoff_M": np.zeros(1, np.float32)}, {"words_V2": np.zeros((1, 2))}:
+        with pytest.raises(TypeError, match="expected"):
+            score_tokens(**(eight | change), **rest)
 
 
 @pytest.mark.parametrize("order", [1, 2, 5, 20])

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.trie.edges import find_edge, home_bucket, make_edges, scramble
+from mgpu_ngram.kernels.trie.edges import find_edge, home_bucket, key_layout, make_edges, scramble
 
 
 @pytest.mark.parametrize("bits", [2, 3, 7, 8, 15, 16])
@@ -80,3 +81,46 @@ def test_more_nodes_than_slots_can_name():
     word_G = np.zeros(1, np.uint32).view(Long)
     with pytest.raises(OverflowError, match=r"holds 2\*\*32 - 1 nodes"):
         make_edges(word_G, np.array([1, 1], np.uint32), None, np.zeros(1, np.float32))
+
+
+def test_layout_by_hand():
+    assert key_layout(4, 7, 1) == (2, 5, 5) and key_layout(4, 7, 8) == (2, 5, 2) and key_layout(4, 7, 9) == (2, 5, 2)
+    assert key_layout(5, 8, 32) == (3, 6, 1) and key_layout(1, 0, 4) == (1, 2, 0) and key_layout(4, 7, 33) == (2, 5, 0)
+    assert key_layout(2**31, 2**32, 2**31) == (31, 63, 32)
+
+
+@pytest.mark.parametrize("buckets", [2**31, 2**31 + 11, 2**32 - 1])
+@given(node=st.integers(0, 2**32 - 2), word=st.integers(0, 2**31 - 1))
+def test_more_slots_than_32_bits_number(buckets, node, word):
+    """All slots are one row of memory that holds the key at its home: the home is found, and nothing without it."""
+    word_bits, key_bits, check_bits = key_layout(2**31, 2**32 - 1, buckets)
+    x = int(scramble(np.array([node << word_bits | word], np.uint64), key_bits)[0])
+    home, tag = 2 * (x * buckets >> key_bits), x % 2**check_bits
+    slots_E4 = as_strided(np.array([1, tag, 0, 0], np.uint32), (2 * buckets, 4), (0, 4))
+    assert find_edge(slots_E4, buckets, word_bits, key_bits, check_bits, node, word) == home
+    empty = as_strided(np.array([0, tag, 0, 0], np.uint32), (2 * buckets, 4), (0, 4))
+    assert find_edge(empty, buckets, word_bits, key_bits, check_bits, node, word) == -1
+
+
+@pytest.mark.parametrize("edges", [0, 1, 2, 60])
+def test_few_edges_of_many_words(edges, to_device):
+    """Tags of 32 bits do not tell keys apart until there are more buckets than edges."""
+    V = 300_000
+    runs = [[]] * V
+    runs[V - 1] = list(range(7, V, 4999))[:edges]
+    table = make_edges(*map(to_device, trie_of(runs, V)))
+    slots_E4, bits = to_host(table.slots_E4), (table.word_bits, table.key_bits, table.check_bits)
+    for word in range(0, V, 499):
+        slot = find_edge(slots_E4, table.buckets, *bits, V - 1, word)
+        found = runs[V - 1][int(slots_E4[slot, 0]) - V] if slot >= 0 else None
+        assert found == (word if word in runs[V - 1] else None)
+    slots = [find_edge(slots_E4, table.buckets, *bits, V - 1, word) for word in runs[V - 1]]
+    assert slots_E4[slots, 0].tolist() == list(range(V, V + edges)) and slots_E4[-1, 0] == 0
+
+
+def test_values_that_no_table_holds():
+    word_G, first_child_M, prob_G, backoff_M = trie_of([[0]], 1)
+    with pytest.raises(TypeError, match="expected float32 but got uint8"):
+        make_edges(word_G, first_child_M, prob_G.astype(np.uint8), backoff_M)
+    with pytest.raises(ValueError, match="has 0 backoffs for 1 histories, and scores need them"):
+        make_edges(word_G, first_child_M, prob_G, backoff_M[:0])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.trie.find_children import find_children, sample_words
@@ -60,3 +61,19 @@ def test_a_long_run_between_others(fanout, to_device):
 def test_words_up_to_the_largest(to_device):
     last = 2**32 - 1
     assert find([[0, last - 1, last]], 2, [(0, 0), (0, last), (0, last - 1), (0, 5)], to_device) == [0, 2, 1, -1]
+
+
+@pytest.mark.parametrize("first", [2**31 - 3, 2**32 - 3, 2**33])
+@pytest.mark.parametrize("run", [1, 30, 5000])
+def test_more_nodes_than_32_bits_number(first, run):
+    """All words are one word of memory, and each word of a run stands for the run: its last node is found."""
+    word_G = as_strided(np.array([7], np.uint32), (first + run + 9,), (0,))
+    levels = [len(word_G)]
+    while levels[-1] > 32:
+        levels.append(-(-levels[-1] // 32))
+    starts = np.cumsum([0, *levels[1:]])
+    samples = as_strided(np.array([7], np.uint32), (int(starts[-1]),), (0,))
+    first_child_M = np.array([first, first, first + run, first + run], np.int64)
+    queries = np.array([0, 1, 2, 1]), np.array([7, 7, 7, 8], np.uint32)
+    found = find_children(word_G, first_child_M, samples, starts, 32, *queries)
+    assert found.tolist() == [-1, first + run - 1, -1, -1]

@@ -1,0 +1,19 @@
+#include "common.cuh"
+#include "text.cuh"
+#include "words.cuh"
+// text_B (B,) u8, positions_T (T,) u32 of words and newlines  ->  codes_T (T,) u32: see find_codes.py.
+// A word ends before the white space ahead of the next token; what is at a position is none, so the way back ends.
+extern "C" __global__ void find_codes(const u8* text_B, i64 B, const u32* positions_T, i64 T, const u64* slots_C,
+                                      i64 C, const i64* offsets_V, const u8* data, i64 data_bytes, u32* codes_T) {
+  Words words = {slots_C, C, offsets_V, data, data_bytes};
+  GRID_STRIDE_LOOP(t, T) {
+    i64 start = positions_T[t];
+    u32 code = 0;
+    if (text_B[start] != '\n') {
+      i64 stop = t + 1 < T ? positions_T[t + 1] : B;
+      while (is_space(text_B[stop - 1])) --stop;
+      code = find_word(words, text_B, B, start, stop) + 1;
+    }
+    codes_T[t] = code;
+  }
+}

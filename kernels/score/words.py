@@ -1,0 +1,148 @@
+"""The table in which a model's words are looked up, which GPU and CPU share; as in include/words.cuh."""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types, uint64
+from numba.extending import intrinsic
+
+HELD = 24  # bytes of its word that a slot holds
+
+
+def index_words(offsets_V: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, int]:
+    """(slots_C, the first word that an earlier one equals or -1) of words in host memory.
+
+    slots_C  (C,) uint64, open addressing in slots of four numbers: the first HELD bytes of a word, zeros after it,
+             then its length in the upper half and its id in the lower one. Word 0 has no slot: it is found as 0,
+             like any word that is not there.
+    """
+    V = len(offsets_V) - 1
+    slots_C = np.zeros(4 << (3 * V // 2).bit_length(), np.uint64)  # at most two thirds of the slots are used
+    return slots_C, int(_fill_slots(offsets_V, data, slots_C))
+
+
+@intrinsic
+def _load(typing, array, i):
+    """The 8 bytes array[i : i + 8] as a little-endian uint64, at any alignment."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        at = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
+        return builder.load(at, align=1)
+
+    return types.uint64(array, types.int64), generate
+
+
+@intrinsic
+def prefetch(typing, array, i):
+    """Ask memory for array[i], to be read soon."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        at = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        flag = ir.IntType(32)
+        form = ir.FunctionType(ir.VoidType(), [at.type, flag, flag, flag])
+        to_read, keep, as_data = flag(0), flag(3), flag(1)
+        builder.call(builder.module.declare_intrinsic("llvm.prefetch", [at.type], form), [at, to_read, keep, as_data])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+@njit(nogil=True, cache=True)
+def load_8(text, i):
+    """The bytes from i on, 8 or up to the end of the text, as a little-endian uint64."""
+    if i + 8 <= len(text):
+        return _load(text, i)  # type: ignore[call-arg]
+    chunk = uint64(0)
+    for k in range(len(text) - i):
+        chunk |= uint64(text[i + k]) << uint64(8 * k)
+    return chunk
+
+
+@njit(nogil=True, cache=True)
+def _chunk(text, i, stop):
+    """The bytes text[i:stop], 8 at most."""
+    chunk = load_8(text, i)
+    return chunk if stop - i >= 8 else chunk & ((uint64(1) << uint64(8 * (stop - i))) - uint64(1))
+
+
+@njit(nogil=True, cache=True)
+def equal_words(text, start, stop, other, other_start, other_stop):
+    """Whether text[start:stop] and other[other_start:other_stop] are the same bytes."""
+    if stop - start != other_stop - other_start:
+        return False
+    for i in range(0, stop - start, 8):
+        if _chunk(text, start + i, stop) != _chunk(other, other_start + i, other_stop):
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _mix(h, chunk):
+    """A word's hash with 8 more of its bytes: it spreads well in its lower half, where slots are counted."""
+    h = (h ^ chunk) * uint64(0x9E3779B97F4A7C15)
+    h = (h ^ (h >> uint64(32))) * uint64(0xD6E8FEB86659FD93)
+    return h ^ (h >> uint64(32))
+
+
+@njit(nogil=True, inline="always")
+def held_bytes(text, start, stop):
+    """(what a slot holds of the word text[start:stop], three numbers; the word's hash)."""
+    first, second, third = _chunk(text, start, stop), uint64(0), uint64(0)
+    h = _mix(uint64(stop - start), first)
+    if stop - start > 8:
+        second = _chunk(text, start + 8, stop)
+        h = _mix(h, second)
+        if stop - start > 16:
+            third = _chunk(text, start + 16, stop)
+            for i in range(start + 16, stop, 8):
+                h = _mix(h, _chunk(text, i, stop))
+    return first, second, third, h
+
+
+@njit(nogil=True, inline="always")
+def home_slot(h, slots_C):
+    """Where in slots_C the first slot lies that a word of hash h may be in."""
+    return uint64(4) * h & uint64(len(slots_C) - 1)
+
+
+@njit(nogil=True, inline="always")
+def find_slot(first, second, third, h, text, start, stop, offsets_V, data, slots_C):
+    """Where the slot lies that has the word text[start:stop], or the empty one where it belongs."""
+    slot = home_slot(h, slots_C)
+    while True:
+        last = slots_C[slot + uint64(3)]
+        other = (slots_C[slot] ^ first) | (slots_C[slot + uint64(1)] ^ second) | (slots_C[slot + uint64(2)] ^ third)
+        if other | ((last >> uint64(32)) ^ uint64(stop - start)) == 0:  # one branch: four are mispredicted more often
+            v = last & uint64(0xFFFFFFFF)
+            if stop - start <= HELD:
+                return slot
+            if equal_words(text, start + HELD, stop, data, offsets_V[v] + HELD, offsets_V[v + uint64(1)]):
+                return slot
+        elif last == 0:
+            return slot
+        slot = (slot + uint64(4)) & uint64(len(slots_C) - 1)
+
+
+@njit(nogil=True, cache=True)
+def find_word(text, start, stop, offsets_V, data, slots_C):
+    """The id of the word text[start:stop], 0 when it is not in the table."""
+    first, second, third, h = held_bytes(text, start, stop)
+    slot = find_slot(first, second, third, h, text, start, stop, offsets_V, data, slots_C)
+    return slots_C[slot + uint64(3)] & uint64(0xFFFFFFFF)
+
+
+@njit(nogil=True, cache=True)
+def _fill_slots(offsets_V, data, slots_C):
+    """Enter all words but word 0; return the first duplicate, or -1."""
+    for v in range(1, len(offsets_V) - 1):
+        start, stop = offsets_V[v], offsets_V[v + 1]
+        first, second, third, h = held_bytes(data, start, stop)
+        slot = find_slot(first, second, third, h, data, start, stop, offsets_V, data, slots_C)
+        if slots_C[slot + uint64(3)]:
+            return v
+        slots_C[slot], slots_C[slot + uint64(1)], slots_C[slot + uint64(2)] = first, second, third
+        slots_C[slot + uint64(3)] = uint64(stop - start) << uint64(32) | uint64(v)
+    return -1

@@ -1,0 +1,75 @@
+"""`mgpu-ngram export` and `info`: what is in an output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from mgpu_ngram.commands.shared import command, stdout
+from mgpu_ngram.core.counts import Ngram, read_counts
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.report import show_info
+
+EXPORT_EXAMPLES = """examples:
+  mgpu-ngram export counts --order 3 | grep '^of the'
+  mgpu-ngram export counts --order 5 --top 100"""
+INFO_EXAMPLES = """examples:
+  mgpu-ngram info counts
+  mgpu-ngram info counts --json | jq .orders"""
+
+
+def add(verbs: Any) -> None:
+    export = command(verbs, "export", "print n-grams as text, ngram TAB count", EXPORT_EXAMPLES)
+    export.description = (
+        "Print n-grams, ngram TAB count. Bytes that are no printable ASCII appear as \\n, \\t or \\xff."
+    )
+    export.add_argument("path", metavar="OUT")
+    export.add_argument("--order", type=int, required=True, metavar="N")
+    export.add_argument("--top", type=int, metavar="K", help="only the K that occur most")
+    export.set_defaults(verb=_export)
+
+    info = command(verbs, "info", "describe an output", INFO_EXAMPLES)
+    info.add_argument("path", metavar="PATH")
+    info.set_defaults(verb=_info)
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    counts = read_counts(arguments.path)
+    if not 1 <= arguments.order <= counts.max_order:
+        raise InputError(f"{arguments.path}: has orders 1 to {counts.max_order}, not {arguments.order}")
+    if arguments.top is not None and arguments.top < 1:
+        raise InputError(f"--top is {arguments.top} but must be at least 1")
+    order = counts.order(arguments.order)
+    with stdout():
+        for ngram, n in order.top(arguments.top) if arguments.top else order:
+            if arguments.json:
+                line = json.dumps({"ngram": _json_ngram(ngram, counts.unit), "count": n}).encode()
+            else:
+                line = _text_ngram(ngram, counts.unit) + b"\t%d" % n
+            sys.stdout.buffer.write(line + b"\n")
+
+
+def _text_ngram(ngram: Ngram, unit: str) -> bytes:
+    """Words as they are; ids in decimals; bytes that would break lines, or are not ASCII, as \\n or \\xff."""
+    if isinstance(ngram, tuple):
+        return " ".join(map(str, ngram)).encode()
+    data = ngram.encode() if isinstance(ngram, str) else ngram
+    return data.decode("latin-1").encode("unicode_escape") if unit == "byte" else data
+
+
+def _json_ngram(ngram: Ngram, unit: str) -> Any:
+    """Words as text; ids, and bytes by their values, as a list."""
+    if isinstance(ngram, bytes):
+        return list(ngram) if unit == "byte" else ngram.decode("utf-8", "backslashreplace")
+    return ngram
+
+
+def _info(arguments: argparse.Namespace) -> None:
+    manifest = read_counts(arguments.path).manifest
+    with stdout():
+        if arguments.json:
+            print(json.dumps(manifest, indent=2))
+        else:
+            show_info(arguments.path, manifest)

@@ -1,0 +1,262 @@
+"""Score text with a model: a replica of it on a device, a block of text, a chunk."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.arrays import load_arrays
+from mgpu_ngram.core.corpus import Chunk
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.model import Model, is_model_file
+from mgpu_ngram.engine.device import Stopwatch, device_blocks, free_bytes, memory_guard, to_device_fast
+from mgpu_ngram.engine.model import open_model
+from mgpu_ngram.engine.score_lines import TextScores, spell_words, word_lines
+from mgpu_ngram.engine.trie import edges_of
+from mgpu_ngram.kernels.count.find_tokens import find_tokens
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.score.find_codes import find_codes
+from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
+from mgpu_ngram.kernels.score.score_tokens import score_tokens
+from mgpu_ngram.kernels.score.sum_sentences import sum_sentences
+
+BYTES_PER_TEXT_BYTE = 16  # that scoring takes: a token has 13 and as many for a moment, and may be a letter and a space
+LEAST_BLOCK_BYTES = 1 << 16
+LESS_MEMORY = "use the index btree, a quantised model (mgpu-ngram trie --quantize 8), or fewer workers"
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """How a chunk is scored. Picklable; the same for every chunk of a run.
+
+    model     the path of its file, and
+    identity  what `identify` said of it: the file of a worker must be the same
+    index     "edge": the edge table, faster; "btree": the trie alone, smaller
+    words     "": only sentences; "lines": every word too, as KenLM's query prints it; "columns": as arrays
+    totals    a line of words goes on with the total of its sentence
+    block_bytes  text on the device at once, less where memory is short; `sharers` tasks share a CPU's
+    """
+
+    model: str
+    identity: str
+    index: str = "edge"
+    sentence_markers: bool = True
+    words: str = ""
+    totals: bool = True
+    device: str = "cpu"
+    block_bytes: int = 64 << 20
+    sharers: int = 1
+    read_threads: int = 1
+    verify: bool = True
+
+
+@dataclass
+class BlockScores:
+    """The scores of T tokens in S sentences, on the device.
+
+    codes_T      uint32, word id + 1; 0 where a sentence ends
+    prob_T       float32, log10, and
+    order_T      uint8, words of the longest match; both 0 where a sentence ends without </s>
+    ends_S       int64, where each sentence ends in T, with the 0 that ends it
+    total_S      float32, sum of prob_T
+    oovs_S       int32, unknown words, and
+    oov_total_S  float64, the sum of theirs
+    """
+
+    codes_T: Any
+    prob_T: Any
+    order_T: Any
+    ends_S: Any
+    total_S: Any
+    oovs_S: Any
+    oov_total_S: Any
+
+
+Columns = dict[str, np.ndarray]
+
+
+@dataclass
+class ChunkScores:
+    """The scores of a chunk, on the host, by name of their columns.
+
+    sentences  prob_log10 float32, words int32 (with a </s> that was scored), oovs int32 (unknown words),
+               oov_prob_log10 float64 (the sum of theirs)
+    words      if they were asked for: sentence int64 (from 0 in the chunk), id uint32, ngram_length uint8, prob_log10
+               float32; and their bytes: data uint8, each ends at end int64
+    lines      words as KenLM's query prints them, if they were asked for
+    """
+
+    sentences: Columns
+    words: Columns = field(default_factory=dict)
+    lines: bytes = b""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Replica:
+    """A model on a device, ready to score. Of a model without backoffs InputError is raised.
+
+    index  "edge" or "btree", as in `ScoreOptions`
+    """
+
+    def __init__(self, model: Model, device: str, index: str = "edge"):
+        if index not in ("edge", "btree"):
+            raise InputError(f"index is {index!r} but must be edge or btree")
+        model.check_scores()
+        self.words, self.order, self.device = model.words, model.trie.order, device
+        self.begin, self.end = model.words.id("<s>"), model.words.id("</s>")
+        move = partial(to_device_fast, device=device)
+        self._words = [move(array) for array in (self.words.slots_C, self.words.offsets_V, self.words.data)]
+        if index == "btree":
+            trie = model.trie.moved(move)
+            names = (
+                "word_G", "first_child_M", "samples", "sample_starts", "fanout", "prob_G", "backoff_M", "order",
+                "words_V2", "centers",
+            )  # fmt: skip
+            self._score = partial(score_tokens, **{name: getattr(trie, name) for name in names})
+            return
+        edges = model.edges and replace(
+            model.edges, slots_E4=move(model.edges.slots_E4), words_V2=move(model.edges.words_V2)
+        )
+        edges = edges or edges_of(model.trie.moved(move))
+        self._score = partial(score_by_edges, **vars(edges), order=self.order)
+
+    def score_codes(self, codes_T: Any, bos: bool = True, eos: bool = True) -> BlockScores:
+        """Score sentences of word codes, each ended by a 0. A last one without it is no sentence.
+
+        bos, eos  whether <s> stands before each sentence, and </s> after it
+        """
+        xp = array_module(codes_T)
+        ends_S = xp.flatnonzero(codes_T == 0) + 1
+        prob_T, order_T = self._score(begin=self.begin if bos else -1, end=self.end if eos else -1, codes_T=codes_T)
+        return BlockScores(codes_T, prob_T, order_T, ends_S, *sum_sentences(codes_T, prob_T, ends_S))
+
+    def score_ids(self, ids_T: Any, offsets_S: Any, bos: bool = True, eos: bool = True) -> BlockScores:
+        """Score sentences of word ids: sentence s is ids_T[offsets_S[s]:offsets_S[s + 1]]; integers.
+
+        Raises InputError for ids or offsets that are out of range.
+        """
+        xp, V = array_module(ids_T), len(self.words)
+        ids_T, offsets_S = xp.asarray(ids_T), xp.asarray(offsets_S).astype(np.int64)
+        S = len(offsets_S) - 1
+        if S < 0 or int(offsets_S[0]) or int(offsets_S[-1]) != len(ids_T) or bool((xp.diff(offsets_S) < 0).any()):
+            raise InputError(f"offsets are {offsets_S} but must rise from 0 to the number of ids, {len(ids_T):,}")
+        if len(ids_T) and not 0 <= int(ids_T.min()) <= int(ids_T.max()) < V:
+            raise InputError(f"ids are {int(ids_T.min())} to {int(ids_T.max())} but must be 0 to {V - 1}")
+        ends_T = xp.zeros(len(ids_T) + S, bool)
+        ends_T[offsets_S[1:] + xp.arange(S)] = True
+        codes_T = xp.zeros(len(ends_T), np.uint32)
+        codes_T[xp.flatnonzero(~ends_T)] = ids_T.astype(np.uint32) + np.uint32(1)
+        return self.score_codes(codes_T, bos, eos)
+
+    def score_text(self, text_B: Any, bos: bool = True, eos: bool = True) -> tuple[BlockScores, Any]:
+        """Score lines of text; also returns positions_T (T,) uint32, where tokens begin in it.
+
+        text_B  (B,) uint8 on the device, words between the white space of C's isspace; every line ends with a newline
+        """
+        positions_T = find_tokens(text_B, isspace=True)
+        return self.score_codes(find_codes(text_B, positions_T, *self._words), bos, eos), positions_T
+
+
+def score_chunk(chunk: Chunk, options: ScoreOptions) -> ChunkScores:
+    """Read a chunk and score its lines. The worker's replica is loaded first if it has none of this model."""
+    watch = Stopwatch(options.device)
+    replica = replica_of(options)
+    watch.lap("load")
+    with memory_guard("scoring", options.device):
+        parts = list(_parts(chunk, options, replica, watch))
+    sentences, words = _joined([p.sentences for p in parts]), _joined([p.words for p in parts])
+    return ChunkScores(sentences, words, b"".join(p.lines for p in parts), watch.seconds)
+
+
+def _joined(parts: list[Columns]) -> Columns:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+
+
+def _parts(chunk: Chunk, options: ScoreOptions, replica: Replica, watch: Stopwatch) -> Iterator[ChunkScores]:
+    """The scores of each block of a chunk."""
+    markers, sentences, size = options.sentence_markers, 0, 0
+    end = replica.end if markers else -1
+    room = free_bytes(options.device) // (options.sharers if options.device == "cpu" else 1)
+    block_bytes = max(LEAST_BLOCK_BYTES, min(options.block_bytes, room // BYTES_PER_TEXT_BYTE))
+    blocks = device_blocks(chunk, "word", block_bytes, 0, options.device, options.read_threads, None, watch)
+    for block, text_B in blocks:
+        scores, positions_T = replica.score_text(text_B, markers, markers)
+        total_S, oovs_S = to_host(scores.total_S), to_host(scores.oovs_S)
+        words_S = np.diff(to_host(scores.ends_S), prepend=0) - (not markers)
+        made = ChunkScores(
+            {
+                "prob_log10": total_S,
+                "words": words_S.astype(np.int32),
+                "oovs": oovs_S,
+                "oov_prob_log10": to_host(scores.oov_total_S),
+            }
+        )
+        watch.lap("score")
+        if options.words:
+            positions, codes, orders, probs = map(to_host, (positions_T, scores.codes_T, scores.order_T, scores.prob_T))
+            text = TextScores(block.data, positions, codes, orders, probs, end)
+            if options.words == "lines":
+                shown = slice(None if options.totals else 0)
+                made.lines = word_lines(text, total_S[shown], oovs_S[shown])
+            else:
+                made.words = _columns(text)
+                made.words["sentence"] += sentences
+                made.words["end"] += size
+                size += len(made.words["data"])
+            watch.lap("write")
+        sentences += len(total_S)
+        yield made
+
+
+def _columns(text: TextScores) -> Columns:
+    """The words of a block, as in `ChunkScores`."""
+    end_T, data = spell_words(text)
+    ends_T = text.codes_T == 0
+    columns_T = {
+        "sentence": np.cumsum(ends_T) - ends_T,
+        "id": np.where(ends_T, np.uint32(max(text.end, 0)), text.codes_T - np.uint32(1)),
+        "ngram_length": text.order_T,
+        "prob_log10": text.prob_T,
+        "end": end_T,
+    }
+    kept_T = np.ones(len(end_T), bool) if text.end >= 0 else ~ends_T
+    return {name: column[kept_T] for name, column in columns_T.items()} | {"data": data}
+
+
+def identify(path: str) -> str:
+    """What tells a model's file from others: its fingerprint, or of an ARPA file its size and when it was changed.
+
+    Raises InputError when there is none.
+    """
+    try:
+        if is_model_file(path):
+            return str(load_arrays(path, verify=False)[1].get("fingerprint"))
+        found = os.stat(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a model file or an ARPA file") from None
+    return f"{found.st_size:,} bytes of {found.st_mtime_ns}"
+
+
+_replicas: dict[tuple, Replica] = {}
+_loading = threading.Lock()
+
+
+def replica_of(options: ScoreOptions) -> Replica:
+    """This process's replica of a model; another model's makes way for it. Raises RunError when the file changed."""
+    key = options.model, options.identity, options.index, options.device
+    with _loading:
+        if key not in _replicas:
+            _replicas.clear()
+            found = identify(options.model)
+            if found != options.identity:
+                raise RunError(f"{options.model} is {found} here but was {options.identity}; run again with one file")
+            with memory_guard("loading a model", options.device, LESS_MEMORY):
+                model = open_model(options.model, options.device, options.read_threads, verify=options.verify)
+                _replicas[key] = Replica(model, options.device, options.index)
+        return _replicas[key]

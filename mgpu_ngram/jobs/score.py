@@ -1,0 +1,332 @@
+"""Score text: lines in, their log10 probabilities out, in order."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.output import Output, new_file, write_manifest
+from mgpu_ngram.core.settings import Bytes
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.engine.score import ChunkScores, ScoreOptions, identify, score_chunk
+from mgpu_ngram.jobs.progress import Progress
+
+AHEAD = 4  # chunks per worker that are under way before the first of them is in
+CHUNK_BYTES = {"cpu": 8 << 20, "gpu": 64 << 20}  # text per task, at most
+LEAST_CHUNK_BYTES = 1 << 18
+BYTES_PER_TOKEN = 5.5  # of text; a guess for plans
+WORDS_SHARE = 8  # words take so much more room than sentences
+UNIT = 2.0**-40  # in which sums of sentences are added up: a float32 is a multiple of it unless it is below 2**-17
+MOST_ADDED = 1 << 20  # fractions, in units, whose sum fits int64
+SCORES = "scores.parquet"
+
+
+@dataclass(frozen=True)
+class ScoreConfig:
+    """Settings of a score job; the keys of its YAML."""
+
+    model: str  # a model file, an ARPA file, or the name of an earlier job that makes a model
+    text: list[str]  # paths, globs, directories or fsspec URLs; one sentence per line
+    sentence_markers: bool = True  # <s> stands before each sentence, and </s> after it, which is scored
+    level: Literal["word", "sentence"] = "sentence"  # a row of the result
+    index: Literal["edge", "btree"] = "edge"  # the edge table, faster; or the trie alone, smaller
+    text_column: str = "text"  # of Parquet inputs
+    chunk_bytes: Bytes | None = None  # text per task; auto: by device, text and workers
+    name: str = "score"  # folder of the result under the run's output
+
+    def __post_init__(self) -> None:
+        if self.chunk_bytes is not None and self.chunk_bytes < 1:
+            raise InputError(f"chunk_bytes is {self.chunk_bytes} but must be at least 1")
+        if not self.name or "/" in self.name or self.name in (".", ".."):
+            raise InputError(f"name is {self.name!r} but must be a plain folder name")
+
+
+CONFIG = ScoreConfig
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Of all sentences that were scored.
+
+    tokens     words, and one </s> a sentence unless sentence markers were off
+    oovs       words that the model does not know
+    log10      sum of log10 probabilities, and
+    oov_log10  the part of unknown words in it
+    """
+
+    sentences: int
+    tokens: int
+    oovs: int
+    log10: float
+    oov_log10: float
+
+    @property
+    def perplexity(self) -> float:
+        """Including unknown words; NaN without tokens."""
+        return 10 ** (-self.log10 / self.tokens) if self.tokens else float("nan")
+
+    @property
+    def perplexity_without_oovs(self) -> float:
+        """Of the words that the model knows, after whatever stands before them."""
+        known = self.tokens - self.oovs
+        return 10 ** (-(self.log10 - self.oov_log10) / known) if known else float("nan")
+
+    def summary(self) -> dict[str, Any]:
+        """All of it by name."""
+        perplexities = {"perplexity": self.perplexity, "perplexity_without_oovs": self.perplexity_without_oovs}
+        return asdict(self) | perplexities
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """What a run did; `path` is None where nothing was written."""
+
+    path: Path | None
+    totals: Totals
+    seconds: dict[str, float]  # by stage, summed over workers
+    wall_seconds: float
+    workers: int
+    device: str
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.totals.tokens / self.wall_seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines: all of it by name."""
+        named = {"path": self.path and str(self.path), "totals": self.totals.summary()}
+        return asdict(self) | named | {"tokens_per_second": self.tokens_per_second}
+
+
+def open_inputs(config: ScoreConfig) -> Corpus:
+    """The text that a config names. Raises InputError when it cannot be used."""
+    return open_corpus(config.text, "word", text_column=config.text_column)
+
+
+def plan(config: ScoreConfig, workers: int, device: str, *_: Any) -> dict[str, Any]:
+    """What `run` would do, from the sizes of the inputs alone."""
+    corpus = open_inputs(config)
+    size = config.chunk_bytes or _chunk_bytes(corpus, workers, device, config.level == "word")
+    chunks = corpus.chunks(size)
+    return {
+        "job": config.name,
+        "inputs": len(corpus.sources),
+        "input_bytes": corpus.size_bytes,
+        "tokens_about": int(corpus.size_bytes / BYTES_PER_TOKEN),
+        "chunks": len(chunks),
+        "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
+        "workers": workers,
+        "device": device,
+        "model": config.model,
+        "index": config.index,
+    }
+
+
+def run(
+    config: ScoreConfig,
+    executor: Executor,
+    output: str | Path,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    inputs: Any = None,
+    *_: Any,
+) -> ScoreResult:
+    """Score a corpus and write OUT/scores.parquet and OUT/manifest.json. A run that ended early is not gone on with.
+
+    inputs  an in-memory corpus in place of config.text
+    """
+    with Output.create(output, overwrite) as out:
+        result = score(config, executor, out.folder / SCORES, progress=progress, inputs=inputs)
+        manifest = {
+            "model": {"path": config.model, "identity": identify(config.model)},
+            "options": {"level": config.level, "sentence_markers": config.sentence_markers},
+            "totals": result.totals.summary(),
+            "versions": {"mgpu-ngram": VERSION, "pyarrow": pyarrow.__version__},
+        }
+        write_manifest(out.folder, manifest, "mgpu_ngram scores")
+        out.commit()
+    return replace(result, path=out.path)
+
+
+def check_file(path: str | Path, overwrite: bool) -> None:
+    """Raise InputError unless a file may be written there."""
+    if os.path.isdir(path) or not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise InputError(f"output {path} is no file in a folder that exists; give the path of a Parquet file to write")
+    if os.path.lexists(path) and not overwrite:
+        raise InputError(f"output {path} exists; add --overwrite (in Python overwrite=True) or give another path")
+
+
+def score(
+    config: ScoreConfig,
+    executor: Executor,
+    file: str | Path | None = None,
+    take: Callable[[ChunkScores], None] | None = None,
+    words: str = "",
+    totals: bool = True,
+    progress: Progress | None = None,
+    inputs: Any = None,
+    verify: bool = True,
+) -> ScoreResult:
+    """Score a corpus.
+
+    file    a Parquet file to write, rows as config.level says
+    take    is called with the scores of each chunk, in the order of the text
+    words, totals  what chunks say of words (`ScoreOptions`) where no file is written
+    verify  compare the checksums of a model file
+
+    The driver holds a few chunks at once; a worker holds its replica of the model and a block of text.
+    """
+    progress, start = progress or Progress(), time.perf_counter()
+    corpus = open_inputs(config if inputs is None else replace(config, text=inputs))
+    if file is not None:
+        words = "columns" if config.level == "word" else ""
+    chunk_bytes = config.chunk_bytes or _chunk_bytes(corpus, executor.workers, executor.device, bool(words))
+    options = ScoreOptions(
+        config.model, identify(config.model), config.index, config.sentence_markers, words, totals, executor.device,
+        chunk_bytes, executor.sharers, executor.threads, verify,
+    )  # fmt: skip
+    chunks = corpus.chunks(chunk_bytes)
+    found: list[Totals] = []
+    seconds: list[dict[str, float]] = []
+    with ExitStack() as stack:
+        write = stack.enter_context(_Table(file, config.level)).write if file is not None else None
+
+        def took(scores: ChunkScores) -> None:
+            found.append(_totals(scores))
+            seconds.append(scores.seconds)
+            for use in (write, take):
+                if use is not None:
+                    use(scores)
+            progress.advance(1, found[-1].tokens)
+
+        progress.start("score", len(chunks), "chunks", "tokens")
+        _in_order(executor, [(score_chunk, chunk, options) for chunk in chunks], took)
+        progress.finish()
+    whole = _added(found)
+    path = None if file is None else Path(file)
+    wall = time.perf_counter() - start
+    return ScoreResult(path, whole, add_seconds(*seconds), wall, executor.workers, executor.device)
+
+
+def _in_order(executor: Executor, calls: list[tuple], took: Callable[[Any], None]) -> None:
+    """Make calls and take their values in order, with no more under way than wait for the first of them."""
+    window, called, taken = AHEAD * executor.workers, 0, 0
+    values: dict[int, Any] = {}  # that wait for earlier ones
+    numbers: dict[Handle, int] = {}
+
+    def more() -> list[Handle]:
+        nonlocal called
+        made = []
+        while called < min(len(calls), taken + window):
+            fn, chunk, options = calls[called]
+            made.append(executor.call(fn, chunk, options, label=f"scoring {chunk}"))
+            numbers[made[-1]] = called
+            called += 1
+        return made
+
+    def done(handle: Handle) -> list[Handle]:
+        nonlocal taken
+        [value] = executor.gather([handle])
+        values[numbers.pop(handle)] = value
+        while taken in values:
+            took(values.pop(taken))
+            taken += 1
+        return more()
+
+    executor.wait(iter(more()), done)
+
+
+def _totals(scores: ChunkScores) -> Totals:
+    """Of a chunk, log10 in units."""
+    if not scores.sentences:
+        return Totals(0, 0, 0, 0, 0)
+    log10, words, oovs, oov_log10 = scores.sentences.values()
+    return Totals(len(words), int(words.sum()), int(oovs.sum()), _in_units(log10), _in_units(oov_log10))
+
+
+def _added(parts: list[Totals]) -> Totals:
+    """Of all chunks, log10 as such."""
+    sums = {f.name: sum(getattr(part, f.name) for part in parts) for f in fields(Totals)}
+    return Totals(**sums | {name: sums[name] * UNIT for name in ("log10", "oov_log10")})
+
+
+def _in_units(values: np.ndarray) -> float:
+    """The sum as an integer of units, so that it does not depend on how text was cut."""
+    if not np.isfinite(values).all():
+        return float(values.sum())
+    total = 0
+    for part in np.array_split(values.astype(np.float64), len(values) // MOST_ADDED + 1):
+        whole = np.floor(part)
+        rest = np.rint((part - whole) / UNIT)
+        total += int(whole.astype(np.int64).sum()) * int(1 / UNIT) + int(rest.astype(np.int64).sum())
+    return total
+
+
+def _chunk_bytes(corpus: Corpus, workers: int, device: str, words: bool) -> int:
+    """Text per task: less where words come back, and where workers would have too few."""
+    most = CHUNK_BYTES[device] // (WORDS_SHARE if words else 1)
+    return max(LEAST_CHUNK_BYTES, min(most, corpus.size_bytes // (AHEAD * workers)))
+
+
+class _Table:
+    """A Parquet file that grows chunk by chunk; it gets its name when it is whole."""
+
+    SENTENCES = pyarrow.schema(
+        [("prob_log10", pyarrow.float32()), ("words", pyarrow.int32()), ("oovs", pyarrow.int32())]
+    )
+    WORDS = pyarrow.schema(
+        [
+            ("sentence", pyarrow.int64()), ("word", pyarrow.large_string()), ("id", pyarrow.uint32()),
+            ("ngram_length", pyarrow.uint8()), ("prob_log10", pyarrow.float32()),
+        ]
+    )  # fmt: skip
+
+    def __init__(self, path: str | Path, level: str):
+        self.path, self.words = path, level == "word"
+        self.sentences = 0
+
+    def __enter__(self) -> _Table:
+        self.stack = ExitStack()
+        sink = self.stack.enter_context(new_file(self.path))
+        schema = self.WORDS if self.words else self.SENTENCES
+        self.file = self.stack.enter_context(pyarrow.parquet.ParquetWriter(sink, schema))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stack.__exit__(*error)
+
+    def write(self, scores: ChunkScores) -> None:
+        columns = scores.words if self.words else scores.sentences
+        if not columns:
+            return
+        if self.words:
+            columns = columns | {
+                "sentence": columns["sentence"] + self.sentences, "word": _strings(columns["end"], columns["data"])
+            }  # fmt: skip
+        schema = self.WORDS if self.words else self.SENTENCES
+        self.file.write_table(pyarrow.table({name: columns[name] for name in schema.names}, schema=schema))
+        self.sentences += len(scores.sentences["words"])
+
+
+def _strings(end: np.ndarray, data: np.ndarray) -> pyarrow.Array:
+    """Words as strings; bytes that are no UTF-8 become U+FFFD."""
+    offsets = np.concatenate([np.zeros(1, np.int64), end])
+    buffers = [None, *map(pyarrow.py_buffer, (offsets, data))]
+    words = pyarrow.LargeBinaryArray.from_buffers(pyarrow.large_binary(), len(end), buffers)
+    try:
+        return words.cast(pyarrow.large_string())
+    except pyarrow.ArrowInvalid:
+        return pyarrow.array([w.decode("utf-8", "replace") for w in words.to_pylist()], pyarrow.large_string())

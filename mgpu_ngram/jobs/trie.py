@@ -1,0 +1,147 @@
+"""Make a model file: an ARPA file or a model file in, one with the index and the precision that are asked for out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from mgpu_ngram.cluster.executor import Executor
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model import Model, check_free_file, save_model
+from mgpu_ngram.core.output import Output, write_manifest
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
+from mgpu_ngram.engine.model import open_model
+from mgpu_ngram.engine.trie import FANOUT, edges_of, quantize, with_fanout
+from mgpu_ngram.kernels.dispatch import to_host
+
+MODEL = "model.safetensors"  # in the folder of a run
+
+
+@dataclass(frozen=True)
+class TrieConfig:
+    """Settings of a trie job; the keys of its YAML."""
+
+    model: str  # an ARPA file, plain or compressed, or a model file
+    index: Literal["btree", "edge", "both"] = "btree"  # edge adds the edge table: faster to score with, and larger.
+    # The trie, which has the other index in it, is always there, so both says the same as edge
+    fanout: int = FANOUT  # words that a search of the trie looks at in one step
+    quantize: int | None = None  # bits of a code for each log10 probability and backoff from order 2 on; auto: floats
+    backoff: bool = True  # false leaves the backoffs out, for what never reads them: stored distributions
+    name: str = "trie"  # folder of the result under the run's output
+
+    def __post_init__(self) -> None:
+        if not 4 <= self.fanout <= 128:
+            raise InputError(f"fanout is {self.fanout} but must be 4 to 128")
+        if self.quantize is not None and not 2 <= self.quantize <= 16:
+            raise InputError(f"quantize is {self.quantize} bits but must be 2 to 16; leave it out for floats")
+        if not self.backoff and self.index != "btree":
+            raise InputError(f"index {self.index} holds backoffs but backoff is false; make index btree, or keep them")
+        if not self.name or "/" in self.name or self.name in (".", ".."):
+            raise InputError(f"name is {self.name!r} but must be a plain folder name")
+
+
+CONFIG = TrieConfig
+
+
+@dataclass(frozen=True)
+class TrieResult:
+    """A model file that was made.
+
+    counts   n-grams of each order
+    seconds  that it took to `read`, to `build` the trie, to add the `index`, to `write`
+    """
+
+    path: Path
+    counts: list[int]
+    fingerprint: str
+    size_bytes: int
+    seconds: dict[str, float]
+
+    @property
+    def order(self) -> int:
+        return len(self.counts)
+
+    @property
+    def bytes_per_ngram(self) -> float:
+        """Of the file, its words among them."""
+        return self.size_bytes / sum(self.counts)
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines: all of it by name."""
+        return asdict(self) | {"path": str(self.path), "order": self.order, "bytes_per_ngram": self.bytes_per_ngram}
+
+
+def open_inputs(config: TrieConfig) -> None:
+    """Nothing: the model may be what an earlier job makes."""
+
+
+def plan(config: TrieConfig, workers: int, device: str, *_: Any) -> dict[str, Any]:
+    """What `run` would do."""
+    return {"job": config.name, "model": config.model, "index": config.index, "device": device}
+
+
+def run(config: TrieConfig, executor: Executor, output: str | Path, overwrite: bool = False, *_: Any) -> TrieResult:
+    """Write OUT/model.safetensors and OUT/manifest.json, by one worker. A run that ended early is not gone on with."""
+    with Output.create(output, overwrite) as out:
+        executor.check_folder(str(out.folder))
+        task = executor.call(build, config, out.folder / MODEL, executor.device, executor.threads, label="the trie")
+        executor.wait([task])
+        [result] = executor.gather([task])
+        manifest = {
+            "model": config.model,
+            "options": {name: value for name, value in asdict(config).items() if name not in ("model", "name")},
+            "orders": result.counts,
+            "fingerprint": result.fingerprint,
+            "versions": {"mgpu-ngram": VERSION},
+        }
+        write_manifest(out.folder, manifest, "mgpu_ngram trie")
+        out.commit()
+    return replace(result, path=out.path / MODEL)
+
+
+def build(
+    config: TrieConfig, output: str | Path, device: str = "cpu", threads: int = 1, overwrite: bool = False
+) -> TrieResult:
+    """Write a model file, which appears when it is whole.
+
+    output     its path; folders on the way are made
+    device     "cpu" or "gpu", where trie and index are built; they are the same
+    threads    that parse an ARPA file
+    overwrite  replace a model file; nothing else is replaced
+    """
+    check_free_file(output, overwrite)
+    output, watch = Path(output), Stopwatch(device)
+    with memory_guard("building a trie", device, "build it where there is more, such as with --device cpu"):
+        model = _changed(open_model(config.model, device, threads, config.fanout, watch=watch), config, device, watch)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make folder {output.parent}: {error.strerror}; give another output path") from error
+    size_bytes = save_model(output, model)
+    watch.lap("write")
+    counts = [end - begin for begin, end in pairwise(model.trie.starts)]
+    return TrieResult(output, counts, model.fingerprint, size_bytes, watch.seconds)
+
+
+def _changed(model: Model, config: TrieConfig, device: str, watch: Stopwatch) -> Model:
+    """The model as the settings want it."""
+    trie = with_fanout(model.trie, config.fanout).moved(partial(to_device, device=device))
+    if not config.backoff:
+        trie = replace(trie, backoff_M=trie.backoff_M[:0])
+    if config.quantize:
+        if trie.quantized:
+            raise InputError(f"{config.model} is quantised already; leave quantize out, or give what it was made from")
+        trie = quantize(trie, config.quantize)
+    watch.lap("build")
+    edges = None
+    if config.index != "btree":
+        model.check_scores(config.model)
+        edges = edges_of(trie)
+        edges = replace(edges, slots_E4=to_host(edges.slots_E4), words_V2=to_host(edges.words_V2))
+    model = Model.of(trie.moved(to_host), model.words, edges)
+    watch.lap("index")
+    return model

@@ -1,0 +1,168 @@
+"""Whole runs of scoring: however text is cut and whoever dies, the same scores in the same order."""
+
+import json
+import math
+import threading
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.output import check_free
+from mgpu_ngram.jobs import score as score_job
+from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.score import ScoreConfig, run, score
+
+pytestmark = pytest.mark.timeout(120)
+CHUNKS = 40
+
+
+@pytest.fixture
+def here():
+    executor = LocalExecutor(workers=3)
+    yield executor
+    executor.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(start):
+    return start(2)
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """A file of 2,000 lines of a, b and an unknown word."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "text"
+    path.write_text("".join(" ".join(rng.choice(["a", "b", "x"], rng.integers(0, 9))) + "\n" for _ in range(2000)))
+    return path
+
+
+def config(arpa, text, **more):
+    return ScoreConfig(str(arpa), [str(text)], **more)
+
+
+def table(path):
+    return pq.read_table(path).to_pydict()
+
+
+@pytest.fixture
+def whole(arpa, lines, here, tmp_path):
+    """(totals, tables by level) of one chunk, the sums of which are exact: values are multiples of 2**-5."""
+    results = {level: score(config(arpa, lines, level=level), here, tmp_path / level) for level in ("word", "sentence")}
+    totals = results["word"].totals
+    assert totals == results["sentence"].totals
+    tables = {level: table(tmp_path / level) for level in results}
+    assert totals.log10 == math.fsum(tables["sentence"]["prob_log10"]) == math.fsum(tables["word"]["prob_log10"])
+    unknown = [prob for prob, v in zip(tables["word"]["prob_log10"], tables["word"]["id"], strict=True) if v == 0]
+    assert (totals.oovs, totals.oov_log10) == (len(unknown), math.fsum(unknown)) and len(unknown) > 1000
+    assert (totals.sentences, totals.tokens) == (2000, sum(tables["sentence"]["words"])) and totals.tokens > 8000
+    assert tables["word"]["sentence"] == [s for s, n in enumerate(tables["sentence"]["words"]) for _ in range(n)]
+    return totals, tables
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 100, 5000])
+@pytest.mark.parametrize("level", ["word", "sentence"])
+def test_cuts_change_nothing(level, chunk_bytes, arpa, lines, here, whole, tmp_path):
+    cut = config(arpa, lines, level=level, chunk_bytes=chunk_bytes)
+    assert score(cut, here, tmp_path / "cut").totals == whole[0]
+    assert table(tmp_path / "cut") == whole[1][level]
+
+
+def test_on_a_cluster(cluster, arpa, lines, here, whole, hooks, hooks_folder, tmp_path):
+    """Workers die before and after chunks, and load their replica again."""
+    hooks(**{"score_chunk.before1": "", "score_chunk.before2": "", "score_chunk.after1": "", "score_chunk.after2": ""})
+    cut = config(arpa, lines, level="word", chunk_bytes=lines.stat().st_size // CHUNKS)
+    assert score(cut, cluster, tmp_path / "cut").totals == whole[0]
+    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "every bomb went off"
+    assert table(tmp_path / "cut") == whole[1]["word"]
+
+
+def test_a_chunk_that_always_kills_its_worker(cluster, arpa, lines, hooks, tmp_path):
+    hooks(**{"score_chunk.chunk": 7})
+    cut = config(arpa, lines, chunk_bytes=lines.stat().st_size // CHUNKS)
+    with pytest.raises(RunError, match=r"^scoring chunk 7: .*text, bytes [\d,]+ to [\d,]+ killed every worker"):
+        score(cut, cluster, tmp_path / "cut")
+    assert not list(tmp_path.glob("*cut*"))
+    cluster._watch.error = None  # for the tests that share these workers
+
+
+def test_few_wait_for_the_first(arpa, lines, here, monkeypatch):
+    """Chunks are taken in order; while the first one takes its time, no more are made than may wait for it."""
+    real, started, taken, first = score_job.score_chunk, [], [], threading.Event()
+    window = score_job.AHEAD * here.workers
+
+    def slow(chunk, options):
+        started.append(chunk.index)
+        if chunk.index == 0:
+            assert first.wait(30)
+        elif len(started) == window:
+            threading.Timer(0.2, first.set).start()
+        elif not first.is_set():
+            assert len(started) <= window
+        return real(chunk, options)
+
+    def take(scores):
+        assert first.is_set()
+        taken.append(float(scores.sentences["prob_log10"].sum()))
+
+    monkeypatch.setattr(score_job, "score_chunk", slow)
+    cut = config(arpa, lines, chunk_bytes=lines.stat().st_size // CHUNKS)
+    score(cut, here, take=take)
+    assert len(taken) == len(started) >= CHUNKS > window
+    in_order = []
+    monkeypatch.setattr(score_job, "score_chunk", real)
+    score(cut, here, take=lambda scores: in_order.append(float(scores.sentences["prob_log10"].sum())))
+    assert taken == in_order
+
+
+def test_progress(arpa, lines, here, whole):
+    told = []
+
+    class Told(Progress):
+        def start(self, phase, total, unit="", rate=""):
+            told.append((phase, total, unit, rate))
+
+        def advance(self, done, amount=0):
+            told.append((done, amount))
+
+    score(config(arpa, lines, chunk_bytes=5000), here, progress=Told())
+    assert told[0][0] == "score" and told[0][2:] == ("chunks", "tokens")
+    assert [sum(column) for column in zip(*told[1:], strict=True)] == [told[0][1], whole[0].tokens]
+
+
+def test_a_model_that_changes(arpa, lines, here, monkeypatch):
+    """Between the look of the driver and that of a worker."""
+    before = score_job.identify(str(arpa))
+    arpa.write_text(arpa.read_text() + "\n")
+    monkeypatch.setattr(score_job, "identify", lambda path: before)
+    with pytest.raises(RunError, match=rf"^{arpa} is [\d,]+ bytes of \d+ here but was .*; run again with one file$"):
+        score(config(arpa, lines), here)
+
+
+def test_a_folder(arpa, lines, here, whole, tmp_path):
+    result = run(config(arpa, lines), here, tmp_path / "out")
+    assert result.path == tmp_path / "out" and result.totals == whole[0]
+    assert table(tmp_path / "out" / "scores.parquet") == whole[1]["sentence"]
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["format"] == "mgpu_ngram scores" and manifest["totals"]["tokens"] == whole[0].tokens
+    check_free(tmp_path / "out", overwrite=True)
+    json.dumps(result.as_json())
+
+
+def test_settings_that_cannot_be():
+    with pytest.raises(InputError, match="chunk_bytes is 0 but must be at least 1"):
+        ScoreConfig("m", ["t"], chunk_bytes=0)
+    with pytest.raises(InputError, match="name is 'a/b' but must be a plain folder name"):
+        ScoreConfig("m", ["t"], name="a/b")
+
+
+def test_sums_do_not_depend_on_the_order(monkeypatch):
+    values = -np.random.default_rng(0).random(1000, np.float32) * 10
+    exact = math.fsum(values.tolist())
+    assert score_job._in_units(values) * score_job.UNIT == exact
+    monkeypatch.setattr(score_job, "MOST_ADDED", 7)
+    assert score_job._in_units(values[::-1]) * score_job.UNIT == exact
+    assert score_job._in_units(np.array([-np.inf, -1])) == -np.inf

@@ -1,0 +1,213 @@
+"""Model files made from ARPA files and from one another: what is in them, what they score, what is refused."""
+
+import contextlib
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from mgpu_ngram import kenlm
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.model import load_model
+from mgpu_ngram.core.settings import fill
+from mgpu_ngram.engine import states
+from mgpu_ngram.jobs.trie import CONFIG, TrieConfig, build, open_inputs, plan, run
+
+ARPA = r"""\data\
+ngram 1=5
+ngram 2=6
+ngram 3=2
+
+\1-grams:
+-99	<s>	-0.5
+-1	<unk>
+-1.5	</s>
+-0.5	a	-0.25
+-0.75	b	-2
+
+\2-grams:
+-0.25	<s> a	-0.125
+-0.5	a b	0
+-0.375	a a	-0.375
+-1.25	a </s>
+-1.75	b a	-0.625
+-2	b b	-0.625
+
+\3-grams:
+-0.0625	<s> a b
+-0.03125	a a </s>
+
+\end\
+"""
+TEXT = ["a b", "a a", "b a a", "b b", "c a b a"]
+
+
+@pytest.fixture
+def arpa(tmp_path):
+    path = tmp_path / "model.arpa"
+    path.write_text(ARPA)
+    return str(path)
+
+
+def scores(path):
+    model = kenlm.Model(str(path))
+    return [list(model.full_scores(line)) for line in TEXT]
+
+
+@pytest.mark.parametrize("index", ["btree", "edge", "both"])
+def test_what_is_made(index, arpa, device, tmp_path):
+    output = tmp_path / "new" / "folder" / "m.safetensors"
+    result = build(TrieConfig(arpa, index), output, device, threads=2)
+    assert (result.path, result.order, result.counts) == (output, 3, [5, 6, 2])
+    assert result.size_bytes == output.stat().st_size and result.bytes_per_ngram == result.size_bytes / 13
+    assert set(result.seconds) == {"read", "build", "index", "write"} and min(result.seconds.values()) >= 0
+    model = load_model(output)
+    assert model.fingerprint == result.fingerprint and (model.edges is None) == (index == "btree")
+    assert model.trie.fanout == 32 and list(model.words) == ["<unk>", "<s>", "</s>", "a", "b"]
+    assert scores(output) == scores(arpa)
+    assert list(output.parent.iterdir()) == [output]
+
+
+def test_an_edge_table_in_a_file_is_not_made_again(arpa, tmp_path, monkeypatch):
+    build(TrieConfig(arpa, "edge"), tmp_path / "m")
+    expected = scores(arpa)
+    monkeypatch.delattr(states, "edges_of")
+    assert scores(tmp_path / "m") == expected
+
+
+def test_edge_tables_and_fanouts_are_added_to_model_files_and_taken_away(arpa, device, tmp_path):
+    """A model file makes what the ARPA file makes."""
+    settings = [{}, {"index": "edge"}, {"fanout": 4}, {"index": "edge", "fanout": 128}]
+    for i, config in enumerate(settings):
+        build(TrieConfig(arpa, **config), tmp_path / f"{i}", device)
+        for j in range(i):
+            build(TrieConfig(str(tmp_path / f"{j}"), **config), tmp_path / "again", device, overwrite=True)
+            assert (tmp_path / "again").read_bytes() == (tmp_path / f"{i}").read_bytes()
+            build(TrieConfig(str(tmp_path / f"{i}"), **settings[j]), tmp_path / "again", device, overwrite=True)
+            assert (tmp_path / "again").read_bytes() == (tmp_path / f"{j}").read_bytes()
+
+
+@pytest.mark.parametrize("index", ["btree", "edge"])
+def test_quantised_by_hand(index, arpa, device, tmp_path):
+    """Two bits: four centres of the six bigrams' probabilities; of their backoffs 0 and two more."""
+    build(TrieConfig(arpa, index, quantize=2), tmp_path / "m", device)
+    # Bins: -2 | -1.75 -1.25 | -0.5 | -0.375 -0.25; of backoffs -0.625 -0.625 | -0.375 -0.125
+    changes = {
+        "-0.25	<s> a	-0.125": "-0.3125	<s> a	-0.25",
+        "-0.375	a a	-0.375": "-0.3125	a a	-0.25",
+        "-1.25	a </s>": "-1.5	a </s>",
+        "-1.75	b a": "-1.5	b a",
+    }
+    text = ARPA
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "expected.arpa").write_text(text)
+    assert scores(tmp_path / "m") == scores(tmp_path / "expected.arpa") != scores(arpa)
+    model = load_model(tmp_path / "m")
+    assert model.trie.quantized and model.trie.prob_G.dtype == np.uint8
+    build(TrieConfig(str(tmp_path / "m")), tmp_path / "same", device)
+    assert load_model(tmp_path / "same").fingerprint == model.fingerprint
+
+
+def test_codes_without_loss(arpa, device, tmp_path):
+    build(TrieConfig(arpa, quantize=9), tmp_path / "m", device)
+    assert load_model(tmp_path / "m").trie.prob_G.dtype == np.uint16
+    assert scores(tmp_path / "m") == scores(arpa)
+
+
+def test_without_backoffs(arpa, device, tmp_path):
+    build(TrieConfig(arpa, backoff=False), tmp_path / "m", device)
+    model, whole = load_model(tmp_path / "m"), build(TrieConfig(arpa), tmp_path / "whole", device)
+    assert len(model.trie.backoff_M) == 0 and not model.trie.has_backoffs and model.fingerprint != whole.fingerprint
+    expected = load_model(whole.path).trie.arrays()
+    assert all(np.array_equal(a, expected[name]) for name, a in model.trie.arrays().items() if name != "backoff_M")
+    with pytest.raises(OSError, match="Cannot read model .*has no backoffs, which scores need; make it again without"):
+        kenlm.Model(str(tmp_path / "m"))
+    with pytest.raises(InputError, match="m has no backoffs, which scores need; make it again without --no-backoff"):
+        build(TrieConfig(str(tmp_path / "m"), "edge"), tmp_path / "edges", device)
+    build(TrieConfig(str(tmp_path / "m"), quantize=4), tmp_path / "q", device)
+    build(TrieConfig(arpa, quantize=4, backoff=False), tmp_path / "r", device)
+    assert (tmp_path / "q").read_bytes() == (tmp_path / "r").read_bytes()
+
+
+def test_what_is_quantised_is_not_again(arpa, tmp_path):
+    build(TrieConfig(arpa, quantize=8), tmp_path / "m")
+    with pytest.raises(InputError, match="m is quantised already; leave quantize out, or give what it was made from"):
+        build(TrieConfig(str(tmp_path / "m"), quantize=4), tmp_path / "n")
+    assert not (tmp_path / "n").exists()
+
+
+def test_an_output_that_exists(arpa, tmp_path):
+    output = tmp_path / "m"
+    build(TrieConfig(arpa), output)
+    before = output.read_bytes()
+    with pytest.raises(InputError, match="exists; add --overwrite"):
+        build(TrieConfig("nowhere.arpa"), output)
+    assert output.read_bytes() == before
+    build(TrieConfig(str(output), "edge"), output, overwrite=True)  # itself, too
+    assert load_model(output).edges and scores(output) == scores(arpa)
+    with pytest.raises(InputError, match="model.arpa is no model file, so it is not overwritten"):
+        build(TrieConfig(arpa), arpa, overwrite=True)
+    with pytest.raises(InputError, match="cannot make folder .*/m/deeper"):
+        build(TrieConfig(arpa), output / "deeper" / "m")
+
+
+def test_nothing_stands_there_after_a_failure(arpa, tmp_path, full_disk):
+    full_disk(100, "m.safetensors")
+    with pytest.raises(RunError, match="cannot write .*m.safetensors"):
+        build(TrieConfig(arpa), tmp_path / "out" / "m.safetensors")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.fixture
+def executor():
+    with contextlib.closing(LocalExecutor("cpu", 1)) as made:
+        yield made
+
+
+def test_as_a_job(arpa, executor, tmp_path):
+    config, output = TrieConfig(arpa, "edge", quantize=8), tmp_path / "out"
+    assert open_inputs(config) is None and CONFIG is TrieConfig
+    assert plan(config, 2, "cpu") == {"job": "trie", "model": arpa, "index": "edge", "device": "cpu"}
+    result = run(config, executor, output)
+    assert sorted(path.name for path in output.iterdir()) == ["manifest.json", "model.safetensors"]
+    assert result.path == output / "model.safetensors" and load_model(result.path).edges
+    named = json.loads(json.dumps(result.as_json()))
+    assert (named["path"], named["order"], named["counts"]) == (str(result.path), 3, [5, 6, 2])
+    manifest = json.loads((output / "manifest.json").read_text())
+    assert manifest["orders"] == [5, 6, 2] and manifest["fingerprint"] == load_model(result.path).fingerprint
+    assert manifest["options"] == {"index": "edge", "fanout": 32, "quantize": 8, "backoff": True}
+    with pytest.raises(InputError, match="exists; add --overwrite"):
+        run(config, executor, output)
+    run(TrieConfig(arpa), executor, output, overwrite=True)
+    assert load_model(output / "model.safetensors").edges is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fanout": 3}, "fanout is 3 but must be 4 to 128"),
+        ({"fanout": 129}, "fanout is 129 but must be 4 to 128"),
+        ({"quantize": 1}, "quantize is 1 bits but must be 2 to 16; leave it out for floats"),
+        ({"quantize": 17}, "quantize is 17 bits"),
+        ({"index": "edge", "backoff": False}, "index edge holds backoffs but backoff is false; make index btree, or"),
+        ({"index": "both", "backoff": False}, "index both holds backoffs"),
+        ({"index": "trie"}, "index is 'trie'"),
+        ({"name": "a/b"}, "name is 'a/b' but must be a plain folder name"),
+        ({"name": ".."}, "name is"),
+        ({"backoff": "no"}, "backoff is 'no' but must be of type bool"),
+    ],
+)
+def test_settings_that_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        fill(TrieConfig, {"model": "m"} | settings, "trie")
+
+
+def test_settings_at_their_limits():
+    for settings in {"fanout": 4, "quantize": 2}, {"fanout": 128, "quantize": 16}, {"quantize": "auto"}:
+        fill(TrieConfig, {"model": "m"} | settings, "trie")
+    defaults = {"index": "btree", "fanout": 32, "quantize": None, "backoff": True, "name": "trie"}
+    assert dataclasses.asdict(TrieConfig("m")) == {"model": "m"} | defaults

@@ -1,0 +1,113 @@
+"""`ng.Model`, as a user writes it: by hand, beside the drop-in for kenlm, and what is refused."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client, LocalCluster
+
+import mgpu_ngram as ng
+from mgpu_ngram import api, kenlm
+from mgpu_ngram.kernels.dispatch import on_gpu, to_host
+
+SENTENCES = ["a b", "c", "", "b\na <s>\x00", b"a \xff", " a\t\tb\r\n"]
+
+
+@pytest.fixture(params=["edge", "btree"])
+def model(request, arpa, device):
+    return ng.Model.load(arpa, device, request.param)
+
+
+def test_by_hand(model, device):
+    assert model.score(["a b", "c", ""]).tolist() == [-1.40625, -3.5, -1.5]
+    assert model.score(["a b", "c"], bos=False).tolist() == [-0.75 - 0.375 - 0.03125 - 0.625, -3]
+    assert model.score(["a b", "c", ""], eos=False).tolist() == [-0.75, -2.5, 0]
+    assert model.score(["a b"], bos=False, eos=False).tolist() == [-1.125]
+    assert model.score("a b") == -1.40625
+    assert model.full_scores("a b") == [(-0.5, 2, False), (-0.25, 3, False), (-0.65625, 2, False)]
+    assert model.full_scores("c", bos=False, eos=False) == [(-2, 1, True)]
+    assert model.perplexity(["a b", "c", ""]) == 10 ** (6.40625 / 6)
+    assert model.perplexity("c") == 10 ** (3.5 / 2)
+    assert model.device == device and model.order == 3
+    assert repr(model) == "<Model of order 3, 5 words, 10 n-grams>"
+
+
+def test_words(model):
+    assert "a" in model and "c" not in model and "<unk>" in model and 3 not in model
+    words = model.vocabulary
+    assert (len(words), list(words)) == (5, ["<unk>", "<s>", "</s>", "a", "b"])
+    assert (words.id("b"), words.id("c"), words.word(3)) == (4, 0, "a")
+
+
+def test_as_kenlm_has_it(model, arpa):
+    other = kenlm.Model(str(arpa))
+    for bos, eos in (True, True), (False, True), (True, False), (False, False):
+        scores = model.score(iter(SENTENCES), bos, eos)
+        assert scores.dtype == np.float32
+        assert scores.tolist() == [other.score(sentence, bos, eos) for sentence in SENTENCES]
+        for sentence in SENTENCES:
+            assert model.full_scores(sentence, bos, eos) == list(other.full_scores(sentence, bos, eos))
+    assert model.perplexity("a b c") == pytest.approx(other.perplexity("a b c"), rel=1e-6)
+
+
+def test_no_sentences(model):
+    assert model.score([]).shape == (0,) and model.score([]).dtype == np.float32
+    assert np.isnan(model.perplexity([]))
+    assert model.score_ids(np.zeros(0, np.int32), [0]).shape == (0,)
+
+
+def test_more_than_is_scored_at_once(model, monkeypatch):
+    expected, perplexity = model.score(SENTENCES * 5).tolist(), model.perplexity(SENTENCES * 5)
+    monkeypatch.setattr(api, "TEXT_BYTES", 4)
+    assert model.score(SENTENCES * 5).tolist() == expected
+    assert model.perplexity(SENTENCES * 5) == pytest.approx(perplexity, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint16])
+def test_ids(model, to_device, device, dtype):
+    ids, offsets = to_device(np.array([3, 4, 0], dtype)), to_device(np.array([0, 2, 2, 3]))
+    scores = model.score_ids(ids, offsets)
+    assert on_gpu(scores) == (device == "gpu")
+    assert to_host(scores).tolist() == [-1.40625, -1.5, -3.5]
+    assert to_host(model.score_ids(ids, offsets, bos=False, eos=False)).tolist() == [-1.125, 0, -2]
+
+
+def test_what_cannot_be(model, arpa):
+    with pytest.raises(ng.InputError, match="a sentence is 3 but must be a string of words"):
+        model.score(["a", 3])
+    with pytest.raises(ng.InputError, match="ids are 0 to 5 but must be 0 to 4"):
+        model.score_ids(np.array([0, 5]), [0, 2])
+    with pytest.raises(ng.InputError, match="index is 'hash' but must be edge or btree"):
+        ng.Model.load(arpa, index="hash")
+    with pytest.raises(ng.InputError, match="device is 'tpu'"):
+        ng.Model.load(arpa, device="tpu")
+
+
+def test_texts_and_tables(arpa, tmp_path, device):
+    result = ng.score(arpa, ng.Lines(["a b", "c", ""]), tmp_path / "x.parquet", device=device)
+    assert (result.totals.log10, result.totals.oovs, result.device) == (-6.40625, 1, device)
+    assert pq.read_table(result.path)["prob_log10"].to_pylist() == [-1.40625, -3.5, -1.5]
+    with pytest.raises(ng.InputError, match="x.parquet exists; add --overwrite"):
+        ng.score(arpa, ng.Lines(["a"]), tmp_path / "x.parquet", device=device)
+    (tmp_path / "text").write_text("a b\n")
+    again = ng.score(str(arpa), tmp_path / "text", tmp_path / "x.parquet", overwrite=True, device=device, level="word")
+    assert again.totals.perplexity == 10 ** (1.40625 / 3) and again.totals.tokens == 3
+    assert pq.read_table(tmp_path / "x.parquet")["word"].to_pylist() == ["a", "b", "</s>"]
+    with pytest.raises(ng.InputError, match="name is for jobs"):
+        ng.score(arpa, [], name="x")
+    with pytest.raises(ng.InputError, match="levl"):
+        ng.score(arpa, [], levl="word")
+
+
+def test_on_a_cluster(arpa, tmp_path):
+    (tmp_path / "text").write_text("a b\nc\n\n" * 1000)
+    here = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None}
+    with LocalCluster(n_workers=2, **here) as cluster, Client(cluster) as client:
+        result = ng.score(arpa, tmp_path / "text", tmp_path / "x.parquet", client=client, chunk_bytes=100)
+    assert result.workers == 2 and result.totals.log10 == -6406.25
+    assert pq.read_table(result.path)["prob_log10"].to_pylist() == [-1.40625, -3.5, -1.5] * 1000
+
+
+@pytest.mark.gpu
+def test_ids_of_another_device(arpa):
+    with pytest.raises(TypeError, match="arrays must all be on the host or all on one GPU"):
+        ng.Model.load(arpa, "gpu").score_ids(np.array([3]), [0, 1])

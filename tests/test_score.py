@@ -1,0 +1,199 @@
+"""`mgpu-ngram score`: by hand, beside KenLM's query, and what is refused."""
+
+import itertools
+import json
+import lzma
+import re
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+
+from mgpu_ngram import cli
+
+MODELS = {
+    "small.o2": "small_heldout_inv small_heldout_oov edge_query",
+    "small.o5.prune00112": "small_heldout_inv small_heldout_oov edge_query",
+    "small.o3.iu0": "small_heldout_oov edge_query",
+    "small.o3.limitvocab": "small_heldout_oov",
+    "small_unk.o3.skip": "edge_query",
+    "tiny.o5.fallback": "tiny_heldout",
+}
+LINES = (
+    "a=3 2 -0.5\tb=4 3 -0.25\t</s>=2 2 -0.65625\tTotal: -1.40625 OOV: 0\n"
+    "c=0 1 -2.5\t</s>=2 1 -1\tTotal: -3.5 OOV: 1\n"
+    "</s>=2 1 -1.5\tTotal: -1.5 OOV: 0\n"
+)
+SUMMARY = (
+    f"Perplexity including OOVs:\t{10 ** (6.40625 / 6)!r}\n"
+    f"Perplexity excluding OOVs:\t{10 ** (3.90625 / 5)!r}\n"
+    "OOVs:\t1\nTokens:\t6\n"
+)
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_bytes(b"a b\n\vc\f\r\n\n")
+    return "text"
+
+
+@pytest.fixture
+def score(arpa, text, capfdbinary):
+    """score(*words) scores in this process: (status, stdout, stderr)."""
+
+    def run(*words, model=arpa, inputs=(text,)):
+        try:
+            status = cli.main(["score", str(model), *map(str, inputs), "--workers", "0", *map(str, words)])
+        except SystemExit as error:
+            status = error.code
+        out, err = capfdbinary.readouterr()
+        return status, out.decode("utf-8", "surrogateescape"), err.decode()
+
+    return run
+
+
+def contents(path):
+    packed = path.with_name(path.name + ".xz")
+    return lzma.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_it_prints_what_query_prints(model, shared_data, score, tmp_path):
+    golden = shared_data / "golden"
+    (tmp_path / "golden.arpa").write_bytes(contents(golden / "models" / f"{model}.arpa"))
+    for text, flags in itertools.product(MODELS[model].split(), ([], ["-n"])):
+        (tmp_path / "golden.txt").write_bytes(contents(golden / "inputs" / f"{text}.txt"))
+        expected = contents(golden / "queries" / f"{model}__{text}{'__n' if flags else ''}.txt")
+        status, out, err = score(*flags, model="golden.arpa", inputs=["golden.txt"])
+        assert (status, err) == (0, "") and len(out) > 500
+        assert out == expected.decode("utf-8", "surrogateescape")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], LINES + SUMMARY),
+        (["--index", "btree", "--device", "cpu"], LINES + SUMMARY),
+        (["-v", "summary"], SUMMARY),
+        (["-v", "summary", "-v", "sentence"], re.sub(".*\tTotal", "Total", LINES) + SUMMARY),
+        (["-v", "word"], re.sub("Total.*", "", LINES)),
+    ],
+)
+def test_levels(flags, expected, score):
+    assert score(*flags) == (0, expected, "")
+
+
+def test_without_markers(score):
+    """Words alone, after nothing: an empty line has none."""
+    expected = "a=3 1 -0.75\tb=4 2 -0.375\tTotal: -1.125 OOV: 0\nc=0 1 -2\tTotal: -2 OOV: 1\nTotal: 0 OOV: 0\n"
+    assert score("-n", "-v", "word", "-v", "sentence") == (0, expected, "")
+
+
+def test_a_last_line_without_newline_counts(score, tmp_path):
+    """KenLM leaves its total out."""
+    (tmp_path / "text").write_bytes(b"a b\n\nc")
+    status, out, _ = score("-v", "summary")
+    assert (status, out) == (0, SUMMARY)
+
+
+def test_nothing_to_score(score, tmp_path):
+    (tmp_path / "text").write_bytes(b"")
+    expected = "Perplexity including OOVs:\tNaN\nPerplexity excluding OOVs:\tNaN\nOOVs:\t0\nTokens:\t0\n"
+    assert score() == (0, expected, "")
+
+
+def test_json(score):
+    status, out, _ = score("--json")
+    found = json.loads(out)
+    assert status == 0 and (found["sentences"], found["tokens"], found["oovs"]) == (3, 6, 1)
+    assert (found["log10"], found["oov_log10"]) == (-6.40625, -2.5)
+    assert found["perplexity"] == 10 ** (6.40625 / 6)
+
+
+def test_stdin_and_several_texts(arpa, text, tmp_path):
+    """In the order given; nothing is left behind."""
+    command = [sys.executable, "-m", "mgpu_ngram", "score", arpa, "-", text, "--workers", "0", "-v", "sentence"]
+    done = subprocess.run(command, input=b"b\n", capture_output=True, timeout=100)
+    assert done.stdout.decode().splitlines() == [
+        "Total: -2.375 OOV: 0", "Total: -1.40625 OOV: 0", "Total: -3.5 OOV: 1", "Total: -1.5 OOV: 0"
+    ]  # fmt: skip
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.arpa", "text"]
+
+
+def test_tables(score, tmp_path):
+    status, out, _ = score("-o", "sentences.parquet")
+    assert (status, out) == (0, SUMMARY)
+    assert pq.read_table("sentences.parquet").to_pydict() == {
+        "prob_log10": [-1.40625, -3.5, -1.5], "words": [3, 2, 1], "oovs": [0, 1, 0]
+    }  # fmt: skip
+    status, out, _ = score("-o", "words.parquet", "-v", "word", "--chunk-bytes", "4")
+    assert (status, out) == (0, SUMMARY)
+    assert pq.read_table("words.parquet").to_pydict() == {
+        "sentence": [0, 0, 0, 1, 1, 2],
+        "word": ["a", "b", "</s>", "c", "</s>", "</s>"],
+        "id": [3, 4, 2, 0, 2, 2],
+        "ngram_length": [2, 3, 2, 1, 1, 1],
+        "prob_log10": [-0.5, -0.25, -0.65625, -2.5, -1.0, -1.5],
+    }
+    status, _, _ = score("-o", "words.parquet", "-v", "word", "-n", "--overwrite")
+    assert status == 0 and pq.read_table("words.parquet")["word"].to_pylist() == ["a", "b", "c"]
+
+
+def test_words_that_are_no_utf8(score, tmp_path):
+    (tmp_path / "text").write_bytes(b"a \xff\n")
+    assert score("-v", "word")[1].startswith("a=3 2 -0.5\t\udcff=0 1 -")
+    assert score("-o", "words.parquet", "-v", "word")[0] == 0
+    assert pq.read_table("words.parquet")["word"].to_pylist() == ["a", "\ufffd", "</s>"]
+
+
+def test_a_pipe_that_closes(arpa, tmp_path):
+    """As of `| head`: no error."""
+    (tmp_path / "long").write_bytes(b"a b a b\n" * 200_000)
+    command = f"{sys.executable} -m mgpu_ngram score {arpa} {tmp_path}/long --workers 0 | head -1"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, b"") and done.stdout.startswith(b"a=3 2 -0.5\tb=4 3 -0.25")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-o", "x.parquet", "-v", "summary"], "rows of -o cannot be summary; give -v word or -v sentence"),
+        (["-o", "x.parquet", "-v", "word", "-v", "sentence"], "rows of -o cannot be word and sentence"),
+        (["-o", "text"], "output text exists; add --overwrite (in Python"),
+        (["-o", "nowhere/x.parquet"], "output nowhere/x.parquet is no file in a folder that exists"),
+        (["--json", "-v", "word"], "--json prints the summary alone; leave -v out"),
+        (["-v", "line"], "argument -v: invalid choice: 'line'"),
+        (["--chunk-bytes", "0"], "chunk_bytes is 0 but must be at least 1"),
+    ],
+)
+def test_flags_that_cannot_be(words, message, score, tmp_path):
+    status, out, err = score(*words)
+    assert (status, out) == (2, "") and err.startswith("mgpu-ngram: ") and message in err and err.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.arpa", "text"]
+
+
+def test_inputs_that_cannot_be(score, tmp_path):
+    (tmp_path / "bad.arpa").write_text("\\data\\\nngram 1=x\n")
+    for flags, message in (
+        ({"model": "none.arpa"}, "none.arpa: cannot be read (No such file or directory)"),
+        ({"model": "bad.arpa"}, "bad.arpa', line 2"),
+        ({"inputs": ["none.txt"]}, "none.txt"),
+    ):
+        status, out, err = score(**flags)
+        assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err
+
+
+def test_stdin_that_is_closed(score, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    status, _, err = score(inputs=["-"])
+    assert status == 2 and "standard input, which is closed" in err
+
+
+def test_a_full_disk(score, full_disk, tmp_path):
+    """Of the table: nothing is left under its name."""
+    full_disk(room=100)
+    status, _, err = score("-o", "x.parquet")
+    assert status == 1 and "cannot write" in err and "No space left" in err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.arpa", "text"]

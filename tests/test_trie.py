@@ -1,0 +1,136 @@
+"""`mgpu-ngram trie`, and runs of trie and score jobs from a YAML file: as a user has them, and what is refused."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import mgpu_ngram as ng
+from mgpu_ngram import cli
+from mgpu_ngram.config import load
+from mgpu_ngram.core.model import load_model
+
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "score.yaml"
+OVERRIDES = ["jobs.0.trie.model=model.arpa", "jobs.1.score.text=text", "cluster.workers=0"]
+
+
+@pytest.fixture
+def here(arpa, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("a b\nc\n\n")
+    return tmp_path
+
+
+@pytest.fixture
+def mgpu_ngram(capsys):
+    def run(*words):
+        try:
+            status = cli.main([str(word) for word in words])
+        except SystemExit as error:
+            status = error.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("flags", [[], ["--index", "edge"], ["--index", "both", "--fanout", "4"]])
+def test_a_model_file(flags, here, mgpu_ngram):
+    (here / "model.arpa.gz").write_bytes(gzip.compress((here / "model.arpa").read_bytes()))
+    status, out, err = mgpu_ngram("trie", "model.arpa.gz", "-o", "made/model.safetensors", "--device", "cpu", *flags)
+    assert (status, err) == (0, "")
+    assert out.startswith("made/model.safetensors: order 3, 10 n-grams (5 + 4 + 1)\n")
+    assert (load_model("made/model.safetensors").edges is not None) == ("--index" in flags)
+    model = ng.Model.load("made/model.safetensors", device="cpu")
+    assert model.score(["a b", "c", ""]).tolist() == [-1.40625, -3.5, -1.5]
+    again = mgpu_ngram("trie", "made/model.safetensors", "-o", "again.safetensors", "--json", "--device", "cpu", *flags)
+    found = json.loads(again[1])
+    assert (found["order"], found["counts"], found["path"]) == (3, [5, 4, 1], "again.safetensors")
+    assert found["fingerprint"] in out and found["size_bytes"] == (here / "again.safetensors").stat().st_size
+    assert (here / "again.safetensors").read_bytes() == (here / "made" / "model.safetensors").read_bytes()
+
+
+def test_quantised_and_bare(here, mgpu_ngram):
+    """Four values fit four codes, so nothing changes; backoffs, which have two codes of these, may."""
+    assert mgpu_ngram("trie", "model.arpa", "-o", "q.safetensors", "--quantize", "3")[0] == 0
+    assert load_model("q.safetensors").trie.quantized
+    assert ng.Model.load("q.safetensors").score(["a b", "c", ""]).tolist() == [-1.40625, -3.5, -1.5]
+    assert mgpu_ngram("trie", "model.arpa", "-o", "bare.safetensors", "--no-backoff")[0] == 0
+    status, out, err = mgpu_ngram("score", "bare.safetensors", "text", "--workers", "0")
+    assert (status, out) == (2, "") and "has no backoffs, which scores need" in err
+    with pytest.raises(ng.InputError, match="has no backoffs, which scores need"):
+        ng.Model.load("bare.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model.arpa", "-o", "x", "--fanout", "3"], "fanout is 3 but must be 4 to 128"),
+        (["model.arpa", "-o", "x", "--quantize", "17"], "quantize is 17 bits but must be 2 to 16"),
+        (
+            ["model.arpa", "-o", "x", "--no-backoff", "--index", "edge"],
+            "index edge holds backoffs but backoff is false",
+        ),
+        (["model.arpa", "-o", "text"], "text"),
+        (["none.arpa", "-o", "x"], "none.arpa"),
+        (["text", "-o", "x"], "text"),
+        (["model.arpa"], "the following arguments are required: -o/--output"),
+    ],
+)
+def test_what_cannot_be(words, message, here, mgpu_ngram):
+    before = sorted(p.name for p in here.iterdir())
+    status, out, err = mgpu_ngram("trie", *words, "--overwrite")
+    assert (status, out) == (2, "") and err.count("\n") == 1 and message in err
+    assert sorted(p.name for p in here.iterdir()) == before and (here / "text").read_text() == "a b\nc\n\n"
+
+
+def test_an_output_that_exists(here, mgpu_ngram):
+    assert mgpu_ngram("trie", "model.arpa", "-o", "x")[0] == 0
+    status, _, err = mgpu_ngram("trie", "model.arpa", "-o", "x", "--quantize", "8")
+    assert status == 2 and "x exists" in err and "--overwrite" in err
+    assert mgpu_ngram("trie", "model.arpa", "-o", "x", "--quantize", "8", "--overwrite")[0] == 0
+    assert load_model("x").trie.quantized
+
+
+def test_a_yaml_file(here, mgpu_ngram):
+    """The score job reads what the trie job made."""
+    status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES)
+    assert (status, err) == (0, "")
+    assert "runs/scores/trie/model.safetensors: order 3, 10 n-grams" in out
+    assert "runs/scores/score: 3 sentences, 6 tokens" in out and f"OOVs:\t{10 ** (6.40625 / 6)!r}" in out
+    scores = pq.read_table("runs/scores/score/scores.parquet").to_pydict()
+    assert scores == {"prob_log10": [-1.40625, -3.5, -1.5], "words": [3, 2, 1], "oovs": [0, 1, 0]}
+    status, _, err = mgpu_ngram("run", CONFIG, *OVERRIDES)
+    assert status == 2 and "runs/scores/trie exists" in err
+    status, out, _ = mgpu_ngram("run", CONFIG, *OVERRIDES, "--overwrite", "--json")
+    trie, score = json.loads(out)
+    assert status == 0 and trie["order"] == 3 and score["totals"]["tokens"] == 6
+    status, out, err = mgpu_ngram("plan", CONFIG, *OVERRIDES)
+    assert (status, err) == (0, "") and "trie: model.arpa to a model file" in out and "score: 1 input of 7 bytes" in out
+
+
+@pytest.mark.parametrize("wrong", ["jobs.1.score.text=none", "jobs.1.score.model=none", "jobs.0.trie.model=none"])
+def test_files_are_looked_for_before_work_starts(wrong, here, mgpu_ngram):
+    status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES, wrong)
+    assert (status, out) == (2, "") and "none" in err and err.count("\n") == 1 and not Path("runs").exists()
+
+
+def test_names_of_jobs(here):
+    def models(*jobs):
+        Path("run.yaml").write_text(yaml.safe_dump({"output": "runs", "jobs": list(jobs)}))
+        return [settings.model for _, settings in load("run.yaml").jobs]
+
+    trie = {"trie": {"model": "a.arpa", "name": "small"}}
+    score = {"score": {"model": "small", "text": ["t"]}}
+    assert models(trie, score) == ["a.arpa", "runs/small/model.safetensors"]
+    assert models(score, trie) == ["small", "a.arpa"], "a later one is none that it could wait for"
+    again = {"trie": {"model": "small", "name": "again", "index": "edge"}}
+    assert models(trie, again) == ["a.arpa", "runs/small/model.safetensors"]
+
+
+def test_help_has_examples(mgpu_ngram):
+    for verb in ("trie", "score"):
+        status, out, _ = mgpu_ngram(verb, "--help")
+        assert status == 0 and f"mgpu-ngram {verb} model" in out
