@@ -52,7 +52,7 @@ def bench(
         from mgpu_ngram.benchmarks import figures
     except ImportError as error:
         raise InputError(f"the figures need matplotlib ({error}); pip install 'mgpu-ngram[bench]'") from None
-    parts, clusters = _parts(only), _clusters(workers, device)
+    parts, clusters = _parts(only), clusters_of(workers, device)
     tokens = TOKENS[device] if tokens is None else tokens
     if tokens < LEAST_TOKENS:
         raise InputError(f"tokens is {tokens} but must be at least {LEAST_TOKENS}")
@@ -109,7 +109,7 @@ def _parts(only: str | None) -> list[str]:
     return parts
 
 
-def _clusters(workers: str | None, device: str) -> list[int]:
+def clusters_of(workers: str | None, device: str) -> list[int]:
     """The numbers of workers, rising: speed-ups are over the first."""
     if workers is None:
         return [1, 2] if device == "cpu" else [G for G in (1, 2, 4) if G <= visible_gpus()]

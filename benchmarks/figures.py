@@ -25,14 +25,14 @@ def draw(rows: Sequence[Row], folder: Path) -> None:
     """Draw experiment_a, experiment_b and words, each NAME_DEVICE.png."""
     for name, figure in (("experiment_a", _experiment_a), ("experiment_b", _experiment_b), ("words", _words)):
         figure(rows)
-        _save(rows, folder, name)
+        save(rows, folder, name)
 
 
 def draw_speedup(rows: Sequence[Row], folder: Path) -> None:
     """Draw cluster_speedup_DEVICE.png: how many times faster several workers are."""
-    found = {_size(r, "workers"): r.speedup for r in rows if r.kernel == TEXT_TO_SHARDS and r.speedup}
+    found = {size_of(r, "workers"): r.speedup for r in rows if r.kernel == TEXT_TO_SHARDS and r.speedup}
     speedup = {1: 1.0} | dict(sorted(found.items()))
-    tokens = next(_size(r, "tokens") for r in rows if r.kernel == TEXT_TO_SHARDS)
+    tokens = next(size_of(r, "tokens") for r in rows if r.kernel == TEXT_TO_SHARDS)
     plt.figure(figsize=(6, 5))
     plt.plot([1, 4], [1, 4], "k:", label="linear")
     plt.plot(list(speedup), list(speedup.values()), "o-", label="words 1 to 5, text to merged tables")
@@ -45,16 +45,16 @@ def draw_speedup(rows: Sequence[Row], folder: Path) -> None:
     plt.title(f"{tokens / 1e6:,.4g} M tokens, {rows[0].device}")
     plt.legend()
     plt.grid(alpha=0.3)
-    _save(rows, folder, "cluster_speedup")
+    save(rows, folder, "cluster_speedup")
 
 
-def _save(rows: Sequence[Row], folder: Path, name: str) -> None:
+def save(rows: Sequence[Row], folder: Path, name: str) -> None:
     device = re.sub(r"\W+", "_", rows[0].device)
     plt.savefig(folder / f"{name}_{device}.png", dpi=120, bbox_inches="tight")
     plt.close()
 
 
-def _size(row: Row, letter: str) -> int:
+def size_of(row: Row, letter: str) -> int:
     return int(re.findall(rf"\b{letter}=(\d+)", row.sizes)[0])
 
 
@@ -64,7 +64,7 @@ def _experiment_a(rows: Sequence[Row]) -> None:
     plt.figure(figsize=(11, 5))
     least = min(r.rate for r in rows if r.kernel in kernels and r.rate) / 2
     for k, kernel in enumerate(kernels):
-        mine = {_size(r, "n"): r for r in rows if r.kernel == kernel}
+        mine = {size_of(r, "n"): r for r in rows if r.kernel == kernel}
         x = np.array(sorted(mine)) + (k - len(kernels) / 2 + 0.5) * 0.14
         plt.bar(
             x, [(mine[n].rate or 0) / 1e9 for n in sorted(mine)], 0.14, label=kernel.split("/")[1].removeprefix("a ")
@@ -72,7 +72,7 @@ def _experiment_a(rows: Sequence[Row]) -> None:
         for place, n in zip(x, sorted(mine), strict=True):
             if not mine[n].rate:
                 plt.text(place, least / 1e9, "does not fit", rotation=90, ha="center", va="bottom", fontsize=7)
-    for target in sorted({(_size(r, "n"), r.target) for r in rows if r.kernel in kernels and r.target}):
+    for target in sorted({(size_of(r, "n"), r.target) for r in rows if r.kernel in kernels and r.target}):
         label = "target" if target[0] == 1 else "_"  # once in the legend
         plt.hlines(target[1] / 1e9, target[0] - 0.45, target[0] + 0.45, "k", linestyles=":", label=label)
     plt.yscale("log")
@@ -89,9 +89,9 @@ def _experiment_b(rows: Sequence[Row]) -> None:
     """Throughput by corpus size."""
     plt.figure(figsize=(8, 5))
     for k, name in enumerate(LABELS):  # dashes, for curves that lie on each other
-        mine = sorted((r for r in rows if r.kernel == f"bytes/b {name}" and r.rate), key=lambda r: _size(r, "T"))
+        mine = sorted((r for r in rows if r.kernel == f"bytes/b {name}" and r.rate), key=lambda r: size_of(r, "T"))
         plt.plot(
-            [_size(r, "T") / 2**20 for r in mine],
+            [size_of(r, "T") / 2**20 for r in mine],
             [(r.rate or 0) / 1e9 for r in mine],
             "o-" if k % 2 else "s--",
             label=name,
@@ -106,7 +106,7 @@ def _experiment_b(rows: Sequence[Row]) -> None:
 
 
 def _text_size(rows: Sequence[Row], experiment: str) -> str:
-    return f"{max(_size(r, 'T') for r in rows if r.kernel.startswith(f'bytes/{experiment} ')) / 2**20:,.6g} MiB"
+    return f"{max(size_of(r, 'T') for r in rows if r.kernel.startswith(f'bytes/{experiment} ')) / 2**20:,.6g} MiB"
 
 
 def _words(rows: Sequence[Row]) -> None:
@@ -119,7 +119,7 @@ def _words(rows: Sequence[Row]) -> None:
     plt.figure(figsize=(10, 3.2))
     for y, (bar, parts) in enumerate(bars.items()):
         left = 0.0
-        tokens = _size(found[bar], "tokens") if bar in found else 1
+        tokens = size_of(found[bar], "tokens") if bar in found else 1
         for part in parts:
             width = (found[part].median_seconds or 0.0) / tokens * 1e9 if part in found else 0.0
             plt.barh(y, width, left=left, label=part.removeprefix("stage "))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +168,7 @@ def score(
         executor.close()
 
 
-TEXT_BYTES = 64 << 20  # of sentences that are scored at once
+TEXT_BYTES = {"gpu": 64 << 20, "cpu": 1 << 20}  # of sentences that are scored at once
 
 
 class Model:
@@ -247,12 +249,23 @@ class Model:
         return self._replica.score_ids(ids, offsets, bos, eos).total_S
 
     def _blocks(self, sentences: Iterable[str | bytes], bos: bool, eos: bool) -> Iterator[BlockScores]:
-        for text in _texts(sentences):
-            yield self._replica.score_text(to_device(np.frombuffer(text, np.uint8), self.device), bos, eos)[0]
+        """The scores of sentences, in their order, some at a time; a CPU's cores share them."""
+
+        def scored(text: bytes) -> BlockScores:
+            text_B = to_device(np.frombuffer(text, np.uint8), self.device)
+            return self._replica.score_text(text_B, bos, eos)[0]
+
+        texts = _texts(sentences, TEXT_BYTES[self.device])
+        if self.device == "gpu":
+            yield from map(scored, texts)
+            return
+        with ThreadPoolExecutor(cpu_cores()) as pool:
+            while some := list(islice(texts, 2 * cpu_cores())):
+                yield from pool.map(scored, some)
 
 
-def _texts(sentences: Iterable[str | bytes]) -> Iterator[bytes]:
-    """Sentences as lines of text, about TEXT_BYTES at a time."""
+def _texts(sentences: Iterable[str | bytes], size_bytes: int) -> Iterator[bytes]:
+    """Sentences as lines of text, about so many bytes at a time."""
     lines: list[bytes] = []
     size = 0
     for sentence in sentences:
@@ -261,7 +274,7 @@ def _texts(sentences: Iterable[str | bytes]) -> Iterator[bytes]:
         line = sentence.encode("utf-8", "surrogateescape") if isinstance(sentence, str) else sentence
         lines.append(line.replace(b"\n", b" ") + b"\n")
         size += len(lines[-1])
-        if size >= TEXT_BYTES:
+        if size >= size_bytes:
             yield b"".join(lines)
             lines, size = [], 0
     if lines:

@@ -57,7 +57,7 @@ def test_no_sentences(model):
 
 def test_more_than_is_scored_at_once(model, monkeypatch):
     expected, perplexity = model.score(SENTENCES * 5).tolist(), model.perplexity(SENTENCES * 5)
-    monkeypatch.setattr(api, "TEXT_BYTES", 4)
+    monkeypatch.setattr(api, "TEXT_BYTES", dict.fromkeys(api.TEXT_BYTES, 4))
     assert model.score(SENTENCES * 5).tolist() == expected
     assert model.perplexity(SENTENCES * 5) == pytest.approx(perplexity, rel=1e-12)
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, uint64
 
 from .. import check
 from ..dispatch import pick, to_host
 from ..launch import grid_for, kernel, launch
-from ..trie.edges import find_edge, make_edges
+from ..trie.edges import edge_home, make_edges, probe_edges
 from .score_tokens import THREADS, check_order, text_and_trie
+from .words import prefetch
+
+BATCH = 64  # positions from which walks begin at once, on a CPU
+NONE = np.float32(1)  # no log10 probability
 
 
 def score_by_edges(
@@ -43,40 +47,96 @@ def score_by_edges(
 
 
 def _cpu(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T):
-    values_E4 = slots_E4.view(np.float32)
-    return _score(slots_E4, values_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T)
+    table = slots_E4, slots_E4.reshape(-1), slots_E4.view(np.float32).reshape(-1), words_V2
+    return _score(*table, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T)
 
 
 @njit(nogil=True, cache=True)
-def _score(slots_E4, values_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T):
-    prob_T, order_T = np.zeros(len(codes_T), np.float32), np.zeros(len(codes_T), np.uint8)
-    before, now = np.empty(order, np.int64), np.empty(order, np.int64)  # nodes of the last 1, 2, ... words, and
-    weights, next_weights = np.empty(order, np.float32), np.empty(order, np.float32)  # their backoffs
-    length = 0  # how many of them there are, of words before
-    begins = True
-    for t in range(len(codes_T)):
-        if begins:
-            before[0], length = begin, min(order - 1, 1) if begin >= 0 else 0
-            weights[0] = words_V2[begin, 1]
-        begins = codes_T[t] == 0
-        word = end if begins else np.int64(codes_T[t]) - 1
-        if word < 0:
-            continue
-        now[0], matched = word, 1
-        prob, next_weights[0] = words_V2[word, 0], words_V2[word, 1]
-        while matched < order and matched <= length:
-            slot = find_edge(slots_E4, buckets, word_bits, key_bits, check_bits, before[matched - 1], word)
-            if slot < 0:
-                break
-            now[matched] = slots_E4[slot, 0]
-            prob, next_weights[matched] = values_E4[slot, 2], values_E4[slot, 3]
-            matched += 1
-        for m in range(matched, length + 1):
-            prob += weights[m - 1]
-        prob_T[t], order_T[t] = prob, matched
-        length = min(matched, order - 1)
-        before, now = now, before
-        weights, next_weights = next_weights, weights
+def _score(
+    slots_E4, numbers, values, words_V2, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T
+):  # fmt: skip
+    """As on a GPU: walks from BATCH positions at once, so that their slots are on their way from memory together.
+
+    Columns of met and weights are starts of walks, those of the last order - 1 positions before the batch first.
+    Whether a slot has its key is no branch, for a processor could not guess it.
+    """
+    T, ahead, step = len(codes_T), order - 1, uint64(1) << uint64(check_bits)
+    prob_T, order_T = np.zeros(T, np.float32), np.zeros(T, np.uint8)
+    met, weights = np.full((order, ahead + BATCH), NONE), np.zeros((order, ahead + BATCH), np.float32)
+    room = BATCH + 1  # what is not kept is written past the last that is
+    nodes, starts, found_at = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
+    slots, tags = np.empty(room, np.uint64), np.empty(room, np.uint64)
+    goes_on, far = np.empty(room, np.int64), np.empty(room, np.int64)
+    for base in range(-1, T, BATCH):  # -1: before the first sentence
+        size, walks = min(BATCH, T - base), 0
+        for i in range(size):
+            code = codes_T[base + i] if base + i >= 0 else np.uint32(0)
+            word = np.int64(code) - 1 if code else begin
+            met[0, ahead + i] = NONE
+            if word >= 0:
+                met[0, ahead + i], weights[0, ahead + i] = words_V2[word, 0], words_V2[word, 1]
+                nodes[walks], starts[walks] = word, i
+                walks += 1
+        for k in range(1, order):
+            asked = 0
+            for a in range(walks):
+                t = base + starts[a] + k
+                word = np.int64(-1)
+                if t < T:
+                    word = np.int64(codes_T[t]) - 1 if codes_T[t] else end
+                if word >= 0:
+                    slots[asked], tags[asked] = edge_home(buckets, word_bits, key_bits, check_bits, nodes[a], word)
+                    prefetch(numbers, np.int64(slots[asked] << uint64(2)))  # type: ignore[call-arg]
+                    starts[asked], goes_on[asked] = starts[a], codes_T[t] != 0
+                    asked += 1
+            for i in range(size):
+                met[k, ahead + i] = NONE
+            walks, fars = 0, 0
+            for a in range(asked):
+                at = slots[a] << uint64(2)
+                child, next_child = numbers[at], numbers[at + uint64(4)]
+                first = (child != 0) & (numbers[at + uint64(1)] == tags[a])
+                full = (child != 0) & (next_child != 0)
+                second = full & (numbers[at + uint64(5)] == tags[a] + step)
+                found = first | second
+                at += uint64(second) << uint64(2)
+                prob, column = values[at + uint64(2)], ahead + starts[a]
+                met[k, column], weights[k, column] = prob if found else NONE, values[at + uint64(3)]
+                nodes[walks], found_at[walks] = numbers[at], starts[a]
+                walks += np.int64(found) & goes_on[a]
+                far[fars] = a
+                fars += np.int64(full & (not found))
+            for b in range(fars):
+                prefetch(numbers, np.int64((slots[far[b]] + uint64(2)) << uint64(2)))  # type: ignore[call-arg]
+            for b in range(fars):
+                a = far[b]
+                slot = probe_edges(slots_E4, check_bits, slots[a] + uint64(2), tags[a] + step + step)
+                if slot >= 0:
+                    column = ahead + starts[a]
+                    met[k, column], weights[k, column] = values[4 * slot + 2], values[4 * slot + 3]
+                    nodes[walks], found_at[walks] = slots_E4[slot, 0], starts[a]
+                    walks += goes_on[a]
+            starts, found_at = found_at, starts
+        for i in range(size):
+            t, column = base + i, ahead + i
+            if t < 0:
+                continue
+            word = np.int64(codes_T[t]) - 1 if codes_T[t] else end
+            if word < 0:
+                continue
+            prob, matched = words_V2[word, 0], 1
+            while matched < order and met[matched, column - matched] != NONE:
+                prob = met[matched, column - matched]
+                matched += 1
+            longest = ahead if t > 0 and codes_T[t - 1] else min(ahead, 1)  # the words before that are of the sentence
+            for m in range(matched, longest + 1):
+                if met[m - 1, column - m] == NONE:
+                    break
+                prob += weights[m - 1, column - m]
+            prob_T[t], order_T[t] = prob, matched
+        for k in range(order):
+            for i in range(ahead):
+                met[k, i], weights[k, i] = met[k, size + i], weights[k, size + i]
     return prob_T, order_T
 
 

@@ -12,6 +12,7 @@ from .. import check
 from ..count.radix_sort import radix_sort
 from ..dispatch import array_module
 
+LINE_BYTES = 64  # of a cache of a CPU
 FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)  # odd; as in include/edges.cuh
 
 
@@ -57,8 +58,8 @@ def home_bucket(x: Any, buckets: int, bits: int) -> Any:
 
 
 @njit(nogil=True, inline="always")
-def find_edge(slots_E4, buckets, word_bits, key_bits, check_bits, node, word):
-    """The slot of (node, word), -1 without one; as in include/edges.cuh."""
+def edge_home(buckets, word_bits, key_bits, check_bits, node, word):
+    """(the slot from which on (node, word) may lie, its tag there); as in include/edges.cuh."""
     mask = uint64(0xFFFFFFFFFFFFFFFF) >> uint64(64 - key_bits)
     half = uint64(key_bits // 2)
     x = (uint64(node) << uint64(word_bits)) | uint64(word)
@@ -68,11 +69,17 @@ def find_edge(slots_E4, buckets, word_bits, key_bits, check_bits, node, word):
     x = x * uint64(0xD6E8FEB86659FD93) & mask
     x ^= x >> half
     tag = x & ((uint64(1) << uint64(check_bits)) - uint64(1))
-    step = uint64(1) << uint64(check_bits)
     x <<= uint64(64 - key_bits)
     thirty_two = uint64(32)
     low, high = x & uint64(0xFFFFFFFF), x >> thirty_two
-    slot = np.int64(((high * uint64(buckets) + (low * uint64(buckets) >> thirty_two)) >> thirty_two) << uint64(1))
+    slot = ((high * uint64(buckets) + (low * uint64(buckets) >> thirty_two)) >> thirty_two) << uint64(1)
+    return slot, tag
+
+
+@njit(nogil=True, inline="always")
+def probe_edges(slots_E4, check_bits, slot, tag):
+    """The slot that has a key, from its home on; -1 where none has it."""
+    slot, step = np.int64(slot), uint64(1) << uint64(check_bits)
     while True:
         child = slots_E4[slot, 0]
         if child == 0:
@@ -81,6 +88,13 @@ def find_edge(slots_E4, buckets, word_bits, key_bits, check_bits, node, word):
             return slot
         slot += 1
         tag += step
+
+
+@njit(nogil=True, inline="always")
+def find_edge(slots_E4, buckets, word_bits, key_bits, check_bits, node, word):
+    """The slot of (node, word), -1 without one."""
+    slot, tag = edge_home(buckets, word_bits, key_bits, check_bits, node, word)
+    return probe_edges(slots_E4, check_bits, slot, tag)
 
 
 def key_layout(words: int, histories: int, buckets: int) -> tuple[int, int, int]:
@@ -117,7 +131,7 @@ def make_edges(word_G: Any, first_child_M: Any, prob_G: Any, backoff_M: Any, loa
             break
         buckets = buckets * 5 // 4 + 1
     last = max(2 * buckets, int(slot_E[-1]) + 2 if len(slot_E) else 0)  # a search ends at an empty slot
-    slots_E4 = xp.zeros((last + last % 2, 4), np.uint32)
+    slots_E4 = _cleared(last + last % 2, xp)
     values_E = xp.zeros((len(node_E), 4), np.uint32)
     values_E[:, 0] = node_E
     values_E[:, 1] = ((slot_E - home_E) << check_bits) + (x_E & np.uint64((1 << check_bits) - 1)).astype(np.int64)
@@ -137,6 +151,15 @@ def check_backoffs(backoff_M: Any, first_child_M: Any) -> None:
             f"the trie has {len(backoff_M):,} backoffs for {len(first_child_M) - 1:,} histories, and scores need them; "
             "make it again with backoffs"
         )
+
+
+def _cleared(slots: int, xp: Any) -> Any:
+    """Empty slots; none of them, and no bucket, lies in two lines of a cache."""
+    if xp is not np:
+        return xp.zeros((slots, 4), np.uint32)
+    room = np.zeros(4 * slots + LINE_BYTES // 4, np.uint32)
+    start = -room.ctypes.data % LINE_BYTES // 4
+    return room[start : start + 4 * slots].reshape(slots, 4)
 
 
 def _settled(home_E: Any) -> Any:

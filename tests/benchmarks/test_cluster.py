@@ -162,7 +162,7 @@ def test_runs_overlap_as_they_say():
 def test_parts_and_workers():
     assert cluster._parts(None) == list(cluster.PARTS)
     assert cluster._parts("4,spill") == ["histogram", "spill"]
-    assert cluster._clusters("4,1,4", "gpu") == [1, 4] and cluster._clusters(None, "cpu") == [1, 2]
+    assert cluster.clusters_of("4,1,4", "gpu") == [1, 4] and cluster.clusters_of(None, "cpu") == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,133 @@
+"""The figures of `bench score`, drawn from its rows, with what papers and peers report beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib import pyplot as plt
+
+from mgpu_ngram.benchmarks.figures import save, size_of
+from mgpu_ngram.benchmarks.rows import Row
+from mgpu_ngram.benchmarks.score_models import EDGES
+
+# Bogoychev and Lopez (2016): a GTX Titan X, KenLM in one thread.
+GLM, PROBING, KENLM_TRIE = "gLM, as published", "KenLM probing, as published", "KenLM trie, as published"
+PUBLISHED = {GLM: 65.5e6, PROBING: 10.3e6, KENLM_TRIE: 4.5e6}
+GLM_BEST_FANOUT = 33
+PUBLISHED_ORDERS = {
+    GLM: {5: 65.5e6, 4: 71.9e6, 3: 93.7e6},
+    PROBING: {5: 10.2e6, 4: 9.8e6, 3: 11.5e6},
+    KENLM_TRIE: {5: 4.5e6, 4: 4.5e6, 3: 5.2e6},
+}
+PUBLISHED_SIZES = {  # n-grams of the model
+    GLM: {88.7e6: 65.5e6, 423e6: 55e6},
+    PROBING: {88.7e6: 10.2e6, 423e6: 8.2e6},
+    KENLM_TRIE: {88.7e6: 4.5e6, 423e6: 3.0e6},
+}
+# The peers' programs on one H200 and its host, a model of 23 M n-grams.
+MEASURED = {
+    "gLM on an H200": 609e6,
+    "KenLM probing, 16 threads": 176e6,
+    "KenLM trie, 16 threads": 87e6,
+    "KenLM probing, 1 thread": 9.9e6,
+    "KenLM trie, 1 thread": 4.1e6,
+}
+GLM_STUMPS = {2: 0.97, 3: 0.994, 4: 0.999, 5: 0.9999}  # its trie of that model
+RATE = "n-gram queries a second"
+
+
+def draw(rows: Sequence[Row], folder: Path) -> None:
+    """Draw score_NAME_DEVICE.png of each experiment that has rows."""
+    for name, prefix, figure in (
+        ("table3", "score/table3 ", _table3),
+        ("table4", "score/table4 ", _table4),
+        ("table5", "score/table5 ", _table5),
+        ("figure9", "score/figure9 ", _figure9),
+        ("figure10", "score/figure10 ", _figure10),
+        ("stumps", "score/stumps ", _stumps),
+    ):
+        mine = [r for r in rows if r.kernel.startswith(prefix) and r.rate]
+        if mine:
+            plt.figure(figsize=(8, 5))
+            figure(mine)
+            plt.grid(alpha=0.3)
+            save(mine, folder, f"score_{name}")
+
+
+def _curves(rows: Sequence[Row], letter: str) -> None:
+    """A curve for each kernel, by a number in `sizes`."""
+    for kernel in dict.fromkeys(r.kernel for r in rows):
+        found = sorted((size_of(r, letter), r.rate) for r in rows if r.kernel == kernel)
+        plt.plot(*zip(*found, strict=True), "o-", label=f"{kernel.split(' ', 1)[1]}, here")
+
+
+def _published(curves: dict[str, dict]) -> None:
+    for (label, points), style in zip(curves.items(), ("s--", "^--", "v--"), strict=True):
+        plt.plot(list(points), list(points.values()), style, color="grey", label=label)
+
+
+def _titles(rows: Sequence[Row], title: str, x: str) -> None:
+    plt.title(f"{title}, {rows[0].device}")
+    plt.xlabel(x)
+    plt.ylabel(RATE)
+    plt.legend(fontsize=8)
+
+
+def _table3(rows: Sequence[Row]) -> None:
+    found = {r.kernel.removeprefix("score/table3 "): r.rate or 0 for r in rows}
+    ours = {name: rate for name, rate in found.items() if not name.startswith("size of ")}
+    sizes = {name.removeprefix("size of "): size for name, size in found.items() if name not in ours}
+    sizes[EDGES] = sizes[f"{EDGES} and trie"]
+    labels = {name: f"{name}, {sizes[name]:.3g} B/n-gram" if name in sizes else name for name in ours}
+    bars = {labels[name]: rate for name, rate in ours.items()} | MEASURED | PUBLISHED
+    plt.barh(list(bars), list(bars.values()), color=["C0"] * len(ours) + ["grey"] * (len(bars) - len(ours)))
+    for y, value in enumerate(bars.values()):
+        plt.text(value, y, f" {value / 1e6:,.4g} M", va="center", fontsize=8)
+    plt.xscale("log")
+    plt.margins(x=0.2)
+    plt.gca().invert_yaxis()
+    plt.xlabel(RATE)
+    plt.title(f"Table 3: structures, {size_of(rows[0], 'G') / 1e6:,.3g} M n-grams, {rows[0].device}; grey: others")
+
+
+def _table4(rows: Sequence[Row]) -> None:
+    _curves(rows, "G")
+    _published(PUBLISHED_SIZES)
+    plt.xscale("log")
+    plt.yscale("log")
+    _titles(rows, "Table 4: the size of the model", "n-grams")
+
+
+def _table5(rows: Sequence[Row]) -> None:
+    _curves(rows, "n")
+    _published(PUBLISHED_ORDERS)
+    plt.yscale("log")
+    plt.xticks(list(PUBLISHED_ORDERS[GLM]))
+    _titles(rows, "Table 5: order", "order of the model")
+
+
+def _figure9(rows: Sequence[Row]) -> None:
+    _curves(rows, "fanout")
+    plt.axvline(GLM_BEST_FANOUT, color="grey", linestyle=":", label=f"gLM is fastest at {GLM_BEST_FANOUT}")
+    plt.plot([31], [PUBLISHED[GLM]], "s", color="grey", label=GLM)
+    plt.plot([31], [MEASURED["gLM on an H200"]], "d", color="grey", label="gLM on an H200")
+    plt.yscale("log")
+    _titles(rows, "Figure 9: fanout of the B+-tree", "words that a search looks at in one step")
+
+
+def _figure10(rows: Sequence[Row]) -> None:
+    _curves(rows, "batch")
+    for (label, value), style in zip(PUBLISHED.items(), ("--", "-.", ":"), strict=True):
+        plt.axhline(value, color="grey", linestyle=style, label=f"{label}, saturated")
+    plt.xscale("log")
+    plt.yscale("log")
+    _titles(rows, "Figure 10: batches", "queries scored at once")
+
+
+def _stumps(rows: Sequence[Row]) -> None:
+    _curves(rows, "order")
+    plt.plot(list(GLM_STUMPS), list(GLM_STUMPS.values()), "s--", color="grey", label="of nodes, gLM, 23 M n-grams")
+    plt.xticks(list(GLM_STUMPS))
+    _titles(rows, "B-stumps: nodes of one B-tree node", "order of the n-grams")
+    plt.ylabel("share")

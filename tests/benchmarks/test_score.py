@@ -1,0 +1,379 @@
+"""`mgpu-ngram bench score` runs whole, writes what it promises, and times no wrong result."""
+
+import csv
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mgpu_ngram import cli, kenlm
+from mgpu_ngram.benchmarks import (
+    score,
+    score_ceilings,
+    score_effects,
+    score_models,
+    score_rates,
+    score_text,
+    score_work,
+    score_workers,
+)
+from mgpu_ngram.benchmarks.models import trie_of
+from mgpu_ngram.benchmarks.score_models import EDGES, TREE, Subject
+from mgpu_ngram.benchmarks.score_work import Work, stump_shares, walk
+from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.trie import with_fanout
+from mgpu_ngram.kernels.launch import source
+from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
+
+TOKENS = 2_000
+FIGURES = {"table3", "table4", "table5", "figure9", "figure10", "stumps"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """Little text and few rounds: nothing here asks for good ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        for numbers, value in (
+            (score_models.QUERIES, 300), (score_models.REPEATS, 3), (score_models.TEXT_WORDS, 1_500),
+            (score_workers.PASSES, 1),
+        ):  # fmt: skip
+            patch.setitem(numbers, "cpu", value)
+        patch.setattr(score_effects, "FANOUTS", (4, 33))
+        patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
+        patch.setattr(score_workers, "DELAY_SECONDS", 0.1)
+        for module in score_text, score_workers:
+            patch.setattr(module, "ROUNDS", 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def bench_run(small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    return score.bench("cpu", TOKENS, folder, workers="1,2"), folder
+
+
+@pytest.fixture(scope="module")
+def subject(small):
+    return Subject.make(TOKENS, 1_500, "cpu")
+
+
+def test_every_part_has_rows(bench_run):
+    found = Counter(row["kernel"].removeprefix("score/").split(",")[0] for row in bench_run[0])
+    both = (EDGES, TREE)
+    assert found == Counter(
+        {f"table3 {name}": 2 for name in (*both, "B+-tree of 8 bits")}
+        | {f"table3 size of {name}": 1 for name in (f"{EDGES} and trie", TREE, "B+-tree of 8 bits")}
+        | {f"table4 {name}": 2 for name in both}
+        | {f"table5 {name}": 3 for name in both}
+        | {f"figure10 {name}": 4 for name in both}
+        | {f"reads of {name}": 2 for name in both}
+        | {"figure9 B+-tree": 2, "stumps of nodes": 4, "stumps of searches": 4, "constants": 1}
+        | {"text to scores": 4, "load ARPA": 4, "workers edge table": 2}
+        | {f"load {name}": 3 for name in ("model", "model with edge table", "model without verifying")}
+    )
+
+
+def test_rows_are_consistent(bench_run):
+    for row in bench_run[0]:
+        tokens = [int(word[2:]) for word in row["sizes"].split() if word.startswith("T=")]
+        if row["median_seconds"] and tokens and "workers" not in row["sizes"]:
+            assert row["rate"] == pytest.approx(tokens[0] / row["median_seconds"]), row["kernel"]
+        assert (row["target"] is None) == ("size of" not in row["kernel"])  # others are of GPUs
+    rows = {(r["kernel"], r["sizes"].split()[0], r["sizes"].split()[-1]): r for r in bench_run[0]}
+    one, two = (rows["score/workers edge table", "n=5", f"workers={G}"] for G in (1, 2))
+    assert one["speedup"] is None and two["speedup"] == pytest.approx(two["rate"] / one["rate"])
+    orders = [r["sizes"].split()[0] for r in bench_run[0] if r["kernel"] == "score/table5 B+-tree"]
+    assert orders == ["n=5", "n=4", "n=3"]
+    small, large = (r for r in bench_run[0] if r["kernel"] == "score/table4 edge table")
+    assert 2.5 < int(large["sizes"].split()[1][2:]) / int(small["sizes"].split()[1][2:]) < 4
+
+
+def test_csv_and_figures(bench_run):
+    found, folder = bench_run
+    with open(folder / "score.csv", newline="") as file:
+        kept = list(csv.DictReader(file))
+    assert {(r["kernel"], r["sizes"]) for r in kept} == {(r["kernel"], r["sizes"]) for r in found}
+    figures = {path.name.split("_")[1]: path for path in folder.glob("score_*.png")}
+    assert set(figures) == FIGURES
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in figures.values())
+
+
+def test_only_some_parts(tmp_path):
+    found = score.bench("cpu", TOKENS, tmp_path, only="10,stumps")
+    assert {row["kernel"] for row in found} == {"score/constants", "score/stumps of nodes", "score/stumps of searches"}
+    assert len(list(tmp_path.glob("*.png"))) == 1
+
+
+# 6 words follow a, so it is no B-stump of 4; nothing follows </s>, which is no parent.
+A, B, C, F = 3, 4, 5, 8
+SYMBOLS = 9
+SENTENCES = [[A, B], [A, C], [A, 6], [A, 7], [A, F], [B, A]]
+
+
+def codes_of(sentences):
+    return np.array([code for words in sentences for code in [*(w + 1 for w in words), 0]], np.uint32)
+
+
+@pytest.fixture
+def by_hand():
+    return trie_of(codes_of(SENTENCES), SYMBOLS, 2, fanout=4)
+
+
+@pytest.mark.parametrize(("fanout", "share", "met"), [(4, 6 / 7, 2), (5, 6 / 7, 2), (6, 1, 3)])
+def test_stumps_by_hand(by_hand, fanout, share, met):
+    trie = with_fanout(by_hand, fanout)
+    assert stump_shares(trie) == [share]
+    work = Work.of(trie, codes_of([[A, B]]))
+    assert (work.searches.tolist(), work.parents.tolist(), work.stumps.tolist()) == ([3], [3], [met])
+
+
+def test_lines_by_hand(by_hand):
+    # The children of <s> are nodes 9 and 10, those of a 11 to 16: more than 4, so every 4th is looked at before them.
+    assert by_hand.first_child_M[[1, A, B]].tolist() == [9, 11, 17]
+    # Three tokens, all found: 3 probabilities, 3 places of children, and 1, 2, 1 levels.
+    assert Work.of(by_hand, codes_of([[A, B]])).lines == 3 + 3 + 4
+    # Neither <s> f nor f b are there: two backoffs.
+    assert Work.of(by_hand, codes_of([[F, B]])).lines == 3 + 2 + 3 + 3
+    # Nothing follows <unk>: neither a level for b, nor a probability that is not the word's own.
+    work = Work.of(by_hand, codes_of([[0, B]]))
+    assert work.lines == 3 + 2 + 3 + 2 and (work.searches.tolist(), work.parents.tolist()) == ([3], [2])
+
+
+def ngrams_in(trie):
+    """{n-gram: node}, by going down the trie."""
+    nodes = {(word,): word for word in range(trie.symbols)}
+    for ngram, node in (found := list(nodes.items())):
+        if node < trie.histories:
+            children = range(int(trie.first_child_M[node]), int(trie.first_child_M[node + 1]))
+            found += [((*ngram, int(trie.word_G[child])), child) for child in children]
+    return dict(found)
+
+
+def log10(trie, nodes, history, word):
+    """Katz's backing off, in float32; and how long the match is."""
+    if (*history, word) in nodes:
+        return trie.prob_G[nodes[*history, word]], len(history) + 1
+    prob, order = log10(trie, nodes, history[1:], word)
+    return prob + (trie.backoff_M[nodes[history]] if history in nodes else np.float32(0)), order
+
+
+words = st.lists(st.integers(A, F), max_size=8)
+
+
+@given(st.lists(words, min_size=1, max_size=8), st.lists(words, min_size=1, max_size=6), st.integers(2, 5))
+def test_array_code_scores_as_katz_does(training, text, order):
+    trie, codes_T = trie_of(codes_of(training), SYMBOLS, order, fanout=2), codes_of(text)
+    nodes, expected, searches, levels, backoffs = ngrams_in(trie), [], Counter(), 0, 0
+    for sentence in text:
+        before = [1]
+        for word in [*sentence, 2]:
+            history = tuple(before[1 - order :])
+            expected.append(log10(trie, nodes, history, word))
+            suffixes = [history[i:] for i in range(len(history)) if history[i:] in nodes]
+            searches.update(map(len, suffixes))
+            backoffs += sum(len(s) >= expected[-1][1] for s in suffixes)
+            for run in (trie.first_child_M[nodes[s] : nodes[s] + 2].tolist() for s in suffixes):
+                row = list(range(*run))
+                levels += bool(row)
+                while row and row[-1] - row[0] > trie.fanout:
+                    row = list(range(row[0] // trie.fanout, row[-1] // trie.fanout + 1))
+                    levels += 1
+            before.append(word)
+    work = Work.of(trie, codes_T)
+    assert [tuple(pair) for pair in zip(*(a.tolist() for a in work.scores), strict=True)] == expected
+    assert work.searches.tolist() == [searches[n] for n in range(1, order)]
+    assert work.lines == len(expected) + backoffs + searches.total() + levels
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(score_work, "BLOCK_TOKENS", 3)
+        parts = Work.of(trie, codes_T)
+    assert all(map(np.array_equal, parts.scores, work.scores)) and parts.lines == work.lines
+    assert parts.stumps.tolist() == work.stumps.tolist() and parts.parents.tolist() == work.parents.tolist()
+
+
+def test_histories_by_hand(by_hand):
+    found, histories = walk(by_hand, codes_of([[A, B], [F]]))
+    assert found[0].tolist() == [A, B, 2, F, 2] and histories[0].tolist() == [1, A, B, 1, F]
+    assert (found[1] < 0).tolist() == [False, False, False, True, False]
+
+
+@pytest.mark.parametrize(("number", "what"), [(0, "log10 probabilities"), (1, "orders")])
+def test_a_wrong_score_is_no_row(subject, monkeypatch, tmp_path, number, what):
+    def wrong(**arguments):
+        scores = score_by_edges(**arguments)
+        scores[number][7] += 1
+        return scores
+
+    monkeypatch.setattr(score_models, "score_by_edges", wrong)
+    suite = Suite("cpu")
+    with pytest.raises(WrongResult, match=f"1 of [0-9]+ {what} are not those of array code"):
+        score_rates.table3(suite, subject, tmp_path)
+    assert not suite.rows
+
+
+def test_text_that_scores_otherwise_is_no_row(subject, monkeypatch, tmp_path):
+    write = score_text.write_text
+    monkeypatch.setattr(score_text, "write_text", lambda path, codes_T, words: write(path, codes_T[::-1], words))
+    suite = Suite("cpu")
+    with pytest.raises(WrongResult, match="sentences as text"):
+        score_text.text(suite, subject, tmp_path)
+    assert not suite.rows
+
+
+def test_a_model_that_scores_otherwise_is_no_row(subject, monkeypatch, tmp_path):
+    save = score_text.save_model
+    other = score_text.host_model(subject.of_order(2))
+    monkeypatch.setattr(score_text, "save_model", lambda path, model: save(path, other))
+    suite = Suite("cpu")
+    with pytest.raises(WrongResult, match="model: the model that was loaded"):
+        score_text.load(suite, subject, tmp_path)
+    assert not suite.rows
+
+
+def test_a_share_that_scores_otherwise_is_no_row():
+    suite, executor = Suite("cpu"), LocalExecutor("cpu", 1)
+    try:
+        with pytest.raises(WrongResult, match="share 0 has log10 -"):
+            score_workers._row(suite, executor, TOKENS, {0: -1.0})
+    finally:
+        executor.close()
+    assert not suite.rows
+
+
+def test_what_does_not_fit_is_a_note(subject, monkeypatch):
+    class FullSubject(Subject):
+        @classmethod
+        def make(cls, *_):
+            raise MemoryError("no room")
+
+    monkeypatch.setattr(score_rates, "Subject", FullSubject)
+    suite = Suite("cpu")
+    score_rates.table4(suite, subject)
+    assert suite.rows[-1].notes == "does not fit: no room" and suite.rows[-1].rate is None
+    assert [row.kernel for row in suite.rows[:-1]] == ["score/table4 edge table", "score/table4 B+-tree"]
+
+
+def test_kenlm_stands_beside(subject, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "kenlm", kenlm)  # a stand-in
+    suite = Suite("cpu")
+    score_rates.table3(suite, subject, tmp_path)
+    rows = {row.kernel: row for row in suite.rows}
+    peer, ours = rows["score/table3 kenlm module, 1 thread"], rows["score/table3 edge table"]
+    tokens = len(score_models.head(subject.text_T, 300))
+    assert peer.rate == pytest.approx(tokens / peer.median_seconds)
+    assert ours.baseline == "kenlm module, 1 thread" and ours.speedup == pytest.approx(ours.rate / peer.rate)
+
+
+def test_a_kenlm_that_scores_otherwise_is_no_row(subject, monkeypatch, tmp_path):
+    class Other(kenlm.Model):
+        def score(self, sentence):
+            return super().score(sentence) * 1.001
+
+    monkeypatch.setitem(sys.modules, "kenlm", type("kenlm", (), {"Model": Other}))
+    with pytest.raises(WrongResult, match="kenlm gives log10"):
+        score_rates.table3(Suite("cpu"), subject, tmp_path)
+
+
+def test_text_by_hand(tmp_path, monkeypatch):
+    words = Words.of(["<unk>", "<s>", "</s>", "a", "bb"])
+    for step in (1, 2, 3, 100):
+        monkeypatch.setattr(score_text, "SPELLED_WORDS", step)
+        score_text.write_text(tmp_path / "text", np.array([4, 5, 0, 0, 1, 0, 5, 4, 4, 0], np.uint32), words)
+        assert (tmp_path / "text").read_bytes() == b"a bb\n\n<unk>\nbb a a\n"
+
+
+def test_text_is_cut_between_sentences():
+    codes_T = codes_of([[A, B], [A], [], [A, B, C], [F]])
+    assert score_models._cut(codes_T, 1)[0].tolist() == codes_T.tolist()
+    for parts in (2, 3, 7):
+        cut = score_models._cut(codes_T, parts)
+        assert len(cut) == parts and np.concatenate(cut).tolist() == codes_T.tolist()
+        assert all(part[-1] == 0 for part in cut if len(part))
+    assert [len(score_models.head(codes_T, tokens)) for tokens in (1, 3, 4, 5, 9, 10, 99)] == [3, 3, 3, 5, 6, 10, 12]
+
+
+@pytest.fixture(scope="module")
+def compile_cuda():
+    path = Path(__file__).parents[1] / "kernels" / "test_compile.py"
+    spec = importlib.util.spec_from_file_location("compile_sources", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return lambda text: module.compile_cuda(text, "sm_90")
+
+
+def test_the_ceilings_compile(compile_cuda):
+    assert compile_cuda(score_ceilings.source())[0]
+    assert all(f"{name}(" in score_ceilings.source() for name in score_ceilings.KERNELS.values())
+
+
+def test_kernels_compile_with_constants(compile_cuda, subject):
+    stems = "score_by_edges", "score_tokens"
+    defines = {}, {"CHILD": "u32", "VALUE": "float"}
+    found = score_effects.parameters(subject)
+    for stem, of_stem, (module, _, values) in zip(stems, defines, found, strict=True):
+        assert module.__name__.endswith(stem)
+        plain = source(f"score/{stem}", of_stem)
+        text = score_effects.with_constants(plain, values)
+        succeeded, log = compile_cuda(text)
+        assert succeeded, log
+        assert "k < 5LL" in text and "k < N" in plain
+        assert not [name for name in values if "." in name and name in text]
+
+
+def test_constants_by_hand():
+    text = score_effects.with_constants("f(i64 N, i64 a) { a.N = N + a.k + NN; } // a.kk", {"N": 5, "a.k": 7})
+    assert text == "f(i64 N, i64 a) { a.N = 5LL + 7LL + NN; } // a.kk"
+    with pytest.raises(ValueError, match="fanout is not in the source"):
+        score_effects.with_constants("i64 fanout", {"fanout": 3})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"only": "12"}, "part '12' is none of table3, ceilings, .*, nor a number from 1 to 11"),
+        ({"only": "table6"}, "part 'table6' is none of table3"),
+        ({"workers": "1,two"}, "workers is '1,two'"),
+        ({"tokens": 5}, "tokens is 5 but must be at least 1000"),
+        ({"folder": "/no/such/folder"}, "/no/such/folder: no such folder"),
+    ],
+)
+def test_bad_options(options, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        score.bench("cpu", **({"tokens": None, "results": tmp_path} | options))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("score --text x", "bench score takes no --text, which is of bench count; leave it out"),
+        ("score --size 1", "bench score takes no --size, which is of bench count and bench cluster; leave it out"),
+        ("count --only 1", "bench count takes no --only, which is of bench cluster and bench score; leave it out"),
+        ("score --only stump", "part 'stump' is none of"),
+    ],
+)
+def test_flags_of_other_benches_are_refused(words, message, capsys):
+    assert cli.main(["bench", *words.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and message in err
+
+
+@pytest.mark.gpu
+def test_whole_suite_on_a_gpu(tmp_path, monkeypatch):
+    for numbers, value in ((score_models.QUERIES, 10_000), (score_models.TEXT_WORDS, 50_000)):
+        monkeypatch.setitem(numbers, "gpu", value)
+    monkeypatch.setitem(score_rates.LARGER, "gpu", 2)
+    monkeypatch.setattr(score_ceilings, "READS", 1 << 20)
+    found = {row["kernel"]: row for row in score.bench("gpu", 50_000, tmp_path, workers="1")}
+    assert {f"score/bound of {name}" for name in (EDGES, TREE)} <= set(found)
+    for name in EDGES, TREE:
+        assert found[f"score/bound of {name}"]["share_of_ceiling"] > 0
+        assert found[f"score/figure10 {name}, copies"]["rate"] > 0
+        assert found[f"score/constants, numbers in {name}"]["baseline"] == f"score/constants, parameters of {name}"
+    assert {path.name.split("_")[1] for path in tmp_path.glob("*.png")} == FIGURES
