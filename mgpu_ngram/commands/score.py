@@ -17,6 +17,7 @@ from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.settings import fill
 from mgpu_ngram.engine.score import ChunkScores, identify
 from mgpu_ngram.engine.score_lines import sentence_lines
+from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.score import ScoreConfig, check_file, score
 from mgpu_ngram.report import Bars, show_totals
 
@@ -73,7 +74,8 @@ def _score(arguments: argparse.Namespace) -> None:
         executor = open_executor(cluster_config(arguments))
         stack.callback(executor.close)
         stack.enter_context(stdout())
-        bars = stack.enter_context(Bars())
+        quiet = arguments.output or levels == ["summary"] or not sys.stdout.isatty()
+        bars = stack.enter_context(Bars()) if quiet else Progress()  # a bar would stand between the lines
         result = score(
             config, executor, arguments.output, None if arguments.output else _printer(levels), words,
             "sentence" in levels, bars, corpus, not arguments.no_verify,
