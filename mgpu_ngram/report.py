@@ -177,6 +177,19 @@ def show_info(path: str, manifest: dict[str, Any]) -> None:
     print("versions: " + ", ".join(f"{k} {v}" for k, v in manifest["versions"].items()))
 
 
+def show_model(path: str, found: dict[str, Any]) -> None:
+    """What a model file holds."""
+    counts = " + ".join(f"{count:,}" for count in found["orders"])
+    print(f"{path}: a model of order {found['order']}, {sum(found['orders']):,} n-grams ({counts})")
+    values = "quantised values" if found["quantized"] else "float32 values"
+    backoffs = "backoffs" if found["backoffs"] else "no backoffs: it scores no text"
+    edges = "an edge table" if found["edge_table"] else "no edge table"
+    print(f"{values}, {backoffs}, fanout {found['fanout']}, {edges}")
+    print(
+        f"{found['size_bytes']:,} bytes, {found['bytes_per_ngram']:.1f} an n-gram; fingerprint {found['fingerprint']}"
+    )
+
+
 def _many(n: int, thing: str) -> str:
     return f"{n:,} {thing}{'s' * (n != 1)}"
 

@@ -52,6 +52,19 @@ def test_a_model_file(flags, here, mgpu_ngram):
     assert (here / "again.safetensors").read_bytes() == (here / "made" / "model.safetensors").read_bytes()
 
 
+def test_info(here, mgpu_ngram):
+    mgpu_ngram("trie", "model.arpa", "-o", "x.safetensors", "--index", "edge")
+    status, out, err = mgpu_ngram("info", "x.safetensors")
+    assert (status, err) == (0, "")
+    assert out.startswith("x.safetensors: a model of order 3, 10 n-grams (5 + 4 + 1)\nfloat32 values, backoffs, fanout")
+    found = json.loads(mgpu_ngram("info", "x.safetensors", "--json")[1])
+    assert (found["orders"], found["edge_table"], found["quantized"]) == ([5, 4, 1], True, False)
+    mgpu_ngram("trie", "model.arpa", "-o", "bare", "--no-backoff", "--quantize", "4")
+    assert "quantised values, no backoffs: it scores no text" in mgpu_ngram("info", "bare")[1]
+    status, out, err = mgpu_ngram("info", "text")
+    assert (status, out) == (2, "") and "text" in err
+
+
 def test_quantised_and_bare(here, mgpu_ngram):
     """Four values fit four codes, so nothing changes; backoffs, which have two codes of these, may."""
     assert mgpu_ngram("trie", "model.arpa", "-o", "q.safetensors", "--quantize", "3")[0] == 0

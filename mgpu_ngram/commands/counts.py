@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import Any
 
 from mgpu_ngram.commands.shared import command, stdout
 from mgpu_ngram.core.counts import Ngram, read_counts
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.report import show_info
+from mgpu_ngram.core.model import describe_model
+from mgpu_ngram.report import show_info, show_model
 
 EXPORT_EXAMPLES = """examples:
   mgpu-ngram export counts --order 3 | grep '^of the'
   mgpu-ngram export counts --order 5 --top 100"""
 INFO_EXAMPLES = """examples:
   mgpu-ngram info counts
-  mgpu-ngram info counts --json | jq .orders"""
+  mgpu-ngram info counts --json | jq .orders
+  mgpu-ngram info model.safetensors"""
 
 
 def add(verbs: Any) -> None:
@@ -30,7 +33,7 @@ def add(verbs: Any) -> None:
     export.add_argument("--top", type=int, metavar="K", help="only the K that occur most")
     export.set_defaults(verb=_export)
 
-    info = command(verbs, "info", "describe an output", INFO_EXAMPLES)
+    info = command(verbs, "info", "describe counts or a model file", INFO_EXAMPLES)
     info.add_argument("path", metavar="PATH")
     info.set_defaults(verb=_info)
 
@@ -67,9 +70,13 @@ def _json_ngram(ngram: Ngram, unit: str) -> Any:
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    manifest = read_counts(arguments.path).manifest
+    """Of counts, or of a model file."""
+    path = arguments.path
+    found = describe_model(path) if os.path.isfile(path) else read_counts(path).manifest
     with stdout():
         if arguments.json:
-            print(json.dumps(manifest, indent=2))
+            print(json.dumps(found, indent=2))
+        elif os.path.isfile(path):
+            show_model(path, found)
         else:
-            show_info(arguments.path, manifest)
+            show_info(path, found)

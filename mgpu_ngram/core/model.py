@@ -6,6 +6,7 @@ import json
 import os
 import zlib
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,24 @@ def load_model(path: str | Path, verify: bool = True) -> Model:
     if wrong:
         raise InputError(f"{path} is no sound model: {wrong}; make it again")
     return Model(trie, words, metadata["fingerprint"], edges)
+
+
+def describe_model(path: str | Path) -> dict[str, Any]:
+    """What a model file holds, by name; reads little of it. Raises InputError as `load_model` does."""
+    model = load_model(path, verify=False)
+    trie, size_bytes = model.trie, os.path.getsize(path)
+    return {
+        "format": FORMAT,
+        "order": trie.order,
+        "orders": [end - begin for begin, end in pairwise(trie.starts)],
+        "fanout": trie.fanout,
+        "quantized": trie.quantized,
+        "backoffs": trie.has_backoffs,
+        "edge_table": model.edges is not None,
+        "size_bytes": size_bytes,
+        "bytes_per_ngram": size_bytes / len(trie),
+        "fingerprint": model.fingerprint,
+    }
 
 
 def check_free_file(path: str | Path, overwrite: bool) -> None:
