@@ -183,7 +183,7 @@ class Model:
 
     def __init__(self, model: Arrays, device: str = "auto", index: str = "edge"):
         self.arrays, self.device = model, resolve_device(device)
-        self._replica = Replica(model, self.device, index)
+        self._replica = Replica(model, self.device, index, cpu_cores())
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto", index: str = "edge", verify: bool = True) -> Model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from mgpu_ngram.kernels.score.sum_sentences import sum_sentences
 
 BYTES_PER_TEXT_BYTE = 16  # that scoring takes: a token has 13 and as many for a moment, and may be a letter and a space
 LEAST_BLOCK_BYTES = 1 << 16
+PIECE_TOKENS = 1 << 18  # about as many go to a thread
 LESS_MEMORY = "use the index btree, a quantised model (mgpu-ngram trie --quantize 8), or fewer workers"
 
 
@@ -101,14 +103,15 @@ class ChunkScores:
 class Replica:
     """A model on a device, ready to score. Of a model without backoffs InputError is raised.
 
-    index  "edge" or "btree", as in `ScoreOptions`
+    index    "edge" or "btree", as in `ScoreOptions`
+    threads  that share long streams of codes on a CPU
     """
 
-    def __init__(self, model: Model, device: str, index: str = "edge"):
+    def __init__(self, model: Model, device: str, index: str = "edge", threads: int = 1):
         if index not in ("edge", "btree"):
             raise InputError(f"index is {index!r} but must be edge or btree")
         model.check_scores()
-        self.words, self.order, self.device = model.words, model.trie.order, device
+        self.words, self.order, self.device, self.threads = model.words, model.trie.order, device, threads
         self.begin, self.end = model.words.id("<s>"), model.words.id("</s>")
         move = partial(to_device_fast, device=device)
         self._words = [move(array) for array in (self.words.slots_C, self.words.offsets_V, self.words.data)]
@@ -133,7 +136,15 @@ class Replica:
         """
         xp = array_module(codes_T)
         ends_S = xp.flatnonzero(codes_T == 0) + 1
-        prob_T, order_T = self._score(begin=self.begin if bos else -1, end=self.end if eos else -1, codes_T=codes_T)
+        score = partial(self._score, begin=self.begin if bos else -1, end=self.end if eos else -1)
+        if self.device == "gpu" or self.threads == 1:
+            prob_T, order_T = score(codes_T=codes_T)
+        else:
+            after = np.searchsorted(ends_S, np.arange(PIECE_TOKENS, len(codes_T), PIECE_TOKENS))
+            pieces = np.split(codes_T, np.unique(ends_S[after[after < len(ends_S)]]))
+            with ThreadPoolExecutor(self.threads) as pool:
+                scored = list(pool.map(lambda piece: score(codes_T=piece), pieces))
+            prob_T, order_T = (np.concatenate(parts) for parts in zip(*scored, strict=True))
         return BlockScores(codes_T, prob_T, order_T, ends_S, *sum_sentences(codes_T, prob_T, ends_S))
 
     def score_ids(self, ids_T: Any, offsets_S: Any, bos: bool = True, eos: bool = True) -> BlockScores:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine import score
 from mgpu_ngram.engine.device import to_device as move
 from mgpu_ngram.engine.model import open_model
 from mgpu_ngram.engine.score import Replica
@@ -90,3 +91,17 @@ def check(scores, expected, sentences, eos):
 def test_ids_that_cannot_be(replica, device, ids, offsets, message):
     with pytest.raises(InputError, match=message):
         replica.score_ids(move(np.array(ids), device), move(np.array(offsets, np.int64), device))
+
+
+def test_threads_share_long_streams(arpa, monkeypatch):
+    """Cut where sentences end: one that is longer than a piece stays whole."""
+    monkeypatch.setattr(score, "PIECE_TOKENS", 10)
+    rng = np.random.default_rng(0)
+    alone, shared = Replica(open_model(arpa), "cpu"), Replica(open_model(arpa), "cpu", threads=3)
+    for lengths in [], [0], [0] * 50, [3] * 50, [35, 1, 0, 40, 2], rng.integers(0, 20, 200).tolist():
+        ids, offsets = rng.integers(0, 5, sum(lengths)), np.cumsum([0, *lengths])
+        for bos, eos in (True, True), (False, False):
+            one, several = (vars(replica.score_ids(ids, offsets, bos, eos)) for replica in (alone, shared))
+            assert all(np.array_equal(one[name], several[name]) for name in one)
+    tail = np.array([4, 5, 0] + [4] * 30, np.uint32)  # of which the last is no sentence
+    assert np.array_equal(shared.score_codes(tail).prob_T, alone.score_codes(tail).prob_T)
