@@ -66,6 +66,16 @@ def check_refused(folder, result, *pieces, status=2, left=()):
 # What works
 
 
+def test_resume_of_what_is_finished(folder, mgpu_ngram):
+    assert mgpu_ngram("count", "text", "-o", "out", *HERE)[0] == 0
+    assert mgpu_ngram("count", "text", "-o", "out", *HERE, "--resume") == (0, "", "out: finished before\n")
+    for changed in ["--order", "3"], ["text"]:
+        check = mgpu_ngram("count", "text", *changed, "-o", "out", *HERE, "--resume")
+        assert check[0] == 2 and "output out exists" in check[2]
+    (folder / "text").write_bytes(TEXT * 2)
+    assert mgpu_ngram("count", "text", "-o", "out", *HERE, "--resume")[0] == 2
+
+
 def test_count_export_info(folder, mgpu_ngram):
     status, out, err = mgpu_ngram("count", "text", "-o", "out", "--order", 2, *HERE)
     assert (status, err) == (0, ""), "no progress where stderr is no terminal"

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -128,6 +129,27 @@ def test_a_yaml_file(here, mgpu_ngram):
 def test_files_are_looked_for_before_work_starts(wrong, here, mgpu_ngram):
     status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES, wrong)
     assert (status, out) == (2, "") and "none" in err and err.count("\n") == 1 and not Path("runs").exists()
+
+
+def test_resume_leaves_what_is_finished(here, mgpu_ngram):
+    """Of several jobs the ones that an earlier run finished, if they are what would be made again."""
+    assert mgpu_ngram("run", CONFIG, *OVERRIDES)[0] == 0
+    shutil.rmtree("runs/scores/score")
+    made = Path("runs/scores/trie/model.safetensors").stat().st_ino
+    status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES, "--resume")
+    assert (status, err) == (0, "runs/scores/trie: finished before\n") and out.startswith("runs/scores/score: 3 sent")
+    status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES, "--resume", "--json")
+    assert status == 0 and err.count("finished before") == 2
+    assert json.loads(out)[1] == {"path": "runs/scores/score", "finished_before": True}
+    assert Path("runs/scores/trie/model.safetensors").stat().st_ino == made
+    for changed in "jobs.1.score.level=word", "jobs.1.score.text=model.arpa":
+        status, _, err = mgpu_ngram("run", CONFIG, *OVERRIDES, changed, "--resume")
+        assert status == 2 and "runs/scores/score exists" in err
+    (here / "model.arpa").write_text((here / "model.arpa").read_text().replace("-1.25", "-1.5"))
+    status, _, err = mgpu_ngram("run", CONFIG, *OVERRIDES, "--resume")
+    assert status == 2 and "runs/scores/trie exists" in err
+    status, _, err = mgpu_ngram("run", CONFIG, *OVERRIDES, "--resume", "--overwrite")
+    assert (status, err) == (0, "")
 
 
 def test_names_of_jobs(here):

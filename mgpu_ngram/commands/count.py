@@ -63,7 +63,8 @@ def _count(arguments: argparse.Namespace) -> None:
     check_checkpoint_seconds(arguments.checkpoint_seconds)
     output = Path(arguments.output)
     config = RunConfig(output, [], cluster_config(arguments), memory, arguments.checkpoint_seconds)
-    check_free(arguments.output, arguments.overwrite)  # at once, for a long pipe takes its time
+    if not arguments.resume:
+        check_free(arguments.output, arguments.overwrite)  # at once, for a long pipe takes its time
     text = settings.unit, settings.dtype, settings.text_column
     with stdin_as_file(settings.corpus, output.absolute().parent, *text) as corpus:
         run_jobs([("count", settings, output)], config, arguments, corpus)

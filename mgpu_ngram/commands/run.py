@@ -12,8 +12,9 @@ from mgpu_ngram.api import describe_cluster, open_executor
 from mgpu_ngram.commands.shared import add_scheduler_flags, command, scheduler_overrides, stdout
 from mgpu_ngram.config import STAGES, RunConfig, load
 from mgpu_ngram.core.corpus import Corpus
-from mgpu_ngram.core.output import check_free
-from mgpu_ngram.engine.score import identify
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model import identify
+from mgpu_ngram.core.output import check_free, find_manifest
 from mgpu_ngram.report import Bars, show_plan, show_result
 
 RUN_EXAMPLES = """examples:
@@ -51,34 +52,50 @@ def run_jobs(
     jobs: list[tuple[str, Any, Path]], config: RunConfig, arguments: argparse.Namespace, corpus: Corpus | None = None
 ) -> None:
     """Run jobs, each a (stage, settings, output), one after the other; show each result when it is there."""
+    results = []
+    if arguments.resume and not arguments.overwrite:
+        made = [job for job in jobs if _is_made(*job)]
+        jobs = [job for job in jobs if job not in made]
+        results = [{"path": str(target), "finished_before": True} for _, _, target in made]
+        for _, _, target in made:
+            print(f"{target}: finished before", file=sys.stderr)
     for _, _, target in jobs:
         check_free(target, arguments.overwrite)  # at once, for a cluster takes its time to start
     # all, before the first runs: a wrong path in the last job must not cost the work of those before
     for i, (_, settings, _) in enumerate(jobs):
-        made = [target for _, _, target in jobs[:i]]
-        if hasattr(settings, "model") and not any(Path(settings.model).is_relative_to(target) for target in made):
+        earlier = [target for _, _, target in jobs[:i]]
+        if hasattr(settings, "model") and not any(Path(settings.model).is_relative_to(target) for target in earlier):
             identify(settings.model)
     corpora = [corpus or STAGES[stage].open_inputs(settings) for stage, settings, _ in jobs]
-    results = []
-    executor = open_executor(config.cluster, config.dask)
-    try:
-        if executor.dashboard and sys.stderr.isatty():
-            print(f"dashboard: {executor.dashboard}", file=sys.stderr)
-        for (stage, settings, target), inputs in zip(jobs, corpora, strict=True):
-            with Bars() as bars:
-                result = STAGES[stage].run(
-                    settings, executor, target, arguments.overwrite, bars, inputs, config.memory,
-                    config.checkpoint_seconds, arguments.resume,
-                )  # fmt: skip
-            results.append(result.as_json())
-            if not arguments.json:
-                with stdout():
-                    show_result(result)
-    finally:
-        executor.close()
+    if jobs:
+        executor = open_executor(config.cluster, config.dask)
+        try:
+            if executor.dashboard and sys.stderr.isatty():
+                print(f"dashboard: {executor.dashboard}", file=sys.stderr)
+            for (stage, settings, target), inputs in zip(jobs, corpora, strict=True):
+                with Bars() as bars:
+                    result = STAGES[stage].run(
+                        settings, executor, target, arguments.overwrite, bars, inputs, config.memory,
+                        config.checkpoint_seconds, arguments.resume,
+                    )  # fmt: skip
+                results.append(result.as_json())
+                if not arguments.json:
+                    with stdout():
+                        show_result(result)
+        finally:
+            executor.close()
     if arguments.json:
         with stdout():
             print(json.dumps(results, indent=2))
+
+
+def _is_made(stage: str, settings: Any, target: Path) -> bool:
+    """Whether a run before this one has made just this output."""
+    manifest = find_manifest(target)
+    try:
+        return manifest is not None and STAGES[stage].made_by(settings, manifest)
+    except InputError:  # what it was made from is gone
+        return False
 
 
 def _plan(arguments: argparse.Namespace) -> None:

@@ -141,6 +141,20 @@ def check_free_file(path: str | Path, overwrite: bool) -> None:
         raise InputError(f"{path} is no model file, so it is not overwritten; delete it yourself or give another path")
 
 
+def identify(path: str | Path) -> str:
+    """What tells a model's file from others: its fingerprint, or of an ARPA file its size and when it was changed.
+
+    Raises InputError when there is none.
+    """
+    try:
+        if is_model_file(path):
+            return str(load_arrays(path, verify=False)[1].get("fingerprint"))
+        found = os.stat(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a model file or an ARPA file") from None
+    return f"{found.st_size:,} bytes of {found.st_mtime_ns}"
+
+
 def is_model_file(path: str | Path) -> bool:
     """Whether a file begins as a safetensors file does: the length of a JSON header, and its brace."""
     with open(path, "rb") as file:

@@ -214,6 +214,16 @@ def write_manifest(folder: str | Path, manifest: dict[str, Any], format: str = F
         sink.write(text.encode() + b"\n")
 
 
+def find_manifest(path: str | Path) -> dict[str, Any] | None:
+    """The manifest of whatever output of ours lies at `path`; None without one that can be read."""
+    try:
+        manifest = json.loads((Path(path) / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return None
+    known = isinstance(manifest, dict) and str(manifest.get("format")).startswith("mgpu_ngram ")
+    return manifest if known and manifest.get("format_version") == FORMAT_VERSION else None
+
+
 def read_manifest(path: str | Path) -> dict[str, Any]:
     """Return the manifest of the counts at `path`; InputError when there is none that we can read."""
     file = Path(path) / MANIFEST

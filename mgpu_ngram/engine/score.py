@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.model import Model, is_model_file
+from mgpu_ngram.core.model import Model, identify
 from mgpu_ngram.engine.device import Stopwatch, device_blocks, free_bytes, memory_guard, to_device_fast
 from mgpu_ngram.engine.model import open_model
 from mgpu_ngram.engine.score_lines import TextScores, spell_words, word_lines
@@ -238,20 +236,6 @@ def _columns(text: TextScores) -> Columns:
     }
     kept_T = np.ones(len(end_T), bool) if text.end >= 0 else ~ends_T
     return {name: column[kept_T] for name, column in columns_T.items()} | {"data": data}
-
-
-def identify(path: str) -> str:
-    """What tells a model's file from others: its fingerprint, or of an ARPA file its size and when it was changed.
-
-    Raises InputError when there is none.
-    """
-    try:
-        if is_model_file(path):
-            return str(load_arrays(path, verify=False)[1].get("fingerprint"))
-        found = os.stat(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a model file or an ARPA file") from None
-    return f"{found.st_size:,} bytes of {found.st_mtime_ns}"
 
 
 _replicas: dict[tuple, Replica] = {}

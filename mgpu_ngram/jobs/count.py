@@ -67,6 +67,13 @@ def open_inputs(config: CountConfig) -> Corpus:
     return open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
 
 
+def made_by(config: CountConfig, manifest: dict[str, Any]) -> bool:
+    """Whether an output is what this job would make, by its settings and the names and sizes of its inputs."""
+    inputs = [(source.name, source.size_bytes) for source in open_inputs(config).sources]
+    same = inputs == [(i["name"], i["size_bytes"]) for i in manifest.get("inputs", ())]
+    return same and manifest.get("options") == _settings(config)
+
+
 def run(
     config: CountConfig,
     executor: Executor,

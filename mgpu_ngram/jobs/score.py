@@ -17,11 +17,12 @@ import pyarrow.parquet
 from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model import identify
 from mgpu_ngram.core.output import Output, new_file, write_manifest
 from mgpu_ngram.core.settings import Bytes
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.score import ChunkScores, ScoreOptions, identify, score_chunk
+from mgpu_ngram.engine.score import ChunkScores, ScoreOptions, score_chunk
 from mgpu_ngram.jobs.progress import Progress
 
 AHEAD = 4  # chunks per worker that are under way before the first of them is in
@@ -148,17 +149,28 @@ def run(
 
     inputs  an in-memory corpus in place of config.text
     """
+    identity = _identity(config, open_inputs(config if inputs is None else replace(config, text=inputs)))
     with Output.create(output, overwrite) as out:
         result = score(config, executor, out.folder / SCORES, progress=progress, inputs=inputs)
-        manifest = {
-            "model": {"path": config.model, "identity": identify(config.model)},
-            "options": {"level": config.level, "sentence_markers": config.sentence_markers},
-            "totals": result.totals.summary(),
-            "versions": {"mgpu-ngram": VERSION, "pyarrow": pyarrow.__version__},
-        }
-        write_manifest(out.folder, manifest, "mgpu_ngram scores")
+        made = {"totals": result.totals.summary(), "versions": {"mgpu-ngram": VERSION, "pyarrow": pyarrow.__version__}}
+        write_manifest(out.folder, identity | made, "mgpu_ngram scores")
         out.commit()
     return replace(result, path=out.path)
+
+
+def made_by(config: ScoreConfig, manifest: dict[str, Any]) -> bool:
+    """Whether an output is what this job would make: by its settings, its model, the names and sizes of its inputs."""
+    identity = _identity(config, open_inputs(config))
+    return identity == {name: manifest.get(name) for name in identity}
+
+
+def _identity(config: ScoreConfig, corpus: Corpus) -> dict[str, Any]:
+    """What an output depends on."""
+    return {
+        "inputs": [{"name": source.name, "size_bytes": source.size_bytes} for source in corpus.sources],
+        "model": {"path": config.model, "identity": identify(config.model)},
+        "options": {"level": config.level, "sentence_markers": config.sentence_markers},
+    }
 
 
 def check_file(path: str | Path, overwrite: bool) -> None:

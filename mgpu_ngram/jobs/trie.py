@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model import Model, check_free_file, save_model
+from mgpu_ngram.core.model import Model, check_free_file, identify, save_model
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
@@ -84,6 +84,20 @@ def plan(config: TrieConfig, workers: int, device: str, *_: Any) -> dict[str, An
     return {"job": config.name, "model": config.model, "index": config.index, "device": device}
 
 
+def made_by(config: TrieConfig, manifest: dict[str, Any]) -> bool:
+    """Whether an output is what this job would make, by its settings and its model."""
+    identity = _identity(config)
+    return identity == {name: manifest.get(name) for name in identity}
+
+
+def _identity(config: TrieConfig) -> dict[str, Any]:
+    """What an output depends on."""
+    return {
+        "model": {"path": config.model, "identity": identify(config.model)},
+        "options": {name: value for name, value in asdict(config).items() if name not in ("model", "name")},
+    }
+
+
 def run(config: TrieConfig, executor: Executor, output: str | Path, overwrite: bool = False, *_: Any) -> TrieResult:
     """Write OUT/model.safetensors and OUT/manifest.json, by one worker. A run that ended early is not gone on with."""
     with Output.create(output, overwrite) as out:
@@ -91,9 +105,7 @@ def run(config: TrieConfig, executor: Executor, output: str | Path, overwrite: b
         task = executor.call(build, config, out.folder / MODEL, executor.device, executor.threads, label="the trie")
         executor.wait([task])
         [result] = executor.gather([task])
-        manifest = {
-            "model": config.model,
-            "options": {name: value for name, value in asdict(config).items() if name not in ("model", "name")},
+        manifest = _identity(config) | {
             "orders": result.counts,
             "fingerprint": result.fingerprint,
             "versions": {"mgpu-ngram": VERSION},
