@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,11 +16,13 @@ import pyarrow
 import pyarrow.parquet
 
 from mgpu_ngram.cluster.executor import Executor, Handle
-from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Corpus, Piece, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import identify
 from mgpu_ngram.core.output import Output, new_file, write_manifest
+from mgpu_ngram.core.reading import read_blocks
 from mgpu_ngram.core.settings import Bytes
+from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.score import ChunkScores, ScoreOptions, score_chunk
@@ -28,6 +31,7 @@ from mgpu_ngram.jobs.progress import Progress
 AHEAD = 4  # chunks per worker that are under way before the first of them is in
 CHUNK_BYTES = {"cpu": 8 << 20, "gpu": 64 << 20}  # text per task, at most
 LEAST_CHUNK_BYTES = 1 << 18
+MOST_WHOLE = 4  # times the text of a chunk: what a task takes that cannot be cut, such as a compressed file
 BYTES_PER_TOKEN = 5.5  # of text; a guess for plans
 WORDS_SHARE = 8  # words take so much more room than sentences
 UNIT = 2.0**-40  # in which sums of sentences are added up: a float32 is a multiple of it unless it is below 2**-17
@@ -216,16 +220,16 @@ def score(
     with ExitStack() as stack:
         write = stack.enter_context(_Table(file, config.level)).write if file is not None else None
 
-        def took(scores: ChunkScores) -> None:
+        def took(scores: ChunkScores, chunks_done: int) -> None:
             found.append(_totals(scores))
             seconds.append(scores.seconds)
             for use in (write, take):
                 if use is not None:
                     use(scores)
-            progress.advance(1, found[-1].tokens)
+            progress.advance(chunks_done, found[-1].tokens)
 
         progress.start("score", len(chunks), "chunks", "tokens")
-        _in_order(executor, [(score_chunk, chunk, options) for chunk in chunks], took)
+        _in_order(executor, _in_parts(chunks, chunk_bytes), options, took)
         progress.finish()
     whole = _added(found)
     path = None if file is None else Path(file)
@@ -233,28 +237,51 @@ def score(
     return ScoreResult(path, whole, add_seconds(*seconds), wall, executor.workers, executor.device)
 
 
-def _in_order(executor: Executor, calls: list[tuple], took: Callable[[Any], None]) -> None:
-    """Make calls and take their values in order, with no more under way than wait for the first of them."""
+def _in_parts(chunks: list[Chunk], chunk_bytes: int) -> Iterator[tuple[Chunk, int]]:
+    """Chunks and how many are done with each; but one that could not be cut to its size is read here, part by part.
+
+    So is a large compressed file, whose scores would fill the memory of a worker, and then that of the driver.
+    """
+    for chunk in chunks:
+        if chunk.size_bytes <= MOST_WHOLE * chunk_bytes:
+            yield chunk, 1
+            continue
+        at, name = 0, chunk.pieces[0].source.name
+        for block in read_blocks(chunk, "word", min(chunk_bytes, MEMORY_CHUNK_BYTES)):
+            end = at + len(block.data)
+            source = Source(name, "memory", end, data=b"\n" + block.data.tobytes(), data_start=at - 1)
+            yield Chunk(chunk.index, (Piece(0, source, at, end, end - at),), end - at), 0
+            at = end
+        yield replace(chunk, pieces=()), 1
+
+
+def _in_order(
+    executor: Executor,
+    chunks: Iterator[tuple[Chunk, int]],
+    options: ScoreOptions,
+    took: Callable[[ChunkScores, int], None],
+) -> None:
+    """Score chunks and take their scores in order, with no more under way than wait for the first of them."""
     window, called, taken = AHEAD * executor.workers, 0, 0
-    values: dict[int, Any] = {}  # that wait for earlier ones
-    numbers: dict[Handle, int] = {}
+    waiting: dict[int, tuple[ChunkScores, int]] = {}  # for earlier ones
+    numbers: dict[Handle, tuple[int, int]] = {}
 
     def more() -> list[Handle]:
         nonlocal called
         made = []
-        while called < min(len(calls), taken + window):
-            fn, chunk, options = calls[called]
-            made.append(executor.call(fn, chunk, options, label=f"scoring {chunk}"))
-            numbers[made[-1]] = called
+        for chunk, chunks_done in islice(chunks, taken + window - called):
+            made.append(executor.call(score_chunk, chunk, options, label=f"scoring {chunk}"))
+            numbers[made[-1]] = called, chunks_done
             called += 1
         return made
 
     def done(handle: Handle) -> list[Handle]:
         nonlocal taken
-        [value] = executor.gather([handle])
-        values[numbers.pop(handle)] = value
-        while taken in values:
-            took(values.pop(taken))
+        number, chunks_done = numbers.pop(handle)
+        [scores] = executor.gather([handle])
+        waiting[number] = scores, chunks_done
+        while taken in waiting:
+            took(*waiting.pop(taken))
             taken += 1
         return more()
 

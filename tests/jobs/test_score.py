@@ -1,7 +1,9 @@
 """Whole runs of scoring: however text is cut and whoever dies, the same scores in the same order."""
 
+import gzip
 import json
 import math
+import re
 import threading
 
 import numpy as np
@@ -69,6 +71,35 @@ def test_cuts_change_nothing(level, chunk_bytes, arpa, lines, here, whole, tmp_p
     cut = config(arpa, lines, level=level, chunk_bytes=chunk_bytes)
     assert score(cut, here, tmp_path / "cut").totals == whole[0]
     assert table(tmp_path / "cut") == whole[1][level]
+
+
+@pytest.mark.parametrize("level", ["word", "sentence"])
+def test_compressed_files(level, arpa, lines, here, whole, tmp_path, monkeypatch):
+    """A small one is a task's; a large one is read part by part, and goes to all workers."""
+    packed = tmp_path / "text.gz"
+    packed.write_bytes(gzip.compress(lines.read_bytes()))
+    tasks, told = [], []
+    call = here.call
+
+    def follow(fn, chunk, *args, **more):
+        tasks.append(chunk)
+        return call(fn, chunk, *args, **more)
+
+    class Told(Progress):
+        def advance(self, done, amount=0):
+            told.append(done)
+
+    monkeypatch.setattr(here, "call", follow)
+    for chunk_bytes, least, most in (100_000, 1, 1), (500, 20, 60):
+        tasks.clear()
+        told.clear()
+        cut = config(arpa, packed, level=level, chunk_bytes=chunk_bytes)
+        assert score(cut, here, tmp_path / "cut", progress=Told()).totals == whole[0]
+        assert table(tmp_path / "cut") == whole[1][level]
+        assert least <= len(tasks) <= most and sum(told) == len({chunk.index for chunk in tasks})
+        assert all(chunk.size_bytes < 4 * chunk_bytes or not chunk.pieces for chunk in tasks)
+    assert re.match("chunk 0: .*text.gz, bytes 0 to 4[0-9]{2}$", str(tasks[0]))
+    assert re.match("chunk 0: .*text.gz, bytes 4[0-9]{2} to [0-9]{3}$", str(tasks[1]))
 
 
 def test_on_a_cluster(cluster, arpa, lines, here, whole, hooks, hooks_folder, tmp_path):
