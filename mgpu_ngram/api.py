@@ -236,7 +236,7 @@ class Model:
         for block in self._blocks([sentences] if isinstance(sentences, (str, bytes)) else sentences, True, True):
             total += float(block.total_S.sum(dtype=np.float64))
             tokens += len(block.codes_T)
-        return 10 ** (-total / tokens) if tokens else float("nan")
+        return score_job.perplexity(total, tokens)
 
     def score_ids(self, ids: Any, offsets: Any, bos: bool = True, eos: bool = True) -> Any:
         """The log10 probability of sentences of word ids, where the ids are: (S,) float32.

@@ -71,7 +71,7 @@ def _one_line(error: BaseException) -> str:
         return text
     if isinstance(error, KeyboardInterrupt):
         return (
-            "interrupted; outputs that were not finished are removed, what was saved of long ones goes on with --resume"
+            "interrupted; outputs that were not finished are removed, what a long count has saved goes on with --resume"
         )
     if out_of_memory(error):
         return f"out of memory ({text}); lower chunk_bytes, the order or the number of workers"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -126,8 +128,17 @@ def _show_scores(result: ScoreResult) -> None:
 def show_totals(totals: Totals) -> None:
     """The summary of KenLM's query."""
     for name, value in ("including", totals.perplexity), ("excluding", totals.perplexity_without_oovs):
-        print(f"Perplexity {name} OOVs:\t{value!r}".replace("nan", "NaN"))
+        print(f"Perplexity {name} OOVs:\t{_double(value)}")
     print(f"OOVs:\t{totals.oovs}\nTokens:\t{totals.tokens}")
+
+
+def _double(value: float) -> str:
+    """A number from 1e-6 on as KenLM prints it: the shortest that reads back the same, with e from 1e21 on."""
+    if math.isnan(value):
+        return "NaN"
+    if value < 1e21:
+        return np.format_float_positional(value, trim="-")
+    return repr(value).replace("e+", "e").replace(".0e", "e")
 
 
 def _shown(path: Path | None) -> Path | None:

@@ -7,6 +7,7 @@ from distributed import Client, LocalCluster
 
 import mgpu_ngram as ng
 from mgpu_ngram import api, kenlm
+from mgpu_ngram.jobs import trie
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 SENTENCES = ["a b", "c", "", "b\na <s>\x00", b"a \xff", " a\t\tb\r\n"]
@@ -111,3 +112,33 @@ def test_on_a_cluster(arpa, tmp_path):
 def test_ids_of_another_device(arpa):
     with pytest.raises(TypeError, match="arrays must all be on the host or all on one GPU"):
         ng.Model.load(arpa, "gpu").score_ids(np.array([3]), [0, 1])
+
+
+def test_a_load_that_does_not_verify(arpa, tmp_path):
+    trie.build(trie.TrieConfig(str(arpa)), tmp_path / "m.safetensors")
+    data = bytearray((tmp_path / "m.safetensors").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "m.safetensors").write_bytes(data)
+    for load in (
+        lambda **how: ng.Model.load(tmp_path / "m.safetensors", "cpu", **how),
+        lambda **how: ng.score(tmp_path / "m.safetensors", ng.Lines(["a"]), device="cpu", **how),
+    ):
+        load(verify=False)
+        with pytest.raises(ng.InputError, match="is damaged: array"):
+            load()
+
+
+def test_a_perplexity_beyond_the_largest_double(arpa):
+    arpa.write_text(arpa.read_text().replace("-2\t<unk>", "-2000\t<unk>"))
+    assert ng.Model.load(arpa, "cpu").perplexity("c") == np.inf
+
+
+def test_sentences_are_scored_some_at_a_time(model, monkeypatch):
+    """The first are scored before the last are asked for."""
+    monkeypatch.setattr(api, "TEXT_BYTES", dict.fromkeys(api.TEXT_BYTES, 4))
+    monkeypatch.setattr(api, "cpu_cores", lambda: 2)
+    asked = []
+    blocks = model._blocks((asked.append(s) or s for s in ["a b"] * 100), True, True)
+    next(blocks)
+    assert 1 <= len(asked) <= 6
+    assert 1 + sum(1 for _ in blocks) == 100

@@ -3,14 +3,17 @@
 import itertools
 import json
 import lzma
+import os
 import re
 import subprocess
 import sys
+import tempfile
 
 import pyarrow.parquet as pq
 import pytest
 
 from mgpu_ngram import cli
+from mgpu_ngram.commands import score as score_command
 
 MODELS = {
     "small.o2": "small_heldout_inv small_heldout_oov edge_query",
@@ -197,3 +200,70 @@ def test_a_full_disk(score, full_disk, tmp_path):
     status, _, err = score("-o", "x.parquet")
     assert status == 1 and "cannot write" in err and "No space left" in err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.arpa", "text"]
+
+
+@pytest.mark.parametrize(
+    ("log10", "shown"),
+    [(-1, "10"), (-0.0, "1"), (-16, "10000000000000000"), (-22, "1e22"), (-900, "inf"), (-0.5, repr(10**0.5))],
+)
+def test_perplexities_look_like_kenlms(log10, shown, score, tmp_path):
+    """The shortest digits, without .0, and an exponent from 1e21 on."""
+    lines = ["\\data\\", "ngram 1=3", "", "\\1-grams:", f"{log10}\t<unk>", f"{log10}\t<s>", f"{log10}\t</s>"]
+    (tmp_path / "one.arpa").write_text("\n".join([*lines, "", "\\end\\", ""]))
+    status, out, err = score("-v", "summary", model="one.arpa")
+    assert (status, err) == (0, "")
+    assert out.startswith(f"Perplexity including OOVs:\t{shown}\nPerplexity excluding OOVs:\t{shown}\n")
+
+
+def test_only_tables_are_replaced(score, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name in "model.arpa", "text", "pipe":
+        status, _, err = score("-o", name, "--overwrite")
+        assert status == 2 and f"{name} is no Parquet file, so it is not overwritten" in err
+    assert (tmp_path / "text").read_bytes().startswith(b"a b") and (tmp_path / "pipe").is_fifo()
+
+
+def test_a_link_that_leads_nowhere_is_not_replaced(score, tmp_path):
+    (tmp_path / "x.parquet").symlink_to("nowhere")
+    assert "exists; add --overwrite" in score("-o", "x.parquet")[2]
+
+
+def test_a_damaged_model(score, tmp_path):
+    """Is found, unless that is declined."""
+    assert cli.main(["trie", "model.arpa", "-o", "m.safetensors"]) == 0
+    data = bytearray((tmp_path / "m.safetensors").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "m.safetensors").write_bytes(data)
+    status, _, err = score("-v", "summary", model="m.safetensors")
+    assert status == 2 and "is damaged: array" in err
+    assert score("-v", "summary", "--no-verify", model="m.safetensors")[0] == 0
+
+
+def test_what_cannot_be_is_said_before_a_cluster_starts(score, monkeypatch):
+    monkeypatch.setattr(score_command, "open_executor", lambda _: pytest.fail("it started"))
+    for words, model in ((), "none.arpa"), (("-o", "text"), "model.arpa"):
+        assert score(*words, model=model)[0] == 2
+
+
+def test_nothing_is_left_in_the_temporary_folder(score, tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    assert score("-v", "summary")[0] == 0
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "bars"),
+    [([], False), (["-v", "word"], False), (["-v", "summary"], True), (["-o", "x.parquet"], True)],
+)
+def test_no_bar_between_lines_on_a_terminal(flags, bars, score, monkeypatch):
+    shown = []
+
+    class Terminal(score_command.Bars):
+        def __enter__(self):
+            shown.append(True)
+            return super().__enter__()
+
+    monkeypatch.setattr(score_command, "Bars", Terminal)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert score(*flags)[0] == 0 and bool(shown) == bars

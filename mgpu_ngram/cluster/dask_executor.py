@@ -136,8 +136,8 @@ class DaskExecutor:
 
     def _lost(self) -> RunError:
         return RunError(
-            f"the Dask scheduler {self._address} was lost; finished chunks of the last checkpoint are kept: "
-            "start again with --resume"
+            f"the Dask scheduler {self._address} was lost; finished chunks of a count's last checkpoint are kept: "
+            "start again, a count with --resume"
         )
 
     def _raise_error_of(self, handle: Future) -> None:

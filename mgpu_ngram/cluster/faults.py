@@ -181,7 +181,7 @@ class Watch:
 def no_workers(address: str) -> str:
     return (
         f"all workers of the Dask cluster {address} are gone and none came back within "
-        f"{_no_workers_seconds():g} s; start some, then run again with --resume"
+        f"{_no_workers_seconds():g} s; start some, then run again, a count with --resume"
     )
 
 

@@ -26,7 +26,7 @@ from mgpu_ngram.kernels.score.score_tokens import score_tokens
 from mgpu_ngram.kernels.score.sum_sentences import sum_sentences
 
 BYTES_PER_TEXT_BYTE = 16  # that scoring takes: a token has 13 and as many for a moment, and may be a letter and a space
-LEAST_BLOCK_BYTES = 1 << 16
+LEAST_BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 16, 1 << 30  # positions in a block, and its longest line, fit uint32
 PIECE_TOKENS = 1 << 18  # about as many go to a thread
 LESS_MEMORY = "use the index btree, a quantised model (mgpu-ngram trie --quantize 8), or fewer workers"
 
@@ -152,6 +152,8 @@ class Replica:
         """
         xp, V = array_module(ids_T), len(self.words)
         ids_T, offsets_S = xp.asarray(ids_T), xp.asarray(offsets_S).astype(np.int64)
+        if ids_T.ndim != 1 or offsets_S.ndim != 1 or (len(ids_T) and ids_T.dtype.kind not in "iu"):
+            raise InputError(f"ids are {ids_T.dtype} of shape {ids_T.shape} but must be a row of integers, offsets too")
         S = len(offsets_S) - 1
         if S < 0 or int(offsets_S[0]) or int(offsets_S[-1]) != len(ids_T) or bool((xp.diff(offsets_S) < 0).any()):
             raise InputError(f"offsets are {offsets_S} but must rise from 0 to the number of ids, {len(ids_T):,}")
@@ -175,10 +177,13 @@ class Replica:
 def score_chunk(chunk: Chunk, options: ScoreOptions) -> ChunkScores:
     """Read a chunk and score its lines. The worker's replica is loaded first if it has none of this model."""
     watch = Stopwatch(options.device)
-    replica = replica_of(options)
-    watch.lap("load")
-    with memory_guard("scoring", options.device):
-        parts = list(_parts(chunk, options, replica, watch))
+    try:
+        replica = replica_of(options)
+        watch.lap("load")
+        with memory_guard("scoring", options.device):
+            parts = list(_parts(chunk, options, replica, watch))
+    except OSError as error:  # which the driver would take for one of its own, of what it writes
+        raise RunError(f"scoring {chunk} failed: {type(error).__name__}: {error}; run again") from error
     sentences, words = _joined([p.sentences for p in parts]), _joined([p.words for p in parts])
     return ChunkScores(sentences, words, b"".join(p.lines for p in parts), watch.seconds)
 
@@ -192,7 +197,7 @@ def _parts(chunk: Chunk, options: ScoreOptions, replica: Replica, watch: Stopwat
     markers, sentences, size = options.sentence_markers, 0, 0
     end = replica.end if markers else -1
     room = free_bytes(options.device) // (options.sharers if options.device == "cpu" else 1)
-    block_bytes = max(LEAST_BLOCK_BYTES, min(options.block_bytes, room // BYTES_PER_TEXT_BYTE))
+    block_bytes = max(LEAST_BLOCK_BYTES, min(options.block_bytes, MOST_BLOCK_BYTES, room // BYTES_PER_TEXT_BYTE))
     blocks = device_blocks(chunk, "word", block_bytes, 0, options.device, options.read_threads, None, watch)
     for block, text_B in blocks:
         scores, positions_T = replica.score_text(text_B, markers, markers)
@@ -244,7 +249,7 @@ _loading = threading.Lock()
 
 def replica_of(options: ScoreOptions) -> Replica:
     """This process's replica of a model; another model's makes way for it. Raises RunError when the file changed."""
-    key = options.model, options.identity, options.index, options.device
+    key = options.model, options.identity, options.index, options.device, options.verify
     with _loading:
         if key not in _replicas:
             _replicas.clear()

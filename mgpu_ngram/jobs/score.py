@@ -81,18 +81,25 @@ class Totals:
     @property
     def perplexity(self) -> float:
         """Including unknown words; NaN without tokens."""
-        return 10 ** (-self.log10 / self.tokens) if self.tokens else float("nan")
+        return perplexity(self.log10, self.tokens)
 
     @property
     def perplexity_without_oovs(self) -> float:
         """Of the words that the model knows, after whatever stands before them."""
-        known = self.tokens - self.oovs
-        return 10 ** (-(self.log10 - self.oov_log10) / known) if known else float("nan")
+        return perplexity(self.log10 - self.oov_log10, self.tokens - self.oovs)
 
     def summary(self) -> dict[str, Any]:
         """All of it by name."""
         perplexities = {"perplexity": self.perplexity, "perplexity_without_oovs": self.perplexity_without_oovs}
         return asdict(self) | perplexities
+
+
+def perplexity(log10: float, tokens: int) -> float:
+    """Of tokens with that sum of log10 probabilities; NaN without tokens, infinite beyond the largest double."""
+    try:
+        return 10 ** (-log10 / tokens) if tokens else float("nan")
+    except OverflowError:
+        return float("inf")
 
 
 @dataclass(frozen=True)
@@ -183,6 +190,18 @@ def check_file(path: str | Path, overwrite: bool) -> None:
         raise InputError(f"output {path} is no file in a folder that exists; give the path of a Parquet file to write")
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"output {path} exists; add --overwrite (in Python overwrite=True) or give another path")
+    if os.path.lexists(path) and not _is_parquet(path):
+        raise InputError(
+            f"{path} is no Parquet file, so it is not overwritten; delete it yourself or give another path"
+        )
+
+
+def _is_parquet(path: str | Path) -> bool:
+    """Whether a regular file begins as Parquet does. Nothing else is replaced: a model, a device, a pipe."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(4) == b"PAR1"
 
 
 def score(
@@ -210,8 +229,9 @@ def score(
     if file is not None:
         words = "columns" if config.level == "word" else ""
     chunk_bytes = config.chunk_bytes or _chunk_bytes(corpus, executor.workers, executor.device, bool(words))
+    model = os.path.abspath(config.model)  # workers may stand elsewhere
     options = ScoreOptions(
-        config.model, identify(config.model), config.index, config.sentence_markers, words, totals, executor.device,
+        model, identify(model), config.index, config.sentence_markers, words, totals, executor.device,
         chunk_bytes, executor.sharers, executor.threads, verify,
     )  # fmt: skip
     chunks = corpus.chunks(chunk_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -102,7 +103,8 @@ def run(config: TrieConfig, executor: Executor, output: str | Path, overwrite: b
     """Write OUT/model.safetensors and OUT/manifest.json, by one worker. A run that ended early is not gone on with."""
     with Output.create(output, overwrite) as out:
         executor.check_folder(str(out.folder))
-        task = executor.call(build, config, out.folder / MODEL, executor.device, executor.threads, label="the trie")
+        there = replace(config, model=os.path.abspath(config.model))  # workers may stand elsewhere
+        task = executor.call(build, there, out.folder / MODEL, executor.device, executor.threads, label="the trie")
         executor.wait([task])
         [result] = executor.gather([task])
         manifest = _identity(config) | {

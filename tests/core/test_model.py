@@ -207,6 +207,7 @@ def put(*values):
         ("word_G", put((9, 4)), "words lie outside"),
         ("first_child_M", lambda a: a[::-1], "children do not follow each other"),
         ("first_child_M", lambda a: a + np.uint32(1), "children do not follow each other"),
+        ("first_child_M", put((1, 11)), "children do not follow each other"),
         ("suffix_L", lambda a: a[1:], r"suffix_L is uint32 of shape \(2,\) but must be uint32 of \(3,\)"),
         ("suffix_L", put((0, 3)), "suffixes lie outside of the order before"),
         ("suffix_L", put((1, 7)), "suffixes lie outside of the order before"),
@@ -303,3 +304,14 @@ def test_a_model_of_single_words(tmp_path):
 
 def test_fields_are_those_of_a_trie(model):
     assert {f.name for f in dataclasses.fields(model.trie)} == {*ARRAYS, *CODED, "starts", "fanout"}
+
+
+def test_a_text_that_happens_to_have_the_brace(tmp_path):
+    """Its first 8 bytes would be the length of a header that goes past the end."""
+    (tmp_path / "text").write_bytes(b"# by us {2024}\n\\data\\\n")
+    assert not is_model_file(tmp_path / "text")
+
+
+def test_where_orders_begin_is_of_the_contents(model):
+    other = dataclasses.replace(model.trie, starts=(0, 4, 6, 10, 11))
+    assert Model.of(other, model.words).fingerprint != model.fingerprint

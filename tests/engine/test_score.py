@@ -86,6 +86,8 @@ def check(scores, expected, sentences, eos):
         ([1, 2], [1, 2], "must rise from 0"),
         ([1, 2], [0, 2, 1, 2], "must rise from 0"),
         ([1, 2], [], "must rise from 0"),
+        ([1.5, 2], [0, 2], "ids are float64 of shape .* but must be a row of integers"),
+        ([[1, 2]], [0, 1], r"ids are int64 of shape \(1, 2\) but must be a row of integers"),
     ],
 )
 def test_ids_that_cannot_be(replica, device, ids, offsets, message):

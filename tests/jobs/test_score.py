@@ -13,7 +13,9 @@ import pytest
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import check_free
+from mgpu_ngram.engine import score as engine
 from mgpu_ngram.jobs import score as score_job
+from mgpu_ngram.jobs import trie
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.score import ScoreConfig, run, score
 
@@ -197,3 +199,117 @@ def test_sums_do_not_depend_on_the_order(monkeypatch):
     monkeypatch.setattr(score_job, "MOST_ADDED", 7)
     assert score_job._in_units(values[::-1]) * score_job.UNIT == exact
     assert score_job._in_units(np.array([-np.inf, -1])) == -np.inf
+
+
+@pytest.mark.parametrize("level", ["word", "sentence"])
+def test_a_chunk_of_many_blocks(level, arpa, lines, here, whole, tmp_path, monkeypatch):
+    """As of a compressed file, which is never cut."""
+    packed = tmp_path / "text.gz"
+    packed.write_bytes(gzip.compress(lines.read_bytes()))
+    real, blocks = engine.device_blocks, []
+    monkeypatch.setattr(engine, "LEAST_BLOCK_BYTES", 100)
+    monkeypatch.setattr(engine, "device_blocks", lambda *a: (blocks.append(block) or block for block in real(*a)))
+    result = score(config(arpa, packed, level=level, chunk_bytes=100), here, tmp_path / "packed")
+    assert result.totals == whole[0] and table(tmp_path / "packed") == whole[1][level]
+    assert len(blocks) > 50
+
+
+def test_blocks_are_smaller_where_memory_is_short(arpa, lines, here, whole, monkeypatch):
+    """Tasks of a CPU share it."""
+    real, sizes = engine.device_blocks, []
+    monkeypatch.setattr(engine, "LEAST_BLOCK_BYTES", 1)
+    monkeypatch.setattr(engine, "free_bytes", lambda device: engine.BYTES_PER_TEXT_BYTE * here.sharers * 1000)
+    monkeypatch.setattr(engine, "device_blocks", lambda c, u, size, *a: sizes.append(size) or real(c, u, size, *a))
+    assert score(config(arpa, lines), here).totals == whole[0]
+    assert set(sizes) == {1000}
+
+
+def test_a_model_makes_way_for_another(arpa, lines, here, tmp_path):
+    """A process holds one replica: of one file, one index."""
+    other = tmp_path / "other.arpa"
+    other.write_text(arpa.read_text())
+    for path, index in (arpa, "edge"), (arpa, "btree"), (other, "edge"):
+        score(config(path, lines, index=index), here)
+        [key] = engine._replicas
+        assert key[0] == str(path) and key[2] == index
+
+
+def test_the_edge_table_of_a_file_is_used(arpa, lines, here, whole, tmp_path, monkeypatch):
+    trie.build(trie.TrieConfig(str(arpa), "edge"), tmp_path / "m.safetensors")
+    monkeypatch.setattr(engine, "edges_of", None)  # so it is not made
+    assert score(config(tmp_path / "m.safetensors", lines), here).totals == whole[0]
+
+
+def test_checksums_are_compared_unless_that_is_declined(arpa, lines, here, tmp_path):
+    path = tmp_path / "m.safetensors"
+    trie.build(trie.TrieConfig(str(arpa)), path)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1  # the last letter of a word
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="is damaged: array"):
+        score(config(path, lines), here)
+    assert score(config(path, lines), here, verify=False).totals.sentences == 2000
+
+
+def test_chunks_are_no_more_than_there_must_be(arpa, lines, monkeypatch):
+    """Less text per task where words come back, and where workers would have too few tasks."""
+    corpus = score_job.open_inputs(config(arpa, lines))
+    size = corpus.size_bytes
+    monkeypatch.setattr(score_job, "LEAST_CHUNK_BYTES", 10)
+    monkeypatch.setattr(score_job, "CHUNK_BYTES", {"cpu": size})
+    monkeypatch.setattr(score_job, "AHEAD", 1)
+    assert score_job._chunk_bytes(corpus, 1, "cpu", words=False) == size
+    assert score_job._chunk_bytes(corpus, 3, "cpu", words=False) == size // 3
+    assert score_job._chunk_bytes(corpus, 3, "cpu", words=True) == size // score_job.WORDS_SHARE
+    assert score_job._chunk_bytes(corpus, size, "cpu", words=True) == 10
+
+
+def test_sums_are_rounded_to_the_nearest_unit():
+    value = -1.75 * score_job.UNIT
+    assert score_job._in_units(np.array([value])) == -2
+
+
+def test_blocks_have_positions_of_32_bits(arpa, lines, here, whole, monkeypatch):
+    """However large chunks may be."""
+    real, sizes = engine.device_blocks, []
+    monkeypatch.setattr(engine, "free_bytes", lambda device: 1 << 50)
+    monkeypatch.setattr(engine, "device_blocks", lambda c, u, size, *a: sizes.append(size) or real(c, u, size, *a))
+    assert score(config(arpa, lines, chunk_bytes=1 << 40), here).totals == whole[0]
+    assert len(sizes) == 1 and sizes[0] < 1 << 32
+
+
+def test_workers_that_stand_elsewhere(cluster, arpa, lines, whole, tmp_path, monkeypatch):
+    """A relative path of a model is one from here, as those of texts are."""
+    monkeypatch.chdir(tmp_path)
+    assert score(config(arpa.name, lines.name), cluster).totals == whole[0]
+    made = trie.run(trie.TrieConfig(arpa.name), cluster, "made")
+    assert score(config(made.path.relative_to(tmp_path), lines.name), cluster).totals == whole[0]
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), TimeoutError("too late")])
+def test_errors_of_the_system_in_a_task(error, arpa, lines, here, monkeypatch, tmp_path):
+    """They are no errors of what the driver writes: a closed pipe there would end a run as if it were done."""
+
+    def fail(options):
+        raise error
+
+    monkeypatch.setattr(engine, "replica_of", fail)
+    with pytest.raises(RunError, match=f"^scoring chunk 0: .* failed: {type(error).__name__}: .*{error.args[-1]}"):
+        score(config(arpa, lines), here, tmp_path / "x")
+
+
+def test_the_manifest_names_the_model_that_scored(arpa, lines, here, tmp_path):
+    before = score_job.identify(str(arpa))
+
+    class Changes(Progress):
+        def finish(self):
+            arpa.write_text("another")
+
+    run(config(arpa, lines), here, tmp_path / "out", progress=Changes())
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["model"]["identity"] == before
+
+
+def test_perplexities_beyond_the_largest_double():
+    totals = score_job.Totals(sentences=1, tokens=2, oovs=1, log10=-900.0, oov_log10=-500.0)
+    assert totals.perplexity == totals.perplexity_without_oovs == math.inf
+    assert score_job.Totals(1, 2, 2, -900.0, -900.0).summary()["perplexity"] == math.inf
