@@ -265,8 +265,8 @@ def test_chunks_are_no_more_than_there_must_be(arpa, lines, monkeypatch):
 
 
 def test_sums_are_rounded_to_the_nearest_unit():
-    value = -1.75 * score_job.UNIT
-    assert score_job._in_units(np.array([value])) == -2
+    value = -1.25 * score_job.UNIT
+    assert score_job._in_units(np.array([value])) == -1
 
 
 def test_blocks_have_positions_of_32_bits(arpa, lines, here, whole, monkeypatch):
@@ -307,9 +307,16 @@ def test_the_manifest_names_the_model_that_scored(arpa, lines, here, tmp_path):
 
     run(config(arpa, lines), here, tmp_path / "out", progress=Changes())
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["model"]["identity"] == before
+    assert arpa.read_text() == "another"
 
 
 def test_perplexities_beyond_the_largest_double():
     totals = score_job.Totals(sentences=1, tokens=2, oovs=1, log10=-900.0, oov_log10=-500.0)
     assert totals.perplexity == totals.perplexity_without_oovs == math.inf
     assert score_job.Totals(1, 2, 2, -900.0, -900.0).summary()["perplexity"] == math.inf
+
+
+def test_words_are_not_made_for_a_table_of_sentences(arpa, lines, here, tmp_path):
+    made = []
+    score(config(arpa, lines), here, tmp_path / "x", take=made.append)
+    assert made and not any(scores.words or scores.lines for scores in made)

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba import njit
 
 from mgpu_ngram.kernels.count.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.score.find_codes import BATCH, find_codes
-from mgpu_ngram.kernels.score.words import HELD, index_words
+from mgpu_ngram.kernels.score.words import HELD, held_bytes, index_words
 
 LETTERS = st.lists(st.sampled_from(b"ab\x00\x1f\x85\xff"), max_size=40).map(bytes)
 TEXTS = st.lists(st.one_of(LETTERS, st.sampled_from([b" ", b"\n", b"\t", b"\v", b"\f", b"\r"])), max_size=200)
@@ -128,3 +129,20 @@ def test_other_dtypes_are_refused(wrong):
     }
     with pytest.raises(TypeError, match="but got float32"):
         find_codes(**inputs | {wrong: inputs[wrong].astype(np.float32)})
+
+
+@pytest.mark.parametrize("word", [b"a", b"eight888", b"nine99999", b"x" * 16 + b"yz", b"0123456789" * 4])
+def test_the_hash_by_its_rule(word):
+    """Every 8 bytes of a word count, in turn: as in include/words.cuh, or a GPU would look elsewhere."""
+    most = 2**64 - 1
+    h = len(word)
+    for i in range(0, len(word), 8):
+        h = (h ^ int.from_bytes(word[i : i + 8], "little")) * 0x9E3779B97F4A7C15 & most
+        h = (h ^ h >> 32) * 0xD6E8FEB86659FD93 & most
+        h ^= h >> 32
+    assert _hash(np.frombuffer(word, np.uint8)) == h
+
+
+@njit
+def _hash(word):
+    return held_bytes(word, 0, len(word))[3]
