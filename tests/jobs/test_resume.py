@@ -110,7 +110,7 @@ def end_early(folder, corpus, workers, moment, number):
 @pytest.fixture
 def slow(hooks):
     """Moments last long enough to be met."""
-    hooks(**{"tokenise.slow": 0.04, "count_chunk.slow": 0.04, "write_part.slow": 1})
+    hooks(**{"tokenise.slow": 0.1, "count_chunk.slow": 0.15, "write_part.slow": 1})
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -203,15 +203,14 @@ def test_sums_do_not_depend_on_the_order(monkeypatch):
 
 @pytest.mark.parametrize("level", ["word", "sentence"])
 def test_a_chunk_of_many_blocks(level, arpa, lines, here, whole, tmp_path, monkeypatch):
-    """As of a compressed file, which is never cut."""
-    packed = tmp_path / "text.gz"
-    packed.write_bytes(gzip.compress(lines.read_bytes()))
+    """As where memory is short: places in the chunk go on from block to block."""
     real, blocks = engine.device_blocks, []
     monkeypatch.setattr(engine, "LEAST_BLOCK_BYTES", 100)
-    monkeypatch.setattr(engine, "device_blocks", lambda *a: (blocks.append(block) or block for block in real(*a)))
-    result = score(config(arpa, packed, level=level, chunk_bytes=100), here, tmp_path / "packed")
-    assert result.totals == whole[0] and table(tmp_path / "packed") == whole[1][level]
-    assert len(blocks) > 50
+    monkeypatch.setattr(engine, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(engine, "device_blocks", lambda *a: (blocks.append(a[0].index) or b for b in real(*a)))
+    result = score(config(arpa, lines, level=level), here, tmp_path / "x")
+    assert result.totals == whole[0] and table(tmp_path / "x") == whole[1][level]
+    assert set(blocks) == {0} and len(blocks) > 50
 
 
 def test_blocks_are_smaller_where_memory_is_short(arpa, lines, here, whole, monkeypatch):
