@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from mgpu_ngram import cli
 from mgpu_ngram.core import output
 
 SHARED_DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
@@ -179,3 +180,17 @@ def arpa(arpa_text, tmp_path):
     path = tmp_path / "model.arpa"
     path.write_text(arpa_text)
     return path
+
+
+@pytest.fixture
+def mgpu_ngram(capsys):
+    """mgpu_ngram(*words) runs a command in this process: (status, stdout, stderr)."""
+
+    def run(*words):
+        try:
+            status = cli.main([str(word) for word in words])
+        except SystemExit as error:  # argparse
+            status = error.code
+        return status, *capsys.readouterr()
+
+    return run

@@ -38,20 +38,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def mgpu_ngram(capsys):
-    """mgpu_ngram(*words) runs a command in this process: (status, stdout, stderr)."""
-
-    def run(*words):
-        try:
-            status = cli.main([str(word) for word in words])
-        except SystemExit as error:  # argparse
-            status = error.code
-        return status, *capsys.readouterr()
-
-    return run
-
-
 def check_refused(folder, result, *pieces, status=2, left=()):
     """One line that says all the pieces; nothing written, nothing left."""
     code, out, err = result

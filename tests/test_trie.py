@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 import mgpu_ngram as ng
-from mgpu_ngram import cli
 from mgpu_ngram.config import load
 from mgpu_ngram.core.model import load_model
 
@@ -23,18 +22,6 @@ def here(arpa, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text").write_text("a b\nc\n\n")
     return tmp_path
-
-
-@pytest.fixture
-def mgpu_ngram(capsys):
-    def run(*words):
-        try:
-            status = cli.main([str(word) for word in words])
-        except SystemExit as error:
-            status = error.code
-        return status, *capsys.readouterr()
-
-    return run
 
 
 @pytest.mark.parametrize("flags", [[], ["--index", "edge"], ["--index", "both", "--fanout", "4"]])

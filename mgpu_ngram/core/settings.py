@@ -31,6 +31,12 @@ def parse_bytes(text: Any, where: str) -> int:
         raise InputError(f"{where} is {text!r} but must be a size such as 67108864, '64 MiB' or '2 GB'") from None
 
 
+def check_name(name: str) -> None:
+    """Raise InputError for a name of a job that cannot be that of its folder."""
+    if not name or "/" in name or name in (".", ".."):
+        raise InputError(f"name is {name!r} but must be a plain folder name")
+
+
 def suggest(wrong: str, known: typing.Iterable[str]) -> str:
     """Return "did you mean ...?" when something known is close, else the list of what is known."""
     known = list(known)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.settings import Bytes
+from mgpu_ngram.core.settings import Bytes, check_name
 
 
 @dataclass(frozen=True)
@@ -49,5 +49,4 @@ class CountConfig:
             raise InputError(f"sentence_markers needs unit word but unit is {self.unit}; leave it out")
         if self.lowercase and self.unit == "id":
             raise InputError("lowercase needs unit word or byte but unit is id; leave it out")
-        if not self.name or "/" in self.name or self.name in (".", ".."):
-            raise InputError(f"name is {self.name!r} but must be a plain folder name")
+        check_name(self.name)

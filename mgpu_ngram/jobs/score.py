@@ -21,7 +21,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import identify
 from mgpu_ngram.core.output import Output, new_file, write_manifest
 from mgpu_ngram.core.reading import read_blocks
-from mgpu_ngram.core.settings import Bytes
+from mgpu_ngram.core.settings import Bytes, check_name
 from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
@@ -55,8 +55,7 @@ class ScoreConfig:
     def __post_init__(self) -> None:
         if self.chunk_bytes is not None and self.chunk_bytes < 1:
             raise InputError(f"chunk_bytes is {self.chunk_bytes} but must be at least 1")
-        if not self.name or "/" in self.name or self.name in (".", ".."):
-            raise InputError(f"name is {self.name!r} but must be a plain folder name")
+        check_name(self.name)
 
 
 CONFIG = ScoreConfig

@@ -13,6 +13,7 @@ from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import Model, check_free_file, identify, save_model
 from mgpu_ngram.core.output import Output, write_manifest
+from mgpu_ngram.core.settings import check_name
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
 from mgpu_ngram.engine.model import open_model
@@ -41,8 +42,7 @@ class TrieConfig:
             raise InputError(f"quantize is {self.quantize} bits but must be 2 to 16; leave it out for floats")
         if not self.backoff and self.index != "btree":
             raise InputError(f"index {self.index} holds backoffs but backoff is false; make index btree, or keep them")
-        if not self.name or "/" in self.name or self.name in (".", ".."):
-            raise InputError(f"name is {self.name!r} but must be a plain folder name")
+        check_name(self.name)
 
 
 CONFIG = TrieConfig
