@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -52,7 +52,7 @@ def bench(
         from mgpu_ngram.benchmarks import figures
     except ImportError as error:
         raise InputError(f"the figures need matplotlib ({error}); pip install 'mgpu-ngram[bench]'") from None
-    parts, clusters = _parts(only), clusters_of(workers, device)
+    parts, clusters = parts_of(only, PARTS), clusters_of(workers, device)
     tokens = TOKENS[device] if tokens is None else tokens
     if tokens < LEAST_TOKENS:
         raise InputError(f"tokens is {tokens} but must be at least {LEAST_TOKENS}")
@@ -100,12 +100,14 @@ def _measure(suite: Suite, part: Callable, of: Any) -> None:
     suite.save()
 
 
-def _parts(only: str | None) -> list[str]:
-    asked = list(PARTS) if only is None else only.split(",")
-    parts = [PARTS[int(p) - 1] if p.isdecimal() and 1 <= int(p) <= len(PARTS) else p for p in asked]
+def parts_of(only: str | None, known: Iterable[str]) -> list[str]:
+    """The parts that are asked for, by name or by number from 1; all when None."""
+    names = list(known)
+    asked = names if only is None else only.split(",")
+    parts = [names[int(p) - 1] if p.isdecimal() and 1 <= int(p) <= len(names) else p for p in asked]
     for part in parts:
-        if part not in PARTS:
-            raise InputError(f"part {part!r} is none of {', '.join(PARTS)}, nor a number from 1 to {len(PARTS)}")
+        if part not in names:
+            raise InputError(f"part {part!r} is none of {', '.join(names)}, nor a number from 1 to {len(names)}")
     return parts
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.benchmarks.cluster import clusters_of
+from mgpu_ngram.benchmarks.cluster import clusters_of, parts_of
 from mgpu_ngram.benchmarks.rows import one_line
 from mgpu_ngram.benchmarks.score_ceilings import ceilings
 from mgpu_ngram.benchmarks.score_effects import constants, figure9, figure10, stumps
@@ -74,7 +74,7 @@ def bench(
         from mgpu_ngram.benchmarks import score_figures
     except ImportError as error:
         raise InputError(f"the figures need matplotlib ({error}); pip install 'mgpu-ngram[bench]'") from None
-    parts, clusters = _parts(only), clusters_of(workers, device)
+    parts, clusters = parts_of(only, PARTS), clusters_of(workers, device)
     tokens = TOKENS[device] if tokens is None else tokens
     if tokens < LEAST_TOKENS:
         raise InputError(f"tokens is {tokens} but must be at least {LEAST_TOKENS}")
@@ -93,13 +93,3 @@ def bench(
             suite.save()
     score_figures.draw(suite.rows, Path(results))
     return [asdict(row) for row in suite.rows]
-
-
-def _parts(only: str | None) -> list[str]:
-    names = list(PARTS)
-    asked = names if only is None else only.split(",")
-    parts = [names[int(p) - 1] if p.isdecimal() and 1 <= int(p) <= len(names) else p for p in asked]
-    for part in parts:
-        if part not in PARTS:
-            raise InputError(f"part {part!r} is none of {', '.join(names)}, nor a number from 1 to {len(names)}")
-    return parts

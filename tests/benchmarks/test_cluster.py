@@ -160,8 +160,8 @@ def test_runs_overlap_as_they_say():
 
 
 def test_parts_and_workers():
-    assert cluster._parts(None) == list(cluster.PARTS)
-    assert cluster._parts("4,spill") == ["histogram", "spill"]
+    assert cluster.parts_of(None, cluster.PARTS) == list(cluster.PARTS)
+    assert cluster.parts_of("4,spill", cluster.PARTS) == ["histogram", "spill"]
     assert cluster.clusters_of("4,1,4", "gpu") == [1, 4] and cluster.clusters_of(None, "cpu") == [1, 2]
 
 
