@@ -118,7 +118,7 @@ def read(suite: Suite, executor: Executor, corpus: Corpus) -> None:
 
 def read_chunk(chunk: Chunk, device: str, threads: int) -> int:
     """Bytes of text that came to the device."""
-    blocks = device_blocks(chunk, "word", BLOCK_BYTES, 0, device, threads, None, Stopwatch(device))
+    blocks = device_blocks(chunk, "word", BLOCK_BYTES[device], 0, device, threads, None, Stopwatch(device))
     return sum(int(block.owned_S.sum()) for block, _ in blocks)
 
 

@@ -23,7 +23,8 @@ from mgpu_ngram.kernels import check
 
 BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # of text; a guess for plans
 CODE_BITS = {"word": 21, "byte": 9}  # a guess for words
-BLOCK_BYTES, LEAST_BLOCK_BYTES = 64 << 20, 1 << 16  # of text, brought to the device at once
+BLOCK_BYTES = {"cpu": 64 << 20, "gpu": 128 << 20}  # of text, brought to the device at once
+LEAST_BLOCK_BYTES = 1 << 16
 
 
 def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budget) -> int:
@@ -52,8 +53,8 @@ def make_budget(memory: MemoryConfig, executor: Executor) -> Budget:
     per_process = host_bytes * executor.tasks_per_process // executor.sharers
     device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)
     budget = Budget(executor.device, device_bytes, per_process, executor.tasks_per_process)
-    text_bytes = RING_SLOTS * min(BLOCK_BYTES, budget.text_bytes())  # buffers of text, which are not the pool's
-    return replace(budget, device_bytes=max(0, device_bytes - text_bytes))
+    ring_bytes = RING_SLOTS * min(BLOCK_BYTES[budget.device], budget.text_bytes())  # which are not the pool's
+    return replace(budget, device_bytes=max(0, device_bytes - ring_bytes))
 
 
 def _free_bytes(device: str) -> tuple[int, int]:

@@ -111,6 +111,7 @@ def room_for(nbytes, monkeypatch):
     """By device: a budget of a full GPU and of host memory that may hold `nbytes` of results."""
     monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())  # what other tests hold is not counted
     monkeypatch.setitem(memory_module.KEPT_SHARE, "cpu", 0.25)
+    monkeypatch.setattr(memory_module, "KEPT_BESIDE_SHARE", 0.25)
     return lambda device: Budget(device, 0, 4 * nbytes)
 
 
