@@ -110,7 +110,7 @@ class Job:
         known = self.checkpoint.entries(f"{VOCABULARY}_{seed}", self._verify)
         have = {item for entry in known for item in entry.items}
         tokenised = {
-            c.index: executor.call(tokenise, c, reading, label=f"tokenising {c}")
+            c.index: executor.call(tokenise, c, reading, label=f"tokenising {c}", near=c.index)
             for c in self.chunks
             if c.index not in have
         }
@@ -124,10 +124,13 @@ class Job:
         lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
         totals = executor.call(_totals, numbered, counting)
         running = {
-            executor.call(count_chunk, c, streams_of.get(c.index), lexicon, reading, counting, label=f"counting {c}"): c
+            executor.call(
+                count_chunk, c, streams_of.get(c.index), lexicon, reading, counting,
+                label=f"counting {c}", near=c.index,  # where it was tokenised: else Dask may give one worker most
+            ): c
             for c in self.chunks
             if c.index not in self.resumed
-        }
+        }  # fmt: skip
         del tokenised, streams_of, vocabularies, numbered  # workers free what nobody asks for any more
         saves = self._watch_vocabularies(found, seed)
         known_totals = executor.gather([totals])[0]

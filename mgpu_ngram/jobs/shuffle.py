@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from mgpu_ngram.cluster.executor import Executor, Handle, windowed
-from mgpu_ngram.engine.runs import Run, bundle_runs, take_part
+from mgpu_ngram.engine.runs import Run, bundle_runs, take_part, take_part_to_gpu
 
 
 def shuffle(
@@ -23,11 +23,12 @@ def shuffle(
     stored  in files
     parts   (first, last) shards of each
     """
+    take = take_part_to_gpu if executor.transport == "ipc" else take_part
     files = [executor.call(bundle_runs, *stored)] if stored else []  # once: it may name thousands of files
 
     def call_part(part: int) -> Handle:
         shards = parts[part]
-        taken = runs if len(parts) == 1 else [executor.call(take_part, run, *shards, beside=run) for run in runs]
+        taken = runs if len(parts) == 1 else [executor.call(take, run, *shards, beside=run) for run in runs]
         pieces = [*taken, *files]
         if part == len(parts) - 1:
             runs.clear()

@@ -31,6 +31,7 @@ from mgpu_ngram.engine.runs import (
     open_run,
     store_run,
     take_part,
+    take_part_to_gpu,
     where_it_fits,
 )
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
@@ -225,6 +226,24 @@ def test_parts_of_parts(to_run, to_plain):
     run = to_run(({2: [[{(1, 1): 1}, {(1, 2): 2, (2, 2): 5}, {(3, 3): 3}]]}, {}), 0)
     assert to_plain(take_part(take_part(run, 1, 3), 1, 2))[0] == {2: [[{(3, 3): 3}]]}
     assert to_plain(take_part(take_part(run, 1, 3), 0, 1))[0] == {2: [[{(1, 2): 2, (2, 2): 5}]]}
+
+
+def out_of_memory(*args, **options):
+    raise MemoryError
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("room", ["enough", "seems", "none"])
+def test_parts_that_wait_on_the_host_go_to_the_gpu(room, to_run, to_plain, monkeypatch):
+    run = to_run(({2: [[{(1, 1): 1}, {(1, 2): 2, (2, 2): 5}, {(3, 3): 3}]]}, {}), 0)
+    run.tables = {2: [moved(t, to_host) for t in run.tables[2]]}
+    if room == "seems":
+        monkeypatch.setattr(runs_module, "to_device_fast", out_of_memory)
+    elif room == "none":
+        monkeypatch.setattr(runs_module, "free_bytes", lambda device: 0)
+    part = take_part_to_gpu(run, 1, 3)
+    assert on_gpu(part.tables[2][0].counts) == on_gpu(part.tables[2][0].keys) == (room == "enough")
+    assert to_plain(part) == to_plain(take_part(run, 1, 3))
 
 
 @pytest.fixture
