@@ -22,7 +22,7 @@ from mgpu_ngram.core.model import Model as Arrays
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.settings import fill
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.device import to_device, to_host_fast
+from mgpu_ngram.engine.device import to_device, to_device_fast, to_host_fast
 from mgpu_ngram.engine.model import open_model
 from mgpu_ngram.engine.score import BlockScores, Replica
 from mgpu_ngram.jobs import count as count_job
@@ -152,8 +152,11 @@ def score(
     verify   compare the checksums of a model file
     options  the other settings of `ScoreConfig`: level, sentence_markers, index, text_column, chunk_bytes
 
-    For sentences that are in memory already see `Model`. Raises InputError for what cannot be used, RunError when the
-    run fails.
+    The model stays in the memory of this process (with `client`: of each worker) for the next call. A call with another
+    model, index or device frees it, and so does the end of the process (with `client`: `client.restart()`).
+
+    For sentences that are in memory already see `Model`, which is freed like any object. Raises InputError for what
+    cannot be used, RunError when the run fails.
     """
     if "name" in options:
         raise InputError("name is for jobs of a YAML file; give output=FILE")
@@ -169,6 +172,7 @@ def score(
 
 
 TEXT_BYTES = {"gpu": 64 << 20, "cpu": 1 << 20}  # of sentences that are scored at once
+MOST_SENTENCE_BYTES = 2 << 30  # with what else is scored at once less than 4 GiB: positions are uint32
 
 
 class Model:
@@ -241,12 +245,13 @@ class Model:
     def score_ids(self, ids: Any, offsets: Any, bos: bool = True, eos: bool = True) -> Any:
         """The log10 probability of sentences of word ids, where the ids are: (S,) float32.
 
-        ids      (T,) integers below len(vocabulary), NumPy or CuPy, on the device of the model
-        offsets  (S + 1,) integers: sentence s is ids[offsets[s]:offsets[s + 1]]
+        ids      (T,) integers below len(vocabulary), NumPy or CuPy; brought to the device of the model if elsewhere
+        offsets  (S + 1,) integers, NumPy or CuPy: sentence s is ids[offsets[s]:offsets[s + 1]]
 
         Raises InputError for ids or offsets that are out of range.
         """
-        return self._replica.score_ids(ids, offsets, bos, eos).total_S
+        scores = self._replica.score_ids(_moved(ids, self.device), _moved(offsets, self.device), bos, eos)
+        return _moved(scores.total_S, "gpu" if _on_gpu(ids) else "cpu")
 
     def _blocks(self, sentences: Iterable[str | bytes], bos: bool, eos: bool) -> Iterator[BlockScores]:
         """The scores of sentences, in their order, some at a time; a CPU's cores share them."""
@@ -264,14 +269,31 @@ class Model:
                 yield from pool.map(scored, some)
 
 
+def _moved(array: Any, device: str) -> Any:
+    """An array on a device, wherever it is."""
+    if device == "gpu":
+        return to_device_fast(array, device)
+    return to_host_fast(array) if _on_gpu(array) else array
+
+
+def _on_gpu(array: Any) -> bool:
+    return hasattr(array, "__cuda_array_interface__")
+
+
 def _texts(sentences: Iterable[str | bytes], size_bytes: int) -> Iterator[bytes]:
     """Sentences as lines of text, about so many bytes at a time."""
     lines: list[bytes] = []
     size = 0
-    for sentence in sentences:
+    for i, sentence in enumerate(sentences):
         if not isinstance(sentence, (str, bytes)):
-            raise InputError(f"a sentence is {sentence!r} but must be a string of words")
-        line = sentence.encode("utf-8", "surrogateescape") if isinstance(sentence, str) else sentence
+            raise InputError(f"sentence {i} is {sentence!r} but must be a string of words")
+        try:
+            line = sentence.encode("utf-8", "surrogateescape") if isinstance(sentence, str) else sentence
+        except UnicodeEncodeError as error:
+            what = f"has {sentence[error.start]!r} at {error.start}, which UTF-8 cannot write"
+            raise InputError(f"sentence {i} {what} ({error.reason}); leave it out, or give bytes") from None
+        if len(line) > MOST_SENTENCE_BYTES:
+            raise InputError(f"sentence {i} has {len(line):,} bytes but may have {MOST_SENTENCE_BYTES:,}; cut it up")
         lines.append(line.replace(b"\n", b" ") + b"\n")
         size += len(lines[-1])
         if size >= size_bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import signal
 import sys
 import traceback
@@ -32,7 +33,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parse(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # an n-gram that the terminal cannot show fails no run
+    if sys.stderr is None:  # closed
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
+        if sys.stdout is None:
+            raise InputError("standard output is closed; send it to a file, or to /dev/null")
         with contextlib.suppress(ValueError):  # outside the main thread there are no signals
             signal.signal(signal.SIGTERM, _terminated)
         arguments.verb(arguments)
@@ -74,7 +79,7 @@ def _one_line(error: BaseException) -> str:
             "interrupted; outputs that were not finished are removed, what a long count has saved goes on with --resume"
         )
     if out_of_memory(error):
-        return f"out of memory ({text}); lower chunk_bytes, the order or the number of workers"
+        return f"out of memory ({text}); lower chunk_bytes or the number of workers, or run where there is more"
     return f"the run failed: {type(error).__name__}: {text}; --debug shows where"
 
 

@@ -104,7 +104,7 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
             raise InputError(f"{path}: {names.count(name)} jobs are called {name!r}; give each its own 'name'")
     if not filled.output or "://" in filled.output:
         raise InputError(f"{path}: output is {filled.output!r} but must be a local folder; outputs are renamed there")
-    jobs = _linked(jobs, Path(filled.output))
+    jobs = _linked(jobs, filled.output, str(path))
     cluster = fill(ClusterConfig, filled.cluster, f"{path}: cluster")
     memory = fill(MemoryConfig, filled.memory, f"{path}: memory")
     return RunConfig(Path(filled.output), jobs, cluster, memory, filled.checkpoint_seconds, filled.dask)
@@ -134,15 +134,21 @@ def _job(job: dict, where: str) -> tuple[str, Any]:
     return stage, fill(STAGES[stage].CONFIG, settings, f"{where}.{stage}")
 
 
-def _linked(jobs: list[tuple[str, Any]], output: Path) -> list[tuple[str, Any]]:
+def _linked(jobs: list[tuple[str, Any]], output: str, path: str) -> list[tuple[str, Any]]:
     """With the path of a model where a job has the name of an earlier one that makes it."""
     made: dict[str, str] = {}
     linked = []
-    for stage, settings in jobs:
-        if getattr(settings, "model", None) in made:
-            settings = replace(settings, model=made[settings.model])
+    for i, (stage, settings) in enumerate(jobs):
+        model = getattr(settings, "model", None)
+        if model in made:
+            settings = replace(settings, model=made[model])
+        elif model in [later.name for later_stage, later in jobs[i + 1 :] if later_stage == "trie"]:
+            raise InputError(
+                f"{path}: model of job {settings.name!r} is {model!r}, which the job of that name makes later; "
+                f"put that job first, or write ./{model} for a file"
+            )
         if stage == "trie":
-            made[settings.name] = str(output / settings.name / trie.MODEL)
+            made[settings.name] = str(Path(output) / settings.name / trie.MODEL)
         linked.append((stage, settings))
     return linked
 

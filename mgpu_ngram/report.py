@@ -183,9 +183,20 @@ def show_info(path: str, manifest: dict[str, Any]) -> None:
         f"{_many(manifest['symbols'], 'symbol')}, {_many(manifest['num_shards'], 'shard')}"
     )
     _show_orders(manifest)
-    options = {k: v for k, v in manifest["options"].items() if v is not None and v is not False}
-    print("options: " + ", ".join(f"{k}={v}" for k, v in options.items()))
-    print("versions: " + ", ".join(f"{k} {v}" for k, v in manifest["versions"].items()))
+    _show_options(manifest)
+
+
+def show_scored(path: str, manifest: dict[str, Any]) -> None:
+    """What the output of a score job holds."""
+    found, size = manifest["totals"], sum(i["size_bytes"] for i in manifest["inputs"])
+    log10, oov_log10 = (-math.inf if found[name] is None else found[name] for name in ("log10", "oov_log10"))
+    totals = Totals(found["sentences"], found["tokens"], found["oovs"], log10, oov_log10)
+    print(
+        f"{path}: scores of {_many(totals.sentences, 'sentence')} from {_many(len(manifest['inputs']), 'input')} of "
+        f"{size:,} bytes, by {manifest['model']['path']}"
+    )
+    show_totals(totals)
+    _show_options(manifest)
 
 
 def show_model(path: str, found: dict[str, Any]) -> None:
@@ -203,6 +214,12 @@ def show_model(path: str, found: dict[str, Any]) -> None:
 
 def _many(n: int, thing: str) -> str:
     return f"{n:,} {thing}{'s' * (n != 1)}"
+
+
+def _show_options(manifest: dict[str, Any]) -> None:
+    options = {k: v for k, v in manifest["options"].items() if v is not None and v is not False}
+    print("options: " + ", ".join(f"{k}={v}" for k, v in options.items()))
+    print("versions: " + ", ".join(f"{k} {v}" for k, v in manifest["versions"].items()))
 
 
 def _show_orders(manifest: dict[str, Any], strategies: dict[int, str] | None = None) -> None:

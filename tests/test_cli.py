@@ -491,7 +491,8 @@ def test_out_of_memory_anywhere_else(error, folder, mgpu_ngram, monkeypatch):
         raise error
 
     monkeypatch.setattr(count_job, "open_corpus", fail)
-    check_refused(folder, mgpu_ngram("count", "text", "-o", "out", *HERE), "out of memory", "chunk_bytes", status=1)
+    result = mgpu_ngram("count", "text", "-o", "out", *HERE)
+    check_refused(folder, result, "out of memory", "lower chunk_bytes or the number of workers", status=1)
 
 
 def test_a_defect_is_one_line_without_debug(folder, mgpu_ngram, monkeypatch):

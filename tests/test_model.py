@@ -7,6 +7,7 @@ from distributed import Client, LocalCluster
 
 import mgpu_ngram as ng
 from mgpu_ngram import api, kenlm
+from mgpu_ngram.engine.device import to_device as put
 from mgpu_ngram.jobs import trie
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
@@ -73,8 +74,14 @@ def test_ids(model, to_device, device, dtype):
 
 
 def test_what_cannot_be(model, arpa):
-    with pytest.raises(ng.InputError, match="a sentence is 3 but must be a string of words"):
+    with pytest.raises(ng.InputError, match="sentence 1 is 3 but must be a string of words"):
         model.score(["a", 3])
+    for call in model.score, model.perplexity:
+        with pytest.raises(ng.InputError, match=r"^sentence 1 has '\\ud800' at 2, which UTF-8 cannot write \("):
+            call(["a", "b \ud800"])
+    for call in model.score, model.perplexity, model.full_scores:
+        with pytest.raises(ng.InputError, match=r"^sentence 0 has '\\ud800' at 0, .*; leave it out, or give bytes$"):
+            call("\ud800")
     with pytest.raises(ng.InputError, match="ids are 0 to 5 but must be 0 to 4"):
         model.score_ids(np.array([0, 5]), [0, 2])
     with pytest.raises(ng.InputError, match="index is 'hash' but must be edge or btree"):
@@ -109,9 +116,21 @@ def test_on_a_cluster(arpa, tmp_path):
 
 
 @pytest.mark.gpu
-def test_ids_of_another_device(arpa):
-    with pytest.raises(TypeError, match="arrays must all be on the host or all on one GPU"):
-        ng.Model.load(arpa, "gpu").score_ids(np.array([3]), [0, 1])
+@pytest.mark.parametrize(("place", "device"), [("cpu", "gpu"), ("gpu", "cpu")])
+def test_ids_of_another_device(place, device, arpa):
+    """They are brought to the model's, and the scores back."""
+    model = ng.Model.load(arpa, device)
+    ids, offsets = put(np.array([3, 4, 0]), place), np.array([0, 2, 3])
+    for there in offsets, put(offsets, "gpu"), offsets.tolist():
+        scores = model.score_ids(ids, there)
+        assert on_gpu(scores) == (place == "gpu") and to_host(scores).tolist() == [-1.40625, -3.5]
+
+
+def test_a_sentence_that_is_too_long(model, monkeypatch):
+    monkeypatch.setattr(api, "MOST_SENTENCE_BYTES", 3)
+    assert model.score(["a b"]).tolist() == [-1.40625]
+    with pytest.raises(ng.InputError, match="^sentence 1 has 4 bytes but may have 3; cut it up$"):
+        model.score(["a b", "a  b"])
 
 
 def test_a_load_that_does_not_verify(arpa, tmp_path):

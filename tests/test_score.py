@@ -12,8 +12,9 @@ import tempfile
 import pyarrow.parquet as pq
 import pytest
 
-from mgpu_ngram import cli
+from mgpu_ngram import cli, kenlm
 from mgpu_ngram.commands import score as score_command
+from mgpu_ngram.engine import score as engine
 
 MODELS = {
     "small.o2": "small_heldout_inv small_heldout_oov edge_query",
@@ -113,6 +114,57 @@ def test_json(score):
     assert status == 0 and (found["sentences"], found["tokens"], found["oovs"]) == (3, 6, 1)
     assert (found["log10"], found["oov_log10"]) == (-6.40625, -2.5)
     assert found["perplexity"] == 10 ** (6.40625 / 6)
+
+
+def test_json_of_nothing(score, tmp_path):
+    """It has no NaN."""
+    (tmp_path / "text").write_bytes(b"")
+    found = json.loads(score("--json")[1], parse_constant=pytest.fail)
+    assert (found["tokens"], found["perplexity"], found["perplexity_without_oovs"]) == (0, None, None)
+
+
+@pytest.mark.parametrize("index", ["edge", "btree"])
+def test_an_order_that_is_too_high(index, score, tmp_path):
+    """Of a model with one n-gram of each order from 2 on; the stand-in for kenlm scores it."""
+    for order in 96, 97:
+        lines = ["\\data\\", "ngram 1=4", *(f"ngram {n}=1" for n in range(2, order + 1))]
+        lines += ["", "\\1-grams:", "-2\t<unk>", "-0.5\t<s>", "-1\t</s>", "-0.75\ta"]
+        for n in range(2, order + 1):
+            lines += ["", f"\\{n}-grams:", "-0.5\t" + " ".join(["a"] * n)]
+        (tmp_path / f"{order}.arpa").write_text("\n".join([*lines, "", "\\end\\", ""]))
+    status, out, err = score("--index", index, "-n", "-v", "sentence", model="96.arpa")
+    assert (status, err) == (0, "") and out.startswith("Total: -2.75 OOV: 1\n")
+    status, out, err = score("--index", index, model="97.arpa")
+    assert (status, out) == (2, "")
+    limit = "the model has order 97 but text is scored up to order 96; make it of a lower order"
+    assert err == f"mgpu-ngram: {limit}, or use mgpu_ngram.kenlm, which takes any\n"
+    assert kenlm.Model(str(tmp_path / "97.arpa")).score("a b", bos=False, eos=False) == -2.75
+
+
+class OutOfMemoryError(Exception):
+    """As CuPy's is called."""
+
+
+@pytest.mark.parametrize("error", [OutOfMemoryError("Out of memory allocating 512 bytes"), MemoryError()])
+def test_out_of_memory(error, score, monkeypatch):
+    """A lower order is no way out."""
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(engine.Replica, "score_text", fail)
+    status, _, err = score()
+    assert status == 1 and "out of host memory while scoring (" in err and "order" not in err
+    assert "; use smaller chunks (chunk_bytes), or use the index btree, a quantised model" in err
+
+
+def test_outputs_that_are_closed(arpa, text):
+    command = f"{sys.executable} -m mgpu_ngram score {arpa} {text} --workers 0 -v summary"
+    done = subprocess.run(["bash", "-c", f"{command} >&-"], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert done.stderr == "mgpu-ngram: standard output is closed; send it to a file, or to /dev/null\n"
+    done = subprocess.run(["bash", "-c", f"{command} 2>&-"], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, SUMMARY)
 
 
 def test_stdin_and_several_texts(arpa, text, tmp_path):

@@ -65,9 +65,17 @@ def test_quantised_and_bare(here, mgpu_ngram):
         ng.Model.load("bare.safetensors")
 
 
+def test_what_a_model_file_has_is_kept(here, mgpu_ngram):
+    for words in ["model.arpa", "-o", "x", "--index", "edge", "--fanout", "4"], ["x", "-o", "y"]:
+        assert mgpu_ngram("trie", *words)[0] == 0
+    assert (here / "x").read_bytes() == (here / "y").read_bytes()
+    assert "fanout 4, an edge table" in mgpu_ngram("info", "y")[1]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["model.arpa", "-o", "/proc/x"], "cannot write in /proc: "),
         (["model.arpa", "-o", "x", "--fanout", "3"], "fanout is 3 but must be 4 to 128"),
         (["model.arpa", "-o", "x", "--quantize", "17"], "quantize is 17 bits but must be 2 to 16"),
         (
@@ -112,6 +120,54 @@ def test_a_yaml_file(here, mgpu_ngram):
     assert (status, err) == (0, "") and "trie: model.arpa to a model file" in out and "score: 1 input of 7 bytes" in out
 
 
+def test_info_of_what_jobs_made(here, mgpu_ngram):
+    assert mgpu_ngram("run", CONFIG, *OVERRIDES)[0] == 0
+    status, out, err = mgpu_ngram("info", "runs/scores/trie")
+    assert (status, err) == (0, "") and out == mgpu_ngram("info", "runs/scores/trie/model.safetensors")[1]
+    assert json.loads(mgpu_ngram("info", "runs/scores/trie", "--json")[1])["orders"] == [5, 4, 1]
+    status, out, err = mgpu_ngram("info", "runs/scores/score")
+    assert (status, err) == (0, "")
+    assert out.startswith(
+        "runs/scores/score: scores of 3 sentences from 1 input of 7 bytes, by runs/scores/trie/model.safetensors\n"
+        f"Perplexity including OOVs:\t{10 ** (6.40625 / 6)!r}\n"
+        f"Perplexity excluding OOVs:\t{10 ** (3.90625 / 5)!r}\n"
+        "OOVs:\t1\nTokens:\t6\noptions: level=sentence, sentence_markers=True\n"
+    )
+    found = json.loads(mgpu_ngram("info", "runs/scores/score", "--json")[1])
+    assert found["totals"]["log10"] == -6.40625 and found["options"]["level"] == "sentence"
+
+
+@pytest.mark.parametrize(("text", "unknown", "shown"), [("", "-2", "NaN"), ("c", "-inf", "inf"), ("c", "-2000", "inf")])
+def test_figures_that_json_lacks(text, unknown, shown, here, mgpu_ngram):
+    """NaN and infinity are null."""
+    (here / "text").write_text(text)
+    (here / "model.arpa").write_text((here / "model.arpa").read_text().replace("-2\t<unk>", f"{unknown}\t<unk>"))
+    status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES, "--json")
+    assert (status, err) == (0, "")
+    found = json.loads(mgpu_ngram("info", "runs/scores/score", "--json")[1], parse_constant=pytest.fail)
+    totals = json.loads(out, parse_constant=pytest.fail)[1]["totals"]
+    assert found["totals"] == totals and totals["perplexity"] is None
+    assert (totals["log10"] is None) == (unknown == "-inf")
+    assert f"including OOVs:\t{shown}\n" in mgpu_ngram("info", "runs/scores/score")[1]
+
+
+@pytest.mark.parametrize("flags", [[], ["--resume"]])
+def test_a_model_that_a_later_job_makes(flags, here, mgpu_ngram):
+    """Is not there yet: that is said before any work."""
+    score = {"score": {"model": "trie", "text": ["text"]}}
+    jobs = [{"count": {"corpus": ["text"]}}, score, {"trie": {"model": "model.arpa"}}]
+    run = {"output": "runs", "cluster": {"workers": 0}, "jobs": jobs}
+    Path("run.yaml").write_text(yaml.safe_dump(run))
+    status, out, err = mgpu_ngram("run", "run.yaml", *flags)
+    assert (status, out) == (2, "") and err.count("\n") == 1
+    assert "model of job 'score' is 'trie', which the job of that name makes later; put that job first" in err
+    for path in "./trie", "runs/trie/model.safetensors":
+        score["score"]["model"] = path
+        Path("run.yaml").write_text(yaml.safe_dump(run))
+        status, out, err = mgpu_ngram("run", "run.yaml", *flags)
+        assert (status, out) == (2, "") and f"{path}: cannot be read" in err and not Path("runs").exists()
+
+
 @pytest.mark.parametrize("wrong", ["jobs.1.score.text=none", "jobs.1.score.model=none", "jobs.0.trie.model=none"])
 def test_files_are_looked_for_before_work_starts(wrong, here, mgpu_ngram):
     status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES, wrong)
@@ -147,7 +203,10 @@ def test_names_of_jobs(here):
     trie = {"trie": {"model": "a.arpa", "name": "small"}}
     score = {"score": {"model": "small", "text": ["t"]}}
     assert models(trie, score) == ["a.arpa", "runs/small/model.safetensors"]
-    assert models(score, trie) == ["small", "a.arpa"], "a later one is none that it could wait for"
+    with pytest.raises(ng.InputError, match="model of job 'score' is 'small', which the job of that name makes later"):
+        models(score, trie)
+    itself = {"trie": {"model": "small", "name": "small"}}
+    assert models(itself, score) == ["small", "runs/small/model.safetensors"]
     again = {"trie": {"model": "small", "name": "again", "index": "edge"}}
     assert models(trie, again) == ["a.arpa", "runs/small/model.safetensors"]
 

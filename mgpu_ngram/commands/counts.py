@@ -6,13 +6,16 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from mgpu_ngram.commands.shared import command, stdout
 from mgpu_ngram.core.counts import Ngram, read_counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import describe_model
-from mgpu_ngram.report import show_info, show_model
+from mgpu_ngram.core.output import find_manifest
+from mgpu_ngram.jobs import score, trie
+from mgpu_ngram.report import show_info, show_model, show_scored
 
 EXPORT_EXAMPLES = """examples:
   mgpu-ngram export counts --order 3 | grep '^of the'
@@ -20,7 +23,8 @@ EXPORT_EXAMPLES = """examples:
 INFO_EXAMPLES = """examples:
   mgpu-ngram info counts
   mgpu-ngram info counts --json | jq .orders
-  mgpu-ngram info model.safetensors"""
+  mgpu-ngram info model.safetensors
+  mgpu-ngram info runs/scores/score"""
 
 
 def add(verbs: Any) -> None:
@@ -33,7 +37,7 @@ def add(verbs: Any) -> None:
     export.add_argument("--top", type=int, metavar="K", help="only the K that occur most")
     export.set_defaults(verb=_export)
 
-    info = command(verbs, "info", "describe counts or a model file", INFO_EXAMPLES)
+    info = command(verbs, "info", "describe counts, a model file or what a job of a YAML file made", INFO_EXAMPLES)
     info.add_argument("path", metavar="PATH")
     info.set_defaults(verb=_info)
 
@@ -70,13 +74,20 @@ def _json_ngram(ngram: Ngram, unit: str) -> Any:
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    """Of counts, or of a model file."""
-    path = arguments.path
-    found = describe_model(path) if os.path.isfile(path) else read_counts(path).manifest
+    """Of counts, of a model file, or of the folder of a trie or a score job."""
+    path, manifest = arguments.path, find_manifest(arguments.path) or {}
+    if manifest.get("format") == trie.FORMAT:
+        path = os.path.join(path, trie.MODEL)
+    found: dict[str, Any]
+    show: Callable[[str, dict[str, Any]], None]
+    if os.path.isfile(path):
+        found, show = describe_model(path), show_model
+    elif manifest.get("format") == score.FORMAT:
+        found, show = manifest, show_scored
+    else:
+        found, show = read_counts(path).manifest, show_info
     with stdout():
         if arguments.json:
             print(json.dumps(found, indent=2))
-        elif os.path.isfile(path):
-            show_model(path, found)
         else:
-            show_info(path, found)
+            show(path, found)

@@ -25,9 +25,13 @@ def add(verbs: Any) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it is a model file")
     parser.add_argument(
         "--index", choices=["btree", "edge", "both"],
-        help="btree (default): the trie alone; edge, both: the edge table too, three times as large",
+        help="btree: the trie alone; edge, both: the edge table too, three times as large (default: as a model file "
+        "has it, btree of an ARPA file)",
     )  # fmt: skip
-    parser.add_argument("--fanout", type=int, metavar="K", help="words that a search looks at in one step (default 32)")
+    parser.add_argument(
+        "--fanout", type=int, metavar="K",
+        help="words that a search looks at in one step (default: as a model file has it, 32 of an ARPA file)",
+    )  # fmt: skip
     parser.add_argument(
         "--quantize", type=int, metavar="BITS", help="codes of so many bits in place of probabilities and backoffs"
     )

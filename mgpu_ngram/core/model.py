@@ -15,6 +15,7 @@ import numpy as np
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_checks import contradiction
+from mgpu_ngram.core.output import check_free
 from mgpu_ngram.core.trie import ARRAYS, CODED, Trie
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.trie.edges import EdgeTable
@@ -127,18 +128,14 @@ def describe_model(path: str | Path) -> dict[str, Any]:
 
 def check_free_file(path: str | Path, overwrite: bool) -> None:
     """Raise InputError unless `path` is a local one where a model file may be made, or is one that may be replaced."""
-    if not str(path) or "://" in str(path):
-        raise InputError(f"output {str(path)!r} is not a local path; give the path of a file to make")
-    if not os.path.lexists(path):
-        return
-    if not overwrite:
-        raise InputError(f"output {path} exists; add --overwrite (in Python overwrite=True) or give another path")
-    try:
-        ours = load_arrays(path, verify=False)[1].get("format") == FORMAT
-    except InputError:
-        ours = False
-    if not ours:
-        raise InputError(f"{path} is no model file, so it is not overwritten; delete it yourself or give another path")
+
+    def is_model(path: str | Path) -> bool:
+        try:
+            return load_arrays(path, verify=False)[1].get("format") == FORMAT
+        except InputError:
+            return False
+
+    check_free(path, overwrite, "model file", is_model)
 
 
 def identify(path: str | Path) -> str:

@@ -10,7 +10,7 @@ import shutil
 import socket
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -170,24 +170,28 @@ def run_mark() -> str:
     return f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def check_free(path: str | Path, overwrite: bool) -> None:
-    """Raise InputError unless `path` is a local one that may be made, or replaced by `overwrite`."""
+def _is_output(path: str | Path) -> bool:
+    try:
+        return str(json.loads((Path(path) / MANIFEST).read_bytes())["format"]).startswith("mgpu_ngram ")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def check_free(
+    path: str | Path,
+    overwrite: bool,
+    kind: str = f"output of mgpu_ngram (no {MANIFEST} of ours in it)",
+    is_kind: Callable[[str | Path], bool] = _is_output,
+) -> None:
+    """Raise InputError unless `path` is a local one that may be made; or replaced by `overwrite`, if it is_kind."""
     if not str(path) or "://" in str(path):
-        raise InputError(f"output {str(path)!r} is not a local path; give the path of a folder to make")
-    path = Path(path)
+        raise InputError(f"output {str(path)!r} is not a local path; give one that is")
     if not os.path.lexists(path):
         return
     if not overwrite:
         raise InputError(f"output {path} exists; add --overwrite (in Python overwrite=True) or give another path")
-    try:
-        ours = str(json.loads((path / MANIFEST).read_bytes())["format"]).startswith("mgpu_ngram ")
-    except (OSError, ValueError, KeyError, TypeError):
-        ours = False
-    if not ours:
-        raise InputError(
-            f"{path} is no output of mgpu_ngram (no {MANIFEST} of ours in it), so it is not overwritten; "
-            "delete it yourself or give another path"
-        )
+    if not is_kind(path):
+        raise InputError(f"{path} is no {kind}, so it is not overwritten; delete it yourself or give another path")
 
 
 def clear_leftovers(path: Path) -> None:

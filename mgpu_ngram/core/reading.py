@@ -18,6 +18,8 @@ from mgpu_ngram.core.streams import UNKNOWN, Arrays, Range, open_streams
 from mgpu_ngram.kernels.count.crc32 import crc32
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
+MOST_LINE_BYTES = (1 << 32) - 1  # positions in a block are uint32
+
 
 @dataclass
 class Block:
@@ -128,8 +130,14 @@ class _Filler:
         carry = np.empty(0, np.uint8)  # the bytes from there on that were already read
         cut = _cut_lines if unit == "word" else _cut_tokens
         while at < stream.end and (len(carry) or not stream.ended()):
+            if unit == "word" and len(carry) >= MOST_LINE_BYTES:
+                raise InputError(
+                    f"{piece.source.name!r}: the line at byte {at:,} is longer than {MOST_LINE_BYTES:,} bytes; "
+                    "break it into lines"
+                )
             if self.buffer is None:
                 size = self.room if len(carry) < self.room else 2 * len(carry)  # a line outgrew it
+                size = min(size, MOST_LINE_BYTES) if unit == "word" else size
                 self.buffer = self.allocate(size)[:size]
             view = self.buffer[self.used :]
             n = len(carry)

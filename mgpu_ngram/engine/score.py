@@ -22,7 +22,7 @@ from mgpu_ngram.kernels.count.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.find_codes import find_codes
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
-from mgpu_ngram.kernels.score.score_tokens import score_tokens
+from mgpu_ngram.kernels.score.score_tokens import MOST_ORDER, score_tokens
 from mgpu_ngram.kernels.score.sum_sentences import sum_sentences
 
 BYTES_PER_TEXT_BYTE = 16  # that scoring takes: a token has 13 and as many for a moment, and may be a letter and a space
@@ -99,7 +99,7 @@ class ChunkScores:
 
 
 class Replica:
-    """A model on a device, ready to score. Of a model without backoffs InputError is raised.
+    """A model on a device, ready to score. Raises InputError for one without backoffs, or of an order above 96.
 
     index    "edge" or "btree", as in `ScoreOptions`
     threads  that share long streams of codes on a CPU
@@ -109,6 +109,11 @@ class Replica:
         if index not in ("edge", "btree"):
             raise InputError(f"index is {index!r} but must be edge or btree")
         model.check_scores()
+        if model.trie.order > MOST_ORDER:
+            raise InputError(
+                f"the model has order {model.trie.order} but text is scored up to order {MOST_ORDER}; "
+                "make it of a lower order, or use mgpu_ngram.kenlm, which takes any"
+            )
         self.words, self.order, self.device, self.threads = model.words, model.trie.order, device, threads
         self.begin, self.end = model.words.id("<s>"), model.words.id("</s>")
         move = partial(to_device_fast, device=device)
@@ -180,7 +185,7 @@ def score_chunk(chunk: Chunk, options: ScoreOptions) -> ChunkScores:
     try:
         replica = replica_of(options)
         watch.lap("load")
-        with memory_guard("scoring", options.device):
+        with memory_guard("scoring", options.device, f"use smaller chunks (chunk_bytes), or {LESS_MEMORY}"):
             parts = list(_parts(chunk, options, replica, watch))
     except OSError as error:  # which the driver would take for one of its own, of what it writes
         raise RunError(f"scoring {chunk} failed: {type(error).__name__}: {error}; run again") from error

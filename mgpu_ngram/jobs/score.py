@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Corpus, Piece, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import identify
-from mgpu_ngram.core.output import Output, new_file, write_manifest
+from mgpu_ngram.core.output import Output, check_free, new_file, write_manifest
 from mgpu_ngram.core.reading import read_blocks
 from mgpu_ngram.core.settings import Bytes, check_name
 from mgpu_ngram.core.sources import Source
@@ -35,7 +36,9 @@ MOST_WHOLE = 4  # times the text of a chunk: what a task takes that cannot be cu
 BYTES_PER_TOKEN = 5.5  # of text; a guess for plans
 WORDS_SHARE = 8  # words take so much more room than sentences
 UNIT = 2.0**-40  # in which sums of sentences are added up: a float32 is a multiple of it unless it is below 2**-17
-MOST_ADDED = 1 << 20  # fractions, in units, whose sum fits int64
+MOST_ADDED = 1 << 20  # fractions, in units, whose sum fits int64; and as many whole numbers
+MOST_EXACT = 1 << 42  # up to this one, which no text comes near: sums of larger ones depend on how text was cut
+FORMAT = "mgpu_ngram scores"
 SCORES = "scores.parquet"
 
 
@@ -88,9 +91,9 @@ class Totals:
         return perplexity(self.log10 - self.oov_log10, self.tokens - self.oovs)
 
     def summary(self) -> dict[str, Any]:
-        """All of it by name."""
+        """All of it by name; None for what JSON has no number for: NaN and infinity."""
         perplexities = {"perplexity": self.perplexity, "perplexity_without_oovs": self.perplexity_without_oovs}
-        return asdict(self) | perplexities
+        return {name: x if math.isfinite(x) else None for name, x in (asdict(self) | perplexities).items()}
 
 
 def perplexity(log10: float, tokens: int) -> float:
@@ -163,7 +166,7 @@ def run(
     with Output.create(output, overwrite) as out:
         result = score(config, executor, out.folder / SCORES, progress=progress, inputs=inputs)
         made = {"totals": result.totals.summary(), "versions": {"mgpu-ngram": VERSION, "pyarrow": pyarrow.__version__}}
-        write_manifest(out.folder, identity | made, "mgpu_ngram scores")
+        write_manifest(out.folder, identity | made, FORMAT)
         out.commit()
     return replace(result, path=out.path)
 
@@ -187,12 +190,7 @@ def check_file(path: str | Path, overwrite: bool) -> None:
     """Raise InputError unless a file may be written there."""
     if os.path.isdir(path) or not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise InputError(f"output {path} is no file in a folder that exists; give the path of a Parquet file to write")
-    if os.path.lexists(path) and not overwrite:
-        raise InputError(f"output {path} exists; add --overwrite (in Python overwrite=True) or give another path")
-    if os.path.lexists(path) and not _is_parquet(path):
-        raise InputError(
-            f"{path} is no Parquet file, so it is not overwritten; delete it yourself or give another path"
-        )
+    check_free(path, overwrite, "Parquet file", _is_parquet)
 
 
 def _is_parquet(path: str | Path) -> bool:
@@ -323,8 +321,8 @@ def _added(parts: list[Totals]) -> Totals:
 
 def _in_units(values: np.ndarray) -> float:
     """The sum as an integer of units, so that it does not depend on how text was cut."""
-    if not np.isfinite(values).all():
-        return float(values.sum())
+    if not (np.abs(values) < MOST_EXACT).all():
+        return float(values.sum(dtype=np.float64)) / UNIT
     total = 0
     for part in np.array_split(values.astype(np.float64), len(values) // MOST_ADDED + 1):
         whole = np.floor(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -20,6 +21,7 @@ from mgpu_ngram.engine.model import open_model
 from mgpu_ngram.engine.trie import FANOUT, edges_of, quantize, with_fanout
 from mgpu_ngram.kernels.dispatch import to_host
 
+FORMAT = "mgpu_ngram trie"
 MODEL = "model.safetensors"  # in the folder of a run
 
 
@@ -28,19 +30,21 @@ class TrieConfig:
     """Settings of a trie job; the keys of its YAML."""
 
     model: str  # an ARPA file, plain or compressed, or a model file
-    index: Literal["btree", "edge", "both"] = "btree"  # edge adds the edge table: faster to score with, and larger.
-    # The trie, which has the other index in it, is always there, so both says the same as edge
-    fanout: int = FANOUT  # words that a search of the trie looks at in one step
+    index: Literal["btree", "edge", "both"] | None = None  # edge adds the edge table: faster to score with, and larger.
+    # The trie, which has the other index in it, is always there, so both says the same as edge. auto: as the model
+    # file has it; btree of an ARPA file
+    fanout: int | None = None  # words that a search of the trie looks at in one step; auto: as the model file has it;
+    # 32 of an ARPA file
     quantize: int | None = None  # bits of a code for each log10 probability and backoff from order 2 on; auto: floats
     backoff: bool = True  # false leaves the backoffs out, for what never reads them: stored distributions
     name: str = "trie"  # folder of the result under the run's output
 
     def __post_init__(self) -> None:
-        if not 4 <= self.fanout <= 128:
+        if self.fanout is not None and not 4 <= self.fanout <= 128:
             raise InputError(f"fanout is {self.fanout} but must be 4 to 128")
         if self.quantize is not None and not 2 <= self.quantize <= 16:
             raise InputError(f"quantize is {self.quantize} bits but must be 2 to 16; leave it out for floats")
-        if not self.backoff and self.index != "btree":
+        if not self.backoff and self.index in ("edge", "both"):
             raise InputError(f"index {self.index} holds backoffs but backoff is false; make index btree, or keep them")
         check_name(self.name)
 
@@ -82,7 +86,7 @@ def open_inputs(config: TrieConfig) -> None:
 
 def plan(config: TrieConfig, workers: int, device: str, *_: Any) -> dict[str, Any]:
     """What `run` would do."""
-    return {"job": config.name, "model": config.model, "index": config.index, "device": device}
+    return {"job": config.name, "model": config.model, "index": config.index or "auto", "device": device}
 
 
 def made_by(config: TrieConfig, manifest: dict[str, Any]) -> bool:
@@ -112,7 +116,7 @@ def run(config: TrieConfig, executor: Executor, output: str | Path, overwrite: b
             "fingerprint": result.fingerprint,
             "versions": {"mgpu-ngram": VERSION},
         }
-        write_manifest(out.folder, manifest, "mgpu_ngram trie")
+        write_manifest(out.folder, manifest, FORMAT)
         out.commit()
     return replace(result, path=out.path / MODEL)
 
@@ -128,13 +132,16 @@ def build(
     overwrite  replace a model file; nothing else is replaced
     """
     check_free_file(output, overwrite)
-    output, watch = Path(output), Stopwatch(device)
-    with memory_guard("building a trie", device, "build it where there is more, such as with --device cpu"):
-        model = _changed(open_model(config.model, device, threads, config.fanout, watch=watch), config, device, watch)
-    try:
+    output = Path(output)
+    try:  # at once, for a large model takes its time
         output.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=output.parent).close()
     except OSError as error:
-        raise InputError(f"cannot make folder {output.parent}: {error.strerror}; give another output path") from error
+        raise InputError(f"cannot write in {output.parent}: {error.strerror}; give another output path") from error
+    watch = Stopwatch(device)
+    with memory_guard("building a trie", device, "build it where there is more, such as with --device cpu"):
+        model = open_model(config.model, device, threads, config.fanout or FANOUT, watch=watch)
+        model = _changed(model, config, device, watch)
     size_bytes = save_model(output, model)
     watch.lap("write")
     counts = [end - begin for begin, end in pairwise(model.trie.starts)]
@@ -143,7 +150,7 @@ def build(
 
 def _changed(model: Model, config: TrieConfig, device: str, watch: Stopwatch) -> Model:
     """The model as the settings want it."""
-    trie = with_fanout(model.trie, config.fanout).moved(partial(to_device, device=device))
+    trie = with_fanout(model.trie, config.fanout or model.trie.fanout).moved(partial(to_device, device=device))
     if not config.backoff:
         trie = replace(trie, backoff_M=trie.backoff_M[:0])
     if config.quantize:
@@ -151,8 +158,8 @@ def _changed(model: Model, config: TrieConfig, device: str, watch: Stopwatch) ->
             raise InputError(f"{config.model} is quantised already; leave quantize out, or give what it was made from")
         trie = quantize(trie, config.quantize)
     watch.lap("build")
-    edges = None
-    if config.index != "btree":
+    edges, index = None, config.index or ("edge" if model.edges and config.backoff else "btree")
+    if index != "btree":
         model.check_scores(config.model)
         edges = edges_of(trie)
         edges = replace(edges, slots_E4=to_host(edges.slots_E4), words_V2=to_host(edges.words_V2))

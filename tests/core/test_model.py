@@ -116,7 +116,7 @@ def test_where_a_model_may_be_written(model, tmp_path):
         ):
             check_free_file(other, overwrite=True)
     for nowhere in "", "s3://bucket/m":
-        with pytest.raises(InputError, match="is not a local path; give the path of a file to make"):
+        with pytest.raises(InputError, match="is not a local path; give one that is"):
             check_free_file(nowhere, overwrite=True)
 
 

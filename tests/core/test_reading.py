@@ -11,6 +11,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mgpu_ngram.core import reading
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lines import Lines
@@ -152,6 +153,22 @@ def test_checksums_of_blocks_by_hand(tmp_path):
     assert found("word", 1000, 1000) == parts((0, 0, b"of the\nin"), (3, 0, b"\n"))
     assert found("word", 3, 7) == parts((0, 0, b"of the\n"), (0, 7, b"in"), (3, 0, b"\n"))
     assert found("byte", 1000, 4, halo=2) == parts((0, 0, b"of t"), (0, 4, b"he\nin"), (3, 0, b"\n"))
+
+
+def test_a_line_that_is_too_long(tmp_path, monkeypatch):
+    """One of 9 bytes with its newline just fits."""
+    message = "text': the line at byte 2 is longer than 9 bytes; break it into lines"
+    monkeypatch.setattr(reading, "MOST_LINE_BYTES", 9)
+    path = tmp_path / "text"
+    for text, refused in (b"a\n12345678\nb\n", False), (b"a\n12345678", False), (b"a\n123456789\nb\n", True):
+        path.write_bytes(text)
+        (chunk,) = open_corpus(str(path), "word").chunks(1 << 20)
+        blocks = read_blocks(chunk, "word", 3)
+        if refused:
+            with pytest.raises(InputError, match=message):
+                list(blocks)
+        else:
+            assert b"".join(block.data.tobytes() for block in blocks) == text.removesuffix(b"\n") + b"\n"
 
 
 def test_the_caller_may_reuse_its_buffer(tmp_path, owned_text):

@@ -199,6 +199,7 @@ def test_sums_do_not_depend_on_the_order(monkeypatch):
     monkeypatch.setattr(score_job, "MOST_ADDED", 7)
     assert score_job._in_units(values[::-1]) * score_job.UNIT == exact
     assert score_job._in_units(np.array([-np.inf, -1])) == -np.inf
+    assert score_job._in_units(np.array([-(2.0**60), -(2.0**62)])) * score_job.UNIT == -(2.0**60) - 2.0**62
 
 
 @pytest.mark.parametrize("level", ["word", "sentence"])
@@ -312,7 +313,7 @@ def test_the_manifest_names_the_model_that_scored(arpa, lines, here, tmp_path):
 def test_perplexities_beyond_the_largest_double():
     totals = score_job.Totals(sentences=1, tokens=2, oovs=1, log10=-900.0, oov_log10=-500.0)
     assert totals.perplexity == totals.perplexity_without_oovs == math.inf
-    assert score_job.Totals(1, 2, 2, -900.0, -900.0).summary()["perplexity"] == math.inf
+    assert score_job.Totals(1, 2, 2, -900.0, -900.0).summary()["perplexity"] is None
 
 
 def test_words_are_not_made_for_a_table_of_sentences(arpa, lines, here, tmp_path):

@@ -13,6 +13,7 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.model import load_model
 from mgpu_ngram.core.settings import fill
 from mgpu_ngram.engine import states
+from mgpu_ngram.jobs import trie
 from mgpu_ngram.jobs.trie import CONFIG, TrieConfig, build, open_inputs, plan, run
 
 ARPA = r"""\data\
@@ -79,7 +80,8 @@ def test_an_edge_table_in_a_file_is_not_made_again(arpa, tmp_path, monkeypatch):
 
 def test_edge_tables_and_fanouts_are_added_to_model_files_and_taken_away(arpa, device, tmp_path):
     """A model file makes what the ARPA file makes."""
-    settings = [{}, {"index": "edge"}, {"fanout": 4}, {"index": "edge", "fanout": 128}]
+    names = [("btree", 32), ("edge", 32), ("btree", 4), ("edge", 128)]
+    settings = [{"index": index, "fanout": fanout} for index, fanout in names]
     for i, config in enumerate(settings):
         build(TrieConfig(arpa, **config), tmp_path / f"{i}", device)
         for j in range(i):
@@ -87,6 +89,23 @@ def test_edge_tables_and_fanouts_are_added_to_model_files_and_taken_away(arpa, d
             assert (tmp_path / "again").read_bytes() == (tmp_path / f"{i}").read_bytes()
             build(TrieConfig(str(tmp_path / f"{i}"), **settings[j]), tmp_path / "again", device, overwrite=True)
             assert (tmp_path / "again").read_bytes() == (tmp_path / f"{j}").read_bytes()
+
+
+def test_what_a_model_file_has_is_kept(arpa, device, tmp_path):
+    """Unless something else is asked for."""
+    build(TrieConfig(arpa, "edge", 4), tmp_path / "m", device)
+    for asked, wanted in (
+        ({}, {"index": "edge", "fanout": 4}),
+        ({"quantize": 4}, {"index": "edge", "fanout": 4, "quantize": 4}),
+        ({"fanout": 32}, {"index": "edge"}),
+        ({"index": "btree"}, {"fanout": 4}),
+        ({"backoff": False}, {"fanout": 4, "backoff": False}),
+    ):
+        build(TrieConfig(str(tmp_path / "m"), **asked), tmp_path / "made", device, overwrite=True)
+        build(TrieConfig(arpa, **wanted), tmp_path / "wanted", device, overwrite=True)
+        assert (tmp_path / "made").read_bytes() == (tmp_path / "wanted").read_bytes()
+    model = load_model(tmp_path / "m")
+    assert model.trie.fanout == 4 and model.edges
 
 
 @pytest.mark.parametrize("index", ["btree", "edge"])
@@ -151,8 +170,15 @@ def test_an_output_that_exists(arpa, tmp_path):
     assert load_model(output).edges and scores(output) == scores(arpa)
     with pytest.raises(InputError, match="model.arpa is no model file, so it is not overwritten"):
         build(TrieConfig(arpa), arpa, overwrite=True)
-    with pytest.raises(InputError, match="cannot make folder .*/m/deeper"):
+    with pytest.raises(InputError, match="cannot write in .*/m/deeper: Not a directory; give another output path"):
         build(TrieConfig(arpa), output / "deeper" / "m")
+
+
+def test_a_folder_that_cannot_be_written_is_noticed_before_work(arpa, monkeypatch):
+    monkeypatch.setattr(trie, "open_model", lambda *_, **__: pytest.fail("the model was read"))
+    for output in "/proc/m", "/proc/deeper/m":
+        with pytest.raises(InputError, match="^cannot write in /proc.*; give another output path$"):
+            build(TrieConfig(arpa), output)
 
 
 def test_nothing_stands_there_after_a_failure(arpa, tmp_path, full_disk):
@@ -179,7 +205,8 @@ def test_as_a_job(arpa, executor, tmp_path):
     assert (named["path"], named["order"], named["counts"]) == (str(result.path), 3, [5, 6, 2])
     manifest = json.loads((output / "manifest.json").read_text())
     assert manifest["orders"] == [5, 6, 2] and manifest["fingerprint"] == load_model(result.path).fingerprint
-    assert manifest["options"] == {"index": "edge", "fanout": 32, "quantize": 8, "backoff": True}
+    assert manifest["options"] == {"index": "edge", "fanout": None, "quantize": 8, "backoff": True}
+    assert plan(TrieConfig(arpa), 2, "cpu")["index"] == "auto"
     with pytest.raises(InputError, match="exists; add --overwrite"):
         run(config, executor, output)
     run(TrieConfig(arpa), executor, output, overwrite=True)
@@ -209,5 +236,5 @@ def test_settings_that_are_refused(settings, message):
 def test_settings_at_their_limits():
     for settings in {"fanout": 4, "quantize": 2}, {"fanout": 128, "quantize": 16}, {"quantize": "auto"}:
         fill(TrieConfig, {"model": "m"} | settings, "trie")
-    defaults = {"index": "btree", "fanout": 32, "quantize": None, "backoff": True, "name": "trie"}
+    defaults = {"index": None, "fanout": None, "quantize": None, "backoff": True, "name": "trie"}
     assert dataclasses.asdict(TrieConfig("m")) == {"model": "m"} | defaults
