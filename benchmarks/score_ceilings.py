@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.score_models import EDGES, TREE, UNIT, Subject, edge_table, queries, tree
-from mgpu_ngram.benchmarks.score_work import Work
+from mgpu_ngram.benchmarks.score_models import UNIT, Subject, of_edges, queries, tree
+from mgpu_ngram.benchmarks.score_work import Work, lookups
 from mgpu_ngram.benchmarks.suite import Suite
+from mgpu_ngram.engine.trie import edges_of
 from mgpu_ngram.kernels.launch import FOLDER, OPTIONS, grid_for, launch
 
 SECTORS, LINES = "random 32-byte sectors", "random 128-byte lines"
@@ -48,19 +49,21 @@ def bound(suite: Suite, subject: Subject, codes_T: Any, repeated: int = 1) -> No
     """
     suite.say("reads of a query, and what bounds them")
     work, sizes = Work.of(subject.trie, codes_T), subject.sizes(codes_T, repeated)
-    reads = (EDGES, edge_table, SECTORS, int(work.searches.sum())), (TREE, tree, LINES, work.lines)
-    for name, make, kind, count in reads:
-        row = suite.add_note(f"score/reads of {name}", sizes, kind)
+    table = edges_of(subject.trie)
+    kinds = (
+        (of_edges(table, subject.trie.order), SECTORS, lookups(subject.trie, codes_T, table.filter_bits)),
+        (tree(subject.trie), LINES, work.lines),
+    )
+    for index, kind, count in kinds:
+        row = suite.add_note(f"score/reads of {index.name}", sizes, kind)
         row.rate, row.rate_unit = count / len(codes_T), "reads/query"
         if suite.device == "gpu":
-            index = make(subject.trie)
             ceiling = random_reads(suite, kind, index.size_bytes)
             suite.run(
-                f"score/bound of {name}", sizes, partial(index.score, codes_T), check=work.check, items=len(codes_T),
-                unit=UNIT, bytes_moved=count * READ_BYTES[kind], ceiling=ceiling,
+                f"score/bound of {index.name}", sizes, partial(index.score, codes_T), check=work.check,
+                items=len(codes_T), unit=UNIT, bytes_moved=count * READ_BYTES[kind], ceiling=ceiling,
                 notes="share of its reads; caches may serve some",
             )  # fmt: skip
-            del index
         suite.release()
 
 

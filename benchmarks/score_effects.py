@@ -20,7 +20,7 @@ from mgpu_ngram.kernels.score import score_by_edges, score_tokens
 
 FANOUTS = (4, 5, 7, 9, 11, 15, 16, 21, 27, 31, 32, 33, 41, 51, 63, 64, 128)
 BATCHES = tuple(10**k for k in range(7))
-EDGE_BITS = "word_bits", "key_bits", "check_bits"
+EDGE_BITS = "word_bits", "key_bits", "node_bits", "check_bits", "filter_bits"
 
 
 def figure9(suite: Suite, subject: Subject) -> None:

@@ -80,7 +80,7 @@ def edge_table(trie: Trie) -> Index:
 
 
 def of_edges(table: EdgeTable, order: int) -> Index:
-    return Index(EDGES, partial(_by_edges, table, order), table.slots_E4.nbytes + table.words_V2.nbytes)
+    return Index(EDGES, partial(_by_edges, table, order), table.slots_E2.nbytes + table.words_V2.nbytes)
 
 
 def tree(trie: Trie) -> Index:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.trie import edges_of
 from mgpu_ngram.jobs.score import ScoreConfig, ScoreResult, score
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.trie.edges import EdgeTable
 
 ROUNDS = 3
 SPELLED_WORDS = 1 << 24  # at once
@@ -70,7 +68,7 @@ def _rows(suite: Suite, subject: Subject, results: list[ScoreResult], size_bytes
 def load(suite: Suite, subject: Subject, folder: Path) -> None:
     """Rows: files in the page cache to a replica that is ready to score, and the stages of it."""
     suite.say("files of the model to a replica")
-    model, edges = host_model(subject), _to_host(edges_of(subject.trie))
+    model, edges = host_model(subject), edges_of(subject.trie).moved(to_host_fast)
     files = {
         "model": folder / "model",
         "model with edge table": folder / "edges",
@@ -112,10 +110,6 @@ def _load(suite: Suite, subject: Subject, name: str, path: Path, verify: bool, c
 
 def host_model(subject: Subject) -> Model:
     return Model.of(subject.trie.moved(to_host_fast), subject.words)
-
-
-def _to_host(edges: EdgeTable) -> EdgeTable:
-    return replace(edges, slots_E4=to_host_fast(edges.slots_E4), words_V2=to_host_fast(edges.words_V2))
 
 
 def write_text(path: Path, codes_T: np.ndarray, words: Words) -> None:

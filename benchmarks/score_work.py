@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from mgpu_ngram.benchmarks.score_models import BEGIN, END, Scores
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.trie.child_filters import child_filters
 
 BLOCK_TOKENS = 1 << 23  # walked at once
 
@@ -20,7 +22,7 @@ class Work:
     """A text scored, and what that took. A search looks for an n-gram's last word among the children of its history.
 
     scores    as `kernels.score.score_tokens` returns them
-    searches  for n-grams of order 2, 3, ...: each is one lookup in an edge table, most times one sector of 32 bytes
+    searches  for n-grams of order 2, 3, ...: in an edge table a lookup at most, see `lookups`
     parents   those of them that meet children, and
     stumps    at most `fanout` of them
     lines     of 128 bytes that a B+-tree reads: of a search where the children are, and one for each level of the index
@@ -37,9 +39,7 @@ class Work:
     def of(cls, trie: Trie, codes_T: Any) -> Work:
         """Of a text of one or more sentences, each ended by a 0, with <s> and </s>; the trie is not quantised."""
         xp = array_module(codes_T)
-        ends_S = xp.flatnonzero(codes_T == 0) + 1
-        cuts = ends_S[xp.searchsorted(ends_S, xp.arange(BLOCK_TOKENS, len(codes_T), BLOCK_TOKENS))].tolist()
-        parts = [_work(trie, codes_T[a:b]) for a, b in zip([0, *cuts], [*cuts, len(codes_T)], strict=True)]
+        parts = [_work(trie, codes) for codes in _blocks(codes_T)]
         prob, order = zip(*(part.scores for part in parts), strict=True)
         searches, parents, stumps = np.sum([(p.searches, p.parents, p.stumps) for p in parts], axis=0)
         lines = sum(part.lines for part in parts)
@@ -51,6 +51,30 @@ class Work:
             wrong = int((expected != values).sum())
             if wrong:
                 raise WrongResult(f"{wrong:,} of {len(values):,} {name} are not those of array code; not timed")
+
+
+def lookups(trie: Trie, codes_T: Any, filter_bits: int) -> int:
+    """Searches that the filters of an edge table let through: each reads one sector of 32 bytes most times."""
+    xp = array_module(codes_T)
+    filter_M = child_filters(trie.word_G, trie.first_child_M, trie.symbols, filter_bits)
+    passed = 0
+    for codes in _blocks(codes_T):
+        (word_T, *_), histories = walk(trie, codes)
+        hash_T = word_T.astype(np.uint64) * np.uint64(0x9E3779B1) & np.uint64(0xFFFFFFFF)
+        for n, node_T in enumerate(histories, 1):
+            bit_T = hash_T * np.uint64(64 if n == 1 else filter_bits) >> np.uint64(32)
+            there_T = filter_M[xp.maximum(node_T, 0)] >> bit_T & np.uint64(1)
+            passed += int((there_T * (node_T >= 0).astype(np.uint64)).sum())
+    return passed
+
+
+def _blocks(codes_T: Any) -> Iterator[Any]:
+    """Whole sentences, about BLOCK_TOKENS at a time."""
+    xp = array_module(codes_T)
+    ends_S = xp.flatnonzero(codes_T == 0) + 1
+    cuts = ends_S[xp.searchsorted(ends_S, xp.arange(BLOCK_TOKENS, len(codes_T), BLOCK_TOKENS))].tolist()
+    for a, b in zip([0, *cuts], [*cuts, len(codes_T)], strict=True):
+        yield codes_T[a:b]
 
 
 def _work(trie: Trie, codes_T: Any) -> Work:

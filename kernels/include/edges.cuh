@@ -1,7 +1,7 @@
 // The edge table of a trie: (node, word) -> child, its probability and backoff. As kernels/trie/edges.py lays it out.
 struct Edges {
-  const uint4* slots_E;  // child (0: empty), tag, bits of log10 probability, bits of log10 backoff
-  i64 buckets, word_bits, key_bits, check_bits;
+  const ulonglong2* slots_E;  // tag, filter of the child's children, child (all 0: empty); values
+  i64 buckets, word_bits, key_bits, node_bits, check_bits, filter_bits;
 };
 
 // A bijection of numbers of `bits` bits.
@@ -13,15 +13,22 @@ __device__ __forceinline__ u64 scramble(u64 x, i64 bits) {
   return x ^ (x >> half);
 }
 
-// The slot of (node, word); .x is 0 where there is none.
-__device__ __forceinline__ uint4 find_edge(const Edges& edges, u32 node, u32 word) {
-  u64 x = scramble((u64)node << edges.word_bits | word, edges.key_bits);
-  u64 slot = 2 * __umul64hi(x << (64 - edges.key_bits), edges.buckets);
-  u32 tag = (u32)(x & ((1ULL << edges.check_bits) - 1)), step = 1u << edges.check_bits;
+// The slot of (node, word); .x is 0 where there is none. A greater key, or an empty slot, ends the search: its tag is
+// smaller.
+__device__ __forceinline__ ulonglong2 find_edge(const Edges& edges, u64 node, u32 word) {
+  u64 x = scramble(node << edges.word_bits | word, edges.key_bits) << (64 - edges.key_bits);
+  u64 slot = 2 * __umul64hi(x, edges.buckets), tag = ~(x * edges.buckets) >> (64 - edges.check_bits);
   while (true) {
-    uint4 found = edges.slots_E[slot];
-    if (found.x == 0 || found.y == tag) return found;
+    ulonglong2 found = edges.slots_E[slot];
+    u64 there = found.x >> (edges.node_bits + edges.filter_bits);
+    if (there < tag) found.x = 0;
+    if (there <= tag) return found;
     ++slot;
-    tag += step;
+    tag += 1ULL << edges.check_bits;
   }
+}
+
+// (log10 probability, log10 backoff) of a slot.
+__device__ __forceinline__ float2 edge_values(ulonglong2 slot) {
+  return {__uint_as_float((u32)slot.y), __uint_as_float((u32)(slot.y >> 32))};
 }

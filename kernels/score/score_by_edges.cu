@@ -1,20 +1,22 @@
 #include "common.cuh"
 #include "edges.cuh"
+#include "filters.cuh"
 #define NONE 1.0f  // no log10 probability
 
 // codes_T (T,) u32, word + 1, 0 for `end`  ->  prob_T (T,) f32 log10, order_T (T,) u8: see score_by_edges.py.
 // A thread walks forward from one position, where a sentence ends from `begin`; tokens then take what the walks of the
 // positions before them have met. Shared memory: N rows of blockDim.x (probability, backoff), NONE where a walk has
 // ended. Needs N <= blockDim.x.
-extern "C" __global__ void score_by_edges(const uint4* slots_E, const float2* words_V2, i64 buckets, i64 word_bits,
-                                          i64 key_bits, i64 check_bits, i64 N, i64 begin, i64 end, const u32* codes_T,
-                                          i64 T, float* prob_T, u8* order_T) {
+extern "C" __global__ void score_by_edges(const ulonglong2* slots_E, const ulonglong2* words_V, i64 buckets,
+                                          i64 word_bits, i64 key_bits, i64 node_bits, i64 check_bits, i64 filter_bits,
+                                          i64 N, i64 begin, i64 end, const u32* codes_T, i64 T, float* prob_T,
+                                          u8* order_T) {
   extern __shared__ float2 met[];
-  Edges edges = {slots_E, buckets, word_bits, key_bits, check_bits};
+  Edges edges = {slots_E, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits};
   int threads = blockDim.x, ahead = (int)N - 1, kept = threads - ahead;
   for (i64 base = blockIdx.x * (i64)kept; base < T; base += gridDim.x * (i64)kept) {
     i64 start = base - ahead + threadIdx.x;
-    u32 node = 0;
+    u64 node = 0, filter = 0;  // of the walk's last n-gram, and of its children
     bool on = start >= -1;  // before the first sentence
     for (i64 k = 0; k < N; ++k) {
       float2 values = {NONE, 0};
@@ -24,13 +26,19 @@ extern "C" __global__ void score_by_edges(const uint4* slots_E, const float2* wo
         i64 word = code ? (i64)code - 1 : k ? end : begin;
         on = word >= 0;
         if (on && k == 0) {
-          node = (u32)word;
-          values = words_V2[word];
+          ulonglong2 slot = words_V[word];
+          node = word;
+          filter = slot.x;
+          values = edge_values(slot);
         } else if (on) {
-          uint4 edge = find_edge(edges, node, (u32)word);
-          node = edge.x;
-          on = node != 0;
-          if (on) values = {__uint_as_float(edge.z), __uint_as_float(edge.w)};
+          on = filter >> filter_bit((u32)word, k == 1 ? 64 : edges.filter_bits) & 1;
+          if (on) {
+            ulonglong2 slot = find_edge(edges, node, (u32)word);
+            node = slot.x & ((1ULL << edges.node_bits) - 1);
+            filter = slot.x >> edges.node_bits;
+            on = slot.x != 0;
+            if (on) values = edge_values(slot);
+          }
         }
         on = on && (code || k == 0);
       }
@@ -41,11 +49,10 @@ extern "C" __global__ void score_by_edges(const uint4* slots_E, const float2* wo
     if ((int)threadIdx.x < kept && t < T) {
       const float2* mine = met + threadIdx.x + ahead;  // mine[k * (threads - 1)]: the k + 1 words that end here
       u32 code = codes_T[t];
-      i64 word = code ? (i64)code - 1 : end;
       float prob = 0;
       int order = 0;
-      if (word >= 0) {
-        prob = words_V2[word].x;
+      if (code || end >= 0) {
+        prob = code ? mine[0].x : edge_values(words_V[end]).x;
         order = 1;
         while (order < N && mine[order * (threads - 1)].x != NONE) prob = mine[order++ * (threads - 1)].x;
         int longest = t > 0 && codes_T[t - 1] ? (int)N - 1 : 1;

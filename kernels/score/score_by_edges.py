@@ -10,6 +10,7 @@ from numba import njit, uint64
 from .. import check
 from ..dispatch import pick, to_host
 from ..launch import grid_for, kernel, launch
+from ..trie.child_filters import filter_bit
 from ..trie.edges import edge_home, make_edges, probe_edges
 from .score_tokens import THREADS, check_order, text_and_trie
 from .words import prefetch
@@ -19,12 +20,14 @@ NONE = np.float32(1)  # no log10 probability
 
 
 def score_by_edges(
-    slots_E4: Any,
+    slots_E2: Any,
     words_V2: Any,
     buckets: int,
     word_bits: int,
     key_bits: int,
+    node_bits: int,
     check_bits: int,
+    filter_bits: int,
     order: int,
     begin: int,
     end: int,
@@ -32,41 +35,48 @@ def score_by_edges(
 ) -> tuple[Any, Any]:
     """Return the log10 probability and the order of the longest match of every token.
 
-    slots_E4, words_V2, buckets, word_bits, key_bits, check_bits  an `EdgeTable`
+    slots_E2, words_V2, buckets and all bits  an `EdgeTable`
     order    of its trie, 1 to 96; every suffix of an n-gram is in it, too; no log10 probability is above 0
     begin, end, codes_T  as `score_tokens` takes them
 
     Returns prob_T (T,) float32 and order_T (T,) uint8, the same as those of `score_tokens`.
     """
-    check.dtype(slots_E4, np.uint32)
-    check.dtype(words_V2, np.float32)
+    check.dtype(slots_E2, np.uint64)
+    check.dtype(words_V2, np.uint64)
     check.dtype(codes_T, np.uint32)
     check_order(order)
-    run = pick(cpu=_cpu, cuda=_cuda, slots_E4=slots_E4, words_V2=words_V2, codes_T=codes_T)
-    return run(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T)
+    run = pick(cpu=_cpu, cuda=_cuda, slots_E2=slots_E2, words_V2=words_V2, codes_T=codes_T)
+    bits = word_bits, key_bits, node_bits, check_bits, filter_bits
+    return run(slots_E2, words_V2, buckets, *bits, order, begin, end, codes_T)
 
 
-def _cpu(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T):
-    table = slots_E4, slots_E4.reshape(-1), slots_E4.view(np.float32).reshape(-1), words_V2
-    return _score(*table, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T)
+def _cpu(
+    slots_E2, words_V2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, order, begin, end, codes_T
+):  # fmt: skip
+    table = slots_E2, slots_E2.reshape(-1), slots_E2.view(np.float32).reshape(-1), words_V2, words_V2.view(np.float32)
+    bits = word_bits, key_bits, node_bits, check_bits, filter_bits
+    return _score(*table, buckets, *bits, order, begin, end, codes_T)
 
 
 @njit(nogil=True, cache=True)
 def _score(
-    slots_E4, numbers, values, words_V2, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T
+    slots_E2, numbers, values, words_V2, values_V4, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits,
+    order, begin, end, codes_T,
 ):  # fmt: skip
     """As on a GPU: walks from BATCH positions at once, so that their slots are on their way from memory together.
 
     Columns of met and weights are starts of walks, those of the last order - 1 positions before the batch first.
-    Whether a slot has its key is no branch, for a processor could not guess it.
+    Whether a filter has a word, or a slot its key, is no branch, for a processor could not guess it.
     """
     T, ahead, step = len(codes_T), order - 1, uint64(1) << uint64(check_bits)
+    tag_shift, node_mask = uint64(node_bits + filter_bits), (uint64(1) << uint64(node_bits)) - uint64(1)
     prob_T, order_T = np.zeros(T, np.float32), np.zeros(T, np.uint8)
     met, weights = np.full((order, ahead + BATCH), NONE), np.zeros((order, ahead + BATCH), np.float32)
     room = BATCH + 1  # what is not kept is written past the last that is
-    nodes, starts, found_at = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
+    nodes, filters, words = np.empty(room, np.int64), np.empty(room, np.uint64), np.empty(room, np.int64)
+    starts, goes_on, far = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
+    found_at = np.empty(room, np.int64)
     slots, tags = np.empty(room, np.uint64), np.empty(room, np.uint64)
-    goes_on, far = np.empty(room, np.int64), np.empty(room, np.int64)
     for base in range(-1, T, BATCH):  # -1: before the first sentence
         size, walks = min(BATCH, T - base), 0
         for i in range(size):
@@ -74,57 +84,60 @@ def _score(
             word = np.int64(code) - 1 if code else begin
             met[0, ahead + i] = NONE
             if word >= 0:
-                met[0, ahead + i], weights[0, ahead + i] = words_V2[word, 0], words_V2[word, 1]
-                nodes[walks], starts[walks] = word, i
+                met[0, ahead + i], weights[0, ahead + i] = values_V4[word, 2], values_V4[word, 3]
+                nodes[walks], filters[walks], starts[walks] = word, words_V2[word, 0], i
                 walks += 1
         for k in range(1, order):
             asked = 0
             for a in range(walks):
                 t = base + starts[a] + k
-                word = np.int64(-1)
                 if t < T:
                     word = np.int64(codes_T[t]) - 1 if codes_T[t] else end
-                if word >= 0:
-                    slots[asked], tags[asked] = edge_home(buckets, word_bits, key_bits, check_bits, nodes[a], word)
-                    prefetch(numbers, np.int64(slots[asked] << uint64(2)))  # type: ignore[call-arg]
-                    starts[asked], goes_on[asked] = starts[a], codes_T[t] != 0
-                    asked += 1
+                    nodes[asked], words[asked], starts[asked] = nodes[a], word, starts[a]
+                    goes_on[asked] = codes_T[t] != 0
+                    bit = filter_bit(word, 64 if k == 1 else filter_bits)
+                    asked += np.int64(filters[a] >> bit & uint64(1)) & np.int64(word >= 0)
+            for a in range(asked):
+                slots[a], tags[a] = edge_home(buckets, word_bits, key_bits, check_bits, nodes[a], words[a])
+                prefetch(numbers, np.int64(slots[a] << uint64(1)))  # type: ignore[call-arg]
             for i in range(size):
                 met[k, ahead + i] = NONE
             walks, fars = 0, 0
             for a in range(asked):
-                at = slots[a] << uint64(2)
-                child, next_child = numbers[at], numbers[at + uint64(4)]
-                first = (child != 0) & (numbers[at + uint64(1)] == tags[a])
-                full = (child != 0) & (next_child != 0)
-                second = full & (numbers[at + uint64(5)] == tags[a] + step)
+                at, tag = slots[a] << uint64(1), tags[a]
+                entry, next_entry = numbers[at], numbers[at + uint64(2)]
+                there, next_there = entry >> tag_shift, next_entry >> tag_shift
+                first = (there == tag) & (entry != 0)
+                second = (there > tag) & (next_there == tag + step)
                 found = first | second
-                at += uint64(second) << uint64(2)
+                entry = next_entry if second else entry
+                at = (at + (uint64(second) << uint64(1))) << uint64(1)
                 prob, column = values[at + uint64(2)], ahead + starts[a]
                 met[k, column], weights[k, column] = prob if found else NONE, values[at + uint64(3)]
-                nodes[walks], found_at[walks] = numbers[at], starts[a]
+                nodes[walks], filters[walks] = np.int64(entry & node_mask), entry >> uint64(node_bits)
+                found_at[walks] = starts[a]
                 walks += np.int64(found) & goes_on[a]
                 far[fars] = a
-                fars += np.int64(full & (not found))
+                fars += np.int64((there > tag) & (next_there > tag + step))
             for b in range(fars):
-                prefetch(numbers, np.int64((slots[far[b]] + uint64(2)) << uint64(2)))  # type: ignore[call-arg]
+                prefetch(numbers, np.int64((slots[far[b]] + uint64(2)) << uint64(1)))  # type: ignore[call-arg]
             for b in range(fars):
                 a = far[b]
-                slot = probe_edges(slots_E4, check_bits, slots[a] + uint64(2), tags[a] + step + step)
+                slot = probe_edges(
+                    slots_E2, node_bits, check_bits, filter_bits, slots[a] + uint64(2), tags[a] + step + step
+                )
                 if slot >= 0:
-                    column = ahead + starts[a]
+                    column, entry = ahead + starts[a], slots_E2[slot, 0]
                     met[k, column], weights[k, column] = values[4 * slot + 2], values[4 * slot + 3]
-                    nodes[walks], found_at[walks] = slots_E4[slot, 0], starts[a]
+                    nodes[walks], filters[walks] = np.int64(entry & node_mask), entry >> uint64(node_bits)
+                    found_at[walks] = starts[a]
                     walks += goes_on[a]
             starts, found_at = found_at, starts
         for i in range(size):
             t, column = base + i, ahead + i
-            if t < 0:
+            if t < 0 or (codes_T[t] == 0 and end < 0):
                 continue
-            word = np.int64(codes_T[t]) - 1 if codes_T[t] else end
-            if word < 0:
-                continue
-            prob, matched = words_V2[word, 0], 1
+            prob, matched = met[0, column] if codes_T[t] else values_V4[end, 2], 1
             while matched < order and met[matched, column - matched] != NONE:
                 prob = met[matched, column - matched]
                 matched += 1
@@ -140,14 +153,16 @@ def _score(
     return prob_T, order_T
 
 
-def _cuda(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits, order, begin, end, codes_T):
+def _cuda(
+    slots_E2, words_V2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, order, begin, end, codes_T
+):  # fmt: skip
     import cupy
 
     T = len(codes_T)
     prob_T, order_T = cupy.zeros(T, np.float32), cupy.zeros(T, np.uint8)
     if T:
         fn = kernel("score/score_by_edges", "score_by_edges")
-        table = slots_E4, words_V2, buckets, word_bits, key_bits, check_bits
+        table = slots_E2, words_V2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits
         args = (*table, order, begin, end, codes_T, T, prob_T, order_T)
         launch(fn, grid_for(T, THREADS - order + 1), THREADS, args, shared_bytes=8 * order * THREADS)
     return prob_T, order_T
@@ -157,6 +172,4 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     """The text and the trie of `score_tokens`."""
     made = text_and_trie(rng, size)
     table = make_edges(made["word_G"], made["first_child_M"], made["prob_G"], made["backoff_M"])
-    return {name: to_host(value) if name.endswith(("E4", "V2")) else value for name, value in vars(table).items()} | {
-        name: made[name] for name in ("order", "begin", "end", "codes_T")
-    }  # fmt: skip
+    return vars(table.moved(to_host)) | {name: made[name] for name in ("order", "begin", "end", "codes_T")}

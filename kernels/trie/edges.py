@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from numba import njit, uint64
 from .. import check
 from ..count.radix_sort import radix_sort
 from ..dispatch import array_module
+from .child_filters import child_filters
+from .products import upper_product, wide_product
 
 LINE_BYTES = 64  # of a cache of a CPU
 FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)  # odd; as in include/edges.cuh
@@ -20,24 +23,35 @@ FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)  # 
 class EdgeTable:
     """(node, word) -> child, with the child's values beside it, so that a lookup is one memory access most times.
 
-    slots_E4   (E, 4) uint32, E even: child node, 0 in an empty slot; tag; the bits of the child's log10 probability and
-               of its log10 backoff (float32)
-    words_V2   (V, 2) float32, the same values of the nodes of single words
+    slots_E2   (E, 2) uint64, E even. First an entry, 0 in an empty slot: the child node in its node_bits lowest bits,
+               then the filter of the child's own children (`child_filters`), a tag in all bits above. Then the child's
+               log10 probability, and log10 backoff in the upper half (float32)
+    words_V2   (V, 2) uint64, the same of the nodes of single words, with a filter of 64 bits for an entry
     buckets    pairs of slots that a key may be at home in
-    word_bits, key_bits, check_bits
+    word_bits, key_bits, node_bits, check_bits, filter_bits
 
-    A key is node << word_bits | word, key_bits long, scrambled by a bijection to x; its home is bucket
-    x * buckets >> key_bits. Keys lie by rising x, each in the first free slot from its home on, so the layout depends
-    on nothing but the keys. A tag is how many slots a key lies past its home, then the last check_bits bits of x:
-    with the slot these tell the key, so nothing is found that is not there (Knuth, vol. 3, 6.4, exercise 13).
+    A key is node << word_bits | word, key_bits long, scrambled by a bijection to x. Its home is the whole part of
+    x * buckets / 2**key_bits, a bucket; the fraction tells keys of a home apart by its first check_bits bits. Keys lie
+    by rising x, each in the first free slot from its home on, so the layout depends on nothing but the keys.
+
+    A tag is how many slots a key lies past its home, then the complement of its check_bits bits. With the slot these
+    tell the key, so nothing is found that is not there (Knuth, vol. 3, 6.4, exercise 13). In one and the same slot a
+    greater key has a smaller tag: its home is later, or it has the greater fraction; an empty slot has tag 0. So a
+    search ends at the first tag that is not above its own.
     """
 
-    slots_E4: Any
+    slots_E2: Any
     words_V2: Any
     buckets: int
     word_bits: int
     key_bits: int
+    node_bits: int
     check_bits: int
+    filter_bits: int
+
+    def moved(self, move: Callable[[Any], Any]) -> EdgeTable:
+        """The table with its arrays moved, such as to a device."""
+        return replace(self, slots_E2=move(self.slots_E2), words_V2=move(self.words_V2))
 
 
 def scramble(keys: Any, bits: int) -> Any:
@@ -48,13 +62,6 @@ def scramble(keys: Any, bits: int) -> Any:
     keys = keys ^ (keys >> half)
     keys = keys * SECOND & mask
     return keys ^ (keys >> half)
-
-
-def home_bucket(x: Any, buckets: int, bits: int) -> Any:
-    """x * buckets >> bits, of uint64 numbers of `bits` bits; fewer than 2**32 buckets."""
-    x = x << np.uint64(64 - bits)
-    low, high, half, B = x & np.uint64(0xFFFFFFFF), x >> np.uint64(32), np.uint64(32), np.uint64(buckets)
-    return (high * B + (low * B >> half)) >> half
 
 
 @njit(nogil=True, inline="always")
@@ -68,80 +75,73 @@ def edge_home(buckets, word_bits, key_bits, check_bits, node, word):
     x ^= x >> half
     x = x * uint64(0xD6E8FEB86659FD93) & mask
     x ^= x >> half
-    tag = x & ((uint64(1) << uint64(check_bits)) - uint64(1))
     x <<= uint64(64 - key_bits)
-    thirty_two = uint64(32)
-    low, high = x & uint64(0xFFFFFFFF), x >> thirty_two
-    slot = ((high * uint64(buckets) + (low * uint64(buckets) >> thirty_two)) >> thirty_two) << uint64(1)
-    return slot, tag
+    slot = upper_product(x, uint64(buckets)) << uint64(1)  # type: ignore[call-arg]
+    return slot, ~(x * uint64(buckets)) >> uint64(64 - check_bits)
 
 
 @njit(nogil=True, inline="always")
-def probe_edges(slots_E4, check_bits, slot, tag):
+def probe_edges(slots_E2, node_bits, check_bits, filter_bits, slot, tag):
     """The slot that has a key, from its home on; -1 where none has it."""
-    slot, step = np.int64(slot), uint64(1) << uint64(check_bits)
-    while True:
-        child = slots_E4[slot, 0]
-        if child == 0:
-            return -1
-        if slots_E4[slot, 1] == tag:
-            return slot
+    slot, shift, step = np.int64(slot), uint64(node_bits + filter_bits), uint64(1) << uint64(check_bits)
+    while slots_E2[slot, 0] >> shift > tag:
         slot += 1
         tag += step
+    entry = slots_E2[slot, 0]
+    return slot if entry != 0 and entry >> shift == tag else -1
 
 
 @njit(nogil=True, inline="always")
-def find_edge(slots_E4, buckets, word_bits, key_bits, check_bits, node, word):
-    """The slot of (node, word), -1 without one."""
+def find_edge(slots_E2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, node, word):
+    """(child, its slot) of (node, word); (-1, -1) without one."""
     slot, tag = edge_home(buckets, word_bits, key_bits, check_bits, node, word)
-    return probe_edges(slots_E4, check_bits, slot, tag)
+    found = probe_edges(slots_E2, node_bits, check_bits, filter_bits, slot, tag)
+    if found < 0:
+        return np.int64(-1), found
+    return np.int64(slots_E2[found, 0] & ((uint64(1) << uint64(node_bits)) - uint64(1))), found
 
 
-def key_layout(words: int, histories: int, buckets: int) -> tuple[int, int, int]:
-    """(word_bits, key_bits, check_bits) of an `EdgeTable`."""
+def key_layout(words: int, histories: int, nodes: int, buckets: int) -> tuple[int, int, int, int]:
+    """(word_bits, key_bits, node_bits, check_bits) of an `EdgeTable`."""
     word_bits = max(1, (words - 1).bit_length())
     key_bits = word_bits + max(1, (histories - 1).bit_length())
-    return word_bits, key_bits, max(0, -(-(1 << key_bits) // buckets) - 1).bit_length()
+    check_bits = max(1, key_bits + 1 - buckets.bit_length())  # fractions of a home are buckets / 2**key_bits apart
+    return word_bits, key_bits, max(1, (nodes - 1).bit_length()), check_bits
 
 
 def make_edges(word_G: Any, first_child_M: Any, prob_G: Any, backoff_M: Any, load: float = 0.5) -> EdgeTable:
-    """The edge table of a trie, beside its arrays (core.trie.Trie), which have fewer than 2**32 nodes.
+    """The edge table of a trie, beside its arrays (core.trie.Trie).
 
     prob_G, backoff_M  float32
-    load  share of the slots that are used, at most; a little less where keys would lie too far from home
+    load  share of the slots that are used, at most; less where an entry would have no bit left for a filter
+
+    Raises OverflowError for a trie of so many histories and words that keys do not fit 64 bits.
     """
     xp = array_module(word_G)
     G, M, V = len(word_G), len(first_child_M) - 1, int(first_child_M[0])
-    word_bits, key_bits, _ = key_layout(V, M, 1)
-    if G >= 1 << 32 or key_bits > 64:
-        raise OverflowError(f"an edge table holds 2**32 - 1 nodes in keys of 64 bits, not {G:,} in {key_bits}")
-    node_E = xp.arange(V, G, dtype=np.uint64)
-    parent_E = (xp.searchsorted(first_child_M, node_E.astype(first_child_M.dtype), side="right") - 1).astype(np.uint64)
+    word_bits, key_bits, node_bits, _ = key_layout(V, M, G, 1)
+    if key_bits > 64:
+        raise OverflowError(f"{M:,} histories by {V:,} words take keys of {key_bits} bits, and an edge table holds 64")
     check.dtype(prob_G, np.float32)
     check_backoffs(backoff_M, first_child_M)
-    x_E = scramble(parent_E << np.uint64(word_bits) | word_G[V:], key_bits)
-    x_E, node_E = radix_sort(xp.stack([x_E << np.uint64(64 - key_bits), node_E]), key_bits)
-    x_E >>= np.uint64(64 - key_bits)
+    x_E, node_E = _sorted_keys(word_G, first_child_M, word_bits, key_bits)
     buckets = max(1, int(len(x_E) / (2 * load)))
     while True:
-        *_, check_bits = key_layout(V, M, buckets)
-        home_E = 2 * home_bucket(x_E, buckets, key_bits).astype(np.int64)
-        slot_E = _settled(home_E)
-        if not len(slot_E) or int((slot_E - home_E).max()) < 1 << 32 >> check_bits:
+        *_, check_bits = key_layout(V, M, G, buckets)
+        slot_E, past_E, fraction_E = _placed(x_E, buckets)
+        filter_bits = 64 - node_bits - check_bits - (int(past_E.max()).bit_length() if len(past_E) else 0)
+        if filter_bits > 0:
             break
         buckets = buckets * 5 // 4 + 1
-    last = max(2 * buckets, int(slot_E[-1]) + 2 if len(slot_E) else 0)  # a search ends at an empty slot
-    slots_E4 = _cleared(last + last % 2, xp)
-    values_E = xp.zeros((len(node_E), 4), np.uint32)
-    values_E[:, 0] = node_E
-    values_E[:, 1] = ((slot_E - home_E) << check_bits) + (x_E & np.uint64((1 << check_bits) - 1)).astype(np.int64)
-    node_E = node_E.astype(np.int64)
-    values_E[:, 2] = prob_G[node_E].view(np.uint32)
-    weights_G = xp.concatenate([backoff_M, xp.zeros(G - M, np.float32)])
-    values_E[:, 3] = weights_G[node_E].view(np.uint32)
-    slots_E4[slot_E] = values_E
-    words_V2 = xp.stack([prob_G[:V], weights_G[:V]], axis=1)
-    return EdgeTable(slots_E4, words_V2, buckets, word_bits, key_bits, check_bits)
+    filter_G = xp.concatenate([child_filters(word_G, first_child_M, V, filter_bits), xp.zeros(G - M, np.uint64)])
+    value_G = xp.stack([prob_G, xp.concatenate([backoff_M, xp.zeros(G - M, np.float32)])], axis=1).view(np.uint64)
+    tag_E = past_E << np.uint64(check_bits) | ~fraction_E >> np.uint64(64 - check_bits)
+    at_E = node_E.view(np.int64)
+    entry_E = (tag_E << np.uint64(filter_bits) | filter_G[at_E]) << np.uint64(node_bits) | node_E
+    slots_E2 = _cleared(max(2 * buckets, int(slot_E[-1]) + 2 if len(slot_E) else 0), xp)  # a search ends: empty slots
+    slots_E2[slot_E] = xp.stack([entry_E, value_G[at_E, 0]], axis=1)
+    words_V2 = xp.stack([filter_G[:V], value_G[:V, 0]], axis=1)
+    return EdgeTable(slots_E2, words_V2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits)
 
 
 def check_backoffs(backoff_M: Any, first_child_M: Any) -> None:
@@ -153,13 +153,32 @@ def check_backoffs(backoff_M: Any, first_child_M: Any) -> None:
         )
 
 
+def _sorted_keys(word_G: Any, first_child_M: Any, word_bits: int, key_bits: int) -> tuple[Any, Any]:
+    """(x_E, node_E) uint64: scrambled keys in the upper key_bits bits, rising, and the children that they lead to."""
+    xp, V = array_module(word_G), int(first_child_M[0])
+    node_E = xp.arange(V, len(word_G), dtype=np.uint64)
+    parent_E = (xp.searchsorted(first_child_M, node_E.astype(first_child_M.dtype), side="right") - 1).astype(np.uint64)
+    x_E = scramble(parent_E << np.uint64(word_bits) | word_G[V:], key_bits) << np.uint64(64 - key_bits)
+    x_E, node_E = radix_sort(xp.stack([x_E, node_E]), key_bits)
+    return x_E, node_E
+
+
+def _placed(x_E: Any, buckets: int) -> tuple[Any, Any, Any]:
+    """(slot_E int64, slots past its home, the fraction that tells it from others of its home) of each key."""
+    bucket_E, fraction_E = wide_product(x_E, buckets)
+    home_E = (bucket_E << np.uint64(1)).view(np.int64)
+    slot_E = _settled(home_E)
+    return slot_E, (slot_E - home_E).view(np.uint64), fraction_E
+
+
 def _cleared(slots: int, xp: Any) -> Any:
-    """Empty slots; none of them, and no bucket, lies in two lines of a cache."""
+    """Empty slots, an even number; none of them, and no bucket, lies in two lines of a cache."""
+    slots += slots % 2
     if xp is not np:
-        return xp.zeros((slots, 4), np.uint32)
-    room = np.zeros(4 * slots + LINE_BYTES // 4, np.uint32)
-    start = -room.ctypes.data % LINE_BYTES // 4
-    return room[start : start + 4 * slots].reshape(slots, 4)
+        return xp.zeros((slots, 2), np.uint64)
+    room = np.zeros(2 * slots + LINE_BYTES // 8, np.uint64)
+    start = -room.ctypes.data % LINE_BYTES // 8
+    return room[start : start + 2 * slots].reshape(slots, 2)
 
 
 def _settled(home_E: Any) -> Any:

@@ -23,7 +23,8 @@ from mgpu_ngram.kernels.trie.edges import EdgeTable
 FORMAT = "mgpu_ngram model"
 FORMAT_VERSION = 1
 WORD_ARRAYS = ("offsets_V", "data")
-EDGE_ARRAYS, EDGE_NUMBERS = ("slots_E4", "words_V2"), ("buckets", "word_bits", "key_bits", "check_bits")
+EDGE_ARRAYS = ("slots_E2", "words_V2")
+EDGE_NUMBERS = ("buckets", "word_bits", "key_bits", "node_bits", "check_bits", "filter_bits")
 
 
 @dataclass(frozen=True)

@@ -55,18 +55,21 @@ def contradiction(trie: Trie, words: Words, edges: EdgeTable | None, verify: boo
 
 def _edge_contradiction(edges: EdgeTable, trie: Trie, verify: bool) -> str:
     """As `contradiction`, of an edge table."""
-    slots, G, V = edges.slots_E4, len(trie), trie.symbols
-    if slots.dtype != np.uint32 or slots.ndim != 2 or slots.shape[1] != 4 or len(slots) % 2 or G >= 1 << 32:
+    slots, words, G, V = edges.slots_E2, edges.words_V2, len(trie), trie.symbols
+    if slots.dtype != np.uint64 or slots.ndim != 2 or slots.shape[1] != 2 or len(slots) % 2:
         return f"has slots of {slots.dtype} of shape {slots.shape}"
-    if edges.words_V2.dtype != np.float32 or edges.words_V2.shape != (V, 2):
-        return f"has words of {edges.words_V2.dtype} of shape {edges.words_V2.shape}"
-    bits = edges.word_bits, edges.key_bits, edges.check_bits
-    if not 1 <= edges.buckets <= len(slots) // 2 or bits != key_layout(V, trie.histories, edges.buckets):
+    if words.dtype != np.uint64 or words.shape != (V, 2):
+        return f"has words of {words.dtype} of shape {words.shape}"
+    bits = edges.word_bits, edges.key_bits, edges.node_bits, edges.check_bits
+    right_bits = bits == key_layout(V, trie.histories, G, edges.buckets)
+    if not 1 <= edges.buckets <= len(slots) // 2 or not right_bits:
         return f"has {len(slots):,} slots, {edges.buckets:,} buckets and keys of {bits} bits"
+    if not 1 <= edges.filter_bits <= 64 - edges.node_bits - edges.check_bits:
+        return f"has filters of {edges.filter_bits} bits beside {edges.node_bits} and {edges.check_bits}"
     if slots[-1, 0]:
         return "has no empty slot at its end"
     if verify:
-        child_E = slots[:, 0]
-        if np.count_nonzero(child_E) != G - V or child_E.max() >= G or (child_E - np.uint32(1)).min() < V - 1:
+        child_E = slots[:, 0] & np.uint64((1 << edges.node_bits) - 1)
+        if np.count_nonzero(child_E) != G - V or child_E.max() >= G or (child_E - np.uint64(1)).min() < V - 1:
             return "leads outside of the trie"
     return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -126,10 +126,7 @@ class Replica:
             )  # fmt: skip
             self._score = partial(score_tokens, **{name: getattr(trie, name) for name in names})
             return
-        edges = model.edges and replace(
-            model.edges, slots_E4=move(model.edges.slots_E4), words_V2=move(model.edges.words_V2)
-        )
-        edges = edges or edges_of(model.trie.moved(move))
+        edges = model.edges.moved(move) if model.edges else edges_of(model.trie.moved(move))
         self._score = partial(score_by_edges, **vars(edges), order=self.order)
 
     def score_codes(self, codes_T: Any, bos: bool = True, eos: bool = True) -> BlockScores:

@@ -30,8 +30,9 @@ def tables(model: Model) -> tuple:
     if trie.prob_G[0] == UNK_LOG10:  # KenLM remembers an <unk> that the file lacks (lm/model.cc, InitializeFromARPA)
         backoff_M[:1] += np.float32(0)
     edges = model.edges or edges_of(trie)
-    arrays = edges.slots_E4, trie.prob_G[: trie.symbols].copy(), backoff_M, trie.suffixes(), np.array(trie.starts)
-    return *map(read_only, arrays), edges.buckets, edges.word_bits, edges.key_bits, edges.check_bits
+    arrays = edges.slots_E2, trie.prob_G[: trie.symbols].copy(), backoff_M, trie.suffixes(), np.array(trie.starts)
+    bits = edges.word_bits, edges.key_bits, edges.node_bits, edges.check_bits, edges.filter_bits
+    return *map(read_only, arrays), edges.buckets, *bits
 
 
 @njit(nogil=True, inline="always")
@@ -41,7 +42,8 @@ def _suffix(suffix_M, starts_N, node):
 
 @njit(nogil=True, cache=True)
 def score_word(
-    slots_E4, prob_V, backoff_M, suffix_M, starts_N, buckets, word_bits, key_bits, check_bits, node, word
+    slots_E2, prob_V, backoff_M, suffix_M, starts_N,
+    buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, node, word,
 ):  # fmt: skip
     """(log10 probability, order of the longest match, node of the state after) of a word id after a state's node.
 
@@ -51,9 +53,9 @@ def score_word(
     backoffs, missed = np.empty(order, np.float32), 0
     prob, found = prob_V[word], word
     while node != EMPTY and missed < order:
-        slot = find_edge(slots_E4, buckets, word_bits, key_bits, check_bits, node, word)
+        child, slot = find_edge(slots_E2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, node, word)
         if slot >= 0:
-            prob, found = slots_E4.view(np.float32)[slot, 2], np.int64(slots_E4[slot, 0])
+            prob, found = slots_E2.view(np.float32)[slot, 2], child
             break
         backoffs[missed] = backoff_M[node]
         missed += 1
@@ -68,8 +70,9 @@ def score_word(
         if node != EMPTY:
             node, found = _suffix(suffix_M, starts_N, node), word
             if node != EMPTY:
-                slot = find_edge(slots_E4, buckets, word_bits, key_bits, check_bits, node, word)
-                found = np.int64(slots_E4[slot, 0])
+                found, _ = find_edge(
+                    slots_E2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, node, word
+                )
     while found != EMPTY and backoff_M[found] == 0 and np.signbit(backoff_M[found]):
         found = _suffix(suffix_M, starts_N, found)
     return prob, matched, found
@@ -77,8 +80,8 @@ def score_word(
 
 @njit(nogil=True, cache=True)
 def score_words(
-    slots_E4, prob_V, backoff_M, suffix_M, starts_N, buckets, word_bits, key_bits, check_bits,
-    offsets_V, data, slots_C, node, text, end
+    slots_E2, prob_V, backoff_M, suffix_M, starts_N,
+    buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, offsets_V, data, slots_C, node, text, end
 ):  # fmt: skip
     """The sum, added up in float32, and each word's log10 probability, order of the longest match, and id.
 
@@ -101,7 +104,8 @@ def score_words(
         T += 1
     for t in range(T):
         prob_T[t], order_T[t], node = score_word(
-            slots_E4, prob_V, backoff_M, suffix_M, starts_N, buckets, word_bits, key_bits, check_bits, node, id_T[t]
+            slots_E2, prob_V, backoff_M, suffix_M, starts_N,
+            buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, node, id_T[t],
         )  # fmt: skip
         total += prob_T[t]
     return total, prob_T[:T], order_T[:T], id_T[:T]

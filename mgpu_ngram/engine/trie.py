@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.trie import Ngrams, Trie, node_dtype
 from mgpu_ngram.kernels.count.radix_sort import radix_sort
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -108,9 +109,15 @@ def _codes(values: Any, centers: Any) -> Any:
 
 
 def edges_of(trie: Trie) -> EdgeTable:
-    """The edge table of a trie; of a quantised one, with the values that its codes stand for."""
+    """The edge table of a trie; of a quantised one, with the values that its codes stand for.
+
+    Raises InputError for a trie that has too many histories and words.
+    """
     trie = trie.decoded()
-    return make_edges(trie.word_G, trie.first_child_M, trie.prob_G, trie.backoff_M)
+    try:
+        return make_edges(trie.word_G, trie.first_child_M, trie.prob_G, trie.backoff_M)
+    except OverflowError as error:
+        raise InputError(f"the model has {error}; use the index btree (--index btree)") from None
 
 
 def _add_level(levels: Sequence[_Level], ngrams: Ngrams, given: int, fanout: int) -> _Level:

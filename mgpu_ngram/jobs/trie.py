@@ -161,8 +161,7 @@ def _changed(model: Model, config: TrieConfig, device: str, watch: Stopwatch) ->
     edges, index = None, config.index or ("edge" if model.edges and config.backoff else "btree")
     if index != "btree":
         model.check_scores(config.model)
-        edges = edges_of(trie)
-        edges = replace(edges, slots_E4=to_host(edges.slots_E4), words_V2=to_host(edges.words_V2))
+        edges = edges_of(trie).moved(to_host)
     model = Model.of(trie.moved(to_host), model.words, edges)
     watch.lap("index")
     return model

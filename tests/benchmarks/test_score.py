@@ -24,7 +24,7 @@ from mgpu_ngram.benchmarks import (
 )
 from mgpu_ngram.benchmarks.models import trie_of
 from mgpu_ngram.benchmarks.score_models import EDGES, TREE, Subject
-from mgpu_ngram.benchmarks.score_work import Work, stump_shares, walk
+from mgpu_ngram.benchmarks.score_work import Work, lookups, stump_shares, walk
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
@@ -171,7 +171,10 @@ words = st.lists(st.integers(A, F), max_size=8)
 @given(st.lists(words, min_size=1, max_size=8), st.lists(words, min_size=1, max_size=6), st.integers(2, 5))
 def test_array_code_scores_as_katz_does(training, text, order):
     trie, codes_T = trie_of(codes_of(training), SYMBOLS, order, fanout=2), codes_of(text)
-    nodes, expected, searches, levels, backoffs = ngrams_in(trie), [], Counter(), 0, 0
+    nodes, expected, searches, levels, backoffs, let_through = ngrams_in(trie), [], Counter(), 0, 0, 0
+    filter_bits = 3
+    bit = lambda word, history: (word * 0x9E3779B1 % 2**32) * (64 if len(history) == 1 else filter_bits) >> 32  # noqa: E731
+    children = {h: {ngram[-1] for ngram in nodes if ngram[:-1] == h} for h in nodes}
     for sentence in text:
         before = [1]
         for word in [*sentence, 2]:
@@ -179,6 +182,7 @@ def test_array_code_scores_as_katz_does(training, text, order):
             expected.append(log10(trie, nodes, history, word))
             suffixes = [history[i:] for i in range(len(history)) if history[i:] in nodes]
             searches.update(map(len, suffixes))
+            let_through += sum(bit(word, s) in {bit(child, s) for child in children[s]} for s in suffixes)
             backoffs += sum(len(s) >= expected[-1][1] for s in suffixes)
             for run in (trie.first_child_M[nodes[s] : nodes[s] + 2].tolist() for s in suffixes):
                 row = list(range(*run))
@@ -191,9 +195,11 @@ def test_array_code_scores_as_katz_does(training, text, order):
     assert [tuple(pair) for pair in zip(*(a.tolist() for a in work.scores), strict=True)] == expected
     assert work.searches.tolist() == [searches[n] for n in range(1, order)]
     assert work.lines == len(expected) + backoffs + searches.total() + levels
+    assert lookups(trie, codes_T, filter_bits) == let_through
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(score_work, "BLOCK_TOKENS", 3)
         parts = Work.of(trie, codes_T)
+        assert lookups(trie, codes_T, filter_bits) == let_through
     assert all(map(np.array_equal, parts.scores, work.scores)) and parts.lines == work.lines
     assert parts.stumps.tolist() == work.stumps.tolist() and parts.parents.tolist() == work.parents.tolist()
 

@@ -76,7 +76,7 @@ def test_an_edge_table_is_kept(with_edges, verify, tmp_path):
     assert same(loaded, with_edges)
     for name, value in vars(with_edges.edges).items():
         assert np.array_equal(getattr(loaded.edges, name), value)
-    assert not loaded.edges.slots_E4.flags.owndata
+    assert not loaded.edges.slots_E2.flags.owndata and loaded.edges.slots_E2.flags.aligned
 
 
 def test_codes_are_kept(quantised, tmp_path):
@@ -233,15 +233,16 @@ def refused(save, message, model, tmp_path):
     assert "\n" not in str(error.value)
 
 
-CHILDREN = np.s_[:, 0]
+NODES = np.uint64(15)  # the bits of a child in an entry: there are 11 nodes
 
 
 def last_child(node):
     """A change that makes the edge to the last node, 10, lead to another."""
 
-    def change(slots_E4):
-        slots_E4[slots_E4[:, 0] == 10, 0] = node
-        return slots_E4
+    def change(slots_E2):
+        entry_E = slots_E2[:, 0]
+        entry_E[entry_E & NODES == 10] += np.uint64((node - 10) % 2**64)
+        return slots_E2
 
     return change
 
@@ -249,29 +250,35 @@ def last_child(node):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("edges.slots_E4", None, "it lacks 'edges.slots_E4'"),
+        ("edges.slots_E2", None, "it lacks 'edges.slots_E2'"),
         ("edges.words_V2", None, "it lacks 'edges.words_V2'"),
-        ("edges.slots_E4", lambda a: a[:, :3].copy(), r"its edge table has slots of uint32 of shape \(\d+, 3\)"),
-        ("edges.slots_E4", lambda a: a[:-1], "its edge table has slots of uint32 of shape"),
-        ("edges.slots_E4", lambda a: a.view(np.float32), "its edge table has slots of float32"),
-        ("edges.slots_E4", lambda a: a[:0], "its edge table has 0 slots"),
-        ("edges.slots_E4", put((-1, 5)), "its edge table has no empty slot at its end"),
-        ("edges.slots_E4", put((CHILDREN, 0)), "its edge table leads outside of the trie"),
-        ("edges.slots_E4", last_child(11), "its edge table leads outside of the trie"),
-        ("edges.slots_E4", last_child(3), "its edge table leads outside of the trie"),
-        ("edges.words_V2", lambda a: a[:-1], r"its edge table has words of float32 of shape \(3, 2\)"),
+        ("edges.slots_E2", lambda a: a[:, :1].copy(), r"its edge table has slots of uint64 of shape \(\d+, 1\)"),
+        ("edges.slots_E2", lambda a: a[:-1], "its edge table has slots of uint64 of shape"),
+        ("edges.slots_E2", lambda a: a.view(np.int64), "its edge table has slots of int64"),
+        ("edges.slots_E2", lambda a: a[:0], "its edge table has 0 slots"),
+        ("edges.slots_E2", put((-1, 5)), "its edge table has no empty slot at its end"),
+        ("edges.slots_E2", put((np.s_[:, 0], 0)), "its edge table leads outside of the trie"),
+        ("edges.slots_E2", last_child(11), "its edge table leads outside of the trie"),
+        ("edges.slots_E2", last_child(3), "its edge table leads outside of the trie"),
+        ("edges.slots_E2", last_child(0), "its edge table leads outside of the trie"),
+        ("edges.words_V2", lambda a: a[:-1], r"its edge table has words of uint64 of shape \(3, 2\)"),
+        ("edges.words_V2", lambda a: a.view(np.float64), "its edge table has words of float64"),
         ("buckets", lambda a: 0, "0 buckets"),
         ("buckets", lambda a: 10**6, "1,000,000 buckets"),
         ("buckets", lambda a: "many", "is no sound model"),
         (
             "edges",
             lambda a: a | {"buckets": 10, "check_bits": 3},
-            r"has 1[46] slots, 10 buckets and keys of \(2, 6, 3\)",
+            r"has 1[46] slots, 10 buckets and keys of \(2, 6, 4, 3\)",
         ),
         ("buckets", None, "it lacks 'buckets'"),
         ("word_bits", lambda a: 3, r"keys of \(3, "),
         ("key_bits", lambda a: 64, r", 64, "),
+        ("node_bits", lambda a: 5, r", 5, \d\)"),
         ("check_bits", lambda a: a + 1, "its edge table has"),
+        ("filter_bits", lambda a: 0, "its edge table has filters of 0 bits beside 4 and 4"),
+        ("filter_bits", lambda a: 57, "its edge table has filters of 57 bits beside 4 and 4"),
+        ("filter_bits", None, "it lacks 'filter_bits'"),
     ],
 )
 def test_contradictions_of_an_edge_table_are_refused(name, change, message, with_edges, tmp_path):

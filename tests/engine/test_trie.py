@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.trie import ARRAYS, CODED, Ngrams, node_dtype
 from mgpu_ngram.engine import trie as trie_module
 from mgpu_ngram.engine.trie import BadNgram, build_trie, edges_of, quantize, with_fanout
@@ -344,3 +345,16 @@ def test_a_trie_of_64_bit_nodes(build, to_device, monkeypatch):
     codes_T = to_device(rng.integers(0, 7, 300).astype(np.uint32))
     for a, b in (trie, expected), (quantize(trie, 8), quantize(expected, 8)):
         assert scores(a, codes_T, edges=False) == scores(b, codes_T, edges=False) == scores(a, codes_T, edges=True)
+
+
+def test_a_model_that_no_edge_table_holds(monkeypatch):
+    """Keys of 65 bits take billions of nodes."""
+
+    def too_large(*_):
+        raise OverflowError("9 histories by 9 words take keys of 65 bits, and an edge table holds 64")
+
+    made = build_trie([Ngrams(np.arange(3, dtype=np.uint32)[:, None], np.zeros(3, np.float32))])
+    monkeypatch.setattr(trie_module, "make_edges", too_large)
+    message = r"^the model has 9 histories .* holds 64; use the index btree \(--index btree\)$"
+    with pytest.raises(InputError, match=message):
+        edges_of(made)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.trie.edges import find_edge, home_bucket, key_layout, make_edges, scramble
+from mgpu_ngram.kernels.trie.edges import edge_home, find_edge, key_layout, make_edges, scramble
+from mgpu_ngram.kernels.trie.products import wide_product
 
 
 @pytest.mark.parametrize("bits", [2, 3, 7, 8, 15, 16])
@@ -15,10 +16,11 @@ def test_scrambling_is_a_bijection(bits):
     assert sorted(scramble(np.arange(1 << bits, dtype=np.uint64), bits).tolist()) == list(range(1 << bits))
 
 
-@given(x=st.integers(0, 2**64 - 1), bits=st.integers(2, 64), buckets=st.integers(1, 2**32 - 1))
-def test_homes(x, bits, buckets):
-    x %= 1 << bits
-    assert home_bucket(np.array([x], np.uint64), buckets, bits).tolist() == [x * buckets >> bits]
+def numbers_of(table):
+    """What `find_edge` takes besides the slots."""
+    return (
+        table.buckets, table.word_bits, table.key_bits, table.node_bits, table.check_bits, table.filter_bits
+    )  # fmt: skip
 
 
 def trie_of(runs, V):
@@ -34,88 +36,162 @@ RUNS = st.integers(1, 9).flatmap(
 )
 
 
+def edges_of(drawn):
+    """{(node, word): child} of a trie of two orders."""
+    child = iter(range(drawn[0], 10**6))
+    return {(m, w): next(child) for m, run in enumerate(drawn[1]) for w in run}
+
+
 @given(drawn=RUNS, load=st.sampled_from([0.2, 0.5, 0.9]))
 def test_every_edge_and_no_other(to_device, drawn, load):
     V, runs = drawn
     arrays = trie_of(runs, V)
     table = make_edges(*map(to_device, arrays), load)
-    slots_E4, (_, _, prob_G, backoff_M) = to_host(table.slots_E4), arrays
-    child = iter(range(V, 10**6))
-    expected = {(m, w): next(child) for m, run in enumerate(runs) for w in run}
-    bits = table.word_bits, table.key_bits, table.check_bits
+    slots_E2, expected, (_, _, prob_G, backoff_M) = to_host(table.slots_E2), edges_of(drawn), arrays
     for node in range(V):
         for word in range(1 << table.word_bits):
-            slot = find_edge(slots_E4, table.buckets, *bits, node, word)
-            found = int(slots_E4[slot, 0]) if slot >= 0 else None
-            assert found == expected.get((node, word))
+            child, slot = find_edge(slots_E2, *numbers_of(table), node, word)
+            assert child == expected.get((node, word), -1) and (slot >= 0) == (child >= 0)
             if slot >= 0:
-                assert slots_E4[slot, 2:].view(np.float32).tolist() == [prob_G[found], 0]
-    assert np.array_equal(to_host(table.words_V2), np.stack([prob_G[:V], backoff_M], 1))
+                assert slots_E2[slot, 1:].view(np.float32).tolist() == [prob_G[child], 0]
+    values_V2 = to_host(table.words_V2)[:, 1:].copy().view(np.float32)
+    assert np.array_equal(values_V2, np.stack([prob_G[:V], backoff_M], 1))
+
+
+def keys_of(table, edges):
+    """{x: edge}, by Python's integers but for the scrambling."""
+    packed = [np.array([node << table.word_bits | word], np.uint64) for node, word in edges]
+    return dict(zip([int(scramble(key, table.key_bits)[0]) for key in packed], edges, strict=True))
+
+
+def rows_of(table, edges):
+    """{slot: (x, slots past its home)} as the rule says."""
+    rows, slot = {}, -1
+    for x in sorted(keys_of(table, edges)):
+        home = 2 * (x * table.buckets >> table.key_bits)
+        slot = max(home, slot + 1)
+        rows[slot] = x, slot - home
+    return rows
+
+
+def tag_of(table, x, past):
+    """The tag of a key so many slots past its home."""
+    fraction = x * table.buckets % 2**table.key_bits  # of 2**key_bits
+    return (past << table.check_bits) + (1 << table.check_bits) - 1 - (fraction << table.check_bits >> table.key_bits)
 
 
 @given(drawn=RUNS, load=st.sampled_from([0.5, 0.9]))
 def test_the_layout_by_its_rule(to_device, drawn, load):
-    V, runs = drawn
-    word_G, first_child_M, prob_G, backoff_M = trie_of(runs, V)
-    table = make_edges(*map(to_device, (word_G, first_child_M, prob_G, backoff_M)), load)
-    keys = {}
-    for child in range(V, len(word_G)):
-        parent = int(np.searchsorted(first_child_M, child, "right")) - 1
-        key = np.array([parent << table.word_bits | int(word_G[child])], np.uint64)
-        keys[int(scramble(key, table.key_bits)[0])] = child
-    rows, slot = {}, -1
-    for x in sorted(keys):
-        home = 2 * (x * table.buckets >> table.key_bits)
-        slot = max(home, slot + 1)
-        rows[slot] = keys[x], ((slot - home) << table.check_bits) + x % (1 << table.check_bits)
-    slots_E4 = to_host(table.slots_E4)
-    assert {e: tuple(slots_E4[e, :2].tolist()) for e in range(len(slots_E4)) if slots_E4[e, 0]} == rows
-    assert len(slots_E4) % 2 == 0 and slots_E4[-1, 0] == 0
+    arrays, edges = trie_of(drawn[1], drawn[0]), edges_of(drawn)
+    table = make_edges(*map(to_device, arrays), load)
+    slots_E2, keys, rows = to_host(table.slots_E2), keys_of(table, edges), rows_of(table, edges)
+    furthest = max((past for _, past in rows.values()), default=0)
+    assert table.filter_bits == 64 - table.node_bits - table.check_bits - furthest.bit_length()
+    expected = {}
+    for slot, (x, past) in rows.items():  # nodes of the highest order have no children, so their filters are 0
+        expected[slot] = tag_of(table, x, past) << table.node_bits + table.filter_bits | edges[keys[x]]
+    assert {e: int(slots_E2[e, 0]) for e in range(len(slots_E2)) if slots_E2[e].any()} == expected
+    assert len(slots_E2) % 2 == 0 and slots_E2[-1, 0] == 0
+    for word, run in enumerate(drawn[1]):
+        bits = {w * 0x9E3779B1 % 2**32 >> 26 for w in run}
+        assert int(to_host(table.words_V2)[word, 0]) == sum(1 << bit for bit in bits)
 
 
-def test_more_nodes_than_slots_can_name():
+def test_filters_of_longer_ngrams(to_device):
+    """Four words; 0 1, 0 3, 2 2; 0 1 1, 0 1 3, 2 2 0: nodes 4 to 6 have two children, none and one."""
+    word_G = np.array([0, 1, 2, 3, 1, 3, 2, 1, 3, 0], np.uint32)
+    first_child_M = np.array([4, 6, 6, 7, 7, 9, 9, 10], np.uint32)
+    table = make_edges(*map(to_device, (word_G, first_child_M, np.zeros(10, np.float32), np.zeros(7, np.float32))))
+    slots_E2, bits = to_host(table.slots_E2), table.filter_bits
+    found = {}
+    for node, word in (0, 1), (0, 3), (2, 2), (4, 1), (4, 3), (6, 0):
+        child, slot = find_edge(slots_E2, *numbers_of(table), node, word)
+        found[child] = int(slots_E2[slot, 0]) >> table.node_bits & (1 << bits) - 1
+    one, three = 0x9E3779B1 * bits >> 32, (3 * 0x9E3779B1 & 0xFFFFFFFF) * bits >> 32
+    assert one != three and found == {4: 1 << one | 1 << three, 5: 0, 6: 1, 7: 0, 8: 0, 9: 0}
+
+
+@given(drawn=RUNS, load=st.sampled_from([0.5, 0.95]))
+def test_a_search_ends_at_a_greater_key(drawn, load):
+    """It does not see what lies past the first slot that is empty or has no smaller key, though it be its own key."""
+    table = make_edges(*trie_of(drawn[1], drawn[0]), load)
+    rows = rows_of(table, edges_of(drawn))
+    for node in range(drawn[0]):
+        for word in range(1 << table.word_bits):
+            [x] = keys_of(table, [(node, word)])
+            home = end = 2 * (x * table.buckets >> table.key_bits)
+            while end in rows and rows[end][0] < x:
+                end += 1
+            slots_E2 = table.slots_E2.copy()
+            for slot in range(end + 1, len(slots_E2)):
+                tag = tag_of(table, x, slot - home) << table.node_bits + table.filter_bits
+                slots_E2[slot, 0] = tag % 2**64 | 1
+            there = end in rows and rows[end][0] == x
+            assert find_edge(slots_E2, *numbers_of(table), node, word)[1] == (end if there else -1)
+
+
+def test_keys_of_more_than_64_bits():
     class Long(np.ndarray):
         def __len__(self):
-            return 1 << 32
+            return (1 << 33) + 1
 
-    word_G = np.zeros(1, np.uint32).view(Long)
-    with pytest.raises(OverflowError, match=r"holds 2\*\*32 - 1 nodes"):
-        make_edges(word_G, np.array([1, 1], np.uint32), None, np.zeros(1, np.float32))
+    first_child_M = np.array([1 << 32]).view(Long)
+    with pytest.raises(OverflowError, match="8,589,934,592 histories by 4,294,967,296 words take keys of 65 bits, and"):
+        make_edges(np.zeros(1, np.uint32), first_child_M, None, None)
 
 
 def test_layout_by_hand():
-    assert key_layout(4, 7, 1) == (2, 5, 5) and key_layout(4, 7, 8) == (2, 5, 2) and key_layout(4, 7, 9) == (2, 5, 2)
-    assert key_layout(5, 8, 32) == (3, 6, 1) and key_layout(1, 0, 4) == (1, 2, 0) and key_layout(4, 7, 33) == (2, 5, 0)
-    assert key_layout(2**31, 2**32, 2**31) == (31, 63, 32)
+    """2**5 keys in 1, 8, 9, 33 buckets: 32, 4, 4, 1 keys a bucket; 9 / 32 apart, 3 bits tell fractions, not 2."""
+    assert key_layout(4, 7, 9, 1) == (2, 5, 4, 5) and key_layout(4, 7, 9, 8) == (2, 5, 4, 2)
+    assert key_layout(4, 7, 9, 9) == (2, 5, 4, 2) and key_layout(4, 7, 9, 7) == (2, 5, 4, 3)
+    assert key_layout(5, 8, 8, 32) == (3, 6, 3, 1) and key_layout(1, 0, 1, 4) == (1, 2, 1, 1)
+    assert key_layout(4, 7, 9, 33) == (2, 5, 4, 1)
+    assert key_layout(2**20, 2**33, 2**34 + 1, 2**34) == (20, 53, 35, 19)
 
 
-@pytest.mark.parametrize("buckets", [2**31, 2**31 + 11, 2**32 - 1])
-@given(node=st.integers(0, 2**32 - 2), word=st.integers(0, 2**31 - 1))
-def test_more_slots_than_32_bits_number(buckets, node, word):
+@given(keys=st.integers(2, 12), buckets=st.integers(1, 5000))
+def test_fractions_tell_keys_of_a_bucket_apart(keys, buckets):
+    """Bucket and fraction rise with the key, whatever the buckets."""
+    *_, check_bits = key_layout(2, 2 ** (keys - 1), 2, buckets)
+    x = np.arange(1 << keys, dtype=np.uint64) << np.uint64(64 - keys)
+    bucket, fraction = wide_product(x, buckets)
+    pairs = list(zip(bucket.tolist(), (fraction >> np.uint64(64 - check_bits)).tolist(), strict=True))
+    assert pairs == sorted(set(pairs))
+
+
+@pytest.mark.parametrize("buckets", [2**32 - 1, 2**32 + 11, 2**34])
+@given(node=st.integers(0, 2**33 - 1), word=st.integers(0, 2**20 - 1))
+def test_more_slots_and_nodes_than_32_bits_number(buckets, node, word):
     """All slots are one row of memory that holds the key at its home: the home is found, and nothing without it."""
-    word_bits, key_bits, check_bits = key_layout(2**31, 2**32 - 1, buckets)
+    word_bits, key_bits, node_bits, check_bits = key_layout(2**20, 2**33, 2**35, buckets)
     x = int(scramble(np.array([node << word_bits | word], np.uint64), key_bits)[0])
-    home, tag = 2 * (x * buckets >> key_bits), x % 2**check_bits
-    slots_E4 = as_strided(np.array([1, tag, 0, 0], np.uint32), (2 * buckets, 4), (0, 4))
-    assert find_edge(slots_E4, buckets, word_bits, key_bits, check_bits, node, word) == home
-    empty = as_strided(np.array([0, tag, 0, 0], np.uint32), (2 * buckets, 4), (0, 4))
-    assert find_edge(empty, buckets, word_bits, key_bits, check_bits, node, word) == -1
+    home, fraction = divmod(x * buckets, 2**key_bits)
+    tag, child = 2**check_bits - 1 - (fraction << check_bits >> key_bits), 2**35 - 1 - node
+    filter_bits = 64 - node_bits - check_bits - 1
+    numbers = buckets, word_bits, key_bits, node_bits, check_bits, filter_bits
+    assert edge_home(*numbers[:3], check_bits, node, word) == (2 * home, tag)
+    entry = tag << node_bits + filter_bits | child
+    slots_E2 = as_strided(np.array([entry, 0], np.uint64), (2 * buckets, 2), (0, 8))
+    assert find_edge(slots_E2, *numbers, node, word) == (child, 2 * home)
+    empty = as_strided(np.array([0, 0], np.uint64), (2 * buckets, 2), (0, 8))
+    assert find_edge(empty, *numbers, node, word) == (-1, -1)
 
 
 @pytest.mark.parametrize("edges", [0, 1, 2, 60])
 def test_few_edges_of_many_words(edges, to_device):
-    """Tags of 32 bits do not tell keys apart until there are more buckets than edges."""
-    V = 300_000
-    runs = [[]] * V
-    runs[V - 1] = list(range(7, V, 4999))[:edges]
-    table = make_edges(*map(to_device, trie_of(runs, V)))
-    slots_E4, bits = to_host(table.slots_E4), (table.word_bits, table.key_bits, table.check_bits)
-    for word in range(0, V, 499):
-        slot = find_edge(slots_E4, table.buckets, *bits, V - 1, word)
-        found = runs[V - 1][int(slots_E4[slot, 0]) - V] if slot >= 0 else None
-        assert found == (word if word in runs[V - 1] else None)
-    slots = [find_edge(slots_E4, table.buckets, *bits, V - 1, word) for word in runs[V - 1]]
-    assert slots_E4[slots, 0].tolist() == list(range(V, V + edges)) and slots_E4[-1, 0] == 0
+    """An entry has no bit for a filter until there are more buckets than edges."""
+    V = 1 << 22
+    words = np.arange(7, V, 69_991, dtype=np.uint32)[:edges]
+    first_child_M = np.full(V + 1, V, np.uint32)
+    first_child_M[V:] += np.uint32(edges)
+    word_G = np.concatenate([np.arange(V, dtype=np.uint32), words])
+    arrays = word_G, first_child_M, np.zeros(V + edges, np.float32), np.zeros(V, np.float32)
+    table = make_edges(*map(to_device, arrays))
+    slots_E2, child = to_host(table.slots_E2), {(V - 1, int(w)): V + e for e, w in enumerate(words)}
+    assert table.filter_bits > 0 and table.buckets > 4 and slots_E2[-1, 0] == 0
+    asked = [*child, *((V - 1, w) for w in range(0, V, 9973)), (V - 2, 7)]
+    found = [find_edge(slots_E2, *numbers_of(table), *edge)[0] for edge in asked]
+    assert found == [child.get(edge, -1) for edge in asked]
 
 
 def test_values_that_no_table_holds():

@@ -1,0 +1,31 @@
+"""Products of 64-bit numbers, 128 bits long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+
+def wide_product(a: Any, factor: int) -> tuple[Any, Any]:
+    """(upper, lower 64 bits) of uint64 numbers times a factor below 2**64 (Knuth, vol. 2, 4.3.1, algorithm M)."""
+    half, lower = np.uint64(32), np.uint64(0xFFFFFFFF)
+    a_low, a_high, b_low, b_high = a & lower, a >> half, np.uint64(factor & 0xFFFFFFFF), np.uint64(factor >> 32)
+    middle = a_high * b_low + (a_low * b_low >> half)
+    carry = (a_low * b_high + (middle & lower)) >> half
+    return a_high * b_high + (middle >> half) + carry, a * np.uint64(factor)
+
+
+@intrinsic
+def upper_product(typing, a, b):
+    """The upper 64 bits of a product of uint64 numbers."""
+
+    def generate(context, builder, signature, arguments):
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(number, wide) for number in arguments))
+        return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
