@@ -159,7 +159,7 @@ def _cuda(
     import cupy
 
     T = len(codes_T)
-    prob_T, order_T = cupy.zeros(T, np.float32), cupy.zeros(T, np.uint8)
+    prob_T, order_T = cupy.empty(T, np.float32), cupy.empty(T, np.uint8)
     if T:
         fn = kernel("score/score_by_edges", "score_by_edges")
         table = slots_E2, words_V2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits

@@ -133,7 +133,7 @@ def _cuda(
     import cupy
 
     T = len(codes_T)
-    prob_T, order_T = cupy.zeros(T, np.float32), cupy.zeros(T, np.uint8)
+    prob_T, order_T = cupy.empty(T, np.float32), cupy.empty(T, np.uint8)
     if T:
         fn = kernel("score/score_tokens", "score_tokens", CHILD=CHILD[first_child_M.dtype], VALUE=VALUE[prob_G.dtype])
         index = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1

@@ -84,6 +84,7 @@ class Budget:
 def limit_device(device_bytes: int) -> None:
     """Let CuPy's pool take no more than `device_bytes` of the GPU."""
     if _pool().get_limit() != device_bytes:
+        _pool().free_all_blocks()  # it would give out what it has, more than the limit too
         _pool().set_limit(size=device_bytes)
 
 

@@ -215,6 +215,11 @@ def _with_rows(levels: Sequence[_Level], n: int, ids: Any) -> Ngrams:
     return Ngrams(all_ids, xp.concatenate([level.prob_G, nothing]), backoff)
 
 
+def _negative(array: Any) -> Any:
+    """-|x| of float32 values; by their sign bits, for arithmetic of a GPU may round the smallest ones to 0."""
+    return (array.view(np.uint32) | np.uint32(1 << 31)).view(np.float32)
+
+
 def _joined(levels: Sequence[_Level], fanout: int) -> Trie:
     """The levels in one numbering."""
     xp = array_module(levels[0].word_G)
@@ -228,7 +233,7 @@ def _joined(levels: Sequence[_Level], fanout: int) -> Trie:
     return Trie(
         tuple(starts),
         word_G,
-        -xp.abs(xp.concatenate([level.prob_G for level in levels])),
+        _negative(xp.concatenate([level.prob_G for level in levels])),
         xp.concatenate([nothing, *(level.backoff_G for level in lower)]),
         xp.concatenate([*first_child, xp.full(1, G, node)]),
         xp.concatenate([xp.empty(0, node), *suffix]),

@@ -251,6 +251,7 @@ def nothing_held(monkeypatch):
     """What other tests hold is not counted; results may take a quarter of the host."""
     monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())
     monkeypatch.setitem(memory_module.KEPT_SHARE, "cpu", 0.25)
+    monkeypatch.setattr(memory_module, "KEPT_BESIDE_SHARE", 0.25)
 
 
 def test_runs_stay_in_memory_while_there_is_room(device, nothing_held, to_run, to_plain, tmp_path):

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from mgpu_ngram.cluster.dask import start_cluster
+from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import check_free
@@ -111,6 +113,22 @@ def test_on_a_cluster(cluster, arpa, lines, here, whole, hooks, hooks_folder, tm
     assert score(cut, cluster, tmp_path / "cut").totals == whole[0]
     assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "every bomb went off"
     assert table(tmp_path / "cut") == whole[1]["word"]
+
+
+@pytest.mark.multigpu
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_several_gpus(gpus, arpa, lines, whole, tmp_path):
+    if visible_gpus() < gpus:
+        pytest.skip(f"needs {gpus} GPUs")
+    executor = start_cluster("gpu", gpus)
+    try:
+        for index in "edge", "btree":
+            for level in "word", "sentence":
+                cut = config(arpa, lines, level=level, index=index, chunk_bytes=500)
+                assert score(cut, executor, tmp_path / f"{index} {level}").totals == whole[0]
+                assert table(tmp_path / f"{index} {level}") == whole[1][level]
+    finally:
+        executor.close()
 
 
 def test_a_chunk_that_always_kills_its_worker(cluster, arpa, lines, hooks, tmp_path):
