@@ -29,20 +29,24 @@ def draw(rows: Sequence[Row], folder: Path) -> None:
 
 
 def draw_speedup(rows: Sequence[Row], folder: Path) -> None:
-    """Draw cluster_speedup_DEVICE.png: how many times faster several workers are."""
-    found = {size_of(r, "workers"): r.speedup for r in rows if r.kernel == TEXT_TO_SHARDS and r.speedup}
-    speedup = {1: 1.0} | dict(sorted(found.items()))
-    tokens = next(size_of(r, "tokens") for r in rows if r.kernel == TEXT_TO_SHARDS)
+    """Draw cluster_speedup_DEVICE.png: how many times faster several workers are, by the size of the text."""
+    mine = [r for r in rows if r.kernel == TEXT_TO_SHARDS and r.speedup]
+    workers = {1, *CULDA_SPEEDUP}
     plt.figure(figsize=(6, 5))
     plt.plot([1, 4], [1, 4], "k:", label="linear")
-    plt.plot(list(speedup), list(speedup.values()), "o-", label="words 1 to 5, text to merged tables")
+    for tokens in sorted({size_of(r, "tokens") for r in mine}):
+        found = {size_of(r, "workers"): r.speedup for r in mine if size_of(r, "tokens") == tokens}
+        speedup = {1: 1.0} | dict(sorted(found.items()))
+        workers |= speedup.keys()
+        label = f"words 1 to 5, text to merged tables, {tokens / 1e6:,.4g} M tokens"
+        plt.plot(list(speedup), list(speedup.values()), "o-", label=label)
     plt.plot(
         list(CULDA_SPEEDUP), list(CULDA_SPEEDUP.values()), "s--", label="CuLDA_CGS, as published: topics, Titan Xp"
     )
-    plt.xticks(sorted({*speedup, *CULDA_SPEEDUP}))
+    plt.xticks(sorted(workers))
     plt.xlabel("GPUs" if "cores" not in rows[0].device else "workers (of CuLDA_CGS: GPUs)")
     plt.ylabel("speed-up")
-    plt.title(f"{tokens / 1e6:,.4g} M tokens, {rows[0].device}")
+    plt.title(rows[0].device)
     plt.legend()
     plt.grid(alpha=0.3)
     save(rows, folder, "cluster_speedup")

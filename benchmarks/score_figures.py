@@ -83,7 +83,7 @@ def _table3(rows: Sequence[Row]) -> None:
     bars = {labels[name]: rate for name, rate in ours.items()} | MEASURED | PUBLISHED
     plt.barh(list(bars), list(bars.values()), color=["C0"] * len(ours) + ["grey"] * (len(bars) - len(ours)))
     for y, value in enumerate(bars.values()):
-        plt.text(value, y, f" {value / 1e6:,.4g} M", va="center", fontsize=8)
+        plt.text(value, y, f" {value / 1e6:,.{0 if value >= 1e9 else 1}f} M", va="center", fontsize=8)
     plt.xscale("log")
     plt.margins(x=0.2)
     plt.gca().invert_yaxis()
