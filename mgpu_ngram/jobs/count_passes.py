@@ -189,11 +189,11 @@ class Job:
         """The runs of a worker become one handle; dense histograms are added up in a tree and cut into shards."""
         executor, runs = self.executor, counted.runs
         counted.runs = []
-        # not before: a run that was saved is forgotten with all that was made of it, or it would be made again for that
-        reports = [executor.call(_report_of, run, first=True) for run in runs]
         if executor.transport != "memory":
             groups = executor.groups(runs)
             runs = [executor.call(bundle_runs, *g, beside=g[0]) if len(g) > 1 else g[0] for g in groups]
+        # not before: a run that was saved is forgotten with all that was made of it, or it would be made again for that
+        reports = [executor.call(_report_of, run, first=True) for run in runs]
         if counted.totals["dense"] or counted.stored:  # what a resumed run stored may be dense, whatever this one does
             stored = [bundle_runs(*counted.stored[i : i + STORED]) for i in range(0, len(counted.stored), STORED)]
             bins = [executor.call(bins_of, r) for r in [*runs, *stored]]
@@ -201,7 +201,7 @@ class Job:
             runs = [*runs, executor.call(shard_bins, total, counted.lexicon)]
             reports = [*reports, executor.call(_report_of, runs[-1])]
         self.progress.start("reduce", len(runs), "runs")
-        executor.wait(iter(list(runs)), lambda _: self.progress.advance(1))
+        executor.wait(iter(list(reports)), lambda _: self.progress.advance(1))
         seconds, sizes = zip(*executor.gather(reports), strict=True) if reports else ((), ())
         counted.seconds, counted.table_bytes = list(seconds), sum(sizes)
         return runs

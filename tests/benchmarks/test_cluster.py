@@ -187,4 +187,4 @@ def test_whole_suite_on_gpus(small, tmp_path):
     assert {"cluster/words text to shards", "cluster/shuffle and merge", "cluster/run with a small budget"} <= set(
         found
     )
-    assert found["cluster/tree-reduce of a histogram"]["notes"].startswith("tasks apart")
+    assert found["cluster/tree-reduce of a histogram"]["notes"].startswith("16 at once")
