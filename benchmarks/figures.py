@@ -30,12 +30,12 @@ def draw(rows: Sequence[Row], folder: Path) -> None:
 
 def draw_speedup(rows: Sequence[Row], folder: Path) -> None:
     """Draw cluster_speedup_DEVICE.png: how many times faster several workers are, by the size of the text."""
-    mine = [r for r in rows if r.kernel == TEXT_TO_SHARDS and r.speedup]
+    mine = [r for r in rows if r.kernel == TEXT_TO_SHARDS]
     workers = {1, *CULDA_SPEEDUP}
     plt.figure(figsize=(6, 5))
     plt.plot([1, 4], [1, 4], "k:", label="linear")
     for tokens in sorted({size_of(r, "tokens") for r in mine}):
-        found = {size_of(r, "workers"): r.speedup for r in mine if size_of(r, "tokens") == tokens}
+        found = {size_of(r, "workers"): r.speedup for r in mine if size_of(r, "tokens") == tokens and r.speedup}
         speedup = {1: 1.0} | dict(sorted(found.items()))
         workers |= speedup.keys()
         label = f"words 1 to 5, text to merged tables, {tokens / 1e6:,.4g} M tokens"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from mgpu_ngram.engine.device import (
     memory_guard,
     out_of_memory,
     to_device,
-    to_device_fast,
+    to_device_together,
     to_host_fast,
 )
 from mgpu_ngram.engine.memory import Budget, hold
@@ -173,6 +172,13 @@ def moved(table: Any, move: Callable[[Any], Any]) -> Any:
     return replace(table, keys=move(table.keys), counts=move(table.counts))
 
 
+def _moved_together(tables: Sequence[ShardedTable], device: str) -> list[ShardedTable]:
+    arrays = to_device_together([a for t in tables for a in (t.keys, t.counts)], device)
+    return [
+        replace(t, keys=keys, counts=counts) for t, keys, counts in zip(tables, arrays[::2], arrays[1::2], strict=True)
+    ]
+
+
 def bins_of(run: Run) -> Run:
     """The dense histograms of a run and of its stored runs, added up."""
     return bundle_runs(Run({}, run.bins), *(Run({}, open_run(s).bins) for s in run.stored))
@@ -189,9 +195,8 @@ def take_part_to_gpu(run: Run, first: int, last: int) -> Run:
     part = take_part(run, first, last)
     if part.host_bytes > free_bytes("gpu") // 2:
         return part
-    move = partial(to_device_fast, device="gpu")
     try:
-        return replace(part, tables={n: [moved(t, move) for t in ts] for n, ts in part.tables.items()})
+        return replace(part, tables={n: _moved_together(ts, "gpu") for n, ts in part.tables.items()})
     except Exception as error:
         if not out_of_memory(error):
             raise
@@ -226,7 +231,7 @@ def merged_blocks(tables: Sequence[ShardedTable], first: int, budget: Budget) ->
         cuts = [parts] if last > at + 1 else list(_by_key(parts, most_rows))
         for i, cut in enumerate(cuts):
             with memory_guard("merging tables", budget.device):
-                table = merge([moved(t, lambda a: to_device_fast(a, budget.device)) for t in cut])
+                table = merge(_moved_together(cut, budget.device))
             yield Block(table, first + at, i == len(cuts) - 1)
         at = last
 

@@ -15,7 +15,14 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory import MemoryConfig, free_host_bytes
 from mgpu_ngram.core.shards import num_shards
 from mgpu_ngram.engine.device import RING_SLOTS, free_bytes
-from mgpu_ngram.engine.memory import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, KEPT_BESIDE_SHARE, KEPT_SHARE, Budget
+from mgpu_ngram.engine.memory import (
+    AUTO_DEVICE_SHARE,
+    AUTO_HOST_SHARE,
+    KEPT_BESIDE_SHARE,
+    KEPT_SHARE,
+    Budget,
+    give_back_freed_memory,
+)
 from mgpu_ngram.engine.plan import choose
 from mgpu_ngram.engine.tokenise import SMALL_BYTES
 from mgpu_ngram.jobs.count_settings import CountConfig
@@ -49,6 +56,8 @@ def _bytes_per_text_byte(config: CountConfig) -> float:
 def make_budget(memory: MemoryConfig, executor: Executor) -> Budget:
     """What each process of the run may take."""
     device_bytes, host_bytes = map(min, zip(*executor.everywhere(_free_bytes, executor.device), strict=True))
+    if memory.host_bytes is not None:
+        executor.everywhere(give_back_freed_memory)
     host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * host_bytes)
     per_process = host_bytes * executor.tasks_per_process // executor.sharers
     device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)

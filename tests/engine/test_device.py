@@ -21,6 +21,7 @@ from mgpu_ngram.engine.device import (
     out_of_memory,
     synchronize,
     to_device,
+    to_device_together,
     to_host_fast,
 )
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -55,6 +56,25 @@ def test_a_large_copy_to_the_host(slice_bytes, monkeypatch):
         for view, expected in [(there, array), (there[..., 7:-9], array[..., 7:-9]), (there[..., :1], array[..., :1])]:
             found = to_host_fast(view)
             assert found.dtype == array.dtype and found.shape == expected.shape and (found == expected).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("slice_bytes", [64, 1000, 1 << 20])
+def test_many_arrays_copied_together(slice_bytes, monkeypatch):
+    """Rows and views of rows, empty ones too; what is on the GPU stays as it is."""
+    import cupy
+
+    monkeypatch.setattr(device_module, "SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(device_module, "_pinned_slices", {})  # of this size
+    base = np.random.default_rng(0).integers(0, 1 << 63, (3, 400), np.uint64)
+    there = cupy.arange(7)
+    arrays = [base[:2, 5:305], base[0, 7:99].astype(np.int64), there, base[:, :0], base[:1, 3:4].astype(np.uint8), base]
+    found = to_device_together(arrays, "gpu")
+    assert found[2] is there
+    for array, copy in zip(arrays, found, strict=True):
+        assert on_gpu(copy) and copy.dtype == array.dtype and copy.shape == array.shape
+        assert (to_host(copy) == to_host(array)).all()
+    assert to_device_together(arrays[:1], "cpu")[0] is arrays[0]
 
 
 def test_free_bytes_is_less_than_all_there_is(device):

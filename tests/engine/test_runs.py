@@ -238,7 +238,7 @@ def test_parts_that_wait_on_the_host_go_to_the_gpu(room, to_run, to_plain, monke
     run = to_run(({2: [[{(1, 1): 1}, {(1, 2): 2, (2, 2): 5}, {(3, 3): 3}]]}, {}), 0)
     run.tables = {2: [moved(t, to_host) for t in run.tables[2]]}
     if room == "seems":
-        monkeypatch.setattr(runs_module, "to_device_fast", out_of_memory)
+        monkeypatch.setattr(runs_module, "to_device_together", out_of_memory)
     elif room == "none":
         monkeypatch.setattr(runs_module, "free_bytes", lambda device: 0)
     part = take_part_to_gpu(run, 1, 3)
