@@ -123,32 +123,38 @@ def read_chunk(chunk: Chunk, device: str, threads: int) -> int:
 
 
 def overhead(suite: Suite, corpus: Corpus) -> None:
-    """Two rows: one worker of a cluster, beside the same work in this process."""
+    """Four rows: one worker of a cluster beside the same work in this process, to merged tables and to Parquet."""
     corpus = corpus.head(OVERHEAD_TOKENS)
-    seconds = {}
+    tables: list[list[float]] = []
+    runs: list[list[float]] = []
     for name in "this process", "a cluster of one":
-        suite.say(f"words: text to shards in {name}")
+        suite.say(f"words: text to shards, and to Parquet, in {name}")
         executor: Executor = LocalExecutor(suite.device, 1)
         if name == "a cluster of one":
             executor = open_executor(ClusterConfig(device=suite.device, workers=1))  # type: ignore[arg-type]
         try:
-            seconds[name] = _rounds(executor, corpus)
+            tables.append(_rounds(executor, corpus))
+            run = _run(executor, corpus, MemoryConfig())
+            _check_totals([o["total"] for o in run.manifest["orders"].values()], corpus)
+            runs.append([run.wall_seconds])
         finally:
             executor.close()
             suite.release()
-    alone, cluster = (statistics.median(s) for s in seconds.values())
     row: dict[str, Any] = {"items": corpus.totals[0], "unit": "tokens/s"}
-    suite.add("cluster/without a cluster", corpus.sizes, seconds["this process"], **row)
-    suite.add(
-        "cluster/overhead",
-        corpus.sizes,
-        seconds["a cluster of one"],
-        target=corpus.totals[0] / alone / (1 + TARGET_OVERHEAD) if suite.device == "gpu" else None,
-        baseline="cluster/without a cluster",
-        baseline_seconds=alone,
-        notes=f"one worker takes {cluster / alone - 1:+.1%}; target at most {TARGET_OVERHEAD:+.0%}",
-        **row,
-    )
+    for what, (alone, cluster) in ("", tables), (", to Parquet", runs):
+        alone_seconds = statistics.median(alone)
+        suite.add(f"cluster/without a cluster{what}", corpus.sizes, alone, **row)
+        suite.add(
+            f"cluster/overhead{what}",
+            corpus.sizes,
+            cluster,
+            target=corpus.totals[0] / alone_seconds / (1 + TARGET_OVERHEAD) if suite.device == "gpu" else None,
+            baseline=f"cluster/without a cluster{what}",
+            baseline_seconds=alone_seconds,
+            notes=f"one worker takes {statistics.median(cluster) / alone_seconds - 1:+.1%}; "
+            f"target at most {TARGET_OVERHEAD:+.0%}",
+            **row,
+        )
 
 
 def spill(suite: Suite, corpus: Corpus) -> None:

@@ -95,10 +95,17 @@ class Watch:
     async def _release(self, worker: str) -> None:
         """Let tasks that would be near a lost worker go anywhere: with no worker left for a moment, Dask forgets that
         they may."""
-        for key in [key for key, near in list(self._near.items()) if near == worker]:
-            with suppress(Exception):  # the task is done and forgotten, or on its way to the scheduler
-                await self.client.scheduler.set_restrictions(worker={key: None})  # type: ignore[union-attr]
-                del self._near[key]
+
+        def unrestrict(keys: list[str], dask_scheduler: Any) -> list[str]:  # nested: the scheduler may lack this module
+            known = [key for key in keys if key in dask_scheduler.tasks]  # others are on their way, or forgotten
+            dask_scheduler.set_restrictions(dict.fromkeys(known))
+            return known
+
+        keys = [key for key, near in self._near.items() if near == worker]
+        if keys:
+            with suppress(Exception):  # the scheduler is gone
+                for key in await self.client._run_on_scheduler(unrestrict, keys):
+                    self._near.pop(key, None)
 
     def label(self, key: str) -> str:
         task = self._tasks.get(key)

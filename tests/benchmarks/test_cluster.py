@@ -45,7 +45,9 @@ def test_every_part_has_rows(bench_run):
         "shuffle alone": 1,
         "merge alone": 1,
         "without a cluster": 1,
+        "without a cluster, to Parquet": 1,
         "overhead": 1,
+        "overhead, to Parquet": 1,
         "run with all memory": 1,
         "run with a small budget": 1,
     }
