@@ -67,8 +67,7 @@ def to_device_fast(array: Any, device: str) -> Any:
 
 
 def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
-    """As `to_device_fast` of each: packed on their way, for a copy of each takes longer than its bytes where they are
-    small."""
+    """As `to_device_fast` of each, packed on their way: of small ones, a copy each takes longer than its bytes."""
     here = [a for a in arrays if isinstance(a, np.ndarray)]
     if device == "cpu" or not here:
         return list(arrays)
