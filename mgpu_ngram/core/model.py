@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.arrays import load_arrays, save_arrays
+from mgpu_ngram.core.arrays import MAX_HEADER_BYTES, load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_checks import contradiction
 from mgpu_ngram.core.output import check_free
@@ -154,11 +154,10 @@ def identify(path: str | Path) -> str:
 
 
 def is_model_file(path: str | Path) -> bool:
-    """Whether a file begins as a safetensors file does: the length of a JSON header, and its brace."""
+    """Whether a file begins as a safetensors file does: the length of a JSON header, and its brace; maybe cut short."""
     with open(path, "rb") as file:
         head = file.read(9)
-        size_bytes = os.fstat(file.fileno()).st_size
-    return len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") <= size_bytes
+    return head[8:] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER_BYTES
 
 
 def _arrays(trie: Trie, words: Words) -> dict[str, np.ndarray]:

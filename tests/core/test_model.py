@@ -309,12 +309,21 @@ def test_a_model_of_single_words(tmp_path):
     assert same(load_model(tmp_path / "m"), model)
 
 
+def test_a_file_that_is_cut_within_its_header(model, tmp_path):
+    path = tmp_path / "m.safetensors"
+    save_model(path, model)
+    path.write_bytes(path.read_bytes()[:100])
+    assert is_model_file(path)
+    with pytest.raises(InputError, match="m.safetensors is damaged: its header ends at .* but the file at 100"):
+        load_model(path)
+
+
 def test_fields_are_those_of_a_trie(model):
     assert {f.name for f in dataclasses.fields(model.trie)} == {*ARRAYS, *CODED, "starts", "fanout"}
 
 
 def test_a_text_that_happens_to_have_the_brace(tmp_path):
-    """Its first 8 bytes would be the length of a header that goes past the end."""
+    """Its first 8 bytes would be the length of a header that is longer than any."""
     (tmp_path / "text").write_bytes(b"# by us {2024}\n\\data\\\n")
     assert not is_model_file(tmp_path / "text")
 
