@@ -39,7 +39,7 @@ class Words:
         return map(self.word, range(len(self)))
 
     def __contains__(self, word: object) -> bool:
-        return isinstance(word, (str, bytes)) and (self.id(word) > 0 or _bytes(word) == UNKNOWN)
+        return isinstance(word, (str, bytes)) and (self.id(word) > 0 or word in (UNKNOWN, UNKNOWN.decode()))
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -65,7 +65,10 @@ class Words:
 
     def id(self, word: str | bytes) -> int:
         """The id of `word`, 0 when it is unknown."""
-        symbol = np.frombuffer(_bytes(word), np.uint8)
+        try:
+            symbol = np.frombuffer(_bytes(word), np.uint8)
+        except UnicodeEncodeError:  # half of a surrogate pair, which no word has
+            return 0
         return int(find_word(symbol, 0, len(symbol), self.offsets_V, self.data, self.slots_C))
 
     def ids(self, offsets: np.ndarray, data: np.ndarray) -> np.ndarray:

@@ -27,7 +27,9 @@ def test_words_by_hand():
     assert repr(words) == "Words(7 words)"
 
 
-@pytest.mark.parametrize("word", ["<unk>", "<UNK>", "", "th", "thee", "The", "the ", "the\0", BY_HAND[6] + "s"])
+@pytest.mark.parametrize(
+    "word", ["\ud800", "<unk>", "<UNK>", "", "th", "thee", "The", "the ", "the\0", BY_HAND[6] + "s"]
+)
 def test_unknown_words_have_id_0(word):
     assert Words.of(BY_HAND).id(word) == 0
 
@@ -35,7 +37,7 @@ def test_unknown_words_have_id_0(word):
 def test_membership():
     words = Words.of(BY_HAND)
     assert "the" in words and b"the" in words and "<unk>" in words
-    assert "thee" not in words and "<UNK>" not in words and 4 not in words
+    assert "thee" not in words and "<UNK>" not in words and "\ud800" not in words and 4 not in words
 
 
 def test_bytes_that_are_no_utf8_survive():
