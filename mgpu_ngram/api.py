@@ -22,7 +22,7 @@ from mgpu_ngram.core.model import Model as Arrays
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.settings import fill
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.device import to_device, to_device_fast, to_host_fast
+from mgpu_ngram.engine.device import device_of, moved_to, to_device, to_host_fast
 from mgpu_ngram.engine.model import open_model
 from mgpu_ngram.engine.score import BlockScores, Replica
 from mgpu_ngram.jobs import count as count_job
@@ -250,8 +250,7 @@ class Model:
 
         Raises InputError for ids or offsets that are out of range.
         """
-        scores = self._replica.score_ids(_moved(ids, self.device), _moved(offsets, self.device), bos, eos)
-        return _moved(scores.total_S, "gpu" if _on_gpu(ids) else "cpu")
+        return moved_to(self._replica.score_ids(ids, offsets, bos, eos).total_S, device_of(ids))
 
     def _blocks(self, sentences: Iterable[str | bytes], bos: bool, eos: bool) -> Iterator[BlockScores]:
         """The scores of sentences, in their order, some at a time; a CPU's cores share them."""
@@ -267,17 +266,6 @@ class Model:
         with ThreadPoolExecutor(cpu_cores()) as pool:
             while some := list(islice(texts, 2 * cpu_cores())):
                 yield from pool.map(scored, some)
-
-
-def _moved(array: Any, device: str) -> Any:
-    """An array on a device, wherever it is."""
-    if device == "gpu":
-        return to_device_fast(array, device)
-    return to_host_fast(array) if _on_gpu(array) else array
-
-
-def _on_gpu(array: Any) -> bool:
-    return hasattr(array, "__cuda_array_interface__")
 
 
 def _texts(sentences: Iterable[str | bytes], size_bytes: int) -> Iterator[bytes]:

@@ -71,6 +71,8 @@ def test_ids(model, to_device, device, dtype):
     assert on_gpu(scores) == (device == "gpu")
     assert to_host(scores).tolist() == [-1.40625, -1.5, -3.5]
     assert to_host(model.score_ids(ids, offsets, bos=False, eos=False)).tolist() == [-1.125, 0, -2]
+    from_lists = model.score_ids(ids.tolist(), offsets.tolist())
+    assert isinstance(from_lists, np.ndarray) and from_lists.tolist() == to_host(scores).tolist()
 
 
 def test_what_cannot_be(model, arpa):

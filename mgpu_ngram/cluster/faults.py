@@ -101,7 +101,7 @@ class Watch:
             dask_scheduler.set_restrictions(dict.fromkeys(known))
             return known
 
-        keys = [key for key, near in self._near.items() if near == worker]
+        keys = [key for key, near in list(self._near.items()) if near == worker]  # another thread calls tasks
         if keys:
             with suppress(Exception):  # the scheduler is gone
                 for key in await self.client._run_on_scheduler(unrestrict, keys):

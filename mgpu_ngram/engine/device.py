@@ -18,7 +18,7 @@ from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.memory import free_host_bytes
 from mgpu_ngram.core.reading import Block, block_checksums, read_blocks
-from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 RING_SLOTS = 3  # one block being read, one being copied, one being worked on
 COPY_THREADS, SLICE_BYTES = 6, 16 << 20  # of large copies between host and GPU
@@ -64,6 +64,18 @@ def to_device_fast(array: Any, device: str) -> Any:
     if isinstance(array, np.ndarray) and array.nbytes < SLICE_BYTES:
         return to_device(array, device)
     return to_device_together([array], device)[0]
+
+
+def device_of(array: Any) -> str:
+    """ "gpu" for a CuPy array, "cpu" for all else."""
+    return "gpu" if on_gpu(array) else "cpu"
+
+
+def moved_to(array: Any, device: str) -> Any:
+    """An array, or a list of numbers, on a device, from wherever it is."""
+    if device == "gpu":
+        return to_device_fast(array if on_gpu(array) else np.asarray(array), device)
+    return to_host_fast(array) if on_gpu(array) else np.asarray(array)
 
 
 def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:

@@ -191,7 +191,7 @@ def take_part(run: Run, first: int, last: int) -> Run:
 
 
 def take_part_to_gpu(run: Run, first: int, last: int) -> Run:
-    """As `take_part`; what waits in host memory goes to the GPU if it has room: GPUs exchange it ten times as fast."""
+    """As `take_part`; what waits in host memory goes to the GPU if it has room: from host memory it would go by tcp."""
     part = take_part(run, first, last)
     if part.host_bytes > free_bytes("gpu") // 2:
         return part

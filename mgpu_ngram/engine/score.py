@@ -14,7 +14,7 @@ import numpy as np
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.model import Model, identify
-from mgpu_ngram.engine.device import Stopwatch, device_blocks, free_bytes, memory_guard, to_device_fast
+from mgpu_ngram.engine.device import Stopwatch, device_blocks, free_bytes, memory_guard, moved_to, to_device_fast
 from mgpu_ngram.engine.model import open_model
 from mgpu_ngram.engine.score_lines import TextScores, spell_words, word_lines
 from mgpu_ngram.engine.trie import edges_of
@@ -148,12 +148,12 @@ class Replica:
         return BlockScores(codes_T, prob_T, order_T, ends_S, *sum_sentences(codes_T, prob_T, ends_S))
 
     def score_ids(self, ids_T: Any, offsets_S: Any, bos: bool = True, eos: bool = True) -> BlockScores:
-        """Score sentences of word ids: sentence s is ids_T[offsets_S[s]:offsets_S[s + 1]]; integers.
+        """Score sentences of word ids: sentence s is ids_T[offsets_S[s]:offsets_S[s + 1]]; integers, on any device.
 
         Raises InputError for ids or offsets that are out of range.
         """
+        ids_T, offsets_S = moved_to(ids_T, self.device), moved_to(offsets_S, self.device).astype(np.int64)
         xp, V = array_module(ids_T), len(self.words)
-        ids_T, offsets_S = xp.asarray(ids_T), xp.asarray(offsets_S).astype(np.int64)
         if ids_T.ndim != 1 or offsets_S.ndim != 1 or (len(ids_T) and ids_T.dtype.kind not in "iu"):
             raise InputError(f"ids are {ids_T.dtype} of shape {ids_T.shape} but must be a row of integers, offsets too")
         S = len(offsets_S) - 1
