@@ -1,0 +1,111 @@
+"""Find histories in a trie: where the children of their last words stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .. import check
+from ..dispatch import pick
+from ..launch import grid_for, kernel, launch
+from ..score.score_tokens import text_and_trie
+from ..trie.find_children import CHILD, find_child
+
+VARIANTS = tuple({"CHILD": child} for child in CHILD.values())
+
+
+def find_histories(
+    word_G: Any,
+    first_child_M: Any,
+    samples: Any,
+    sample_starts: Any,
+    fanout: int,
+    order: int,
+    codes_T: Any,
+    positions_H: Any,
+    begin: int,
+    backoff_M: Any,
+) -> tuple[Any, Any, Any]:
+    """Return for each history where the children and what the backoff of its last 1, 2, ... words are.
+
+    word_G, first_child_M, samples, sample_starts, fanout  a trie and its index, as `find_children` takes them
+    order        N of the trie, at least 1; a history has at most K = N - 1 words
+    codes_T      (T,) uint32, word + 1, words below V; 0 ends a sentence
+    positions_H  (H,) int64, 0 to T: the history of position t is what stands before codes_T[t] in its sentence
+    begin        the word below V that stands before every sentence (<s>), or -1 for none
+    backoff_M    (M,) float32, log10; or (0,): the trie has no backoffs
+
+    Returns first_HK, end_HK (H, K) of first_child_M's dtype and backoff_HK (H, K) float32: the children of the last
+    k + 1 words of history h are the nodes first_HK[h, k] to end_HK[h, k] - 1. Where the history is shorter, or these
+    words are not in the trie, both are 0, and so is the backoff, as it is without backoffs.
+    """
+    check.dtype(word_G, np.uint32)
+    check.dtype(first_child_M, np.uint32, np.int64)
+    check.dtype(codes_T, np.uint32)
+    check.dtype(positions_H, np.int64)
+    check.dtype(backoff_M, np.float32)
+    if len(backoff_M) not in (0, len(first_child_M) - 1):
+        raise ValueError(f"got {len(backoff_M)} backoffs for {len(first_child_M) - 1} nodes; pass one of each, or none")
+    arrays = {
+        "word_G": word_G, "first_child_M": first_child_M, "samples": samples, "sample_starts": sample_starts,
+        "codes_T": codes_T, "positions_H": positions_H, "backoff_M": backoff_M,
+    }  # fmt: skip
+    run = pick(cpu=_cpu, cuda=_cuda, **arrays)
+    return run(word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M)
+
+
+@njit(nogil=True, cache=True)
+def _cpu(word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M):
+    shape = len(positions_H), order - 1
+    first_HK, end_HK = np.zeros(shape, first_child_M.dtype), np.zeros(shape, first_child_M.dtype)
+    backoff_HK = np.zeros(shape, np.float32)
+    for h in range(len(positions_H)):
+        t = positions_H[h]
+        for k in range(order - 1):
+            at = t - 1 - k  # of the first of these words; -1 is before the first sentence
+            if at < -1:
+                break
+            code = codes_T[at] if at >= 0 else np.uint32(0)
+            node = np.int64(code) - 1 if code else begin
+            at += 1
+            while node >= 0 and at < t:
+                word = np.int64(codes_T[at]) - 1
+                node = find_child(word_G, first_child_M, samples, sample_starts, fanout, node, word)
+                at += 1
+            if node >= 0:
+                first_HK[h, k], end_HK[h, k] = first_child_M[node], first_child_M[node + 1]
+                if len(backoff_M):
+                    backoff_HK[h, k] = backoff_M[node]
+            if code == 0:
+                break  # the sentence begins there
+    return first_HK, end_HK, backoff_HK
+
+
+def _cuda(word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M):
+    import cupy
+
+    shape = H, K = len(positions_H), order - 1
+    first_HK, end_HK = cupy.empty(shape, first_child_M.dtype), cupy.empty(shape, first_child_M.dtype)
+    backoff_HK = cupy.empty(shape, np.float32)
+    if H * K:
+        fn = kernel("distribution/find_histories", "find_histories", CHILD=CHILD[first_child_M.dtype])
+        index = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
+        backoffs = backoff_M if len(backoff_M) else 0  # 0: a null pointer
+        asked = K, codes_T, positions_H, H, begin
+        args = (word_G, first_child_M, *index, backoffs, *asked, first_HK, end_HK, backoff_HK)
+        launch(fn, grid_for(H * K, 256), 256, args)
+    return first_HK, end_HK, backoff_HK
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """Of a trigram model of a text: the histories of all its positions, or of some in any order."""
+    made = text_and_trie(rng, size)
+    for name in "prob_G", "end":
+        del made[name]
+    made["first_child_M"] = made["first_child_M"].astype(np.uint32 if size % 2 else np.int64)
+    if size % 5 == 2:
+        made["backoff_M"] = made["backoff_M"][:0]
+    made["positions_H"] = np.arange(size + 1) if size % 3 == 2 else rng.integers(0, size + 1, size)
+    return made

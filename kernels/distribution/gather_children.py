@@ -1,0 +1,78 @@
+"""Copy runs of children out of a trie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .. import check
+from ..dispatch import pick
+from ..launch import grid_for, kernel, launch
+from ..trie.find_children import CHILD
+
+THREADS, TILE = 256, 2048  # threads of a block; children and runs that it takes at once
+VARIANTS = tuple({"CHILD": child, "THREADS": THREADS, "TILE": TILE} for child in CHILD.values())
+
+
+def gather_children(first_R: Any, end_R: Any, word_G: Any, value_G: Any) -> tuple[Any, Any, Any]:
+    """Return the words and values of runs of children, one run after the other.
+
+    first_R, end_R  (R,) uint32 or int64: run r is nodes first_R[r] to end_R[r] - 1. It may be empty, or overlap others
+    word_G          (G,) uint32
+    value_G         (G,) float32
+
+    Returns offsets (R + 1,) int64: run r is offsets[r] to offsets[r + 1] - 1 of word_C (C,) uint32 and value_C (C,)
+    float32, with C = offsets[R].
+    """
+    check.dtype(first_R, np.uint32, np.int64)
+    check.dtype(end_R, first_R.dtype)
+    check.dtype(word_G, np.uint32)
+    check.dtype(value_G, np.float32)
+    run = pick(cpu=_cpu, cuda=_cuda, first_R=first_R, end_R=end_R, word_G=word_G, value_G=value_G)
+    return run(first_R, end_R, word_G, value_G)
+
+
+@njit(nogil=True, cache=True)
+def _cpu(first_R, end_R, word_G, value_G):
+    R = len(first_R)
+    offsets = np.zeros(R + 1, np.int64)
+    for r in range(R):
+        offsets[r + 1] = offsets[r] + np.int64(end_R[r]) - np.int64(first_R[r])
+    word_C, value_C = np.empty(offsets[R], np.uint32), np.empty(offsets[R], np.float32)
+    for r in range(R):
+        word_C[offsets[r] : offsets[r + 1]] = word_G[first_R[r] : end_R[r]]
+        value_C[offsets[r] : offsets[r + 1]] = value_G[first_R[r] : end_R[r]]
+    return offsets, word_C, value_C
+
+
+def _cuda(first_R, end_R, word_G, value_G):
+    import cupy
+
+    R = len(first_R)
+    offsets = cupy.zeros(R + 1, np.int64)
+    if R:
+        cupy.cumsum((end_R - first_R).astype(np.int64), out=offsets[1:])
+    C = int(offsets[R])
+    word_C, value_C = cupy.empty(C, np.uint32), cupy.empty(C, np.float32)
+    if C:
+        sizes = {"THREADS": THREADS, "TILE": TILE}
+        fn = kernel("distribution/gather_children", "gather_children", CHILD=CHILD[first_R.dtype], **sizes)
+        launch(fn, grid_for(R + C, TILE), THREADS, (first_R, offsets, R, C, word_G, value_G, word_C, value_C))
+    return offsets, word_C, value_C
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """About `size` children in runs: most are of one or two, some empty or long, many in a row where size is odd."""
+    G = size + 1
+    starts = rng.integers(0, G, max(1, size // 5))
+    runs = np.minimum(rng.zipf(1.3, len(starts)) - size % 2, G - starts)
+    ends = starts + np.where(np.cumsum(runs) < 4 * G, runs, 0)
+    dtype = np.uint32 if size % 3 else np.int64
+    return {
+        "first_R": starts.astype(dtype),
+        "end_R": ends.astype(dtype),
+        "word_G": rng.integers(0, 1 << 20, G).astype(np.uint32),
+        "value_G": -rng.random(G, np.float32),
+    }
