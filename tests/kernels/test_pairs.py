@@ -17,7 +17,8 @@ from mgpu_ngram.kernels.dispatch import on_gpu, pick, to_host
 FOLDER = Path(mgpu_ngram.kernels.__file__).parent
 SIZES = (0, 1, 2, 7, 255, 4097)
 GPU_SIZES = (*SIZES, 10_000, 300_001)
-WRITES = {("radix_sort", "columns"), ("intern", "table")}  # arguments that a contract says are written to
+# arguments that a contract says are written to
+WRITES = {("radix_sort", "columns"), ("intern", "table"), ("write_rows", "out_HNV")}
 
 
 def is_pair(path):
@@ -67,14 +68,14 @@ def host(value):
 
 
 def outcome(pair, inputs):
-    """What a pair returns, and what it leaves in a table."""
+    """What a pair returns, and what it leaves in a table or in what it is told to fill."""
     result = load(pair)[1](**inputs)
     if pair == "count.hash_count":  # its order is not defined, nor which place stands for an n-gram
         positions_G, counts_G = (to_host(a) for a in result)
         assert positions_G.dtype == counts_G.dtype == np.int64
         tokens, order = to_host(inputs["tokens_T"]).tolist(), inputs["order"]
         return sorted((tokens[p : p + order], c) for p, c in zip(positions_G.tolist(), counts_G.tolist(), strict=True))
-    return host(result), [host(v) for v in inputs.values() if isinstance(v, WordTable)]
+    return host(result), [host(v) for k, v in inputs.items() if isinstance(v, WordTable) or k == "out_HNV"]
 
 
 def array_names(inputs):
