@@ -1,0 +1,183 @@
+"""Draw words from distributions, without making the distributions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .. import check
+from ..count.hash_words import mix64
+from ..dispatch import pick
+from ..launch import kernel, launch
+from ..trie.find_children import CHILD
+from ..trie.products import upper_product
+from .top_words import MOST_BLOCKS, check_ranges, histories_and_children
+
+VARIANTS = ({"CHILD": "u32"}, {"CHILD": "i64"})
+THREADS, TILE = 256, 4096  # as in sample_words.cu
+MOST_WORDS = 1 << 26  # whose tiles' weights shared memory holds
+GAMMA = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's
+
+
+def sample_words(
+    first_HK: Any,
+    end_HK: Any,
+    backoff_HK: Any,
+    word_G: Any,
+    value_G: Any,
+    value_V: Any,
+    numbers_H: Any,
+    seed: int,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    left_out: int = -1,
+) -> Any:
+    """Return a word drawn from the smoothed row of the highest order, K + 1, of each history.
+
+    first_HK, end_HK, backoff_HK, word_G, value_G, value_V  as in `top_words`; values are probabilities, V up to 2^26
+    numbers_H    (H,) int64: a history's number among all that are drawn for, whichever call it is in
+    seed         0 to 2^64 - 1; with the number it decides which random numbers a history gets
+    temperature  words are drawn in proportion to p ** (1 / temperature); 0: the most probable one, ties by lower id
+    top_k        only so many of the most probable words count, ties by lower id; 0: all
+    top_p        only the most probable words count, one after the other until they weigh that share of all; 1: all
+    left_out     a word that is never drawn; -1: none
+
+    Returns id_H (H,) int32; -1 where no word has a probability above 0.
+
+    The rule. With q the greatest probability and s = 62 - (bits of V), a word weighs floor(p * (2^s / q)), in float64,
+    or floor(2^s * (p / q) ** (1 / temperature)) when temperature is not 1. So the sum does not depend on its order, and
+    what is less than 2^-s times as probable as the first word is never drawn. Draw d = 0, 1, ... is
+    x = upper 64 bits of total * mix64(mix64(mix64(seed + g) + number + g) + d + g), with g = 0x9e3779b97f4a7c15
+    (counter-based; Steele et al., "Fast splittable pseudorandom number generators", 2014), total the sum of the words
+    to draw from: the first word, by id, at which their sum exceeds x. It is accepted if fewer than top_k words rank
+    above it and their weight is below top_p times that of all words. Else only they are drawn from next: rejection
+    sampling with a pivot, exact, as in FlashInfer (Ye et al., 2025).
+
+    GPU and CPU draw the same words. Their pow may differ in its last bits, so with another temperature than 1 a word
+    may differ, with a probability below 10^-9.
+    """
+    check_ranges(first_HK, end_HK, backoff_HK, word_G, value_G, value_V)
+    check.dtype(numbers_H, np.int64)
+    if len(numbers_H) != len(first_HK):
+        raise ValueError(f"got {len(first_HK)} histories and {len(numbers_H)} numbers; pass one of each per history")
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed is {seed} but must be 0 to 2^64 - 1")
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature is {temperature} but must be 0 or more, and finite")
+    if top_k < 0:
+        raise ValueError(f"top_k is {top_k} but must be 1 or more, or 0 for all words")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p} but must be above 0 and at most 1")
+    if len(value_V) > MOST_WORDS:
+        raise ValueError(f"got {len(value_V)} words but can sample from {MOST_WORDS}; prune the vocabulary")
+    run = pick(
+        cpu=_cpu, cuda=_cuda, first_HK=first_HK, end_HK=end_HK, backoff_HK=backoff_HK, word_G=word_G, value_G=value_G,
+        value_V=value_V, numbers_H=numbers_H,
+    )  # fmt: skip
+    inverse = 1 / temperature if temperature else 0.0
+    unit = 2.0 ** (62 - len(value_V).bit_length())
+    return run(
+        first_HK, end_HK, backoff_HK, word_G, value_G, value_V, numbers_H, np.uint64(seed), inverse, unit, top_k,
+        float(top_p), left_out,
+    )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def _cpu(
+    first_HK, end_HK, backoff_HK, word_G, value_G, value_V, numbers_H, seed, inverse, unit, top_k, top_p, left_out
+):
+    (H, K), V = first_HK.shape, len(value_V)
+    id_H = np.full(H, -1, np.int32)
+    row_V, weight_V = np.empty(V, np.float32), np.empty(V, np.int64)
+    for h in range(H):
+        row_V[:] = value_V
+        for k in range(K):
+            row_V *= backoff_HK[h, k]
+            for i in range(np.int64(first_HK[h, k]), np.int64(end_HK[h, k])):
+                row_V[word_G[i]] = value_G[i]
+        if left_out >= 0:
+            row_V[left_out] = 0
+        best, greatest = -1, np.float32(0)
+        for v in range(V):
+            if row_V[v] > greatest:
+                best, greatest = v, row_V[v]
+        if best < 0 or inverse == 0:
+            id_H[h] = best
+            continue
+        all_words = _weigh(row_V, np.float64(greatest), inverse, unit, weight_V)
+        total, pivot, draw = all_words, -1, np.uint64(0)
+        while True:
+            random = mix64(mix64(mix64(seed + GAMMA) + np.uint64(numbers_H[h]) + GAMMA) + draw + GAMMA)
+            x = np.int64(upper_product(random, np.uint64(total)))
+            for v in range(V):
+                if pivot < 0 or _above(row_V, v, pivot):
+                    x -= weight_V[v]
+                    if x < 0:
+                        word = v
+                        break
+            if top_k == 0 and top_p == 1:
+                break
+            count, total = 0, 0
+            for v in range(V):
+                if _above(row_V, v, word):
+                    count += 1
+                    total += weight_V[v]
+            if (top_k == 0 or count < top_k) and (top_p == 1 or total < top_p * all_words):
+                break
+            pivot = word
+            draw += np.uint64(1)
+        id_H[h] = word
+    return id_H
+
+
+@njit(nogil=True, cache=True)
+def _weigh(row_V, greatest, inverse, unit, weight_V):
+    """Fill weight_V and return its sum."""
+    scale, total = unit / greatest, 0
+    for v in range(len(row_V)):
+        p = np.float64(row_V[v])
+        weight_V[v] = np.int64(p * scale if inverse == 1 else unit * (p / greatest) ** inverse)
+        total += weight_V[v]
+    return total
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _above(row_V, v, word):
+    """Does v rank above the word?"""
+    return row_V[v] > row_V[word] or (row_V[v] == row_V[word] and v < word)
+
+
+def _cuda(
+    first_HK, end_HK, backoff_HK, word_G, value_G, value_V, numbers_H, seed, inverse, unit, top_k, top_p, left_out
+):
+    import cupy
+
+    (H, K), V = first_HK.shape, len(value_V)
+    id_H = cupy.empty(H, np.int32)
+    if H:
+        fn = kernel("distribution/sample_words", "sample_words", CHILD=CHILD[first_HK.dtype])
+        ranges = map(cupy.ascontiguousarray, (first_HK, end_HK, backoff_HK))
+        args = (
+            *ranges, H, K, word_G, value_G, value_V, V, numbers_H, seed, inverse, unit, top_k, top_p, left_out, id_H
+        )  # fmt: skip
+        launch(fn, min(H, MOST_BLOCKS), THREADS, args, shared_bytes=8 * -(-V // TILE) + 20 * K)
+    return id_H
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """As `histories_and_children`; by size from all words or from the most probable ones."""
+    made = histories_and_children(rng, size, True)
+    H = len(made["first_HK"])
+    return {
+        **made,
+        "numbers_H": rng.permutation(2 * H)[:H],
+        "seed": size << 40,
+        "temperature": (1.0, 0.0, 1.0, 0.7)[size % 4],
+        "top_k": 10 if size % 3 == 1 else 0,
+        "top_p": 0.9 if size % 5 > 2 else 1.0,
+        "left_out": 1 if size >= 8 else -1,
+    }

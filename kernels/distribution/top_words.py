@@ -1,0 +1,229 @@
+"""The greatest values of distributions, and whose they are, without making the distributions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .. import check
+from ..dispatch import pick
+from ..launch import kernel, launch
+from ..trie.find_children import CHILD
+
+VARIANTS = ({"CHILD": "u32"}, {"CHILD": "i64"})
+MOST_K = 1024  # keys that shared memory holds beside as many again and TILE new ones
+THREADS, TILE = 256, 1024  # as in top_words.cu
+MOST_BLOCKS = 2**31 - 1  # of a grid: each row has its own block, since some are a thousand times longer than others
+
+
+def top_words(
+    k: int,
+    orders: tuple[int, ...],
+    first_HK: Any,
+    end_HK: Any,
+    backoff_HK: Any,
+    word_G: Any,
+    value_G: Any,
+    value_V: Any,
+    ranked_V: Any,
+    multiply: bool,
+    nothing: float | None = None,
+    left_out: int = -1,
+) -> tuple[Any, Any]:
+    """Return the k greatest values of each row of `write_rows`, greatest first, ties by lower id.
+
+    k           1 to 1,024
+    orders      rising, each 1 to K + 1
+    first_HK, end_HK  (H, K) uint32 or int64: the children of the history's last 1, ..., K words are n-grams first to
+                end - 1; none where both are 0. Children of a history must be children of all shorter ones, too
+    backoff_HK  (H, K) float32, in the scale of the values; neutral where the words are no node
+    word_G      (G,) uint32, rising among the children of a history
+    value_G     (G,) float32; no NaN here nor below
+    value_V     (V,) float32, of single words
+    ranked_V    (V,) uint32: the single words by falling value
+    multiply    by backoffs (probabilities, not negative) rather than add them (logarithms)
+    nothing     None: smoothed rows. Else stored rows, where only the children of the history of n - 1 words count (in
+                the row of order 1 all words)
+    left_out    a word that does not count; -1: none
+
+    Returns id_HNK (H, len(orders), k) int32 and value_HNK float32, of the same shape. Where a row has fewer words the
+    id is -1 and the value `nothing` (smoothed: 0 when multiply, else -inf). Values are those of `write_rows` to the
+    bit, but 0 for -0, which is its equal.
+    """
+    check_ranges(first_HK, end_HK, backoff_HK, word_G, value_G, value_V)
+    check.dtype(ranked_V, np.uint32)
+    if len(ranked_V) != len(value_V):
+        raise ValueError(f"got {len(value_V)} words and {len(ranked_V)} ranks; pass one of each per word")
+    if not 1 <= k <= MOST_K:
+        raise ValueError(f"k is {k} but must be 1 to {MOST_K}; sort whole rows for more")
+    K = first_HK.shape[1]
+    if list(orders) != sorted(set(orders)) or not all(1 <= n <= K + 1 for n in orders):
+        raise ValueError(f"orders are {orders} but must rise from 1 at least to {K + 1} at most")
+    run = pick(
+        cpu=_cpu, cuda=_cuda, first_HK=first_HK, end_HK=end_HK, backoff_HK=backoff_HK, word_G=word_G, value_G=value_G,
+        value_V=value_V, ranked_V=ranked_V,
+    )  # fmt: skip
+    stored = nothing is not None
+    empty = np.float32(nothing if nothing is not None else 0 if multiply else -np.inf)
+    return run(
+        k, np.array(orders, np.int32), first_HK, end_HK, backoff_HK, word_G, value_G, value_V, ranked_V,
+        bool(multiply), stored, empty, left_out,
+    )  # fmt: skip
+
+
+def check_ranges(first_HK: Any, end_HK: Any, backoff_HK: Any, word_G: Any, value_G: Any, value_V: Any) -> None:
+    """Raise TypeError or ValueError unless these are ranges of children, backoffs, words and values."""
+    check.dtype(first_HK, np.uint32, np.int64)
+    check.dtype(end_HK, first_HK.dtype)
+    check.dtype(backoff_HK, np.float32)
+    check.dtype(word_G, np.uint32)
+    check.dtype(value_G, np.float32)
+    check.dtype(value_V, np.float32)
+    if not first_HK.shape == end_HK.shape == backoff_HK.shape:
+        raise ValueError(
+            f"first, end and backoff have shapes {first_HK.shape}, {end_HK.shape} and {backoff_HK.shape}; "
+            "pass one of each per history and length"
+        )
+    if len(word_G) != len(value_G):
+        raise ValueError(f"got {len(word_G)} words and {len(value_G)} values of n-grams; pass one of each per n-gram")
+
+
+@njit(nogil=True, cache=True)
+def _cpu(
+    k, orders_N, first_HK, end_HK, backoff_HK, word_G, value_G, value_V, ranked_V, multiply, stored, empty, left_out
+):
+    H, N = len(first_HK), len(orders_N)
+    id_HNK, value_HNK = np.full((H, N, k), -1, np.int32), np.full((H, N, k), empty, np.float32)
+    keys = np.empty(max(2 * k, 64), np.uint64)  # key: the value's bits, then the complement of the word
+    for h in range(H):
+        for j in range(N):
+            n = orders_N[j]
+            count, bound = 0, np.uint64(0)
+            for m in range(n - 1, n - 2 if stored else -1, -1):  # children of the history of m words, or single words
+                first, size = np.int64(0), len(value_V)
+                if m:
+                    first, size = np.int64(first_HK[h, m - 1]), np.int64(end_HK[h, m - 1]) - first_HK[h, m - 1]
+                elif count >= k:
+                    count, bound = _prune(keys, count, k)
+                for i in range(first, first + size):
+                    value = value_G[i] if m else value_V[ranked_V[i]]
+                    for backoff in backoff_HK[h, m : n - 1]:
+                        value = value * backoff if multiply else value + backoff
+                    bits = _rank_bits(value)
+                    if bits < bound >> np.uint64(32):
+                        if m == 0:
+                            break  # those that follow are not greater
+                        continue
+                    word = np.int64(word_G[i] if m else ranked_V[i])
+                    key = bits << np.uint64(32) | np.uint64(0xFFFFFFFF - word)
+                    if key < bound or word == left_out:
+                        continue
+                    if m < n - 1 and _contains(word_G, np.int64(first_HK[h, m]), np.int64(end_HK[h, m]), word):
+                        continue
+                    keys[count] = key
+                    count += 1
+                    if count == len(keys):
+                        count, bound = _prune(keys, count, k)
+            keys[:count].sort()
+            for i in range(min(count, k)):
+                key = keys[count - 1 - i]
+                id_HNK[h, j, i] = np.int64(0xFFFFFFFF) - np.int64(key & np.uint64(0xFFFFFFFF))
+                value_HNK[h, j, i] = _value(key >> np.uint64(32))
+    return id_HNK, value_HNK
+
+
+@njit(nogil=True, cache=True)
+def _prune(keys, count, k):
+    """Keep the k greatest of at least as many keys: (k, the least of them)."""
+    keys[:count].sort()
+    keys[:k] = keys[count - k : count].copy()
+    return k, keys[0]
+
+
+@njit(nogil=True, cache=True)
+def _rank_bits(value):
+    """A uint64 number below 2**32 that rises with the value; as in include/ranks.cuh."""
+    bits = np.float32(value + np.float32(0)).view(np.uint32)
+    return np.uint64(~bits if bits >> np.uint32(31) else bits | np.uint32(0x80000000))
+
+
+@njit(nogil=True, cache=True)
+def _value(rank_bits):
+    bits = np.uint32(rank_bits)
+    return np.uint32(bits ^ np.uint32(0x80000000) if bits >> np.uint32(31) else ~bits).view(np.float32)
+
+
+@njit(nogil=True, cache=True)
+def _contains(word_G, first, end, word):
+    low, high = first, end
+    while low < high:
+        middle = (low + high) // 2
+        if word_G[middle] < word:
+            low = middle + 1
+        else:
+            high = middle
+    return low < end and word_G[low] == word
+
+
+def _cuda(
+    k, orders_N, first_HK, end_HK, backoff_HK, word_G, value_G, value_V, ranked_V, multiply, stored, empty, left_out
+):
+    import cupy
+
+    (H, K), N = first_HK.shape, len(orders_N)
+    id_HNK, value_HNK = cupy.empty((H, N, k), np.int32), cupy.empty((H, N, k), np.float32)
+    if H * N:
+        most = 1 << max(6, (2 * k - 1).bit_length())
+        capacity = 1 << (most + TILE - 1).bit_length()
+        fn = kernel("distribution/top_words", "top_words", CHILD=CHILD[first_HK.dtype])
+        ranges = map(cupy.ascontiguousarray, (first_HK, end_HK, backoff_HK))
+        args = (
+            k, capacity, most, cupy.asarray(orders_N), N, *ranges, H, K, word_G, value_G, value_V, ranked_V,
+            len(value_V), int(multiply), int(stored), empty, left_out, id_HNK, value_HNK,
+        )  # fmt: skip
+        launch(fn, min(H * N, MOST_BLOCKS), THREADS, args, shared_bytes=8 * capacity + 36 * (K + 1))
+    return id_HNK, value_HNK
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """As `histories_and_children`; by size rows are stored or smoothed, of probabilities or logarithms."""
+    made = histories_and_children(rng, size, multiply := size % 2 == 1)
+    K = made["first_HK"].shape[1]
+    return {
+        "k": (1, 10, 100, MOST_K)[size % 4],
+        "orders": tuple(range(1, K + 2)) if size % 5 else (K + 1,),
+        **made,
+        "ranked_V": np.argsort(-made["value_V"], kind="stable").astype(np.uint32),
+        "multiply": multiply,
+        "nothing": None if size % 3 else 0.0 if multiply else -np.inf,
+        "left_out": 1 if size % 7 else -1,
+    }
+
+
+def histories_and_children(rng: np.random.Generator, size: int, multiply: bool) -> dict[str, Any]:
+    """Up to 3 words of a history, with nested children: a few most times, of one word in 8 half the vocabulary."""
+    V, H, K = -(-size // 4), -(-size // 256), 3
+    first_HK, end_HK, words = np.zeros((H, K), np.int64), np.zeros((H, K), np.int64), [np.zeros(0, np.int64)]
+    G = 0
+    for h in range(H):
+        among = np.arange(V)
+        for m in range(rng.integers(0, K + 1)):
+            least = 2 if rng.random() < 1 / 8 else 20
+            among = np.sort(rng.choice(among, len(among) // least, replace=False))
+            first_HK[h, m], end_HK[h, m] = G, G + len(among)
+            words.append(among)
+            G += len(among)
+    word_G = np.concatenate(words).astype(np.uint32)
+    values = [rng.integers(1, 1000, length) / np.float32(1024) for length in (G, V, H * K)]  # ties, of all kinds
+    value_G, value_V, backoffs = (v if multiply else -8 * v for v in values)
+    code = np.uint32 if size % 2 else np.int64
+    return {
+        "first_HK": first_HK.astype(code),
+        "end_HK": end_HK.astype(code),
+        "backoff_HK": backoffs.reshape(H, K).astype(np.float32),
+        "word_G": word_G,
+        "value_G": value_G.astype(np.float32),
+        "value_V": value_V.astype(np.float32),
+    }

@@ -1,0 +1,11 @@
+// A word's place in a row as a number: a greater value, or of equal values the lower word, is a greater key. -0 is 0.
+__device__ __forceinline__ u32 rank_bits(float value) {
+  u32 bits = __float_as_uint(__fadd_rn(value, 0.0f));  // -0 + 0 = 0
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ u64 rank_key(float value, u32 word) { return (u64)rank_bits(value) << 32 | (u32)~word; }
+__device__ __forceinline__ u32 key_word(u64 key) { return ~(u32)key; }
+__device__ __forceinline__ float key_value(u64 key) {
+  u32 bits = (u32)(key >> 32);
+  return __uint_as_float(bits >> 31 ? bits ^ 0x80000000u : ~bits);
+}
