@@ -1,4 +1,4 @@
-"""The command line: `mgpu-ngram run | plan | count | trie | score | export | info | bench`.
+"""The command line: `mgpu-ngram run | plan | count | trie | score | distribution | export | info | bench`.
 
 Results go to stdout and can be piped; progress and errors go to stderr. Exit status 0: done; 1: the
 run failed; 2: bad input.
@@ -15,7 +15,7 @@ import sys
 import traceback
 from typing import NoReturn
 
-from mgpu_ngram.commands import bench, count, counts, run, score, trie
+from mgpu_ngram.commands import bench, count, counts, distribution, run, score, trie
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import out_of_memory
@@ -25,6 +25,7 @@ EXAMPLES = """examples:
   mgpu-ngram count books/*.txt.gz -o counts --order 5
   mgpu-ngram export counts --order 3 --top 100
   mgpu-ngram score model.arpa heldout.txt -v summary
+  mgpu-ngram distribution model.arpa heldout.txt -o next_words --top-k 100
   mgpu-ngram count --help"""
 
 
@@ -76,7 +77,8 @@ def _one_line(error: BaseException) -> str:
         return text
     if isinstance(error, KeyboardInterrupt):
         return (
-            "interrupted; outputs that were not finished are removed, what a long count has saved goes on with --resume"
+            "interrupted; outputs that were not finished are removed, what a long count or distribution has saved goes "
+            "on with --resume"
         )
     if out_of_memory(error):
         return f"out of memory ({text}); lower chunk_bytes or the number of workers, or run where there is more"
@@ -93,13 +95,13 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="mgpu-ngram",
-        description="Count n-grams and score text on GPUs and CPUs.",
+        description="N-gram counts, scores and next-word distributions on GPUs and CPUs.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"mgpu-ngram {VERSION}")
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (run, count, trie, score, counts, bench):
+    for module in (run, count, trie, score, distribution, counts, bench):
         module.add(verbs)
     return parser

@@ -11,10 +11,15 @@ import yaml
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.settings import fill, suggest
-from mgpu_ngram.jobs import count, score, trie
+from mgpu_ngram.jobs import count, distribution, score, trie
 
-STAGES: dict[str, Any] = {"count": count, "trie": trie, "score": score}  # each has CONFIG, open_inputs, plan and run
-NOT_BUILT = ("estimate", "distribution", "lda", "decode")
+STAGES: dict[str, Any] = {  # each has CONFIG, open_inputs, plan and run
+    "count": count,
+    "trie": trie,
+    "score": score,
+    "distribution": distribution,
+}
+NOT_BUILT = ("estimate", "lda", "decode")
 
 
 @dataclass(frozen=True)

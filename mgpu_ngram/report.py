@@ -25,6 +25,7 @@ from rich.text import Text
 
 from mgpu_ngram.jobs import progress
 from mgpu_ngram.jobs.count import CountResult
+from mgpu_ngram.jobs.distribution import DistributionResult
 from mgpu_ngram.jobs.score import ScoreResult, Totals
 from mgpu_ngram.jobs.trie import TrieResult
 
@@ -67,18 +68,21 @@ class Bars(progress.Progress):
 
 
 class _Rate(ProgressColumn):
-    """Tokens or bytes per second of a phase so far."""
+    """Tokens, bytes or histories per second of a phase so far."""
 
     def render(self, task: Any) -> Text:
         if not task.fields["rate"] or not task.elapsed or not task.fields["amount"]:
             return Text("")
-        return Text(f"{task.fields['amount'] / task.elapsed / 1e6:,.1f} M {task.fields['rate']}/s")
+        rate, unit = task.fields["amount"] / task.elapsed, f"{task.fields['rate']}/s"
+        return Text(f"{rate / 1e6:,.1f} M {unit}" if rate >= 1e5 else f"{rate:,.0f} {unit}")
 
 
-def show_result(result: CountResult | ScoreResult | TrieResult) -> None:
+def show_result(result: CountResult | ScoreResult | TrieResult | DistributionResult) -> None:
     """The summary of a job's run."""
     if isinstance(result, ScoreResult):
         _show_scores(result)
+    elif isinstance(result, DistributionResult):
+        _show_written(result)
     elif isinstance(result, TrieResult):
         _show_trie(result)
     else:
@@ -95,11 +99,9 @@ def _show_counts(result: CountResult) -> None:
     for order, top in result.top.items():
         if top:
             _show_top(order, top)
-    total = sum(result.seconds.values()) or 1.0
-    spent = ", ".join(f"{stage} {s / total:.0%}" for stage, s in result.seconds.items())
     where = _many(result.workers, f"{result.device} worker")
     print(f"{result.wall_seconds:.2f} s on {where}: {result.tokens_per_second:,.0f} {unit}/s")
-    print(f"time went to {spent}")
+    _show_seconds(result.seconds)
     if len(result.worker_rates) > 1:
         rates = ", ".join(f"{worker}: {rate:,.0f}" for worker, rate in result.worker_rates.items())
         print(textwrap.fill(f"{unit}/s while counting, by worker: {rates}", _console().width, subsequent_indent="  "))
@@ -107,6 +109,31 @@ def _show_counts(result: CountResult) -> None:
         print(f"device memory: {result.peak_device_bytes:,} bytes at most; transport: {result.transport}")
     if result.resumed_chunks:
         print(f"{_many(result.resumed_chunks, 'chunk')} had been counted before")
+
+
+def _show_seconds(seconds: dict[str, float]) -> None:
+    total = sum(seconds.values()) or 1.0
+    print("time went to " + ", ".join(f"{stage} {s / total:.0%}" for stage, s in seconds.items()))
+
+
+def _show_written(result: DistributionResult) -> None:
+    m = result.manifest
+    print(f"{_shown(result.path)}: {_distributions(m)}")
+    where = _many(result.workers, f"{result.device} worker")
+    print(f"{result.wall_seconds:.2f} s on {where}: {result.histories_per_second:,.0f} histories/s, ", end="")
+    print(f"{result.bytes_per_second / 1e9:,.3f} GB/s")
+    _show_seconds(result.seconds)
+    if result.resumed_chunks:
+        print(f"{_many(result.resumed_chunks, 'chunk')} had been written before")
+
+
+def _distributions(m: dict[str, Any]) -> str:
+    """What an output holds, in a line."""
+    orders = ", ".join(map(str, m["orders"]))
+    top_k = m["options"].get("top_k")
+    columns = f"{_many(top_k, 'word')} of {m['symbols']:,}" if top_k else _many(m["symbols"], "word")
+    histories = f"{m['histories']:,} {'history' if m['histories'] == 1 else 'histories'}"
+    return f"{histories}, orders {orders}, {columns}: {m['size_bytes']:,} bytes of {m['options']['format']}"
 
 
 def _show_trie(result: TrieResult) -> None:
@@ -152,6 +179,9 @@ def show_plan(plan: dict[str, Any]) -> None:
         print(f"{plan['job']}: {plan['model']} to a model file, index {plan['index']}, on the {plan['device']}\n")
         return
     print(f"{plan['job']}: {_many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes")
+    if "histories_about" in plan:
+        _show_distribution_plan(plan)
+        return
     print(
         f"about {plan['tokens_about']:,} tokens in {_many(plan['chunks'], 'chunk')} of up to {plan['chunk_bytes']:,} "
         f"bytes; {_many(plan['workers'], plan['device'] + ' worker')} (transport {plan['transport']})"
@@ -159,6 +189,19 @@ def show_plan(plan: dict[str, Any]) -> None:
     )
     if "orders" in plan:
         _show_count_plan(plan)
+    print()
+
+
+def _show_distribution_plan(plan: dict[str, Any]) -> None:
+    print(
+        f"about {plan['histories_about']:,} histories, by {plan['model']}, to {plan['format']}; "
+        f"{_many(plan['workers'], plan['device'] + ' worker')} (transport {plan['transport']})"
+    )
+    if "chunks" in plan:
+        print(
+            f"about {plan['output_bytes_about']:,} bytes, in {_many(plan['chunks'], 'chunk')} of up to "
+            f"{plan['chunk_bytes']:,} bytes of text"
+        )
     print()
 
 
@@ -199,6 +242,22 @@ def show_scored(path: str, manifest: dict[str, Any]) -> None:
     _show_options(manifest)
 
 
+def show_distributions(path: str, manifest: dict[str, Any]) -> None:
+    """What an output of distributions holds."""
+    print(f"{path}: {_distributions(manifest)}")
+    for name, array in manifest.get("arrays", {}).items():
+        shape = " x ".join(f"{n:,}" for n in array["shape"])
+        print(f"{name}.{manifest['options']['format']}: {shape}, {array['dtype']}")
+    if "part_histories" in manifest:
+        print(f"a file for every {manifest['part_histories']:,} histories")
+    size = sum(i["size_bytes"] for i in manifest["inputs"])
+    print(
+        f"from {_many(len(manifest['inputs']), 'input')} of {size:,} bytes, by {manifest['model']['path']} of order "
+        f"{manifest['order']}"
+    )
+    _show_options(manifest)
+
+
 def show_model(path: str, found: dict[str, Any]) -> None:
     """What a model file holds."""
     counts = " + ".join(f"{count:,}" for count in found["orders"])
@@ -218,7 +277,8 @@ def _many(n: int, thing: str) -> str:
 
 def _show_options(manifest: dict[str, Any]) -> None:
     options = {k: v for k, v in manifest["options"].items() if v is not None and v is not False}
-    print("options: " + ", ".join(f"{k}={v}" for k, v in options.items()))
+    line = "options: " + ", ".join(f"{k}={v}" for k, v in options.items())
+    print(textwrap.fill(line, _console().width, subsequent_indent="  ", break_long_words=False))
     print("versions: " + ", ".join(f"{k} {v}" for k, v in manifest["versions"].items()))
 
 

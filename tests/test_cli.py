@@ -27,7 +27,7 @@ from mgpu_ngram.jobs import count_passes
 TEXT = b"of the people by the people\nfor the people of the people\n"
 COMMAND = [sys.executable, "-m", "mgpu_ngram"]
 HERE = ["--workers", "0"]
-VERBS = ["run", "plan", "count", "trie", "score", "export", "info", "bench"]
+VERBS = ["run", "plan", "count", "trie", "score", "distribution", "export", "info", "bench"]
 
 
 @pytest.fixture

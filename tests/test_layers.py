@@ -14,11 +14,14 @@ PACKAGE = Path(mgpu_ngram.__file__).parent
 # What each layer may import of the package: a layer, or one module of it. cli, api -> config -> jobs
 # -> engine -> kernels; the executor's protocol is all that a job knows of the cluster.
 ALLOWED = {
-    "__init__": {"api", "core"},
+    "__init__": {"api", "compact", "model", "core"},
     "__main__": {"cli"},
     "cli": {"commands", "engine", "core"},
     "commands": {"commands", "api", "config", "report", "jobs", "engine", "core", "cluster", "benchmarks"},
     "api": {"config", "jobs", "engine", "core", "cluster"},
+    "model": {"next_words", "jobs", "engine", "core", "cluster.devices"},
+    "next_words": {"api", "engine", "core", "cluster.devices", "cluster.executor"},
+    "compact": {"engine", "core", "cluster.devices"},
     "kenlm": {"engine", "core"},
     "report": {"jobs", "core"},
     "config": {"jobs", "core"},

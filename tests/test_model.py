@@ -6,7 +6,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 import mgpu_ngram as ng
-from mgpu_ngram import api, kenlm
+from mgpu_ngram import kenlm
+from mgpu_ngram import model as models
+from mgpu_ngram.core import words
 from mgpu_ngram.engine.device import to_device as put
 from mgpu_ngram.jobs import trie
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -59,7 +61,7 @@ def test_no_sentences(model):
 
 def test_more_than_is_scored_at_once(model, monkeypatch):
     expected, perplexity = model.score(SENTENCES * 5).tolist(), model.perplexity(SENTENCES * 5)
-    monkeypatch.setattr(api, "TEXT_BYTES", dict.fromkeys(api.TEXT_BYTES, 4))
+    monkeypatch.setattr(models, "TEXT_BYTES", dict.fromkeys(models.TEXT_BYTES, 4))
     assert model.score(SENTENCES * 5).tolist() == expected
     assert model.perplexity(SENTENCES * 5) == pytest.approx(perplexity, rel=1e-12)
 
@@ -129,7 +131,7 @@ def test_ids_of_another_device(place, device, arpa):
 
 
 def test_a_sentence_that_is_too_long(model, monkeypatch):
-    monkeypatch.setattr(api, "MOST_SENTENCE_BYTES", 3)
+    monkeypatch.setattr(words, "MOST_LINE_BYTES", 3)
     assert model.score(["a b"]).tolist() == [-1.40625]
     with pytest.raises(ng.InputError, match="^sentence 1 has 4 bytes but may have 3; cut it up$"):
         model.score(["a b", "a  b"])
@@ -156,8 +158,8 @@ def test_a_perplexity_beyond_the_largest_double(arpa):
 
 def test_sentences_are_scored_some_at_a_time(model, monkeypatch):
     """The first are scored before the last are asked for."""
-    monkeypatch.setattr(api, "TEXT_BYTES", dict.fromkeys(api.TEXT_BYTES, 4))
-    monkeypatch.setattr(api, "cpu_cores", lambda: 2)
+    monkeypatch.setattr(models, "TEXT_BYTES", dict.fromkeys(models.TEXT_BYTES, 4))
+    monkeypatch.setattr(models, "cpu_cores", lambda: 2)
     asked = []
     blocks = model._blocks((asked.append(s) or s for s in ["a b"] * 100), True, True)
     next(blocks)

@@ -84,6 +84,13 @@ class DaskExecutor:
         with self._scheduler():
             return [parcel.open() for parcel in self.client.gather(list(handles))]
 
+    def fetch(self, handle: Future) -> Any:
+        self.wait([handle])
+        with self._scheduler():
+            return self.client.gather(
+                handle, direct=True
+            ).open()  # through the scheduler where no worker can be reached
+
     def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
         with self._scheduler():
             answers = list(self.client.run(fn, *args, on_error="return").values())
@@ -136,8 +143,8 @@ class DaskExecutor:
 
     def _lost(self) -> RunError:
         return RunError(
-            f"the Dask scheduler {self._address} was lost; finished chunks of a count's last checkpoint are kept: "
-            "start again, a count with --resume"
+            f"the Dask scheduler {self._address} was lost; finished chunks of the last checkpoint are kept: "
+            "start again, a count or a distribution with --resume"
         )
 
     def _raise_error_of(self, handle: Future) -> None:

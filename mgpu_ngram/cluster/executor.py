@@ -57,6 +57,9 @@ class Executor(Protocol):
     def gather(self, handles: Sequence[Handle]) -> list[Any]:
         """The values, here. For small ones; arrays of a device may come as NumPy arrays."""
 
+    def fetch(self, handle: Handle) -> Any:
+        """The value, here: a large one, straight from the worker that holds it."""
+
     def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
         """fn(*args) in every worker process, at once: for small questions, with small answers."""
 

@@ -188,7 +188,7 @@ class Watch:
 def no_workers(address: str) -> str:
     return (
         f"all workers of the Dask cluster {address} are gone and none came back within "
-        f"{_no_workers_seconds():g} s; start some, then run again, a count with --resume"
+        f"{_no_workers_seconds():g} s; start some, then run again, a count or a distribution with --resume"
     )
 
 

@@ -93,6 +93,9 @@ class LocalExecutor:
     def gather(self, handles: Sequence[Future]) -> list[Any]:
         return [h.result() for h in handles]
 
+    def fetch(self, handle: Future) -> Any:
+        return handle.result()
+
     def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
         return [fn(*args)]
 

@@ -14,8 +14,8 @@ from mgpu_ngram.core.counts import Ngram, read_counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import describe_model
 from mgpu_ngram.core.output import find_manifest
-from mgpu_ngram.jobs import score, trie
-from mgpu_ngram.report import show_info, show_model, show_scored
+from mgpu_ngram.jobs import distribution, score, trie
+from mgpu_ngram.report import show_distributions, show_info, show_model, show_scored
 
 EXPORT_EXAMPLES = """examples:
   mgpu-ngram export counts --order 3 | grep '^of the'
@@ -24,7 +24,8 @@ INFO_EXAMPLES = """examples:
   mgpu-ngram info counts
   mgpu-ngram info counts --json | jq .orders
   mgpu-ngram info model.safetensors
-  mgpu-ngram info runs/scores/score"""
+  mgpu-ngram info runs/scores/score
+  mgpu-ngram info distributions"""
 
 
 def add(verbs: Any) -> None:
@@ -37,7 +38,7 @@ def add(verbs: Any) -> None:
     export.add_argument("--top", type=int, metavar="K", help="only the K that occur most")
     export.set_defaults(verb=_export)
 
-    info = command(verbs, "info", "describe counts, a model file or what a job of a YAML file made", INFO_EXAMPLES)
+    info = command(verbs, "info", "describe counts, distributions, a model file or what a job made", INFO_EXAMPLES)
     info.add_argument("path", metavar="PATH")
     info.set_defaults(verb=_info)
 
@@ -74,7 +75,7 @@ def _json_ngram(ngram: Ngram, unit: str) -> Any:
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    """Of counts, of a model file, or of the folder of a trie or a score job."""
+    """Of counts, of distributions, of a model file, or of the folder of a trie or a score job."""
     path, manifest = arguments.path, find_manifest(arguments.path) or {}
     if manifest.get("format") == trie.FORMAT:
         path = os.path.join(path, trie.MODEL)
@@ -84,6 +85,8 @@ def _info(arguments: argparse.Namespace) -> None:
         found, show = describe_model(path), show_model
     elif manifest.get("format") == score.FORMAT:
         found, show = manifest, show_scored
+    elif manifest.get("format") == distribution.FORMAT:
+        found, show = manifest, show_distributions
     else:
         found, show = read_counts(path).manifest, show_info
     with stdout():

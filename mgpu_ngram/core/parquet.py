@@ -25,6 +25,16 @@ GROUP_BYTES = 1 << 28  # and bytes of its strings; a single longer row has a gro
 STRING_BYTES = 2**31 - 1  # what 32-bit offsets can address
 
 
+def strings(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
+    """The words data[offsets[i]:offsets[i + 1]] as strings; bytes that are no UTF-8 become U+FFFD."""
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    words = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    try:
+        return words.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return pa.array([word.decode("utf-8", "replace") for word in words.to_pylist()], pa.large_string())
+
+
 class PartWriter:
     """Write tables one after the other to a Parquet file with columns `ngram` and `count`.
 

@@ -41,6 +41,11 @@ class Source:
     def is_local(self) -> bool:
         return "://" not in self.location
 
+    @property
+    def modified_ns(self) -> int:
+        """When a local file was changed last; 0 for others."""
+        return os.stat(self.location).st_mtime_ns if self.is_local and self.location else 0
+
 
 def file_source(name: str, location: str, unit: str, itemsize: int, text_column: str) -> Source:
     """Look at a file: its size, and its format by its first bytes."""

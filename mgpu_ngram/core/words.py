@@ -8,9 +8,11 @@ from functools import cached_property
 import numpy as np
 from numba import njit, uint32
 
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels.score.words import find_word, index_words
 
 UNKNOWN = b"<unk>"  # id 0 of every model
+MOST_LINE_BYTES = 2 << 30  # with what else is read at once less than 4 GiB: positions are uint32
 
 
 class Words:
@@ -88,6 +90,20 @@ class Words:
         if duplicate >= 0:
             raise ValueError(f"word {duplicate} is {self.word(duplicate)!r}, as an earlier one is; give each word once")
         return slots_C
+
+
+def line_of(text: str | bytes, name: str) -> bytes:
+    """A string of words as a line of text; newlines in it are white space. Raises InputError, which says `name`."""
+    if not isinstance(text, (str, bytes)):
+        raise InputError(f"{name} is {text!r} but must be a string of words")
+    try:
+        line = _bytes(text)
+    except UnicodeEncodeError as error:
+        what = f"has {error.object[error.start]!r} at {error.start}, which UTF-8 cannot write"
+        raise InputError(f"{name} {what} ({error.reason}); leave it out, or give bytes") from None
+    if len(line) > MOST_LINE_BYTES:
+        raise InputError(f"{name} has {len(line):,} bytes but may have {MOST_LINE_BYTES:,}; cut it up")
+    return line.replace(b"\n", b" ") + b"\n"
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

@@ -108,6 +108,25 @@ def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
     return [next(moved) if isinstance(a, np.ndarray) else a for a in arrays]
 
 
+def each_slice(array: Any, use: Callable[[int, np.ndarray], None], threads: int = 1) -> None:
+    """use(first, bytes) for slices of a contiguous array, of its bytes from `first` on, in host memory.
+
+    Several threads call it, on a CPU so many; of a CuPy array the bytes are those of a buffer, gone when it returns.
+    """
+    flat = array.reshape(-1).view(np.uint8)
+    slices = [(i, min(i + SLICE_BYTES, len(flat))) for i in range(0, len(flat), SLICE_BYTES)]
+    if on_gpu(array):
+
+        def copy(first: int, last: int, stream: Any, pinned: np.ndarray) -> None:
+            flat[first:last].get(stream=stream, out=pinned[: last - first], blocking=True)
+            use(first, pinned[: last - first])
+
+        _in_threads(copy, slices)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda part: use(part[0], flat[slice(*part)]), slices))
+
+
 def _copy_in_slices(there: Any, here: np.ndarray, copy: Callable) -> None:
     """copy(stream, pinned buffer, slice there, slice here) for all slices, in several threads."""
     if here.flags.c_contiguous and there.flags.c_contiguous:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,9 +12,9 @@ import numpy as np
 
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.model import Model, identify
+from mgpu_ngram.core.model import Model
 from mgpu_ngram.engine.device import Stopwatch, device_blocks, free_bytes, memory_guard, moved_to, to_device_fast
-from mgpu_ngram.engine.model import open_model
+from mgpu_ngram.engine.replicas import held_replica
 from mgpu_ngram.engine.score_lines import TextScores, spell_words, word_lines
 from mgpu_ngram.engine.trie import edges_of
 from mgpu_ngram.kernels.count.find_tokens import find_tokens
@@ -28,7 +27,7 @@ from mgpu_ngram.kernels.score.sum_sentences import sum_sentences
 BYTES_PER_TEXT_BYTE = 16  # that scoring takes: a token has 13 and as many for a moment, and may be a letter and a space
 LEAST_BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 16, 1 << 30  # positions in a block, and its longest line, fit uint32
 PIECE_TOKENS = 1 << 18  # about as many go to a thread
-LESS_MEMORY = "use the index btree, a quantised model (mgpu-ngram trie --quantize 8), or fewer workers"
+LESS_TO_SCORE = "use the index btree, a quantised model (mgpu-ngram trie --quantize 8), or fewer workers"
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,12 @@ class ChunkScores:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+def check_index(index: str) -> None:
+    """Raise InputError for an index that there is not."""
+    if index not in ("edge", "btree"):
+        raise InputError(f"index is {index!r} but must be edge or btree")
+
+
 class Replica:
     """A model on a device, ready to score. Raises InputError for one without backoffs, or of an order above 96.
 
@@ -106,8 +111,7 @@ class Replica:
     """
 
     def __init__(self, model: Model, device: str, index: str = "edge", threads: int = 1):
-        if index not in ("edge", "btree"):
-            raise InputError(f"index is {index!r} but must be edge or btree")
+        check_index(index)
         model.check_scores()
         if model.trie.order > MOST_ORDER:
             raise InputError(
@@ -182,7 +186,7 @@ def score_chunk(chunk: Chunk, options: ScoreOptions) -> ChunkScores:
     try:
         replica = replica_of(options)
         watch.lap("load")
-        with memory_guard("scoring", options.device, f"use smaller chunks (chunk_bytes), or {LESS_MEMORY}"):
+        with memory_guard("scoring", options.device, f"use smaller chunks (chunk_bytes), or {LESS_TO_SCORE}"):
             parts = list(_parts(chunk, options, replica, watch))
     except OSError as error:  # which the driver would take for one of its own, of what it writes
         raise RunError(f"scoring {chunk} failed: {type(error).__name__}: {error}; run again") from error
@@ -245,20 +249,10 @@ def _columns(text: TextScores) -> Columns:
     return {name: column[kept_T] for name, column in columns_T.items()} | {"data": data}
 
 
-_replicas: dict[tuple, Replica] = {}
-_loading = threading.Lock()
-
-
 def replica_of(options: ScoreOptions) -> Replica:
-    """This process's replica of a model; another model's makes way for it. Raises RunError when the file changed."""
-    key = options.model, options.identity, options.index, options.device, options.verify
-    with _loading:
-        if key not in _replicas:
-            _replicas.clear()
-            found = identify(options.model)
-            if found != options.identity:
-                raise RunError(f"{options.model} is {found} here but was {options.identity}; run again with one file")
-            with memory_guard("loading a model", options.device, LESS_MEMORY):
-                model = open_model(options.model, options.device, options.read_threads, verify=options.verify)
-                _replicas[key] = Replica(model, options.device, options.index)
-        return _replicas[key]
+    """This process's replica of a model."""
+    index, device = options.index, options.device
+    return held_replica(
+        ("score", index), lambda model: Replica(model, device, index), options.model, options.identity, device,
+        options.read_threads, options.verify, LESS_TO_SCORE,
+    )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import zlib
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.crc import combine_crc32
 from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.output import Output, write_manifest
-from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.memory import peak_device_bytes
@@ -139,15 +137,10 @@ def run(
 def _identity(config: CountConfig, corpus: Corpus) -> dict[str, Any]:
     """What a run must share with the one that it resumes."""
     inputs = [
-        {"name": s.name, "size_bytes": s.size_bytes, "modified": _modified(s), "crc32": zlib.crc32(s.data)}
+        {"name": s.name, "size_bytes": s.size_bytes, "modified": s.modified_ns, "crc32": zlib.crc32(s.data)}
         for s in corpus.sources
     ]
     return {"corpus": {"inputs": inputs}, "settings": _settings(config), "versions": {"mgpu-ngram": VERSION}}
-
-
-def _modified(source: Source) -> int:
-    """When a local file was changed last, in nanoseconds; 0 for others."""
-    return os.stat(source.location).st_mtime_ns if source.is_local and source.location else 0
 
 
 def _settings(config: CountConfig) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Corpus, Piece, ope
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import identify
 from mgpu_ngram.core.output import Output, check_free, new_file, write_manifest
+from mgpu_ngram.core.parquet import strings
 from mgpu_ngram.core.reading import read_blocks
 from mgpu_ngram.core.settings import Bytes, check_name
 from mgpu_ngram.core.sources import Source
@@ -369,20 +370,8 @@ class _Table:
         if not columns:
             return
         if self.words:
-            columns = columns | {
-                "sentence": columns["sentence"] + self.sentences, "word": _strings(columns["end"], columns["data"])
-            }  # fmt: skip
+            words = strings(np.concatenate([np.zeros(1, np.int64), columns["end"]]), columns["data"])
+            columns = columns | {"sentence": columns["sentence"] + self.sentences, "word": words}
         schema = self.WORDS if self.words else self.SENTENCES
         self.file.write_table(pyarrow.table({name: columns[name] for name in schema.names}, schema=schema))
         self.sentences += len(scores.sentences["words"])
-
-
-def _strings(end: np.ndarray, data: np.ndarray) -> pyarrow.Array:
-    """Words as strings; bytes that are no UTF-8 become U+FFFD."""
-    offsets = np.concatenate([np.zeros(1, np.int64), end])
-    buffers = [None, *map(pyarrow.py_buffer, (offsets, data))]
-    words = pyarrow.LargeBinaryArray.from_buffers(pyarrow.large_binary(), len(end), buffers)
-    try:
-        return words.cast(pyarrow.large_string())
-    except pyarrow.ArrowInvalid:
-        return pyarrow.array([w.decode("utf-8", "replace") for w in words.to_pylist()], pyarrow.large_string())

@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from mgpu_ngram.core import shards
-from mgpu_ngram.engine import count, runs, score, tokenise, write
-from mgpu_ngram.jobs import count_passes, shuffle
+from mgpu_ngram.engine import count, distribute, runs, score, tokenise, write
+from mgpu_ngram.jobs import count_passes, distribution_passes, shuffle
 from mgpu_ngram.jobs import score as score_job
 
 FOLDER = Path(os.environ["NGRAM_TEST_HOOKS"])
@@ -34,6 +34,8 @@ TASKS = {  # the modules where workers look them up, and from where the driver t
     "save_vocabularies": (count_passes,),
     "save_runs": (count_passes,),
     "score_chunk": (score, score_job),
+    "write_distributions": (distribute, distribution_passes),
+    "save_done": (distribute, distribution_passes),
 }
 
 

@@ -15,6 +15,7 @@ from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import check_free
+from mgpu_ngram.engine import replicas
 from mgpu_ngram.engine import score as engine
 from mgpu_ngram.jobs import score as score_job
 from mgpu_ngram.jobs import trie
@@ -248,8 +249,8 @@ def test_a_model_makes_way_for_another(arpa, lines, here, tmp_path):
     other.write_text(arpa.read_text())
     for path, index in (arpa, "edge"), (arpa, "btree"), (other, "edge"):
         score(config(path, lines, index=index), here)
-        [key] = engine._replicas
-        assert key[0] == str(path) and key[2] == index
+        [key] = replicas._held
+        assert key[:2] == (("score", index), str(path))
 
 
 def test_the_edge_table_of_a_file_is_used(arpa, lines, here, whole, tmp_path, monkeypatch):

@@ -1,0 +1,21 @@
+"""Arrays that Dask reads from files piece by piece, when they are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+
+def rows_on_demand(read: Callable[[int, int], np.ndarray], shape: tuple[int, ...], dtype: Any, rows: int) -> da.Array:
+    """A Dask array of that shape in pieces of so many rows; read(begin, end) gives rows, in whatever process asks."""
+    sizes = [min(rows, shape[0] - i) for i in range(0, shape[0], rows)] or [0]
+
+    def piece(block_info: Any = None) -> np.ndarray:
+        (begin, end), *_ = block_info[None]["array-location"]
+        return read(begin, end)
+
+    chunks = tuple(sizes), *((n,) for n in shape[1:])
+    return da.map_blocks(piece, chunks=chunks, dtype=dtype, meta=np.empty((0,) * len(shape), dtype))

@@ -1,0 +1,41 @@
+"""Compact blocks of distributions, made into rows where those are used: `mgpu_ngram.compact.densify`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
+from mgpu_ngram.core.compact import CompactBlock
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine import distribution
+from mgpu_ngram.engine.buffers import writable
+from mgpu_ngram.engine.device import memory_guard
+
+__all__ = ["CompactBlock", "densify"]
+
+
+def densify(
+    block: CompactBlock,
+    device: str = "auto",
+    orders: str | int | Iterable[int] = "all",
+    mode: str = "smoothed",
+    scale: str = "prob",
+    dtype: str = "float32",
+    out: Any = None,
+) -> Any:
+    """The rows of a block, (H, orders, V), those that `Model.distribution` gives, bit for bit.
+
+    device  where they are made: "auto", "cpu" or "gpu"
+
+    The other arguments are those of `Model.distribution`. `block.parts(rows)` cuts a block that is too large.
+    """
+    device = resolve_device(device)
+    if block.prob_V is None:
+        raise InputError("the block lacks the probabilities of single words; give it with block.with_words(prob_V)")
+    options = distribution.RowOptions.of(block.order, orders, mode, scale, dtype)
+    shape = len(block), len(options.orders), len(block.prob_V)
+    target = None if out is None else writable(out, shape, dtype, device)
+    with memory_guard(f"making rows of shape {shape}", device, "cut the block into block.parts(rows)"):
+        made = distribution.densify(block, options, device, cpu_cores(), target)
+    return made if out is None else out

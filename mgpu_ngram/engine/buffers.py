@@ -1,0 +1,57 @@
+"""Buffers of other libraries, as arrays that are written in place."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.distribution import DTYPES
+
+
+def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
+    """`out` as a NumPy or CuPy array that shares its memory.
+
+    out  an array, or what has the CUDA array interface or DLPack, on the device; of dtype "bfloat16" a PyTorch tensor
+         of it, or uint16. The items of its last axis lie beside each other
+
+    Raises InputError for what does not fit.
+    """
+    wanted = DTYPES[dtype]
+    array = _array(_as_bits(out) if dtype == "bfloat16" else out, device)
+    if dtype == "bfloat16" and array.dtype == np.int16:
+        array = array.view(np.uint16)
+    if array.shape != shape or array.dtype != wanted:
+        raise InputError(f"out is {array.dtype} of shape {array.shape} but must be {wanted} of shape {shape}")
+    if array.size and array.strides[-1] != array.itemsize:
+        raise InputError(f"out has strides {array.strides} but the items of its last axis must lie beside each other")
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        raise InputError("out cannot be written; give a copy")
+    return array
+
+
+def _as_bits(out: Any) -> Any:
+    """A PyTorch tensor of bfloat16, which no interface knows, as one of int16; anything else as it is."""
+    torch = sys.modules.get("torch")
+    is_tensor = torch is not None and isinstance(out, torch.Tensor) and out.dtype == torch.bfloat16
+    return out.view(torch.int16) if is_tensor else out  # type: ignore[union-attr]
+
+
+def _array(out: Any, device: str) -> Any:
+    if device == "gpu":
+        import cupy
+
+        if hasattr(out, "__cuda_array_interface__"):
+            return cupy.asarray(out)
+        if hasattr(out, "__dlpack_device__") and out.__dlpack_device__()[0] == 2:  # kDLCUDA
+            return cupy.from_dlpack(out)
+        raise InputError(f"out is {type(out).__name__} but the model is on a GPU; give an array that is there, too")
+    if hasattr(out, "__cuda_array_interface__") and not isinstance(out, np.ndarray):
+        raise InputError(f"out is {type(out).__name__} on a GPU but the model is on the CPU; load it with device='gpu'")
+    if isinstance(out, np.ndarray):
+        return out
+    if hasattr(out, "__dlpack__"):
+        return np.from_dlpack(out)
+    raise InputError(f"out is {type(out).__name__} but must be an array, or have DLPack")

@@ -1,0 +1,444 @@
+"""Every next-word probability after a history: what a replica of a model finds, and the rows that are made of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mgpu_ngram.core.compact import CompactBlock
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model import Model
+from mgpu_ngram.core.trie import node_dtype
+from mgpu_ngram.core.words import Words, line_of
+from mgpu_ngram.engine.device import moved_to, to_device, to_device_fast, to_host_fast
+from mgpu_ngram.engine.replicas import held_replica
+from mgpu_ngram.kernels.count.find_tokens import find_tokens
+from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.distribution.find_histories import find_histories
+from mgpu_ngram.kernels.distribution.gather_children import gather_children
+from mgpu_ngram.kernels.distribution.sample_words import sample_words
+from mgpu_ngram.kernels.distribution.scale_values import scale_values
+from mgpu_ngram.kernels.distribution.top_words import MOST_K, top_words
+from mgpu_ngram.kernels.distribution.write_rows import MOST_K as MOST_WORDS
+from mgpu_ngram.kernels.distribution.write_rows import write_rows
+from mgpu_ngram.kernels.score.find_codes import find_codes
+
+MODES = ("smoothed", "stored")
+SCALES = ("prob", "log10", "ln")
+DTYPES: dict[str, np.dtype] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(np.uint16),
+}
+ROW_ALIGNMENT_BYTES = 16  # of the rows that are made here: what one store of a GPU's thread writes
+BLOCK_SHARE = {"gpu": 0.5, "cpu": 0.25}  # of the free memory, for a block of rows
+MOST_BLOCK_BYTES = {"gpu": 4 << 30, "cpu": 64 << 20}
+FOUND_BYTES = 64  # of a history, about: what is found of it, with copies
+LEAST_PIECE_ROWS = 4  # rows that are worth a thread
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Which rows are made, and how. Picklable.
+
+    orders  rising, 1 to the order of the model
+    mode    "smoothed": with backoff; "stored": the probabilities of stored n-grams, and nothing for the others
+    scale   "prob"; or "log10" or "ln" of it, where nothing is -inf
+    dtype   "float32", "float16" or "bfloat16"
+    top_k   only so many words of each row, the most probable first; None: all words
+    """
+
+    orders: tuple[int, ...]
+    mode: str = "smoothed"
+    scale: str = "prob"
+    dtype: str = "float32"
+    top_k: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        order: int,
+        orders: str | int | Iterable[int] = "all",
+        mode: str = "smoothed",
+        scale: str = "prob",
+        dtype: str = "float32",
+        top_k: int | None = None,
+    ) -> RowOptions:
+        """Options for a model of order `order`. Raises InputError for those that are not known or do not go together.
+
+        orders  "all", "max" (the highest alone), a number, several, or a string of numbers with commas
+        """
+        check_option("mode", mode, MODES)
+        check_option("scale", scale, SCALES)
+        check_option("dtype", dtype, DTYPES)
+        if top_k is not None:
+            if isinstance(top_k, bool) or not isinstance(top_k, (int, np.integer)) or not 1 <= top_k <= MOST_K:
+                raise InputError(f"top_k is {top_k!r} but must be 1 to {MOST_K:,}; leave it out for all words")
+            if dtype != "float32":
+                raise InputError(f"dtype is {dtype} but the values of top_k are float32; leave dtype out")
+        return cls(_parsed(orders, order), mode, scale, dtype, None if top_k is None else int(top_k))
+
+    @property
+    def nothing(self) -> float | None:
+        """What stands where nothing is stored; None: rows are smoothed."""
+        if self.mode == "smoothed":
+            return None
+        return 0.0 if self.scale == "prob" else -np.inf
+
+    def row_bytes(self, symbols: int) -> int:
+        """Of what is made of one history."""
+        if self.top_k:
+            return len(self.orders) * self.top_k * 8
+        return len(self.orders) * symbols * DTYPES[self.dtype].itemsize
+
+
+def check_option(name: str, value: Any, known: Iterable[str]) -> None:
+    """Raise InputError unless the value of an option is one of those that are known."""
+    if value not in known:
+        raise InputError(f"{name} is {value!r} but must be {' or '.join(known)}")
+
+
+def _parsed(orders: Any, order: int) -> tuple[int, ...]:
+    """The orders that `RowOptions.of` is given, rising, each once."""
+    if orders == "all":
+        return tuple(range(1, order + 1))
+    if orders == "max":
+        return (order,)
+    several = [orders] if isinstance(orders, (int, np.integer)) else orders
+    try:
+        numbers = sorted({int(n) for n in (orders.split(",") if isinstance(orders, str) else several)})
+    except (TypeError, ValueError):
+        raise InputError(f"orders is {orders!r} but must be all, max or numbers such as 1,2,{order}") from None
+    if not numbers or numbers[0] < 1 or numbers[-1] > order:
+        raise InputError(f"orders is {orders!r} but the model has orders 1 to {order}; give some of those, all or max")
+    return tuple(numbers)
+
+
+def block_rows(options: RowOptions, symbols: int, device: str, free_bytes: int) -> int:
+    """Histories whose rows a block may hold: those that fit in a part of the free memory, 1 at least."""
+    room = min(int(BLOCK_SHARE[device] * free_bytes), MOST_BLOCK_BYTES[device])
+    return max(1, room // (options.row_bytes(symbols) + FOUND_BYTES * options.orders[-1]))
+
+
+class Found(NamedTuple):
+    """What was found of H histories, on the device: no row is made yet.
+
+    first_HK, end_HK  (H, K): nodes first to end - 1 are the children of the last k + 1 words
+    backoff_HK        (H, K) float32, log10 of the backoff weight of these words; 0 where they are no history
+    """
+
+    first_HK: Any
+    end_HK: Any
+    backoff_HK: Any
+
+    def part(self, begin: int, end: int) -> Found:
+        return Found(*(array[begin:end] for array in self))
+
+
+class _Scaled(NamedTuple):
+    """Values in one scale."""
+
+    scale: str
+    value_G: Any
+    value_V: Any
+
+
+class Rows:
+    """Makes rows of what was found, from n-grams (word_G, prob_G) and single words (prob_V), all on one device.
+
+    left_out      a word that is not ranked and not sampled (<s>, which lmplz gives a probability of 1); -1 for none
+    has_backoffs  or else no row is smoothed
+    threads       that share rows on a CPU
+    """
+
+    def __init__(self, word_G: Any, prob_G: Any, prob_V: Any, left_out: int, has_backoffs: bool, threads: int = 1):
+        self.word_G, self.prob_G, self.prob_V = word_G, prob_G, prob_V
+        self.left_out, self.has_backoffs, self.threads = left_out, has_backoffs, threads
+        self._last: _Scaled | None = None
+        self._last_ranks: tuple[str, Any] | None = None
+        self._scaling = threading.Lock()
+
+    def dense(self, found: Found, options: RowOptions, out: Any = None) -> Any:
+        """(H, orders, V) of the dtype: every word's value. bfloat16 is uint16: the upper half of a float32.
+
+        out  where to write them, on the same device; None: a new array, whose rows may lie apart so that each begins
+             at a multiple of 16 bytes
+        """
+        self._check(options)
+        xp, dtype = array_module(found.first_HK), DTYPES[options.dtype]
+        H, V = len(found.first_HK), len(self.prob_V)
+        if out is None:
+            whole = ROW_ALIGNMENT_BYTES // dtype.itemsize
+            out = xp.empty((H, len(options.orders), -(-V // whole) * whole), dtype)[:, :, :V]
+        scaled = self._scaled(options.scale)
+        multiply, nothing, bfloat16 = options.scale == "prob", options.nothing, options.dtype == "bfloat16"
+
+        def write(begin: int, end: int) -> None:
+            some = _in_scale(found.part(begin, end), options.scale)
+            write_rows(
+                out[begin:end], options.orders, *some, self.word_G, scaled.value_G, scaled.value_V, multiply,
+                nothing, bfloat16,
+            )  # fmt: skip
+
+        self._in_pieces(write, found)
+        return out
+
+    def top(self, found: Found, options: RowOptions) -> tuple[Any, Any]:
+        """(ids (H, orders, k) int32, values (H, orders, k) float32): the greatest of each row, ties by lower id.
+
+        id -1 where a stored row has fewer words.
+        """
+        self._check(options)
+        scaled = self._scaled(options.scale)
+        ranked_V = self._ranked(scaled)
+
+        def choose(begin: int, end: int) -> tuple[Any, Any]:
+            some = _in_scale(found.part(begin, end), options.scale)
+            return top_words(
+                options.top_k or 0, options.orders, *some, self.word_G, scaled.value_G, scaled.value_V, ranked_V,
+                options.scale == "prob", options.nothing, self.left_out,
+            )  # fmt: skip
+
+        pieces = self._in_pieces(choose, found)
+        if len(pieces) == 1:
+            return pieces[0]
+        ids, values = zip(*pieces, strict=True)
+        return np.concatenate(ids), np.concatenate(values)
+
+    def make(self, found: Found, options: RowOptions, out: Any = None) -> Any:
+        """`dense`, or `top` when the options want that."""
+        return self.top(found, options) if options.top_k else self.dense(found, options, out)
+
+    def sample(
+        self, found: Found, numbers_H: Any, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+    ) -> Any:
+        """(H,) int32: a word drawn from each smoothed row of the highest order; see `sample_words`."""
+        self._check(RowOptions((found.first_HK.shape[1] + 1,)))
+        scaled = self._scaled("prob")
+        return sample_words(
+            *_in_scale(found, "prob"), self.word_G, scaled.value_G, scaled.value_V, numbers_H, seed, temperature,
+            top_k, top_p, self.left_out,
+        )  # fmt: skip
+
+    def _in_pieces(self, fn: Callable[[int, int], Any], found: Found) -> list[Any]:
+        """fn(begin, end) of all histories; on a CPU the threads share them."""
+        H = len(found.first_HK)
+        rows = H if array_module(found.first_HK) is not np else max(LEAST_PIECE_ROWS, -(-H // self.threads))
+        if rows >= H:
+            return [fn(0, H)]
+        with ThreadPoolExecutor(self.threads) as pool:
+            return list(pool.map(lambda begin: fn(begin, min(begin + rows, H)), range(0, H, rows)))
+
+    def _check(self, options: RowOptions) -> None:
+        if options.mode == "smoothed" and not self.has_backoffs:
+            raise InputError(
+                "the model has no backoffs, which smoothed rows need; make it again without --no-backoff, or ask for "
+                "mode stored"
+            )
+
+    def _scaled(self, scale: str) -> _Scaled:
+        """The values in a scale; those of the last one are kept."""
+        with self._scaling:
+            if self._last is None or self._last.scale != scale:
+                self._last = None  # it goes before the next one comes
+                self._last = _Scaled(scale, scale_values(self.prob_G, scale), scale_values(self.prob_V, scale))
+            return self._last
+
+    def _ranked(self, scaled: _Scaled) -> Any:
+        """(V,) uint32: single words, the greatest value first, ties by id."""
+        if self._last_ranks is None or self._last_ranks[0] != scaled.scale:
+            self._last_ranks = scaled.scale, (-scaled.value_V).argsort(kind="stable").astype(np.uint32)
+        return self._last_ranks[1]
+
+
+def _in_scale(found: Found, scale: str) -> Found:
+    """With backoffs in the scale of the values."""
+    backoff_HK = scale_values(found.backoff_HK.reshape(-1), scale).reshape(found.backoff_HK.shape)
+    return found._replace(backoff_HK=backoff_HK)
+
+
+class Encoder:
+    """Turns histories into codes and positions, which `find_histories` takes.
+
+    words  of the model
+    order  of the model: no more than order - 1 words of a history are kept
+    """
+
+    def __init__(self, words: Words, order: int, device: str):
+        self.words, self.order, self.device = words, order, device
+        self._table = [to_device_fast(array, device) for array in (words.slots_C, words.offsets_V, words.data)]
+
+    def text(self, text_B: Any, bos: bool, positions: str = "every") -> tuple[Any, Any]:
+        """(codes_T, positions_H) of lines of text.
+
+        text_B     (B,) uint8 on the device, words between the white space of C's isspace; a newline ends every line
+        positions  "every": what stands before each word and, with bos, before the end of its line; "last": whole lines
+        """
+        codes_T = find_codes(text_B, find_tokens(text_B, isspace=True), *self._table)
+        xp = array_module(codes_T)
+        if positions == "last":
+            return codes_T, xp.flatnonzero(codes_T == 0)
+        return codes_T, xp.arange(len(codes_T)) if bos else xp.flatnonzero(codes_T)
+
+    def histories(self, histories: Any) -> tuple[Any, Any]:
+        """(codes_T, positions_H) of histories: strings, lists of words or arrays of ids; or of a matrix of ids.
+
+        Raises InputError for what is none of these, and for ids that no word has.
+        """
+        if hasattr(histories, "ndim"):
+            return self._of_ids(histories)
+        histories = list(histories)
+        if all(isinstance(history, (str, bytes)) for history in histories):
+            text = b"".join(line_of(history, f"history {i}") for i, history in enumerate(histories))
+            return self.text(to_device(np.frombuffer(text, np.uint8), self.device), False, "last")
+        rows = [self._codes(history, i) for i, history in enumerate(histories)]
+        codes_T = np.concatenate([np.append(row, np.uint32(0)) for row in rows])
+        positions_H = np.cumsum([len(row) + 1 for row in rows]) - 1
+        return to_device(codes_T, self.device), to_device(positions_H, self.device)
+
+    def _of_ids(self, ids_HK: Any) -> tuple[Any, Any]:
+        """The same of a matrix."""
+        if ids_HK.ndim != 2 or ids_HK.dtype.kind not in "iu":
+            raise InputError(
+                f"histories are {ids_HK.dtype} of shape {ids_HK.shape} but must be a list of histories, or a matrix of "
+                "ids, a row each"
+            )
+        ids_HK = moved_to(ids_HK[:, max(0, ids_HK.shape[1] - self.order + 1) :], self.device)
+        xp, (H, K) = array_module(ids_HK), ids_HK.shape
+        self._check_ids(ids_HK)
+        codes_HK = xp.zeros((H, K + 1), np.uint32)
+        codes_HK[:, :K] = ids_HK.astype(np.uint32) + np.uint32(1)
+        return codes_HK.reshape(-1), xp.arange(1, H + 1) * (K + 1) - 1
+
+    def _codes(self, history: Any, i: int) -> np.ndarray:
+        """One history on the host."""
+        if isinstance(history, (str, bytes)):
+            history = line_of(history, f"history {i}").split()
+        if hasattr(history, "dtype") and history.dtype.kind in "iu" and history.ndim == 1:
+            ids = moved_to(history, "cpu")
+            self._check_ids(ids)
+        else:
+            words = list(history) if isinstance(history, Iterable) else [history]
+            wrong = next((word for word in words if not isinstance(word, (str, bytes))), None)
+            if wrong is not None:
+                what = f"{wrong!r} in it" if isinstance(history, Iterable) else repr(history)
+                raise InputError(f"history {i} has {what} but must be a string, a list of words or an array of ids")
+            ids = np.array([self.words.id(word) for word in words], np.uint32)
+        return ids[max(0, len(ids) - self.order + 1) :].astype(np.uint32) + np.uint32(1)
+
+    def _check_ids(self, ids: Any) -> None:
+        if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < len(self.words):
+            raise InputError(f"ids are {int(ids.min())} to {int(ids.max())} but must be 0 to {len(self.words) - 1}")
+
+
+def batches(histories: Any, rows: int) -> Iterator[Any]:
+    """Histories, so many at a time."""
+    if hasattr(histories, "ndim"):
+        yield from (histories[i : i + rows] for i in range(0, len(histories), rows))
+        return
+    waiting = iter([histories] if isinstance(histories, (str, bytes)) else histories)
+    while some := list(islice(waiting, rows)):
+        yield some
+
+
+class Distributor(Rows):
+    """A model on a device, ready to find histories and to make rows. A quantised one is decoded there.
+
+    Raises InputError for a model of an order above 33.
+
+    threads  that share rows on a CPU
+    """
+
+    def __init__(self, model: Model, device: str, threads: int = 1):
+        if model.trie.order > MOST_WORDS + 1:
+            raise InputError(
+                f"the model has order {model.trie.order} but distributions go up to {MOST_WORDS + 1}; make one of a "
+                "lower order"
+            )
+        trie = model.trie.moved(partial(to_device_fast, device=device)).decoded()
+        self.begin = model.words.id("<s>")
+        prob_V, left_out = trie.prob_G[: trie.symbols], self.begin or -1
+        super().__init__(trie.word_G, trie.prob_G, prob_V, left_out, model.trie.has_backoffs, threads)
+        self.trie, self.words, self.order, self.device = trie, model.words, trie.order, device
+        self.encoder = Encoder(model.words, trie.order, device)
+
+    @property
+    def symbols(self) -> int:
+        """V, words of the vocabulary."""
+        return self.trie.symbols
+
+    def find(self, codes_T: Any, positions_H: Any, bos: bool = False) -> Found:
+        """Find the histories that stand before positions of a stream of codes.
+
+        bos  whether <s> stands before each sentence of it
+        """
+        t = self.trie
+        return Found(
+            *find_histories(
+                t.word_G, t.first_child_M, t.samples, t.sample_starts, t.fanout, t.order, codes_T, positions_H,
+                self.begin if bos else -1, t.backoff_M,
+            )
+        )  # fmt: skip
+
+    def compact(self, found: Found) -> CompactBlock:
+        """What was found as it is sent or stored: every run of children once. `prob_V` is left to whoever needs it."""
+        xp = array_module(found.first_HK)
+        first_Q, end_Q = found.first_HK.reshape(-1), found.end_HK.reshape(-1)
+        some_Q = end_Q > first_Q
+        first_R, at = xp.unique(first_Q[some_Q], return_index=True)
+        end_R = end_Q[some_Q][at]
+        offsets, word_C, prob_C = gather_children(first_R, end_R, self.word_G, self.prob_G)
+        run_HK = xp.searchsorted(first_R, found.first_HK)
+        size_HK = (found.end_HK - found.first_HK).astype(np.int64)
+        first_HK = xp.where(size_HK > 0, offsets[run_HK], 0)
+        entry = node_dtype(len(word_C))
+        ranges = first_HK.astype(entry), (first_HK + size_HK).astype(entry), found.backoff_HK
+        first, end, backoff, words, probs = map(to_host_fast, (*ranges, word_C, prob_C))
+        return CompactBlock(first, end, backoff, words, probs, self.has_backoffs)
+
+
+def rows_of(block: CompactBlock, device: str, threads: int = 1) -> tuple[Rows, Found]:
+    """A block that has `prob_V`, on a device: its rows are those of the replica that found it, bit for bit."""
+    move = partial(to_device_fast, device=device)
+    found = Found(*map(move, (block.first_HK, block.end_HK, block.backoff_HK)))
+    return Rows(move(block.word_C), move(block.prob_C), move(block.prob_V), -1, block.has_backoffs, threads), found
+
+
+def densify(block: CompactBlock, options: RowOptions, device: str = "cpu", threads: int = 1, out: Any = None) -> Any:
+    """The rows of a block that has `prob_V`."""
+    rows, found = rows_of(block, device, threads)
+    return rows.dense(found, options, out)
+
+
+def distributor_of(path: str, identity: str, device: str, threads: int, verify: bool = True) -> Distributor:
+    """This process's replica of a model file, as `held_replica` has it."""
+
+    def make(model: Model) -> Distributor:
+        return Distributor(model, device, threads)
+
+    return held_replica("distribution", make, path, identity, device, threads, verify)
+
+
+def use_block(
+    model: tuple[str, str, str, int],
+    histories: tuple[np.ndarray, np.ndarray],
+    bos: bool,
+    options: RowOptions | None,
+    fn: Callable[[Any], Any],
+) -> Any:
+    """What fn makes of the rows of some histories, here where the task runs; without options, of the compact block.
+
+    model      what `distributor_of` takes
+    histories  (codes_T, positions_H) in host memory
+    """
+    replica = distributor_of(*model)
+    codes_T, positions_H = (moved_to(array, replica.device) for array in histories)
+    found = replica.find(codes_T, positions_H, bos)
+    return fn(replica.compact(found) if options is None else replica.make(found, options))

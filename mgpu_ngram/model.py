@@ -1,0 +1,138 @@
+"""A model as Python users hold it: it scores sentences, and says what may come next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
+from mgpu_ngram.core.model import Model as Arrays
+from mgpu_ngram.core.words import Words, line_of
+from mgpu_ngram.engine.device import device_of, moved_to, to_device, to_host_fast
+from mgpu_ngram.engine.model import open_model
+from mgpu_ngram.engine.score import BlockScores, Replica, check_index
+from mgpu_ngram.jobs import score as score_job
+from mgpu_ngram.next_words import NextWords
+
+TEXT_BYTES = {"gpu": 64 << 20, "cpu": 1 << 20}  # of sentences that are scored at once
+
+
+class Model(NextWords):
+    """A backoff language model on a device, which scores sentences as KenLM does, and says what may come next.
+
+    order       words of its longest n-grams
+    vocabulary  its words: len(), iteration, .id("word") (0: unknown), .word(3)
+    device      "cpu" or "gpu"
+
+    A sentence is a string of words between white space; newlines in it are white space, too.
+    """
+
+    def __init__(self, model: Arrays, device: str = "auto", index: str = "edge", path: str | Path | None = None):
+        check_index(index)
+        self.arrays, self.device, self.path = model, resolve_device(device), None if path is None else Path(path)
+        self._index = index
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "auto", index: str = "edge", verify: bool = True) -> Model:
+        """From a model file, or an ARPA file, plain or compressed.
+
+        device  "auto" (a GPU if there is one), "cpu" or "gpu"
+        index   "edge": an edge table, faster; "btree": the trie alone, which takes a third of the memory
+        verify  compare the checksums of a model file
+
+        Raises InputError for what is neither, with the line where an ARPA file is wrong.
+        """
+        device = resolve_device(device)
+        check_index(index)
+        return cls(open_model(path, device, cpu_cores(), verify=verify), device, index, path)
+
+    @property
+    def order(self) -> int:
+        return self.arrays.trie.order
+
+    @property
+    def vocabulary(self) -> Words:
+        return self.arrays.words
+
+    def __contains__(self, word: str | bytes) -> bool:
+        return word in self.vocabulary
+
+    def __repr__(self) -> str:
+        return f"<Model of order {self.order}, {len(self.vocabulary):,} words, {len(self.arrays.trie):,} n-grams>"
+
+    def score(self, sentences: str | Iterable[str | bytes], bos: bool = True, eos: bool = True) -> Any:
+        """The log10 probability of each sentence: (S,) float32 in host memory; of a single string, a float.
+
+        bos  <s> stands before it
+        eos  </s> follows, which is scored, too
+        """
+        if isinstance(sentences, (str, bytes)):
+            return float(self.score([sentences], bos, eos)[0])
+        parts = [to_host_fast(block.total_S) for block in self._blocks(sentences, bos, eos)]
+        return np.concatenate([np.empty(0, np.float32), *parts])
+
+    def full_scores(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> list[tuple[float, int, bool]]:
+        """Of each word: its log10 probability, the words of its longest match, and whether it is unknown."""
+        [block] = self._blocks([sentence], bos, eos)
+        arrays = block.prob_T, block.order_T, block.codes_T == 1
+        words = list(zip(*(to_host_fast(a).tolist() for a in arrays), strict=True))
+        return words if eos else words[:-1]
+
+    def perplexity(self, sentences: str | Iterable[str | bytes]) -> float:
+        """Of all the sentences together, with their </s> and their unknown words; NaN without sentences."""
+        total, tokens = 0.0, 0
+        for block in self._blocks([sentences] if isinstance(sentences, (str, bytes)) else sentences, True, True):
+            total += float(block.total_S.sum(dtype=np.float64))
+            tokens += len(block.codes_T)
+        return score_job.perplexity(total, tokens)
+
+    def score_ids(self, ids: Any, offsets: Any, bos: bool = True, eos: bool = True) -> Any:
+        """The log10 probability of sentences of word ids, where the ids are: (S,) float32.
+
+        ids      (T,) integers below len(vocabulary), NumPy or CuPy; brought to the device of the model if elsewhere
+        offsets  (S + 1,) integers, NumPy or CuPy: sentence s is ids[offsets[s]:offsets[s + 1]]
+
+        Raises InputError for ids or offsets that are out of range.
+        """
+        return moved_to(self._replica.score_ids(ids, offsets, bos, eos).total_S, device_of(ids))
+
+    @cached_property
+    def _replica(self) -> Replica:
+        """What scores; made when it is first asked to, for distributions do without its index."""
+        return Replica(self.arrays, self.device, self._index, cpu_cores())
+
+    def _blocks(self, sentences: Iterable[str | bytes], bos: bool, eos: bool) -> Iterator[BlockScores]:
+        """The scores of sentences, in their order, some at a time; a CPU's cores share them."""
+        replica = self._replica
+
+        def scored(text: bytes) -> BlockScores:
+            text_B = to_device(np.frombuffer(text, np.uint8), self.device)
+            return replica.score_text(text_B, bos, eos)[0]
+
+        texts = _texts(sentences, TEXT_BYTES[self.device])
+        if self.device == "gpu":
+            yield from map(scored, texts)
+            return
+        with ThreadPoolExecutor(cpu_cores()) as pool:
+            while some := list(islice(texts, 2 * cpu_cores())):
+                yield from pool.map(scored, some)
+
+
+def _texts(sentences: Iterable[str | bytes], size_bytes: int) -> Iterator[bytes]:
+    """Sentences as lines of text, about so many bytes at a time."""
+    lines: list[bytes] = []
+    size = 0
+    for i, sentence in enumerate(sentences):
+        lines.append(line_of(sentence, f"sentence {i}"))
+        size += len(lines[-1])
+        if size >= size_bytes:
+            yield b"".join(lines)
+            lines, size = [], 0
+    if lines:
+        yield b"".join(lines)

@@ -1,0 +1,306 @@
+"""What a model says of the next word: distributions, their greatest words, and words drawn from them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.api import client_executor
+from mgpu_ngram.cluster.devices import cpu_cores, free_memory
+from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.core.compact import CompactBlock
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model import Model as Arrays
+from mgpu_ngram.core.model import identify
+from mgpu_ngram.engine.buffers import writable
+from mgpu_ngram.engine.device import free_bytes, memory_guard, to_device, to_host_fast
+from mgpu_ngram.engine.distribution import (
+    Distributor,
+    Encoder,
+    Found,
+    RowOptions,
+    batches,
+    block_rows,
+    rows_of,
+    use_block,
+)
+
+SENT_ROWS = 4096  # histories of a compact block, or of the greatest words of rows
+AHEAD = 2  # blocks per worker that are under way or wait for the caller
+SMALLER = "use iter_distributions, which makes them block by block, fewer orders, or top_k"
+
+
+class NextWords:
+    """The part of `Model` that knows distributions.
+
+    A history is a string of words, a list of words or an array of ids; several are a list of these, or a matrix of ids,
+    a row each (NumPy or CuPy). Words that the model does not know are <unk>; of a long history the last order - 1 words
+    count; a string of no words is the empty history.
+    """
+
+    arrays: Arrays
+    device: str
+    path: Path | None
+
+    def distribution(
+        self,
+        histories: Any,
+        orders: str | int | Iterable[int] = "all",
+        mode: str = "smoothed",
+        top_k: int | None = None,
+        dtype: str = "float32",
+        scale: str = "prob",
+        bos: bool = False,
+        out: Any = None,
+    ) -> Any:
+        """P(X | history) for every word X of the vocabulary, for each history and each order: (H, orders, V).
+
+        histories  as said above; one string is one history
+        orders     "all", "max", or some: the row of order n knows the last n - 1 words of the history
+        mode       "smoothed": with backoff, as `score` has it; a history with fewer words than n - 1 has the row of all
+                   of its words. "stored": 0 (-inf in logarithms) but for words whose n-gram is stored
+        top_k      (ids (H, orders, k) int32, values (H, orders, k) float32) in place of that: the words of each row
+                   with the greatest values, ties by lower id, without <s>; -1 where a stored row has fewer. 1,024 at
+                   most
+        dtype      "float32", "float16" or "bfloat16"; that is uint16, the upper half of a float32, for NumPy and CuPy
+                   have none
+        scale      "prob", "log10" (as KenLM computes it, to the bit) or "ln"
+        bos        <s> stands before each history
+        out        where to write: (H, orders, V) of that dtype, an array or whatever has the CUDA array interface or
+                   DLPack, such as a PyTorch tensor (of bfloat16, too); returned
+
+        A smoothed row of a normalised model sums to 1 without <s>, to which lmplz gives a probability of 1. The array
+        is on the device of the model; its rows may lie apart, so that each begins at a multiple of 16 bytes. Raises
+        InputError for what cannot be used and RunError when the memory is too small.
+        """
+        options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)
+        if top_k is not None and out is not None:
+            raise InputError("out is for whole rows but top_k is given; leave one of them out")
+        found = self._find(_several(histories), bos)
+        shape = len(found.first_HK), len(options.orders), len(self.arrays.words)
+        target = None if out is None else writable(out, shape, dtype, self.device)
+        with memory_guard(f"making rows of shape {shape}", self.device, SMALLER):
+            made = self._distributor.make(found, options, target)
+        return made if out is None else out
+
+    def iter_distributions(
+        self,
+        histories: Iterable[Any],
+        orders: str | int | Iterable[int] = "all",
+        mode: str = "smoothed",
+        top_k: int | None = None,
+        dtype: str = "float32",
+        scale: str = "prob",
+        bos: bool = False,
+        rows: int | None = None,
+        client: Any = None,
+        compact: bool | None = None,
+    ) -> Iterator[Any]:
+        """What `distribution` gives, block by block, in order, for any number of histories.
+
+        rows     histories of a block; None: as many as a part of the free memory holds
+        client   a `distributed.Client`: its workers load the file of this model and find; blocks come straight from
+                 them, a few ahead of the caller, and rows are made here, on the device of this model
+        compact  `CompactBlock`s in place of rows, of all orders (`mgpu_ngram.compact.densify` makes the rows); None:
+                 with a client, unless top_k is given
+
+        A generator: nothing is done before the first block is asked for, and closing it ends the work.
+        """
+        options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)
+        _check_rows(rows)
+        if compact and top_k is not None:
+            raise InputError("compact blocks hold all words but top_k is given; leave one of them out")
+        compact = client is not None and top_k is None if compact is None else compact
+        if client is None:
+            yield from self._blocks_here(histories, options, bos, rows, compact)
+            return
+        sent = None if top_k is None else options
+        for block in self._from_workers(histories, bos, sent, _on_host, rows or SENT_ROWS, client):
+            if isinstance(block, tuple):
+                yield block
+                continue
+            block = block.with_words(self._prob_V)
+            if compact:
+                yield block
+                continue
+            made, found = rows_of(block, self.device, cpu_cores())
+            step = rows or self._rows(options)
+            for i in range(0, len(block), step):
+                yield made.dense(found.part(i, i + step), options)
+
+    def map_distributions(
+        self,
+        fn: Callable[[Any], Any],
+        histories: Iterable[Any],
+        orders: str | int | Iterable[int] = "all",
+        mode: str = "smoothed",
+        top_k: int | None = None,
+        dtype: str = "float32",
+        scale: str = "prob",
+        bos: bool = False,
+        rows: int | None = None,
+        client: Any = None,
+    ) -> Iterator[Any]:
+        """fn(block) for each block of what `distribution` gives, where it was made; yields what fn returns, in order.
+
+        fn      takes an array on a device, or (ids, values) with top_k; with a client it runs on the workers, so what
+                it returns should be small, and it must not keep the block
+        client  a `distributed.Client`, whose workers load the file of this model; None: this process
+
+        The other arguments are those of `iter_distributions`.
+        """
+        options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)
+        _check_rows(rows)
+        if client is None:
+            yield from map(fn, self._blocks_here(histories, options, bos, rows, False))
+        else:
+            yield from self._from_workers(histories, bos, options, fn, rows, client)
+
+    def sample(
+        self,
+        histories: Any,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int = 0,
+        bos: bool = False,
+    ) -> Any:
+        """Draw a next word after each history: (H,) int32 ids, on the device of the model.
+
+        temperature  words are drawn by P ** (1 / temperature); 0: always the most probable
+        top_k        from the k most probable words alone, and
+        top_p        from the fewest of the most probable ones whose probabilities add up to that share
+
+        The same histories, settings and seed give the same words on any device. <s> is never drawn.
+        """
+        return self._draw(self._find(_several(histories), bos), 0, seed, temperature, top_k, top_p)
+
+    def generate(
+        self,
+        prompt: str = "",
+        max_words: int = 50,
+        seed: int = 0,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+    ) -> str:
+        """Words that go on from the beginning of a sentence, drawn one by one, until it ends or there are max_words."""
+        words, end = prompt.split(), self.arrays.words.id("</s>")
+        made: list[str] = []
+        for number in range(max_words):
+            found = self._find([[*words, *made]], True)
+            word = int(self._draw(found, number, seed, temperature, top_k, top_p)[0])
+            if word == end:
+                break
+            made.append(self.arrays.words.word(word))
+        return " ".join(made)
+
+    @cached_property
+    def _distributor(self) -> Distributor:
+        with memory_guard("loading a model", self.device, "use a quantised model (mgpu-ngram trie --quantize 8)"):
+            return Distributor(self.arrays, self.device, cpu_cores())
+
+    @cached_property
+    def _prob_V(self) -> np.ndarray:
+        """(V,) float32, log10, on the host."""
+        trie = self.arrays.trie
+        return trie.words_V2[:, 0].copy() if trie.quantized else trie.prob_G[: trie.symbols]
+
+    def _find(self, histories: Any, bos: bool) -> Found:
+        if not len(histories):
+            raise InputError("there are no histories; give one at least")
+        return self._distributor.find(*self._distributor.encoder.histories(histories), bos)
+
+    def _draw(self, found: Found, number: int, seed: int, temperature: float, top_k: int | None, top_p: float) -> Any:
+        """`number` is that of the first history, by which, with the seed, words are drawn."""
+        if not (isinstance(temperature, (int, float)) and 0 <= temperature < math.inf):
+            raise InputError(f"temperature is {temperature!r} but must be 0 or more")
+        if not (isinstance(top_p, (int, float)) and 0 < top_p <= 1):
+            raise InputError(f"top_p is {top_p!r} but must be above 0 and at most 1")
+        if top_k is not None and not (isinstance(top_k, int) and top_k >= 1):
+            raise InputError(f"top_k is {top_k!r} but must be 1 or more; leave it out for all words")
+        numbers_H = to_device(np.arange(number, number + len(found.first_HK), dtype=np.int64), self.device)
+        return self._distributor.sample(found, numbers_H, seed, temperature, top_k or 0, top_p)
+
+    def _rows(self, options: RowOptions) -> int:
+        """Histories of a block of rows that is made here."""
+        return block_rows(options, len(self.arrays.words), self.device, free_bytes(self.device))
+
+    def _blocks_here(
+        self, histories: Iterable[Any], options: RowOptions, bos: bool, rows: int | None, compact: bool
+    ) -> Iterator[Any]:
+        replica = self._distributor
+        rows = rows or (SENT_ROWS if compact else self._rows(options))
+        for some in batches(histories, rows):
+            found = self._find(some, bos)
+            if compact:
+                yield replica.compact(found).with_words(self._prob_V)
+            else:
+                with memory_guard("making a block of rows", self.device, f"give fewer rows than {rows}"):
+                    made = replica.make(found, options)
+                yield made
+
+    def _from_workers(
+        self,
+        histories: Iterable[Any],
+        bos: bool,
+        options: RowOptions | None,
+        fn: Callable[[Any], Any],
+        rows: int | None,
+        client: Any,
+    ) -> Iterator[Any]:
+        """What `use_block` returns for each block, in order."""
+        if self.path is None:
+            raise InputError("workers load a model from its file, but this one was not loaded; use Model.load")
+        executor = client_executor(client)
+        try:
+            if rows is None and options is not None:
+                sharers = executor.sharers if executor.device == "cpu" else executor.tasks_per_process
+                free = min(executor.everywhere(free_memory, executor.device)) // sharers
+                rows = block_rows(options, len(self.arrays.words), executor.device, free)
+            path = str(self.path.absolute())
+            there = path, identify(path), executor.device, executor.threads
+            encoder = Encoder(self.arrays.words, self.arrays.trie.order, "cpu")
+
+            def calls() -> Iterator[Handle]:
+                for i, some in enumerate(batches(histories, rows or SENT_ROWS)):
+                    codes = encoder.histories(some)
+                    yield executor.call(use_block, there, codes, bos, options, fn, label=f"block {i} of distributions")
+
+            yield from _in_order(executor, calls(), AHEAD * executor.workers)
+        finally:
+            executor.close()
+
+
+def _in_order(executor: Executor, calls: Iterator[Handle], window: int) -> Iterator[Any]:
+    """The values of calls, in order; so many are under way or wait at once."""
+    waiting: deque[Handle] = deque()
+    for handle in calls:
+        waiting.append(handle)
+        if len(waiting) == window:
+            yield executor.fetch(waiting.popleft())
+    while waiting:
+        yield executor.fetch(waiting.popleft())
+
+
+def _on_host(made: Any) -> Any:
+    """What a worker sends: compact blocks are there already."""
+    return made if isinstance(made, CompactBlock) else tuple(map(to_host_fast, made))
+
+
+def _several(histories: Any) -> Any:
+    """One string is one history."""
+    if isinstance(histories, (str, bytes)):
+        return [histories]
+    return histories if hasattr(histories, "ndim") else list(histories)
+
+
+def _check_rows(rows: Any) -> None:
+    if rows is not None and not (isinstance(rows, int) and rows >= 1):
+        raise InputError(f"rows is {rows!r} but must be 1 or more; leave it out for as many as fit")

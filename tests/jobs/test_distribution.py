@@ -1,0 +1,757 @@
+"""Whole runs of distributions: however text is cut, whoever dies and whenever it ends, the same files."""
+
+import errno
+import gzip
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+import mgpu_ngram as ng
+from mgpu_ngram.cluster.dask import connect, start_cluster
+from mgpu_ngram.cluster.devices import visible_gpus
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core import distributions, output
+from mgpu_ngram.core.arrays import load_arrays
+from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.engine import distribute, replicas
+from mgpu_ngram.jobs import distribution_passes, distribution_settings, trie
+from mgpu_ngram.jobs.distribution import DistributionConfig, plan, run
+from mgpu_ngram.jobs.progress import Progress
+
+HOOKS = Path(__file__).with_name("hooks.py")
+pytestmark = pytest.mark.timeout(120)
+WORDS = ["<unk>", "<s>", "</s>", "a", "b"]
+NGRAMS = {  # of the fixture arpa_text: log10 probability and backoff
+    ("<unk>",): (-2, 0), ("<s>",): (0, -0.5), ("</s>",): (-1, 0), ("a",): (-0.75, -0.25), ("b",): (-1.25, -0.125),
+    ("<s>", "a"): (-0.5, -0.0625), ("a", "b"): (-0.375, -0.03125), ("b", "</s>"): (-0.625, 0),
+    ("a", "</s>"): (-0.875, 0), ("<s>", "a", "b"): (-0.25, 0),
+}  # fmt: skip
+FORMATS = {
+    "zarr": {},
+    "npy": {"top_k": 3},
+    "compact": {},
+    "parquet": {"mode": "stored"},
+}
+
+
+def rows(history, mode):
+    """(3, 5) float32, log10: of each order, of each word."""
+    known = [word if word in WORDS else "<unk>" for word in history]
+    row = np.array([NGRAMS[word,][0] for word in WORDS], np.float32)
+    made = [row]
+    for n in 2, 3:
+        context = tuple(known[len(known) - n + 1 :]) if len(known) >= n - 1 else None
+        row = np.full(5, -np.inf, np.float32) if mode == "stored" else row + np.float32(NGRAMS.get(context, (0, 0))[1])
+        for v, word in enumerate(WORDS):
+            if context and (*context, word) in NGRAMS:
+                row[v] = NGRAMS[*context, word][0]
+        made.append(row)
+    return made
+
+
+def histories(lines, bos=True, positions="every"):
+    begin = ["<s>"] * bos
+    for line in lines:
+        words = line.split()
+        if positions == "last":
+            yield [*begin, *words]
+        else:
+            yield from ([*begin, *words[:i]] for i in range(len(words) + bos))
+
+
+def expected(lines, mode="smoothed", bos=True, positions="every"):
+    return np.array([rows(history, mode) for history in histories(lines, bos, positions)])
+
+
+@pytest.fixture
+def here():
+    executor = LocalExecutor(workers=3)
+    yield executor
+    executor.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(start):
+    return start(2)
+
+
+@pytest.fixture
+def lines():
+    rng = np.random.default_rng(0)
+    return [" ".join(rng.choice(["a", "b", "x"], rng.integers(0, 9))) for _ in range(300)]
+
+
+@pytest.fixture
+def text(lines, tmp_path):
+    path = tmp_path / "text"
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def small_files(monkeypatch):
+    """Several files of each format, and row groups."""
+    monkeypatch.setattr(distributions, "CHUNK_BYTES", 60 * 70)
+    monkeypatch.setattr(distribution_passes, "COMPACT_HISTORIES", 70)
+    monkeypatch.setattr(distribution_passes, "MOST_GROUP", 25)
+
+
+def config(arpa, text, **more):
+    return DistributionConfig(str(arpa), [str(text)], **more)
+
+
+def read(path):
+    return np.asarray(ng.open_distributions(path))
+
+
+# What is written
+
+
+@pytest.mark.parametrize("positions", ["every", "last"])
+@pytest.mark.parametrize("bos", [True, False])
+@pytest.mark.parametrize("mode", ["smoothed", "stored"])
+@pytest.mark.parametrize("format", ["npy", "zarr"])
+def test_rows(format, mode, bos, positions, arpa, text, lines, here, tmp_path, small_files):
+    lines = [line or "b" for line in lines]
+    text.write_text("\n".join(lines))
+    settings = {"format": format, "mode": mode, "sentence_markers": bos, "positions": positions, "scale": "log10"}
+    result = run(config(arpa, text, **settings), here, tmp_path / "out")
+    wanted = expected(lines, mode, bos, positions)
+    assert np.array_equal(read(result.path), wanted) and len(wanted) == result.manifest["histories"]
+
+
+def test_rows_by_hand(arpa, here, tmp_path):
+    """After "<s> a": b is stored; </s> after a; the others back off twice."""
+    (tmp_path / "text").write_text("a\n")
+    settings = {"positions": "last", "scale": "log10", "format": "npy"}
+    run(config(arpa, tmp_path / "text", **settings), here, tmp_path / "out")
+    single = [-2, 0, -1, -0.75, -1.25]
+    pairs = [-2.25, -0.25, -0.875, -1, -0.375]
+    triples = [-2.3125, -0.3125, -0.9375, -1.0625, -0.25]
+    assert np.load(tmp_path / "out" / "rows.npy").tolist() == [[single, pairs, triples]]
+    settings |= {"mode": "stored", "orders": "max"}
+    run(config(arpa, tmp_path / "text", **settings), here, tmp_path / "stored")
+    assert np.load(tmp_path / "stored" / "rows.npy").tolist() == [[[-np.inf] * 4 + [-0.25]]]
+
+
+@pytest.mark.parametrize("orders", ["all", "max", 2, "1,3", [3, 1]])
+@pytest.mark.parametrize("scale", ["prob", "ln"])
+def test_scales_and_orders(scale, orders, arpa, text, lines, here, tmp_path):
+    run(config(arpa, text, scale=scale, orders=orders), here, tmp_path / "out")
+    kept = {"all": [0, 1, 2], "max": [2], 2: [1]}.get(orders if isinstance(orders, (str, int)) else "", [0, 2])
+    log10 = expected(lines)[:, kept].astype(np.float64)
+    wanted = 10.0**log10 if scale == "prob" else log10 * np.log(10)
+    np.testing.assert_allclose(read(tmp_path / "out"), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("format", ["npy", "zarr"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_types(dtype, format, arpa, text, lines, here, tmp_path):
+    run(config(arpa, text, scale="log10", dtype=dtype, format=format), here, tmp_path / "out")
+    wanted = expected(lines)
+    if dtype == "bfloat16":
+        bits = wanted.view(np.uint32)
+        bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16  # to nearest, ties to even
+        wanted = bits.view(np.float32)
+    else:
+        wanted = wanted.astype(np.float16)
+    found = read(tmp_path / "out")
+    assert np.array_equal(found, wanted) and found.dtype == (np.float16 if dtype == "float16" else np.float32)
+
+
+def ranked(wanted, k, mode):
+    """(ids, values) of the greatest of each row but <s>, ties by id; -1 where nothing is stored."""
+    wanted = wanted.copy()
+    wanted[:, :, 1] = -np.inf
+    ids = np.argsort(-wanted, axis=2, kind="stable")[:, :, :k]
+    values = np.take_along_axis(wanted, ids, axis=2)
+    none = np.isneginf(values)
+    return np.where(none, -1, ids), values
+
+
+@pytest.mark.parametrize("mode", ["smoothed", "stored"])
+@pytest.mark.parametrize("format", ["npy", "zarr", "parquet"])
+def test_top_k(format, mode, arpa, text, lines, here, tmp_path, small_files):
+    settings = {"top_k": 3, "scale": "log10", "mode": mode, "format": format}
+    result = run(config(arpa, text, **settings), here, tmp_path / "out")
+    ids, values = ranked(expected(lines, mode), 3, mode)
+    if format != "parquet":
+        found_ids, found_values = (np.asarray(array) for array in ng.open_distributions(result.path))
+        assert np.array_equal(found_ids, ids) and np.array_equal(found_values, values)
+        assert found_ids.dtype == np.int32
+        return
+    table = {name: [] for name in ("history", "order", "rank", "id", "word", "value")}
+    for h, n, r in np.ndindex(ids.shape):
+        if (v := int(ids[h, n, r])) >= 0:
+            for name, x in zip(table, (h, n + 1, r + 1, v, WORDS[v], float(values[h, n, r])), strict=True):
+                table[name].append(x)
+    files = sorted(result.path.glob("*.parquet"))
+    assert len(files) > 5 and tables(files) == table
+
+
+def tables(files):
+    parts = [pq.read_table(file).to_pydict() for file in files]
+    return {name: [x for part in parts for x in part[name]] for name in parts[0]}
+
+
+@pytest.mark.parametrize("orders", ["all", "2,3"])
+def test_stored_rows_as_parquet(orders, arpa, text, lines, here, tmp_path, small_files):
+    settings = {"orders": orders, "scale": "log10", "mode": "stored", "format": "parquet"}
+    result = run(config(arpa, text, **settings), here, tmp_path / "out")
+    wanted = expected(lines, "stored")
+    table = {name: [] for name in ("history", "order", "id", "word", "value")}
+    for h, n, v in np.ndindex(wanted.shape):
+        if wanted[h, n, v] > -np.inf and (n > 0 or orders == "all"):
+            for name, x in zip(table, (h, n + 1, v, WORDS[v], float(wanted[h, n, v])), strict=True):
+                table[name].append(x)
+    assert tables(sorted(result.path.glob("part-*.parquet"))) == table
+    with pytest.raises(
+        InputError, match=r"out is of format parquet; give .*out/part-\*\.parquet to what reads Parquet"
+    ):
+        ng.open_distributions(result.path)
+
+
+def test_compact_blocks_are_whole(arpa, text, lines, here, tmp_path, small_files):
+    """Each output holds all that rows are made of, exactly."""
+    run(config(arpa, text, format="compact"), here, tmp_path / "out")
+    blocks = ng.open_distributions(tmp_path / "out")
+    wanted = expected(lines)
+    assert len(blocks) == -(-len(wanted) // 70) and blocks.words.id("b") == 4 and blocks.begin == 1
+    found = [ng.compact.densify(block, "cpu", scale="log10") for block in blocks]
+    assert [len(rows) for rows in found] == [70] * (len(wanted) // 70) + [len(wanted) % 70]
+    assert np.array_equal(np.concatenate(found), wanted)
+
+
+def test_words_that_are_no_utf8(arpa_text, here, tmp_path):
+    (tmp_path / "model.arpa").write_bytes(arpa_text.encode().replace(b"\tb", b"\t\xff").replace(b"a b", b"a \xff")
+                                          .replace(b"b </s>", b"\xff </s>"))  # fmt: skip
+    (tmp_path / "text").write_bytes(b"a \xff\n")
+    settings = {"mode": "stored", "format": "parquet", "orders": 3}
+    result = run(config(tmp_path / "model.arpa", tmp_path / "text", **settings), here, tmp_path / "out")
+    assert tables(result.path.glob("*.parquet"))["word"] == ["\ufffd"]
+    assert distributions.read_words(result.path)[0].symbol(4) == b"\xff"
+
+
+def test_dask_reads_what_it_must(arpa, text, lines, here, tmp_path, small_files):
+    run(config(arpa, text, scale="log10"), here, tmp_path / "out")
+    array, wanted = ng.open_distributions(tmp_path / "out"), expected(lines)
+    assert array.shape == wanted.shape and len(array.chunks[0]) == -(-len(wanted) // 70) and array.dtype == np.float32
+    assert np.array_equal(array[65:75, -1].compute(), wanted[65:75, -1])
+    assert array[:, 2, [0, 3]].sum().compute() == pytest.approx(wanted[:, 2, [0, 3]].sum())
+
+
+def test_no_text(arpa, here, tmp_path):
+    (tmp_path / "text").write_text("")
+    for format, more in FORMATS.items():
+        result = run(config(arpa, tmp_path / "text", format=format, **more), here, tmp_path / format)
+        assert result.manifest["histories"] == 0
+    assert read(tmp_path / "zarr").shape == (0, 3, 5) and len(ng.open_distributions(tmp_path / "compact")) == 0
+    assert [array.shape for array in ng.open_distributions(tmp_path / "npy")] == [(0, 3, 3)] * 2
+
+
+def test_a_model_without_backoffs(arpa, text, lines, here, tmp_path):
+    model = tmp_path / "m.safetensors"
+    trie.build(trie.TrieConfig(str(arpa), backoff=False), model)
+    run(config(model, text, mode="stored", scale="log10"), here, tmp_path / "out")
+    assert np.array_equal(read(tmp_path / "out"), expected(lines, "stored"))
+    with pytest.raises(InputError, match=r"m\.safetensors has no backoffs, which smoothed rows need; .* mode stored$"):
+        run(config(model, text), here, tmp_path / "out", overwrite=True)
+
+
+def test_the_manifest(arpa, text, lines, here, tmp_path):
+    result = run(config(arpa, text, orders="1,3", dtype="float16"), here, tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    H = len(expected(lines))
+    assert found["arrays"] == {"rows": {"shape": [H, 2, 5], "dtype": "float16", "chunk_rows": H}}
+    assert (found["order"], found["orders"], found["symbols"], found["histories"]) == (3, [1, 3], 5, H)
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file() and path.name != "manifest.json"]
+    assert found["size_bytes"] == sum(path.stat().st_size for path in files) > H * 2 * 5 * 2
+    assert found["inputs"] == [{"name": str(text), "size_bytes": text.stat().st_size}]
+    assert result.bytes_per_second > 0 and {"load", "find", "rows", "write"} <= result.seconds.keys()
+    json.dumps(result.as_json())
+
+
+# However it is cut
+
+
+@pytest.fixture
+def whole(arpa, text, here, contents, tmp_path, small_files):
+    """The files of each format, of one chunk and one process."""
+    found = {}
+    for format, more in FORMATS.items():
+        result = run(config(arpa, text, format=format, chunk_bytes=1 << 20, **more), here, tmp_path / f"whole {format}")
+        found[format] = contents(result.path)
+    return found
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 100, 1500])
+@pytest.mark.parametrize("format", FORMATS)
+def test_cuts_change_nothing(format, chunk_bytes, arpa, text, here, contents, whole, tmp_path, monkeypatch):
+    """Of text, and of rows: blocks of one history, where memory is short."""
+    monkeypatch.setattr(distribute, "LEAST_TEXT_BYTES", 50)
+    monkeypatch.setattr(distribute, "free_bytes", lambda device: 0)
+    cut = config(arpa, text, format=format, chunk_bytes=chunk_bytes, **FORMATS[format])
+    assert contents(run(cut, here, tmp_path / "out").path) == whole[format]
+
+
+def test_compressed_text(arpa, text, here, contents, whole, tmp_path):
+    packed = tmp_path / "text.gz"
+    packed.write_bytes(gzip.compress(text.read_bytes()))
+    result = run(config(arpa, packed), here, tmp_path / "out")
+    assert without_inputs(contents(result.path)) == without_inputs(whole["zarr"])
+
+
+def without_inputs(files):
+    return {name: data for name, data in files.items() if name != "manifest.json"}
+
+
+def test_chunks_follow_what_comes_of_them(text):
+    """A task writes about so much, whatever the vocabulary; and every worker has some."""
+    corpus, size = open_corpus([str(text)]), text.stat().st_size
+    assert distribution_settings.chunk_bytes(corpus, 1, "cpu", 1) == distribution_settings.LEAST_CHUNK_BYTES
+    large = replace(corpus, sources=(replace(corpus.sources[0], size_bytes=1 << 40),))
+    most = distribution_settings.MOST_CHUNK_BYTES
+    assert distribution_settings.chunk_bytes(large, 1, "cpu", 1) == most
+    assert distribution_settings.chunk_bytes(large, 1 << 20, "cpu", 1) == 1 << 18
+    rows = distribution_settings.chunk_bytes(large, 1, "gpu", 1 << 20) / distribution_settings.BYTES_PER_TOKEN
+    assert 1000 < rows < 1025 and size > 0
+
+
+def test_parts_are_whole(arpa, text, here, whole, tmp_path, monkeypatch):
+    """Each is one task's, of the chunk in which it begins."""
+    real, ranges = distribution_passes.write_distributions, []
+
+    def follow(chunk, following, row, first, last, options):
+        ranges.append((first, last))
+        assert row <= first
+        return real(chunk, following, row, first, last, options)
+
+    monkeypatch.setattr(distribution_passes, "write_distributions", follow)
+    result = run(config(arpa, text, format="compact", chunk_bytes=100), here, tmp_path / "out")
+    ranges.sort()
+    assert len(ranges) > 15 and all(first % 70 == 0 for first, _ in ranges)
+    assert [last for _, last in ranges] == [first for first, _ in ranges[1:]] + [result.manifest["histories"]]
+
+
+# On a cluster
+
+
+def test_on_a_cluster(cluster, arpa, text, contents, whole, hooks, tmp_path):
+    for format, chunk_bytes in itertools.product(FORMATS, (300, 2000)):
+        cut = config(arpa, text, format=format, chunk_bytes=chunk_bytes, **FORMATS[format])
+        result = run(cut, cluster, tmp_path / "out", overwrite=True)
+        assert contents(result.path) == whole[format]
+
+
+@pytest.mark.parametrize(
+    ("format", "deaths"),
+    [("zarr", ["write_distributions.after", "save_done.after"]), ("compact", ["write_distributions.before"])],
+)
+def test_workers_die(format, deaths, cluster, arpa, text, contents, whole, hooks, hooks_folder, tmp_path):
+    """Before and after chunks, and when they have noted which are done."""
+    hooks(**dict.fromkeys(deaths, ""))
+    cut = config(arpa, text, format=format, chunk_bytes=300)
+    result = run(cut, cluster, tmp_path / "out", checkpoint_seconds=0)
+    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "every bomb went off"
+    assert contents(result.path) == whole[format]
+    assert [name for name in os.listdir(tmp_path) if name.startswith("out")] == ["out"]
+
+
+def test_a_chunk_that_always_kills_its_worker(cluster, arpa, text, hooks, tmp_path):
+    hooks(**{"write_distributions.chunk": 3})
+    cut = config(arpa, text, chunk_bytes=300)
+    with pytest.raises(
+        RunError, match=r"^making the distributions of chunk 3: .*text, bytes [\d,]+ to [\d,]+ killed ev"
+    ):
+        run(cut, cluster, tmp_path / "out")
+    cluster._watch.error = None  # for the tests that share these workers
+
+
+def test_workers_that_stand_elsewhere(cluster, arpa, text, lines, hooks, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(DistributionConfig(arpa.name, [text.name], scale="log10"), cluster, "out")
+    assert np.array_equal(read("out"), expected(lines))
+
+
+@pytest.mark.multigpu
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_several_gpus(gpus, arpa, text, here, contents, tmp_path, monkeypatch):
+    if visible_gpus() < gpus:
+        pytest.skip(f"needs {gpus} GPUs")
+    monkeypatch.setattr(distribution_passes, "COMPACT_HISTORIES", 70)
+    executor = start_cluster("gpu", gpus)
+    try:
+        for format, more in FORMATS.items():
+            settings = {"format": format, **more}
+            alone = run(config(arpa, text, **settings), here, tmp_path / f"alone {format}")
+            cut = run(config(arpa, text, chunk_bytes=300, **settings), executor, tmp_path / format)
+            assert contents(cut.path) == contents(alone.path)
+    finally:
+        executor.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("format", FORMATS)
+def test_on_a_gpu(format, arpa, text, here, contents, whole, tmp_path):
+    executor = LocalExecutor("gpu")
+    try:
+        settings = {"format": format, **FORMATS[format]}
+        assert contents(run(config(arpa, text, **settings), executor, tmp_path / "out").path) == whole[format]
+    finally:
+        executor.close()
+
+
+# When it ends early
+
+
+class Interrupt(Progress):
+    """Ctrl-C when `done` chunks are written."""
+
+    def __init__(self, done):
+        self.left, self.phase = done, ""
+
+    def start(self, phase, total, unit="", rate=""):
+        self.phase = phase
+
+    def advance(self, done, amount=0):
+        if self.phase == "distribution":
+            self.left -= done
+            if self.left <= 0:
+                raise KeyboardInterrupt
+            time.sleep(0.02)  # for what is noted meanwhile
+
+
+CUT = {"chunk_bytes": 60}
+
+
+def noted(folder):
+    """Chunks that are done, by the checkpoint below a folder."""
+    files = folder.glob("out.checkpoint/entries-*/done_*.safetensors")
+    return {item for file in files for item in load_arrays(file)[1]["items"]}
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("out"))
+
+
+def unfinished(arpa, text, here, tmp_path, format="zarr"):
+    with pytest.raises(KeyboardInterrupt):
+        cut = config(arpa, text, format=format, **CUT, **FORMATS[format])
+        run(cut, here, tmp_path / "out", progress=Interrupt(8), checkpoint_seconds=0)
+    assert names(tmp_path) == ["out.checkpoint"] and len(noted(tmp_path)) >= 4
+    return noted(tmp_path)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_resumed(format, arpa, text, here, whole, contents, tmp_path, monkeypatch):
+    """Chunks that are noted are not made again, with whatever number of workers."""
+    done = unfinished(arpa, text, here, tmp_path, format)
+    real, made = distribution_passes.write_distributions, []
+    monkeypatch.setattr(
+        distribution_passes,
+        "write_distributions",
+        lambda chunk, *more: (made.append(chunk.index), real(chunk, *more))[1],
+    )
+    other = LocalExecutor(workers=1)
+    try:
+        result = run(config(arpa, text, format=format, **FORMATS[format]), other, tmp_path / "out", resume=True)
+    finally:
+        other.close()
+    assert result.resumed_chunks == len(done) and done.isdisjoint(made) and made
+    assert contents(result.path) == whole[format] and names(tmp_path) == ["out"]
+
+
+def test_files_that_are_gone_are_made_again(arpa, text, here, whole, contents, tmp_path):
+    """As when a run ends between moving the files and giving them their name."""
+    unfinished(arpa, text, here, tmp_path)
+    [files] = tmp_path.glob("out.checkpoint/entries-*/files_*")
+    shutil.rmtree(files)
+    result = run(config(arpa, text), here, tmp_path / "out", resume=True)
+    assert result.resumed_chunks == 0 and contents(result.path) == whole["zarr"]
+
+
+def test_an_output_that_appears_meanwhile(arpa, text, here, whole, contents, tmp_path):
+    """Nothing that was noted is lost."""
+
+    class Appear(Progress):
+        def finish(self):
+            (tmp_path / "out").mkdir()
+
+    with pytest.raises(InputError, match="out exists; add --overwrite"):
+        run(config(arpa, text, **CUT), here, tmp_path / "out", progress=Appear(), checkpoint_seconds=0)
+    done = noted(tmp_path)
+    (tmp_path / "out").rmdir()
+    result = run(config(arpa, text), here, tmp_path / "out", resume=True)
+    assert result.resumed_chunks == len(done) > 0 and contents(result.path) == whole["zarr"]
+
+
+def test_neither_resumed_nor_overwritten(arpa, text, here, whole, contents, tmp_path):
+    unfinished(arpa, text, here, tmp_path)
+    with pytest.raises(InputError, match=r"holds an unfinished run of .* add --resume .* or --overwrite"):
+        run(config(arpa, text), here, tmp_path / "out")
+    result = run(config(arpa, text), here, tmp_path / "out", overwrite=True)
+    assert result.resumed_chunks == 0 and contents(result.path) == whole["zarr"] and names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda arpa, text: {"scale": "ln"}, 'the options changed: options.scale was "prob", is "ln"; put back'),
+        (lambda arpa, text: {"orders": "max"}, 'the options changed: options.orders was "all", is "max"; put back'),
+        (lambda arpa, text: text.write_text("a\n") and {}, r"the text changed: text.inputs.0.size_bytes was \d+, is 2"),
+        (lambda arpa, text: os.utime(text, (1, 1)) or {}, r"the text changed: text.inputs.0.modified was"),
+        (lambda arpa, text: os.utime(arpa, (1, 1)) or {}, r"the model changed: model.identity was"),
+    ],
+)
+def test_another_run_is_refused(change, message, arpa, text, here, tmp_path):
+    unfinished(arpa, text, here, tmp_path)
+    more = change(arpa, text)
+    with pytest.raises(InputError, match=message):
+        run(config(arpa, text, **more), here, tmp_path / "out", resume=True)
+    assert names(tmp_path) == ["out.checkpoint"]
+
+
+def test_a_run_that_noted_nothing_leaves_nothing(arpa, text, here, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(config(arpa, text, **CUT), here, tmp_path / "out", progress=Interrupt(3))
+    here.close()
+    assert names(tmp_path) == []
+
+
+def test_the_driver_is_killed(arpa, text, here, contents, hooks, tmp_path):
+    """With its two workers; what was noted is there."""
+    hooks(**{"write_distributions.slow": 0.1})
+    command = [sys.executable, str(HOOKS), "distribution", str(arpa), str(text), "-o", str(tmp_path / "out")]
+    command += ["--chunk-bytes", "300", "--checkpoint-seconds", "0", "--workers", "2", "--device", "cpu"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while len(noted(tmp_path)) < 4:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        started = psutil.Process(process.pid).children(recursive=True)
+    finally:
+        process.kill()
+    process.communicate()
+    assert len(started) >= 2
+    psutil.wait_procs(started, timeout=30)
+    done = noted(tmp_path)
+    result = run(config(arpa, text), here, tmp_path / "out", resume=True)
+    assert result.resumed_chunks == len(done) >= 4 and names(tmp_path) == ["out"]
+    assert contents(result.path) == contents(run(config(arpa, text), here, tmp_path / "again").path)
+
+
+def test_the_scheduler_is_lost(dask_processes, arpa, text, here, whole, contents, hooks, tmp_path):
+    file, processes = dask_processes(2)
+    hooks(**{"write_distributions.slow": 0.05})
+
+    class Lose(Progress):
+        def advance(self, done, amount=0):
+            if noted(tmp_path):
+                processes[0].kill()
+
+    executor = connect(None, str(file), "cpu", 2)
+    try:
+        with pytest.raises(RunError, match=r"^the Dask scheduler \S+ was lost; .*--resume$"):
+            run(config(arpa, text, **CUT), executor, tmp_path / "out", progress=Lose(), checkpoint_seconds=0)
+    finally:
+        executor.close()
+    assert names(tmp_path) == ["out.checkpoint"]
+    result = run(config(arpa, text), here, tmp_path / "out", resume=True)
+    assert result.resumed_chunks > 0 and contents(result.path) == whole["zarr"]
+
+
+# Disks
+
+
+@pytest.mark.parametrize("format", ["zarr", "npy"])
+def test_an_output_that_does_not_fit(format, arpa, text, lines, here, tmp_path, monkeypatch):
+    needed = expected(lines).nbytes
+    for free in needed, needed - 1:
+        usage = type(shutil.disk_usage(tmp_path))(1 << 40, 0, free)
+        monkeypatch.setattr(distribution_passes.shutil, "disk_usage", lambda path, usage=usage: usage)
+        if free == needed:
+            run(config(arpa, text, format=format), here, tmp_path / "out")
+            shutil.rmtree(tmp_path / "out")
+            continue
+        message = (
+            rf"^the output needs {needed:,} bytes but {free:,} are free in {tmp_path}; give top_k, .* or a path with"
+        )
+        with pytest.raises(InputError, match=message):
+            run(config(arpa, text, format=format), here, tmp_path / "out")
+    assert names(tmp_path) == []
+
+
+def test_what_is_there_needs_no_room(arpa, text, here, whole, contents, tmp_path, monkeypatch):
+    unfinished(arpa, text, here, tmp_path)
+    sparse = sum(path.stat().st_blocks for path in tmp_path.rglob("c.*"))
+    assert sparse > 0, "this file system has no blocks"
+    needed = whole_bytes(whole) - 512 * sum(p.stat().st_blocks for p in tmp_path.glob("out.checkpoint/*/*/**/*"))
+    usage = type(shutil.disk_usage(tmp_path))(1 << 40, 0, max(0, needed))
+    monkeypatch.setattr(distribution_passes.shutil, "disk_usage", lambda path: usage)
+    assert contents(run(config(arpa, text), here, tmp_path / "out", resume=True).path) == whole["zarr"]
+
+
+def whole_bytes(files):
+    return json.loads(files["zarr"]["manifest.json"])["histories"] * 3 * 5 * 4
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_disk_that_fills_up(format, arpa, text, here, whole, contents, tmp_path, monkeypatch):
+    """When chunks are noted already: one line says so, and with more room the run goes on."""
+
+    def until_some_are_noted(real, is_output):
+        def write(file, *more):
+            if is_output(file) and noted(tmp_path):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            time.sleep(0.01)
+            return real(file, *more)
+
+        return write
+
+    cut = config(arpa, text, format=format, **CUT, **FORMATS[format])
+    with monkeypatch.context() as full:
+        full.setattr(distributions, "write_at", until_some_are_noted(distributions.write_at, lambda file: True))
+        full.setattr(output, "open_file", until_some_are_noted(output.open_file, lambda path: "files_" in str(path)))
+        with pytest.raises(RunError, match=r"^cannot write .* after [\d,]+ bytes: No space left on device; free space"):
+            run(cut, here, tmp_path / "out", checkpoint_seconds=0)
+    assert names(tmp_path) == ["out.checkpoint"]
+    result = run(cut, here, tmp_path / "out", resume=True)
+    assert result.resumed_chunks > 0 and contents(result.path) == whole[format]
+
+
+def test_a_disk_that_fills_up_later(arpa, text, here, tmp_path, monkeypatch):
+    """What was written is still on its way to it."""
+
+    def fail(file):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(distribute.os, "fsync", fail)
+    with pytest.raises(RunError, match=r"^cannot write .*: No space left on device; free space there or give another"):
+        distribute.save_done([distribute.Written(1, (str(text),), {})], [0], str(tmp_path), "done")
+    assert list(tmp_path.glob("done*")) == []
+
+
+def test_text_that_changes_meanwhile(arpa, text, here, tmp_path):
+    """Between the two times that it is read."""
+
+    class Shorten(Progress):
+        def start(self, phase, total, unit="", rate=""):
+            if phase == "distribution":
+                text.write_text("a\n" * 10 + " " * (text.stat().st_size - 20))
+
+    with pytest.raises(RunError, match=r"chunk \d: .* has fewer words than it had at first: it was changed; run again"):
+        run(config(arpa, text), here, tmp_path / "out", progress=Shorten())
+
+
+def test_a_model_that_changes_meanwhile(arpa, text, here, tmp_path):
+    class Change(Progress):
+        def start(self, phase, total, unit="", rate=""):
+            arpa.write_text(arpa.read_text() + "\n")
+            replicas._held.clear()
+
+    with pytest.raises(RunError, match=rf"^{arpa} is [\d,]+ bytes of \d+ here but was .*; run again with one file$"):
+        run(config(arpa, text), here, tmp_path / "out", progress=Change())
+
+
+def test_progress(arpa, text, lines, here, tmp_path):
+    told = []
+
+    class Told(Progress):
+        def start(self, phase, total, unit="", rate=""):
+            told.append([phase, total, unit, rate, 0, 0])
+
+        def advance(self, done, amount=0):
+            told[-1][4] += done
+            told[-1][5] += amount
+
+    run(config(arpa, text, **CUT), here, tmp_path / "out", progress=Told())
+    chunks = told[0][1]
+    assert told[0] == ["count", chunks, "chunks", "bytes", chunks, text.stat().st_size]
+    assert told[1] == ["distribution", chunks, "chunks", "histories", chunks, len(expected(lines))] and chunks > 10
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"top_k": 0}, "top_k is 0 but must be 1 to 1,024; leave it out for all words"),
+        ({"top_k": 1025}, "top_k is 1025 but must be 1 to 1,024"),
+        ({"top_k": 3, "dtype": "float16"}, "dtype is float16 but the values of top_k are float32; leave dtype out"),
+        (
+            {"format": "compact", "top_k": 3},
+            "top_k is 3 but format compact is exact .*; leave top_k out, or give format z",
+        ),
+        ({"format": "compact", "orders": "all"}, "orders is all but format compact is exact"),
+        ({"format": "compact", "mode": "stored"}, "mode is stored but format compact"),
+        ({"format": "compact", "dtype": "float32"}, "dtype is float32 but format compact"),
+        ({"format": "compact", "scale": "prob"}, "scale is prob but format compact"),
+        (
+            {"format": "parquet"},
+            "format parquet has a row for each word, but smoothed .*; give top_k, mode stored, or form",
+        ),
+        (
+            {"format": "parquet", "mode": "stored", "dtype": "float16"},
+            "dtype is float16 but the values of format parquet",
+        ),
+        ({"chunk_bytes": 0}, "chunk_bytes is 0 but must be at least 1"),
+        ({"name": "a/b"}, "name is 'a/b' but must be a plain folder name"),
+    ],
+)
+def test_settings_that_cannot_be(settings, message):
+    with pytest.raises(InputError, match=message) as error:
+        DistributionConfig("m", ["t"], **settings)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("orders", [4, 0, "2,4", [], "x", "1;2"])
+def test_orders_that_the_model_has_not(orders, arpa, text, here, tmp_path):
+    with pytest.raises(
+        InputError, match=r"^orders is .* but (the model has orders 1 to 3; give some|must be all, max or)"
+    ):
+        run(config(arpa, text, orders=orders), here, tmp_path / "out")
+    model = tmp_path / "m.safetensors"
+    trie.build(trie.TrieConfig(str(arpa)), model)
+    with pytest.raises(InputError, match=r"^orders is "):
+        plan(config(model, text, orders=orders), 1, "cpu")
+    assert names(tmp_path) == []
+
+
+def test_a_line_without_words_is_no_history(arpa, here, tmp_path):
+    for name, data, at in ("first", b"\na\n", 0), ("later", b"a b\n \t\nb\n", 6), ("last", b"a\nb\n\n", 4):
+        (tmp_path / name).write_bytes(data)
+        bare = config(arpa, tmp_path / name, positions="last", sentence_markers=False)
+        message = (
+            rf"^'.*{name}': the line that ends at byte {at} has no words, which is no history without <s>; take it"
+        )
+        with pytest.raises(InputError, match=message):
+            run(bare, here, tmp_path / "out")
+        result = run(config(arpa, tmp_path / name, positions="last"), here, tmp_path / "out", overwrite=True)
+        assert result.manifest["histories"] == data.count(b"\n")
+        shutil.rmtree(tmp_path / "out")
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), TimeoutError("too late")])
+def test_errors_of_the_system_in_a_task(error, arpa, text, here, monkeypatch, tmp_path):
+    def fail(*options):
+        raise error
+
+    monkeypatch.setattr(distribute, "_find", fail)
+    message = f"^making the distributions of chunk \\d: .* failed: {type(error).__name__}: .*{error.args[-1]}"
+    with pytest.raises(RunError, match=message):
+        run(config(arpa, text), here, tmp_path / "out")
