@@ -4,11 +4,12 @@
 #   benchmarks/on_gpu.sh count [options of `mgpu-ngram bench count`]
 #   benchmarks/on_gpu.sh cluster [options of `mgpu-ngram bench cluster`]
 #   benchmarks/on_gpu.sh score [options of `mgpu-ngram bench score`]
+#   benchmarks/on_gpu.sh distribution [options of `mgpu-ngram bench distribution`]
 # Wheels in .wheels/, if any, are put beside what the machine has. Files go to $OUT, else to
 # benchmarks/results. Stops after 520 seconds.
 set -uo pipefail
 
-what=${1:?tests, count, cluster or score}
+what=${1:?tests, count, cluster, score or distribution}
 shift
 results=${OUT:-benchmarks/results}
 mkdir -p "$results"
@@ -24,11 +25,11 @@ case $what in
   tests)
     timeout 520 python3 -m pytest -m "gpu or multigpu" -q -p no:cacheprovider "$@" 2>&1 | tee "$results/tests.log"
     ;;
-  count | cluster | score)
+  count | cluster | score | distribution)
     timeout 520 python3 -m mgpu_ngram bench "$what" --device gpu --results "$results" "$@" 2>&1 | tee "$results/$what.log"
     ;;
   *)
-    echo "on_gpu.sh: $what is none of tests, count, cluster and score" >&2
+    echo "on_gpu.sh: $what is none of tests, count, cluster, score and distribution" >&2
     exit 2
     ;;
 esac

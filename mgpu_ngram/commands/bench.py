@@ -14,12 +14,14 @@ EXAMPLES = """examples:
   mgpu-ngram bench count
   mgpu-ngram bench count --text big.txt --results results
   mgpu-ngram bench cluster --workers 1,2,4 --only speedup,shuffle --folder /dev/shm
-  mgpu-ngram bench score --only table3,ceilings"""
+  mgpu-ngram bench score --only table3,ceilings
+  mgpu-ngram bench distribution --only dense,saturation"""
 # Those that a stage obeys, of the ones that not every stage does.
 FLAGS = {
     "count": {"text", "size", "tokens"},
     "cluster": {"size", "tokens", "workers", "only", "folder"},
     "score": {"tokens", "workers", "only", "folder"},
+    "distribution": {"size", "tokens", "workers", "only", "folder"},
 }
 
 
@@ -31,13 +33,14 @@ def add(verbs: Any) -> None:
     bench.add_argument(
         "--size",
         metavar="BYTES",
-        help="text to count, such as '1 GiB'; of bench cluster, tables that a worker shuffles (default: by device)",
+        help="text to count, such as '1 GiB'; of bench cluster, tables that a worker shuffles; of bench distribution, "
+        "rows that are made at once (default: by device)",
     )
     bench.add_argument(
         "--tokens",
         type=int,
         metavar="N",
-        help="words of the generated corpus; of bench score, what its model is made from (default: by device)",
+        help="words of the generated corpus; what bench score, distribution make models from (default: by device)",
     )
     bench.add_argument("--results", default="benchmarks/results", metavar="FOLDER")
     bench.add_argument("--workers", metavar="G,G", help="such as 1,2,4 (default: what there is)")
@@ -47,16 +50,18 @@ def add(verbs: Any) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    from mgpu_ngram.benchmarks import cluster, count, score
+    from mgpu_ngram.benchmarks import cluster, count, distribution, score
     from mgpu_ngram.benchmarks.rows import show_rows
 
     for flag in sorted(set().union(*FLAGS.values()) - FLAGS[arguments.stage]):
         if getattr(arguments, flag) is not None:
-            others = " and ".join(f"bench {stage}" for stage, flags in FLAGS.items() if flag in flags)
+            others = ", ".join(f"bench {stage}" for stage, flags in FLAGS.items() if flag in flags)
             raise InputError(f"bench {arguments.stage} takes no --{flag}, which is of {others}; leave it out")
     device, a = resolve_device(arguments.device), arguments
     if a.stage == "cluster":
         rows = cluster.bench(device, a.tokens, a.size, a.results, a.workers, a.only, a.folder)
+    elif a.stage == "distribution":
+        rows = distribution.bench(device, a.tokens, a.size, a.results, a.workers, a.only, a.folder)
     elif a.stage == "score":
         rows = score.bench(device, a.tokens, a.results, a.workers, a.only, a.folder)
     else:

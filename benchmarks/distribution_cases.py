@@ -1,0 +1,170 @@
+"""What `bench distribution` measures on: models of generated text, the histories of more text, room for rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.benchmarks.models import trie_of, zipf_codes, zipf_words
+from mgpu_ngram.benchmarks.score_models import ORDER, Subject
+from mgpu_ngram.benchmarks.suite import Suite
+from mgpu_ngram.cluster.devices import cpu_cores
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model import Model
+from mgpu_ngram.engine.device import to_device
+from mgpu_ngram.engine.distribution import DTYPES, ROW_ALIGNMENT_BYTES, Distributor, Found, RowOptions
+from mgpu_ngram.kernels.dispatch import array_module
+
+UNIT = "distributions/s"  # a row of V probabilities for one history and one order
+WRITES = {"gpu": "16-byte kernel writes", "cpu": "writes of all cores"}  # the ceiling
+UNTOUCHED = 0x7F
+TEXT_WORDS = {"gpu": 2_500_000, "cpu": 40_000}  # whose histories are looked up
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model to be made: words of its vocabulary, and of its text; None: as many as the run asks for."""
+
+    symbols: int
+    tokens: int | None = None
+
+
+SMALL, MIDDLE, LARGE, LARGEST = "small", "middle", "large", "largest"
+SHAPES = {
+    SMALL: Shape(1_350, 6_150),  # about 23,120 n-grams: the small model of Li (2018)
+    MIDDLE: Shape(10_000, 1_000_000),
+    LARGE: Shape(101_359),  # the vocabulary of Li's large model
+    LARGEST: Shape(296_484),  # that of the peers' model of 23 M n-grams
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on a device, ready to find histories, and the text that they are taken from."""
+
+    subject: Subject
+    distributor: Distributor
+
+    @classmethod
+    def make(cls, shape: Shape, tokens: int, text_words: int, device: str, text_seed: int = 1) -> Case:
+        """With a vocabulary of all words of the language, also of those that the text does not show."""
+        xp, language = array_module(to_device(np.empty(0), device)), shape.symbols - 3
+        training_T = zipf_codes(tokens, language, xp=xp)
+        text_T = zipf_codes(text_words, language, text_seed, xp)
+        trie = trie_of(training_T, shape.symbols, ORDER)
+        return cls.of(Subject(trie, zipf_words(language), training_T, text_T), device)
+
+    @classmethod
+    def of(cls, subject: Subject, device: str) -> Case:
+        return cls(subject, Distributor(Model(subject.trie, subject.words, ""), device, cpu_cores()))
+
+    @property
+    def symbols(self) -> int:
+        return self.distributor.symbols
+
+    @property
+    def order(self) -> int:
+        return self.distributor.order
+
+    def options(self, **options: Any) -> RowOptions:
+        return RowOptions.of(self.order, **options)
+
+    def sizes(self, histories: int) -> str:
+        return f"{self.subject.model_sizes} V={self.symbols} H={histories}"
+
+    def positions(self, histories: int) -> Any:
+        """Those of the first tokens of the text."""
+        return array_module(self.subject.text_T).arange(histories)
+
+    def find(self, positions_H: Any) -> Found:
+        return self.distributor.find(self.subject.text_T, positions_H, bos=True)
+
+    def find_first(self, histories: int) -> Found:
+        """The histories before the first tokens of the text."""
+        return self.find(self.positions(histories))
+
+    def find_in_cores(self, positions_H: Any) -> Found:
+        """The same; on a CPU each core has a part of them."""
+        device, histories = self.distributor.device, len(positions_H)
+        return Found(*in_cores(lambda begin, end: self.find(positions_H[begin:end]), histories, device))
+
+    def top_in_cores(self, found: Found, options: RowOptions) -> Any:
+        device, histories = self.distributor.device, len(found.first_HK)
+        return in_cores(lambda begin, end: self.distributor.top(found.part(begin, end), options), histories, device)
+
+
+@dataclass
+class Run:
+    """What parts share: the rows so far, room for rows of probabilities, and models that are made once."""
+
+    suite: Suite
+    tokens: int
+    size_bytes: int
+    clusters: list[int]
+    folder: Path
+    cases: dict[Shape, Case] = field(default_factory=dict)
+
+    def case(self, shape: Shape) -> Case:
+        if shape not in self.cases:
+            tokens = min(self.tokens, shape.tokens or self.tokens)
+            self.suite.say(f"a model of {tokens:,} words, {shape.symbols:,} of them different")
+            self.cases[shape] = Case.make(shape, tokens, TEXT_WORDS[self.suite.device], self.suite.device)
+            self.suite.release()
+        return self.cases[shape]
+
+    @cached_property
+    def room(self) -> Any:
+        """(size_bytes,) uint8 on the device: where rows are written, by one part after the other."""
+        return self.suite.xp.zeros(self.size_bytes, np.uint8)
+
+    def most(self, case: Case, options: RowOptions) -> int:
+        """Histories of the text whose rows the room holds."""
+        fit = self.size_bytes // padded_bytes(case.symbols, options)
+        if not fit:
+            raise InputError(
+                f"size is {self.size_bytes:,} bytes but the rows of one history take "
+                f"{padded_bytes(case.symbols, options):,}; give a larger one (--size)"
+            )
+        return min(fit, len(case.subject.text_T))
+
+    def target(self, rate: float) -> float | None:
+        """What a GPU is to reach; nothing on a CPU."""
+        return rate if self.suite.device == "gpu" else None
+
+    def written(self, share: float, case: Case, options: RowOptions) -> float | None:
+        """The target, in rows a second, of writing as fast as a share of the ceiling."""
+        row_bytes = options.row_bytes(case.symbols) // len(options.orders)
+        return self.target(share * self.suite.ceilings[WRITES[self.suite.device]] / row_bytes)
+
+    def rows(self, histories: int, case: Case, options: RowOptions, packed: bool = False) -> Any:
+        """(H, orders, V) of the room: rows as `Rows.dense` makes them, or without the bytes between them.
+
+        They are filled with bytes UNTOUCHED, so that what is not written is found.
+        """
+        dtype, V = DTYPES[options.dtype], case.symbols
+        width = V if packed else padded_bytes(V, options) // len(options.orders) // dtype.itemsize
+        rows = self.room.view(dtype)[: histories * len(options.orders) * width]
+        rows.view(np.uint8).fill(UNTOUCHED)
+        return rows.reshape(histories, len(options.orders), width)[:, :, :V]
+
+
+def in_cores(call: Callable[[int, int], tuple], histories: int, device: str) -> tuple:
+    """The arrays that call(begin, end) makes of all histories; on a CPU each core has a part of them."""
+    if device == "gpu":
+        return call(0, histories)
+    cuts = np.linspace(0, histories, cpu_cores() + 1).astype(int).tolist()
+    with ThreadPoolExecutor(cpu_cores()) as pool:
+        parts = list(pool.map(call, cuts[:-1], cuts[1:]))
+    return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+
+
+def padded_bytes(symbols: int, options: RowOptions) -> int:
+    """Of the rows of one history, each padded to where the next may begin."""
+    row_bytes = symbols * DTYPES[options.dtype].itemsize
+    return len(options.orders) * -(-row_bytes // ROW_ALIGNMENT_BYTES) * ROW_ALIGNMENT_BYTES

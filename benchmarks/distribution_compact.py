@@ -1,0 +1,115 @@
+"""Distributions that are not written out: the most probable words, words drawn, and compact blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.benchmarks.distribution_cases import LARGEST, SHAPES, UNIT, Case, Run
+from mgpu_ngram.benchmarks.distribution_limits import COPY
+from mgpu_ngram.benchmarks.distribution_rates import HISTORIES_UNIT, dense_row
+from mgpu_ngram.benchmarks.distribution_work import check_children, check_found, check_rows, check_top
+from mgpu_ngram.benchmarks.score_models import BEGIN
+from mgpu_ngram.benchmarks.suite import WrongResult
+from mgpu_ngram.engine.distribution import Found, densify
+from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.distribution.gather_children import gather_children
+
+# Targets are those of one H200.
+TOP_K, TOP_SPEEDUP = 100, 3  # over the dense rows that are not written
+FIND_TARGET = 500e6  # histories a second
+COPY_SHARE = 0.5
+CHECK_BYTES = 64  # that looking at a child takes
+BEST = 50  # words that others are drawn from
+DRAWN = {"gpu": 100_000, "cpu": 500}  # words
+FOUND = {"gpu": 1_000_000, "cpu": 20_000}  # histories at once, at most
+# Li (2018), histories and orders a second when giLM only searches: its large model.
+GILM_SEARCHES = "giLM on a K80", 200.24e6
+
+
+def top(run: Run) -> None:
+    """Rows: the most probable words beside the dense rows that they come from; and words drawn from them."""
+    case, suite = run.case(SHAPES[LARGEST]), run.suite
+    suite.say(f"top {TOP_K}, V = {case.symbols:,}")
+    for orders in "max", "all":
+        options = case.options(orders=orders)
+        dense = dense_row(run, f"top: dense rows, orders {orders},", case, options)
+        best = replace(options, top_k=TOP_K)
+        H = min(FOUND[suite.device], len(case.subject.text_T), run.size_bytes // best.row_bytes(case.symbols))
+        found, sizes = case.find_first(H), case.sizes(H)
+        how: dict[str, Any] = {"items": H * len(options.orders), "unit": UNIT}
+        if dense.rate:
+            how |= {"baseline": "dense rows", "baseline_seconds": how["items"] / dense.rate}
+        suite.run(
+            f"distribution/top {TOP_K}, orders {orders}", sizes, partial(case.top_in_cores, found, best),
+            check=partial(check_top, case, best), target=run.target(TOP_SPEEDUP * (dense.rate or 0)), **how,
+        )  # fmt: skip
+        if orders == "max":
+            _draw(run, case, found.part(0, DRAWN[suite.device]))
+
+
+def _draw(run: Run, case: Case, found: Found) -> None:
+    H, check = len(found.first_HK), partial(check_drawn, case)
+    for what, how in (("of all", {}), (f"of the best {BEST}", {"top_k": BEST})):
+        sample = partial(case.distributor.sample, found, run.suite.xp.arange(H), seed=1, **how)
+        run.suite.run(f"distribution/words drawn {what}", case.sizes(H), sample, check=check, items=H, unit="words/s")
+
+
+def compact(run: Run) -> None:
+    """Rows: ranges of children on the device; the children themselves, there and on the host; these made dense."""
+    case, suite = run.case(SHAPES[LARGEST]), run.suite
+    suite.say("compact distributions")
+    H = min(FOUND[suite.device], len(case.subject.text_T))
+    who, rate = GILM_SEARCHES
+    suite.run(
+        "distribution/search only", case.sizes(H), partial(case.find_in_cores, case.positions(H)),
+        check=partial(check_found, case), items=H, unit=HISTORIES_UNIT, target=run.target(FIND_TARGET),
+        baseline=who, baseline_seconds=H * case.order / rate,
+    )  # fmt: skip
+    H = that_fit(case.find_first(H), run.size_bytes // CHECK_BYTES)
+    found, trie = case.find_first(H), case.subject.trie
+    gather = partial(gather_children, found.first_HK.reshape(-1), found.end_HK.reshape(-1), trie.word_G, trie.prob_G)
+    C = int(children_of(found).sum())
+    suite.run(
+        "distribution/children", f"{case.sizes(H)} C={C}", gather, check=partial(check_children, case, found),
+        items=C, unit="children/s", bytes_moved=16 * C, ceiling=COPY,
+        target=run.target(COPY_SHARE * suite.ceilings[COPY] / 16),
+    )  # fmt: skip
+    suite.release()
+    _blocks(run, case, min(H, run.most(case, case.options())))
+
+
+def check_drawn(case: Case, id_H: Any) -> None:
+    """Raise WrongResult unless words are of the vocabulary, and none is <s>."""
+    wrong = int(((id_H < 0) | (id_H >= case.symbols) | (id_H == BEGIN)).sum())
+    if wrong:
+        raise WrongResult(f"{wrong:,} of {len(id_H):,} words that were drawn are none, or <s>; not timed")
+
+
+def children_of(found: Found) -> np.ndarray:
+    """(H,) int64: children of each history, of all orders together."""
+    return to_host(found.end_HK.astype(np.int64) - found.first_HK).sum(axis=1)
+
+
+def that_fit(found: Found, children: int) -> int:
+    """How many of the first histories have no more children than that; 1 at least."""
+    return max(1, int((children_of(found).cumsum() <= children).sum()))
+
+
+def _blocks(run: Run, case: Case, histories: int) -> None:
+    """Rows: compact blocks brought to the host, their size, and dense rows made of them."""
+    suite, options, found = run.suite, case.options(), case.find_first(histories)
+    block, sizes = case.distributor.compact(found), case.sizes(histories)
+    dense_bytes = histories * options.row_bytes(case.symbols)
+    row = suite.add_note("distribution/compact size", sizes, f"dense rows take {dense_bytes / histories:,.0f}")
+    row.rate, row.rate_unit = block.size_bytes / histories, "B/history"
+    what: dict[str, Any] = {"items": histories, "unit": HISTORIES_UNIT}
+    there = partial(case.distributor.compact, found)
+    suite.run("distribution/compact to the host", sizes, there, bytes_moved=block.size_bytes, **what)
+    block = block.with_words(to_host(case.subject.trie.prob_G[: case.symbols]))
+    again = partial(densify, block, options, suite.device, case.distributor.threads, run.rows(histories, case, options))
+    check = partial(check_rows, case, options)
+    suite.run("distribution/compact made dense", sizes, again, check=check, bytes_moved=dense_bytes, **what)

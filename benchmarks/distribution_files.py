@@ -1,0 +1,106 @@
+"""Dense rows on the disk: whole jobs of several workers, beside plain writes of as many bytes to the same folder."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from mgpu_ngram.api import open_executor
+from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, Case, Run
+from mgpu_ngram.benchmarks.distribution_work import check_rows
+from mgpu_ngram.benchmarks.score_models import head
+from mgpu_ngram.benchmarks.score_text import host_model, write_text
+from mgpu_ngram.cluster.devices import cpu_cores
+from mgpu_ngram.cluster.executor import Executor
+from mgpu_ngram.config import ClusterConfig
+from mgpu_ngram.core.distributions import CHUNK_BYTES, array_files, write_at
+from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.model import save_model
+from mgpu_ngram.jobs.distribution import DistributionConfig, DistributionResult
+from mgpu_ngram.jobs.distribution import run as run_job
+from mgpu_ngram.kernels.dispatch import to_host
+
+ROUNDS = 2
+DISK_BYTES = {"gpu": 8 << 30, "cpu": 128 << 20}  # of an output
+FORMAT: Final = "zarr"
+
+
+def disk(run: Run) -> None:
+    """Rows for each number of workers: the job from text in the page cache to its output, and the plain writes.
+
+    Whether the bytes stay in the page cache, or wait for the disk, is up to the host: it is the same for both.
+    """
+    case, suite, folder = run.case(SHAPES[LARGE]), run.suite, run.folder
+    model, text = folder / "model", folder / "text"
+    save_model(model, host_model(case.subject))
+    histories = DISK_BYTES[suite.device] // case.options().row_bytes(case.symbols)
+    codes_T = to_host(head(case.subject.text_T, histories))
+    write_text(text, codes_T, case.subject.words)
+    write_text(warm_up := folder / "sentence", head(codes_T, 1), case.subject.words)
+    for G in run.clusters:
+        suite.say(f"{G} workers write rows")
+        executor = open_executor(ClusterConfig(device=suite.device, workers=G))  # type: ignore[arg-type]
+        try:
+            _job(executor, model, warm_up, folder)
+            _rows(run, case, executor, partial(_job, executor, model, text, folder))
+        finally:
+            executor.close()
+    for path in model, text, warm_up:
+        path.unlink()
+
+
+def _job(executor: Executor, model: Path, text: Path, folder: Path) -> DistributionResult:
+    config = DistributionConfig(str(model), [str(text)], format=FORMAT)
+    return run_job(config, executor, folder / "rows", overwrite=True)
+
+
+def _rows(run: Run, case: Case, executor: Executor, job: partial[DistributionResult]) -> None:
+    """Both by turns. The rows of the first round are compared with those of array code."""
+    plain_seconds, seconds, size_bytes = [], [], 0
+    for k in range(ROUNDS):
+        result = job()
+        seconds.append(result.wall_seconds)
+        manifest, size_bytes = result.manifest, result.manifest["size_bytes"]
+        if k == 0:
+            [file] = array_files(result.path, FORMAT, manifest["arrays"])
+            check_rows(case, case.options(), file.read(0, manifest["histories"]))
+        shutil.rmtree(result.path)
+        plain_seconds.append(write_plainly(run.folder / "plain", size_bytes, cpu_cores()))
+    sizes = f"{case.sizes(manifest['histories'])} bytes={size_bytes} workers={executor.workers}"
+    plain = run.suite.add(
+        "distribution/disk plain writes", sizes, plain_seconds, items=size_bytes, unit="B/s",
+        notes=f"{cpu_cores()} threads, files as large as the chunks of {FORMAT}",
+    )  # fmt: skip
+    run.suite.add(
+        f"distribution/disk {FORMAT}", sizes, seconds, items=size_bytes, unit="B/s", target=run.target(plain.rate or 0),
+        baseline="plain writes", baseline_seconds=statistics.median(plain_seconds), notes="text to files",
+    )  # fmt: skip
+
+
+def write_plainly(folder: Path, size_bytes: int, threads: int) -> float:
+    """Write so many bytes from memory to new files of a folder, which is gone afterwards; returns seconds."""
+    data = np.random.default_rng(0).integers(0, 256, min(CHUNK_BYTES, size_bytes), np.uint8)
+    folder.mkdir()
+
+    def write(first: int) -> None:
+        with open(folder / f"{first}", "wb") as file:
+            done, part = 0, data[: size_bytes - first]
+            while done < len(part):
+                done += write_at(file.fileno(), part[done:], done)
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(write, range(0, size_bytes, len(data))))
+    seconds = time.perf_counter() - start
+    found = sum(path.stat().st_size for path in folder.iterdir())
+    shutil.rmtree(folder)
+    if found != size_bytes:
+        raise RunError(f"{folder} has {found:,} bytes, not {size_bytes:,}; nothing else may write there")
+    return seconds

@@ -1,0 +1,86 @@
+"""What bounds distributions: how fast the device writes and copies; and times without what the host adds to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.benchmarks.distribution_cases import WRITES, Run
+from mgpu_ngram.benchmarks.timing import BUDGET_SECONDS, MAX_RUNS, MIN_RUNS, measure
+from mgpu_ngram.cluster.devices import cpu_cores
+from mgpu_ngram.kernels.launch import FOLDER, OPTIONS, grid_for, launch
+
+COPY = "copy"
+THREADS = 256
+WAVES = 8, 32, 1 << 30  # of blocks: loops of several lengths, and none; the best of them is the ceiling
+PAUSE_CYCLES = 4_000_000  # about 2 ms: the host has queued a call by then
+SOURCE = """
+extern "C" __global__ void write_16_bytes(uint4* room, i64 n, u32 value) {
+  GRID_STRIDE_LOOP(i, n) room[i] = make_uint4(value, value, value, value);
+}
+extern "C" __global__ void pause(i64 cycles) {
+  for (const i64 start = clock64(); clock64() - start < cycles;) {}
+}
+"""
+
+
+def ceilings(run: Run) -> None:
+    """Rows: writing the room, and copying half of it to the other half. Whatever is measured, these are, too."""
+    suite, room = run.suite, run.room
+    suite.say("ceilings")
+    with ThreadPoolExecutor(cpu_cores()) as pool:
+        if suite.device == "gpu":
+            writes = [partial(_write_16_bytes, room, waves) for waves in WAVES]
+        else:
+            writes = [partial(_write_in_cores, room, pool)]
+        seconds = min((measure(call, suite.device) for call in writes), key=min)
+    half = room.nbytes // 2
+    copies = measure(partial(suite.xp.copyto, room[half : 2 * half], room[:half]), suite.device)
+    for name, taken, notes in ((WRITES[suite.device], seconds, ""), (COPY, copies, "read and write counted")):
+        sizes = f"{room.nbytes} bytes"
+        row = suite.add(f"ceiling/{name}", sizes, taken, items=room.nbytes, unit="B/s", notes=notes)
+        suite.ceilings[name] = row.rate or 0
+
+
+def _write_16_bytes(room: Any, waves: int) -> None:
+    n = room.nbytes // 16
+    launch(_kernel("write_16_bytes"), grid_for(n, THREADS, waves=waves), THREADS, (room, n, np.uint32(0)))
+
+
+def _write_in_cores(room: np.ndarray, pool: ThreadPoolExecutor) -> None:
+    list(pool.map(lambda part: np.copyto(part, 0), np.array_split(room, cpu_cores())))
+
+
+def device_seconds(call: Callable[[], Any], device: str) -> list[float]:
+    """As `timing.measure`, without what the host takes to start kernels: they queue up while the GPU pauses."""
+    if device == "cpu":
+        return measure(call, device)
+    import cupy
+
+    pause, before, after = _kernel("pause"), cupy.cuda.Event(), cupy.cuda.Event()
+    seconds: list[float] = []
+    call()
+    while len(seconds) < MIN_RUNS or (len(seconds) < MAX_RUNS and sum(seconds) < BUDGET_SECONDS[device]):
+        launch(pause, 1, 1, (PAUSE_CYCLES,))
+        before.record()
+        call()
+        after.record()
+        after.synchronize()
+        seconds.append(cupy.cuda.get_elapsed_time(before, after) / 1000)
+    return seconds
+
+
+@cache
+def _kernel(name: str) -> Any:
+    import cupy
+
+    return cupy.RawKernel(source(), name, options=OPTIONS)
+
+
+def source() -> str:
+    """The kernels, for the compiler."""
+    return (FOLDER / "include" / "common.cuh").read_text() + SOURCE

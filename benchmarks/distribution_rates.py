@@ -1,0 +1,157 @@
+"""Distributions a second beside what the device can write: dense rows, small vocabularies, the peer's shapes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from mgpu_ngram.benchmarks.distribution_cases import (
+    LARGE,
+    LARGEST,
+    MIDDLE,
+    SHAPES,
+    SMALL,
+    UNIT,
+    WRITES,
+    Case,
+    Run,
+    Shape,
+)
+from mgpu_ngram.benchmarks.distribution_limits import device_seconds
+from mgpu_ngram.benchmarks.distribution_work import check_rows
+from mgpu_ngram.benchmarks.rows import Row
+from mgpu_ngram.engine.distribution import RowOptions
+
+HISTORIES_UNIT = "histories/s"
+# Targets are those of one H200.
+DENSE_SHARE, SMALL_SHARE = 0.95, 0.8  # of what it writes: the latter of small vocabularies,
+SMALL_HISTORIES = 10_000  # from so many histories on
+ONE_HISTORY_SECONDS = 10e-6  # on the device, for V = 10,000
+HALF_SPEEDUP = 1.8  # of float16, over float32
+BATCHES = tuple(10**k for k in range(6))
+ON_DEVICE = {"gpu": "time on the device", "cpu": ""}
+
+# (who, distributions a second). Li (2018), with backoff; and a throw-away kernel at V = 296,488, 85 % of the ceiling.
+GILM_SMALL, GILM_LARGE = ("giLM on a K80", 27.9e6), ("giLM on a K80", 0.36e6)
+SPIKE = "a spike on an H200", 3.1e6
+# NeMo's Triton kernel on one H200, an automaton of 10.6 M words, scores in ln with the next states:
+# {(V, histories at once): histories a second}.
+NGPU_LM = "NGPU-LM on an H200"
+NGPU_LM_RATES = {
+    (1_024, 1): 1 / 21.5e-6, (1_024, 1_024): 24.0e6, (1_024, 16_384): 48.2e6,
+    (8_192, 1): 1 / 163e-6, (8_192, 1_024): 0.55e6, (8_192, 16_384): 0.53e6,
+    (32_768, 1): 1 / 978e-6, (32_768, 1_024): 0.111e6, (32_768, 16_384): 0.108e6,
+    (131_072, 1): 1 / 4.2e-3, (131_072, 1_024): 0.026e6, (131_072, 4_096): 0.025e6,
+}  # fmt: skip
+NGPU_LM_SPEEDUPS = {(32_768, 1_024): 20, (131_072, 1_024): 100}  # to reach
+
+
+def dense(run: Run) -> None:
+    """Rows: all orders of two models, smoothed and stored, in each type; and with the histories to be found first."""
+    for name, peer in ((LARGE, GILM_LARGE), (LARGEST, SPIKE)):
+        case = run.case(SHAPES[name])
+        run.suite.say(f"dense rows, V = {case.symbols:,}")
+        options = case.options()
+        target = run.written(DENSE_SHARE, case, options)
+        float32 = dense_row(run, "dense", case, options, target, peer)
+        dense_row(run, "dense", case, case.options(mode="stored"), target, peer)
+        dense_row(run, "dense packed", case, options, None, peer, packed=True)
+        H = run.most(case, options)
+        call = partial(find_and_write, case, case.positions(H), options, run.rows(H, case, options))
+        how = described(run, H, case, options, target, peer)
+        run.suite.run(
+            "distribution/dense with finding", case.sizes(H), call, check=partial(check_rows, case, options), **how
+        )
+        if float32.rate:
+            beside = "float32", float32.rate
+            dense_row(
+                run, "dense", case, case.options(dtype="float16"), run.target(HALF_SPEEDUP * float32.rate), beside
+            )
+            dense_row(run, "dense", case, case.options(dtype="bfloat16"), None, beside)
+
+
+def dense_row(
+    run: Run,
+    part: str,
+    case: Case,
+    options: RowOptions,
+    target: float | None = None,
+    peer: tuple[str, float] | None = None,
+    packed: bool = False,
+) -> Row:
+    """A row: rows of as many histories as there is room for, which were found before.
+
+    peer    who stands beside it, and its distributions a second
+    packed  rows without bytes between them
+    """
+    H = run.most(case, options)
+    call = partial(case.distributor.dense, case.find_first(H), options, run.rows(H, case, options, packed))
+    name, check = f"distribution/{part} {options.mode} {options.dtype}", partial(check_rows, case, options)
+    return run.suite.run(name, case.sizes(H), call, check=check, **described(run, H, case, options, target, peer))
+
+
+def find_and_write(case: Case, positions_H: Any, options: RowOptions, out: Any) -> Any:
+    return case.distributor.dense(case.find(positions_H), options, out)
+
+
+def described(
+    run: Run, histories: int, case: Case, options: RowOptions, target: float | None, peer: tuple[str, float] | None
+) -> dict[str, Any]:
+    """Rows of probabilities, as `Suite.add` wants them described."""
+    items = histories * len(options.orders)
+    how: dict[str, Any] = {"items": items, "unit": UNIT, "target": target, "ceiling": WRITES[run.suite.device]}
+    how["bytes_moved"] = histories * options.row_bytes(case.symbols)
+    return how | ({"baseline": peer[0], "baseline_seconds": items / peer[1]} if peer else {})
+
+
+def small(run: Run) -> None:
+    """Rows: small vocabularies by histories at once, found and written, as the device sees it; one as the host does."""
+    for name, peer in ((SMALL, GILM_SMALL), (MIDDLE, None)):
+        case = run.case(SHAPES[name])
+        run.suite.say(f"batches, V = {case.symbols:,}")
+        for orders in "all", "max":
+            options = case.options(orders=orders)
+            for batch in BATCHES if orders == "all" else BATCHES[:1]:
+                if batch > run.most(case, options):
+                    break
+                target = run.written(SMALL_SHARE, case, options) if batch >= SMALL_HISTORIES else None
+                if batch == 1 and name == MIDDLE:
+                    target = run.target(len(options.orders) / ONE_HISTORY_SECONDS)
+                batch_row(run, "small", case, batch, options, target, peer)
+        options = case.options()
+        call = partial(find_and_write, case, case.positions(1), options, run.rows(1, case, options))
+        what: dict[str, Any] = {
+            "items": len(options.orders),
+            "unit": UNIT,
+            "notes": "with what the host takes to start kernels",
+        }
+        run.suite.run("distribution/small from the host", case.sizes(1), call, **what)
+
+
+def peers(run: Run) -> None:
+    """Rows: the highest order alone, beside NGPU-LM."""
+    for (symbols, batch), rate in NGPU_LM_RATES.items():
+        case = run.case(Shape(symbols))
+        options = case.options(orders="max", scale="ln")
+        if batch <= run.most(case, options):
+            speedup = NGPU_LM_SPEEDUPS.get((symbols, batch))
+            target = run.target(speedup * rate) if speedup else None
+            batch_row(run, "peer", case, batch, options, target, (NGPU_LM, rate)).rate_unit = HISTORIES_UNIT
+
+
+def batch_row(
+    run: Run,
+    part: str,
+    case: Case,
+    batch: int,
+    options: RowOptions,
+    target: float | None = None,
+    peer: tuple[str, float] | None = None,
+) -> Row:
+    """A row: so many histories at once, found and written."""
+    call = partial(find_and_write, case, case.positions(batch), options, run.rows(batch, case, options))
+    check_rows(case, options, call())
+    seconds = device_seconds(call, run.suite.device)
+    sizes = f"{case.sizes(batch)} orders={len(options.orders)}"
+    how = described(run, batch, case, options, target, peer)
+    return run.suite.add(f"distribution/{part} batches", sizes, seconds, notes=ON_DEVICE[run.suite.device], **how)
