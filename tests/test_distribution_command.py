@@ -171,6 +171,15 @@ def test_refused(words, message, folder, mgpu_ngram):
     assert sorted(p.name for p in folder.iterdir()) == ["empty", "model.arpa", "text"]
 
 
+def test_what_a_model_file_says_is_known_at_once(folder, mgpu_ngram, monkeypatch):
+    """No cluster is started for what it would refuse."""
+    assert mgpu_ngram("trie", "model.arpa", "-o", "m.safetensors", "--no-backoff")[0] == 0
+    monkeypatch.setattr("mgpu_ngram.commands.run.open_executor", None)
+    for flags, message in (["--mode", "stored", "--orders", "4"], "has orders 1 to 3"), ([], "has no backoffs"):
+        status, out, err = mgpu_ngram("distribution", "m.safetensors", "text", "-o", "out", *flags)
+        assert (status, out) == (2, "") and message in err
+
+
 def test_a_disk_that_is_too_small(distribution, folder, monkeypatch):
     usage = type(distribution_passes.shutil.disk_usage(folder))(1 << 40, 0, 79)
     monkeypatch.setattr(distribution_passes.shutil, "disk_usage", lambda path: usage)

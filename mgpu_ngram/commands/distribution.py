@@ -13,7 +13,7 @@ from mgpu_ngram.core.model import identify
 from mgpu_ngram.core.output import check_free
 from mgpu_ngram.core.settings import fill
 from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS
-from mgpu_ngram.jobs.distribution_settings import DistributionConfig, known_facts
+from mgpu_ngram.jobs.distribution_settings import DistributionConfig
 
 EXAMPLES = """examples:
   mgpu-ngram distribution model.safetensors heldout.txt -o rows --orders max --dtype float16
@@ -68,7 +68,6 @@ def _distribution(arguments: argparse.Namespace) -> None:
     given |= {"sentence_markers": not arguments.bare, "verify": not arguments.no_verify}
     settings = fill(DistributionConfig, given, "distribution")
     identify(settings.model)  # at once, for a cluster takes its time to start
-    known_facts(settings)
     check_checkpoint_seconds(arguments.checkpoint_seconds)
     output = Path(arguments.output)
     cluster = cluster_config(arguments)

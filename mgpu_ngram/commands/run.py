@@ -15,6 +15,7 @@ from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import identify
 from mgpu_ngram.core.output import check_free, find_manifest
+from mgpu_ngram.jobs.distribution_settings import known_facts
 from mgpu_ngram.report import Bars, show_plan, show_result
 
 RUN_EXAMPLES = """examples:
@@ -62,10 +63,12 @@ def run_jobs(
     for _, _, target in jobs:
         check_free(target, arguments.overwrite)  # at once, for a cluster takes its time to start
     # all, before the first runs: a wrong path in the last job must not cost the work of those before
-    for i, (_, settings, _) in enumerate(jobs):
+    for i, (stage, settings, _) in enumerate(jobs):
         earlier = [target for _, _, target in jobs[:i]]
         if hasattr(settings, "model") and not any(Path(settings.model).is_relative_to(target) for target in earlier):
             identify(settings.model)
+            if stage == "distribution":
+                known_facts(settings)
     corpora = [corpus or STAGES[stage].open_inputs(settings) for stage, settings, _ in jobs]
     if jobs:
         executor = open_executor(config.cluster, config.dask)

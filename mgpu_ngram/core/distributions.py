@@ -14,7 +14,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
-from mgpu_ngram.core.compact import CompactBlock, load_compact
+from mgpu_ngram.core.compact import load_compact
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import find_manifest, new_file
 from mgpu_ngram.core.words import Words
@@ -149,7 +149,8 @@ class ArrayFile:
         """Write to a file of `size` bytes, which is made if there is none; several processes may do so at once."""
         done = 0
         try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            # not for reading: NFS would read a page that hosts share and write all of it back, over their bytes
+            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
             try:
                 if os.fstat(file).st_size < size:
                     os.ftruncate(file, size)
@@ -206,7 +207,8 @@ def read_distributions(path: str | Path) -> dict[str, Any]:
     """The manifest of an output. Raises InputError when there is none."""
     manifest = find_manifest(path)
     if manifest is None or manifest["format"] != FORMAT:
-        found = f"it is one of {manifest['format']!r}" if manifest else "it has no manifest.json of ours"
+        found = "it has no manifest.json of ours that this version reads"
+        found = f"it is one of {manifest['format']!r}" if manifest else found
         found = found if os.path.lexists(path) else "there is nothing at that path"
         raise InputError(f"{path} is not an output of distribution: {found}; give the folder that distribution wrote")
     return manifest
@@ -238,6 +240,3 @@ class CompactBlocks(Sequence):
         if not -len(self) <= i < len(self):
             raise IndexError(f"block {i} is not one of {len(self):,}")
         return load_compact(compact_file(self.path, i % len(self)), self.prob_V)
-
-    def __iter__(self) -> Iterator[CompactBlock]:
-        return map(self.__getitem__, range(len(self)))

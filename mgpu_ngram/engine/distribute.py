@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -145,12 +146,12 @@ def _check_words(chunk: Chunk, block: Block, positions_T: np.ndarray, ends_T: np
 
 
 def write_distributions(
-    chunk: Chunk, following: Sequence[Chunk], row: int, first: int, last: int, options: DistributeOptions
+    chunk: Chunk, following: Sequence[Chunk], starts: Sequence[int], first: int, last: int, options: DistributeOptions
 ) -> Written:
     """Write what comes of histories `first` to `last` - 1. Again, it writes the same bytes to the same places.
 
-    row        number of the first history of the chunk
     following  the chunks after it that have some of these, for a part of histories is not cut where a chunk is
+    starts     number of the first history of each of them, and one past the last of all
     """
     device = options.model.device
     watch, files = Stopwatch(device), []
@@ -158,7 +159,7 @@ def write_distributions(
         replica = options.model.replica()
         watch.lap("load")
         with memory_guard("making distributions", device, "use smaller chunks (chunk_bytes), top_k or fewer workers"):
-            found = _find([chunk, *following], row, first, last, options, replica, watch)
+            found = _find([chunk, *following], starts, first, last, options, replica, watch)
             write = {"compact": _write_compact, "parquet": _write_parquet}.get(options.format, _write_arrays)
             for at, some in found if options.arrays else _in_parts(found, options.part):
                 files += write(replica, at, some, options, watch)
@@ -188,13 +189,17 @@ def save_done(written: Sequence[Written], items: Sequence[int], folder: str, kin
 
 
 def _find(
-    chunks: Sequence[Chunk], row: int, first: int, last: int, options: DistributeOptions, replica: Distributor,
-    watch: Stopwatch,
+    chunks: Sequence[Chunk], starts: Sequence[int], first: int, last: int, options: DistributeOptions,
+    replica: Distributor, watch: Stopwatch,
 ) -> Iterator[tuple[int, Found]]:  # fmt: skip
-    """(row, what was found) of histories `first` to `last` - 1, some at a time."""
+    """(row, what was found) of histories `first` to `last` - 1, some at a time.
+
+    Raises RunError where a chunk that is read to its end has not as many histories as when they were counted.
+    """
     model = options.model
     block_bytes = max(LEAST_TEXT_BYTES, min(MOST_TEXT_BYTES, _free(options) // BYTES_PER_TEXT_BYTE))
-    for chunk in chunks:
+    for chunk, (row, stop) in zip(chunks, pairwise(starts), strict=True):
+        counted = stop - row
         for _, text_B in device_blocks(chunk, "word", block_bytes, 0, model.device, model.threads, None, watch):
             codes_T, positions_H = replica.encoder.text(text_B, options.bos, options.positions)
             begin, end = max(first - row, 0), min(last - row, len(positions_H))
@@ -203,10 +208,11 @@ def _find(
                 watch.lap("find")
                 yield row + begin, found
             row += len(positions_H)
-            if row >= last:
+            if last <= row < stop:
                 return
-    if row < last:
-        raise RunError(f"{chunks[0]} has fewer words than it had at first: it was changed; run again")
+        if row != stop:
+            now = f"has {counted + row - stop:,} histories but had {counted:,} at first"
+            raise RunError(f"{chunk} {now}: it was changed; run again")
 
 
 def _in_parts(found: Iterator[tuple[int, Found]], part: int) -> Iterator[tuple[int, Found]]:

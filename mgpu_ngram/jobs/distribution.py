@@ -21,13 +21,12 @@ from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS
 from mgpu_ngram.jobs.distribution_passes import Job
 from mgpu_ngram.jobs.distribution_settings import (
-    BYTES_PER_LINE,
-    BYTES_PER_TOKEN,
     DistributionConfig,
     chunk_bytes,
     known_facts,
     row_bytes,
     rows_for,
+    text_bytes,
 )
 from mgpu_ngram.jobs.progress import Progress
 
@@ -70,7 +69,7 @@ def open_inputs(config: DistributionConfig) -> Corpus:
 def plan(config: DistributionConfig, workers: int, device: str, *_: Any) -> dict[str, Any]:
     """What `run` would do, from the sizes of the inputs alone; without those of a model that is not known yet."""
     facts, corpus = known_facts(config), open_inputs(config)
-    histories = int(corpus.size_bytes / (BYTES_PER_TOKEN if config.positions == "every" else BYTES_PER_LINE))
+    histories = int(corpus.size_bytes / text_bytes(config))
     found = {
         "job": config.name,
         "inputs": len(corpus.sources),
@@ -83,7 +82,7 @@ def plan(config: DistributionConfig, workers: int, device: str, *_: Any) -> dict
     }
     if facts:
         size = row_bytes(config, rows_for(config, facts), facts.symbols)
-        chunks = corpus.chunks(config.chunk_bytes or chunk_bytes(corpus, workers, device, size))
+        chunks = corpus.chunks(config.chunk_bytes or chunk_bytes(corpus, workers, device, size, text_bytes(config)))
         sizes = {"chunks": len(chunks), "chunk_bytes": max((c.size_bytes for c in chunks), default=0)}
         found |= sizes | {"output_bytes_about": histories * size}
     return found
@@ -154,10 +153,11 @@ def run(
             os.rename(job.folder, out.folder)
             try:
                 out.commit()
-            except BaseException:
-                os.rename(out.folder, job.folder)
-                raise
-            checkpoint.discard()
+            finally:  # it may have its name, and what ends early is the removal of the old output
+                if out.folder.exists():
+                    os.rename(out.folder, job.folder)
+                else:
+                    checkpoint.discard()
     return DistributionResult(
         out.path, manifest, add_seconds(*job.seconds), time.perf_counter() - start, executor.workers, executor.device,
         len(job.done),

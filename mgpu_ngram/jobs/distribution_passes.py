@@ -38,6 +38,7 @@ from mgpu_ngram.jobs.distribution_settings import (
     row_bytes,
     rows_for,
     table_rows,
+    text_bytes,
 )
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.saver import Saver
@@ -68,8 +69,8 @@ class Job:
         self.seconds = [seconds]
         self.rows, V = rows_for(config, self.facts), self.facts.symbols
         chosen, size = checkpoint.chosen, row_bytes(config, self.rows, V)
-        size = chosen["chunk_bytes"] or chunk_bytes(corpus, chosen["workers"], chosen["device"], size)
-        self.chunks = corpus.chunks(size)
+        auto = chunk_bytes(corpus, chosen["workers"], chosen["device"], size, text_bytes(config))
+        self.chunks = corpus.chunks(chosen["chunk_bytes"] or auto)
         self.starts = [0, *accumulate(self._count())]
         self.group = max(1, min(MOST_GROUP, GROUP_ROWS // table_rows(self.rows, V)))
         self.part = {"compact": COMPACT_HISTORIES, "parquet": PARQUET_GROUPS * self.group}.get(config.format, 1)
@@ -105,8 +106,8 @@ class Job:
         executor.wait(list(called), done)
         return [count for i in sorted(counts) for count in counts[i]]
 
-    def _tasks(self) -> list[tuple[int, list[Chunk], int, int, int]]:
-        """(chunk, those after it that it needs, its first history, first and last of what its task writes).
+    def _tasks(self) -> list[tuple[int, list[Chunk], list[int], int, int]]:
+        """(chunk, those after it that it needs, the starts of all these, first and last of what its task writes).
 
         A part belongs to the chunk in which it begins.
         """
@@ -114,7 +115,8 @@ class Job:
         for c, (begin, end) in enumerate(pairwise(starts)):
             first, last = (min(-(-row // part) * part, starts[-1]) for row in (begin, end))
             if first < last:
-                tasks.append((c, self.chunks[c + 1 : bisect_left(starts, last)], begin, first, last))
+                end = bisect_left(starts, last)
+                tasks.append((c, self.chunks[c + 1 : end], starts[c : end + 1], first, last))
         return tasks
 
     def write(self, checkpoint_seconds: float) -> None:
@@ -137,11 +139,11 @@ class Job:
 
         def more(n: int) -> list[Handle]:
             made = []
-            for c, following, row, first, last in islice(waiting, n):
+            for c, following, begins, first, last in islice(waiting, n):
                 chunk = self.chunks[c]
                 made.append(
                     executor.call(
-                        write_distributions, chunk, following, row, first, last, options,
+                        write_distributions, chunk, following, begins, first, last, options,
                         label=f"making the distributions of {chunk}",
                     )
                 )  # fmt: skip

@@ -106,9 +106,14 @@ def row_bytes(config: DistributionConfig, rows: RowOptions, symbols: int) -> int
     return rows.row_bytes(symbols)
 
 
-def chunk_bytes(corpus: Corpus, workers: int, device: str, history_bytes: int) -> int:
+def text_bytes(config: DistributionConfig) -> float:
+    """Of the text, for one history, about."""
+    return BYTES_PER_TOKEN if config.positions == "every" else BYTES_PER_LINE
+
+
+def chunk_bytes(corpus: Corpus, workers: int, device: str, history_bytes: int, text_bytes: float) -> int:
     """Text per task: less where much comes of it, and where workers would have too few."""
-    most = min(MOST_CHUNK_BYTES, int(TASK_BYTES[device] / history_bytes * BYTES_PER_TOKEN))
+    most = min(MOST_CHUNK_BYTES, int(TASK_BYTES[device] / history_bytes * text_bytes))
     return max(LEAST_CHUNK_BYTES, min(most, corpus.size_bytes // (AHEAD * workers)))
 
 

@@ -1,6 +1,7 @@
 """Files of distributions: written in pieces, in any order, read whole; by NumPy and Zarr, too."""
 
 import errno
+import fcntl
 import os
 import pickle
 from pathlib import Path
@@ -73,6 +74,20 @@ def test_a_system_that_writes_a_little_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(distributions, "write_at", lambda file, data, offset: real(file, data[:7], offset))
     file, array = written(tmp_path / "rows.zarr", (7, 2, 3))
     assert np.array_equal(file.read(0, 7), array)
+
+
+def test_files_are_not_opened_for_reading(tmp_path, monkeypatch):
+    """NFS would read a page that two hosts write to, and write all of it back."""
+    real, modes = distributions.write_at, set()
+
+    def write(file, data, offset):
+        modes.add(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE)
+        return real(file, data, offset)
+
+    monkeypatch.setattr(distributions, "write_at", write)
+    for format in "npy", "zarr":
+        written(tmp_path / f"rows.{format}", (7, 2, 3))
+    assert modes == {os.O_WRONLY}
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -16,6 +16,7 @@ from mgpu_ngram.engine.device import (
     Stopwatch,
     add_seconds,
     device_blocks,
+    each_slice,
     free_bytes,
     memory_guard,
     out_of_memory,
@@ -75,6 +76,32 @@ def test_many_arrays_copied_together(slice_bytes, monkeypatch):
         assert on_gpu(copy) and copy.dtype == array.dtype and copy.shape == array.shape
         assert (to_host(copy) == to_host(array)).all()
     assert to_device_together(arrays[:1], "cpu")[0] is arrays[0]
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 1000, 1 << 20])
+def test_slices_are_the_whole(slice_bytes, to_device, monkeypatch):
+    """Each byte comes once, at its place, from whatever thread."""
+    monkeypatch.setattr(device_module, "SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(device_module, "_pinned_slices", {})  # of this size
+    whole = np.random.default_rng(0).integers(0, 1 << 16, (7, 11, 13), np.uint16)
+    for array in (whole, whole[:1], whole[:0]):
+        found, times = np.zeros(array.nbytes, np.uint8), np.zeros(array.nbytes, int)
+
+        def take(first, data, found=found, times=times):
+            assert isinstance(data, np.ndarray) and 0 < len(data) <= slice_bytes
+            found[first : first + len(data)] = data
+            times[first : first + len(data)] += 1
+
+        each_slice(to_device(array), take, 3)
+        assert found.tobytes() == array.tobytes() and (times == 1).all()
+
+
+def test_a_slice_that_fails(to_device):
+    def fail(first, data):
+        raise RunError("no room")
+
+    with pytest.raises(RunError, match="^no room$"):
+        each_slice(to_device(np.arange(5)), fail, 2)
 
 
 def test_free_bytes_is_less_than_all_there_is(device):

@@ -25,7 +25,7 @@ from mgpu_ngram.core import distributions, output
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.engine import distribute, replicas
+from mgpu_ngram.engine import device, distribute, replicas
 from mgpu_ngram.jobs import distribution_passes, distribution_settings, trie
 from mgpu_ngram.jobs.distribution import DistributionConfig, plan, run
 from mgpu_ngram.jobs.progress import Progress
@@ -216,7 +216,13 @@ def test_stored_rows_as_parquet(orders, arpa, text, lines, here, tmp_path, small
         if wanted[h, n, v] > -np.inf and (n > 0 or orders == "all"):
             for name, x in zip(table, (h, n + 1, v, WORDS[v], float(wanted[h, n, v])), strict=True):
                 table[name].append(x)
-    assert tables(sorted(result.path.glob("part-*.parquet"))) == table
+    files = sorted(result.path.glob("part-*.parquet"))
+    assert tables(files) == table and pq.ParquetFile(files[0]).num_row_groups == 4
+    for scale, value in ("prob", 10 ** np.array(table["value"])), ("ln", np.log(10) * np.array(table["value"])):
+        run(config(arpa, text, **settings | {"scale": scale}), here, tmp_path / scale)
+        found = tables(sorted((tmp_path / scale).glob("part-*.parquet")))
+        np.testing.assert_allclose(found.pop("value"), value, rtol=1e-6)
+        assert found == {name: column for name, column in table.items() if name != "value"}
     with pytest.raises(
         InputError, match=r"out is of format parquet; give .*out/part-\*\.parquet to what reads Parquet"
     ):
@@ -270,6 +276,18 @@ def test_a_model_without_backoffs(arpa, text, lines, here, tmp_path):
         run(config(model, text), here, tmp_path / "out", overwrite=True)
 
 
+def test_a_damaged_model(arpa, text, here, tmp_path):
+    """Told by its checksums, unless they are not wanted."""
+    model = tmp_path / "m.safetensors"
+    trie.build(trie.TrieConfig(str(arpa)), model)
+    data, value = model.read_bytes(), np.float32(-0.375).tobytes()
+    assert data.count(value) == 1
+    model.write_bytes(data.replace(value, np.float32(-0.25).tobytes()))
+    with pytest.raises(InputError, match=r"m\.safetensors is damaged: "):
+        run(config(model, text), here, tmp_path / "out")
+    run(config(model, text, verify=False), here, tmp_path / "out")
+
+
 def test_the_manifest(arpa, text, lines, here, tmp_path):
     result = run(config(arpa, text, orders="1,3", dtype="float16"), here, tmp_path / "out")
     found = json.loads((tmp_path / "out" / "manifest.json").read_text())
@@ -299,8 +317,9 @@ def whole(arpa, text, here, contents, tmp_path, small_files):
 @pytest.mark.parametrize("chunk_bytes", [1, 100, 1500])
 @pytest.mark.parametrize("format", FORMATS)
 def test_cuts_change_nothing(format, chunk_bytes, arpa, text, here, contents, whole, tmp_path, monkeypatch):
-    """Of text, and of rows: blocks of one history, where memory is short."""
+    """Of text, and of rows: blocks of one history, where memory is short; and of their bytes on the way to the disk."""
     monkeypatch.setattr(distribute, "LEAST_TEXT_BYTES", 50)
+    monkeypatch.setattr(device, "SLICE_BYTES", 17)
     monkeypatch.setattr(distribute, "free_bytes", lambda device: 0)
     cut = config(arpa, text, format=format, chunk_bytes=chunk_bytes, **FORMATS[format])
     assert contents(run(cut, here, tmp_path / "out").path) == whole[format]
@@ -319,24 +338,49 @@ def without_inputs(files):
 
 def test_chunks_follow_what_comes_of_them(text):
     """A task writes about so much, whatever the vocabulary; and every worker has some."""
-    corpus, size = open_corpus([str(text)]), text.stat().st_size
-    assert distribution_settings.chunk_bytes(corpus, 1, "cpu", 1) == distribution_settings.LEAST_CHUNK_BYTES
+    corpus = open_corpus([str(text)])
+    assert distribution_settings.chunk_bytes(corpus, 1, "cpu", 1, 5.5) == distribution_settings.LEAST_CHUNK_BYTES
     large = replace(corpus, sources=(replace(corpus.sources[0], size_bytes=1 << 40),))
     most = distribution_settings.MOST_CHUNK_BYTES
-    assert distribution_settings.chunk_bytes(large, 1, "cpu", 1) == most
-    assert distribution_settings.chunk_bytes(large, 1 << 20, "cpu", 1) == 1 << 18
-    rows = distribution_settings.chunk_bytes(large, 1, "gpu", 1 << 20) / distribution_settings.BYTES_PER_TOKEN
-    assert 1000 < rows < 1025 and size > 0
+    assert distribution_settings.chunk_bytes(large, 1, "cpu", 1, 5.5) == most
+    assert distribution_settings.chunk_bytes(large, 1 << 20, "cpu", 1, 5.5) == 1 << 18
+    for positions in "every", "last":
+        length = distribution_settings.text_bytes(DistributionConfig("m", ["t"], positions=positions))
+        rows = distribution_settings.chunk_bytes(large, 1, "gpu", 1 << 20, length) / length
+        assert 1000 < rows < 1025, "of 1 MiB each"
+
+
+def test_tasks_of_a_host_share_its_memory(arpa, text, here, tmp_path, monkeypatch):
+    real, told = distribute.block_rows, set()
+    monkeypatch.setattr(distribute, "free_bytes", lambda device: 900)
+    monkeypatch.setattr(distribute, "block_rows", lambda *more: (told.add(more[-1]), real(*more))[1])
+    run(config(arpa, text), here, tmp_path / "out")
+    assert told == {300}, "of three"
+
+
+def test_a_few_tasks_ahead(arpa, text, here, tmp_path, monkeypatch):
+    """No more are called than keep the workers busy: a scheduler need not hold them all."""
+    real, under_way = here.call, []
+
+    def call(fn, *more, **named):
+        if fn is distribution_passes.write_distributions:
+            under_way.append(len(under_way) + 1 - told.phases[-1][4])
+        return real(fn, *more, **named)
+
+    told = Told()
+    monkeypatch.setattr(here, "call", call)
+    run(config(arpa, text, chunk_bytes=60), here, tmp_path / "out", progress=told)
+    assert max(under_way) == 3 * distribution_settings.AHEAD < len(under_way) == told.phases[-1][4]
 
 
 def test_parts_are_whole(arpa, text, here, whole, tmp_path, monkeypatch):
     """Each is one task's, of the chunk in which it begins."""
     real, ranges = distribution_passes.write_distributions, []
 
-    def follow(chunk, following, row, first, last, options):
+    def follow(chunk, following, starts, first, last, options):
         ranges.append((first, last))
-        assert row <= first
-        return real(chunk, following, row, first, last, options)
+        assert len(starts) == len(following) + 2 and starts[0] <= first and starts[-2] < last <= starts[-1]
+        return real(chunk, following, starts, first, last, options)
 
     monkeypatch.setattr(distribution_passes, "write_distributions", follow)
     result = run(config(arpa, text, format="compact", chunk_bytes=100), here, tmp_path / "out")
@@ -433,6 +477,20 @@ class Interrupt(Progress):
             time.sleep(0.02)  # for what is noted meanwhile
 
 
+class Told(Progress):
+    """Keeps what it is told: of each phase its start, then sums of done and amount."""
+
+    def __init__(self):
+        self.phases = []
+
+    def start(self, phase, total, unit="", rate=""):
+        self.phases.append([phase, total, unit, rate, 0, 0])
+
+    def advance(self, done, amount=0):
+        self.phases[-1][4] += done
+        self.phases[-1][5] += amount
+
+
 CUT = {"chunk_bytes": 60}
 
 
@@ -446,10 +504,14 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir() if path.name.startswith("out"))
 
 
-def unfinished(arpa, text, here, tmp_path, format="zarr"):
-    with pytest.raises(KeyboardInterrupt):
-        cut = config(arpa, text, format=format, **CUT, **FORMATS[format])
-        run(cut, here, tmp_path / "out", progress=Interrupt(8), checkpoint_seconds=0)
+def unfinished(arpa, text, tmp_path, format="zarr"):
+    executor = LocalExecutor(workers=3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            cut = config(arpa, text, format=format, **CUT, **FORMATS[format])
+            run(cut, executor, tmp_path / "out", progress=Interrupt(8), checkpoint_seconds=0)
+    finally:
+        executor.close()  # what had begun notes one more chunk
     assert names(tmp_path) == ["out.checkpoint"] and len(noted(tmp_path)) >= 4
     return noted(tmp_path)
 
@@ -457,25 +519,27 @@ def unfinished(arpa, text, here, tmp_path, format="zarr"):
 @pytest.mark.parametrize("format", FORMATS)
 def test_resumed(format, arpa, text, here, whole, contents, tmp_path, monkeypatch):
     """Chunks that are noted are not made again, with whatever number of workers."""
-    done = unfinished(arpa, text, here, tmp_path, format)
+    done = unfinished(arpa, text, tmp_path, format)
     real, made = distribution_passes.write_distributions, []
     monkeypatch.setattr(
         distribution_passes,
         "write_distributions",
         lambda chunk, *more: (made.append(chunk.index), real(chunk, *more))[1],
     )
-    other = LocalExecutor(workers=1)
+    other, told = LocalExecutor(workers=1), Told()
     try:
-        result = run(config(arpa, text, format=format, **FORMATS[format]), other, tmp_path / "out", resume=True)
+        again = config(arpa, text, format=format, **FORMATS[format])
+        result = run(again, other, tmp_path / "out", progress=told, resume=True)
     finally:
         other.close()
+    assert [phase[1] for phase in told.phases] == [phase[4] for phase in told.phases], "bars go to their ends"
     assert result.resumed_chunks == len(done) and done.isdisjoint(made) and made
     assert contents(result.path) == whole[format] and names(tmp_path) == ["out"]
 
 
 def test_files_that_are_gone_are_made_again(arpa, text, here, whole, contents, tmp_path):
     """As when a run ends between moving the files and giving them their name."""
-    unfinished(arpa, text, here, tmp_path)
+    unfinished(arpa, text, tmp_path)
     [files] = tmp_path.glob("out.checkpoint/entries-*/files_*")
     shutil.rmtree(files)
     result = run(config(arpa, text), here, tmp_path / "out", resume=True)
@@ -497,8 +561,27 @@ def test_an_output_that_appears_meanwhile(arpa, text, here, whole, contents, tmp
     assert result.resumed_chunks == len(done) > 0 and contents(result.path) == whole["zarr"]
 
 
+def test_an_interrupt_once_it_has_its_name(arpa, text, here, whole, contents, tmp_path, monkeypatch):
+    """While the old output, which may be large, is removed."""
+    real = shutil.rmtree
+
+    def interrupt(path, *more, **named):
+        if ".old-" in str(path):
+            raise KeyboardInterrupt
+        real(path, *more, **named)
+
+    run(config(arpa, text, scale="ln"), here, tmp_path / "out")
+    with monkeypatch.context() as slow:
+        slow.setattr(output.shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(config(arpa, text, **CUT), here, tmp_path / "out", overwrite=True, checkpoint_seconds=0)
+    assert contents(tmp_path / "out") == whole["zarr"]
+    old = [name for name in names(tmp_path) if name != "out"]
+    assert len(old) == 1 and ".old-" in old[0]
+
+
 def test_neither_resumed_nor_overwritten(arpa, text, here, whole, contents, tmp_path):
-    unfinished(arpa, text, here, tmp_path)
+    unfinished(arpa, text, tmp_path)
     with pytest.raises(InputError, match=r"holds an unfinished run of .* add --resume .* or --overwrite"):
         run(config(arpa, text), here, tmp_path / "out")
     result = run(config(arpa, text), here, tmp_path / "out", overwrite=True)
@@ -510,13 +593,20 @@ def test_neither_resumed_nor_overwritten(arpa, text, here, whole, contents, tmp_
     [
         (lambda arpa, text: {"scale": "ln"}, 'the options changed: options.scale was "prob", is "ln"; put back'),
         (lambda arpa, text: {"orders": "max"}, 'the options changed: options.orders was "all", is "max"; put back'),
+        (lambda arpa, text: {"mode": "stored"}, 'options.mode was "smoothed", is "stored"; put back'),
+        (lambda arpa, text: {"dtype": "float16"}, 'options.dtype was "float32", is "float16"; put back'),
+        (lambda arpa, text: {"top_k": 3}, "options.top_k was null, is 3; put back"),
+        (lambda arpa, text: {"format": "npy"}, 'options.format was "zarr", is "npy"; put back'),
+        (lambda arpa, text: {"positions": "last"}, 'options.positions was "every", is "last"; put back'),
+        (lambda arpa, text: {"sentence_markers": False}, "options.sentence_markers was true, is false; put back"),
+        (lambda arpa, text: {"text_column": "t"}, 'options.text_column was "text", is "t"; put back'),
         (lambda arpa, text: text.write_text("a\n") and {}, r"the text changed: text.inputs.0.size_bytes was \d+, is 2"),
         (lambda arpa, text: os.utime(text, (1, 1)) or {}, r"the text changed: text.inputs.0.modified was"),
         (lambda arpa, text: os.utime(arpa, (1, 1)) or {}, r"the model changed: model.identity was"),
     ],
 )
 def test_another_run_is_refused(change, message, arpa, text, here, tmp_path):
-    unfinished(arpa, text, here, tmp_path)
+    unfinished(arpa, text, tmp_path)
     more = change(arpa, text)
     with pytest.raises(InputError, match=message):
         run(config(arpa, text, **more), here, tmp_path / "out", resume=True)
@@ -596,7 +686,7 @@ def test_an_output_that_does_not_fit(format, arpa, text, lines, here, tmp_path, 
 
 
 def test_what_is_there_needs_no_room(arpa, text, here, whole, contents, tmp_path, monkeypatch):
-    unfinished(arpa, text, here, tmp_path)
+    unfinished(arpa, text, tmp_path)
     sparse = sum(path.stat().st_blocks for path in tmp_path.rglob("c.*"))
     assert sparse > 0, "this file system has no blocks"
     needed = whole_bytes(whole) - 512 * sum(p.stat().st_blocks for p in tmp_path.glob("out.checkpoint/*/*/**/*"))
@@ -645,16 +735,52 @@ def test_a_disk_that_fills_up_later(arpa, text, here, tmp_path, monkeypatch):
     assert list(tmp_path.glob("done*")) == []
 
 
-def test_text_that_changes_meanwhile(arpa, text, here, tmp_path):
-    """Between the two times that it is read."""
+def test_what_is_noted_is_on_the_disk_before(tmp_path, monkeypatch):
+    """Files, and the folders that they are new in."""
+    told = []
+    monkeypatch.setattr(distribute.os, "fsync", lambda file: told.append(os.fstat(file).st_ino))
+    monkeypatch.setattr(distribute, "save_entry", lambda *entry: told.append(entry))
+    (tmp_path / "rows.zarr").mkdir()
+    paths = [tmp_path / "one", tmp_path / "rows.zarr" / "c.0.0.0", tmp_path / "rows.zarr" / "c.1.0.0"]
+    for path in paths:
+        path.touch()
+    one, zero, first = map(str, paths)
+    written = [distribute.Written(1, (one, zero), {}), distribute.Written(1, (zero, first), {})]
+    distribute.save_done(written, [3, 4], "entries", "done")
+    wanted = {path.stat().st_ino for path in (*paths, tmp_path, tmp_path / "rows.zarr")}
+    assert {*told[:-1]} == wanted and told[-1] == ("entries", "done", [3, 4], {})
 
-    class Shorten(Progress):
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_task_names_all_files_that_it_writes(format, arpa, text, here, small_files, tmp_path, monkeypatch):
+    real, named = distribution_passes.save_done, set()
+
+    def follow(written, *more):
+        named.update(Path(file).name for one in written for file in one.files)
+        return real(written, *more)
+
+    monkeypatch.setattr(distribution_passes, "save_done", follow)
+    result = run(config(arpa, text, format=format, **FORMATS[format]), here, tmp_path / "out", checkpoint_seconds=0)
+    files = {path.name for path in result.path.rglob("*") if path.is_file()}
+    assert named == files - {"manifest.json", "words.safetensors", "zarr.json"} and named
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("data", ["a\n" * 10 + " " * 10_000, "\n" * 10_000], ids=["fewer", "more"])
+def test_text_that_changes_meanwhile(data, format, arpa, text, here, tmp_path, small_files):
+    """Between the two times that it is read: of as many bytes, with fewer histories or more."""
+
+    class Change(Progress):
         def start(self, phase, total, unit="", rate=""):
             if phase == "distribution":
-                text.write_text("a\n" * 10 + " " * (text.stat().st_size - 20))
+                text.write_text(data[: text.stat().st_size])
 
-    with pytest.raises(RunError, match=r"chunk \d: .* has fewer words than it had at first: it was changed; run again"):
-        run(config(arpa, text), here, tmp_path / "out", progress=Shorten())
+    message = r"^chunk \d: .*text, bytes .* has \d+ histories but had \d+ at first: it was changed; run again$"
+    cut = config(arpa, text, format=format, chunk_bytes=500, **FORMATS[format])
+    with pytest.raises(RunError, match=message):
+        run(cut, here, tmp_path / "out", progress=Change())
+    here.close()
+    assert names(tmp_path) == []
 
 
 def test_a_model_that_changes_meanwhile(arpa, text, here, tmp_path):
@@ -668,17 +794,8 @@ def test_a_model_that_changes_meanwhile(arpa, text, here, tmp_path):
 
 
 def test_progress(arpa, text, lines, here, tmp_path):
-    told = []
-
-    class Told(Progress):
-        def start(self, phase, total, unit="", rate=""):
-            told.append([phase, total, unit, rate, 0, 0])
-
-        def advance(self, done, amount=0):
-            told[-1][4] += done
-            told[-1][5] += amount
-
-    run(config(arpa, text, **CUT), here, tmp_path / "out", progress=Told())
+    run(config(arpa, text, **CUT), here, tmp_path / "out", progress=(progress := Told()))
+    told = progress.phases
     chunks = told[0][1]
     assert told[0] == ["count", chunks, "chunks", "bytes", chunks, text.stat().st_size]
     assert told[1] == ["distribution", chunks, "chunks", "histories", chunks, len(expected(lines))] and chunks > 10
