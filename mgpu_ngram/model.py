@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -13,6 +14,7 @@ import numpy as np
 
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
 from mgpu_ngram.core.model import Model as Arrays
+from mgpu_ngram.core.model import identify
 from mgpu_ngram.core.words import Words, line_of
 from mgpu_ngram.engine.device import device_of, moved_to, to_device, to_host_fast
 from mgpu_ngram.engine.model import open_model
@@ -35,8 +37,11 @@ class Model(NextWords):
 
     def __init__(self, model: Arrays, device: str = "auto", index: str = "edge", path: str | Path | None = None):
         check_index(index)
-        self.arrays, self.device, self.path = model, resolve_device(device), None if path is None else Path(path)
-        self._index = index
+        self.arrays, self.device, self.path = model, resolve_device(device), None
+        local = None if path is None else Path(path).expanduser().absolute()
+        if local and local.is_file():  # other processes load the same model from there
+            self.path, self.identity = local, identify(local)
+        self._index, self._loading = index, threading.Lock()
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto", index: str = "edge", verify: bool = True) -> Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
@@ -17,7 +18,7 @@ from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.core.compact import CompactBlock
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import Model as Arrays
-from mgpu_ngram.core.model import identify
+from mgpu_ngram.core.words import line_of
 from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import free_bytes, memory_guard, to_device, to_host_fast
 from mgpu_ngram.engine.distribution import (
@@ -25,15 +26,20 @@ from mgpu_ngram.engine.distribution import (
     Encoder,
     Found,
     RowOptions,
+    Rows,
     batches,
     block_rows,
+    replica_bytes,
     rows_of,
+    several,
+    shortened,
     use_block,
 )
 
 SENT_ROWS = 4096  # histories of a compact block, or of the greatest words of rows
 AHEAD = 2  # blocks per worker that are under way or wait for the caller
 SMALLER = "use iter_distributions, which makes them block by block, fewer orders, or top_k"
+MOST_SEED = (1 << 64) - 1
 
 
 class NextWords:
@@ -47,6 +53,9 @@ class NextWords:
     arrays: Arrays
     device: str
     path: Path | None
+    identity: str
+    _loading: threading.Lock
+    _held: Distributor | None = None
 
     def distribution(
         self,
@@ -64,7 +73,8 @@ class NextWords:
         histories  as said above; one string is one history
         orders     "all", "max", or some: the row of order n knows the last n - 1 words of the history
         mode       "smoothed": with backoff, as `score` has it; a history with fewer words than n - 1 has the row of all
-                   of its words. "stored": 0 (-inf in logarithms) but for words whose n-gram is stored
+                   of its words. "stored": 0 (-inf in logarithms) but for words whose n-gram is stored, or was filled in
+                   since the model has longer ones that end with it
         top_k      (ids (H, orders, k) int32, values (H, orders, k) float32) in place of that: the words of each row
                    with the greatest values, ties by lower id, without <s>; -1 where a stored row has fewer. 1,024 at
                    most
@@ -82,7 +92,7 @@ class NextWords:
         options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)
         if top_k is not None and out is not None:
             raise InputError("out is for whole rows but top_k is given; leave one of them out")
-        found = self._find(_several(histories), bos)
+        found = self._find(several(histories), bos)
         shape = len(found.first_HK), len(options.orders), len(self.arrays.words)
         target = None if out is None else writable(out, shape, dtype, self.device)
         with memory_guard(f"making rows of shape {shape}", self.device, SMALLER):
@@ -132,7 +142,7 @@ class NextWords:
             made, found = rows_of(block, self.device, cpu_cores())
             step = rows or self._rows(options)
             for i in range(0, len(block), step):
-                yield made.dense(found.part(i, i + step), options)
+                yield self._made(made, found.part(i, i + step), options)
 
     def map_distributions(
         self,
@@ -177,9 +187,10 @@ class NextWords:
         top_k        from the k most probable words alone, and
         top_p        from the fewest of the most probable ones whose probabilities add up to that share
 
-        The same histories, settings and seed give the same words on any device. <s> is never drawn.
+        The same histories, settings and seed give the same words on any device. <s> is never drawn; -1 where no other
+        word has a probability above 0.
         """
-        return self._draw(self._find(_several(histories), bos), 0, seed, temperature, top_k, top_p)
+        return self._draw(self._find(several(histories), bos), 0, seed, temperature, top_k, top_p)
 
     def generate(
         self,
@@ -191,20 +202,27 @@ class NextWords:
         top_p: float = 1.0,
     ) -> str:
         """Words that go on from the beginning of a sentence, drawn one by one, until it ends or there are max_words."""
-        words, end = prompt.split(), self.arrays.words.id("</s>")
+        history: list[str | bytes] = list(line_of(prompt, "prompt").split())
+        end = self.arrays.words.id("</s>")
         made: list[str] = []
         for number in range(max_words):
-            found = self._find([[*words, *made]], True)
-            word = int(self._draw(found, number, seed, temperature, top_k, top_p)[0])
-            if word == end:
+            history = history[max(0, len(history) - self.arrays.trie.order + 1) :]
+            word = int(self._draw(self._find([history], True), number, seed, temperature, top_k, top_p)[0])
+            if word in (end, -1):  # -1: no word has a probability above 0
                 break
             made.append(self.arrays.words.word(word))
+            history.append(made[-1])
         return " ".join(made)
 
-    @cached_property
+    @property
     def _distributor(self) -> Distributor:
-        with memory_guard("loading a model", self.device, "use a quantised model (mgpu-ngram trie --quantize 8)"):
-            return Distributor(self.arrays, self.device, cpu_cores())
+        """Made when it is first asked for; threads that ask at once get one."""
+        with self._loading:
+            if self._held is None:
+                way_out = "use a quantised model (mgpu-ngram trie --quantize 8)"
+                with memory_guard("loading a model", self.device, way_out):
+                    self._held = Distributor(self.arrays, self.device, cpu_cores())
+            return self._held
 
     @cached_property
     def _prob_V(self) -> np.ndarray:
@@ -213,18 +231,29 @@ class NextWords:
         return trie.words_V2[:, 0].copy() if trie.quantized else trie.prob_G[: trie.symbols]
 
     def _find(self, histories: Any, bos: bool) -> Found:
-        if not len(histories):
-            raise InputError("there are no histories; give one at least")
-        return self._distributor.find(*self._distributor.encoder.histories(histories), bos)
+        replica = self._distributor
+        with memory_guard("finding histories", self.device, "give fewer at once"):
+            codes_T, positions_H = replica.encoder.histories(histories)
+            if not len(positions_H):
+                raise InputError("there are no histories; give one at least")
+            return replica.find(codes_T, positions_H, bos)
+
+    def _made(self, rows: Rows, found: Found, options: RowOptions) -> Any:
+        """A block; no variable of whoever asks keeps it while the next one is made."""
+        what = f"making a block of {len(found.first_HK):,} histories' rows"
+        with memory_guard(what, self.device, "give rows, the number of these"):
+            return rows.make(found, options)
 
     def _draw(self, found: Found, number: int, seed: int, temperature: float, top_k: int | None, top_p: float) -> Any:
         """`number` is that of the first history, by which, with the seed, words are drawn."""
-        if not (isinstance(temperature, (int, float)) and 0 <= temperature < math.inf):
+        if not (isinstance(temperature, (int, float, np.floating)) and 0 <= temperature < math.inf):
             raise InputError(f"temperature is {temperature!r} but must be 0 or more")
-        if not (isinstance(top_p, (int, float)) and 0 < top_p <= 1):
+        if not (isinstance(top_p, (int, float, np.floating)) and 0 < top_p <= 1):
             raise InputError(f"top_p is {top_p!r} but must be above 0 and at most 1")
-        if top_k is not None and not (isinstance(top_k, int) and top_k >= 1):
+        if top_k is not None and not (isinstance(top_k, (int, np.integer)) and top_k >= 1):
             raise InputError(f"top_k is {top_k!r} but must be 1 or more; leave it out for all words")
+        if not (isinstance(seed, (int, np.integer)) and 0 <= seed <= MOST_SEED):
+            raise InputError(f"seed is {seed!r} but must be 0 to 2^64 - 1")
         numbers_H = to_device(np.arange(number, number + len(found.first_HK), dtype=np.int64), self.device)
         return self._distributor.sample(found, numbers_H, seed, temperature, top_k or 0, top_p)
 
@@ -236,15 +265,14 @@ class NextWords:
         self, histories: Iterable[Any], options: RowOptions, bos: bool, rows: int | None, compact: bool
     ) -> Iterator[Any]:
         replica = self._distributor
-        rows = rows or (SENT_ROWS if compact else self._rows(options))
-        for some in batches(histories, rows):
+        if not compact:
+            replica.scaled(options.scale)  # before the free memory is asked for, of which this takes some
+        for some in batches(histories, rows or (SENT_ROWS if compact else self._rows(options))):
             found = self._find(some, bos)
             if compact:
                 yield replica.compact(found).with_words(self._prob_V)
             else:
-                with memory_guard("making a block of rows", self.device, f"give fewer rows than {rows}"):
-                    made = replica.make(found, options)
-                yield made
+                yield self._made(replica, found, options)
 
     def _from_workers(
         self,
@@ -263,14 +291,16 @@ class NextWords:
             if rows is None and options is not None:
                 sharers = executor.sharers if executor.device == "cpu" else executor.tasks_per_process
                 free = min(executor.everywhere(free_memory, executor.device)) // sharers
+                if executor.device == "gpu":  # where the model goes, too
+                    free = max(0, free - replica_bytes(self.arrays.trie))
                 rows = block_rows(options, len(self.arrays.words), executor.device, free)
-            path = str(self.path.absolute())
-            there = path, identify(path), executor.device, executor.threads
-            encoder = Encoder(self.arrays.words, self.arrays.trie.order, "cpu")
+            there = str(self.path), self.identity, executor.device, executor.threads
+            order = self.arrays.trie.order
+            encoder = Encoder(self.arrays.words, order, "cpu")
 
             def calls() -> Iterator[Handle]:
                 for i, some in enumerate(batches(histories, rows or SENT_ROWS)):
-                    codes = encoder.histories(some)
+                    codes = shortened(*encoder.histories(some), order - 1)  # they go through the scheduler
                     yield executor.call(use_block, there, codes, bos, options, fn, label=f"block {i} of distributions")
 
             yield from _in_order(executor, calls(), AHEAD * executor.workers)
@@ -294,13 +324,6 @@ def _on_host(made: Any) -> Any:
     return made if isinstance(made, CompactBlock) else tuple(map(to_host_fast, made))
 
 
-def _several(histories: Any) -> Any:
-    """One string is one history."""
-    if isinstance(histories, (str, bytes)):
-        return [histories]
-    return histories if hasattr(histories, "ndim") else list(histories)
-
-
 def _check_rows(rows: Any) -> None:
-    if rows is not None and not (isinstance(rows, int) and rows >= 1):
+    if rows is not None and not (isinstance(rows, (int, np.integer)) and rows >= 1):
         raise InputError(f"rows is {rows!r} but must be 1 or more; leave it out for as many as fit")

@@ -1,14 +1,23 @@
 """`ng.Model` and the next word: by hand, beside golden rows, by the scores of single words, and what is refused."""
 
 import lzma
+import threading
+from collections import Counter
 
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
 import mgpu_ngram as ng
+from mgpu_ngram import next_words
 from mgpu_ngram.core.compact import load_compact, save_compact
+from mgpu_ngram.core.model import Model as Arrays
+from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import distribution as engine
+from mgpu_ngram.engine import replicas
+from mgpu_ngram.engine.distribution import RowOptions
+from mgpu_ngram.engine.trie import build_trie
 from mgpu_ngram.jobs import trie
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
@@ -51,6 +60,8 @@ def test_stored_by_hand(model):
         [SINGLE, [-INF, -INF, -0.625, -INF, -INF], nothing],
         [SINGLE, nothing, nothing],
     ]
+    ln = host(model.distribution(["<s> a", "b", ""], mode="stored", scale="ln"))
+    np.testing.assert_allclose(ln, np.log(10) * np.array(rows), rtol=3e-7)
     probs = host(model.distribution("<s> a", mode="stored"))
     assert probs.tolist() == [[[np.float32(10**x) for x in row] for row in rows[0]]]
 
@@ -73,7 +84,9 @@ def test_histories_of_all_kinds(model, to_device):
 def test_orders_scales_and_types(model):
     """Each setting changes what it says, and no more."""
     log10 = host(model.distribution(["<s> a", "b a"], scale="log10"))
-    for orders, chosen in {"all": [0, 1, 2], "max": [2], 2: [1], (3, 1): [0, 2], "1,2": [0, 1]}.items():
+    for orders, chosen in (
+        ("all", [0, 1, 2]), ("max", [2]), (2, [1]), ((3, 1), [0, 2]), ("1,2", [0, 1]), (np.array([1, 3]), [0, 2]),
+    ):  # fmt: skip
         assert np.array_equal(host(model.distribution(["<s> a", "b a"], orders, scale="log10")), log10[:, chosen])
     ln = host(model.distribution(["<s> a", "b a"], scale="ln"))
     np.testing.assert_allclose(ln, log10 * np.log(10), rtol=3e-7)
@@ -92,6 +105,9 @@ def test_the_score_of_every_word(model):
     for history in ["a b a", "b", "", "zebra a"]:
         scored = [model.full_scores(f"{history} {word}", eos=False)[-1][0] for word in words]
         assert log10_rows(model, history, orders="max", bos=True) == [[scored]]
+    scored = np.array([model.full_scores(word, bos=False, eos=False)[0][0] for word in words], np.float32)
+    rows = host(model.distribution("", scale="log10"))[0]
+    assert [row.tobytes() for row in rows] == [scored.tobytes()] * 3  # <s> has -0
 
 
 def test_top_k(model):
@@ -108,6 +124,122 @@ def test_top_k(model):
         [np.float32(10**-0.375), np.float32(10**-0.875), 0],
         [np.float32(10**-0.25), 0, 0],
     ]
+
+
+MANY = 300
+
+
+@pytest.fixture(scope="module")
+def many_words(tmp_path_factory):
+    """The path of a bigram model of 300 words in random order, most of which have no probability left in
+    float32, and many the same.
+    """
+    rng = np.random.default_rng(0)
+    words = ["<unk>", "w1", "<s>", "</s>", *(f"w{i}" for i in range(4, MANY))]
+    probs = -rng.integers(500, 990, MANY) / 10
+    probs[:20] = -rng.integers(10, 15, 20) / 10
+    probs = probs[rng.permutation(MANY)]
+    pairs = [(words[1], w, -rng.integers(10, 30) / 10) for w in words[::3]]
+    path = tmp_path_factory.mktemp("many") / "model.arpa"
+    unigrams = [f"{p:.1f} {w} -0.5" for p, w in zip(probs, words, strict=True)]
+    model_of(path, [unigrams, [f"{p:.1f} {a} {b}" for a, b, p in pairs]], "cpu")
+    return path
+
+
+def test_the_greatest_of_many(many_words, device):
+    """As whole rows sorted, one scale after the other: what has the same probability may differ in log10."""
+    model = ng.Model.load(many_words, device)
+    for scale in ("prob", "log10", "ln", "prob"):
+        rows = host(model.distribution(["w1", "w9"], scale=scale))
+        rows[:, :, model.vocabulary.id("<s>")] = -INF
+        best = (-rows).argsort(axis=2, kind="stable")
+        for k in (1, 30, MANY):
+            ids, values = host(model.distribution(["w1", "w9"], top_k=k, scale=scale))
+            k = min(k, MANY - 1)
+            assert np.array_equal(ids[:, :, :k], best[:, :, :k])
+            assert np.array_equal(values[:, :, :k], np.take_along_axis(rows, best[:, :, :k], axis=2))
+
+
+def test_the_greatest_without_begins():
+    """A model of arrays may lack <s>: nothing is left out then."""
+    unigrams = Ngrams(np.array([[0], [1]], np.uint32), np.array([-0.25, -0.5], np.float32))
+    model = ng.Model(Arrays.of(build_trie([unigrams]), Words.of(["<unk>", "a"])), "cpu")
+    assert model.distribution("a", top_k=2)[0].tolist() == [[[0, 1]]] and model.sample("a", temperature=0) == [0]
+
+
+def test_two_threads(many_words, device):
+    """Each gets the values of its own scale, and the greatest by them; and one replica serves both."""
+    model, barrier, wrong = ng.Model.load(many_words, device), threading.Barrier(3), []
+    expected = {s: host(ng.Model.load(many_words, device).distribution("w1", top_k=9, scale=s)) for s in engine.SCALES}
+
+    def ask(scale):
+        barrier.wait()
+        replica = model._distributor
+        for _ in range(30):
+            made = host(model.distribution("w1", top_k=9, scale=scale))
+            wrong.extend(scale for a, b in zip(made, expected[scale], strict=True) if not np.array_equal(a, b))
+        if model._distributor is not replica:
+            wrong.append("replica")
+
+    threads = [threading.Thread(target=ask, args=(scale,)) for scale in engine.SCALES]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_values_in_log10_need_no_room(model):
+    """Nor do they take that of another scale."""
+    replica = model._distributor
+    prob = replica.scaled("prob")
+    assert replica.scaled("log10").value_G is replica.prob_G and replica.scaled("prob") is prob
+    assert replica.scaled("ln") is not prob
+
+
+def test_rows_begin_at_multiples_of_16_bytes(model):
+    for dtype in engine.DTYPES:
+        rows = model.distribution(["<s> a", "b"], dtype=dtype)
+        assert all(stride % 16 == 0 for stride in rows.strides[:2])
+
+
+def test_matrices_of_any_layout(model, to_device, monkeypatch):
+    """Large ones, too, that are copied in slices."""
+    from mgpu_ngram.engine import device as copies
+
+    monkeypatch.setattr(copies, "SLICE_BYTES", 64)
+    ids = np.array([[4, 2, 1, 3], [0, 1, 4, 4], [3, 3, 3, 3]] * 9)
+    expected = log10_rows(model, [" ".join(["<unk>", "<s>", "</s>", "a", "b"][i] for i in row) for row in ids])
+    wide = np.concatenate([ids, ids], axis=1)
+    for matrix in (ids, np.asfortranarray(ids), wide[:, 4:], wide[:, ::-1][:, ::-1], ids.astype(np.int32)):
+        assert log10_rows(model, matrix) == log10_rows(model, to_device(matrix)) == expected
+        blocks = [host(block) for block in model.iter_distributions(matrix, scale="log10", rows=5)]
+        assert [len(block) for block in blocks] == [5] * 5 + [2] and np.concatenate(blocks).tolist() == expected
+    assert log10_rows(model, np.zeros((2, 0), int)) == log10_rows(model, ["", ""])
+
+
+def test_begins_of_sentences(model):
+    """Before every history, whatever is made; behind order - 1 words it changes nothing."""
+    histories, longer = ["a", "", "a b", "b a b"], ["<s> a", "<s>", "<s> a b", "<s> b a b"]
+    expected = host(model.distribution(longer))
+    assert np.array_equal(host(model.distribution(histories, bos=True)), expected)
+    assert not np.array_equal(host(model.distribution(histories)), expected)
+    assert np.array_equal(np.concatenate([host(b) for b in model.iter_distributions(histories, bos=True)]), expected)
+    assert np.array_equal(np.concatenate(list(model.map_distributions(host, histories, bos=True))), expected)
+    [block] = model.iter_distributions(histories, bos=True, compact=True)
+    assert np.array_equal(host(ng.compact.densify(block, model.device)), expected)
+    drawn = [host(model.sample([h] * 400, seed=3, bos=bos)).tolist() for h, bos in (("<s> a", False), ("a", True))]
+    assert drawn[0] == drawn[1] != host(model.sample(["a"] * 400, seed=3)).tolist()
+
+
+def test_positions_of_a_text_by_hand(model, to_device):
+    """Before each word, and with <s> before the end of each line, too; or of whole lines."""
+    text_B = to_device(np.frombuffer(b"a b\n\n zebra\n", np.uint8))
+    for bos, positions, expected in (
+        (True, "every", range(6)), (False, "every", [0, 1, 4]), (True, "last", [2, 3, 5]), (False, "last", [2, 3, 5]),
+    ):  # fmt: skip
+        codes_T, positions_H = model._distributor.encoder.text(text_B, bos, positions)
+        assert host(codes_T).tolist() == [4, 5, 0, 0, 1, 0] and host(positions_H).tolist() == list(expected)
 
 
 def test_blocks(model):
@@ -130,13 +262,26 @@ def test_blocks(model):
 
 
 def test_blocks_follow_the_free_memory(model, monkeypatch):
-    from mgpu_ngram import next_words
-
     row_bytes = 3 * 5 * 4 + 3 * engine.FOUND_BYTES
-    monkeypatch.setattr(next_words, "free_bytes", lambda device: 2.5 * row_bytes / engine.BLOCK_SHARE[device])
+    monkeypatch.setattr(next_words, "free_bytes", lambda device: 2.5 * row_bytes / engine.BLOCK_SHARE)
     assert [len(block) for block in model.iter_distributions(["a"] * 5)] == [2, 2, 1]
     monkeypatch.setattr(next_words, "free_bytes", lambda device: 0)
     assert [len(block) for block in model.iter_distributions(["a"] * 2)] == [1, 1]
+
+
+def test_rows_of_a_block_by_hand():
+    """Of 1,000 words: 2 orders of 2,000 or 4,000 bytes, or of 7 pairs of 8; and of what is found of 3 orders."""
+    found = 3 * engine.FOUND_BYTES
+    for how, row_bytes in (
+        ({"dtype": "float16"}, 4000), ({"dtype": "bfloat16"}, 4000), ({}, 8000), ({"top_k": 7}, 112),
+    ):  # fmt: skip
+        options = RowOptions.of(5, (2, 3), **how)
+        assert options.row_bytes(1000) == row_bytes
+        assert engine.block_rows(options, 1000, "cpu", 4 * (10 * (row_bytes + found) + 9)) == 10
+    dense, best = RowOptions.of(3), RowOptions.of(3, "max", top_k=1)
+    for device, most_bytes in ("cpu", 64 << 20), ("gpu", 4 << 30):
+        assert engine.block_rows(dense, 1 << 20, device, 1 << 60) == most_bytes // ((12 << 20) + found)
+        assert engine.block_rows(best, 1 << 20, device, 1 << 60) == min(most_bytes // (8 + found), 1 << 20)
 
 
 def test_compact_blocks(model, tmp_path):
@@ -146,7 +291,8 @@ def test_compact_blocks(model, tmp_path):
     assert (len(block), block.order) == (3, 3)
     assert block.word_C.tolist() == [2, 4, 2, 4] and block.prob_C.tolist() == [-0.875, -0.375, -0.625, -0.25]
     assert block.backoff_HK.tolist() == [[-0.25, -0.0625], [-0.25, 0], [-0.125, 0]]
-    assert np.array_equal(block.first_HK[0, :1], block.first_HK[1, :1])
+    assert block.first_HK.tolist() == [[0, 3], [0, 0], [2, 0]] and block.end_HK.tolist() == [[2, 4], [2, 0], [3, 0]]
+    assert block.size_bytes == 3 * 6 * 4 + 2 * 4 * 4
     save_compact(tmp_path / "block.safetensors", block)
     loaded = load_compact(tmp_path / "block.safetensors", block.prob_V)
     for device in {model.device, "cpu"}:
@@ -162,6 +308,30 @@ def test_compact_blocks(model, tmp_path):
         ng.compact.densify(load_compact(tmp_path / "block.safetensors"), "cpu")
 
 
+def test_what_densify_is_asked_for(model, to_device):
+    [block] = model.iter_distributions(["<s> a", "b"], compact=True)
+    for how in {"orders": 2}, {"orders": (1, 3), "mode": "stored", "scale": "ln"}, {"dtype": "bfloat16"}:
+        expected = host(model.distribution(["<s> a", "b"], **how))
+        assert np.array_equal(host(ng.compact.densify(block, model.device, **how)), expected)
+        out = to_device(np.zeros_like(expected))
+        assert ng.compact.densify(block, model.device, **how, out=out) is out
+        assert np.array_equal(host(out), expected)
+
+
+def test_files_that_hold_no_block(model, arpa, tmp_path):
+    path = tmp_path / "block.safetensors"
+    [block] = model.iter_distributions(["<s> a", "b"], compact=True)
+    save_compact(path, block)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(ng.InputError, match="damaged|checksum"):
+        load_compact(path)
+    assert len(load_compact(path, verify=False)) == 2
+    trie.build(trie.TrieConfig(str(arpa)), model_path := tmp_path / "m.safetensors")
+    with pytest.raises(ng.InputError, match="holds no compact distributions but other arrays; give another file"):
+        load_compact(model_path)
+
+
 def test_a_model_without_backoffs(arpa, tmp_path, device):
     """It has all that is stored, and takes less room; nothing is smoothed, and nothing scored."""
     path = tmp_path / "m.safetensors"
@@ -171,7 +341,10 @@ def test_a_model_without_backoffs(arpa, tmp_path, device):
     assert np.array_equal(host(model.distribution(["<s> a", "b"], mode="stored")), stored)
     [block] = model.iter_distributions(["<s> a", "b"], mode="stored", compact=True)
     assert np.array_equal(host(ng.compact.densify(block, device, mode="stored")), stored)
+    save_compact(tmp_path / "block.safetensors", block)
+    loaded = load_compact(tmp_path / "block.safetensors", block.prob_V)
     for ask in (
+        lambda: ng.compact.densify(loaded, device),
         lambda: model.distribution("a"),
         lambda: model.distribution("a", top_k=1),
         lambda: model.sample("a"),
@@ -205,11 +378,63 @@ def test_out(model, to_device):
         (out.astype(np.float64), "out is float64"),
         (to_device(np.zeros((2, 5, 3), np.float32)).transpose(0, 2, 1), "must lie beside each other"),
         ([1, 2], "out is list but"),
+        (to_device(np.zeros((2, 3, 5), np.float32))[::-1], "multiples of its items, 0 or more"),
     ):
         with pytest.raises(ng.InputError, match=message):
             model.distribution(["<s> a", "b"], out=wrong)
     with pytest.raises(ng.InputError, match="out is for whole rows but top_k is given"):
         model.distribution(["<s> a", "b"], top_k=1, out=out)
+
+
+class Buffer:
+    """What another library has in host memory."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **how):
+        return self.array.__dlpack__(**how)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"), [("float32", np.float32), ("bfloat16", np.uint16), ("bfloat16", np.int16)]
+)
+def test_a_buffer_is_filled(dtype, stored, arpa):
+    model, memory = ng.Model.load(arpa, "cpu"), np.zeros((1, 3, 5), stored)
+    buffer = Buffer(memory)
+    expected = model.distribution("a", dtype=dtype).tobytes()
+    assert model.distribution("a", dtype=dtype, out=buffer) is buffer and memory.tobytes() == expected
+    memory[:] = 0
+    [block] = model.iter_distributions(["a"], compact=True)
+    assert ng.compact.densify(block, "cpu", dtype=dtype, out=buffer) is buffer and memory.tobytes() == expected
+
+
+def test_memory_that_cannot_be_written(arpa):
+    out = np.zeros((1, 3, 5), np.float32)
+    out.flags.writeable = False
+    with pytest.raises(ng.InputError, match="out cannot be written; give a copy"):
+        ng.Model.load(arpa, "cpu").distribution("a", out=out)
+
+
+def test_memory_that_is_too_small(model, monkeypatch):
+    """One line says what was being done, and the way out."""
+
+    def full(*args, **how):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(engine, "write_rows", full)
+    what = r"memory while making rows of shape \(1, 3, 5\) \(no room; .* bytes are free\); use iter_distributions"
+    with pytest.raises(ng.RunError, match=what):
+        model.distribution("a")
+    with pytest.raises(ng.RunError, match="making a block of 2 histories' rows .*; give rows, the number of these"):
+        next(model.iter_distributions(["a", "b"]))
+    monkeypatch.setattr(engine, "find_histories", full)
+    for ask in (model.distribution, model.sample, model.generate, lambda h: next(model.iter_distributions([h]))):
+        with pytest.raises(ng.RunError, match="memory while finding histories .*; give fewer at once"):
+            ask("a")
 
 
 def test_a_tensor_is_filled(model):
@@ -250,6 +475,75 @@ def test_sentences(model):
     assert model.generate("a", 0) == ""
 
 
+def model_of(path, orders, device):
+    """The model of an ARPA file of lines by order: "-1 a b" or "-1 a b -0.5", with a backoff."""
+    text = "\\data\\\n" + "".join(f"ngram {n}={len(lines)}\n" for n, lines in enumerate(orders, 1))
+    for n, lines in enumerate(orders, 1):
+        text += f"\n\\{n}-grams:\n"
+        for prob, *words in (line.split(" ") for line in lines):
+            text += "\t".join([prob, " ".join(words[:n]), *words[n:]]) + "\n"
+    path.write_text(text + "\n\\end\\\n")
+    return ng.Model.load(path, device)
+
+
+def test_each_word_is_drawn_anew(tmp_path, device):
+    """By a number of its own: else a model of single words would say one of them again and again."""
+    model = model_of(tmp_path / "m.arpa", [["-9 <unk>", "-9 <s>", "-9 </s>", "-0.30103 a", "-0.30103 b"]], device)
+    for seed in range(5):
+        assert set(model.generate("", 40, seed).split()) == {"a", "b"}
+
+
+def test_what_was_said_before_counts(tmp_path, device):
+    """The beginning of the sentence, the prompt, words that are told apart by ASCII's white space alone."""
+    words = ["-9 <unk> 0", "-9 <s> 0", "-3 </s> 0", "-2 a 0", "-2 b 0", "-2 c 0", "-2 a\u3000c 0"]
+    pairs = ["-1 <s> b 0", "-1 b a 0", "-1 a b 0", "-1 a\u3000c c 0"]
+    model = model_of(tmp_path / "m.arpa", [words, pairs, ["-0.1 <s> b c", "-0.1 b a c", "-0.1 a b </s>"]], device)
+    assert model.generate("", 2, temperature=0) == "b c"
+    assert model.generate("b", 1, temperature=0) == "c"
+    assert model.generate("a b", 2, temperature=0) == ""
+    assert model.generate("c b", 2, temperature=0) == "a c"
+    assert model.generate("b a", 1, temperature=0) == model.generate(b"c b a", 1, temperature=0) == "c"
+    assert model.generate("a\u3000c", 1, temperature=0) == "c"
+    assert model.generate("a c", 1, temperature=0) == "a"
+    with pytest.raises(ng.InputError, match=r"prompt is \['a'\] but must be a string of words"):
+        model.generate(["a"])
+
+
+def test_nothing_to_say(tmp_path, device):
+    """No word but <s> has a probability left."""
+    model = model_of(tmp_path / "m.arpa", [["-99 <unk>", "-9 <s>", "-99 </s>"]], device)
+    assert model.generate("") == "" and host(model.sample("")).tolist() == [-1]
+
+
+def test_an_order_that_is_too_high(tmp_path):
+    orders = [["-9 <unk> 0", "-9 <s> 0", "-9 </s> 0", "-1 a 0"], *([f"-1 {'a ' * n}0"] for n in range(2, 34))]
+    longest = " ".join(["-1", *34 * "a"])
+    model = model_of(tmp_path / "m.arpa", [*orders, [longest]], "cpu")
+    with pytest.raises(
+        ng.InputError, match="the model has order 34 but distributions go up to 33; make one of a lower"
+    ):
+        model.distribution("a")
+    orders[-1] = [orders[-1][0].removesuffix(" 0")]
+    model = model_of(tmp_path / "m.arpa", orders, "cpu")
+    assert model.distribution("a").shape == (1, 33, 4)
+    assert len(model.arrays.trie.suffix_L) == 30 and len(model._distributor.trie.suffix_L) == 0  # nobody follows them
+
+
+def test_a_model_file_that_was_replaced(arpa, tmp_path):
+    """This process keeps one replica of the file that it was told of."""
+    path, other = tmp_path / "m.safetensors", tmp_path / "other.safetensors"
+    trie.build(trie.TrieConfig(str(arpa)), path)
+    trie.build(trie.TrieConfig(str(arpa), quantize=8), other)
+    before, after = ng.Model.load(path, "cpu").identity, ng.Model.load(other, "cpu").identity
+    replica = engine.distributor_of(str(path), before, "cpu", 1)
+    assert engine.distributor_of(str(path), before, "cpu", 1) is replica and before != after
+    path.write_bytes(other.read_bytes())
+    assert engine.distributor_of(str(path), before, "cpu", 1) is replica
+    assert engine.distributor_of(str(path), after, "cpu", 1) is not replica and len(replicas._held) == 1
+    with pytest.raises(ng.RunError, match=f"is {after} here but was {before}; run again with one file"):
+        engine.distributor_of(str(path), before, "cpu", 1)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -257,11 +551,14 @@ def test_sentences(model):
         ({"orders": "0,2"}, "orders is '0,2' but the model has orders 1 to 3"),
         ({"orders": "most"}, "orders is 'most' but must be all, max or numbers such as 1,2,3"),
         ({"orders": []}, r"orders is \[\] but"),
+        ({"orders": [2.5]}, r"orders is \[2.5\] but must be all, max or numbers"),
+        ({"dtype": []}, r"dtype is \[\] but must be float32 or"),
         ({"mode": "raw"}, "mode is 'raw' but must be smoothed or stored"),
         ({"scale": "log2"}, "scale is 'log2' but must be prob or log10 or ln"),
         ({"dtype": "float64"}, "dtype is 'float64' but must be float32 or float16 or bfloat16"),
         ({"top_k": 0}, "top_k is 0 but must be 1 to 1,024; leave it out for all words"),
         ({"top_k": 1025}, "top_k is 1025 but"),
+        ({"top_k": True}, "top_k is True but"),
         ({"top_k": 2, "dtype": "float16"}, "dtype is float16 but the values of top_k are float32"),
     ],
 )
@@ -284,11 +581,40 @@ def test_settings_that_are_refused(settings, message, arpa):
         (np.array([3, 4]), r"histories are int64 of shape \(2,\) but must be a list of histories, or a matrix of ids"),
         (np.array([[0.5]]), "histories are float64"),
         (["\ud800"], r"history 0 has '\\ud800' at 0, which UTF-8 cannot write"),
+        (3, "histories are 3 but must be a list of histories, or a matrix of ids"),
+        (np.array("a"), "histories are array"),
+        (
+            np.array(["a", "b"]),
+            r"histories are <U1 of shape \(2,\) but must be a list of histories, or a matrix of ids",
+        ),
+        (np.zeros((0, 3), int), "there are no histories; give one at least"),
     ],
 )
 def test_histories_that_are_refused(histories, message, arpa):
+    model = ng.Model.load(arpa, "cpu")
     with pytest.raises(ng.InputError, match=f"^{message}"):
-        ng.Model.load(arpa, "cpu").distribution(histories)
+        model.distribution(histories)
+    if not message.startswith("there are no"):
+        with pytest.raises(ng.InputError, match=f"^{message}"):
+            next(model.iter_distributions(histories))
+
+
+def test_more_text_than_is_encoded_at_once(arpa, monkeypatch):
+    monkeypatch.setattr(engine, "MOST_TEXT_BYTES", 5)
+    model = ng.Model.load(arpa, "cpu")
+    assert len(model.distribution(["a", "bb"])) == 2
+    with pytest.raises(ng.InputError, match="the histories have 6 bytes but may have 5 together; give fewer of them"):
+        model.distribution(["bb", "bb"])
+
+
+def test_histories_are_sent_without_what_is_not_asked_for():
+    """The last words of each, at most so many."""
+    codes_T, positions_H = np.array([4, 5, 6, 7, 0, 0, 8, 0, 9, 9, 0], np.uint32), np.array([4, 5, 7, 10])
+    for most, codes, positions in (
+        (2, [6, 7, 0, 0, 8, 0, 9, 9, 0], [2, 3, 5, 8]), (9, codes_T.tolist(), [4, 5, 7, 10]), (0, [0] * 4, range(4)),
+    ):  # fmt: skip
+        made = engine.shortened(codes_T, positions_H, most)
+        assert made[0].dtype == np.uint32 and [a.tolist() for a in made] == [codes, list(positions)]
 
 
 def test_draws_that_are_refused(arpa):
@@ -298,16 +624,26 @@ def test_draws_that_are_refused(arpa):
         ({"temperature": INF}, "temperature is inf but"),
         ({"top_p": 0}, "top_p is 0 but must be above 0 and at most 1"),
         ({"top_k": 0}, "top_k is 0 but must be 1 or more"),
+        ({"seed": -1}, r"seed is -1 but must be 0 to 2\^64 - 1"),
+        ({"seed": 0.5}, "seed is 0.5 but"),
     ):
         with pytest.raises(ng.InputError, match=message):
             model.sample("a", **settings)
         with pytest.raises(ng.InputError, match=message):
             model.generate("a", **settings)
+    numbers = {"temperature": np.float32(0.5), "top_k": np.int64(2), "top_p": np.float32(0.5), "seed": np.uint64(3)}
+    assert model.sample("a", **numbers).tolist() == model.sample("a", 0.5, 2, 0.5, 3).tolist()
 
 
 @pytest.fixture(scope="module")
-def client():
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+def cluster():
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    with Client(cluster) as client:
         yield client
 
 
@@ -329,6 +665,54 @@ def test_on_a_cluster(arpa, client):
         assert np.array_equal(np.concatenate(sums), whole.sum(axis=2))
 
 
+def test_settings_of_workers(arpa, client, cluster, monkeypatch):
+    """<s> stands before histories there, too; blocks follow the memory that workers of a host share, and of this
+    process; and nothing is left behind.
+    """
+    model, histories = ng.Model.load(arpa, "cpu"), ["a", "b b a", "", "a b", "b"]
+    whole, row_bytes = model.distribution(histories, bos=True), 3 * 5 * 4 + 3 * engine.FOUND_BYTES
+    free = 2.5 * row_bytes / engine.BLOCK_SHARE
+    monkeypatch.setattr(next_words, "free_memory", lambda device: int(2 * free))
+    monkeypatch.setattr(next_words, "free_bytes", lambda device: free)
+    for blocks in (
+        list(model.map_distributions(np.array, histories, bos=True, client=client)),
+        list(model.iter_distributions(histories, bos=True, client=client, compact=False)),
+    ):
+        assert [len(block) for block in blocks] == [2, 2, 1] and np.array_equal(np.concatenate(blocks), whole)
+    assert not [name for name in cluster.scheduler.worker_plugins if name.startswith("mgpu-ngram")]
+
+
+def test_what_is_sent_to_workers(arpa, client, monkeypatch):
+    """Of long histories the words that count: they go through the scheduler."""
+    sent, new = [], next_words.client_executor
+
+    def executor_of(client):
+        executor = new(client)
+        call = executor.call
+        executor.call = lambda fn, *args, **how: sent.append(args[1]) or call(fn, *args, **how)
+        return executor
+
+    monkeypatch.setattr(next_words, "client_executor", executor_of)
+    model, histories = ng.Model.load(arpa, "cpu"), ["b " * 1000 + "<s> a", "a " * 500]
+    [rows] = model.iter_distributions(histories, client=client, compact=False)
+    assert np.array_equal(rows, model.distribution(["<s> a", "a a"]))
+    assert [[array.tolist() for array in codes] for codes in sent] == [[[2, 4, 0, 4, 4, 0], [2, 5]]]
+
+
+def test_blocks_come_straight_from_the_workers(arpa, client, cluster, monkeypatch):
+    """The scheduler gathers none."""
+    gathered, gather = Counter(), cluster.scheduler.handlers["gather"]
+
+    def counted(*args, **how):
+        gathered["times"] += 1
+        return gather(*args, **how)
+
+    monkeypatch.setitem(cluster.scheduler.handlers, "gather", counted)
+    assert len(list(ng.Model.load(arpa, "cpu").iter_distributions(["a"] * 5, rows=1, client=client))) == 5
+    assert not gathered
+    assert client.gather(client.submit(int, 3), direct=False) == 3 and gathered  # it would have been seen
+
+
 def test_blocks_wait_for_the_caller(arpa, client):
     """No more are asked for than a few per worker ahead of the caller."""
     model, asked = ng.Model.load(arpa, "cpu"), []
@@ -338,6 +722,13 @@ def test_blocks_wait_for_the_caller(arpa, client):
     assert len(asked) <= 4
     blocks.close()
     assert len(asked) <= 4
+
+
+def test_workers_that_find_another_file(arpa, client):
+    model = ng.Model.load(arpa, "cpu")
+    arpa.write_text(arpa.read_text().replace("-1.25", "-1.125"))
+    with pytest.raises(ng.RunError, match="model.arpa is .* here but was .*; run again with one file"):
+        next(model.iter_distributions(["a"], client=client))
 
 
 def test_a_model_that_has_no_file(arpa, client):

@@ -22,6 +22,6 @@ extern "C" __global__ void find_histories(const u32* word_G, const CHILD* first_
     }
     first_HK[i] = node >= 0 ? first_child_M[node] : 0;
     end_HK[i] = node >= 0 ? first_child_M[node + 1] : 0;
-    backoff_HK[i] = node >= 0 && backoff_M ? backoff_M[node] : 0;
+    backoff_HK[i] = node >= 0 && backoff_M ? backoff_M[node] : -0.0f;  // x + -0 is x, even -0
   }
 }

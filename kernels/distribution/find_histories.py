@@ -39,7 +39,7 @@ def find_histories(
 
     Returns first_HK, end_HK (H, K) of first_child_M's dtype and backoff_HK (H, K) float32: the children of the last
     k + 1 words of history h are the nodes first_HK[h, k] to end_HK[h, k] - 1. Where the history is shorter, or these
-    words are not in the trie, both are 0, and so is the backoff, as it is without backoffs.
+    words are not in the trie, both are 0, and the backoff is -0, which changes no sum, as it is without backoffs.
     """
     check.dtype(word_G, np.uint32)
     check.dtype(first_child_M, np.uint32, np.int64)
@@ -60,7 +60,7 @@ def find_histories(
 def _cpu(word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M):
     shape = len(positions_H), order - 1
     first_HK, end_HK = np.zeros(shape, first_child_M.dtype), np.zeros(shape, first_child_M.dtype)
-    backoff_HK = np.zeros(shape, np.float32)
+    backoff_HK = np.full(shape, np.float32(-0.0))
     for h in range(len(positions_H)):
         t = positions_H[h]
         for k in range(order - 1):

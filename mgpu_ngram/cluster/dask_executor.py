@@ -87,9 +87,8 @@ class DaskExecutor:
     def fetch(self, handle: Future) -> Any:
         self.wait([handle])
         with self._scheduler():
-            return self.client.gather(
-                handle, direct=True
-            ).open()  # through the scheduler where no worker can be reached
+            parcel = self.client.gather(handle, direct=True)  # through the scheduler where no worker can be reached
+        return parcel.open()
 
     def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
         with self._scheduler():

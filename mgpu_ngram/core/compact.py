@@ -16,7 +16,7 @@ KIND = "compact distributions"
 ARRAYS = ("first_HK", "end_HK", "backoff_HK", "word_C", "prob_C")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CompactBlock:
     """The distributions of H histories after a model of order K + 1 and V words, exact; NumPy.
 
@@ -24,7 +24,7 @@ class CompactBlock:
                       first_HK[h, k] to end_HK[h, k] - 1 of
     word_C            (C,) uint32, rising within a history's children, and
     prob_C            (C,) float32, log10 P(word | history); histories of several rows may share their children
-    backoff_HK        (H, K) float32, log10 of the backoff weight of the last k + 1 words; 0 where they are no history
+    backoff_HK        (H, K) float32, log10 of the backoff weight of the last k + 1 words; -0 where they are no history
     has_backoffs      whether the model has them
     prob_V            (V,) float32, log10 probability of single words; None in a file and on the way
     """

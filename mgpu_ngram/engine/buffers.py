@@ -27,6 +27,8 @@ def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
         raise InputError(f"out is {array.dtype} of shape {array.shape} but must be {wanted} of shape {shape}")
     if array.size and array.strides[-1] != array.itemsize:
         raise InputError(f"out has strides {array.strides} but the items of its last axis must lie beside each other")
+    if array.size and any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        raise InputError(f"out has strides {array.strides} but they must be multiples of its items, 0 or more")
     if isinstance(array, np.ndarray) and not array.flags.writeable:
         raise InputError("out cannot be written; give a copy")
     return array
@@ -52,6 +54,9 @@ def _array(out: Any, device: str) -> Any:
         raise InputError(f"out is {type(out).__name__} on a GPU but the model is on the CPU; load it with device='gpu'")
     if isinstance(out, np.ndarray):
         return out
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(out, torch.Tensor):
+        return out.numpy()  # the DLPack of earlier releases does not say that memory may be written
     if hasattr(out, "__dlpack__"):
         return np.from_dlpack(out)
     raise InputError(f"out is {type(out).__name__} but must be an array, or have DLPack")

@@ -131,7 +131,7 @@ def _copy_in_slices(there: Any, here: np.ndarray, copy: Callable) -> None:
     """copy(stream, pinned buffer, slice there, slice here) for all slices, in several threads."""
     if here.flags.c_contiguous and there.flags.c_contiguous:
         there, here = there.reshape(-1), here.reshape(-1)
-    rows = [(there, here)] if here.ndim == 1 else list(zip(there, here, strict=True))  # of a view, each by itself
+    rows = [(there[i], here[i]) for i in np.ndindex(here.shape[:-1])]  # of a view, each by itself
     step = SLICE_BYTES // here.itemsize
     slices = [(a[i : i + step], b[i : i + step]) for a, b in rows for i in range(0, len(b), step)]
     _in_threads(lambda a, b, stream, pinned: copy(stream, pinned.view(here.dtype)[: len(b)], a, b), slices)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -15,12 +16,12 @@ import numpy as np
 from mgpu_ngram.core.compact import CompactBlock
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import Model
-from mgpu_ngram.core.trie import node_dtype
+from mgpu_ngram.core.trie import Trie, node_dtype
 from mgpu_ngram.core.words import Words, line_of
-from mgpu_ngram.engine.device import moved_to, to_device, to_device_fast, to_host_fast
+from mgpu_ngram.engine.device import memory_guard, moved_to, to_device, to_device_fast, to_host_fast
 from mgpu_ngram.engine.replicas import held_replica
 from mgpu_ngram.kernels.count.find_tokens import find_tokens
-from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.kernels.distribution.find_histories import find_histories
 from mgpu_ngram.kernels.distribution.gather_children import gather_children
 from mgpu_ngram.kernels.distribution.sample_words import sample_words
@@ -38,8 +39,10 @@ DTYPES: dict[str, np.dtype] = {
     "bfloat16": np.dtype(np.uint16),
 }
 ROW_ALIGNMENT_BYTES = 16  # of the rows that are made here: what one store of a GPU's thread writes
-BLOCK_SHARE = {"gpu": 0.5, "cpu": 0.25}  # of the free memory, for a block of rows
+BLOCK_SHARE = 0.25  # of the free memory, for a block of rows: the caller has one while the next is made
 MOST_BLOCK_BYTES = {"gpu": 4 << 30, "cpu": 64 << 20}
+MOST_BLOCK_ROWS = 1 << 20  # of short rows: the histories themselves take room, too
+MOST_TEXT_BYTES = (1 << 32) - 1  # of histories that are encoded together
 FOUND_BYTES = 64  # of a history, about: what is found of it, with copies
 LEAST_PIECE_ROWS = 4  # rows that are worth a thread
 
@@ -101,19 +104,19 @@ class RowOptions:
 
 def check_option(name: str, value: Any, known: Iterable[str]) -> None:
     """Raise InputError unless the value of an option is one of those that are known."""
-    if value not in known:
+    if value not in tuple(known):
         raise InputError(f"{name} is {value!r} but must be {' or '.join(known)}")
 
 
 def _parsed(orders: Any, order: int) -> tuple[int, ...]:
     """The orders that `RowOptions.of` is given, rising, each once."""
-    if orders == "all":
-        return tuple(range(1, order + 1))
-    if orders == "max":
-        return (order,)
+    if isinstance(orders, str):
+        orders = {"all": range(1, order + 1), "max": [order]}.get(orders, orders)
     several = [orders] if isinstance(orders, (int, np.integer)) else orders
     try:
-        numbers = sorted({int(n) for n in (orders.split(",") if isinstance(orders, str) else several)})
+        if isinstance(several, str):
+            several = map(int, several.split(","))
+        numbers = sorted({operator.index(n) for n in several})
     except (TypeError, ValueError):
         raise InputError(f"orders is {orders!r} but must be all, max or numbers such as 1,2,{order}") from None
     if not numbers or numbers[0] < 1 or numbers[-1] > order:
@@ -123,15 +126,22 @@ def _parsed(orders: Any, order: int) -> tuple[int, ...]:
 
 def block_rows(options: RowOptions, symbols: int, device: str, free_bytes: int) -> int:
     """Histories whose rows a block may hold: those that fit in a part of the free memory, 1 at least."""
-    room = min(int(BLOCK_SHARE[device] * free_bytes), MOST_BLOCK_BYTES[device])
-    return max(1, room // (options.row_bytes(symbols) + FOUND_BYTES * options.orders[-1]))
+    room = min(int(BLOCK_SHARE * free_bytes), MOST_BLOCK_BYTES[device])
+    rows = room // (options.row_bytes(symbols) + FOUND_BYTES * options.orders[-1])
+    return max(1, min(rows, MOST_BLOCK_ROWS))
+
+
+def replica_bytes(trie: Trie) -> int:
+    """Of the device, that a `Distributor` of a model takes, with its values in another scale."""
+    node = trie.first_child_M.dtype.itemsize
+    return 12 * len(trie) + (4 + node) * trie.histories + trie.samples.nbytes
 
 
 class Found(NamedTuple):
     """What was found of H histories, on the device: no row is made yet.
 
     first_HK, end_HK  (H, K): nodes first to end - 1 are the children of the last k + 1 words
-    backoff_HK        (H, K) float32, log10 of the backoff weight of these words; 0 where they are no history
+    backoff_HK        (H, K) float32, log10 of the backoff weight of these words; -0 where they are no history
     """
 
     first_HK: Any
@@ -142,7 +152,7 @@ class Found(NamedTuple):
         return Found(*(array[begin:end] for array in self))
 
 
-class _Scaled(NamedTuple):
+class Scaled(NamedTuple):
     """Values in one scale."""
 
     scale: str
@@ -161,7 +171,7 @@ class Rows:
     def __init__(self, word_G: Any, prob_G: Any, prob_V: Any, left_out: int, has_backoffs: bool, threads: int = 1):
         self.word_G, self.prob_G, self.prob_V = word_G, prob_G, prob_V
         self.left_out, self.has_backoffs, self.threads = left_out, has_backoffs, threads
-        self._last: _Scaled | None = None
+        self._last: Scaled | None = None
         self._last_ranks: tuple[str, Any] | None = None
         self._scaling = threading.Lock()
 
@@ -177,7 +187,7 @@ class Rows:
         if out is None:
             whole = ROW_ALIGNMENT_BYTES // dtype.itemsize
             out = xp.empty((H, len(options.orders), -(-V // whole) * whole), dtype)[:, :, :V]
-        scaled = self._scaled(options.scale)
+        scaled = self.scaled(options.scale)
         multiply, nothing, bfloat16 = options.scale == "prob", options.nothing, options.dtype == "bfloat16"
 
         def write(begin: int, end: int) -> None:
@@ -196,7 +206,7 @@ class Rows:
         id -1 where a stored row has fewer words.
         """
         self._check(options)
-        scaled = self._scaled(options.scale)
+        scaled = self.scaled(options.scale)
         ranked_V = self._ranked(scaled)
 
         def choose(begin: int, end: int) -> tuple[Any, Any]:
@@ -221,7 +231,7 @@ class Rows:
     ) -> Any:
         """(H,) int32: a word drawn from each smoothed row of the highest order; see `sample_words`."""
         self._check(RowOptions((found.first_HK.shape[1] + 1,)))
-        scaled = self._scaled("prob")
+        scaled = self.scaled("prob")
         return sample_words(
             *_in_scale(found, "prob"), self.word_G, scaled.value_G, scaled.value_V, numbers_H, seed, temperature,
             top_k, top_p, self.left_out,
@@ -243,19 +253,22 @@ class Rows:
                 "mode stored"
             )
 
-    def _scaled(self, scale: str) -> _Scaled:
-        """The values in a scale; those of the last one are kept."""
+    def scaled(self, scale: str) -> Scaled:
+        """The values in a scale; those of the last one are kept, besides log10, in which they are there anyway."""
+        if scale == "log10":
+            return Scaled(scale, self.prob_G, self.prob_V)
         with self._scaling:
             if self._last is None or self._last.scale != scale:
                 self._last = None  # it goes before the next one comes
-                self._last = _Scaled(scale, scale_values(self.prob_G, scale), scale_values(self.prob_V, scale))
+                self._last = Scaled(scale, scale_values(self.prob_G, scale), scale_values(self.prob_V, scale))
             return self._last
 
-    def _ranked(self, scaled: _Scaled) -> Any:
+    def _ranked(self, scaled: Scaled) -> Any:
         """(V,) uint32: single words, the greatest value first, ties by id."""
-        if self._last_ranks is None or self._last_ranks[0] != scaled.scale:
-            self._last_ranks = scaled.scale, (-scaled.value_V).argsort(kind="stable").astype(np.uint32)
-        return self._last_ranks[1]
+        with self._scaling:
+            if self._last_ranks is None or self._last_ranks[0] != scaled.scale:
+                self._last_ranks = scaled.scale, (-scaled.value_V).argsort(kind="stable").astype(np.uint32)
+            return self._last_ranks[1]
 
 
 def _in_scale(found: Found, scale: str) -> Found:
@@ -297,53 +310,93 @@ class Encoder:
         histories = list(histories)
         if all(isinstance(history, (str, bytes)) for history in histories):
             text = b"".join(line_of(history, f"history {i}") for i, history in enumerate(histories))
-            return self.text(to_device(np.frombuffer(text, np.uint8), self.device), False, "last")
-        rows = [self._codes(history, i) for i, history in enumerate(histories)]
-        codes_T = np.concatenate([np.append(row, np.uint32(0)) for row in rows])
-        positions_H = np.cumsum([len(row) + 1 for row in rows]) - 1
-        return to_device(codes_T, self.device), to_device(positions_H, self.device)
+            if len(text) > MOST_TEXT_BYTES:
+                raise InputError(
+                    f"the histories have {len(text):,} bytes but may have {MOST_TEXT_BYTES:,} together; give fewer of "
+                    "them at once"
+                )
+            return self.text(to_device_fast(np.frombuffer(text, np.uint8), self.device), False, "last")
+        codes: list[int] = []
+        positions_H = np.empty(len(histories), np.int64)
+        known: dict[str | bytes, int] = {}
+        for i, history in enumerate(histories):
+            codes += self._codes(history, i, known)
+            positions_H[i] = len(codes)
+            codes.append(0)
+        return to_device(np.array(codes, np.uint32), self.device), to_device(positions_H, self.device)
 
     def _of_ids(self, ids_HK: Any) -> tuple[Any, Any]:
         """The same of a matrix."""
-        if ids_HK.ndim != 2 or ids_HK.dtype.kind not in "iu":
+        if not _is_of_ids(ids_HK, 2):
             raise InputError(
-                f"histories are {ids_HK.dtype} of shape {ids_HK.shape} but must be a list of histories, or a matrix of "
-                "ids, a row each"
+                f"histories are {ids_HK.dtype} of shape {tuple(ids_HK.shape)} but must be a list of histories, or a "
+                "matrix of ids (NumPy or CuPy), a row each"
             )
-        ids_HK = moved_to(ids_HK[:, max(0, ids_HK.shape[1] - self.order + 1) :], self.device)
+        kept_HK = ids_HK[:, max(0, ids_HK.shape[1] - self.order + 1) :]
+        ids_HK = moved_to(array_module(ids_HK).ascontiguousarray(kept_HK), self.device)
         xp, (H, K) = array_module(ids_HK), ids_HK.shape
-        self._check_ids(ids_HK)
+        if ids_HK.size:
+            self._check_ids(int(ids_HK.min()), int(ids_HK.max()))
         codes_HK = xp.zeros((H, K + 1), np.uint32)
         codes_HK[:, :K] = ids_HK.astype(np.uint32) + np.uint32(1)
         return codes_HK.reshape(-1), xp.arange(1, H + 1) * (K + 1) - 1
 
-    def _codes(self, history: Any, i: int) -> np.ndarray:
-        """One history on the host."""
+    def _codes(self, history: Any, i: int, known: dict[str | bytes, int]) -> list[int]:
+        """Those of one history; `known` are ids of words that were looked up before."""
         if isinstance(history, (str, bytes)):
             history = line_of(history, f"history {i}").split()
-        if hasattr(history, "dtype") and history.dtype.kind in "iu" and history.ndim == 1:
-            ids = moved_to(history, "cpu")
-            self._check_ids(ids)
-        else:
-            words = list(history) if isinstance(history, Iterable) else [history]
-            wrong = next((word for word in words if not isinstance(word, (str, bytes))), None)
-            if wrong is not None:
-                what = f"{wrong!r} in it" if isinstance(history, Iterable) else repr(history)
-                raise InputError(f"history {i} has {what} but must be a string, a list of words or an array of ids")
-            ids = np.array([self.words.id(word) for word in words], np.uint32)
-        return ids[max(0, len(ids) - self.order + 1) :].astype(np.uint32) + np.uint32(1)
+        if _is_of_ids(history, 1):
+            ids = moved_to(history[max(0, len(history) - self.order + 1) :], "cpu").tolist()
+            if ids:
+                self._check_ids(min(ids), max(ids))
+            return [id + 1 for id in ids]
+        words = list(history) if isinstance(history, Iterable) else [history]
+        wrong = next((word for word in words if not isinstance(word, (str, bytes))), None)
+        if wrong is not None:
+            what = f"{wrong!r} in it" if isinstance(history, Iterable) else repr(history)
+            raise InputError(f"history {i} has {what} but must be a string, a list of words or an array of ids")
+        words = words[max(0, len(words) - self.order + 1) :]
+        for word in words:
+            if word not in known:
+                known[word] = self.words.id(word)
+        return [known[word] + 1 for word in words]
 
-    def _check_ids(self, ids: Any) -> None:
-        if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < len(self.words):
-            raise InputError(f"ids are {int(ids.min())} to {int(ids.max())} but must be 0 to {len(self.words) - 1}")
+    def _check_ids(self, least: int, most: int) -> None:
+        if not 0 <= least <= most < len(self.words):
+            raise InputError(f"ids are {least} to {most} but must be 0 to {len(self.words) - 1}")
+
+
+def _is_of_ids(array: Any, ndim: int) -> bool:
+    """Whether it is a NumPy or CuPy array of integers."""
+    is_array = isinstance(array, np.ndarray) or on_gpu(array)
+    return is_array and array.ndim == ndim and getattr(array.dtype, "kind", "") in ("i", "u")
+
+
+def several(histories: Any) -> Any:
+    """Histories, or the one that a string is. Raises InputError for what cannot be several."""
+    if isinstance(histories, (str, bytes)):
+        return [histories]
+    is_several = histories.ndim > 0 if hasattr(histories, "ndim") else isinstance(histories, Iterable)
+    if not is_several:
+        raise InputError(f"histories are {histories!r} but must be a list of histories, or a matrix of ids, a row each")
+    return histories
+
+
+def shortened(codes_T: np.ndarray, positions_H: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whole sentences as histories, in host memory, of their last `most` words alone."""
+    lengths_H = np.minimum(np.diff(positions_H, prepend=-1), most + 1)  # with the 0
+    ends_H = np.cumsum(lengths_H)
+    kept_T = np.repeat(positions_H + 1 - ends_H, lengths_H) + np.arange(lengths_H.sum())
+    return codes_T[kept_T], ends_H - 1
 
 
 def batches(histories: Any, rows: int) -> Iterator[Any]:
     """Histories, so many at a time."""
+    histories = several(histories)
     if hasattr(histories, "ndim"):
         yield from (histories[i : i + rows] for i in range(0, len(histories), rows))
         return
-    waiting = iter([histories] if isinstance(histories, (str, bytes)) else histories)
+    waiting = iter(histories)
     while some := list(islice(waiting, rows)):
         yield some
 
@@ -362,7 +415,8 @@ class Distributor(Rows):
                 f"the model has order {model.trie.order} but distributions go up to {MOST_WORDS + 1}; make one of a "
                 "lower order"
             )
-        trie = model.trie.moved(partial(to_device_fast, device=device)).decoded()
+        without_suffixes = replace(model.trie, suffix_L=model.trie.suffix_L[:0])  # nothing here follows them
+        trie = without_suffixes.moved(partial(to_device_fast, device=device)).decoded()
         self.begin = model.words.id("<s>")
         prob_V, left_out = trie.prob_G[: trie.symbols], self.begin or -1
         super().__init__(trie.word_G, trie.prob_G, prob_V, left_out, model.trie.has_backoffs, threads)
@@ -439,6 +493,8 @@ def use_block(
     histories  (codes_T, positions_H) in host memory
     """
     replica = distributor_of(*model)
-    codes_T, positions_H = (moved_to(array, replica.device) for array in histories)
-    found = replica.find(codes_T, positions_H, bos)
-    return fn(replica.compact(found) if options is None else replica.make(found, options))
+    with memory_guard("making a block of distributions", replica.device, "give rows, the number of its histories"):
+        codes_T, positions_H = (moved_to(array, replica.device) for array in histories)
+        found = replica.find(codes_T, positions_H, bos)
+        made = replica.compact(found) if options is None else replica.make(found, options)
+    return fn(made)

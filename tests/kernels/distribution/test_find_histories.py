@@ -63,7 +63,7 @@ def assert_found(ngrams, trie, codes, positions, begin, to_device):
                 assert list(runs) == children.get(last, []), last
                 assert backoff_HK[h, k] == (np.float32(ngrams[last][1]) if trie.has_backoffs else 0), last
             else:
-                assert (first, end, backoff_HK[h, k]) == (0, 0, 0), last
+                assert (first, end, backoff_HK[h, k]) == (0, 0, 0) and np.signbit(backoff_HK[h, k]), last
 
 
 def random_ngrams(rng, V, order, size):

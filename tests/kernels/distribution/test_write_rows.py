@@ -216,6 +216,13 @@ def test_every_word_is_a_child_of_every_history(multiply, to_device):
     check(to_device, [history] * 3, [1.0] * V, tuple(range(1, K + 2)), multiply)
 
 
+def test_many_histories(to_device):
+    """More than a block of threads takes at once, each with children of its own."""
+    rng = np.random.default_rng(0)
+    histories = [nested(rng, range(11), 2, 0.4) for _ in range(700)]
+    check(to_device, histories, rng.random(11, np.float32).tolist(), (1, 3), multiply=True)
+
+
 def test_histories_share_children(to_device):
     arrays = list(arrays_of([HISTORIES[0]] * 5, PROB))
     arrays[0][:], arrays[1][:] = arrays[0][0], arrays[1][0]
