@@ -23,18 +23,15 @@ from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import free_bytes, memory_guard, to_device, to_host_fast
 from mgpu_ngram.engine.distribution import (
     Distributor,
-    Encoder,
     Found,
     RowOptions,
     Rows,
-    batches,
     block_rows,
     replica_bytes,
     rows_of,
-    several,
-    shortened,
     use_block,
 )
+from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
 
 SENT_ROWS = 4096  # histories of a compact block, or of the greatest words of rows
 AHEAD = 2  # blocks per worker that are under way or wait for the caller

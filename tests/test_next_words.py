@@ -15,6 +15,7 @@ from mgpu_ngram.core.model import Model as Arrays
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import distribution as engine
+from mgpu_ngram.engine import histories as encoding
 from mgpu_ngram.engine import replicas
 from mgpu_ngram.engine.distribution import RowOptions
 from mgpu_ngram.engine.trie import build_trie
@@ -600,7 +601,7 @@ def test_histories_that_are_refused(histories, message, arpa):
 
 
 def test_more_text_than_is_encoded_at_once(arpa, monkeypatch):
-    monkeypatch.setattr(engine, "MOST_TEXT_BYTES", 5)
+    monkeypatch.setattr(encoding, "MOST_TEXT_BYTES", 5)
     model = ng.Model.load(arpa, "cpu")
     assert len(model.distribution(["a", "bb"])) == 2
     with pytest.raises(ng.InputError, match="the histories have 6 bytes but may have 5 together; give fewer of them"):
@@ -613,7 +614,7 @@ def test_histories_are_sent_without_what_is_not_asked_for():
     for most, codes, positions in (
         (2, [6, 7, 0, 0, 8, 0, 9, 9, 0], [2, 3, 5, 8]), (9, codes_T.tolist(), [4, 5, 7, 10]), (0, [0] * 4, range(4)),
     ):  # fmt: skip
-        made = engine.shortened(codes_T, positions_H, most)
+        made = encoding.shortened(codes_T, positions_H, most)
         assert made[0].dtype == np.uint32 and [a.tolist() for a in made] == [codes, list(positions)]
 
 

@@ -1,0 +1,142 @@
+"""Histories as their users write them, turned into codes and positions; which `find_histories` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.words import Words, line_of
+from mgpu_ngram.engine.device import moved_to, to_device, to_device_fast
+from mgpu_ngram.kernels.count.find_tokens import find_tokens
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu
+from mgpu_ngram.kernels.score.find_codes import find_codes
+
+MOST_TEXT_BYTES = (1 << 32) - 1  # of histories that are encoded together
+
+
+class Encoder:
+    """Turns histories into codes and positions, which `find_histories` takes.
+
+    words  of the model
+    order  of the model: no more than order - 1 words of a history are kept
+    """
+
+    def __init__(self, words: Words, order: int, device: str):
+        self.words, self.order, self.device = words, order, device
+        self._table = [to_device_fast(array, device) for array in (words.slots_C, words.offsets_V, words.data)]
+
+    def text(self, text_B: Any, bos: bool, positions: str = "every") -> tuple[Any, Any]:
+        """(codes_T, positions_H) of lines of text.
+
+        text_B     (B,) uint8 on the device, words between the white space of C's isspace; a newline ends every line
+        positions  "every": what stands before each word and, with bos, before the end of its line; "last": whole lines
+        """
+        codes_T = find_codes(text_B, find_tokens(text_B, isspace=True), *self._table)
+        xp = array_module(codes_T)
+        if positions == "last":
+            return codes_T, xp.flatnonzero(codes_T == 0)
+        return codes_T, xp.arange(len(codes_T)) if bos else xp.flatnonzero(codes_T)
+
+    def histories(self, histories: Any) -> tuple[Any, Any]:
+        """(codes_T, positions_H) of histories: strings, lists of words or arrays of ids; or of a matrix of ids.
+
+        Raises InputError for what is none of these, and for ids that no word has.
+        """
+        if hasattr(histories, "ndim"):
+            return self._of_ids(histories)
+        histories = list(histories)
+        if all(isinstance(history, (str, bytes)) for history in histories):
+            text = b"".join(line_of(history, f"history {i}") for i, history in enumerate(histories))
+            if len(text) > MOST_TEXT_BYTES:
+                raise InputError(
+                    f"the histories have {len(text):,} bytes but may have {MOST_TEXT_BYTES:,} together; give fewer of "
+                    "them at once"
+                )
+            return self.text(to_device_fast(np.frombuffer(text, np.uint8), self.device), False, "last")
+        codes: list[int] = []
+        positions_H = np.empty(len(histories), np.int64)
+        known: dict[str | bytes, int] = {}
+        for i, history in enumerate(histories):
+            codes += self._codes(history, i, known)
+            positions_H[i] = len(codes)
+            codes.append(0)
+        return to_device(np.array(codes, np.uint32), self.device), to_device(positions_H, self.device)
+
+    def _of_ids(self, ids_HK: Any) -> tuple[Any, Any]:
+        """The same of a matrix."""
+        if not _is_of_ids(ids_HK, 2):
+            raise InputError(
+                f"histories are {ids_HK.dtype} of shape {tuple(ids_HK.shape)} but must be a list of histories, or a "
+                "matrix of ids (NumPy or CuPy), a row each"
+            )
+        kept_HK = ids_HK[:, max(0, ids_HK.shape[1] - self.order + 1) :]
+        ids_HK = moved_to(array_module(ids_HK).ascontiguousarray(kept_HK), self.device)
+        xp, (H, K) = array_module(ids_HK), ids_HK.shape
+        if ids_HK.size:
+            self._check_ids(int(ids_HK.min()), int(ids_HK.max()))
+        codes_HK = xp.zeros((H, K + 1), np.uint32)
+        codes_HK[:, :K] = ids_HK.astype(np.uint32) + np.uint32(1)
+        return codes_HK.reshape(-1), xp.arange(1, H + 1) * (K + 1) - 1
+
+    def _codes(self, history: Any, i: int, known: dict[str | bytes, int]) -> list[int]:
+        """Those of one history; `known` are ids of words that were looked up before."""
+        if isinstance(history, (str, bytes)):
+            history = line_of(history, f"history {i}").split()
+        if _is_of_ids(history, 1):
+            ids = moved_to(history[max(0, len(history) - self.order + 1) :], "cpu").tolist()
+            if ids:
+                self._check_ids(min(ids), max(ids))
+            return [id + 1 for id in ids]
+        words = list(history) if isinstance(history, Iterable) else [history]
+        wrong = next((word for word in words if not isinstance(word, (str, bytes))), None)
+        if wrong is not None:
+            what = f"{wrong!r} in it" if isinstance(history, Iterable) else repr(history)
+            raise InputError(f"history {i} has {what} but must be a string, a list of words or an array of ids")
+        words = words[max(0, len(words) - self.order + 1) :]
+        for word in words:
+            if word not in known:
+                known[word] = self.words.id(word)
+        return [known[word] + 1 for word in words]
+
+    def _check_ids(self, least: int, most: int) -> None:
+        if not 0 <= least <= most < len(self.words):
+            raise InputError(f"ids are {least} to {most} but must be 0 to {len(self.words) - 1}")
+
+
+def _is_of_ids(array: Any, ndim: int) -> bool:
+    """Whether it is a NumPy or CuPy array of integers."""
+    is_array = isinstance(array, np.ndarray) or on_gpu(array)
+    return is_array and array.ndim == ndim and getattr(array.dtype, "kind", "") in ("i", "u")
+
+
+def several(histories: Any) -> Any:
+    """Histories, or the one that a string is. Raises InputError for what cannot be several."""
+    if isinstance(histories, (str, bytes)):
+        return [histories]
+    is_several = histories.ndim > 0 if hasattr(histories, "ndim") else isinstance(histories, Iterable)
+    if not is_several:
+        raise InputError(f"histories are {histories!r} but must be a list of histories, or a matrix of ids, a row each")
+    return histories
+
+
+def shortened(codes_T: np.ndarray, positions_H: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whole sentences as histories, in host memory, of their last `most` words alone."""
+    lengths_H = np.minimum(np.diff(positions_H, prepend=-1), most + 1)  # with the 0
+    ends_H = np.cumsum(lengths_H)
+    kept_T = np.repeat(positions_H + 1 - ends_H, lengths_H) + np.arange(lengths_H.sum())
+    return codes_T[kept_T], ends_H - 1
+
+
+def batches(histories: Any, rows: int) -> Iterator[Any]:
+    """Histories, so many at a time."""
+    histories = several(histories)
+    if hasattr(histories, "ndim"):
+        yield from (histories[i : i + rows] for i in range(0, len(histories), rows))
+        return
+    waiting = iter(histories)
+    while some := list(islice(waiting, rows)):
+        yield some
