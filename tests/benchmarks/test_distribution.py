@@ -24,6 +24,7 @@ from mgpu_ngram.benchmarks import (
     distribution_thesis,
     distribution_work,
     distribution_workers,
+    side_by_side,
 )
 from mgpu_ngram.benchmarks.distribution_cases import LARGE, LARGEST, MIDDLE, SHAPES, SMALL, Case, Run, Shape
 from mgpu_ngram.benchmarks.distribution_work import check_children, check_found, check_rows, check_top, row_of
@@ -60,8 +61,8 @@ def small():
         patch.setattr(distribution_rates, "NGPU_LM_RATES", NGPU_LM)
         patch.setattr(distribution_thesis, "SENTENCES", (1, 5, 20))
         patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
-        patch.setattr(distribution_workers, "DELAY_SECONDS", 0.1)
-        for module in distribution_workers, distribution_files:
+        patch.setattr(side_by_side, "DELAY_SECONDS", 0.1)
+        for module in side_by_side, distribution_files:
             patch.setattr(module, "ROUNDS", 1)
         # Processes take seconds to start; distribution_workers has some.
         patch.setattr(distribution_files, "open_executor", lambda config: LocalExecutor("cpu", config.workers))
@@ -354,8 +355,8 @@ def test_a_wrong_row_is_no_row(run, monkeypatch):
 def test_a_wrong_share_is_no_row(run):
     executor = LocalExecutor("cpu", 1)
     try:
-        with pytest.raises(WrongResult, match=r"the rows of share 0 sum to [0-9.]+ here but 1.0 elsewhere"):
-            distribution_workers._row(run.suite, executor, TOKENS, {0: 1.0})
+        with pytest.raises(WrongResult, match=r"share 0 sums to [0-9.]+ here but 1.0 elsewhere"):
+            side_by_side.add_row(run.suite, executor, distribution_workers.work_on("cpu"), TOKENS, {0: 1.0})
     finally:
         executor.close()
     assert not run.suite.rows

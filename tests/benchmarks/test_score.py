@@ -21,6 +21,7 @@ from mgpu_ngram.benchmarks import (
     score_text,
     score_work,
     score_workers,
+    side_by_side,
 )
 from mgpu_ngram.benchmarks.models import trie_of
 from mgpu_ngram.benchmarks.score_models import EDGES, TREE, Subject
@@ -48,8 +49,8 @@ def small():
             patch.setitem(numbers, "cpu", value)
         patch.setattr(score_effects, "FANOUTS", (4, 33))
         patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
-        patch.setattr(score_workers, "DELAY_SECONDS", 0.1)
-        for module in score_text, score_workers:
+        patch.setattr(side_by_side, "DELAY_SECONDS", 0.1)
+        for module in score_text, side_by_side:
             patch.setattr(module, "ROUNDS", 2)
         yield
 
@@ -246,8 +247,8 @@ def test_a_model_that_scores_otherwise_is_no_row(subject, monkeypatch, tmp_path)
 def test_a_share_that_scores_otherwise_is_no_row():
     suite, executor = Suite("cpu"), LocalExecutor("cpu", 1)
     try:
-        with pytest.raises(WrongResult, match="share 0 has log10 -"):
-            score_workers._row(suite, executor, TOKENS, {0: -1.0})
+        with pytest.raises(WrongResult, match=r"share 0 sums to -[0-9.]+ here but -1.0 elsewhere"):
+            side_by_side.add_row(suite, executor, score_workers.work_on("cpu"), TOKENS, {0: -1.0})
     finally:
         executor.close()
     assert not suite.rows
