@@ -143,7 +143,7 @@ class Run:
         return self.target(share * self.suite.ceilings[WRITES[self.suite.device]] / row_bytes)
 
     def rows(self, histories: int, case: Case, options: RowOptions, packed: bool = False) -> Any:
-        """(H, orders, V) of the room: rows as `Rows.dense` makes them, or without the bytes between them.
+        """(H, orders, V or more) of the room, for `Rows.dense`: rows as it makes them, or without bytes between them.
 
         They are filled with bytes UNTOUCHED, so that what is not written is found.
         """
@@ -151,7 +151,7 @@ class Run:
         width = V if packed else padded_bytes(V, options) // len(options.orders) // dtype.itemsize
         rows = self.room.view(dtype)[: histories * len(options.orders) * width]
         rows.view(np.uint8).fill(UNTOUCHED)
-        return rows.reshape(histories, len(options.orders), width)[:, :, :V]
+        return rows.reshape(histories, len(options.orders), width)
 
 
 def in_cores(call: Callable[[int, int], tuple], histories: int, device: str) -> tuple:

@@ -110,6 +110,7 @@ def _blocks(run: Run, case: Case, histories: int) -> None:
     there = partial(case.distributor.compact, found)
     suite.run("distribution/compact to the host", sizes, there, bytes_moved=block.size_bytes, **what)
     block = block.with_words(to_host(case.subject.trie.prob_G[: case.symbols]))
-    again = partial(densify, block, options, suite.device, case.distributor.threads, run.rows(histories, case, options))
+    out = run.rows(histories, case, options)[:, :, : case.symbols]
+    again = partial(densify, block, options, suite.device, case.distributor.threads, out)
     check = partial(check_rows, case, options)
     suite.run("distribution/compact made dense", sizes, again, check=check, bytes_moved=dense_bytes, **what)

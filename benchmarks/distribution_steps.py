@@ -27,7 +27,7 @@ TABLE_54 = {
 GILM = "giLM on a K80"
 FOUND = {"gpu": 1_000_000, "cpu": 20_000}  # histories that are only searched for, at most
 QUERIES = {"gpu": 32_000_000, "cpu": 300_000}  # words one by one, about
-STORE = re.compile(r"(void store\(out_t\* to, const float\* value, int left\) \{\n)")
+STORE = re.compile(r"(void store\(out_t\* to, const float\* value, int left, u64 policy\) \{\n)")
 # No row has such a value, which the compiler cannot know: all the work is done, and nothing is stored.
 NO_STORE = r"""\1  bool is_stored = false;
 #pragma unroll

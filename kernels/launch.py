@@ -61,12 +61,16 @@ def grid_for(n: int, threads: int, per_thread: int = 1, waves: int = 32) -> int:
     return max(1, min(blocks, current_limits()[0] * waves))
 
 
-def launch(fn: Any, blocks: int, threads: int, args: Sequence[Any], shared_bytes: int = 0) -> None:
-    """Launch on the current stream. Dynamic shared memory above 48 KiB is asked for here.
+def launch(
+    fn: Any, blocks: int | tuple[int, ...], threads: int | tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
+) -> None:
+    """Launch on the current stream; tuples are grids and blocks of x and y. Dynamic shared memory above 48 KiB is asked
+    for here.
 
     A launch that the driver refuses raises at once (CUDADriverError); an error inside the kernel
     raises at the next synchronisation.
     """
     if shared_bytes + fn.shared_size_bytes > 48 * 1024:
         fn.max_dynamic_shared_size_bytes = shared_bytes
-    fn((blocks,), (threads,), tuple(args), shared_mem=shared_bytes)
+    grid, block = (n if isinstance(n, tuple) else (n,) for n in (blocks, threads))
+    fn(grid, block, tuple(args), shared_mem=shared_bytes)

@@ -83,7 +83,7 @@ class NextWords:
                    DLPack, such as a PyTorch tensor (of bfloat16, too); returned
 
         A smoothed row of a normalised model sums to 1 without <s>, to which lmplz gives a probability of 1. The array
-        is on the device of the model; its rows may lie apart, so that each begins at a multiple of 16 bytes. Raises
+        is on the device of the model; its rows may lie apart, so that each begins at a multiple of 32 bytes. Raises
         InputError for what cannot be used and RunError when the memory is too small.
         """
         options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)

@@ -1,4 +1,5 @@
 #include "common.cuh"
+#include "floats.cuh"
 #include "ranks.cuh"
 // One history per block. Its row is made tile by tile in shared memory, never as a whole: swept once for the greatest
 // value, then for the weights of every tile (kept), and the tile in which the draw fell is made again. With top_k or
@@ -47,7 +48,7 @@ struct Row {
   }
 
   __device__ float back_off(float value, i64 from) {
-    for (i64 m = from; m < K; ++m) value = __fmul_rn(value, backoff[m]);
+    for (i64 m = from; m < K; ++m) value = mul(value, backoff[m]);
     return value;
   }
 };
@@ -56,8 +57,8 @@ struct Weights {
   double scale, unit, inverse, greatest;
 
   __device__ u64 of(float value) {
-    if (inverse == 1) return (u64)((double)value * scale);
-    return (u64)(unit * pow((double)value / greatest, inverse));
+    if (inverse == 1) return (u64)(to_double(value) * scale);
+    return (u64)(unit * pow(to_double(value) / greatest, inverse));
   }
 };
 

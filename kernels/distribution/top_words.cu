@@ -1,4 +1,5 @@
 #include "common.cuh"
+#include "floats.cuh"
 #include "ranks.cuh"
 // One row, of a history and an order n, per block. Its candidates come source by source: the children of the history of
 // n - 1 words, of n - 2, ..., of 1 word, then all single words (source 0) from the greatest on. They are kept as keys
@@ -101,7 +102,7 @@ __device__ __forceinline__ bool contains(const u32* word_G, i64 first, i64 end, 
 }
 
 __device__ __forceinline__ float back_off(float value, const float* backoff, int source, int n, i64 multiply) {
-  for (int m = source + 1; m < n; ++m) value = multiply ? __fmul_rn(value, backoff[m]) : __fadd_rn(value, backoff[m]);
+  for (int m = source + 1; m < n; ++m) value = multiply ? mul(value, backoff[m]) : add(value, backoff[m]);
   return value;
 }
 

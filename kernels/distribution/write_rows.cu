@@ -1,13 +1,7 @@
 #include "common.cuh"
-// first_HK, end_HK, backoff_HK (H, K), word_G, value_G (G,), value_V (V,)  ->  out: for every history h and every
-// order n whose bit n - 1 is set in `orders` a row of V values, the i-th of them from out[h * stride_H + i * stride_N]
-// on: see write_rows.py. K <= 32; `strip` is a multiple of TILE.
-// A warp writes `strip` words of the rows of one history, tile by tile, and waits for no other warp: many of them on a
-// multiprocessor hide each other's searches. A tile's values stay in registers from order 1 to the highest; shared
-// memory is touched only where an order has children in the tile. Lane k looks after order k + 2. The warps of a block
-// take the same words of different histories, so that value_V comes from the L1 cache.
-#define WARPS (THREADS / 32)
-#define NO_WORD 0xffffffffu  // above all words
+#include "floats.cuh"
+// Two kernels: where the children of each tile, of TILE words, begin; and the rows: see write_rows.py.
+#define AT_ONCE 4  // times 32 children are read before the first row is written
 
 #ifdef HALF  // "f16" or "bf16"
 typedef u16 out_t;
@@ -30,16 +24,26 @@ __device__ __forceinline__ out_t rounded(float value) { return value; }
 #endif
 #define CHUNKS (TILE / 32 / PER)  // of 32 * PER neighbouring words
 
+// What is written leaves the cache first, so that what is read stays there.
+__device__ __forceinline__ u64 leaves_first() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 // The PER values of a lane, of which the first `left` lie within the row.
-__device__ __forceinline__ void store(out_t* to, const float* value, int left) {
+__device__ __forceinline__ void store(out_t* to, const float* value, int left, u64 policy) {
 #if VECTOR
   if (left >= PER) {
 #ifdef HALF
-    __stcs((uint4*)to, make_uint4(pair(value[0], value[1]), pair(value[2], value[3]), pair(value[4], value[5]),
-                                  pair(value[6], value[7])));
+    u32 a = pair(value[0], value[1]), b = pair(value[2], value[3]), c = pair(value[4], value[5]),
+        d = pair(value[6], value[7]);
 #else
-    __stcs((float4*)to, make_float4(value[0], value[1], value[2], value[3]));
+    u32 a = __float_as_uint(value[0]), b = __float_as_uint(value[1]), c = __float_as_uint(value[2]),
+        d = __float_as_uint(value[3]);
 #endif
+    asm volatile("st.global.L1::no_allocate.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(a),
+                 "r"(b), "r"(c), "r"(d), "l"(policy) : "memory");
     return;
   }
 #endif
@@ -72,97 +76,156 @@ __device__ __forceinline__ void put(float* to, const float* value) {
 #endif
 }
 
-// The first of nodes begin .. end - 1 whose word is not below `word`, else end. The whole warp asks for the same.
-__device__ __forceinline__ i64 lower_bound(const u32* word_G, i64 begin, i64 end, u32 word) {
-  while (begin < end) {
-    i64 step = (end - begin + 31) / 32, at = begin + lane_id() * step;
-    int below = __popc(__ballot_sync(FULL_WARP, at < end && __ldg(word_G + min(at, end - 1)) < word));
-    if (below == 0) break;  // of the 32 nodes that are `step` apart
-    end = min(begin + below * step, end);
-    begin += (below - 1) * step + 1;
+// first_HK, end_HK (H, K), word_G (G,)  ->  start_HTK (H, tiles + 1, K): the first child whose word is in a tile or
+// behind it; at last the end. Blocks have the x of a history, and y histories.
+extern "C" __global__ void tile_starts(
+    const CHILD* first_HK, const CHILD* end_HK, i64 H, i64 K, const u32* word_G, i64 V, i64 tiles, CHILD* start_HTK) {
+  u32 i = blockIdx.x * blockDim.x + threadIdx.x, k = i / (u32)(tiles + 1), t = i % (u32)(tiles + 1);
+  i64 word = (i64)t * TILE;
+  if (k >= K) return;
+  for (i64 h = blockIdx.y * blockDim.y + threadIdx.y; h < H; h += gridDim.y * blockDim.y) {
+    i64 first = first_HK[h * K + k], end = end_HK[h * K + k];
+    // Words are different, so at most `word` lie below it, and at most V - word do not.
+    i64 low = word < V ? max(first, end - (V - word)) : end, high = min(end, first + word);
+    while (low < high) {
+      i64 middle = (low + high) / 2;
+      if (__ldg(word_G + middle) < (u32)word) low = middle + 1; else high = middle;
+    }
+    start_HTK[(h * (tiles + 1) + t) * K + k] = (CHILD)low;
   }
-  return begin;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) write_rows(
-    const CHILD* first_HK, const CHILD* end_HK, const float* backoff_HK, i64 H, i64 K, const u32* word_G,
-    const float* value_G, const float* value_V, i64 V, u64 orders, i64 multiply, i64 stored, float nothing, i64 strip,
-    out_t* out, i64 stride_H, i64 stride_N) {
-  __shared__ float4 tiles[WARPS][TILE / 4];
-  float* tile = (float*)tiles[threadIdx.x / 32];
-  int lane = lane_id(), used = 63 - __clzll(orders);  // orders above the first
-  i64 strips = (V + strip - 1) / strip, items = (H + WARPS - 1) / WARPS * strips;
-  for (i64 item = blockIdx.x; item < items; item += gridDim.x) {
-    i64 h = item / strips * WARPS + threadIdx.x / 32;
-    if (h >= H) continue;
-    i64 begin = item % strips * strip, last = min(begin + strip, V);
+// Asks for nodes first .. end - 1 of an array, by lines of 128 bytes. The whole warp asks for the same.
+__device__ __forceinline__ void prefetch(const void* array_G, i64 first, i64 end) {
+  u64 line = ((u64)array_G + 4 * first) / 128 + lane_id(), last = ((u64)array_G + 4 * end + 127) / 128;
+  for (; line < last; line += 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(line * 128));
+}
 
-    i64 at = 0, end = 0;             // the children of this lane's order from `begin` on
+// start_HTK (H, tiles + 1, K), backoff_HK (H, K), word_G, value_G (G,), value_V (V,)  ->  out: for every history h and
+// every order n whose bit n - 1 is set in `orders` a row of V values, the i-th of them from
+// out[h * stride_H + i * stride_N] on, and behind it anything up to `width` values. K <= 32.
+// A block, of one warp, writes a tile of the rows of one history. Blocks start in the order of their numbers, so at any
+// time they write next to each other, in few rows: the memory reaches its full rate for nothing else. Reading between
+// writes costs it far more than the bytes, so the children of `together` histories are asked for at once, while the
+// histories before these are written; with 0 nothing is asked for.
+// A tile's values stay in registers from order 1 to the highest; shared memory is touched only where an order has
+// children in the tile. Lane k looks after order k + 2.
+extern "C" __global__ void __launch_bounds__(32) write_rows(
+    const CHILD* start_HTK, const float* backoff_HK, i64 H, i64 K, const u32* word_G, const float* value_G,
+    const float* value_V, i64 V, i64 width, i64 together, u64 orders, i64 multiply, i64 stored, float nothing, out_t* out,
+    i64 stride_H, i64 stride_N) {
+  __shared__ float4 shared[TILE / 4];
+  float* tile = (float*)shared;
+  u32 lane = lane_id();
+  int used = 63 - __clzll(orders);  // orders above the first
+  u64 policy = leaves_first();
+  i64 tiles = gridDim.x, t = blockIdx.x, start = t * TILE;
+  int words = (int)min((i64)TILE, V - start), size = (int)min((i64)TILE, width - start);
+  for (i64 h = blockIdx.y; h < H; h += gridDim.y) {
+    i64 begin = 0;
+    u32 upto = 0;                    // children of this order and of all below, in the tile
     float factor = 1, term = -0.0f;  // x * backoff - 0 and x * 1 + backoff are the product and the sum, bit for bit
     if (lane < used) {
-      at = first_HK[h * K + lane];
-      end = end_HK[h * K + lane];
-      if (stored && !(orders >> (lane + 1) & 1)) at = end;  // no row of this order, and no other needs it
+      const CHILD* starts = start_HTK + (h * (tiles + 1) + t) * K + lane;
+      begin = starts[0];
+      // Of what is stored, other orders are needed for nothing.
+      if (!stored || orders >> (lane + 1) & 1) upto = (u32)(starts[K] - begin);
       float backoff = backoff_HK[h * K + lane];
       if (multiply) factor = backoff; else term = backoff;
     }
-    for (int k = 0; begin > 0 && k < used; ++k) {
-      i64 found = lower_bound(word_G, __shfl_sync(FULL_WARP, at, k), __shfl_sync(FULL_WARP, end, k), (u32)begin);
-      if (lane == k) at = found;
+    float value[CHUNKS][PER];
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+      int w = (c * 32 + lane) * PER;
+      if (w + PER <= words) {
+        get(value_V + start + w, value[c]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < PER; ++i) value[c][i] = w + i < words ? value_V[start + w + i] : 0;
+      }
     }
-
-    for (i64 start = begin; start < last; start += TILE) {
-      int size = (int)min((i64)TILE, V - start);
-      u32 first = (u32)start, next = at < end ? __ldg(word_G + at) : NO_WORD;
-      float value[CHUNKS][PER];
-#pragma unroll
-      for (int c = 0; c < CHUNKS; ++c) {
-        int w = (c * 32 + lane) * PER;
-        if (w + PER <= size) {
-          get(value_V + start + w, value[c]);
-        } else {
-#pragma unroll
-          for (int i = 0; i < PER; ++i) value[c][i] = w + i < size ? value_V[start + w + i] : 0;
+    if (t < together) {  // else this block need not ask
+      i64 in_group = h % together, asked = in_group * tiles + t;
+      const CHILD* starts = start_HTK + (h - in_group + together + asked) * (tiles + 1) * K;
+      if (asked < together && h - in_group + together + asked < H) {
+        for (int k = 0; k < used; ++k) {
+          prefetch(word_G, starts[k], starts[tiles * K + k]);
+          prefetch(value_G, starts[k], starts[tiles * K + k]);
         }
       }
-      u32 with_children = __ballot_sync(FULL_WARP, next < first + size);  // bit k: order k + 2 has some in the tile
-      out_t* row = out + h * stride_H + start;
-      for (int k = -1; k < used; ++k) {
-        if (k >= 0) {
+    }
+    u32 before = upto;
+    for (int d = 1; d < used; d *= 2) {
+      u32 lower = __shfl_up_sync(FULL_WARP, upto, d);
+      if (lane >= d) upto += lower;
+    }
+    before = upto - before;
+    begin -= before;  // of all orders' children one after the other, number p of this order is node begin + p
+    u32 total = used ? __shfl_sync(FULL_WARP, upto, used - 1) : 0;
+
+    u32 word[AT_ONCE];
+    float child_value[AT_ONCE];
+#pragma unroll
+    for (int r = 0; r < AT_ONCE; ++r) {
+      if (total <= r * 32) break;
+      u32 p = r * 32 + lane;
+      int k = 0;
+      for (int below = 0; below < used; ++below) k += p >= __shfl_sync(FULL_WARP, upto, below);
+      i64 child = __shfl_sync(FULL_WARP, begin, k) + p;
+      if (k < used) {
+        word[r] = __ldg(word_G + child) - (u32)start;
+        child_value[r] = __ldg(value_G + child);
+      }
+    }
+
+    out_t* row = out + h * stride_H + start;
+    for (int k = -1; k < used; ++k) {
+      if (k >= 0) {
+        if (stored) {
+#pragma unroll
+          for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+            for (int i = 0; i < PER; ++i) value[c][i] = nothing;
+          }
+        } else {
           float f = __shfl_sync(FULL_WARP, factor, k), t = __shfl_sync(FULL_WARP, term, k);
 #pragma unroll
           for (int c = 0; c < CHUNKS; ++c) {
 #pragma unroll
-            for (int i = 0; i < PER; ++i) value[c][i] = stored ? nothing : __fmaf_rn(value[c][i], f, t);
+            for (int i = 0; i < PER; ++i) value[c][i] = multiply_add(value[c][i], f, t);
           }
         }
-        if (k >= 0 && (with_children >> k & 1)) {
+        u32 from = __shfl_sync(FULL_WARP, before, k), to = __shfl_sync(FULL_WARP, upto, k);
+        if (from < to) {
 #pragma unroll
           for (int c = 0; c < CHUNKS; ++c) put(tile + (c * 32 + lane) * PER, value[c]);
           __syncwarp();
-          i64 child = __shfl_sync(FULL_WARP, at, k) + lane, stop = __shfl_sync(FULL_WARP, end, k);
-          int inside;
-          do {
-            u32 word = child < stop ? __ldg(word_G + child) : NO_WORD;
-            bool is_inside = word < first + size;
-            if (is_inside) tile[word - first] = __ldg(value_G + child);
-            inside = __popc(__ballot_sync(FULL_WARP, is_inside));
-            child += inside;
-          } while (inside == 32);
-          if (lane == k) at = child - lane;
+#pragma unroll
+          for (int r = 0; r < AT_ONCE; ++r) {
+            if (total <= r * 32) break;
+            u32 p = r * 32 + lane;
+            if (from <= p && p < to) tile[word[r]] = child_value[r];
+          }
+          if (to > AT_ONCE * 32) {
+            i64 first = __shfl_sync(FULL_WARP, begin, k);
+            for (u32 p = max(from, AT_ONCE * 32) + lane; p < to; p += 32) {
+              tile[__ldg(word_G + first + p) - (u32)start] = __ldg(value_G + first + p);
+            }
+          }
           __syncwarp();
 #pragma unroll
           for (int c = 0; c < CHUNKS; ++c) get(tile + (c * 32 + lane) * PER, value[c]);
         }
-        if (orders >> (k + 1) & 1) {
+      }
+      if (orders >> (k + 1) & 1) {
 #pragma unroll
-          for (int c = 0; c < CHUNKS; ++c) {
-            int w = (c * 32 + lane) * PER;
-            store(row + w, value[c], size - w);
-          }
-          row += stride_N;
+        for (int c = 0; c < CHUNKS; ++c) {
+          int w = (c * 32 + lane) * PER;
+          store(row + w, value[c], size - w, policy);
         }
+        row += stride_N;
       }
     }
+    __syncwarp();
   }
 }

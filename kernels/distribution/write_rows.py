@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,21 @@ from ..trie.find_children import CHILD
 MOST_K = 32  # a lane of a warp each
 FLOAT32, FLOAT16, BFLOAT16 = range(3)
 HALF: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by those numbers
-THREADS = 128
-TILE = 512  # words that a warp has in registers
-MOST_TILES = 8  # a warp searches children once in so many tiles at least
-STRIPS = 128  # for each multiprocessor: four times the warps that run there at once
-SIZES: dict[str, Any] = {"THREADS": THREADS, "TILE": TILE}
+TILES = (512, 1024)  # words that a warp has in registers
+FEW_WORDS = 4096  # from there on the large tiles
+# Bytes that all warps of a multiprocessor write in their tiles: more lie too far apart, fewer are too few to hide what
+# a warp waits for.
+RESIDENT_BYTES = 160 << 10
+TOGETHER_BYTES = 96 << 20  # of the histories whose children are read together; each of LEAST_TOGETHER bytes at least
+LEAST_TOGETHER = 128 << 10
+MOST_GRID_Y = 65535
+RESERVED_BYTES = 1024  # of shared memory, of each block
 VARIANTS = (
-    *(SIZES | {"CHILD": "u32", "VECTOR": vector} | half for vector in (0, 1) for half in HALF),
-    SIZES | {"CHILD": "i64", "VECTOR": 1},
+    *(
+        {"TILE": tile, "CHILD": "u32", "VECTOR": vector} | half
+        for tile, vector, half in itertools.product(TILES, (0, 1), HALF)
+    ),
+    {"TILE": TILES[0], "CHILD": "i64", "VECTOR": 1},
 )
 
 
@@ -41,8 +49,9 @@ def write_rows(
 ) -> None:
     """Fill out_HNV: for each history and each of `orders` the value of every word.
 
-    out_HNV    (H, len(orders), V) float32, float16, or with `bfloat16` uint16 (the upper half of a float32). The last
-               axis is contiguous; rows at multiples of 16 bytes are written fastest
+    out_HNV    (H, len(orders), V or more) float32, float16, or with `bfloat16` uint16 (the upper half of a float32).
+               The last axis is contiguous; behind the words stands anything. Fastest are rows that begin at multiples
+               of 32 bytes and have room up to the next one: memory is written in such pieces
     orders     rising, from 1 to K + 1
     first_HK, end_HK  (H, K) uint32 or int64, K at most 32: the children of a history's last k + 1 words are nodes
                first to end - 1, by rising word; none where both are 0
@@ -86,7 +95,7 @@ def _check_shapes(out, orders, first, end, backoff, values):
         raise ValueError(f"orders are {orders} but must rise from 1 to {K + 1} at most; pass some of those")
     if end != first or backoff != first:
         raise ValueError(f"first_HK is {first}, end_HK {end}, backoff_HK {backoff}; pass them as find_histories gives")
-    if out != (H, len(orders), *values):
+    if len(out) != 3 or out[:2] != (H, len(orders)) or out[2] < values[0]:
         raise ValueError(f"out_HNV has shape {out} but {(H, len(orders), *values)} are to be written; make it so")
 
 
@@ -105,8 +114,8 @@ def _cpu(
     out_HNV, rounding, orders, first_HK, end_HK, backoff_HK, word_G, value_G, value_V, multiply, stored, nothing
 ):  # fmt: skip
     stride_H, stride_N = _strides(out_HNV)
-    H, rows, V = out_HNV.shape
-    values = (H - 1) * stride_H + (rows - 1) * stride_N + V
+    H, rows, width = out_HNV.shape
+    values = (H - 1) * stride_H + (rows - 1) * stride_N + width
     bits = out_HNV.view(np.uint32 if rounding == FLOAT32 else np.uint16)
     out = np.lib.stride_tricks.as_strided(bits, (values,), (bits.itemsize,))
     _fill(
@@ -187,28 +196,30 @@ def _cuda(
 ):  # fmt: skip
     import cupy
 
-    H, _, V = out_HNV.shape
-    K = first_HK.shape[1]
+    H, N, width = out_HNV.shape
+    K, V = first_HK.shape[1], len(value_V)
     strides = _strides(out_HNV)
     vector = all(at % 16 == 0 for at in (out_HNV.data.ptr, *(s * out_HNV.itemsize for s in strides)))
-    strip = _strip_words(H, V)
-    blocks = -(-H // (THREADS // 32)) * -(-V // strip)
-    child = CHILD[first_HK.dtype]
-    fn = kernel(
-        "distribution/write_rows", "write_rows", THREADS=THREADS, TILE=TILE, CHILD=child, VECTOR=int(vector),
-        **HALF[rounding],
-    )  # fmt: skip
-    histories = *(cupy.ascontiguousarray(a) for a in (first_HK, end_HK, backoff_HK)), H, K
-    values = word_G, value_G, check.aligned(value_V), V
-    what = np.uint64(sum(1 << n - 1 for n in orders)), int(multiply), int(stored), nothing, strip
-    launch(fn, min(blocks, 2**31 - 1), THREADS, (*histories, *values, *what, out_HNV, *strides))
-
-
-def _strip_words(H, V):
-    """Words of one history that a warp writes: many, for few searches, but such that all warps have work."""
-    tiles = -(-V // TILE)
-    strips = max(-(-tiles // MOST_TILES), min(tiles, -(-STRIPS * current_limits()[0] // H)))
-    return -(-tiles // strips) * TILE
+    tile = TILES[V >= FEW_WORDS]
+    tiles = -(-width // tile)
+    sizes = {"TILE": tile, "CHILD": CHILD[first_HK.dtype], "VECTOR": int(vector)} | HALF[rounding]
+    first_HK, end_HK, backoff_HK = (cupy.ascontiguousarray(a) for a in (first_HK, end_HK, backoff_HK))
+    start_HTK = cupy.empty((H, tiles + 1, K), first_HK.dtype)
+    if K:
+        starts = kernel("distribution/write_rows", "tile_starts", **sizes)
+        entries = K * (tiles + 1)  # of a history
+        x = min(entries, 256)
+        grid, block = (-(-entries // x), min(-(-H // (256 // x)), MOST_GRID_Y)), (x, 256 // x)
+        launch(starts, grid, block, (first_HK, end_HK, H, K, word_G, V, tiles, start_HTK))
+    fn = kernel("distribution/write_rows", "write_rows", **sizes)
+    history_bytes = N * V * out_HNV.itemsize
+    resident = max(1, RESIDENT_BYTES * tiles // history_bytes)
+    together = TOGETHER_BYTES // history_bytes + 1 if history_bytes >= LEAST_TOGETHER else 0
+    what = np.uint64(sum(1 << n - 1 for n in orders)), int(multiply), int(stored), nothing
+    args = start_HTK, backoff_HK, H, K, word_G, value_G, check.aligned(value_V), V, width, together, *what
+    # A block has more shared memory than it uses, so that no more of them are resident.
+    shared = max(0, current_limits()[1] // resident - RESERVED_BYTES - fn.shared_size_bytes)
+    launch(fn, (tiles, min(H, MOST_GRID_Y)), 32, (*args, out_HNV, *strides), shared)
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 // A word's place in a row as a number: a greater value, or of equal values the lower word, is a greater key. -0 is 0.
 __device__ __forceinline__ u32 rank_bits(float value) {
-  u32 bits = __float_as_uint(__fadd_rn(value, 0.0f));  // -0 + 0 = 0
+  u32 bits = __float_as_uint(value);
+  if (bits == 0x80000000u) bits = 0;  // -0
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 __device__ __forceinline__ u64 rank_key(float value, u32 word) { return (u64)rank_bits(value) << 32 | (u32)~word; }

@@ -234,15 +234,14 @@ def device_blocks(
         watch.lap("read")
         return
     ring = _idle_ring(block_bytes)
-    try:
-        read = lambda allocate: read_blocks(chunk, unit, block_bytes, halo, allocate, threads, checksums, False)  # noqa: E731
-        for block, data, busy in ring.run(read):
-            watch.lap_shared(busy)
-            if checksums is not None:
-                checksums.extend(block_checksums(block, data, chunk))
-            yield block, data
-    finally:
-        _idle_rings.append(ring)
+    read = lambda allocate: read_blocks(chunk, unit, block_bytes, halo, allocate, threads, checksums, False)  # noqa: E731
+    for block, data, busy in ring.run(read):
+        watch.lap_shared(busy)
+        if checksums is not None:
+            checksums.extend(block_checksums(block, data, chunk))
+        yield block, data
+    # Not after an error: when a failed task is collected, its stream may be destroyed before this generator is closed.
+    _idle_rings.append(ring)
 
 
 class _Ring:

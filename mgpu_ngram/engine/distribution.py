@@ -35,7 +35,7 @@ DTYPES: dict[str, np.dtype] = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(np.uint16),
 }
-ROW_ALIGNMENT_BYTES = 16  # of the rows that are made here: what one store of a GPU's thread writes
+ROW_ALIGNMENT_BYTES = 32  # of the rows that are made here: memory is written in such pieces
 BLOCK_SHARE = 0.25  # of the free memory, for a block of rows: the caller has one while the next is made
 MOST_BLOCK_BYTES = {"gpu": 4 << 30, "cpu": 64 << 20}
 MOST_BLOCK_ROWS = 1 << 20  # of short rows: the histories themselves take room, too
@@ -174,15 +174,15 @@ class Rows:
     def dense(self, found: Found, options: RowOptions, out: Any = None) -> Any:
         """(H, orders, V) of the dtype: every word's value. bfloat16 is uint16: the upper half of a float32.
 
-        out  where to write them, on the same device; None: a new array, whose rows may lie apart so that each begins
-             at a multiple of 16 bytes
+        out  where to write them, on the same device, perhaps with more than V values a row, which become anything;
+             None: a new array, whose rows may lie apart so that each begins at a multiple of 32 bytes
         """
         self._check(options)
         xp, dtype = array_module(found.first_HK), DTYPES[options.dtype]
         H, V = len(found.first_HK), len(self.prob_V)
         if out is None:
             whole = ROW_ALIGNMENT_BYTES // dtype.itemsize
-            out = xp.empty((H, len(options.orders), -(-V // whole) * whole), dtype)[:, :, :V]
+            out = xp.empty((H, len(options.orders), -(-V // whole) * whole), dtype)
         scaled = self.scaled(options.scale)
         multiply, nothing, bfloat16 = options.scale == "prob", options.nothing, options.dtype == "bfloat16"
 
@@ -194,7 +194,7 @@ class Rows:
             )  # fmt: skip
 
         self._in_pieces(write, found)
-        return out
+        return out[:, :, :V]
 
     def top(self, found: Found, options: RowOptions) -> tuple[Any, Any]:
         """(ids (H, orders, k) int32, values (H, orders, k) float32): the greatest of each row, ties by lower id.
