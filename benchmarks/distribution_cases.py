@@ -19,9 +19,10 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import Model
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.distribution import DTYPES, ROW_ALIGNMENT_BYTES, Distributor, Found, RowOptions
-from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 UNIT = "distributions/s"  # a row of V probabilities for one history and one order
+LOOKED_AT = 10_000  # histories, for one that is long
 WRITES = {"gpu": "16-byte kernel writes", "cpu": "writes of all cores"}  # the ceiling
 UNTOUCHED = 0x7F
 TEXT_WORDS = {"gpu": 2_500_000, "cpu": 40_000}  # whose histories are looked up
@@ -82,17 +83,23 @@ class Case:
         """Those of the first tokens of the text."""
         return array_module(self.subject.text_T).arange(histories)
 
-    def find(self, positions_H: Any) -> Found:
-        return self.distributor.find(self.subject.text_T, positions_H, bos=True)
+    def longest_history(self) -> Any:
+        """(1,): the position of the first history of order - 1 words that has children; 0 if none has."""
+        found = self.find_first(min(LOOKED_AT, len(self.subject.text_T)))
+        has_children_H = to_host(found.end_HK[:, -1] > found.first_HK[:, -1])
+        return array_module(self.subject.text_T).array([int(has_children_H.argmax())])
 
-    def find_first(self, histories: int) -> Found:
+    def find(self, positions_H: Any, scale: str = "log10") -> Found:
+        return self.distributor.find(self.subject.text_T, positions_H, True, scale)
+
+    def find_first(self, histories: int, scale: str = "log10") -> Found:
         """The histories before the first tokens of the text."""
-        return self.find(self.positions(histories))
+        return self.find(self.positions(histories), scale)
 
     def find_in_cores(self, positions_H: Any) -> Found:
         """The same; on a CPU each core has a part of them."""
         device, histories = self.distributor.device, len(positions_H)
-        return Found(*in_cores(lambda begin, end: self.find(positions_H[begin:end]), histories, device))
+        return Found(*in_cores(lambda begin, end: self.find(positions_H[begin:end]).arrays, histories, device))
 
     def top_in_cores(self, found: Found, options: RowOptions) -> Any:
         device, histories = self.distributor.device, len(found.first_HK)

@@ -85,13 +85,15 @@ def dense_row(
     packed  rows without bytes between them
     """
     H = run.most(case, options)
-    call = partial(case.distributor.dense, case.find_first(H), options, run.rows(H, case, options, packed))
+    call = partial(
+        case.distributor.dense, case.find_first(H, options.scale), options, run.rows(H, case, options, packed)
+    )
     name, check = f"distribution/{part} {options.mode} {options.dtype}", partial(check_rows, case, options)
     return run.suite.run(name, case.sizes(H), call, check=check, **described(run, H, case, options, target, peer))
 
 
 def find_and_write(case: Case, positions_H: Any, options: RowOptions, out: Any) -> Any:
-    return case.distributor.dense(case.find(positions_H), options, out)
+    return case.distributor.dense(case.find(positions_H, options.scale), options, out)
 
 
 def described(
@@ -119,7 +121,7 @@ def small(run: Run) -> None:
                     target = run.target(len(options.orders) / ONE_HISTORY_SECONDS)
                 batch_row(run, "small", case, batch, options, target, peer)
         options = case.options()
-        call = partial(find_and_write, case, case.positions(1), options, run.rows(1, case, options))
+        call = partial(find_and_write, case, case.longest_history(), options, run.rows(1, case, options))
         what: dict[str, Any] = {
             "items": len(options.orders),
             "unit": UNIT,
@@ -148,9 +150,10 @@ def batch_row(
     target: float | None = None,
     peer: tuple[str, float] | None = None,
 ) -> Row:
-    """A row: so many histories at once, found and written."""
-    call = partial(find_and_write, case, case.positions(batch), options, run.rows(batch, case, options))
-    check_rows(case, options, call())
+    """A row: so many histories at once, found and written; one alone is as long as they get."""
+    positions_H = case.positions(batch) if batch > 1 else case.longest_history()
+    call = partial(find_and_write, case, positions_H, options, run.rows(batch, case, options))
+    check_rows(case, options, call(), int(positions_H[0]))
     seconds = device_seconds(call, run.suite.device)
     sizes = f"{case.sizes(batch)} orders={len(options.orders)}"
     how = described(run, batch, case, options, target, peer)

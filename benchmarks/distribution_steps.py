@@ -60,7 +60,7 @@ def _no_write(run: Run, name: str, case: Case) -> None:
         return
     options = case.options()
     H = run.most(case, options)
-    call = partial(case.distributor.dense, case.find_first(H), options, run.rows(H, case, options))
+    call = partial(case.distributor.dense, case.find_first(H, options.scale), options, run.rows(H, case, options))
     how = described(run, H, case, options, None, (GILM, TABLE_54[name]["no write"]))
     with mock.patch.object(write_rows, "kernel", _without_stores):
         run.suite.run(kernel, case.sizes(H), call, check=_check_untouched, **how | {"bytes_moved": None})

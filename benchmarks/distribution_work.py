@@ -55,11 +55,14 @@ def check_found(case: Case, found: Found) -> None:
         _refuse(int((expected != got).sum()), got.size, name)
 
 
-def check_rows(case: Case, options: RowOptions, rows: Any) -> None:
-    """Raise WrongResult unless rows of probabilities, or of logarithms, are those of array code; some are looked at."""
+def check_rows(case: Case, options: RowOptions, rows: Any, first: int = 0) -> None:
+    """Raise WrongResult unless rows of probabilities, or of logarithms, are those of array code; some are looked at.
+
+    first  the number of the first one among the histories of the text
+    """
     xp = array_module(case.subject.text_T)
-    for h, expected in _expected(case, options, len(rows)):
-        got = xp.asarray(rows[h])
+    for h, expected in _expected(case, options, len(rows), first):
+        got = xp.asarray(rows[h - first])
         if options.dtype == "bfloat16":
             got = (got.astype(np.uint32) << np.uint32(16)).view(np.float32)
         wrong = ~xp.isclose(got.astype(np.float64), expected, RELATIVE[options.dtype], SMALLEST[options.dtype])
@@ -95,11 +98,11 @@ def check_children(case: Case, found: Found, children: tuple[Any, Any, Any]) -> 
         _refuse(int((got != stored_G[entry_C]).sum()), len(got), f"{name} of children")
 
 
-def _expected(case: Case, options: RowOptions, histories: int) -> Any:
-    """Yield (h, (orders, V) float64) for some of the first histories of the text."""
-    node_HK = nodes_of(case, histories)
+def _expected(case: Case, options: RowOptions, histories: int, first: int = 0) -> Any:
+    """Yield (h, (orders, V) float64) for some of so many histories of the text, h from `first` on."""
+    node_HK = nodes_of(case, first + histories)
     xp = array_module(node_HK)
-    for h in sorted(set(np.linspace(0, histories - 1, CHECKED).astype(int).tolist())):
+    for h in sorted(set(np.linspace(first, first + histories - 1, CHECKED).astype(int).tolist())):
         rows = row_of(case.subject.trie, node_HK[h].tolist(), options.mode)
         row = xp.stack([rows[n - 1] for n in options.orders])
         yield h, {"prob": lambda r: 10.0**r, "ln": lambda r: r * np.log(10), "log10": lambda r: r}[options.scale](row)

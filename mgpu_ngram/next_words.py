@@ -70,8 +70,7 @@ class NextWords:
         histories  as said above; one string is one history
         orders     "all", "max", or some: the row of order n knows the last n - 1 words of the history
         mode       "smoothed": with backoff, as `score` has it; a history with fewer words than n - 1 has the row of all
-                   of its words. "stored": 0 (-inf in logarithms) but for words whose n-gram is stored, or was filled in
-                   since the model has longer ones that end with it
+                   of its words. "stored": 0 (-inf in logarithms) but for words whose n-gram is stored
         top_k      (ids (H, orders, k) int32, values (H, orders, k) float32) in place of that: the words of each row
                    with the greatest values, ties by lower id, without <s>; -1 where a stored row has fewer. 1,024 at
                    most
@@ -83,13 +82,13 @@ class NextWords:
                    DLPack, such as a PyTorch tensor (of bfloat16, too); returned
 
         A smoothed row of a normalised model sums to 1 without <s>, to which lmplz gives a probability of 1. The array
-        is on the device of the model; its rows may lie apart, so that each begins at a multiple of 32 bytes. Raises
+        is on the device of the model; its rows may lie apart, so that each begins at a multiple of 128 bytes. Raises
         InputError for what cannot be used and RunError when the memory is too small.
         """
         options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)
         if top_k is not None and out is not None:
             raise InputError("out is for whole rows but top_k is given; leave one of them out")
-        found = self._find(several(histories), bos)
+        found = self._find(several(histories), bos, options.scale)
         shape = len(found.first_HK), len(options.orders), len(self.arrays.words)
         target = None if out is None else writable(out, shape, dtype, self.device)
         with memory_guard(f"making rows of shape {shape}", self.device, SMALLER):
@@ -187,7 +186,7 @@ class NextWords:
         The same histories, settings and seed give the same words on any device. <s> is never drawn; -1 where no other
         word has a probability above 0.
         """
-        return self._draw(self._find(several(histories), bos), 0, seed, temperature, top_k, top_p)
+        return self._draw(self._find(several(histories), bos, "prob"), 0, seed, temperature, top_k, top_p)
 
     def generate(
         self,
@@ -204,7 +203,7 @@ class NextWords:
         made: list[str] = []
         for number in range(max_words):
             history = history[max(0, len(history) - self.arrays.trie.order + 1) :]
-            word = int(self._draw(self._find([history], True), number, seed, temperature, top_k, top_p)[0])
+            word = int(self._draw(self._find([history], True, "prob"), number, seed, temperature, top_k, top_p)[0])
             if word in (end, -1):  # -1: no word has a probability above 0
                 break
             made.append(self.arrays.words.word(word))
@@ -227,13 +226,13 @@ class NextWords:
         trie = self.arrays.trie
         return trie.words_V2[:, 0].copy() if trie.quantized else trie.prob_G[: trie.symbols]
 
-    def _find(self, histories: Any, bos: bool) -> Found:
+    def _find(self, histories: Any, bos: bool, scale: str) -> Found:
         replica = self._distributor
         with memory_guard("finding histories", self.device, "give fewer at once"):
             codes_T, positions_H = replica.encoder.histories(histories)
             if not len(positions_H):
                 raise InputError("there are no histories; give one at least")
-            return replica.find(codes_T, positions_H, bos)
+            return replica.find(codes_T, positions_H, bos, scale)
 
     def _made(self, rows: Rows, found: Found, options: RowOptions) -> Any:
         """A block; no variable of whoever asks keeps it while the next one is made."""
@@ -263,9 +262,10 @@ class NextWords:
     ) -> Iterator[Any]:
         replica = self._distributor
         if not compact:
-            replica.scaled(options.scale)  # before the free memory is asked for, of which this takes some
+            # before the free memory is asked for, of which this takes some
+            replica.of_mode(options.mode).scaled(options.scale)
         for some in batches(histories, rows or (SENT_ROWS if compact else self._rows(options))):
-            found = self._find(some, bos)
+            found = self._find(some, bos, "log10" if compact else options.scale)
             if compact:
                 yield replica.compact(found).with_words(self._prob_V)
             else:

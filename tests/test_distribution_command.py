@@ -97,6 +97,33 @@ def test_compact(distribution, mgpu_ngram):
     assert (status, err) == (0, "") and "a file for every 65,536 histories" in out
 
 
+def test_a_model_that_lacks_an_ngram(folder, distribution, mgpu_ngram):
+    """ "b </s>", which "a b </s>" needs: it is filled in, but not stored. Of an ARPA file and of a model file."""
+    text = (folder / "model.arpa").read_text()
+    (folder / "model.arpa").write_text(text.replace("-0.625\tb </s>", "-0.625\tb a").replace(
+        "\\end\\", "-0.125\ta b </s>\n\n\\end\\").replace("ngram 3=1", "ngram 3=2"))  # fmt: skip
+    (folder / "text").write_text("a b\n")
+    stored = [[[-np.inf] * 3 + [-0.625, -np.inf], [-np.inf, -np.inf, -0.125, -np.inf, -np.inf]]]
+    flags = ["--positions", "last", "--orders", "2,3", "--scale", "log10", "--overwrite"]
+    for model in "model.arpa", "m.safetensors":
+        assert model == "model.arpa" or mgpu_ngram("trie", "model.arpa", "-o", model)[0] == 0
+        there = ["distribution", model, "text", "-o", "out", *HERE, *flags]
+        for format in "zarr", "npy":
+            assert mgpu_ngram(*there, "--mode", "stored", "--format", format)[0] == 0 and rows() == stored
+        assert mgpu_ngram(*there, "--mode", "stored", "--top-k", "2")[0] == 0
+        ids, values = (np.asarray(array).tolist() for array in ng.open_distributions("out"))
+        assert (ids, values) == ([[[3, -1], [2, -1]]], [[[-0.625, -np.inf], [-0.125, -np.inf]]])
+        assert mgpu_ngram(*there, "--mode", "stored", "--format", "parquet")[0] == 0
+        table = pq.read_table("out/part-000000.parquet").to_pylist()
+        assert [list(row.values()) for row in table] == [[0, 2, 3, "a", -0.625], [0, 3, 2, "</s>", -0.125]]
+        assert mgpu_ngram(*there[:5], *HERE, "--format", "compact", "--overwrite")[0] == 0
+        [block] = ng.open_distributions("out")
+        assert ng.compact.densify(block, "cpu", (2, 3), "stored", "log10")[-1:].tolist() == stored
+        assert block.filled_F.tolist() == [3]  # of a after <s>, </s> and b after a, </s> and a after b, ...
+        assert "a file for every 65,536 histories" in mgpu_ngram("info", "out")[1]
+    assert "order 3" in mgpu_ngram("info", "m.safetensors")[1]
+
+
 def test_stdin_and_several_texts(distribution, folder, monkeypatch):
     stdin = io.TextIOWrapper(io.BytesIO(b"a\n"))
     monkeypatch.setattr(sys, "stdin", stdin)

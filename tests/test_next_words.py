@@ -1,8 +1,10 @@
 """`ng.Model` and the next word: by hand, beside golden rows, by the scores of single words, and what is refused."""
 
+import itertools
 import lzma
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -198,10 +200,10 @@ def test_values_in_log10_need_no_room(model):
     assert replica.scaled("ln") is not prob
 
 
-def test_rows_begin_at_multiples_of_32_bytes(model):
+def test_rows_begin_at_multiples_of_128_bytes(model):
     for dtype in engine.DTYPES:
         rows = model.distribution(["<s> a", "b"], dtype=dtype)
-        assert all(stride % 32 == 0 for stride in rows.strides[:2])
+        assert all(stride % 128 == 0 for stride in rows.strides[:2])
 
 
 def test_matrices_of_any_layout(model, to_device, monkeypatch):
@@ -366,6 +368,186 @@ def test_a_quantised_model(arpa, tmp_path, device):
     assert log10_rows(model, ["<s> a", "b"]) == log10_rows(whole, ["<s> a", "b"])
     [block] = model.iter_distributions(["<s> a", "b"], compact=True)
     assert host(ng.compact.densify(block, device, scale="log10")).tolist() == log10_rows(whole, ["<s> a", "b"])
+
+
+LACKING = [  # b c, c d and b c d: they are filled in, for what has them at its end
+    ["-2 <unk> 0", "0 <s> -0.5", "-1 </s> 0", "-0.75 a -0.25", "-1.25 b -0.125", "-1.5 c -0.5", "-1.75 d 0"],
+    ["-0.375 a b -0.0625", "-0.875 b a 0", "-99 b d 0", "-0.625 c a 0"],
+    ["-0.5 a b a 0", "-0.25 a b c -0.03125"],
+    ["-0.125 a b c d"],
+]
+A, B, C, D = 3, 4, 5, 6
+SINGLES = [-2, 0, -1, -0.75, -1.25, -1.5, -1.75]
+AFTER = {  # what LACKING has
+    "b": {A: -0.875, D: -99}, "c": {A: -0.625}, "a b": {A: -0.5, C: -0.25}, "b c": {}, "c d": {}, "a b c": {D: -0.125},
+}  # fmt: skip
+STORED = {  # of orders 2, 3 and 4
+    "a b": [AFTER["b"], AFTER["a b"], {}], "b": [AFTER["b"], {}, {}], "b c": [AFTER["c"], AFTER["b c"], {}],
+    "a b c": [AFTER["c"], AFTER["b c"], AFTER["a b c"]], "b c d": [{}, AFTER["c d"], {}],
+}  # fmt: skip
+
+
+@pytest.fixture(params=[3, 4])
+def lacking(request, tmp_path, device):
+    """Of order 3 b c alone is missing."""
+    orders = LACKING[: request.param]
+    if request.param == 3:
+        orders = [*orders[:2], [line.rsplit(" ", 1)[0] for line in orders[2]]]
+    return model_of(tmp_path / "lacking.arpa", orders, device)
+
+
+def stored_rows(order):
+    """(histories, orders, 7) float32, log10."""
+    rows = np.full((len(STORED), order, 7), -INF, np.float32)
+    rows[:, 0] = SINGLES
+    for h, children in enumerate(STORED.values()):
+        for n, found in enumerate(children[: order - 1], 1):
+            rows[h, n, list(found)] = list(found.values())
+    return rows
+
+
+def test_what_is_missing_is_not_stored(lacking):
+    order = lacking.arrays.trie.order
+    assert lacking.arrays.trie.filled_F.tolist() == {3: [9], 4: [9, 12, 15]}[order]
+    log10 = stored_rows(order)
+    probs = (10 ** log10.astype(float)).astype(np.float32)  # 10^-99 is 0
+    bits, ln = probs.view(np.uint32), (log10.astype(float) * np.log(10)).astype(np.float32)
+    expected = {
+        ("log10", "float32"): log10, ("prob", "float32"): probs, ("prob", "float16"): probs.astype(np.float16),
+        ("prob", "bfloat16"): ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16),
+        ("log10", "float16"): log10.astype(np.float16), ("ln", "float32"): ln,
+    }  # fmt: skip
+    for (scale, dtype), rows in expected.items():
+        how = {"mode": "stored", "scale": scale, "dtype": dtype}
+        assert np.array_equal(host(lacking.distribution(list(STORED), **how)), rows)
+        assert np.array_equal(host(lacking.distribution(list(STORED), "max", **how)), rows[:, -1:])
+        blocks = [host(block) for block in lacking.iter_distributions(STORED, rows=2, **how)]
+        assert [len(block) for block in blocks] == [2, 2, 1] and np.array_equal(np.concatenate(blocks), rows)
+        sums = lacking.map_distributions(lambda block: host(block).copy(), STORED, rows=3, **how)
+        assert np.array_equal(np.concatenate(list(sums)), rows)
+
+
+def test_what_is_missing_is_not_among_the_greatest(lacking):
+    """A stored probability of 10^-99 is, though it is 0 in float32, too."""
+    order = lacking.arrays.trie.order
+    for scale in "prob", "log10":
+        ids, values = host(lacking.distribution(list(STORED), top_k=3, mode="stored", scale=scale))
+        for h, children in enumerate(STORED.values()):
+            assert ids[h, 0].tolist() == [A, 2, B]  # never <s>
+            for n, found in enumerate(children[: order - 1], 1):
+                best = sorted(found, key=lambda v: -found[v])
+                nothing = 0 if scale == "prob" else -INF
+                assert ids[h, n].tolist() == best + [-1] * (3 - len(best))
+                wanted = [found[v] if scale == "log10" else np.float32(10.0 ** found[v]) for v in best]
+                assert values[h, n].tolist() == wanted + [nothing] * (3 - len(best))
+    ids, _ = host(lacking.distribution(["b", "b c"], (2, 3), top_k=1, mode="stored"))
+    assert ids.tolist() == [[[A], [-1]], [[A], [-1]]]
+
+
+def test_what_is_missing_backs_off(lacking):
+    """In smoothed rows, in scores, and when words are drawn: as if nobody had filled it in."""
+    order = lacking.arrays.trie.order
+    after_b = [-2.125, -0.125, -1.125, -0.875, -1.375, -1.625, -99]
+    after_c = [-2.5, -0.5, -1.5, -0.625, -1.75, -2, -2.25]
+    rows = log10_rows(lacking, ["b", "b c"])
+    assert rows == [[SINGLES, *[after_b] * (order - 1)], [SINGLES, *[after_c] * (order - 1)]]
+    ids, values = host(lacking.distribution("b c", "max", top_k=2, scale="log10"))
+    assert (ids.tolist(), values.tolist()) == ([[[A, 2]]], [[[-0.625, -1.5]]])
+    for text, scores in ("b c d", [-1.25, -1.625, -2.25]), ("a b c", [-0.75, -0.375, -0.25]):
+        assert [score for score, *_ in lacking.full_scores(text, bos=False, eos=False)] == scores
+    other = ng.Model(replace(lacking.arrays, trie=replace(lacking.arrays.trie, filled_F=None)), lacking.device)
+    histories = list(STORED) * 20
+    for how in {}, {"top_k": 4}, {"scale": "ln", "dtype": "bfloat16"}:
+        made = [np.asarray(host(m.distribution(histories, **how))).tobytes() for m in (lacking, other)]
+        assert made[0] == made[1]
+    assert host(lacking.sample(histories, seed=1)).tolist() == host(other.sample(histories, seed=1)).tolist()
+
+
+def test_blocks_tell_what_is_missing(tmp_path, device):
+    model = model_of(tmp_path / "lacking.arpa", LACKING, device)
+    [block] = model.iter_distributions(["a b", "a b c"], compact=True)
+    assert block.word_C.tolist() == [A, C, D, A, D, A, C, D, D] and block.filled_F.tolist() == [1, 4, 7]
+    assert block.first_HK.tolist() == [[0, 5, 0], [3, 7, 8]] and block.end_HK.tolist() == [[3, 7, 0], [5, 8, 9]]
+    assert block.filled_F.dtype == np.uint32 and block.size_bytes == 2 * 9 * 4 + 2 * 9 * 4 + 3 * 4
+    left = block.stored()
+    assert left.word_C.tolist() == [A, D, A, A, C, D]
+    assert left.prob_C.tolist() == [-0.875, -99, -0.625, -0.5, -0.25, -0.125]
+    assert left.first_HK.tolist() == [[0, 3, 0], [2, 5, 5]] and left.end_HK.tolist() == [[2, 5, 0], [3, 5, 6]]
+    assert left.filled_F is None and left.stored() is left
+    [other] = model.iter_distributions(["a", "a"], compact=True)
+    assert other.filled_F is None and other.stored() is other and other.arrays().keys() == left.arrays().keys()
+
+
+def test_blocks_of_a_model_that_lacks_some(lacking, tmp_path):
+    """Rows of both modes are those of the model, on any device; of a file and of parts, too."""
+    histories = list(STORED)
+    [block] = lacking.iter_distributions(histories, compact=True)
+    save_compact(tmp_path / "block.safetensors", block)
+    loaded = load_compact(tmp_path / "block.safetensors", block.prob_V)
+    assert loaded.filled_F.tolist() == block.filled_F.tolist()
+    modes, scales = ("smoothed", "stored"), ("prob", "log10", "ln")
+    for mode, scale, device in itertools.product(modes, scales, {lacking.device, "cpu"}):
+        how = {"mode": mode, "scale": scale}
+        expected = host(lacking.distribution(histories, **how))
+        assert np.array_equal(host(ng.compact.densify(loaded, device, **how)), expected)
+        parts = [host(ng.compact.densify(part, device, **how)) for part in loaded.parts(2)]
+        assert np.array_equal(np.concatenate(parts), expected)
+        if mode == "stored":
+            assert np.array_equal(host(ng.compact.densify(loaded.stored(), device, **how)), expected)
+
+
+@pytest.mark.parametrize("settings", [{}, {"quantize": 8}, {"backoff": False}, {"fanout": 5, "index": "edge"}])
+def test_a_file_of_a_model_that_lacks_some(settings, lacking, tmp_path, device):
+    path = tmp_path / "m.safetensors"
+    trie.build(trie.TrieConfig(str(tmp_path / "lacking.arpa"), **settings), path, device)
+    model, log10 = ng.Model.load(path, device), stored_rows(lacking.arrays.trie.order)
+    assert np.array_equal(host(model.distribution(list(STORED), mode="stored", scale="log10")), log10)
+
+
+def test_models_that_lack_any(device):
+    """Random n-grams, each with its history, many without the suffix: what is stored is what was given."""
+    V, words = 6, Words.of(["<unk>", "<s>", "</s>", "a", "b", "c"])
+    for seed, order in itertools.product(range(6), (2, 3, 5)):
+        rng = np.random.default_rng(seed)
+        longest = {tuple(rng.integers(0, V, rng.integers(1, order + 1)).tolist()) for _ in range(60)}
+        ngrams = {g[:n] for g in longest for n in range(1, len(g) + 1)} | {(v,) for v in range(V)}
+        values = {g: -rng.integers(1, 90, 2).astype(np.float32) / 8 for g in sorted(ngrams)}
+        levels = []
+        for n in range(1, order + 1):
+            rows = [g for g in values if len(g) == n]
+            both = np.array([values[g] for g in rows], np.float32).reshape(-1, 2)
+            ids = np.array(rows, np.uint32).reshape(-1, n)
+            levels.append(Ngrams(ids, both[:, 0].copy(), both[:, 1].copy() if n < order else None))
+        model = ng.Model(Arrays.of(build_trie(levels), words), device)
+        assert (model.arrays.trie.filled_F is None) == (order == 2)
+        histories = [rng.integers(0, V, rng.integers(0, order)) for _ in range(40)]
+        expected = np.full((40, order, V), -INF, np.float32)
+        for h, history in enumerate(histories):
+            for n, v in itertools.product(range(min(order, len(history) + 1)), range(V)):
+                ngram = (*history[len(history) - n :].tolist(), v)
+                expected[h, n, v] = values[ngram][0] if ngram in values else -INF
+        made = host(model.distribution(histories, mode="stored", scale="log10"))
+        assert np.array_equal(made, expected)
+        expected[:, :, 1] = -INF  # <s>
+        best = (-expected).argsort(axis=2, kind="stable")[:, :, :3]
+        ids, best_values = host(model.distribution(histories, mode="stored", scale="log10", top_k=3))
+        wanted = np.take_along_axis(expected, best, axis=2)
+        assert np.array_equal(best_values, wanted) and np.array_equal(ids, np.where(np.isinf(wanted), -1, best))
+        for rows in 7, 40:
+            blocks = model.iter_distributions(histories, rows=rows, compact=True)
+            dense = [host(ng.compact.densify(block, device, mode="stored", scale="log10")) for block in blocks]
+            assert np.array_equal(np.concatenate(dense), made)
+
+
+def test_room_for_what_is_stored(lacking):
+    """The copy without what was filled in is kept, and is not made for smoothed rows; it is reckoned with."""
+    replica, bare = lacking._distributor, replace(lacking.arrays.trie, filled_F=None)
+    assert replica.of_mode("smoothed") is replica and replica._stored is None
+    stored = replica.of_mode("stored")
+    assert stored is replica.of_mode("stored") and stored.of_mode("stored") is stored
+    G, filled = len(bare), lacking.arrays.trie.filled_F
+    assert len(stored.word_G) == len(stored.prob_G) == G - len(filled)
+    assert engine.replica_bytes(lacking.arrays.trie) == engine.replica_bytes(bare) + 12 * G + filled.nbytes
 
 
 def test_out(model, to_device):
@@ -665,6 +847,21 @@ def test_on_a_cluster(arpa, client):
         assert np.array_equal(np.concatenate(ids), expected[0]) and np.array_equal(np.concatenate(values), expected[1])
         sums = list(model.map_distributions(lambda block: block.sum(axis=2), histories, rows=rows, client=client))
         assert np.array_equal(np.concatenate(sums), whole.sum(axis=2))
+
+
+def test_what_is_missing_on_a_cluster(tmp_path, client):
+    """However the workers' blocks come here."""
+    path = tmp_path / "lacking.arpa"
+    model, log10 = model_of(path, LACKING, "cpu"), stored_rows(4)
+    how = {"mode": "stored", "scale": "log10", "rows": 2, "client": client}
+    blocks = model.iter_distributions(STORED, **how)
+    dense = [ng.compact.densify(block, "cpu", mode="stored", scale="log10") for block in blocks]
+    assert np.array_equal(np.concatenate(dense), log10)
+    assert np.array_equal(np.concatenate(list(model.iter_distributions(STORED, compact=False, **how))), log10)
+    ids, values = zip(*model.iter_distributions(STORED, top_k=2, **how), strict=True)
+    expected = model.distribution(list(STORED), top_k=2, mode="stored", scale="log10")
+    assert np.array_equal(np.concatenate(ids), expected[0]) and np.array_equal(np.concatenate(values), expected[1])
+    assert np.array_equal(np.concatenate(list(model.map_distributions(np.array, STORED, **how))), log10)
 
 
 def test_settings_of_workers(arpa, client, cluster, monkeypatch):

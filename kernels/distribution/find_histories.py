@@ -9,11 +9,12 @@ from numba import njit
 
 from .. import check
 from ..dispatch import pick
-from ..launch import grid_for, kernel, launch
+from ..launch import current_limits, grid_for, kernel, launch
 from ..score.score_tokens import text_and_trie
 from ..trie.find_children import CHILD, find_child
 
-VARIANTS = tuple({"CHILD": child} for child in CHILD.values())
+FEW_WALKS = 64  # for each multiprocessor: all of its warps at once
+VARIANTS = tuple({"CHILD": child, "LANES": lanes} for child in CHILD.values() for lanes in (1, 32))
 
 
 def find_histories(
@@ -27,6 +28,7 @@ def find_histories(
     positions_H: Any,
     begin: int,
     backoff_M: Any,
+    neutral: float = -0.0,
 ) -> tuple[Any, Any, Any]:
     """Return for each history where the children and what the backoff of its last 1, 2, ... words are.
 
@@ -35,11 +37,12 @@ def find_histories(
     codes_T      (T,) uint32, word + 1, words below V; 0 ends a sentence
     positions_H  (H,) int64, 0 to T: the history of position t is what stands before codes_T[t] in its sentence
     begin        the word below V that stands before every sentence (<s>), or -1 for none
-    backoff_M    (M,) float32, log10; or (0,): the trie has no backoffs
+    backoff_M    (M,) float32, in any scale; or (0,): the trie has no backoffs
+    neutral      the backoff that changes nothing: -0 of logarithms, to which -0 can be added, 1 of probabilities
 
     Returns first_HK, end_HK (H, K) of first_child_M's dtype and backoff_HK (H, K) float32: the children of the last
     k + 1 words of history h are the nodes first_HK[h, k] to end_HK[h, k] - 1. Where the history is shorter, or these
-    words are not in the trie, both are 0, and the backoff is -0, which changes no sum, as it is without backoffs.
+    words are not in the trie, both are 0, and the backoff is `neutral`, as it is without backoffs.
     """
     check.dtype(word_G, np.uint32)
     check.dtype(first_child_M, np.uint32, np.int64)
@@ -53,14 +56,19 @@ def find_histories(
         "codes_T": codes_T, "positions_H": positions_H, "backoff_M": backoff_M,
     }  # fmt: skip
     run = pick(cpu=_cpu, cuda=_cuda, **arrays)
-    return run(word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M)
+    return run(
+        word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M,
+        np.float32(neutral),
+    )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)
-def _cpu(word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M):
+def _cpu(
+    word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M, neutral
+):  # fmt: skip
     shape = len(positions_H), order - 1
     first_HK, end_HK = np.zeros(shape, first_child_M.dtype), np.zeros(shape, first_child_M.dtype)
-    backoff_HK = np.full(shape, np.float32(-0.0))
+    backoff_HK = np.full(shape, neutral)
     for h in range(len(positions_H)):
         t = positions_H[h]
         for k in range(order - 1):
@@ -83,19 +91,24 @@ def _cpu(word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, 
     return first_HK, end_HK, backoff_HK
 
 
-def _cuda(word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M):
+def _cuda(
+    word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M, neutral
+):  # fmt: skip
     import cupy
 
     shape = H, K = len(positions_H), order - 1
     first_HK, end_HK = cupy.empty(shape, first_child_M.dtype), cupy.empty(shape, first_child_M.dtype)
     backoff_HK = cupy.empty(shape, np.float32)
     if H * K:
-        fn = kernel("distribution/find_histories", "find_histories", CHILD=CHILD[first_child_M.dtype])
+        is_simple = K <= 32 and fanout in (2, 4, 8, 16, 32)
+        lanes = 32 if is_simple and H * K <= FEW_WALKS * current_limits()[0] else 1
+        fn = kernel("distribution/find_histories", "find_histories", CHILD=CHILD[first_child_M.dtype], LANES=lanes)
         index = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
         backoffs = backoff_M if len(backoff_M) else 0  # 0: a null pointer
-        asked = K, codes_T, positions_H, H, begin
+        asked = K, codes_T, positions_H, H, begin, neutral
         args = (word_G, first_child_M, *index, backoffs, *asked, first_HK, end_HK, backoff_HK)
-        launch(fn, grid_for(H * K, 256), 256, args)
+        threads = 256 if lanes == 1 else 32
+        launch(fn, grid_for(H * K * lanes, threads), threads, args)
     return first_HK, end_HK, backoff_HK
 
 

@@ -37,7 +37,7 @@ def top_words(
     k           1 to 1,024
     orders      rising, each 1 to K + 1
     first_HK, end_HK  (H, K) uint32 or int64: the children of the history's last 1, ..., K words are n-grams first to
-                end - 1; none where both are 0. Children of a history must be children of all shorter ones, too
+                end - 1; none where both are 0. For smoothed rows children must be children of all shorter ones, too
     backoff_HK  (H, K) float32, in the scale of the values; neutral where the words are no node
     word_G      (G,) uint32, rising among the children of a history
     value_G     (G,) float32; no NaN here nor below

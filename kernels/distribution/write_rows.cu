@@ -76,17 +76,21 @@ __device__ __forceinline__ void put(float* to, const float* value) {
 #endif
 }
 
+// Words are different, so at most `word` children lie below it, and at most V - word do not.
+__device__ __forceinline__ i64 least_from(i64 first, i64 end, i64 word, i64 V) {
+  return word < V ? max(first, end - (V - word)) : end;
+}
+__device__ __forceinline__ i64 most_from(i64 first, i64 end, i64 word) { return min(end, first + word); }
+
 // first_HK, end_HK (H, K), word_G (G,)  ->  start_HTK (H, tiles + 1, K): the first child whose word is in a tile or
 // behind it; at last the end. Blocks have the x of a history, and y histories.
 extern "C" __global__ void tile_starts(
     const CHILD* first_HK, const CHILD* end_HK, i64 H, i64 K, const u32* word_G, i64 V, i64 tiles, CHILD* start_HTK) {
   u32 i = blockIdx.x * blockDim.x + threadIdx.x, k = i / (u32)(tiles + 1), t = i % (u32)(tiles + 1);
-  i64 word = (i64)t * TILE;
   if (k >= K) return;
   for (i64 h = blockIdx.y * blockDim.y + threadIdx.y; h < H; h += gridDim.y * blockDim.y) {
-    i64 first = first_HK[h * K + k], end = end_HK[h * K + k];
-    // Words are different, so at most `word` lie below it, and at most V - word do not.
-    i64 low = word < V ? max(first, end - (V - word)) : end, high = min(end, first + word);
+    i64 first = first_HK[h * K + k], end = end_HK[h * K + k], word = (i64)t * TILE;
+    i64 low = least_from(first, end, word, V), high = most_from(first, end, word);
     while (low < high) {
       i64 middle = (low + high) / 2;
       if (__ldg(word_G + middle) < (u32)word) low = middle + 1; else high = middle;
@@ -95,15 +99,39 @@ extern "C" __global__ void tile_starts(
   }
 }
 
-// Asks for nodes first .. end - 1 of an array, by lines of 128 bytes. The whole warp asks for the same.
-__device__ __forceinline__ void prefetch(const void* array_G, i64 first, i64 end) {
-  u64 line = ((u64)array_G + 4 * first) / 128 + lane_id(), last = ((u64)array_G + 4 * end + 127) / 128;
-  for (; line < last; line += 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(line * 128));
+// The same for one tile and its end, begin and stop of the first K <= 16 lanes, by the whole warp: a group of lanes for
+// each, so that few reads wait for each other.
+__device__ __forceinline__ void search(const u32* word_G, const CHILD* first_K, const CHILD* end_K, int K, i64 start,
+                                       i64 V, i64& begin, i64& stop) {
+  int log2_size = K ? __clz(2 * K - 1) - 27 : 0, size = 1 << log2_size;
+  int group = lane_id() >> log2_size, place = lane_id() & (size - 1);
+  i64 word = start + group % 2 * TILE, low = 0, high = 0;
+  if (group / 2 < K) {
+    i64 first = first_K[group / 2], end = end_K[group / 2];
+    low = least_from(first, end, word, V);
+    high = most_from(first, end, word);
+  }
+  while (__any_sync(FULL_WARP, low < high)) {
+    i64 step = (high - low >> max(log2_size, 1)) + 1, probe = low + (place + 1) * step - 1;
+    u32 below = __ballot_sync(FULL_WARP, probe < high && __ldg(word_G + probe) < (u32)word) >> (lane_id() - place);
+    low += __popc(below & ((1u << size) - 1)) * step;
+    high = min(high, low + step - 1);
+  }
+  begin = __shfl_sync(FULL_WARP, low, 2 * lane_id() << log2_size);
+  stop = __shfl_sync(FULL_WARP, low, (2 * lane_id() + 1) << log2_size);
 }
 
-// start_HTK (H, tiles + 1, K), backoff_HK (H, K), word_G, value_G (G,), value_V (V,)  ->  out: for every history h and
-// every order n whose bit n - 1 is set in `orders` a row of V values, the i-th of them from
-// out[h * stride_H + i * stride_N] on, and behind it anything up to `width` values. K <= 32.
+// Asks for nodes first .. end - 1 of an array, by lines of 128 bytes. The whole warp asks for the same. They stay in the
+// cache while the rows pass through it: many histories have the same children.
+__device__ __forceinline__ void prefetch(const void* array_G, i64 first, i64 end) {
+  u64 line = ((u64)array_G + 4 * first) / 128 + lane_id(), last = ((u64)array_G + 4 * end + 127) / 128;
+  for (; line < last; line += 32) asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(line * 128));
+}
+
+// first, end, backoff_HK (H, K), word_G, value_G (G,), value_V (V,)  ->  out: for every history h and every order n
+// whose bit n - 1 is set in `orders` a row of V values, the i-th of them from out[h * stride_H + i * stride_N] on, and
+// behind it anything up to `width` values. K <= 32. Children of tile t are the nodes from first[(h * ranges + t) * K + k]
+// to end[(h * ranges + t) * K + k]; with `ranges` 1 those of the whole history, among which each warp searches, K <= 16.
 // A block, of one warp, writes a tile of the rows of one history. Blocks start in the order of their numbers, so at any
 // time they write next to each other, in few rows: the memory reaches its full rate for nothing else. Reading between
 // writes costs it far more than the bytes, so the children of `together` histories are asked for at once, while the
@@ -111,9 +139,9 @@ __device__ __forceinline__ void prefetch(const void* array_G, i64 first, i64 end
 // A tile's values stay in registers from order 1 to the highest; shared memory is touched only where an order has
 // children in the tile. Lane k looks after order k + 2.
 extern "C" __global__ void __launch_bounds__(32) write_rows(
-    const CHILD* start_HTK, const float* backoff_HK, i64 H, i64 K, const u32* word_G, const float* value_G,
-    const float* value_V, i64 V, i64 width, i64 together, u64 orders, i64 multiply, i64 stored, float nothing, out_t* out,
-    i64 stride_H, i64 stride_N) {
+    const CHILD* first, const CHILD* end, i64 ranges, const float* backoff_HK, i64 H, i64 K, const u32* word_G,
+    const float* value_G, const float* value_V, i64 V, i64 width, i64 together, u64 orders, i64 multiply, i64 stored,
+    float nothing, out_t* out, i64 stride_H, i64 stride_N) {
   __shared__ float4 shared[TILE / 4];
   float* tile = (float*)shared;
   u32 lane = lane_id();
@@ -122,17 +150,6 @@ extern "C" __global__ void __launch_bounds__(32) write_rows(
   i64 tiles = gridDim.x, t = blockIdx.x, start = t * TILE;
   int words = (int)min((i64)TILE, V - start), size = (int)min((i64)TILE, width - start);
   for (i64 h = blockIdx.y; h < H; h += gridDim.y) {
-    i64 begin = 0;
-    u32 upto = 0;                    // children of this order and of all below, in the tile
-    float factor = 1, term = -0.0f;  // x * backoff - 0 and x * 1 + backoff are the product and the sum, bit for bit
-    if (lane < used) {
-      const CHILD* starts = start_HTK + (h * (tiles + 1) + t) * K + lane;
-      begin = starts[0];
-      // Of what is stored, other orders are needed for nothing.
-      if (!stored || orders >> (lane + 1) & 1) upto = (u32)(starts[K] - begin);
-      float backoff = backoff_HK[h * K + lane];
-      if (multiply) factor = backoff; else term = backoff;
-    }
     float value[CHUNKS][PER];
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
@@ -144,13 +161,29 @@ extern "C" __global__ void __launch_bounds__(32) write_rows(
         for (int i = 0; i < PER; ++i) value[c][i] = w + i < words ? value_V[start + w + i] : 0;
       }
     }
+    float factor = 1, term = -0.0f;  // x * backoff - 0 and x * 1 + backoff are the product and the sum, bit for bit
+    if (lane < used) {
+      float backoff = backoff_HK[h * K + lane];
+      if (multiply) factor = backoff; else term = backoff;
+    }
+    i64 begin = 0, stop = 0;
+    if (ranges == 1) {
+      search(word_G, first + h * K, end + h * K, used, start, V, begin, stop);
+    } else if (lane < used) {
+      i64 range = (h * ranges + t) * K + lane;
+      begin = first[range];
+      stop = end[range];
+    }
+    u32 upto = 0;  // children of this order and of all below, in the tile
+    // Of what is stored, other orders are needed for nothing.
+    if (lane < used && (!stored || orders >> (lane + 1) & 1)) upto = (u32)(stop - begin);
     if (t < together) {  // else this block need not ask
       i64 in_group = h % together, asked = in_group * tiles + t;
-      const CHILD* starts = start_HTK + (h - in_group + together + asked) * (tiles + 1) * K;
-      if (asked < together && h - in_group + together + asked < H) {
+      i64 range = (h - in_group + together + asked) * ranges * K;
+      if (asked < together && range < H * ranges * K) {
         for (int k = 0; k < used; ++k) {
-          prefetch(word_G, starts[k], starts[tiles * K + k]);
-          prefetch(value_G, starts[k], starts[tiles * K + k]);
+          prefetch(word_G, first[range + k], end[range + (tiles - 1) * K + k]);
+          prefetch(value_G, first[range + k], end[range + (tiles - 1) * K + k]);
         }
       }
     }

@@ -17,12 +17,17 @@ MOST_K = 32  # a lane of a warp each
 FLOAT32, FLOAT16, BFLOAT16 = range(3)
 HALF: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by those numbers
 TILES = (512, 1024)  # words that a warp has in registers
-FEW_WORDS = 4096  # from there on the large tiles
-# Bytes that all warps of a multiprocessor write in their tiles: more lie too far apart, fewer are too few to hide what
-# a warp waits for.
-RESIDENT_BYTES = 160 << 10
-TOGETHER_BYTES = 96 << 20  # of the histories whose children are read together; each of LEAST_TOGETHER bytes at least
-LEAST_TOGETHER = 128 << 10
+SHORT_WORDS = 4096  # of a row, up to which it has small tiles, as have few rows
+LONG_BYTES = 1 << 20  # rows of a history, from there on, for which it counts where they lie in memory
+# What all warps of a multiprocessor write in their tiles, of short and of long rows: more lie too far apart, fewer are
+# too few to hide what a warp waits for.
+RESIDENT_BYTES = (224 << 10, 160 << 10)
+TOGETHER_BYTES = 96 << 20  # of the histories with long rows whose children are read together
+# Warps search by themselves where one kernel less is what counts: up to so many tiles for each multiprocessor; and in
+# short rows, where a word is so many bytes in all orders, so that the search is little beside the writing.
+FEW_TILES = 16
+SEARCH_BYTES = 16
+MOST_SEARCHED = 16  # orders, half of a warp
 MOST_GRID_Y = 65535
 RESERVED_BYTES = 1024  # of shared memory, of each block
 VARIANTS = (
@@ -30,7 +35,7 @@ VARIANTS = (
         {"TILE": tile, "CHILD": "u32", "VECTOR": vector} | half
         for tile, vector, half in itertools.product(TILES, (0, 1), HALF)
     ),
-    {"TILE": TILES[0], "CHILD": "i64", "VECTOR": 1},
+    {"TILE": TILES[1], "CHILD": "i64", "VECTOR": 1},
 )
 
 
@@ -51,7 +56,7 @@ def write_rows(
 
     out_HNV    (H, len(orders), V or more) float32, float16, or with `bfloat16` uint16 (the upper half of a float32).
                The last axis is contiguous; behind the words stands anything. Fastest are rows that begin at multiples
-               of 32 bytes and have room up to the next one: memory is written in such pieces
+               of 128 bytes and have room up to the next one: memory is written in such pieces
     orders     rising, from 1 to K + 1
     first_HK, end_HK  (H, K) uint32 or int64, K at most 32: the children of a history's last k + 1 words are nodes
                first to end - 1, by rising word; none where both are 0
@@ -200,26 +205,33 @@ def _cuda(
     K, V = first_HK.shape[1], len(value_V)
     strides = _strides(out_HNV)
     vector = all(at % 16 == 0 for at in (out_HNV.data.ptr, *(s * out_HNV.itemsize for s in strides)))
-    tile = TILES[V >= FEW_WORDS]
+    small, large = TILES
+    few = H * -(-width // small) <= FEW_TILES * current_limits()[0]
+    tile = small if few or width <= SHORT_WORDS else large
     tiles = -(-width // tile)
     sizes = {"TILE": tile, "CHILD": CHILD[first_HK.dtype], "VECTOR": int(vector)} | HALF[rounding]
-    first_HK, end_HK, backoff_HK = (cupy.ascontiguousarray(a) for a in (first_HK, end_HK, backoff_HK))
-    start_HTK = cupy.empty((H, tiles + 1, K), first_HK.dtype)
-    if K:
-        starts = kernel("distribution/write_rows", "tile_starts", **sizes)
-        entries = K * (tiles + 1)  # of a history
-        x = min(entries, 256)
-        grid, block = (-(-entries // x), min(-(-H // (256 // x)), MOST_GRID_Y)), (x, 256 // x)
-        launch(starts, grid, block, (first_HK, end_HK, H, K, word_G, V, tiles, start_HTK))
-    fn = kernel("distribution/write_rows", "write_rows", **sizes)
+    first, end, backoff_HK = (cupy.ascontiguousarray(a) for a in (first_HK, end_HK, backoff_HK))
     history_bytes = N * V * out_HNV.itemsize
-    resident = max(1, RESIDENT_BYTES * tiles // history_bytes)
-    together = TOGETHER_BYTES // history_bytes + 1 if history_bytes >= LEAST_TOGETHER else 0
+    is_long, ranges, together = history_bytes >= LONG_BYTES, 1, 0
+    is_little_work = few or (width <= SHORT_WORDS and N * out_HNV.itemsize >= SEARCH_BYTES)
+    if K > MOST_SEARCHED or not is_little_work:
+        ranges = tiles + 1
+        start_HTK = cupy.empty(H * ranges * K, first_HK.dtype)
+        x = min(ranges * K, 256)
+        grid, block = (-(-ranges * K // x), min(-(-H // (256 // x)), MOST_GRID_Y)), (x, 256 // x)
+        starts = kernel("distribution/write_rows", "tile_starts", **sizes)
+        launch(starts, grid, block, (first, end, H, K, word_G, V, tiles, start_HTK))
+        first, end = start_HTK, start_HTK[K:]
+        if is_long:
+            together = TOGETHER_BYTES // history_bytes + 1
+    fn = kernel("distribution/write_rows", "write_rows", **sizes)
+    histories = first, end, ranges, backoff_HK, H, K
     what = np.uint64(sum(1 << n - 1 for n in orders)), int(multiply), int(stored), nothing
-    args = start_HTK, backoff_HK, H, K, word_G, value_G, check.aligned(value_V), V, width, together, *what
+    args = (*histories, word_G, value_G, check.aligned(value_V), V, width, together, *what, out_HNV, *strides)
     # A block has more shared memory than it uses, so that no more of them are resident.
+    resident = max(1, RESIDENT_BYTES[is_long] * tiles // history_bytes)
     shared = max(0, current_limits()[1] // resident - RESERVED_BYTES - fn.shared_size_bytes)
-    launch(fn, (tiles, min(H, MOST_GRID_Y)), 32, (*args, out_HNV, *strides), shared)
+    launch(fn, (tiles, min(H, MOST_GRID_Y)), 32, args, shared)
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:

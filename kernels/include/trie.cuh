@@ -7,14 +7,22 @@ struct Trie {
   i64 levels, fanout, M;
 };
 
+// i / fanout ** t: where row i is at level t.
+__device__ __forceinline__ CHILD at_level(const Trie& trie, CHILD i, int t) {
+  if ((trie.fanout & (trie.fanout - 1)) == 0) return i >> (63 - __clzll(trie.fanout)) * t;
+  for (; t > 0; --t) i /= (CHILD)trie.fanout;
+  return i;
+}
+
 // The child of `node` by `word`, -1 without one. At every level: the last of at most `fanout` + 1 words not above it.
 __device__ __forceinline__ i64 find_child(const Trie& trie, i64 node, u32 word) {
   if (node < 0 || node >= trie.M) return -1;
-  i64 first = trie.first_child_M[node], last = (i64)trie.first_child_M[node + 1] - 1;
-  if (first > last) return -1;
-  i64 t = 0, step = 1;
-  while (t < trie.levels && last / step - first / step > trie.fanout) { step *= trie.fanout; ++t; }
-  i64 low = first / step, high = last / step;
+  CHILD first = trie.first_child_M[node], last = trie.first_child_M[node + 1];
+  if (first == last) return -1;
+  --last;
+  int t = 0;
+  while (t < trie.levels && at_level(trie, last, t) - at_level(trie, first, t) > trie.fanout) ++t;
+  i64 low = at_level(trie, first, t), high = at_level(trie, last, t);
   while (true) {
     const u32* row = t ? trie.samples + trie.sample_starts[t - 1] : trie.word_G;
     while (low < high) {
@@ -23,9 +31,32 @@ __device__ __forceinline__ i64 find_child(const Trie& trie, i64 node, u32 word) 
     }
     if (t == 0) return trie.word_G[low] == word ? low : -1;
     --t;
-    step /= trie.fanout;
     i64 begin = low * trie.fanout;
-    high = min(begin + trie.fanout - 1, last / step);
-    low = max(begin, first / step);
+    high = min(begin + trie.fanout - 1, (i64)at_level(trie, last, t));
+    low = max(begin, (i64)at_level(trie, first, t));
+  }
+}
+
+// The same, asked by a whole warp, which reads all of those words at once, with fanout = 2 ** log2_fanout up to 32.
+// `level_start` is sample_starts[lane]. Nothing here is done in parallel, so every instruction counts.
+__device__ __forceinline__ i64 find_child_together(const Trie& trie, int log2_fanout, i64 level_start, i64 node,
+                                                   u32 word) {
+  if (node < 0 || node >= trie.M) return -1;
+  CHILD first = trie.first_child_M[node], last = trie.first_child_M[node + 1];
+  if (first == last) return -1;
+  --last;
+  int shift = 0, t = 0;
+  for (; t < trie.levels && (last >> shift) - (first >> shift) > (CHILD)trie.fanout; ++t) shift += log2_fanout;
+  CHILD low = first >> shift, high = last >> shift;
+  for (;; --t) {
+    i64 start = __shfl_sync(FULL_WARP, level_start, t - 1);
+    const u32* row = t ? trie.samples + start : trie.word_G;
+    CHILD at = low + 1 + lane_id();
+    low += __popc(__ballot_sync(FULL_WARP, at <= high && row[at] <= word));
+    if (t == 0) return row[low] == word ? (i64)low : -1;
+    shift -= log2_fanout;
+    CHILD begin = low << log2_fanout;
+    high = min(begin + (CHILD)trie.fanout - 1, last >> shift);
+    low = max(begin, first >> shift);
   }
 }

@@ -11,9 +11,11 @@ import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.trie import without_filled
 
 KIND = "compact distributions"
 ARRAYS = ("first_HK", "end_HK", "backoff_HK", "word_C", "prob_C")
+FILLED = "filled_F"  # where some are
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +29,8 @@ class CompactBlock:
     backoff_HK        (H, K) float32, log10 of the backoff weight of the last k + 1 words; -0 where they are no history
     has_backoffs      whether the model has them
     prob_V            (V,) float32, log10 probability of single words; None in a file and on the way
+    filled_F          (F,) as first_HK, rising: entries of n-grams that the model itself does not store, but the trie
+                      has (`core.trie.Trie`); None: there are none
     """
 
     first_HK: np.ndarray
@@ -36,6 +40,7 @@ class CompactBlock:
     prob_C: np.ndarray
     has_backoffs: bool = True
     prob_V: np.ndarray | None = None
+    filled_F: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.first_HK)
@@ -52,11 +57,20 @@ class CompactBlock:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Those of this block alone, by name."""
-        return {name: getattr(self, name) for name in ARRAYS}
+        filled = {} if self.filled_F is None else {FILLED: self.filled_F}
+        return {name: getattr(self, name) for name in ARRAYS} | filled
 
     def with_words(self, prob_V: np.ndarray | None) -> CompactBlock:
         """The block with the probabilities of single words, or without them."""
         return replace(self, prob_V=prob_V)
+
+    def stored(self) -> CompactBlock:
+        """The block without n-grams that were filled in."""
+        if self.filled_F is None:
+            return self
+        first_HK, end_HK = (without_filled(self.filled_F, nodes) for nodes in (self.first_HK, self.end_HK))
+        word_C, prob_C = (np.delete(array, self.filled_F) for array in (self.word_C, self.prob_C))
+        return replace(self, first_HK=first_HK, end_HK=end_HK, word_C=word_C, prob_C=prob_C, filled_F=None)
 
     def parts(self, rows: int) -> Iterator[CompactBlock]:
         """The same histories, some at a time; they share their children."""
@@ -82,4 +96,4 @@ def load_compact(path: str | Path, prob_V: np.ndarray | None = None, verify: boo
     if metadata.get("kind") != KIND:
         raise InputError(f"{path} holds no {KIND} but {metadata.get('kind') or 'other arrays'}; give another file")
     fields: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
-    return CompactBlock(**fields, has_backoffs=metadata["has_backoffs"], prob_V=prob_V)
+    return CompactBlock(**fields, has_backoffs=metadata["has_backoffs"], prob_V=prob_V, filled_F=arrays.get(FILLED))

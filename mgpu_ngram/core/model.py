@@ -16,7 +16,7 @@ from mgpu_ngram.core.arrays import MAX_HEADER_BYTES, load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_checks import contradiction
 from mgpu_ngram.core.output import check_free
-from mgpu_ngram.core.trie import ARRAYS, CODED, Trie
+from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Trie
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.trie.edges import EdgeTable
 
@@ -95,7 +95,8 @@ def load_model(path: str | Path, verify: bool = True) -> Model:
     try:
         coded = CODED if set(CODED) & set(arrays) else ()
         fields: dict[str, Any] = {name: arrays[name] for name in (*ARRAYS, *coded)}
-        trie = Trie(starts=tuple(metadata["starts"]), fanout=metadata["fanout"], **fields)
+        starts, fanout = tuple(metadata["starts"]), metadata["fanout"]
+        trie = Trie(starts=starts, fanout=fanout, **fields, filled_F=arrays.get(FILLED))
         edges = None
         if numbers := metadata.get("edges"):
             of_edges: dict[str, Any] = {name: arrays[f"edges.{name}"] for name in EDGE_ARRAYS}

@@ -25,6 +25,7 @@ def contradiction(trie: Trie, words: Words, edges: EdgeTable | None, verify: boo
         "word_G": (np.uint32, (G,)), "prob_G": (value, (G,)), "backoff_M": (value, (M if len(trie.backoff_M) else 0,)),
         "first_child_M": (node, (M + 1,)), "suffix_L": (node, (L,)),
         "sample_starts": (np.int64, (levels,)), "samples": (np.uint32, (int(trie.sample_starts[-1]),)),
+        "filled_F": (node, (0 if trie.filled_F is None else len(trie.filled_F),)),
         "words_V2": (np.float32, (V, 2)), "centers": (np.float32, (trie.order - 1, 2, 1 << 8 * value.itemsize)),
     }  # fmt: skip
     for name, array in trie.arrays().items():
@@ -50,6 +51,11 @@ def contradiction(trie: Trie, words: Words, edges: EdgeTable | None, verify: boo
         suffix = trie.suffix_L[begin - trie.starts[2] : end - trie.starts[2]]
         if len(suffix) and not before <= suffix.min() <= suffix.max() < begin:
             return "suffixes lie outside of the order before"
+    filled = trie.filled_F
+    if filled is not None and not (
+        len(filled) and V <= filled[0] <= filled[-1] < M and (filled[1:] > filled[:-1]).all()
+    ):
+        return "n-grams that were filled in are none, out of order, or of order 1 or the highest"
     return ""
 
 

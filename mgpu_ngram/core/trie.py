@@ -13,6 +13,7 @@ from mgpu_ngram.kernels.dispatch import array_module
 
 ARRAYS = ("word_G", "prob_G", "backoff_M", "first_child_M", "suffix_L", "samples", "sample_starts")  # of a Trie
 CODED = ("words_V2", "centers")  # of a quantised one besides
+FILLED = "filled_F"  # of one that has n-grams which the model lacks, besides
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ class Trie:
 
     words_V2  (V, 2) float32, log10 probability and backoff of single words, which are exact; their codes mean nothing
     centers   (N - 1, 2, 256 or 65536) float32: what codes stand for, of order 2, 3, ...; probabilities, backoffs
+
+    And where nodes were filled in, of n-grams that the model itself does not store (engine.trie.build_trie):
+
+    filled_F  (F,) as first_child_M, rising: these nodes, of orders 2 to N - 1
     """
 
     starts: tuple[int, ...]
@@ -66,6 +71,7 @@ class Trie:
     sample_starts: Any
     words_V2: Any = None
     centers: Any = None
+    filled_F: Any = None
 
     @property
     def order(self) -> int:
@@ -94,7 +100,8 @@ class Trie:
 
     def arrays(self) -> dict[str, Any]:
         """Those that it has, by name."""
-        return {name: getattr(self, name) for name in ARRAYS + (CODED if self.quantized else ())}
+        named = {name: getattr(self, name) for name in (*ARRAYS, *CODED, FILLED)}
+        return {name: array for name, array in named.items() if array is not None}
 
     def moved(self, move: Callable[[Any], Any]) -> Trie:
         """The trie with its arrays moved, such as to a device."""
@@ -119,6 +126,11 @@ class Trie:
             backoff.append(backoff_centers[self.backoff_M[begin:end]])
         floats: dict[str, Any] = {"prob_G": xp.concatenate(prob), "backoff_M": xp.concatenate(backoff)}
         return replace(self, **floats, words_V2=None, centers=None)
+
+
+def without_filled(filled_F: Any, nodes: Any) -> Any:
+    """Where nodes, or entries, are when those that were filled in are taken out from among them."""
+    return (nodes - array_module(nodes).searchsorted(filled_F, nodes)).astype(nodes.dtype)
 
 
 def node_dtype(nodes: int) -> np.dtype:

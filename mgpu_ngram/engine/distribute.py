@@ -196,7 +196,7 @@ def _find(
 
     Raises RunError where a chunk that is read to its end has not as many histories as when they were counted.
     """
-    model = options.model
+    model, scale = options.model, options.rows.scale if options.arrays else "log10"
     block_bytes = max(LEAST_TEXT_BYTES, min(MOST_TEXT_BYTES, _free(options) // BYTES_PER_TEXT_BYTE))
     for chunk, (row, stop) in zip(chunks, pairwise(starts), strict=True):
         counted = stop - row
@@ -204,7 +204,7 @@ def _find(
             codes_T, positions_H = replica.encoder.text(text_B, options.bos, options.positions)
             begin, end = max(first - row, 0), min(last - row, len(positions_H))
             if begin < end:
-                found = replica.find(codes_T, positions_H[begin:end], options.bos)
+                found = replica.find(codes_T, positions_H[begin:end], options.bos, scale)
                 watch.lap("find")
                 yield row + begin, found
             row += len(positions_H)
@@ -234,7 +234,8 @@ def _in_parts(found: Iterator[tuple[int, Found]], part: int) -> Iterator[tuple[i
 
 def _joined(parts: list[Found]) -> Found:
     xp = array_module(parts[0].first_HK)
-    return Found(*map(xp.concatenate, zip(*parts, strict=True)))
+    first_HK, end_HK, backoff_HK = map(xp.concatenate, zip(*(part.arrays for part in parts), strict=True))
+    return Found(first_HK, end_HK, backoff_HK, parts[0].scale)
 
 
 def _free(options: DistributeOptions) -> int:
@@ -316,7 +317,7 @@ def _top_columns(replica: Distributor, found: Found, rows: RowOptions) -> dict[s
 
 def _stored_columns(replica: Distributor, found: Found, rows: RowOptions) -> dict[str, Any]:
     """The words that are stored after each history: of order 1 all; history counts from 0."""
-    block = replica.compact(found)
+    block = replica.compact(found).stored()
     prob_V, V, H = to_host(replica.prob_V), replica.symbols, len(block)
     words = np.concatenate([np.arange(V, dtype=np.uint32), block.word_C])
     values = scale_values(np.concatenate([prob_V, block.prob_C]), rows.scale)

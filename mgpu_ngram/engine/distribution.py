@@ -15,7 +15,7 @@ import numpy as np
 from mgpu_ngram.core.compact import CompactBlock
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import Model
-from mgpu_ngram.core.trie import Trie, node_dtype
+from mgpu_ngram.core.trie import Trie, node_dtype, without_filled
 from mgpu_ngram.engine.device import memory_guard, moved_to, to_device_fast, to_host_fast
 from mgpu_ngram.engine.histories import Encoder
 from mgpu_ngram.engine.replicas import held_replica
@@ -35,7 +35,7 @@ DTYPES: dict[str, np.dtype] = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(np.uint16),
 }
-ROW_ALIGNMENT_BYTES = 32  # of the rows that are made here: memory is written in such pieces
+ROW_ALIGNMENT_BYTES = 128  # of the rows that are made here: memory is written in such pieces
 BLOCK_SHARE = 0.25  # of the free memory, for a block of rows: the caller has one while the next is made
 MOST_BLOCK_BYTES = {"gpu": 4 << 30, "cpu": 64 << 20}
 MOST_BLOCK_ROWS = 1 << 20  # of short rows: the histories themselves take room, too
@@ -130,43 +130,75 @@ def block_rows(options: RowOptions, symbols: int, device: str, free_bytes: int) 
 def replica_bytes(trie: Trie) -> int:
     """Of the device, that a `Distributor` of a model takes, with its values in another scale."""
     node = trie.first_child_M.dtype.itemsize
-    return 12 * len(trie) + (4 + node) * trie.histories + trie.samples.nbytes
+    filled = 0 if trie.filled_F is None else 12 * len(trie) + trie.filled_F.nbytes  # what is stored, by itself
+    return filled + 12 * len(trie) + (8 + node) * trie.histories + trie.samples.nbytes
 
 
 class Found(NamedTuple):
     """What was found of H histories, on the device: no row is made yet.
 
     first_HK, end_HK  (H, K): nodes first to end - 1 are the children of the last k + 1 words
-    backoff_HK        (H, K) float32, log10 of the backoff weight of these words; -0 where they are no history
+    backoff_HK        (H, K) float32, the backoff weight of these words, in `scale`; what changes nothing (-0, or the
+                      probability 1) where they are no history
     """
 
     first_HK: Any
     end_HK: Any
     backoff_HK: Any
+    scale: str = "log10"
+
+    @property
+    def arrays(self) -> tuple[Any, Any, Any]:
+        return self[:3]
 
     def part(self, begin: int, end: int) -> Found:
-        return Found(*(array[begin:end] for array in self))
+        first_HK, end_HK, backoff_HK = (array[begin:end] for array in self.arrays)
+        return Found(first_HK, end_HK, backoff_HK, self.scale)
+
+    def arrays_in(self, scale: str) -> tuple[Any, Any, Any]:
+        """With backoffs in another scale. They must be in that one, or in log10."""
+        if self.scale == scale:
+            return self.arrays
+        if self.scale != "log10":
+            raise ValueError(f"backoffs are in {self.scale} but are asked for in {scale}; find histories in that")
+        backoff_HK = scale_values(self.backoff_HK.reshape(-1), scale).reshape(self.backoff_HK.shape)
+        return self.first_HK, self.end_HK, backoff_HK
 
 
 class Scaled(NamedTuple):
-    """Values in one scale."""
+    """Values in one scale; backoffs are those of a model, of rows alone there are none."""
 
     scale: str
     value_G: Any
     value_V: Any
+    backoff_M: Any
 
 
 class Rows:
     """Makes rows of what was found, from n-grams (word_G, prob_G) and single words (prob_V), all on one device.
 
+    backoff_M     log10 backoffs of whoever finds histories, to be kept in the scale of the rows, too
     left_out      a word that is not ranked and not sampled (<s>, which lmplz gives a probability of 1); -1 for none
     has_backoffs  or else no row is smoothed
     threads       that share rows on a CPU
+    filled_F      rising: those of the n-grams that count in smoothed rows alone, as the model does not store them
     """
 
-    def __init__(self, word_G: Any, prob_G: Any, prob_V: Any, left_out: int, has_backoffs: bool, threads: int = 1):
-        self.word_G, self.prob_G, self.prob_V = word_G, prob_G, prob_V
+    def __init__(
+        self,
+        word_G: Any,
+        prob_G: Any,
+        prob_V: Any,
+        left_out: int,
+        has_backoffs: bool,
+        threads: int = 1,
+        backoff_M: Any = None,
+        filled_F: Any = None,
+    ):
+        self.word_G, self.prob_G, self.prob_V, self.backoff_M = word_G, prob_G, prob_V, backoff_M
+        self.filled_F = filled_F
         self.left_out, self.has_backoffs, self.threads = left_out, has_backoffs, threads
+        self._stored: Rows | None = None
         self._last: Scaled | None = None
         self._last_ranks: tuple[str, Any] | None = None
         self._scaling = threading.Lock()
@@ -175,9 +207,11 @@ class Rows:
         """(H, orders, V) of the dtype: every word's value. bfloat16 is uint16: the upper half of a float32.
 
         out  where to write them, on the same device, perhaps with more than V values a row, which become anything;
-             None: a new array, whose rows may lie apart so that each begins at a multiple of 32 bytes
+             None: a new array, whose rows may lie apart so that each begins at a multiple of 128 bytes
         """
         self._check(options)
+        if (rows := self.of_mode(options.mode)) is not self:
+            return rows.dense(self._without_filled(found), options, out)
         xp, dtype = array_module(found.first_HK), DTYPES[options.dtype]
         H, V = len(found.first_HK), len(self.prob_V)
         if out is None:
@@ -187,7 +221,7 @@ class Rows:
         multiply, nothing, bfloat16 = options.scale == "prob", options.nothing, options.dtype == "bfloat16"
 
         def write(begin: int, end: int) -> None:
-            some = _in_scale(found.part(begin, end), options.scale)
+            some = found.part(begin, end).arrays_in(options.scale)
             write_rows(
                 out[begin:end], options.orders, *some, self.word_G, scaled.value_G, scaled.value_V, multiply,
                 nothing, bfloat16,
@@ -202,11 +236,13 @@ class Rows:
         id -1 where a stored row has fewer words.
         """
         self._check(options)
+        if (rows := self.of_mode(options.mode)) is not self:
+            return rows.top(self._without_filled(found), options)
         scaled = self.scaled(options.scale)
         ranked_V = self._ranked(scaled)
 
         def choose(begin: int, end: int) -> tuple[Any, Any]:
-            some = _in_scale(found.part(begin, end), options.scale)
+            some = found.part(begin, end).arrays_in(options.scale)
             return top_words(
                 options.top_k or 0, options.orders, *some, self.word_G, scaled.value_G, scaled.value_V, ranked_V,
                 options.scale == "prob", options.nothing, self.left_out,
@@ -229,7 +265,7 @@ class Rows:
         self._check(RowOptions((found.first_HK.shape[1] + 1,)))
         scaled = self.scaled("prob")
         return sample_words(
-            *_in_scale(found, "prob"), self.word_G, scaled.value_G, scaled.value_V, numbers_H, seed, temperature,
+            *found.arrays_in("prob"), self.word_G, scaled.value_G, scaled.value_V, numbers_H, seed, temperature,
             top_k, top_p, self.left_out,
         )  # fmt: skip
 
@@ -249,14 +285,31 @@ class Rows:
                 "mode stored"
             )
 
+    def of_mode(self, mode: str) -> Rows:
+        """Itself; for mode stored, where n-grams were filled in, one of the others alone, which is kept."""
+        if mode == "smoothed" or self.filled_F is None:
+            return self
+        with self._scaling:
+            if self._stored is None:
+                xp = array_module(self.word_G)
+                word_S, prob_S = (xp.delete(array, self.filled_F) for array in (self.word_G, self.prob_G))
+                self._stored = Rows(word_S, prob_S, self.prob_V, self.left_out, self.has_backoffs, self.threads)
+            return self._stored
+
+    def _without_filled(self, found: Found) -> Found:
+        """What was found, as ranges of the n-grams that are left."""
+        first_HK, end_HK = (without_filled(self.filled_F, nodes) for nodes in (found.first_HK, found.end_HK))
+        return found._replace(first_HK=first_HK, end_HK=end_HK)
+
     def scaled(self, scale: str) -> Scaled:
         """The values in a scale; those of the last one are kept, besides log10, in which they are there anyway."""
         if scale == "log10":
-            return Scaled(scale, self.prob_G, self.prob_V)
+            return Scaled(scale, self.prob_G, self.prob_V, self.backoff_M)
         with self._scaling:
             if self._last is None or self._last.scale != scale:
                 self._last = None  # it goes before the next one comes
-                self._last = Scaled(scale, scale_values(self.prob_G, scale), scale_values(self.prob_V, scale))
+                values = self.prob_G, self.prob_V, self.backoff_M
+                self._last = Scaled(scale, *(None if v is None else scale_values(v, scale) for v in values))
             return self._last
 
     def _ranked(self, scaled: Scaled) -> Any:
@@ -265,12 +318,6 @@ class Rows:
             if self._last_ranks is None or self._last_ranks[0] != scaled.scale:
                 self._last_ranks = scaled.scale, (-scaled.value_V).argsort(kind="stable").astype(np.uint32)
             return self._last_ranks[1]
-
-
-def _in_scale(found: Found, scale: str) -> Found:
-    """With backoffs in the scale of the values."""
-    backoff_HK = scale_values(found.backoff_HK.reshape(-1), scale).reshape(found.backoff_HK.shape)
-    return found._replace(backoff_HK=backoff_HK)
 
 
 class Distributor(Rows):
@@ -291,7 +338,9 @@ class Distributor(Rows):
         trie = without_suffixes.moved(partial(to_device_fast, device=device)).decoded()
         self.begin = model.words.id("<s>")
         prob_V, left_out = trie.prob_G[: trie.symbols], self.begin or -1
-        super().__init__(trie.word_G, trie.prob_G, prob_V, left_out, model.trie.has_backoffs, threads)
+        super().__init__(
+            trie.word_G, trie.prob_G, prob_V, left_out, model.trie.has_backoffs, threads, trie.backoff_M, trie.filled_F
+        )  # fmt: skip
         self.trie, self.words, self.order, self.device = trie, model.words, trie.order, device
         self.encoder = Encoder(model.words, trie.order, device)
 
@@ -300,21 +349,23 @@ class Distributor(Rows):
         """V, words of the vocabulary."""
         return self.trie.symbols
 
-    def find(self, codes_T: Any, positions_H: Any, bos: bool = False) -> Found:
+    def find(self, codes_T: Any, positions_H: Any, bos: bool = False, scale: str = "log10") -> Found:
         """Find the histories that stand before positions of a stream of codes.
 
-        bos  whether <s> stands before each sentence of it
+        bos    whether <s> stands before each sentence of it
+        scale  of the backoffs: that of the rows which are made next
         """
         t = self.trie
-        return Found(
-            *find_histories(
-                t.word_G, t.first_child_M, t.samples, t.sample_starts, t.fanout, t.order, codes_T, positions_H,
-                self.begin if bos else -1, t.backoff_M,
-            )
+        arrays = find_histories(
+            t.word_G, t.first_child_M, t.samples, t.sample_starts, t.fanout, t.order, codes_T, positions_H,
+            self.begin if bos else -1, self.scaled(scale).backoff_M, 1.0 if scale == "prob" else -0.0,
         )  # fmt: skip
+        return Found(*arrays, scale=scale)
 
     def compact(self, found: Found) -> CompactBlock:
-        """What was found as it is sent or stored: every run of children once. `prob_V` is left to whoever needs it."""
+        """What was found, in log10, as it is sent or stored: every run of children once. `prob_V` is left to whoever
+        needs it.
+        """
         xp = array_module(found.first_HK)
         first_Q, end_Q = found.first_HK.reshape(-1), found.end_HK.reshape(-1)
         some_Q = end_Q > first_Q
@@ -327,14 +378,30 @@ class Distributor(Rows):
         entry = node_dtype(len(word_C))
         ranges = first_HK.astype(entry), (first_HK + size_HK).astype(entry), found.backoff_HK
         first, end, backoff, words, probs = map(to_host_fast, (*ranges, word_C, prob_C))
-        return CompactBlock(first, end, backoff, words, probs, self.has_backoffs)
+        block = CompactBlock(first, end, backoff, words, probs, self.has_backoffs)
+        if self.filled_F is None:
+            return block
+        filled_F = to_host_fast(_among(self.filled_F, first_R, end_R, offsets).astype(entry))
+        return replace(block, filled_F=filled_F if len(filled_F) else None)
+
+
+def _among(filled_F: Any, first_R: Any, end_R: Any, offsets: Any) -> Any:
+    """Which of the entries that `gather_children` copies of these runs, rising and apart, were filled in."""
+    xp = array_module(filled_F)
+    begin_R, stop_R = (xp.searchsorted(filled_F, nodes) for nodes in (first_R, end_R))
+    upto_R = xp.cumsum(stop_R - begin_R)  # of a run and all before it
+    i = xp.arange(int((stop_R - begin_R).sum()))
+    run = xp.searchsorted(upto_R, i, side="right")
+    return filled_F[i + (stop_R - upto_R)[run]] - first_R[run] + offsets[run]
 
 
 def rows_of(block: CompactBlock, device: str, threads: int = 1) -> tuple[Rows, Found]:
     """A block that has `prob_V`, on a device: its rows are those of the replica that found it, bit for bit."""
     move = partial(to_device_fast, device=device)
     found = Found(*map(move, (block.first_HK, block.end_HK, block.backoff_HK)))
-    return Rows(move(block.word_C), move(block.prob_C), move(block.prob_V), -1, block.has_backoffs, threads), found
+    filled_F = None if block.filled_F is None else move(block.filled_F)
+    ngrams = move(block.word_C), move(block.prob_C), move(block.prob_V)
+    return Rows(*ngrams, -1, block.has_backoffs, threads, None, filled_F), found
 
 
 def densify(block: CompactBlock, options: RowOptions, device: str = "cpu", threads: int = 1, out: Any = None) -> Any:
@@ -367,6 +434,6 @@ def use_block(
     replica = distributor_of(*model)
     with memory_guard("making a block of distributions", replica.device, "give rows, the number of its histories"):
         codes_T, positions_H = (moved_to(array, replica.device) for array in histories)
-        found = replica.find(codes_T, positions_H, bos)
-        made = replica.compact(found) if options is None else replica.make(found, options)
+        found = replica.find(codes_T, positions_H, bos, options.scale if options else "log10")
+        made = replica.make(found, options) if options else replica.compact(found)
     return fn(made)

@@ -39,6 +39,7 @@ class _Level:
     samples: Any = None
     sample_starts: Any = None
     first_child_M: Any = None  # of the order before: its nodes' children here
+    filled_F: Any = None  # nodes that were filled in, rising
 
 
 def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
@@ -48,8 +49,8 @@ def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
     fanout  words that a search looks at in one step, 2 or more
 
     A suffix (w2 ... wn) that is missing, as in models that SRILM has pruned, is filled in as KenLM does: with the
-    probability that backing off gives it, and no backoff. Raises BadNgram for an n-gram whose history is missing, or
-    that is there twice: the first row of the lowest order.
+    probability that backing off gives it, and no backoff. `filled_F` tells which these are. Raises BadNgram for an
+    n-gram whose history is missing, or that is there twice: the first row of the lowest order.
     """
     levels: list[_Level] = []
     for ngrams in orders:
@@ -146,6 +147,7 @@ def _add_level(levels: Sequence[_Level], ngrams: Ngrams, given: int, fanout: int
         level.suffix_G = _children(levels[-1], levels[-1].suffix_G[level.parent_G], level.word_G, fanout)
     new = xp.flatnonzero(row_G >= given)
     level.prob_G[new] = levels[-1].prob_G[level.suffix_G[new]] + levels[-1].backoff_G[level.parent_G[new]]
+    level.filled_F = new
     return level
 
 
@@ -229,6 +231,8 @@ def _joined(levels: Sequence[_Level], fanout: int) -> Trie:
     word_G = xp.concatenate([level.word_G for level in levels])
     first_child = [(level.first_child_M[:-1] + starts[n]).astype(node) for n, level in enumerate(levels[1:], 1)]
     suffix = [(level.suffix_G + starts[n - 2]).astype(node) for n, level in enumerate(lower[2:], 3)]
+    filled = [(level.filled_F + starts[n]).astype(node) for n, level in enumerate(levels[1:], 1)]
+    filled_F = xp.concatenate([xp.empty(0, node), *filled])
     nothing = xp.empty(0, np.float32)
     return Trie(
         tuple(starts),
@@ -239,4 +243,5 @@ def _joined(levels: Sequence[_Level], fanout: int) -> Trie:
         xp.concatenate([xp.empty(0, node), *suffix]),
         fanout,
         *sample_words(word_G, fanout),
+        filled_F=filled_F if len(filled_F) else None,
     )

@@ -10,10 +10,10 @@ from mgpu_ngram.core import model as model_module
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import Model, check_free_file, is_model_file, load_model, save_model
-from mgpu_ngram.core.trie import ARRAYS, CODED, Ngrams
+from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Ngrams
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.states import tables
-from mgpu_ngram.engine.trie import build_trie, edges_of, quantize
+from mgpu_ngram.engine.trie import build_trie, edges_of, quantize, with_fanout
 
 
 def trie_of(probs=(-1, -2, -3, -4), fanout=2):
@@ -51,6 +51,18 @@ def quantised(model):
     return Model.of(quantize(model.trie, 8), model.words)
 
 
+@pytest.fixture
+def filled():
+    """Without 3 2: 1 3 2 needs it."""
+    orders = [
+        ([[0], [1], [2], [3]], (-1, -2, -3, -4), (0, -0.5, 0, -0.25)),
+        ([[1, 3], [3, 3]], (-0.75, -4), (-1.5, 0)),
+        ([[1, 3, 2]], (-0.125,), None),
+    ]
+    ngrams = [Ngrams(np.array(i, np.uint32), *(v and np.array(v, np.float32) for v in rest)) for i, *rest in orders]
+    return Model.of(build_trie(ngrams, 2), Words.of(WORDS))
+
+
 def same(a, b):
     arrays = a.trie.arrays().keys() == b.trie.arrays().keys()
     arrays &= all(np.array_equal(array, b.trie.arrays()[name]) for name, array in a.trie.arrays().items())
@@ -83,6 +95,27 @@ def test_codes_are_kept(quantised, tmp_path):
     save_model(tmp_path / "m", quantised)
     loaded = load_model(tmp_path / "m")
     assert same(loaded, quantised) and loaded.trie.quantized and loaded.trie.prob_G.dtype == np.uint8
+
+
+def test_nodes_that_were_filled_in_are_kept(filled, tmp_path):
+    assert filled.trie.filled_F.tolist() == [5] and filled.trie.filled_F.dtype == np.uint32
+    for trie in filled.trie, quantize(filled.trie, 8), with_fanout(filled.trie, 3):
+        for edges in None, edges_of(trie):
+            save_model(tmp_path / "m", saved := Model.of(trie, filled.words, edges))
+            loaded = load_model(tmp_path / "m")
+            assert same(loaded, saved) and loaded.trie.filled_F.tolist() == [5]
+            assert loaded.trie.decoded().filled_F.tolist() == [5]
+    other = Model.of(dataclasses.replace(filled.trie, filled_F=None), filled.words)
+    assert other.fingerprint != filled.fingerprint
+
+
+def test_a_file_has_no_more_than_the_model(model, quantised, filled, tmp_path):
+    """Files of models from which nothing is missing are those of before; those of before are loaded."""
+    for saved, more in (model, []), (quantised, CODED), (filled, [FILLED]):
+        save_model(tmp_path / "m", saved)
+        assert load_arrays(tmp_path / "m")[0].keys() == {*ARRAYS, *more, "offsets_V", "data"}
+    changed(FILLED, None)(tmp_path / "m", filled)
+    assert load_model(tmp_path / "m").trie.filled_F is None
 
 
 def test_without_backoffs(model, tmp_path):
@@ -302,6 +335,22 @@ def test_contradictions_of_codes_are_refused(name, change, message, quantised, t
     refused(changed(name, change), message, quantised, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a.astype(np.int64), r"filled_F is int64 of shape \(1,\) but must be uint32 of \(1,\)"),
+        (lambda a: a[:, None], r"filled_F is uint32 of shape \(1, 1\) but must be uint32 of \(1,\)"),
+        (lambda a: a[:0], "filled in are none, out of order, or of order 1 or the highest"),
+        (lambda a: a - np.uint32(2), "filled in are"),
+        (lambda a: a + np.uint32(2), "filled in are"),
+        (lambda a: np.array([5, 4], np.uint32), "filled in are"),
+        (lambda a: np.array([5, 5], np.uint32), "filled in are"),
+    ],
+)
+def test_contradictions_of_filled_nodes_are_refused(change, message, filled, tmp_path):
+    refused(changed(FILLED, change), message, filled, tmp_path)
+
+
 def test_a_model_of_single_words(tmp_path):
     orders = [Ngrams(np.arange(3, dtype=np.uint32)[:, None], np.zeros(3, np.float32))]
     model = Model.of(build_trie(orders), Words.of(WORDS[:3]))
@@ -319,7 +368,7 @@ def test_a_file_that_is_cut_within_its_header(model, tmp_path):
 
 
 def test_fields_are_those_of_a_trie(model):
-    assert {f.name for f in dataclasses.fields(model.trie)} == {*ARRAYS, *CODED, "starts", "fanout"}
+    assert {f.name for f in dataclasses.fields(model.trie)} == {*ARRAYS, *CODED, FILLED, "starts", "fanout"}
 
 
 def test_a_text_that_happens_to_have_the_brace(tmp_path):

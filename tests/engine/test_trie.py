@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.trie import ARRAYS, CODED, Ngrams, node_dtype
+from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Ngrams, node_dtype
 from mgpu_ngram.engine import trie as trie_module
 from mgpu_ngram.engine.trie import BadNgram, build_trie, edges_of, quantize, with_fanout
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -49,6 +49,15 @@ def contents(trie):
         assert level == sorted(level) and {len(g) for g in level} <= {n}
     found = {ngram[g]: (prob[g], backoff[g] if g < len(backoff) else 0.0) for g in ngram}
     return found, {ngram[m]: ngram.get(suffix[m], ()) for m in range(len(suffix))}
+
+
+def filled_in(trie):
+    """The n-grams of nodes that were filled in, in the order of these."""
+    if trie.filled_F is None:
+        return []
+    nodes, ngrams = to_host(trie.filled_F), list(contents(trie)[0])  # by node
+    assert nodes.dtype == trie.first_child_M.dtype and (np.diff(nodes.astype(np.int64)) > 0).all()
+    return [ngrams[node] for node in nodes]
 
 
 def f32(x):
@@ -92,9 +101,23 @@ def test_a_missing_suffix_is_filled_in_by_hand(build):
         (1, 2, 3): (-7, -2),
         (1, 2, 3, 0): (-8, 0),
     }  # fmt: skip
-    found, suffixes = contents(build(ngrams))
+    trie = build(ngrams)
+    found, suffixes = contents(trie)
     assert found == ngrams | {(3, 0): (-1.75, 0), (2, 3, 0): (-3.25, 0)}
     assert suffixes[2, 3, 0] == (3, 0) and suffixes[1, 2, 3] == (2, 3)
+    assert to_host(trie.filled_F).tolist() == [6, 8] and filled_in(trie) == [(3, 0), (2, 3, 0)]
+
+
+def test_what_was_filled_in_stays_known(build, device):
+    """Whatever is made of a trie, wherever it is; and of no other one."""
+    ngrams = {(0,): (-1, 0), (1,): (-2, 0), (0, 1): (-3, 0), (0, 1, 1): (-4, 0)}
+    trie, whole = build(ngrams), build(ngrams | {(1, 1): (-5, 0)})
+    assert filled_in(trie) == [(1, 1)] and whole.filled_F is None and FILLED not in whole.arrays()
+    bare = replace(trie, backoff_M=trie.backoff_M[:0])
+    for made in quantize(trie, 8), quantize(trie, 8).decoded(), with_fanout(trie, 5), bare, quantize(bare, 8):
+        assert on_gpu(made.filled_F) == (device == "gpu") and to_host(made.filled_F).tolist() == [3]
+        there = made.moved(to_host)
+        assert isinstance(there.filled_F, np.ndarray) and there.filled_F.tolist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -143,8 +166,9 @@ def test_any_model(build, data, words, fanout):
     for n in range(N, 2, -1):
         for g in [g for g in expected if len(g) == n and g[1:] not in expected]:
             expected[g[1:]] = (f32(back_off(ngrams, g[1:])), 0.0)
-    found, suffixes = contents(build(ngrams, fanout))
-    assert found == expected
+    trie = build(ngrams, fanout)
+    found, suffixes = contents(trie)
+    assert found == expected and filled_in(trie) == sorted(expected.keys() - ngrams.keys(), key=lambda g: (len(g), g))
     assert suffixes == {g: g[1:] for g in expected if len(g) < N}
 
 

@@ -38,6 +38,9 @@ NGRAMS = {  # of the fixture arpa_text: log10 probability and backoff
     ("<s>", "a"): (-0.5, -0.0625), ("a", "b"): (-0.375, -0.03125), ("b", "</s>"): (-0.625, 0),
     ("a", "</s>"): (-0.875, 0), ("<s>", "a", "b"): (-0.25, 0),
 }  # fmt: skip
+LACKING = {g: v for g, v in NGRAMS.items() if g != ("b", "</s>")} | {  # which is filled in
+    ("b", "a"): (-1.5, 0), ("a", "b", "</s>"): (-0.125, 0),
+}  # fmt: skip
 FORMATS = {
     "zarr": {},
     "npy": {"top_k": 3},
@@ -46,17 +49,17 @@ FORMATS = {
 }
 
 
-def rows(history, mode):
+def rows(history, mode, ngrams):
     """(3, 5) float32, log10: of each order, of each word."""
     known = [word if word in WORDS else "<unk>" for word in history]
-    row = np.array([NGRAMS[word,][0] for word in WORDS], np.float32)
+    row = np.array([ngrams[word,][0] for word in WORDS], np.float32)
     made = [row]
     for n in 2, 3:
         context = tuple(known[len(known) - n + 1 :]) if len(known) >= n - 1 else None
-        row = np.full(5, -np.inf, np.float32) if mode == "stored" else row + np.float32(NGRAMS.get(context, (0, 0))[1])
+        row = np.full(5, -np.inf, np.float32) if mode == "stored" else row + np.float32(ngrams.get(context, (0, 0))[1])
         for v, word in enumerate(WORDS):
-            if context and (*context, word) in NGRAMS:
-                row[v] = NGRAMS[*context, word][0]
+            if context and (*context, word) in ngrams:
+                row[v] = ngrams[*context, word][0]
         made.append(row)
     return made
 
@@ -71,8 +74,8 @@ def histories(lines, bos=True, positions="every"):
             yield from ([*begin, *words[:i]] for i in range(len(words) + bos))
 
 
-def expected(lines, mode="smoothed", bos=True, positions="every"):
-    return np.array([rows(history, mode) for history in histories(lines, bos, positions)])
+def expected(lines, mode="smoothed", bos=True, positions="every", ngrams=NGRAMS):
+    return np.array([rows(history, mode, ngrams) for history in histories(lines, bos, positions)])
 
 
 @pytest.fixture
@@ -206,16 +209,22 @@ def tables(files):
     return {name: [x for part in parts for x in part[name]] for name in parts[0]}
 
 
+def stored_table(wanted, lowest=0):
+    """The columns of rows of mode stored."""
+    table = {name: [] for name in ("history", "order", "id", "word", "value")}
+    for h, n, v in np.ndindex(wanted.shape):
+        if wanted[h, n, v] > -np.inf and n >= lowest:
+            for name, x in zip(table, (h, n + 1, v, WORDS[v], float(wanted[h, n, v])), strict=True):
+                table[name].append(x)
+    return table
+
+
 @pytest.mark.parametrize("orders", ["all", "2,3"])
 def test_stored_rows_as_parquet(orders, arpa, text, lines, here, tmp_path, small_files):
     settings = {"orders": orders, "scale": "log10", "mode": "stored", "format": "parquet"}
     result = run(config(arpa, text, **settings), here, tmp_path / "out")
     wanted = expected(lines, "stored")
-    table = {name: [] for name in ("history", "order", "id", "word", "value")}
-    for h, n, v in np.ndindex(wanted.shape):
-        if wanted[h, n, v] > -np.inf and (n > 0 or orders == "all"):
-            for name, x in zip(table, (h, n + 1, v, WORDS[v], float(wanted[h, n, v])), strict=True):
-                table[name].append(x)
+    table = stored_table(wanted, 0 if orders == "all" else 1)
     files = sorted(result.path.glob("part-*.parquet"))
     assert tables(files) == table and pq.ParquetFile(files[0]).num_row_groups == 4
     for scale, value in ("prob", 10 ** np.array(table["value"])), ("ln", np.log(10) * np.array(table["value"])):
@@ -238,6 +247,42 @@ def test_compact_blocks_are_whole(arpa, text, lines, here, tmp_path, small_files
     found = [ng.compact.densify(block, "cpu", scale="log10") for block in blocks]
     assert [len(rows) for rows in found] == [70] * (len(wanted) // 70) + [len(wanted) % 70]
     assert np.array_equal(np.concatenate(found), wanted)
+
+
+def write_lacking(path):
+    text = "\\data\\\n" + "".join(f"ngram {n}={sum(len(g) == n for g in LACKING)}\n" for n in (1, 2, 3))
+    for n in 1, 2, 3:
+        lines = ["\t".join(map(str, (p, " ".join(g), *[b] * (n < 3)))) for g, (p, b) in LACKING.items() if len(g) == n]
+        text += "\n".join([f"\n\\{n}-grams:", *lines, ""])
+    path.write_text(text + "\n\\end\\\n")
+    return path
+
+
+def check_lacking(executor, text, lines, tmp_path):
+    """Each format has what is stored; and smoothed rows are those of a model that nobody filled anything in."""
+    model, wanted = write_lacking(tmp_path / "lacking.arpa"), expected(lines, "stored", ngrams=LACKING)
+    assert len(ng.Model.load(model, "cpu").arrays.trie.filled_F) == 1 and (wanted[:, 2, 2] == -0.125).any()
+    for format, more in FORMATS.items():
+        settings = {"format": format, "scale": "log10", "mode": "stored", "chunk_bytes": 500, **more}
+        if format == "compact":
+            del settings["mode"], settings["scale"]
+        run(config(model, text, **settings), executor, tmp_path / format)
+    assert np.array_equal(read(tmp_path / "zarr"), wanted)
+    for array, best in zip(ng.open_distributions(tmp_path / "npy"), ranked(wanted, 3, "stored"), strict=True):
+        assert np.array_equal(np.asarray(array), best)
+    assert tables(sorted((tmp_path / "parquet").glob("part-*.parquet"))) == stored_table(wanted)
+    blocks = ng.open_distributions(tmp_path / "compact")
+    found = [ng.compact.densify(block, "cpu", mode="stored", scale="log10") for block in blocks]
+    assert np.array_equal(np.concatenate(found), wanted)
+    smoothed = expected(lines, ngrams=LACKING)
+    found = [ng.compact.densify(block, "cpu", scale="log10") for block in blocks]
+    assert np.array_equal(np.concatenate(found), smoothed)
+    run(config(model, text, scale="log10"), executor, tmp_path / "smoothed")
+    assert np.array_equal(read(tmp_path / "smoothed"), smoothed)
+
+
+def test_a_model_that_lacks_some_ngrams(text, lines, here, tmp_path, small_files):
+    check_lacking(here, text, lines, tmp_path)
 
 
 def test_words_that_are_no_utf8(arpa_text, here, tmp_path):
@@ -397,6 +442,10 @@ def test_on_a_cluster(cluster, arpa, text, contents, whole, hooks, tmp_path):
         cut = config(arpa, text, format=format, chunk_bytes=chunk_bytes, **FORMATS[format])
         result = run(cut, cluster, tmp_path / "out", overwrite=True)
         assert contents(result.path) == whole[format]
+
+
+def test_a_model_that_lacks_some_ngrams_on_a_cluster(cluster, text, lines, hooks, tmp_path, small_files):
+    check_lacking(cluster, text, lines, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,13 @@ def test_stored_by_hand(to_device):
     assert top(HAND, to_device, 2, (2,), nothing=0.0, left_out=1) == ([[[3, -1]]], [[[0.125, 0]]])
 
 
+def test_stored_children_that_shorter_histories_lack(to_device):
+    """As where those of shorter ones were filled in."""
+    rows = Rows([0.5, 0.25, 0.125, 0.0625], [[({0: 0.25}, 0.5), ({1: 0.5, 3: 0.75}, 2), ({2: 0.125}, 1)]], PROB)
+    ids, values = top(rows, to_device, 2, (2, 3, 4), nothing=0.0)
+    assert (ids, values) == ([[[0, -1], [3, 1], [2, -1]]], [[[0.25, 0], [0.75, 0.5], [0.125, 0]]])
+
+
 def test_logarithms_by_hand(to_device):
     """Row 2: -3 - .5, -1, -2.5 - .5."""
     rows = Rows([-3, -0.25, -2.5], [[({1: -1}, -0.5)]], LOG)

@@ -135,6 +135,13 @@ def test_stored_by_hand(nothing, to_device):
     ]
 
 
+def test_stored_children_that_shorter_histories_lack(to_device):
+    """As where those of shorter ones were filled in."""
+    histories = [[(0.5, {0: 0.25}), (2, {1: 0.5, 3: 0.75}), (1, {2: 0.125})]]
+    found = rows(to_device, (1, 2, 3, 4), arrays_of(histories, PROB), True, 0.0)
+    assert found.tolist() == [[PROB, [0.25, 0, 0, 0], [0, 0.5, 0, 0.75], [0, 0, 0.125, 0]]]
+
+
 @pytest.mark.parametrize("orders", [(1,), (2,), (3,), (1, 3), (2, 3)])
 @pytest.mark.parametrize("nothing", [None, 0.0])
 def test_some_orders(orders, nothing, to_device):
