@@ -1,4 +1,5 @@
 #include "common.cuh"
+#include "floats.cuh"
 #include "edges.cuh"
 #include "filters.cuh"
 #define NONE 1.0f  // no log10 probability
@@ -59,7 +60,7 @@ extern "C" __global__ void score_by_edges(const ulonglong2* slots_E, const ulong
         for (int m = order; m < N && m <= longest; ++m) {  // histories of m words, which end one word before
           float2 history = mine[(m - 1) * (threads - 1) - 1];
           if (history.x == NONE) break;
-          prob += history.y;
+          prob = add(prob, history.y);
         }
       }
       prob_T[t] = prob;

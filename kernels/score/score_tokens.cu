@@ -1,4 +1,5 @@
 #include "common.cuh"
+#include "floats.cuh"
 #include "trie.cuh"
 
 // The log10 probability (kind 0) or backoff (kind 1) of a node of order n: as it is, or by its code.
@@ -51,7 +52,7 @@ extern "C" __global__ void score_tokens(const u32* word_G, const CHILD* first_ch
         for (int m = order; m < N && m <= longest; ++m) {  // histories of m words, which end one word before
           i64 history = mine[(m - 1) * (threads - 1) - 1];
           if (history < 0) break;
-          prob += value_of(backoff_M, words_V2, centers, history, m, 1);
+          prob = add(prob, value_of(backoff_M, words_V2, centers, history, m, 1));
         }
       }
       prob_T[t] = prob;

@@ -1,4 +1,5 @@
 #include "common.cuh"
+#include "floats.cuh"
 // codes_T (T,) u32, prob_T (T,) f32, ends_S (S,) i64  ->  total_S (S,) f32, oovs_S (S,) i32, oov_total_S (S,) f64: see
 // sum_sentences.py. A warp takes 32 sentences, whose tokens lie side by side: they come in tiles, read by all of its
 // lanes in one go, and each lane adds its own sentence up in order.
@@ -30,10 +31,10 @@ extern "C" __global__ void sum_sentences(const u32* codes_T, const float* prob_T
       __syncwarp();
       int last = (int)min((i64)tokens, max(end - base, 0LL));
       for (int i = (int)min((i64)TILE, max(start - base, 0LL)); i < last; ++i) {
-        total += probs[i];
+        total = add(total, probs[i]);
         if (codes[i] == UNKNOWN) {
           ++oovs;
-          oov_total += probs[i];
+          oov_total += to_double(probs[i]);
         }
       }
       __syncwarp();

@@ -104,6 +104,12 @@ def limit_device(device_bytes: int) -> None:
         _pool().set_limit(size=device_bytes)
 
 
+def lift_limit(device: str) -> None:
+    """Let CuPy's pool take what there is, whatever budget a run that ended in this process has left."""
+    if device == "gpu":
+        limit_device(0)
+
+
 def peak_device_bytes(device: str) -> int:
     """The most that arrays of this process have taken of its GPU at once, since it was first held to a budget."""
     return _peak_bytes if device == "gpu" else 0

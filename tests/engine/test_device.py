@@ -1,5 +1,6 @@
 """Where arrays are, how long things took, what an out-of-memory error says."""
 
+import gc
 import gzip
 import os
 import zlib
@@ -237,3 +238,16 @@ def test_a_caller_may_stop_early(device, tmp_path):
         blocks = device_blocks(chunk, "word", 64, 0, device, 1, None, Stopwatch(device))
         assert to_host(next(blocks)[1])[:6].tobytes() == b"of the"
         blocks.close()
+
+
+def test_blocks_after_a_task_that_failed(device, tmp_path):
+    """It is collected in any order, a stream before the blocks that it brought, perhaps."""
+    (tmp_path / "text").write_bytes(b"of the\n" * 10)
+    (chunk,) = open_corpus(str(tmp_path / "text")).chunks(1 << 30)
+    for _ in range(5):
+        blocks = device_blocks(chunk, "word", 1 << 10, 0, device, 1, None, Stopwatch(device))
+        assert to_host(next(blocks)[1]).tobytes() == b"of the\n" * 10
+        cycle = [blocks]
+        cycle.append(cycle)  # as the traceback of an error and its frames are
+        del blocks, cycle
+        gc.collect()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from mgpu_ngram.engine import memory as memory_module
-from mgpu_ngram.engine.memory import MOST_TEXT_BYTES, Budget, hold, peak_device_bytes
+from mgpu_ngram.engine.memory import MOST_TEXT_BYTES, Budget, hold, lift_limit, peak_device_bytes
 
 
 @dataclass(eq=False)
@@ -83,7 +83,11 @@ def test_the_pool_is_told_its_limit_once(gpu):
     budget.limit()
     assert budget.working_bytes() == 700 and pool.freed == 1
     Budget("cpu", 0, 700).limit()  # which has no pool
+    lift_limit("cpu")
     assert pool.limit == 700
+    del pool.set_limit
+    lift_limit("gpu")
+    assert pool.limit == 0
 
 
 @pytest.mark.parametrize(
