@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -96,15 +94,6 @@ class Case:
         """The histories before the first tokens of the text."""
         return self.find(self.positions(histories), scale)
 
-    def find_in_cores(self, positions_H: Any) -> Found:
-        """The same; on a CPU each core has a part of them."""
-        device, histories = self.distributor.device, len(positions_H)
-        return Found(*in_cores(lambda begin, end: self.find(positions_H[begin:end]).arrays, histories, device))
-
-    def top_in_cores(self, found: Found, options: RowOptions) -> Any:
-        device, histories = self.distributor.device, len(found.first_HK)
-        return in_cores(lambda begin, end: self.distributor.top(found.part(begin, end), options), histories, device)
-
 
 @dataclass
 class Run:
@@ -159,16 +148,6 @@ class Run:
         rows = self.room.view(dtype)[: histories * len(options.orders) * width]
         rows.view(np.uint8).fill(UNTOUCHED)
         return rows.reshape(histories, len(options.orders), width)
-
-
-def in_cores(call: Callable[[int, int], tuple], histories: int, device: str) -> tuple:
-    """The arrays that call(begin, end) makes of all histories; on a CPU each core has a part of them."""
-    if device == "gpu":
-        return call(0, histories)
-    cuts = np.linspace(0, histories, cpu_cores() + 1).astype(int).tolist()
-    with ThreadPoolExecutor(cpu_cores()) as pool:
-        parts = list(pool.map(call, cuts[:-1], cuts[1:]))
-    return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
 
 
 def padded_bytes(symbols: int, options: RowOptions) -> int:

@@ -44,7 +44,7 @@ def top(run: Run) -> None:
         if dense.rate:
             how |= {"baseline": "dense rows", "baseline_seconds": how["items"] / dense.rate}
         suite.run(
-            f"distribution/top {TOP_K}, orders {orders}", sizes, partial(case.top_in_cores, found, best),
+            f"distribution/top {TOP_K}, orders {orders}", sizes, partial(case.distributor.top, found, best),
             check=partial(check_top, case, best), target=run.target(TOP_SPEEDUP * (dense.rate or 0)), **how,
         )  # fmt: skip
         if orders == "max":
@@ -65,7 +65,7 @@ def compact(run: Run) -> None:
     H = min(FOUND[suite.device], len(case.subject.text_T))
     who, rate = GILM_SEARCHES
     suite.run(
-        "distribution/search only", case.sizes(H), partial(case.find_in_cores, case.positions(H)),
+        "distribution/search only", case.sizes(H), partial(case.find, case.positions(H)),
         check=partial(check_found, case), items=H, unit=HISTORIES_UNIT, target=run.target(FIND_TARGET),
         baseline=who, baseline_seconds=H * case.order / rate,
     )  # fmt: skip

@@ -44,7 +44,7 @@ def steps(run: Run) -> None:
         H = min(FOUND[suite.device], len(case.subject.text_T))
         items = H * case.order
         suite.run(
-            f"distribution/table5.4 {name} only search", case.sizes(H), partial(case.find_in_cores, case.positions(H)),
+            f"distribution/table5.4 {name} only search", case.sizes(H), partial(case.find, case.positions(H)),
             check=partial(check_found, case), items=items, unit=UNIT,
             baseline=GILM, baseline_seconds=items / TABLE_54[name]["only search"],
         )  # fmt: skip

@@ -192,6 +192,23 @@ def test_two_threads(many_words, device):
     assert wrong == []
 
 
+def test_threads_share_histories(many_words, monkeypatch):
+    """Rows, the greatest and drawn words are those of one thread, whatever each has."""
+    rng = np.random.default_rng(0)
+    histories = [" ".join(rng.choice(["w1", "w4", "w9", "x"], rng.integers(0, 4))) for _ in range(50)]
+    model = ng.Model.load(many_words, "cpu")
+
+    def made(threads):
+        model._distributor.threads = threads
+        best = np.stack(model.distribution(histories, top_k=3))
+        return model.distribution(histories).tobytes(), best.tobytes(), model.sample(histories, seed=3).tolist()
+
+    expected = made(1)
+    monkeypatch.setattr(engine, "LEAST_PIECE_ROWS", 2)
+    monkeypatch.setattr(engine, "LEAST_PIECE_HISTORIES", 3)
+    assert all(made(threads) == expected for threads in (2, 3, 7, 64))
+
+
 def test_values_in_log10_need_no_room(model):
     """Nor do they take that of another scale."""
     replica = model._distributor

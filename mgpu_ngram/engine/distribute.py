@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -116,17 +117,30 @@ def count_histories(
     counts = []
     for chunk in chunks:
         counts.append(0)
-        for block, text_B in device_blocks(chunk, "word", MOST_TEXT_BYTES, 0, device, threads, None, watch):
-            positions_T = find_tokens(text_B, isspace=True)
-            ends_T = text_B[positions_T] == 10
-            if positions == "last":
-                counts[-1] += int(ends_T.sum())
-            else:
-                counts[-1] += len(ends_T) - (0 if bos else int(ends_T.sum()))
-            if positions == "last" and not bos:
-                _check_words(chunk, block, to_host(positions_T), to_host(ends_T))
-            watch.lap("count")
+        with _guard(f"counting the histories of {chunk}", device):
+            for block, text_B in device_blocks(chunk, "word", MOST_TEXT_BYTES, 0, device, threads, None, watch):
+                positions_T = find_tokens(text_B, isspace=True)
+                ends_T = text_B[positions_T] == 10
+                if positions == "last":
+                    counts[-1] += int(ends_T.sum())
+                else:
+                    counts[-1] += len(ends_T) - (0 if bos else int(ends_T.sum()))
+                if positions == "last" and not bos:
+                    _check_words(chunk, block, to_host(positions_T), to_host(ends_T))
+                watch.lap("count")
     return counts, watch.seconds
+
+
+@contextmanager
+def _guard(what: str, device: str) -> Iterator[None]:
+    """Raise RunError with one line for memory that is too small, and for an OSError, which the driver would take for
+    one of its own.
+    """
+    try:
+        with memory_guard(what, device, "use smaller chunks (chunk_bytes), top_k or fewer workers"):
+            yield
+    except OSError as error:
+        raise RunError(f"{what} failed: {type(error).__name__}: {error}; run again") from error
 
 
 def _check_words(chunk: Chunk, block: Block, positions_T: np.ndarray, ends_T: np.ndarray) -> None:
@@ -155,17 +169,13 @@ def write_distributions(
     """
     device = options.model.device
     watch, files = Stopwatch(device), []
-    try:
+    with _guard(f"making the distributions of {chunk}", device):
         replica = options.model.replica()
         watch.lap("load")
-        with memory_guard("making distributions", device, "use smaller chunks (chunk_bytes), top_k or fewer workers"):
-            found = _find([chunk, *following], starts, first, last, options, replica, watch)
-            write = {"compact": _write_compact, "parquet": _write_parquet}.get(options.format, _write_arrays)
-            for at, some in found if options.arrays else _in_parts(found, options.part):
-                files += write(replica, at, some, options, watch)
-    except OSError as error:  # which the driver would take for one of its own
-        what = f"making the distributions of {chunk} failed: {type(error).__name__}"
-        raise RunError(f"{what}: {error}; run again") from error
+        found = _find([chunk, *following], starts, first, last, options, replica, watch)
+        write = {"compact": _write_compact, "parquet": _write_parquet}.get(options.format, _write_arrays)
+        for at, some in found if options.arrays else _in_parts(found, options.part):
+            files += write(replica, at, some, options, watch)
     return Written(last - first, tuple(dict.fromkeys(files)), watch.seconds)
 
 

@@ -40,7 +40,7 @@ BLOCK_SHARE = 0.25  # of the free memory, for a block of rows: the caller has on
 MOST_BLOCK_BYTES = {"gpu": 4 << 30, "cpu": 64 << 20}
 MOST_BLOCK_ROWS = 1 << 20  # of short rows: the histories themselves take room, too
 FOUND_BYTES = 64  # of a history, about: what is found of it, with copies
-LEAST_PIECE_ROWS = 4  # rows that are worth a thread
+LEAST_PIECE_ROWS, LEAST_PIECE_HISTORIES = 4, 4096  # to be made or found, that are worth a thread
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Rows:
     backoff_M     log10 backoffs of whoever finds histories, to be kept in the scale of the rows, too
     left_out      a word that is not ranked and not sampled (<s>, which lmplz gives a probability of 1); -1 for none
     has_backoffs  or else no row is smoothed
-    threads       that share rows on a CPU
+    threads       that share histories on a CPU
     filled_F      rising: those of the n-grams that count in smoothed rows alone, as the model does not store them
     """
 
@@ -227,7 +227,7 @@ class Rows:
                 nothing, bfloat16,
             )  # fmt: skip
 
-        self._in_pieces(write, found)
+        self._in_pieces(write, found.first_HK, LEAST_PIECE_ROWS)
         return out[:, :, :V]
 
     def top(self, found: Found, options: RowOptions) -> tuple[Any, Any]:
@@ -248,11 +248,8 @@ class Rows:
                 options.scale == "prob", options.nothing, self.left_out,
             )  # fmt: skip
 
-        pieces = self._in_pieces(choose, found)
-        if len(pieces) == 1:
-            return pieces[0]
-        ids, values = zip(*pieces, strict=True)
-        return np.concatenate(ids), np.concatenate(values)
+        ids, values = _joined(self._in_pieces(choose, found.first_HK, LEAST_PIECE_ROWS))
+        return ids, values
 
     def make(self, found: Found, options: RowOptions, out: Any = None) -> Any:
         """`dense`, or `top` when the options want that."""
@@ -264,19 +261,26 @@ class Rows:
         """(H,) int32: a word drawn from each smoothed row of the highest order; see `sample_words`."""
         self._check(RowOptions((found.first_HK.shape[1] + 1,)))
         scaled = self.scaled("prob")
-        return sample_words(
-            *found.arrays_in("prob"), self.word_G, scaled.value_G, scaled.value_V, numbers_H, seed, temperature,
-            top_k, top_p, self.left_out,
-        )  # fmt: skip
 
-    def _in_pieces(self, fn: Callable[[int, int], Any], found: Found) -> list[Any]:
-        """fn(begin, end) of all histories; on a CPU the threads share them."""
-        H = len(found.first_HK)
-        rows = H if array_module(found.first_HK) is not np else max(LEAST_PIECE_ROWS, -(-H // self.threads))
-        if rows >= H:
+        def draw(begin: int, end: int) -> tuple[Any]:
+            some = found.part(begin, end).arrays_in("prob")
+            words_H = sample_words(
+                *some, self.word_G, scaled.value_G, scaled.value_V, numbers_H[begin:end], seed, temperature, top_k,
+                top_p, self.left_out,
+            )  # fmt: skip
+            return (words_H,)
+
+        [words_H] = _joined(self._in_pieces(draw, numbers_H, LEAST_PIECE_ROWS))
+        return words_H
+
+    def _in_pieces(self, fn: Callable[[int, int], Any], of_H: Any, least: int) -> list[Any]:
+        """fn(begin, end) of all histories of an array; on a CPU the threads share them, `least` each at least."""
+        H = len(of_H)
+        size = max(least, -(-H // self.threads))
+        if size >= H or array_module(of_H) is not np:
             return [fn(0, H)]
         with ThreadPoolExecutor(self.threads) as pool:
-            return list(pool.map(lambda begin: fn(begin, min(begin + rows, H)), range(0, H, rows)))
+            return list(pool.map(lambda begin: fn(begin, min(begin + size, H)), range(0, H, size)))
 
     def _check(self, options: RowOptions) -> None:
         if options.mode == "smoothed" and not self.has_backoffs:
@@ -320,12 +324,17 @@ class Rows:
             return self._last_ranks[1]
 
 
+def _joined(pieces: list[tuple]) -> tuple:
+    """The arrays that `_in_pieces` gives, each whole."""
+    return pieces[0] if len(pieces) == 1 else tuple(map(np.concatenate, zip(*pieces, strict=True)))
+
+
 class Distributor(Rows):
     """A model on a device, ready to find histories and to make rows. A quantised one is decoded there.
 
     Raises InputError for a model of an order above 33.
 
-    threads  that share rows on a CPU
+    threads  that share histories on a CPU
     """
 
     def __init__(self, model: Model, device: str, threads: int = 1):
