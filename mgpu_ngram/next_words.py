@@ -262,8 +262,9 @@ class NextWords:
     ) -> Iterator[Any]:
         replica = self._distributor
         if not compact:
-            # before the free memory is asked for, of which this takes some
-            replica.of_mode(options.mode).scaled(options.scale)
+            # before the free memory is asked for, of which these take some; the first has the backoffs
+            for rows_of_mode in replica, replica.of_mode(options.mode):
+                rows_of_mode.scaled(options.scale)
         for some in batches(histories, rows or (SENT_ROWS if compact else self._rows(options))):
             found = self._find(some, bos, "log10" if compact else options.scale)
             if compact:

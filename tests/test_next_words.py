@@ -209,6 +209,15 @@ def test_threads_share_histories(many_words, monkeypatch):
     assert all(made(threads) == expected for threads in (2, 3, 7, 64))
 
 
+def test_backoffs_of_another_scale(model):
+    """They are not converted twice, nor written to compact blocks as log10."""
+    replica = model._distributor
+    found = replica.find(*replica.encoder.histories([["a", "b"]]), scale="prob")
+    for make in (replica.compact, lambda found: replica.dense(found, engine.RowOptions.of(3, scale="ln"))):
+        with pytest.raises(ValueError, match="backoffs are in prob but are asked for in"):
+            make(found)
+
+
 def test_values_in_log10_need_no_room(model):
     """Nor do they take that of another scale."""
     replica = model._distributor
@@ -283,7 +292,7 @@ def test_blocks(model):
 
 
 def test_blocks_follow_the_free_memory(model, monkeypatch):
-    row_bytes = 3 * 5 * 4 + 3 * engine.FOUND_BYTES
+    row_bytes = 3 * 128 + 3 * engine.FOUND_BYTES
     monkeypatch.setattr(next_words, "free_bytes", lambda device: 2.5 * row_bytes / engine.BLOCK_SHARE)
     assert [len(block) for block in model.iter_distributions(["a"] * 5)] == [2, 2, 1]
     monkeypatch.setattr(next_words, "free_bytes", lambda device: 0)
@@ -291,14 +300,17 @@ def test_blocks_follow_the_free_memory(model, monkeypatch):
 
 
 def test_rows_of_a_block_by_hand():
-    """Of 1,000 words: 2 orders of 2,000 or 4,000 bytes, or of 7 pairs of 8; and of what is found of 3 orders."""
+    """Of 1,000 words: 2 orders of 2,000 or 4,000 bytes, with what follows to a multiple of 128, or of 7 pairs of 8; and
+    of what is found of 3 orders.
+    """
     found = 3 * engine.FOUND_BYTES
-    for how, row_bytes in (
-        ({"dtype": "float16"}, 4000), ({"dtype": "bfloat16"}, 4000), ({}, 8000), ({"top_k": 7}, 112),
+    for how, row_bytes, apart in (
+        ({"dtype": "float16"}, 4000, 4096), ({"dtype": "bfloat16"}, 4000, 4096), ({}, 8000, 8192),
+        ({"top_k": 7}, 112, 112),
     ):  # fmt: skip
         options = RowOptions.of(5, (2, 3), **how)
         assert options.row_bytes(1000) == row_bytes
-        assert engine.block_rows(options, 1000, "cpu", 4 * (10 * (row_bytes + found) + 9)) == 10
+        assert engine.block_rows(options, 1000, "cpu", 4 * (10 * (apart + found) + 9)) == 10
     dense, best = RowOptions.of(3), RowOptions.of(3, "max", top_k=1)
     for device, most_bytes in ("cpu", 64 << 20), ("gpu", 4 << 30):
         assert engine.block_rows(dense, 1 << 20, device, 1 << 60) == most_bytes // ((12 << 20) + found)
@@ -886,7 +898,7 @@ def test_settings_of_workers(arpa, client, cluster, monkeypatch):
     process; and nothing is left behind.
     """
     model, histories = ng.Model.load(arpa, "cpu"), ["a", "b b a", "", "a b", "b"]
-    whole, row_bytes = model.distribution(histories, bos=True), 3 * 5 * 4 + 3 * engine.FOUND_BYTES
+    whole, row_bytes = model.distribution(histories, bos=True), 3 * 128 + 3 * engine.FOUND_BYTES
     free = 2.5 * row_bytes / engine.BLOCK_SHARE
     monkeypatch.setattr(next_words, "free_memory", lambda device: int(2 * free))
     monkeypatch.setattr(next_words, "free_bytes", lambda device: free)

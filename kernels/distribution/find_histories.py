@@ -100,8 +100,8 @@ def _cuda(
     first_HK, end_HK = cupy.empty(shape, first_child_M.dtype), cupy.empty(shape, first_child_M.dtype)
     backoff_HK = cupy.empty(shape, np.float32)
     if H * K:
-        is_simple = K <= 32 and fanout in (2, 4, 8, 16, 32)
-        lanes = 32 if is_simple and H * K <= FEW_WALKS * current_limits()[0] else 1
+        fits_a_warp = K <= 32 and fanout in (2, 4, 8, 16, 32)
+        lanes = 32 if fits_a_warp and H * K <= FEW_WALKS * current_limits()[0] else 1
         fn = kernel("distribution/find_histories", "find_histories", CHILD=CHILD[first_child_M.dtype], LANES=lanes)
         index = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
         backoffs = backoff_M if len(backoff_M) else 0  # 0: a null pointer

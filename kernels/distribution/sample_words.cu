@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) sample_words(
     if (lane == 0) warps[warp] = best;
     __syncthreads();
     for (int w = 0; w < THREADS / 32; ++w) best = max(best, warps[w]);
-    float greatest = V ? key_value(best) : 0;
+    double greatest = V ? to_double(key_value(best)) : 0;
     if (!(greatest > 0) || inverse == 0) {
       if (threadIdx.x == 0) id_H[h] = greatest > 0 ? (int)key_word(best) : -1;
       continue;

@@ -83,7 +83,8 @@ __device__ __forceinline__ i64 least_from(i64 first, i64 end, i64 word, i64 V) {
 __device__ __forceinline__ i64 most_from(i64 first, i64 end, i64 word) { return min(end, first + word); }
 
 // first_HK, end_HK (H, K), word_G (G,)  ->  start_HTK (H, tiles + 1, K): the first child whose word is in a tile or
-// behind it; at last the end. Blocks have the x of a history, and y histories.
+// behind it; at last the end. The grid's x goes over tiles and orders of one history, its y over histories, in any
+// number.
 extern "C" __global__ void tile_starts(
     const CHILD* first_HK, const CHILD* end_HK, i64 H, i64 K, const u32* word_G, i64 V, i64 tiles, CHILD* start_HTK) {
   u32 i = blockIdx.x * blockDim.x + threadIdx.x, k = i / (u32)(tiles + 1), t = i % (u32)(tiles + 1);
@@ -132,7 +133,8 @@ __device__ __forceinline__ void prefetch(const void* array_G, i64 first, i64 end
 // whose bit n - 1 is set in `orders` a row of V values, the i-th of them from out[h * stride_H + i * stride_N] on, and
 // behind it anything up to `width` values. K <= 32. Children of tile t are the nodes from first[(h * ranges + t) * K + k]
 // to end[(h * ranges + t) * K + k]; with `ranges` 1 those of the whole history, among which each warp searches, K <= 16.
-// A block, of one warp, writes a tile of the rows of one history. Blocks start in the order of their numbers, so at any
+// A block, of one warp, writes a tile of the rows of one history; the grid's x are the tiles, its y histories, in any
+// number. Blocks start in the order of their numbers, so at any
 // time they write next to each other, in few rows: the memory reaches its full rate for nothing else. Reading between
 // writes costs it far more than the bytes, so the children of `together` histories are asked for at once, while the
 // histories before these are written; with 0 nothing is asked for.

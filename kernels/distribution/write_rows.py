@@ -214,7 +214,7 @@ def _cuda(
     history_bytes = N * V * out_HNV.itemsize
     is_long, ranges, together = history_bytes >= LONG_BYTES, 1, 0
     is_little_work = few or (width <= SHORT_WORDS and N * out_HNV.itemsize >= SEARCH_BYTES)
-    if K > MOST_SEARCHED or not is_little_work:
+    if orders[-1] > 1 and (K > MOST_SEARCHED or not is_little_work):
         ranges = tiles + 1
         start_HTK = cupy.empty(H * ranges * K, first_HK.dtype)
         x = min(ranges * K, 256)

@@ -38,7 +38,8 @@ __device__ __forceinline__ i64 find_child(const Trie& trie, i64 node, u32 word) 
 }
 
 // The same, asked by a whole warp, which reads all of those words at once, with fanout = 2 ** log2_fanout up to 32.
-// `level_start` is sample_starts[lane]. Nothing here is done in parallel, so every instruction counts.
+// `level_start` is sample_starts[lane]. Nothing here is done in parallel, so every instruction counts;
+// numbers are CHILD's own, for no child's is within 32 of its greatest.
 __device__ __forceinline__ i64 find_child_together(const Trie& trie, int log2_fanout, i64 level_start, i64 node,
                                                    u32 word) {
   if (node < 0 || node >= trie.M) return -1;

@@ -11,11 +11,10 @@ import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.trie import without_filled
+from mgpu_ngram.core.trie import FILLED, without_filled
 
 KIND = "compact distributions"
 ARRAYS = ("first_HK", "end_HK", "backoff_HK", "word_C", "prob_C")
-FILLED = "filled_F"  # where some are
 
 
 @dataclass(frozen=True, eq=False)

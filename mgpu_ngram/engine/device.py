@@ -240,7 +240,7 @@ def device_blocks(
         if checksums is not None:
             checksums.extend(block_checksums(block, data, chunk))
         yield block, data
-    # Not after an error: when a failed task is collected, its stream may be destroyed before this generator is closed.
+    # Not when the caller stops early: what an error left is collected in any order, its stream before this generator.
     _idle_rings.append(ring)
 
 

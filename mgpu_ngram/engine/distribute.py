@@ -259,6 +259,7 @@ def _write_arrays(
     """Rows of whole distributions, or of the greatest words, made in blocks that fit the device."""
     H, rows, paths = len(found.first_HK), options.rows, []
     files = array_files(options.folder, options.format, options.arrays)
+    replica.of_mode(rows.mode).scaled(rows.scale)  # before the free memory is asked for, of which this takes some
     step = min(H, block_rows(rows, replica.symbols, options.model.device, _free(options)))
     xp = array_module(found.first_HK)
     out = xp.empty((0 if rows.top_k else step, *files[0].shape[1:]), files[0].stored)

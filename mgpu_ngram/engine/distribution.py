@@ -123,7 +123,11 @@ def _parsed(orders: Any, order: int) -> tuple[int, ...]:
 def block_rows(options: RowOptions, symbols: int, device: str, free_bytes: int) -> int:
     """Histories whose rows a block may hold: those that fit in a part of the free memory, 1 at least."""
     room = min(int(BLOCK_SHARE * free_bytes), MOST_BLOCK_BYTES[device])
-    rows = room // (options.row_bytes(symbols) + FOUND_BYTES * options.orders[-1])
+    one = options.row_bytes(symbols)
+    if not options.top_k:  # each row up to where the next may begin
+        together = len(options.orders) * ROW_ALIGNMENT_BYTES
+        one = -(-one // together) * together
+    rows = room // (one + FOUND_BYTES * options.orders[-1])
     return max(1, min(rows, MOST_BLOCK_ROWS))
 
 
@@ -364,12 +368,16 @@ class Distributor(Rows):
         bos    whether <s> stands before each sentence of it
         scale  of the backoffs: that of the rows which are made next
         """
-        t = self.trie
-        arrays = find_histories(
-            t.word_G, t.first_child_M, t.samples, t.sample_starts, t.fanout, t.order, codes_T, positions_H,
-            self.begin if bos else -1, self.scaled(scale).backoff_M, 1.0 if scale == "prob" else -0.0,
-        )  # fmt: skip
-        return Found(*arrays, scale=scale)
+        t, backoff_M = self.trie, self.scaled(scale).backoff_M
+
+        def look_up(begin: int, end: int) -> tuple[Any, Any, Any]:
+            return find_histories(
+                t.word_G, t.first_child_M, t.samples, t.sample_starts, t.fanout, t.order, codes_T,
+                positions_H[begin:end], self.begin if bos else -1, backoff_M, 1.0 if scale == "prob" else -0.0,
+            )  # fmt: skip
+
+        first_HK, end_HK, backoff_HK = _joined(self._in_pieces(look_up, positions_H, LEAST_PIECE_HISTORIES))
+        return Found(first_HK, end_HK, backoff_HK, scale)
 
     def compact(self, found: Found) -> CompactBlock:
         """What was found, in log10, as it is sent or stored: every run of children once. `prob_V` is left to whoever
@@ -385,7 +393,7 @@ class Distributor(Rows):
         size_HK = (found.end_HK - found.first_HK).astype(np.int64)
         first_HK = xp.where(size_HK > 0, offsets[run_HK], 0)
         entry = node_dtype(len(word_C))
-        ranges = first_HK.astype(entry), (first_HK + size_HK).astype(entry), found.backoff_HK
+        ranges = first_HK.astype(entry), (first_HK + size_HK).astype(entry), found.arrays_in("log10")[2]
         first, end, backoff, words, probs = map(to_host_fast, (*ranges, word_C, prob_C))
         block = CompactBlock(first, end, backoff, words, probs, self.has_backoffs)
         if self.filled_F is None:

@@ -39,6 +39,7 @@ class Budget:
     def limit(self) -> None:
         """Hold this process to the budget of its GPU."""
         if self.device == "gpu":
+            _first_limit.setdefault("bytes", _pool().get_limit())
             limit_device(self.device_bytes)
             _watch_peak()
 
@@ -105,9 +106,9 @@ def limit_device(device_bytes: int) -> None:
 
 
 def lift_limit(device: str) -> None:
-    """Let CuPy's pool take what there is, whatever budget a run that ended in this process has left."""
-    if device == "gpu":
-        limit_device(0)
+    """Let CuPy's pool take what it could before the first budget: a run that ended in this process has left its own."""
+    if device == "gpu" and _first_limit:
+        limit_device(_first_limit["bytes"])
 
 
 def peak_device_bytes(device: str) -> int:
@@ -115,6 +116,7 @@ def peak_device_bytes(device: str) -> int:
     return _peak_bytes if device == "gpu" else 0
 
 
+_first_limit: dict[str, int] = {}
 _peak_bytes = 0
 _watched = threading.local()
 

@@ -74,8 +74,12 @@ def test_what_a_task_may_take_by_hand(gpu):
     assert pool.limit == 5000
 
 
-def test_the_pool_is_told_its_limit_once(gpu):
+def test_the_pool_is_told_its_limit_once(gpu, monkeypatch):
+    monkeypatch.setattr(memory_module, "_first_limit", {})
     pool = gpu(0)
+    pool.limit = 9000  # the user's own
+    lift_limit("gpu")
+    assert pool.limit == 9000
     budget = Budget("gpu", 700, 0)
     budget.limit()
     assert pool.limit == 700
@@ -87,7 +91,7 @@ def test_the_pool_is_told_its_limit_once(gpu):
     assert pool.limit == 700
     del pool.set_limit
     lift_limit("gpu")
-    assert pool.limit == 0
+    assert pool.limit == 9000
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,12 @@ def test_text_longer_than_a_block(order, fanout, to_device):
         assert_found(ngrams, trie, codes.tolist(), rng.integers(0, 2001, 700).tolist(), begin, to_device)
 
 
+def test_33_orders(to_device):
+    """As many words of a history as a warp has lanes."""
+    ngrams = {(0,) * n: (-1, n / 64) for n in range(1, 34)}
+    assert_found(ngrams, trie_of(ngrams), [1] * 40 + [0, 1], [0, 1, 31, 32, 33, 40, 41, 42], -1, to_device)
+
+
 def test_what_does_not_fit_together(to_device):
     trie = trie_of({(0,): (-1, 0), (1,): (-2, 0), (0, 1): (-3, 0)})
     with pytest.raises(ValueError, match="got 1 backoffs for 2 nodes; pass one of each, or none"):

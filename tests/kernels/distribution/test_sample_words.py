@@ -219,6 +219,12 @@ def test_the_most_probable_word(to_device):
         assert set(sample(model, to_device, range(20), seed, 1e-300, 1, left_out=3)) == {best}
 
 
+def test_the_greatest_may_be_subnormal(to_device):
+    model = Model([2.0**-149, 2.0**-140, 0])
+    assert sample(model, to_device, [0, 1], temperature=0) == [1, 1]
+    assert sample(model, to_device, range(9)) == [model.drawn(0, h, 1.0, 0, 1.0, -1) for h in range(9)]
+
+
 def test_ties_go_to_the_lower_id(to_device):
     even = Model([0.25] * 6, ({0: 0.0, 5: 0.125}, 0.5))
     assert set(sample(even, to_device, range(300), top_k=3, left_out=2)) == {1, 3, 4}

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.distribution import write_rows as module
 from mgpu_ngram.kernels.distribution.write_rows import write_rows
 
 STORED_AS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
@@ -221,6 +222,33 @@ def test_every_word_is_a_child_of_every_history(multiply, to_device):
     V, K = 1500, 4
     history = [(0.5, {w: float(100 * k + w) for w in range(V)}) for k in range(K)]
     check(to_device, [history] * 3, [1.0] * V, tuple(range(1, K + 2)), multiply)
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64])
+@pytest.mark.parametrize("padding", [0, 12])
+@pytest.mark.parametrize("K", [0, 1, 4, 17])
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_large_work(K, dtype, padding, ahead, to_device, monkeypatch):
+    """Rows as they are made of many histories: starts of tiles first, large tiles, more histories than the grid has,
+    children asked for before.
+    """
+    V, H, N = 2100, 7, min(2, K + 1)
+    limits = {"FEW_TILES": 0, "SHORT_WORDS": 0, "SEARCH_BYTES": 99, "MOST_GRID_Y": 3, "LONG_BYTES": 0 if ahead else 1e9}
+    for name, limit in limits.items():
+        monkeypatch.setattr(module, name, limit)
+    monkeypatch.setattr(module, "TOGETHER_BYTES", ahead * N * V * 4)
+    rng = np.random.default_rng(K)
+    histories = [nested(rng, range(V), K, 0.6) for _ in range(H)]
+    orders = tuple(range(K + 2 - N, K + 2))
+    check(to_device, histories, rng.random(V, np.float32).tolist(), orders, True, dtype=dtype, padding=padding)
+
+
+def test_products_and_sums_may_be_subnormal(to_device):
+    least = 2.0**-149
+    found = rows(to_device, (2,), arrays_of([[(0.25, None)]], [2.0**-126, 3 * least, least]), multiply=True)
+    assert found.tolist() == [[[2.0**-128, least, 0]]]
+    found = rows(to_device, (2,), arrays_of([[(-least, None)]], [-least, -0.0, -(2.0**-126)]), multiply=False)
+    assert found.tolist() == [[[-2 * least, -least, -(2.0**-126) - least]]]
 
 
 def test_many_histories(to_device):
