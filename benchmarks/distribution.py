@@ -21,7 +21,7 @@ from mgpu_ngram.benchmarks.rows import one_line
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.settings import parse_bytes
-from mgpu_ngram.engine.distribution import ROW_ALIGNMENT_BYTES
+from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES
 
 TOKENS = {"gpu": 8_800_000, "cpu": 300_000}  # of the large models: on a GPU as many n-grams as the peers' model has
 SIZE = {"gpu": "20 GiB", "cpu": "256 MiB"}  # of rows at once

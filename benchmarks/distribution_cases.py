@@ -16,7 +16,8 @@ from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import Model
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.distribution import DTYPES, ROW_ALIGNMENT_BYTES, Distributor, Found, RowOptions
+from mgpu_ngram.engine.distribution import Distributor, Found
+from mgpu_ngram.engine.row_options import DTYPES, ROW_ALIGNMENT_BYTES, RowOptions
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 UNIT = "distributions/s"  # a row of V probabilities for one history and one order

@@ -20,7 +20,7 @@ from mgpu_ngram.benchmarks.distribution_cases import (
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.distribution_work import check_rows
 from mgpu_ngram.benchmarks.rows import Row
-from mgpu_ngram.engine.distribution import RowOptions
+from mgpu_ngram.engine.row_options import RowOptions
 
 HISTORIES_UNIT = "histories/s"
 # Targets are those of one H200.

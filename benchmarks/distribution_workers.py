@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, UNIT, Case, Run
 from mgpu_ngram.benchmarks.distribution_rates import find_and_write
 from mgpu_ngram.benchmarks.side_by_side import Done, Work, side_by_side, timed
-from mgpu_ngram.engine.distribution import RowOptions
+from mgpu_ngram.engine.row_options import RowOptions
 
 PASSES = {"gpu": 200, "cpu": 3}  # over a worker's histories in one round
 HISTORIES = {"gpu": 2_500, "cpu": 20}  # of a worker

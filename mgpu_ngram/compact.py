@@ -11,6 +11,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine import distribution
 from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import memory_guard
+from mgpu_ngram.engine.row_options import RowOptions
 
 __all__ = ["CompactBlock", "densify"]
 
@@ -33,7 +34,7 @@ def densify(
     device = resolve_device(device)
     if block.prob_V is None:
         raise InputError("the block lacks the probabilities of single words; give it with block.with_words(prob_V)")
-    options = distribution.RowOptions.of(block.order, orders, mode, scale, dtype)
+    options = RowOptions.of(block.order, orders, mode, scale, dtype)
     shape = len(block), len(options.orders), len(block.prob_V)
     target = None if out is None else writable(out, shape, dtype, device)
     with memory_guard(f"making rows of shape {shape}", device, "cut the block into block.parts(rows)"):

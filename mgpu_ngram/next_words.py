@@ -21,17 +21,9 @@ from mgpu_ngram.core.model import Model as Arrays
 from mgpu_ngram.core.words import line_of
 from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import free_bytes, memory_guard, to_device, to_host_fast
-from mgpu_ngram.engine.distribution import (
-    Distributor,
-    Found,
-    RowOptions,
-    Rows,
-    block_rows,
-    replica_bytes,
-    rows_of,
-    use_block,
-)
+from mgpu_ngram.engine.distribution import Distributor, Found, Rows, replica_bytes, rows_of, use_block
 from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
+from mgpu_ngram.engine.row_options import RowOptions, block_rows
 
 SENT_ROWS = 4096  # histories of a compact block, or of the greatest words of rows
 AHEAD = 2  # blocks per worker that are under way or wait for the caller

@@ -19,7 +19,7 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import distribution as engine
 from mgpu_ngram.engine import histories as encoding
 from mgpu_ngram.engine import replicas
-from mgpu_ngram.engine.distribution import RowOptions
+from mgpu_ngram.engine.row_options import BLOCK_SHARE, DTYPES, FOUND_BYTES, SCALES, RowOptions, block_rows
 from mgpu_ngram.engine.trie import build_trie
 from mgpu_ngram.jobs import trie
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -173,7 +173,7 @@ def test_the_greatest_without_begins():
 def test_two_threads(many_words, device):
     """Each gets the values of its own scale, and the greatest by them; and one replica serves both."""
     model, barrier, wrong = ng.Model.load(many_words, device), threading.Barrier(3), []
-    expected = {s: host(ng.Model.load(many_words, device).distribution("w1", top_k=9, scale=s)) for s in engine.SCALES}
+    expected = {s: host(ng.Model.load(many_words, device).distribution("w1", top_k=9, scale=s)) for s in SCALES}
 
     def ask(scale):
         barrier.wait()
@@ -184,7 +184,7 @@ def test_two_threads(many_words, device):
         if model._distributor is not replica:
             wrong.append("replica")
 
-    threads = [threading.Thread(target=ask, args=(scale,)) for scale in engine.SCALES]
+    threads = [threading.Thread(target=ask, args=(scale,)) for scale in SCALES]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -213,7 +213,7 @@ def test_backoffs_of_another_scale(model):
     """They are not converted twice, nor written to compact blocks as log10."""
     replica = model._distributor
     found = replica.find(*replica.encoder.histories([["a", "b"]]), scale="prob")
-    for make in (replica.compact, lambda found: replica.dense(found, engine.RowOptions.of(3, scale="ln"))):
+    for make in (replica.compact, lambda found: replica.dense(found, RowOptions.of(3, scale="ln"))):
         with pytest.raises(ValueError, match="backoffs are in prob but are asked for in"):
             make(found)
 
@@ -227,7 +227,7 @@ def test_values_in_log10_need_no_room(model):
 
 
 def test_rows_begin_at_multiples_of_128_bytes(model):
-    for dtype in engine.DTYPES:
+    for dtype in DTYPES:
         rows = model.distribution(["<s> a", "b"], dtype=dtype)
         assert all(stride % 128 == 0 for stride in rows.strides[:2])
 
@@ -292,8 +292,8 @@ def test_blocks(model):
 
 
 def test_blocks_follow_the_free_memory(model, monkeypatch):
-    row_bytes = 3 * 128 + 3 * engine.FOUND_BYTES
-    monkeypatch.setattr(next_words, "free_bytes", lambda device: 2.5 * row_bytes / engine.BLOCK_SHARE)
+    row_bytes = 3 * 128 + 3 * FOUND_BYTES
+    monkeypatch.setattr(next_words, "free_bytes", lambda device: 2.5 * row_bytes / BLOCK_SHARE)
     assert [len(block) for block in model.iter_distributions(["a"] * 5)] == [2, 2, 1]
     monkeypatch.setattr(next_words, "free_bytes", lambda device: 0)
     assert [len(block) for block in model.iter_distributions(["a"] * 2)] == [1, 1]
@@ -303,18 +303,18 @@ def test_rows_of_a_block_by_hand():
     """Of 1,000 words: 2 orders of 2,000 or 4,000 bytes, with what follows to a multiple of 128, or of 7 pairs of 8; and
     of what is found of 3 orders.
     """
-    found = 3 * engine.FOUND_BYTES
+    found = 3 * FOUND_BYTES
     for how, row_bytes, apart in (
         ({"dtype": "float16"}, 4000, 4096), ({"dtype": "bfloat16"}, 4000, 4096), ({}, 8000, 8192),
         ({"top_k": 7}, 112, 112),
     ):  # fmt: skip
         options = RowOptions.of(5, (2, 3), **how)
         assert options.row_bytes(1000) == row_bytes
-        assert engine.block_rows(options, 1000, "cpu", 4 * (10 * (apart + found) + 9)) == 10
+        assert block_rows(options, 1000, "cpu", 4 * (10 * (apart + found) + 9)) == 10
     dense, best = RowOptions.of(3), RowOptions.of(3, "max", top_k=1)
     for device, most_bytes in ("cpu", 64 << 20), ("gpu", 4 << 30):
-        assert engine.block_rows(dense, 1 << 20, device, 1 << 60) == most_bytes // ((12 << 20) + found)
-        assert engine.block_rows(best, 1 << 20, device, 1 << 60) == min(most_bytes // (8 + found), 1 << 20)
+        assert block_rows(dense, 1 << 20, device, 1 << 60) == most_bytes // ((12 << 20) + found)
+        assert block_rows(best, 1 << 20, device, 1 << 60) == min(most_bytes // (8 + found), 1 << 20)
 
 
 def test_compact_blocks(model, tmp_path):
@@ -898,8 +898,8 @@ def test_settings_of_workers(arpa, client, cluster, monkeypatch):
     process; and nothing is left behind.
     """
     model, histories = ng.Model.load(arpa, "cpu"), ["a", "b b a", "", "a b", "b"]
-    whole, row_bytes = model.distribution(histories, bos=True), 3 * 128 + 3 * engine.FOUND_BYTES
-    free = 2.5 * row_bytes / engine.BLOCK_SHARE
+    whole, row_bytes = model.distribution(histories, bos=True), 3 * 128 + 3 * FOUND_BYTES
+    free = 2.5 * row_bytes / BLOCK_SHARE
     monkeypatch.setattr(next_words, "free_memory", lambda device: int(2 * free))
     monkeypatch.setattr(next_words, "free_bytes", lambda device: free)
     for blocks in (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.distribution import DTYPES
+from mgpu_ngram.engine.row_options import DTYPES
 
 
 def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:

@@ -23,7 +23,8 @@ from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.parquet import strings
 from mgpu_ngram.core.reading import Block
 from mgpu_ngram.engine.device import Stopwatch, device_blocks, each_slice, free_bytes, memory_guard, to_host_fast
-from mgpu_ngram.engine.distribution import Distributor, Found, RowOptions, block_rows, distributor_of
+from mgpu_ngram.engine.distribution import Distributor, Found, distributor_of
+from mgpu_ngram.engine.row_options import RowOptions, block_rows
 from mgpu_ngram.kernels.count.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.distribution.scale_values import scale_values

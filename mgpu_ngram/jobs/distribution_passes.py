@@ -30,7 +30,7 @@ from mgpu_ngram.engine.distribute import (
     write_distributions,
     write_words,
 )
-from mgpu_ngram.engine.distribution import RowOptions
+from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.jobs.distribution_settings import (
     AHEAD,
     DistributionConfig,

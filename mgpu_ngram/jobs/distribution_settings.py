@@ -11,7 +11,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import describe_model, is_model_file
 from mgpu_ngram.core.settings import Bytes, check_name
 from mgpu_ngram.engine.distribute import ModelFacts
-from mgpu_ngram.engine.distribution import RowOptions
+from mgpu_ngram.engine.row_options import RowOptions
 
 AHEAD = 4  # chunks per worker that are called before the first of them is done
 TASK_BYTES = {"cpu": 128 << 20, "gpu": 1 << 30}  # of files, about, that a task writes

@@ -34,7 +34,8 @@ from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.distribution import Found, RowOptions
+from mgpu_ngram.engine.distribution import Found
+from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.kernels.distribution import write_rows
 from mgpu_ngram.kernels.launch import source
 

@@ -1,0 +1,114 @@
+"""Which rows of distributions are made, and how many fit in memory."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.kernels.distribution.top_words import MOST_K
+
+MODES = ("smoothed", "stored")
+SCALES = ("prob", "log10", "ln")
+DTYPES: dict[str, np.dtype] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(np.uint16),
+}
+ROW_ALIGNMENT_BYTES = 128  # of the rows that are made here: memory is written in such pieces
+BLOCK_SHARE = 0.25  # of the free memory, for a block of rows: the caller has one while the next is made
+MOST_BLOCK_BYTES = {"gpu": 4 << 30, "cpu": 64 << 20}
+MOST_BLOCK_ROWS = 1 << 20  # of short rows: the histories themselves take room, too
+FOUND_BYTES = 64  # of a history, about: what is found of it, with copies
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Which rows are made, and how. Picklable.
+
+    orders  rising, 1 to the order of the model
+    mode    "smoothed": with backoff; "stored": the probabilities of stored n-grams, and nothing for the others
+    scale   "prob"; or "log10" or "ln" of it, where nothing is -inf
+    dtype   "float32", "float16" or "bfloat16"
+    top_k   only so many words of each row, the most probable first; None: all words
+    """
+
+    orders: tuple[int, ...]
+    mode: str = "smoothed"
+    scale: str = "prob"
+    dtype: str = "float32"
+    top_k: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        order: int,
+        orders: str | int | Iterable[int] = "all",
+        mode: str = "smoothed",
+        scale: str = "prob",
+        dtype: str = "float32",
+        top_k: int | None = None,
+    ) -> RowOptions:
+        """Options for a model of order `order`. Raises InputError for those that are not known or do not go together.
+
+        orders  "all", "max" (the highest alone), a number, several, or a string of numbers with commas
+        """
+        check_option("mode", mode, MODES)
+        check_option("scale", scale, SCALES)
+        check_option("dtype", dtype, DTYPES)
+        if top_k is not None:
+            if isinstance(top_k, bool) or not isinstance(top_k, (int, np.integer)) or not 1 <= top_k <= MOST_K:
+                raise InputError(f"top_k is {top_k!r} but must be 1 to {MOST_K:,}; leave it out for all words")
+            if dtype != "float32":
+                raise InputError(f"dtype is {dtype} but the values of top_k are float32; leave dtype out")
+        return cls(_parsed(orders, order), mode, scale, dtype, None if top_k is None else int(top_k))
+
+    @property
+    def nothing(self) -> float | None:
+        """What stands where nothing is stored; None: rows are smoothed."""
+        if self.mode == "smoothed":
+            return None
+        return 0.0 if self.scale == "prob" else -np.inf
+
+    def row_bytes(self, symbols: int) -> int:
+        """Of what is made of one history."""
+        if self.top_k:
+            return len(self.orders) * self.top_k * 8
+        return len(self.orders) * symbols * DTYPES[self.dtype].itemsize
+
+
+def check_option(name: str, value: Any, known: Iterable[str]) -> None:
+    """Raise InputError unless the value of an option is one of those that are known."""
+    if value not in tuple(known):
+        raise InputError(f"{name} is {value!r} but must be {' or '.join(known)}")
+
+
+def _parsed(orders: Any, order: int) -> tuple[int, ...]:
+    """The orders that `RowOptions.of` is given, rising, each once."""
+    if isinstance(orders, str):
+        orders = {"all": range(1, order + 1), "max": [order]}.get(orders, orders)
+    several = [orders] if isinstance(orders, (int, np.integer)) else orders
+    try:
+        if isinstance(several, str):
+            several = map(int, several.split(","))
+        numbers = sorted({operator.index(n) for n in several})
+    except (TypeError, ValueError):
+        raise InputError(f"orders is {orders!r} but must be all, max or numbers such as 1,2,{order}") from None
+    if not numbers or numbers[0] < 1 or numbers[-1] > order:
+        raise InputError(f"orders is {orders!r} but the model has orders 1 to {order}; give some of those, all or max")
+    return tuple(numbers)
+
+
+def block_rows(options: RowOptions, symbols: int, device: str, free_bytes: int) -> int:
+    """Histories whose rows a block may hold: those that fit in a part of the free memory, 1 at least."""
+    room = min(int(BLOCK_SHARE * free_bytes), MOST_BLOCK_BYTES[device])
+    one = options.row_bytes(symbols)
+    if not options.top_k:  # each row up to where the next may begin
+        together = len(options.orders) * ROW_ALIGNMENT_BYTES
+        one = -(-one // together) * together
+    rows = room // (one + FOUND_BYTES * options.orders[-1])
+    return max(1, min(rows, MOST_BLOCK_ROWS))
