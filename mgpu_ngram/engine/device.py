@@ -93,15 +93,16 @@ def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
         pieces += [(start + i * row.nbytes, row.view(np.uint8)) for i, row in enumerate(rows)]
     firsts = [first for first, _ in pieces]
 
-    def fill(first: int, last: int, stream: Any, pinned: np.ndarray) -> None:
-        for begin, row in pieces[max(0, bisect_right(firsts, first) - 1) : bisect_left(firsts, last)]:
-            a, b = max(first, begin), min(last, begin + len(row))
-            if a < b:
-                pinned[a - first : b - first] = row[a - begin : b - begin]
-        packed[first:last].set(pinned[: last - first], stream=stream)
-        stream.synchronize()
+    def fill(slices: Sequence[tuple[int, int]], stream: Any, pinned: np.ndarray) -> None:
+        for first, last in slices:
+            for begin, row in pieces[max(0, bisect_right(firsts, first) - 1) : bisect_left(firsts, last)]:
+                a, b = max(first, begin), min(last, begin + len(row))
+                if a < b:
+                    pinned[a - first : b - first] = row[a - begin : b - begin]
+            packed[first:last].set(pinned[: last - first], stream=stream)
+            stream.synchronize()
 
-    _in_threads(fill, [(i, min(i + SLICE_BYTES, starts[-1])) for i in range(0, starts[-1], SLICE_BYTES)])
+    _in_threads(fill, _slices(starts[-1], SLICE_BYTES))
     moved = iter(
         packed[start : start + a.nbytes].view(a.dtype).reshape(a.shape) for start, a in zip(starts, here, strict=False)
     )
@@ -111,47 +112,73 @@ def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
 def each_slice(array: Any, use: Callable[[int, np.ndarray], None], threads: int = 1) -> None:
     """use(first, bytes) for slices of a contiguous array, of its bytes from `first` on, in host memory.
 
-    Several threads call it, on a CPU so many; of a CuPy array the bytes are those of a buffer, gone when it returns.
+    So many threads call it, a few at least where a GPU copies; of a CuPy array the bytes are those of a buffer, gone
+    when it returns.
     """
     flat = array.reshape(-1).view(np.uint8)
-    slices = [(i, min(i + SLICE_BYTES, len(flat))) for i in range(0, len(flat), SLICE_BYTES)]
     if on_gpu(array):
+        half = SLICE_BYTES // 2
 
-        def copy(first: int, last: int, stream: Any, pinned: np.ndarray) -> None:
-            flat[first:last].get(stream=stream, out=pinned[: last - first], blocking=True)
-            use(first, pinned[: last - first])
+        def copy(slices: Sequence[tuple[int, int]], stream: Any, pinned: np.ndarray) -> None:
+            halves = pinned[:half], pinned[half:]  # one is filled while the other is used
 
-        _in_threads(copy, slices)
+            def start(i: int) -> np.ndarray:
+                first, last = slices[i]
+                return flat[first:last].get(stream=stream, out=halves[i % 2][: last - first], blocking=False)
+
+            coming = start(0)
+            try:
+                for i, (first, _) in enumerate(slices):
+                    stream.synchronize()
+                    here = coming
+                    if i + 1 < len(slices):
+                        coming = start(i + 1)
+                    use(first, here)
+            finally:
+                stream.synchronize()  # `use` may have failed
+
+        _in_threads(copy, _slices(len(flat), half), max(threads, COPY_THREADS))
         return
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda part: use(part[0], flat[slice(*part)]), slices))
+        list(pool.map(lambda part: use(part[0], flat[slice(*part)]), _slices(len(flat), SLICE_BYTES)))
 
 
 def _copy_in_slices(there: Any, here: np.ndarray, copy: Callable) -> None:
     """copy(stream, pinned buffer, slice there, slice here) for all slices, in several threads."""
+
+    def copy_some(slices: Sequence[tuple], stream: Any, pinned: np.ndarray) -> None:
+        for a, b in slices:
+            copy(stream, pinned.view(here.dtype)[: len(b)], a, b)
+
     if here.flags.c_contiguous and there.flags.c_contiguous:
         there, here = there.reshape(-1), here.reshape(-1)
     rows = [(there[i], here[i]) for i in np.ndindex(here.shape[:-1])]  # of a view, each by itself
     step = SLICE_BYTES // here.itemsize
     slices = [(a[i : i + step], b[i : i + step]) for a, b in rows for i in range(0, len(b), step)]
-    _in_threads(lambda a, b, stream, pinned: copy(stream, pinned.view(here.dtype)[: len(b)], a, b), slices)
+    _in_threads(copy_some, slices)
 
 
-def _in_threads(fn: Callable, slices: Sequence[tuple]) -> None:
-    """fn(*slice, stream, pinned buffer) for each slice."""
+def _slices(size: int, step: int) -> list[tuple[int, int]]:
+    return [(i, min(i + step, size)) for i in range(0, size, step)]
+
+
+def _in_threads(fn: Callable, slices: Sequence[tuple], threads: int = COPY_THREADS) -> None:
+    """fn(some slices, stream, pinned buffer) in so many threads. Each has neighbouring ones, as a file is locked for
+    others while a thread writes to it.
+    """
     import cupy
 
     device = cupy.cuda.Device()
     cupy.cuda.get_current_stream().synchronize()
+    each = max(1, -(-len(slices) // threads))
 
-    def run(thread: int) -> None:
+    def run(first: int) -> None:
         device.use()
-        stream, pinned = cupy.cuda.Stream(non_blocking=True), _pinned_slice(thread)
-        for part in slices[thread::COPY_THREADS]:
-            fn(*part, stream, pinned)
+        stream, pinned = cupy.cuda.Stream(non_blocking=True), _pinned_slice(first // each)
+        fn(slices[first : first + each], stream, pinned)
 
-    with _copying, ThreadPoolExecutor(COPY_THREADS) as pool:
-        list(pool.map(run, range(COPY_THREADS)))
+    with _copying, ThreadPoolExecutor(threads) as pool:
+        list(pool.map(run, range(0, len(slices), each)))
 
 
 _copying = threading.Lock()

@@ -79,7 +79,7 @@ def test_many_arrays_copied_together(slice_bytes, monkeypatch):
     assert to_device_together(arrays[:1], "cpu")[0] is arrays[0]
 
 
-@pytest.mark.parametrize("slice_bytes", [1, 1000, 1 << 20])
+@pytest.mark.parametrize("slice_bytes", [2, 1000, 1 << 20])
 def test_slices_are_the_whole(slice_bytes, to_device, monkeypatch):
     """Each byte comes once, at its place, from whatever thread."""
     monkeypatch.setattr(device_module, "SLICE_BYTES", slice_bytes)
