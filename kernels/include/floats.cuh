@@ -10,6 +10,11 @@ __device__ __forceinline__ float mul(float a, float b) {
   asm("mul.rn.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
   return c;
 }
+__device__ __forceinline__ float divide(float a, float b) {
+  float c;
+  asm("div.rn.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
 __device__ __forceinline__ float multiply_add(float a, float b, float c) {  // a * b + c
   float d;
   asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(a), "f"(b), "f"(c));

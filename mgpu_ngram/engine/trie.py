@@ -28,8 +28,11 @@ class BadNgram(Exception):
 
 
 @dataclass
-class _Level:
-    """One order of a trie: nodes are numbered within their order, parents and suffixes within the order before."""
+class Level:
+    """One order of a trie: nodes are numbered within their order, parents and suffixes within the order before.
+
+    `join_levels` needs neither parents nor samples.
+    """
 
     word_G: Any
     prob_G: Any
@@ -52,7 +55,7 @@ def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
     probability that backing off gives it, and no backoff. `filled_F` tells which these are. Raises BadNgram for an
     n-gram whose history is missing, or that is there twice: the first row of the lowest order.
     """
-    levels: list[_Level] = []
+    levels: list[Level] = []
     for ngrams in orders:
         levels.append(_add_level(levels, ngrams, len(ngrams), fanout))
     filled = _missing_suffixes(levels, fanout)
@@ -62,7 +65,7 @@ def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
         levels = []
         for ngrams, size in zip(whole, sizes, strict=True):
             levels.append(_add_level(levels, ngrams, size, fanout))
-    return _joined(levels, fanout)
+    return join_levels(levels, fanout)
 
 
 def with_fanout(trie: Trie, fanout: int) -> Trie:
@@ -121,13 +124,13 @@ def edges_of(trie: Trie) -> EdgeTable:
         raise InputError(f"the model has {error}; use the index btree (--index btree)") from None
 
 
-def _add_level(levels: Sequence[_Level], ngrams: Ngrams, given: int, fanout: int) -> _Level:
+def _add_level(levels: Sequence[Level], ngrams: Ngrams, given: int, fanout: int) -> Level:
     """The next order of a trie; the first `given` rows have their probability, the others get it by backing off."""
     xp, n = array_module(ngrams.prob), len(levels) + 1
     if n == 1:
         row_G = xp.argsort(ngrams.ids[:, 0])
         backoff_G = None if ngrams.backoff is None else ngrams.backoff[row_G]
-        return _Level(xp.arange(len(ngrams), dtype=np.uint32), ngrams.prob[row_G], backoff_G)
+        return Level(xp.arange(len(ngrams), dtype=np.uint32), ngrams.prob[row_G], backoff_G)
     parent_R = _walk(levels, ngrams.ids[:, :-1], fanout)
     orphans = xp.flatnonzero(parent_R < 0)
     _refuse(n, orphans, f"has no history, its first {n - 1} words as a {n - 1}-gram: add that, or drop it")
@@ -136,7 +139,7 @@ def _add_level(levels: Sequence[_Level], ngrams: Ngrams, given: int, fanout: int
     row_G = row_G.view(np.int64)
     _refuse(n, row_G[1:][key_G[1:] == key_G[:-1]], "is there twice; drop one of them")
     parent_G, word_G = _unpacked(key_G, bits, used)
-    level = _Level(word_G, ngrams.prob[row_G], None, parent_G)
+    level = Level(word_G, ngrams.prob[row_G], None, parent_G)
     if ngrams.backoff is not None:
         level.backoff_G = ngrams.backoff[row_G]
     level.samples, level.sample_starts = sample_words(level.word_G, fanout)
@@ -166,7 +169,7 @@ def _unpacked(key_R: Any, bits: int, used: int) -> tuple[Any, Any]:
     return (key_R >> np.uint64(bits)).view(np.int64), (key_R & np.uint64((1 << bits) - 1)).astype(np.uint32)
 
 
-def _children(level: _Level, nodes_Q: Any, words_Q: Any, fanout: int) -> Any:
+def _children(level: Level, nodes_Q: Any, words_Q: Any, fanout: int) -> Any:
     """Nodes of a level by their parents and words; -1 for those that are not there."""
     return find_children(
         level.word_G, level.first_child_M, level.samples, level.sample_starts, fanout, nodes_Q,
@@ -174,7 +177,7 @@ def _children(level: _Level, nodes_Q: Any, words_Q: Any, fanout: int) -> Any:
     )  # fmt: skip
 
 
-def _walk(levels: Sequence[_Level], ids: Any, fanout: int) -> Any:
+def _walk(levels: Sequence[Level], ids: Any, fanout: int) -> Any:
     """(R,) int64: nodes of the n-grams `ids` (R, n), or -1."""
     nodes_R = ids[:, 0].astype(np.int64)
     for k in range(1, ids.shape[1]):
@@ -187,7 +190,7 @@ def _refuse(order: int, rows: Any, what: str) -> None:
         raise BadNgram(order, int(rows.min()), what)
 
 
-def _missing_suffixes(levels: Sequence[_Level], fanout: int) -> list[Any]:
+def _missing_suffixes(levels: Sequence[Level], fanout: int) -> list[Any]:
     """Of each order, the ids (R, n) of n-grams to be filled in: missing suffixes, and those of these."""
     xp = array_module(levels[0].word_G)
     filled = [xp.empty((0, n), np.uint32) for n in range(1, len(levels) + 1)]
@@ -199,7 +202,7 @@ def _missing_suffixes(levels: Sequence[_Level], fanout: int) -> list[Any]:
     return filled
 
 
-def _ids_of(levels: Sequence[_Level], n: int, nodes: Any) -> Any:
+def _ids_of(levels: Sequence[Level], n: int, nodes: Any) -> Any:
     """(R, n) uint32: the words of nodes of order n."""
     columns = []
     for level in reversed(levels[:n]):
@@ -208,7 +211,7 @@ def _ids_of(levels: Sequence[_Level], n: int, nodes: Any) -> Any:
     return array_module(nodes).stack(columns[::-1], axis=1)
 
 
-def _with_rows(levels: Sequence[_Level], n: int, ids: Any) -> Ngrams:
+def _with_rows(levels: Sequence[Level], n: int, ids: Any) -> Ngrams:
     """Order n of a trie as n-grams again, with rows of `ids` after them."""
     xp, level = array_module(ids), levels[n - 1]
     nothing = xp.zeros(len(ids), np.float32)
@@ -222,8 +225,8 @@ def _negative(array: Any) -> Any:
     return (array.view(np.uint32) | np.uint32(1 << 31)).view(np.float32)
 
 
-def _joined(levels: Sequence[_Level], fanout: int) -> Trie:
-    """The levels in one numbering."""
+def join_levels(levels: Sequence[Level], fanout: int) -> Trie:
+    """The levels in one numbering: a trie."""
     xp = array_module(levels[0].word_G)
     starts = np.cumsum([0, *(len(level.word_G) for level in levels)]).tolist()
     G, node = starts[-1], node_dtype(starts[-1])
@@ -231,7 +234,7 @@ def _joined(levels: Sequence[_Level], fanout: int) -> Trie:
     word_G = xp.concatenate([level.word_G for level in levels])
     first_child = [(level.first_child_M[:-1] + starts[n]).astype(node) for n, level in enumerate(levels[1:], 1)]
     suffix = [(level.suffix_G + starts[n - 2]).astype(node) for n, level in enumerate(lower[2:], 3)]
-    filled = [(level.filled_F + starts[n]).astype(node) for n, level in enumerate(levels[1:], 1)]
+    filled = [(f + starts[n]).astype(node) for n, f in enumerate(level.filled_F for level in levels) if f is not None]
     filled_F = xp.concatenate([xp.empty(0, node), *filled])
     nothing = xp.empty(0, np.float32)
     return Trie(

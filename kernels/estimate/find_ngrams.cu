@@ -1,0 +1,36 @@
+#include "common.cuh"
+
+// Column c of the bits from `skipped` on of a query, `used` of them.
+__device__ __forceinline__ u64 part_of(const u64* queries, int D, i64 Q, i64 q, int skipped, int used, int c) {
+  int at = c + skipped / 64, by = skipped % 64, left = used - 64 * c;
+  u64 value = queries[at * Q + q] << by;
+  if (by && at + 1 < D) value |= queries[(at + 1) * Q + q] >> (64 - by);
+  return left < 64 ? value & ~(~0ull >> left) : value;
+}
+
+// columns (COLUMNS, G) u64, queries (D, Q) u64  ->  rows_Q (Q,) i64: the row of what lies within each query, or -1.
+extern "C" __global__ void find_ngrams(const u64* columns, i64 G, int used, const u64* queries, int D, i64 Q,
+                                       int skipped, i64* rows_Q) {
+  GRID_STRIDE_LOOP(q, Q) {
+    u64 key[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) key[c] = part_of(queries, D, Q, q, skipped, used, c);
+    i64 low = 0, high = G;
+    bool found = false;
+    while (low < high) {
+      i64 middle = (low + high) / 2;
+      bool below = false, same = true;
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) {  // later columns are read only where the first ones do not tell
+        if (same) {
+          u64 there = __ldg(columns + c * G + middle);
+          below = there < key[c];
+          same = there == key[c];
+        }
+      }
+      if (same) found = true;
+      if (below) low = middle + 1; else high = middle;
+    }
+    rows_Q[q] = found ? low : -1;
+  }
+}

@@ -1,0 +1,119 @@
+"""Find the rows of n-grams that lie within longer ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, uint64
+
+from .. import check
+from ..count.ngram_keys import ngram_keys
+from ..dispatch import pick
+from ..launch import grid_for, kernel, launch
+
+VARIANTS = tuple({"COLUMNS": c} for c in (1, 2, 3))
+
+
+def find_ngrams(columns: Any, order: int, bits: int, queries: Any, first: int) -> Any:
+    """Return the rows of a table that n-grams, parts of longer ones, have.
+
+    columns  (C, G) uint64, keys of `order` words of `bits` bits, rising, none twice (kernels.count.ngram_keys)
+    queries  (D, Q) uint64, keys of first + order words or more; fastest in rising order
+    first    the word of a query with which its n-gram begins, counted from 0
+
+    Returns rows_Q (Q,) int64; -1 of an n-gram that is not there.
+    """
+    for keys in columns, queries:
+        check.dtype(keys, np.uint64)
+    C = check.num_columns(order, bits)
+    if len(columns) != C or len(queries) < check.num_columns(first + order, bits):
+        raise ValueError(
+            f"got keys of {len(columns)} and {len(queries)} columns but words {first} to {first + order - 1} of {bits} "
+            f"bits need {C} and {check.num_columns(first + order, bits)}"
+        )
+    run = pick(cpu=_cpu, cuda=_cuda, columns=columns, queries=queries)
+    return run(columns, order * bits, queries, first * bits)
+
+
+def _cpu(columns, used, queries, skipped):
+    rows_Q = np.empty(queries.shape[1], np.int64)
+    _find(columns, used, queries, skipped, rows_Q)
+    return rows_Q
+
+
+@njit(nogil=True, cache=True)
+def _part_of(queries, q, skipped, used, key):
+    """Fill `key` with the bits from `skipped` on, `used` of them."""
+    for c in range(len(key)):
+        at, by = c + skipped // 64, uint64(skipped % 64)
+        value = queries[at, q] << by
+        if by and at + 1 < len(queries):
+            value |= queries[at + 1, q] >> (uint64(64) - by)
+        left = used - 64 * c
+        if left < 64:
+            value &= ~(~uint64(0) >> uint64(left))
+        key[c] = value
+
+
+@njit(nogil=True, cache=True)
+def _compare(columns, row, key):
+    """-1, 0 or 1: how the key of a row compares with `key`."""
+    for c in range(len(key)):
+        if columns[c, row] != key[c]:
+            return -1 if columns[c, row] < key[c] else 1
+    return 0
+
+
+@njit(nogil=True, cache=True)
+def _find(columns, used, queries, skipped, rows_Q):
+    G, at = columns.shape[1], 0
+    key = np.empty(len(columns), np.uint64)
+    for q in range(len(rows_Q)):
+        _part_of(queries, q, skipped, used, key)
+        # As a rule it lies a few rows after the one before it: steps that double, from there.
+        low, high, step = 0, at, 1
+        if at < G and _compare(columns, at, key) <= 0:
+            low, high = at, at + 1
+            while high < G and _compare(columns, high, key) <= 0:
+                low, step = high, 2 * step
+                high = low + step
+            high = min(high, G)
+        while low < high:  # the first row that is not below the key
+            middle = (low + high) // 2
+            if _compare(columns, middle, key) < 0:
+                low = middle + 1
+            else:
+                high = middle
+        at = low
+        rows_Q[q] = low if low < G and _compare(columns, low, key) == 0 else -1
+
+
+def _cuda(columns, used, queries, skipped):
+    import cupy
+
+    (C, G), Q = columns.shape, queries.shape[1]
+    rows_Q = cupy.empty(Q, np.int64)
+    if Q:
+        fn = kernel("estimate/find_ngrams", "find_ngrams", COLUMNS=C)
+        columns, queries = cupy.ascontiguousarray(columns), cupy.ascontiguousarray(queries)
+        args = (columns, G, np.int32(used), queries, np.int32(len(queries)), Q, np.int32(skipped), rows_Q)
+        launch(fn, grid_for(Q, 256), 256, args)
+    return rows_Q
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """A table of `size` rows or fewer and longer n-grams, half of whose parts it has; 1 to 3 columns."""
+    order, first, bits = 1 + size % 5, size % 3, (19, 21, 33)[size % 3]
+    words = rng.integers(1, 5 + size, (2 * size, first + order)).astype(np.uint32)
+    starts = np.arange(2 * size) * (first + order)
+    queries = ngram_keys(words.reshape(-1), first + order, bits, None, starts)
+    keys = ngram_keys(words[::2, first:].reshape(-1), order, bits, None, np.arange(size) * order)
+    columns = np.unique(keys, axis=1) if size else keys
+    return {
+        "columns": np.ascontiguousarray(columns),
+        "order": order,
+        "bits": bits,
+        "queries": queries[:, np.lexsort(queries[::-1])] if size % 2 else queries,
+        "first": first,
+    }

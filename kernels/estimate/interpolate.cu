@@ -1,0 +1,15 @@
+#include "common.cuh"
+#include "floats.cuh"
+
+// See interpolate.py. Products and sums are rounded one by one, as on a CPU.
+extern "C" __global__ void interpolate(const i64* count_R, const u32* context_R, const i64* suffix_R,
+                                       const i64* total_C, const float* gamma_C, const float* lower_L, float d1,
+                                       float d2, float d3, i64 R, float* prob_R) {
+  GRID_STRIDE_LOOP(r, R) {
+    i64 count = count_R[r];
+    u32 c = context_R[r];
+    float discount = count == 1 ? d1 : count == 2 ? d2 : d3;
+    float share = divide(add(__ll2float_rn(count), -discount), __ll2float_rn(total_C[c]));
+    prob_R[r] = add(share, mul(gamma_C[c], __ldg(lower_L + suffix_R[r])));
+  }
+}

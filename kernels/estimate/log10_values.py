@@ -1,0 +1,67 @@
+"""Logarithms of probabilities, the same on every device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .. import check
+from ..dispatch import pick
+from ..launch import grid_for, kernel, launch
+
+VARIANTS: tuple[dict[str, Any], ...] = ({},)
+TERMS = 11  # of the series of ln((1 + s) / (1 - s)), |s| < 0.172: what follows is below 2**-56
+LOG10_2, LOG10_E = math.log10(2), math.log10(math.e)
+
+
+def log10_values(values: Any) -> Any:
+    """Return log10 of values.
+
+    values  (R,) float32, normal numbers above 0
+
+    Returns (R,) float32: computed in float64 by the same sums and products everywhere, rounded once; 0 for what is
+    above 1, as lmplz clips probabilities that rounding has made too large.
+    """
+    check.dtype(values, np.float32)
+    return pick(cpu=_cpu, cuda=_cuda, values=values)(values)
+
+
+def _cpu(values):
+    out = np.empty(len(values), np.float32)
+    _log10(values.view(np.uint32), out)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _log10(bits_R, out):
+    for r in range(len(bits_R)):
+        exponent = np.int64(bits_R[r] >> 23) - 127
+        fraction = 1.0 + np.float64(bits_R[r] & np.uint32(0x7FFFFF)) * 2.0**-23
+        if fraction > 1.4142135623730951:
+            fraction, exponent = 0.5 * fraction, exponent + 1
+        s = (fraction - 1.0) / (fraction + 1.0)
+        square, total = s * s, 0.0
+        for k in range(TERMS - 1, -1, -1):
+            total = total * square + 1.0 / (2 * k + 1)
+        log = np.float64(exponent) * LOG10_2 + 2.0 * s * total * LOG10_E
+        out[r] = min(log, 0.0)
+
+
+def _cuda(values):
+    import cupy
+
+    R = len(values)
+    out = cupy.empty(R, np.float32)
+    if R:
+        args = (values, np.float64(LOG10_2), np.float64(LOG10_E), R, out)
+        launch(kernel("estimate/log10_values", "log10_values"), grid_for(R, 256), 256, args)
+    return out
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    values = 10.0 ** rng.uniform(-30, 0.1, size)
+    values[::7] = 1 - rng.integers(0, 99, len(values[::7])) * 2.0**-24
+    return {"values": values.astype(np.float32)}

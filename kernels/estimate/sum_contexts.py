@@ -1,0 +1,81 @@
+"""What follows each context: counts of its n-grams, added up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .. import check
+from ..dispatch import pick
+from ..launch import grid_for, kernel, launch
+
+VARIANTS: tuple[dict[str, Any], ...] = ({},)
+MOST = 3  # counts from here on share a discount
+
+
+def sum_contexts(context_R: Any, count_R: Any, marked_R: Any, contexts: int) -> tuple[Any, Any, Any]:
+    """Return what is added up of the n-grams of each context.
+
+    context_R  (R,) uint32, rising: the context of each n-gram, below `contexts`
+    count_R    (R,) int64, its adjusted count
+    marked_R   (R,) bool, whether it is pruned; or None
+
+    Returns total_C (contexts,) int64, of all counts; kinds_C3 (contexts, 3) uint32, how many n-grams that are not
+    pruned have count 1, 2, and 3 or more; pruned_C (contexts,) int64, counts of those that are. An n-gram of count 0
+    is of no kind.
+    """
+    check.dtype(context_R, np.uint32)
+    check.dtype(count_R, np.int64)
+    arrays = {"context_R": context_R, "count_R": count_R}
+    if marked_R is not None:
+        check.dtype(marked_R, np.bool_)
+        arrays["marked_R"] = marked_R
+    run = pick(cpu=_cpu, cuda=_cuda, **arrays)
+    return run(context_R, count_R, marked_R, contexts)
+
+
+def _cpu(context_R, count_R, marked_R, contexts):
+    total_C, pruned_C = np.zeros(contexts, np.int64), np.zeros(contexts, np.int64)
+    kinds_C3 = np.zeros((contexts, MOST), np.uint32)
+    is_marked = marked_R is not None
+    _add(context_R, count_R, marked_R if is_marked else np.empty(0, np.bool_), is_marked, total_C, kinds_C3, pruned_C)
+    return total_C, kinds_C3, pruned_C
+
+
+@njit(nogil=True, cache=True)
+def _add(context_R, count_R, marked_R, is_marked, total_C, kinds_C3, pruned_C):
+    for r in range(len(context_R)):
+        c, count = context_R[r], count_R[r]
+        total_C[c] += count
+        if is_marked and marked_R[r]:
+            pruned_C[c] += count
+        elif count:
+            kinds_C3[c, min(count, MOST) - 1] += 1
+
+
+def _cuda(context_R, count_R, marked_R, contexts):
+    import cupy
+
+    R = len(context_R)
+    total_C, pruned_C = cupy.zeros(contexts, np.int64), cupy.zeros(contexts, np.int64)
+    kinds_C3 = cupy.zeros((contexts, MOST), np.uint32)
+    if R:
+        fn = kernel("estimate/sum_contexts", "sum_contexts")
+        args = (context_R, count_R, 0 if marked_R is None else marked_R, R, total_C, kinds_C3, pruned_C)
+        launch(fn, grid_for(R, 256), 256, args)
+    return total_C, kinds_C3, pruned_C
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """Many contexts of few n-grams and one of half of them."""
+    contexts = 1 + size // 4
+    context_R = rng.integers(0, contexts, size)
+    context_R[: size // 2] = contexts // 3
+    return {
+        "context_R": np.sort(context_R).astype(np.uint32),
+        "count_R": rng.zipf(1.5, size).clip(0, 1 << 40) - (rng.random(size) < 0.1),
+        "marked_R": rng.random(size) < 0.3 if size % 2 else None,
+        "contexts": contexts,
+    }

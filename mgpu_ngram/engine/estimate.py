@@ -1,0 +1,315 @@
+"""From counts of marked text to a Kneser-Ney model: what one part of the n-grams needs, and the parts put together.
+
+A part holds all n-grams of orders 2 to N whose last context word is one of its own. So the continuations of a context
+lie together, and an n-gram beside the one without its first word: nothing but vectors over the vocabulary, counts of
+counts and the finished model crosses between parts. Words of order 1 are everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.discounts import Discounts
+from mgpu_ngram.core.shards import words_at
+from mgpu_ngram.core.tables import Table
+from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.engine.trie import FANOUT, Level, join_levels
+from mgpu_ngram.kernels.count.merge_tables import merge_tables
+from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
+from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
+from mgpu_ngram.kernels.estimate.interpolate import interpolate
+from mgpu_ngram.kernels.estimate.log10_values import log10_values
+from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
+
+UNK, START, END = 0, 1, 2  # ids
+COUNTED = 4  # counts of counts: of 1 to 4
+
+
+@dataclass(frozen=True)
+class EstimateOptions:
+    """What a model is made of, beside counts. Picklable.
+
+    order                highest one, N
+    thresholds           (N,) raw counts: an n-gram of order n that occurs thresholds[n - 1] times or less is pruned
+    vocab_pad            words that the uniform distribution is over, at least
+    interpolate_unigrams  whether words share in the uniform distribution; else <unk> has all that order 1 leaves
+    """
+
+    order: int
+    thresholds: tuple[int, ...]
+    vocab_pad: int = 0
+    interpolate_unigrams: bool = True
+
+
+@dataclass
+class Order:
+    """The n-grams of one order, 2 or more, of a part.
+
+    table      keys and raw counts, rows by rising key
+    suffix_R   (R,) int64: the row of each without its first word, among those of the order below; of order 2 a word id
+    count_R    (R,) int64, adjusted counts
+    marked_R   (R,) bool, whether it is pruned; None when nothing of this order is
+    """
+
+    table: Table
+    suffix_R: Any
+    count_R: Any
+    marked_R: Any = None
+
+
+@dataclass
+class Part:
+    """A part with its adjusted counts.
+
+    orders            of 2 to N
+    left_V            (V,) int64: how many different words stand before each word, by the bigrams of this part
+    counts_of_counts  order -> how many of its n-grams have adjusted count 1, 2, 3, 4
+    sizes             order -> (n-grams that are kept, all)
+    """
+
+    orders: dict[int, Order]
+    left_V: Any
+    counts_of_counts: dict[int, list[int]] = field(default_factory=dict)
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass
+class Unigrams:
+    """Order 1, whole; arrays over the vocabulary.
+
+    prob_V   (V,) float32, P(word)
+    kept_V   (V,) bool, False of those that are pruned
+    """
+
+    prob_V: Any
+    kept_V: Any
+
+
+@dataclass
+class Weights:
+    """Finished values of the n-grams of one order that are kept, of one part or of all.
+
+    columns  (C, G) uint64, rising keys
+    values   (G,) float32, log10 probabilities, or backoffs
+    """
+
+    columns: Any
+    values: Any
+
+
+def adjust_counts(tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None) -> Part:
+    """The adjusted counts of a part: of order N raw ones; below, how many different words stand before an n-gram, or
+    its raw count where it begins with <s>, before which nothing stands.
+
+    tables  of orders 2 to N, each in the order of keys; counts of marked text
+    bad_V   (V,) bool, words that a limited vocabulary lacks; None: it is not limited
+    """
+    N, orders = options.order, dict[int, Order]()
+    for n, table in sorted(tables.items()):
+        if n == 2:
+            suffix_R = _word(table, 1).view(np.int64)
+        else:
+            suffix_R = find_ngrams(tables[n - 1].keys, n - 1, table.bits, table.keys, 1)
+        orders[n] = Order(table, suffix_R, table.counts, _marked(table, options.thresholds[n - 1], bad_V))
+    xp = array_module(tables[2].keys)
+    part = Part(orders, xp.bincount(orders[2].suffix_R, minlength=symbols).astype(np.int64))
+    for n, order in orders.items():
+        if n < N:
+            left_R = xp.bincount(orders[n + 1].suffix_R, minlength=len(order.table)).astype(np.int64)
+            order.count_R = xp.where(_word(order.table, 0) == START, order.table.counts, left_R)
+        part.counts_of_counts[n] = count_counts(order.count_R)
+        pruned = 0 if order.marked_R is None else int(order.marked_R.sum())
+        part.sizes[n] = len(order.table) - pruned, len(order.table)
+    return part
+
+
+def count_counts(counts: Any) -> list[int]:
+    """How many counts are 1, 2, 3, 4."""
+    return [int((counts == j).sum()) for j in range(1, COUNTED + 1)]
+
+
+def first_places(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np.ndarray:
+    """(V,) int64: the ids that lmplz gives: specials, then words in the order in which they stand in the text first."""
+    rank_V = np.arange(len(first_source_V))
+    words = END + 1 + np.lexsort((first_offset_V[END + 1 :], first_source_V[END + 1 :]))
+    rank_V[words] = rank_V[END + 1 :].copy()
+    return rank_V
+
+
+def last_left_word(part: Part, word: int, rank_V: Any) -> int:
+    """The word of greatest rank before `word` in the bigrams of a part; -1 without one."""
+    bigrams = part.orders[2]
+    left = _word(bigrams.table, 0)[bigrams.suffix_R == word].view(np.int64)
+    return int(left[rank_V[left].argmax()]) if len(left) else -1
+
+
+def slipped_counts(part: Part, left: int, word: int, rank_V: Any) -> list[tuple[int, int, int]]:
+    """(order, adjusted count, raw count) of n-grams of orders 2 to N - 1 of which lmplz's counts of counts take the raw
+    count: suffixes of the last n-gram, when n-grams are compared from their last word on, by lmplz's ids.
+
+    left, word  the last two words of that n-gram
+    """
+    slipped, highest = [], max(part.orders)
+    bigrams = part.orders[2]
+    rows = (bigrams.suffix_R == word).nonzero()[0]
+    row = int(rows[_word(bigrams.table, 0)[rows].view(np.int64) == left][0])
+    for n in range(2, highest):
+        order, longer = part.orders[n], part.orders[n + 1]
+        if int(_word(order.table, 0)[row]) == START:
+            break
+        slipped.append((n, int(order.count_R[row]), int(order.table.counts[row])))
+        rows = (longer.suffix_R == row).nonzero()[0]
+        row = int(rows[rank_V[_word(longer.table, 0)[rows].view(np.int64)].argmax()])
+    return slipped
+
+
+def _word(table: Table, position: int) -> Any:
+    """(G,) uint64: the id of one word of each n-gram."""
+    return words_at(table.keys, table.order, table.bits, position) - np.uint64(1)
+
+
+def _marked(table: Table, threshold: int, bad_V: Any) -> Any:
+    """Which n-grams are pruned; None for none."""
+    marked_R = table.counts <= threshold if threshold else None
+    if bad_V is not None:
+        xp = array_module(table.keys)
+        outside_R = xp.zeros(len(table), bool)
+        for position in range(table.order):
+            outside_R |= bad_V[_word(table, position).view(np.int64)]
+        marked_R = outside_R if marked_R is None else marked_R | outside_R
+    return marked_R
+
+
+def adjust_unigrams(left_V: Any, counts_V: Any, options: EstimateOptions, bad_V: Any) -> tuple[Any, Any]:
+    """(adjusted counts (V,) int64, kept (V,) bool) of single words.
+
+    left_V    of all parts together
+    counts_V  raw counts
+    """
+    xp = array_module(left_V)
+    count_V = (counts_V if options.order == 1 else left_V).copy()
+    count_V[[UNK, START]] = 0
+    kept_V = counts_V > options.thresholds[0]
+    if bad_V is not None:
+        kept_V &= ~bad_V
+    kept_V[: END + 1] = True
+    return count_V, xp.ascontiguousarray(kept_V)
+
+
+def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: EstimateOptions) -> Unigrams:
+    """Probabilities of single words, over which <unk> has its share of the uniform distribution.
+
+    That of <s> is 1, as lmplz writes it.
+    """
+    xp, f = array_module(count_V), np.float32
+    kinds = xp.array(
+        [[(kept_V & (count_V == 1)).sum(), (kept_V & (count_V == 2)).sum(), (kept_V & (count_V > 2)).sum()]]
+    )
+    total = count_V.sum(keepdims=True)
+    gamma = _gammas(discounts, kinds, count_V[~kept_V].sum(keepdims=True), total)
+    uniform = f(1) / f(max(options.vocab_pad, int(kept_V.sum()) - 1))
+    discount_V = xp.asarray(np.array([0, *discounts], f))[xp.minimum(count_V, 3)]
+    prob_V = (count_V.astype(f) - discount_V) / total.astype(f)
+    if options.interpolate_unigrams:
+        prob_V = prob_V + gamma * uniform
+    else:
+        prob_V[UNK] = gamma[0]
+    prob_V[START] = 1
+    return Unigrams(prob_V, kept_V)
+
+
+def _gammas(discounts: Discounts, kinds_C3: Any, pruned_C: Any, total_C: Any) -> Any:
+    """(C,) float32: what contexts leave to the lower order, by their discounts and what is pruned; added up as lmplz
+    does it.
+    """
+    left_C = pruned_C.astype(np.float32) * np.float32(0)
+    for kind, discount in enumerate(discounts):
+        left_C = left_C + np.float32(discount) * kinds_C3[:, kind].astype(np.float32)
+    return (left_C + pruned_C.astype(np.float32)) / total_C.astype(np.float32)
+
+
+def estimate_part(
+    part: Part, discounts: dict[int, Discounts], prob_V: Any
+) -> tuple[dict[int, Weights], dict[int, Weights]]:
+    """(log10 probabilities of orders 2 to N, log10 backoffs of orders 1 to N - 1) of the n-grams of a part.
+
+    prob_V  (V,) float32, of single words
+
+    Backoffs are those of the part's contexts: n-grams of the order below, which another part may hold, or which may
+    be pruned.
+    """
+    probabilities, backoffs, lower_L = dict[int, Weights](), dict[int, Weights](), prob_V
+    for n, order in sorted(part.orders.items()):
+        table, xp = order.table, array_module(order.count_R)
+        [(contexts, sizes_C)] = prefix_runs(table.keys, table.bits, n - 1, n - 1)
+        starts_R = xp.zeros(len(table), np.uint32)
+        starts_R[xp.cumsum(sizes_C)[:-1]] = 1
+        context_R = xp.cumsum(starts_R, dtype=np.uint32)
+        total_C, kinds_C3, pruned_C = sum_contexts(context_R, order.count_R, order.marked_R, len(sizes_C))
+        gamma_C = _gammas(discounts[n], kinds_C3, pruned_C, total_C)
+        prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, discounts[n])
+        backoffs[n - 1] = Weights(contexts, log10_values(gamma_C))
+        columns, values = table.keys, log10_values(prob_R)
+        if order.marked_R is not None:
+            kept = xp.flatnonzero(~order.marked_R)
+            columns, values = columns[:, kept], values[kept]
+        probabilities[n] = Weights(columns, values)
+        lower_L = prob_R
+    return probabilities, backoffs
+
+
+def merge_weights(parts: Sequence[Weights]) -> Weights:
+    """Those of several parts, which have no n-gram in common."""
+    if len(parts) == 1:
+        return parts[0]
+    tables = [(p.columns, p.values.view(np.uint32).astype(np.int64), np.array([len(p.values)])) for p in parts]
+    columns, bits, _ = merge_tables(tables)
+    return Weights(columns, bits.astype(np.uint32).view(np.float32))
+
+
+def assemble(unigrams: Unigrams, probabilities: dict[int, Weights], backoffs: dict[int, Weights], bits: int) -> Trie:
+    """The trie of all parts' n-grams.
+
+    probabilities  of orders 2 to N, and
+    backoffs       of orders 1 to N - 1, of n-grams that may be pruned themselves; all with rising keys. Emptied
+    bits           of a word in keys
+    """
+    xp = array_module(unigrams.prob_V)
+    N = max(probabilities, default=1)
+    new_V = xp.cumsum(unigrams.kept_V) - 1  # ids without the words that are pruned
+    kept_V = xp.flatnonzero(unigrams.kept_V)
+    levels = [Level(xp.arange(len(kept_V), dtype=np.uint32), log10_values(unigrams.prob_V[kept_V]), None)]
+    below: Any = None  # keys of the order before
+    for n in range(2, N + 1):
+        columns, prob_G = probabilities[n].columns, probabilities.pop(n).values
+        table = Table(columns, prob_G, n, bits)
+        level = Level(new_V[_word(table, n - 1).view(np.int64)].astype(np.uint32), prob_G, None)
+        lower = levels[-1]
+        lower.backoff_G = xp.zeros(len(lower.word_G), np.float32)
+        weights = backoffs.pop(n - 1)
+        [(parents, sizes_P)] = prefix_runs(columns, bits, n - 1, n - 1)
+        if n == 2:
+            node_C, node_P = (_node_of_word(keys, bits, unigrams.kept_V, new_V) for keys in (weights.columns, parents))
+        else:
+            node_C, node_P = (find_ngrams(below, n - 1, bits, keys, 0) for keys in (weights.columns, parents))
+        there = node_C >= 0
+        lower.backoff_G[node_C[there]] = weights.values[there]
+        level.first_child_M = xp.zeros(len(lower.word_G) + 1, np.int64)
+        level.first_child_M[1 + node_P] = sizes_P
+        level.first_child_M = xp.cumsum(level.first_child_M)
+        if 3 <= n < N:
+            level.suffix_G = find_ngrams(below, n - 1, bits, columns, 1)
+        levels.append(level)
+        below = columns
+    return join_levels(levels, FANOUT)
+
+
+def _node_of_word(columns: Any, bits: int, kept_V: Any, new_V: Any) -> Any:
+    """(G,) int64: nodes of single words, given by their keys; -1 of those that are pruned."""
+    ids = (words_at(columns, 1, bits, 0) - np.uint64(1)).view(np.int64)
+    return array_module(ids).where(kept_V[ids], new_V[ids], -1)

@@ -1,0 +1,177 @@
+"""Kneser-Ney models of counted text beside those of KenLM's lmplz, however the n-grams are cut into parts."""
+
+import lzma
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.core.discounts import FALLBACK, discounts_of
+from mgpu_ngram.core.tables import Table
+from mgpu_ngram.engine import estimate as engine
+from mgpu_ngram.engine.count import pack_codes
+from mgpu_ngram.engine.estimate import EstimateOptions
+from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.dispatch import to_host
+
+CASES = {
+    "small.o1": ("small.txt", 1, {}),
+    "small.o2": ("small.txt", 2, {}),
+    "small.o3": ("small.txt", 3, {}),
+    "small.o5": ("small.txt", 5, {}),
+    "small.o3.prune001": ("small.txt", 3, {"prune": (0, 0, 1)}),
+    "small.o5.prune00112": ("small.txt", 5, {"prune": (0, 0, 1, 1, 2)}),
+    "small.o3.iu0": ("small.txt", 3, {"interpolate_unigrams": False}),
+    "small.o3.limitvocab": ("small.txt", 3, {"limit": "small_vocab2000.txt"}),
+    "small.o3.vocabpad": ("small.txt", 3, {"vocab_pad": 50_000}),
+    "small_unk.o3.skip": ("small_unk.txt", 3, {}),
+    "tiny.o3.fallback": ("tiny.txt", 3, {"fallback": FALLBACK}),
+    "tiny.o5.fallback": ("tiny.txt", 5, {"fallback": FALLBACK}),
+    "tiny.o3.fallback_custom": ("tiny.txt", 3, {"fallback": (0.4, 0.8, 1.2)}),
+    "edge_nonl": ("edge_train_nonl.txt", 2, {"fallback": FALLBACK}),
+    "edge_crlf": ("edge_train_crlf.txt", 3, {"fallback": FALLBACK}),
+    "edge_empty": ("edge_train_empty.txt", 2, {"fallback": FALLBACK}),
+}
+SPECIALS = [b"<unk>", b"<s>", b"</s>"]
+
+
+def read(path):
+    """A file, or what is in it with .xz."""
+    return path.read_bytes() if path.exists() else lzma.open(f"{path}.xz").read()
+
+
+def counted(data, order):
+    """(words by id as lmplz numbers them, {n-gram of ids: count}) of text: specials in it are left out."""
+    words = dict(zip(SPECIALS, range(3), strict=True))
+    counts = Counter()
+    lines = data.split(b"\n")
+    for i, line in enumerate(lines):
+        found = [w for w in re.split(rb"[\0\t\r ]+", line) if w and w not in SPECIALS]
+        ids = [1, *(words.setdefault(w, len(words)) for w in found), 2]
+        if i == len(lines) - 1:  # not ended
+            ids.pop()
+        for n in range(1, order + 1) if ids != [1] else ():
+            counts.update(tuple(ids[t : t + n]) for t in range(len(ids) - n + 1))
+    return list(words), counts
+
+
+def cut(counts, order, bits, parts, to_device):
+    """The tables of each part, by order: an n-gram is in that of its last context word."""
+    made = []
+    for p in range(parts):
+        tables = {}
+        for n in range(2, order + 1):
+            rows = sorted(g for g in counts if len(g) == n and g[-2] % parts == p)
+            codes = np.array(rows, np.uint32).reshape(-1, n) + 1
+            keys = pack_codes([np.ascontiguousarray(codes[:, i]) for i in range(n)], bits)
+            tables[n] = Table(to_device(keys), to_device(np.array([counts[g] for g in rows], np.int64)), n, bits)
+        made.append(tables)
+    return made
+
+
+def estimated(words, counts, order, to_device, parts=1, prune=(0,), limit=None, fallback=None, exact=False, **options):
+    """The trie, the words that it keeps, and the discounts, of counts by n-gram."""
+    V, bits = len(words), check.code_bits(len(words))
+    options = EstimateOptions(order, (*prune, *prune[-1:] * (order - len(prune))), **options)
+    counts_V = to_device(np.array([counts[v,] for v in range(V)]))
+    bad_V = None if limit is None else to_device(np.array([w not in {*limit, *SPECIALS} for w in words]))
+    tables = cut(counts, order, bits, parts, to_device) if order > 1 else []
+    adjusted = [engine.adjust_counts(t, V, options, bad_V) for t in tables]
+    left_V = sum(part.left_V for part in adjusted) if adjusted else to_device(np.zeros(V, np.int64))
+    count_V, kept_V = engine.adjust_unigrams(left_V, counts_V, options, bad_V)
+    found = {n: np.sum([p.counts_of_counts[n] for p in adjusted], axis=0) for n in range(2, order + 1)}
+    found[1] = np.array(engine.count_counts(count_V))
+    if not exact and order > 1:
+        rank_V = to_device(np.arange(V))  # ids are lmplz's
+        word = max(v for v in range(V) if counts[v,] and v != 1)
+        lefts = [engine.last_left_word(part, word, rank_V) for part in adjusted]
+        holder = adjusted[int(np.argmax(lefts))]
+        slipped = [(1, int(count_V[word]), counts[word,])]
+        slipped += engine.slipped_counts(holder, max(lefts), word, rank_V)
+        for n, true, taken in slipped:
+            for count, sign in (true, -1), (taken, 1):
+                if 1 <= count <= 4:
+                    found[n][count - 1] += sign
+    discounts = {n: discounts_of(n, found[n].tolist(), fallback)[0] for n in found}
+    unigrams = engine.estimate_unigrams(count_V, kept_V, discounts[1], options)
+    made = [engine.estimate_part(part, discounts, unigrams.prob_V) for part in adjusted]
+    merged = [{n: engine.merge_weights([m[i][n] for m in made]) for n in (made[0][i] if made else ())} for i in (0, 1)]
+    trie = engine.assemble(unigrams, *merged, bits)
+    return trie, [w for w, kept in zip(words, to_host(kept_V), strict=True) if kept], discounts
+
+
+def entries(trie, words):
+    """{n-gram: (log10 probability, log10 backoff)} of every node."""
+    word_G, prob_G, backoff_M, first_child_M = (
+        to_host(a).tolist() for a in (trie.word_G, trie.prob_G, trie.backoff_M, trie.first_child_M)
+    )
+    ngrams = [(words[w],) for w in word_G[: trie.symbols]]
+    for node in range(len(first_child_M) - 1):
+        children = range(first_child_M[node], first_child_M[node + 1])
+        ngrams += [(*ngrams[node], words[word_G[c]]) for c in children]
+    backoffs = [*backoff_M, *[0.0] * (len(trie) - len(backoff_M))]
+    return {g: values for g, *values in zip(ngrams, prob_G, backoffs, strict=True)}
+
+
+def arpa_entries(text):
+    """The same of an ARPA file."""
+    found, inside = {}, False
+    for line in text.split(b"\n"):
+        inside |= line.endswith(b"-grams:")
+        fields = line.split(b"\t")
+        if inside and len(fields) > 1:
+            values = [float(np.float32(f)) for f in (fields[0], *fields[2:])]
+            found[tuple(fields[1].split(b" "))] = [*values, 0.0][:2]
+    return found
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_golden_models(case, parts, shared_data, to_device):
+    name, order, options = CASES[case]
+    golden = shared_data / "golden"
+    if "limit" in options:
+        options = options | {"limit": read(golden / "inputs" / options["limit"]).split()}
+    words, counts = counted(read(golden / "inputs" / name), order)
+    trie, kept, discounts = estimated(words, counts, order, to_device, parts, **options)
+    expected, got = arpa_entries(read(golden / "models" / f"{case}.arpa")), entries(trie, kept)
+    assert got.keys() == expected.keys()
+    np.testing.assert_allclose(list(map(got.get, expected)), list(expected.values()), rtol=0, atol=1e-6)
+    log = (golden / "models" / f"{case}.log").read_text()
+    printed = re.findall(r"^(\d+) \d+(?:/\d+)? D1=(\S+) D2=(\S+) D3\+=(\S+)", log, re.MULTILINE)
+    assert [(int(n), *map(float, ds)) for n, *ds in printed] == [
+        (n, *(float(f"{d:.6g}") for d in ds)) for n, ds in sorted(discounts.items())
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"prune": (0, 1)}, {"limit": [b"w1", b"w2", b"w3", b"w9"]}])
+def test_parts_give_the_same_model(options, to_device):
+    """Bit for bit, also where some have nothing."""
+    rng = np.random.default_rng(0)
+    text = b"\n".join(b" ".join(b"w%d" % w for w in rng.zipf(1.5, 9).clip(1, 40)) for _ in range(300)) + b"\n"
+    words, counts = counted(text, 4)
+    whole, *_ = estimated(words, counts, 4, to_device, fallback=FALLBACK, **options)
+    for parts in (2, 5, 64):
+        trie, *_ = estimated(words, counts, 4, to_device, parts, fallback=FALLBACK, **options)
+        assert trie.starts == whole.starts
+        for name, array in whole.arrays().items():
+            assert to_host(array).tobytes() == to_host(trie.arrays()[name]).tobytes()
+
+
+@pytest.mark.parametrize("prune", [(0,), (0, 0, 2)])
+def test_probabilities_sum_to_one(prune, to_device):
+    """After every history, over all words but <s>."""
+    rng = np.random.default_rng(1)
+    text = b"\n".join(b" ".join(b"w%d" % w for w in rng.zipf(1.6, 12).clip(1, 30)) for _ in range(400)) + b"\n"
+    words, counts = counted(text, 3)
+    trie, kept, _ = estimated(words, counts, 3, to_device, prune=prune, fallback=FALLBACK)
+    model = entries(trie, kept)
+
+    def prob(history, word):
+        if (*history, word) in model:
+            return 10 ** model[*history, word][0]
+        return 10 ** model.get(history, (0, 0))[1] * prob(history[1:], word)
+
+    for history in {g[:-1] for g in model}:
+        assert sum(prob(history, w) for w in kept if w != b"<s>") == pytest.approx(1, abs=2e-6)
