@@ -107,8 +107,9 @@ def _cuda(hash_T, table):
     slot_T = cupy.empty(T, np.uint32)
     if T == 0:
         return slot_T, cupy.empty(0, np.int64)
-    if len(table.keys_C) < 1 << 22:  # a GPU block brings many words at once: start where few tables must grow
-        _grow(table, 1 << 22)
+    room = min(1 << 22, 1 << (2 * T).bit_length())  # a GPU block brings many words at once: few tables must grow
+    if len(table.keys_C) < room:
+        _grow(table, room)
     while True:
         capacity = len(table.keys_C)
         limit = capacity // 2 - len(table)

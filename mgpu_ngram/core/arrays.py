@@ -35,12 +35,15 @@ DTYPES = {"BOOL": np.dtype(bool)} | {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> int:
+def save_arrays(
+    path: str | Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any], durable: bool = True
+) -> int:
     """Write arrays and metadata to one file; return its bytes.
 
     path      appears when it is whole and on the disk; an older file there is replaced
     arrays    of any shape, also views with gaps: bool, (u)int8 to 64, float16 to 64
     metadata  JSON values
+    durable   wait for the disk; without, a crash of the host may leave a damaged file, which `load_arrays` tells
 
     Copies slices of an array at most. Raises RunError when the disk is full.
     """
@@ -69,7 +72,7 @@ def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], metadata: Ma
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_BYTES:
         raise ValueError(f"the header of {path} has {len(text):,} bytes but {MAX_HEADER_BYTES:,} at most; shorten it")
-    with new_file(path, durable=True) as sink:
+    with new_file(path, durable) as sink:
         sink.append(len(text).to_bytes(8, "little") + text)
         for name in names:
             for piece in _slices(arrays[name]):

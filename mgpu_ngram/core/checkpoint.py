@@ -60,19 +60,21 @@ def save_entry(
     items: Sequence[int],
     arrays: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any] | None = None,
+    durable: bool = True,
 ) -> str:
     """Write one entry to the `entries_folder` of a checkpoint; return its path.
 
     kind      what it is, of letters, digits and _
     items     numbers of what it covers, as chunks
     metadata  JSON values, returned with the entry
+    durable   as in `save_arrays`; what a crash of the host damages is found when a run is resumed, and done again
 
     Raises RunError when the disk is full or the folder is gone.
     """
     if not re.fullmatch(r"\w+", kind):
         raise ValueError(f"kind is {kind!r} but must be of letters, digits and _")
     path = f"{folder}/{kind}-{secrets.token_hex(8)}{ENTRY}"
-    save_arrays(path, arrays, {**(metadata or {}), "kind": kind, "items": [int(i) for i in items]})
+    save_arrays(path, arrays, {**(metadata or {}), "kind": kind, "items": [int(i) for i in items]}, durable)
     return path
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numba import njit, uint64
 
+from mgpu_ngram.kernels.dispatch import on_gpu
+
 SPECIALS = (b"<unk>", b"<s>", b"</s>")  # ids 0, 1, 2 of every word vocabulary
 
 
@@ -141,3 +143,14 @@ class LocalVocabulary:
     size_bytes: int = 0
     checksums: list = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    __hash__ = object.__hash__  # by identity: `hold` keeps a set of those that live
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        return sum(getattr(self, name).nbytes for name in ARRAYS)
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes that it holds in host memory."""
+        return 0 if on_gpu(self.hash_V) else self.nbytes

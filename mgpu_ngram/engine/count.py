@@ -139,7 +139,7 @@ def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOpti
     if lexicon.unit == "byte":  # byte + 1, and 0 where a file ends
         codes = lexicon.byte_codes()
     else:
-        codes = lexicon.codes(tokenised.vocabulary.hash_V, device)
+        codes = to_device(lexicon.codes(tokenised.vocabulary.hash_V, lexicon.place(options.budget)), device)
     done, whole = [], []
     for stream in tokenised.streams or ():
         tokens_T = to_device_fast(stream.tokens_T, device)

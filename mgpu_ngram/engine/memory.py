@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,6 +43,14 @@ class Budget:
             _first_limit.setdefault("bytes", _pool().get_limit())
             limit_device(self.device_bytes)
             _watch_peak()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep the tasks of this process that ask for it from working on the GPU at once: each may take all that is
+        left of it."""
+        with _working_alone if self.device == "gpu" else nullcontext():
+            self.limit()
+            yield
 
     def working_bytes(self) -> int:
         """What one task may take now on its device, beside what earlier results hold there."""
@@ -144,6 +153,7 @@ def _pool() -> Any:
     return cupy.get_default_memory_pool()
 
 
+_working_alone = threading.Lock()
 _held: weakref.WeakSet = weakref.WeakSet()
 _holding = threading.Lock()  # tasks of a process are threads; a set must not grow while it is read
 

@@ -23,10 +23,10 @@ from mgpu_ngram.engine.device import (
 )
 from mgpu_ngram.engine.memory import Budget, hold
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
-from mgpu_ngram.kernels.dispatch import on_gpu, to_host
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 RUN = "run"  # kind of checkpoint entry
-MERGE_COPIES = 8  # of a row while it is merged and written: in, out, between levels, on the host
+MERGE_COPIES = {"cpu": 8, "gpu": 5}  # of a row while it is merged and written: in, out, between levels, on the host
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,14 @@ def keep_run(run: Run, budget: Budget, folder: str) -> Run:
     if place == "device":
         return run
     run = replace(run, tables={n: [moved(t, to_host_fast) for t in tables] for n, tables in run.tables.items()})
-    return hold(run) if place == "host" else store_run(run, folder)
+    return hold(run) if place == "host" else store_run(run, folder, durable=False)
 
 
-def store_run(run: Run, folder: str) -> Run:
-    """Sum the tables of a run and write them to a file of `folder`; what they held in memory is free again."""
+def store_run(run: Run, folder: str, durable: bool = True) -> Run:
+    """Sum the tables of a run and write them to a file of `folder`; what they held in memory is free again.
+
+    durable  wait for the disk: of what is saved for a run that ends early, not of what memory has no room for
+    """
     if not run.tables and not run.bins:
         return run
     run = merge_runs(run)
@@ -93,7 +96,7 @@ def store_run(run: Run, folder: str) -> Run:
         bits[n] = table.bits
     for n, bins in run.bins.items():
         arrays[f"{n}.bins"] = to_host(bins)
-    path = save_entry(folder, RUN, run.chunks, arrays, {"bits": bits})
+    path = save_entry(folder, RUN, run.chunks, arrays, {"bits": bits}, durable)
     return Run({}, {}, (*run.stored, StoredRun(path, run.chunks)), seconds=run.seconds)
 
 
@@ -220,7 +223,7 @@ def merged_blocks(tables: Sequence[ShardedTable], first: int, budget: Budget) ->
     Blocks are as large as the working memory allows: all shards, some, or a part of one, cut by key.
     """
     row_bytes = 8 * len(tables[0].keys) + 8
-    most_rows = max(1, min(budget.working_bytes(), budget.block_bytes()) // (MERGE_COPIES * row_bytes))
+    most_rows = max(1, min(budget.working_bytes(), budget.block_bytes()) // (MERGE_COPIES[budget.device] * row_bytes))
     S = len(tables[0].ends_S)
     at = 0
     while at < S:
@@ -254,12 +257,11 @@ def _by_key(parts: list[ShardedTable], most_rows: int) -> Iterator[list[ShardedT
 
 def _rank(keys: Any, key: np.ndarray) -> int:
     """The first row that is not below `key`."""
+    xp = array_module(keys)
     low, high = 0, keys.shape[1]
-    wanted = tuple(key.tolist())
-    while low < high:
-        middle = (low + high) // 2
-        if tuple(to_host(keys[:, middle]).tolist()) < wanted:
-            low = middle + 1
-        else:
-            high = middle
+    for column, values in zip(keys, xp.asarray(key[:, None]), strict=True):
+        if low == high:
+            break
+        equal = column[low:high]  # to the key, in the columns before this one
+        low, high = (low + int(xp.searchsorted(equal, values, side)[0]) for side in ("left", "right"))
     return low

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +13,9 @@ import numpy as np
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.reading import Block
 from mgpu_ngram.core.vocabulary import ARRAYS, HashCollision, LocalVocabulary
-from mgpu_ngram.engine.device import Stopwatch, device_blocks, memory_guard, to_device, to_host_fast
+from mgpu_ngram.engine.device import Stopwatch, device_blocks, memory_guard, out_of_memory, to_device, to_host_fast
 from mgpu_ngram.engine.memory import Budget, hold
+from mgpu_ngram.engine.vocabulary import keep_vocabulary
 from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
 from mgpu_ngram.kernels.count.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.gather_words import gather_words
@@ -37,7 +39,8 @@ class TokeniseOptions:
     device: str = "cpu"
     block_bytes: int = 64 << 20
     read_threads: int = 1
-    budget: Budget | None = None  # that streams must keep to while they wait for pass 2; None: they stay
+    budget: Budget | None = None  # that streams and vocabularies must keep to while they wait; None: they stay
+    spill_folder: str = ""  # where vocabularies go that do not fit in memory
     seed: int = 0  # of the word hash; another is tried after a collision
 
 
@@ -62,8 +65,9 @@ class TokenisedChunk:
 
     @property
     def host_bytes(self) -> int:
-        """Bytes that its streams hold in host memory."""
-        return sum(s.tokens_T.nbytes for s in self.streams or [] if not on_gpu(s.tokens_T))
+        """Bytes that pass 2 needs of it in host memory. The vocabulary is held by itself, but its hashes outlive it."""
+        needed = [*(s.tokens_T for s in self.streams or []), self.vocabulary.hash_V]
+        return sum(a.nbytes for a in needed if not on_gpu(a))
 
 
 def tokenise(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
@@ -71,19 +75,33 @@ def tokenise(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
 
     Raises HashCollision when two words of the chunk share a 64-bit hash.
     """
-    if options.budget is not None:
-        options.budget.limit()
-    with memory_guard("tokenising", options.device):
-        tokenised = {"word": _words, "byte": _bytes, "id": _ids}[options.unit](chunk, options)
+    with options.budget.alone() if options.budget else nullcontext():
+        with memory_guard("tokenising", options.device):
+            tokenised = _where_it_fits(chunk, options)
+        return _keep(tokenised, options.budget, options.spill_folder) if options.budget else tokenised
+
+
+def _where_it_fits(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
+    """Tokenise on the device; in host memory, which takes longer, when a GPU is full."""
+    by_unit = {"word": _words, "byte": _bytes, "id": _ids}[options.unit]
+    try:
+        return by_unit(chunk, options)
+    except Exception as error:
+        if options.device == "cpu" or not out_of_memory(error):
+            raise
+    return by_unit(chunk, replace(options, device="cpu"))  # not above: the error keeps arrays on the GPU
+
+
+def _keep(tokenised: TokenisedChunk, budget: Budget, folder: str) -> TokenisedChunk:
+    """Leave streams and vocabulary on their device while there is room, else on the host; else let streams go."""
     streams = tokenised.streams or []
-    if options.budget is None:
-        return tokenised
-    place = options.budget.place(sum(s.tokens_T.nbytes for s in streams))
+    place = budget.place(sum(s.tokens_T.nbytes for s in streams))
     if place == "host":
         tokenised.streams = [Stream(to_host_fast(s.tokens_T), s.owned) for s in streams]
         hold(tokenised)
     elif place == "disk":
         tokenised.streams = None  # reading the text again costs no more than writing streams and reading those
+    tokenised.vocabulary = keep_vocabulary(tokenised.vocabulary, budget, folder)
     return tokenised
 
 

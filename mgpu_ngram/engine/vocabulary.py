@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -14,7 +15,8 @@ from mgpu_ngram.core.checkpoint import save_entry
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.shards import deal_words, num_shards
 from mgpu_ngram.core.vocabulary import ARRAYS, SPECIALS, HashCollision, LocalVocabulary, Vocabulary
-from mgpu_ngram.engine.device import to_device
+from mgpu_ngram.engine.device import out_of_memory, to_device
+from mgpu_ngram.engine.memory import Budget, hold
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.count.join_words import join_words
 from mgpu_ngram.kernels.count.radix_sort import radix_sort
@@ -23,6 +25,9 @@ from mgpu_ngram.kernels.count.word_keys import word_keys
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 VOCABULARY = "vocabulary"  # how the kind of checkpoint entry begins; the seed of the word hash follows
+SPILLED = "spilled"
+LEXICON_SHARE = 0.05  # of a GPU, that a lexicon may take there for as long as chunks are counted
+COPIES = 6  # of vocabularies while they are merged or numbered: in, joined, sorted and joined by hash, out
 RADIX_BYTES = 64  # of words of equal count that are put in order by radix sort; ties past them are few
 
 
@@ -33,6 +38,33 @@ def move_vocabulary(vocabulary: LocalVocabulary, device: str) -> LocalVocabulary
 
 def _move(array: Any, device: str) -> Any:
     return to_host(array) if device == "cpu" else to_device(array, device)
+
+
+def keep_vocabulary(vocabulary: LocalVocabulary, budget: Budget, folder: str) -> LocalVocabulary:
+    """Leave a vocabulary on its device while there is room, else on the host, else in a file of `folder`.
+
+    Of a file it is views; the file has lost its name, so it goes with the last of them.
+    """
+    if not vocabulary.host_bytes and budget.place(vocabulary.nbytes) == "device":
+        return vocabulary
+    if budget.fits_host(vocabulary.nbytes):
+        return hold(move_vocabulary(vocabulary, "cpu"))
+    path = store_vocabulary(vocabulary, SPILLED, [], folder, durable=False)
+    views: dict[str, Any] = load_arrays(path, verify=False)[0]
+    os.unlink(path)
+    return replace(vocabulary, **views)
+
+
+def where_vocabularies_fit(fn: Callable, vocabularies: Sequence[LocalVocabulary], budget: Budget) -> Any:
+    """fn(*vocabularies) on the budget's device, wherever they are; in host memory when a GPU has no room for that."""
+    with budget.alone():
+        if budget.device == "gpu" and COPIES * sum(v.nbytes for v in vocabularies) <= budget.working_bytes():
+            try:
+                return fn(*(move_vocabulary(v, "gpu") for v in vocabularies))
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+    return fn(*(move_vocabulary(v, "cpu") for v in vocabularies))
 
 
 def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
@@ -96,6 +128,11 @@ class Lexicon:
     shard_V: Any
     _copies: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    def place(self, budget: Budget) -> str:
+        """The device where tokens get their codes: "cpu" when the lexicon would crowd a GPU."""
+        crowds = sum(a.nbytes for a in (self.hash_H, self.ids_H, self.shard_V)) > LEXICON_SHARE * budget.device_bytes
+        return "cpu" if crowds else budget.device
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_copies": {}}
 
@@ -126,6 +163,13 @@ class Lexicon:
         if (name, device) not in self._copies:
             self._copies[name, device] = _move(array, device)
         return self._copies[name, device]
+
+
+def keep_lexicon(lexicon: Lexicon, budget: Budget) -> Lexicon:
+    """Leave a lexicon where it is; one that would crowd a GPU in host memory."""
+    if lexicon.place(budget) == "gpu":
+        return lexicon
+    return replace(lexicon, **{name: _move(getattr(lexicon, name), "cpu") for name in ("hash_H", "ids_H", "shard_V")})
 
 
 def number_symbols(
@@ -218,16 +262,18 @@ def _rows_in_order(merged: LocalVocabulary, unit: str) -> Any:
     return rows_V
 
 
-def store_vocabulary(vocabulary: LocalVocabulary, kind: str, items: Sequence[int], folder: str) -> None:
-    """Write the vocabulary of some chunks, `items`, to the entries of a checkpoint."""
+def store_vocabulary(
+    vocabulary: LocalVocabulary, kind: str, items: Sequence[int], folder: str, durable: bool = True
+) -> str:
+    """Write the vocabulary of some chunks, `items`, to the entries of a checkpoint; returns its path."""
     arrays = {name: to_host(getattr(vocabulary, name)) for name in ARRAYS}
     totals = {f.name: getattr(vocabulary, f.name) for f in fields(vocabulary) if f.name not in ARRAYS}
-    save_entry(folder, kind, items, arrays, {"totals": totals})
+    return save_entry(folder, kind, items, arrays, {"totals": totals}, durable)
 
 
-def load_vocabulary(path: str, device: str) -> LocalVocabulary:
-    """What `store_vocabulary` wrote, on the device."""
+def load_vocabulary(path: str) -> LocalVocabulary:
+    """What `store_vocabulary` wrote, in host memory."""
     arrays, metadata = load_arrays(path, verify=False)
     values: dict[str, Any] = metadata["totals"] | {name: np.array(arrays[name]) for name in ARRAYS}
     values |= {"checksums": [tuple(c) for c in values["checksums"]], "seconds": {}}  # seconds were of another run
-    return move_vocabulary(LocalVocabulary(**values), device)
+    return LocalVocabulary(**values)

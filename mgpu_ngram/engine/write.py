@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from mgpu_ngram.core.parquet import PartWriter, write_vocabulary
@@ -13,7 +16,7 @@ from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.count import heaviest, unigram_table
 from mgpu_ngram.engine.device import Stopwatch, to_host_fast
 from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.engine.runs import Block, Run, merged_blocks, moved, open_run, take_part
+from mgpu_ngram.engine.runs import MERGE_COPIES, Block, Run, merged_blocks, moved, open_run, take_part
 
 
 @dataclass(frozen=True)
@@ -49,35 +52,74 @@ def write_part(
 
     runs  their tables hold these shards alone (`take_part`), their stored runs all shards
 
-    Works through blocks that fit the budget; files are written while the next block is merged.
+    Works through blocks that fit the budget; files are written while the next blocks are merged.
     Returns the files, and the seconds of `reduce` and `write`.
     """
     watch = Stopwatch(options.budget.device)
     stored = {s.path: s for run in runs for s in run.stored}
     parts = [*runs, *(take_part(open_run(s), first, last) for s in stored.values())]
-    files: list[WrittenFile] = []
-    pending: list[Future] = []  # of the block before
     with ThreadPoolExecutor(options.threads) as pool:
+        writing = _Writing(pool, options.budget)
         for order in sorted({n for part in parts for n in part.tables if n >= options.first_order}):
             blocks = merged_blocks([t for p in parts for t in p.tables.get(order, [])], first, options.budget)
             for block in blocks:
-                if not block.whole:  # a shard larger than the memory: its pieces go to its file one by one
-                    files.append(_write_shard(_pieces(block, blocks), order, block.first, vocabulary, options))
+                write = partial(_write_shard, order=order, vocabulary=vocabulary, options=options)
+                if not block.whole:
+                    writing.add_pieces(partial(write, shard=block.first), _pieces(block, blocks))
                     watch.lap("write")
                     continue
                 table = moved(block.table, to_host_fast)
                 watch.lap("reduce")
-                files += [job.result() for job in pending]
-                watch.lap("write")
                 shards = [s for s in range(len(table.ends_S)) if order > 1 or block.first + s == 0]
                 shards.sort(key=table.size_of, reverse=True)
-                pending = [
-                    pool.submit(_write_shard, [table.shard(s)], order, block.first + s, vocabulary, options)
-                    for s in shards
-                ]
-        files += [job.result() for job in pending]
+                writing.add([partial(write, [table.shard(s)], shard=block.first + s) for s in shards], table.nbytes)
+                watch.lap("write")
+        files = writing.finish()
     watch.lap("write")
     return files, watch.seconds
+
+
+class _Writing:
+    """Shards on their way to files: merged rows wait in host memory, as many as it has room for."""
+
+    def __init__(self, pool: ThreadPoolExecutor, budget: Budget):
+        self._pool = pool
+        self._room = budget.block_bytes() // MERGE_COPIES["cpu"]  # as much as the next block, which is being merged
+        if budget.device == "gpu":
+            self._room = budget.host_working_bytes() // 4
+        self._waiting: deque[tuple[list[Future], int]] = deque()  # jobs that share arrays of so many bytes
+        self._files: list[WrittenFile] = []
+
+    def add(self, jobs: Sequence[Callable[[], WrittenFile]], nbytes: int) -> None:
+        """Write files of arrays that take `nbytes` until all of them are written; waits for room."""
+        self._make_room(nbytes)
+        self._waiting.append(([self._pool.submit(job) for job in jobs], nbytes))
+
+    def add_pieces(self, write: Callable[[Iterable[Table]], WrittenFile], pieces: Iterator[Table]) -> None:
+        """Write the file of a shard of which a block holds only a piece: by itself when all of it does not fit."""
+        table_bytes, tables = 0, []
+        for table in pieces:
+            tables.append(table)
+            table_bytes += table.keys.nbytes + table.counts.nbytes
+            self._make_room(table_bytes)
+            if table_bytes > self._room:
+                self._files.append(write(itertools.chain(_each_once(tables), pieces)))
+                return
+        self.add([partial(write, tables)], table_bytes)
+
+    def _make_room(self, nbytes: int) -> None:
+        while self._waiting and sum(size for _, size in self._waiting) + nbytes > self._room:
+            self._files += [job.result() for job in self._waiting.popleft()[0]]
+
+    def finish(self) -> list[WrittenFile]:
+        """Wait for all files."""
+        return self._files + [job.result() for jobs, _ in self._waiting for job in jobs]
+
+
+def _each_once(tables: list[Table]) -> Iterator[Table]:
+    """The tables of a list, which lets go of each."""
+    while tables:
+        yield tables.pop(0)
 
 
 def _pieces(block: Block, blocks: Iterator[Block]) -> Iterator[Table]:

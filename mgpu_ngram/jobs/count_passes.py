@@ -15,18 +15,21 @@ from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, Vocabulary
 from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
-from mgpu_ngram.engine.device import Stopwatch, add_seconds
+from mgpu_ngram.engine.device import Stopwatch, add_seconds, device_of
 from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.runs import RUN, Run, StoredRun, bins_of, bundle_runs, store_run
 from mgpu_ngram.engine.tokenise import TokenisedChunk, TokeniseOptions, tokenise, without_words
 from mgpu_ngram.engine.vocabulary import (
     VOCABULARY,
     Lexicon,
+    keep_lexicon,
+    keep_vocabulary,
     load_vocabulary,
     merge_vocabularies,
     move_vocabulary,
     number_symbols,
     store_vocabulary,
+    where_vocabularies_fit,
 )
 from mgpu_ngram.engine.write import WriteOptions, WrittenFile, write_part, write_symbols
 from mgpu_ngram.jobs.count_plan import BLOCK_BYTES, LEAST_BLOCK_BYTES
@@ -101,7 +104,7 @@ class Job:
         block_bytes = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES[device], self.budget.text_bytes()))
         reading = TokeniseOptions(
             config.unit, config.order, config.dtype, config.separator_id, config.lowercase, device, block_bytes,
-            min(MOST_READ_THREADS, executor.threads), self.budget, seed,
+            min(MOST_READ_THREADS, executor.threads), self.budget, self.folder, seed,
         )  # fmt: skip
         counting = CountOptions(
             self.budget, config.order, config.strategy, config.histograms, config.sentence_markers, streams,
@@ -116,11 +119,11 @@ class Job:
         }
         found = {executor.call(_vocabulary_of, handle, first=True): chunk for chunk, handle in tokenised.items()}
         streams_of = {chunk: executor.call(without_words, handle, first=True) for chunk, handle in tokenised.items()}
-        vocabularies = [executor.call(load_vocabulary, entry.path, device) for entry in known] + list(found)
+        vocabularies = [executor.call(load_vocabulary, entry.path) for entry in known] + list(found)
         while len(vocabularies) > ARITY:
             groups = (vocabularies[i : i + ARITY] for i in range(0, len(vocabularies), ARITY))
-            vocabularies = [executor.call(_merge_vocabularies, group, device, first=True) for group in groups]
-        numbered = executor.call(_number, vocabularies, config.unit, config.sentence_markers, seed, device, near=0)
+            vocabularies = [executor.call(_merge, group, self.budget, self.folder, first=True) for group in groups]
+        numbered = executor.call(_number, vocabularies, config.unit, config.sentence_markers, seed, self.budget, near=0)
         lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
         totals = executor.call(_totals, numbered, counting)
         running = {
@@ -235,13 +238,14 @@ class Job:
         return [*results, *executor.gather([written])]
 
     def parts(self, counted: _Counted) -> list[tuple[int, int]]:
-        """(first, last) shards of each part: as many parts as workers, or more so that two fit in memory."""
+        """(first, last) shards of each part: as many as workers, or more so that two fit that come from others."""
         S, workers = counted.totals["num_shards"], self.executor.workers
-        stored_bytes = sum(os.path.getsize(s.path) for run in counted.stored for s in run.stored)
-        rounds = -(
-            -(counted.table_bytes + stored_bytes) // (workers * self.budget.part_bytes(counted.table_bytes // workers))
-        )
-        P = min(S, workers * max(1, rounds))
+        rounds = 1  # where workers share memory, parts are views
+        if self.executor.transport != "memory":
+            stored_bytes = sum(os.path.getsize(s.path) for run in counted.stored for s in run.stored)
+            part_bytes = self.budget.part_bytes(counted.table_bytes // workers)
+            rounds = max(1, -(-(counted.table_bytes + stored_bytes) // (workers * part_bytes)))
+        P = min(S, workers * rounds)
         return [(p * S // P, (p + 1) * S // P) for p in range(P)]
 
     def worker_rates(self, tokens: int) -> dict[str, float]:
@@ -269,22 +273,28 @@ def save_vocabularies(
 ) -> dict[str, float]:
     """Merge vocabularies of chunks into a file of the checkpoint; returns the seconds that it took."""
     start = time.perf_counter()
-    store_vocabulary(_merge_vocabularies(vocabularies, "cpu"), f"{VOCABULARY}_{seed}", items, folder)
+    merged = merge_vocabularies(*(move_vocabulary(v, "cpu") for v in vocabularies))
+    store_vocabulary(merged, f"{VOCABULARY}_{seed}", items, folder)
     return {"checkpoint": time.perf_counter() - start}
 
 
-def _merge_vocabularies(vocabularies: list[LocalVocabulary], device: str) -> LocalVocabulary:
-    return merge_vocabularies(*(move_vocabulary(v, device) for v in vocabularies))
+def _merge(vocabularies: list[LocalVocabulary], budget: Budget, folder: str) -> LocalVocabulary:
+    return keep_vocabulary(where_vocabularies_fit(merge_vocabularies, vocabularies, budget), budget, folder)
 
 
 def _number(
-    vocabularies: list[LocalVocabulary], unit: str, sentence_markers: bool, seed: int, device: str
+    vocabularies: list[LocalVocabulary], unit: str, sentence_markers: bool, seed: int, budget: Budget
 ) -> _Numbered:
-    watch = Stopwatch(device)
-    merged = _merge_vocabularies(vocabularies, device)
-    lexicon, vocabulary = number_symbols(merged, unit, sentence_markers, seed, device)
+    def number(*parts: LocalVocabulary) -> _Numbered:
+        merged = merge_vocabularies(*parts)
+        lexicon, vocabulary = number_symbols(merged, unit, sentence_markers, seed, device_of(merged.hash_V))
+        return _Numbered(keep_lexicon(lexicon, budget), vocabulary, merged.lines, merged.checksums, merged.seconds)
+
+    watch = Stopwatch(budget.device)
+    numbered = where_vocabularies_fit(number, vocabularies, budget)
     watch.lap("vocabulary")
-    return _Numbered(lexicon, vocabulary, merged.lines, merged.checksums, add_seconds(merged.seconds, watch.seconds))
+    numbered.seconds = add_seconds(numbered.seconds, watch.seconds)
+    return numbered
 
 
 @dataclass

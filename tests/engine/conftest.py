@@ -76,7 +76,7 @@ def few_rows(device):
     def make(rows, columns):
         class FewRows(Budget):
             def block_bytes(self):
-                return MERGE_COPIES * rows * (8 * columns + 8)
+                return MERGE_COPIES[device] * rows * (8 * columns + 8)
 
         return FewRows(device, AMPLE_BYTES, AMPLE_BYTES)
 

@@ -5,6 +5,8 @@ import itertools
 import re
 import weakref
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +19,8 @@ from mgpu_ngram.core.vocabulary import HashCollision
 from mgpu_ngram.engine import memory as memory_module
 from mgpu_ngram.engine import tokenise as tokenise_module
 from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.engine.tokenise import TokeniseOptions, lower_ascii, tokenise
+from mgpu_ngram.engine.tokenise import TokeniseOptions, lower_ascii, tokenise, without_words
+from mgpu_ngram.engine.vocabulary import merge_vocabularies, move_vocabulary
 from mgpu_ngram.kernels.count.hash_words import hash_ids, mix64
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
@@ -115,17 +118,46 @@ def room_for(nbytes, monkeypatch):
     return lambda device: Budget(device, 0, 4 * nbytes)
 
 
-def test_streams_wait_on_the_host_while_it_has_room(device, monkeypatch):
-    budget = room_for(24, monkeypatch)(device)  # three tokens of four bytes, twice
-    options = TokeniseOptions(device=device, budget=budget)
+def test_chunks_wait_on_the_host_while_it_has_room(device, monkeypatch, tmp_path):
+    """Streams and vocabularies; for others the text is read again, and vocabularies lie in files without a name."""
+    needed = 3 * 4 + 2 * 8  # of pass 2: three tokens and two hashes
+    words = 2 * (8 + 8 + 8 + 4 + 8) + 8 + len("ofthe")  # all arrays of a vocabulary
+    budget = room_for(2 * (needed + words), monkeypatch)(device)
+    options = TokeniseOptions(device=device, budget=budget, spill_folder=str(tmp_path))
     first, second, third = (only_chunk(Lines(["of the"]), options) for _ in range(3))
     for found in (first, second):
-        assert not on_gpu(found.streams[0].tokens_T) and streams(found) == [[1, 2, 0]] and found.host_bytes == 12
-    assert third.streams is None and third.host_bytes == 0
-    assert symbols(third.vocabulary) == symbols(first.vocabulary)
+        assert not on_gpu(found.streams[0].tokens_T) and streams(found) == [[1, 2, 0]]
+        assert not on_gpu(found.vocabulary.data) and (found.host_bytes, found.vocabulary.host_bytes) == (needed, words)
+    assert third.streams is None and without_words(third) is None
+    assert symbols(third.vocabulary) == symbols(first.vocabulary) and list(tmp_path.iterdir()) == []
+    assert not third.vocabulary.data.flags.owndata and not third.vocabulary.data.flags.writeable  # views of a file
+    merged = merge_vocabularies(*(move_vocabulary(f.vocabulary, device) for f in (first, third)))
+    assert symbols(merged) == {b"of": (2, 0, 0), b"the": (2, 0, 3)}
+    kept = without_words(first)
     del first, found, second
     gc.collect()
+    assert memory_module._held_bytes() == kept.host_bytes == needed  # without the words
     assert streams(only_chunk(Lines(["of the"]), options)) == [[1, 2, 0]]  # there is room again
+
+
+def test_a_full_device_tokenises_in_host_memory(monkeypatch):
+    """The same tokens and words; an error that memory is not the reason of is raised."""
+    on_host, tried = TokeniseOptions(), []
+
+    def full(chunk, options, error=MemoryError):
+        tried.append(options.device)
+        if options.device == "gpu":
+            raise error
+        return real(chunk, options)
+
+    real = tokenise_module._words
+    monkeypatch.setattr(tokenise_module, "_words", full)
+    found, expected = (only_chunk(Lines(["of the"]), replace(on_host, device=d)) for d in ("gpu", "cpu"))
+    assert tried == ["gpu", "cpu", "cpu"]
+    assert streams(found) == streams(expected) and symbols(found.vocabulary) == symbols(expected.vocabulary)
+    monkeypatch.setattr(tokenise_module, "_words", partial(full, error=ZeroDivisionError))
+    with pytest.raises(ZeroDivisionError):
+        only_chunk(Lines(["of the"]), replace(on_host, device="gpu"))
 
 
 @pytest.mark.gpu
@@ -135,11 +167,12 @@ def test_streams_wait_on_the_device_while_it_has_room():
 
 
 @pytest.mark.parametrize("unit", ["word", "byte", "id"])
-def test_nothing_to_keep_always_fits(device, unit, monkeypatch):
+def test_nothing_to_keep_always_fits(device, unit, monkeypatch, tmp_path):
     """An empty chunk has streams, of which there are none."""
     budget = room_for(0, monkeypatch)(device)
     (chunk,) = open_corpus(np.empty(0, np.uint16) if unit == "id" else Lines([]), unit).chunks(100) or [Chunk(0, (), 0)]
-    assert sum(s.owned for s in tokenise(chunk, TokeniseOptions(unit, device=device, budget=budget)).streams) == 0
+    options = TokeniseOptions(unit, device=device, budget=budget, spill_folder=str(tmp_path))
+    assert sum(s.owned for s in tokenise(chunk, options).streams) == 0
 
 
 def test_another_seed_gives_other_hashes(device):
