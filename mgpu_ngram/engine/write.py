@@ -103,7 +103,7 @@ class _Writing:
             table_bytes += table.keys.nbytes + table.counts.nbytes
             self._make_room(table_bytes)
             if table_bytes > self._room:
-                self._files.append(write(itertools.chain(_each_once(tables), pieces)))
+                self._files.append(write(itertools.chain(_each_once(tables), _ahead(self._pool, pieces))))
                 return
         self.add([partial(write, tables)], table_bytes)
 
@@ -120,6 +120,14 @@ def _each_once(tables: list[Table]) -> Iterator[Table]:
     """The tables of a list, which lets go of each."""
     while tables:
         yield tables.pop(0)
+
+
+def _ahead(pool: ThreadPoolExecutor, tables: Iterator[Table]) -> Iterator[Table]:
+    """Tables, each made while the one before it is used."""
+    coming = pool.submit(next, tables, None)
+    while (table := coming.result()) is not None:
+        coming = pool.submit(next, tables, None)
+        yield table
 
 
 def _pieces(block: Block, blocks: Iterator[Block]) -> Iterator[Table]:

@@ -289,6 +289,8 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", watched_replace)
     size_bytes = save_arrays(tmp_path / "file", {"a": np.zeros(3)}, {})
     assert events == [("fsync", size_bytes), ("replace", size_bytes)]
+    save_arrays(tmp_path / "file", {"a": np.zeros(3)}, {}, durable=False)
+    assert events[2:] == [("replace", size_bytes)]
     monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
     with pytest.raises(RunError, match="Input/output error"):
         save_arrays(tmp_path / "other", {"a": np.zeros(3)}, {})

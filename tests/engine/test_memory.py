@@ -4,6 +4,7 @@ import gc
 import sys
 import threading
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
@@ -190,6 +191,27 @@ def test_several_threads_hold_and_ask_at_once():
     finally:
         sys.setswitchinterval(interval)
     assert not errors and len(kept) == 2000
+
+
+@pytest.mark.parametrize(("device", "at_once"), [("gpu", 1), ("cpu", 2)])
+def test_tasks_of_a_gpu_take_turns(device, at_once, gpu):
+    gpu(0)
+    working, most, together = [], [], threading.Barrier(2)
+
+    def work():
+        with Budget(device, 1, 1).alone():
+            working.append(1)
+            with suppress(threading.BrokenBarrierError):
+                together.wait(0.2 if device == "gpu" else 10)
+            most.append(len(working))
+            working.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == at_once
 
 
 @pytest.mark.gpu

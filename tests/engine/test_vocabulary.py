@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -9,12 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mgpu_ngram.core import vocabulary as core_vocabulary
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.shards import deal_words
 from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, Vocabulary
+from mgpu_ngram.engine import memory as memory_module
+from mgpu_ngram.engine import vocabulary as vocabulary_module
+from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.tokenise import TokeniseOptions, tokenise
-from mgpu_ngram.engine.vocabulary import Lexicon, merge_vocabularies, move_vocabulary, number_symbols
+from mgpu_ngram.engine.vocabulary import (
+    Lexicon,
+    keep_lexicon,
+    keep_vocabulary,
+    merge_vocabularies,
+    move_vocabulary,
+    number_symbols,
+    where_vocabularies_fit,
+)
 from mgpu_ngram.kernels.count.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -223,6 +236,59 @@ def test_ties_among_words_with_long_common_beginnings(device):
     heads = [*(PREFIX * times for times in range(1, 8)), b"x"]  # 64 bytes are sorted one way, the rest another
     words = {p + t: (int(rng.integers(1, 4)), 0, 0) for t in tails for p in heads}
     assert list(contents(number(words, device)[1]))[3:] == in_order(words)
+
+
+@pytest.mark.parametrize("room", ["device", "host", "disk"])
+def test_a_vocabulary_stays_where_there_is_room(room, monkeypatch, tmp_path):
+    monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())
+    monkeypatch.setattr(core_vocabulary, "on_gpu", lambda array: True)  # until it has been moved
+    monkeypatch.setattr(vocabulary_module, "to_host", np.copy)
+    monkeypatch.setattr(Budget, "place", lambda self, nbytes: "device" if room == "device" else "host")
+    monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: room == "host")
+    words = {b"the": (5, 0, 0), b"of": (1, 0, 4)}
+    there = local(words, tokens=6, checksums=[(0, 0, 7, 1)])
+    kept = keep_vocabulary(there, Budget("gpu", 0, 0), str(tmp_path))
+    assert contents(kept) == words and (kept.tokens, kept.checksums) == (6, [(0, 0, 7, 1)])
+    assert (kept is there) == (room == "device") and np.shares_memory(kept.data, there.data) == (room == "device")
+    assert list(memory_module._held) == ([kept] if room == "host" else [])
+    assert kept.data.flags.writeable == (room == "host") and list(tmp_path.iterdir()) == []
+
+
+def test_vocabularies_meet_on_a_gpu_with_room(monkeypatch):
+    """In host memory when it has none, or seems to have some; other errors are raised."""
+    parts = [local({b"the": (5, 0, 0)}), local({b"the": (1, 0, 9)})]
+    nbytes = sum(part.nbytes for part in parts)
+    moves, free = [], nbytes * vocabulary_module.COPIES
+    monkeypatch.setattr(vocabulary_module, "move_vocabulary", lambda v, device: moves.append(device) or v)
+    monkeypatch.setattr(Budget, "limit", lambda self: None)
+    monkeypatch.setattr(Budget, "working_bytes", lambda self: free)
+    budget, failures = Budget("gpu", 1, 1), []
+
+    def merge(*found):
+        if failures:
+            raise failures.pop()
+        return merge_vocabularies(*found)
+
+    for free, failures, places in [
+        (free, [], ["gpu"]),
+        (free - 1, [], ["cpu"]),
+        (free, [MemoryError()], ["gpu", "cpu"]),
+    ]:
+        moves.clear()
+        assert contents(where_vocabularies_fit(merge, parts, budget)) == {b"the": (6, 0, 0)}
+        assert moves == [place for place in places for _ in parts]
+    failures = [ZeroDivisionError()]
+    with pytest.raises(ZeroDivisionError):
+        where_vocabularies_fit(merge, parts, budget)
+
+
+def test_a_lexicon_that_would_crowd_a_gpu_stays_on_the_host(device):
+    lexicon = lexicon_of(100)  # 14 bytes a symbol, of a twentieth
+    roomy, crowded = Budget("gpu", 20 * 1400, 0), Budget("gpu", 20 * 1400 - 1, 0)
+    assert [lexicon.place(b) for b in (roomy, crowded, Budget("cpu", 0, 1 << 40))] == ["gpu", "cpu", "cpu"]
+    assert keep_lexicon(lexicon, roomy) is lexicon
+    kept = keep_lexicon(lexicon, crowded)
+    assert not on_gpu(kept.hash_H) and kept.codes(np.array([11], np.uint64), "cpu").tolist() == [0, 99]
 
 
 def test_codes_of_a_chunk(device):

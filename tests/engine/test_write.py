@@ -1,8 +1,13 @@
 """Merged tables to Parquet files: the same bytes whatever the blocks, and what plain Python says they hold."""
 
+import gc
+import threading
+import weakref
 import zlib
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -10,8 +15,10 @@ import pytest
 
 from mgpu_ngram.core import parquet as parquet_module
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine import write as write_module
+from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.runs import Run, StoredRun, bundle_runs, store_run, take_part
 from mgpu_ngram.engine.write import WriteOptions, write_part, write_symbols
 
@@ -158,6 +165,76 @@ def test_large_shards_in_pieces_and_small_ones_between(few_rows, ample, to_shard
         ((4, [3, 1], "</s> <unk>"), (4, [3, 2], "</s> <s>")),
     ]
     assert write(runs, ample, vocabulary, orders=(2,), top=2)[:2] == (files, written)
+
+
+def one_row(order=1):
+    return Table(np.ones((1, 1), np.uint64), np.ones(1, np.int64), order, BITS)  # of 16 bytes
+
+
+@pytest.fixture
+def writing():
+    """What writes shards by two threads, beside a GPU: 64 bytes may wait in host memory."""
+    budget = Budget("gpu", 0, 645)  # 0.4 of it is to work in, a quarter of that for rows that wait
+    with ThreadPoolExecutor(2) as pool:
+        yield write_module._Writing(pool, budget)
+
+
+def test_large_shards_are_written_at_once(writing):
+    """Pieces of one wait for each other, and then beside those of the next, for as many threads as there are."""
+    together = threading.Barrier(2)
+
+    def write(tables):
+        together.wait(10)
+        return len(tables)
+
+    writing.add_pieces(write, iter([one_row(), one_row()]))
+    writing.add_pieces(write, iter([one_row()]))
+    assert writing.finish() == [2, 1]
+
+
+def test_only_so_many_rows_wait(writing):
+    go_on, started = threading.Event(), []
+
+    def write(tables):
+        started.append(len(tables))
+        assert go_on.wait(10)
+        return len(tables)
+
+    writing.add([partial(write, [one_row()] * 2)], 32)
+    writing.add([partial(write, [one_row()])], 32)  # there is no room for more
+    threading.Timer(0.1, go_on.set).start()
+    writing.add([lambda: go_on.is_set()], 16)
+    assert writing.finish() == [2, 1, True] and started == [2, 1]
+
+
+def test_a_shard_larger_than_the_host_is_written_while_it_is_merged(writing):
+    alive = weakref.WeakSet()
+
+    def merged():
+        for _ in range(9):
+            table = Piece(np.ones((1, 1), np.uint64), np.ones(1, np.int64), 1, BITS)
+            alive.add(table)
+            yield table
+            del table
+
+    def write(tables):
+        rows, most = 0, 0
+        for table in tables:
+            rows += len(table)
+            del table
+            gc.collect()
+            most = max(most, len(alive))
+        return rows, most
+
+    writing.add_pieces(write, merged())
+    [(rows, most)] = writing.finish()
+    assert rows == 9 and most <= 6  # five of 16 bytes are more than 64, and one is made ahead
+
+
+class Piece(Table):
+    """One that a WeakSet may hold."""
+
+    __hash__ = object.__hash__
 
 
 def test_a_shard_of_which_nothing_is_left_has_an_empty_file(few_rows, to_sharded, write):

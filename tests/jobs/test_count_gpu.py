@@ -66,6 +66,29 @@ def test_larger_than_the_device(case, host_bytes, corpus, on_cpu, tmp_path):
     assert files_of(out) == on_cpu[case]
 
 
+@pytest.fixture(scope="module")
+def many_words(tmp_path_factory):
+    """A text of 6 million words, most of them rare, and its counts by a CPU."""
+    folder = tmp_path_factory.mktemp("many")
+    words = np.array([b"%07x " % i for i in range(2_000_000)])
+    text = words[np.random.default_rng(0).integers(0, len(words), 6_000_000)].view(np.uint8)
+    text[40 * 8 - 1 :: 40 * 8] = ord("\n")
+    (folder / "text").write_bytes(text.tobytes())
+    return str(folder / "text"), outcome(LocalExecutor("cpu"), [str(folder / "text")], folder / "cpu", order=2)
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("host_bytes", ["64 MiB", "8 GiB"])
+def test_many_chunks_and_the_least_budget(host_bytes, many_words, tmp_path):
+    """Twelve chunks or more, each with a vocabulary of a tenth of the device: they wait on the host, and in files."""
+    text, expected = many_words
+    memory = fill(MemoryConfig, {"device_bytes": "256 MiB", "host_bytes": host_bytes}, "memory")
+    result = run(CountConfig([text], order=2), LocalExecutor("gpu"), tmp_path / "out", memory=memory)
+    assert files_of(result.path) == expected
+    assert result.peak_device_bytes <= 256 << 20
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("strategy", ["global", "private"])
 def test_dense_histograms_of_four_bytes(strategy, tmp_path):

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.engine import vocabulary
+from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.jobs import count_passes, count_plan
 from mgpu_ngram.jobs.count import CountConfig, run
 
@@ -73,6 +76,19 @@ def test_a_table_of_ten_times_the_budget(contents, run_here, tmp_path):
     assert list((tmp_path / "spill").iterdir()) == []
     run_here(tmp_path / "plenty", [tmp_path / "text"], **OPTIONS)
     assert contents(tmp_path / "out") == contents(tmp_path / "plenty")
+
+
+def test_no_memory_for_what_waits(contents, corpus, run_here, several_shards, undisturbed, tmp_path, monkeypatch):
+    """Every vocabulary, of a chunk or of several, and every run is in a file; text is read twice."""
+    in_files = []
+    monkeypatch.setattr(vocabulary, "load_arrays", lambda *a, **o: in_files.append(1) or load_arrays(*a, **o))
+    monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: False)
+    memory = MemoryConfig(spill_dir=str(tmp_path / "spill"))
+    result = run_here(tmp_path / "out", corpus, order=4, chunk_bytes=20_000, memory=memory)
+    assert contents(result.path) == undisturbed and result.seconds["tokenise"] > 0
+    chunks = sum(-(-path.stat().st_size // 20_000) for path in corpus)
+    assert len(in_files) > chunks > count_passes.ARITY  # merged ones, too
+    assert list((tmp_path / "spill").iterdir()) == []
 
 
 class Two(LocalExecutor):
