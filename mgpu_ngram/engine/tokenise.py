@@ -95,7 +95,10 @@ def _where_it_fits(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
 def _keep(tokenised: TokenisedChunk, budget: Budget, folder: str) -> TokenisedChunk:
     """Leave streams and vocabulary on their device while there is room, else on the host; else let streams go."""
     streams = tokenised.streams or []
-    place = budget.place(sum(s.tokens_T.nbytes for s in streams))
+    nbytes = sum(s.tokens_T.nbytes for s in streams)
+    place = budget.place(nbytes)
+    if place == "device" and not all(on_gpu(s.tokens_T) for s in streams):  # the device was full
+        place = "host" if budget.fits_host(nbytes) else "disk"
     if place == "host":
         tokenised.streams = [Stream(to_host_fast(s.tokens_T), s.owned) for s in streams]
         hold(tokenised)

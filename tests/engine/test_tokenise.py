@@ -155,6 +155,11 @@ def test_a_full_device_tokenises_in_host_memory(monkeypatch):
     found, expected = (only_chunk(Lines(["of the"]), replace(on_host, device=d)) for d in ("gpu", "cpu"))
     assert tried == ["gpu", "cpu", "cpu"]
     assert streams(found) == streams(expected) and symbols(found.vocabulary) == symbols(expected.vocabulary)
+    monkeypatch.setattr(Budget, "limit", lambda self: None)
+    monkeypatch.setattr(Budget, "place", lambda self, nbytes: "device")  # which has room again
+    budget = room_for(28 + 85, monkeypatch)("gpu")
+    found = only_chunk(Lines(["of the"]), replace(on_host, device="gpu", budget=budget))
+    assert set(memory_module._held) == {found, found.vocabulary} and not budget.fits_host(1)
     monkeypatch.setattr(tokenise_module, "_words", partial(full, error=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
         only_chunk(Lines(["of the"]), replace(on_host, device="gpu"))

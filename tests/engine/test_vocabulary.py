@@ -258,28 +258,26 @@ def test_vocabularies_meet_on_a_gpu_with_room(monkeypatch):
     """In host memory when it has none, or seems to have some; other errors are raised."""
     parts = [local({b"the": (5, 0, 0)}), local({b"the": (1, 0, 9)})]
     nbytes = sum(part.nbytes for part in parts)
-    moves, free = [], nbytes * vocabulary_module.COPIES
+    enough, moves = nbytes * vocabulary_module.COPIES, []
     monkeypatch.setattr(vocabulary_module, "move_vocabulary", lambda v, device: moves.append(device) or v)
     monkeypatch.setattr(Budget, "limit", lambda self: None)
-    monkeypatch.setattr(Budget, "working_bytes", lambda self: free)
-    budget, failures = Budget("gpu", 1, 1), []
+    failures = []
 
     def merge(*found):
         if failures:
             raise failures.pop()
         return merge_vocabularies(*found)
 
-    for free, failures, places in [
-        (free, [], ["gpu"]),
-        (free - 1, [], ["cpu"]),
-        (free, [MemoryError()], ["gpu", "cpu"]),
-    ]:
+    for free, failure, places in [(enough, [], "g"), (enough - 1, [], "c"), (enough, [MemoryError()], "gc")]:
+        monkeypatch.setattr(Budget, "working_bytes", lambda self, found=free: found)
         moves.clear()
-        assert contents(where_vocabularies_fit(merge, parts, budget)) == {b"the": (6, 0, 0)}
-        assert moves == [place for place in places for _ in parts]
-    failures = [ZeroDivisionError()]
+        failures.extend(failure)
+        merged = where_vocabularies_fit(merge, parts, Budget("gpu", 1, 1))
+        assert contents(merged) == {b"the": (6, 0, 0)}
+        assert moves == [{"g": "gpu", "c": "cpu"}[place] for place in places for _ in parts]
+    failures.append(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        where_vocabularies_fit(merge, parts, budget)
+        where_vocabularies_fit(merge, parts, Budget("gpu", 1, 1))
 
 
 def test_a_lexicon_that_would_crowd_a_gpu_stays_on_the_host(device):

@@ -202,9 +202,10 @@ def test_only_so_many_rows_wait(writing):
 
     writing.add([partial(write, [one_row()] * 2)], 32)
     writing.add([partial(write, [one_row()])], 32)  # there is no room for more
+    assert not go_on.is_set()
     threading.Timer(0.1, go_on.set).start()
-    writing.add([lambda: go_on.is_set()], 16)
-    assert writing.finish() == [2, 1, True] and started == [2, 1]
+    writing.add([lambda: 3], 16)
+    assert go_on.is_set() and writing.finish() == [2, 1, 3] and sorted(started) == [1, 2]
 
 
 def test_a_shard_larger_than_the_host_is_written_while_it_is_merged(writing):
