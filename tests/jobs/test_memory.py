@@ -1,7 +1,9 @@
 """A table ten times the memory that a run may take: it stays within it, and nobody sees that in the result."""
 
+import itertools
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -89,6 +91,20 @@ def test_no_memory_for_what_waits(contents, corpus, run_here, several_shards, un
     chunks = sum(-(-path.stat().st_size // 20_000) for path in corpus)
     assert len(in_files) > chunks > count_passes.ARITY  # merged ones, too
     assert list((tmp_path / "spill").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("transport", "device_bytes", "expected"),
+    [("memory", 1000, 2), ("ipc", 1000, 8), ("ipc", 5000, 4), ("ipc", 9000, 2)],
+)
+def test_parts_by_hand(transport, device_bytes, expected):
+    """8 shards, tables of 4,000 bytes for two: of 5,000, a block takes 1,000, runs 2,000 and each of two parts 1,000."""
+    executor = SimpleNamespace(workers=2, transport=transport)
+    job = SimpleNamespace(executor=executor, budget=Budget("gpu", device_bytes, 1 << 20))
+    counted = SimpleNamespace(totals={"num_shards": 8}, stored=[], table_bytes=4000)
+    parts = count_passes.Job.parts(job, counted)
+    assert len(parts) == expected and parts[0][0] == 0 and parts[-1][1] == 8
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
 
 
 class Two(LocalExecutor):
