@@ -98,7 +98,7 @@ def test_no_memory_for_what_waits(contents, corpus, run_here, several_shards, un
     [("memory", 1000, 2), ("ipc", 1000, 8), ("ipc", 5000, 4), ("ipc", 9000, 2)],
 )
 def test_parts_by_hand(transport, device_bytes, expected):
-    """8 shards, tables of 4,000 bytes for two: of 5,000, a block takes 1,000, runs 2,000 and each of two parts 1,000."""
+    """8 shards, tables of 4,000 bytes: of 5,000, a block takes 1,000, runs 2,000 and each of two parts 1,000."""
     executor = SimpleNamespace(workers=2, transport=transport)
     job = SimpleNamespace(executor=executor, budget=Budget("gpu", device_bytes, 1 << 20))
     counted = SimpleNamespace(totals={"num_shards": 8}, stored=[], table_bytes=4000)
