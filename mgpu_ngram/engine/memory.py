@@ -109,9 +109,11 @@ def give_back_freed_memory() -> None:
 
 def limit_device(device_bytes: int) -> None:
     """Let CuPy's pool take no more than `device_bytes` of the GPU."""
+    global _peak_bytes
     if _pool().get_limit() != device_bytes:
         _pool().free_all_blocks()  # it would give out what it has, more than the limit too
         _pool().set_limit(size=device_bytes)
+        _peak_bytes = _pool().used_bytes()
 
 
 def lift_limit(device: str) -> None:
@@ -121,7 +123,7 @@ def lift_limit(device: str) -> None:
 
 
 def peak_device_bytes(device: str) -> int:
-    """The most that arrays of this process have taken of its GPU at once, since it was first held to a budget."""
+    """The most that arrays of this process have taken of its GPU at once, since its budget was set."""
     return _peak_bytes if device == "gpu" else 0
 
 
