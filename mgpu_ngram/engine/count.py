@@ -16,9 +16,9 @@ from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.device import (
     Stopwatch,
     memory_guard,
+    moved_to,
     out_of_memory,
     to_device,
-    to_device_fast,
     to_host_fast,
 )
 from mgpu_ngram.engine.memory import Budget
@@ -108,7 +108,8 @@ def count_chunk(
     tokenised  what pass 1 left of the chunk; where it kept no streams, or None, the text is read again
 
     Pure: the same chunk and lexicon give the same tables. Counts each part of the chunk that fits
-    in memory and merges; where memory runs out all the same, parts are halved.
+    in memory and merges; where memory runs out all the same, parts are halved, and a GPU that has no room even for
+    small ones, as what is kept there may lie scattered, leaves the chunk to the host.
     """
     device = options.budget.device
     watch = Stopwatch(device)
@@ -118,19 +119,36 @@ def count_chunk(
         if tokenised is None or tokenised.streams is None:
             tokenised = tokenise(chunk, replace(reading, budget=None))
             watch = Stopwatch(device, tokenised.vocabulary.seconds)
+        dense = dense_orders(lexicon, options)
         with memory_guard("counting n-grams", device):
-            streams = global_codes(tokenised, lexicon, options)
-            tables, bins = count_streams(streams, lexicon, plans, options)
-            run.bins = {n: bins.pop(n) for n in dense_orders(lexicon, options)}
-            tables += [bins_to_table(b, n, lexicon.symbols, check.code_bits(lexicon.symbols)) for n, b in bins.items()]
-            watch.lap("count")
-            while tables:  # each goes when it is cut
-                table = where_it_fits(partial(split, lexicon=lexicon), tables.pop(0))
-                run.tables[table.order] = [table]
+            try:
+                run.tables, run.bins = _count(tokenised, lexicon, plans, dense, options, watch)
+            except Exception as error:
+                if device == "cpu" or not out_of_memory(error):
+                    raise
+                on_host = replace(options, budget=replace(options.budget, device="cpu"))
+                run.tables, run.bins = _count(tokenised, lexicon, plans, dense, on_host, watch)
         run = keep_run(run, options.budget, options.spill_folder)
         watch.lap("reduce")
     run.seconds = watch.seconds
     return run
+
+
+def _count(
+    tokenised: TokenisedChunk, lexicon: Lexicon, plans: Sequence[OrderPlan], dense: Sequence[int],
+    options: CountOptions, watch: Stopwatch,
+) -> tuple[dict[int, list[ShardedTable]], dict[int, Any]]:  # fmt: skip
+    """(tables cut into shards, histograms of the `dense` orders) of one chunk, by order."""
+    streams = global_codes(tokenised, lexicon, options)
+    tables, bins = count_streams(streams, lexicon, plans, options)
+    stay = {n: bins.pop(n) for n in dense}
+    tables += [bins_to_table(b, n, lexicon.symbols, check.code_bits(lexicon.symbols)) for n, b in bins.items()]
+    watch.lap("count")
+    cut = {}
+    while tables:  # each goes when it is cut
+        table = where_it_fits(partial(split, lexicon=lexicon), tables.pop(0))
+        cut[table.order] = [table]
+    return cut, stay
 
 
 def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOptions) -> list[Codes]:
@@ -142,7 +160,7 @@ def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOpti
         codes = to_device(lexicon.codes(tokenised.vocabulary.hash_V, lexicon.place(options.budget)), device)
     done, whole = [], []
     for stream in tokenised.streams or ():
-        tokens_T = to_device_fast(stream.tokens_T, device)
+        tokens_T = moved_to(stream.tokens_T, device)
         if tokens_T.dtype == np.uint8:
             done.append(Codes(tokens_T, stream.owned, codes[1:].astype(np.uint16)))
             continue

@@ -23,9 +23,12 @@ from mgpu_ngram.engine.device import (
 )
 from mgpu_ngram.engine.memory import Budget, hold
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
+from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
+from mgpu_ngram.kernels.count.radix_sort import radix_sort
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 RUN = "run"  # kind of checkpoint entry
+MANY_TABLES = 8  # for each shard: from there on a GPU sorts them together rather than merging pair by pair
 MERGE_COPIES = {"cpu": 8, "gpu": 5}  # of a row while it is merged and written: in, out, between levels, on the host
 
 
@@ -142,8 +145,27 @@ def merge(tables: Sequence[ShardedTable]) -> ShardedTable:
 
 
 def _merge(*tables: ShardedTable) -> ShardedTable:
+    if len(tables) >= MANY_TABLES * len(tables[0].ends_S) and on_gpu(tables[0].counts):
+        return sort_together(tables)
     keys, counts, ends_S = merge_tables([(t.keys, t.counts, t.ends_S) for t in tables])
     return ShardedTable(keys, counts, ends_S, tables[0].order, tables[0].bits)
+
+
+def sort_together(tables: Sequence[ShardedTable]) -> ShardedTable:
+    """Sum tables of one order and one S by sorting all rows of a shard: of many small tables, for which starting a
+    kernel for each pair would take longer than the work.
+    """
+    first, xp = tables[0], array_module(tables[0].counts)
+    summed = []
+    for s in range(len(first.ends_S)):
+        shards = [t.shard(s) for t in tables]
+        columns = xp.empty((len(first.keys) + 1, sum(map(len, shards))), np.uint64)
+        for c, column in enumerate(columns):
+            xp.concatenate([[*t.keys, t.counts.view(np.uint64)][c] for t in shards], out=column)
+        columns = radix_sort(columns, first.order * first.bits)
+        summed += prefix_runs(columns[:-1], first.bits, first.order, first.order, columns[-1].view(np.int64))
+    keys, counts = (xp.concatenate(arrays, axis=-1) for arrays in zip(*summed, strict=True))
+    return ShardedTable(keys, counts, np.cumsum([len(c) for _, c in summed]), first.order, first.bits)
 
 
 def _orders(found: Iterable[dict[int, Any]]) -> list[int]:

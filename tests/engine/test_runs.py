@@ -29,6 +29,7 @@ from mgpu_ngram.engine.runs import (
     merged_blocks,
     moved,
     open_run,
+    sort_together,
     store_run,
     take_part,
     take_part_to_gpu,
@@ -128,6 +129,14 @@ def test_runs_merge_in_any_order_and_grouping(to_run, to_plain, data, plain):
         assert (tables, bins) == expected and list(tables) == sorted(tables)
         assert sorted(chunks) == sorted(order) and set(stored) == {s for run in runs for s in run.stored}
         assert len(stored) == len(runs)
+
+
+@settings(max_examples=40)
+@given(tables=st.integers(1, 3).flatmap(lambda n: st.tuples(st.just(n), st.lists(shards(n), min_size=1, max_size=20))))
+def test_many_tables_are_sorted_together(to_sharded, to_counters, tables):
+    order, plain = tables
+    expected = [dict(sum((table[s] for table in plain), Counter())) for s in range(SHARDS)]
+    assert to_counters(sort_together([to_sharded(table, order, BITS) for table in plain])) == expected
 
 
 @settings(max_examples=40)

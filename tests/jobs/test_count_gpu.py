@@ -8,7 +8,6 @@ import pytest
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.output import read_manifest
 from mgpu_ngram.core.settings import fill
@@ -102,18 +101,31 @@ def test_dense_histograms_of_four_bytes(strategy, tmp_path):
 
 @pytest.mark.gpu
 def test_running_out_of_device_memory(corpus, on_cpu, tmp_path, monkeypatch):
-    """The parts that are counted at once shrink until they fit; a device too small for any ends the run."""
+    """The parts that are counted at once shrink until they fit; a device too small for any leaves them to the host."""
     monkeypatch.setattr(count, "_part_tokens", lambda *_: 1 << 30)
-    for megabytes, name in [(96, "tight"), (1, "none")]:
+    for megabytes in 96, 1:
         memory = MemoryConfig(256 << 20)
         object.__setattr__(memory, "device_bytes", megabytes << 20)
         config = CountConfig(corpus, chunk_bytes=1 << 30, **CASES["words"])
-        if name == "tight":
-            assert files_of(run(config, LocalExecutor("gpu"), tmp_path / name, memory=memory).path) == on_cpu["words"]
-        else:
-            with pytest.raises(RunError, match=r"out of device memory while .*; use smaller chunks"):
-                run(config, LocalExecutor("gpu"), tmp_path / name, memory=memory)
-    assert not (tmp_path / "none").exists()
+        out = run(config, LocalExecutor("gpu"), tmp_path / f"{megabytes}", memory=memory).path
+        assert files_of(out) == on_cpu["words"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_counting_on_the_host_where_the_gpu_is_full(case, corpus, on_cpu, tmp_path, monkeypatch):
+    """Every chunk finds no room on the GPU."""
+    import cupy
+
+    counted = count.count_streams
+
+    def full(streams, lexicon, plans, options):
+        if options.budget.device == "gpu":
+            raise cupy.cuda.memory.OutOfMemoryError(1, 1, 1)
+        return counted(streams, lexicon, plans, options)
+
+    monkeypatch.setattr(count, "count_streams", full)
+    assert outcome(LocalExecutor("gpu"), corpus, tmp_path / "out", chunk_bytes=300_000, **CASES[case]) == on_cpu[case]
 
 
 @pytest.mark.gpu
