@@ -28,7 +28,8 @@ class Block:
     data       (B,) uint8
     starts_S   (S,) int64, where each segment begins in data, and
     lengths_S  (S,) int64, its bytes
-    owned_S    (S,) int64, its first bytes, in which n-grams start; the rest is halo
+    owned_S    (S,) int64, its first bytes, in which n-grams start; the rest is halo, or the newline that a
+               last line lacks
     sources_S  (S,) int32, index of its source
     offsets_S  (S,) int64, offset of its first byte in the decompressed source. Parquet is the text
                of its values, each with a newline: for bytes of the whole file; for words of its row
@@ -55,9 +56,9 @@ def read_blocks(
 ) -> Iterator[Block]:
     """Yield the text of a chunk in blocks of about `block_bytes`.
 
-    unit       "word": whole lines, each ended by a newline, all owned; a longer line makes its block
-               longer. "byte", "id": any cut between tokens, up to `halo` following tokens of the
-               same source after the owned bytes
+    unit       "word": whole lines, each ended by a newline, all owned but one that a last line lacks;
+               a longer line makes its block longer. "byte", "id": any cut between tokens, up to
+               `halo` following tokens of the same source after the owned bytes
     allocate   allocate(nbytes) gives a uint8 array of nbytes, in which a block's data lies; the
                caller may reuse it once it asks for the next block. It is called once a block, for
                equal sizes; again for a larger one when a line outgrows it. New memory when None
@@ -88,11 +89,10 @@ def block_checksums(block: Block, data: Any, chunk: Chunk) -> list[tuple[int, in
 
     Over all blocks they tile each source that has bytes, as the checksums of `read_blocks` do.
     """
-    sizes = {p.source_index: p.source.size_bytes for p in chunk.pieces if p.source.format in CUTTABLE}
-    sizes_S = np.array([sizes.get(source, -1) for source in block.sources_S.tolist()], np.int64)
-    plain = sizes_S >= 0
-    sources, offsets, starts = block.sources_S[plain], block.offsets_S[plain], block.starts_S[plain]
-    lengths = np.minimum(block.owned_S[plain], sizes_S[plain] - offsets)  # no newline that was added to a last line
+    cuttable = {p.source_index for p in chunk.pieces if p.source.format in CUTTABLE}
+    plain = np.array([source in cuttable for source in block.sources_S.tolist()], bool)
+    sources, offsets = block.sources_S[plain], block.offsets_S[plain]
+    starts, lengths = block.starts_S[plain], block.owned_S[plain]
     xp = array_module(data)
     crcs = to_host(crc32(data, xp.asarray(starts), xp.asarray(lengths)))
     return list(zip(*(column.tolist() for column in (sources, offsets, lengths, crcs)), strict=True))
@@ -161,7 +161,7 @@ def _cut_lines(view: np.ndarray, n: int, at: int, end: int, halo: int, source: S
     if n < len(view):
         if n and view[n - 1] != 10:
             view[n] = 10
-            n += 1
+            return n + 1, n
         return n, n
     stop, step = n, PROBE_BYTES
     while stop > 0:  # search the tail first: lines are short

@@ -21,6 +21,15 @@ ROW_GROUP_SHIFT = 40  # offset of a Parquet word = row group << 40 | offset in t
 UNKNOWN = 1 << 62
 
 
+def place_in(source: Source, offset: int) -> str:
+    """Where the byte at an offset of a block lies, for people: 'books.txt' at byte 1,000."""
+    if source.format == "parquet":
+        row_group, offset = divmod(offset, 1 << ROW_GROUP_SHIFT)
+        return f"{source.name!r} at byte {offset:,} of the text of row group {row_group:,}"
+    text = " of its text" if source.format not in CUTTABLE else ""
+    return f"{source.name!r} at byte {offset:,}{text}"
+
+
 class Range:
     """Stored bytes [start, stop) of a plain source, of which those before `end` are owned."""
 

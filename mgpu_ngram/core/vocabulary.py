@@ -122,6 +122,10 @@ class HashCollision(Exception):
     """Two words share a 64-bit hash under this seed: the run starts again with the next one."""
 
 
+class SpecialInText(Exception):
+    """<unk>, <s> or </s> is a word of a text that must not hold it. Arguments: source_index, offset, word."""
+
+
 ARRAYS = ("hash_V", "offsets_V", "data", "counts_V", "first_source_V", "first_offset_V")
 
 
@@ -140,6 +144,7 @@ class LocalVocabulary:
     first_offset_V: Any
     tokens: int = 0
     lines: int = 0
+    unfinished_lines: int = 0  # those of `lines` that get no </s>, see `LmplzText`
     size_bytes: int = 0
     checksums: list = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)

@@ -33,7 +33,7 @@ from mgpu_ngram.engine.plan import (
 )
 from mgpu_ngram.engine.runs import Run, keep_run, moved, where_it_fits
 from mgpu_ngram.engine.tokenise import TokenisedChunk, TokeniseOptions, tokenise
-from mgpu_ngram.engine.vocabulary import Lexicon
+from mgpu_ngram.engine.vocabulary import END, START, UNFINISHED, Lexicon
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.count.hash_count import hash_count
 from mgpu_ngram.kernels.count.histogram_global import histogram_global
@@ -44,7 +44,6 @@ from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
 from mgpu_ngram.kernels.count.radix_sort import radix_sort
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
-START, END = 2, 3  # codes of <s> and </s>
 MIN_PART_TOKENS = 1 << 16
 BINS_AT_ONCE = 1 << 28  # of a dense histogram that is read off; finding those in use takes up to 9 bytes a bin
 
@@ -178,13 +177,15 @@ def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOpti
 
 
 def mark_sentences(codes_T: Any) -> Any:
-    """Put <s> before and </s> after every line of a stream of whole lines, each ended by a 0."""
+    """Put <s> before and </s> after every line of a stream of whole lines, each ended by a 0; but by UNFINISHED, where
+    a 0 takes the place of </s>."""
     xp = array_module(codes_T)
-    ends = codes_T == 0
+    unfinished = codes_T == UNFINISHED
+    ends = (codes_T == 0) | unfinished
     lines_before_T = xp.cumsum(ends) - ends
     place_T = xp.arange(len(codes_T)) + 2 * lines_before_T + 1
     marked = xp.empty(len(codes_T) + 2 * int(ends.sum()), np.uint32)
-    marked[place_T] = xp.where(ends, np.uint32(END), codes_T)
+    marked[place_T] = xp.where(codes_T == 0, END, xp.where(unfinished, np.uint32(0), codes_T))
     end_places = place_T[ends]
     marked[end_places + 1] = 0
     if len(end_places):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -15,7 +17,7 @@ from mgpu_ngram.core.reading import Block
 from mgpu_ngram.core.vocabulary import ARRAYS, HashCollision, LocalVocabulary
 from mgpu_ngram.engine.device import Stopwatch, device_blocks, memory_guard, out_of_memory, to_device, to_host_fast
 from mgpu_ngram.engine.memory import Budget, hold
-from mgpu_ngram.engine.vocabulary import keep_vocabulary
+from mgpu_ngram.engine.vocabulary import END, START, keep_vocabulary, special_hashes
 from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
 from mgpu_ngram.kernels.count.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.gather_words import gather_words
@@ -42,13 +44,15 @@ class TokeniseOptions:
     budget: Budget | None = None  # that streams and vocabularies must keep to while they wait; None: they stay
     spill_folder: str = ""  # where vocabularies go that do not fit in memory
     seed: int = 0  # of the word hash; another is tried after a collision
+    lmplz: bool = False  # read text as `LmplzText` says
 
 
 @dataclass
 class Stream:
     """Tokens in text order: uint8 raw bytes, or uint32 local numbers + 1 with 0 where windows end.
 
-    Windows start in the first `owned` tokens; those after them are the next chunk's.
+    Of a chunk with V symbols, V + 1 ends a line that gets no </s>, see `LmplzText`. Windows start in the
+    first `owned` tokens; those after them are the next chunk's.
     """
 
     tokens_T: Any
@@ -176,6 +180,13 @@ class _Symbols:
         self._first_source.extend(block.sources_S[segment_N])
         self._first_offset.extend(block.offsets_S[segment_N] + positions_N - block.starts_S[segment_N])
 
+    def add_specials(self) -> None:
+        """Append <unk>, <s> and </s>, which stand nowhere, as token ids."""
+        self.add_words(4 * self.xp.arange(4), self.xp.zeros(12, np.uint8))
+        self.counts_V = self.xp.zeros(3, np.int64)
+        for first in (self._first_source, self._first_offset):
+            first.extend(np.full(3, -1))
+
     def add_counts(self, tokens_T: Any, V: int) -> None:
         """Add a stream's counts; V symbols are known by now."""
         if V:
@@ -194,16 +205,22 @@ def _words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     checksums: list = []
     table = WordTable(to_device(np.empty(0), options.device))
     symbols, streams, size = _Symbols(options.device), _Streams(), 0
+    special_hash = special_hashes("word", options.seed, symbols.xp) if options.lmplz else np.empty(0, np.uint64)
+    unfinished: list[tuple[Any, Any]] = []  # tokens of a block, and where in them lines end that get no </s>
     for block, text_B in _blocks(chunk, options, 0, checksums, watch):
         if options.lowercase:
             lower_ascii(text_B)
         positions_T = find_tokens(text_B)
-        tokens_T, new_N = intern(hash_words(text_B, positions_T, options.seed), table)
+        hash_T = hash_words(text_B, positions_T, options.seed)
+        tokens_T, new_N = intern(hash_T, table)
         new_positions_N = positions_T[new_N]
         symbols.add_words(*gather_words(text_B, new_positions_N))
         symbols.add_places(block, to_host(new_positions_N).astype(np.int64))
         if count_mismatches(text_B, positions_T, tokens_T, symbols.offsets_V, symbols.data):
             raise HashCollision(options.seed)
+        if options.lmplz:
+            tokens_T, end_U = _lmplz_lines(block, positions_T, hash_T, tokens_T, special_hash)
+            unfinished.append((tokens_T, end_U))
         symbols.add_counts(tokens_T, len(table))
         streams.add(tokens_T, len(tokens_T))
         size += len(block.data)
@@ -211,10 +228,28 @@ def _words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     tokens = int(symbols.counts_V.sum())
     found = streams.finish()
     lines = sum(s.owned for s in found) - tokens
+    for tokens_T, end_U in unfinished:
+        tokens_T[end_U] = len(table) + 1
     vocabulary = symbols.finish(
-        table.hash_V, tokens=tokens, lines=lines, size_bytes=size, checksums=checksums, seconds=watch.seconds
-    )
+        table.hash_V, tokens=tokens, lines=lines, unfinished_lines=sum(len(end_U) for _, end_U in unfinished),
+        size_bytes=size, checksums=checksums, seconds=watch.seconds,
+    )  # fmt: skip
     return TokenisedChunk(found, vocabulary)
+
+
+def _lmplz_lines(
+    block: Block, positions_T: Any, hash_T: Any, tokens_T: Any, special_hash: np.ndarray
+) -> tuple[Any, Any]:
+    """The tokens of a block as `LmplzText` says, 0 where a line ends; and where in them those end that get no </s>."""
+    xp = array_module(tokens_T)
+    newline_U = (block.starts_S + block.owned_S)[block.owned_S < block.lengths_S]
+    end_U = xp.searchsorted(positions_T, xp.asarray(newline_U.astype(np.uint32)))
+    special_D = xp.flatnonzero(functools.reduce(operator.or_, (hash_T == h for h in special_hash)))
+    tokens_T = xp.delete(tokens_T, special_D)
+    end_U = end_U - xp.searchsorted(special_D, end_U)
+    empty_U = tokens_T[end_U - 1] == 0  # before the first token of a block is its last one: 0, too
+    tokens_T = xp.delete(tokens_T, end_U[empty_U])
+    return tokens_T, (end_U - xp.cumsum(empty_U))[~empty_U]
 
 
 class _Streams:
@@ -325,8 +360,12 @@ def _ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     checksums: list = []
     table = WordTable(to_device(np.empty(0), options.device))
     symbols, streams, size = _Symbols(options.device), _Streams(), 0
-    itemsize = np.dtype(options.dtype).itemsize
-    for block, data in _blocks(chunk, options, options.order - 1, checksums, watch):
+    itemsize, halo = np.dtype(options.dtype).itemsize, options.order - 1
+    if options.lmplz:
+        halo = max(halo, 1)  # without one a source ends
+        intern(symbols.xp.asarray(special_hashes("id", options.seed, symbols.xp)), table)
+        symbols.add_specials()
+    for block, data in _blocks(chunk, options, halo, checksums, watch):
         for segments, _ in _segments(block, data):
             xp = array_module(data)
             parts, places = [], []
@@ -345,22 +384,56 @@ def _ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
             raw_N = _ids_at(data, new_positions_N, options.dtype)
             symbols.add_words(4 * xp.arange(len(raw_N) + 1, dtype=np.int64), raw_N.view(np.uint8))
             symbols.add_places(block, new_positions_N)
+            owned = len(tokens_T) if len(segments) > 1 else int(block.owned_S[segments[0]]) // itemsize
+            if options.lmplz:
+                tokens_T, owned = _mark_ids(block, segments, tokens_T, options)
             if len(segments) == 1:
                 s = segments[0]
                 at, owned_bytes = (int(block.sources_S[s]), int(block.offsets_S[s])), int(block.owned_S[s])
-                owned = owned_bytes // itemsize
                 streams.add(tokens_T, owned, at, owned_bytes)
             else:
-                owned = len(tokens_T)
                 streams.add(tokens_T, owned)
             symbols.add_counts(tokens_T[:owned], len(table))
         size += int(block.owned_S.sum())
         watch.lap("tokenise")
     tokens = int(symbols.counts_V.sum())
+    starts, ends = (int(symbols.counts_V[v]) for v in (1, 2)) if options.lmplz else (0, 0)
     vocabulary = symbols.finish(
-        table.hash_V, tokens=tokens, size_bytes=size, checksums=checksums, seconds=watch.seconds
-    )
+        table.hash_V, tokens=tokens, lines=starts, unfinished_lines=starts - ends, size_bytes=size,
+        checksums=checksums, seconds=watch.seconds,
+    )  # fmt: skip
     return TokenisedChunk(streams.finish(), vocabulary)
+
+
+def _mark_ids(block: Block, segments: list[int], tokens_T: Any, options: TokeniseOptions) -> tuple[Any, int]:
+    """The tokens of segments, each followed by a 0, with <s> and </s> as `LmplzText` says; and how many are owned.
+
+    <s> goes before the first token of a source and after every separator that is not its last token, to whose
+    owner it belongs: so nobody needs to know what stands before a segment. Without separators </s> goes behind all
+    of a segment: where that is not the end of its source, a whole halo keeps it out of windows.
+    """
+    xp, itemsize = array_module(tokens_T), np.dtype(options.dtype).itemsize
+    parts, at = [], 0
+    for s in segments:
+        length, owned = int(block.lengths_S[s]) // itemsize, int(block.owned_S[s]) // itemsize
+        begins, one_line = int(block.offsets_S[s] == 0), int(options.separator_id is None)
+        part_T = tokens_T[at : at + length]
+        at += length + 1
+        ends_T = part_T == 0
+        place_T = xp.arange(length) + 2 * (xp.cumsum(ends_T) - ends_T) + begins
+        marked = xp.zeros(begins + length + 2 * int(ends_T.sum()) + one_line, np.uint32)
+        marked[place_T] = xp.where(ends_T, END, part_T)
+        marked[place_T[ends_T] + 2] = START
+        if begins:
+            marked[0] = START
+        if one_line:
+            marked[-1] = END
+        owned = len(marked) if owned == length else int(place_T[owned])
+        if bool(ends_T[-1]):
+            marked[-1] = 0  # no <s>
+        parts += [marked, xp.zeros(1, np.uint32)]
+    tokens_T = xp.concatenate(parts)
+    return tokens_T, len(tokens_T) if len(segments) > 1 else owned
 
 
 def _ids_at(data: Any, positions_N: np.ndarray, dtype: str) -> Any:

@@ -9,15 +9,24 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint import save_entry
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.shards import deal_words, num_shards
-from mgpu_ngram.core.vocabulary import ARRAYS, SPECIALS, HashCollision, LocalVocabulary, Vocabulary
+from mgpu_ngram.core.shards import MAX_SHARDS, deal_words, num_shards
+from mgpu_ngram.core.vocabulary import (
+    ARRAYS,
+    SPECIALS,
+    HashCollision,
+    LocalVocabulary,
+    SpecialInText,
+    Vocabulary,
+    words_from_arrow,
+)
 from mgpu_ngram.engine.device import out_of_memory, to_device
 from mgpu_ngram.engine.memory import Budget, hold
-from mgpu_ngram.kernels.count.hash_words import hash_words
+from mgpu_ngram.kernels.count.hash_words import hash_ids, hash_words
 from mgpu_ngram.kernels.count.join_words import join_words
 from mgpu_ngram.kernels.count.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.take_words import take_words
@@ -29,6 +38,35 @@ SPILLED = "spilled"
 LEXICON_SHARE = 0.05  # of a GPU, that a lexicon may take there for as long as chunks are counted
 COPIES = 6  # of vocabularies while they are merged or numbered: in, joined, sorted and joined by hash, out
 RADIX_BYTES = 64  # of words of equal count that are put in order by radix sort; ties past them are few
+START, END = np.uint32(2), np.uint32(3)  # codes of <s> and </s>
+UNFINISHED = np.uint32(0xFFFFFFFF)  # code of the end of a line that gets no </s>
+
+
+@dataclass(frozen=True)
+class LmplzText:
+    """How KenLM's lmplz reads text (lm/builder/corpus_count.cc), and into how many shards its n-grams go.
+
+    A line is <s>, its words and </s>. A last line without a newline has no </s>; when it has no words
+    either, it is no line. <unk>, <s> and </s> are no words that a text may hold. Token ids are words,
+    spelled in decimal, and the separator id is their newline; without one a file is a line, with </s>.
+    """
+
+    skip_symbols: bool  # leave <unk>, <s> and </s> out of the text; else they are refused
+    least_shards: int
+    shard_tokens: int  # tokens of the corpus per shard, beyond the least
+
+    def num_shards(self, tokens: int) -> int:
+        return min(max(self.least_shards, -(-tokens // self.shard_tokens)), MAX_SHARDS)
+
+
+def special_hashes(unit: str, seed: int, xp: Any) -> np.ndarray:
+    """(3,) uint64, in host memory: the hashes of <unk>, <s> and </s> among those of words or of token ids, computed by
+    `xp`."""
+    if unit == "id":
+        return hash_ids((1 << 32) + np.arange(3, dtype=np.uint64))  # ids have 32 bits
+    starts = np.cumsum([0, *(len(s) + 1 for s in SPECIALS[:-1])]).astype(np.uint32)
+    text = xp.asarray(np.frombuffer(b" ".join(SPECIALS), np.uint8))
+    return to_host(hash_words(text, xp.asarray(starts), seed))
 
 
 def move_vocabulary(vocabulary: LocalVocabulary, device: str) -> LocalVocabulary:
@@ -100,6 +138,7 @@ def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
         first_offset_V[rows_U],
         sum(p.tokens for p in parts),
         sum(p.lines for p in parts),
+        sum(p.unfinished_lines for p in parts),
         sum(p.size_bytes for p in parts),
         [c for p in parts for c in p.checksums],
         {s: sum(p.seconds.get(s, 0.0) for p in parts) for s in sorted({s for p in parts for s in p.seconds})},
@@ -137,12 +176,13 @@ class Lexicon:
         return self.__dict__ | {"_copies": {}}
 
     def codes(self, hash_V: Any, device: str) -> Any:
-        """(V + 1,) uint32: code (id + 1) of each local token (local number + 1), and 0 of 0."""
+        """(V + 2,) uint32: code (id + 1) of each local token (local number + 1), 0 of 0, and UNFINISHED of V + 1."""
         hash_V = _move(hash_V, device)
         xp = array_module(hash_V)
-        codes = xp.zeros(len(hash_V) + 1, np.uint32)
+        codes = xp.zeros(len(hash_V) + 2, np.uint32)
+        codes[-1] = UNFINISHED
         if len(hash_V):
-            codes[1:] = self._on("ids_H", device)[xp.searchsorted(self._on("hash_H", device), hash_V)] + 1
+            codes[1:-1] = self._on("ids_H", device)[xp.searchsorted(self._on("hash_H", device), hash_V)] + 1
         return codes
 
     def byte_codes(self) -> np.ndarray:
@@ -173,22 +213,28 @@ def keep_lexicon(lexicon: Lexicon, budget: Budget) -> Lexicon:
 
 
 def number_symbols(
-    merged: LocalVocabulary, unit: str, sentence_markers: bool, seed: int, device: str
+    merged: LocalVocabulary,
+    unit: str,
+    sentence_markers: bool,
+    seed: int,
+    device: str,
+    lmplz: LmplzText | None = None,
 ) -> tuple[Lexicon, Vocabulary]:
     """Give every symbol of the corpus its id: see `Vocabulary` for the order.
 
     merged  every symbol of the corpus once; the work is done on `device`, wherever it lies
+    lmplz   how the text was read, when not as a count reads it
 
     Returns what counting needs, on the device, and what writing needs, in host memory. Raises HashCollision
-    when a word has the hash of a special that it is not.
+    when a word has the hash of a special that it is not; SpecialInText where `lmplz` refuses a word.
     """
     merged = move_vocabulary(merged, device)
     xp = array_module(merged.hash_V)
-    rows_V = _rows_in_order(merged, unit)
+    ids_as_words = unit == "id" and lmplz is not None
+    rows_V = _rows_in_order(merged, unit, ids_as_words)
     special_hash = np.empty(0, np.uint64)
-    if unit == "word":
-        text = xp.asarray(np.frombuffer(b" ".join(SPECIALS), np.uint8))
-        special_hash = to_host(hash_words(text, xp.asarray(_special_positions()), seed))
+    if unit == "word" or ids_as_words:
+        special_hash = special_hashes(unit, seed, xp)
     specials = SPECIALS[: len(special_hash)]
     # Of the specials: count, first source, first offset; they may stand in the text as words, too.
     special = np.array([(0, -1, -1)] * len(specials), np.int64).reshape(-1, 3)
@@ -196,14 +242,17 @@ def number_symbols(
         row = xp.flatnonzero(merged.hash_V == h)  # one at most
         if not len(row):
             continue
-        if to_host(take_words(merged.offsets_V, merged.data, row)[1]).tobytes() != specials[k]:
+        if unit == "word" and to_host(take_words(merged.offsets_V, merged.data, row)[1]).tobytes() != specials[k]:
             raise HashCollision(seed)
         special[k] = [int(a[row][0]) for a in (merged.counts_V, merged.first_source_V, merged.first_offset_V)]
         rows_V = rows_V[rows_V != row]
+    found = [(*place, word) for (_, *place), word in zip(special.tolist(), specials, strict=True) if place[0] >= 0]
+    if lmplz is not None and not lmplz.skip_symbols and found:
+        raise SpecialInText(*min(found))
     tokens = merged.tokens
     if sentence_markers:
-        special[1:, 0] += merged.lines
-        tokens += 2 * merged.lines
+        special[1:, 0] += merged.lines, merged.lines - merged.unfinished_lines
+        tokens += 2 * merged.lines - merged.unfinished_lines
     V = len(specials) + len(rows_V)
     if V >= 2**31 - 1:
         raise RunError(f"the corpus has {V:,} distinct symbols but ids hold {2**31 - 2:,}; lowercase it or cut it")
@@ -212,10 +261,13 @@ def number_symbols(
         return xp.concatenate([xp.asarray(head, tail.dtype), tail])
 
     offsets_R, data_R = take_words(merged.offsets_V, merged.data, rows_V)
+    if ids_as_words:
+        decimals = pa.array(to_host(data_R).view("<u4")).cast(pa.large_string()).cast(pa.large_binary())
+        offsets_R, data_R = (xp.asarray(a) for a in words_from_arrow(decimals))
     ends = np.cumsum([0, *map(len, specials)])
     hash_V, counts_V = after(special_hash, merged.hash_V[rows_V]), after(special[:, 0], merged.counts_V[rows_V])
     vocabulary = Vocabulary(
-        unit,
+        "word" if ids_as_words else unit,
         to_host(after(ends[:-1], offsets_R + ends[-1])),
         to_host(after(np.frombuffer(b"".join(specials), np.uint8), data_R)),
         to_host(counts_V),
@@ -223,22 +275,18 @@ def number_symbols(
         to_host(after(special[:, 2], merged.first_offset_V[rows_V])),
     )
     hash_H, ids_H = radix_sort(xp.stack([hash_V, xp.arange(V, dtype=np.uint64)]), 64)
-    S = num_shards(tokens, unit)
+    S = num_shards(tokens, unit) if lmplz is None else lmplz.num_shards(tokens)
     shard_V = deal_words(counts_V, S)
     lexicon = Lexicon(unit, V, tokens, hash_H.copy(), ids_H.astype(np.int32), S, shard_V)  # no view of both columns
     return lexicon, vocabulary
 
 
-def _special_positions() -> np.ndarray:
-    lengths = [len(s) + 1 for s in SPECIALS]
-    return np.cumsum([0, *lengths[:-1]]).astype(np.uint32)
-
-
-def _rows_in_order(merged: LocalVocabulary, unit: str) -> Any:
-    """Row numbers by falling count, ties by bytes; for bytes and token ids by value."""
+def _rows_in_order(merged: LocalVocabulary, unit: str, ids_as_words: bool) -> Any:
+    """Row numbers by falling count, ties by bytes, or by value of token ids; for bytes and token ids by value alone."""
     xp = array_module(merged.hash_V)
     if unit != "word":
-        return xp.argsort(merged.data if unit == "byte" else merged.data.view("<u4"))
+        rows_V = xp.argsort(merged.data if unit == "byte" else merged.data.view("<u4"))
+        return rows_V[xp.argsort(-merged.counts_V[rows_V], kind="stable")] if ids_as_words else rows_V
     rows_V = xp.arange(len(merged.counts_V))
     # Places in rows_V whose words are not yet in order, and a number that those of equal words so far share.
     at_K, group_K = xp.arange(len(rows_V)), ~merged.counts_V.view(np.uint64)

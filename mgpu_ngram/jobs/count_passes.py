@@ -12,8 +12,9 @@ from typing import Any
 from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
 from mgpu_ngram.core.checkpoint import Checkpoint, damage_of
 from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, Vocabulary
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.streams import place_in
+from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, SpecialInText, Vocabulary
 from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, device_of
 from mgpu_ngram.engine.memory import Budget
@@ -22,6 +23,7 @@ from mgpu_ngram.engine.tokenise import TokenisedChunk, TokeniseOptions, tokenise
 from mgpu_ngram.engine.vocabulary import (
     VOCABULARY,
     Lexicon,
+    LmplzText,
     keep_lexicon,
     keep_vocabulary,
     load_vocabulary,
@@ -71,7 +73,11 @@ class Job:
         checkpoint: Checkpoint,
         checkpoint_seconds: float,
         progress: Progress,
+        lmplz: LmplzText | None = None,
     ):
+        """lmplz: read the text so, with sentence markers; None: as `config` says."""
+        self.lmplz = lmplz  # of ids, tokenising puts in the markers
+        self.sentence_markers = config.sentence_markers or (lmplz is not None and config.unit == "word")
         self.config, self.executor, self.chunks, self.budget = config, executor, chunks, budget
         self.checkpoint, self.checkpoint_seconds, self.progress = checkpoint, checkpoint_seconds, progress
         self.folder = str(checkpoint.entries_folder)
@@ -96,7 +102,14 @@ class Job:
                 return self._passes(streams, seed)
             except HashCollision:
                 continue
+            except SpecialInText as found:
+                raise InputError(self._refusal(*found.args)) from None
         raise RunError(f"words collided under each of {HASH_SEEDS} hash functions; please report this corpus")
+
+    def _refusal(self, source_index: int, offset: int, word: bytes) -> str:
+        source = next(p.source for c in self.chunks for p in c.pieces if p.source_index == source_index)
+        return (f"{word.decode()} stands in {place_in(source, offset)}, where a model's text has no such word; "
+                "take it out, or add --skip-symbols (skip_symbols: true) to leave such words out")  # fmt: skip
 
     def _passes(self, streams: int, seed: int) -> _Counted:
         """Call all tasks of both passes at once, so that no worker waits for this process; then watch them."""
@@ -104,10 +117,10 @@ class Job:
         block_bytes = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES[device], self.budget.text_bytes()))
         reading = TokeniseOptions(
             config.unit, config.order, config.dtype, config.separator_id, config.lowercase, device, block_bytes,
-            min(MOST_READ_THREADS, executor.threads), self.budget, self.folder, seed,
+            min(MOST_READ_THREADS, executor.threads), self.budget, self.folder, seed, self.lmplz is not None,
         )  # fmt: skip
         counting = CountOptions(
-            self.budget, config.order, config.strategy, config.histograms, config.sentence_markers, streams,
+            self.budget, config.order, config.strategy, config.histograms, self.sentence_markers, streams,
             -(-len(self.chunks) // executor.workers), self.folder,
         )  # fmt: skip
         known = self.checkpoint.entries(f"{VOCABULARY}_{seed}", self._verify)
@@ -123,7 +136,9 @@ class Job:
         while len(vocabularies) > ARITY:
             groups = (vocabularies[i : i + ARITY] for i in range(0, len(vocabularies), ARITY))
             vocabularies = [executor.call(_merge, group, self.budget, self.folder, first=True) for group in groups]
-        numbered = executor.call(_number, vocabularies, config.unit, config.sentence_markers, seed, self.budget, near=0)
+        numbered = executor.call(
+            _number, vocabularies, config.unit, self.sentence_markers, seed, self.budget, self.lmplz, near=0
+        )
         lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
         totals = executor.call(_totals, numbered, counting)
         running = {
@@ -283,11 +298,16 @@ def _merge(vocabularies: list[LocalVocabulary], budget: Budget, folder: str) -> 
 
 
 def _number(
-    vocabularies: list[LocalVocabulary], unit: str, sentence_markers: bool, seed: int, budget: Budget
+    vocabularies: list[LocalVocabulary],
+    unit: str,
+    sentence_markers: bool,
+    seed: int,
+    budget: Budget,
+    lmplz: LmplzText | None,
 ) -> _Numbered:
     def number(*parts: LocalVocabulary) -> _Numbered:
         merged = merge_vocabularies(*parts)
-        lexicon, vocabulary = number_symbols(merged, unit, sentence_markers, seed, device_of(merged.hash_V))
+        lexicon, vocabulary = number_symbols(merged, unit, sentence_markers, seed, device_of(merged.hash_V), lmplz)
         return _Numbered(keep_lexicon(lexicon, budget), vocabulary, merged.lines, merged.checksums, merged.seconds)
 
     watch = Stopwatch(budget.device)

@@ -28,10 +28,6 @@ TEXTS = [
 ]
 
 
-def as_lines(text):
-    return text if text.endswith(b"\n") or not text else text + b"\n"
-
-
 @pytest.mark.parametrize("chunk_bytes", [1, 3, 1000])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_words_at_every_block_size(tmp_path, chunk_bytes, threads, owned_text, read_in_steps):
@@ -41,7 +37,7 @@ def test_words_at_every_block_size(tmp_path, chunk_bytes, threads, owned_text, r
     corpus = open_corpus(tmp_path)
     for block_bytes in [*range(1, 60), 1000]:
         texts, crcs = owned_text(corpus, chunk_bytes, block_bytes, threads=threads)
-        assert texts == {i: as_lines(text) for i, text in enumerate(TEXTS)}
+        assert texts == dict(enumerate(TEXTS))
         assert crcs == {i: zlib.crc32(text) for i, text in enumerate(TEXTS)}
 
 
@@ -70,10 +66,9 @@ def test_no_cut_changes_the_text(tmp_path_factory, owned_text, texts, chunk_byte
         make = [bytes, *COMPRESS.values()][i % 5]
         path.write_bytes(make(text))
     crcs = {i: zlib.crc32(path.read_bytes()) for i, path in enumerate(paths)}
-    lines = {i: as_lines(text) for i, text in enumerate(texts)}
-    assert owned_text(open_corpus(paths), chunk_bytes, block_bytes) == (lines, crcs)
+    assert owned_text(open_corpus(paths), chunk_bytes, block_bytes) == (dict(enumerate(texts)), crcs)
     assert owned_text(open_corpus(paths, unit="byte"), chunk_bytes, block_bytes, halo) == (dict(enumerate(texts)), crcs)
-    everything = b"".join(lines.values())
+    everything = b"".join(text if text.endswith(b"\n") or not text else text + b"\n" for text in texts)
     memory = open_corpus(Lines(everything.split(b"\n")[:-1]))
     assert owned_text(memory, chunk_bytes, block_bytes) == ({0: everything}, {0: zlib.crc32(everything)})
 
@@ -130,7 +125,7 @@ def test_many_tiny_files(tmp_path, owned_text):
     blocks = [block for chunk in corpus.chunks(1 << 20) for block in read_blocks(chunk, "word", 1 << 20)]
     assert len(blocks) == 1 and len(blocks[0].sources_S) == 333
     assert blocks[0].data.tobytes() == b"".join(b"file %d\n" % i for i in range(500) if i % 3)
-    assert owned_text(corpus, 100, 50)[0][499] == b"file 499\n"
+    assert owned_text(corpus, 100, 50)[0][499] == b"file 499"
 
 
 def test_checksums_of_blocks_by_hand(tmp_path):

@@ -38,7 +38,7 @@ from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.engine.runs import merge_runs
 from mgpu_ngram.engine.tokenise import TokeniseOptions, tokenise
-from mgpu_ngram.engine.vocabulary import Lexicon, merge_vocabularies, number_symbols
+from mgpu_ngram.engine.vocabulary import UNFINISHED, Lexicon, merge_vocabularies, number_symbols
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
@@ -80,6 +80,7 @@ def test_mark_sentences_by_hand(to_device):
         return to_host(found).tolist()
 
     assert marked([5, 6, 0, 7, 0]) == [2, 5, 6, 3, 0, 2, 7, 3, 0]
+    assert marked([5, UNFINISHED, 6, 0, 7, UNFINISHED]) == [2, 5, 0, 0, 2, 6, 3, 0, 2, 7, 0, 0]  # a 0 for </s>
     assert marked([0, 0, 9, 0]) == [2, 3, 0, 2, 3, 0, 2, 9, 3, 0]  # an empty line is a sentence, too
     assert marked([]) == []
 

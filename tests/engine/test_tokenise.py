@@ -73,6 +73,31 @@ def test_words_by_hand(device, tmp_path):
     assert set(v.seconds) >= {"read", "tokenise"}
 
 
+def test_words_as_lmplz_reads_them_by_hand(device, tmp_path):
+    """V + 1 = 5 ends a line that gets no </s>; specials have a place but no count."""
+    options = TokeniseOptions(device=device, lmplz=True)
+    found = only_chunk(files(tmp_path, b"of the <s> of\nend", b"<unk>", b"the\n \n of", b"a\n <s> "), options)
+    v = found.vocabulary
+    assert list(symbols(v).items()) == [
+        (b"of", (3, 0, 0)), (b"the", (2, 0, 3)), (b"<s>", (0, 0, 7)), (b"end", (1, 0, 14)), (b"<unk>", (0, 1, 0)),
+        (b"a", (1, 3, 0)),
+    ]  # fmt: skip
+    assert streams(found) == [[1, 2, 1, 0, 4, 7, 2, 0, 0, 1, 7, 6, 0]]
+    assert (v.tokens, v.lines, v.unfinished_lines, v.size_bytes) == (7, 6, 2, 42)
+
+
+def test_ids_as_lmplz_would_read_them_by_hand(device, tmp_path):
+    """Tokens 1, 2 and 3 are <unk>, <s> and </s>."""
+    file, other = [2, 4, 3, 0, 2, 3, 0, 2, 5, 4, 0], [2, 5, 3, 0, 0, 0]
+    cut = [(file, 8), ([5, 4, 0, *other], 9)]  # after three ids, with a halo of two
+    for block_bytes, expected in (1 << 20, [(file + other, 17)]), (6, cut):
+        options = TokeniseOptions("id", 3, separator_id=0, device=device, block_bytes=block_bytes, lmplz=True)
+        texts = [np.array(ids, "<u2").tobytes() for ids in ([7, 0, 0, 9, 7], [9, 0])]
+        found = only_chunk(files(tmp_path, *texts), options)
+        assert [(to_host(s.tokens_T).tolist(), s.owned) for s in found.streams] == expected
+        assert (found.vocabulary.tokens, found.vocabulary.lines, found.vocabulary.unfinished_lines) == (11, 4, 1)
+
+
 def test_empty_files(device, tmp_path):
     for texts in ([b""], [b"", b"\n"], [b" \t\r\n"]):
         found = only_chunk(files(tmp_path, *texts), TokeniseOptions(device=device))

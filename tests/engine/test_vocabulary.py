@@ -20,6 +20,7 @@ from mgpu_ngram.engine import vocabulary as vocabulary_module
 from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.tokenise import TokeniseOptions, tokenise
 from mgpu_ngram.engine.vocabulary import (
+    UNFINISHED,
     Lexicon,
     keep_lexicon,
     keep_vocabulary,
@@ -94,11 +95,12 @@ PARTS = st.dictionaries(
 
 def test_merge_by_hand(device):
     a = local({b"of": (2, 1, 30), b"the": (1, 0, 5)}, tokens=3, lines=1, size_bytes=10, checksums=[(0, 9)])
+    a.unfinished_lines = 1
     b = local({b"the": (4, 0, 2), b"to": (1, 2, 0)}, tokens=5, lines=2, size_bytes=20, checksums=[(1, 8)])
     a.seconds, b.seconds = {"read": 1.0}, {"count": 2.0, "read": 0.5}
     merged = merged_on(device, a, b)
     assert contents(merged) == {b"of": (2, 1, 30), b"the": (5, 0, 2), b"to": (1, 2, 0)}
-    assert (merged.tokens, merged.lines, merged.size_bytes) == (8, 3, 30)
+    assert (merged.tokens, merged.lines, merged.unfinished_lines, merged.size_bytes) == (8, 3, 1, 30)
     assert merged.checksums == [(0, 9), (1, 8)]
     assert merged.seconds == {"read": 1.5, "count": 2.0}
     assert (np.diff(to_host(merged.hash_V).astype(object)) > 0).all()
@@ -286,7 +288,7 @@ def test_a_lexicon_that_would_crowd_a_gpu_stays_on_the_host(device):
     assert [lexicon.place(b) for b in (roomy, crowded, Budget("cpu", 0, 1 << 40))] == ["gpu", "cpu", "cpu"]
     assert keep_lexicon(lexicon, roomy) is lexicon
     kept = keep_lexicon(lexicon, crowded)
-    assert not on_gpu(kept.hash_H) and kept.codes(np.array([11], np.uint64), "cpu").tolist() == [0, 99]
+    assert not on_gpu(kept.hash_H) and kept.codes(np.array([11], np.uint64), "cpu").tolist() == [0, 99, UNFINISHED]
 
 
 def test_codes_of_a_chunk(device):
@@ -297,9 +299,9 @@ def test_codes_of_a_chunk(device):
         assert chunk.hash_V.tolist() == hash_V.tolist()
         codes = lexicon.codes(chunk.hash_V, device)
         assert codes.dtype == np.uint32 and on_gpu(codes) == (device == "gpu")
-        assert to_host(codes).tolist() == [0, 5, 2, 4]  # id + 1, and 0 where windows end
-        assert lexicon.codes(chunk.hash_V, "cpu").tolist() == [0, 5, 2, 4]
-    assert to_host(lexicon.codes(np.empty(0, np.uint64), device)).tolist() == [0]
+        assert to_host(codes).tolist() == [0, 5, 2, 4, UNFINISHED]  # id + 1, and 0 where windows end
+        assert lexicon.codes(chunk.hash_V, "cpu").tolist() == [0, 5, 2, 4, UNFINISHED]
+    assert to_host(lexicon.codes(np.empty(0, np.uint64), device)).tolist() == [0, UNFINISHED]
 
 
 def lexicon_of(symbols):
@@ -320,12 +322,12 @@ def test_a_lexicon_travels_without_its_copies(device):
     lexicon = lexicon_of(5)
     before = len(pickle.dumps(lexicon))
     hash_V = np.array([14, 10, 11], np.uint64)
-    assert to_host(lexicon.codes(hash_V, device)).tolist() == [0, 1, 5, 4]
+    assert to_host(lexicon.codes(hash_V, device)).tolist() == [0, 1, 5, 4, UNFINISHED]
     lexicon.shards_on(device)
     assert len(pickle.dumps(lexicon)) == before
     there = pickle.loads(pickle.dumps(lexicon))
     assert (there.unit, there.symbols, there.tokens, there.num_shards) == ("word", 5, 99, 3)
-    assert to_host(there.codes(hash_V, device)).tolist() == [0, 1, 5, 4]
+    assert to_host(there.codes(hash_V, device)).tolist() == [0, 1, 5, 4, UNFINISHED]
     assert to_host(there.shards_on(device)).tolist() == [0, 1, 2, 0, 1]
 
 
@@ -365,7 +367,7 @@ def test_bytes_and_ids_go_by_value(unit, device):
     assert found == words
     codes = to_host(lexicon.codes(np.array(sorted(hashes.values()), np.uint64), device)).tolist()
     by_hash = sorted(words, key=hashes.get)
-    assert codes == [0, *(list(found).index(w) + 1 for w in by_hash)]
+    assert codes == [0, *(list(found).index(w) + 1 for w in by_hash), UNFINISHED]
 
 
 def test_an_empty_corpus(device):

@@ -1,0 +1,318 @@
+"""Both passes over text that is read as lmplz reads it, against plain Python and KenLM's own figures."""
+
+import bz2
+import gzip
+import lzma
+import re
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.checkpoint import Checkpoint
+from mgpu_ngram.core.corpus import Chunk
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.lines import Lines
+from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.core.shards import deal_words
+from mgpu_ngram.engine import tokenise
+from mgpu_ngram.engine.vocabulary import LmplzText
+from mgpu_ngram.jobs import count_passes
+from mgpu_ngram.jobs.count import CountConfig, open_inputs
+from mgpu_ngram.jobs.count_passes import Job
+from mgpu_ngram.jobs.count_plan import make_budget, num_streams
+from mgpu_ngram.jobs.progress import Progress
+
+SPECIALS = [b"<unk>", b"<s>", b"</s>"]
+STRATEGIES = ["auto", "global", "private", "sort", "hash"]
+SKIP, REFUSE = LmplzText(True, 1, 1 << 22), LmplzText(False, 1, 1 << 22)
+
+
+def files(folder, *texts, make=bytes):
+    for i, text in enumerate(texts):
+        (folder / f"{i:03}").write_bytes(make(text))
+    return [str(folder / f"{i:03}") for i in range(len(texts))]
+
+
+@pytest.fixture(scope="session")
+def passes(device, unpack_keys):
+    """A function: {order: {n-gram: count}}, [(word, count) by id] and the totals, after both passes and the merge."""
+
+    def run(corpus, folder, lmplz, order=3, chunk_bytes=1 << 20, block_bytes=1 << 20, cluster=None, **options):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(count_passes, "LEAST_BLOCK_BYTES", 1)
+            patch.setattr(count_passes, "BLOCK_BYTES", {device: block_bytes})
+            config = CountConfig(corpus, order=order, **options)
+            executor = cluster or LocalExecutor(device, 2)
+            try:
+                inputs = open_inputs(config)
+                chunks = inputs.chunks(chunk_bytes) or [Chunk(0, (), 0)]
+                budget = make_budget(MemoryConfig(), executor)
+                with Checkpoint.open(folder / "out", {}, False, True) as checkpoint:
+                    job = Job(config, executor, chunks, budget, checkpoint, 120.0, Progress(), lmplz)
+                    counted = job.count(num_streams(config, inputs, len(chunks)))
+                    runs = executor.gather(job.merge(counted))
+                    vocabulary, lexicon = executor.gather([counted.vocabulary, counted.lexicon])
+                    checkpoint.discard()
+            finally:
+                if executor is not cluster:
+                    executor.close()
+        words = [vocabulary.symbol(v) for v in range(len(vocabulary))]
+        found = {n: Counter() for n in range(1 if options.get("strategy", "auto") != "auto" else 2, order + 1)}
+        for run in runs:
+            for n, tables in run.tables.items():
+                for s in range(counted.totals["num_shards"]):
+                    for table in tables:
+                        rows = table.shard(s)
+                        ngrams = unpack_keys(to_numpy(rows.keys), n, table.bits)
+                        assert ngrams == sorted(set(ngrams))
+                        for ngram, count in zip(ngrams, rows.counts.tolist(), strict=True):
+                            found[n][tuple(words[c - 1] for c in ngram)] += count
+                            assert n == 1 or lexicon.shard_V[ngram[-2] - 1] == s
+        shard_V = deal_words(vocabulary.counts_V, counted.totals["num_shards"])
+        assert lexicon.shard_V.tolist() == shard_V.tolist()
+        return found, list(zip(words, vocabulary.counts_V.tolist(), strict=True)), counted.totals
+
+    return run
+
+
+def to_numpy(array):
+    return array.get() if hasattr(array, "get") else array
+
+
+def sentences(*texts):
+    """The lines of texts with their markers: as lmplz splits, its specials left out, a piece after the last newline
+    without </s>, and nothing where that has no words."""
+    found = []
+    for text in texts:
+        *lines, last = [
+            [w for w in re.split(rb"[\0\t\r ]+", line) if w and w not in SPECIALS] for line in text.split(b"\n")
+        ]
+        found += [[b"<s>", *line, b"</s>"] for line in lines]
+        found += [[b"<s>", *last]] if last else []
+    return found
+
+
+def windows(lines, order):
+    return Counter(tuple(line[i : i + order]) for line in lines for i in range(len(line) - order + 1))
+
+
+def by_rank(lines):
+    """[(word, count)] by id."""
+    counts = Counter(word for line in lines for word in line)
+    rest = sorted(set(counts) - set(SPECIALS), key=lambda w: (-counts[w], w))
+    return [(word, counts[word]) for word in (*SPECIALS, *rest)]
+
+
+def check(result, lines):
+    found, words, totals = result
+    assert found == {n: windows(lines, n) for n in found}
+    assert words == by_rank(lines)
+    assert totals["tokens"] == sum(map(len, lines)) and totals["lines"] == len(lines)
+
+
+def test_by_hand(passes, tmp_path):
+    """The golden edge_train_nonl.txt, whose model has 'b </s>' and 'c </s>' but of the first two lines alone."""
+    paths = files(tmp_path, b"a b c\na b\nc a b")
+    for strategy in STRATEGIES:
+        found, words, totals = passes(paths, tmp_path, REFUSE, 2, strategy=strategy)
+        assert found[2] == {
+            (b"<s>", b"a"): 2, (b"a", b"b"): 3, (b"b", b"c"): 1, (b"c", b"</s>"): 1, (b"b", b"</s>"): 1,
+            (b"<s>", b"c"): 1, (b"c", b"a"): 1,
+        }  # fmt: skip
+        assert words == [(b"<unk>", 0), (b"<s>", 3), (b"</s>", 2), (b"a", 3), (b"b", 3), (b"c", 2)]
+        assert (totals["tokens"], totals["lines"], totals["symbols"], totals["num_shards"]) == (13, 3, 6, 1)
+    counted, *_ = passes(paths, tmp_path, None, 2, sentence_markers=True)
+    assert counted[2] == found[2] + Counter({(b"b", b"</s>"): 1})  # a count ends every line
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (b"", []),
+        (b"\n", [b"<s> </s>"]),
+        (b" ", []),
+        (b"a", [b"<s> a"]),
+        (b"a\n", [b"<s> a </s>"]),
+        (b"a\n  ", [b"<s> a </s>"]),
+        (b"a\n\n", [b"<s> a </s>", b"<s> </s>"]),
+        (b"a\r\n\r\nb\r", [b"<s> a </s>", b"<s> </s>", b"<s> b"]),
+        (b"<unk> a <s>b <s>\nb</s> </s> b\n<s>", [b"<s> a <s>b </s>", b"<s> b</s> b </s>"]),
+        (b"<unk>\n<unk> a", [b"<s> </s>", b"<s> a"]),
+    ],
+)
+def test_lines_by_hand(passes, tmp_path, text, lines):
+    expected = [line.split() for line in lines]
+    assert sentences(text) == expected
+    for strategy in ("auto", "sort"):
+        check(passes(files(tmp_path, text), tmp_path, SKIP, 3, strategy=strategy), expected)
+
+
+PIECES = [b"a", b"bb", b" ", b"\n", b"\r\n", b"<unk>", b"<s>", b"</s>", b" c" * 9, b"\0", b"<UNK>"]
+TEXTS = st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join), max_size=5)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    texts=TEXTS, order=st.integers(1, 4), chunk_bytes=st.integers(1, 60), block_bytes=st.integers(1, 60),
+    strategy=st.sampled_from(STRATEGIES), make=st.sampled_from([bytes, gzip.compress, bz2.compress]),
+)  # fmt: skip
+@example([b" ", b"a", b" <s>", b"b", b"\n", b"c"], 2, 1000, 1000, "sort", bytes)  # last lines that meet in a block
+def test_against_plain_python(passes, tmp_path_factory, texts, order, chunk_bytes, block_bytes, strategy, make):
+    folder = tmp_path_factory.mktemp("texts")
+    (folder / "corpus").mkdir()
+    paths = files(folder / "corpus", b"a\n", *texts, make=make)
+    result = passes(paths, folder, SKIP, order, chunk_bytes, block_bytes, strategy=strategy)
+    check(result, sentences(b"a\n", *texts))
+
+
+@pytest.mark.parametrize("chunk_bytes", [64, 1 << 20])
+def test_text_that_is_read_again(passes, tmp_path, monkeypatch, chunk_bytes):
+    """As where memory has no room for streams."""
+    monkeypatch.setattr(count_passes, "without_words", lambda tokenised: None)
+    texts = [b"a b <unk>\nc" * 9, b"c a b", b"b\n", b" "]
+    check(passes(files(tmp_path, *texts), tmp_path, SKIP, 3, chunk_bytes, 10), sentences(*texts))
+
+
+def test_rows_of_parquet_and_lines_in_memory_are_finished(passes, tmp_path):
+    pq.write_table(pa.table({"text": ["a b", None, "c", " "]}), tmp_path / "rows.parquet", row_group_size=2)
+    expected = sentences(b"a b\n\nc\n \n")
+    check(passes([str(tmp_path / "rows.parquet")], tmp_path, REFUSE), expected)
+    check(passes(Lines(["a b", "", b"c", " \n"]), tmp_path, REFUSE), expected)
+
+
+def test_specials_are_refused(passes, tmp_path):
+    texts = [b"a b\n", b"the <unk>\n<s> of </s>\n"]
+    way_out = "; take it out, or add --skip-symbols"
+    for chunk_bytes in (5, 1 << 20):
+        with pytest.raises(InputError, match=f"^<unk> stands in '.*001' at byte 4, .*{way_out}"):
+            passes(files(tmp_path, *texts), tmp_path, REFUSE, chunk_bytes=chunk_bytes)
+    with pytest.raises(InputError, match="^</s> stands in '.*000' at byte 2 of its text,"):
+        passes(files(tmp_path, b"a </s> <s>", make=gzip.compress), tmp_path, REFUSE)
+    pq.write_table(pa.table({"text": ["a b", "c", "a <s>"]}), tmp_path / "rows", row_group_size=2)
+    with pytest.raises(InputError, match="^<s> stands in '.*rows' at byte 2 of the text of row group 1,"):
+        passes([str(tmp_path / "rows")], tmp_path, REFUSE)
+    for text in (b"<S> <s>> <UNK>\n", b"x<unk>\n"):  # words of their own
+        check(passes(files(tmp_path, text), tmp_path, REFUSE), sentences(text))
+
+
+@pytest.mark.parametrize(
+    ("least", "shard_tokens", "shards"), [(1, 100, 1), (1, 99, 2), (3, 100, 3), (1, 9, 12), (2000, 1, 1024)]
+)
+def test_shards(passes, tmp_path, least, shard_tokens, shards):
+    text = b"a b c d e f g h\n" * 10
+    result = passes(files(tmp_path, text), tmp_path, LmplzText(True, least, shard_tokens), strategy="sort")
+    assert result[2]["tokens"] == 100 and result[2]["num_shards"] == shards
+    check(result, sentences(text))
+
+
+def id_sentences(separator, *streams):
+    """Runs of ids between separators with their markers; what follows the last has no </s>, and is nothing if empty."""
+    found = []
+    for ids in streams:
+        runs = [[]]
+        for v in ids:
+            if v == separator:
+                runs.append([])
+            else:
+                runs[-1].append(b"%d" % v)
+        if separator is None:
+            runs = [*runs, []] if ids else runs
+        *lines, last = runs
+        found += [[b"<s>", *line, b"</s>"] for line in lines] + ([[b"<s>", *last]] if last else [])
+    return found
+
+
+def id_ranks(lines):
+    """[(word, count)] by id: ties by value."""
+    counts = Counter(word for line in lines for word in line)
+    rest = sorted(set(counts) - set(SPECIALS), key=lambda w: (-counts[w], int(w)))
+    return [(word, counts[word]) for word in (*SPECIALS, *rest)]
+
+
+def check_ids(result, lines):
+    found, words, totals = result
+    assert found == {n: windows(lines, n) for n in found}
+    assert words == id_ranks(lines)
+    assert totals["tokens"] == sum(map(len, lines)) and totals["lines"] == len(lines)
+
+
+def test_ids_by_hand(passes, tmp_path):
+    paths = files(tmp_path, np.array([10, 9, 0, 0, 10, 70000, 0], "<u4").tobytes(), np.array([9, 2], "<u4").tobytes())
+    for strategy in STRATEGIES:
+        options = {"unit": "id", "dtype": "uint32", "strategy": strategy}
+        found, words, totals = passes(paths, tmp_path, REFUSE, 2, separator_id=0, **options)
+        assert found[2] == {
+            (b"<s>", b"10"): 2, (b"10", b"9"): 1, (b"9", b"</s>"): 1, (b"<s>", b"</s>"): 1, (b"10", b"70000"): 1,
+            (b"70000", b"</s>"): 1, (b"<s>", b"9"): 1, (b"9", b"2"): 1,
+        }  # fmt: skip
+        assert words == [(b"<unk>", 0), (b"<s>", 4), (b"</s>", 3), (b"9", 2), (b"10", 2), (b"2", 1), (b"70000", 1)]
+        assert (totals["tokens"], totals["lines"]) == (13, 4)
+        found, words, totals = passes(paths, tmp_path, REFUSE, 2, **options)
+        assert found[2][b"<s>", b"10"] == found[2][b"2", b"</s>"] == found[2][b"0", b"</s>"] == 1
+        assert words[:4] == [(b"<unk>", 0), (b"<s>", 2), (b"</s>", 2), (b"0", 3)] and totals["lines"] == 2
+
+
+IDS = st.lists(st.sampled_from([0, 0, 1, 9, 10, 65535]), max_size=30)
+
+
+@pytest.mark.parametrize("small_bytes", [1, 20, 1 << 20])
+@settings(max_examples=60, deadline=None)
+@given(
+    streams=st.lists(IDS, min_size=1, max_size=4), order=st.integers(1, 4), chunk_bytes=st.integers(1, 60),
+    block_bytes=st.integers(2, 60), separator_id=st.sampled_from([None, 0]), strategy=st.sampled_from(STRATEGIES),
+    make=st.sampled_from([bytes, bytes, gzip.compress]),
+)  # fmt: skip
+def test_ids_against_plain_python(
+    passes, tmp_path_factory, small_bytes, streams, order, chunk_bytes, block_bytes, separator_id, strategy, make
+):
+    folder = tmp_path_factory.mktemp("ids")
+    (folder / "corpus").mkdir()
+    paths = files(folder / "corpus", *(np.array(ids, "<u2").tobytes() for ids in streams), make=make)
+    options = {"unit": "id", "separator_id": separator_id, "strategy": strategy}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenise, "SMALL_BYTES", small_bytes)
+        result = passes(paths, folder, REFUSE, order, chunk_bytes, block_bytes, **options)
+    check_ids(result, id_sentences(separator_id, *streams))
+
+
+def test_on_two_processes(passes, start, device, tmp_path):
+    """The fixture's workers have CPUs."""
+    if device == "gpu":
+        pytest.skip("once is enough")
+    cluster = start(2)
+    texts = [b"a b <unk>\nc a\n" * 9, b"c </s> a b", b"b\n", b" "]
+    check(passes(files(tmp_path, *texts), tmp_path, SKIP, 3, 40, 20, cluster, strategy="sort"), sentences(*texts))
+    with pytest.raises(InputError, match="^<unk> stands in '.*000' at byte 4,"):
+        passes(files(tmp_path, *texts), tmp_path, REFUSE, 3, 40, 20, cluster)
+    ids = [[1, 2, 0, 3] * 9, [5, 0], [7]]
+    paths = files(tmp_path, *(np.array(stream, "<u2").tobytes() for stream in ids), b"")
+    check_ids(passes(paths, tmp_path, SKIP, 3, 20, 10, cluster, unit="id", separator_id=0), id_sentences(0, *ids))
+
+
+LOGS = ["small.o3", "small_unk.o3.skip", "edge_nonl", "edge_empty", "edge_crlf"]
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_what_lmplz_logged(passes, shared_data, tmp_path, log):
+    """Tokens, which leave out </s>; types, with the three specials; and distinct n-grams of each order."""
+    golden = shared_data / "golden"
+    name = log.split(".")[0].replace("edge_", "edge_train_")
+    path = golden / "inputs" / (f"{name}.txt" if name.startswith("edge") else f"{name}.txt.xz")
+    text = path.read_bytes()
+    text = lzma.decompress(text) if path.suffix == ".xz" else text
+    (tmp_path / "plain").write_bytes(text)
+    logged = (golden / "models" / f"{log}.log").read_text()
+    [tokens] = re.findall(r"Unigram tokens (\d+) ", logged)
+    distinct = {int(n): int(ngrams) for n, ngrams in re.findall(r"^(\d) (\d+) D1", logged, re.MULTILINE)}
+    for corpus, chunk_bytes in (path, 1 << 30), (tmp_path / "plain", 1 << 16):
+        found, words, totals = passes([str(corpus)], tmp_path, SKIP, max(distinct), chunk_bytes, 1 << 18)
+        (_, starts), (_, ends) = words[1:3]
+        assert totals["tokens"] - starts - ends == int(tokens)
+        assert {1: len(words)} | {n: len(rows) for n, rows in found.items()} == distinct
+    check((found, words, totals), sentences(text))
