@@ -190,7 +190,6 @@ def write_arpa(
 
     Numbers are the shortest that read back as the same float32. Raises RunError when the disk is full.
     """
-    words_VD = words.offsets_V, words.data
     with new_file(path) as sink, ThreadPoolExecutor(threads) as pool:
         head = [*(f"# {line}" for line in verbose_header or ()), "\\data\\"]
         head += [f"ngram {order}={len(level.prob)}" for order, level in enumerate(levels, 1)]
@@ -202,12 +201,15 @@ def write_arpa(
             if order == len(levels):
                 backoff = backoff[:0]
             for row in range(0, len(level.prob), BLOCK_ROWS):
-                rows = slice(row, row + BLOCK_ROWS)
-                blocks.append(
-                    pool.submit(lines.format_lines, *words_VD, level.ids[rows], level.prob[rows], backoff[rows])
-                )
+                blocks.append(pool.submit(_format, words, level, backoff, slice(row, row + BLOCK_ROWS)))
                 if len(blocks) > 2 * threads:
                     sink.append(blocks.popleft().result())
             for block in blocks:
                 sink.append(block.result())
         sink.append(b"\n\\end\\\n")
+
+
+def _format(words: Words, level: Ngrams, backoff: np.ndarray, rows: slice) -> np.ndarray:
+    """The lines of some rows."""
+    ids = level.ids[rows]  # made now, where it is no array
+    return lines.format_lines(words.offsets_V, words.data, ids, level.prob[rows], backoff[rows])

@@ -8,7 +8,7 @@ counts and the finished model crosses between parts. Words of order 1 are everyw
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ from mgpu_ngram.core.discounts import Discounts
 from mgpu_ngram.core.shards import words_at
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.trie import Trie
-from mgpu_ngram.engine.trie import FANOUT, Level, join_levels
+from mgpu_ngram.engine.trie import FANOUT, Level, join_levels, negative
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
-from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
 from mgpu_ngram.kernels.estimate.interpolate import interpolate
 from mgpu_ngram.kernels.estimate.log10_values import log10_values
@@ -62,7 +62,7 @@ class Order:
     marked_R: Any = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Part:
     """A part with its adjusted counts.
 
@@ -76,6 +76,25 @@ class Part:
     left_V: Any
     counts_of_counts: dict[int, list[int]] = field(default_factory=dict)
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, Any]:
+        """By name, each once."""
+        named = {"left_V": self.left_V}
+        for n, order in self.orders.items():
+            found = {"keys": order.table.keys, "raw": order.table.counts, "suffix": order.suffix_R}
+            found |= {"count": None if order.count_R is order.table.counts else order.count_R, "marked": order.marked_R}
+            named |= {f"{n}.{name}": array for name, array in found.items() if array is not None}
+        return named
+
+    def with_arrays(self, named: dict[str, Any]) -> Part:
+        """The same with other arrays, such as of another device."""
+        orders = {}
+        for n, order in self.orders.items():
+            table = replace(order.table, keys=named[f"{n}.keys"], counts=named[f"{n}.raw"])
+            count_R = named.get(f"{n}.count", table.counts)
+            orders[n] = Order(table, named[f"{n}.suffix"], count_R, named.get(f"{n}.marked"))
+        return replace(self, orders=orders, left_V=named["left_V"])
 
 
 @dataclass
@@ -100,6 +119,33 @@ class Weights:
 
     columns: Any
     values: Any
+
+
+@dataclass(eq=False)
+class Estimated:
+    """What a part gives to the model.
+
+    probabilities  order -> those of its n-grams of orders 2 to N that are kept
+    backoffs       order -> those of its contexts, n-grams of orders 1 to N - 1, which another part may hold, or which
+                   may be pruned
+    """
+
+    probabilities: dict[int, Weights]
+    backoffs: dict[int, Weights]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, Any]:
+        """By name."""
+        both = {"p": self.probabilities, "b": self.backoffs}
+        return {f"{k}{n}.{name}": a for k, ws in both.items() for n, w in ws.items() for name, a in vars(w).items()}
+
+    def with_arrays(self, named: dict[str, Any]) -> Estimated:
+        """The same with other arrays."""
+
+        def moved(kind: str, weights: dict[int, Weights]) -> dict[int, Weights]:
+            return {n: Weights(named[f"{kind}{n}.columns"], named[f"{kind}{n}.values"]) for n in weights}
+
+        return Estimated(moved("p", self.probabilities), moved("b", self.backoffs), self.seconds)
 
 
 def adjust_counts(tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None) -> Part:
@@ -141,14 +187,14 @@ def first_places(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np.n
     return rank_V
 
 
-def last_left_word(part: Part, word: int, rank_V: Any) -> int:
-    """The word of greatest rank before `word` in the bigrams of a part; -1 without one."""
+def last_left_word(part: Part, word: int, rank_V: np.ndarray) -> tuple[int, int]:
+    """(rank, id) of the word of greatest rank before `word` in the bigrams of a part; (-1, -1) without one."""
     bigrams = part.orders[2]
-    left = _word(bigrams.table, 0)[bigrams.suffix_R == word].view(np.int64)
-    return int(left[rank_V[left].argmax()]) if len(left) else -1
+    left = to_host(_word(bigrams.table, 0)[bigrams.suffix_R == word]).view(np.int64)
+    return max(zip(rank_V[left].tolist(), left.tolist(), strict=True), default=(-1, -1))
 
 
-def slipped_counts(part: Part, left: int, word: int, rank_V: Any) -> list[tuple[int, int, int]]:
+def slipped_counts(part: Part, left: int, word: int, rank_V: np.ndarray) -> list[tuple[int, int, int]]:
     """(order, adjusted count, raw count) of n-grams of orders 2 to N - 1 of which lmplz's counts of counts take the raw
     count: suffixes of the last n-gram, when n-grams are compared from their last word on, by lmplz's ids.
 
@@ -164,7 +210,7 @@ def slipped_counts(part: Part, left: int, word: int, rank_V: Any) -> list[tuple[
             break
         slipped.append((n, int(order.count_R[row]), int(order.table.counts[row])))
         rows = (longer.suffix_R == row).nonzero()[0]
-        row = int(rows[rank_V[_word(longer.table, 0)[rows].view(np.int64)].argmax()])
+        row = int(rows[int(rank_V[to_host(_word(longer.table, 0)[rows]).view(np.int64)].argmax())])
     return slipped
 
 
@@ -233,15 +279,10 @@ def _gammas(discounts: Discounts, kinds_C3: Any, pruned_C: Any, total_C: Any) ->
     return (left_C + pruned_C.astype(np.float32)) / total_C.astype(np.float32)
 
 
-def estimate_part(
-    part: Part, discounts: dict[int, Discounts], prob_V: Any
-) -> tuple[dict[int, Weights], dict[int, Weights]]:
-    """(log10 probabilities of orders 2 to N, log10 backoffs of orders 1 to N - 1) of the n-grams of a part.
+def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any) -> Estimated:
+    """Probabilities and backoffs of a part.
 
     prob_V  (V,) float32, of single words
-
-    Backoffs are those of the part's contexts: n-grams of the order below, which another part may hold, or which may
-    be pruned.
     """
     probabilities, backoffs, lower_L = dict[int, Weights](), dict[int, Weights](), prob_V
     for n, order in sorted(part.orders.items()):
@@ -260,7 +301,7 @@ def estimate_part(
             columns, values = columns[:, kept], values[kept]
         probabilities[n] = Weights(columns, values)
         lower_L = prob_R
-    return probabilities, backoffs
+    return Estimated(probabilities, backoffs)
 
 
 def merge_weights(parts: Sequence[Weights]) -> Weights:
@@ -272,26 +313,26 @@ def merge_weights(parts: Sequence[Weights]) -> Weights:
     return Weights(columns, bits.astype(np.uint32).view(np.float32))
 
 
-def assemble(unigrams: Unigrams, probabilities: dict[int, Weights], backoffs: dict[int, Weights], bits: int) -> Trie:
+def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse: bool = False) -> Trie:
     """The trie of all parts' n-grams.
 
-    probabilities  of orders 2 to N, and
-    backoffs       of orders 1 to N - 1, of n-grams that may be pruned themselves; all with rising keys. Emptied
-    bits           of a word in keys
+    bits      of a word in keys
+    collapse  give each n-gram one value in place of probability and backoff (Heafield, Koehn and Lavie, 2012,
+              "Language model rest costs and space-efficient storage", q): such values of a text add up to its score
     """
     xp = array_module(unigrams.prob_V)
-    N = max(probabilities, default=1)
+    N = max(parts[0].probabilities, default=1) if parts else 1
     new_V = xp.cumsum(unigrams.kept_V) - 1  # ids without the words that are pruned
     kept_V = xp.flatnonzero(unigrams.kept_V)
     levels = [Level(xp.arange(len(kept_V), dtype=np.uint32), log10_values(unigrams.prob_V[kept_V]), None)]
     below: Any = None  # keys of the order before
     for n in range(2, N + 1):
-        columns, prob_G = probabilities[n].columns, probabilities.pop(n).values
-        table = Table(columns, prob_G, n, bits)
-        level = Level(new_V[_word(table, n - 1).view(np.int64)].astype(np.uint32), prob_G, None)
-        lower = levels[-1]
+        merged = merge_weights([p.probabilities.pop(n) for p in parts])
+        weights = merge_weights([p.backoffs.pop(n - 1) for p in parts])
+        columns = merged.columns
+        word_G = _word(Table(columns, merged.values, n, bits), n - 1).view(np.int64)
+        level, lower = Level(new_V[word_G].astype(np.uint32), merged.values, None), levels[-1]
         lower.backoff_G = xp.zeros(len(lower.word_G), np.float32)
-        weights = backoffs.pop(n - 1)
         [(parents, sizes_P)] = prefix_runs(columns, bits, n - 1, n - 1)
         if n == 2:
             node_C, node_P = (_node_of_word(keys, bits, unigrams.kept_V, new_V) for keys in (weights.columns, parents))
@@ -302,11 +343,33 @@ def assemble(unigrams: Unigrams, probabilities: dict[int, Weights], backoffs: di
         level.first_child_M = xp.zeros(len(lower.word_G) + 1, np.int64)
         level.first_child_M[1 + node_P] = sizes_P
         level.first_child_M = xp.cumsum(level.first_child_M)
-        if 3 <= n < N:
+        if 3 <= n < N + collapse:
             level.suffix_G = find_ngrams(below, n - 1, bits, columns, 1)
         levels.append(level)
         below = columns
+    if collapse:
+        _collapse(levels)
+    else:
+        for level in levels:
+            level.prob_G = negative(level.prob_G)
     return join_levels(levels, FANOUT)
+
+
+def _collapse(levels: Sequence[Level]) -> None:
+    """One value in place of two: the probability, times the backoffs of an n-gram and of all its suffixes, by those of
+    its history and of all its suffixes.
+    """
+    xp = array_module(levels[0].word_G)
+    lower = xp.zeros(1, np.float32)  # backoffs of the order below, with those of suffixes added
+    for n, level in enumerate(levels, 1):
+        backoff_G = xp.zeros(len(level.word_G), np.float32) if level.backoff_G is None else level.backoff_G
+        suffix_G = level.word_G if n == 2 else level.suffix_G
+        parent_G = 0 if n == 1 else xp.searchsorted(level.first_child_M, xp.arange(len(level.word_G)), "right") - 1
+        total_G = backoff_G if n == 1 else backoff_G + lower[suffix_G]
+        level.prob_G = level.prob_G + total_G - lower[parent_G]
+        if level.backoff_G is not None:
+            level.backoff_G = xp.zeros_like(backoff_G)
+        lower = total_G
 
 
 def _node_of_word(columns: Any, bits: int, kept_V: Any, new_V: Any) -> Any:

@@ -144,6 +144,11 @@ def merge(tables: Sequence[ShardedTable]) -> ShardedTable:
     return where_it_fits(_merge, *tables)
 
 
+def merge_to(tables: Sequence[ShardedTable], device: str) -> ShardedTable:
+    """Sum tables of one order and one S on a device, wherever they are."""
+    return merge(_moved_together(tables, device))
+
+
 def _merge(*tables: ShardedTable) -> ShardedTable:
     if len(tables) >= MANY_TABLES * len(tables[0].ends_S) and on_gpu(tables[0].counts):
         return sort_together(tables)

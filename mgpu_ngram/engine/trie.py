@@ -65,6 +65,8 @@ def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
         levels = []
         for ngrams, size in zip(whole, sizes, strict=True):
             levels.append(_add_level(levels, ngrams, size, fanout))
+    for level in levels:
+        level.prob_G = negative(level.prob_G)
     return join_levels(levels, fanout)
 
 
@@ -220,7 +222,7 @@ def _with_rows(levels: Sequence[Level], n: int, ids: Any) -> Ngrams:
     return Ngrams(all_ids, xp.concatenate([level.prob_G, nothing]), backoff)
 
 
-def _negative(array: Any) -> Any:
+def negative(array: Any) -> Any:
     """-|x| of float32 values; by their sign bits, for arithmetic of a GPU may round the smallest ones to 0."""
     return (array.view(np.uint32) | np.uint32(1 << 31)).view(np.float32)
 
@@ -240,7 +242,7 @@ def join_levels(levels: Sequence[Level], fanout: int) -> Trie:
     return Trie(
         tuple(starts),
         word_G,
-        _negative(xp.concatenate([level.prob_G for level in levels])),
+        xp.concatenate([level.prob_G for level in levels]),
         xp.concatenate([nothing, *(level.backoff_G for level in lower)]),
         xp.concatenate([*first_child, xp.full(1, G, node)]),
         xp.concatenate([xp.empty(0, node), *suffix]),

@@ -83,12 +83,12 @@ def estimated(words, counts, order, to_device, parts=1, prune=(0,), limit=None, 
     found = {n: np.sum([p.counts_of_counts[n] for p in adjusted], axis=0) for n in range(2, order + 1)}
     found[1] = np.array(engine.count_counts(count_V))
     if not exact and order > 1:
-        rank_V = to_device(np.arange(V))  # ids are lmplz's
+        rank_V = np.arange(V)  # ids are lmplz's
         word = max(v for v in range(V) if counts[v,] and v != 1)
         lefts = [engine.last_left_word(part, word, rank_V) for part in adjusted]
-        holder = adjusted[int(np.argmax(lefts))]
+        holder = adjusted[lefts.index(max(lefts))]
         slipped = [(1, int(count_V[word]), counts[word,])]
-        slipped += engine.slipped_counts(holder, max(lefts), word, rank_V)
+        slipped += engine.slipped_counts(holder, max(lefts)[1], word, rank_V)
         for n, true, taken in slipped:
             for count, sign in (true, -1), (taken, 1):
                 if 1 <= count <= 4:
@@ -96,8 +96,7 @@ def estimated(words, counts, order, to_device, parts=1, prune=(0,), limit=None, 
     discounts = {n: discounts_of(n, found[n].tolist(), fallback)[0] for n in found}
     unigrams = engine.estimate_unigrams(count_V, kept_V, discounts[1], options)
     made = [engine.estimate_part(part, discounts, unigrams.prob_V) for part in adjusted]
-    merged = [{n: engine.merge_weights([m[i][n] for m in made]) for n in (made[0][i] if made else ())} for i in (0, 1)]
-    trie = engine.assemble(unigrams, *merged, bits)
+    trie = engine.assemble(unigrams, made, bits)
     return trie, [w for w, kept in zip(words, to_host(kept_V), strict=True) if kept], discounts
 
 

@@ -1,0 +1,281 @@
+"""Estimate a Kneser-Ney model, as KenLM's lmplz does: text or counts in, a model file or an ARPA file out."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.core.checkpoint import Checkpoint
+from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.core.model import Model, check_free_file
+from mgpu_ngram.core.output import Output, check_free, write_manifest
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.engine.memory import Budget, peak_device_bytes
+from mgpu_ngram.engine.vocabulary import LmplzText
+from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS, UNRESERVED_BYTES
+from mgpu_ngram.jobs.count_passes import Job
+from mgpu_ngram.jobs.count_plan import chunk_bytes, make_budget, num_streams
+from mgpu_ngram.jobs.estimate_passes import Estimation, Statistics, in_host_memory, save
+from mgpu_ngram.jobs.estimate_settings import EstimateConfig
+from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.shuffle import shuffle
+
+CONFIG = EstimateConfig
+FORMAT = "mgpu_ngram model"
+TOKEN_BYTES = 160  # of a part while it is estimated, for each token of the corpus that its shards stand for
+SMOOTHING = "Smoothing: Modified Kneser-Ney"  # as lmplz puts it
+
+
+@dataclass(frozen=True)
+class EstimateResult:
+    """A model that was made, and what people look for in how.
+
+    path        of the model file or the ARPA file
+    tokens      words of the text; no sentence markers
+    types       words of the vocabulary, <unk>, <s> and </s> among them
+    statistics  by order
+    seconds     by stage, summed over workers
+    """
+
+    path: Path | None
+    order: int
+    tokens: int
+    types: int
+    statistics: Statistics
+    size_bytes: int
+    fingerprint: str
+    seconds: dict[str, float]
+    wall_seconds: float
+    workers: int
+    device: str
+    transport: str
+    peak_device_bytes: int
+    resumed_chunks: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.wall_seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines: all of it by name."""
+        return asdict(self) | {"path": str(self.path), "tokens_per_second": self.tokens_per_second}
+
+
+def model_file(config: EstimateConfig) -> str:
+    """The name of the model in the folder of a run."""
+    return "model.arpa" if config.format == "arpa" else "model.safetensors"
+
+
+def open_inputs(config: EstimateConfig) -> Corpus:
+    """The corpus that a config names. Raises InputError when it cannot be used."""
+    return open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
+
+
+def run(
+    config: EstimateConfig,
+    executor: Executor,
+    output: str | Path,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    inputs: Any = None,
+    memory: MemoryConfig | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    resume: bool = False,
+) -> EstimateResult:
+    """Write OUT/model.safetensors or OUT/model.arpa, and OUT/manifest.json. Arguments as of `jobs.count.run`."""
+    with Output.create(output, overwrite) as out:
+        executor.check_folder(str(out.folder))
+        path = out.folder / model_file(config)
+        with _estimated(
+            config, executor, out.path, overwrite, progress, inputs, memory, checkpoint_seconds, resume
+        ) as (model, result):
+            result = _saved(config, executor, model, result, path)
+            write_manifest(out.folder, _manifest(config, result), FORMAT)
+            out.commit()
+    return replace(result, path=out.path / path.name)
+
+
+def run_to_file(
+    config: EstimateConfig,
+    executor: Executor,
+    output: str | Path,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    inputs: Any = None,
+    memory: MemoryConfig | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    resume: bool = False,
+) -> EstimateResult:
+    """Write the model alone, to a file."""
+    path = check_free_model(config, output, overwrite)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make folder {path.parent}: {error.strerror}; give another output path") from error
+    executor.check_folder(str(path.parent))
+    with _estimated(config, executor, path, overwrite, progress, inputs, memory, checkpoint_seconds, resume) as (
+        model,
+        result,
+    ):
+        return _saved(config, executor, model, result, path)
+
+
+def check_free_model(config: EstimateConfig, output: str | Path, overwrite: bool) -> Path:
+    """The path of a model to be written, links followed. Raises InputError unless it may be made, or replaced."""
+    if config.format == "arpa":
+        check_free(output, overwrite, "ARPA file", _is_arpa)
+    else:
+        check_free_file(output, overwrite)
+    return Path(output).absolute()
+
+
+def _is_arpa(path: str | Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return any(line.startswith(b"\\data\\") for line in file.readlines(1 << 12))
+    except OSError:
+        return False
+
+
+def run_to_model(
+    config: EstimateConfig, executor: Executor, folder: str | Path, progress: Progress | None = None,
+    inputs: Any = None, memory: MemoryConfig | None = None,
+) -> Model:  # fmt: skip
+    """The model in host memory; `folder` is where workers may spill."""
+    spill = Path(folder) / "model"
+    with _estimated(config, executor, spill, False, progress, inputs, memory, CHECKPOINT_SECONDS, False) as (model, _):
+        return executor.fetch(executor.call(in_host_memory, model))
+
+
+@contextmanager
+def _estimated(
+    config: EstimateConfig, executor: Executor, path: Path, overwrite: bool, progress: Progress | None, inputs: Any,
+    memory: MemoryConfig | None, checkpoint_seconds: float, resume: bool,
+) -> Iterator[tuple[Handle, EstimateResult]]:  # fmt: skip
+    """A handle of the model and the result, without path and size yet. The checkpoint goes if the block ends well."""
+    progress, memory, start = progress or Progress(), memory or MemoryConfig(), time.perf_counter()
+    corpus = open_inputs(config if inputs is None else replace(config, corpus=inputs))
+    counting, order = config.counting(), config.highest
+    budget = make_budget(memory, executor)
+    executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
+    chosen = {"chunk_bytes": chunk_bytes(counting, corpus, executor.workers, budget)}
+    identity = _identity(config, corpus)
+    with Checkpoint.open(path, identity, resume, overwrite, memory.spill_dir, chosen) as checkpoint:
+        folder = str(checkpoint.entries_folder)
+        executor.check_folder(folder)
+        chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
+        text = LmplzText(config.skip_symbols, executor.workers, _shard_tokens(budget))
+        job = Job(counting, executor, chunks, budget, checkpoint, checkpoint_seconds, progress, text)
+        counted = job.count(num_streams(counting, corpus, len(chunks)))
+        runs = job.merge(counted)
+        totals = counted.totals
+        _check_tokens(totals)
+        estimation = Estimation(
+            config, config.options(order), executor, budget, folder, counted.vocabulary, totals["symbols"], progress
+        )
+        parts: list[Handle] = []
+        if order > 1:
+            shards = [(s, s + 1) for s in range(totals["num_shards"])]
+            progress.start("adjust", len(shards), "parts")
+
+            def call(shard: int, pieces: list) -> Handle:
+                parts.append(estimation.part(pieces, shard))
+                return parts[-1]
+
+            shuffle(executor, runs, job.stored, shards, call, lambda _: progress.advance(1))
+        runs.clear()
+        model, statistics = estimation.finish(parts)
+        progress.finish()
+        seconds = add_seconds(
+            totals["seconds"], *job.saving, *counted.seconds, *(r.seconds for r in counted.stored), *estimation.seconds
+        )
+        words = executor.gather([executor.call(_words_in, counted.vocabulary)])[0]
+        yield (
+            model,
+            EstimateResult(
+                None, order, words, totals["symbols"], statistics, 0, "", seconds, time.perf_counter() - start,
+                executor.workers, executor.device, executor.transport,
+                max(executor.everywhere(peak_device_bytes, executor.device)), len(job.resumed),
+            ),
+        )  # fmt: skip
+        checkpoint.discard()
+
+
+def _check_tokens(totals: dict[str, Any]) -> None:
+    if not totals["tokens"]:
+        raise InputError("the text is empty: it has not one line; give text with one sentence per line")
+
+
+def _words_in(vocabulary: Any) -> int:
+    return int(vocabulary.counts_V[3:].sum())
+
+
+def _shard_tokens(budget: Budget) -> int:
+    memory_bytes = budget.device_bytes if budget.device == "gpu" else budget.host_bytes // budget.tasks
+    return max(1 << 16, memory_bytes // TOKEN_BYTES)
+
+
+def _saved(
+    config: EstimateConfig, executor: Executor, model: Handle, result: EstimateResult, path: Path
+) -> EstimateResult:
+    header = None
+    if config.verbose_header:
+        names = ", ".join(config.corpus)
+        header = [f"Input file: {names}", f"Token count: {result.tokens}", SMOOTHING]
+    saving = executor.call(save, model, path, config.format, header, executor.threads, label=f"writing {path}")
+    start = time.perf_counter()
+    executor.wait([saving])
+    [(size_bytes, fingerprint, seconds)] = executor.gather([saving])
+    wall = result.wall_seconds + time.perf_counter() - start
+    return replace(
+        result, path=path, size_bytes=size_bytes, fingerprint=fingerprint, wall_seconds=wall,
+        seconds=add_seconds(result.seconds, seconds),
+    )  # fmt: skip
+
+
+def _settings(config: EstimateConfig) -> dict[str, Any]:
+    """Those that the result depends on."""
+    settings = asdict(config)
+    for key in ("corpus", "chunk_bytes", "name"):
+        del settings[key]
+    return settings | {"order": config.highest}
+
+
+def _identity(config: EstimateConfig, corpus: Corpus) -> dict[str, Any]:
+    """What a run must share with the one that it resumes: what its n-grams depend on."""
+    inputs = [
+        {"name": s.name, "size_bytes": s.size_bytes, "modified": s.modified_ns, "crc32": zlib.crc32(s.data)}
+        for s in corpus.sources
+    ]
+    return {"corpus": {"inputs": inputs}, "settings": _settings(config), "versions": {"mgpu-ngram": VERSION}}
+
+
+def _manifest(config: EstimateConfig, result: EstimateResult) -> dict[str, Any]:
+    return {
+        "inputs": _inputs(config),
+        "options": _settings(config),
+        "order": result.order,
+        "tokens": result.tokens,
+        "types": result.types,
+        "statistics": asdict(result.statistics),
+        "fingerprint": result.fingerprint,
+        "versions": {"mgpu-ngram": VERSION},
+    }
+
+
+def _inputs(config: EstimateConfig) -> list[dict[str, Any]]:
+    return [{"name": source.name, "size_bytes": source.size_bytes} for source in open_inputs(config).sources]
+
+
+def made_by(config: EstimateConfig, manifest: dict[str, Any]) -> bool:
+    """Whether an output is what this job would make, by its settings and the names and sizes of its inputs."""
+    return manifest.get("inputs") == _inputs(config) and manifest.get("options") == _settings(config)

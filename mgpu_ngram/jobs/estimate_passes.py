@@ -1,0 +1,315 @@
+"""From counted n-grams, spread over workers, to one model: its tasks, called and watched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
+from mgpu_ngram.core.arpa import write_arpa
+from mgpu_ngram.core.discounts import Discounts, check_fallback, discounts_of
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model import Model, save_model
+from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.count import empty_table
+from mgpu_ngram.engine.device import Stopwatch, add_seconds, memory_guard, out_of_memory, to_device, to_host_fast
+from mgpu_ngram.engine.estimate import (
+    COUNTED,
+    START,
+    Estimated,
+    EstimateOptions,
+    Part,
+    Unigrams,
+    adjust_counts,
+    adjust_unigrams,
+    assemble,
+    count_counts,
+    estimate_part,
+    estimate_unigrams,
+    first_places,
+    last_left_word,
+    slipped_counts,
+)
+from mgpu_ngram.engine.keep import bring, keep
+from mgpu_ngram.engine.memory import Budget
+from mgpu_ngram.engine.runs import Run, merge_to, open_run, take_part
+from mgpu_ngram.engine.trie_levels import levels_of
+from mgpu_ngram.jobs.estimate_settings import EstimateConfig
+from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.dispatch import to_host
+
+ARITY = 8  # vectors over the vocabulary that are added up at once
+LESS = "use smaller chunks (chunk_bytes), prune, a lower order, or more workers"
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What people look for in an estimate, by order.
+
+    kept, total       n-grams in the model, and before pruning
+    counts_of_counts  how many have adjusted count 1, 2, 3, 4, as discounts were computed from them
+    discounts         of adjusted counts 1, 2, and 3 or more
+    fallback          orders whose discounts could not be computed
+    """
+
+    kept: dict[int, int]
+    total: dict[int, int]
+    counts_of_counts: dict[int, list[int]]
+    discounts: dict[int, Discounts]
+    fallback: list[int]
+
+
+@dataclass
+class _Words:
+    """Single words: adjusted counts and whether they are kept (V,), on the device."""
+
+    count_V: Any
+    kept_V: Any
+    counts_of_counts: list[int]
+    size: tuple[int, int]
+
+
+@dataclass
+class Estimate:
+    """A finished model where it was made: a trie on a device, in host memory where that is full, and its words."""
+
+    trie: Any
+    words: Words
+    seconds: dict[str, float]
+
+
+class Estimation:
+    """The steps after counting.
+
+    vocabulary  a handle
+    folder      where workers may spill
+    """
+
+    def __init__(
+        self, config: EstimateConfig, options: EstimateOptions, executor: Executor, budget: Budget, folder: str,
+        vocabulary: Handle, symbols: int, progress: Progress,
+    ):  # fmt: skip
+        self.config, self.options, self.executor, self.budget, self.folder = config, options, executor, budget, folder
+        self.vocabulary, self.symbols, self.progress = vocabulary, symbols, progress
+        self.seconds: list[dict[str, float]] = []
+        limit = read_limit(config.limit_vocab_file)
+        self.bad = None if limit is None else executor.call(words_outside, vocabulary, limit, budget.device)
+
+    def part(self, pieces: Sequence[Handle | Run], shard: int) -> Handle:
+        """The task that sums what runs hold of a shard and adjusts its counts."""
+        return self.executor.call(
+            make_part, pieces, shard, self.symbols, self.options, self.bad, self.budget, self.folder,
+            label=f"adjusting counts of part {shard}", near=shard,
+        )  # fmt: skip
+
+    def finish(self, parts: list[Handle]) -> tuple[Handle, Statistics]:
+        """(the model, what to tell of it); `parts` is emptied, so that each goes when it has been used."""
+        executor, device = self.executor, self.budget.device
+        reports = executor.gather([executor.call(_report_of, part) for part in parts])
+        self.seconds += [seconds for *_, seconds in reports]
+        lefts = [executor.call(_left_of, part) for part in parts]
+        left = reduce_tasks(executor, _add, lefts, ARITY) if parts else None
+        words = executor.call(count_words, left, self.vocabulary, self.options, self.bad, device)
+        statistics = self._statistics(parts, reports, *executor.gather([executor.call(_report_of_words, words)])[0])
+        discounts = statistics.discounts
+        unigrams = executor.call(estimate_unigrams_of, words, discounts[1], self.options)
+        made: list[Handle] = []
+        self.progress.start("estimate", len(parts), "parts")
+        while parts:
+            made.append(
+                executor.call(
+                    estimate_of, parts.pop(0), discounts, unigrams, self.budget, self.folder,
+                    label=f"estimating part {len(made)}",
+                )
+            )  # fmt: skip
+        executor.wait(iter(list(made)), lambda _: self.progress.advance(1))
+        self.progress.start("assemble", 1, "model")
+        bits = check.code_bits(self.symbols)
+        model = executor.call(
+            finish, list(made), unigrams, self.vocabulary, bits, self.config.collapse_values, device, label="the model"
+        )
+        made.clear()
+        executor.wait([model])
+        self.progress.advance(1)
+        return model, statistics
+
+    def _statistics(
+        self, parts: list[Handle], reports: Sequence[Any], of_words: list[int], size: tuple[int, int]
+    ) -> Statistics:
+        orders = range(2, self.options.order + 1)
+        counts = {1: np.array(of_words)} | {n: np.sum([c[n] for c, *_ in reports], axis=0) for n in orders}
+        if not self.config.exact_discounts and self.options.order > 1:
+            for n, adjusted, raw in self._slipped(parts):
+                for count, change in (adjusted, -1), (raw, 1):
+                    if 1 <= count <= COUNTED:
+                        counts[n][count - 1] += change
+        given = self.config.discount_fallback
+        fallback = None if given is None else check_fallback(given)
+        found = {n: discounts_of(n, c.tolist(), fallback) for n, c in counts.items()}
+        sizes = {1: size} | {n: tuple(np.sum([s[n] for _, s, _ in reports], axis=0).tolist()) for n in orders}
+        return Statistics(
+            {n: kept for n, (kept, _) in sizes.items()},
+            {n: total for n, (_, total) in sizes.items()},
+            {n: c.tolist() for n, c in counts.items()},
+            {n: discounts for n, (discounts, _) in found.items()},
+            [n for n, (_, is_fallback) in found.items() if is_fallback],
+        )
+
+    def _slipped(self, parts: list[Handle]) -> list[tuple[int, int, int]]:
+        """(order, adjusted count, raw count) of n-grams of which lmplz takes the raw count."""
+        executor = self.executor
+        ranks = executor.call(ranks_of, self.vocabulary)
+        word = executor.call(last_word, self.vocabulary, ranks)
+        lefts = executor.gather([executor.call(last_left_word, part, word, ranks) for part in parts])
+        rank, left = max(lefts)
+        if rank < 0:  # no bigrams at all
+            return []
+        holder = parts[lefts.index((rank, left))]
+        [slipped] = executor.gather([executor.call(slipped_counts, holder, left, word, ranks)])
+        return slipped
+
+
+def read_limit(path: str | None) -> Words | None:
+    """The words of a file, white space between; None of no file."""
+    if path is None:
+        return None
+    try:
+        return Words.of([b"<unk>", *sorted(set(Path(path).read_bytes().split()))])
+    except OSError as error:
+        raise InputError(f"limit_vocab_file {path}: cannot be read ({error.strerror}); give a file of words") from None
+
+
+def words_outside(vocabulary: Vocabulary, limit: Words, device: str) -> Any:
+    """(V,) bool: words that a limited vocabulary lacks; specials it has."""
+    bad_V = np.ones(len(vocabulary), bool)
+    words = Words(vocabulary.offsets_V, vocabulary.data)
+    bad_V[words.ids(limit.offsets_V, limit.data)] = False
+    bad_V[: len(SPECIALS)] = False
+    return to_device(bad_V, device)
+
+
+def make_part(
+    runs: Sequence[Run], shard: int, symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget, folder: str
+) -> Part:
+    """Sum what runs hold of a shard, and adjust its counts; the result waits where there is room."""
+    watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
+    stored = {s.path: s for run in runs for s in run.stored}
+    pieces = [*runs, *(take_part(open_run(s), shard, shard + 1) for s in stored.values())]
+    with memory_guard("adjusting counts", budget.device, LESS):
+        tables = {}
+        for n in range(2, options.order + 1):
+            found = [t for piece in pieces for t in piece.tables.get(n, [])]
+            like = to_device(np.empty(0, np.uint64), budget.device)
+            tables[n] = merge_to(found, budget.device).shard(0) if found else empty_table(n, bits, like)
+        watch.lap("reduce")
+        part = adjust_counts(tables, symbols, options, bad_V)
+        watch.lap("adjust")
+    part.seconds = watch.seconds
+    return keep(part, budget, folder)
+
+
+def _report_of(part: Part) -> tuple[dict[int, list[int]], dict[int, tuple[int, int]], dict[str, float]]:
+    return part.counts_of_counts, part.sizes, part.seconds
+
+
+def _left_of(part: Part) -> np.ndarray:
+    return to_host(part.left_V)
+
+
+def _add(*vectors: np.ndarray) -> np.ndarray:
+    return np.sum(vectors, axis=0)
+
+
+def count_words(
+    left_V: np.ndarray | None, vocabulary: Vocabulary, options: EstimateOptions, bad_V: Any, device: str
+) -> _Words:
+    """Adjusted counts of single words."""
+    counts_V = to_device(vocabulary.counts_V, device)
+    left_V = counts_V if left_V is None else to_device(left_V, device)
+    count_V, kept_V = adjust_unigrams(left_V, counts_V, options, bad_V)
+    return _Words(count_V, kept_V, count_counts(count_V), (int(kept_V.sum()), len(kept_V)))
+
+
+def _report_of_words(words: _Words) -> tuple[list[int], tuple[int, int]]:
+    return words.counts_of_counts, words.size
+
+
+def estimate_unigrams_of(words: _Words, discounts: Discounts, options: EstimateOptions) -> Unigrams:
+    return estimate_unigrams(words.count_V, words.kept_V, discounts, options)
+
+
+def ranks_of(vocabulary: Vocabulary) -> np.ndarray:
+    return first_places(vocabulary.first_source_V, vocabulary.first_offset_V)
+
+
+def last_word(vocabulary: Vocabulary, rank_V: np.ndarray) -> int:
+    """The word of the text with the greatest rank."""
+    there_V = vocabulary.counts_V > 0
+    there_V[START] = False
+    return int(np.where(there_V, rank_V, -1).argmax())
+
+
+def estimate_of(
+    part: Part, discounts: dict[int, Discounts], unigrams: Unigrams, budget: Budget, folder: str
+) -> Estimated:
+    """Probabilities and backoffs of a part; they wait where there is room."""
+    watch = Stopwatch(budget.device)
+    with memory_guard("estimating", budget.device, LESS):
+        estimated = estimate_part(bring(part, budget.device), discounts, unigrams.prob_V)
+        watch.lap("estimate")
+    estimated.seconds = watch.seconds
+    return keep(estimated, budget, folder)
+
+
+def finish(
+    parts: list[Estimated], unigrams: Unigrams, vocabulary: Vocabulary, bits: int, collapse: bool, device: str
+) -> Estimate:
+    """Put the parts together: on the device, or in host memory where that has no room for all."""
+    watch = Stopwatch(device)
+
+    def assembled(device: str) -> Any:
+        move = to_host_fast if device == "cpu" else partial(to_device, device=device)
+        here = Unigrams(move(unigrams.prob_V), move(unigrams.kept_V))
+        moved = [p.with_arrays({name: move(a) for name, a in p.arrays().items()}) for p in parts]
+        return assemble(here, moved, bits, collapse)
+
+    try:
+        trie = assembled(device)
+    except Exception as error:
+        if device == "cpu" or not out_of_memory(error):
+            raise
+        trie = assembled("cpu")
+    words = Words(vocabulary.offsets_V, vocabulary.data)
+    kept_V = to_host(unigrams.kept_V)
+    if not kept_V.all():
+        words = Words.of([words.symbol(v) for v in np.flatnonzero(kept_V).tolist()])
+    watch.lap("assemble")
+    return Estimate(trie, words, add_seconds(watch.seconds, *(p.seconds for p in parts)))
+
+
+def save(
+    model: Estimate, path: str | Path, format: str, header: Sequence[str] | None, threads: int
+) -> tuple[int, str, dict[str, float]]:
+    """Write a model; (bytes, fingerprint, seconds). It stands at `path` when it is whole."""
+    watch = Stopwatch("cpu")
+    trie, fingerprint = model.trie.moved(to_host_fast), ""
+    if format == "arpa":
+        write_arpa(path, model.words, levels_of(trie), header, threads)
+        size_bytes = Path(path).stat().st_size
+    else:
+        whole = Model.of(trie, model.words)
+        size_bytes, fingerprint = save_model(path, whole), whole.fingerprint
+    watch.lap("write")
+    return size_bytes, fingerprint, add_seconds(model.seconds, watch.seconds)
+
+
+def in_host_memory(model: Estimate) -> Model:
+    """As the Python interface takes it."""
+    return Model.of(model.trie.moved(to_host_fast), model.words)
