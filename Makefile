@@ -7,9 +7,10 @@ PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-v
 
 .PHONY: quickstart test lint bench venv clean
 
-quickstart: $(VENV)/.base ## set up, then count real English text
+quickstart: $(VENV)/.base ## set up, then count real English text and make a language model of it
 	$(BIN)/python examples/python_docs.py runs/python_docs.txt
 	$(BIN)/mgpu-ngram run configs/quickstart.yaml --overwrite
+	$(BIN)/python examples/generate.py runs/quickstart/estimate/model.safetensors
 
 test: $(VENV)/.test ## set up, then run all tests that this machine can run
 	$(BIN)/python -m pytest

@@ -1,6 +1,8 @@
-"""Write the English text that every Python carries to a file, one line of text a line.
+"""Write the English text that every Python carries to a file, one line of text a line, and some of it to another.
 
     python examples/python_docs.py [OUT]        (default: runs/python_docs.txt)
+
+Every twentieth text goes to OUT with _heldout in its name, to try models on that were made of the others.
 
 The documentation topics of `pydoc_data`, then the docstrings of the standard library, read from its
 sources without importing them. Some megabytes; the same for the same Python.
@@ -17,6 +19,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 NOT_TEXT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"}
+HELD_OUT = 20  # one text of so many
 
 
 def docstrings(source: str) -> Iterator[str]:
@@ -44,9 +47,13 @@ def main(out: str = "runs/python_docs.txt") -> None:
     warnings.simplefilter("ignore", SyntaxWarning)  # of old escapes in the library's own sources
     path = Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for text in texts():
-            file.writelines(line + "\n" for line in text.splitlines())
+    heldout = path.with_stem(f"{path.stem}_heldout")
+    with (
+        path.open("w", encoding="utf-8", newline="\n") as file,
+        heldout.open("w", encoding="utf-8", newline="\n") as other,
+    ):
+        for i, text in enumerate(texts()):
+            (other if i % HELD_OUT == 0 else file).writelines(line + "\n" for line in text.splitlines())
     print(f"{path}: {path.stat().st_size:,} bytes", file=sys.stderr)
 
 

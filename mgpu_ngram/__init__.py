@@ -6,7 +6,7 @@ from mgpu_ngram.core.counts import Counts, read_counts
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.model import Model
+from mgpu_ngram.model import Model, estimate
 
 __all__ = [
     "Counts",
@@ -16,6 +16,7 @@ __all__ = [
     "RunError",
     "compact",
     "count",
+    "estimate",
     "open_distributions",
     "read_counts",
     "score",

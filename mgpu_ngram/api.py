@@ -14,9 +14,11 @@ from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.distributions import CompactBlocks, array_files, read_distributions
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.core.model import Model
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.settings import fill
 from mgpu_ngram.jobs import count as count_job
+from mgpu_ngram.jobs import estimate as estimate_job
 from mgpu_ngram.jobs import score as score_job
 from mgpu_ngram.jobs.progress import Progress
 
@@ -118,6 +120,33 @@ def count(
             shutil.rmtree(owned, ignore_errors=True)
         raise
     finally:
+        executor.close()
+
+
+def estimate_arrays(
+    source: Any,
+    order: int | None,
+    device: str,
+    client: Any,
+    progress: Progress | None,
+    memory: dict[str, Any] | None,
+    options: dict[str, Any],
+) -> Model:
+    """A Kneser-Ney model in host memory: see `mgpu_ngram.estimate`."""
+    for name, why in {"name": "jobs of a YAML file", "format": "files", "verbose_header": "ARPA files"}.items():
+        if name in options:
+            raise InputError(f"{name} is for {why}; leave it out")
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+    which = {"counts": str(source.path)} if isinstance(source, Counts) else {"corpus": ["given"]}
+    config = fill(estimate_job.EstimateConfig, {**which, "order": order, **given}, "estimate")
+    inputs = None if isinstance(source, Counts) else source
+    limits = fill(MemoryConfig, memory or {}, "memory")
+    executor = LocalExecutor(resolve_device(device)) if client is None else client_executor(client, device)
+    folder = scratch_folder()
+    try:
+        return estimate_job.run_to_model(config, executor, folder, progress, inputs, limits)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
         executor.close()
 
 

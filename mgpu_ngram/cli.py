@@ -1,4 +1,4 @@
-"""The command line: `mgpu-ngram run | plan | count | trie | score | distribution | export | info | bench`.
+"""The command line: `mgpu-ngram run | plan | count | estimate | trie | score | distribution | export | info | bench`.
 
 Results go to stdout and can be piped; progress and errors go to stderr. Exit status 0: done; 1: the
 run failed; 2: bad input.
@@ -15,7 +15,7 @@ import sys
 import traceback
 from typing import NoReturn
 
-from mgpu_ngram.commands import bench, count, counts, distribution, run, score, trie
+from mgpu_ngram.commands import bench, count, counts, distribution, estimate, run, score, trie
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import out_of_memory
@@ -23,6 +23,7 @@ from mgpu_ngram.engine.device import out_of_memory
 EXAMPLES = """examples:
   mgpu-ngram run configs/quickstart.yaml
   mgpu-ngram count books/*.txt.gz -o counts --order 5
+  mgpu-ngram estimate books/*.txt.gz -o model.arpa --order 5
   mgpu-ngram export counts --order 3 --top 100
   mgpu-ngram score model.arpa heldout.txt -v summary
   mgpu-ngram distribution model.arpa heldout.txt -o next_words --top-k 100
@@ -102,6 +103,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"mgpu-ngram {VERSION}")
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (run, count, trie, score, distribution, counts, bench):
+    for module in (run, count, estimate, trie, score, distribution, counts, bench):
         module.add(verbs)
     return parser

@@ -11,15 +11,17 @@ import yaml
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.settings import fill, suggest
-from mgpu_ngram.jobs import count, distribution, score, trie
+from mgpu_ngram.jobs import count, distribution, estimate, score, trie
 
 STAGES: dict[str, Any] = {  # each has CONFIG, open_inputs, plan and run
     "count": count,
+    "estimate": estimate,
     "trie": trie,
     "score": score,
     "distribution": distribution,
 }
-NOT_BUILT = ("estimate", "lda", "decode")
+MAKERS = {"model": ("estimate", "trie"), "counts": ("count",)}  # stages, by what later jobs may name of them
+NOT_BUILT = ("lda", "decode")
 
 
 @dataclass(frozen=True)
@@ -140,20 +142,24 @@ def _job(job: dict, where: str) -> tuple[str, Any]:
 
 
 def _linked(jobs: list[tuple[str, Any]], output: str, path: str) -> list[tuple[str, Any]]:
-    """With the path of a model where a job has the name of an earlier one that makes it."""
-    made: dict[str, str] = {}
+    """With the path of a model, or of counts, where a job has the name of an earlier one that makes it."""
+    made: dict[str, dict[str, str]] = {"model": {}, "counts": {}}
     linked = []
     for i, (stage, settings) in enumerate(jobs):
-        model = getattr(settings, "model", None)
-        if model in made:
-            settings = replace(settings, model=made[model])
-        elif model in [later.name for later_stage, later in jobs[i + 1 :] if later_stage == "trie"]:
-            raise InputError(
-                f"{path}: model of job {settings.name!r} is {model!r}, which the job of that name makes later; "
-                f"put that job first, or write ./{model} for a file"
-            )
-        if stage == "trie":
-            made[settings.name] = str(Path(output) / settings.name / trie.MODEL)
+        for key, by_name in made.items():
+            wanted = getattr(settings, key, None)
+            if wanted in by_name:
+                settings = replace(settings, **{key: by_name[wanted]})
+            elif wanted in [later.name for later_stage, later in jobs[i + 1 :] if later_stage in MAKERS[key]]:
+                raise InputError(
+                    f"{path}: {key} of job {settings.name!r} is {wanted!r}, which the job of that name makes later; "
+                    f"put that job first, or write ./{wanted} for a path"
+                )
+        folder = Path(output) / settings.name
+        if stage == "count":
+            made["counts"][settings.name] = str(folder)
+        elif stage in MAKERS["model"]:
+            made["model"][settings.name] = str(folder / STAGES[stage].model_file(settings))
         linked.append((stage, settings))
     return linked
 

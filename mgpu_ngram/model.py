@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.api import estimate_arrays
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
 from mgpu_ngram.core.model import Model as Arrays
 from mgpu_ngram.core.model import identify
@@ -20,6 +21,7 @@ from mgpu_ngram.engine.device import device_of, moved_to, to_device, to_host_fas
 from mgpu_ngram.engine.model import open_model
 from mgpu_ngram.engine.score import BlockScores, Replica, check_index
 from mgpu_ngram.jobs import score as score_job
+from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.next_words import NextWords
 
 TEXT_BYTES = {"gpu": 64 << 20, "cpu": 1 << 20}  # of sentences that are scored at once
@@ -141,3 +143,32 @@ def _texts(sentences: Iterable[str | bytes], size_bytes: int) -> Iterator[bytes]
             lines, size = [], 0
     if lines:
         yield b"".join(lines)
+
+
+def estimate(
+    source: Any,
+    order: int | None = None,
+    *,
+    device: str = "auto",
+    index: str = "edge",
+    client: Any = None,
+    progress: Progress | None = None,
+    memory: dict[str, Any] | None = None,
+    **options: Any,
+) -> Model:
+    """Estimate a modified Kneser-Ney model, as KenLM's lmplz does: the same n-grams and, within 1e-6, log10 values.
+
+    source   text as `count` takes it: a path, glob, directory or fsspec URL, or a list of them, an iterable of lines,
+             an Arrow array; or `Counts` that were made with sentence_markers=True
+    order    highest one; None: 5, or that of counts
+    device   "auto", "cpu" or "gpu", where it is estimated and where it scores
+    index    as of `Model.load`
+    client   an existing `distributed.Client`; in this process when None
+    memory   what it may take, as of `count`
+    options  the other settings of `EstimateConfig`: prune, limit_vocab_file, vocab_pad, discount_fallback,
+             interpolate_unigrams, skip_symbols, exact_discounts, unit, dtype, separator_id, text_column, chunk_bytes
+
+    Returns a model that is ready to score; no file is written. Raises InputError for what cannot be used, such as text
+    of which no discounts can be computed, RunError when the run fails.
+    """
+    return Model(estimate_arrays(source, order, device, client, progress, memory, options), device, index)

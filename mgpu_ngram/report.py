@@ -26,6 +26,8 @@ from rich.text import Text
 from mgpu_ngram.jobs import progress
 from mgpu_ngram.jobs.count import CountResult
 from mgpu_ngram.jobs.distribution import DistributionResult
+from mgpu_ngram.jobs.estimate import EstimateResult
+from mgpu_ngram.jobs.estimate_passes import Statistics
 from mgpu_ngram.jobs.score import ScoreResult, Totals
 from mgpu_ngram.jobs.trie import TrieResult
 
@@ -77,10 +79,12 @@ class _Rate(ProgressColumn):
         return Text(f"{rate / 1e6:,.1f} M {unit}" if rate >= 1e5 else f"{rate:,.0f} {unit}")
 
 
-def show_result(result: CountResult | ScoreResult | TrieResult | DistributionResult) -> None:
+def show_result(result: CountResult | EstimateResult | ScoreResult | TrieResult | DistributionResult) -> None:
     """The summary of a job's run."""
     if isinstance(result, ScoreResult):
         _show_scores(result)
+    elif isinstance(result, EstimateResult):
+        _show_estimate(result)
     elif isinstance(result, DistributionResult):
         _show_written(result)
     elif isinstance(result, TrieResult):
@@ -144,6 +148,32 @@ def _show_trie(result: TrieResult) -> None:
     print(f"time went to {spent}")
 
 
+def _show_estimate(result: EstimateResult) -> None:
+    found = result.statistics
+    print(f"{_shown(result.path)}: {sum(found.kept.values()):,} n-grams in {result.size_bytes:,} bytes")
+    print(f"unigram tokens {result.tokens:,}, types {result.types:,}")
+    show_statistics(found)
+    where = _many(result.workers, f"{result.device} worker")
+    print(f"{result.wall_seconds:.2f} s on {where}: {result.tokens_per_second:,.0f} tokens/s")
+    _show_seconds(result.seconds)
+    if result.peak_device_bytes:
+        print(f"device memory: {result.peak_device_bytes:,} bytes at most; transport: {result.transport}")
+    if result.resumed_chunks:
+        print(f"{_many(result.resumed_chunks, 'chunk')} had been counted before")
+
+
+def show_statistics(found: Statistics) -> None:
+    """What lmplz prints: n-grams, counts of counts and discounts by order."""
+    pruned = found.kept != found.total
+    table = _table("order", "n-grams", *["of"] * pruned, "with 1", "2", "3", "4", "D1", "D2", "D3+")
+    for n in sorted(found.kept):
+        sizes = [found.kept[n], *[found.total[n]] * pruned, *found.counts_of_counts[n]]
+        table.add_row(str(n), *(f"{size:,}" for size in sizes), *(f"{d:.6g}" for d in found.discounts[n]))
+    _print(table)
+    for n in found.fallback:
+        print(f"order {n}: no discounts could be computed; those of discount_fallback are taken")
+
+
 def _show_scores(result: ScoreResult) -> None:
     totals = result.totals
     print(f"{_shown(result.path)}: {_many(totals.sentences, 'sentence')}, {totals.tokens:,} tokens")
@@ -175,6 +205,10 @@ def _shown(path: Path | None) -> Path | None:
 
 def show_plan(plan: dict[str, Any]) -> None:
     """What a job would do."""
+    if "counts" in plan:
+        where = _many(plan["workers"], f"{plan['device']} worker")
+        print(f"{plan['job']}: {plan['counts']} to a Kneser-Ney model, on {where}\n")
+        return
     if "input_bytes" not in plan:
         print(f"{plan['job']}: {plan['model']} to a model file, index {plan['index']}, on the {plan['device']}\n")
         return
@@ -226,6 +260,18 @@ def show_info(path: str, manifest: dict[str, Any]) -> None:
         f"{_many(manifest['symbols'], 'symbol')}, {_many(manifest['num_shards'], 'shard')}"
     )
     _show_orders(manifest)
+    _show_options(manifest)
+
+
+def show_estimated(path: str, manifest: dict[str, Any]) -> None:
+    """What the output of an estimate job holds."""
+    found = manifest["statistics"]
+    by_order = {k: {int(n): v for n, v in by.items()} for k, by in found.items() if k != "fallback"}
+    size = sum(i["size_bytes"] for i in manifest["inputs"])
+    print(f"{path}: a Kneser-Ney model of order {manifest['order']}, {sum(found['kept'].values()):,} n-grams, of "
+          f"{_many(len(manifest['inputs']), 'input')} of {size:,} bytes")  # fmt: skip
+    print(f"unigram tokens {manifest['tokens']:,}, types {manifest['types']:,}; fingerprint {manifest['fingerprint']}")
+    show_statistics(Statistics(**by_order, fallback=found["fallback"]))
     _show_options(manifest)
 
 

@@ -31,6 +31,8 @@ def test_python_docs_is_english_text(docs, tmp_path):
     assert 500_000 < len(text) < 20_000_000 and text.endswith("\n") and "\r" not in text
     assert 'The simple form, "assert expression", is equivalent to' in text, "a topic of pydoc"
     assert "Return a list of" in text and text.split().count("the") > 5000, "docstrings of the library"
+    heldout = docs.with_name("python_docs_heldout.txt").read_text("utf-8")
+    assert 10 * len(heldout) < len(text) < 60 * len(heldout) and heldout.endswith("\n")
     again = run(ROOT / "examples" / "python_docs.py", tmp_path / "deep" / "again.txt")
     assert again.returncode == 0 and (tmp_path / "deep" / "again.txt").read_bytes() == docs.read_bytes()
 
@@ -44,10 +46,17 @@ def test_quickstart(docs, monkeypatch, capsys):
     words, plain = read_counts("runs/quickstart/words"), read_counts("runs/quickstart/bytes")
     assert (words.max_order, plain.max_order) == (5, 4)
     lines = [[word for word in re.split(rb"[\0\t\r ]+", line) if word] for line in text.split(b"\n")]
-    assert words.manifest["tokens"] == sum(map(len, lines))
+    marked = 2 * text.count(b"\n")  # <s> and </s>
+    assert words.manifest["tokens"] == sum(map(len, lines)) + marked
     bigrams = (pair for line in lines for pair in itertools.pairwise(line))
     assert words["of the"] == sum(pair == (b"of", b"the") for pair in bigrams) > 100
     assert plain.manifest["tokens"] == len(text) and plain["th"] == text.count(b"th")
+    perplexity = float(re.search(r"Perplexity including OOVs:\t(\S+)", out)[1])
+    assert 50 < perplexity < 1000, "far below the size of the vocabulary"
+    done = run(ROOT / "examples" / "generate.py", "runs/quickstart/estimate/model.safetensors", cwd=docs.parents[1])
+    assert (done.returncode, done.stderr) == (0, "")
+    sentence, following = done.stdout.splitlines()
+    assert sentence.startswith("a sentence: ") and following.startswith("after ") and following.count("%") == 5
 
 
 def test_dask_client(tmp_path):

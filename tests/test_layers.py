@@ -19,7 +19,7 @@ ALLOWED = {
     "cli": {"commands", "engine", "core"},
     "commands": {"commands", "api", "config", "report", "jobs", "engine", "core", "cluster", "benchmarks"},
     "api": {"config", "jobs", "engine", "core", "cluster"},
-    "model": {"next_words", "jobs", "engine", "core", "cluster.devices"},
+    "model": {"api", "next_words", "jobs", "engine", "core", "cluster.devices"},
     "next_words": {"api", "engine", "core", "cluster.devices", "cluster.executor"},
     "compact": {"engine", "core", "cluster.devices"},
     "kenlm": {"engine", "core"},

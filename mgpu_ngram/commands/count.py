@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.commands.run import run_jobs
-from mgpu_ngram.commands.shared import add_cluster_flags, cluster_config, command, stdin_as_file
+from mgpu_ngram.commands.shared import (
+    add_cluster_flags,
+    add_memory_flags,
+    cluster_config,
+    command,
+    memory_config,
+    stdin_as_file,
+)
 from mgpu_ngram.config import RunConfig, check_checkpoint_seconds
-from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.output import check_free
 from mgpu_ngram.core.settings import fill
-from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS, CountConfig
+from mgpu_ngram.jobs.count import CountConfig
 
 EXAMPLES = """examples:
   mgpu-ngram count books/*.txt.gz -o counts --order 5
@@ -41,14 +47,7 @@ def add(verbs: Any) -> None:
     count.add_argument("-o", "--output", required=True, metavar="OUT", help="folder to write")
     count.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     add_cluster_flags(count)
-    count.add_argument("--resume", action="store_true", help="go on with a run that ended early")
-    count.add_argument("--device-bytes", metavar="SIZE", help="of each GPU that the run may take (default: most of it)")
-    count.add_argument("--host-bytes", metavar="SIZE", help="of each host's memory (default: half of what is free)")
-    count.add_argument("--spill-dir", metavar="FOLDER", help="where what does not fit goes (default: beside OUT)")
-    count.add_argument(
-        "--checkpoint-seconds", type=float, metavar="S", default=CHECKPOINT_SECONDS,
-        help=f"how often finished work is saved (default {CHECKPOINT_SECONDS:.0f})",
-    )  # fmt: skip
+    add_memory_flags(count)
     for setting, how in FLAGS.items():
         count.add_argument("--" + setting.replace("_", "-"), **how)
     count.set_defaults(verb=_count)
@@ -58,8 +57,7 @@ def _count(arguments: argparse.Namespace) -> None:
     names = {f.name for f in fields(CountConfig)}
     given = {k: v for k, v in vars(arguments).items() if k in names and v is not None and v is not False}
     settings = fill(CountConfig, given, "count")
-    sizes = {k: getattr(arguments, k) for k in ("device_bytes", "host_bytes", "spill_dir")}
-    memory = fill(MemoryConfig, sizes, "memory")
+    memory = memory_config(arguments)
     check_checkpoint_seconds(arguments.checkpoint_seconds)
     output = Path(arguments.output)
     config = RunConfig(output, [], cluster_config(arguments), memory, arguments.checkpoint_seconds)

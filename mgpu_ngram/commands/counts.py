@@ -14,8 +14,8 @@ from mgpu_ngram.core.counts import Ngram, read_counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import describe_model
 from mgpu_ngram.core.output import find_manifest
-from mgpu_ngram.jobs import distribution, score, trie
-from mgpu_ngram.report import show_distributions, show_info, show_model, show_scored
+from mgpu_ngram.jobs import distribution, estimate, score, trie
+from mgpu_ngram.report import show_distributions, show_estimated, show_info, show_model, show_scored
 
 EXPORT_EXAMPLES = """examples:
   mgpu-ngram export counts --order 3 | grep '^of the'
@@ -75,7 +75,7 @@ def _json_ngram(ngram: Ngram, unit: str) -> Any:
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    """Of counts, of distributions, of a model file, or of the folder of a trie or a score job."""
+    """Of counts, of distributions, of a model file, or of the folder of an estimate, a trie or a score job."""
     path, manifest = arguments.path, find_manifest(arguments.path) or {}
     if manifest.get("format") == trie.FORMAT:
         path = os.path.join(path, trie.MODEL)
@@ -83,6 +83,8 @@ def _info(arguments: argparse.Namespace) -> None:
     show: Callable[[str, dict[str, Any]], None]
     if os.path.isfile(path):
         found, show = describe_model(path), show_model
+    elif manifest.get("format") == estimate.FORMAT:
+        found, show = manifest, show_estimated
     elif manifest.get("format") == score.FORMAT:
         found, show = manifest, show_scored
     elif manifest.get("format") == distribution.FORMAT:

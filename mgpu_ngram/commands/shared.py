@@ -17,7 +17,9 @@ from typing import Any
 from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.settings import fill
+from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS
 
 DEVICES = ["auto", "cpu", "gpu"]
 
@@ -43,6 +45,25 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
         "--workers", type=int, metavar="N", help="Dask workers; 0: in this process (default: one per GPU or core)"
     )
     add_scheduler_flags(parser)
+
+
+def add_memory_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that say what a run may take, and what it keeps when it ends early."""
+    parser.add_argument("--resume", action="store_true", help="go on with a run that ended early")
+    parser.add_argument(
+        "--device-bytes", metavar="SIZE", help="of each GPU that the run may take (default: most of it)"
+    )
+    parser.add_argument("--host-bytes", metavar="SIZE", help="of each host's memory (default: half of what is free)")
+    parser.add_argument("--spill-dir", metavar="FOLDER", help="where what does not fit goes (default: beside OUT)")
+    parser.add_argument(
+        "--checkpoint-seconds", type=float, metavar="S", default=CHECKPOINT_SECONDS,
+        help=f"how often finished work is saved (default {CHECKPOINT_SECONDS:.0f})",
+    )  # fmt: skip
+
+
+def memory_config(arguments: argparse.Namespace) -> MemoryConfig:
+    """What the flags of `add_memory_flags` say of memory."""
+    return fill(MemoryConfig, {k: getattr(arguments, k) for k in ("device_bytes", "host_bytes", "spill_dir")}, "memory")
 
 
 def add_scheduler_flags(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,7 @@ from mgpu_ngram.engine.vocabulary import LmplzText
 from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS, UNRESERVED_BYTES
 from mgpu_ngram.jobs.count_passes import Job
 from mgpu_ngram.jobs.count_plan import chunk_bytes, make_budget, num_streams
+from mgpu_ngram.jobs.count_plan import plan as count_plan
 from mgpu_ngram.jobs.estimate_passes import Estimation, Statistics, in_host_memory, save
 from mgpu_ngram.jobs.estimate_settings import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
@@ -78,6 +79,19 @@ def model_file(config: EstimateConfig) -> str:
 def open_inputs(config: EstimateConfig) -> Corpus:
     """The corpus that a config names. Raises InputError when it cannot be used."""
     return open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
+
+
+def plan(
+    config: EstimateConfig, workers: int, device: str, memory_bytes: int, memory: MemoryConfig | None = None,
+    output: str | Path = ".",
+) -> dict[str, Any]:  # fmt: skip
+    """What `run` would do, from the sizes of the inputs alone: how it would count, and into how many parts its n-grams
+    would go at least.
+    """
+    if config.counts:
+        return {"job": config.name, "counts": config.counts, "device": device, "workers": workers}
+    counted = count_plan(config.counting(), workers, device, memory_bytes, memory, output)
+    return counted | {"job": config.name, "shards": workers, "model": model_file(config)}
 
 
 def run(

@@ -63,8 +63,9 @@ class EstimateConfig:
             )
         if self.discount_fallback is not None:
             check_fallback(self.discount_fallback)
-        if self.verbose_header and self.format != "arpa":
-            raise InputError("verbose_header needs format arpa; leave it out")
+        for setting in ("verbose_header", "collapse_values"):
+            if getattr(self, setting) and self.format != "arpa":
+                raise InputError(f"{setting} needs format arpa (a path that ends with .arpa); leave it out")
         if self.chunk_bytes is not None and self.chunk_bytes < 1:
             raise InputError(f"chunk_bytes is {self.chunk_bytes} but must be at least 1")
         check_name(self.name)

@@ -80,6 +80,11 @@ class TrieResult:
         return asdict(self) | {"path": str(self.path), "order": self.order, "bytes_per_ngram": self.bytes_per_ngram}
 
 
+def model_file(config: TrieConfig) -> str:
+    """The name of the model in the folder of a run."""
+    return MODEL
+
+
 def open_inputs(config: TrieConfig) -> None:
     """Nothing: the model may be what an earlier job makes."""
 

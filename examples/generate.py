@@ -1,0 +1,28 @@
+"""Print a sentence that a model makes up, and what it holds for likely after its beginning.
+
+python examples/generate.py MODEL [SEED]
+"""
+
+from __future__ import annotations
+
+import sys
+
+import mgpu_ngram as ng
+
+
+def main(path: str, seed: str = "1") -> None:
+    """Load the model; print a sentence and the words that may come next."""
+    model = ng.Model.load(path)
+    sentence = model.generate("", max_words=30, seed=int(seed))
+    print(f"a sentence: {sentence}")
+    beginning = " ".join(sentence.split()[:2])
+    ids, values = model.distribution(beginning, orders="max", top_k=5, bos=True)
+    words = ", ".join(
+        f"{model.vocabulary.word(i)} {p:.1%}"
+        for i, p in zip(ids.ravel().tolist(), values.ravel().tolist(), strict=True)
+    )
+    print(f"after {beginning!r}: {words}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])
