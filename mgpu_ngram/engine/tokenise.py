@@ -125,8 +125,9 @@ def _blocks(
     chunk: Chunk, options: TokeniseOptions, halo: int, checksums: list, watch: Stopwatch
 ) -> Iterator[tuple[Block, Any]]:
     return device_blocks(
-        chunk, options.unit, options.block_bytes, halo, options.device, options.read_threads, checksums, watch
-    )
+        chunk, options.unit, options.block_bytes, halo, options.device, options.read_threads, checksums, watch,
+        options.budget is not None and options.budget.device == "gpu",
+    )  # fmt: skip
 
 
 class _Growing:
