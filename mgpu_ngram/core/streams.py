@@ -33,8 +33,9 @@ def place_in(source: Source, offset: int) -> str:
 class Range:
     """Stored bytes [start, stop) of a plain source, of which those before `end` are owned."""
 
-    def __init__(self, read: Read, start: int, stop: int, end: int, crc: Crc | None, pool: Any):
-        self.read, self.start, self.stop, self.end, self.crc, self.pool = read, start, stop, end, crc, pool
+    def __init__(self, read: Read, start: int, stop: int, end: int, pool: Any):
+        self.read, self.start, self.stop, self.end, self.pool = read, start, stop, end, pool
+        self.crc: Crc | None = None  # to which what is read and owned is added
         self.at = start
 
     def ended(self) -> bool:
@@ -97,27 +98,27 @@ def open_streams(
         if checksums is not None and piece.start == 0:
             checksums.append((piece.source_index, 0, *_footer_crc(source)))
         return
+    offset, crc = piece.start, None
     with reader(source) as read:
-        wanted = checksums is not None and (plain_crcs or source.format not in CUTTABLE)
-        crc = Crc(piece.end) if wanted else None
-        if source.format in CUTTABLE:
-            yield [_lines(piece, read, crc, pool) if unit == "word" else _tokens(piece, read, crc, pool, halo)]
-        else:
+        if source.format not in CUTTABLE:
+            crc = None if checksums is None else Crc(piece.end)
             yield [Arrays(decompressed(source, read, crc))]
-    if checksums is not None and crc:
-        checksums.append((piece.source_index, piece.start, crc.length, crc.value))
+        else:
+            stream = _lines(piece, read, pool) if unit == "word" else _tokens(piece, read, pool, halo)
+            if checksums is not None and plain_crcs:
+                offset, crc = stream.start, Crc(stream.end)
+                stream.crc = crc
+            yield [stream]
+    if checksums is not None and crc and (crc.length or source.format not in CUTTABLE):
+        checksums.append((piece.source_index, offset, crc.length, crc.value))
 
 
-def _lines(piece: Piece, read: Read, crc: Crc | None, pool: Any) -> Range:
+def _lines(piece: Piece, read: Read, pool: Any) -> Range:
     """The lines that start in the piece."""
     stop = _readable_end(piece.source)
     start = _line_start(read, piece.start, piece.end)
     end = _line_start(read, piece.end, stop) if start < piece.end < stop else piece.end
-    if crc:  # the end of a line that an earlier piece owns
-        head = Range(read, piece.start, start, start, crc, pool)
-        while not head.ended():
-            head.readinto(np.empty(STRIP_BYTES, np.uint8))
-    return Range(read, start, end, end, crc, pool)
+    return Range(read, start, end, end, pool)
 
 
 def _line_start(read: Read, at: int, limit: int) -> int:
@@ -135,13 +136,13 @@ def _line_start(read: Read, at: int, limit: int) -> int:
     return limit
 
 
-def _tokens(piece: Piece, read: Read, crc: Crc | None, pool: Any, halo: int) -> Range:
+def _tokens(piece: Piece, read: Read, pool: Any, halo: int) -> Range:
     source = piece.source
     stop = min(piece.end + halo * source.itemsize, source.size_bytes)
     if stop > _readable_end(source):
         limit = (_readable_end(source) - piece.end) // source.itemsize
         raise InputError(f"a halo of {halo} tokens is over the {limit} that chunks of {source.name} carry; use a file")
-    return Range(read, piece.start, stop, piece.end, crc, pool)
+    return Range(read, piece.start, stop, piece.end, pool)
 
 
 def _readable_end(source: Source) -> int:

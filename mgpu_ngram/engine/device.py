@@ -246,11 +246,8 @@ def device_blocks(
     threads: int,
     checksums: list | None,
     watch: Stopwatch,
-    as_on_gpu: bool = False,
 ) -> Iterator[tuple[Block, Any]]:
     """Yield each block of a chunk and its bytes on the device. The bytes are the caller's until the next one.
-
-    as_on_gpu  on a CPU: checksums cover what they would cover on a GPU, so that they join those of other chunks there
 
     On a GPU a thread reads ahead into pinned memory and copies on a stream of its own, so reading,
     copying and the caller's kernels overlap. The time that the caller waits all the same is charged
@@ -258,9 +255,7 @@ def device_blocks(
     lose half their speed.
     """
     if device == "cpu":
-        for block in read_blocks(chunk, unit, block_bytes, halo, None, threads, checksums, not as_on_gpu):
-            if as_on_gpu and checksums is not None:
-                checksums.extend(block_checksums(block, block.data, chunk))
+        for block in read_blocks(chunk, unit, block_bytes, halo, None, threads, checksums):
             watch.lap("read")
             yield block, block.data
         watch.lap("read")

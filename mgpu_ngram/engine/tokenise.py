@@ -125,9 +125,8 @@ def _blocks(
     chunk: Chunk, options: TokeniseOptions, halo: int, checksums: list, watch: Stopwatch
 ) -> Iterator[tuple[Block, Any]]:
     return device_blocks(
-        chunk, options.unit, options.block_bytes, halo, options.device, options.read_threads, checksums, watch,
-        options.budget is not None and options.budget.device == "gpu",
-    )  # fmt: skip
+        chunk, options.unit, options.block_bytes, halo, options.device, options.read_threads, checksums, watch
+    )
 
 
 class _Growing:

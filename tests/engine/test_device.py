@@ -254,8 +254,8 @@ def test_blocks_after_a_task_that_failed(device, tmp_path):
 
 
 @pytest.mark.parametrize("unit", ["word", "byte"])
-def test_checksums_of_chunks_that_went_to_the_host_join_those_of_a_gpu(unit, device, tmp_path):
-    """Each chunk cuts its text at the same places wherever it is read: a GPU cuts words at line ends."""
+def test_checksums_of_chunks_of_a_cpu_join_those_of_a_gpu(unit, device, tmp_path):
+    """As where a full GPU leaves some to the host, or a run is resumed elsewhere: words are cut at line ends."""
     text = b"".join(b"%d of the people\n" % i for i in range(5000)) + b"no newline"
     (tmp_path / "text").write_bytes(text)
     chunks = open_corpus([str(tmp_path / "text")], unit).chunks(7001)
@@ -263,7 +263,7 @@ def test_checksums_of_chunks_that_went_to_the_host_join_those_of_a_gpu(unit, dev
     checksums = []
     for i, chunk in enumerate(chunks):
         where = device if i % 3 else "cpu"
-        for _ in device_blocks(chunk, unit, 2000, 0, where, 1, checksums, Stopwatch(where), as_on_gpu=True):
+        for _ in device_blocks(chunk, unit, 2000, 0, where, 1, checksums, Stopwatch(where)):
             pass
     assert combine_crc32(checksums) == zlib.crc32(text)
     ends = [offset + length for _, offset, length, _ in checksums]
