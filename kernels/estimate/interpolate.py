@@ -11,7 +11,8 @@ from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
-VARIANTS: tuple[dict[str, Any], ...] = ({},)
+SUFFIX = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}
+VARIANTS = tuple({"SUFFIX": name} for name in SUFFIX.values())
 MOST = 3  # counts from here on share a discount
 
 
@@ -22,7 +23,7 @@ def interpolate(
 
     count_R    (R,) int64, adjusted counts, 1 or more
     context_R  (R,) uint32, the context of each
-    suffix_R   (R,) int64, the row of each without its first word
+    suffix_R   (R,) uint32 or int64, the row of each without its first word
     total_C    (C,) int64, of the adjusted counts that each context has
     gamma_C    (C,) float32, what each context leaves to the lower order
     lower_L    (L,) float32, probabilities of the lower order
@@ -33,7 +34,7 @@ def interpolate(
     """
     check.dtype(count_R, np.int64)
     check.dtype(context_R, np.uint32)
-    check.dtype(suffix_R, np.int64)
+    check.dtype(suffix_R, *SUFFIX)
     check.dtype(total_C, np.int64)
     check.dtype(gamma_C, np.float32)
     check.dtype(lower_L, np.float32)
@@ -63,7 +64,7 @@ def _cuda(count_R, context_R, suffix_R, total_C, gamma_C, lower_L, d1, d2, d3):
     prob_R = cupy.empty(R, np.float32)
     if R:
         arrays = count_R, context_R, suffix_R, total_C, gamma_C, lower_L
-        fn = kernel("estimate/interpolate", "interpolate")
+        fn = kernel("estimate/interpolate", "interpolate", SUFFIX=SUFFIX[suffix_R.dtype])
         launch(fn, grid_for(R, 256), 256, (*arrays, d1, d2, d3, R, prob_R))
     return prob_R
 
@@ -73,7 +74,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     return {
         "count_R": rng.zipf(1.5, size).clip(1, 1 << 40),
         "context_R": np.sort(rng.integers(0, C, size)).astype(np.uint32),
-        "suffix_R": rng.integers(0, L, size),
+        "suffix_R": rng.integers(0, L, size).astype(np.uint32 if size % 2 else np.int64),
         "total_C": rng.zipf(1.3, C).clip(1, 1 << 50),
         "gamma_C": rng.random(C, np.float32),
         "lower_L": rng.random(L, np.float32),

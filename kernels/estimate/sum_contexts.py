@@ -23,8 +23,8 @@ def sum_contexts(context_R: Any, count_R: Any, marked_R: Any, contexts: int) -> 
     marked_R   (R,) bool, whether it is pruned; or None
 
     Returns total_C (contexts,) int64, of all counts; kinds_C3 (contexts, 3) uint32, how many n-grams that are not
-    pruned have count 1, 2, and 3 or more; pruned_C (contexts,) int64, counts of those that are. An n-gram of count 0
-    is of no kind.
+    pruned have count 1, 2, and 3 or more; pruned_C (contexts,) int64, counts of those that are, None when marked_R is.
+    An n-gram of count 0 is of no kind.
     """
     check.dtype(context_R, np.uint32)
     check.dtype(count_R, np.int64)
@@ -37,11 +37,11 @@ def sum_contexts(context_R: Any, count_R: Any, marked_R: Any, contexts: int) -> 
 
 
 def _cpu(context_R, count_R, marked_R, contexts):
-    total_C, pruned_C = np.zeros(contexts, np.int64), np.zeros(contexts, np.int64)
-    kinds_C3 = np.zeros((contexts, MOST), np.uint32)
     is_marked = marked_R is not None
+    total_C, pruned_C = np.zeros(contexts, np.int64), np.zeros(contexts if is_marked else 0, np.int64)
+    kinds_C3 = np.zeros((contexts, MOST), np.uint32)
     _add(context_R, count_R, marked_R if is_marked else np.empty(0, np.bool_), is_marked, total_C, kinds_C3, pruned_C)
-    return total_C, kinds_C3, pruned_C
+    return total_C, kinds_C3, pruned_C if is_marked else None
 
 
 @njit(nogil=True, cache=True)
@@ -59,11 +59,12 @@ def _cuda(context_R, count_R, marked_R, contexts):
     import cupy
 
     R = len(context_R)
-    total_C, pruned_C = cupy.zeros(contexts, np.int64), cupy.zeros(contexts, np.int64)
+    total_C, pruned_C = cupy.zeros(contexts, np.int64), None if marked_R is None else cupy.zeros(contexts, np.int64)
     kinds_C3 = cupy.zeros((contexts, MOST), np.uint32)
     if R:
         fn = kernel("estimate/sum_contexts", "sum_contexts")
-        args = (context_R, count_R, 0 if marked_R is None else marked_R, R, total_C, kinds_C3, pruned_C)
+        marked = (0, 0) if marked_R is None else (marked_R, pruned_C)
+        args = (context_R, count_R, marked[0], R, total_C, kinds_C3, marked[1])
         launch(fn, grid_for(R, 256), 256, args)
     return total_C, kinds_C3, pruned_C
 

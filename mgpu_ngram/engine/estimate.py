@@ -16,7 +16,7 @@ import numpy as np
 from mgpu_ngram.core.discounts import Discounts
 from mgpu_ngram.core.shards import words_at
 from mgpu_ngram.core.tables import Table
-from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.core.trie import Trie, node_dtype
 from mgpu_ngram.engine.trie import FANOUT, Level, join_levels, negative
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
@@ -51,7 +51,8 @@ class Order:
     """The n-grams of one order, 2 or more, of a part.
 
     table      keys and raw counts, rows by rising key
-    suffix_R   (R,) int64: the row of each without its first word, among those of the order below; of order 2 a word id
+    suffix_R   (R,) uint32, or int64 from 2**32 rows on: the row of each without its first word in the order below; of
+               order 2 a word id
     count_R    (R,) int64, adjusted counts
     marked_R   (R,) bool, whether it is pruned; None when nothing of this order is
     """
@@ -158,9 +159,10 @@ def adjust_counts(tables: dict[int, Table], symbols: int, options: EstimateOptio
     N, orders = options.order, dict[int, Order]()
     for n, table in sorted(tables.items()):
         if n == 2:
-            suffix_R = _word(table, 1).view(np.int64)
+            suffix_R = _word(table, 1).astype(np.uint32)
         else:
             suffix_R = find_ngrams(tables[n - 1].keys, n - 1, table.bits, table.keys, 1)
+            suffix_R = suffix_R.astype(node_dtype(len(tables[n - 1])))
         orders[n] = Order(table, suffix_R, table.counts, _marked(table, options.thresholds[n - 1], bad_V))
     xp = array_module(tables[2].keys)
     part = Part(orders, xp.bincount(orders[2].suffix_R, minlength=symbols).astype(np.int64))
@@ -273,10 +275,12 @@ def _gammas(discounts: Discounts, kinds_C3: Any, pruned_C: Any, total_C: Any) ->
     """(C,) float32: what contexts leave to the lower order, by their discounts and what is pruned; added up as lmplz
     does it.
     """
-    left_C = pruned_C.astype(np.float32) * np.float32(0)
+    left_C = array_module(total_C).zeros(len(total_C), np.float32)
     for kind, discount in enumerate(discounts):
-        left_C = left_C + np.float32(discount) * kinds_C3[:, kind].astype(np.float32)
-    return (left_C + pruned_C.astype(np.float32)) / total_C.astype(np.float32)
+        left_C += np.float32(discount) * kinds_C3[:, kind].astype(np.float32)
+    if pruned_C is not None:
+        left_C += pruned_C.astype(np.float32)
+    return left_C / total_C.astype(np.float32)
 
 
 def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any) -> Estimated:
@@ -288,11 +292,11 @@ def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any) -> E
     for n, order in sorted(part.orders.items()):
         table, xp = order.table, array_module(order.count_R)
         [(contexts, sizes_C)] = prefix_runs(table.keys, table.bits, n - 1, n - 1)
-        starts_R = xp.zeros(len(table), np.uint32)
-        starts_R[xp.cumsum(sizes_C)[:-1]] = 1
-        context_R = xp.cumsum(starts_R, dtype=np.uint32)
-        total_C, kinds_C3, pruned_C = sum_contexts(context_R, order.count_R, order.marked_R, len(sizes_C))
+        context_R = _contexts(sizes_C, len(table))
+        del sizes_C  # what is not needed any more goes: contexts are nearly as many as n-grams
+        total_C, kinds_C3, pruned_C = sum_contexts(context_R, order.count_R, order.marked_R, contexts.shape[1])
         gamma_C = _gammas(discounts[n], kinds_C3, pruned_C, total_C)
+        del kinds_C3, pruned_C
         prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, discounts[n])
         backoffs[n - 1] = Weights(contexts, log10_values(gamma_C))
         columns, values = table.keys, log10_values(prob_R)
@@ -302,6 +306,13 @@ def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any) -> E
         probabilities[n] = Weights(columns, values)
         lower_L = prob_R
     return Estimated(probabilities, backoffs)
+
+
+def _contexts(sizes_C: Any, rows: int) -> Any:
+    """(R,) uint32: the context of each row, of which each has so many."""
+    starts_R = array_module(sizes_C).zeros(rows, np.uint32)
+    starts_R[sizes_C.cumsum()[:-1]] = 1
+    return starts_R.cumsum(dtype=np.uint32)
 
 
 def merge_weights(parts: Sequence[Weights]) -> Weights:
