@@ -12,6 +12,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels.score.words import find_word, index_words
 
 UNKNOWN = b"<unk>"  # id 0 of every model
+SPACE = 32
 MOST_LINE_BYTES = 2 << 30  # with what else is read at once less than 4 GiB: positions are uint32
 
 
@@ -83,6 +84,17 @@ class Words:
         _find_words(read_only(offsets), read_only(data), self.offsets_V, self.data, self.slots_C, ids)
         return ids
 
+    def ids_of_ngrams(self, offsets: np.ndarray, data: np.ndarray, order: int) -> np.ndarray:
+        """ids (n, order) uint32 of the words of n n-grams data[offsets[i]:offsets[i + 1]], which have one space between
+        two; 0 for unknown ones. Releases the GIL.
+
+        offsets  (n + 1,) int64
+        data     uint8
+        """
+        ids = np.empty((len(offsets) - 1, order), np.uint32)
+        _find_ngrams(read_only(offsets), read_only(data), self.offsets_V, self.data, self.slots_C, ids)
+        return ids
+
     @cached_property
     def slots_C(self) -> np.ndarray:
         """The table in which `find_word` looks words up."""
@@ -121,3 +133,16 @@ def _bytes(word: str | bytes) -> bytes:
 def _find_words(offsets, words, offsets_V, data, slots_C, ids):
     for i in range(len(ids)):
         ids[i] = uint32(find_word(words, offsets[i], offsets[i + 1], offsets_V, data, slots_C))
+
+
+@njit(nogil=True, cache=True)
+def _find_ngrams(offsets, ngrams, offsets_V, data, slots_C, ids):
+    G, N = ids.shape
+    for g in range(G):
+        at, end = offsets[g], offsets[g + 1]
+        for n in range(N):
+            stop = end if n == N - 1 else at
+            while stop < end and ngrams[stop] != SPACE:
+                stop += 1
+            ids[g, n] = uint32(find_word(ngrams, at, stop, offsets_V, data, slots_C))
+            at = min(stop + 1, end)

@@ -94,3 +94,23 @@ def test_no_words_are_asked_for():
 
 def words_of_nothing():
     return Words.of(["<unk>"]).ids(np.zeros(1, np.int64), np.empty(0, np.uint8))
+
+
+def test_ids_of_ngrams_by_hand():
+    words = Words.of(BY_HAND)
+    texts = [
+        b"the of",
+        b"of of",
+        b"thee the",
+        "a-word-of-more-than-sixteen-bytes Straße".encode(),
+        b"the",
+        b"of the of",
+    ]
+    offsets, data = as_arrays([b"the the", *texts, b"of"])
+    ids = words.ids_of_ngrams(offsets[1:-1], data, 2)
+    assert ids.dtype == np.uint32
+    # one word too few, one too many: what is left is no word
+    assert ids.tolist() == [[4, 3], [3, 3], [0, 4], [6, 5], [4, 0], [3, 0]]
+    assert words.ids_of_ngrams(offsets[:1], data, 3).shape == (0, 3)
+    assert words.ids_of_ngrams(*as_arrays([b"the of the"]), 3).tolist() == [[4, 3, 4]]
+    assert words.ids_of_ngrams(*as_arrays([b"the", b"of"]), 1).tolist() == [[4], [3]]

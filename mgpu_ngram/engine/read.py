@@ -1,0 +1,56 @@
+"""Tables of word n-grams back from the files that `engine.write` made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.parquet import open_parquet, reading
+from mgpu_ngram.core.tables import ShardedTable
+from mgpu_ngram.core.vocabulary import words_from_arrow
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
+
+COLUMNS = ["ngram", "count"]
+
+
+def read_tables(paths: Sequence[Path], order: int, words: Words, threads: int) -> list[ShardedTable]:
+    """The tables of some shards, a file each, in host memory; views of arrays that they share.
+
+    words    the symbols of the vocabulary
+    threads  that read; each holds one row group at a time
+
+    Raises InputError when a file is missing, damaged, or has a word that is not in the vocabulary.
+    """
+    bits = check.code_bits(len(words))
+    groups: list[tuple[Path, int, slice]] = []
+    ends, rows = [], 0
+    for path in paths:
+        metadata = open_parquet(path, COLUMNS).metadata
+        for g in range(metadata.num_row_groups):
+            groups.append((path, g, slice(rows, rows + metadata.row_group(g).num_rows)))
+            rows = groups[-1][2].stop
+        ends.append(rows)
+    keys = np.empty((check.num_columns(order, bits), rows), np.uint64)
+    counts = np.empty(rows, np.int64)
+
+    def read(path: Path, group: int, mine: slice) -> None:
+        with reading(path):
+            table = open_parquet(path, COLUMNS).read_row_group(group, use_threads=False)
+        ngrams = table["ngram"].cast(pa.large_binary()).combine_chunks()
+        ids = words.ids_of_ngrams(*words_from_arrow(ngrams), order)
+        if not ids.all():  # 0 is <unk>, which no text of a model has
+            raise InputError(f"{path} is damaged: it has a word that its vocabulary lacks; count again")
+        keys[:, mine] = ngram_keys((ids + 1).reshape(-1), order, bits, None, np.arange(len(ids)) * order)
+        counts[mine] = table["count"]
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda group: read(*group), groups))
+    whole = ShardedTable(keys, counts, np.array(ends), order, bits)
+    return [whole.part(s, s + 1) for s in range(len(paths))]
