@@ -13,6 +13,7 @@ from typing import Any
 from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
+from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.model import Model, check_free_file
@@ -25,6 +26,7 @@ from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS, UNRESERVED_BYTES
 from mgpu_ngram.jobs.count_passes import Job
 from mgpu_ngram.jobs.count_plan import chunk_bytes, make_budget, num_streams
 from mgpu_ngram.jobs.count_plan import plan as count_plan
+from mgpu_ngram.jobs.estimate_counts import describe, open_counts, parts_of_counts
 from mgpu_ngram.jobs.estimate_passes import Estimation, Statistics, in_host_memory, save
 from mgpu_ngram.jobs.estimate_settings import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
@@ -76,9 +78,24 @@ def model_file(config: EstimateConfig) -> str:
     return "model.arpa" if config.format == "arpa" else "model.safetensors"
 
 
-def open_inputs(config: EstimateConfig) -> Corpus:
-    """The corpus that a config names. Raises InputError when it cannot be used."""
-    return open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
+def open_inputs(config: EstimateConfig) -> Corpus | None:
+    """The corpus that a config names, if it does: counts may be what an earlier job makes. Raises InputError when it
+    cannot be used.
+    """
+    return None if config.counts else _corpus(config, config.corpus)
+
+
+def _corpus(config: EstimateConfig, given: Any) -> Corpus:
+    return open_corpus(given, config.unit, config.dtype, config.text_column)
+
+
+def _opened(config: EstimateConfig, inputs: Any = None) -> tuple[EstimateConfig, Corpus | Counts]:
+    """(the config with its order, what it names); `inputs` is an in-memory corpus in place of config.corpus."""
+    if config.counts:
+        counts = open_counts(config)
+        return replace(config, order=config.order or counts.max_order), counts
+    corpus = _corpus(config, config.corpus if inputs is None else inputs)
+    return replace(config, order=config.highest), corpus
 
 
 def plan(
@@ -106,14 +123,15 @@ def run(
     resume: bool = False,
 ) -> EstimateResult:
     """Write OUT/model.safetensors or OUT/model.arpa, and OUT/manifest.json. Arguments as of `jobs.count.run`."""
+    config, source = _opened(config, inputs)
     with Output.create(output, overwrite) as out:
         executor.check_folder(str(out.folder))
         path = out.folder / model_file(config)
         with _estimated(
-            config, executor, out.path, overwrite, progress, inputs, memory, checkpoint_seconds, resume
+            config, source, executor, out.path, overwrite, progress, memory, checkpoint_seconds, resume
         ) as (model, result):
             result = _saved(config, executor, model, result, path)
-            write_manifest(out.folder, _manifest(config, result), FORMAT)
+            write_manifest(out.folder, _manifest(config, source, result), FORMAT)
             out.commit()
     return replace(result, path=out.path / path.name)
 
@@ -136,7 +154,8 @@ def run_to_file(
     except OSError as error:
         raise InputError(f"cannot make folder {path.parent}: {error.strerror}; give another output path") from error
     executor.check_folder(str(path.parent))
-    with _estimated(config, executor, path, overwrite, progress, inputs, memory, checkpoint_seconds, resume) as (
+    config, source = _opened(config, inputs)
+    with _estimated(config, source, executor, path, overwrite, progress, memory, checkpoint_seconds, resume) as (
         model,
         result,
     ):
@@ -165,75 +184,91 @@ def run_to_model(
     inputs: Any = None, memory: MemoryConfig | None = None,
 ) -> Model:  # fmt: skip
     """The model in host memory; `folder` is where workers may spill."""
+    config, source = _opened(config, inputs)
     spill = Path(folder) / "model"
-    with _estimated(config, executor, spill, False, progress, inputs, memory, CHECKPOINT_SECONDS, False) as (model, _):
+    with _estimated(config, source, executor, spill, False, progress, memory, CHECKPOINT_SECONDS, False) as (model, _):
         return executor.fetch(executor.call(in_host_memory, model))
 
 
 @contextmanager
 def _estimated(
-    config: EstimateConfig, executor: Executor, path: Path, overwrite: bool, progress: Progress | None, inputs: Any,
-    memory: MemoryConfig | None, checkpoint_seconds: float, resume: bool,
+    config: EstimateConfig, source: Corpus | Counts, executor: Executor, path: Path, overwrite: bool,
+    progress: Progress | None, memory: MemoryConfig | None, checkpoint_seconds: float, resume: bool,
 ) -> Iterator[tuple[Handle, EstimateResult]]:  # fmt: skip
-    """A handle of the model and the result, without path and size yet. The checkpoint goes if the block ends well."""
+    """A handle of the model and the result, without path and size yet. The checkpoint goes if the block ends well.
+
+    A run from counts that ended early starts again: nothing that it does is worth saving.
+    """
     progress, memory, start = progress or Progress(), memory or MemoryConfig(), time.perf_counter()
-    corpus = open_inputs(config if inputs is None else replace(config, corpus=inputs))
-    counting, order = config.counting(), config.highest
     budget = make_budget(memory, executor)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
-    chosen = {"chunk_bytes": chunk_bytes(counting, corpus, executor.workers, budget)}
-    identity = _identity(config, corpus)
+    chosen, resumed = {}, 0
+    if isinstance(source, Counts):
+        resume, overwrite = False, overwrite or resume
+    else:
+        chosen["chunk_bytes"] = chunk_bytes(config.counting(), source, executor.workers, budget)
+    identity = _identity(config, source)
     with Checkpoint.open(path, identity, resume, overwrite, memory.spill_dir, chosen) as checkpoint:
         folder = str(checkpoint.entries_folder)
         executor.check_folder(folder)
-        chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
-        text = LmplzText(config.skip_symbols, executor.workers, _shard_tokens(budget))
-        job = Job(counting, executor, chunks, budget, checkpoint, checkpoint_seconds, progress, text)
-        counted = job.count(num_streams(counting, corpus, len(chunks)))
-        runs = job.merge(counted)
-        totals = counted.totals
-        _check_tokens(totals)
-        estimation = Estimation(
-            config, config.options(order), executor, budget, folder, counted.vocabulary, totals["symbols"], progress
-        )
-        parts: list[Handle] = []
-        if order > 1:
-            shards = [(s, s + 1) for s in range(totals["num_shards"])]
-            progress.start("adjust", len(shards), "parts")
-
-            def call(shard: int, pieces: list) -> Handle:
-                parts.append(estimation.part(pieces, shard))
-                return parts[-1]
-
-            shuffle(executor, runs, job.stored, shards, call, lambda _: progress.advance(1))
-        runs.clear()
+        if isinstance(source, Counts):
+            part_tokens = _part_tokens(budget)
+            estimation, parts = parts_of_counts(config, source, executor, budget, folder, part_tokens, progress)
+        else:
+            estimation, parts, resumed = _parts_of_text(
+                config, source, executor, budget, checkpoint, checkpoint_seconds, progress
+            )
         model, statistics = estimation.finish(parts)
         progress.finish()
-        seconds = add_seconds(
-            totals["seconds"], *job.saving, *counted.seconds, *(r.seconds for r in counted.stored), *estimation.seconds
-        )
-        words = executor.gather([executor.call(_words_in, counted.vocabulary)])[0]
+        words = executor.gather([executor.call(_words_in, estimation.vocabulary)])[0]
         yield (
             model,
             EstimateResult(
-                None, order, words, totals["symbols"], statistics, 0, "", seconds, time.perf_counter() - start,
-                executor.workers, executor.device, executor.transport,
-                max(executor.everywhere(peak_device_bytes, executor.device)), len(job.resumed),
+                None, config.highest, words, estimation.symbols, statistics, 0, "", add_seconds(*estimation.seconds),
+                time.perf_counter() - start, executor.workers, executor.device, executor.transport,
+                max(executor.everywhere(peak_device_bytes, executor.device)), resumed,
             ),
         )  # fmt: skip
         checkpoint.discard()
 
 
-def _check_tokens(totals: dict[str, Any]) -> None:
+def _parts_of_text(
+    config: EstimateConfig, corpus: Corpus, executor: Executor, budget: Budget, checkpoint: Checkpoint,
+    checkpoint_seconds: float, progress: Progress,
+) -> tuple[Estimation, list[Handle], int]:  # fmt: skip
+    """(the steps that are left, parts with their adjusted counts, chunks that a run before this one had counted)."""
+    counting, folder = config.counting(), str(checkpoint.entries_folder)
+    chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
+    text = LmplzText(config.skip_symbols, executor.workers, _part_tokens(budget))
+    job = Job(counting, executor, chunks, budget, checkpoint, checkpoint_seconds, progress, text)
+    counted = job.count(num_streams(counting, corpus, len(chunks)))
+    runs, totals = job.merge(counted), counted.totals
     if not totals["tokens"]:
         raise InputError("the text is empty: it has not one line; give text with one sentence per line")
+    options = config.options(config.highest)
+    estimation = Estimation(config, options, executor, budget, folder, counted.vocabulary, totals["symbols"], progress)
+    parts: list[Handle] = []
+    if config.highest > 1:
+        shards = [(s, s + 1) for s in range(totals["num_shards"])]
+        progress.start("adjust", len(shards), "parts")
+
+        def call(shard: int, pieces: list) -> Handle:
+            parts.append(estimation.part(pieces, shard))
+            return parts[-1]
+
+        shuffle(executor, runs, job.stored, shards, call, lambda _: progress.advance(1))
+    estimation.seconds += [
+        totals["seconds"], *job.saving, *counted.seconds, *(r.seconds for r in counted.stored)
+    ]  # fmt: skip
+    return estimation, parts, len(job.resumed)
 
 
 def _words_in(vocabulary: Any) -> int:
     return int(vocabulary.counts_V[3:].sum())
 
 
-def _shard_tokens(budget: Budget) -> int:
+def _part_tokens(budget: Budget) -> int:
+    """Tokens of the text for whose n-grams there is memory while a part of them is made and estimated."""
     memory_bytes = budget.device_bytes if budget.device == "gpu" else budget.host_bytes // budget.tasks
     return max(1 << 16, memory_bytes // TOKEN_BYTES)
 
@@ -243,7 +278,7 @@ def _saved(
 ) -> EstimateResult:
     header = None
     if config.verbose_header:
-        names = ", ".join(config.corpus)
+        names = config.counts or ", ".join(config.corpus)
         header = [f"Input file: {names}", f"Token count: {result.tokens}", SMOOTHING]
     saving = executor.call(save, model, path, config.format, header, executor.threads, label=f"writing {path}")
     start = time.perf_counter()
@@ -259,23 +294,23 @@ def _saved(
 def _settings(config: EstimateConfig) -> dict[str, Any]:
     """Those that the result depends on."""
     settings = asdict(config)
-    for key in ("corpus", "chunk_bytes", "name"):
+    for key in ("corpus", "counts", "chunk_bytes", "name"):
         del settings[key]
-    return settings | {"order": config.highest}
+    return settings
 
 
-def _identity(config: EstimateConfig, corpus: Corpus) -> dict[str, Any]:
+def _identity(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]:
     """What a run must share with the one that it resumes: what its n-grams depend on."""
-    inputs = [
-        {"name": s.name, "size_bytes": s.size_bytes, "modified": s.modified_ns, "crc32": zlib.crc32(s.data)}
-        for s in corpus.sources
-    ]
+    inputs = _inputs(source)
+    if not isinstance(source, Counts):
+        state = [{"modified": s.modified_ns, "crc32": zlib.crc32(s.data)} for s in source.sources]
+        inputs = [named | more for named, more in zip(inputs, state, strict=True)]
     return {"corpus": {"inputs": inputs}, "settings": _settings(config), "versions": {"mgpu-ngram": VERSION}}
 
 
-def _manifest(config: EstimateConfig, result: EstimateResult) -> dict[str, Any]:
+def _manifest(config: EstimateConfig, source: Corpus | Counts, result: EstimateResult) -> dict[str, Any]:
     return {
-        "inputs": _inputs(config),
+        "inputs": _inputs(source),
         "options": _settings(config),
         "order": result.order,
         "tokens": result.tokens,
@@ -286,10 +321,13 @@ def _manifest(config: EstimateConfig, result: EstimateResult) -> dict[str, Any]:
     }
 
 
-def _inputs(config: EstimateConfig) -> list[dict[str, Any]]:
-    return [{"name": source.name, "size_bytes": source.size_bytes} for source in open_inputs(config).sources]
+def _inputs(source: Corpus | Counts) -> list[dict[str, Any]]:
+    if isinstance(source, Counts):
+        return [describe(source)]
+    return [{"name": s.name, "size_bytes": s.size_bytes} for s in source.sources]
 
 
 def made_by(config: EstimateConfig, manifest: dict[str, Any]) -> bool:
     """Whether an output is what this job would make, by its settings and the names and sizes of its inputs."""
-    return manifest.get("inputs") == _inputs(config) and manifest.get("options") == _settings(config)
+    config, source = _opened(config)
+    return manifest.get("inputs") == _inputs(source) and manifest.get("options") == _settings(config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from mgpu_ngram.core.arpa import write_arpa
 from mgpu_ngram.core.discounts import Discounts, check_fallback, discounts_of
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import Model, save_model
+from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.count import empty_table
@@ -198,17 +199,28 @@ def words_outside(vocabulary: Vocabulary, limit: Words, device: str) -> Any:
 def make_part(
     runs: Sequence[Run], shard: int, symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget, folder: str
 ) -> Part:
-    """Sum what runs hold of a shard, and adjust its counts; the result waits where there is room."""
-    watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
+    """Sum what runs hold of a shard, and adjust its counts."""
     stored = {s.path: s for run in runs for s in run.stored}
     pieces = [*runs, *(take_part(open_run(s), shard, shard + 1) for s in stored.values())]
+    return adjusted(
+        lambda n: [t for piece in pieces for t in piece.tables.get(n, [])], symbols, options, bad_V, budget, folder
+    )
+
+
+def adjusted(
+    find: Callable[[int], list[ShardedTable]], symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget,
+    folder: str,
+) -> Part:  # fmt: skip
+    """Sum what is found of each order, and adjust its counts; the result waits where there is room."""
+    watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
     with memory_guard("adjusting counts", budget.device, LESS):
         tables = {}
         for n in range(2, options.order + 1):
-            found = [t for piece in pieces for t in piece.tables.get(n, [])]
+            found = find(n)
+            watch.lap("read")
             like = to_device(np.empty(0, np.uint64), budget.device)
             tables[n] = merge_to(found, budget.device).shard(0) if found else empty_table(n, bits, like)
-        watch.lap("reduce")
+            watch.lap("reduce")
         part = adjust_counts(tables, symbols, options, bad_V)
         watch.lap("adjust")
     part.seconds = watch.seconds

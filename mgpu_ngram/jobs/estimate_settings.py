@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import numpy as np
@@ -12,6 +12,8 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.settings import Bytes, check_name
 from mgpu_ngram.engine.estimate import EstimateOptions
 from mgpu_ngram.jobs.count_settings import CountConfig
+
+OF_TEXT = ("unit", "dtype", "separator_id", "skip_symbols", "text_column", "chunk_bytes")  # settings of how it is read
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ class EstimateConfig:
         if bool(self.corpus) == bool(self.counts):
             which = "both corpus and counts are" if self.corpus else "neither corpus nor counts is"
             raise InputError(f"{which} given; give one of them")
+        for f in fields(self):
+            if self.counts and f.name in OF_TEXT and getattr(self, f.name) != f.default:
+                raise InputError(f"{f.name} is for text but counts are given; leave it out, or give the corpus")
         if self.order is not None and self.order < 1:
             raise InputError(f"order is {self.order} but must be at least 1")
         if self.prune and (min(self.prune) < 0 or sorted(self.prune) != self.prune):
