@@ -53,7 +53,7 @@ def main(out: str = "runs/python_docs.txt") -> None:
         heldout.open("w", encoding="utf-8", newline="\n") as other,
     ):
         for i, text in enumerate(texts()):
-            (other if i % HELD_OUT == 0 else file).writelines(line + "\n" for line in text.splitlines())
+            (other if (i + 1) % HELD_OUT == 0 else file).writelines(line + "\n" for line in text.splitlines())
     print(f"{path}: {path.stat().st_size:,} bytes", file=sys.stderr)
 
 
