@@ -13,6 +13,7 @@ from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
 VARIANTS = tuple({"COLUMNS": c} for c in (1, 2, 3))
+SAMPLED = 64  # on a CPU: one of so many rows is looked at first
 
 
 def find_ngrams(columns: Any, order: int, bits: int, queries: Any, first: int) -> Any:
@@ -69,16 +70,22 @@ def _compare(columns, row, key):
 def _find(columns, used, queries, skipped, rows_Q):
     G, at = columns.shape[1], 0
     key = np.empty(len(columns), np.uint64)
+    sampled_S = columns[0, ::SAMPLED].copy()  # few enough to stay in a cache, where most of a search is done
     for q in range(len(rows_Q)):
         _part_of(queries, q, skipped, used, key)
-        # As a rule it lies a few rows after the one before it: steps that double, from there.
-        low, high, step = 0, at, 1
+        low, high = at, at
         if at < G and _compare(columns, at, key) <= 0:
-            low, high = at, at + 1
-            while high < G and _compare(columns, high, key) <= 0:
-                low, step = high, 2 * step
-                high = low + step
+            # Often it lies a few rows after the one before it: steps that double, from there.
+            step = 1
+            while high < G and step <= SAMPLED and _compare(columns, high, key) <= 0:
+                low, high, step = high, high + step, 2 * step
             high = min(high, G)
+        if low == high or (high < G and _compare(columns, high, key) < 0):
+            sample = np.searchsorted(sampled_S, key[0])
+            low = max(0, SAMPLED * (sample - 1))
+            if sample < len(sampled_S) and sampled_S[sample] == key[0]:  # many rows share the first column
+                sample = np.searchsorted(sampled_S, key[0], "right")
+            high = min(G, SAMPLED * sample)
         while low < high:  # the first row that is not below the key
             middle = (low + high) // 2
             if _compare(columns, middle, key) < 0:

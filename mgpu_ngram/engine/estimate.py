@@ -345,10 +345,13 @@ def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse
         level, lower = Level(new_V[word_G].astype(np.uint32), merged.values, None), levels[-1]
         lower.backoff_G = xp.zeros(len(lower.word_G), np.float32)
         [(parents, sizes_P)] = prefix_runs(columns, bits, n - 1, n - 1)
+        # Parents are contexts of n-grams that are kept: the same keys where nothing is pruned.
+        sought = [weights.columns] if len(sizes_P) == len(weights.values) else [weights.columns, parents]
         if n == 2:
-            node_C, node_P = (_node_of_word(keys, bits, unigrams.kept_V, new_V) for keys in (weights.columns, parents))
+            nodes = [_node_of_word(keys, bits, unigrams.kept_V, new_V) for keys in sought]
         else:
-            node_C, node_P = (find_ngrams(below, n - 1, bits, keys, 0) for keys in (weights.columns, parents))
+            nodes = [find_ngrams(below, n - 1, bits, keys, 0) for keys in sought]
+        node_C, node_P = nodes[0], nodes[-1]
         there = node_C >= 0
         lower.backoff_G[node_C[there]] = weights.values[there]
         level.first_child_M = xp.zeros(len(lower.word_G) + 1, np.int64)
