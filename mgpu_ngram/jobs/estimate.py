@@ -127,7 +127,7 @@ def run(
     with Output.create(output, overwrite) as out:
         executor.check_folder(str(out.folder))
         path = out.folder / model_file(config)
-        with _estimated(
+        with estimated(
             config, source, executor, out.path, overwrite, progress, memory, checkpoint_seconds, resume
         ) as (model, result):
             result = _saved(config, executor, model, result, path)
@@ -155,7 +155,7 @@ def run_to_file(
         raise InputError(f"cannot make folder {path.parent}: {error.strerror}; give another output path") from error
     executor.check_folder(str(path.parent))
     config, source = _opened(config, inputs)
-    with _estimated(config, source, executor, path, overwrite, progress, memory, checkpoint_seconds, resume) as (
+    with estimated(config, source, executor, path, overwrite, progress, memory, checkpoint_seconds, resume) as (
         model,
         result,
     ):
@@ -186,12 +186,12 @@ def run_to_model(
     """The model in host memory; `folder` is where workers may spill."""
     config, source = _opened(config, inputs)
     spill = Path(folder) / "model"
-    with _estimated(config, source, executor, spill, False, progress, memory, CHECKPOINT_SECONDS, False) as (model, _):
+    with estimated(config, source, executor, spill, False, progress, memory, CHECKPOINT_SECONDS, False) as (model, _):
         return executor.fetch(executor.call(in_host_memory, model))
 
 
 @contextmanager
-def _estimated(
+def estimated(
     config: EstimateConfig, source: Corpus | Counts, executor: Executor, path: Path, overwrite: bool,
     progress: Progress | None, memory: MemoryConfig | None, checkpoint_seconds: float, resume: bool,
 ) -> Iterator[tuple[Handle, EstimateResult]]:  # fmt: skip
