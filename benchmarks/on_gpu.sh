@@ -5,11 +5,12 @@
 #   benchmarks/on_gpu.sh cluster [options of `mgpu-ngram bench cluster`]
 #   benchmarks/on_gpu.sh score [options of `mgpu-ngram bench score`]
 #   benchmarks/on_gpu.sh distribution [options of `mgpu-ngram bench distribution`]
+#   benchmarks/on_gpu.sh estimate [options of `mgpu-ngram bench estimate`]
 # Wheels in .wheels/, if any, are put beside what the machine has. Files go to $OUT, else to
 # benchmarks/results. Stops after 520 seconds.
 set -uo pipefail
 
-what=${1:?tests, count, cluster, score or distribution}
+what=${1:?tests, count, cluster, score, distribution or estimate}
 shift
 results=${OUT:-benchmarks/results}
 mkdir -p "$results"
@@ -25,11 +26,11 @@ case $what in
   tests)
     timeout 520 python3 -m pytest -m "gpu or multigpu" -q -p no:cacheprovider "$@" 2>&1 | tee "$results/tests.log"
     ;;
-  count | cluster | score | distribution)
+  count | cluster | score | distribution | estimate)
     timeout 520 python3 -m mgpu_ngram bench "$what" --device gpu --results "$results" "$@" 2>&1 | tee "$results/$what.log"
     ;;
   *)
-    echo "on_gpu.sh: $what is none of tests, count, cluster, score and distribution" >&2
+    echo "on_gpu.sh: $what is none of tests, count, cluster, score, distribution and estimate" >&2
     exit 2
     ;;
 esac

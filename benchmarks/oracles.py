@@ -1,9 +1,10 @@
-"""Counts by other means than our kernels: plain Python, and NumPy's or CuPy's `unique`."""
+"""Counts and models by other means than our kernels: plain Python, and NumPy's or CuPy's `unique`."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,54 @@ def unique_ngrams(codes_T: Any, order: int) -> list[tuple[Any, Any]]:
         words = xp.concatenate([words[:, keys >> 32], (keys & 0xFFFFFFFF).astype(np.uint32)[None]])
         tables.append((words, counts))
     return tables
+
+
+def kneser_ney(
+    sentences: Iterable[Sequence[bytes]], order: int, fallback: Sequence[float]
+) -> dict[tuple[bytes, ...], tuple[float, float]]:
+    """{n-gram: (log10 P, log10 backoff)} of an interpolated modified Kneser-Ney model, order 2 or more, word by word
+    (Chen and Goodman, 1998), with <unk> as lmplz has it.
+
+    fallback  discounts of orders for which none can be computed
+    """
+    raw: dict[int, Counter] = {n: Counter() for n in range(1, order + 1)}
+    for words in sentences:
+        marked = (b"<s>", *words, b"</s>")
+        for n, counter in raw.items():
+            counter.update(zip(*(marked[i:] for i in range(n)), strict=False))
+    model = {(b"<unk>",): (0.0, 0.0), (b"<s>",): (0.0, 0.0)}
+    lower: dict[tuple[bytes, ...], float] = {(): 1 / len(raw[1])}  # of all words and <unk>, without <s>
+    for n in range(1, order + 1):
+        count = raw[n]
+        if n < order:  # how many words stand before it; nothing does before <s>
+            count = Counter(longer[1:] for longer in raw[n + 1])
+            count.update({ngram: c for ngram, c in raw[n].items() if n > 1 and ngram[0] == b"<s>"})
+        discounts = _discounts(Counter(count.values()), fallback)
+        total: Counter = Counter()
+        left: defaultdict[tuple[bytes, ...], float] = defaultdict(float)
+        for ngram, c in count.items():
+            total[ngram[:-1]] += c
+            left[ngram[:-1]] += discounts[min(c, 3)]
+        gamma = {context: left[context] / total[context] for context in total}
+        probability = {}
+        for ngram, c in (count | {(b"<unk>",): 0} if n == 1 else count).items():
+            share = (c - discounts[min(c, 3)]) / total[ngram[:-1]]
+            probability[ngram] = share + gamma[ngram[:-1]] * lower[ngram[1:]]
+            model[ngram] = math.log10(probability[ngram]), 0.0
+        for context, weight in gamma.items() if n > 1 else ():
+            model[context] = model[context][0], math.log10(weight)
+        lower = probability
+    return model
+
+
+def _discounts(counts_of_counts: Counter, fallback: Sequence[float]) -> list[float]:
+    """Of counts 0, 1, 2, and 3 or more."""
+    n1, n2, n3, n4 = (counts_of_counts[j] for j in range(1, 5))
+    if not n1 or not n2 or not n3:
+        return [0.0, *fallback]
+    y = n1 / (n1 + 2 * n2)
+    found = [j - (j + 1) * y * above / at for j, at, above in ((1, n1, n2), (2, n2, n3), (3, n3, n4))]
+    return [0.0, *(found if all(0 <= d <= j for j, d in enumerate(found, 1)) else fallback)]
 
 
 def ngrams_of(table: Table | ShardedTable, vocabulary: Vocabulary) -> list[tuple[bytes, ...]]:

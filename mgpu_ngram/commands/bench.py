@@ -15,13 +15,15 @@ EXAMPLES = """examples:
   mgpu-ngram bench count --text big.txt --results results
   mgpu-ngram bench cluster --workers 1,2,4 --only speedup,shuffle --folder /dev/shm
   mgpu-ngram bench score --only table3,ceilings
-  mgpu-ngram bench distribution --only dense,saturation"""
+  mgpu-ngram bench distribution --only dense,saturation
+  mgpu-ngram bench estimate --only ids,text --folder /dev/shm"""
 # Those that a stage obeys, of the ones that not every stage does.
 FLAGS = {
     "count": {"text", "size", "tokens"},
     "cluster": {"size", "tokens", "workers", "only", "folder"},
     "score": {"tokens", "workers", "only", "folder"},
     "distribution": {"size", "tokens", "workers", "only", "folder"},
+    "estimate": {"tokens", "workers", "only", "folder"},
 }
 
 
@@ -40,7 +42,8 @@ def add(verbs: Any) -> None:
         "--tokens",
         type=int,
         metavar="N",
-        help="words of the generated corpus; what bench score, distribution make models from (default: by device)",
+        help="words of the generated corpus; what bench score, distribution, estimate make models from "
+        "(default: by device)",
     )
     bench.add_argument("--results", default="benchmarks/results", metavar="FOLDER")
     bench.add_argument("--workers", metavar="G,G", help="such as 1,2,4 (default: what there is)")
@@ -50,7 +53,7 @@ def add(verbs: Any) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    from mgpu_ngram.benchmarks import cluster, count, distribution, score
+    from mgpu_ngram.benchmarks import cluster, count, distribution, estimate, score
     from mgpu_ngram.benchmarks.rows import show_rows
 
     for flag in sorted(set().union(*FLAGS.values()) - FLAGS[arguments.stage]):
@@ -62,6 +65,8 @@ def _bench(arguments: argparse.Namespace) -> None:
         rows = cluster.bench(device, a.tokens, a.size, a.results, a.workers, a.only, a.folder)
     elif a.stage == "distribution":
         rows = distribution.bench(device, a.tokens, a.size, a.results, a.workers, a.only, a.folder)
+    elif a.stage == "estimate":
+        rows = estimate.bench(device, a.tokens, a.results, a.workers, a.only, a.folder)
     elif a.stage == "score":
         rows = score.bench(device, a.tokens, a.results, a.workers, a.only, a.folder)
     else:

@@ -1,0 +1,107 @@
+"""Text to an ARPA file, by this engine and, where it is on the PATH, by KenLM's lmplz, whose model must be the same."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from mgpu_ngram.benchmarks.cluster_words import Corpus
+from mgpu_ngram.benchmarks.estimate_ids import ORDER, ROUNDS, TOKENS_PER_SECOND
+from mgpu_ngram.benchmarks.estimate_text import Run
+from mgpu_ngram.benchmarks.suite import WrongResult
+from mgpu_ngram.cluster.devices import cpu_cores
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.arpa import read_arpa
+from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.trie import Ngrams, Trie
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.trie import build_trie
+from mgpu_ngram.jobs import estimate as estimate_job
+from mgpu_ngram.jobs.estimate import EstimateConfig
+
+TOKENS = 20_000_000  # at most: lmplz takes seconds for each million
+MEMORY = ("50%", "1G")  # lmplz's -S: with little text it is faster with less
+PEER, TEXT_TO_ARPA = "estimate/peer lmplz", "estimate/text to ARPA"
+TOLERANCE = 1e-6  # of a log10
+
+
+def lmplz(run: Run) -> None:
+    """Rows: lmplz, and this engine beside it."""
+    suite, folder = run.suite, run.folder / "peer"
+    folder.mkdir()
+    tokens = min(run.tokens, TOKENS)
+    corpus = Corpus.generate(folder, tokens, tokens)
+    [path] = map(Path, corpus.paths)
+    suite.say("text to ARPA")
+    seconds = [_estimate(suite.device, path, folder / "ours.arpa") for _ in range(ROUNDS + 1)][1:]
+    program = shutil.which("lmplz")
+    if program is None:
+        suite.say("lmplz is not on the PATH, so its rate is left out")
+    by_memory = {}
+    for memory in MEMORY if program else ():
+        suite.say(f"text to ARPA by lmplz -S {memory}")
+        by_memory[memory] = [_lmplz(str(program), path, folder / "lmplz.arpa", memory) for _ in range(ROUNDS)]
+        check_same(folder / "ours.arpa", folder / "lmplz.arpa")
+    best = min(by_memory, key=lambda memory: median(by_memory[memory]), default=None)
+    if best:
+        notes = ", ".join(f"-S {memory} {median(s):.3g} s" for memory, s in by_memory.items())
+        suite.add(PEER, corpus.sizes, by_memory[best], items=tokens, unit=TOKENS_PER_SECOND, notes=notes)
+    suite.add(
+        TEXT_TO_ARPA, corpus.sizes, seconds, items=tokens, unit=TOKENS_PER_SECOND, baseline=PEER if best else "",
+        baseline_seconds=median(by_memory[best]) if best else None, notes=f"{cpu_cores()} cores",
+    )  # fmt: skip
+
+
+def _estimate(device: str, text: Path, arpa: Path) -> float:
+    """Seconds of a whole job."""
+    executor = LocalExecutor(device)
+    start = time.perf_counter()
+    try:
+        config = EstimateConfig([str(text)], order=ORDER, format="arpa", discount_fallback=[])
+        estimate_job.run_to_file(config, executor, arpa, overwrite=True)
+    finally:
+        executor.close()
+    return time.perf_counter() - start
+
+
+def _lmplz(program: str, text: Path, arpa: Path, memory: str) -> float:
+    """Seconds of a run, its start with them."""
+    command = [program, "-o", str(ORDER), "-S", memory, "-T", str(arpa.parent), "--text", str(text)]
+    command += ["--arpa", str(arpa), "--discount_fallback"]  # which is used where discounts cannot be computed
+    start = time.perf_counter()
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if ended.returncode:
+        last = (ended.stderr.strip() or "it says nothing").splitlines()[-1]
+        raise RunError(f"{program} ended with status {ended.returncode}: {last}; take it off the PATH to go on without")
+    return time.perf_counter() - start
+
+
+def check_same(ours: Path, theirs: Path) -> None:
+    """Raise WrongResult unless two ARPA files have the same n-grams, and values that differ by rounding."""
+    words = read_arpa(ours).words
+    mine, other = (_trie(path, words) for path in (ours, theirs))
+    same = mine.starts == other.starts and np.array_equal(mine.first_child_M, other.first_child_M)
+    if not same or not np.array_equal(mine.word_G, other.word_G):
+        raise WrongResult(f"lmplz's model has other n-grams, {other.starts} beside {mine.starts}; not timed")
+    for name, found, expected in (
+        ("probability", mine.prob_G, other.prob_G), ("backoff", mine.backoff_M, other.backoff_M)
+    ):  # fmt: skip
+        difference = float(np.abs(found.astype(np.float64) - expected).max())
+        if difference > TOLERANCE:
+            raise WrongResult(f"a log10 {name} differs by {difference:g} from that of lmplz; not timed")
+
+
+def _trie(path: Path, words: Words) -> Trie:
+    """The trie of an ARPA file, with the ids of `words`, which must be its own in some order."""
+    arpa = read_arpa(path, cpu_cores())
+    id_V = words.ids(arpa.words.offsets_V, arpa.words.data)
+    if len(id_V) != len(words) or len(np.unique(id_V)) != len(words):
+        raise WrongResult(
+            f"lmplz's model has {len(id_V):,} words, of which others are not among {len(words):,} of ours"
+        )
+    return build_trie(Ngrams(id_V[level.ids], level.prob, level.backoff) for level in arpa.levels())

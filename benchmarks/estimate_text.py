@@ -1,0 +1,153 @@
+"""Text in the page cache to a queryable model on the device: the whole job but writing, by one worker or several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.api import open_executor
+from mgpu_ngram.benchmarks import oracles
+from mgpu_ngram.benchmarks.cluster_words import Corpus
+from mgpu_ngram.benchmarks.estimate_checks import check_entries, check_sums, entries_of
+from mgpu_ngram.benchmarks.estimate_ids import ORACLE_TOKENS, ORDER, ROUNDS, TOKENS_PER_SECOND
+from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.cluster.executor import Executor
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.config import ClusterConfig
+from mgpu_ngram.core.discounts import FALLBACK
+from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.jobs import estimate as job
+from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS
+from mgpu_ngram.jobs.estimate import EstimateConfig, EstimateResult
+from mgpu_ngram.jobs.estimate_passes import Estimate
+
+FILE_TOKENS = {"gpu": 200_000_000, "cpu": 250_000}
+TARGET = 120e6  # tokens/s on one H200
+TARGET_SPEEDUP = {2: 1.8, 4: 3.4}  # over one H200
+LARGE_TOKENS, LARGE_WORKERS, LARGE_SECONDS = 1_000_000_000, 4, 4.0  # a target by itself
+TEXT_TO_MODEL, BY_WORKERS = "estimate/text to model", "estimate/text to model by workers"
+
+
+@dataclass
+class Run:
+    """What parts share: the rows, the numbers of workers, and a folder with a generated text."""
+
+    suite: Suite
+    tokens: int
+    clusters: list[int]
+    folder: Path
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        self.suite.say(f"writing a text of {self.tokens:,} words")
+        return Corpus.generate(self.folder, self.tokens, FILE_TOKENS[self.suite.device])
+
+
+def text(run: Run) -> None:
+    """Rows: the whole in this process, and its stages."""
+    suite, corpus = run.suite, run.corpus
+    suite.say("text to a model")
+    executor = LocalExecutor(suite.device)
+    try:
+        results = _rounds(run, executor)
+    finally:
+        executor.close()
+    row: dict[str, Any] = {"items": corpus.totals[0], "unit": TOKENS_PER_SECOND}
+    suite.add(
+        TEXT_TO_MODEL, corpus.sizes, [result.wall_seconds for result in results],
+        target=TARGET if suite.device == "gpu" else None, notes=_notes(results[0], corpus.totals[0]), **row,
+    )  # fmt: skip
+    for stage in results[0].seconds:
+        seconds = [result.seconds[stage] for result in results]
+        notes = f"summed over {executor.workers} workers"
+        suite.add(f"{TEXT_TO_MODEL}, {stage}", corpus.sizes, seconds, notes=notes, **row)
+
+
+def workers(run: Run) -> None:
+    """A row for each number of workers of a cluster on this host."""
+    suite, corpus = run.suite, run.corpus
+    statistics: list[Any] = []
+    for G in run.clusters:
+        suite.say(f"text to a model by {G} workers")
+        executor = open_executor(ClusterConfig(device=suite.device, workers=G))  # type: ignore[arg-type]
+        try:
+            results = _rounds(run, executor)
+        finally:
+            executor.close()
+        statistics.append(results[0].statistics)
+        if statistics[-1] != statistics[0]:
+            raise WrongResult(f"{G} workers make another model than {run.clusters[0]}; not timed")
+        _by_workers(suite, corpus, G, results)
+
+
+def _by_workers(suite: Suite, corpus: Corpus, G: int, results: list[EstimateResult]) -> None:
+    tokens = corpus.totals[0]
+    one = next((r for r in suite.rows if r.kernel == BY_WORKERS and r.sizes == f"{corpus.sizes} workers=1"), None)
+    target, notes = None, _notes(results[0], tokens)
+    if suite.device == "gpu" and G in TARGET_SPEEDUP and one and one.rate:
+        target = TARGET_SPEEDUP[G] * one.rate
+        notes += f"; target {TARGET_SPEEDUP[G]}x over one"
+    if suite.device == "gpu" and G == LARGE_WORKERS and tokens >= LARGE_TOKENS:
+        target = max(target or 0, LARGE_TOKENS / LARGE_SECONDS)
+        notes += f", and {LARGE_TOKENS:,} tokens in {LARGE_SECONDS:g} s"
+    suite.add(
+        BY_WORKERS, f"{corpus.sizes} workers={G}", [result.wall_seconds for result in results],
+        items=tokens, unit=TOKENS_PER_SECOND, target=target, baseline="workers=1" if one else "",
+        baseline_seconds=one.median_seconds if one else None, notes=notes,
+    )  # fmt: skip
+
+
+def _notes(result: EstimateResult, tokens: int) -> str:
+    notes = f"{sum(result.statistics.kept.values()):,} n-grams; transport {result.transport}"
+    if result.peak_device_bytes:
+        notes += f"; at most {result.peak_device_bytes / tokens:.0f} bytes of a device for each token"
+    return notes
+
+
+def _rounds(run: Run, executor: Executor) -> list[EstimateResult]:
+    """Results of several rounds, after a small model and a whole one that are checked."""
+    _check_beginning(run, executor)
+    results: list[EstimateResult] = []
+    for n in range(ROUNDS + 1):
+        result, _ = estimated(run.corpus.paths, executor, run.folder, None if n else check_sums_of)
+        results.append(result)
+        oracles.check_total(result.tokens, run.corpus.totals[0], "words of a model's text")
+    return results[1:]  # the first warms up
+
+
+def estimated(
+    paths: list[str], executor: Executor, folder: Path, use: Callable[[Estimate], Any] | None = None
+) -> tuple[EstimateResult, Any]:
+    """The result of a job up to its model, which stays where it was made; and what `use` makes of that there."""
+    config = EstimateConfig(paths, order=ORDER, discount_fallback=[], exact_discounts=True)
+    place = folder / "model"
+    with job.estimated(config, executor, place, False, None, None, None, CHECKPOINT_SECONDS, False) as (model, result):
+        [seconds] = executor.gather([executor.call(_seconds_of, model)])
+        used = executor.fetch(executor.call(use, model)) if use else None
+    return replace(result, seconds=add_seconds(result.seconds, seconds)), used
+
+
+def _seconds_of(model: Estimate) -> dict[str, float]:
+    return model.seconds
+
+
+def check_sums_of(model: Estimate) -> None:
+    check_sums(model.trie)
+
+
+def _entries_of(model: Estimate) -> Any:
+    return entries_of(model.trie, model.words)
+
+
+def _check_beginning(run: Run, executor: Executor) -> None:
+    """The first lines beside plain Python, n-gram by n-gram."""
+    with open(run.corpus.paths[0], "rb") as file:
+        lines = file.readlines(6 * min(ORACLE_TOKENS, run.tokens))
+    head = run.folder / "head.txt"
+    head.write_bytes(b"".join(lines))
+    _, found = estimated([str(head)], executor, run.folder, _entries_of)
+    expected = oracles.kneser_ney([line.split() for line in lines], ORDER, FALLBACK)
+    check_entries(found, expected, "text")
