@@ -280,7 +280,8 @@ def _saved(
     if config.verbose_header:
         names = config.counts or ", ".join(config.corpus)
         header = [f"Input file: {names}", f"Token count: {result.tokens}", SMOOTHING]
-    saving = executor.call(save, model, path, config.format, header, executor.threads, label=f"writing {path}")
+    threads = executor.threads * executor.sharers  # no other task runs
+    saving = executor.call(save, model, path, config.format, header, threads, label=f"writing {path}")
     start = time.perf_counter()
     executor.wait([saving])
     [(size_bytes, fingerprint, seconds)] = executor.gather([saving])
