@@ -19,12 +19,12 @@ RATES = (*BARS, TEXT_TO_ARPA, PEER)
 
 
 def draw(rows: Sequence[Row], folder: Path) -> None:
-    """Draw estimate_DEVICE.png, if there are rows for it: time by step, and rates beside lmplz."""
+    """Draw estimate_DEVICE.png, if there are rows of steps: time by step, and rates beside lmplz."""
     found = {row.kernel: row for row in rows if row.rate}
-    if not any(kernel in found for kernel in RATES):
+    kernels = [kernel for kernel in BARS if kernel in found]
+    if not kernels:
         return
     _, (left, right) = plt.subplots(1, 2, figsize=(13, 3.2))
-    kernels = [kernel for kernel in BARS if kernel in found]
     for k, stage in enumerate(STAGES):
         widths = [_ns(found.get(f"{BARS[kernel]}, {stage}"), found[kernel]) for kernel in kernels]
         starts = [sum(_ns(found.get(f"{BARS[kernel]}, {s}"), found[kernel]) for s in STAGES[:k]) for kernel in kernels]

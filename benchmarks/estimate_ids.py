@@ -76,10 +76,11 @@ def make_model(marked_T: Any, symbols: int, budget: Budget) -> Made:
     counts = part.counts_of_counts | {1: count_counts(count_V)}
     discounts = {n: discounts_of(n, of_order, FALLBACK)[0] for n, of_order in counts.items()}
     unigrams = estimate_unigrams(count_V, kept_V, discounts[1], options)
+    read_bytes = sum(order.count_R.nbytes + order.suffix_R.nbytes for order in part.orders.values())
     estimated = estimate_part(part, discounts, unigrams.prob_V)
     del part
-    # Counts and suffixes are read beside the keys; those of the result are the same.
-    moved["estimate"] = _nbytes(estimated.arrays()) + 16 * sum(len(w.values) for w in estimated.probabilities.values())
+    # Keys are read, too, and become those of the result as they are.
+    moved["estimate"] = read_bytes + _nbytes(estimated.arrays())
     watch.lap("estimate")
 
     moved["assemble"] = _nbytes(estimated.arrays())

@@ -37,15 +37,16 @@ def lmplz(run: Run) -> None:
     tokens = min(run.tokens, TOKENS)
     corpus = Corpus.generate(folder, tokens, tokens)
     [path] = map(Path, corpus.paths)
-    suite.say("text to ARPA")
-    seconds = [_estimate(suite.device, path, folder / "ours.arpa") for _ in range(ROUNDS + 1)][1:]
     program = shutil.which("lmplz")
-    if program is None:
-        suite.say("lmplz is not on the PATH, so its rate is left out")
-    by_memory = {}
-    for memory in MEMORY if program else ():
-        suite.say(f"text to ARPA by lmplz -S {memory}")
-        by_memory[memory] = [_lmplz(str(program), path, folder / "lmplz.arpa", memory) for _ in range(ROUNDS)]
+    suite.say("text to ARPA" if program else "text to ARPA; lmplz is not on the PATH, so its rate is left out")
+    seconds: list[float] = []
+    by_memory: dict[str, list[float]] = {memory: [] for memory in MEMORY if program}
+    _estimate(suite.device, path, folder / "ours.arpa")  # the warm-up
+    for _ in range(ROUNDS):  # one after the other, as other work on the machine comes and goes
+        seconds.append(_estimate(suite.device, path, folder / "ours.arpa"))
+        for memory, of_memory in by_memory.items():
+            of_memory.append(_lmplz(str(program), path, folder / "lmplz.arpa", memory))
+    if program:
         check_same(folder / "ours.arpa", folder / "lmplz.arpa")
     best = min(by_memory, key=lambda memory: median(by_memory[memory]), default=None)
     if best:

@@ -17,6 +17,7 @@ from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.config import ClusterConfig
+from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.discounts import FALLBACK
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.jobs import estimate as job
@@ -123,8 +124,11 @@ def estimated(
 ) -> tuple[EstimateResult, Any]:
     """The result of a job up to its model, which stays where it was made; and what `use` makes of that there."""
     config = EstimateConfig(paths, order=ORDER, discount_fallback=[], exact_discounts=True)
-    place = folder / "model"
-    with job.estimated(config, executor, place, False, None, None, None, CHECKPOINT_SECONDS, False) as (model, result):
+    source, place = open_corpus(paths), folder / "model"
+    with job.estimated(config, source, executor, place, False, None, None, CHECKPOINT_SECONDS, False) as (
+        model,
+        result,
+    ):
         [seconds] = executor.gather([executor.call(_seconds_of, model)])
         used = executor.fetch(executor.call(use, model)) if use else None
     return replace(result, seconds=add_seconds(result.seconds, seconds)), used

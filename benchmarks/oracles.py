@@ -84,7 +84,7 @@ def kneser_ney(
         marked = (b"<s>", *words, b"</s>")
         for n, counter in raw.items():
             counter.update(zip(*(marked[i:] for i in range(n)), strict=False))
-    model = {(b"<unk>",): (0.0, 0.0), (b"<s>",): (0.0, 0.0)}
+    model: dict[tuple[bytes, ...], tuple[float, float]] = {(b"<s>",): (0.0, 0.0)}
     lower: dict[tuple[bytes, ...], float] = {(): 1 / len(raw[1])}  # of all words and <unk>, without <s>
     for n in range(1, order + 1):
         count = raw[n]

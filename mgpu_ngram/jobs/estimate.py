@@ -127,9 +127,10 @@ def run(
     with Output.create(output, overwrite) as out:
         executor.check_folder(str(out.folder))
         path = out.folder / model_file(config)
-        with estimated(
-            config, source, executor, out.path, overwrite, progress, memory, checkpoint_seconds, resume
-        ) as (model, result):
+        with estimated(config, source, executor, out.path, overwrite, progress, memory, checkpoint_seconds, resume) as (
+            model,
+            result,
+        ):
             result = _saved(config, executor, model, result, path)
             write_manifest(out.folder, _manifest(config, source, result), FORMAT)
             out.commit()
