@@ -118,7 +118,7 @@ class Estimation:
         lefts = [executor.call(_left_of, part) for part in parts]
         left = reduce_tasks(executor, _add, lefts, ARITY) if parts else None
         words = executor.call(count_words, left, self.vocabulary, self.options, self.bad, device)
-        statistics = self._statistics(parts, reports, *executor.gather([executor.call(_report_of_words, words)])[0])
+        statistics = self._statistics(parts, reports, words)
         discounts = statistics.discounts
         unigrams = executor.call(estimate_unigrams_of, words, discounts[1], self.options)
         made: list[Handle] = []
@@ -141,13 +141,12 @@ class Estimation:
         self.progress.advance(1)
         return model, statistics
 
-    def _statistics(
-        self, parts: list[Handle], reports: Sequence[Any], of_words: list[int], size: tuple[int, int]
-    ) -> Statistics:
+    def _statistics(self, parts: list[Handle], reports: Sequence[Any], words: Handle) -> Statistics:
         orders = range(2, self.options.order + 1)
+        [(of_words, size)] = self.executor.gather([self.executor.call(_report_of_words, words)])
         counts = {1: np.array(of_words)} | {n: np.sum([c[n] for c, *_ in reports], axis=0) for n in orders}
         if not self.config.exact_discounts and self.options.order > 1:
-            for n, adjusted, raw in self._slipped(parts):
+            for n, adjusted, raw in self._slipped(parts, words):
                 for count, change in (adjusted, -1), (raw, 1):
                     if 1 <= count <= COUNTED:
                         counts[n][count - 1] += change
@@ -163,7 +162,7 @@ class Estimation:
             [n for n, (_, is_fallback) in found.items() if is_fallback],
         )
 
-    def _slipped(self, parts: list[Handle]) -> list[tuple[int, int, int]]:
+    def _slipped(self, parts: list[Handle], words: Handle) -> list[tuple[int, int, int]]:
         """(order, adjusted count, raw count) of n-grams of which lmplz takes the raw count."""
         executor = self.executor
         ranks = executor.call(ranks_of, self.vocabulary)
@@ -173,8 +172,12 @@ class Estimation:
         if rank < 0:  # no bigrams at all
             return []
         holder = parts[lefts.index((rank, left))]
-        [slipped] = executor.gather([executor.call(slipped_counts, holder, left, word, ranks)])
-        return slipped
+        calls = [
+            executor.call(_counts_of, words, self.vocabulary, word),
+            executor.call(slipped_counts, holder, left, word, ranks),
+        ]
+        [counts, slipped] = executor.gather(calls)
+        return [(1, *counts), *slipped]
 
 
 def read_limit(path: str | None) -> Words | None:
@@ -251,6 +254,11 @@ def count_words(
 
 def _report_of_words(words: _Words) -> tuple[list[int], tuple[int, int]]:
     return words.counts_of_counts, words.size
+
+
+def _counts_of(words: _Words, vocabulary: Vocabulary, word: int) -> tuple[int, int]:
+    """(adjusted count, raw count)."""
+    return int(words.count_V[word]), int(vocabulary.counts_V[word])
 
 
 def estimate_unigrams_of(words: _Words, discounts: Discounts, options: EstimateOptions) -> Unigrams:

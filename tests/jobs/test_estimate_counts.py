@@ -204,6 +204,22 @@ def test_the_slip_of_lmplz(counted, executors, tmp_path):
     assert seen[0] == seen[2] and seen[3] not in (seen[1], seen[2])
 
 
+def test_the_slip_of_lmplz_at_order_1(counted, executors, tmp_path):
+    """Of text whose last new word stands twice after one word. The figures are those that lmplz prints."""
+    lines = [b" ".join(b"w%d" % (i * i * j % 97 % (5 + 6 * j)) for j in range(1, 8)) for i in range(90)]
+    text = b"".join(line + b"\n" for line in [*lines, b"w1 last", b"w1 last"])
+    printed = {
+        1: ["0.238095", "1.375", "2.59184"],
+        2: ["0.696203", "1.73892", "2.53587"],
+        3: ["0.0814332", "1.99913", "2.0228"],
+    }
+    (tmp_path / "text").write_bytes(text)
+    for source in {"corpus": [str(tmp_path / "text")]}, {"counts": str(counted(text, order=3))}:
+        config = EstimateConfig(**source, order=3)
+        found = estimate.run_to_file(config, executors(), tmp_path / "model", overwrite=True).statistics
+        assert {n: [f"{d:.6g}" for d in ds] for n, ds in found.discounts.items()} == printed
+
+
 def test_folders(counted, executors, tmp_path):
     """The manifest says of which counts a model is; a run that ended early starts again."""
     folder = counted(random_text())
