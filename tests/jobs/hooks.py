@@ -20,7 +20,8 @@ from pathlib import Path
 
 from mgpu_ngram.core import shards
 from mgpu_ngram.engine import count, distribute, runs, score, tokenise, write
-from mgpu_ngram.jobs import count_passes, distribution_passes, shuffle
+from mgpu_ngram.jobs import count_passes, distribution_passes, estimate_passes, shuffle
+from mgpu_ngram.jobs import estimate as estimate_job
 from mgpu_ngram.jobs import score as score_job
 
 FOLDER = Path(os.environ["NGRAM_TEST_HOOKS"])
@@ -36,6 +37,10 @@ TASKS = {  # the modules where workers look them up, and from where the driver t
     "score_chunk": (score, score_job),
     "write_distributions": (distribute, distribution_passes),
     "save_done": (distribute, distribution_passes),
+    "make_part": (estimate_passes,),
+    "estimate_of": (estimate_passes,),
+    "finish": (estimate_passes,),
+    "save": (estimate_passes, estimate_job),
 }
 
 

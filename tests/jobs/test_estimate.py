@@ -1,0 +1,920 @@
+"""Models from text, as files: those of KenLM's lmplz, however the work is cut, on a cluster, and when things fail."""
+
+import itertools
+import json
+import lzma
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import mgpu_ngram as ng
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.arrays import load_arrays
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.engine import keep
+from mgpu_ngram.engine.memory import Budget
+from mgpu_ngram.jobs import estimate
+from mgpu_ngram.jobs.estimate import EstimateConfig, made_by, run, run_to_file, run_to_model
+from mgpu_ngram.jobs.progress import Progress
+
+ORACLE = Path(__file__).resolve().parents[2].parent / "shared" / "oracles" / "lmplz_ref.py"
+HOOKS = Path(__file__).with_name("hooks.py")
+FALLBACK = {"discount_fallback": []}
+pytestmark = pytest.mark.timeout(100)
+
+
+@pytest.fixture(scope="module")
+def here():
+    executor = LocalExecutor(workers=2)
+    yield executor
+    executor.close()
+
+
+@pytest.fixture(scope="module")
+def make(here, tmp_path_factory):
+    """A function: (the bytes of the file, the result) of texts, or of paths."""
+    folder = tmp_path_factory.mktemp("made")
+
+    def estimated(*texts, executor=None, memory=None, **options):
+        paths = []
+        for i, text in enumerate(texts):
+            path = text if isinstance(text, Path) else folder / f"text{i}"
+            if path is not text:
+                path.write_bytes(text)
+            paths.append(str(path))
+        config = EstimateConfig(paths, **{"format": "arpa", **options})
+        output = folder / f"model.{config.format}"
+        result = run_to_file(config, executor or here, output, overwrite=True, memory=memory)
+        assert result.size_bytes == output.stat().st_size and result.path == output
+        assert {p.name for p in folder.iterdir()} <= {*map(os.path.basename, paths), "text0", "text1", "text2",
+                                                      "model.arpa", "model.safetensors", "limit"}  # fmt: skip
+        return output.read_bytes(), result
+
+    return estimated
+
+
+def random_lines(rng, lines, words=40, exponent=1.4):
+    return [
+        " ".join(f"w{w}" for w in rng.zipf(exponent, rng.integers(0, 14)).clip(1, words)).encode() for _ in range(lines)
+    ]
+
+
+@pytest.fixture(scope="module")
+def text():
+    """Some 4,000 words, of which discounts of orders 1 to 3 can be computed."""
+    return b"".join(line + b"\n" for line in random_lines(np.random.default_rng(5), 700, 400))
+
+
+# What is in files, read plainly
+
+
+def arpa_values(data):
+    """{n-gram: (log10 probability, backoff)}, as bytes, of an ARPA file; sections as its header says."""
+    head, *sections = data.split(b"-grams:\n")
+    counts = [int(c) for c in re.findall(rb"^ngram \d+=(\d+)$", head, re.MULTILINE)]
+    found = {}
+    for count, section in zip(counts, sections, strict=True):
+        lines = [line.split(b"\t") for line in section.split(b"\n\n")[0].split(b"\n") if line]
+        assert len(lines) == count
+        found |= {line[1]: (line[0], line[2] if len(line) > 2 else b"0") for line in lines}
+    assert len(found) == sum(counts)
+    return found
+
+
+def model_values(path):
+    """The same, as numbers, of a model file: of order 1 first."""
+    arrays, metadata = load_arrays(path)
+    ends, data = arrays["offsets_V"].tolist(), arrays["data"].tobytes()
+    words = [data[a:b] for a, b in itertools.pairwise(ends)]
+    ids, first = arrays["word_G"].tolist(), arrays["first_child_M"]
+    names = words[:]
+    for begin, end in itertools.pairwise(metadata["starts"][:-1]):
+        sizes = np.diff(first[begin : end + 1])
+        parents = np.repeat(np.arange(begin, end), sizes).tolist()
+        names += [names[p] + b" " + words[ids[first[begin] + i]] for i, p in enumerate(parents)]
+    backoffs = np.zeros(len(names), np.float32)
+    backoffs[: len(arrays["backoff_M"])] = arrays["backoff_M"]
+    assert len(set(names)) == len(names) == len(ids)
+    return names, np.column_stack([-np.abs(arrays["prob_G"]), backoffs])  # of <s>, too, log10 of 1 is 0
+
+
+def assert_same_model(got, wanted):
+    """As ARPA files."""
+    got, wanted = arpa_values(got), arpa_values(wanted)
+    assert got.keys() == wanted.keys()
+    mine, theirs = (np.array([values[g] for g in wanted], np.float32) for values in (got, wanted))
+    np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
+
+
+# KenLM's
+
+
+def golden_models():
+    """(name, file of the text, options, whether lmplz fails) of each command that made a model."""
+    path = ORACLE.parents[1] / "data" / "golden" / "COMMANDS.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
+    options = {
+        "-o": lambda v: {"order": int(v[0])},
+        "--prune": lambda v: {"prune": [int(t) for t in v]},
+        "--interpolate_unigrams": lambda v: {"interpolate_unigrams": v != ["0"]},
+        "--limit_vocab_file": lambda v: {"limit_vocab_file": v[0]},
+        "--vocab_pad": lambda v: {"vocab_pad": int(v[0])},
+        "--collapse_values": lambda v: {"collapse_values": True},
+        "--verbose_header": lambda v: {"verbose_header": True},
+        "--skip_symbols": lambda v: {"skip_symbols": True},
+        "--discount_fallback": lambda v: {"discount_fallback": [float(d) for d in v]},
+        "-S": lambda v: {},
+        "-T": lambda v: {},
+    }
+    found = []
+    for line, after in itertools.pairwise([*lines, ""]):
+        if line.startswith("lmplz") and "--intermediate" not in line:
+            name = re.search(r"models/(\S+)\.arpa", line)[1]
+            text = re.search(r"inputs/(\S+)", line)[1]
+            given = {}
+            for flag, values in re.findall(r"(?<= )(--?[a-zA-Z_]+)((?: [^- ]\S*)*)", line.split(" --text")[0]):
+                given |= options[flag](values.split())
+            found.append(pytest.param(name, text, given, after == f"FAILED {name} rc=134", id=name))
+    return found
+
+
+GOLDEN = golden_models()
+
+
+def unpacked(path):
+    """What is in a file, or in the one with .xz."""
+    return path.read_bytes() if path.exists() else lzma.open(f"{path}.xz").read()
+
+
+def rounded(discounts):
+    return [float(f"{d:.6g}") for d in discounts]
+
+
+@pytest.mark.parametrize(("name", "text", "options", "fails"), GOLDEN)
+def test_golden_models(name, text, options, fails, shared_data, make, tmp_path):
+    """Files and figures of lmplz's runs; where there is no file any more, the figures."""
+    golden = shared_data / "golden"
+    log = (golden / "models" / f"{name}.log").read_text()
+    corpus = next(p for p in (golden / "inputs" / text, golden / "inputs" / f"{text}.xz") if p.exists())
+    if "limit_vocab_file" in options:
+        options = {**options, "limit_vocab_file": str(golden / "inputs" / options["limit_vocab_file"])}
+    if fails:
+        [reason] = re.findall(r"for (\d-grams with adjusted count \d), because|for (\d-grams with adjusted count \d) be", log) or [""]
+        message = "none has adjusted count" if reason else "^<unk> stands in .*--skip-symbols"
+        with pytest.raises(InputError, match=message) as error:
+            make(corpus, **options)
+        assert "\n" not in str(error.value) and "".join(reason) in str(error.value)
+        return
+    is_there = any((golden / "models").glob(f"{name}.arpa*"))
+    data, result = make(corpus, **options) if is_there else (None, make(corpus, **{**options, "format": "arpa"})[1])
+    s = result.statistics
+    printed = re.findall(r"^(\d+) (?:(\d+)/)?(\d+) D1=(\S+) D2=(\S+) D3\+=(\S+)", log, re.MULTILINE)
+    assert [
+        (int(n), int(kept or total), int(total), list(map(float, ds))) for n, kept, total, *ds in printed
+    ] == [(n, s.kept[n], s.total[n], rounded(s.discounts[n])) for n in range(1, options["order"] + 1)]
+    substituted = re.findall(r"Substituting fallback discounts for order (\d)", log)
+    assert s.fallback == [int(n) + 1 for n in substituted]
+    [(tokens, types)] = re.findall(r"Unigram tokens (\d+) types (\d+)", log)
+    assert (result.tokens, result.types) == (int(tokens), int(types))
+    if is_there:
+        wanted = unpacked(golden / "models" / f"{name}.arpa")
+        assert_same_model(data, wanted)
+        path = make(corpus, **options, format="safetensors")[1].path
+        names, values = model_values(path)
+        wanted = arpa_values(wanted)
+        assert set(names) == wanted.keys()
+        np.testing.assert_allclose(values, np.array([wanted[g] for g in names], np.float32), rtol=0, atol=1e-6)
+
+
+def test_there_are_golden_models(shared_data):
+    assert len(GOLDEN) == 30 and sum(p.values[3] for p in GOLDEN) == 2
+
+
+def test_scores_and_perplexity_are_kenlms(shared_data, make, tmp_path):
+    """Of text that the model has not seen."""
+    golden = shared_data / "golden"
+    heldout = unpacked(golden / "inputs" / "mr_heldout.txt").splitlines()
+    corpus = golden / "inputs" / "mr_train.txt.xz"
+    model = ng.Model.load(make(corpus, order=3, prune=[0, 0, 1], format="safetensors")[1].path, device="cpu")
+    lines = unpacked(golden / "queries" / "mr.o3.prune001__mr_heldout.txt").decode().splitlines()
+    totals = [float(total) for line in lines for total in re.findall(r"\tTotal: (\S+)", line)]
+    np.testing.assert_allclose(model.score(heldout), totals, atol=1e-4)
+    [printed] = [float(line.split("\t")[1]) for line in lines if line.startswith("Perplexity including")]
+    assert model.perplexity(heldout) == pytest.approx(printed, rel=1e-6)
+
+
+# Plain Python
+
+
+def oracle(order, path, *words):
+    """(log, line of comparison) of the plain implementation beside ../shared."""
+    if not ORACLE.exists():
+        pytest.skip("the folder shared is not beside this checkout")
+    command = [sys.executable, str(ORACLE), str(order), str(path), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return done.stderr, done.stdout
+
+
+CASES = [  # order, lines, words, options; orders above what the text has, among them
+    (1, 30, 9, {}),
+    (1, 90, 60, {"prune": [2]}),
+    (2, 1, 3, {}),
+    (2, 200, 90, {"vocab_pad": 500}),
+    (2, 90, 30, {"prune": [2, 2], "interpolate_unigrams": False}),
+    (3, 300, 40, {}),
+    (3, 300, 40, {"exact_discounts": True}),
+    (3, 60, 10, {"prune": [0, 1]}),
+    (3, 200, 300, {"prune": [1, 2, 5], "limit": 0.7}),
+    (4, 20, 4, {"limit": 0.5, "exact_discounts": True}),
+    (4, 120, 300, {"interpolate_unigrams": False, "limit": 0.9}),
+    (5, 5, 40, {}),
+    (6, 120, 20, {"prune": [0, 0, 1]}),
+    (7, 60, 6, {"exact_discounts": True}),
+    (8, 2, 5, {}),
+    (8, 200, 10, {"prune": [0, 1, 1, 1, 2]}),
+]
+
+
+@pytest.mark.parametrize(("order", "lines", "words", "options"), CASES)
+def test_against_plain_python(order, lines, words, options, make, tmp_path):
+    """Random text: the same n-grams, values, discounts and sizes."""
+    rng = np.random.default_rng([order, lines, words])
+    text = tmp_path / "text"
+    text.write_bytes(b"\n".join([*random_lines(rng, lines, words), b"w1 w2", b""]))
+    given = dict(options)
+    flags = ["--clean-last"] if options.get("exact_discounts") else []
+    if "prune" in options:
+        flags += ["--prune", *options["prune"]]
+    if "vocab_pad" in options:
+        flags += ["--vocab-pad", options["vocab_pad"]]
+    if options.get("interpolate_unigrams") is False:
+        flags += ["--no-interp-uni"]
+    if share := given.pop("limit", 0):
+        limit = tmp_path / "limit"
+        limit.write_text("\n".join(f"w{w}" for w in range(1, words + 9) if rng.random() < share))
+        flags, given["limit_vocab_file"] = [*flags, "--limit", limit], str(limit)
+    data, result = make(text, order=order, chunk_bytes=500, **given, **FALLBACK)
+    (tmp_path / "arpa").write_bytes(data)
+    log, compared = oracle(order, text, "--arpa", tmp_path / "arpa", *flags)
+    entries, unexpected, missing = map(int, re.findall(r"(?:entries|unexpected|missing) (\d+)", compared))
+    [difference] = re.findall(r"max\|diff\| (\S+)", compared)
+    assert (entries, unexpected, missing) == (sum(result.statistics.kept.values()), 0, 0)
+    assert float(difference) <= 1e-6
+    s = result.statistics
+    for line, n in zip(log.splitlines(), range(1, order + 1), strict=True):
+        found = re.fullmatch(r"order (\d+) n= (\[.*\]) D (\[.*\]) kept (\d+) of (\d+)", line)
+        assert json.loads(found[2]) == s.counts_of_counts[n]
+        np.testing.assert_allclose(json.loads(found[3]), s.discounts[n], rtol=1e-6)
+        assert (int(found[1]), int(found[4]), int(found[5])) == (n, s.kept[n], s.total[n])
+
+
+def test_the_slip_by_hand(make):
+    """Of "a b a b", whose bigrams are <s> a, a b, b a, b </s>: the last suffix is "a b", for b came last, so order 1
+    takes its raw count of 2 in place of the 1 that stands before it, and order 2 its raw count of 2 in place of 2.
+    """
+    text = b"a b a b\n"
+    exact, slipped = (make(text, order=3, exact_discounts=e, **FALLBACK)[1].statistics for e in (True, False))
+    # order 1: a after <s> and b, b after a, </s> after b; order 2: <s> a by its raw count, a b after <s> and b
+    assert exact.counts_of_counts == {1: [2, 1, 0, 0], 2: [3, 1, 0, 0], 3: [4, 0, 0, 0]}
+    assert slipped.counts_of_counts == {1: [1, 2, 0, 0], 2: [3, 1, 0, 0], 3: [4, 0, 0, 0]}
+
+
+# Nothing that a run chooses changes the model
+
+
+@pytest.fixture(scope="module")
+def whole(text, make):
+    """The bytes of both formats, made in one chunk."""
+    options = {"order": 4, "prune": [0, 0, 1], **FALLBACK}
+    return {format: make(text, format=format, **options)[0] for format in ("arpa", "safetensors")}, options
+
+
+@pytest.mark.parametrize("chunk_bytes", [300, 5000])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_cuts_change_nothing(workers, chunk_bytes, text, whole, make):
+    data, options = whole
+    executor = LocalExecutor(workers=workers)
+    try:
+        for format in data:
+            made, _ = make(text, executor=executor, chunk_bytes=chunk_bytes, format=format, **options)
+            assert made == data[format]
+    finally:
+        executor.close()
+
+
+def test_files_change_nothing(text, whole, make, tmp_path):
+    data, options = whole
+    cut = [text.index(b"\n", len(text) * part // 3) + 1 for part in (1, 2)]
+    pieces = text[: cut[0]], text[cut[0] : cut[1]], text[cut[1] :]
+    assert make(*pieces, **options)[0] == data["arpa"]
+    lines = text.decode().splitlines()
+    pq.write_table(pa.table({"text": lines}), tmp_path / "rows", row_group_size=50)
+    assert make(tmp_path / "rows", **options)[0] == data["arpa"]
+    (tmp_path / "text.xz").write_bytes(lzma.compress(text))
+    assert make(tmp_path / "text.xz", **options)[0] == data["arpa"]
+
+
+@pytest.mark.parametrize("shard_tokens", [1 << 20, 500, 30])
+def test_parts_change_nothing(shard_tokens, text, whole, make, monkeypatch):
+    """Some of which have no n-grams at all."""
+    data, options = whole
+    monkeypatch.setattr(estimate, "_shard_tokens", lambda budget: shard_tokens)
+    for format in data:
+        assert make(text, format=format, **options)[0] == data[format]
+
+
+def test_memory_changes_nothing(text, whole, make, tmp_path, monkeypatch):
+    """Parts wait on the host, in files, and in either as there is room."""
+    data, options = whole
+    monkeypatch.setattr(estimate, "_shard_tokens", lambda budget: 500)
+    in_files, save_entry, room = [], keep.save_entry, random.Random(0)
+    monkeypatch.setattr(keep, "save_entry", lambda *a, **o: in_files.append(save_entry(*a, **o)) or in_files[-1])
+    memory = MemoryConfig(host_bytes=64 << 20, spill_dir=str(tmp_path / "spill"))
+    assert make(text, memory=memory, **options)[0] == data["arpa"] and not in_files
+    for fits in (lambda self, nbytes: False), (lambda self, nbytes: room.random() < 0.5):
+        monkeypatch.setattr(Budget, "fits_host", fits)
+        assert make(text, memory=memory, chunk_bytes=5000, **options)[0] == data["arpa"]
+        assert make(text, memory=memory, format="safetensors", **options)[0] == data["safetensors"]
+        parts = len(text.split()) // 500
+        assert len(in_files) > parts and list((tmp_path / "spill").iterdir()) == []
+        in_files.clear()
+
+
+def test_what_waits_in_host_memory_counts_as_held(text, whole, make, monkeypatch):
+    sizes, hold = [], keep.hold
+    monkeypatch.setattr(keep, "hold", lambda held: sizes.append(held.host_bytes) or hold(held))
+    monkeypatch.setattr(estimate, "_shard_tokens", lambda budget: 1 << 20)
+    make(text, **whole[1])
+    # two parts, and what is estimated of each: by hand, for some rows they are not fewer than 2 numbers of 8 bytes
+    assert len(sizes) == 4 and min(sizes) > 16 * 100
+
+
+@pytest.mark.parametrize("options", [{}, {"prune": [0, 1, 1]}, {"vocab_pad": 9000}])
+def test_sentences_in_another_order(options, text, make):
+    """The same n-grams and values, bit for bit; the slip alone depends on the order."""
+    lines = text.splitlines()
+    random.Random(3).shuffle(lines)
+    options = {"order": 3, "exact_discounts": True, **options, **FALLBACK}
+    one, other = make(text, **options)[0], make(b"\n".join(lines) + b"\n", **options)[0]
+    assert arpa_values(one) == arpa_values(other)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"prune": [0, 1, 2]}, {"prune": [3]}, {"interpolate_unigrams": False}, {"limit": True}]
+)
+def test_rows_sum_to_one(options, text, make, tmp_path):
+    """After every history that the model has, and after others."""
+    if options.pop("limit", False):
+        (tmp_path / "limit").write_text(" ".join(f"w{w}" for w in range(1, 30, 2)))
+        options["limit_vocab_file"] = str(tmp_path / "limit")
+    data, result = make(text, order=3, format="safetensors", **options, **FALLBACK)
+    model = ng.Model.load(result.path, device="cpu")
+    histories = [b" ".join(g) for g in {tuple(line.split()[i : i + 2]) for line in text.splitlines()[:300] for i in (0, 3)}]
+    rows = model.distribution([*histories, b"zzz w1", b"w3 zzz", b""])
+    start = model.vocabulary.id("<s>")
+    np.testing.assert_allclose(np.delete(rows, start, axis=2).sum(axis=2), 1, atol=3e-6)
+
+
+# On a cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(start):
+    return start(2)
+
+
+@pytest.fixture(scope="module")
+def on_cluster(corpus, tmp_path_factory):
+    """The options of runs on a cluster, and what they make."""
+    options = {"order": 3, "chunk_bytes": 20_000, "format": "safetensors", **FALLBACK}
+    executor = LocalExecutor(workers=1)
+    try:
+        path = tmp_path_factory.mktemp("whole") / "model"
+        run_to_file(EstimateConfig([str(c) for c in corpus], **{**options, "chunk_bytes": 1 << 30}), executor, path)
+    finally:
+        executor.close()
+    return EstimateConfig([str(c) for c in corpus], **options), path.read_bytes()
+
+
+@pytest.fixture
+def many_parts(monkeypatch):
+    """As tokens of a part are the driver's business."""
+    monkeypatch.setattr(estimate, "_shard_tokens", lambda budget: 10_000)
+
+
+def names(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_nothing(workers, start, cluster, on_cluster, hooks, tmp_path):
+    config, data = on_cluster
+    executor = cluster if workers == 2 else start(1)
+    result = run_to_file(config, executor, tmp_path / "model")
+    assert result.path.read_bytes() == data and result.workers == workers
+    assert names(tmp_path) == ["model"]
+
+
+def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_folder, tmp_path):
+    config, data = on_cluster
+    tasks = ["make_part", "estimate_of", "finish", "save"]
+    hooks(**{f"{task}.{when}": "" for task in tasks for when in ("before", "after") if task != "save"})
+    hooks(**{"save.before": ""})
+    result = run_to_file(config, cluster, tmp_path / "model", checkpoint_seconds=0)
+    assert names(hooks_folder) == ["shard_tokens"], "every bomb went off"
+    assert result.path.read_bytes() == data and names(tmp_path) == ["model"]
+    cluster.client.wait_for_workers(2, timeout=60)
+
+
+class Phases(Progress):
+    def __init__(self):
+        self.phase, self.seen = "", []
+
+    def start(self, phase, total, unit="", rate=""):
+        self.phase = phase
+        self.seen.append(phase)
+
+    def finish(self):
+        self.start("write", 1)
+
+
+def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path):
+    """After counting; some workers die as soon as they are back."""
+    config, data = on_cluster
+    hooks(**{f"{task}.slow": seconds for task, seconds in [("make_part", 0.2), ("estimate_of", 0.2), ("finish", 0.6)]})
+    hooks(**{"save.slow": 0.6})
+    choose, over, progress, killed = random.Random(2), threading.Event(), Phases(), dict.fromkeys(
+        ("adjust", "estimate", "assemble", "write"), 0
+    )  # fmt: skip
+
+    def kill_now_and_then():
+        while not over.wait(choose.uniform(0.05, 0.3)):
+            if killed.get(progress.phase, 9) < 2:
+                nannies = list(cluster.client.cluster.workers.values())
+                with suppress(ProcessLookupError, TypeError):  # it is not back yet
+                    os.kill(choose.choice(nannies).pid, signal.SIGKILL)
+                    killed[progress.phase] += 1
+
+    killer = threading.Thread(target=kill_now_and_then)
+    killer.start()
+    try:
+        result = run_to_file(config, cluster, tmp_path / "model", progress=progress, checkpoint_seconds=0)
+    finally:
+        over.set()
+        killer.join()
+    assert min(killed.values()) >= 1 and sum(killed.values()) >= 5
+    assert result.path.read_bytes() == data and names(tmp_path) == ["model"]
+    cluster.client.wait_for_workers(2, timeout=60)
+
+
+# Runs that end early
+
+DRIVER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import hooks
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.jobs.estimate import EstimateConfig, run_to_file
+config = EstimateConfig(sys.argv[3:], order=3, chunk_bytes=20000, discount_fallback=[])
+run_to_file(config, LocalExecutor(workers=2), sys.argv[2], checkpoint_seconds=0)
+"""
+
+
+def stored(folder):
+    return len(list(folder.glob("model.checkpoint/entries-*/run-*.safetensors")))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_the_driver_is_killed_while_it_counts(workers, corpus, on_cluster, hooks, tmp_path):
+    """Another process goes on, with more workers or fewer, and other parts."""
+    config, data = on_cluster
+    hooks(**{"count_chunk.slow": 0.15})
+    command = [sys.executable, "-c", DRIVER, str(HOOKS.parent), str(tmp_path / "model"), *config.corpus]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 60
+        while stored(tmp_path) < 3:
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.communicate()
+    assert names(tmp_path) == ["model.checkpoint"]
+    executor = LocalExecutor(workers=workers)
+    try:
+        with pytest.raises(InputError, match="holds an unfinished run of .* add --resume"):
+            run_to_file(config, executor, tmp_path / "model")
+        result = run_to_file(config, executor, tmp_path / "model", resume=True)
+    finally:
+        executor.close()
+    assert result.resumed_chunks >= 3 and result.path.read_bytes() == data and names(tmp_path) == ["model"]
+
+
+class Interrupt(Progress):
+    def __init__(self, wanted):
+        self.wanted = wanted
+
+    def start(self, phase, total, unit="", rate=""):
+        if phase == self.wanted:
+            raise KeyboardInterrupt
+
+
+def unfinished(config, here, folder, phase="adjust"):
+    with pytest.raises(KeyboardInterrupt):
+        run_to_file(config, here, folder / "model", progress=Interrupt(phase), checkpoint_seconds=0)
+    assert names(folder) == ["model.checkpoint"] and stored(folder) > 0
+
+
+@pytest.mark.parametrize("phase", ["adjust", "estimate", "assemble"])
+def test_interrupted(phase, on_cluster, here, tmp_path):
+    config, data = on_cluster
+    unfinished(config, here, tmp_path, phase)
+    result = run_to_file(config, here, tmp_path / "model", resume=True)
+    assert result.resumed_chunks == 15 and result.path.read_bytes() == data and names(tmp_path) == ["model"]
+
+
+def test_discounts_that_cannot_be_computed_are_no_reason_to_count_again(here, text, tmp_path):
+    """Settings that the counts do not depend on may change."""
+    (tmp_path / "text").write_bytes(text)
+    config = EstimateConfig([str(tmp_path / "text")], order=8, chunk_bytes=1000)
+    for _ in range(2):
+        with pytest.raises(InputError, match="--discount-fallback"):
+            run_to_file(config, here, tmp_path / "model", checkpoint_seconds=0, resume=stored(tmp_path) > 0)
+        assert names(tmp_path) == ["model.checkpoint", "text"]
+    more = {"format": "arpa", "prune": [0, 1], **FALLBACK}
+    config = EstimateConfig(config.corpus, order=8, chunk_bytes=1000, **more)
+    result = run_to_file(config, here, tmp_path / "model", resume=True)
+    assert result.resumed_chunks > 1 and names(tmp_path) == ["model", "text"]
+    assert result.statistics == run_to_file(config, here, tmp_path / "again").statistics
+    assert (tmp_path / "model").read_bytes() == (tmp_path / "again").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"order": 2}, "settings.order was 3, is 2"),
+        ({"skip_symbols": True}, "settings.skip_symbols was false, is true"),
+        ({"unit": "id"}, 'settings.unit was "word", is "id"'),
+    ],
+)
+def test_other_settings_are_not_resumed(changes, message, here, text, tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "one").write_bytes(text)
+    (tmp_path / "out").mkdir()
+    corpus = [str(tmp_path / "text" / "one")]
+    unfinished(EstimateConfig(corpus, order=3, chunk_bytes=1000), here, tmp_path / "out")
+    with pytest.raises(InputError, match=re.escape(message)):
+        run_to_file(
+            EstimateConfig(corpus, **{"order": 3, **changes}), here, tmp_path / "out" / "model", resume=True
+        )
+    (tmp_path / "text" / "one").write_bytes(text + b"a\n")
+    with pytest.raises(InputError, match=r"the corpus changed: corpus.inputs.0.size_bytes"):
+        run_to_file(EstimateConfig(corpus, order=3), here, tmp_path / "out" / "model", resume=True)
+
+
+@pytest.mark.parametrize("format", ["arpa", "safetensors"])
+def test_a_full_disk(format, on_cluster, here, full_disk, tmp_path, monkeypatch):
+    config, data = on_cluster
+    config = EstimateConfig(config.corpus, order=3, chunk_bytes=20_000, format=format, **FALLBACK)
+    with monkeypatch.context() as patch:
+        full_disk(room=3000, of=".model.")
+        message = r"^cannot write \S+/model after [\d,]+ bytes: No space left on device; free space there or give .*$"
+        with pytest.raises(RunError, match=message) as error:
+            run_to_file(config, here, tmp_path / "model", checkpoint_seconds=0)
+        assert "\n" not in str(error.value)
+        assert names(tmp_path) == ["model.checkpoint"]
+        patch.undo()
+    full_disk(room=1 << 30, of=".model.")
+    result = run_to_file(config, here, tmp_path / "model", resume=True)
+    assert result.resumed_chunks == 15 and names(tmp_path) == ["model"]
+    assert format == "arpa" or result.path.read_bytes() == data
+
+
+# Outputs
+
+
+@pytest.mark.parametrize("format", ["arpa", "safetensors"])
+def test_what_is_overwritten(format, here, text, tmp_path):
+    """A model of the same kind; nothing else."""
+    (tmp_path / "text").write_bytes(text)
+    config = EstimateConfig([str(tmp_path / "text")], order=2, format=format)
+    path = run_to_file(config, here, tmp_path / "new" / "model").path
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=r"^output .*model exists; add --overwrite"):
+        run_to_file(config, here, path)
+    other = EstimateConfig(config.corpus, order=3, format=format)
+    assert run_to_file(other, here, path, overwrite=True).path.read_bytes() != before
+    for foreign in (b"", b"text\n", text):
+        path.write_bytes(foreign)
+        with pytest.raises(InputError, match="is no (ARPA|model) file, so it is not overwritten"):
+            run_to_file(config, here, path, overwrite=True)
+        assert path.read_bytes() == foreign
+    with pytest.raises(InputError, match="is no (ARPA|model) file"):
+        run_to_file(config, here, tmp_path / "new", overwrite=True)
+    with pytest.raises(InputError, match="is not a local path"):
+        run_to_file(config, here, "s3://bucket/model")
+    assert names(path.parent) == ["model"]
+
+
+def test_one_format_does_not_overwrite_the_other(here, text, tmp_path):
+    (tmp_path / "text").write_bytes(text)
+    for format, other in itertools.permutations(("arpa", "safetensors")):
+        path = tmp_path / format
+        run_to_file(EstimateConfig([str(tmp_path / "text")], order=2, format=format), here, path)
+        with pytest.raises(InputError, match="so it is not overwritten"):
+            run_to_file(EstimateConfig([str(tmp_path / "text")], order=2, format=other), here, path, overwrite=True)
+
+
+@pytest.mark.parametrize("format", ["arpa", "safetensors"])
+def test_as_a_job(format, here, text, make, tmp_path):
+    """A folder with the model and what it was made of; and the same model in memory."""
+    (tmp_path / "text").write_bytes(text)
+    config = EstimateConfig([str(tmp_path / "text")], order=3, format=format, prune=[0, 1])
+    result = run(config, here, tmp_path / "out")
+    name = {"arpa": "model.arpa", "safetensors": "model.safetensors"}[format]
+    assert result.path == tmp_path / "out" / name and names(tmp_path / "out") == ["manifest.json", name]
+    assert names(tmp_path) == ["out", "text"]
+    assert result.path.read_bytes() == make(tmp_path / "text", order=3, format=format, prune=[0, 1])[0]
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["statistics"]["kept"] == {str(n): kept for n, kept in result.statistics.kept.items()}
+    assert (manifest["order"], manifest["tokens"]) == (3, len(text.split()))
+    assert manifest["fingerprint"] == result.fingerprint and bool(result.fingerprint) == (format == "safetensors")
+    assert made_by(config, manifest)
+    assert not made_by(EstimateConfig(config.corpus, order=3, format=format, prune=[0, 2]), manifest)
+    assert json.loads(json.dumps(result.as_json()))["tokens_per_second"] > 0
+    with pytest.raises(InputError, match="exists; add --overwrite"):
+        run(config, here, tmp_path / "out")
+    run(config, here, tmp_path / "out", overwrite=True)
+    model = run_to_model(config, here, tmp_path / "spill")
+    if format == "safetensors":
+        assert model.fingerprint == result.fingerprint
+    assert names(tmp_path) == ["out", "text"]
+
+
+def test_a_limited_vocabulary_that_changed_makes_another_model(here, text, tmp_path):
+    (tmp_path / "text").write_bytes(text)
+    (tmp_path / "limit").write_text("w1 w2")
+    config = EstimateConfig([str(tmp_path / "text")], order=2, limit_vocab_file=str(tmp_path / "limit"))
+    run(config, here, tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert made_by(config, manifest)
+    (tmp_path / "limit").write_text("w1 w3")
+    assert not made_by(config, manifest)
+
+
+def test_a_header(text, make, tmp_path):
+    """As lmplz writes it, before the same model."""
+    (tmp_path / "text").write_bytes(text)
+    plain, head = (make(tmp_path / "text", order=2, verbose_header=v)[0] for v in (False, True))
+    tokens = len(text.split())
+    comments = f"# Input file: {tmp_path / 'text'}\n# Token count: {tokens}\n# Smoothing: Modified Kneser-Ney\n"
+    assert head == comments.encode() + plain
+
+
+def test_phases(text, here, tmp_path):
+    """Each is told, with as many units as are finished."""
+    (tmp_path / "text").write_bytes(text)
+
+    class Units(Progress):
+        def __init__(self):
+            self.all = []
+
+        def start(self, phase, total, unit="", rate=""):
+            self.all.append([phase, total, 0])
+
+        def advance(self, done, amount=0):
+            self.all[-1][2] += done
+
+    units = Units()
+    result = run_to_file(EstimateConfig([str(tmp_path / "text")], order=2), here, tmp_path / "out", progress=units)
+    assert [u[0] for u in units.all] == ["tokenise", "count", "reduce", "adjust", "estimate", "assemble"]
+    assert all(total == done > 0 for _, total, done in units.all)
+    assert {"tokenise", "adjust", "estimate", "assemble", "write"} <= result.seconds.keys()
+
+
+# Texts at the edge
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        (b"a b\r\na\r\n", b"a b\na\n"),
+        (b" a \t b\0\na\n", b"a b\na\n"),
+        (b"a b\na\n \t ", b"a b\na\n"),
+        (b"\n\na\n\n", b"\n\na\n \n"),
+    ],
+)
+def test_texts_that_are_the_same(text, same, make):
+    options = {"order": 3, **FALLBACK}
+    assert make(text, **options)[0] == make(same, **options)[0]
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 8])
+def test_one_word(order, make):
+    """"a": each n-gram of <s> a </s> is there once. By hand, D1 = 0.5: of two words, each has half of 0.5, and a third
+    of the other half, which <unk> shares.
+    """
+    data, result = make(b"a\n", order=order, **FALLBACK)
+    values = {g: tuple(map(float, v)) for g, v in arpa_values(data).items()}
+    one, gram = 0.25 + 0.5 / 3, -0.30103 if order > 1 else 0
+    assert values[b"<unk>"] == pytest.approx((np.log10(0.5 / 3), 0))
+    assert values[b"a"] == pytest.approx((np.log10(one), gram), abs=1e-6)
+    assert values[b"</s>"] == pytest.approx((np.log10(one), 0), abs=1e-6)
+    assert values[b"<s>"] == pytest.approx((0, gram), abs=1e-6)
+    if order > 1:
+        two = 0.5 + 0.5 * one
+        assert values[b"a </s>"] == pytest.approx((np.log10(two), 0), abs=1e-6)
+    if order > 2:
+        assert values[b"<s> a </s>"] == pytest.approx((np.log10(0.5 + 0.5 * two), 0), abs=1e-6)
+    assert result.statistics.total == {1: 4} | {n: max(0, 4 - n) for n in range(2, order + 1)}
+    assert (result.tokens, result.types, result.order) == (1, 4, order)
+
+
+def test_a_line_without_an_end(make):
+    """Its words count, and what follows it does not: nothing follows "a b"."""
+    values = arpa_values(make(b"a b\nc a b", order=3, **FALLBACK)[0])
+    assert {b"c a b", b"<s> c a", b"a b </s>"} <= values.keys()
+    assert values[b"c a"][1] != b"0" and values[b"<s> c"][1] != b"0"
+    unended = arpa_values(make(b"a\nb", order=2, **FALLBACK)[0])
+    assert b"b </s>" not in unended and unended[b"b"][1] == b"0"
+
+
+def test_blank_lines_are_sentences(make):
+    values = arpa_values(make(b"\n\n\n", order=2, **FALLBACK)[0])
+    assert set(values) == {b"<unk>", b"<s>", b"</s>", b"<s> </s>"}
+
+
+@pytest.mark.parametrize("text", [b"", b" ", b"\t \r"])
+def test_an_empty_text_is_refused(text, here, tmp_path):
+    (tmp_path / "text").write_bytes(text)
+    with pytest.raises(InputError, match="^the text is empty: .*one sentence per line$"):
+        run_to_file(EstimateConfig([str(tmp_path / "text")], order=2), here, tmp_path / "model")
+    assert names(tmp_path) == ["text"]
+
+
+def test_special_words(make):
+    for word in (b"<s>", b"</s>", b"<unk>"):
+        with pytest.raises(InputError, match=f"^{word.decode()} stands in .*text0' at byte 2,.*--skip-symbols"):
+            make(b"a " + word + b" b\n", order=2, **FALLBACK)
+    skipped = make(b"a <unk> b\n<s> </s>a </s>\n", order=2, skip_symbols=True, **FALLBACK)[0]
+    assert skipped == make(b"a b\n</s>a\n", order=2, **FALLBACK)[0]
+
+
+def test_token_ids(make, tmp_path):
+    """They are the words that their decimals are."""
+    ids = np.random.default_rng(0).zipf(1.6, 900).clip(1, 50).astype("<u2")
+    ids[::9] = 0
+    ids.tofile(tmp_path / "ids")
+    text = " ".join(map(str, ids.tolist())).replace(" 0 ", "\n").replace("0 ", "\n", 1)
+    options = {"order": 3, **FALLBACK}
+    data, _ = make(tmp_path / "ids", unit="id", separator_id=0, exact_discounts=True, **options)
+    assert_same_model(data, make(text.encode(), exact_discounts=True, **options)[0])
+
+
+def test_words_that_are_pruned(text, make):
+    """Words get other ids; scores are those of the ARPA file, where a word that is gone is <unk>."""
+    data, result = make(text, order=3, prune=[2, 2, 3])
+    values, kept = arpa_values(data), result.statistics.kept[1]
+    assert 3 < kept < result.statistics.total[1] == result.types
+    counts = {}
+    for word in text.split():
+        counts[word] = counts.get(word, 0) + 1
+    assert {g for g in values if b" " not in g} == {w for w, c in counts.items() if c > 2} | {b"<unk>", b"<s>", b"</s>"}
+    model = ng.Model.load(make(text, order=3, prune=[2, 2, 3], format="safetensors")[1].path, device="cpu")
+    for line in text.splitlines()[:200]:
+        assert model.score(line) == pytest.approx(walk(values, line), abs=1e-4)
+
+
+def walk(values, line):
+    """The log10 probability of a sentence by an ARPA file, in plain Python."""
+    words = [b"<s>", *(w if w in values else b"<unk>" for w in line.split()), b"</s>"]
+    total = 0.0
+    for i in range(1, len(words)):
+        history = words[max(0, i - 2) : i]
+        while b" ".join([*history, words[i]]) not in values:
+            total += float(values.get(b" ".join(history), (0, 0))[1])
+            history = history[1:]
+        total += float(values[b" ".join([*history, words[i]])][0])
+    return total
+
+
+@pytest.mark.parametrize("options", [{}, {"prune": [0, 1, 2]}, {"prune": [2]}])
+def test_collapsed_values_add_up_to_scores(options, text, make):
+    """The value of the longest match of each word: their sum is the sentence's probability."""
+    options = {"order": 3, **options}
+    values, collapsed = (
+        arpa_values(make(text, collapse_values=collapse, **options)[0]) for collapse in (False, True)
+    )
+    assert collapsed.keys() == values.keys()
+    assert {float(backoff) for _, backoff in collapsed.values()} == {0.0}
+    for line in [*text.splitlines()[:200], b"zzz w1 w2 w1 zzz", b"w9 w8 w7 w6 w5 w4 w3"]:
+        # nothing follows </s>, so its backoffs, 0, are the last that are left over; those of <s> come first
+        assert walk(collapsed, line) + float(values[b"<s>"][1]) == pytest.approx(walk(values, line), abs=1e-4)
+
+
+def test_probabilities_of_nothing_are_as_lmplz_writes_them(make):
+    """D3+ is 3 where no count is 4: a word of count 3 has nothing, and no share of the uniform distribution."""
+    text = b"a b c\na d c\ne a\nf a c g\n"
+    data, result = make(text, order=2, exact_discounts=True, interpolate_unigrams=False, discount_fallback=[1, 2, 3])
+    values = arpa_values(data)
+    assert result.statistics.fallback == [1, 2] and {values[w][0] for w in (b"b", b"a", b"c", b"g")} == {b"-inf"}
+    assert float(values[b"<unk>"][0]) == 0
+
+
+# Settings and discounts
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"counts": "counts"}, "both corpus and counts are given; give one of them"),
+        ({"corpus": []}, "neither corpus nor counts is given; give one of them"),
+        ({"order": 0}, "order is 0 but must be at least 1"),
+        ({"prune": [0, 2, 1]}, "prune is [0, 2, 1] but thresholds must be 0 or more and not fall"),
+        ({"prune": [-1]}, "prune is [-1] but thresholds must be 0 or more"),
+        ({"order": 2, "prune": [0, 0, 1]}, "prune has 3 thresholds for 2 orders"),
+        ({"vocab_pad": -1}, "vocab_pad is -1 but must be 0 or more"),
+        ({"vocab_pad": 9, "interpolate_unigrams": False}, "vocab_pad needs interpolate_unigrams"),
+        ({"separator_id": 3}, "separator_id needs unit id"),
+        ({"unit": "id", "separator_id": 65536}, "separator_id is 65536 but uint16 holds 0 to 65535"),
+        ({"discount_fallback": [0.5, 1, 1.5, 2]}, "discount_fallback has 4 values but there are 3 discounts"),
+        ({"discount_fallback": [1.5]}, "discount_fallback has 1.5 for count 1 but it must be 0 to 1"),
+        ({"discount_fallback": [0, 2.5]}, "discount_fallback has 2.5 for count 2 but it must be 0 to 2"),
+        ({"discount_fallback": [0, 0, 3.01]}, "discount_fallback has 3.01 for count 3 but it must be 0 to 3"),
+        ({"discount_fallback": [-0.1]}, "discount_fallback has -0.1 for count 1"),
+        ({"verbose_header": True}, "verbose_header needs format arpa"),
+        ({"chunk_bytes": 0}, "chunk_bytes is 0 but must be at least 1"),
+        ({"name": "a/b"}, "name"),
+    ],
+)
+def test_settings_that_cannot_be(settings, message):
+    with pytest.raises(InputError, match=re.escape(message)) as error:
+        EstimateConfig(**{"corpus": ["text"], **settings})
+    assert "\n" not in str(error.value)
+
+
+def test_settings_at_their_limits():
+    EstimateConfig(["text"], unit="id", separator_id=65535, order=1, prune=[3], chunk_bytes=1, vocab_pad=0)
+    EstimateConfig(["text"], discount_fallback=[1, 2, 3], order=3, prune=[0, 0, 0])
+    assert EstimateConfig(["text"]).highest == 5 and EstimateConfig(["text"], order=8).highest == 8
+    assert EstimateConfig(["text"], prune=[0, 1]).options(4).thresholds == (0, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "three"),
+    [([], (0.5, 1, 1.5)), ([0.4], (0.4,) * 3), ([0.4, 0.8], (0.4, 0.8, 0.8)), ([0.4, 0.8, 2.2], (0.4, 0.8, 2.2))],
+)
+def test_fallback_discounts(given, three, make):
+    s = make(b"a b\n", order=2, discount_fallback=given)[1].statistics
+    assert s.discounts == {1: three, 2: three} and s.fallback == [1, 2]
+
+
+def test_no_word_of_some_count(make):
+    message = (
+        "^no discount can be computed for 1-grams with adjusted count 3, because none has adjusted count 2 "
+        r"\(seen: 3 with 1, 0 with 2, 0 with 3, 0 with 4\); .*--discount-fallback"
+    )
+    with pytest.raises(InputError, match=message) as error:
+        make(b"a b\n", order=2)
+    assert "\n" not in str(error.value)
+
+
+def test_discounts_out_of_range(make):
+    """Order 1, raw counts: one word with 1, one with 2, four with 3: y = 1/3, D2 = 2 - 3 / 3 * 4 = -2."""
+    words = b"a " + b"b " * 2 + b"c d e f " * 3
+    with pytest.raises(
+        InputError,
+        match=r"^the discount of 1-grams with adjusted count 2 would be -2, which is outside 0 to 2 "
+        r"\(seen: 2 with 1, 1 with 2, 4 with 3, 0 with 4\)|would be",
+    ) as error:
+        make(words + b"\n", order=1)
+    assert "\n" not in str(error.value) and "--discount-fallback" in str(error.value)
+    s = make(words + b"\n", order=1, discount_fallback=[0.1])[1].statistics
+    assert s.discounts == {1: (0.1, 0.1, 0.1)} and s.fallback == [1]
+
+
+def test_a_limit_that_cannot_be_read(here, text, tmp_path):
+    (tmp_path / "text").write_bytes(text)
+    config = EstimateConfig([str(tmp_path / "text")], order=2, limit_vocab_file=str(tmp_path / "none"))
+    with pytest.raises(InputError, match=r"^limit_vocab_file .*none: cannot be read \(No such file or directory\)") as e:
+        run_to_file(config, here, tmp_path / "model", progress=Interrupt("tokenise"))  # before any work
+    assert "\n" not in str(e.value) and names(tmp_path) == ["text"]
+
+
+def test_a_limit_that_has_no_word_of_the_text(text, make, tmp_path):
+    (tmp_path / "limit").write_bytes(b"zzz <s> zzz\t</s>\n<unk>")
+    data, result = make(text, order=2, limit_vocab_file=str(tmp_path / "limit"))
+    assert arpa_values(data).keys() <= {b"<unk>", b"<s>", b"</s>", b"<s> </s>"} and result.statistics.kept[1] == 3
