@@ -16,6 +16,6 @@ extern "C" __global__ void log10_values(const u32* bits_R, double log10_2, doubl
     for (int k = TERMS - 1; k >= 0; --k) total = __dadd_rn(__dmul_rn(total, square), 1.0 / (2 * k + 1));
     double log = __dadd_rn(__dmul_rn((double)exponent, log10_2),
                            __dmul_rn(__dmul_rn(__dmul_rn(2, s), total), log10_e));
-    out[r] = to_float(log < 0 ? log : 0);
+    out[r] = bits_R[r] ? to_float(log < 0 ? log : 0) : __int_as_float(0xFF800000);  // -inf
   }
 }

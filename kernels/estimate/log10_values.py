@@ -20,10 +20,10 @@ LOG10_2, LOG10_E = math.log10(2), math.log10(math.e)
 def log10_values(values: Any) -> Any:
     """Return log10 of values.
 
-    values  (R,) float32, normal numbers above 0
+    values  (R,) float32, 0 or normal numbers above it
 
-    Returns (R,) float32: computed in float64 by the same sums and products everywhere, rounded once; 0 for what is
-    above 1, as lmplz clips probabilities that rounding has made too large.
+    Returns (R,) float32: computed in float64 by the same sums and products everywhere, rounded once; -inf for 0, and
+    0 for what is above 1, as lmplz clips probabilities that rounding has made too large.
     """
     check.dtype(values, np.float32)
     return pick(cpu=_cpu, cuda=_cuda, values=values)(values)
@@ -47,7 +47,7 @@ def _log10(bits_R, out):
         for k in range(TERMS - 1, -1, -1):
             total = total * square + 1.0 / (2 * k + 1)
         log = np.float64(exponent) * LOG10_2 + 2.0 * s * total * LOG10_E
-        out[r] = min(log, 0.0)
+        out[r] = min(log, 0.0) if bits_R[r] else -np.inf
 
 
 def _cuda(values):
@@ -64,4 +64,5 @@ def _cuda(values):
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     values = 10.0 ** rng.uniform(-30, 0.1, size)
     values[::7] = 1 - rng.integers(0, 99, len(values[::7])) * 2.0**-24
+    values[::31] = 0
     return {"values": values.astype(np.float32)}

@@ -28,6 +28,7 @@ from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
 
 UNK, START, END = 0, 1, 2  # ids
 COUNTED = 4  # counts of counts: of 1 to 4
+LEAST = np.finfo(np.float32).tiny  # what a context leaves to the lower order: no reader takes a backoff of -inf
 
 
 @dataclass(frozen=True)
@@ -298,7 +299,7 @@ def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any) -> E
         gamma_C = _gammas(discounts[n], kinds_C3, pruned_C, total_C)
         del kinds_C3, pruned_C
         prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, discounts[n])
-        backoffs[n - 1] = Weights(contexts, log10_values(gamma_C))
+        backoffs[n - 1] = Weights(contexts, log10_values(xp.maximum(gamma_C, LEAST)))
         columns, values = table.keys, log10_values(prob_R)
         if order.marked_R is not None:
             kept = xp.flatnonzero(~order.marked_R)
