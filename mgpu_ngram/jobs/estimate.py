@@ -35,6 +35,7 @@ from mgpu_ngram.jobs.shuffle import shuffle
 CONFIG = EstimateConfig
 FORMAT = "mgpu_ngram model"
 TOKEN_BYTES = 160  # of a part while it is estimated, for each token of the corpus that its shards stand for
+COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 SMOOTHING = "Smoothing: Modified Kneser-Ney"  # as lmplz puts it
 
 
@@ -302,12 +303,15 @@ def _settings(config: EstimateConfig) -> dict[str, Any]:
 
 
 def _identity(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]:
-    """What a run must share with the one that it resumes: what its n-grams depend on."""
+    """What a run must share with the one that it resumes: what its counts depend on. What is made of them may change,
+    such as discounts after those that could not be computed.
+    """
     inputs = _inputs(source)
     if not isinstance(source, Counts):
         state = [{"modified": s.modified_ns, "crc32": zlib.crc32(s.data)} for s in source.sources]
         inputs = [named | more for named, more in zip(inputs, state, strict=True)]
-    return {"corpus": {"inputs": inputs}, "settings": _settings(config), "versions": {"mgpu-ngram": VERSION}}
+    settings = {name: value for name, value in _settings(config).items() if name in COUNTED_BY}
+    return {"corpus": {"inputs": inputs}, "settings": settings, "versions": {"mgpu-ngram": VERSION}}
 
 
 def _manifest(config: EstimateConfig, source: Corpus | Counts, result: EstimateResult) -> dict[str, Any]:
