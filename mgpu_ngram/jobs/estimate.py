@@ -204,7 +204,7 @@ def estimated(
     progress, memory, start = progress or Progress(), memory or MemoryConfig(), time.perf_counter()
     budget = make_budget(memory, executor)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
-    chosen, resumed = {}, 0
+    chosen, resumed = {"least_shards": executor.workers, "shard_tokens": _part_tokens(budget)}, 0
     if isinstance(source, Counts):
         resume, overwrite = False, overwrite or resume
     else:
@@ -214,8 +214,9 @@ def estimated(
         folder = str(checkpoint.entries_folder)
         executor.check_folder(folder)
         if isinstance(source, Counts):
-            part_tokens = _part_tokens(budget)
-            estimation, parts = parts_of_counts(config, source, executor, budget, folder, part_tokens, progress)
+            estimation, parts = parts_of_counts(
+                config, source, executor, budget, folder, chosen["shard_tokens"], progress
+            )
         else:
             estimation, parts, resumed = _parts_of_text(
                 config, source, executor, budget, checkpoint, checkpoint_seconds, progress
@@ -240,8 +241,9 @@ def _parts_of_text(
 ) -> tuple[Estimation, list[Handle], int]:  # fmt: skip
     """(the steps that are left, parts with their adjusted counts, chunks that a run before this one had counted)."""
     counting, folder = config.counting(), str(checkpoint.entries_folder)
-    chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
-    text = LmplzText(config.skip_symbols, executor.workers, _part_tokens(budget))
+    chosen = checkpoint.chosen
+    chunks = corpus.chunks(chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
+    text = LmplzText(config.skip_symbols, chosen["least_shards"], chosen["shard_tokens"])  # as saved runs were cut
     job = Job(counting, executor, chunks, budget, checkpoint, checkpoint_seconds, progress, text)
     counted = job.count(num_streams(counting, corpus, len(chunks)))
     runs, totals = job.merge(counted), counted.totals

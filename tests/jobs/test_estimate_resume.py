@@ -1,0 +1,38 @@
+"""Runs from text that ended early, gone on with by others."""
+
+import pytest
+
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.jobs import estimate
+from mgpu_ngram.jobs.estimate import EstimateConfig
+from mgpu_ngram.jobs.progress import Progress
+
+
+class Ended(Progress):
+    """Ends a run when all is counted and saved."""
+
+    def start(self, phase, *_):
+        if phase == "adjust":
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (4, 1)])
+@pytest.mark.parametrize("less_memory", [False, True])
+def test_with_other_workers_and_other_memory(corpus, tmp_path, monkeypatch, before, after, less_memory):
+    """What was saved is in as many shards as the first run made of the text."""
+    config = EstimateConfig([str(path) for path in corpus], order=3, chunk_bytes=50_000)
+
+    def run(name, workers, **options):
+        executor = LocalExecutor("cpu", workers)
+        try:
+            return estimate.run_to_file(config, executor, tmp_path / name, **options)
+        finally:
+            executor.close()
+
+    run("whole", 1)
+    with pytest.raises(KeyboardInterrupt):
+        run("resumed", before, progress=Ended(), checkpoint_seconds=0)
+    if less_memory:
+        monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 5000)
+    assert run("resumed", after, resume=True).resumed_chunks > 3
+    assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
