@@ -318,7 +318,7 @@ def _identity(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]
 
 def _manifest(config: EstimateConfig, source: Corpus | Counts, result: EstimateResult) -> dict[str, Any]:
     return {
-        "inputs": _inputs(source),
+        "inputs": _made_from(config, source),
         "options": _settings(config),
         "order": result.order,
         "tokens": result.tokens,
@@ -327,6 +327,12 @@ def _manifest(config: EstimateConfig, source: Corpus | Counts, result: EstimateR
         "fingerprint": result.fingerprint,
         "versions": {"mgpu-ngram": VERSION},
     }
+
+
+def _made_from(config: EstimateConfig, source: Corpus | Counts) -> list[dict[str, Any]]:
+    """What a model is made of: its inputs, and the file of a limited vocabulary."""
+    limit = [] if config.limit_vocab_file is None else _inputs(open_corpus([config.limit_vocab_file]))
+    return [*_inputs(source), *limit]
 
 
 def _inputs(source: Corpus | Counts) -> list[dict[str, Any]]:
@@ -338,4 +344,4 @@ def _inputs(source: Corpus | Counts) -> list[dict[str, Any]]:
 def made_by(config: EstimateConfig, manifest: dict[str, Any]) -> bool:
     """Whether an output is what this job would make, by its settings and the names and sizes of its inputs."""
     config, source = _opened(config)
-    return manifest.get("inputs") == _inputs(source) and manifest.get("options") == _settings(config)
+    return manifest.get("inputs") == _made_from(config, source) and manifest.get("options") == _settings(config)
