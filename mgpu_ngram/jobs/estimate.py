@@ -19,6 +19,7 @@ from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.model import Model, check_free_file
 from mgpu_ngram.core.output import Output, check_free, write_manifest
 from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.memory import Budget, peak_device_bytes
 from mgpu_ngram.engine.vocabulary import LmplzText
@@ -27,7 +28,7 @@ from mgpu_ngram.jobs.count_passes import Job
 from mgpu_ngram.jobs.count_plan import chunk_bytes, make_budget, num_streams
 from mgpu_ngram.jobs.count_plan import plan as count_plan
 from mgpu_ngram.jobs.estimate_counts import describe, open_counts, parts_of_counts
-from mgpu_ngram.jobs.estimate_passes import Estimation, Statistics, in_host_memory, save
+from mgpu_ngram.jobs.estimate_passes import Estimation, Statistics, in_host_memory, read_limit, save
 from mgpu_ngram.jobs.estimate_settings import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.shuffle import shuffle
@@ -202,6 +203,7 @@ def estimated(
     A run from counts that ended early starts again: nothing that it does is worth saving.
     """
     progress, memory, start = progress or Progress(), memory or MemoryConfig(), time.perf_counter()
+    limit = read_limit(config.limit_vocab_file)  # before work begins
     budget = make_budget(memory, executor)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
     chosen, resumed = {"least_shards": executor.workers, "shard_tokens": _part_tokens(budget)}, 0
@@ -215,11 +217,11 @@ def estimated(
         executor.check_folder(folder)
         if isinstance(source, Counts):
             estimation, parts = parts_of_counts(
-                config, source, executor, budget, folder, chosen["shard_tokens"], progress
+                config, limit, source, executor, budget, folder, chosen["shard_tokens"], progress
             )
         else:
             estimation, parts, resumed = _parts_of_text(
-                config, source, executor, budget, checkpoint, checkpoint_seconds, progress
+                config, limit, source, executor, budget, checkpoint, checkpoint_seconds, progress
             )
         model, statistics = estimation.finish(parts)
         progress.finish()
@@ -236,8 +238,8 @@ def estimated(
 
 
 def _parts_of_text(
-    config: EstimateConfig, corpus: Corpus, executor: Executor, budget: Budget, checkpoint: Checkpoint,
-    checkpoint_seconds: float, progress: Progress,
+    config: EstimateConfig, limit: Words | None, corpus: Corpus, executor: Executor, budget: Budget,
+    checkpoint: Checkpoint, checkpoint_seconds: float, progress: Progress,
 ) -> tuple[Estimation, list[Handle], int]:  # fmt: skip
     """(the steps that are left, parts with their adjusted counts, chunks that a run before this one had counted)."""
     counting, folder = config.counting(), str(checkpoint.entries_folder)
@@ -250,7 +252,9 @@ def _parts_of_text(
     if not totals["tokens"]:
         raise InputError("the text is empty: it has not one line; give text with one sentence per line")
     options = config.options(config.highest)
-    estimation = Estimation(config, options, executor, budget, folder, counted.vocabulary, totals["symbols"], progress)
+    estimation = Estimation(
+        config, options, limit, executor, budget, folder, counted.vocabulary, totals["symbols"], progress
+    )
     parts: list[Handle] = []
     if config.highest > 1:
         shards = [(s, s + 1) for s in range(totals["num_shards"])]

@@ -61,11 +61,12 @@ def describe(counts: Counts) -> dict[str, Any]:
 
 
 def parts_of_counts(
-    config: EstimateConfig, counts: Counts, executor: Executor, budget: Budget, folder: str, part_tokens: int,
-    progress: Progress,
+    config: EstimateConfig, limit: Words | None, counts: Counts, executor: Executor, budget: Budget, folder: str,
+    part_tokens: int, progress: Progress,
 ) -> tuple[Estimation, list[Handle]]:  # fmt: skip
     """(the steps that are left, parts with their adjusted counts).
 
+    limit        the words of a limited vocabulary
     folder       where workers may spill
     part_tokens  of the text, for which there is memory while a part is made
     """
@@ -73,7 +74,9 @@ def parts_of_counts(
     vocabulary = executor.call(read_vocabulary, counts.path / "vocabulary.parquet", counts.unit, label="the vocabulary")
     [(symbols, specials)] = executor.gather([executor.call(_report_of, vocabulary)])
     _check_specials(counts, specials)
-    estimation = Estimation(config, config.options(order), executor, budget, folder, vocabulary, symbols, progress)
+    estimation = Estimation(
+        config, config.options(order), limit, executor, budget, folder, vocabulary, symbols, progress
+    )
     if order == 1:
         return estimation, []
     words = executor.call(_indexed, vocabulary)

@@ -89,18 +89,18 @@ class Estimate:
 class Estimation:
     """The steps after counting.
 
+    limit       the words of a limited vocabulary
     vocabulary  a handle
     folder      where workers may spill
     """
 
     def __init__(
-        self, config: EstimateConfig, options: EstimateOptions, executor: Executor, budget: Budget, folder: str,
-        vocabulary: Handle, symbols: int, progress: Progress,
+        self, config: EstimateConfig, options: EstimateOptions, limit: Words | None, executor: Executor, budget: Budget,
+        folder: str, vocabulary: Handle, symbols: int, progress: Progress,
     ):  # fmt: skip
         self.config, self.options, self.executor, self.budget, self.folder = config, options, executor, budget, folder
         self.vocabulary, self.symbols, self.progress = vocabulary, symbols, progress
         self.seconds: list[dict[str, float]] = []
-        limit = read_limit(config.limit_vocab_file)
         self.bad = None if limit is None else executor.call(words_outside, vocabulary, limit, budget.device)
 
     def part(self, pieces: Sequence[Handle | Run], shard: int) -> Handle:

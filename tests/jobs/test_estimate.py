@@ -172,7 +172,9 @@ def test_golden_models(name, text, options, fails, shared_data, make, tmp_path):
     if "limit_vocab_file" in options:
         options = {**options, "limit_vocab_file": str(golden / "inputs" / options["limit_vocab_file"])}
     if fails:
-        [reason] = re.findall(r"for (\d-grams with adjusted count \d), because|for (\d-grams with adjusted count \d) be", log) or [""]
+        [reason] = re.findall(
+            r"for (\d-grams with adjusted count \d), because|for (\d-grams with adjusted count \d) be", log
+        ) or [""]
         message = "none has adjusted count" if reason else "^<unk> stands in .*--skip-symbols"
         with pytest.raises(InputError, match=message) as error:
             make(corpus, **options)
@@ -182,9 +184,9 @@ def test_golden_models(name, text, options, fails, shared_data, make, tmp_path):
     data, result = make(corpus, **options) if is_there else (None, make(corpus, **{**options, "format": "arpa"})[1])
     s = result.statistics
     printed = re.findall(r"^(\d+) (?:(\d+)/)?(\d+) D1=(\S+) D2=(\S+) D3\+=(\S+)", log, re.MULTILINE)
-    assert [
-        (int(n), int(kept or total), int(total), list(map(float, ds))) for n, kept, total, *ds in printed
-    ] == [(n, s.kept[n], s.total[n], rounded(s.discounts[n])) for n in range(1, options["order"] + 1)]
+    assert [(int(n), int(kept or total), int(total), list(map(float, ds))) for n, kept, total, *ds in printed] == [
+        (n, s.kept[n], s.total[n], rounded(s.discounts[n])) for n in range(1, options["order"] + 1)
+    ]
     substituted = re.findall(r"Substituting fallback discounts for order (\d)", log)
     assert s.fallback == [int(n) + 1 for n in substituted]
     [(tokens, types)] = re.findall(r"Unigram tokens (\d+) types (\d+)", log)
@@ -380,9 +382,11 @@ def test_rows_sum_to_one(options, text, make, tmp_path):
     if options.pop("limit", False):
         (tmp_path / "limit").write_text(" ".join(f"w{w}" for w in range(1, 30, 2)))
         options["limit_vocab_file"] = str(tmp_path / "limit")
-    data, result = make(text, order=3, format="safetensors", **options, **FALLBACK)
+    _, result = make(text, order=3, format="safetensors", **options, **FALLBACK)
     model = ng.Model.load(result.path, device="cpu")
-    histories = [b" ".join(g) for g in {tuple(line.split()[i : i + 2]) for line in text.splitlines()[:300] for i in (0, 3)}]
+    histories = [
+        b" ".join(g) for g in {tuple(line.split()[i : i + 2]) for line in text.splitlines()[:300] for i in (0, 3)}
+    ]
     rows = model.distribution([*histories, b"zzz w1", b"w3 zzz", b""])
     start = model.vocabulary.id("<s>")
     np.testing.assert_allclose(np.delete(rows, start, axis=2).sum(axis=2), 1, atol=3e-6)
@@ -577,9 +581,7 @@ def test_other_settings_are_not_resumed(changes, message, here, text, tmp_path):
     corpus = [str(tmp_path / "text" / "one")]
     unfinished(EstimateConfig(corpus, order=3, chunk_bytes=1000), here, tmp_path / "out")
     with pytest.raises(InputError, match=re.escape(message)):
-        run_to_file(
-            EstimateConfig(corpus, **{"order": 3, **changes}), here, tmp_path / "out" / "model", resume=True
-        )
+        run_to_file(EstimateConfig(corpus, **{"order": 3, **changes}), here, tmp_path / "out" / "model", resume=True)
     (tmp_path / "text" / "one").write_bytes(text + b"a\n")
     with pytest.raises(InputError, match=r"the corpus changed: corpus.inputs.0.size_bytes"):
         run_to_file(EstimateConfig(corpus, order=3), here, tmp_path / "out" / "model", resume=True)
@@ -725,7 +727,7 @@ def test_texts_that_are_the_same(text, same, make):
 
 @pytest.mark.parametrize("order", [1, 2, 3, 8])
 def test_one_word(order, make):
-    """"a": each n-gram of <s> a </s> is there once. By hand, D1 = 0.5: of two words, each has half of 0.5, and a third
+    """ "a": each n-gram of <s> a </s> is there once. By hand, D1 = 0.5: of two words, each has half of 0.5, and a third
     of the other half, which <unk> shares.
     """
     data, result = make(b"a\n", order=order, **FALLBACK)
@@ -816,9 +818,7 @@ def walk(values, line):
 def test_collapsed_values_add_up_to_scores(options, text, make):
     """The value of the longest match of each word: their sum is the sentence's probability."""
     options = {"order": 3, **options}
-    values, collapsed = (
-        arpa_values(make(text, collapse_values=collapse, **options)[0]) for collapse in (False, True)
-    )
+    values, collapsed = (arpa_values(make(text, collapse_values=collapse, **options)[0]) for collapse in (False, True))
     assert collapsed.keys() == values.keys()
     assert {float(backoff) for _, backoff in collapsed.values()} == {0.0}
     for line in [*text.splitlines()[:200], b"zzz w1 w2 w1 zzz", b"w9 w8 w7 w6 w5 w4 w3"]:
@@ -910,7 +910,9 @@ def test_discounts_out_of_range(make):
 def test_a_limit_that_cannot_be_read(here, text, tmp_path):
     (tmp_path / "text").write_bytes(text)
     config = EstimateConfig([str(tmp_path / "text")], order=2, limit_vocab_file=str(tmp_path / "none"))
-    with pytest.raises(InputError, match=r"^limit_vocab_file .*none: cannot be read \(No such file or directory\)") as e:
+    with pytest.raises(
+        InputError, match=r"^limit_vocab_file .*none: cannot be read \(No such file or directory\)"
+    ) as e:
         run_to_file(config, here, tmp_path / "model", progress=Interrupt("tokenise"))  # before any work
     assert "\n" not in str(e.value) and names(tmp_path) == ["text"]
 
