@@ -22,7 +22,6 @@ from mgpu_ngram.engine.count import empty_table
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, memory_guard, out_of_memory, to_device, to_host_fast
 from mgpu_ngram.engine.estimate import (
     COUNTED,
-    START,
     Estimated,
     EstimateOptions,
     Part,
@@ -271,9 +270,7 @@ def ranks_of(vocabulary: Vocabulary) -> np.ndarray:
 
 def last_word(vocabulary: Vocabulary, rank_V: np.ndarray) -> int:
     """The word of the text with the greatest rank."""
-    there_V = vocabulary.counts_V > 0
-    there_V[START] = False
-    return int(np.where(there_V, rank_V, -1).argmax())
+    return int(np.where(vocabulary.counts_V > 0, rank_V, -1).argmax())
 
 
 def estimate_of(

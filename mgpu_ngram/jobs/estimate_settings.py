@@ -83,7 +83,7 @@ class EstimateConfig:
     def counting(self) -> CountConfig:
         """How its n-grams are counted."""
         return CountConfig(
-            self.corpus, self.highest, self.unit, self.dtype, self.separator_id, self.unit == "word",
+            self.corpus, self.highest, self.unit, self.dtype, self.separator_id,
             text_column=self.text_column, chunk_bytes=self.chunk_bytes,
         )  # fmt: skip
 

@@ -24,9 +24,12 @@ from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine import estimate as engine
 from mgpu_ngram.engine import keep
+from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.jobs import estimate
+from mgpu_ngram.jobs import estimate, estimate_passes
 from mgpu_ngram.jobs.estimate import EstimateConfig, made_by, run, run_to_file, run_to_model
 from mgpu_ngram.jobs.progress import Progress
 
@@ -294,6 +297,14 @@ def test_the_slip_by_hand(make):
     assert slipped.counts_of_counts == {1: [1, 2, 0, 0], 2: [3, 1, 0, 0], 3: [4, 0, 0, 0]}
 
 
+def test_the_slip_is_of_the_word_that_came_last_in_the_last_file(make):
+    """q, which occurs 3 times, after <s> and q; not c, which stands further from the beginning of its file."""
+    joined, cut = (
+        make(*texts, order=3, **FALLBACK)[1].statistics for texts in ([b"a b c\nq q q\n"], [b"a b c\n", b"q q q\n"])
+    )
+    assert joined.counts_of_counts[1] == cut.counts_of_counts[1] == [3, 1, 1, 0]  # a, b, c; </s>; q
+
+
 # Nothing that a run chooses changes the model
 
 
@@ -362,6 +373,51 @@ def test_what_waits_in_host_memory_counts_as_held(text, whole, make, monkeypatch
     make(text, **whole[1])
     # two parts, and what is estimated of each: by hand, for some rows they are not fewer than 2 numbers of 8 bytes
     assert len(sizes) == 4 and min(sizes) > 16 * 100
+
+
+def estimated_by_hand():
+    """Of order 2 over <unk>, <s>, </s> and a, in 3 bits: "<s> a" and "a </s>"."""
+    keys = np.array([[(2 * 8 + 4) << 58, (4 * 8 + 3) << 58]], np.uint64)
+    contexts = np.array([[2 << 61, 4 << 61]], np.uint64)
+    values = np.array([-0.5, -0.25], np.float32)
+    return engine.Estimated(
+        {2: engine.Weights(keys, values)}, {1: engine.Weights(contexts, 2 * values)}, {"adjust": 1.0}
+    )
+
+
+def test_what_waits_in_a_file_leaves_none(tmp_path):
+    there = estimated_by_hand()
+    kept = keep.keep(there, Budget("cpu", 0, 0), str(tmp_path))
+    assert names(tmp_path) == [] and kept.seconds == there.seconds
+    for name, array in there.arrays().items():
+        assert kept.arrays()[name].tolist() == array.tolist()
+        assert isinstance(kept.arrays()[name].base, np.memmap) or kept.arrays()[name] is not array
+
+
+def test_a_device_with_no_room_for_the_model(monkeypatch):
+    """It is put together in host memory, of the same parts."""
+    parts, devices, assemble = [estimated_by_hand()], [], estimate_passes.assemble
+
+    def full_at_first(unigrams, parts, *more):
+        devices.append(len(parts[0].probabilities))
+        trie = assemble(unigrams, parts, *more)
+        if len(devices) == 1:
+            raise MemoryError
+        return trie
+
+    monkeypatch.setattr(estimate_passes, "assemble", full_at_first)
+    monkeypatch.setattr(estimate_passes, "out_of_memory", lambda error: isinstance(error, MemoryError))
+    monkeypatch.setattr(estimate_passes, "to_device", lambda array, device: array)
+    monkeypatch.setattr(estimate_passes, "Stopwatch", lambda device: Stopwatch("cpu"))
+    words = Words.of(["<unk>", "<s>", "</s>", "a"])
+    unigrams = engine.Unigrams(np.array([0.1, 1, 0.4, 0.5], np.float32), np.ones(4, bool))
+    made = estimate_passes.finish(parts, unigrams, words, 3, False, "gpu")
+    assert devices == [1, 1] and made.trie.starts == (0, 4, 6)
+    assert np.abs(made.trie.prob_G[4:]).tolist() == [0.5, 0.25]
+    assert made.trie.backoff_M.tolist() == [0, -1, 0, -0.5]
+    with pytest.raises(MemoryError):
+        devices.clear()
+        estimate_passes.finish(parts, unigrams, words, 3, False, "cpu")
 
 
 @pytest.mark.parametrize("options", [{}, {"prune": [0, 1, 1]}, {"vocab_pad": 9000}])
@@ -543,9 +599,12 @@ def unfinished(config, here, folder, phase="adjust"):
 
 
 @pytest.mark.parametrize("phase", ["adjust", "estimate", "assemble"])
-def test_interrupted(phase, on_cluster, here, tmp_path):
+def test_interrupted(phase, on_cluster, here, tmp_path, monkeypatch):
+    """And gone on with where there is more memory."""
     config, data = on_cluster
-    unfinished(config, here, tmp_path, phase)
+    with monkeypatch.context() as patch:
+        patch.setattr(estimate, "_shard_tokens", lambda budget: 10_000)
+        unfinished(config, here, tmp_path, phase)
     result = run_to_file(config, here, tmp_path / "model", resume=True)
     assert result.resumed_chunks > 0 and result.path.read_bytes() == data and names(tmp_path) == ["model"]
 
@@ -654,7 +713,7 @@ def test_as_a_job(format, here, text, make, tmp_path):
     assert manifest["statistics"]["kept"] == {str(n): kept for n, kept in result.statistics.kept.items()}
     assert (manifest["order"], manifest["tokens"]) == (3, len(text.split()))
     assert manifest["fingerprint"] == result.fingerprint and bool(result.fingerprint) == (format == "safetensors")
-    assert made_by(config, manifest)
+    assert made_by(EstimateConfig(config.corpus, order=3, format=format, prune=[0, 1], chunk_bytes=9), manifest)
     assert not made_by(EstimateConfig(config.corpus, order=3, format=format, prune=[0, 2]), manifest)
     assert json.loads(json.dumps(result.as_json()))["tokens_per_second"] > 0
     with pytest.raises(InputError, match="exists; add --overwrite"):
@@ -831,8 +890,28 @@ def test_probabilities_of_nothing_are_as_lmplz_writes_them(make):
     text = b"a b c\na d c\ne a\nf a c g\n"
     data, result = make(text, order=2, exact_discounts=True, interpolate_unigrams=False, discount_fallback=[1, 2, 3])
     values = arpa_values(data)
+    assert values[b"<s>"][0] == b"0"
     assert result.statistics.fallback == [1, 2] and {values[w][0] for w in (b"b", b"a", b"c", b"g")} == {b"-inf"}
     assert float(values[b"<unk>"][0]) == 0
+
+
+def test_a_backoff_of_nothing_is_a_number(make):
+    """Which readers take; lmplz writes -inf."""
+    path = make(b"a b c\na c\n", order=2, discount_fallback=[0])[1].path
+    backoffs = {float(v[1]) for g, v in arpa_values(path.read_bytes()).items() if b" " not in g}
+    assert max(b for b in backoffs if b) < -37 and min(backoffs) > -99
+    model = ng.Model.load(path, device="cpu")
+    assert model.score("a b c") == pytest.approx(np.log10(0.5), abs=1e-6)  # all but b after a are certain
+
+
+@pytest.mark.parametrize("order", [2, 3])
+def test_the_end_of_a_sentence_is_never_pruned(order, make):
+    """By hand: a, b and c are pruned with their counts, 4 of 5 bigrams; </s> has its own, less 0.5 of D1."""
+    values = arpa_values(make(b"a b\nc b\n", order=order, prune=[5], **FALLBACK)[0])
+    assert values.keys() == {b"<unk>", b"<s>", b"</s>"}
+    gamma = (4 + 0.5) / 5
+    assert 10 ** float(values[b"</s>"][0]) == pytest.approx((1 - 0.5) / 5 + gamma / 2)
+    assert 10 ** float(values[b"<unk>"][0]) == pytest.approx(gamma / 2)
 
 
 # Settings and discounts
