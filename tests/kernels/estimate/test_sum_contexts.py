@@ -1,0 +1,18 @@
+"""What follows contexts, by hand."""
+
+import numpy as np
+
+from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
+
+
+def test_contexts_by_hand(to_device):
+    """Four contexts, of which the second has nothing and the last is pruned but for a count of 0."""
+    context_R = to_device(np.array([0, 0, 0, 0, 2, 3, 3], np.uint32))
+    count_R = to_device(np.array([1, 2, 3, 1 << 40, 1, 5, 0]))
+    marked_R = to_device(np.array([0, 0, 1, 0, 0, 1, 0], bool))
+    total_C, kinds_C3, pruned_C = map(to_host, sum_contexts(context_R, count_R, marked_R, 4))
+    assert total_C.tolist() == [6 + (1 << 40), 0, 1, 5] and pruned_C.tolist() == [3, 0, 0, 5]
+    assert kinds_C3.tolist() == [[1, 1, 1], [0, 0, 0], [1, 0, 0], [0, 0, 0]]
+    total_C, kinds_C3, pruned_C = map(to_host, sum_contexts(context_R, count_R, None, 4))
+    assert pruned_C.tolist() == [0] * 4 and kinds_C3.tolist() == [[1, 1, 2], [0, 0, 0], [1, 0, 0], [0, 0, 1]]
