@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def draw(rows: Sequence[Row], folder: Path) -> None:
     kernels = [kernel for kernel in BARS if kernel in found]
     if not kernels:
         return
-    _, (left, right) = plt.subplots(1, 2, figsize=(13, 3.2))
+    _, (left, right) = plt.subplots(1, 2, figsize=(13, 3.2), layout="constrained")
     for k, stage in enumerate(STAGES):
         widths = [_ns(found.get(f"{BARS[kernel]}, {stage}"), found[kernel]) for kernel in kernels]
         starts = [sum(_ns(found.get(f"{BARS[kernel]}, {s}"), found[kernel]) for s in STAGES[:k]) for kernel in kernels]
@@ -37,7 +38,7 @@ def draw(rows: Sequence[Row], folder: Path) -> None:
     bars = right.barh([_name(kernel) for kernel in kernels], [rate / 1e6 for rate in rates])
     right.bar_label(bars, [f"{rate / 1e6:,.3g}" for rate in rates], padding=3)
     right.set_xscale("log")
-    right.margins(x=0.2)
+    right.set_xlim(10.0 ** math.floor(math.log10(min(rates) / 1e6)), 2 * max(rates) / 1e6)
     right.set_xlabel("M tokens/s")
     plt.suptitle(f"Kneser-Ney models of order 5, {rows[0].device}")
     save(rows, folder, "estimate")
