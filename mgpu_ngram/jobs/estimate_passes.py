@@ -167,9 +167,7 @@ class Estimation:
         ranks = executor.call(ranks_of, self.vocabulary)
         word = executor.call(last_word, self.vocabulary, ranks)
         lefts = executor.gather([executor.call(last_left_word, part, word, ranks) for part in parts])
-        rank, left = max(lefts)
-        if rank < 0:  # no bigrams at all
-            return []
+        rank, left = max(lefts)  # some part has one: before every word stands <s> or a word
         holder = parts[lefts.index((rank, left))]
         calls = [
             executor.call(_counts_of, words, self.vocabulary, word),
