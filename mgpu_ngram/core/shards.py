@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 SHARD_TOKENS = {"word": 4 << 20, "id": 4 << 20, "byte": 1 << 30}  # tokens of the corpus per shard
 MAX_SHARDS = 1024
+SPECIAL_WORDS = 3  # ids 0 to 2
+MOST_SPLIT = 16  # words whose n-grams go to several shards
 DEALT_PER_SHARD = 16  # words dealt one by one, and bundles of words
 
 
@@ -52,6 +55,15 @@ def deal_words(counts_V: Any, S: int) -> Any:
     return shard_V
 
 
+def split_words(counts_V: Any, S: int) -> tuple[int, ...]:
+    """Words that are heavier than one of S shards: their ids, rising, 16 at most, specials left out.
+
+    Given to `shard_of`, they are no mass in `deal_words`: what is dealt by the word before them follows that word.
+    """
+    heavy = (counts_V > counts_V.sum() // S).nonzero()[0].tolist()
+    return tuple(v for v in heavy if v >= SPECIAL_WORDS)[:MOST_SPLIT]  # ids rise as counts fall
+
+
 def _deal(mass_I: np.ndarray, S: int) -> np.ndarray:
     """Deal items to S shards, heaviest first, each to the lightest so far. Few enough for plain Python, which starts
     at once: a compiled loop would take a quarter of a second to load."""
@@ -86,11 +98,12 @@ def words_at(keys: Any, order: int, bits: int, position: int) -> Any:
     return ((keys[column] << np.uint64(-spare)) | (keys[column + 1] >> np.uint64(64 + spare))) & mask
 
 
-def shard_of(table: Table, shard_V: Any) -> Any:
-    """Return the owner of every row: the shard of its last context word w_{n-1}.
+def shard_of(table: Table, shard_V: Any, split: Sequence[int] = ()) -> Any:
+    """Return the owner of every row: the shard of its last context word w_{n-1}; of w_{n-2} where that is split.
 
     table    order n >= 2 (unigrams are one dense vector and have no owner), NumPy or CuPy
     shard_V  (V,) uint16 from `deal_words`, on the host or beside the table
+    split    words from `split_words`; their bigrams have no w_{n-2}, and are not split
 
     Returns shard_G (G,) uint64 beside the table.
     """
@@ -98,4 +111,7 @@ def shard_of(table: Table, shard_V: Any) -> Any:
         raise ValueError(f"order {table.order} has no context word; only orders of 2 and more are sharded")
     xp = array_module(table.keys)
     codes_G = words_at(table.keys, table.order, table.bits, table.order - 2)
+    if split and table.order > 2:
+        before_G = words_at(table.keys, table.order, table.bits, table.order - 3)
+        codes_G = xp.where(xp.isin(codes_G, xp.asarray(split, np.uint64) + np.uint64(1)), before_G, codes_G)
     return xp.asarray(shard_V)[codes_G.astype(np.int64) - 1].astype(np.uint64)

@@ -332,7 +332,7 @@ def split(table: Table, lexicon: Lexicon) -> ShardedTable:
         return ShardedTable(table.keys, table.counts, np.full(S, len(table)), table.order, table.bits)
     xp = array_module(table.keys)
     bits = (S - 1).bit_length()
-    shard_G = shard_of(table, lexicon.shards_on("gpu" if on_gpu(table.keys) else "cpu"))
+    shard_G = shard_of(table, lexicon.shards_on("gpu" if on_gpu(table.keys) else "cpu"), lexicon.split)
     shard_G <<= np.uint64(64 - bits)
     if on_gpu(table.keys):  # all columns move with the shard
         columns = xp.concatenate([shard_G[None], table.keys, table.counts.view(np.uint64)[None]])

@@ -3,6 +3,10 @@
 A part holds all n-grams of orders 2 to N whose last context word is one of its own. So the continuations of a context
 lie together, and an n-gram beside the one without its first word: nothing but vectors over the vocabulary, counts of
 counts and the finished model crosses between parts. Words of order 1 are everywhere.
+
+Of a word that is split (core.shards.split_words) the trigrams and all longer n-grams are dealt by the word before it.
+Bigrams that begin with it are in one part, which other parts give how many words stand before each, and take its
+probability from: "split bigrams", vectors over the vocabulary for each such word.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ class Order:
 
     table      keys and raw counts, rows by rising key
     suffix_R   (R,) uint32, or int64 from 2**32 rows on: the row of each without its first word in the order below; of
-               order 2 a word id
+               order 2 a word id; of order 3, past all rows, the place of a split bigram
     count_R    (R,) int64, adjusted counts
     marked_R   (R,) bool, whether it is pruned; None when nothing of this order is
     """
@@ -70,19 +74,21 @@ class Part:
 
     orders            of 2 to N
     left_V            (V,) int64: how many different words stand before each word, by the bigrams of this part
+    split_left_L      (H * V,) int64: the same of split bigrams, by the trigrams of this part
     counts_of_counts  order -> how many of its n-grams have adjusted count 1, 2, 3, 4
     sizes             order -> (n-grams that are kept, all)
     """
 
     orders: dict[int, Order]
     left_V: Any
+    split_left_L: Any
     counts_of_counts: dict[int, list[int]] = field(default_factory=dict)
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, Any]:
         """By name, each once."""
-        named = {"left_V": self.left_V}
+        named = {"left_V": self.left_V, "split_left_L": self.split_left_L}
         for n, order in self.orders.items():
             found = {"keys": order.table.keys, "raw": order.table.counts, "suffix": order.suffix_R}
             found |= {"count": None if order.count_R is order.table.counts else order.count_R, "marked": order.marked_R}
@@ -96,7 +102,7 @@ class Part:
             table = replace(order.table, keys=named[f"{n}.keys"], counts=named[f"{n}.raw"])
             count_R = named.get(f"{n}.count", table.counts)
             orders[n] = Order(table, named[f"{n}.suffix"], count_R, named.get(f"{n}.marked"))
-        return replace(self, orders=orders, left_V=named["left_V"])
+        return replace(self, orders=orders, left_V=named["left_V"], split_left_L=named["split_left_L"])
 
 
 @dataclass
@@ -150,12 +156,15 @@ class Estimated:
         return Estimated(moved("p", self.probabilities), moved("b", self.backoffs), self.seconds)
 
 
-def adjust_counts(tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None) -> Part:
+def adjust_counts(
+    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, split: Sequence[int] = ()
+) -> Part:
     """The adjusted counts of a part: of order N raw ones; below, how many different words stand before an n-gram, or
     its raw count where it begins with <s>, before which nothing stands.
 
     tables  of orders 2 to N, each in the order of keys; counts of marked text
     bad_V   (V,) bool, words that a limited vocabulary lacks; None: it is not limited
+    split   words that are split, whose bigrams have the count 0 until `with_split_counts`
     """
     N, orders = options.order, dict[int, Order]()
     for n, table in sorted(tables.items()):
@@ -163,14 +172,22 @@ def adjust_counts(tables: dict[int, Table], symbols: int, options: EstimateOptio
             suffix_R = _word(table, 1).astype(np.uint32)
         else:
             suffix_R = find_ngrams(tables[n - 1].keys, n - 1, table.bits, table.keys, 1)
-            suffix_R = suffix_R.astype(node_dtype(len(tables[n - 1])))
+            places = len(split) * symbols if n == 3 else 0
+            if places:
+                place_R = _split_places(table, 1, split, symbols)
+                suffix_R = array_module(place_R).where(place_R >= 0, len(tables[2]) + place_R, suffix_R)
+            suffix_R = suffix_R.astype(node_dtype(len(tables[n - 1]) + places))
         orders[n] = Order(table, suffix_R, table.counts, _marked(table, options.thresholds[n - 1], bad_V))
     xp = array_module(tables[2].keys)
-    part = Part(orders, xp.bincount(orders[2].suffix_R, minlength=symbols).astype(np.int64))
+    part = Part(orders, xp.bincount(orders[2].suffix_R, minlength=symbols).astype(np.int64), xp.empty(0, np.int64))
     for n, order in orders.items():
         if n < N:
-            left_R = xp.bincount(orders[n + 1].suffix_R, minlength=len(order.table)).astype(np.int64)
-            order.count_R = xp.where(_word(order.table, 0) == START, order.table.counts, left_R)
+            R = len(order.table)
+            places = len(split) * symbols if n == 2 else 0
+            left_L = xp.bincount(orders[n + 1].suffix_R, minlength=R + places).astype(np.int64)
+            order.count_R = xp.where(_word(order.table, 0) == START, order.table.counts, left_L[:R])
+            if places:
+                part.split_left_L = left_L[R:].copy()
         part.counts_of_counts[n] = count_counts(order.count_R)
         pruned = 0 if order.marked_R is None else int(order.marked_R.sum())
         part.sizes[n] = len(order.table) - pruned, len(order.table)
@@ -190,31 +207,41 @@ def first_places(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np.n
     return rank_V
 
 
-def last_left_word(part: Part, word: int, rank_V: np.ndarray) -> tuple[int, int]:
-    """(rank, id) of the word of greatest rank before `word` in the bigrams of a part; (-1, -1) without one."""
-    bigrams = part.orders[2]
-    left = to_host(_word(bigrams.table, 0)[bigrams.suffix_R == word]).view(np.int64)
-    return max(zip(rank_V[left].tolist(), left.tolist(), strict=True), default=(-1, -1))
-
-
-def slipped_counts(part: Part, left: int, word: int, rank_V: np.ndarray) -> list[tuple[int, int, int]]:
-    """(order, adjusted count, raw count) of n-grams of orders 2 to N - 1 of which lmplz's counts of counts take the raw
-    count: suffixes of the last n-gram, when n-grams are compared from their last word on, by lmplz's ids.
-
-    left, word  the last two words of that n-gram
+def last_longer(part: Part, suffix: Sequence[int], rank_V: np.ndarray) -> tuple[int, int, int, int]:
+    """Of the n-grams of a part that are `suffix` and a word before it, that whose first word has the greatest rank:
+    (this rank, the word, adjusted count, raw count); the rank is -1 without one.
     """
-    slipped, highest = [], max(part.orders)
+    order = part.orders[len(suffix) + 1]
+    here_R = array_module(order.count_R).ones(len(order.table), bool)
+    for position, word in enumerate(suffix, 1):
+        here_R &= _word(order.table, position) == np.uint64(word)
+    rows = here_R.nonzero()[0]
+    if not len(rows):
+        return -1, -1, 0, 0
+    first_K = to_host(_word(order.table, 0)[rows]).view(np.int64)
+    best = int(rank_V[first_K].argmax())
+    row, word = int(rows[best]), int(first_K[best])
+    return int(rank_V[word]), word, int(order.count_R[row]), int(order.table.counts[row])
+
+
+def _split_places(table: Table, position: int, split: Sequence[int], symbols: int) -> Any:
+    """(G,) int64: where the bigram at a position of each n-gram stands among split ones, -1 if it is none."""
+    xp = array_module(table.keys)
+    words_H = xp.asarray(split)
+    first_G, second_G = (_word(table, position + i).view(np.int64) for i in range(2))
+    index_G = xp.minimum(xp.searchsorted(words_H, first_G), len(split) - 1)
+    return xp.where(words_H[index_G] == first_G, index_G * symbols + second_G, -1)
+
+
+def with_split_counts(part: Part, split: Sequence[int], symbols: int, left_L: Any) -> Part:
+    """A part with the adjusted counts of its split bigrams.
+
+    left_L  (H * V,) int64, `split_left_L` of all parts together
+    """
     bigrams = part.orders[2]
-    rows = (bigrams.suffix_R == word).nonzero()[0]
-    row = int(rows[_word(bigrams.table, 0)[rows].view(np.int64) == left][0])
-    for n in range(2, highest):
-        order, longer = part.orders[n], part.orders[n + 1]
-        if int(_word(order.table, 0)[row]) == START:
-            break
-        slipped.append((n, int(order.count_R[row]), int(order.table.counts[row])))
-        rows = (longer.suffix_R == row).nonzero()[0]
-        row = int(rows[int(rank_V[to_host(_word(longer.table, 0)[rows]).view(np.int64)].argmax())])
-    return slipped
+    place_R = _split_places(bigrams.table, 0, split, symbols)
+    count_R = array_module(left_L).where(place_R >= 0, left_L[place_R], bigrams.count_R)
+    return replace(part, orders=part.orders | {2: replace(bigrams, count_R=count_R)})
 
 
 def _word(table: Table, position: int) -> Any:
@@ -284,29 +311,45 @@ def _gammas(discounts: Discounts, kinds_C3: Any, pruned_C: Any, total_C: Any) ->
     return left_C / total_C.astype(np.float32)
 
 
-def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any) -> Estimated:
+def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any, split_L: Any = None) -> Estimated:
     """Probabilities and backoffs of a part.
 
-    prob_V  (V,) float32, of single words
+    prob_V   (V,) float32, of single words
+    split_L  (H * V,) float32, of split bigrams
     """
     probabilities, backoffs, lower_L = dict[int, Weights](), dict[int, Weights](), prob_V
     for n, order in sorted(part.orders.items()):
-        table, xp = order.table, array_module(order.count_R)
-        [(contexts, sizes_C)] = prefix_runs(table.keys, table.bits, n - 1, n - 1)
-        context_R = _contexts(sizes_C, len(table))
-        del sizes_C  # what is not needed any more goes: contexts are nearly as many as n-grams
-        total_C, kinds_C3, pruned_C = sum_contexts(context_R, order.count_R, order.marked_R, contexts.shape[1])
-        gamma_C = _gammas(discounts[n], kinds_C3, pruned_C, total_C)
-        del kinds_C3, pruned_C
-        prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, discounts[n])
-        backoffs[n - 1] = Weights(contexts, log10_values(xp.maximum(gamma_C, LEAST)))
-        columns, values = table.keys, log10_values(prob_R)
+        xp = array_module(order.count_R)
+        if n == 3 and split_L is not None:
+            lower_L = xp.concatenate([lower_L, split_L])
+        lower_L, backoffs[n - 1] = _interpolated(order, discounts[n], lower_L)
+        columns, values = order.table.keys, log10_values(lower_L)
         if order.marked_R is not None:
             kept = xp.flatnonzero(~order.marked_R)
             columns, values = columns[:, kept], values[kept]
         probabilities[n] = Weights(columns, values)
-        lower_L = prob_R
     return Estimated(probabilities, backoffs)
+
+
+def _interpolated(order: Order, discounts: Discounts, lower_L: Any) -> tuple[Any, Weights]:
+    """(probabilities of the n-grams of one order, backoffs of their contexts)."""
+    table, n = order.table, order.table.order
+    [(contexts, sizes_C)] = prefix_runs(table.keys, table.bits, n - 1, n - 1)
+    context_R = _contexts(sizes_C, len(table))
+    del sizes_C  # what is not needed any more goes: contexts are nearly as many as n-grams
+    total_C, kinds_C3, pruned_C = sum_contexts(context_R, order.count_R, order.marked_R, contexts.shape[1])
+    gamma_C = _gammas(discounts, kinds_C3, pruned_C, total_C)
+    del kinds_C3, pruned_C
+    prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, discounts)
+    return prob_R, Weights(contexts, log10_values(array_module(gamma_C).maximum(gamma_C, LEAST)))
+
+
+def split_probs(part: Part, split: Sequence[int], discounts: Discounts, prob_V: Any) -> tuple[Any, Any]:
+    """(places among split bigrams, their probabilities (P,) float32) of those that a part holds, whole contexts."""
+    bigrams = part.orders[2]
+    place_R = _split_places(bigrams.table, 0, split, len(prob_V))
+    mine = (place_R >= 0).nonzero()[0]
+    return place_R[mine], _interpolated(bigrams, discounts, prob_V)[0][mine]
 
 
 def _contexts(sizes_C: Any, rows: int) -> Any:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint import save_entry
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.shards import MAX_SHARDS, deal_words, num_shards
+from mgpu_ngram.core.shards import MAX_SHARDS, deal_words, num_shards, split_words
 from mgpu_ngram.core.vocabulary import (
     ARRAYS,
     SPECIALS,
@@ -156,6 +156,7 @@ class Lexicon:
     ids_H       (H,) int32
     num_shards  shards of the corpus, and
     shard_V     (V,) uint16, the shard of n-grams with this last context word
+    split       words too heavy for a shard (core.shards.split_words)
     """
 
     unit: str
@@ -165,6 +166,7 @@ class Lexicon:
     ids_H: Any
     num_shards: int
     shard_V: Any
+    split: tuple[int, ...] = ()
     _copies: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def place(self, budget: Budget) -> str:
@@ -276,8 +278,12 @@ def number_symbols(
     )
     hash_H, ids_H = radix_sort(xp.stack([hash_V, xp.arange(V, dtype=np.uint64)]), 64)
     S = num_shards(tokens, unit) if lmplz is None else lmplz.num_shards(tokens)
-    shard_V = deal_words(counts_V, S)
-    lexicon = Lexicon(unit, V, tokens, hash_H.copy(), ids_H.astype(np.int32), S, shard_V)  # no view of both columns
+    split = () if lmplz is None else split_words(counts_V, S)
+    mass_V = counts_V.copy()
+    mass_V[xp.asarray(split, np.int64)] = 0
+    shard_V = deal_words(mass_V, S)
+    hash_H = hash_H.copy()  # no view of both columns
+    lexicon = Lexicon(unit, V, tokens, hash_H, ids_H.astype(np.int32), S, shard_V, split)
     return lexicon, vocabulary
 
 

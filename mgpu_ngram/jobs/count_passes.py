@@ -348,6 +348,7 @@ def _totals(numbered: _Numbered, counting: CountOptions) -> dict[str, Any]:
         "lines": numbered.lines,
         "symbols": lexicon.symbols,
         "num_shards": lexicon.num_shards,
+        "split": lexicon.split,
         "checksums": numbered.checksums,
         "seconds": numbered.seconds,
         "plans": plans,

@@ -253,8 +253,9 @@ def _parts_of_text(
         raise InputError("the text is empty: it has not one line; give text with one sentence per line")
     options = config.options(config.highest)
     estimation = Estimation(
-        config, options, limit, executor, budget, folder, counted.vocabulary, totals["symbols"], progress
-    )
+        config, options, limit, executor, budget, folder, counted.vocabulary, totals["symbols"], progress,
+        totals["split"],
+    )  # fmt: skip
     parts: list[Handle] = []
     if config.highest > 1:
         shards = [(s, s + 1) for s in range(totals["num_shards"])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,9 @@ from mgpu_ngram.engine.estimate import (
     estimate_part,
     estimate_unigrams,
     first_places,
-    last_left_word,
-    slipped_counts,
+    last_longer,
+    split_probs,
+    with_split_counts,
 )
 from mgpu_ngram.engine.keep import bring, keep
 from mgpu_ngram.engine.memory import Budget
@@ -91,21 +92,23 @@ class Estimation:
     limit       the words of a limited vocabulary
     vocabulary  a handle
     folder      where workers may spill
+    split       words whose trigrams and longer n-grams are dealt by the word before them
     """
 
     def __init__(
         self, config: EstimateConfig, options: EstimateOptions, limit: Words | None, executor: Executor, budget: Budget,
-        folder: str, vocabulary: Handle, symbols: int, progress: Progress,
+        folder: str, vocabulary: Handle, symbols: int, progress: Progress, split: Sequence[int] = (),
     ):  # fmt: skip
         self.config, self.options, self.executor, self.budget, self.folder = config, options, executor, budget, folder
         self.vocabulary, self.symbols, self.progress = vocabulary, symbols, progress
+        self.split = tuple(split) if options.order > 2 else ()
         self.seconds: list[dict[str, float]] = []
         self.bad = None if limit is None else executor.call(words_outside, vocabulary, limit, budget.device)
 
     def part(self, pieces: Sequence[Handle | Run], shard: int) -> Handle:
         """The task that sums what runs hold of a shard and adjusts its counts."""
         return self.executor.call(
-            make_part, pieces, shard, self.symbols, self.options, self.bad, self.budget, self.folder,
+            make_part, pieces, shard, self.symbols, self.options, self.bad, self.budget, self.folder, self.split,
             label=f"adjusting counts of part {shard}", near=shard,
         )  # fmt: skip
 
@@ -117,15 +120,24 @@ class Estimation:
         lefts = [executor.call(_left_of, part) for part in parts]
         left = reduce_tasks(executor, _add, lefts, ARITY) if parts else None
         words = executor.call(count_words, left, self.vocabulary, self.options, self.bad, device)
-        statistics = self._statistics(parts, reports, words)
+        split_left = None
+        if self.split:
+            split_left = reduce_tasks(executor, _add, [executor.call(_split_left_of, p) for p in parts], ARITY)
+        statistics = self._statistics(parts, reports, words, split_left)
         discounts = statistics.discounts
         unigrams = executor.call(estimate_unigrams_of, words, discounts[1], self.options)
+        split_L = None
+        if self.split:
+            how = self.split, split_left, discounts[2], unigrams, device
+            found = [executor.call(split_probs_of, part, *how) for part in parts]
+            split_L = executor.call(join_split, found, len(self.split) * self.symbols)
         made: list[Handle] = []
         self.progress.start("estimate", len(parts), "parts")
         while parts:
             made.append(
                 executor.call(
-                    estimate_of, parts.pop(0), discounts, unigrams, self.budget, self.folder,
+                    estimate_of, parts.pop(0), discounts, unigrams, self.budget, self.folder, self.split, split_left,
+                    split_L,
                     label=f"estimating part {len(made)}",
                 )
             )  # fmt: skip
@@ -140,12 +152,16 @@ class Estimation:
         self.progress.advance(1)
         return model, statistics
 
-    def _statistics(self, parts: list[Handle], reports: Sequence[Any], words: Handle) -> Statistics:
+    def _statistics(
+        self, parts: list[Handle], reports: Sequence[Any], words: Handle, split_left: Handle | None
+    ) -> Statistics:
         orders = range(2, self.options.order + 1)
         [(of_words, size)] = self.executor.gather([self.executor.call(_report_of_words, words)])
         counts = {1: np.array(of_words)} | {n: np.sum([c[n] for c, *_ in reports], axis=0) for n in orders}
+        if self.split:
+            counts[2] = counts[2] + self.executor.gather([self.executor.call(count_counts, split_left)])[0]
         if not self.config.exact_discounts and self.options.order > 1:
-            for n, adjusted, raw in self._slipped(parts, words):
+            for n, adjusted, raw in self._slipped(parts, words, split_left):
                 for count, change in (adjusted, -1), (raw, 1):
                     if 1 <= count <= COUNTED:
                         counts[n][count - 1] += change
@@ -161,20 +177,28 @@ class Estimation:
             [n for n, (_, is_fallback) in found.items() if is_fallback],
         )
 
-    def _slipped(self, parts: list[Handle], words: Handle) -> list[tuple[int, int, int]]:
-        """(order, adjusted count, raw count) of n-grams of which lmplz takes the raw count."""
+    def _slipped(self, parts: list[Handle], words: Handle, split_left: Handle | None) -> list[tuple[int, int, int]]:
+        """(order, adjusted count, raw count) of n-grams of which lmplz's counts of counts take the raw count: suffixes
+        of the last n-gram, when n-grams are compared from their last word on, by lmplz's ids.
+        """
         executor = self.executor
         ranks = executor.call(ranks_of, self.vocabulary)
-        word = executor.call(last_word, self.vocabulary, ranks)
-        lefts = executor.gather([executor.call(last_left_word, part, word, ranks) for part in parts])
-        rank, left = max(lefts)  # some part has one: before every word stands <s> or a word
-        holder = parts[lefts.index((rank, left))]
-        calls = [
-            executor.call(_counts_of, words, self.vocabulary, word),
-            executor.call(slipped_counts, holder, left, word, ranks),
-        ]
-        [counts, slipped] = executor.gather(calls)
-        return [(1, *counts), *slipped]
+        [word] = executor.gather([executor.call(last_word, self.vocabulary, ranks)])
+        [counts] = executor.gather([executor.call(_counts_of, words, self.vocabulary, word)])
+        slipped, suffix, holders = [(1, *counts)], [word], list(parts)
+        for n in range(2, self.options.order):
+            found = executor.gather([executor.call(last_longer, part, suffix, ranks) for part in holders])
+            _, first, adjusted, raw = max(found)
+            if first <= START:  # before which nothing stands
+                break
+            if n > 2 or first not in self.split:
+                holders = [holders[found.index(max(found))]]
+            else:
+                place = self.split.index(first) * self.symbols + word
+                [adjusted] = executor.gather([executor.call(_at, split_left, place)])
+            slipped.append((n, adjusted, raw))
+            suffix = [first, *suffix]
+        return slipped
 
 
 def read_limit(path: str | None) -> Words | None:
@@ -197,19 +221,22 @@ def words_outside(vocabulary: Vocabulary, limit: Words, device: str) -> Any:
 
 
 def make_part(
-    runs: Sequence[Run], shard: int, symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget, folder: str
-) -> Part:
+    runs: Sequence[Run], shard: int, symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget, folder: str,
+    split: Sequence[int],
+) -> Part:  # fmt: skip
     """Sum what runs hold of a shard, and adjust its counts."""
     stored = {s.path: s for run in runs for s in run.stored}
     pieces = [*runs, *(take_part(open_run(s), shard, shard + 1) for s in stored.values())]
-    return adjusted(
-        lambda n: [t for piece in pieces for t in piece.tables.get(n, [])], symbols, options, bad_V, budget, folder
-    )
+
+    def find(n: int) -> list[ShardedTable]:
+        return [t for piece in pieces for t in piece.tables.get(n, [])]
+
+    return adjusted(find, symbols, options, bad_V, budget, folder, split)
 
 
 def adjusted(
     find: Callable[[int], list[ShardedTable]], symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget,
-    folder: str,
+    folder: str, split: Sequence[int] = (),
 ) -> Part:  # fmt: skip
     """Sum what is found of each order, and adjust its counts; the result waits where there is room."""
     watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
@@ -221,7 +248,7 @@ def adjusted(
             like = to_device(np.empty(0, np.uint64), budget.device)
             tables[n] = merge_to(found, budget.device).shard(0) if found else empty_table(n, bits, like)
             watch.lap("reduce")
-        part = adjust_counts(tables, symbols, options, bad_V)
+        part = adjust_counts(tables, symbols, options, bad_V, split)
         watch.lap("adjust")
     part.seconds = watch.seconds
     return keep(part, budget, folder)
@@ -233,6 +260,14 @@ def _report_of(part: Part) -> tuple[dict[int, list[int]], dict[int, tuple[int, i
 
 def _left_of(part: Part) -> np.ndarray:
     return to_host(part.left_V)
+
+
+def _split_left_of(part: Part) -> np.ndarray:
+    return to_host(part.split_left_L)
+
+
+def _at(vector: np.ndarray, place: int) -> int:
+    return int(vector[place])
 
 
 def _add(*vectors: np.ndarray) -> np.ndarray:
@@ -271,13 +306,38 @@ def last_word(vocabulary: Vocabulary, rank_V: np.ndarray) -> int:
     return int(np.where(vocabulary.counts_V > 0, rank_V, -1).argmax())
 
 
+def _with_split(part: Part, split: Sequence[int], left_L: Any, device: str) -> Part:
+    """A part on the device, with the adjusted counts of its split bigrams."""
+    part = bring(part, device)
+    return with_split_counts(part, split, len(part.left_V), to_device(left_L, device)) if split else part
+
+
+def split_probs_of(
+    part: Part, split: Sequence[int], left_L: Any, discounts: Discounts, unigrams: Unigrams, device: str
+) -> list[np.ndarray]:
+    """Places and probabilities of the split bigrams of a part, in host memory."""
+    bigrams = _with_split(replace(part, orders={2: part.orders[2]}), split, left_L, device)
+    return [to_host(array) for array in split_probs(bigrams, split, discounts, unigrams.prob_V)]
+
+
+def join_split(found: list[list[np.ndarray]], places: int) -> np.ndarray:
+    """(H * V,) float32: probabilities of all split bigrams."""
+    prob_L = np.zeros(places, np.float32)
+    for place_P, prob_P in found:
+        prob_L[place_P] = prob_P
+    return prob_L
+
+
 def estimate_of(
-    part: Part, discounts: dict[int, Discounts], unigrams: Unigrams, budget: Budget, folder: str
-) -> Estimated:
+    part: Part, discounts: dict[int, Discounts], unigrams: Unigrams, budget: Budget, folder: str, split: Sequence[int],
+    left_L: Any, split_L: Any,
+) -> Estimated:  # fmt: skip
     """Probabilities and backoffs of a part; they wait where there is room."""
     watch = Stopwatch(budget.device)
     with memory_guard("estimating", budget.device, LESS):
-        estimated = estimate_part(bring(part, budget.device), discounts, unigrams.prob_V)
+        whole = _with_split(part, split, left_L, budget.device)
+        shared_L = None if split_L is None else to_device(split_L, budget.device)
+        estimated = estimate_part(whole, discounts, unigrams.prob_V, shared_L)
         watch.lap("estimate")
     estimated.seconds = watch.seconds
     return keep(estimated, budget, folder)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.shards import deal_words, num_shards, shard_of, words_at
+from mgpu_ngram.core.shards import deal_words, num_shards, shard_of, split_words, words_at
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 
@@ -112,6 +112,26 @@ def test_owner_is_the_last_context_word(bits):
         owners_G = shard_of(table, shard_V)
         assert owners_G.dtype == np.uint64
         assert owners_G.tolist() == [shard_V[stream[g + order - 2] - 1] for g in starts_G]
+
+
+def test_split_words_by_hand():
+    """Heavier than 100 / 5; specials are none; the 16 heaviest at most."""
+    counts_V = np.array([0, 25, 25, 22, 20, 6, 2])
+    assert split_words(counts_V, 1) == () and split_words(counts_V, 4) == ()
+    assert split_words(counts_V, 5) == (3,) and split_words(counts_V, 6) == (3, 4)
+    assert split_words(np.full(40, 7), 41) == tuple(range(3, 19))
+
+
+@pytest.mark.parametrize("bits", [3, 25])
+def test_owners_beside_a_split_word(bits):
+    """Code 3, word 2, is split: a, b, d are in shards 7, 0, 9 and it is in 5."""
+    stream = np.array([1, 2, 3, 4, 3, 3, 1], np.uint32)
+    shard_V = np.array([7, 0, 5, 9], np.uint16)
+    by_hand = {2: [7, 0, 5, 9, 5, 5], 3: [0, 0, 9, 9, 5], 4: [0, 9, 9, 5]}
+    for order, owners in by_hand.items():
+        starts_G = np.arange(len(stream) - order + 1)
+        table = Table(ngram_keys(stream, order, bits, positions_R=starts_G), np.ones_like(starts_G), order, bits)
+        assert shard_of(table, shard_V, (2,)).tolist() == owners
 
 
 def test_unigrams_have_no_owner():

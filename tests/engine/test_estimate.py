@@ -53,13 +53,14 @@ def counted(data, order):
     return list(words), counts
 
 
-def cut(counts, order, bits, parts, to_device):
-    """The tables of each part, by order: an n-gram is in that of its last context word."""
+def cut(counts, order, bits, parts, to_device, split):
+    """The tables of each part, by order: an n-gram is in that of its last context word, or of the one before."""
     made = []
     for p in range(parts):
         tables = {}
         for n in range(2, order + 1):
-            rows = sorted(g for g in counts if len(g) == n and g[-2] % parts == p)
+            of_order = (g for g in counts if len(g) == n)
+            rows = sorted(g for g in of_order if g[-3 if n > 2 and g[-2] in split else -2] % parts == p)
             codes = np.array(rows, np.uint32).reshape(-1, n) + 1
             keys = pack_codes([np.ascontiguousarray(codes[:, i]) for i in range(n)], bits)
             tables[n] = Table(to_device(keys), to_device(np.array([counts[g] for g in rows], np.int64)), n, bits)
@@ -67,32 +68,46 @@ def cut(counts, order, bits, parts, to_device):
     return made
 
 
-def estimated(words, counts, order, to_device, parts=1, prune=(0,), limit=None, fallback=None, exact=False, **options):
+def estimated(
+    words, counts, order, to_device, parts=1, prune=(0,), limit=None, fallback=None, exact=False, split=(), **options
+):
     """The trie, the words that it keeps, and the discounts, of counts by n-gram."""
+    split = split if order > 2 else ()
     V, bits = len(words), check.code_bits(len(words))
     options = EstimateOptions(order, (*prune, *prune[-1:] * (order - len(prune))), **options)
     counts_V = to_device(np.array([counts[v,] for v in range(V)]))
     bad_V = None if limit is None else to_device(np.array([w not in {*limit, *SPECIALS} for w in words]))
-    tables = cut(counts, order, bits, parts, to_device) if order > 1 else []
-    adjusted = [engine.adjust_counts(t, V, options, bad_V) for t in tables]
+    tables = cut(counts, order, bits, parts, to_device, split) if order > 1 else []
+    adjusted = [engine.adjust_counts(t, V, options, bad_V, split) for t in tables]
     left_V = sum(part.left_V for part in adjusted) if adjusted else to_device(np.zeros(V, np.int64))
     count_V, kept_V = engine.adjust_unigrams(left_V, counts_V, options, bad_V)
     found = {n: np.sum([p.counts_of_counts[n] for p in adjusted], axis=0) for n in range(2, order + 1)}
     found[1] = np.array(engine.count_counts(count_V))
+    if split:
+        left_L = sum(part.split_left_L for part in adjusted)
+        found[2] = found[2] + engine.count_counts(left_L)
+        adjusted = [engine.with_split_counts(part, split, V, left_L) for part in adjusted]
     if not exact and order > 1:
         rank_V = np.arange(V)  # ids are lmplz's
         word = max(v for v in range(V) if counts[v,] and v != 1)
-        lefts = [engine.last_left_word(part, word, rank_V) for part in adjusted]
-        holder = adjusted[lefts.index(max(lefts))]
-        slipped = [(1, int(count_V[word]), counts[word,])]
-        slipped += engine.slipped_counts(holder, max(lefts)[1], word, rank_V)
+        slipped, suffix = [(1, int(count_V[word]), counts[word,])], [word]
+        for n in range(2, order):
+            _, first, *both = max(engine.last_longer(part, suffix, rank_V) for part in adjusted)
+            if first <= 1:
+                break
+            slipped.append((n, *both))
+            suffix = [first, *suffix]
         for n, true, taken in slipped:
             for count, sign in (true, -1), (taken, 1):
                 if 1 <= count <= 4:
                     found[n][count - 1] += sign
     discounts = {n: discounts_of(n, found[n].tolist(), fallback)[0] for n in found}
     unigrams = engine.estimate_unigrams(count_V, kept_V, discounts[1], options)
-    made = [engine.estimate_part(part, discounts, unigrams.prob_V) for part in adjusted]
+    split_L = to_device(np.full(len(split) * V, np.nan, np.float32))
+    for part in adjusted if split else ():
+        places, probs = engine.split_probs(part, split, discounts[2], unigrams.prob_V)
+        split_L[places] = probs
+    made = [engine.estimate_part(part, discounts, unigrams.prob_V, split_L) for part in adjusted]
     trie = engine.assemble(unigrams, made, bits)
     return trie, [w for w, kept in zip(words, to_host(kept_V), strict=True) if kept], discounts
 
@@ -122,14 +137,21 @@ def arpa_entries(text):
     return found
 
 
+def heaviest(counts, n):
+    """The n words that stand most often, by id; specials left out."""
+    return tuple(sorted(sorted((v for v, *more in counts if v > 2 and not more), key=lambda v: -counts[v,])[:n]))
+
+
+@pytest.mark.parametrize("split", [0, 4])
 @pytest.mark.parametrize("case", CASES)
-def test_golden_models(case, shared_data, to_device):
+def test_golden_models(case, split, shared_data, to_device):
+    """Also where words are split."""
     name, order, options = CASES[case]
     golden = shared_data / "golden"
     if "limit" in options:
         options = options | {"limit": read(golden / "inputs" / options["limit"]).split()}
     words, counts = counted(read(golden / "inputs" / name), order)
-    trie, kept, discounts = estimated(words, counts, order, to_device, 3, **options)
+    trie, kept, discounts = estimated(words, counts, order, to_device, 3, split=heaviest(counts, split), **options)
     expected, got = arpa_entries(read(golden / "models" / f"{case}.arpa")), entries(trie, kept)
     assert got.keys() == expected.keys()
     np.testing.assert_allclose(list(map(got.get, expected)), list(expected.values()), rtol=0, atol=1e-6)
@@ -142,13 +164,15 @@ def test_golden_models(case, shared_data, to_device):
 
 @pytest.mark.parametrize("options", [{}, {"prune": (0, 1)}, {"limit": [b"w1", b"w2", b"w3", b"w9"]}])
 def test_parts_give_the_same_model(options, to_device):
-    """Bit for bit, also where some have nothing."""
+    """Bit for bit, also where some have nothing, and where words are split."""
     rng = np.random.default_rng(0)
     text = b"\n".join(b" ".join(b"w%d" % w for w in rng.zipf(1.5, 9).clip(1, 40)) for _ in range(300)) + b"\n"
     words, counts = counted(text, 4)
     whole, *_ = estimated(words, counts, 4, to_device, fallback=FALLBACK, **options)
-    for parts in (2, 5, 64):
-        trie, *_ = estimated(words, counts, 4, to_device, parts, fallback=FALLBACK, **options)
+    for parts, split in (2, 0), (5, 0), (64, 0), (1, 1), (5, 1), (5, 7), (64, 16):
+        trie, *_ = estimated(
+            words, counts, 4, to_device, parts, fallback=FALLBACK, split=heaviest(counts, split), **options
+        )
         assert trie.starts == whole.starts
         for name, array in whole.arrays().items():
             assert to_host(array).tobytes() == to_host(trie.arrays()[name]).tobytes()

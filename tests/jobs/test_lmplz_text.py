@@ -73,8 +73,14 @@ def passes(device, unpack_keys):
                         assert ngrams == sorted(set(ngrams))
                         for ngram, count in zip(ngrams, rows.counts.tolist(), strict=True):
                             found[n][tuple(words[c - 1] for c in ngram)] += count
-                            assert n == 1 or lexicon.shard_V[ngram[-2] - 1] == s
-        shard_V = deal_words(vocabulary.counts_V, counted.totals["num_shards"])
+                            owner = -3 if n > 2 and ngram[-2] - 1 in lexicon.split else -2
+                            assert n == 1 or lexicon.shard_V[ngram[owner] - 1] == s
+        S = counted.totals["num_shards"]
+        share = vocabulary.counts_V.sum() // S
+        split = [v for v in range(3, len(words)) if vocabulary.counts_V[v] > share][:16] if lmplz else []
+        assert [*lexicon.split] == split
+        mass_V = np.where(np.isin(np.arange(len(words)), split), 0, vocabulary.counts_V)
+        shard_V = deal_words(mass_V, S)
         assert lexicon.shard_V.tolist() == shard_V.tolist()
         return found, list(zip(words, vocabulary.counts_V.tolist(), strict=True)), counted.totals
 

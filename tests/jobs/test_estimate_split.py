@@ -1,0 +1,76 @@
+"""Models of text with words that are heavier than a shard."""
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.jobs import estimate, estimate_passes
+from mgpu_ngram.jobs.estimate import EstimateConfig
+
+
+@pytest.fixture
+def estimated(device, tmp_path, monkeypatch):
+    """A function: (the bytes of a model, its statistics, the words that were split) of text in about so many shards."""
+    split = []
+    real = estimate_passes.Estimation.__init__
+
+    def note(self, *arguments, **named):
+        real(self, *arguments, **named)
+        split.append(self.split)
+
+    monkeypatch.setattr(estimate_passes.Estimation, "__init__", note)
+
+    def run(text, shards, cluster=None, **options):
+        (tmp_path / "text").write_bytes(text)
+        marked = len(text.split()) + 2 * text.count(b"\n")
+        monkeypatch.setattr(estimate, "_part_tokens", lambda _: -(-marked // shards))
+        config = EstimateConfig([str(tmp_path / "text")], discount_fallback=[], **options)
+        executor = cluster or LocalExecutor(device, 1)
+        try:
+            result = estimate.run_to_file(config, executor, tmp_path / "model", overwrite=True)
+        finally:
+            if cluster is None:
+                executor.close()
+        return (tmp_path / "model").read_bytes(), result.statistics, split[-1]
+
+    return run
+
+
+def random_text(lines, seed=0, words=40):
+    rng = np.random.default_rng(seed)
+    return b"".join(b" ".join(b"w%d" % w for w in rng.zipf(1.4, 9).clip(1, words)) + b"\n" for _ in range(lines))
+
+
+@pytest.mark.parametrize("options", [{"order": 5}, {"order": 3, "prune": [0, 1]}, {"order": 2}])
+def test_the_model_of_one_shard(estimated, options):
+    """Bit for bit; words are split where shards are many."""
+    text = random_text(400)
+    *expected, split = estimated(text, 1, **options)
+    assert split == ()
+    for shards in 4, 20, 64:
+        *found, split = estimated(text, shards, **options)
+        assert found == expected and bool(split) == (options["order"] > 2)
+    assert len(split) > 3 or options["order"] == 2
+
+
+def test_the_slip_of_lmplz(estimated):
+    """The last n-grams, of which it takes the raw counts, may lie in another part than the bigram that they end in."""
+    moved = 0
+    for seed in range(12):
+        text = random_text(6, seed, words=6)
+        exact = estimated(text, 1, order=4, exact_discounts=True)[1]
+        *expected, _ = estimated(text, 1, order=4)
+        *found, split = estimated(text, 30, order=4)
+        assert found == expected and split
+        moved += expected[1].counts_of_counts != exact.counts_of_counts
+    assert moved > 1
+
+
+def test_on_two_processes(start, device, estimated):
+    """The fixture's workers have CPUs."""
+    if device == "gpu":
+        pytest.skip("once is enough")
+    text = random_text(400)
+    *expected, _ = estimated(text, 1, order=4)
+    *found, split = estimated(text, 12, start(2), order=4)
+    assert found == expected and split
