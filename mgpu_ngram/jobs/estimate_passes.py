@@ -22,6 +22,7 @@ from mgpu_ngram.engine.count import empty_table
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, memory_guard, out_of_memory, to_device, to_host_fast
 from mgpu_ngram.engine.estimate import (
     COUNTED,
+    START,
     Estimated,
     EstimateOptions,
     Part,
