@@ -166,7 +166,7 @@ def run_to_file(
 
 
 def check_free_model(config: EstimateConfig, output: str | Path, overwrite: bool) -> Path:
-    """The path of a model to be written, links followed. Raises InputError unless it may be made, or replaced."""
+    """The absolute path of a model to be written. Raises InputError unless it may be made, or replaced."""
     if config.format == "arpa":
         check_free(output, overwrite, "ARPA file", _is_arpa)
     else:
