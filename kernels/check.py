@@ -35,3 +35,12 @@ def aligned(array: Any) -> Any:
     if array.data.ptr % 16 or not array.flags.c_contiguous:
         return array.copy()
     return array
+
+
+def column_stride(columns: Any) -> tuple[Any, int]:
+    """(`columns` (C, R), the elements from one column to the next): itself when the rows of each column lie one after
+    the other, as in a slice of longer columns, else a copy.
+    """
+    if columns.strides[1] != columns.itemsize:
+        columns = columns.copy()
+    return columns, columns.strides[0] // columns.itemsize

@@ -131,7 +131,7 @@ def _merge_two_cuda(keys_a, counts_a, ends_a, keys_b, counts_b, ends_b):
     import cupy
 
     C, room = len(keys_a), len(counts_a) + len(counts_b)
-    keys_a, keys_b = _with_plain_rows(keys_a), _with_plain_rows(keys_b)
+    (keys_a, stride_a), (keys_b, stride_b) = check.column_stride(keys_a), check.column_stride(keys_b)
     counts_a, counts_b = cupy.ascontiguousarray(counts_a), cupy.ascontiguousarray(counts_b)
     rows_S = np.diff(ends_a + ends_b, prepend=0)
     tile_ends_S = np.cumsum(-(-rows_S // (THREADS * ITEMS - 1)))  # one row short of a tile: see split_tiles
@@ -142,7 +142,6 @@ def _merge_two_cuda(keys_a, counts_a, ends_a, keys_b, counts_b, ends_b):
     status_T = cupy.zeros(T + 1, np.uint64)
     defines = TILE | {"STAGED": min(C, STAGED)}
     split, merge = (kernel("count/merge_tables", name, **defines) for name in ("split_tiles", "merge_tiles"))
-    stride_a, stride_b = keys_a.strides[0] // 8, keys_b.strides[0] // 8
     launch(
         split,
         grid_for(T + 1, 128),
@@ -159,11 +158,6 @@ def _merge_two_cuda(keys_a, counts_a, ends_a, keys_b, counts_b, ends_b):
     )
     ends_S = (status_T[ends_3S[2]] & COUNT_MASK).get().astype(np.int64)
     return keys, counts, ends_S
-
-
-def _with_plain_rows(keys):
-    """`keys` itself when each column's rows lie one after the other, else a copy where they do."""
-    return keys if keys.strides[1] == 8 else keys.copy()
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:

@@ -9,19 +9,19 @@
 
 struct Row { int words, shared_before, shared_after; };
 
-__device__ __forceinline__ Row load_row(const u64* columns, i64 R, i64 r, int C, int bits) {
+__device__ __forceinline__ Row load_row(const u64* columns, i64 stride, i64 R, i64 r, int C, int bits) {
   Row row = {0, 0, 0};
   if (r < R) {
-    row.words = words_in_key(columns, R, r, C, bits);
-    row.shared_before = r > 0 ? shared_words(columns, R, r, r - 1, C, bits) : 0;
-    row.shared_after = r + 1 < R ? shared_words(columns, R, r, r + 1, C, bits) : 0;
+    row.words = words_in_key(columns, stride, r, C, bits);
+    row.shared_before = r > 0 ? shared_words(columns, stride, r, r - 1, C, bits) : 0;
+    row.shared_after = r + 1 < R ? shared_words(columns, stride, r, r + 1, C, bits) : 0;
   }
   return row;
 }
 
 // heads_NW[i][w]: runs of order first_order + i that start in segment w.
-extern "C" __global__ void count_heads(const u64* columns, i64 R, int C, int bits, int first_order, int num_orders,
-                                       i64* heads_NW, i64 W) {
+extern "C" __global__ void count_heads(const u64* columns, i64 stride, i64 R, int C, int bits, int first_order,
+                                       int num_orders, i64* heads_NW, i64 W) {
   i64 warps = (i64)gridDim.x * (blockDim.x / 32);
   for (i64 w = blockIdx.x * (i64)(blockDim.x / 32) + threadIdx.x / 32; w < W; w += warps) {
     i64 mine = 0;
@@ -29,8 +29,8 @@ extern "C" __global__ void count_heads(const u64* columns, i64 R, int C, int bit
       i64 r = w * SEGMENT + s * 32 + lane_id();
       int words = 0, shared = 0;
       if (r < R) {
-        words = words_in_key(columns, R, r, C, bits);
-        shared = r > 0 ? shared_words(columns, R, r, r - 1, C, bits) : 0;
+        words = words_in_key(columns, stride, r, C, bits);
+        shared = r > 0 ? shared_words(columns, stride, r, r - 1, C, bits) : 0;
       }
       for (int i = 0; i < num_orders; ++i) {
         int n = first_order + i;
@@ -44,15 +44,15 @@ extern "C" __global__ void count_heads(const u64* columns, i64 R, int C, int bit
 
 // Runs of one order: keys cut to `order` words, and counts. weight_before[r] is the sum of the
 // weights of rows 0..r-1 (r itself when null, each row counting once). counts must be zero.
-extern "C" __global__ void emit_runs(const u64* columns, i64 R, int C, int bits, int first_order, int num_orders,
-                                     const i64* offsets_NW, i64 W, const i64* weight_before,
+extern "C" __global__ void emit_runs(const u64* columns, i64 stride, i64 R, int C, int bits, int first_order,
+                                     int num_orders, const i64* offsets_NW, i64 W, const i64* weight_before,
                                      const u64* key_pointers, const u64* count_pointers, const i64* sizes) {
   i64 warps = (i64)gridDim.x * (blockDim.x / 32);
   for (i64 w = blockIdx.x * (i64)(blockDim.x / 32) + threadIdx.x / 32; w < W; w += warps) {
     i64 next = lane_id() < num_orders ? offsets_NW[lane_id() * W + w] : 0;
     for (int s = 0; s < STEPS; ++s) {
       i64 r = w * SEGMENT + s * 32 + lane_id();
-      Row row = load_row(columns, R, r, C, bits);
+      Row row = load_row(columns, stride, R, r, C, bits);
       for (int i = 0; i < num_orders; ++i) {
         int n = first_order + i;
         bool head = row.shared_before < n && n <= row.words, tail = row.shared_after < n && n <= row.words;
@@ -66,7 +66,7 @@ extern "C" __global__ void emit_runs(const u64* columns, i64 R, int C, int bits,
           i64 G = sizes[i];
           int key_bits = n * bits;
           for (int c = 0; c * 64 < key_bits; ++c) {
-            u64 v = columns[c * R + r];
+            u64 v = columns[c * stride + r];
             int kept = key_bits - c * 64;
             if (kept < 64) v &= ~0ULL << (64 - kept);
             keys[c * G + g] = v;

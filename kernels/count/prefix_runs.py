@@ -22,7 +22,8 @@ def prefix_runs(
 ) -> list[tuple[Any, Any]]:
     """Return the distinct n-grams and their counts for each order from first to last.
 
-    columns    (C, R) uint64, sorted keys of words of `bits` bits, pads (0) last; see `ngram_keys`
+    columns    (C, R) uint64, sorted keys of words of `bits` bits, pads (0) last; see `ngram_keys`. May be a slice
+               of longer columns
     weights_R  (R,) int64, what each row counts; 1 when None
 
     Returns for n = first_order .. last_order a pair: keys (ceil(n * bits / 64), G) uint64, the
@@ -130,7 +131,8 @@ def _cuda_orders(columns, bits, first_order, last_order, weights_R):
         return [(cupy.empty((w, 0), np.uint64), cupy.empty(0, np.int64)) for w in widths]
     W = -(-R // SEGMENT)
     blocks = grid_for(W, 8)
-    shape = (columns, R, np.int32(C), np.int32(bits), np.int32(first_order), np.int32(N))
+    columns, stride = check.column_stride(columns)
+    shape = (columns, stride, R, np.int32(C), np.int32(bits), np.int32(first_order), np.int32(N))
     heads_NW = cupy.empty((N, W), np.int64)
     launch(kernel("count/prefix_runs", "count_heads"), blocks, 256, (*shape, heads_NW, W))
     ends_NW = cupy.cumsum(heads_NW, axis=1)

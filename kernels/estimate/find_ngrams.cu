@@ -1,20 +1,21 @@
 #include "common.cuh"
 
 // Column c of the bits from `skipped` on of a query, `used` of them.
-__device__ __forceinline__ u64 part_of(const u64* queries, int D, i64 Q, i64 q, int skipped, int used, int c) {
+__device__ __forceinline__ u64 part_of(const u64* queries, int D, i64 stride, i64 q, int skipped, int used, int c) {
   int at = c + skipped / 64, by = skipped % 64, left = used - 64 * c;
-  u64 value = queries[at * Q + q] << by;
-  if (by && at + 1 < D) value |= queries[(at + 1) * Q + q] >> (64 - by);
+  u64 value = queries[at * stride + q] << by;
+  if (by && at + 1 < D) value |= queries[(at + 1) * stride + q] >> (64 - by);
   return left < 64 ? value & ~(~0ull >> left) : value;
 }
 
 // columns (COLUMNS, G) u64, queries (D, Q) u64  ->  rows_Q (Q,) i64: the row of what lies within each query, or -1.
-extern "C" __global__ void find_ngrams(const u64* columns, i64 G, int used, const u64* queries, int D, i64 Q,
-                                       int skipped, i64* rows_Q) {
+extern "C" __global__ void find_ngrams(const u64* columns, i64 stride_columns, i64 G, int used,
+                                       const u64* queries, i64 stride_queries, int D, i64 Q, int skipped,
+                                       i64* rows_Q) {
   GRID_STRIDE_LOOP(q, Q) {
     u64 key[COLUMNS];
 #pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) key[c] = part_of(queries, D, Q, q, skipped, used, c);
+    for (int c = 0; c < COLUMNS; ++c) key[c] = part_of(queries, D, stride_queries, q, skipped, used, c);
     i64 low = 0, high = G;
     bool found = false;
     while (low < high) {
@@ -23,7 +24,7 @@ extern "C" __global__ void find_ngrams(const u64* columns, i64 G, int used, cons
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c) {  // later columns are read only where the first ones do not tell
         if (same) {
-          u64 there = __ldg(columns + c * G + middle);
+          u64 there = __ldg(columns + c * stride_columns + middle);
           below = there < key[c];
           same = there == key[c];
         }

@@ -20,7 +20,8 @@ def find_ngrams(columns: Any, order: int, bits: int, queries: Any, first: int) -
     """Return the rows of a table that n-grams, parts of longer ones, have.
 
     columns  (C, G) uint64, keys of `order` words of `bits` bits, rising, none twice (kernels.count.ngram_keys)
-    queries  (D, Q) uint64, keys of first + order words or more; fastest in rising order
+    queries  (D, Q) uint64, keys of first + order words or more; fastest in rising order. As `columns`, it may be a
+             slice of longer columns
     first    the word of a query with which its n-gram begins, counted from 0
 
     Returns rows_Q (Q,) int64; -1 of an n-gram that is not there.
@@ -103,9 +104,9 @@ def _cuda(columns, used, queries, skipped):
     rows_Q = cupy.empty(Q, np.int64)
     if Q:
         fn = kernel("estimate/find_ngrams", "find_ngrams", COLUMNS=C)
-        columns, queries = cupy.ascontiguousarray(columns), cupy.ascontiguousarray(queries)
-        args = (columns, G, np.int32(used), queries, np.int32(len(queries)), Q, np.int32(skipped), rows_Q)
-        launch(fn, grid_for(Q, 256), 256, args)
+        (columns, stride), (queries, stride_queries) = check.column_stride(columns), check.column_stride(queries)
+        table, sought = (columns, stride, G, np.int32(used)), (queries, stride_queries, np.int32(len(queries)), Q)
+        launch(fn, grid_for(Q, 256), 256, (*table, *sought, np.int32(skipped), rows_Q))
     return rows_Q
 
 

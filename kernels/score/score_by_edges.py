@@ -162,7 +162,8 @@ def _cuda(
     prob_T, order_T = cupy.empty(T, np.float32), cupy.empty(T, np.uint8)
     if T:
         fn = kernel("score/score_by_edges", "score_by_edges")
-        table = slots_E2, words_V2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits
+        tables = check.aligned(slots_E2), check.aligned(words_V2)
+        table = *tables, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits
         args = (*table, order, begin, end, codes_T, T, prob_T, order_T)
         launch(fn, grid_for(T, THREADS - order + 1), THREADS, args, shared_bytes=8 * order * THREADS)
     return prob_T, order_T

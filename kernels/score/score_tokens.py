@@ -137,7 +137,8 @@ def _cuda(
     if T:
         fn = kernel("score/score_tokens", "score_tokens", CHILD=CHILD[first_child_M.dtype], VALUE=VALUE[prob_G.dtype])
         index = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
-        values = prob_G, backoff_M, *((0, 0) if centers is None else (words_V2, centers))  # 0: a null pointer
+        coded = (0, 0) if centers is None else map(check.aligned, (words_V2, centers))  # 0: a null pointer
+        values = prob_G, backoff_M, *coded
         args = (word_G, first_child_M, *index, *values, order, begin, end, codes_T, T, prob_T, order_T)
         launch(fn, grid_for(T, THREADS - order + 1), THREADS, args, shared_bytes=8 * order * THREADS)
     return prob_T, order_T

@@ -53,7 +53,7 @@ def save_arrays(
         if array.dtype not in NAMES:
             raise ValueError(f"array {name!r} is of {array.dtype} but a file holds {', '.join(DTYPES)}; convert it")
     names = sorted(arrays, key=lambda name: -arrays[name].itemsize)  # so each one starts at a multiple of its item
-    crcs = {name: f"{crc:08x}" for name, crc in zip(names, _crcs([arrays[name] for name in names]), strict=True)}
+    crcs = {name: f"{crc:08x}" for name, crc in zip(names, array_crcs([arrays[name] for name in names]), strict=True)}
     header: dict[str, Any] = {
         METADATA: {
             "format": FORMAT,
@@ -115,7 +115,7 @@ def load_arrays(path: str | Path, verify: bool = True) -> tuple[dict[str, np.nda
     if end != size_bytes:
         raise _damaged(path, f"its arrays end at byte {end:,} but the file at {size_bytes:,}")
     if verify:
-        for name, crc in zip(arrays, _crcs(list(arrays.values())), strict=True):
+        for name, crc in zip(arrays, array_crcs(list(arrays.values())), strict=True):
             if crcs[name] != f"{crc:08x}":
                 raise _damaged(path, f"array {name!r} has CRC-32 {crc:08x}, not {crcs[name]}")
     return arrays, metadata
@@ -180,7 +180,7 @@ def _bytes(piece: np.ndarray) -> memoryview:
     return np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
 
 
-def _crcs(arrays: Sequence[np.ndarray]) -> list[int]:
+def array_crcs(arrays: Sequence[np.ndarray]) -> list[int]:
     """The CRC-32 of each array's bytes, by several threads."""
     totals = [Crc(array.nbytes) for array in arrays]
     pieces = [(total, piece) for total, array in zip(totals, arrays, strict=True) for piece in _slices(array)]

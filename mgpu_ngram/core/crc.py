@@ -15,7 +15,7 @@ class Crc:
 
     def add(self, crc: int, length: int) -> None:
         """Go on by `length` bytes whose own CRC-32 is `crc`."""
-        self.value = _append_crc32(self.value, crc, length)
+        self.value = append_crc32(self.value, crc, length)
         self.length += length
 
 
@@ -25,11 +25,11 @@ def combine_crc32(parts: Iterable[tuple[int, int, int, int]]) -> int:
     for _, offset, length, crc in sorted(parts):
         if offset != total:
             raise ValueError(f"the next part should start at byte {total} but starts at {offset}; give each part once")
-        value = _append_crc32(value, crc, length)
+        value = append_crc32(value, crc, length)
         total += length
     return value
 
 
-def _append_crc32(first: int, second: int, second_bytes: int) -> int:
+def append_crc32(first: int, second: int, second_bytes: int) -> int:
     """CRC-32 of two texts in a row."""
     return shift(first, second_bytes) ^ second

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.arrays import MAX_HEADER_BYTES, load_arrays, save_arrays
+from mgpu_ngram.core.arrays import MAX_HEADER_BYTES, array_crcs, load_arrays, save_arrays
+from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_checks import contradiction
 from mgpu_ngram.core.output import check_free
@@ -51,8 +52,9 @@ class Model:
     def of(cls, trie: Trie, words: Words, edges: EdgeTable | None = None) -> Model:
         """From a trie in host memory, its words and, if it is to be kept, its edge table."""
         crc = zlib.crc32(json.dumps([trie.starts, trie.fanout]).encode())
-        for array in _arrays(trie, words).values():
-            crc = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, crc)
+        arrays = list(_arrays(trie, words).values())
+        for array, of_array in zip(arrays, array_crcs(arrays), strict=True):
+            crc = append_crc32(crc, of_array, array.nbytes)
         return cls(trie, words, f"{len(trie):x}-{crc:08x}", edges)
 
 

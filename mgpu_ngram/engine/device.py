@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 RING_SLOTS = 3  # one block being read, one being copied, one being worked on
 COPY_THREADS, SLICE_BYTES = 6, 16 << 20  # of large copies between host and GPU
+T = TypeVar("T")
 ALIGNED = 256  # where arrays begin that are copied together
 
 
@@ -372,6 +373,16 @@ def out_of_memory(error: BaseException) -> bool:
     """True for out-of-memory errors of Python, of CuPy's pool and of CUDA itself (pinned memory)."""
     named = type(error).__name__ == "OutOfMemoryError" or "cudaErrorMemoryAllocation" in str(error)
     return named or isinstance(error, MemoryError)
+
+
+def on_device_or_host(fn: Callable[[str], T], device: str) -> T:
+    """fn(device); fn("cpu") where the device has no room for what it does."""
+    try:
+        return fn(device)
+    except Exception as error:
+        if device == "cpu" or not out_of_memory(error):
+            raise
+    return fn("cpu")  # here, where the error holds no arrays any more
 
 
 @contextmanager

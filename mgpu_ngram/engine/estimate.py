@@ -32,6 +32,7 @@ from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
 
 UNK, START, END = 0, 1, 2  # ids
 COUNTED = 4  # counts of counts: of 1 to 4
+CONTEXTS_AT_ONCE = 1 << 24  # what each leaves to the lower order: enough for a GPU, little memory
 LEAST = np.finfo(np.float32).tiny  # what a context leaves to the lower order: no reader takes a backoff of -inf
 
 
@@ -303,12 +304,16 @@ def _gammas(discounts: Discounts, kinds_C3: Any, pruned_C: Any, total_C: Any) ->
     """(C,) float32: what contexts leave to the lower order, by their discounts and what is pruned; added up as lmplz
     does it.
     """
-    left_C = array_module(total_C).zeros(len(total_C), np.float32)
-    for kind, discount in enumerate(discounts):
-        left_C += np.float32(discount) * kinds_C3[:, kind].astype(np.float32)
-    if pruned_C is not None:
-        left_C += pruned_C.astype(np.float32)
-    return left_C / total_C.astype(np.float32)
+    gamma_C = array_module(total_C).zeros(len(total_C), np.float32)
+    for begin in range(0, len(gamma_C), CONTEXTS_AT_ONCE):
+        some = slice(begin, begin + CONTEXTS_AT_ONCE)
+        left_C = gamma_C[some]
+        for kind, discount in enumerate(discounts):
+            left_C += np.float32(discount) * kinds_C3[some, kind].astype(np.float32)
+        if pruned_C is not None:
+            left_C += pruned_C[some].astype(np.float32)
+        left_C /= total_C[some].astype(np.float32)
+    return gamma_C
 
 
 def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any, split_L: Any = None) -> Estimated:
@@ -377,7 +382,7 @@ def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse
     """
     xp = array_module(unigrams.prob_V)
     N = max(parts[0].probabilities, default=1) if parts else 1
-    new_V = xp.cumsum(unigrams.kept_V) - 1  # ids without the words that are pruned
+    new_V = (xp.cumsum(unigrams.kept_V) - 1).astype(np.uint32)  # ids without the words that are pruned
     kept_V = xp.flatnonzero(unigrams.kept_V)
     levels = [Level(xp.arange(len(kept_V), dtype=np.uint32), log10_values(unigrams.prob_V[kept_V]), None)]
     below: Any = None  # keys of the order before
@@ -385,8 +390,9 @@ def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse
         merged = merge_weights([p.probabilities.pop(n) for p in parts])
         weights = merge_weights([p.backoffs.pop(n - 1) for p in parts])
         columns = merged.columns
-        word_G = _word(Table(columns, merged.values, n, bits), n - 1).view(np.int64)
-        level, lower = Level(new_V[word_G].astype(np.uint32), merged.values, None), levels[-1]
+        words = _word(Table(columns, merged.values, n, bits), n - 1).view(np.int64)
+        level, lower = Level(new_V[words], merged.values, None), levels[-1]
+        del words
         lower.backoff_G = xp.zeros(len(lower.word_G), np.float32)
         [(parents, sizes_P)] = prefix_runs(columns, bits, n - 1, n - 1)
         # Parents are contexts of n-grams that are kept: the same keys where nothing is pruned.
@@ -398,11 +404,11 @@ def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse
         node_C, node_P = nodes[0], nodes[-1]
         there = node_C >= 0
         lower.backoff_G[node_C[there]] = weights.values[there]
-        level.first_child_M = xp.zeros(len(lower.word_G) + 1, np.int64)
-        level.first_child_M[1 + node_P] = sizes_P
-        level.first_child_M = xp.cumsum(level.first_child_M)
+        sizes_M = xp.zeros(len(lower.word_G) + 1, node_dtype(len(level.word_G)))
+        sizes_M[1 + node_P] = sizes_P
+        level.first_child_M = xp.cumsum(sizes_M, dtype=sizes_M.dtype)
         if 3 <= n < N + collapse:
-            level.suffix_G = find_ngrams(below, n - 1, bits, columns, 1)
+            level.suffix_G = find_ngrams(below, n - 1, bits, columns, 1).astype(node_dtype(len(lower.word_G)))
         levels.append(level)
         below = columns
     if collapse:
@@ -422,7 +428,7 @@ def _collapse(levels: Sequence[Level]) -> None:
     for n, level in enumerate(levels, 1):
         backoff_G = xp.zeros(len(level.word_G), np.float32) if level.backoff_G is None else level.backoff_G
         suffix_G = level.word_G if n == 2 else level.suffix_G
-        parent_G = 0 if n == 1 else xp.searchsorted(level.first_child_M, xp.arange(len(level.word_G)), "right") - 1
+        parent_G = 0 if n == 1 else _parents(level)
         total_G = backoff_G if n == 1 else backoff_G + lower[suffix_G]
         level.prob_G = level.prob_G + total_G - lower[parent_G]
         if level.backoff_G is not None:
@@ -430,7 +436,14 @@ def _collapse(levels: Sequence[Level]) -> None:
         lower = total_G
 
 
+def _parents(level: Level) -> Any:
+    """(G,) int64: of each node, its parent in the order before."""
+    xp = array_module(level.word_G)
+    nodes_G = xp.arange(len(level.word_G), dtype=level.first_child_M.dtype)
+    return xp.searchsorted(level.first_child_M, nodes_G, "right") - 1
+
+
 def _node_of_word(columns: Any, bits: int, kept_V: Any, new_V: Any) -> Any:
     """(G,) int64: nodes of single words, given by their keys; -1 of those that are pruned."""
     ids = (words_at(columns, 1, bits, 0) - np.uint64(1)).view(np.int64)
-    return array_module(ids).where(kept_V[ids], new_V[ids], -1)
+    return array_module(ids).where(kept_V[ids], new_V[ids].astype(np.int64), -1)

@@ -53,6 +53,8 @@ def keep(result: A, budget: Budget, folder: str) -> A:
 
 
 def bring(result: A, device: str) -> A:
-    """A result with its arrays on the device."""
+    """A result with its arrays on the device, or with all of them in host memory for "cpu"."""
     arrays = result.arrays()
+    if device == "cpu":
+        return result.with_arrays({name: to_host_fast(array) for name, array in arrays.items()})
     return result.with_arrays(dict(zip(arrays, to_device_together(list(arrays.values()), device), strict=True)))

@@ -228,24 +228,38 @@ def negative(array: Any) -> Any:
 
 
 def join_levels(levels: Sequence[Level], fanout: int) -> Trie:
-    """The levels in one numbering: a trie."""
+    """The levels in one numbering: a trie. They are used up: each of their arrays goes when it has been copied."""
     xp = array_module(levels[0].word_G)
     starts = np.cumsum([0, *(len(level.word_G) for level in levels)]).tolist()
     G, node = starts[-1], node_dtype(starts[-1])
+
+    def joined(name: str, levels: Sequence[Level], dtype: Any, added: Sequence[int] = ()) -> Any:
+        """What levels have by a name, one after the other; numbers of nodes rise by what is `added` for each level."""
+        whole, at = xp.empty(sum(len(getattr(level, name)) for level in levels), dtype), 0
+        for i, level in enumerate(levels):
+            array = getattr(level, name)
+            there = whole[at : at + len(array)]
+            if added:
+                xp.add(array, np.int64(added[i]), out=there, casting="unsafe")
+            else:
+                there[:] = array
+            at += len(array)
+            setattr(level, name, None)
+        return whole
+
     lower = levels[:-1]
-    word_G = xp.concatenate([level.word_G for level in levels])
-    first_child = [(level.first_child_M[:-1] + starts[n]).astype(node) for n, level in enumerate(levels[1:], 1)]
-    suffix = [(level.suffix_G + starts[n - 2]).astype(node) for n, level in enumerate(lower[2:], 3)]
+    for level in levels[1:-1]:
+        level.first_child_M = level.first_child_M[:-1]  # where its last children end, those of the next level begin
     filled = [(f + starts[n]).astype(node) for n, f in enumerate(level.filled_F for level in levels) if f is not None]
     filled_F = xp.concatenate([xp.empty(0, node), *filled])
-    nothing = xp.empty(0, np.float32)
+    word_G = joined("word_G", levels, np.uint32)
     return Trie(
         tuple(starts),
         word_G,
-        xp.concatenate([level.prob_G for level in levels]),
-        xp.concatenate([nothing, *(level.backoff_G for level in lower)]),
-        xp.concatenate([*first_child, xp.full(1, G, node)]),
-        xp.concatenate([xp.empty(0, node), *suffix]),
+        joined("prob_G", levels, np.float32),
+        joined("backoff_G", lower, np.float32),
+        joined("first_child_M", levels[1:], node, starts[1:-1]) if lower else xp.full(1, G, node),
+        joined("suffix_G", lower[2:], node, starts[1:-1]),
         fanout,
         *sample_words(word_G, fanout),
         filled_F=filled_F if len(filled_F) else None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,20 @@ from mgpu_ngram.core.arpa import write_arpa
 from mgpu_ngram.core.discounts import Discounts, check_fallback, discounts_of
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import Model, save_model
-from mgpu_ngram.core.tables import ShardedTable
+from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.count import empty_table
-from mgpu_ngram.engine.device import Stopwatch, add_seconds, memory_guard, out_of_memory, to_device, to_host_fast
+from mgpu_ngram.engine.device import (
+    Stopwatch,
+    add_seconds,
+    device_of,
+    memory_guard,
+    moved_to,
+    on_device_or_host,
+    to_device,
+    to_host_fast,
+)
 from mgpu_ngram.engine.estimate import (
     COUNTED,
     START,
@@ -40,7 +48,7 @@ from mgpu_ngram.engine.estimate import (
 )
 from mgpu_ngram.engine.keep import bring, keep
 from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.engine.runs import Run, merge_to, open_run, take_part
+from mgpu_ngram.engine.runs import Run, merge_to, open_run, take_part, where_it_fits
 from mgpu_ngram.engine.trie_levels import levels_of
 from mgpu_ngram.jobs.estimate_settings import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
@@ -239,17 +247,24 @@ def adjusted(
     find: Callable[[int], list[ShardedTable]], symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget,
     folder: str, split: Sequence[int] = (),
 ) -> Part:  # fmt: skip
-    """Sum what is found of each order, and adjust its counts; the result waits where there is room."""
+    """Sum what is found of each order, and adjust its counts, in host memory where the device has no room for all; the
+    result waits where there is room.
+    """
     watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
+
+    def adjust(*tables: Table) -> Part:
+        bad_here_V = None if bad_V is None else moved_to(bad_V, device_of(tables[0].keys))
+        return adjust_counts({t.order: t for t in tables}, symbols, options, bad_here_V, split)
+
     with memory_guard("adjusting counts", budget.device, LESS):
-        tables = {}
+        tables = dict[int, Table]()
         for n in range(2, options.order + 1):
             found = find(n)
             watch.lap("read")
             like = to_device(np.empty(0, np.uint64), budget.device)
             tables[n] = merge_to(found, budget.device).shard(0) if found else empty_table(n, bits, like)
             watch.lap("reduce")
-        part = adjust_counts(tables, symbols, options, bad_V, split)
+        part = where_it_fits(adjust, *tables.values())
         watch.lap("adjust")
     part.seconds = watch.seconds
     return keep(part, budget, folder)
@@ -335,10 +350,14 @@ def estimate_of(
 ) -> Estimated:  # fmt: skip
     """Probabilities and backoffs of a part; they wait where there is room."""
     watch = Stopwatch(budget.device)
+
+    def estimate(device: str) -> Estimated:
+        whole = _with_split(part, split, left_L, device)
+        shared_L = None if split_L is None else to_device(split_L, device)
+        return estimate_part(whole, discounts, moved_to(unigrams.prob_V, device), shared_L)
+
     with memory_guard("estimating", budget.device, LESS):
-        whole = _with_split(part, split, left_L, budget.device)
-        shared_L = None if split_L is None else to_device(split_L, budget.device)
-        estimated = estimate_part(whole, discounts, unigrams.prob_V, shared_L)
+        estimated = on_device_or_host(estimate, budget.device)
         watch.lap("estimate")
     estimated.seconds = watch.seconds
     return keep(estimated, budget, folder)
@@ -351,17 +370,10 @@ def finish(
     watch = Stopwatch(device)
 
     def assembled(device: str) -> Any:
-        move = to_host_fast if device == "cpu" else partial(to_device, device=device)
-        here = Unigrams(move(unigrams.prob_V), move(unigrams.kept_V))
-        moved = [p.with_arrays({name: move(a) for name, a in p.arrays().items()}) for p in parts]
-        return assemble(here, moved, bits, collapse)
+        here = Unigrams(moved_to(unigrams.prob_V, device), moved_to(unigrams.kept_V, device))
+        return assemble(here, [bring(part, device) for part in parts], bits, collapse)
 
-    try:
-        trie = assembled(device)
-    except Exception as error:
-        if device == "cpu" or not out_of_memory(error):
-            raise
-        trie = assembled("cpu")
+    trie = on_device_or_host(assembled, device)
     words = Words(vocabulary.offsets_V, vocabulary.data)
     kept_V = to_host(unigrams.kept_V)
     if not kept_V.all():

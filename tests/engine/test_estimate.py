@@ -54,7 +54,10 @@ def counted(data, order):
 
 
 def cut(counts, order, bits, parts, to_device, split):
-    """The tables of each part, by order: an n-gram is in that of its last context word, or of the one before."""
+    """The tables of each part, by order: an n-gram is in that of its last context word, or of the one before.
+
+    Keys are slices of longer columns, as merging leaves them.
+    """
     made = []
     for p in range(parts):
         tables = {}
@@ -63,7 +66,9 @@ def cut(counts, order, bits, parts, to_device, split):
             rows = sorted(g for g in of_order if g[-3 if n > 2 and g[-2] in split else -2] % parts == p)
             codes = np.array(rows, np.uint32).reshape(-1, n) + 1
             keys = pack_codes([np.ascontiguousarray(codes[:, i]) for i in range(n)], bits)
-            tables[n] = Table(to_device(keys), to_device(np.array([counts[g] for g in rows], np.int64)), n, bits)
+            longer = to_device(np.pad(keys, ((0, 0), (0, 5)), constant_values=1))
+            counts_G = to_device(np.array([counts[g] for g in rows], np.int64))
+            tables[n] = Table(longer[:, : len(rows)], counts_G, n, bits)
         made.append(tables)
     return made
 
@@ -73,7 +78,8 @@ def estimated(
 ):
     """The trie, the words that it keeps, and the discounts, of counts by n-gram."""
     split = split if order > 2 else ()
-    V, bits = len(words), check.code_bits(len(words))
+    V = len(words)
+    bits = max(17, check.code_bits(V))  # four words need two columns
     options = EstimateOptions(order, (*prune, *prune[-1:] * (order - len(prune))), **options)
     counts_V = to_device(np.array([counts[v,] for v in range(V)]))
     bad_V = None if limit is None else to_device(np.array([w not in {*limit, *SPECIALS} for w in words]))

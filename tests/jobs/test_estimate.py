@@ -406,8 +406,8 @@ def test_a_device_with_no_room_for_the_model(monkeypatch):
         return trie
 
     monkeypatch.setattr(estimate_passes, "assemble", full_at_first)
-    monkeypatch.setattr(estimate_passes, "out_of_memory", lambda error: isinstance(error, MemoryError))
-    monkeypatch.setattr(estimate_passes, "to_device", lambda array, device: array)
+    monkeypatch.setattr(estimate_passes, "moved_to", lambda array, device: array)
+    monkeypatch.setattr(estimate_passes, "bring", lambda part, device: part.with_arrays(part.arrays()))
     monkeypatch.setattr(estimate_passes, "Stopwatch", lambda device: Stopwatch("cpu"))
     words = Words.of(["<unk>", "<s>", "</s>", "a"])
     unigrams = engine.Unigrams(np.array([0.1, 1, 0.4, 0.5], np.float32), np.ones(4, bool))

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.engine.runs import moved
 from mgpu_ngram.jobs import estimate, estimate_passes
 from mgpu_ngram.jobs.estimate import EstimateConfig
+from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 
 @pytest.fixture
@@ -34,6 +36,32 @@ def estimated(device, tmp_path, monkeypatch):
         return (tmp_path / "model").read_bytes(), result.statistics, split[-1]
 
     return run
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("full", ["merge_to", "adjust_counts", "estimate_part", "assemble"])
+def test_a_gpu_that_fills_up(full, estimated, device, monkeypatch):
+    """What it has no room for is done in host memory: the same model."""
+    text, options = random_text(400), {"order": 3, "prune": [0, 1]}
+    expected = estimated(text, 3, **options)
+    real, calls = getattr(estimate_passes, full), []
+
+    def fails_on_a_gpu(first, *more):
+        if full == "merge_to":  # of the second order; it has fallen back to host memory by itself
+            merged = real(first, *more)
+            calls.append(not on_gpu(merged.keys))
+            return moved(merged, to_host) if len(calls) % 2 else merged
+        result = real(first, *more)
+        arrays = result.arrays().values()
+        calls.append(not any(map(on_gpu, arrays)))
+        if not calls[-1]:
+            raise MemoryError
+        return result
+
+    monkeypatch.setattr(estimate_passes, full, fails_on_a_gpu)
+    assert estimated(text, 3, **options) == expected
+    if device == "gpu" and full != "merge_to":
+        assert any(calls) and not all(calls)
 
 
 def random_text(lines, seed=0, words=40):

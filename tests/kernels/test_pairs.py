@@ -12,7 +12,7 @@ import pytest
 
 import mgpu_ngram.kernels
 from mgpu_ngram.kernels.count.intern import WordTable
-from mgpu_ngram.kernels.dispatch import on_gpu, pick, to_host
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, pick, to_host
 
 FOLDER = Path(mgpu_ngram.kernels.__file__).parent
 SIZES = (0, 1, 2, 7, 255, 4097)
@@ -134,6 +134,33 @@ def test_cuda_equals_cpu(pair, size):
     on_device = {name: to_gpu(copy.deepcopy(value)) for name, value in inputs.items()}
     expected = outcome(pair, inputs)
     assert outcome(pair, on_device) == expected
+
+
+def inner(value):
+    """The same arrays as parts of larger ones: rows of one column no longer end where those of the next begin."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(inner(v) for v in value)
+    if getattr(value, "ndim", 0) < 2:
+        return value
+    larger = array_module(value).ones((*value.shape[:-1], value.shape[-1] + 3), value.dtype)
+    larger[..., 1:-2] = value
+    return larger[..., 1:-2]
+
+
+@every_pair
+@pytest.mark.parametrize("size", (7, 255, 4098))
+def test_parts_of_larger_arrays(pair, size, device):
+    """A result is that of the same arrays alone, or they are refused."""
+    inputs = inputs_of(pair, size)
+    expected = outcome(pair, copy.deepcopy(inputs))
+    if device == "gpu":
+        inputs = {name: to_gpu(value) for name, value in inputs.items()}
+    parts = {name: inner(value) for name, value in inputs.items()}
+    if pair == "count.radix_sort":
+        with pytest.raises(ValueError, match="not C-contiguous"):
+            outcome(pair, parts)
+        return
+    assert outcome(pair, parts) == expected
 
 
 @pytest.mark.gpu
