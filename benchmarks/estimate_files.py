@@ -15,7 +15,7 @@ from mgpu_ngram.core.model import load_model
 from mgpu_ngram.engine.count import mark_sentences
 from mgpu_ngram.engine.device import to_host_fast
 from mgpu_ngram.engine.trie_levels import levels_of
-from mgpu_ngram.jobs.estimate_passes import Estimate, save
+from mgpu_ngram.jobs.estimate_model import Estimate, save
 from mgpu_ngram.kernels.dispatch import to_host
 
 TOKENS = 26_000_000  # at most: 63 M n-grams

@@ -15,13 +15,13 @@ from mgpu_ngram.benchmarks.traffic import sort_bytes
 from mgpu_ngram.core.discounts import FALLBACK, discounts_of
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.assemble import assemble
 from mgpu_ngram.engine.count import Codes, mark_sentences
 from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.estimate import (
     EstimateOptions,
     adjust_counts,
     adjust_unigrams,
-    assemble,
     count_counts,
     estimate_part,
     estimate_unigrams,
@@ -54,7 +54,7 @@ class Made:
 
 
 def make_model(marked_T: Any, symbols: int, budget: Budget) -> Made:
-    """The model of a stream of codes, as the tasks of `jobs.estimate_passes` make it of one part.
+    """The model of a stream of codes, as the tasks of an estimate make it of one part.
 
     marked_T  (T,) uint32 of `engine.count.mark_sentences`, each of the `symbols` words but <unk> in it
     """

@@ -23,7 +23,7 @@ from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.jobs import estimate as job
 from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS
 from mgpu_ngram.jobs.estimate import EstimateConfig, EstimateResult
-from mgpu_ngram.jobs.estimate_passes import Estimate
+from mgpu_ngram.jobs.estimate_model import Estimate
 
 FILE_TOKENS = {"gpu": 200_000_000, "cpu": 250_000}
 TARGET = 120e6  # tokens/s on one H200

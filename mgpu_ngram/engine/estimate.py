@@ -1,4 +1,4 @@
-"""From counts of marked text to a Kneser-Ney model: what one part of the n-grams needs, and the parts put together.
+"""From counts of marked text to the weights of a Kneser-Ney model: what one part of the n-grams needs.
 
 A part holds all n-grams of orders 2 to N whose last context word is one of its own. So the continuations of a context
 lie together, and an n-gram beside the one without its first word: nothing but vectors over the vocabulary, counts of
@@ -20,9 +20,7 @@ import numpy as np
 from mgpu_ngram.core.discounts import Discounts
 from mgpu_ngram.core.shards import words_at
 from mgpu_ngram.core.tables import Table
-from mgpu_ngram.core.trie import Trie, node_dtype
-from mgpu_ngram.engine.trie import FANOUT, Level, join_levels, negative
-from mgpu_ngram.kernels.count.merge_tables import merge_tables
+from mgpu_ngram.core.trie import node_dtype
 from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
@@ -362,88 +360,3 @@ def _contexts(sizes_C: Any, rows: int) -> Any:
     starts_R = array_module(sizes_C).zeros(rows, np.uint32)
     starts_R[sizes_C.cumsum()[:-1]] = 1
     return starts_R.cumsum(dtype=np.uint32)
-
-
-def merge_weights(parts: Sequence[Weights]) -> Weights:
-    """Those of several parts, which have no n-gram in common."""
-    if len(parts) == 1:
-        return parts[0]
-    tables = [(p.columns, p.values.view(np.uint32).astype(np.int64), np.array([len(p.values)])) for p in parts]
-    columns, bits, _ = merge_tables(tables)
-    return Weights(columns, bits.astype(np.uint32).view(np.float32))
-
-
-def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse: bool = False) -> Trie:
-    """The trie of all parts' n-grams.
-
-    bits      of a word in keys
-    collapse  give each n-gram one value in place of probability and backoff (Heafield, Koehn and Lavie, 2012,
-              "Language model rest costs and space-efficient storage", q): such values of a text add up to its score
-    """
-    xp = array_module(unigrams.prob_V)
-    N = max(parts[0].probabilities, default=1) if parts else 1
-    new_V = (xp.cumsum(unigrams.kept_V) - 1).astype(np.uint32)  # ids without the words that are pruned
-    kept_V = xp.flatnonzero(unigrams.kept_V)
-    levels = [Level(xp.arange(len(kept_V), dtype=np.uint32), log10_values(unigrams.prob_V[kept_V]), None)]
-    below: Any = None  # keys of the order before
-    for n in range(2, N + 1):
-        merged = merge_weights([p.probabilities.pop(n) for p in parts])
-        weights = merge_weights([p.backoffs.pop(n - 1) for p in parts])
-        columns = merged.columns
-        words = _word(Table(columns, merged.values, n, bits), n - 1).view(np.int64)
-        level, lower = Level(new_V[words], merged.values, None), levels[-1]
-        del words
-        lower.backoff_G = xp.zeros(len(lower.word_G), np.float32)
-        [(parents, sizes_P)] = prefix_runs(columns, bits, n - 1, n - 1)
-        # Parents are contexts of n-grams that are kept: the same keys where nothing is pruned.
-        sought = [weights.columns] if len(sizes_P) == len(weights.values) else [weights.columns, parents]
-        if n == 2:
-            nodes = [_node_of_word(keys, bits, unigrams.kept_V, new_V) for keys in sought]
-        else:
-            nodes = [find_ngrams(below, n - 1, bits, keys, 0) for keys in sought]
-        node_C, node_P = nodes[0], nodes[-1]
-        there = node_C >= 0
-        lower.backoff_G[node_C[there]] = weights.values[there]
-        sizes_M = xp.zeros(len(lower.word_G) + 1, node_dtype(len(level.word_G)))
-        sizes_M[1 + node_P] = sizes_P
-        level.first_child_M = xp.cumsum(sizes_M, dtype=sizes_M.dtype)
-        if 3 <= n < N + collapse:
-            level.suffix_G = find_ngrams(below, n - 1, bits, columns, 1).astype(node_dtype(len(lower.word_G)))
-        levels.append(level)
-        below = columns
-    if collapse:
-        _collapse(levels)
-    else:
-        for level in levels:
-            level.prob_G = negative(level.prob_G)
-    return join_levels(levels, FANOUT)
-
-
-def _collapse(levels: Sequence[Level]) -> None:
-    """One value in place of two: the probability, times the backoffs of an n-gram and of all its suffixes, by those of
-    its history and of all its suffixes.
-    """
-    xp = array_module(levels[0].word_G)
-    lower = xp.zeros(1, np.float32)  # backoffs of the order below, with those of suffixes added
-    for n, level in enumerate(levels, 1):
-        backoff_G = xp.zeros(len(level.word_G), np.float32) if level.backoff_G is None else level.backoff_G
-        suffix_G = level.word_G if n == 2 else level.suffix_G
-        parent_G = 0 if n == 1 else _parents(level)
-        total_G = backoff_G if n == 1 else backoff_G + lower[suffix_G]
-        level.prob_G = level.prob_G + total_G - lower[parent_G]
-        if level.backoff_G is not None:
-            level.backoff_G = xp.zeros_like(backoff_G)
-        lower = total_G
-
-
-def _parents(level: Level) -> Any:
-    """(G,) int64: of each node, its parent in the order before."""
-    xp = array_module(level.word_G)
-    nodes_G = xp.arange(len(level.word_G), dtype=level.first_child_M.dtype)
-    return xp.searchsorted(level.first_child_M, nodes_G, "right") - 1
-
-
-def _node_of_word(columns: Any, bits: int, kept_V: Any, new_V: Any) -> Any:
-    """(G,) int64: nodes of single words, given by their keys; -1 of those that are pruned."""
-    ids = (words_at(columns, 1, bits, 0) - np.uint64(1)).view(np.int64)
-    return array_module(ids).where(kept_V[ids], new_V[ids].astype(np.int64), -1)

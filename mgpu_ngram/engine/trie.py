@@ -67,7 +67,7 @@ def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
             levels.append(_add_level(levels, ngrams, size, fanout))
     for level in levels:
         level.prob_G = negative(level.prob_G)
-    return join_levels(levels, fanout)
+    return join_levels([levels], fanout)
 
 
 def with_fanout(trie: Trie, fanout: int) -> Trie:
@@ -227,10 +227,16 @@ def negative(array: Any) -> Any:
     return (array.view(np.uint32) | np.uint32(1 << 31)).view(np.float32)
 
 
-def join_levels(levels: Sequence[Level], fanout: int) -> Trie:
-    """The levels in one numbering: a trie. They are used up: each of their arrays goes when it has been copied."""
+def join_levels(stretches: Sequence[Sequence[Level]], fanout: int) -> Trie:
+    """Levels in one numbering: a trie. They are used up: each of their arrays goes when it has been copied.
+
+    stretches  each has levels of all orders, whose nodes stand in each order after those of the stretch before;
+               children are numbered within a stretch, suffixes within an order
+    """
+    S, levels = len(stretches), [level for order in zip(*stretches, strict=True) for level in order]
     xp = array_module(levels[0].word_G)
-    starts = np.cumsum([0, *(len(level.word_G) for level in levels)]).tolist()
+    begins = np.cumsum([0, *(len(level.word_G) for level in levels)]).tolist()
+    starts = begins[::S]
     G, node = starts[-1], node_dtype(starts[-1])
 
     def joined(name: str, levels: Sequence[Level], dtype: Any, added: Sequence[int] = ()) -> Any:
@@ -247,19 +253,20 @@ def join_levels(levels: Sequence[Level], fanout: int) -> Trie:
             setattr(level, name, None)
         return whole
 
-    lower = levels[:-1]
-    for level in levels[1:-1]:
-        level.first_child_M = level.first_child_M[:-1]  # where its last children end, those of the next level begin
-    filled = [(f + starts[n]).astype(node) for n, f in enumerate(level.filled_F for level in levels) if f is not None]
+    deeper, linked = levels[S:], levels[2 * S : -S]
+    for level in deeper[:-1]:
+        level.first_child_M = level.first_child_M[:-1]  # where its last children end, those of the next begin
+    found = [(level.filled_F, begin) for level, begin in zip(levels, begins, strict=False)]
+    filled = [(f + begin).astype(node) for f, begin in found if f is not None]
     filled_F = xp.concatenate([xp.empty(0, node), *filled])
     word_G = joined("word_G", levels, np.uint32)
     return Trie(
         tuple(starts),
         word_G,
         joined("prob_G", levels, np.float32),
-        joined("backoff_G", lower, np.float32),
-        joined("first_child_M", levels[1:], node, starts[1:-1]) if lower else xp.full(1, G, node),
-        joined("suffix_G", lower[2:], node, starts[1:-1]),
+        joined("backoff_G", levels[:-S], np.float32),
+        joined("first_child_M", deeper, node, begins[S:-1]) if deeper else xp.full(1, G, node),
+        joined("suffix_G", linked, node, np.repeat(starts[1:-1], S).tolist()),
         fanout,
         *sample_words(word_G, fanout),
         filled_F=filled_F if len(filled_F) else None,

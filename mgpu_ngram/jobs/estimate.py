@@ -28,7 +28,8 @@ from mgpu_ngram.jobs.count_passes import Job
 from mgpu_ngram.jobs.count_plan import chunk_bytes, make_budget, num_streams
 from mgpu_ngram.jobs.count_plan import plan as count_plan
 from mgpu_ngram.jobs.estimate_counts import describe, open_counts, parts_of_counts
-from mgpu_ngram.jobs.estimate_passes import Estimation, Statistics, in_host_memory, read_limit, save
+from mgpu_ngram.jobs.estimate_model import in_host_memory, save
+from mgpu_ngram.jobs.estimate_passes import Estimation, Statistics, read_limit
 from mgpu_ngram.jobs.estimate_settings import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.shuffle import shuffle

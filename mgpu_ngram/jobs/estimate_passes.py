@@ -1,4 +1,4 @@
-"""From counted n-grams, spread over workers, to one model: its tasks, called and watched."""
+"""From counted n-grams, spread over workers, to one model: the steps until all parts are estimated."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
-from mgpu_ngram.core.arpa import write_arpa
 from mgpu_ngram.core.discounts import Discounts, check_fallback, discounts_of
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model import Model, save_model
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.count import empty_table
 from mgpu_ngram.engine.device import (
     Stopwatch,
-    add_seconds,
     device_of,
     memory_guard,
     moved_to,
     on_device_or_host,
     to_device,
-    to_host_fast,
 )
 from mgpu_ngram.engine.estimate import (
     COUNTED,
@@ -37,7 +33,6 @@ from mgpu_ngram.engine.estimate import (
     Unigrams,
     adjust_counts,
     adjust_unigrams,
-    assemble,
     count_counts,
     estimate_part,
     estimate_unigrams,
@@ -49,7 +44,7 @@ from mgpu_ngram.engine.estimate import (
 from mgpu_ngram.engine.keep import bring, keep
 from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.runs import Run, merge_to, open_run, take_part, where_it_fits
-from mgpu_ngram.engine.trie_levels import levels_of
+from mgpu_ngram.jobs.estimate_model import assembled
 from mgpu_ngram.jobs.estimate_settings import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels import check
@@ -84,15 +79,6 @@ class _Words:
     kept_V: Any
     counts_of_counts: list[int]
     size: tuple[int, int]
-
-
-@dataclass
-class Estimate:
-    """A finished model where it was made: a trie on a device, in host memory where that is full, and its words."""
-
-    trie: Any
-    words: Words
-    seconds: dict[str, float]
 
 
 class Estimation:
@@ -151,14 +137,10 @@ class Estimation:
                 )
             )  # fmt: skip
         executor.wait(iter(list(made)), lambda _: self.progress.advance(1))
-        self.progress.start("assemble", 1, "model")
-        bits = check.code_bits(self.symbols)
-        model = executor.call(
-            finish, list(made), unigrams, self.vocabulary, bits, self.config.collapse_values, device, label="the model"
+        model, seconds = assembled(
+            executor, made, unigrams, self.vocabulary, self.symbols, self.config.collapse_values, device, self.progress
         )
-        made.clear()
-        executor.wait([model])
-        self.progress.advance(1)
+        self.seconds += seconds
         return model, statistics
 
     def _statistics(
@@ -361,43 +343,3 @@ def estimate_of(
         watch.lap("estimate")
     estimated.seconds = watch.seconds
     return keep(estimated, budget, folder)
-
-
-def finish(
-    parts: list[Estimated], unigrams: Unigrams, vocabulary: Vocabulary, bits: int, collapse: bool, device: str
-) -> Estimate:
-    """Put the parts together: on the device, or in host memory where that has no room for all."""
-    watch = Stopwatch(device)
-
-    def assembled(device: str) -> Any:
-        here = Unigrams(moved_to(unigrams.prob_V, device), moved_to(unigrams.kept_V, device))
-        return assemble(here, [bring(part, device) for part in parts], bits, collapse)
-
-    trie = on_device_or_host(assembled, device)
-    words = Words(vocabulary.offsets_V, vocabulary.data)
-    kept_V = to_host(unigrams.kept_V)
-    if not kept_V.all():
-        words = Words.of([words.symbol(v) for v in np.flatnonzero(kept_V).tolist()])
-    watch.lap("assemble")
-    return Estimate(trie, words, add_seconds(watch.seconds, *(p.seconds for p in parts)))
-
-
-def save(
-    model: Estimate, path: str | Path, format: str, header: Sequence[str] | None, threads: int
-) -> tuple[int, str, dict[str, float]]:
-    """Write a model; (bytes, fingerprint, seconds). It stands at `path` when it is whole."""
-    watch = Stopwatch("cpu")
-    trie, fingerprint = model.trie.moved(to_host_fast), ""
-    if format == "arpa":
-        write_arpa(path, model.words, levels_of(trie), header, threads)
-        size_bytes = Path(path).stat().st_size
-    else:
-        whole = Model.of(trie, model.words)
-        size_bytes, fingerprint = save_model(path, whole), whole.fingerprint
-    watch.lap("write")
-    return size_bytes, fingerprint, add_seconds(model.seconds, watch.seconds)
-
-
-def in_host_memory(model: Estimate) -> Model:
-    """As the Python interface takes it."""
-    return Model.of(model.trie.moved(to_host_fast), model.words)

@@ -10,6 +10,7 @@ import pytest
 
 from mgpu_ngram.core.discounts import FALLBACK, discounts_of
 from mgpu_ngram.core.tables import Table
+from mgpu_ngram.engine import assemble
 from mgpu_ngram.engine import estimate as engine
 from mgpu_ngram.engine.count import pack_codes
 from mgpu_ngram.engine.estimate import EstimateOptions
@@ -74,7 +75,18 @@ def cut(counts, order, bits, parts, to_device, split):
 
 
 def estimated(
-    words, counts, order, to_device, parts=1, prune=(0,), limit=None, fallback=None, exact=False, split=(), **options
+    words,
+    counts,
+    order,
+    to_device,
+    parts=1,
+    prune=(0,),
+    limit=None,
+    fallback=None,
+    exact=False,
+    split=(),
+    stretches=1,
+    **options,
 ):
     """The trie, the words that it keeps, and the discounts, of counts by n-gram."""
     split = split if order > 2 else ()
@@ -114,7 +126,14 @@ def estimated(
         places, probs = engine.split_probs(part, split, discounts[2], unigrams.prob_V)
         split_L[places] = probs
     made = [engine.estimate_part(part, discounts, unigrams.prob_V, split_L) for part in adjusted]
-    trie = engine.assemble(unigrams, made, bits)
+    if stretches == 1:
+        trie = assemble.assemble(unigrams, made, bits)
+    else:
+        words_of = assemble.cut_words([assemble.sample_first_words(part, bits) for part in made], V, stretches)
+        taken = [[assemble.take_stretch(part, bits, some) for part in made] for some in words_of]
+        apart = [assemble.assemble_stretch(unigrams, t, bits, w) for t, w in zip(taken, words_of, strict=True)]
+        searched = [assemble.searched_keys(stretch) for stretch in apart]
+        trie = assemble.join_stretches([assemble.find_suffixes(stretch, searched, bits) for stretch in apart])
     return trie, [w for w, kept in zip(words, to_host(kept_V), strict=True) if kept], discounts
 
 
@@ -169,16 +188,16 @@ def test_golden_models(case, split, shared_data, to_device):
 
 
 @pytest.mark.parametrize("options", [{}, {"prune": (0, 1)}, {"limit": [b"w1", b"w2", b"w3", b"w9"]}])
-def test_parts_give_the_same_model(options, to_device):
-    """Bit for bit, also where some have nothing, and where words are split."""
+def test_parts_give_the_same_model(options, to_device, monkeypatch):
+    """Bit for bit, also where some have nothing, where words are split, and where the model is made in stretches."""
     rng = np.random.default_rng(0)
     text = b"\n".join(b" ".join(b"w%d" % w for w in rng.zipf(1.5, 9).clip(1, 40)) for _ in range(300)) + b"\n"
     words, counts = counted(text, 4)
     whole, *_ = estimated(words, counts, 4, to_device, fallback=FALLBACK, **options)
-    for parts, split in (2, 0), (5, 0), (64, 0), (1, 1), (5, 1), (5, 7), (64, 16):
-        trie, *_ = estimated(
-            words, counts, 4, to_device, parts, fallback=FALLBACK, split=heaviest(counts, split), **options
-        )
+    monkeypatch.setattr(assemble, "SAMPLED", 4)
+    for parts, split, stretches in (2, 0, 1), (5, 0, 2), (64, 0, 40), (1, 1, 3), (5, 1, 1), (5, 7, 2), (64, 16, 4):
+        how = {"split": heaviest(counts, split), "stretches": stretches, "fallback": FALLBACK}
+        trie, *_ = estimated(words, counts, 4, to_device, parts, **how, **options)
         assert trie.starts == whole.starts
         for name, array in whole.arrays().items():
             assert to_host(array).tobytes() == to_host(trie.arrays()[name]).tobytes()

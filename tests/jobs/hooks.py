@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from mgpu_ngram.core import shards
-from mgpu_ngram.engine import count, distribute, runs, score, tokenise, write
-from mgpu_ngram.jobs import count_passes, distribution_passes, estimate_passes, shuffle
+from mgpu_ngram.engine import assemble, count, distribute, runs, score, tokenise, write
+from mgpu_ngram.jobs import count_passes, distribution_passes, estimate_model, estimate_passes, shuffle
 from mgpu_ngram.jobs import estimate as estimate_job
 from mgpu_ngram.jobs import score as score_job
 
@@ -39,8 +39,10 @@ TASKS = {  # the modules where workers look them up, and from where the driver t
     "save_done": (distribute, distribution_passes),
     "make_part": (estimate_passes,),
     "estimate_of": (estimate_passes,),
-    "finish": (estimate_passes,),
-    "save": (estimate_passes, estimate_job),
+    "make_stretch": (estimate_model,),
+    "link_stretch": (estimate_model,),
+    "join": (estimate_model,),
+    "save": (estimate_model, estimate_job),
 }
 
 
@@ -88,6 +90,7 @@ for task, modules in TASKS.items():
     wrapper = hooked(task, fn)
     for module in modules:
         setattr(module, task, wrapper)
+assemble.SAMPLED = 4  # small models, too, are cut
 if tokens := read("shard_tokens"):
     shards.SHARD_TOKENS["word"] = int(tokens)
 

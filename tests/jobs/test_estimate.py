@@ -25,11 +25,11 @@ from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine import assemble, keep
 from mgpu_ngram.engine import estimate as engine
-from mgpu_ngram.engine import keep
 from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.jobs import estimate, estimate_passes
+from mgpu_ngram.jobs import estimate, estimate_model
 from mgpu_ngram.jobs.estimate import EstimateConfig, made_by, run, run_to_file, run_to_model
 from mgpu_ngram.jobs.progress import Progress
 
@@ -44,6 +44,12 @@ def here():
     executor = LocalExecutor(workers=2)
     yield executor
     executor.close()
+
+
+@pytest.fixture(autouse=True)
+def small_models_are_cut(monkeypatch):
+    """Into stretches, as large ones are by several workers."""
+    monkeypatch.setattr(assemble, "SAMPLED", 4)
 
 
 @pytest.fixture(scope="module")
@@ -396,7 +402,7 @@ def test_what_waits_in_a_file_leaves_none(tmp_path):
 
 def test_a_device_with_no_room_for_the_model(monkeypatch):
     """It is put together in host memory, of the same parts."""
-    parts, devices, assemble = [estimated_by_hand()], [], estimate_passes.assemble
+    parts, devices, assemble = [estimated_by_hand()], [], estimate_model.assemble
 
     def full_at_first(unigrams, parts, *more):
         devices.append(len(parts[0].probabilities))
@@ -405,19 +411,19 @@ def test_a_device_with_no_room_for_the_model(monkeypatch):
             raise MemoryError
         return trie
 
-    monkeypatch.setattr(estimate_passes, "assemble", full_at_first)
-    monkeypatch.setattr(estimate_passes, "moved_to", lambda array, device: array)
-    monkeypatch.setattr(estimate_passes, "bring", lambda part, device: part.with_arrays(part.arrays()))
-    monkeypatch.setattr(estimate_passes, "Stopwatch", lambda device: Stopwatch("cpu"))
+    monkeypatch.setattr(estimate_model, "assemble", full_at_first)
+    monkeypatch.setattr(estimate_model, "moved_to", lambda array, device: array)
+    monkeypatch.setattr(estimate_model, "bring", lambda part, device: part.with_arrays(part.arrays()))
+    monkeypatch.setattr(estimate_model, "Stopwatch", lambda device: Stopwatch("cpu"))
     words = Words.of(["<unk>", "<s>", "</s>", "a"])
     unigrams = engine.Unigrams(np.array([0.1, 1, 0.4, 0.5], np.float32), np.ones(4, bool))
-    made = estimate_passes.finish(parts, unigrams, words, 3, False, "gpu")
+    made = estimate_model.finish(parts, unigrams, words, 3, False, "gpu")
     assert devices == [1, 1] and made.trie.starts == (0, 4, 6)
     assert np.abs(made.trie.prob_G[4:]).tolist() == [0.5, 0.25]
     assert made.trie.backoff_M.tolist() == [0, -1, 0, -0.5]
     with pytest.raises(MemoryError):
         devices.clear()
-        estimate_passes.finish(parts, unigrams, words, 3, False, "cpu")
+        estimate_model.finish(parts, unigrams, words, 3, False, "cpu")
 
 
 @pytest.mark.parametrize("options", [{}, {"prune": [0, 1, 1]}, {"vocab_pad": 9000}])
@@ -490,7 +496,7 @@ def test_workers_change_nothing(workers, start, cluster, on_cluster, hooks, tmp_
 
 def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_folder, tmp_path):
     config, data = on_cluster
-    tasks = ["make_part", "estimate_of", "finish", "save"]
+    tasks = ["make_part", "estimate_of", "make_stretch", "link_stretch", "join", "save"]
     hooks(**{f"{task}.{when}": "" for task in tasks for when in ("before", "after") if task != "save"})
     hooks(**{"save.before": ""})
     result = run_to_file(config, cluster, tmp_path / "model", checkpoint_seconds=0)
@@ -514,8 +520,13 @@ class Phases(Progress):
 def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path):
     """After counting; some workers die as soon as they are back."""
     config, data = on_cluster
-    hooks(**{f"{task}.slow": seconds for task, seconds in [("make_part", 0.2), ("estimate_of", 0.2), ("finish", 0.6)]})
-    hooks(**{"save.slow": 0.6})
+    hooks(
+        **{
+            f"{task}.slow": seconds
+            for task, seconds in [("make_part", 0.2), ("estimate_of", 0.2), ("make_stretch", 0.4)]
+        }
+    )
+    hooks(**{"join.slow": 0.4, "save.slow": 0.6})
     choose, over, progress, killed = random.Random(2), threading.Event(), Phases(), dict.fromkeys(
         ("adjust", "estimate", "assemble", "write"), 0
     )  # fmt: skip

@@ -5,7 +5,7 @@ import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.engine.runs import moved
-from mgpu_ngram.jobs import estimate, estimate_passes
+from mgpu_ngram.jobs import estimate, estimate_model, estimate_passes
 from mgpu_ngram.jobs.estimate import EstimateConfig
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
@@ -44,7 +44,8 @@ def test_a_gpu_that_fills_up(full, estimated, device, monkeypatch):
     """What it has no room for is done in host memory: the same model."""
     text, options = random_text(400), {"order": 3, "prune": [0, 1]}
     expected = estimated(text, 3, **options)
-    real, calls = getattr(estimate_passes, full), []
+    page = estimate_model if full == "assemble" else estimate_passes
+    real, calls = getattr(page, full), []
 
     def fails_on_a_gpu(first, *more):
         if full == "merge_to":  # of the second order; it has fallen back to host memory by itself
@@ -58,7 +59,7 @@ def test_a_gpu_that_fills_up(full, estimated, device, monkeypatch):
             raise MemoryError
         return result
 
-    monkeypatch.setattr(estimate_passes, full, fails_on_a_gpu)
+    monkeypatch.setattr(page, full, fails_on_a_gpu)
     assert estimated(text, 3, **options) == expected
     if device == "gpu" and full != "merge_to":
         assert any(calls) and not all(calls)

@@ -1,0 +1,220 @@
+"""From estimated parts of the n-grams to one trie.
+
+In each order of a trie nodes lie by their words, first word first. So n-grams that begin with some neighbouring words
+are a stretch of each order: stretches are put together one by one, anywhere, and joined. Only suffixes, which begin
+with other words, lie in other stretches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.shards import words_at
+from mgpu_ngram.core.trie import Trie, node_dtype
+from mgpu_ngram.engine.estimate import Estimated, Unigrams, Weights
+from mgpu_ngram.engine.trie import FANOUT, Level, join_levels, negative
+from mgpu_ngram.kernels.count.merge_tables import merge_tables
+from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
+from mgpu_ngram.kernels.estimate.log10_values import log10_values
+
+SAMPLED = 1 << 14  # of so many n-grams, one tells where to cut
+
+
+@dataclass
+class Stretch:
+    """The nodes of n-grams that begin with some neighbouring words.
+
+    levels   orders 1 to N; children are numbered within the stretch, suffixes within the order
+    keys     order -> (C, G) uint64 of its n-grams, orders 2 to N - 1, as long as suffixes are sought
+    seconds  by stage, what it took
+    """
+
+    levels: list[Level]
+    keys: dict[int, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def moved(self, move: Callable[[Any], Any]) -> Stretch:
+        """The same with its arrays moved, such as to a device."""
+        levels = [
+            replace(level, **{name: move(array) for name, array in vars(level).items() if array is not None})
+            for level in self.levels
+        ]
+        return Stretch(levels, {n: move(keys) for n, keys in self.keys.items()}, self.seconds)
+
+
+def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse: bool = False) -> Trie:
+    """The trie of all parts' n-grams, which are used up.
+
+    bits      of a word in keys
+    collapse  give each n-gram one value in place of probability and backoff (Heafield, Koehn and Lavie, 2012,
+              "Language model rest costs and space-efficient storage", q): such values of a text add up to its score
+    """
+    levels = _levels(unigrams, parts, bits, (0, len(unigrams.kept_V)), collapse, {})
+    if collapse:
+        _collapse(levels)
+    else:
+        _negate(levels)
+    return join_levels([levels], FANOUT)
+
+
+def sample_first_words(part: Estimated, bits: int) -> np.ndarray:
+    """(S,) uint64: the first words of some n-grams of a part, as many as it has n-grams that begin so."""
+    shift = np.uint64(64 - bits)
+    firsts = [(w.columns[0, ::SAMPLED] >> shift) - np.uint64(1) for w in part.probabilities.values()]
+    return np.concatenate([np.empty(0, np.uint64), *map(to_host, firsts)])
+
+
+def cut_words(samples: Sequence[np.ndarray], symbols: int, stretches: int) -> list[tuple[int, int]]:
+    """(first, past the last) word of so many stretches of about as many n-grams; fewer where one word has most."""
+    words = np.sort(np.concatenate(samples))
+    cuts = words[len(words) * np.arange(1, stretches) // stretches].tolist() if len(words) else []
+    return list(pairwise(sorted({0, *cuts, symbols})))
+
+
+def take_stretch(part: Estimated, bits: int, words: tuple[int, int]) -> Estimated:
+    """What a part has of the n-grams that begin with words[0] to words[1] - 1: views."""
+    shift = 64 - bits
+    # Codes are ids + 1: the last key that begins with a word below each of the two
+    bounds = np.array([(word << shift) + (1 << shift) - 1 for word in words], np.uint64)
+
+    def taken(weights: Weights) -> Weights:
+        xp = array_module(weights.columns)
+        rows = slice(*to_host(xp.searchsorted(weights.columns[0], xp.asarray(bounds), "right")).tolist())
+        return Weights(weights.columns[:, rows], weights.values[rows])
+
+    probabilities, backoffs = (
+        {n: taken(w) for n, w in weights.items()} for weights in (part.probabilities, part.backoffs)
+    )
+    return Estimated(probabilities, backoffs)
+
+
+def assemble_stretch(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int]) -> Stretch:
+    """The nodes of all parts' n-grams, which are used up, that begin with words[0] to words[1] - 1; no suffixes yet."""
+    keys = dict[int, Any]()
+    levels = _levels(unigrams, parts, bits, words, False, keys)
+    _negate(levels)
+    return Stretch(levels, keys)
+
+
+def searched_keys(stretch: Stretch) -> dict[int, Any]:
+    """Those among which all stretches find suffixes: of orders 2 to N - 2."""
+    return {n: stretch.keys[n] for n in range(2, len(stretch.levels) - 1)}
+
+
+def find_suffixes(stretch: Stretch, searched: Sequence[dict[int, Any]], bits: int) -> Stretch:
+    """The stretch with its suffixes, and without keys.
+
+    searched  `searched_keys` of all stretches, in order
+    """
+    levels = list(stretch.levels)
+    for n in range(3, len(levels)):
+        below = array_module(stretch.keys[n]).concatenate([keys[n - 1] for keys in searched], axis=1)
+        levels[n - 1] = replace(levels[n - 1], suffix_G=_suffixes(below, n, bits, stretch.keys[n]))
+    return Stretch(levels, seconds=stretch.seconds)
+
+
+def join_stretches(stretches: Sequence[Stretch]) -> Trie:
+    """The trie of all stretches, in order, whose levels are used up."""
+    return join_levels([stretch.levels for stretch in stretches], FANOUT)
+
+
+def merge_weights(parts: Sequence[Weights]) -> Weights:
+    """Those of several parts, which have no n-gram in common."""
+    if len(parts) == 1:
+        return parts[0]
+    tables = [(p.columns, p.values.view(np.uint32).astype(np.int64), np.array([len(p.values)])) for p in parts]
+    columns, bits, _ = merge_tables(tables)
+    return Weights(columns, bits.astype(np.uint32).view(np.float32))
+
+
+def _levels(
+    unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], collapse: bool,
+    kept_keys: dict[int, Any],
+) -> list[Level]:  # fmt: skip
+    """The levels of a stretch. Of one that is all, with suffixes; of another, `kept_keys` gets what finds them."""
+    first, last = words
+    whole = last - first == len(unigrams.kept_V)
+    xp = array_module(unigrams.prob_V)
+    N = max(parts[0].probabilities, default=1) if parts else 1
+    new_V = (xp.cumsum(unigrams.kept_V) - 1).astype(np.uint32)  # ids without the words that are pruned
+    kept = first + xp.flatnonzero(unigrams.kept_V[first:last])
+    before = int(unigrams.kept_V[:first].sum())
+    levels = [Level(new_V[kept], log10_values(unigrams.prob_V[kept]), None)]
+    below: Any = None  # keys of the order before
+    for n in range(2, N + 1):
+        merged = merge_weights([p.probabilities.pop(n) for p in parts])
+        weights = merge_weights([p.backoffs.pop(n - 1) for p in parts])
+        columns = merged.columns
+        level, lower = Level(new_V[_ids(columns, n, bits, n - 1)], merged.values, None), levels[-1]
+        lower.backoff_G = xp.zeros(len(lower.word_G), np.float32)
+        [(parents, sizes_P)] = prefix_runs(columns, bits, n - 1, n - 1)
+        # Parents are contexts of n-grams that are kept: the same keys where nothing is pruned.
+        sought = [weights.columns] if len(sizes_P) == len(weights.values) else [weights.columns, parents]
+        if n == 2:
+            nodes = [_node_of_word(_ids(keys, 1, bits, 0), unigrams.kept_V, new_V, before) for keys in sought]
+        else:
+            nodes = [find_ngrams(below, n - 1, bits, keys, 0) for keys in sought]
+        node_C, node_P = nodes[0], nodes[-1]
+        there = node_C >= 0
+        lower.backoff_G[node_C[there]] = weights.values[there]
+        sizes_M = xp.zeros(len(lower.word_G) + 1, node_dtype(len(level.word_G)))
+        sizes_M[1 + node_P] = sizes_P
+        level.first_child_M = xp.cumsum(sizes_M, dtype=sizes_M.dtype)
+        if whole and 3 <= n < N + collapse:
+            level.suffix_G = _suffixes(below, n, bits, columns)
+        if not whole and n < N:
+            kept_keys[n] = columns
+        levels.append(level)
+        below = columns
+    return levels
+
+
+def _suffixes(below: Any, order: int, bits: int, columns: Any) -> Any:
+    """(G,) uint32 or int64: the rows of n-grams without their first words among those of the order below."""
+    return find_ngrams(below, order - 1, bits, columns, 1).astype(node_dtype(below.shape[1]))
+
+
+def _negate(levels: Sequence[Level]) -> None:
+    for level in levels:
+        level.prob_G = negative(level.prob_G)
+
+
+def _collapse(levels: Sequence[Level]) -> None:
+    """One value in place of two: the probability, times the backoffs of an n-gram and of all its suffixes, by those of
+    its history and of all its suffixes.
+    """
+    xp = array_module(levels[0].word_G)
+    lower = xp.zeros(1, np.float32)  # backoffs of the order below, with those of suffixes added
+    for n, level in enumerate(levels, 1):
+        backoff_G = xp.zeros(len(level.word_G), np.float32) if level.backoff_G is None else level.backoff_G
+        suffix_G = level.word_G if n == 2 else level.suffix_G
+        parent_G = 0 if n == 1 else _parents(level)
+        total_G = backoff_G if n == 1 else backoff_G + lower[suffix_G]
+        level.prob_G = level.prob_G + total_G - lower[parent_G]
+        if level.backoff_G is not None:
+            level.backoff_G = xp.zeros_like(backoff_G)
+        lower = total_G
+
+
+def _parents(level: Level) -> Any:
+    """(G,) int64: of each node, its parent in the order before."""
+    xp = array_module(level.word_G)
+    nodes_G = xp.arange(len(level.word_G), dtype=level.first_child_M.dtype)
+    return xp.searchsorted(level.first_child_M, nodes_G, "right") - 1
+
+
+def _ids(columns: Any, order: int, bits: int, position: int) -> Any:
+    """(G,) int64: the id of one word of each key."""
+    return (words_at(columns, order, bits, position) - np.uint64(1)).view(np.int64)
+
+
+def _node_of_word(ids: Any, kept_V: Any, new_V: Any, before: int) -> Any:
+    """(G,) int64: nodes of single words, `before` of which are in stretches before; -1 of those that are pruned."""
+    return array_module(ids).where(kept_V[ids], new_V[ids].astype(np.int64) - before, -1)

@@ -1,0 +1,167 @@
+"""From estimated parts, spread over workers, to one model, and to its file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.core.arpa import write_arpa
+from mgpu_ngram.core.model import Model, save_model
+from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.assemble import (
+    Stretch,
+    assemble,
+    assemble_stretch,
+    cut_words,
+    find_suffixes,
+    join_stretches,
+    sample_first_words,
+    searched_keys,
+    take_stretch,
+)
+from mgpu_ngram.engine.device import Stopwatch, add_seconds, moved_to, on_device_or_host, to_host_fast
+from mgpu_ngram.engine.estimate import Estimated, Unigrams
+from mgpu_ngram.engine.keep import bring
+from mgpu_ngram.engine.trie_levels import levels_of
+from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.dispatch import to_host
+
+
+@dataclass
+class Estimate:
+    """A finished model where it was made: a trie on a device, in host memory where that is full, and its words."""
+
+    trie: Any
+    words: Words
+    seconds: dict[str, float]
+
+
+def assembled(
+    executor: Executor, parts: list[Handle], unigrams: Handle, vocabulary: Handle, symbols: int, collapse: bool,
+    device: str, progress: Progress,
+) -> tuple[Handle, list[dict[str, float]]]:  # fmt: skip
+    """(the model, seconds that it does not tell itself): put together by one task, or a stretch by each worker.
+
+    `parts` is emptied, so that each goes when it has been used.
+    """
+    bits, seconds, words_of = check.code_bits(symbols), list[dict[str, float]](), list[tuple[int, int]]()
+    if executor.workers > 1 and len(parts) > 1 and not collapse:
+        reports = executor.gather([executor.call(_sample, part, bits) for part in parts])
+        words_of = cut_words([sample for sample, _ in reports], symbols, executor.workers)
+        seconds = [of_part for _, of_part in reports]
+    progress.start("assemble", 1, "model")
+    if len(words_of) > 1:
+        stretches = []
+        for i, words in enumerate(words_of):
+            taken = [executor.call(take_stretch, part, bits, words, beside=part) for part in parts]
+            label = f"the model's n-grams from word {words[0]:,} to {words[1] - 1:,}"
+            stretches.append(executor.call(make_stretch, taken, unigrams, bits, words, device, label=label, near=i))
+        searched = [executor.call(searched_keys, stretch) for stretch in stretches]
+        linked = [
+            executor.call(link_stretch, stretch, searched, bits, device, label="the model's suffixes", near=i)
+            for i, stretch in enumerate(stretches)
+        ]
+        model = executor.call(join, linked, unigrams, vocabulary, device, label="the model")
+        del taken, stretches, searched, linked
+    else:
+        model = executor.call(finish, list(parts), unigrams, vocabulary, bits, collapse, device, label="the model")
+    parts.clear()
+    executor.wait([model])
+    progress.advance(1)
+    return model, seconds
+
+
+def _sample(part: Estimated, bits: int) -> tuple[np.ndarray, dict[str, float]]:
+    return sample_first_words(part, bits), part.seconds
+
+
+def make_stretch(parts: list[Estimated], unigrams: Unigrams, bits: int, words: tuple[int, int], device: str) -> Stretch:
+    """A stretch, of what all parts have of it: on the device, or in host memory where that has no room for it."""
+    watch = Stopwatch(device)
+
+    def made(device: str) -> Stretch:
+        return assemble_stretch(_moved(unigrams, device), [bring(part, device) for part in parts], bits, words)
+
+    stretch = on_device_or_host(made, device)
+    watch.lap("assemble")
+    stretch.seconds = watch.seconds
+    return stretch
+
+
+def link_stretch(stretch: Stretch, searched: list[dict[int, Any]], bits: int, device: str) -> Stretch:
+    """The stretch with its suffixes, sought among the keys of all stretches."""
+    watch = Stopwatch(device)
+
+    def linked(device: str) -> Stretch:
+        move = partial(moved_to, device=device)
+        everywhere = [{n: move(keys) for n, keys in of_stretch.items()} for of_stretch in searched]
+        return find_suffixes(stretch.moved(move), everywhere, bits)
+
+    stretch = on_device_or_host(linked, device)
+    watch.lap("assemble")
+    stretch.seconds = add_seconds(stretch.seconds, watch.seconds)
+    return stretch
+
+
+def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, device: str) -> Estimate:
+    """The model of all stretches, on the device, or in host memory where that has no room for it."""
+    watch = Stopwatch(device)
+    trie = on_device_or_host(
+        lambda device: join_stretches([s.moved(partial(moved_to, device=device)) for s in stretches]), device
+    )
+    words = _kept_words(vocabulary, unigrams)
+    watch.lap("assemble")
+    return Estimate(trie, words, add_seconds(watch.seconds, *(s.seconds for s in stretches)))
+
+
+def finish(
+    parts: list[Estimated], unigrams: Unigrams, vocabulary: Vocabulary, bits: int, collapse: bool, device: str
+) -> Estimate:
+    """The model of all parts, on the device, or in host memory where that has no room for it."""
+    watch = Stopwatch(device)
+
+    def made(device: str) -> Any:
+        return assemble(_moved(unigrams, device), [bring(part, device) for part in parts], bits, collapse)
+
+    trie = on_device_or_host(made, device)
+    words = _kept_words(vocabulary, unigrams)
+    watch.lap("assemble")
+    return Estimate(trie, words, add_seconds(watch.seconds, *(p.seconds for p in parts)))
+
+
+def _moved(unigrams: Unigrams, device: str) -> Unigrams:
+    return Unigrams(moved_to(unigrams.prob_V, device), moved_to(unigrams.kept_V, device))
+
+
+def _kept_words(vocabulary: Vocabulary, unigrams: Unigrams) -> Words:
+    words, kept_V = Words(vocabulary.offsets_V, vocabulary.data), to_host(unigrams.kept_V)
+    return words if kept_V.all() else Words.of([words.symbol(v) for v in np.flatnonzero(kept_V).tolist()])
+
+
+def save(
+    model: Estimate, path: str | Path, format: str, header: Sequence[str] | None, threads: int
+) -> tuple[int, str, dict[str, float]]:
+    """Write a model; (bytes, fingerprint, seconds). It stands at `path` when it is whole."""
+    watch = Stopwatch("cpu")
+    trie, fingerprint = model.trie.moved(to_host_fast), ""
+    if format == "arpa":
+        write_arpa(path, model.words, levels_of(trie), header, threads)
+        size_bytes = Path(path).stat().st_size
+    else:
+        whole = Model.of(trie, model.words)
+        size_bytes, fingerprint = save_model(path, whole), whole.fingerprint
+    watch.lap("write")
+    return size_bytes, fingerprint, add_seconds(model.seconds, watch.seconds)
+
+
+def in_host_memory(model: Estimate) -> Model:
+    """As the Python interface takes it."""
+    return Model.of(model.trie.moved(to_host_fast), model.words)
