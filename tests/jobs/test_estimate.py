@@ -520,13 +520,8 @@ class Phases(Progress):
 def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path):
     """After counting; some workers die as soon as they are back."""
     config, data = on_cluster
-    hooks(
-        **{
-            f"{task}.slow": seconds
-            for task, seconds in [("make_part", 0.2), ("estimate_of", 0.2), ("make_stretch", 0.4)]
-        }
-    )
-    hooks(**{"join.slow": 0.4, "save.slow": 0.6})
+    slow = {"make_part": 0.2, "estimate_of": 0.2, "make_stretch": 0.3, "join": 0.3, "save": 0.6}
+    hooks(**{f"{task}.slow": seconds for task, seconds in slow.items()})
     choose, over, progress, killed = random.Random(2), threading.Event(), Phases(), dict.fromkeys(
         ("adjust", "estimate", "assemble", "write"), 0
     )  # fmt: skip
