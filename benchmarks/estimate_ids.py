@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from mgpu_ngram.benchmarks.codes import count_codes
 from mgpu_ngram.benchmarks.estimate_checks import check_entries, check_sizes, check_sums, entries_of, sentences_of
 from mgpu_ngram.benchmarks.models import VOCABULARY, seen_words, zipf_codes, zipf_words
@@ -46,11 +48,13 @@ class Made:
 
     seconds      of each step
     bytes_moved  by each step: what it must read and write once, and of `count` each pass of the sort
+    peak_bytes   of the device that were taken at most, the finished trie apart; 0 on a CPU
     """
 
     trie: Trie
     seconds: dict[str, float]
     bytes_moved: dict[str, int] = field(default_factory=dict)
+    peak_bytes: int = 0
 
 
 def make_model(marked_T: Any, symbols: int, budget: Budget) -> Made:
@@ -82,12 +86,19 @@ def make_model(marked_T: Any, symbols: int, budget: Budget) -> Made:
     # Keys are read, too, and become those of the result as they are.
     moved["estimate"] = read_bytes + _nbytes(estimated.arrays())
     watch.lap("estimate")
+    taken_bytes = _taken_bytes(xp)
 
     moved["assemble"] = _nbytes(estimated.arrays())
     trie = assemble(unigrams, [estimated], bits)
     moved["assemble"] += _nbytes(trie.arrays())
     watch.lap("assemble")
-    return Made(trie, watch.seconds, moved)
+    peak_bytes = max(taken_bytes, _taken_bytes(xp) - _nbytes(trie.arrays()))
+    return Made(trie, watch.seconds, moved, peak_bytes)
+
+
+def _taken_bytes(xp: Any) -> int:
+    """What CuPy's pool has taken of the device since it was empty: it gives nothing back by itself."""
+    return 0 if xp is np else xp.get_default_memory_pool().total_bytes()
 
 
 def _nbytes(arrays: dict[str, Any]) -> int:
@@ -131,14 +142,8 @@ def ids(suite: Suite, tokens: int) -> None:
         notes = _beside_sort(suite, len(marked_T), len(words), min(seconds)) if step == "count" else ""
         suite.add(f"estimate/ids, {step}", sizes, seconds, bytes_moved=made.bytes_moved[step], notes=notes, **row)
     if suite.device == "gpu":
-        _memory(suite, sizes, T, model_bytes)
-
-
-def _memory(suite: Suite, sizes: str, tokens: int, model_bytes: int) -> None:
-    """A row: what the last round took of the device at most, the model apart; the codes are in it."""
-    peak_bytes = suite.xp.get_default_memory_pool().total_bytes()
-    row = suite.add_note("estimate/ids memory", sizes, f"target: at most; {peak_bytes:,} bytes with the model")
-    row.rate, row.rate_unit, row.target = (peak_bytes - model_bytes) / tokens, "B/token", MOST_BYTES
+        memory = suite.add_note("estimate/ids memory", sizes, "target: at most; the codes are in it, the model is not")
+        memory.rate, memory.rate_unit, memory.target = made.peak_bytes / T, "B/token", MOST_BYTES
 
 
 def _beside_sort(suite: Suite, T: int, symbols: int, seconds: float) -> str:

@@ -11,8 +11,8 @@ from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
-SUFFIX = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}
-VARIANTS = tuple({"SUFFIX": name} for name in SUFFIX.values())
+NUMBER = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}
+VARIANTS = tuple({"COUNT": count, "SUFFIX": suffix} for count in NUMBER.values() for suffix in NUMBER.values())
 MOST = 3  # counts from here on share a discount
 
 
@@ -21,7 +21,7 @@ def interpolate(
 ) -> Any:
     """Return P(last word | the others) of n-grams of one order.
 
-    count_R    (R,) int64, adjusted counts, 1 or more
+    count_R    (R,) uint32 or int64, adjusted counts, 1 or more
     context_R  (R,) uint32, the context of each
     suffix_R   (R,) uint32 or int64, the row of each without its first word
     total_C    (C,) int64, of the adjusted counts that each context has
@@ -32,9 +32,9 @@ def interpolate(
     Returns prob_R (R,) float32: (count - discount) / total + gamma * lower (Chen and Goodman, 1998, modified
     Kneser-Ney), in float32 as lmplz computes it: each operation is rounded.
     """
-    check.dtype(count_R, np.int64)
+    check.dtype(count_R, *NUMBER)
     check.dtype(context_R, np.uint32)
-    check.dtype(suffix_R, *SUFFIX)
+    check.dtype(suffix_R, *NUMBER)
     check.dtype(total_C, np.int64)
     check.dtype(gamma_C, np.float32)
     check.dtype(lower_L, np.float32)
@@ -64,7 +64,7 @@ def _cuda(count_R, context_R, suffix_R, total_C, gamma_C, lower_L, d1, d2, d3):
     prob_R = cupy.empty(R, np.float32)
     if R:
         arrays = count_R, context_R, suffix_R, total_C, gamma_C, lower_L
-        fn = kernel("estimate/interpolate", "interpolate", SUFFIX=SUFFIX[suffix_R.dtype])
+        fn = kernel("estimate/interpolate", "interpolate", COUNT=NUMBER[count_R.dtype], SUFFIX=NUMBER[suffix_R.dtype])
         launch(fn, grid_for(R, 256), 256, (*arrays, d1, d2, d3, R, prob_R))
     return prob_R
 
@@ -72,7 +72,9 @@ def _cuda(count_R, context_R, suffix_R, total_C, gamma_C, lower_L, d1, d2, d3):
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     C, L = 1 + size // 3, 1 + size // 2
     return {
-        "count_R": rng.zipf(1.5, size).clip(1, 1 << 40),
+        "count_R": rng.zipf(1.5, size)
+        .clip(1, (1 << 32) - 1 if size % 3 else 1 << 40)
+        .astype(np.uint32 if size % 3 else np.int64),
         "context_R": np.sort(rng.integers(0, C, size)).astype(np.uint32),
         "suffix_R": rng.integers(0, L, size).astype(np.uint32 if size % 2 else np.int64),
         "total_C": rng.zipf(1.3, C).clip(1, 1 << 50),

@@ -3,7 +3,7 @@
 // context_R rising, count_R, marked_R (R,), null when none is  ->  total_C, kinds_C3, pruned_C, to which is added: see
 // sum_contexts.py. A warp adds up what 32 neighbours have of a context before it adds that in memory: most contexts
 // have few n-grams, and some have millions.
-extern "C" __global__ void sum_contexts(const u32* context_R, const i64* count_R, const bool* marked_R, i64 R,
+extern "C" __global__ void sum_contexts(const u32* context_R, const COUNT* count_R, const bool* marked_R, i64 R,
                                         u64* total_C, u32* kinds_C3, u64* pruned_C) {
   int lane = lane_id();
   i64 step = (i64)gridDim.x * blockDim.x, begin = (i64)blockIdx.x * blockDim.x + threadIdx.x - lane;

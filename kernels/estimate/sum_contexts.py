@@ -11,7 +11,8 @@ from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
-VARIANTS: tuple[dict[str, Any], ...] = ({},)
+NUMBER = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}
+VARIANTS = tuple({"COUNT": name} for name in NUMBER.values())
 MOST = 3  # counts from here on share a discount
 
 
@@ -19,7 +20,7 @@ def sum_contexts(context_R: Any, count_R: Any, marked_R: Any, contexts: int) -> 
     """Return what is added up of the n-grams of each context.
 
     context_R  (R,) uint32, rising: the context of each n-gram, below `contexts`
-    count_R    (R,) int64, its adjusted count
+    count_R    (R,) uint32 or int64, its adjusted count
     marked_R   (R,) bool, whether it is pruned; or None
 
     Returns total_C (contexts,) int64, of all counts; kinds_C3 (contexts, 3) uint32, how many n-grams that are not
@@ -27,7 +28,7 @@ def sum_contexts(context_R: Any, count_R: Any, marked_R: Any, contexts: int) -> 
     An n-gram of count 0 is of no kind.
     """
     check.dtype(context_R, np.uint32)
-    check.dtype(count_R, np.int64)
+    check.dtype(count_R, *NUMBER)
     arrays = {"context_R": context_R, "count_R": count_R}
     if marked_R is not None:
         check.dtype(marked_R, np.bool_)
@@ -62,7 +63,7 @@ def _cuda(context_R, count_R, marked_R, contexts):
     total_C, pruned_C = cupy.zeros(contexts, np.int64), None if marked_R is None else cupy.zeros(contexts, np.int64)
     kinds_C3 = cupy.zeros((contexts, MOST), np.uint32)
     if R:
-        fn = kernel("estimate/sum_contexts", "sum_contexts")
+        fn = kernel("estimate/sum_contexts", "sum_contexts", COUNT=NUMBER[count_R.dtype])
         marked = (0, 0) if marked_R is None else (marked_R, pruned_C)
         args = (context_R, count_R, marked[0], R, total_C, kinds_C3, marked[1])
         launch(fn, grid_for(R, 256), 256, args)
@@ -71,12 +72,13 @@ def _cuda(context_R, count_R, marked_R, contexts):
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     """Many contexts of few n-grams and one of half of them."""
-    contexts = 1 + size // 4
+    contexts, most = 1 + size // 4, 1 << (40 if size % 3 else 31)
+    counts = rng.zipf(1.5, size).clip(1, most) - (rng.random(size) < 0.1)
     context_R = rng.integers(0, contexts, size)
     context_R[: size // 2] = contexts // 3
     return {
         "context_R": np.sort(context_R).astype(np.uint32),
-        "count_R": rng.zipf(1.5, size).clip(0, 1 << 40) - (rng.random(size) < 0.1),
+        "count_R": counts if size % 3 else counts.astype(np.uint32),
         "marked_R": rng.random(size) < 0.3 if size % 2 else None,
         "contexts": contexts,
     }

@@ -52,19 +52,30 @@ class EstimateOptions:
 
 @dataclass
 class Order:
-    """The n-grams of one order, 2 or more, of a part.
+    """The n-grams of one order n, 2 or more, of a part; uint32 becomes int64 where numbers from 2**32 on are.
 
-    table      keys and raw counts, rows by rising key
-    suffix_R   (R,) uint32, or int64 from 2**32 rows on: the row of each without its first word in the order below; of
-               order 2 a word id; of order 3, past all rows, the place of a split bigram
-    count_R    (R,) int64, adjusted counts
-    marked_R   (R,) bool, whether it is pruned; None when nothing of this order is
+    keys      (C, R) uint64 of words of `bits` bits, rising
+    raw_R     (R,) uint32, how often each stands in the text
+    suffix_R  (R,) uint32: the row of each without its first word in the order below; of order 2 a word id; of order 3,
+              past all rows, the place of a split bigram
+    count_R   (R,) uint32, adjusted counts: raw_R itself in the highest order
+    marked_R  (R,) bool, whether it is pruned; None when nothing of this order is
     """
 
-    table: Table
+    n: int
+    bits: int
+    keys: Any
+    raw_R: Any
     suffix_R: Any
     count_R: Any
     marked_R: Any = None
+
+    def __len__(self) -> int:
+        return len(self.raw_R)
+
+    def word(self, position: int) -> Any:
+        """(R,) int64: the id of one word of each."""
+        return _word(self.keys, self.n, self.bits, position)
 
 
 @dataclass(eq=False)
@@ -89,8 +100,9 @@ class Part:
         """By name, each once."""
         named = {"left_V": self.left_V, "split_left_L": self.split_left_L}
         for n, order in self.orders.items():
-            found = {"keys": order.table.keys, "raw": order.table.counts, "suffix": order.suffix_R}
-            found |= {"count": None if order.count_R is order.table.counts else order.count_R, "marked": order.marked_R}
+            found = {"keys": order.keys, "raw": order.raw_R, "suffix": order.suffix_R, "marked": order.marked_R}
+            if order.count_R is not order.raw_R:
+                found["count"] = order.count_R
             named |= {f"{n}.{name}": array for name, array in found.items() if array is not None}
         return named
 
@@ -98,9 +110,9 @@ class Part:
         """The same with other arrays, such as of another device."""
         orders = {}
         for n, order in self.orders.items():
-            table = replace(order.table, keys=named[f"{n}.keys"], counts=named[f"{n}.raw"])
-            count_R = named.get(f"{n}.count", table.counts)
-            orders[n] = Order(table, named[f"{n}.suffix"], count_R, named.get(f"{n}.marked"))
+            keys, raw_R, suffix_R = (named[f"{n}.{name}"] for name in ("keys", "raw", "suffix"))
+            count_R, marked_R = named.get(f"{n}.count", raw_R), named.get(f"{n}.marked")
+            orders[n] = Order(n, order.bits, keys, raw_R, suffix_R, count_R, marked_R)
         return replace(self, orders=orders, left_V=named["left_V"], split_left_L=named["split_left_L"])
 
 
@@ -168,29 +180,37 @@ def adjust_counts(
     N, orders = options.order, dict[int, Order]()
     for n, table in sorted(tables.items()):
         if n == 2:
-            suffix_R = _word(table, 1).astype(np.uint32)
+            suffix_R = _word(table.keys, n, table.bits, 1).astype(np.uint32)
         else:
             suffix_R = find_ngrams(tables[n - 1].keys, n - 1, table.bits, table.keys, 1)
             places = len(split) * symbols if n == 3 else 0
             if places:
-                place_R = _split_places(table, 1, split, symbols)
+                first_R, second_R = (_word(table.keys, n, table.bits, position) for position in (1, 2))
+                place_R = _split_places(first_R, second_R, split, symbols)
                 suffix_R = array_module(place_R).where(place_R >= 0, len(tables[2]) + place_R, suffix_R)
             suffix_R = suffix_R.astype(node_dtype(len(tables[n - 1]) + places))
-        orders[n] = Order(table, suffix_R, table.counts, _marked(table, options.thresholds[n - 1], bad_V))
+        raw_R = _narrow(table.counts)
+        orders[n] = order = Order(n, table.bits, table.keys, raw_R, suffix_R, raw_R)
+        order.marked_R = _marked(order, options.thresholds[n - 1], bad_V)
     xp = array_module(tables[2].keys)
     part = Part(orders, xp.bincount(orders[2].suffix_R, minlength=symbols).astype(np.int64), xp.empty(0, np.int64))
     for n, order in orders.items():
         if n < N:
-            R = len(order.table)
+            R = len(order)
             places = len(split) * symbols if n == 2 else 0
-            left_L = xp.bincount(orders[n + 1].suffix_R, minlength=R + places).astype(np.int64)
-            order.count_R = xp.where(_word(order.table, 0) == START, order.table.counts, left_L[:R])
+            left_L = xp.bincount(orders[n + 1].suffix_R, minlength=R + places)
+            order.count_R = _narrow(xp.where(order.word(0) == START, order.raw_R, left_L[:R]))
             if places:
-                part.split_left_L = left_L[R:].copy()
+                part.split_left_L = left_L[R:].astype(np.int64)
         part.counts_of_counts[n] = count_counts(order.count_R)
         pruned = 0 if order.marked_R is None else int(order.marked_R.sum())
-        part.sizes[n] = len(order.table) - pruned, len(order.table)
+        part.sizes[n] = len(order) - pruned, len(order)
     return part
+
+
+def _narrow(counts: Any) -> Any:
+    """Counts as uint32 where that holds them all: half the memory."""
+    return counts.astype(np.uint32 if not len(counts) or int(counts.max()) < 1 << 32 else np.int64)
 
 
 def count_counts(counts: Any) -> list[int]:
@@ -211,23 +231,22 @@ def last_longer(part: Part, suffix: Sequence[int], rank_V: np.ndarray) -> tuple[
     (this rank, the word, adjusted count, raw count); the rank is -1 without one.
     """
     order = part.orders[len(suffix) + 1]
-    here_R = array_module(order.count_R).ones(len(order.table), bool)
+    here_R = array_module(order.count_R).ones(len(order), bool)
     for position, word in enumerate(suffix, 1):
-        here_R &= _word(order.table, position) == np.uint64(word)
+        here_R &= order.word(position) == word
     rows = here_R.nonzero()[0]
     if not len(rows):
         return -1, -1, 0, 0
-    first_K = to_host(_word(order.table, 0)[rows]).view(np.int64)
+    first_K = to_host(order.word(0)[rows])
     best = int(rank_V[first_K].argmax())
     row, word = int(rows[best]), int(first_K[best])
-    return int(rank_V[word]), word, int(order.count_R[row]), int(order.table.counts[row])
+    return int(rank_V[word]), word, int(order.count_R[row]), int(order.raw_R[row])
 
 
-def _split_places(table: Table, position: int, split: Sequence[int], symbols: int) -> Any:
-    """(G,) int64: where the bigram at a position of each n-gram stands among split ones, -1 if it is none."""
-    xp = array_module(table.keys)
+def _split_places(first_G: Any, second_G: Any, split: Sequence[int], symbols: int) -> Any:
+    """(G,) int64: where bigrams of two words stand among split ones, -1 of those that are none."""
+    xp = array_module(first_G)
     words_H = xp.asarray(split)
-    first_G, second_G = (_word(table, position + i).view(np.int64) for i in range(2))
     index_G = xp.minimum(xp.searchsorted(words_H, first_G), len(split) - 1)
     return xp.where(words_H[index_G] == first_G, index_G * symbols + second_G, -1)
 
@@ -238,24 +257,23 @@ def with_split_counts(part: Part, split: Sequence[int], symbols: int, left_L: An
     left_L  (H * V,) int64, `split_left_L` of all parts together
     """
     bigrams = part.orders[2]
-    place_R = _split_places(bigrams.table, 0, split, symbols)
-    count_R = array_module(left_L).where(place_R >= 0, left_L[place_R], bigrams.count_R)
+    place_R = _split_places(bigrams.word(0), bigrams.word(1), split, symbols)
+    count_R = _narrow(array_module(left_L).where(place_R >= 0, left_L[place_R], bigrams.count_R))
     return replace(part, orders=part.orders | {2: replace(bigrams, count_R=count_R)})
 
 
-def _word(table: Table, position: int) -> Any:
-    """(G,) uint64: the id of one word of each n-gram."""
-    return words_at(table.keys, table.order, table.bits, position) - np.uint64(1)
+def _word(keys: Any, order: int, bits: int, position: int) -> Any:
+    """(G,) int64: the id of one word of each n-gram."""
+    return (words_at(keys, order, bits, position) - np.uint64(1)).view(np.int64)
 
 
-def _marked(table: Table, threshold: int, bad_V: Any) -> Any:
+def _marked(order: Order, threshold: int, bad_V: Any) -> Any:
     """Which n-grams are pruned; None for none."""
-    marked_R = table.counts <= threshold if threshold else None
+    marked_R = order.raw_R <= threshold if threshold else None
     if bad_V is not None:
-        xp = array_module(table.keys)
-        outside_R = xp.zeros(len(table), bool)
-        for position in range(table.order):
-            outside_R |= bad_V[_word(table, position).view(np.int64)]
+        outside_R = array_module(order.keys).zeros(len(order), bool)
+        for position in range(order.n):
+            outside_R |= bad_V[order.word(position)]
         marked_R = outside_R if marked_R is None else marked_R | outside_R
     return marked_R
 
@@ -326,7 +344,7 @@ def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any, spli
         if n == 3 and split_L is not None:
             lower_L = xp.concatenate([lower_L, split_L])
         lower_L, backoffs[n - 1] = _interpolated(order, discounts[n], lower_L)
-        columns, values = order.table.keys, log10_values(lower_L)
+        columns, values = order.keys, log10_values(lower_L)
         if order.marked_R is not None:
             kept = xp.flatnonzero(~order.marked_R)
             columns, values = columns[:, kept], values[kept]
@@ -336,9 +354,8 @@ def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any, spli
 
 def _interpolated(order: Order, discounts: Discounts, lower_L: Any) -> tuple[Any, Weights]:
     """(probabilities of the n-grams of one order, backoffs of their contexts)."""
-    table, n = order.table, order.table.order
-    [(contexts, sizes_C)] = prefix_runs(table.keys, table.bits, n - 1, n - 1)
-    context_R = _contexts(sizes_C, len(table))
+    [(contexts, sizes_C)] = prefix_runs(order.keys, order.bits, order.n - 1, order.n - 1)
+    context_R = _contexts(sizes_C, len(order))
     del sizes_C  # what is not needed any more goes: contexts are nearly as many as n-grams
     total_C, kinds_C3, pruned_C = sum_contexts(context_R, order.count_R, order.marked_R, contexts.shape[1])
     gamma_C = _gammas(discounts, kinds_C3, pruned_C, total_C)
@@ -350,7 +367,7 @@ def _interpolated(order: Order, discounts: Discounts, lower_L: Any) -> tuple[Any
 def split_probs(part: Part, split: Sequence[int], discounts: Discounts, prob_V: Any) -> tuple[Any, Any]:
     """(places among split bigrams, their probabilities (P,) float32) of those that a part holds, whole contexts."""
     bigrams = part.orders[2]
-    place_R = _split_places(bigrams.table, 0, split, len(prob_V))
+    place_R = _split_places(bigrams.word(0), bigrams.word(1), split, len(prob_V))
     mine = (place_R >= 0).nonzero()[0]
     return place_R[mine], _interpolated(bigrams, discounts, prob_V)[0][mine]
 
