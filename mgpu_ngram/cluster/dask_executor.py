@@ -7,17 +7,34 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
+import dask
+from dask._expr import LLGExpr
+from dask._task_spec import Task, parse_input
 from distributed import Client, Future, KilledWorker, as_completed
 from distributed.client import FutureCancelledError
 from distributed.scheduler import NoWorkerError
+from distributed.spans import SpanMetadata
 
 from mgpu_ngram.cluster import checks, gpu
 from mgpu_ngram.cluster.executor import Done
 from mgpu_ngram.cluster.faults import Watch, no_workers
 from mgpu_ngram.cluster.worker import MESSAGE_SECONDS, Plugin, Prompt, run_task
 from mgpu_ngram.core.errors import RunError
+
+MOST_CALLED = 100  # tasks that are sent together: while it takes them, the scheduler hears nobody else
+
+
+@dataclass
+class _Call:
+    """A task that is not sent yet. It holds the handles among its arguments, or they would be forgotten before."""
+
+    args: tuple[Any, ...]
+    near: int | None
+    beside: Future | None
+    first: bool
 
 
 class DaskExecutor:
@@ -48,6 +65,7 @@ class DaskExecutor:
             client.scheduler_comm.interval = MESSAGE_SECONDS  # type: ignore[union-attr]
         client.register_plugin(Plugin(self._name, self.device, may_lend, ours))
         self._watch = Watch(client, self._address, self._name)
+        self._called: dict[str, _Call] = {}  # by key
 
     def call(
         self,
@@ -63,18 +81,42 @@ class DaskExecutor:
             # Dask queues tasks until a worker is free by what all tasks of one name wait for: tasks that wait for less
             # get a name of their own, or all would go to the worker that has the one thing that they wait for
             key = f"{name}_{sum(isinstance(a, Future) for a in args)}-{uuid.uuid4().hex}"
-            where = self._watch.place(key, near, None if beside is None else str(beside.key))
-            future = self.client.submit(
-                run_task, fn, self._name, self.device, label, *args,
-                key=key, pure=False, priority=int(first), **where,
-            )  # fmt: skip
+            future: Future = Future(key, self.client)
             self._watch.add(future, label)
+            self._called[key] = _Call((fn, self._name, self.device, label, *args), near, beside, first)
+            if len(self._called) == MOST_CALLED:
+                self._send()
             return future
+
+    def _send(self) -> None:
+        """Send what was called: together, since the scheduler takes some ms for each message, however short its tasks.
+
+        As Client.submit does, which sends one task, and in the order called, which Client.get does not keep.
+        """
+        called, self._called = self._called, {}
+        if not called:
+            return
+        tasks, workers, others, firsts = {}, {}, {}, {}
+        for key, call in called.items():
+            tasks[key] = Task(key, run_task, *map(parse_input, call.args))
+            workers[key] = self._watch.place(key, call.near, None if call.beside is None else str(call.beside.key))
+            others[key], firsts[key] = call.beside is None, int(call.first)
+        with dask.annotate(
+            workers=workers.__getitem__, allow_other_workers=others.__getitem__, priority=firsts.__getitem__
+        ):
+            self.client._graph_to_futures(
+                LLGExpr(tasks, _determ_token=uuid.uuid4().hex), list(tasks), SpanMetadata(collections=[]),
+                internal_priority={key: i for i, key in enumerate(tasks)}, fifo_timeout="100ms",
+            )  # fmt: skip
 
     def wait(self, handles: Iterable[Future], done: Done | None = None) -> None:
         finished = as_completed(handles, loop=self.client.loop)
         del handles
-        while (handle := next(finished, None)) is not None:
+        while True:
+            with self._scheduler():
+                self._send()
+            if (handle := next(finished, None)) is None:
+                return
             self._raise_error_of(handle)
             finished.update((done(handle) if done else None) or ())
             del handle  # or it would live until the next one finishes
@@ -100,11 +142,10 @@ class DaskExecutor:
         return answers or self.gather([self.call(fn, *args)])  # all did: ask the next one that comes
 
     def groups(self, handles: Sequence[Future]) -> list[list[Future]]:
-        with self._scheduler():
-            holders = self.client.who_has(list(handles))
         groups = defaultdict(list)
-        for handle in handles:
-            groups[min(holders.get(handle.key) or [str(handle.key)])].append(handle)  # a lost one by itself
+        with self._scheduler():
+            for handle in handles:
+                groups[self._watch.holder_of(str(handle.key))].append(handle)  # a lost one by itself
         return [groups[holder] for holder in sorted(groups)]
 
     def worker_of(self, handle: Future) -> str:

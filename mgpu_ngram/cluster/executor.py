@@ -39,7 +39,7 @@ class Executor(Protocol):
         beside: Handle | None = None,
         first: bool = False,
     ) -> Handle:
-        """Run fn(*args) somewhere.
+        """Run fn(*args) somewhere. It may begin only when this process waits for something.
 
         label  what the task is to people, for errors: "chunk 3: books.txt, bytes 0 to 1,000"
         near   prefer worker number `near % workers`; another takes the task when that one is gone
@@ -89,13 +89,20 @@ def reduce_tasks(executor: Executor, merge: Callable, handles: Sequence[Handle],
 
 
 def windowed(
-    executor: Executor, calls: Iterable[Callable[[], Handle]], window: int, done: Callable[[Handle], None]
-) -> None:
-    """Make calls, at most `window` of them unfinished at once, since workers fetch the arguments of all at once."""
+    executor: Executor, calls: Iterable[Callable[[], Handle]], window: int, done: Callable[[Handle], None],
+    meanwhile: Callable[[], None] | None = None,
+) -> None:  # fmt: skip
+    """Make calls, at most `window` of them unfinished at once, since workers fetch the arguments of all at once.
+
+    meanwhile  done once, after the first calls
+    """
     waiting = iter(calls)
 
     def next_one(handle: Handle) -> list[Handle]:
         done(handle)
         return [call() for call in islice(waiting, 1)]
 
-    executor.wait(iter([call() for call in islice(waiting, window)]), next_one)
+    first = [call() for call in islice(waiting, window)]
+    if meanwhile:
+        meanwhile()
+    executor.wait(iter(first), next_one)

@@ -74,7 +74,7 @@ class Watch:
         with self._adding:
             self._futures.add(future)
 
-    def place(self, key: str, number: int | None, beside: str | None) -> dict[str, Any]:
+    def place(self, key: str, number: int | None, beside: str | None) -> list[str]:
         """Where to put a task, if it matters: near a worker by its number, or on the one that ran another task.
 
         The second is strict, or an idle worker would steal the task and all that it needs; should that worker be
@@ -88,9 +88,9 @@ class Watch:
         elif beside is not None:
             address = self._tasks[beside].address
         if address not in self._workers:
-            return {}
+            return []
         self._near[key] = address
-        return {"workers": [address], "allow_other_workers": beside is None}
+        return [address]
 
     async def _release(self, worker: str) -> None:
         """Let tasks that would be near a lost worker go anywhere: with no worker left for a moment, Dask forgets that
@@ -113,6 +113,11 @@ class Watch:
 
     def worker_of(self, key: str) -> str:
         return self._tasks[key].worker
+
+    def holder_of(self, key: str) -> str:
+        """The address of the worker that ran a task last, or its key when that worker is lost."""
+        address = self._tasks[key].address
+        return address if address in self._workers else key
 
     def close(self) -> None:
         """Leave a cluster as it was: nothing of ours runs on."""

@@ -105,6 +105,7 @@ def run(
             job = Job(config, executor, chunks, budget, checkpoint, checkpoint_seconds, progress)
             counted = job.count(num_streams(config, corpus, len(chunks)))
             runs = job.merge(counted)
+            job.report(counted)
             seconds = [counted.totals["seconds"], *job.saving, *counted.seconds]
             for n in range(1, config.order + 1):
                 (out.folder / f"order={n}").mkdir()

@@ -57,8 +57,9 @@ class _Counted:
     lexicon: Handle
     vocabulary: Handle
     totals: dict[str, Any]
-    seconds: list[dict[str, float]] = field(default_factory=list)  # of the runs in memory, and
-    table_bytes: int = 0  # of their tables, once they are merged
+    reports: list[Handle] = field(default_factory=list)  # of the runs in memory, once they are merged
+    seconds: list[dict[str, float]] = field(default_factory=list)  # of these runs, and
+    table_bytes: int = 0  # of their tables, once they are reported
 
 
 class Job:
@@ -210,19 +211,23 @@ class Job:
         if executor.transport != "memory":
             groups = executor.groups(runs)
             runs = [executor.call(bundle_runs, *g, beside=g[0]) if len(g) > 1 else g[0] for g in groups]
-        # not before: a run that was saved is forgotten with all that was made of it, or it would be made again for that
-        reports = [executor.call(_report_of, run, first=True) for run in runs]
         if counted.totals["dense"] or counted.stored:  # what a resumed run stored may be dense, whatever this one does
             stored = [bundle_runs(*counted.stored[i : i + STORED]) for i in range(0, len(counted.stored), STORED)]
             bins = [executor.call(bins_of, r) for r in [*runs, *stored]]
             total = reduce_tasks(executor, bundle_runs, bins, arity=2)
             runs = [*runs, executor.call(shard_bins, total, counted.lexicon)]
-            reports = [*reports, executor.call(_report_of, runs[-1])]
-        self.progress.start("reduce", len(runs), "runs")
-        executor.wait(iter(list(reports)), lambda _: self.progress.advance(1))
-        seconds, sizes = zip(*executor.gather(reports), strict=True) if reports else ((), ())
-        counted.seconds, counted.table_bytes = list(seconds), sum(sizes)
+        executor.wait(iter(list(runs)))  # tasks are put beside what is finished
+        # not before: a run that was saved is forgotten with all that was made of it, or it would be made again for that
+        counted.reports = [executor.call(_report_of, run, first=True) for run in runs]
         return runs
+
+    def report(self, counted: _Counted) -> None:
+        """Wait until runs are merged, and note what they took and how large they are."""
+        reports, counted.reports = counted.reports, []
+        self.progress.start("reduce", len(reports), "runs")
+        self.executor.wait(iter(list(reports)), lambda _: self.progress.advance(1))
+        found = self.executor.gather(reports)
+        counted.seconds, counted.table_bytes = [seconds for seconds, _ in found], sum(size for _, size in found)
 
     def write(
         self, counted: _Counted, runs: list[Handle], folder: str

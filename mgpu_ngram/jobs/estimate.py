@@ -260,13 +260,18 @@ def _parts_of_text(
     parts: list[Handle] = []
     if config.highest > 1:
         shards = [(s, s + 1) for s in range(totals["num_shards"])]
-        progress.start("adjust", len(shards), "parts")
+
+        def report() -> None:
+            job.report(counted)
+            progress.start("adjust", len(shards), "parts")
 
         def call(shard: int, pieces: list) -> Handle:
             parts.append(estimation.part(pieces, shard))
             return parts[-1]
 
-        shuffle(executor, runs, job.stored, shards, call, lambda _: progress.advance(1))
+        shuffle(executor, runs, job.stored, shards, call, lambda _: progress.advance(1), report)
+    else:
+        job.report(counted)
     estimation.seconds += [
         totals["seconds"], *job.saving, *counted.seconds, *(r.seconds for r in counted.stored)
     ]  # fmt: skip

@@ -16,22 +16,26 @@ def shuffle(
     parts: Sequence[tuple[int, int]],
     call: Callable[[int, list[Handle | Run]], Handle],
     done: Callable[[Handle], None],
+    meanwhile: Callable[[], None] | None = None,
 ) -> None:
     """call(part, what all runs hold of it), two parts a worker at a time. Empties `runs` with the last part.
 
-    runs    in memory, and
-    stored  in files
-    parts   (first, last) shards of each
+    runs       in memory, and
+    stored     in files
+    parts      (first, last) shards of each
+    meanwhile  done once, when the first parts are under way
     """
     take = take_part_to_gpu if executor.transport == "ipc" else take_part
     files = [executor.call(bundle_runs, *stored)] if stored else []  # once: it may name thousands of files
 
     def call_part(part: int) -> Handle:
         shards = parts[part]
-        taken = runs if len(parts) == 1 else [executor.call(take, run, *shards, beside=run) for run in runs]
+        taken = runs if len(parts) == 1 else [executor.call(take, run, *shards, beside=run, first=True) for run in runs]
+        # first: a worker that makes a part keeps no other waiting for what it holds of theirs
         pieces = [*taken, *files]
         if part == len(parts) - 1:
             runs.clear()
         return call(part, pieces)
 
-    windowed(executor, (partial(call_part, part) for part in range(len(parts))), 2 * executor.workers, done)
+    calls = (partial(call_part, part) for part in range(len(parts)))
+    windowed(executor, calls, 2 * executor.workers, done, meanwhile)

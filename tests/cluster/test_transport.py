@@ -167,7 +167,8 @@ def test_a_late_worker_of_another_host_takes_the_slow_way(executor):
     cluster, client = executor.client.cluster, executor.client
     cluster.scale(3)
     client.wait_for_workers(3, timeout=60)
-    [made] = [executor.call(make, near=0)]
+    made = executor.call(make, near=0)
+    executor.wait([made])
     late = client.submit(run_task, look, executor._name, "gpu", "", made, workers=[2], pure=False)
     outcome = late.result(timeout=60).open()
     assert outcome.pop("read") == 0
