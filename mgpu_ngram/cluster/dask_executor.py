@@ -134,6 +134,7 @@ class DaskExecutor:
 
     def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
         with self._scheduler():
+            self._send()
             answers = list(self.client.run(fn, *args, on_error="return").values())
         for answer in answers:
             if isinstance(answer, Exception) and not isinstance(answer, OSError):

@@ -39,7 +39,7 @@ class Executor(Protocol):
         beside: Handle | None = None,
         first: bool = False,
     ) -> Handle:
-        """Run fn(*args) somewhere. It may begin only when this process waits for something.
+        """Run fn(*args) somewhere. It may begin only when this process asks for something.
 
         label  what the task is to people, for errors: "chunk 3: books.txt, bytes 0 to 1,000"
         near   prefer worker number `near % workers`; another takes the task when that one is gone

@@ -226,13 +226,12 @@ def estimated(
             )
         model, statistics = estimation.finish(parts)
         progress.finish()
-        words = executor.gather([executor.call(_words_in, estimation.vocabulary)])[0]
         yield (
             model,
             EstimateResult(
-                None, config.highest, words, estimation.symbols, statistics, 0, "", add_seconds(*estimation.seconds),
-                time.perf_counter() - start, executor.workers, executor.device, executor.transport,
-                max(executor.everywhere(peak_device_bytes, executor.device)), resumed,
+                None, config.highest, estimation.tokens, estimation.symbols, statistics, 0, "",
+                add_seconds(*estimation.seconds), time.perf_counter() - start, executor.workers, executor.device,
+                executor.transport, max(executor.everywhere(peak_device_bytes, executor.device)), resumed,
             ),
         )  # fmt: skip
         checkpoint.discard()
@@ -276,10 +275,6 @@ def _parts_of_text(
         totals["seconds"], *job.saving, *counted.seconds, *(r.seconds for r in counted.stored)
     ]  # fmt: skip
     return estimation, parts, len(job.resumed)
-
-
-def _words_in(vocabulary: Any) -> int:
-    return int(vocabulary.counts_V[3:].sum())
 
 
 def _part_tokens(budget: Budget) -> int:

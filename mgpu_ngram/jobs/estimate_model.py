@@ -50,11 +50,15 @@ def assembled(
 ) -> tuple[Handle, list[dict[str, float]]]:  # fmt: skip
     """(the model, seconds that it does not tell itself): put together by one task, or a stretch by each worker.
 
-    `parts` is emptied, so that each goes when it has been used.
+    `parts`, which may still be on their way, is emptied, so that each goes when it has been used.
     """
     bits, seconds, words_of = check.code_bits(symbols), list[dict[str, float]](), list[tuple[int, int]]()
+    samples: list[Handle] = []
     if executor.workers > 1 and len(parts) > 1 and not collapse:
-        reports = executor.gather([executor.call(_sample, part, bits) for part in parts])
+        samples = [executor.call(_sample, part, bits) for part in parts]
+    executor.wait(iter(list(parts)), lambda _: progress.advance(1))
+    if samples:
+        reports = executor.gather(samples)
         words_of = cut_words([sample for sample, _ in reports], symbols, executor.workers)
         seconds = [of_part for _, of_part in reports]
     progress.start("assemble", 1, "model")

@@ -73,12 +73,17 @@ class Statistics:
 
 @dataclass
 class _Words:
-    """Single words: adjusted counts and whether they are kept (V,), on the device."""
+    """Single words: adjusted counts and whether they are kept (V,), on the device.
+
+    size    words that are kept, and all
+    tokens  of the text, no sentence markers
+    """
 
     count_V: Any
     kept_V: Any
     counts_of_counts: list[int]
     size: tuple[int, int]
+    tokens: int
 
 
 class Estimation:
@@ -98,6 +103,7 @@ class Estimation:
         self.vocabulary, self.symbols, self.progress = vocabulary, symbols, progress
         self.split = tuple(split) if options.order > 2 else ()
         self.seconds: list[dict[str, float]] = []
+        self.tokens = 0  # of the text, once `finish` knows
         self.bad = None if limit is None else executor.call(words_outside, vocabulary, limit, budget.device)
 
     def part(self, pieces: Sequence[Handle | Run], shard: int) -> Handle:
@@ -110,15 +116,13 @@ class Estimation:
     def finish(self, parts: list[Handle]) -> tuple[Handle, Statistics]:
         """(the model, what to tell of it); `parts` is emptied, so that each goes when it has been used."""
         executor, device = self.executor, self.budget.device
-        reports = executor.gather([executor.call(_report_of, part) for part in parts])
-        self.seconds += [seconds for *_, seconds in reports]
         lefts = [executor.call(_left_of, part) for part in parts]
         left = reduce_tasks(executor, _add, lefts, ARITY) if parts else None
         words = executor.call(count_words, left, self.vocabulary, self.options, self.bad, device)
         split_left = None
         if self.split:
             split_left = reduce_tasks(executor, _add, [executor.call(_split_left_of, p) for p in parts], ARITY)
-        statistics = self._statistics(parts, reports, words, split_left)
+        statistics = self._statistics(parts, words, split_left)
         discounts = statistics.discounts
         unigrams = executor.call(estimate_unigrams_of, words, discounts[1], self.options)
         split_L = None
@@ -136,23 +140,30 @@ class Estimation:
                     label=f"estimating part {len(made)}",
                 )
             )  # fmt: skip
-        executor.wait(iter(list(made)), lambda _: self.progress.advance(1))
         model, seconds = assembled(
             executor, made, unigrams, self.vocabulary, self.symbols, self.config.collapse_values, device, self.progress
         )
         self.seconds += seconds
         return model, statistics
 
-    def _statistics(
-        self, parts: list[Handle], reports: Sequence[Any], words: Handle, split_left: Handle | None
-    ) -> Statistics:
-        orders = range(2, self.options.order + 1)
-        [(of_words, size)] = self.executor.gather([self.executor.call(_report_of_words, words)])
+    def _statistics(self, parts: list[Handle], words: Handle, split_left: Handle | None) -> Statistics:
+        call, orders = self.executor.call, range(2, self.options.order + 1)
+        slips = not self.config.exact_discounts and self.options.order > 1
+        # All is asked for at once: to wait for an answer takes as long as a short task.
+        asked = [call(_report_of_words, words), *(call(_report_of, part) for part in parts)]
+        if slips:
+            ranks = call(ranks_of, self.vocabulary)
+            asked.append(call(last_word, self.vocabulary, words, ranks))
+        if self.split:
+            asked.append(call(count_counts, split_left))
+        (of_words, size, self.tokens), *answers = self.executor.gather(asked)
+        reports, answers = answers[: len(parts)], answers[len(parts) :]
+        self.seconds += [seconds for *_, seconds in reports]
         counts = {1: np.array(of_words)} | {n: np.sum([c[n] for c, *_ in reports], axis=0) for n in orders}
         if self.split:
-            counts[2] = counts[2] + self.executor.gather([self.executor.call(count_counts, split_left)])[0]
-        if not self.config.exact_discounts and self.options.order > 1:
-            for n, adjusted, raw in self._slipped(parts, words, split_left):
+            counts[2] = counts[2] + answers[-1]
+        if slips:
+            for n, adjusted, raw in self._slipped(parts, ranks, *answers[0], split_left):
                 for count, change in (adjusted, -1), (raw, 1):
                     if 1 <= count <= COUNTED:
                         counts[n][count - 1] += change
@@ -168,15 +179,14 @@ class Estimation:
             [n for n, (_, is_fallback) in found.items() if is_fallback],
         )
 
-    def _slipped(self, parts: list[Handle], words: Handle, split_left: Handle | None) -> list[tuple[int, int, int]]:
+    def _slipped(
+        self, parts: list[Handle], ranks: Handle, word: int, adjusted: int, raw: int, split_left: Handle | None
+    ) -> list[tuple[int, int, int]]:
         """(order, adjusted count, raw count) of n-grams of which lmplz's counts of counts take the raw count: suffixes
-        of the last n-gram, when n-grams are compared from their last word on, by lmplz's ids.
+        of the last n-gram, when n-grams are compared from their last word on, by lmplz's ids; `word` is its last word.
         """
         executor = self.executor
-        ranks = executor.call(ranks_of, self.vocabulary)
-        [word] = executor.gather([executor.call(last_word, self.vocabulary, ranks)])
-        [counts] = executor.gather([executor.call(_counts_of, words, self.vocabulary, word)])
-        slipped, suffix, holders = [(1, *counts)], [word], list(parts)
+        slipped, suffix, holders = [(1, adjusted, raw)], [word], list(parts)
         for n in range(2, self.options.order):
             found = executor.gather([executor.call(last_longer, part, suffix, ranks) for part in holders])
             _, first, adjusted, raw = max(found)
@@ -279,16 +289,12 @@ def count_words(
     counts_V = to_device(vocabulary.counts_V, device)
     left_V = counts_V if left_V is None else to_device(left_V, device)
     count_V, kept_V = adjust_unigrams(left_V, counts_V, options, bad_V)
-    return _Words(count_V, kept_V, count_counts(count_V), (int(kept_V.sum()), len(kept_V)))
+    tokens = int(vocabulary.counts_V[len(SPECIALS) :].sum())
+    return _Words(count_V, kept_V, count_counts(count_V), (int(kept_V.sum()), len(kept_V)), tokens)
 
 
-def _report_of_words(words: _Words) -> tuple[list[int], tuple[int, int]]:
-    return words.counts_of_counts, words.size
-
-
-def _counts_of(words: _Words, vocabulary: Vocabulary, word: int) -> tuple[int, int]:
-    """(adjusted count, raw count)."""
-    return int(words.count_V[word]), int(vocabulary.counts_V[word])
+def _report_of_words(words: _Words) -> tuple[list[int], tuple[int, int], int]:
+    return words.counts_of_counts, words.size, words.tokens
 
 
 def estimate_unigrams_of(words: _Words, discounts: Discounts, options: EstimateOptions) -> Unigrams:
@@ -299,9 +305,10 @@ def ranks_of(vocabulary: Vocabulary) -> np.ndarray:
     return first_places(vocabulary.first_source_V, vocabulary.first_offset_V)
 
 
-def last_word(vocabulary: Vocabulary, rank_V: np.ndarray) -> int:
-    """The word of the text with the greatest rank."""
-    return int(np.where(vocabulary.counts_V > 0, rank_V, -1).argmax())
+def last_word(vocabulary: Vocabulary, words: _Words, rank_V: np.ndarray) -> tuple[int, int, int]:
+    """The word of the text with the greatest rank, its adjusted count and its raw count."""
+    word = int(np.where(vocabulary.counts_V > 0, rank_V, -1).argmax())
+    return word, int(words.count_V[word]), int(vocabulary.counts_V[word])
 
 
 def _with_split(part: Part, split: Sequence[int], left_L: Any, device: str) -> Part:

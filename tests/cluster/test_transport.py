@@ -155,6 +155,7 @@ def test_a_worker_serves_its_peers_while_it_copies(executor, tmp_path):
     executor.wait([here, there])
     set_everywhere(executor, "slow", [str(begun), str(go_on)])
     copying = executor.call(look, here, near=1)
+    executor.everywhere(os.getpid)  # or nothing would begin before this process waits
     while not begun.exists():
         time.sleep(0.01)
     set_everywhere(executor, "slow", [])  # of copies to come: this one has read it
