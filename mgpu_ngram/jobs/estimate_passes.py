@@ -163,7 +163,7 @@ class Estimation:
         if self.split:
             counts[2] = counts[2] + answers[-1]
         if slips:
-            for n, adjusted, raw in self._slipped(parts, ranks, *answers[0], split_left):
+            for n, adjusted, raw in self._slipped(parts, ranks, answers[0], split_left):
                 for count, change in (adjusted, -1), (raw, 1):
                     if 1 <= count <= COUNTED:
                         counts[n][count - 1] += change
@@ -180,12 +180,12 @@ class Estimation:
         )
 
     def _slipped(
-        self, parts: list[Handle], ranks: Handle, word: int, adjusted: int, raw: int, split_left: Handle | None
+        self, parts: list[Handle], ranks: Handle, last: tuple[int, int, int], split_left: Handle | None
     ) -> list[tuple[int, int, int]]:
         """(order, adjusted count, raw count) of n-grams of which lmplz's counts of counts take the raw count: suffixes
-        of the last n-gram, when n-grams are compared from their last word on, by lmplz's ids; `word` is its last word.
+        of the last n-gram, when n-grams are compared from their last word on, by lmplz's ids. `last` is of that word.
         """
-        executor = self.executor
+        executor, (word, adjusted, raw) = self.executor, last
         slipped, suffix, holders = [(1, adjusted, raw)], [word], list(parts)
         for n in range(2, self.options.order):
             found = executor.gather([executor.call(last_longer, part, suffix, ranks) for part in holders])
