@@ -53,31 +53,34 @@ def save_arrays(
         if array.dtype not in NAMES:
             raise ValueError(f"array {name!r} is of {array.dtype} but a file holds {', '.join(DTYPES)}; convert it")
     names = sorted(arrays, key=lambda name: -arrays[name].itemsize)  # so each one starts at a multiple of its item
-    crcs = {name: f"{crc:08x}" for name, crc in zip(names, array_crcs([arrays[name] for name in names]), strict=True)}
-    header: dict[str, Any] = {
-        METADATA: {
-            "format": FORMAT,
-            "format_version": str(FORMAT_VERSION),
-            "metadata": json.dumps(metadata),
-            "crc32": json.dumps(crcs),
-        }
-    }
+    ordered = [arrays[name] for name in names]
+    place = len(_header(ordered, names, metadata, [0] * len(names)))
+    if place - 8 > MAX_HEADER_BYTES:
+        raise ValueError(f"the header of {path} has {place - 8:,} bytes but {MAX_HEADER_BYTES:,} at most; shorten it")
+    with new_file(path, durable) as sink, ThreadPoolExecutor(1) as beside:
+        crcs = beside.submit(array_crcs, ordered)  # while this thread writes
+        sink.append(bytes(place))
+        for array in ordered:
+            for piece in _slices(array):
+                sink.append(_bytes(piece))
+        sink.file.seek(0)
+        sink.file.write(_header(ordered, names, metadata, crcs.result()))
+    return sink.size_bytes
+
+
+def _header(arrays: Sequence[np.ndarray], names: Sequence[str], metadata: Mapping[str, Any], crcs: list[int]) -> bytes:
+    """What stands before the arrays; as long for any CRCs."""
+    strings = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "metadata": json.dumps(metadata)}
+    by_name = {name: f"{crc:08x}" for name, crc in zip(names, crcs, strict=True)}
+    header: dict[str, Any] = {METADATA: {**strings, "crc32": json.dumps(by_name)}}
     end = 0
-    for name in names:
-        array = arrays[name]
+    for name, array in zip(names, arrays, strict=True):
         offsets = [end, end := end + array.nbytes]
         header[name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": offsets}
     header[METADATA]["header_crc32"] = _header_crc32(header)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    if len(text) > MAX_HEADER_BYTES:
-        raise ValueError(f"the header of {path} has {len(text):,} bytes but {MAX_HEADER_BYTES:,} at most; shorten it")
-    with new_file(path, durable) as sink:
-        sink.append(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            for piece in _slices(arrays[name]):
-                sink.append(_bytes(piece))
-    return sink.size_bytes
+    return len(text).to_bytes(8, "little") + text
 
 
 def load_arrays(path: str | Path, verify: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -117,8 +117,8 @@ class Estimation:
         """(the model, what to tell of it); `parts` is emptied, so that each goes when it has been used."""
         executor, device = self.executor, self.budget.device
         lefts = [executor.call(_left_of, part) for part in parts]
-        left = reduce_tasks(executor, _add, lefts, ARITY) if parts else None
-        words = executor.call(count_words, left, self.vocabulary, self.options, self.bad, device)
+        lefts = [reduce_tasks(executor, _add, lefts[i::ARITY], ARITY) for i in range(min(ARITY, len(lefts)))]
+        words = executor.call(count_words, lefts, self.vocabulary, self.options, self.bad, device)
         split_left = None
         if self.split:
             split_left = reduce_tasks(executor, _add, [executor.call(_split_left_of, p) for p in parts], ARITY)
@@ -283,11 +283,11 @@ def _add(*vectors: np.ndarray) -> np.ndarray:
 
 
 def count_words(
-    left_V: np.ndarray | None, vocabulary: Vocabulary, options: EstimateOptions, bad_V: Any, device: str
+    lefts: list[np.ndarray], vocabulary: Vocabulary, options: EstimateOptions, bad_V: Any, device: str
 ) -> _Words:
-    """Adjusted counts of single words."""
+    """Adjusted counts of single words, by what each part tells of the words before them."""
     counts_V = to_device(vocabulary.counts_V, device)
-    left_V = counts_V if left_V is None else to_device(left_V, device)
+    left_V = to_device(_add(*lefts), device) if lefts else counts_V
     count_V, kept_V = adjust_unigrams(left_V, counts_V, options, bad_V)
     tokens = int(vocabulary.counts_V[len(SPECIALS) :].sum())
     return _Words(count_V, kept_V, count_counts(count_V), (int(kept_V.sum()), len(kept_V)), tokens)
