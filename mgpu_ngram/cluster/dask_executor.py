@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import sys
+import threading
+import time
 import uuid
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,12 +30,16 @@ from mgpu_ngram.cluster.worker import MESSAGE_SECONDS, Plugin, Prompt, run_task
 from mgpu_ngram.core.errors import RunError
 
 MOST_CALLED = 100  # tasks that are sent together: while it takes them, the scheduler hears nobody else
+LARGE = "distributed.admin.large-graph-warning-threshold"  # bytes, from which Dask warns; text in memory is large
+CALLED_SECONDS = 0.005  # and those that are called in so long: workers need not wait for a slow caller
 
 
 @dataclass
 class _Call:
-    """A task that is not sent yet. It holds the handles among its arguments, or they would be forgotten before."""
+    """A task that is not sent yet. It holds the handles among its arguments, or they would be forgotten before; its
+    own it does not, so that nobody runs what nobody waits for any more, as after an error."""
 
+    future: weakref.ref[Future]
     args: tuple[Any, ...]
     near: int | None
     beside: Future | None
@@ -66,6 +75,7 @@ class DaskExecutor:
         client.register_plugin(Plugin(self._name, self.device, may_lend, ours))
         self._watch = Watch(client, self._address, self._name)
         self._called: dict[str, _Call] = {}  # by key
+        self._calling, self._called_since, self._numbers = threading.Lock(), 0.0, itertools.count()
 
     def call(
         self,
@@ -83,8 +93,12 @@ class DaskExecutor:
             key = f"{name}_{sum(isinstance(a, Future) for a in args)}-{uuid.uuid4().hex}"
             future: Future = Future(key, self.client)
             self._watch.add(future, label)
-            self._called[key] = _Call((fn, self._name, self.device, label, *args), near, beside, first)
-            if len(self._called) == MOST_CALLED:
+            now, args = time.monotonic(), (fn, self._name, self.device, label, *args)
+            with self._calling:
+                self._called_since = self._called_since if self._called else now
+                self._called[key] = _Call(weakref.ref(future), args, near, beside, first)
+                is_enough = len(self._called) >= MOST_CALLED or now > self._called_since + CALLED_SECONDS
+            if is_enough:
                 self._send()
             return future
 
@@ -93,20 +107,31 @@ class DaskExecutor:
 
         As Client.submit does, which sends one task, and in the order called, which Client.get does not keep.
         """
-        called, self._called = self._called, {}
-        if not called:
+        with self._calling:
+            called, self._called = self._called, {}
+        wanted: dict[str, _Call] = {}
+        while called:  # the last first: a call that nobody wants may be all that wants those before it
+            key, call = called.popitem()
+            if call.future() is not None:
+                wanted[key] = call
+            del call
+        if not wanted:
             return
-        tasks, workers, others, firsts = {}, {}, {}, {}
-        for key, call in called.items():
+        tasks = dict[str, Task]()
+        by_key: dict[str, dict[str, Any]] = {"workers": {}, "allow_other_workers": {}, "priority": {}}
+        for key, call in reversed(wanted.items()):
             tasks[key] = Task(key, run_task, *map(parse_input, call.args))
-            workers[key] = self._watch.place(key, call.near, None if call.beside is None else str(call.beside.key))
-            others[key], firsts[key] = call.beside is None, int(call.first)
-        with dask.annotate(
-            workers=workers.__getitem__, allow_other_workers=others.__getitem__, priority=firsts.__getitem__
+            beside = None if call.beside is None else str(call.beside.key)
+            by_key["workers"][key] = self._watch.place(key, call.near, beside)
+            by_key["allow_other_workers"][key] = beside is None
+            by_key["priority"][key] = int(call.first)
+        with (
+            dask.annotate(**{name: values.__getitem__ for name, values in by_key.items()}),
+            dask.config.set({LARGE: sys.maxsize}),
         ):
             self.client._graph_to_futures(
                 LLGExpr(tasks, _determ_token=uuid.uuid4().hex), list(tasks), SpanMetadata(collections=[]),
-                internal_priority={key: i for i, key in enumerate(tasks)}, fifo_timeout="100ms",
+                internal_priority={key: next(self._numbers) for key in tasks}, fifo_timeout="100ms",
             )  # fmt: skip
 
     def wait(self, handles: Iterable[Future], done: Done | None = None) -> None:

@@ -39,7 +39,7 @@ class Executor(Protocol):
         beside: Handle | None = None,
         first: bool = False,
     ) -> Handle:
-        """Run fn(*args) somewhere. It may begin only when this process asks for something.
+        """Run fn(*args) somewhere. It may begin only when this process waits, gathers, or asks everywhere.
 
         label  what the task is to people, for errors: "chunk 3: books.txt, bytes 0 to 1,000"
         near   prefer worker number `near % workers`; another takes the task when that one is gone
@@ -64,7 +64,7 @@ class Executor(Protocol):
         """fn(*args) in every worker process, at once: for small questions, with small answers."""
 
     def groups(self, handles: Sequence[Handle]) -> list[list[Handle]]:
-        """Finished handles by the worker that holds their value, each group in the order given."""
+        """Finished handles by the worker that made their value, each group in the order given."""
 
     def worker_of(self, handle: Handle) -> str:
         """The name of the worker that ran it."""

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.shards import words_at
 from mgpu_ngram.core.trie import Trie, node_dtype
-from mgpu_ngram.engine.estimate import Estimated, Unigrams, Weights
+from mgpu_ngram.engine.estimate import Estimated, Unigrams, Weights, word_ids
 from mgpu_ngram.engine.trie import FANOUT, Level, join_levels, negative
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
@@ -32,7 +31,7 @@ class Stretch:
     """The nodes of n-grams that begin with some neighbouring words.
 
     levels   orders 1 to N; children are numbered within the stretch, suffixes within the order
-    keys     order -> (C, G) uint64 of its n-grams, orders 2 to N - 1, as long as suffixes are sought
+    keys     order -> (C, G) uint64 of its n-grams, orders 2 to N - 1, while suffixes are not found: none up to N = 3
     seconds  by stage, what it took
     """
 
@@ -56,7 +55,7 @@ def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse
     collapse  give each n-gram one value in place of probability and backoff (Heafield, Koehn and Lavie, 2012,
               "Language model rest costs and space-efficient storage", q): such values of a text add up to its score
     """
-    levels = _levels(unigrams, parts, bits, (0, len(unigrams.kept_V)), collapse, {})
+    levels = _levels(unigrams, parts, bits, (0, len(unigrams.kept_V)), collapse)
     if collapse:
         _collapse(levels)
     else:
@@ -65,14 +64,16 @@ def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse
 
 
 def sample_first_words(part: Estimated, bits: int) -> np.ndarray:
-    """(S,) uint64: the first words of some n-grams of a part, as many as it has n-grams that begin so."""
-    shift = np.uint64(64 - bits)
-    firsts = [(w.columns[0, ::SAMPLED] >> shift) - np.uint64(1) for w in part.probabilities.values()]
+    """(S,) uint64: the first word of one of SAMPLED n-grams of a part."""
+    shift, begin = np.uint64(64 - bits), SAMPLED // 2
+    firsts = [(w.columns[0, begin::SAMPLED] >> shift) - np.uint64(1) for w in part.probabilities.values()]
     return np.concatenate([np.empty(0, np.uint64), *map(to_host, firsts)])
 
 
 def cut_words(samples: Sequence[np.ndarray], symbols: int, stretches: int) -> list[tuple[int, int]]:
-    """(first, past the last) word of so many stretches of about as many n-grams; fewer where one word has most."""
+    """(first, past the last) word of so many stretches of about as many n-grams; fewer where one word has most, and
+    one where there are too few n-grams to tell.
+    """
     words = np.sort(np.concatenate(samples))
     cuts = words[len(words) * np.arange(1, stretches) // stretches].tolist() if len(words) else []
     return list(pairwise(sorted({0, *cuts, symbols})))
@@ -97,19 +98,19 @@ def take_stretch(part: Estimated, bits: int, words: tuple[int, int]) -> Estimate
 
 def assemble_stretch(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int]) -> Stretch:
     """The nodes of all parts' n-grams, which are used up, that begin with words[0] to words[1] - 1; no suffixes yet."""
-    keys = dict[int, Any]()
-    levels = _levels(unigrams, parts, bits, words, False, keys)
-    _negate(levels)
-    return Stretch(levels, keys)
+    stretch = Stretch([])
+    stretch.levels = _levels(unigrams, parts, bits, words, keys=stretch.keys)
+    _negate(stretch.levels)
+    return stretch
 
 
 def searched_keys(stretch: Stretch) -> dict[int, Any]:
     """Those among which all stretches find suffixes: of orders 2 to N - 2."""
-    return {n: stretch.keys[n] for n in range(2, len(stretch.levels) - 1)}
+    return {n: keys for n, keys in stretch.keys.items() if n < len(stretch.levels) - 1}
 
 
 def find_suffixes(stretch: Stretch, searched: Sequence[dict[int, Any]], bits: int) -> Stretch:
-    """The stretch with its suffixes, and without keys.
+    """The stretch with its suffixes, which nodes of orders 3 to N - 1 have, and without keys.
 
     searched  `searched_keys` of all stretches, in order
     """
@@ -135,12 +136,14 @@ def merge_weights(parts: Sequence[Weights]) -> Weights:
 
 
 def _levels(
-    unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], collapse: bool,
-    kept_keys: dict[int, Any],
+    unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], collapse: bool = False,
+    keys: dict[int, Any] | None = None,
 ) -> list[Level]:  # fmt: skip
-    """The levels of a stretch. Of one that is all, with suffixes; of another, `kept_keys` gets what finds them."""
+    """The levels of the n-grams that begin with some words.
+
+    keys  gets what finds their suffixes; None: these words are all, and suffixes are found at once
+    """
     first, last = words
-    whole = last - first == len(unigrams.kept_V)
     xp = array_module(unigrams.prob_V)
     N = max(parts[0].probabilities, default=1) if parts else 1
     new_V = (xp.cumsum(unigrams.kept_V) - 1).astype(np.uint32)  # ids without the words that are pruned
@@ -152,25 +155,25 @@ def _levels(
         merged = merge_weights([p.probabilities.pop(n) for p in parts])
         weights = merge_weights([p.backoffs.pop(n - 1) for p in parts])
         columns = merged.columns
-        level, lower = Level(new_V[_ids(columns, n, bits, n - 1)], merged.values, None), levels[-1]
+        level, lower = Level(new_V[word_ids(columns, n, bits, n - 1)], merged.values, None), levels[-1]
         lower.backoff_G = xp.zeros(len(lower.word_G), np.float32)
         [(parents, sizes_P)] = prefix_runs(columns, bits, n - 1, n - 1)
         # Parents are contexts of n-grams that are kept: the same keys where nothing is pruned.
         sought = [weights.columns] if len(sizes_P) == len(weights.values) else [weights.columns, parents]
         if n == 2:
-            nodes = [_node_of_word(_ids(keys, 1, bits, 0), unigrams.kept_V, new_V, before) for keys in sought]
+            nodes = [_node_of_word(word_ids(found, 1, bits, 0), unigrams.kept_V, new_V, before) for found in sought]
         else:
-            nodes = [find_ngrams(below, n - 1, bits, keys, 0) for keys in sought]
+            nodes = [find_ngrams(below, n - 1, bits, found, 0) for found in sought]
         node_C, node_P = nodes[0], nodes[-1]
         there = node_C >= 0
         lower.backoff_G[node_C[there]] = weights.values[there]
         sizes_M = xp.zeros(len(lower.word_G) + 1, node_dtype(len(level.word_G)))
         sizes_M[1 + node_P] = sizes_P
         level.first_child_M = xp.cumsum(sizes_M, dtype=sizes_M.dtype)
-        if whole and 3 <= n < N + collapse:
+        if keys is None and 3 <= n < N + collapse:
             level.suffix_G = _suffixes(below, n, bits, columns)
-        if not whole and n < N:
-            kept_keys[n] = columns
+        if keys is not None and N > 3 and n < N:
+            keys[n] = columns
         levels.append(level)
         below = columns
     return levels
@@ -208,11 +211,6 @@ def _parents(level: Level) -> Any:
     xp = array_module(level.word_G)
     nodes_G = xp.arange(len(level.word_G), dtype=level.first_child_M.dtype)
     return xp.searchsorted(level.first_child_M, nodes_G, "right") - 1
-
-
-def _ids(columns: Any, order: int, bits: int, position: int) -> Any:
-    """(G,) int64: the id of one word of each key."""
-    return (words_at(columns, order, bits, position) - np.uint64(1)).view(np.int64)
 
 
 def _node_of_word(ids: Any, kept_V: Any, new_V: Any, before: int) -> Any:

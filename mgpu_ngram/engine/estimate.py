@@ -75,7 +75,7 @@ class Order:
 
     def word(self, position: int) -> Any:
         """(R,) int64: the id of one word of each."""
-        return _word(self.keys, self.n, self.bits, position)
+        return word_ids(self.keys, self.n, self.bits, position)
 
 
 @dataclass(eq=False)
@@ -180,12 +180,12 @@ def adjust_counts(
     N, orders = options.order, dict[int, Order]()
     for n, table in sorted(tables.items()):
         if n == 2:
-            suffix_R = _word(table.keys, n, table.bits, 1).astype(np.uint32)
+            suffix_R = word_ids(table.keys, n, table.bits, 1).astype(np.uint32)
         else:
             suffix_R = find_ngrams(tables[n - 1].keys, n - 1, table.bits, table.keys, 1)
             places = len(split) * symbols if n == 3 else 0
             if places:
-                first_R, second_R = (_word(table.keys, n, table.bits, position) for position in (1, 2))
+                first_R, second_R = (word_ids(table.keys, n, table.bits, position) for position in (1, 2))
                 place_R = _split_places(first_R, second_R, split, symbols)
                 suffix_R = array_module(place_R).where(place_R >= 0, len(tables[2]) + place_R, suffix_R)
             suffix_R = suffix_R.astype(node_dtype(len(tables[n - 1]) + places))
@@ -262,7 +262,7 @@ def with_split_counts(part: Part, split: Sequence[int], symbols: int, left_L: An
     return replace(part, orders=part.orders | {2: replace(bigrams, count_R=count_R)})
 
 
-def _word(keys: Any, order: int, bits: int, position: int) -> Any:
+def word_ids(keys: Any, order: int, bits: int, position: int) -> Any:
     """(G,) int64: the id of one word of each n-gram."""
     return (words_at(keys, order, bits, position) - np.uint64(1)).view(np.int64)
 

@@ -45,8 +45,8 @@ class Estimate:
 
 
 def assembled(
-    executor: Executor, parts: list[Handle], unigrams: Handle, vocabulary: Handle, symbols: int, collapse: bool,
-    device: str, progress: Progress,
+    executor: Executor, parts: list[Handle], unigrams: Handle, vocabulary: Handle, symbols: int, order: int,
+    collapse: bool, device: str, progress: Progress,
 ) -> tuple[Handle, list[dict[str, float]]]:  # fmt: skip
     """(the model, seconds that it does not tell itself): put together by one task, or a stretch by each worker.
 
@@ -60,21 +60,22 @@ def assembled(
     if samples:
         reports = executor.gather(samples)
         words_of = cut_words([sample for sample, _ in reports], symbols, executor.workers)
-        seconds = [of_part for _, of_part in reports]
     progress.start("assemble", 1, "model")
     if len(words_of) > 1:
-        stretches = []
+        seconds, stretches = [of_part for _, of_part in reports], []
         for i, words in enumerate(words_of):
             taken = [executor.call(take_stretch, part, bits, words, beside=part) for part in parts]
             label = f"the model's n-grams from word {words[0]:,} to {words[1] - 1:,}"
             stretches.append(executor.call(make_stretch, taken, unigrams, bits, words, device, label=label, near=i))
-        searched = [executor.call(searched_keys, stretch) for stretch in stretches]
-        linked = [
-            executor.call(link_stretch, stretch, searched, bits, device, label="the model's suffixes", near=i)
-            for i, stretch in enumerate(stretches)
-        ]
-        model = executor.call(join, linked, unigrams, vocabulary, device, label="the model")
-        del taken, stretches, searched, linked
+        if order > 3:  # else no node has a suffix that is told
+            searched = [executor.call(searched_keys, stretch) for stretch in stretches]
+            stretches = [
+                executor.call(link_stretch, stretch, searched, bits, device, label="the model's suffixes", near=i)
+                for i, stretch in enumerate(stretches)
+            ]
+            del searched
+        model = executor.call(join, stretches, unigrams, vocabulary, device, label="the model")
+        del taken, stretches
     else:
         model = executor.call(finish, list(parts), unigrams, vocabulary, bits, collapse, device, label="the model")
     parts.clear()

@@ -141,8 +141,9 @@ class Estimation:
                 )
             )  # fmt: skip
         model, seconds = assembled(
-            executor, made, unigrams, self.vocabulary, self.symbols, self.config.collapse_values, device, self.progress
-        )
+            executor, made, unigrams, self.vocabulary, self.symbols, self.options.order, self.config.collapse_values,
+            device, self.progress,
+        )  # fmt: skip
         self.seconds += seconds
         return model, statistics
 

@@ -30,8 +30,8 @@ def shuffle(
 
     def call_part(part: int) -> Handle:
         shards = parts[part]
+        # `first`: a worker that makes a part keeps no other waiting for what it holds of theirs.
         taken = runs if len(parts) == 1 else [executor.call(take, run, *shards, beside=run, first=True) for run in runs]
-        # first: a worker that makes a part keeps no other waiting for what it holds of theirs
         pieces = [*taken, *files]
         if part == len(parts) - 1:
             runs.clear()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 import weakref
 from concurrent.futures import CancelledError
 from functools import partial
@@ -19,6 +20,7 @@ from distributed import Client, LocalCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mgpu_ngram.cluster import dask_executor
 from mgpu_ngram.cluster.dask import DaskExecutor, start_cluster
 from mgpu_ngram.cluster.executor import reduce_tasks, windowed
 from mgpu_ngram.cluster.local import LocalExecutor
@@ -350,6 +352,38 @@ def test_near_and_groups_and_workers(cluster):
         assert len({pids[n] for n in numbers}) == 1
         assert len({cluster.worker_of(h) for h in group}) == 1
     assert {cluster.worker_of(h) for h in handles} == {"0", "1"}
+
+
+def put(path, *after):
+    path.touch()
+
+
+def test_what_nobody_waits_for_any_more_is_not_begun(cluster, tmp_path, monkeypatch):
+    """As after an error, when the next run goes on with the same executor."""
+    monkeypatch.setattr(dask_executor, "CALLED_SECONDS", 60)
+    first = cluster.call(put, tmp_path / "first")
+    second = cluster.call(put, tmp_path / "second", first)
+    kept = cluster.call(put, tmp_path / "kept")
+    del first, second
+    cluster.wait([cluster.call(square, i) for i in range(2 * cluster.workers)])
+    cluster.wait([kept])
+    assert [p.name for p in tmp_path.iterdir()] == ["kept"]
+
+
+def test_many_calls_at_once(cluster):
+    """More than go in one message, each with one before it."""
+    calls = [cluster.call(add, 1)]
+    for _ in range(250):
+        calls.append(cluster.call(add, 1, calls[-1]))
+    assert cluster.gather(calls) == list(range(1, 252))
+
+
+def test_text_in_memory_is_no_news(cluster):
+    """Dask warns of messages from 10 MB on."""
+    texts = [bytes(12 << 20) + bytes([i]) for i in range(3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cluster.gather([cluster.call(len, text) for text in texts]) == [(12 << 20) + 1] * 3
 
 
 def test_a_value_that_cannot_be_sent_ends_the_run(cluster):

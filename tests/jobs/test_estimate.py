@@ -465,7 +465,7 @@ def cluster(start):
 @pytest.fixture(scope="module")
 def on_cluster(corpus, tmp_path_factory):
     """The options of runs on a cluster, and what they make."""
-    options = {"order": 3, "chunk_bytes": 20_000, "format": "safetensors", **FALLBACK}
+    options = {"order": 4, "chunk_bytes": 20_000, "format": "safetensors", **FALLBACK}
     executor = LocalExecutor(workers=1)
     try:
         path = tmp_path_factory.mktemp("whole") / "model"
