@@ -554,7 +554,7 @@ sys.path.insert(0, sys.argv[1])
 import hooks
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.jobs.estimate import EstimateConfig, run_to_file
-config = EstimateConfig(sys.argv[3:], order=3, chunk_bytes=20000, discount_fallback=[])
+config = EstimateConfig(sys.argv[3:], order=4, chunk_bytes=20000, discount_fallback=[])
 run_to_file(config, LocalExecutor(workers=2), sys.argv[2], checkpoint_seconds=0)
 """
 
@@ -655,7 +655,7 @@ def test_other_settings_are_not_resumed(changes, message, here, text, tmp_path):
 @pytest.mark.parametrize("format", ["arpa", "safetensors"])
 def test_a_full_disk(format, on_cluster, here, full_disk, tmp_path, monkeypatch):
     config, data = on_cluster
-    config = EstimateConfig(config.corpus, order=3, chunk_bytes=20_000, format=format, **FALLBACK)
+    config = EstimateConfig(config.corpus, order=4, chunk_bytes=20_000, format=format, **FALLBACK)
     with monkeypatch.context() as patch:
         full_disk(room=3000, of=".model.")
         message = r"^cannot write \S+/model after [\d,]+ bytes: No space left on device; free space there or give .*$"
