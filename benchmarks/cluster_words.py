@@ -22,7 +22,8 @@ from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.corpus import Chunk, open_corpus
 from mgpu_ngram.core.memory import LEAST_BYTES, MemoryConfig
 from mgpu_ngram.core.vocabulary import Vocabulary
-from mgpu_ngram.engine.device import Stopwatch, device_blocks
+from mgpu_ngram.engine.blocks import device_blocks
+from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.runs import Run
 from mgpu_ngram.jobs import count as count_job
 from mgpu_ngram.jobs.count_passes import MOST_READ_THREADS

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+INTEGER = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}  # in kernels, where 32 bits are mostly enough
+
 
 def dtype(array: Any, *wanted: Any) -> None:
     """Raise TypeError unless `array` has one of the `wanted` dtypes."""

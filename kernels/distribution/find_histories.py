@@ -11,10 +11,10 @@ from .. import check
 from ..dispatch import pick
 from ..launch import current_limits, grid_for, kernel, launch
 from ..score.score_tokens import text_and_trie
-from ..trie.find_children import CHILD, find_child
+from ..trie.find_children import find_child
 
 FEW_WALKS = 64  # for each multiprocessor: all of its warps at once
-VARIANTS = tuple({"CHILD": child, "LANES": lanes} for child in CHILD.values() for lanes in (1, 32))
+VARIANTS = tuple({"CHILD": child, "LANES": lanes} for child in check.INTEGER.values() for lanes in (1, 32))
 
 
 def find_histories(
@@ -102,7 +102,8 @@ def _cuda(
     if H * K:
         fits_a_warp = K <= 32 and fanout in (2, 4, 8, 16, 32)
         lanes = 32 if fits_a_warp and H * K <= FEW_WALKS * current_limits()[0] else 1
-        fn = kernel("distribution/find_histories", "find_histories", CHILD=CHILD[first_child_M.dtype], LANES=lanes)
+        sizes = {"CHILD": check.INTEGER[first_child_M.dtype], "LANES": lanes}
+        fn = kernel("distribution/find_histories", "find_histories", **sizes)
         index = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
         backoffs = backoff_M if len(backoff_M) else 0  # 0: a null pointer
         asked = K, codes_T, positions_H, H, begin, neutral

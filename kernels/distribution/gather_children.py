@@ -10,10 +10,9 @@ from numba import njit
 from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
-from ..trie.find_children import CHILD
 
 THREADS, TILE = 256, 2048  # threads of a block; children and runs that it takes at once
-VARIANTS = tuple({"CHILD": child, "THREADS": THREADS, "TILE": TILE} for child in CHILD.values())
+VARIANTS = tuple({"CHILD": child, "THREADS": THREADS, "TILE": TILE} for child in check.INTEGER.values())
 
 
 def gather_children(first_R: Any, end_R: Any, word_G: Any, value_G: Any) -> tuple[Any, Any, Any]:
@@ -58,7 +57,7 @@ def _cuda(first_R, end_R, word_G, value_G):
     word_C, value_C = cupy.empty(C, np.uint32), cupy.empty(C, np.float32)
     if C:
         sizes = {"THREADS": THREADS, "TILE": TILE}
-        fn = kernel("distribution/gather_children", "gather_children", CHILD=CHILD[first_R.dtype], **sizes)
+        fn = kernel("distribution/gather_children", "gather_children", CHILD=check.INTEGER[first_R.dtype], **sizes)
         launch(fn, grid_for(R + C, TILE), THREADS, (first_R, offsets, R, C, word_G, value_G, word_C, value_C))
     return offsets, word_C, value_C
 

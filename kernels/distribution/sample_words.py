@@ -12,11 +12,10 @@ from .. import check
 from ..count.hash_words import mix64
 from ..dispatch import pick
 from ..launch import kernel, launch
-from ..trie.find_children import CHILD
 from ..trie.products import upper_product
 from .top_words import MOST_BLOCKS, check_ranges, histories_and_children
 
-VARIANTS = ({"CHILD": "u32"}, {"CHILD": "i64"})
+VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 THREADS, TILE = 256, 4096  # as in sample_words.cu
 MOST_WORDS = 1 << 26  # whose tiles' weights shared memory holds
 GAMMA = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's
@@ -159,7 +158,7 @@ def _cuda(
     (H, K), V = first_HK.shape, len(value_V)
     id_H = cupy.empty(H, np.int32)
     if H:
-        fn = kernel("distribution/sample_words", "sample_words", CHILD=CHILD[first_HK.dtype])
+        fn = kernel("distribution/sample_words", "sample_words", CHILD=check.INTEGER[first_HK.dtype])
         ranges = map(cupy.ascontiguousarray, (first_HK, end_HK, backoff_HK))
         args = (
             *ranges, H, K, word_G, value_G, value_V, V, numbers_H, seed, inverse, unit, top_k, top_p, left_out, id_H

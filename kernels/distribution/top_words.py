@@ -10,9 +10,8 @@ from numba import njit
 from .. import check
 from ..dispatch import pick
 from ..launch import kernel, launch
-from ..trie.find_children import CHILD
 
-VARIANTS = ({"CHILD": "u32"}, {"CHILD": "i64"})
+VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 MOST_K = 1024  # keys that shared memory holds beside as many again and TILE new ones
 THREADS, TILE = 256, 1024  # as in top_words.cu
 MOST_BLOCKS = 2**31 - 1  # of a grid: each row has its own block, since some are a thousand times longer than others
@@ -177,7 +176,7 @@ def _cuda(
     if H * N:
         most = 1 << max(6, (2 * k - 1).bit_length())
         capacity = 1 << (most + TILE - 1).bit_length()
-        fn = kernel("distribution/top_words", "top_words", CHILD=CHILD[first_HK.dtype])
+        fn = kernel("distribution/top_words", "top_words", CHILD=check.INTEGER[first_HK.dtype])
         ranges = map(cupy.ascontiguousarray, (first_HK, end_HK, backoff_HK))
         args = (
             k, capacity, most, cupy.asarray(orders_N), N, *ranges, H, K, word_G, value_G, value_V, ranked_V,

@@ -11,7 +11,6 @@ from numba import njit
 from .. import check
 from ..dispatch import pick
 from ..launch import current_limits, kernel, launch
-from ..trie.find_children import CHILD
 
 MOST_K = 32  # a lane of a warp each
 FLOAT32, FLOAT16, BFLOAT16 = range(3)
@@ -209,7 +208,7 @@ def _cuda(
     few = H * -(-width // small) <= FEW_TILES * current_limits()[0]
     tile = small if few or width <= SHORT_WORDS else large
     tiles = -(-width // tile)
-    sizes = {"TILE": tile, "CHILD": CHILD[first_HK.dtype], "VECTOR": int(vector)} | HALF[rounding]
+    sizes = {"TILE": tile, "CHILD": check.INTEGER[first_HK.dtype], "VECTOR": int(vector)} | HALF[rounding]
     first, end, backoff_HK = (cupy.ascontiguousarray(a) for a in (first_HK, end_HK, backoff_HK))
     history_bytes = N * V * out_HNV.itemsize
     is_long, ranges, together = history_bytes >= LONG_BYTES, 1, 0

@@ -11,8 +11,8 @@ from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
-NUMBER = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}
-VARIANTS = tuple({"COUNT": count, "SUFFIX": suffix} for count in NUMBER.values() for suffix in NUMBER.values())
+TYPES = check.INTEGER.values()
+VARIANTS = tuple({"COUNT": count, "SUFFIX": suffix} for count in TYPES for suffix in TYPES)
 MOST = 3  # counts from here on share a discount
 
 
@@ -32,9 +32,9 @@ def interpolate(
     Returns prob_R (R,) float32: (count - discount) / total + gamma * lower (Chen and Goodman, 1998, modified
     Kneser-Ney), in float32 as lmplz computes it: each operation is rounded.
     """
-    check.dtype(count_R, *NUMBER)
+    check.dtype(count_R, *check.INTEGER)
     check.dtype(context_R, np.uint32)
-    check.dtype(suffix_R, *NUMBER)
+    check.dtype(suffix_R, *check.INTEGER)
     check.dtype(total_C, np.int64)
     check.dtype(gamma_C, np.float32)
     check.dtype(lower_L, np.float32)
@@ -64,17 +64,17 @@ def _cuda(count_R, context_R, suffix_R, total_C, gamma_C, lower_L, d1, d2, d3):
     prob_R = cupy.empty(R, np.float32)
     if R:
         arrays = count_R, context_R, suffix_R, total_C, gamma_C, lower_L
-        fn = kernel("estimate/interpolate", "interpolate", COUNT=NUMBER[count_R.dtype], SUFFIX=NUMBER[suffix_R.dtype])
+        types = {"COUNT": check.INTEGER[count_R.dtype], "SUFFIX": check.INTEGER[suffix_R.dtype]}
+        fn = kernel("estimate/interpolate", "interpolate", **types)
         launch(fn, grid_for(R, 256), 256, (*arrays, d1, d2, d3, R, prob_R))
     return prob_R
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     C, L = 1 + size // 3, 1 + size // 2
+    count, most = (np.uint32, (1 << 32) - 1) if size % 3 else (np.int64, 1 << 40)
     return {
-        "count_R": rng.zipf(1.5, size)
-        .clip(1, (1 << 32) - 1 if size % 3 else 1 << 40)
-        .astype(np.uint32 if size % 3 else np.int64),
+        "count_R": rng.zipf(1.5, size).clip(1, most).astype(count),
         "context_R": np.sort(rng.integers(0, C, size)).astype(np.uint32),
         "suffix_R": rng.integers(0, L, size).astype(np.uint32 if size % 2 else np.int64),
         "total_C": rng.zipf(1.3, C).clip(1, 1 << 50),

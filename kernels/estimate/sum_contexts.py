@@ -11,8 +11,7 @@ from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
-NUMBER = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}
-VARIANTS = tuple({"COUNT": name} for name in NUMBER.values())
+VARIANTS = tuple({"COUNT": name} for name in check.INTEGER.values())
 MOST = 3  # counts from here on share a discount
 
 
@@ -28,7 +27,7 @@ def sum_contexts(context_R: Any, count_R: Any, marked_R: Any, contexts: int) -> 
     An n-gram of count 0 is of no kind.
     """
     check.dtype(context_R, np.uint32)
-    check.dtype(count_R, *NUMBER)
+    check.dtype(count_R, *check.INTEGER)
     arrays = {"context_R": context_R, "count_R": count_R}
     if marked_R is not None:
         check.dtype(marked_R, np.bool_)
@@ -63,7 +62,7 @@ def _cuda(context_R, count_R, marked_R, contexts):
     total_C, pruned_C = cupy.zeros(contexts, np.int64), None if marked_R is None else cupy.zeros(contexts, np.int64)
     kinds_C3 = cupy.zeros((contexts, MOST), np.uint32)
     if R:
-        fn = kernel("estimate/sum_contexts", "sum_contexts", COUNT=NUMBER[count_R.dtype])
+        fn = kernel("estimate/sum_contexts", "sum_contexts", COUNT=check.INTEGER[count_R.dtype])
         marked = (0, 0) if marked_R is None else (marked_R, pruned_C)
         args = (context_R, count_R, marked[0], R, total_C, kinds_C3, marked[1])
         launch(fn, grid_for(R, 256), 256, args)

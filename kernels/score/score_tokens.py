@@ -11,10 +11,10 @@ from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from ..trie.edges import check_backoffs
-from ..trie.find_children import CHILD, find_child, sample_words
+from ..trie.find_children import find_child, sample_words
 
 VALUE = {np.dtype(np.float32): "float", np.dtype(np.uint8): "u8", np.dtype(np.uint16): "u16"}
-VARIANTS = tuple({"CHILD": child, "VALUE": value} for child in CHILD.values() for value in VALUE.values())
+VARIANTS = tuple({"CHILD": child, "VALUE": value} for child in check.INTEGER.values() for value in VALUE.values())
 THREADS = 256
 MOST_ORDER = 96  # rows of THREADS times 8 bytes that shared memory holds; a match's order is a byte besides
 
@@ -135,7 +135,8 @@ def _cuda(
     T = len(codes_T)
     prob_T, order_T = cupy.empty(T, np.float32), cupy.empty(T, np.uint8)
     if T:
-        fn = kernel("score/score_tokens", "score_tokens", CHILD=CHILD[first_child_M.dtype], VALUE=VALUE[prob_G.dtype])
+        types = {"CHILD": check.INTEGER[first_child_M.dtype], "VALUE": VALUE[prob_G.dtype]}
+        fn = kernel("score/score_tokens", "score_tokens", **types)
         index = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
         coded = (0, 0) if centers is None else map(check.aligned, (words_V2, centers))  # 0: a null pointer
         values = prob_G, backoff_M, *coded

@@ -10,9 +10,8 @@ from numba import njit, uint64
 from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
-from .find_children import CHILD
 
-VARIANTS = ({"CHILD": "u32"}, {"CHILD": "i64"})
+VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 
 
 def child_filters(word_G: Any, first_child_M: Any, symbols: int, filter_bits: int) -> Any:
@@ -55,7 +54,7 @@ def _cuda(word_G, first_child_M, symbols, filter_bits):
     M = len(first_child_M) - 1
     filter_M = cupy.empty(M, np.uint64)
     if M:
-        fn = kernel("trie/child_filters", "child_filters", CHILD=CHILD[first_child_M.dtype])
+        fn = kernel("trie/child_filters", "child_filters", CHILD=check.INTEGER[first_child_M.dtype])
         launch(fn, grid_for(M, 8), 256, (word_G, first_child_M, M, symbols, filter_bits, filter_M))
     return filter_M
 

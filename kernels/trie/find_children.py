@@ -11,8 +11,7 @@ from .. import check
 from ..dispatch import array_module, pick
 from ..launch import grid_for, kernel, launch
 
-VARIANTS = ({"CHILD": "u32"}, {"CHILD": "i64"})
-CHILD = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}
+VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 
 
 def find_children(
@@ -104,7 +103,7 @@ def _cuda(word_G, first_child_M, samples, sample_starts, fanout, nodes_Q, words_
     Q = len(nodes_Q)
     children_Q = cupy.empty(Q, np.int64)
     if Q:
-        fn = kernel("trie/find_children", "find_children", CHILD=CHILD[first_child_M.dtype])
+        fn = kernel("trie/find_children", "find_children", CHILD=check.INTEGER[first_child_M.dtype])
         index = samples, sample_starts, len(sample_starts) - 1, fanout
         args = (word_G, first_child_M, *index, len(first_child_M) - 1, nodes_Q, words_Q, Q, children_Q)
         launch(fn, grid_for(Q, 256), 256, args)

@@ -11,7 +11,7 @@ from typing import Any
 from distributed import Client
 
 from mgpu_ngram.cluster import worker
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.version import VERSION
 
 # A text, because a function of ours could not be read by a worker without this package.
@@ -19,9 +19,17 @@ FACTS = "__import__('mgpu_ngram.cluster.worker', fromlist=['facts']).facts({!r})
 PROBE_SECONDS = 30
 
 
+def scheduler_info(client: Client) -> dict[str, Any]:
+    """What the scheduler knows of itself and of all its workers."""
+    info = client.scheduler_info(n_workers=-1)
+    if "workers" not in info:  # Dask has no answer and says nothing
+        raise RunError(f"the Dask scheduler of {client} does not answer any more; see that it runs, then run again")
+    return dict(info)
+
+
 def workers_of(client: Client, device: str) -> dict[str, dict[str, Any]]:
     """What the scheduler knows of its workers, by address."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    workers = scheduler_info(client)["workers"]
     if not workers:
         raise InputError(f"the Dask cluster {client} has no workers; start some, then run again")
     most = max(w["nthreads"] for w in workers.values())
@@ -107,7 +115,7 @@ def check_folder(client: Client, folder: str) -> None:
         seen = client.run(os.path.exists, str(marker), on_error="return")
     finally:
         marker.unlink()
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    workers = scheduler_info(client)["workers"]
     for address, there in seen.items():
         if there is False:  # an exception: the worker died just now, which is not its folder's fault
             name = workers[address]["name"] if address in workers else "?"

@@ -19,6 +19,7 @@ import dask
 from distributed import Client, LocalCluster, Status
 from distributed.security import Security
 
+from mgpu_ngram.cluster.checks import scheduler_info
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.devices import cpu_cores, visible_gpus
 from mgpu_ngram.cluster.settings import apply_settings
@@ -186,7 +187,7 @@ def _check_security(address: str) -> None:
 
 
 def _wait_for_workers(client: Client, workers: int | None, address: str, deadline: float) -> None:
-    while (there := len(client.scheduler_info(n_workers=-1)["workers"])) < (workers or 1):
+    while (there := len(scheduler_info(client)["workers"])) < (workers or 1):
         if time.monotonic() > deadline:
             raise InputError(
                 f"{there} of {workers or 1} workers came to the Dask cluster {address} within {WORKERS_SECONDS} s; "

@@ -30,8 +30,8 @@ from mgpu_ngram.cluster.worker import MESSAGE_SECONDS, Plugin, Prompt, run_task
 from mgpu_ngram.core.errors import RunError
 
 MOST_CALLED = 100  # tasks that are sent together: while it takes them, the scheduler hears nobody else
-LARGE = "distributed.admin.large-graph-warning-threshold"  # bytes, from which Dask warns; text in memory is large
 CALLED_SECONDS = 0.005  # and those that are called in so long: workers need not wait for a slow caller
+LARGE = "distributed.admin.large-graph-warning-threshold"  # bytes, from which Dask warns; text in memory is large
 
 
 @dataclass
@@ -56,7 +56,7 @@ class DaskExecutor:
 
     def __init__(self, client: Client, device: str = "auto", ours: bool = False, closing: ExitStack | None = None):
         self.client, self._ours, self._closing = client, ours, closing
-        self._address = str(client.scheduler_info(n_workers=0)["address"])
+        self._address = str(checks.scheduler_info(client)["address"])
         workers = checks.workers_of(client, device)
         self.device, facts = checks.check_workers(client, workers, device)
         self.workers = sum(w["nthreads"] for w in workers.values())

@@ -22,7 +22,8 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.parquet import strings
 from mgpu_ngram.core.reading import Block
-from mgpu_ngram.engine.device import Stopwatch, device_blocks, each_slice, free_bytes, memory_guard, to_host_fast
+from mgpu_ngram.engine.blocks import device_blocks
+from mgpu_ngram.engine.device import Stopwatch, each_slice, free_bytes, memory_guard, to_host_fast
 from mgpu_ngram.engine.distribution import Distributor, Found, distributor_of
 from mgpu_ngram.engine.row_options import RowOptions, block_rows
 from mgpu_ngram.kernels.count.find_tokens import find_tokens

@@ -13,7 +13,8 @@ import numpy as np
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.model import Model
-from mgpu_ngram.engine.device import Stopwatch, device_blocks, free_bytes, memory_guard, moved_to, to_device_fast
+from mgpu_ngram.engine.blocks import device_blocks
+from mgpu_ngram.engine.device import Stopwatch, free_bytes, memory_guard, moved_to, to_device_fast
 from mgpu_ngram.engine.replicas import held_replica
 from mgpu_ngram.engine.score_lines import TextScores, spell_words, word_lines
 from mgpu_ngram.engine.trie import edges_of

@@ -15,7 +15,8 @@ import numpy as np
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.reading import Block
 from mgpu_ngram.core.vocabulary import ARRAYS, HashCollision, LocalVocabulary
-from mgpu_ngram.engine.device import Stopwatch, device_blocks, memory_guard, out_of_memory, to_device, to_host_fast
+from mgpu_ngram.engine.blocks import device_blocks
+from mgpu_ngram.engine.device import Stopwatch, memory_guard, out_of_memory, to_device, to_host_fast
 from mgpu_ngram.engine.memory import Budget, hold
 from mgpu_ngram.engine.vocabulary import END, START, keep_vocabulary, special_hashes
 from mgpu_ngram.kernels.count.count_mismatches import count_mismatches

@@ -14,7 +14,8 @@ from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory import MemoryConfig, free_host_bytes
 from mgpu_ngram.core.shards import num_shards
-from mgpu_ngram.engine.device import RING_SLOTS, free_bytes
+from mgpu_ngram.engine.blocks import RING_SLOTS
+from mgpu_ngram.engine.device import free_bytes
 from mgpu_ngram.engine.memory import (
     AUTO_DEVICE_SHARE,
     AUTO_HOST_SHARE,

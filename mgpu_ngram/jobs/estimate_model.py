@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -107,8 +107,8 @@ def link_stretch(stretch: Stretch, searched: list[dict[int, Any]], bits: int, de
 
     def linked(device: str) -> Stretch:
         move = partial(moved_to, device=device)
-        everywhere = [{n: move(keys) for n, keys in of_stretch.items()} for of_stretch in searched]
-        return find_suffixes(stretch.moved(move), everywhere, bits)
+        keys, *everywhere = ({n: move(k) for n, k in by_order.items()} for by_order in (stretch.keys, *searched))
+        return find_suffixes(replace(stretch, keys=keys), everywhere, bits)
 
     stretch = on_device_or_host(linked, device)
     watch.lap("assemble")

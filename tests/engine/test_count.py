@@ -16,8 +16,8 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.shards import deal_words
 from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.engine import blocks as blocks_module
 from mgpu_ngram.engine import count as count_module
-from mgpu_ngram.engine import device as device_module
 from mgpu_ngram.engine.count import (
     Codes,
     CountOptions,
@@ -611,7 +611,7 @@ def small_device():
     """A budget of 256 MiB of the GPU, whose pool is empty; no limit afterwards."""
     import cupy
 
-    device_module._idle_rings.clear()
+    blocks_module._idle_rings.clear()
     cupy.get_default_memory_pool().free_all_blocks()
     yield Budget("gpu", 256 << 20, 32 << 30)
     Budget("gpu", 0, 0).limit()

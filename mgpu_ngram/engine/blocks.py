@@ -1,0 +1,149 @@
+"""The blocks of a chunk, brought to the device while the one before is worked on."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.corpus import Chunk
+from mgpu_ngram.core.reading import Block, block_checksums, read_blocks
+from mgpu_ngram.engine.device import Stopwatch
+
+RING_SLOTS = 3  # one block being read, one being copied, one being worked on
+
+
+def device_blocks(
+    chunk: Chunk,
+    unit: str,
+    block_bytes: int,
+    halo: int,
+    device: str,
+    threads: int,
+    checksums: list | None,
+    watch: Stopwatch,
+) -> Iterator[tuple[Block, Any]]:
+    """Yield each block of a chunk and its bytes on the device. The bytes are the caller's until the next one.
+
+    On a GPU a thread reads ahead into pinned memory and copies on a stream of its own, so reading,
+    copying and the caller's kernels overlap. The time that the caller waits all the same is charged
+    to `read` and `copy`. The GPU computes the checksums of plain sources: the reading threads would
+    lose half their speed.
+    """
+    if device == "cpu":
+        for block in read_blocks(chunk, unit, block_bytes, halo, None, threads, checksums):
+            watch.lap("read")
+            yield block, block.data
+        watch.lap("read")
+        return
+    ring = _idle_ring(block_bytes)
+    read = lambda allocate: read_blocks(chunk, unit, block_bytes, halo, allocate, threads, checksums, False)  # noqa: E731
+    for block, data, busy in ring.run(read):
+        watch.lap_shared(busy)
+        if checksums is not None:
+            checksums.extend(block_checksums(block, data, chunk))
+        yield block, data
+    # Not when the caller stops early: what an error left is collected in any order, its stream before this generator.
+    _idle_rings.append(ring)
+
+
+class _Ring:
+    """Pinned and device buffers that blocks pass through; one chunk at a time, kept for the life of the process."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.host: list[Any] = [None] * RING_SLOTS
+        self.device: list[Any] = [None] * RING_SLOTS
+        self.id = cupy.cuda.Device().id
+
+    def pinned(self, slot: int, nbytes: int) -> np.ndarray:
+        """The slot's pinned buffer, of at least `nbytes`."""
+        import cupyx
+
+        if self.host[slot] is None or len(self.host[slot]) < nbytes:
+            self.host[slot] = cupyx.empty_pinned(nbytes, np.uint8)
+        return self.host[slot][:nbytes]
+
+    def run(self, read: Any) -> Iterator[tuple[Block, Any, dict[str, float]]]:
+        """Yield block, bytes on the device, and the seconds that reading and copying have taken so far."""
+        import cupy
+
+        filled: queue.Queue = queue.Queue()
+        free: queue.Queue = queue.Queue()
+        for slot in range(RING_SLOTS):
+            free.put((slot, None))
+        stop = threading.Event()
+        busy = {"read": 0.0, "copy": 0.0}
+
+        def fill() -> None:
+            try:
+                cupy.cuda.Device(self.id).use()
+                slot = 0
+                blocks = read(lambda nbytes: self.pinned(slot, nbytes))
+                while not stop.is_set():
+                    slot, done = free.get()
+                    if done is not None:
+                        done.synchronize()  # the kernels that still read this slot's device buffer
+                    start = time.perf_counter()
+                    block = next(blocks, None)
+                    busy["read"] += time.perf_counter() - start
+                    if block is None:
+                        break
+                    n = len(block.data)
+                    if self.device[slot] is None or len(self.device[slot]) < n:
+                        self.device[slot] = _outside_pool(n)
+                    with self.stream:
+                        begun = self.stream.record(cupy.cuda.Event())
+                        self.device[slot][:n].set(block.data, stream=self.stream)
+                        copied = self.stream.record()
+                    filled.put((slot, block, self.device[slot][:n], begun, copied))
+                filled.put(None)
+            except BaseException as error:  # handed to the consumer, which raises it
+                filled.put(error)
+
+        reader = threading.Thread(target=fill, daemon=True)
+        reader.start()
+        try:
+            while (item := filled.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                slot, block, data, begun, copied = item
+                copied.synchronize()
+                busy["copy"] += cupy.cuda.get_elapsed_time(begun, copied) / 1000
+                yield block, data, busy
+                free.put((slot, cupy.cuda.get_current_stream().record()))
+        finally:
+            stop.set()
+            free.put((0, None))
+            reader.join()
+
+
+def _outside_pool(nbytes: int) -> Any:
+    """A device array that CuPy's pool knows nothing of: the pool may be full, and other streams use it otherwise."""
+    import cupy
+
+    return cupy.ndarray(nbytes, np.uint8, cupy.cuda.MemoryPointer(cupy.cuda.Memory(nbytes), 0))
+
+
+_idle_rings: list[_Ring] = []  # a task in another thread, or one that failed and is not yet collected, holds its own
+
+
+def _idle_ring(block_bytes: int) -> _Ring:
+    """One that is free, unless its buffers are much larger than needed: then they go back to the pool."""
+    import cupy
+
+    device = cupy.cuda.Device().id
+    for ring in list(_idle_rings):
+        if ring.id == device:
+            with suppress(ValueError):  # another thread was faster
+                _idle_rings.remove(ring)
+                if all(buffer is None or len(buffer) <= 2 * block_bytes for buffer in ring.device):
+                    return ring
+    return _Ring()
