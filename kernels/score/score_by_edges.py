@@ -9,11 +9,11 @@ from numba import njit, uint64
 
 from .. import check
 from ..dispatch import pick, to_host
+from ..intrinsics import prefetch
 from ..launch import grid_for, kernel, launch
 from ..trie.child_filters import filter_bit
 from ..trie.edges import edge_home, make_edges, probe_edges
 from .score_tokens import THREADS, check_order, text_and_trie
-from .words import prefetch
 
 BATCH = 64  # positions from which walks begin at once, on a CPU
 NONE = np.float32(1)  # no log10 probability

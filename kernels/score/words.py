@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types, uint64
-from numba.extending import intrinsic
+from numba import njit, uint64
+
+from ..intrinsics import load_u64
 
 HELD = 24  # bytes of its word that a slot holds
 
@@ -22,39 +22,11 @@ def index_words(offsets_V: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, in
     return slots_C, int(_fill_slots(offsets_V, data, slots_C))
 
 
-@intrinsic
-def _load(typing, array, i):
-    """The 8 bytes array[i : i + 8] as a little-endian uint64, at any alignment."""
-
-    def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        at = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
-        return builder.load(at, align=1)
-
-    return types.uint64(array, types.int64), generate
-
-
-@intrinsic
-def prefetch(typing, array, i):
-    """Ask memory for array[i], to be read soon."""
-
-    def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        at = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-        flag = ir.IntType(32)
-        form = ir.FunctionType(ir.VoidType(), [at.type, flag, flag, flag])
-        to_read, keep, as_data = flag(0), flag(3), flag(1)
-        builder.call(builder.module.declare_intrinsic("llvm.prefetch", [at.type], form), [at, to_read, keep, as_data])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
-
-
 @njit(nogil=True, cache=True)
 def load_8(text, i):
     """The bytes from i on, 8 or up to the end of the text, as a little-endian uint64."""
     if i + 8 <= len(text):
-        return _load(text, i)  # type: ignore[call-arg]
+        return load_u64(text, i)  # type: ignore[call-arg]
     chunk = uint64(0)
     for k in range(len(text) - i):
         chunk |= uint64(text[i + k]) << uint64(8 * k)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -60,6 +61,9 @@ def start_cluster(
             cluster = make(**options)
             closing.callback(_end, cluster)
             client = closing.enter_context(Client(cluster))
+        gc.collect()  # the scheduler is in this process: see worker._Tasks
+        gc.freeze()
+        closing.callback(gc.unfreeze)
         return DaskExecutor(client, device, ours=True, closing=closing)
     except BaseException as error:
         closing.close()

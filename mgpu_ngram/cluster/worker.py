@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import platform
@@ -53,6 +54,7 @@ class Plugin(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         if self.ours:
             silence()
+            _tasks.may_freeze = True
             worker.batched_stream.interval = MESSAGE_SECONDS
         allow_open_files()
         transport.start(worker, self.device == "gpu", self.may_lend, lambda why: die(worker, why, "a transfer"))
@@ -102,7 +104,28 @@ def run_task(fn: Callable, topic: str, device: str, label: str, *args: Any) -> P
             tell(worker, topic, {"key": key, "error": why})
             die(worker, why, label or str(key))
         raise
+    _tasks.done()
     return Parcel(result)
+
+
+class _Tasks:
+    """How many have run in this process.
+
+    Each full garbage collection looks at all modules for 0.1 s, while all of Dask in this process waits: after tasks 1,
+    2, 4, 8, ..., which load modules, what is there is left out of later ones. Not in a process of somebody else.
+    """
+
+    def __init__(self) -> None:
+        self.run, self.may_freeze = 0, False
+
+    def done(self) -> None:
+        self.run += 1
+        if self.may_freeze and self.run & (self.run - 1) == 0:
+            gc.collect()
+            gc.freeze()
+
+
+_tasks = _Tasks()
 
 
 def _value(arg: Any) -> Any:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numba import njit
 
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.shards import shard_of, words_at
@@ -138,14 +139,17 @@ def _count(
     options: CountOptions, watch: Stopwatch,
 ) -> tuple[dict[int, list[ShardedTable]], dict[int, Any]]:  # fmt: skip
     """(tables cut into shards, histograms of the `dense` orders) of one chunk, by order."""
-    streams = global_codes(tokenised, lexicon, options)
+    streams, device = global_codes(tokenised, lexicon, options), options.budget.device
     tables, bins = count_streams(streams, lexicon, plans, options)
+    del streams
     stay = {n: bins.pop(n) for n in dense}
     tables += [bins_to_table(b, n, lexicon.symbols, check.code_bits(lexicon.symbols)) for n, b in bins.items()]
     watch.lap("count")
     cut = {}
-    while tables:  # each goes when it is cut
+    while tables:  # each goes when it is cut; to the host at once where the run will not stay
         table = where_it_fits(partial(split, lexicon=lexicon), tables.pop(0))
+        if device == "gpu" and options.budget.place(table.nbytes) != "device":
+            table = moved(table, to_host_fast)
         cut[table.order] = [table]
     return cut, stay
 
@@ -356,16 +360,26 @@ def unigram_table(vocabulary: Vocabulary) -> Table:
 
 
 def heaviest(table: Table, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Codes (K, order) and counts (K,) of the k n-grams that occur most, ties by key, in host memory."""
-    k = min(k, len(table))
-    if k == 0:
-        return np.empty((0, table.order), np.int64), np.empty(0, np.int64)
-    xp = array_module(table.counts)
-    least = int(xp.partition(table.counts, len(table) - k)[len(table) - k])
-    above = xp.flatnonzero(table.counts > least)
-    rows_K = to_host(xp.concatenate([above, xp.flatnonzero(table.counts == least)[: k - len(above)]]))
-    counts_K = to_host(table.counts[rows_K])
-    by_count = np.lexsort((rows_K, -counts_K))
-    keys = to_host(table.keys[:, rows_K[by_count]])
+    """Codes (K, order) and counts (K,) of the k n-grams of a table in host memory that occur most, ties by key."""
+    rows_K = _heaviest_rows(table.counts, min(k, len(table)))
+    keys = table.keys[:, rows_K]
     codes = [words_at(keys, table.order, table.bits, i).astype(np.int64) for i in range(table.order)]
-    return np.stack(codes, axis=1), counts_K[by_count]
+    return np.stack(codes, axis=1), table.counts[rows_K]
+
+
+@njit(nogil=True, cache=True)
+def _heaviest_rows(counts, k):
+    """The rows of the k largest counts, the largest first, ties by row. Nearly all counts are small: one look each."""
+    rows_K = np.empty(k, np.int64)
+    found, least = 0, np.int64(-1)
+    for row in range(len(counts) if k else 0):
+        if found == k and counts[row] <= least:
+            continue
+        at = found if found < k else k - 1
+        while at > 0 and counts[rows_K[at - 1]] < counts[row]:
+            rows_K[at] = rows_K[at - 1]
+            at -= 1
+        rows_K[at] = row
+        found = min(found + 1, k)
+        least = counts[rows_K[found - 1]]
+    return rows_K

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
+from numba import njit
 
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.memory import free_host_bytes
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
+from mgpu_ngram.kernels.intrinsics import copy_from
 
 COPY_THREADS, SLICE_BYTES = 6, 16 << 20  # of large copies between host and GPU
 ALIGNED = 256  # where arrays begin that are copied together
@@ -89,22 +90,33 @@ def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
     for start, array in zip(starts, here, strict=False):
         rows = [array.reshape(-1)] if array.flags.c_contiguous else list(array)
         pieces += [(start + i * row.nbytes, row.view(np.uint8)) for i, row in enumerate(rows)]
-    firsts = [first for first, _ in pieces]
+    first_P = np.array([first for first, _ in pieces], np.int64)
+    address_P = np.array([row.ctypes.data for _, row in pieces], np.int64)
+    size_P = np.array([row.nbytes for _, row in pieces], np.int64)
 
     def fill(slices: Sequence[tuple[int, int]], stream: Any, pinned: np.ndarray) -> None:
         for first, last in slices:
-            for begin, row in pieces[max(0, bisect_right(firsts, first) - 1) : bisect_left(firsts, last)]:
-                a, b = max(first, begin), min(last, begin + len(row))
-                if a < b:
-                    pinned[a - first : b - first] = row[a - begin : b - begin]
+            _pack(first_P, address_P, size_P, first, last, pinned)
             packed[first:last].set(pinned[: last - first], stream=stream)
             stream.synchronize()
 
-    _in_threads(fill, _slices(starts[-1], SLICE_BYTES))
+    _in_threads(_to_device, fill, _slices(starts[-1], SLICE_BYTES))
     moved = iter(
         packed[start : start + a.nbytes].view(a.dtype).reshape(a.shape) for start, a in zip(starts, here, strict=False)
     )
     return [next(moved) if isinstance(a, np.ndarray) else a for a in arrays]
+
+
+@njit(nogil=True, cache=True)
+def _pack(first_P, address_P, size_P, first, last, out):
+    """Copy bytes `first` to `last` - 1 of all pieces to `out`: all in one call, or threads would wait for the GIL after
+    each piece."""
+    for p in range(np.searchsorted(first_P, first, "right") - 1, len(first_P)):
+        if first_P[p] >= last:
+            break
+        a, b = max(first, first_P[p]), min(last, first_P[p] + size_P[p])
+        if a < b:
+            copy_from(out, a - first, address_P[p] + a - first_P[p], b - a)  # type: ignore[call-arg]
 
 
 def each_slice(array: Any, use: Callable[[int, np.ndarray], None], threads: int = 1) -> None:
@@ -135,7 +147,7 @@ def each_slice(array: Any, use: Callable[[int, np.ndarray], None], threads: int 
             finally:
                 stream.synchronize()  # `use` may have failed
 
-        _in_threads(copy, _slices(len(flat), half), max(threads, COPY_THREADS))
+        _in_threads(_to_host, copy, _slices(len(flat), half), max(threads, COPY_THREADS))
         return
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda part: use(part[0], flat[slice(*part)]), _slices(len(flat), SLICE_BYTES)))
@@ -153,14 +165,32 @@ def _copy_in_slices(there: Any, here: np.ndarray, copy: Callable) -> None:
     rows = [(there[i], here[i]) for i in np.ndindex(here.shape[:-1])]  # of a view, each by itself
     step = SLICE_BYTES // here.itemsize
     slices = [(a[i : i + step], b[i : i + step]) for a, b in rows for i in range(0, len(b), step)]
-    _in_threads(copy_some, slices)
+    _in_threads(_to_host, copy_some, slices)
 
 
 def _slices(size: int, step: int) -> list[tuple[int, int]]:
     return [(i, min(i + step, size)) for i in range(0, size, step)]
 
 
-def _in_threads(fn: Callable, slices: Sequence[tuple], threads: int = COPY_THREADS) -> None:
+class _Way:
+    """To the device, or to the host: pinned buffers, and one copy at a time."""
+
+    def __init__(self) -> None:
+        self.taken = threading.Lock()
+        self.buffers: dict[int, np.ndarray] = {}  # of each thread
+
+    def buffer(self, thread: int) -> np.ndarray:
+        import cupyx
+
+        if thread not in self.buffers:
+            self.buffers[thread] = cupyx.empty_pinned(SLICE_BYTES, np.uint8)
+        return self.buffers[thread]
+
+
+_to_device, _to_host = _Way(), _Way()
+
+
+def _in_threads(way: _Way, fn: Callable, slices: Sequence[tuple], threads: int = COPY_THREADS) -> None:
     """fn(some slices, stream, pinned buffer) in so many threads. Each has neighbouring ones, as a file is locked for
     others while a thread writes to it.
     """
@@ -172,23 +202,11 @@ def _in_threads(fn: Callable, slices: Sequence[tuple], threads: int = COPY_THREA
 
     def run(first: int) -> None:
         device.use()
-        stream, pinned = cupy.cuda.Stream(non_blocking=True), _pinned_slice(first // each)
+        stream, pinned = cupy.cuda.Stream(non_blocking=True), way.buffer(first // each)
         fn(slices[first : first + each], stream, pinned)
 
-    with _copying, ThreadPoolExecutor(threads) as pool:
+    with way.taken, ThreadPoolExecutor(threads) as pool:
         list(pool.map(run, range(0, len(slices), each)))
-
-
-_copying = threading.Lock()
-_pinned_slices: dict[int, np.ndarray] = {}
-
-
-def _pinned_slice(thread: int) -> np.ndarray:
-    import cupyx
-
-    if thread not in _pinned_slices:
-        _pinned_slices[thread] = cupyx.empty_pinned(SLICE_BYTES, np.uint8)
-    return _pinned_slices[thread]
 
 
 def free_bytes(device: str) -> int:

@@ -13,8 +13,9 @@ from typing import Any, Literal
 from mgpu_ngram.engine.device import free_bytes
 
 KEPT_SHARE = {"gpu": 0.6, "cpu": 0.2}  # of the device, for results that wait; the rest is what tasks work in
+SPILLING_KEPT_SHARE = 0.1  # of a device that could keep no more than a small part of all: working in more is faster
 KEPT_BESIDE_SHARE = 0.6  # of the host, when the device is a GPU
-BYTES_PER_TEXT_BYTE = {"gpu": 24, "cpu": 40}  # of a chunk while it is counted; 17 were seen on a GPU
+BYTES_PER_TEXT_BYTE = {"gpu": 24, "cpu": 40}  # of a chunk while it is counted and cut; 17 were seen on a GPU
 MOST_TEXT_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}
 AUTO_DEVICE_SHARE = 0.9  # of the free memory when nothing was asked for; the rest is for CUDA and other users
 AUTO_HOST_SHARE = 0.5
@@ -30,12 +31,14 @@ class Budget:
     device_bytes   of the GPU; 0 on a CPU
     host_bytes     of host memory, this process's share
     tasks          tasks at once in this process
+    spills         the results are sure to be many times what a GPU could keep
     """
 
     device: str
     device_bytes: int
     host_bytes: int
     tasks: int = 1
+    spills: bool = False
 
     def limit(self) -> None:
         """Hold this process to the budget of its GPU."""
@@ -63,30 +66,38 @@ class Budget:
         """What one task may take of host memory, beside what earlier results hold there."""
         return int((1 - self._kept_host_share()) * self.host_bytes) // self.tasks
 
+    def kept_device_share(self) -> float:
+        """Of the GPU, for results that wait."""
+        return SPILLING_KEPT_SHARE if self.spills else KEPT_SHARE["gpu"]
+
     def _kept_host_share(self) -> float:
         return KEPT_SHARE["cpu"] if self.device == "cpu" else KEPT_BESIDE_SHARE
 
     def block_bytes(self) -> int:
         """What a block of rows that is merged and written may take, with all its copies."""
         of_host = self.host_working_bytes() // 2  # the other half is for pieces of other workers
-        return of_host if self.device == "cpu" else min(of_host, int((1 - KEPT_SHARE["gpu"]) / 2 * self.device_bytes))
+        return (
+            of_host
+            if self.device == "cpu"
+            else min(of_host, int((1 - self.kept_device_share()) / 2 * self.device_bytes))
+        )
 
     def part_bytes(self, held_bytes: int) -> int:
         """Rows of a part of the result, beside `held_bytes` of runs: two parts wait while one is merged."""
         if self.device == "cpu":
             return self.block_bytes()
-        held_bytes = min(held_bytes, int(KEPT_SHARE["gpu"] * self.device_bytes))
+        held_bytes = min(held_bytes, int(self.kept_device_share() * self.device_bytes))
         return max(1, (self.device_bytes - self.block_bytes() - held_bytes) // 2)
 
     def text_bytes(self) -> int:
         """Text of a chunk: what is made of it until it is counted fits."""
-        of_device = int((1 - KEPT_SHARE["gpu"]) * self.device_bytes)
+        of_device = int((1 - self.kept_device_share()) * self.device_bytes)
         room = min(of_device, self.host_bytes) if self.device == "gpu" else self.host_working_bytes()
         return max(1, min(MOST_TEXT_BYTES[self.device], room // BYTES_PER_TEXT_BYTE[self.device]))
 
     def place(self, nbytes: int) -> Literal["device", "host", "disk"]:
         """Where a result of `nbytes` that lies on the device may stay until it is merged."""
-        if self.device == "gpu" and _pool().used_bytes() <= KEPT_SHARE["gpu"] * self.device_bytes:
+        if self.device == "gpu" and _pool().used_bytes() <= self.kept_device_share() * self.device_bytes:
             return "device"
         return "host" if self.fits_host(nbytes) else "disk"
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from mgpu_ngram.core.parquet import PartWriter, write_vocabulary
 from mgpu_ngram.core.tables import Table
@@ -17,6 +18,8 @@ from mgpu_ngram.engine.count import heaviest, unigram_table
 from mgpu_ngram.engine.device import Stopwatch, to_host_fast
 from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.runs import MERGE_COPIES, Block, Run, merged_blocks, moved, open_run, take_part
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,12 @@ def write_part(
     watch = Stopwatch(options.budget.device)
     stored = {s.path: s for run in runs for s in run.stored}
     parts = [*runs, *(take_part(open_run(s), first, last) for s in stored.values())]
-    with ThreadPoolExecutor(options.threads) as pool:
+    with ThreadPoolExecutor(options.threads) as pool, ThreadPoolExecutor(1) as merging:
         writing = _Writing(pool, options.budget)
         for order in sorted({n for part in parts for n in part.tables if n >= options.first_order}):
             blocks = merged_blocks([t for p in parts for t in p.tables.get(order, [])], first, options.budget)
+            if options.budget.device == "gpu":  # it merges while rows go to the host; cores have enough to do
+                blocks = _ahead(merging, blocks)
             for block in blocks:
                 write = partial(_write_shard, order=order, vocabulary=vocabulary, options=options)
                 if not block.whole:
@@ -122,12 +127,12 @@ def _each_once(tables: list[Table]) -> Iterator[Table]:
         yield tables.pop(0)
 
 
-def _ahead(pool: ThreadPoolExecutor, tables: Iterator[Table]) -> Iterator[Table]:
-    """Tables, each made while the one before it is used."""
-    coming = pool.submit(next, tables, None)
-    while (table := coming.result()) is not None:
-        coming = pool.submit(next, tables, None)
-        yield table
+def _ahead(pool: ThreadPoolExecutor, items: Iterator[T]) -> Iterator[T]:
+    """Tables or blocks, each made while the one before it is used."""
+    coming = pool.submit(next, items, None)
+    while (item := coming.result()) is not None:
+        coming = pool.submit(next, items, None)
+        yield item
 
 
 def _pieces(block: Block, blocks: Iterator[Block]) -> Iterator[Table]:

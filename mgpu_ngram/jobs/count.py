@@ -23,7 +23,7 @@ from mgpu_ngram.engine.memory import peak_device_bytes
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.engine.write import WrittenFile
 from mgpu_ngram.jobs.count_passes import TOP, Job
-from mgpu_ngram.jobs.count_plan import chunk_bytes, make_budget, num_streams, plan
+from mgpu_ngram.jobs.count_plan import chunk_bytes, make_budget, most_table_bytes, num_streams, plan
 from mgpu_ngram.jobs.count_settings import CountConfig
 from mgpu_ngram.jobs.progress import Progress
 
@@ -95,7 +95,7 @@ def run(
     corpus = open_inputs(config if inputs is None else replace(config, corpus=inputs))
     with Output.create(output, overwrite) as out:
         executor.check_folder(str(out.folder))
-        budget = make_budget(memory, executor)
+        budget = make_budget(memory, executor, most_table_bytes(config, corpus))
         executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
         chosen = {"chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget)}
         identity = _identity(config, corpus)

@@ -54,17 +54,29 @@ def _bytes_per_text_byte(config: CountConfig) -> float:
     return max(1.0, 2 * row_bytes / BYTES_PER_TOKEN.get(config.unit, itemsize))
 
 
-def make_budget(memory: MemoryConfig, executor: Executor) -> Budget:
-    """What each process of the run may take."""
+def make_budget(memory: MemoryConfig, executor: Executor, table_bytes: int = 0) -> Budget:
+    """What each process of the run may take.
+
+    table_bytes  that it makes, if it is a count: `most_table_bytes`
+    """
     device_bytes, host_bytes = map(min, zip(*executor.everywhere(_free_bytes, executor.device), strict=True))
     if memory.host_bytes is not None:
         executor.everywhere(give_back_freed_memory)
     host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * host_bytes)
     per_process = host_bytes * executor.tasks_per_process // executor.sharers
     device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)
-    budget = Budget(executor.device, device_bytes, per_process, executor.tasks_per_process)
+    budget = Budget(
+        executor.device, device_bytes, per_process, executor.tasks_per_process,
+        _spills(table_bytes, executor.device, device_bytes, executor.workers),
+    )  # fmt: skip
     ring_bytes = RING_SLOTS * min(BLOCK_BYTES[budget.device], budget.text_bytes())  # which are not the pool's
     return replace(budget, device_bytes=max(0, device_bytes - ring_bytes))
+
+
+def _spills(table_bytes: int, device: str, device_bytes: int, workers: int) -> bool:
+    """Whether devices could keep less than a quarter of the tables, were all n-grams distinct: then they could not
+    keep all of real text's, of which many are not."""
+    return device == "gpu" and table_bytes > 4 * KEPT_SHARE["gpu"] * device_bytes * workers
 
 
 def _free_bytes(device: str) -> tuple[int, int]:
@@ -96,24 +108,19 @@ def plan(
     memory = memory or MemoryConfig()
     host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * free_host_bytes())
     device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * memory_bytes)
-    budget = Budget(device, device_bytes if device == "gpu" else 0, host_bytes // workers)
     corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
+    spills = _spills(most_table_bytes(config, corpus), device, device_bytes, workers)
+    budget = Budget(device, device_bytes if device == "gpu" else 0, host_bytes // workers, spills=spills)
     chunks = corpus.chunks(chunk_bytes(config, corpus, workers, budget))
-    text_bytes = sum(c.size_bytes for c in chunks)
-    per_token = BYTES_PER_TOKEN.get(config.unit, np.dtype(config.dtype).itemsize)
-    tokens = int(text_bytes / per_token)
-    most = 1 << 8 * np.dtype(config.dtype).itemsize if config.unit == "id" else tokens
-    symbols = (
-        256 if config.unit == "byte" else max(1, min(tokens, most, int(30 * tokens**0.55)))
-    )  # Heaps' law, about English
-    largest = int(max((c.size_bytes for c in chunks), default=0) / per_token)
+    tokens, symbols = _guess(config, corpus)
+    largest = int(max((c.size_bytes for c in chunks), default=0) / _token_bytes(config))
     work_bytes = device_bytes if device == "gpu" else budget.host_bytes
     plans = choose(
         config.order, symbols, largest, config.strategy, config.histograms, device, work_bytes, config.unit, False
     )
     table_bytes = _table_bytes(tokens, symbols, config.order, len(chunks))  # all n-grams distinct
     held_bytes = table_bytes + tokens * (1 if config.unit == "byte" else 4)
-    on_devices = int(KEPT_SHARE["gpu"] * workers * device_bytes) if device == "gpu" else 0
+    on_devices = int(budget.kept_device_share() * workers * device_bytes) if device == "gpu" else 0
     on_host = int((KEPT_SHARE["cpu"] if device == "cpu" else KEPT_BESIDE_SHARE) * host_bytes)
     spill_bytes = max(0, table_bytes - on_devices - on_host)
     spill_folder = Path(memory.spill_dir or output).absolute()
@@ -142,6 +149,24 @@ def plan(
         "host_bytes_free": host_bytes,
         "spill_bytes": spill_bytes,
     }
+
+
+def _token_bytes(config: CountConfig) -> float:
+    return BYTES_PER_TOKEN.get(config.unit, np.dtype(config.dtype).itemsize)
+
+
+def _guess(config: CountConfig, corpus: Corpus) -> tuple[int, int]:
+    """(tokens, symbols) of a corpus that is not read yet."""
+    tokens = int(corpus.size_bytes / _token_bytes(config))
+    if config.unit == "byte":
+        return tokens, 256
+    most = 1 << 8 * np.dtype(config.dtype).itemsize if config.unit == "id" else tokens
+    return tokens, max(1, min(tokens, most, int(30 * tokens**0.55)))  # Heaps' law, about English
+
+
+def most_table_bytes(config: CountConfig, corpus: Corpus) -> int:
+    """Bytes of the tables of a corpus if all its n-grams are distinct."""
+    return _table_bytes(*_guess(config, corpus), config.order, 1)
 
 
 def _table_bytes(tokens: int, symbols: int, order: int, chunks: int) -> int:

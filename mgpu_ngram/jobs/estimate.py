@@ -25,7 +25,7 @@ from mgpu_ngram.engine.memory import Budget, peak_device_bytes
 from mgpu_ngram.engine.vocabulary import LmplzText
 from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS, UNRESERVED_BYTES
 from mgpu_ngram.jobs.count_passes import Job
-from mgpu_ngram.jobs.count_plan import chunk_bytes, make_budget, num_streams
+from mgpu_ngram.jobs.count_plan import chunk_bytes, make_budget, most_table_bytes, num_streams
 from mgpu_ngram.jobs.count_plan import plan as count_plan
 from mgpu_ngram.jobs.estimate_counts import describe, open_counts, parts_of_counts
 from mgpu_ngram.jobs.estimate_model import in_host_memory, save
@@ -205,7 +205,8 @@ def estimated(
     """
     progress, memory, start = progress or Progress(), memory or MemoryConfig(), time.perf_counter()
     limit = read_limit(config.limit_vocab_file)  # before work begins
-    budget = make_budget(memory, executor)
+    table_bytes = most_table_bytes(config.counting(), source) if isinstance(source, Corpus) else 0
+    budget = make_budget(memory, executor, table_bytes)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
     chosen, resumed = {"least_shards": executor.workers, "shard_tokens": _part_tokens(budget)}, 0
     if isinstance(source, Counts):

@@ -60,6 +60,24 @@ def test_facts(executor):
     assert executor.device == "cpu" and executor.workers in (1, 2, 3) and executor.threads >= 1
 
 
+def test_workers_of_ours_keep_freed_memory_and_do_not_look_at_modules_again():
+    """And this process is as it was once they are gone."""
+    before = gc.get_freeze_count()
+    executor = start_cluster("cpu", 1)
+    try:
+        executor.gather([executor.call(square, 1)])
+        environment, frozen = executor.everywhere(state_of_a_worker)[0]
+        assert environment == {"MALLOC_TRIM_THRESHOLD_": str(64 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
+        assert frozen > 10_000 and gc.get_freeze_count() > 10_000
+    finally:
+        executor.close()
+    assert gc.get_freeze_count() == before == 0
+
+
+def state_of_a_worker():
+    return {name: value for name, value in os.environ.items() if "MALLOC" in name}, gc.get_freeze_count()
+
+
 def test_map_reduce(executor):
     squares = map_tasks(executor, square, range(20), 1)
     assert executor.gather(squares) == [x * x + 1 for x in range(20)]

@@ -58,6 +58,16 @@ def test_words_as_text(tmp_path, order, bits):
     assert report == {"rows": len(grams), "bytes": len(content), "crc32": output_module.zlib.crc32(content)}
 
 
+@pytest.mark.parametrize("rows", [1, 63, 64, 65, 300])
+def test_words_of_all_lengths(rows, tmp_path):
+    """16 bytes are copied at once, where the words before and after have as many."""
+    words = [bytes([97 + i % 26]) * (40 - i % 41) for i in range(3, 200)] + [b"yy", b"z"]
+    grams = random_grams(np.random.default_rng(rows), len(words), 3, rows)
+    write_part(table_of(grams, 3, 25), vocabulary_of(words), tmp_path / "part", True)
+    texts = pq.read_table(tmp_path / "part")["ngram"].to_pylist()
+    assert texts == [" ".join(words[i].decode() for i in gram) for gram in sorted(grams)]
+
+
 def test_words_that_are_not_text(tmp_path):
     words = [*WORDS[:3], b"caf\xe9", b"\xff\xfe"]
     write_part(table_of({(3, 4): 2, (4, 4): 1}, 2, 3), vocabulary_of(words), tmp_path / "part", as_text=False)

@@ -45,7 +45,8 @@ def test_a_large_copy_to_the_host(slice_bytes, monkeypatch):
     import cupy
 
     monkeypatch.setattr(device_module, "SLICE_BYTES", slice_bytes)
-    monkeypatch.setattr(device_module, "_pinned_slices", {})  # of this size
+    monkeypatch.setattr(device_module._to_host, "buffers", {})  # of this size
+    monkeypatch.setattr(device_module._to_device, "buffers", {})
     for array in (np.arange(5001), np.arange(5001, dtype=np.uint64).reshape(3, 1667)):
         there = cupy.asarray(array)
         for view, expected in [(there, array), (there[..., 7:-9], array[..., 7:-9]), (there[..., :1], array[..., :1])]:
@@ -60,7 +61,8 @@ def test_many_arrays_copied_together(slice_bytes, monkeypatch):
     import cupy
 
     monkeypatch.setattr(device_module, "SLICE_BYTES", slice_bytes)
-    monkeypatch.setattr(device_module, "_pinned_slices", {})  # of this size
+    monkeypatch.setattr(device_module._to_host, "buffers", {})  # of this size
+    monkeypatch.setattr(device_module._to_device, "buffers", {})
     base = np.random.default_rng(0).integers(0, 1 << 63, (3, 400), np.uint64)
     there = cupy.arange(7)
     arrays = [base[:2, 5:305], base[0, 7:99].astype(np.int64), there, base[:, :0], base[:1, 3:4].astype(np.uint8), base]
@@ -76,7 +78,8 @@ def test_many_arrays_copied_together(slice_bytes, monkeypatch):
 def test_slices_are_the_whole(slice_bytes, to_device, monkeypatch):
     """Each byte comes once, at its place, from whatever thread."""
     monkeypatch.setattr(device_module, "SLICE_BYTES", slice_bytes)
-    monkeypatch.setattr(device_module, "_pinned_slices", {})  # of this size
+    monkeypatch.setattr(device_module._to_host, "buffers", {})  # of this size
+    monkeypatch.setattr(device_module._to_device, "buffers", {})
     whole = np.random.default_rng(0).integers(0, 1 << 16, (7, 11, 13), np.uint16)
     for array in (whole, whole[:1], whole[:0]):
         found, times = np.zeros(array.nbytes, np.uint8), np.zeros(array.nbytes, int)

@@ -146,6 +146,18 @@ def test_results_stay_on_the_device_until_its_share_is_full(gpu):
     assert Budget("gpu", 100, 0).place(25) == "disk"
 
 
+def test_a_device_keeps_little_of_what_is_sure_not_to_fit(gpu):
+    """A tenth in place of 0.4, so that more is left to work in."""
+    for used_bytes, place in [(0, "device"), (10, "device"), (11, "host")]:
+        gpu(used_bytes)
+        assert Budget("gpu", 100, 1000, spills=True).place(25) == place
+    budget = Budget("gpu", 200_000, 1 << 40, spills=True)
+    assert budget.text_bytes() == 180_000 // 40
+    assert budget.block_bytes() == 90_000
+    assert budget.part_bytes(50_000) == (200_000 - 90_000 - 20_000) // 2
+    assert Budget("cpu", 0, 8000, spills=True).block_bytes() == Budget("cpu", 0, 8000).block_bytes()
+
+
 def test_holding_is_by_identity():
     """Equal results are two, one held twice is one; a held one is returned."""
     budget = Budget("cpu", 0, 400)

@@ -10,6 +10,7 @@ import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.arrays import load_arrays
+from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.engine import vocabulary
@@ -120,6 +121,30 @@ def test_budgets_are_of_the_worker_with_least_and_the_peak_of_the_one_with_most(
     assert count_plan.make_budget(MemoryConfig(), executor).host_bytes == 100 << 20  # half of it
     assert run(CountConfig([str(tmp_path / "text")], order=2), executor, tmp_path / "out").peak_device_bytes == 7
     executor.close()
+
+
+def test_a_budget_knows_of_tables_that_are_sure_not_to_fit(monkeypatch):
+    """4 times what devices may keep, 0.6 of them, were all n-grams distinct."""
+    executor = LocalExecutor(workers=1)
+    monkeypatch.setattr(count_plan, "_free_bytes", lambda device: (1000, 1 << 30))
+    memory = MemoryConfig(device_bytes=1 << 28)
+    assert not count_plan.make_budget(memory, executor).spills
+    for device, table_bytes, spills in [
+        ("cpu", 1 << 40, False),
+        ("gpu", 644_245_094, False),
+        ("gpu", 644_245_095, True),
+    ]:
+        executor.device = device
+        assert count_plan.make_budget(memory, executor, table_bytes).spills == spills
+    executor.close()
+
+
+def test_tables_of_a_corpus_whose_ngrams_are_all_distinct(tmp_path):
+    (tmp_path / "ids").write_bytes(bytes(2000))
+    corpus = open_corpus(str(tmp_path / "ids"), "id")
+    config = CountConfig([str(tmp_path / "ids")], order=4, unit="id", dtype="uint16")
+    # 10 bits for each of 1,000 ids: a column and a count for each order
+    assert count_plan.most_table_bytes(config, corpus) == 1000 * (16 + 16 + 16)
 
 
 @pytest.mark.parametrize("strategy", ["sort", "global"])
