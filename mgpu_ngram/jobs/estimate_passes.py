@@ -119,6 +119,7 @@ class Estimation:
         lefts = [executor.call(_left_of, part) for part in parts]
         lefts = [reduce_tasks(executor, _add, lefts[i::ARITY], ARITY) for i in range(min(ARITY, len(lefts)))]
         words = executor.call(count_words, lefts, self.vocabulary, self.options, self.bad, device)
+        del lefts
         split_left = None
         if self.split:
             split_left = reduce_tasks(executor, _add, [executor.call(_split_left_of, p) for p in parts], ARITY)
@@ -267,28 +268,30 @@ def _report_of(part: Part) -> tuple[dict[int, list[int]], dict[int, tuple[int, i
     return part.counts_of_counts, part.sizes, part.seconds
 
 
-def _left_of(part: Part) -> np.ndarray:
-    return to_host(part.left_V)
+def _left_of(part: Part) -> Any:
+    return part.left_V
 
 
-def _split_left_of(part: Part) -> np.ndarray:
-    return to_host(part.split_left_L)
+def _split_left_of(part: Part) -> Any:
+    return part.split_left_L
 
 
-def _at(vector: np.ndarray, place: int) -> int:
+def _at(vector: Any, place: int) -> int:
     return int(vector[place])
 
 
-def _add(*vectors: np.ndarray) -> np.ndarray:
-    return np.sum(vectors, axis=0)
+def _add(*vectors: Any) -> Any:
+    """Their sum, where the first is: some parts may wait in host memory."""
+    total, *others = vectors
+    for vector in others:
+        total = total + moved_to(vector, device_of(total))
+    return total
 
 
-def count_words(
-    lefts: list[np.ndarray], vocabulary: Vocabulary, options: EstimateOptions, bad_V: Any, device: str
-) -> _Words:
+def count_words(lefts: list[Any], vocabulary: Vocabulary, options: EstimateOptions, bad_V: Any, device: str) -> _Words:
     """Adjusted counts of single words, by what each part tells of the words before them."""
     counts_V = to_device(vocabulary.counts_V, device)
-    left_V = to_device(_add(*lefts), device) if lefts else counts_V
+    left_V = moved_to(_add(*lefts), device) if lefts else counts_V
     count_V, kept_V = adjust_unigrams(left_V, counts_V, options, bad_V)
     tokens = int(vocabulary.counts_V[len(SPECIALS) :].sum())
     return _Words(count_V, kept_V, count_counts(count_V), (int(kept_V.sum()), len(kept_V)), tokens)
@@ -315,7 +318,7 @@ def last_word(vocabulary: Vocabulary, words: _Words, rank_V: np.ndarray) -> tupl
 def _with_split(part: Part, split: Sequence[int], left_L: Any, device: str) -> Part:
     """A part on the device, with the adjusted counts of its split bigrams."""
     part = bring(part, device)
-    return with_split_counts(part, split, len(part.left_V), to_device(left_L, device)) if split else part
+    return with_split_counts(part, split, len(part.left_V), moved_to(left_L, device)) if split else part
 
 
 def split_probs_of(
