@@ -54,6 +54,9 @@ class Sink:
     def flush(self) -> None:
         self.file.flush()
 
+    def close(self) -> None:
+        """What pyarrow calls; `new_file` closes the file."""
+
 
 @contextmanager
 def new_file(path: str | Path, durable: bool = False) -> Iterator[Sink]:

@@ -139,7 +139,7 @@ def _count(
     options: CountOptions, watch: Stopwatch,
 ) -> tuple[dict[int, list[ShardedTable]], dict[int, Any]]:  # fmt: skip
     """(tables cut into shards, histograms of the `dense` orders) of one chunk, by order."""
-    streams, device = global_codes(tokenised, lexicon, options), options.budget.device
+    streams = global_codes(tokenised, lexicon, options)
     tables, bins = count_streams(streams, lexicon, plans, options)
     del streams
     stay = {n: bins.pop(n) for n in dense}
@@ -148,7 +148,7 @@ def _count(
     cut = {}
     while tables:  # each goes when it is cut; to the host at once where the run will not stay
         table = where_it_fits(partial(split, lexicon=lexicon), tables.pop(0))
-        if device == "gpu" and options.budget.place(table.nbytes) != "device":
+        if options.budget.spills and options.budget.place(table.nbytes) != "device":
             table = moved(table, to_host_fast)
         cut[table.order] = [table]
     return cut, stay
