@@ -145,13 +145,25 @@ def _count(
     stay = {n: bins.pop(n) for n in dense}
     tables += [bins_to_table(b, n, lexicon.symbols, check.code_bits(lexicon.symbols)) for n, b in bins.items()]
     watch.lap("count")
-    cut = {}
+    cut = dict[int, list[ShardedTable]]()
     while tables:  # each goes when it is cut; to the host at once where the run will not stay
-        table = where_it_fits(partial(split, lexicon=lexicon), tables.pop(0))
+        table = _cut(tables.pop(0), lexicon, cut)
         if options.budget.spills and options.budget.place(table.nbytes) != "device":
             table = moved(table, to_host_fast)
         cut[table.order] = [table]
     return cut, stay
+
+
+def _cut(table: Table, lexicon: Lexicon, before: dict[int, list[ShardedTable]]) -> ShardedTable:
+    """The table cut into shards where it is; when the device is full, after those cut `before` have left it, and only
+    then in host memory, where it takes ten times as long."""
+    try:
+        return split(table, lexicon)
+    except Exception as error:
+        if not out_of_memory(error) or not on_gpu(table.counts):
+            raise
+    before |= {order: [moved(t, to_host_fast) for t in tables] for order, tables in before.items()}
+    return where_it_fits(partial(split, lexicon=lexicon), table)
 
 
 def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOptions) -> list[Codes]:

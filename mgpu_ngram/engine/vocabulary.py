@@ -35,6 +35,7 @@ from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 VOCABULARY = "vocabulary"  # how the kind of checkpoint entry begins; the seed of the word hash follows
 SPILLED = "spilled"
+ALONE = 1.6  # times as many tokens may the only shard of a worker have: nothing waits beside it while it is estimated
 LEXICON_SHARE = 0.05  # of a GPU, that a lexicon may take there for as long as chunks are counted
 COPIES = 6  # of vocabularies while they are merged or numbered: in, joined, sorted and joined by hash, out
 RADIX_BYTES = 64  # of words of equal count that are put in order by radix sort; ties past them are few
@@ -53,10 +54,12 @@ class LmplzText:
 
     skip_symbols: bool  # leave <unk>, <s> and </s> out of the text; else they are refused
     least_shards: int
-    shard_tokens: int  # tokens of the corpus per shard, beyond the least
+    shard_tokens: int  # tokens of the corpus per shard, where there are more shards than the least
 
     def num_shards(self, tokens: int) -> int:
-        return min(max(self.least_shards, -(-tokens // self.shard_tokens)), MAX_SHARDS)
+        if tokens <= ALONE * self.least_shards * self.shard_tokens:
+            return min(self.least_shards, MAX_SHARDS)
+        return min(-(-tokens // self.shard_tokens), MAX_SHARDS)
 
 
 def special_hashes(unit: str, seed: int, xp: Any) -> np.ndarray:

@@ -36,7 +36,7 @@ from mgpu_ngram.jobs.shuffle import shuffle
 
 CONFIG = EstimateConfig
 FORMAT = "mgpu_ngram model"
-TOKEN_BYTES = 160  # of a part while it is estimated, for each token of the corpus that its shards stand for
+TOKEN_BYTES = 288  # of a device for each token of a part, which takes 115 while n-grams of other parts wait beside it
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 SMOOTHING = "Smoothing: Modified Kneser-Ney"  # as lmplz puts it
 

@@ -5,6 +5,7 @@ import lzma
 import pickle
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine import blocks as blocks_module
 from mgpu_ngram.engine import count as count_module
+from mgpu_ngram.engine import runs as runs_module
 from mgpu_ngram.engine.count import (
     Codes,
     CountOptions,
@@ -370,6 +372,29 @@ def test_heaviest_breaks_ties_by_key(pack_keys, counter, k):
     expected = sorted(counter.items(), key=lambda item: (-item[1], item[0]))[:k]
     assert list(zip(map(tuple, codes.tolist()), counts.tolist(), strict=True)) == expected
     assert codes.shape == (len(expected), 2)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_is_cut_leaves_a_full_device_before_the_next_is_cut_on_the_host(times, monkeypatch):
+    """A device that is made up has no room for cutting, once or twice."""
+    failures, left = [MemoryError] * times, []
+
+    def cut(table, lexicon):
+        if failures:
+            raise failures.pop()
+        return f"{table.counts} cut"
+
+    def leave(table, move):
+        left.append(table.counts)
+        return table
+
+    for module in count_module, runs_module:
+        monkeypatch.setattr(module, "on_gpu", lambda array: True)
+        monkeypatch.setattr(module, "moved", leave)
+    monkeypatch.setattr(count_module, "split", cut)
+    before = {n: [SimpleNamespace(counts=f"table {n}")] for n in (2, 3)}
+    assert count_module._cut(SimpleNamespace(counts="table 4"), None, before) == "table 4 cut"
+    assert left == ["table 2", "table 3", "table 4"][: times + 1] and list(before) == [2, 3]
 
 
 def symbol_windows(sequences, order):

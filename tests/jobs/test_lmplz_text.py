@@ -208,7 +208,8 @@ def test_specials_are_refused(passes, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("least", "shard_tokens", "shards"), [(1, 100, 1), (1, 99, 2), (3, 100, 3), (1, 9, 12), (2000, 1, 1024)]
+    ("least", "shard_tokens", "shards"),
+    [(1, 100, 1), (1, 63, 1), (1, 62, 2), (3, 21, 3), (3, 20, 5), (1, 9, 12), (2000, 1, 1024)],
 )
 def test_shards(passes, tmp_path, least, shard_tokens, shards):
     text = b"a b c d e f g h\n" * 10
