@@ -10,7 +10,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,16 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def save_arrays(
-    path: str | Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any], durable: bool = True
+    path: str | Path,
+    arrays: Mapping[str, np.ndarray],
+    metadata: Mapping[str, Any] | Callable[[dict[str, int]], Mapping[str, Any]],
+    durable: bool = True,
 ) -> int:
     """Write arrays and metadata to one file; return its bytes.
 
     path      appears when it is whole and on the disk; an older file there is replaced
     arrays    of any shape, also views with gaps: bool, (u)int8 to 64, float16 to 64
-    metadata  JSON values
+    metadata  JSON values, or what makes them, of one length, of the CRC-32 of each array
     durable   wait for the disk; without, a crash of the host may leave a damaged file, which `load_arrays` tells
 
     Copies slices of an array at most. Raises RunError when the disk is full.
@@ -54,7 +57,12 @@ def save_arrays(
             raise ValueError(f"array {name!r} is of {array.dtype} but a file holds {', '.join(DTYPES)}; convert it")
     names = sorted(arrays, key=lambda name: -arrays[name].itemsize)  # so each one starts at a multiple of its item
     ordered = [arrays[name] for name in names]
-    place = len(_header(ordered, names, metadata, [0] * len(names)))
+
+    def header(crcs: Sequence[int]) -> bytes:
+        known = metadata(dict(zip(names, crcs, strict=True))) if callable(metadata) else metadata
+        return _header(ordered, names, known, crcs)
+
+    place = len(header([0] * len(names)))
     if place - 8 > MAX_HEADER_BYTES:
         raise ValueError(f"the header of {path} has {place - 8:,} bytes but {MAX_HEADER_BYTES:,} at most; shorten it")
     with new_file(path, durable) as sink, ThreadPoolExecutor(1) as beside:
@@ -64,11 +72,13 @@ def save_arrays(
             for piece in _slices(array):
                 sink.append(_bytes(piece))
         sink.file.seek(0)
-        sink.file.write(_header(ordered, names, metadata, crcs.result()))
+        sink.file.write(header(crcs.result()))
     return sink.size_bytes
 
 
-def _header(arrays: Sequence[np.ndarray], names: Sequence[str], metadata: Mapping[str, Any], crcs: list[int]) -> bytes:
+def _header(
+    arrays: Sequence[np.ndarray], names: Sequence[str], metadata: Mapping[str, Any], crcs: Sequence[int]
+) -> bytes:
     """What stands before the arrays; as long for any CRCs."""
     strings = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "metadata": json.dumps(metadata)}
     by_name = {name: f"{crc:08x}" for name, crc in zip(names, crcs, strict=True)}

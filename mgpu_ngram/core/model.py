@@ -51,29 +51,44 @@ class Model:
     @classmethod
     def of(cls, trie: Trie, words: Words, edges: EdgeTable | None = None) -> Model:
         """From a trie in host memory, its words and, if it is to be kept, its edge table."""
-        crc = zlib.crc32(json.dumps([trie.starts, trie.fanout]).encode())
-        arrays = list(_arrays(trie, words).values())
-        for array, of_array in zip(arrays, array_crcs(arrays), strict=True):
-            crc = append_crc32(crc, of_array, array.nbytes)
-        return cls(trie, words, f"{len(trie):x}-{crc:08x}", edges)
+        arrays = _arrays(trie, words)
+        crcs = array_crcs(list(arrays.values()))
+        return cls(trie, words, _fingerprint(trie, words, dict(zip(arrays, crcs, strict=True))), edges)
 
 
 def save_model(path: str | Path, model: Model) -> int:
     """Write a model to a safetensors file; return its bytes. Raises RunError when the disk is full."""
     trie, edges = model.trie, model.edges
-    arrays = _arrays(trie, model.words)
-    metadata = {
+    metadata, arrays = _metadata(trie, model.fingerprint), _arrays(trie, model.words)
+    if edges:
+        arrays |= {f"edges.{name}": getattr(edges, name) for name in EDGE_ARRAYS}
+        metadata["edges"] = {name: getattr(edges, name) for name in EDGE_NUMBERS}
+    return save_arrays(path, arrays, metadata)
+
+
+def save_trie(path: str | Path, trie: Trie, words: Words) -> int:
+    """As `save_model` of `Model.of` these, but the fingerprint is made while the arrays are written."""
+    return save_arrays(path, _arrays(trie, words), lambda crcs: _metadata(trie, _fingerprint(trie, words, crcs)))
+
+
+def _fingerprint(trie: Trie, words: Words, crcs: dict[str, int]) -> str:
+    """Of a model, by the CRC-32 of each of its arrays."""
+    crc = zlib.crc32(json.dumps([trie.starts, trie.fanout]).encode())
+    for name, array in _arrays(trie, words).items():
+        crc = append_crc32(crc, crcs[name], array.nbytes)
+    return f"{len(trie):x}-{crc:08x}"
+
+
+def _metadata(trie: Trie, fingerprint: str) -> dict[str, Any]:
+    """What a file says of its arrays."""
+    return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "order": trie.order,
         "starts": list(trie.starts),
         "fanout": trie.fanout,
-        "fingerprint": model.fingerprint,
+        "fingerprint": fingerprint,
     }
-    if edges:
-        arrays |= {f"edges.{name}": getattr(edges, name) for name in EDGE_ARRAYS}
-        metadata["edges"] = {name: getattr(edges, name) for name in EDGE_NUMBERS}
-    return save_arrays(path, arrays, metadata)
 
 
 def load_model(path: str | Path, verify: bool = True) -> Model:

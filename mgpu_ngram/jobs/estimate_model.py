@@ -12,7 +12,7 @@ import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.core.arpa import write_arpa
-from mgpu_ngram.core.model import Model, save_model
+from mgpu_ngram.core.model import Model, identify, save_trie
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.assemble import (
@@ -161,8 +161,8 @@ def save(
         write_arpa(path, model.words, levels_of(trie), header, threads)
         size_bytes = Path(path).stat().st_size
     else:
-        whole = Model.of(trie, model.words)
-        size_bytes, fingerprint = save_model(path, whole), whole.fingerprint
+        size_bytes = save_trie(path, trie, model.words)
+        fingerprint = identify(str(path))
     watch.lap("write")
     return size_bytes, fingerprint, add_seconds(model.seconds, watch.seconds)
 

@@ -9,7 +9,15 @@ import pytest
 from mgpu_ngram.core import model as model_module
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model import Model, check_free_file, is_model_file, load_model, save_model
+from mgpu_ngram.core.model import (
+    Model,
+    check_free_file,
+    identify,
+    is_model_file,
+    load_model,
+    save_model,
+    save_trie,
+)
 from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Ngrams
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.states import tables
@@ -162,6 +170,14 @@ def test_the_fingerprint_is_that_of_the_contents(model, with_edges, quantised):
     ]
     assert len({m.fingerprint for m in [model, *others, quantised]}) == 5
     assert with_edges.fingerprint == model.fingerprint
+
+
+def test_a_new_model_in_a_file_is_the_same_bytes(model, quantised, filled, tmp_path):
+    for saved in model, quantised, filled:
+        save_model(tmp_path / "m", saved)
+        assert save_trie(tmp_path / "trie", saved.trie, saved.words) == (tmp_path / "m").stat().st_size
+        assert (tmp_path / "trie").read_bytes() == (tmp_path / "m").read_bytes()
+        assert identify(tmp_path / "trie") == saved.fingerprint
 
 
 def test_another_file_is_refused(tmp_path):
