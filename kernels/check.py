@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-INTEGER = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}  # in kernels, where 32 bits are mostly enough
+INTEGER = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}  # names in kernels of node numbers and counts
 
 
 def dtype(array: Any, *wanted: Any) -> None:

@@ -1,4 +1,7 @@
-"""Instructions that numba does not offer by itself."""
+"""Instructions that numba does not offer by itself; all but `prefetch` are for contiguous arrays of uint8.
+
+What numba has cached of their callers does not notice a change here.
+"""
 
 from llvmlite import ir
 from numba import types

@@ -61,9 +61,10 @@ def start_cluster(
             cluster = make(**options)
             closing.callback(_end, cluster)
             client = closing.enter_context(Client(cluster))
-        gc.collect()  # the scheduler is in this process: see worker._Tasks
-        gc.freeze()
-        closing.callback(gc.unfreeze)
+        if not gc.get_freeze_count():  # the scheduler is in this process: see worker._Tasks
+            gc.collect()
+            gc.freeze()
+            closing.callback(gc.unfreeze)
         return DaskExecutor(client, device, ours=True, closing=closing)
     except BaseException as error:
         closing.close()

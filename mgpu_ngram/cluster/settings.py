@@ -35,7 +35,9 @@ def _check(settings: dict[str, Any]) -> None:
     for key, value in settings.items():
         if isinstance(value, dict):
             raise InputError(f"dask.{key} is a mapping; write its keys with dots, as distributed.comm.timeouts.connect")
-        if key.split(".")[0] not in dask.config.config or dask.config.get(key, default=UNKNOWN) is not UNKNOWN:
+        if key in SETTINGS or key.split(".")[0] not in dask.config.config:
+            continue
+        if dask.config.get(key, default=UNKNOWN) is not UNKNOWN:
             continue
         close = difflib.get_close_matches(key, _dotted(dask.config.config), 1, 0.5)
         way_out = f"did you mean {close[0]!r}?" if close else "see the configuration reference of Dask"

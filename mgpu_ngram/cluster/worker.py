@@ -112,7 +112,8 @@ class _Tasks:
     """How many have run in this process.
 
     Each full garbage collection looks at all modules for 0.1 s, while all of Dask in this process waits: after tasks 1,
-    2, 4, 8, ..., which load modules, what is there is left out of later ones. Not in a process of somebody else.
+    2, 4, 8, ..., which load modules, what is there is left out of later ones, only in workers that we started: cycles
+    of what was there then are never collected.
     """
 
     def __init__(self) -> None:

@@ -64,6 +64,11 @@ class Corpus:
         """Stored bytes of all sources."""
         return sum(source.size_bytes for source in self.sources)
 
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text, a guess where sources are compressed."""
+        return sum(mass for source in self.sources for *_, mass in _parts(source, self.unit))
+
     def chunks(self, chunk_bytes: int) -> list[Chunk]:
         """Cut the corpus into about equal chunks of at most about `chunk_bytes`; reads nothing.
 

@@ -47,7 +47,8 @@ class PartWriter:
 
     As a context manager it leaves no file after an exception. `written` then holds rows, bytes and
     crc32 of the file, whose bytes depend on the rows alone, not on how they came in tables. Holds one
-    row group at a time; several may write in several threads. Raises RunError when the disk is full.
+    row group at a time and BUFFER_BYTES of its file; several may write in several threads. Raises
+    RunError when the disk is full.
     """
 
     written: dict[str, int]

@@ -26,6 +26,15 @@ def num_shards(tokens: int, unit: str) -> int:
     return min(max(-(-tokens // SHARD_TOKENS[unit]), 1), MAX_SHARDS)
 
 
+def num_parts(tokens: int, workers: int, part_tokens: int, alone_tokens: int) -> int:
+    """Return the parts of a corpus of `tokens` words, of which each worker makes as many, one after the other.
+
+    part_tokens   of a part, while others wait beside it
+    alone_tokens  of a part when a worker has no other
+    """
+    return workers if tokens <= workers * alone_tokens else max(workers, -(-tokens // part_tokens))
+
+
 def deal_words(counts_V: Any, S: int) -> Any:
     """Deal words to S shards by mass: heaviest first, each to the lightest shard so far.
 

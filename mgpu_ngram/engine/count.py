@@ -151,6 +151,7 @@ def _count(
         if options.budget.spills and options.budget.place(table.nbytes) != "device":
             table = moved(table, to_host_fast)
         cut[table.order] = [table]
+        del table  # `cut` alone has it, which may have to leave the device
     return cut, stay
 
 

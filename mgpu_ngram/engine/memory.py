@@ -31,7 +31,7 @@ class Budget:
     device_bytes   of the GPU; 0 on a CPU
     host_bytes     of host memory, this process's share
     tasks          tasks at once in this process
-    spills         the results are sure to be many times what a GPU could keep
+    spills         the results are expected to be many times what a GPU could keep
     """
 
     device: str
@@ -76,11 +76,9 @@ class Budget:
     def block_bytes(self) -> int:
         """What a block of rows that is merged and written may take, with all its copies."""
         of_host = self.host_working_bytes() // 2  # the other half is for pieces of other workers
-        return (
-            of_host
-            if self.device == "cpu"
-            else min(of_host, int((1 - self.kept_device_share()) / 2 * self.device_bytes))
-        )
+        if self.device == "cpu":
+            return of_host
+        return min(of_host, int((1 - self.kept_device_share()) / 2 * self.device_bytes))
 
     def part_bytes(self, held_bytes: int) -> int:
         """Rows of a part of the result, beside `held_bytes` of runs: two parts wait while one is merged."""

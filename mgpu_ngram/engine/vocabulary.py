@@ -14,7 +14,7 @@ import pyarrow as pa
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint import save_entry
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.shards import MAX_SHARDS, deal_words, num_shards, split_words
+from mgpu_ngram.core.shards import MAX_SHARDS, deal_words, num_parts, num_shards, split_words
 from mgpu_ngram.core.vocabulary import (
     ARRAYS,
     SPECIALS,
@@ -35,7 +35,6 @@ from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 VOCABULARY = "vocabulary"  # how the kind of checkpoint entry begins; the seed of the word hash follows
 SPILLED = "spilled"
-ALONE = 1.6  # times as many tokens may the only shard of a worker have: nothing waits beside it while it is estimated
 LEXICON_SHARE = 0.05  # of a GPU, that a lexicon may take there for as long as chunks are counted
 COPIES = 6  # of vocabularies while they are merged or numbered: in, joined, sorted and joined by hash, out
 RADIX_BYTES = 64  # of words of equal count that are put in order by radix sort; ties past them are few
@@ -54,12 +53,11 @@ class LmplzText:
 
     skip_symbols: bool  # leave <unk>, <s> and </s> out of the text; else they are refused
     least_shards: int
-    shard_tokens: int  # tokens of the corpus per shard, where there are more shards than the least
+    shard_tokens: int  # tokens of the corpus per shard, where there are more than the least; as for `num_parts`
+    alone_tokens: int
 
     def num_shards(self, tokens: int) -> int:
-        if tokens <= ALONE * self.least_shards * self.shard_tokens:
-            return min(self.least_shards, MAX_SHARDS)
-        return min(-(-tokens // self.shard_tokens), MAX_SHARDS)
+        return min(num_parts(tokens, self.least_shards, self.shard_tokens, self.alone_tokens), MAX_SHARDS)
 
 
 def special_hashes(unit: str, seed: int, xp: Any) -> np.ndarray:

@@ -74,8 +74,8 @@ def make_budget(memory: MemoryConfig, executor: Executor, table_bytes: int = 0) 
 
 
 def _spills(table_bytes: int, device: str, device_bytes: int, workers: int) -> bool:
-    """Whether devices could keep less than a quarter of the tables, were all n-grams distinct: then they could not
-    keep all of real text's, of which many are not."""
+    """Whether devices could keep less than a quarter of the tables, were all n-grams distinct: then they can hardly
+    keep all of a text's, of which many are not."""
     return device == "gpu" and table_bytes > 4 * KEPT_SHARE["gpu"] * device_bytes * workers
 
 
@@ -157,7 +157,7 @@ def _token_bytes(config: CountConfig) -> float:
 
 def _guess(config: CountConfig, corpus: Corpus) -> tuple[int, int]:
     """(tokens, symbols) of a corpus that is not read yet."""
-    tokens = int(corpus.size_bytes / _token_bytes(config))
+    tokens = int(corpus.text_bytes / _token_bytes(config))
     if config.unit == "byte":
         return tokens, 256
     most = 1 << 8 * np.dtype(config.dtype).itemsize if config.unit == "id" else tokens

@@ -36,7 +36,8 @@ from mgpu_ngram.jobs.shuffle import shuffle
 
 CONFIG = EstimateConfig
 FORMAT = "mgpu_ngram model"
-TOKEN_BYTES = 288  # of a device for each token of a part, which takes 115 while n-grams of other parts wait beside it
+TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # of a part while it is estimated, for each token that its shards stand for
+ALONE = {"gpu": 1.6, "cpu": 1.0}  # times as many tokens may the only part of a worker have: no other waits beside it
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
 SMOOTHING = "Smoothing: Modified Kneser-Ney"  # as lmplz puts it
 
@@ -208,7 +209,9 @@ def estimated(
     table_bytes = most_table_bytes(config.counting(), source) if isinstance(source, Corpus) else 0
     budget = make_budget(memory, executor, table_bytes)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
-    chosen, resumed = {"least_shards": executor.workers, "shard_tokens": _part_tokens(budget)}, 0
+    part_tokens, resumed = _part_tokens(budget), 0
+    alone_tokens = int(ALONE[budget.device] * part_tokens)
+    chosen = {"least_shards": executor.workers, "shard_tokens": part_tokens, "alone_tokens": alone_tokens}
     if isinstance(source, Counts):
         resume, overwrite = False, overwrite or resume
     else:
@@ -219,7 +222,7 @@ def estimated(
         executor.check_folder(folder)
         if isinstance(source, Counts):
             estimation, parts = parts_of_counts(
-                config, limit, source, executor, budget, folder, chosen["shard_tokens"], progress
+                config, limit, source, executor, budget, folder, (part_tokens, alone_tokens), progress
             )
         else:
             estimation, parts, resumed = _parts_of_text(
@@ -246,7 +249,8 @@ def _parts_of_text(
     counting, folder = config.counting(), str(checkpoint.entries_folder)
     chosen = checkpoint.chosen
     chunks = corpus.chunks(chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
-    text = LmplzText(config.skip_symbols, chosen["least_shards"], chosen["shard_tokens"])  # as saved runs were cut
+    cut = chosen["least_shards"], chosen["shard_tokens"], chosen["alone_tokens"]  # as saved runs were
+    text = LmplzText(config.skip_symbols, *cut)
     job = Job(counting, executor, chunks, budget, checkpoint, checkpoint_seconds, progress, text)
     counted = job.count(num_streams(counting, corpus, len(chunks)))
     runs, totals = job.merge(counted), counted.totals
@@ -279,9 +283,11 @@ def _parts_of_text(
 
 
 def _part_tokens(budget: Budget) -> int:
-    """Tokens of the text for whose n-grams there is memory while a part of them is made and estimated."""
-    memory_bytes = budget.device_bytes if budget.device == "gpu" else budget.host_bytes // budget.tasks
-    return max(1 << 16, memory_bytes // TOKEN_BYTES)
+    """Tokens of the text for whose n-grams there is memory to work in while a part of them is made and estimated."""
+    memory_bytes = budget.host_bytes // budget.tasks
+    if budget.device == "gpu":
+        memory_bytes = int((1 - budget.kept_device_share()) * budget.device_bytes)
+    return max(1 << 16, memory_bytes // TOKEN_BYTES[budget.device])
 
 
 def _saved(

@@ -13,6 +13,7 @@ from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.core.counts import Counts, read_counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.parquet import read_vocabulary
+from mgpu_ngram.core.shards import num_parts
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.estimate import EstimateOptions, Part
@@ -62,13 +63,13 @@ def describe(counts: Counts) -> dict[str, Any]:
 
 def parts_of_counts(
     config: EstimateConfig, limit: Words | None, counts: Counts, executor: Executor, budget: Budget, folder: str,
-    part_tokens: int, progress: Progress,
+    tokens: tuple[int, int], progress: Progress,
 ) -> tuple[Estimation, list[Handle]]:  # fmt: skip
     """(the steps that are left, parts with their adjusted counts).
 
     limit        the words of a limited vocabulary
     folder       where workers may spill
-    part_tokens  of the text, for which there is memory while a part is made
+    tokens  of the text, for which there is memory while a part is made, beside others and alone
     """
     order = config.highest
     vocabulary = executor.call(read_vocabulary, counts.path / "vocabulary.parquet", counts.unit, label="the vocabulary")
@@ -81,7 +82,7 @@ def parts_of_counts(
         return estimation, []
     words = executor.call(_indexed, vocabulary)
     S = len(counts.part_paths(2))
-    P = min(S, max(executor.workers, -(-counts.manifest["tokens"] // part_tokens)))
+    P = min(S, num_parts(counts.manifest["tokens"], executor.workers, *tokens))
     parts = []
     for p in range(P):
         paths = {n: counts.part_paths(n)[p * S // P : (p + 1) * S // P] for n in range(2, order + 1)}

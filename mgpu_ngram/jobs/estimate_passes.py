@@ -281,11 +281,15 @@ def _at(vector: Any, place: int) -> int:
 
 
 def _add(*vectors: Any) -> Any:
-    """Their sum, where the first is: some parts may wait in host memory."""
-    total, *others = vectors
-    for vector in others:
-        total = total + moved_to(vector, device_of(total))
-    return total
+    """Their sum, where the first is, or in host memory where that has no room; some parts may wait there."""
+
+    def add(device: str) -> Any:
+        total = moved_to(vectors[0], device).copy()
+        for vector in vectors[1:]:
+            total += moved_to(vector, device)
+        return total
+
+    return on_device_or_host(add, device_of(vectors[0]))
 
 
 def count_words(lefts: list[Any], vocabulary: Vocabulary, options: EstimateOptions, bad_V: Any, device: str) -> _Words:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.shards import deal_words, num_shards, shard_of, split_words, words_at
+from mgpu_ngram.core.shards import deal_words, num_parts, num_shards, shard_of, split_words, words_at
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 
@@ -23,6 +23,16 @@ def test_number_of_shards(tokens, unit, shards):
 def test_number_of_shards_refuses_an_unknown_unit():
     with pytest.raises(ValueError, match="letter"):
         num_shards(1, "letter")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "workers", "parts"),
+    [(0, 1, 1), (160, 1, 1), (161, 1, 2), (200, 1, 2), (201, 1, 3), (640, 4, 4), (641, 4, 7)],
+)
+def test_number_of_parts(tokens, workers, parts):
+    """Of 100 tokens, or of 160 where there is one a worker; never fewer than workers."""
+    assert num_parts(tokens, workers, 100, 160) == parts
+    assert num_parts(tokens, 9, 100, 10) == 9
 
 
 def test_deal_by_hand():

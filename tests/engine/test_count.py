@@ -3,6 +3,7 @@
 import itertools
 import lzma
 import pickle
+import weakref
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ from mgpu_ngram.engine.count import (
     split,
     unigram_table,
 )
+from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.engine.runs import merge_runs
@@ -395,6 +397,39 @@ def test_what_is_cut_leaves_a_full_device_before_the_next_is_cut_on_the_host(tim
     before = {n: [SimpleNamespace(counts=f"table {n}")] for n in (2, 3)}
     assert count_module._cut(SimpleNamespace(counts="table 4"), None, before) == "table 4 cut"
     assert left == ["table 2", "table 3", "table 4"][: times + 1] and list(before) == [2, 3]
+
+
+class Cut:
+    """A table that knows its order alone."""
+
+    counts = None
+
+    def __init__(self, order):
+        self.order = order
+
+
+def test_what_has_left_a_full_device_is_free_there(monkeypatch):
+    """The last table finds no room until all before it have gone."""
+    failures, cut = [MemoryError], []
+
+    def split(table, lexicon):
+        if table.order == 4:
+            if failures:
+                raise failures.pop()
+            assert [there() for there in cut] == [None, None]
+        made = Cut(table.order)
+        cut.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(count_module, "on_gpu", lambda array: True)
+    monkeypatch.setattr(runs_module, "on_gpu", lambda array: True)
+    monkeypatch.setattr(count_module, "moved", lambda table, move: Cut(table.order))
+    monkeypatch.setattr(count_module, "split", split)
+    monkeypatch.setattr(count_module, "global_codes", lambda *_: [])
+    monkeypatch.setattr(count_module, "count_streams", lambda *_: ([Cut(2), Cut(3), Cut(4)], {}))
+    options = SimpleNamespace(budget=Budget("gpu", 100, 100))
+    tables, _ = count_module._count(None, SimpleNamespace(symbols=9), [], [], options, Stopwatch("cpu"))
+    assert list(tables) == [2, 3, 4] and len(cut) == 3 and not failures
 
 
 def symbol_windows(sequences, order):

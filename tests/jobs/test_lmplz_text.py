@@ -30,7 +30,7 @@ from mgpu_ngram.jobs.progress import Progress
 
 SPECIALS = [b"<unk>", b"<s>", b"</s>"]
 STRATEGIES = ["auto", "global", "private", "sort", "hash"]
-SKIP, REFUSE = LmplzText(True, 1, 1 << 22), LmplzText(False, 1, 1 << 22)
+SKIP, REFUSE = LmplzText(True, 1, 1 << 22, 1 << 22), LmplzText(False, 1, 1 << 22, 1 << 22)
 
 
 def files(folder, *texts, make=bytes):
@@ -208,12 +208,23 @@ def test_specials_are_refused(passes, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("least", "shard_tokens", "shards"),
-    [(1, 100, 1), (1, 63, 1), (1, 62, 2), (3, 21, 3), (3, 20, 5), (1, 9, 12), (2000, 1, 1024)],
+    ("least", "shard_tokens", "alone_tokens", "shards"),
+    [
+        (1, 60, 100, 1),
+        (1, 60, 99, 2),
+        (1, 10, 100, 1),
+        (3, 20, 34, 3),
+        (3, 20, 33, 5),
+        (1, 9, 9, 12),
+        (9, 50, 10, 9),
+        (2000, 1, 1, 1024),
+    ],
 )
-def test_shards(passes, tmp_path, least, shard_tokens, shards):
+def test_shards(passes, tmp_path, least, shard_tokens, alone_tokens, shards):
     text = b"a b c d e f g h\n" * 10
-    result = passes(files(tmp_path, text), tmp_path, LmplzText(True, least, shard_tokens), strategy="sort")
+    result = passes(
+        files(tmp_path, text), tmp_path, LmplzText(True, least, shard_tokens, alone_tokens), strategy="sort"
+    )
     assert result[2]["tokens"] == 100 and result[2]["num_shards"] == shards
     check(result, sentences(text))
 

@@ -1,11 +1,14 @@
 """A table ten times the memory that a run may take: it stays within it, and nobody sees that in the result."""
 
+import gzip
 import itertools
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
@@ -145,6 +148,20 @@ def test_tables_of_a_corpus_whose_ngrams_are_all_distinct(tmp_path):
     config = CountConfig([str(tmp_path / "ids")], order=4, unit="id", dtype="uint16")
     # 10 bits for each of 1,000 ids: a column and a count for each order
     assert count_plan.most_table_bytes(config, corpus) == 1000 * (16 + 16 + 16)
+
+
+def test_text_that_is_stored_otherwise_is_guessed(tmp_path):
+    """A third of the text of a compressed file; of Parquet the column that holds text."""
+    (tmp_path / "plain").write_bytes(b"a word\n" * 1000)
+    (tmp_path / "packed.gz").write_bytes(gzip.compress(b"a word\n" * 1000))
+    rows = {"text": ["a word"] * 1000, "more": [bytes([i % 256]) * 1000 for i in range(1000)]}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet", use_dictionary=False)
+    stored = (tmp_path / "packed.gz").stat().st_size
+    expected = {"plain": (7000, 7000), "packed.gz": (3 * stored, 3 * stored), "rows.parquet": (6000, 20_000)}
+    for name, (least, most) in expected.items():
+        corpus = open_corpus(str(tmp_path / name), "word")
+        assert least <= corpus.text_bytes <= most
+        assert corpus.text_bytes == sum(chunk.size_bytes for chunk in corpus.chunks(1 << 40))
 
 
 @pytest.mark.parametrize("strategy", ["sort", "global"])
