@@ -237,7 +237,8 @@ def test_matrices_of_any_layout(model, to_device, monkeypatch):
     from mgpu_ngram.engine import device as copies
 
     monkeypatch.setattr(copies, "SLICE_BYTES", 64)
-    monkeypatch.setattr(copies, "_pinned_slices", {})  # of this size
+    for way in copies._to_device, copies._to_host:
+        monkeypatch.setattr(way, "buffers", {})  # of this size
     ids = np.array([[4, 2, 1, 3], [0, 1, 4, 4], [3, 3, 3, 3]] * 9)
     expected = log10_rows(model, [" ".join(["<unk>", "<s>", "</s>", "a", "b"][i] for i in row) for row in ids])
     wide = np.concatenate([ids, ids], axis=1)
