@@ -50,6 +50,9 @@ def as_float32(values):
     return np.array(values, np.float32).tolist()
 
 
+REFERENCE_BYTES = 5 << 20  # of a file that `reference` reads: a second for every 2 MB
+
+
 class Refused(Exception):
     """A wrong line, by its number."""
 
@@ -681,9 +684,10 @@ def test_models_of_lmplz_are_read_and_written_back(shared_data, tmp_path):
         text = lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes()
         model = read_arpa(file, threads=2)
         levels = list(model.levels())
-        words, expected = reference(text)
-        assert [model.words.symbol(v) for v in range(len(words))] == words
-        assert [lists(level) for level in levels] == expected
+        if len(text) < REFERENCE_BYTES:
+            words, expected = reference(text)
+            assert [model.words.symbol(v) for v in range(len(words))] == words
+            assert [lists(level) for level in levels] == expected
         if "filtered" in file.name:  # by KenLM's filter, which pads the counts
             continue
         write_arpa(tmp_path / "again.arpa", model.words, levels, threads=2)
