@@ -337,3 +337,10 @@ def test_workers_that_are_alike_pass():
 def test_threads_by_the_cores_that_workers_share(tasks, cores, threads):
     facts = {name: {"host": "x" if name == "elsewhere" else "h", "cores": set(cores[name])} for name in tasks}
     assert checks.threads_per_task(tasks, facts) == threads
+
+
+def test_a_scheduler_that_does_not_answer_is_one_line():
+    """Dask itself has no answer then, and raises nothing."""
+    client = SimpleNamespace(scheduler_info=lambda n_workers: {"type": "Scheduler"})
+    with pytest.raises(RunError, match="does not answer any more; see that it runs, then run again"):
+        checks.workers_of(client, "cpu")

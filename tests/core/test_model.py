@@ -1,7 +1,9 @@
 """A model in a file: what was saved is loaded, and whatever is damaged, newer or something else is refused."""
 
 import dataclasses
+import json
 import os
+import zlib
 
 import numpy as np
 import pytest
@@ -170,6 +172,10 @@ def test_the_fingerprint_is_that_of_the_contents(model, with_edges, quantised):
     ]
     assert len({m.fingerprint for m in [model, *others, quantised]}) == 5
     assert with_edges.fingerprint == model.fingerprint
+    trie, words = model.trie, model.words
+    arrays = [*trie.arrays().values(), words.offsets_V, words.data]
+    contents = [json.dumps([trie.starts, trie.fanout]).encode(), *(array.tobytes() for array in arrays)]
+    assert model.fingerprint == f"{len(trie):x}-{zlib.crc32(b''.join(contents)):08x}"
 
 
 def test_a_new_model_in_a_file_is_the_same_bytes(model, quantised, filled, tmp_path):

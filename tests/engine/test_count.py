@@ -432,6 +432,22 @@ def test_what_has_left_a_full_device_is_free_there(monkeypatch):
     assert list(tables) == [2, 3, 4] and len(cut) == 3 and not failures
 
 
+def test_tables_of_a_run_that_will_not_stay_leave_as_they_are_cut(monkeypatch):
+    """Where the device is expected to keep little of all."""
+    left = []
+    monkeypatch.setattr(Budget, "place", lambda self, nbytes: "host" if nbytes > 2 else "device")
+    monkeypatch.setattr(count_module, "moved", lambda table, move: left.append(table.order) or table)
+    monkeypatch.setattr(
+        count_module, "split", lambda table, lexicon: SimpleNamespace(order=table.order, nbytes=table.order)
+    )
+    monkeypatch.setattr(count_module, "global_codes", lambda *_: [])
+    monkeypatch.setattr(count_module, "count_streams", lambda *_: ([Cut(2), Cut(3), Cut(4)], {}))
+    for spills, expected in (False, []), (True, [3, 4]):
+        options = SimpleNamespace(budget=Budget("gpu", 100, 100, spills=spills))
+        count_module._count(None, SimpleNamespace(symbols=9), [], [], options, Stopwatch("cpu"))
+        assert left == expected
+
+
 def symbol_windows(sequences, order):
     return dict(sum((Counter(zip(*(s[i:] for i in range(order)), strict=False)) for s in sequences), Counter()))
 

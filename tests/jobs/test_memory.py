@@ -162,6 +162,8 @@ def test_text_that_is_stored_otherwise_is_guessed(tmp_path):
         corpus = open_corpus(str(tmp_path / name), "word")
         assert least <= corpus.text_bytes <= most
         assert corpus.text_bytes == sum(chunk.size_bytes for chunk in corpus.chunks(1 << 40))
+        tokens = int(corpus.text_bytes / count_plan.BYTES_PER_TOKEN["word"])
+        assert count_plan.most_table_bytes(CountConfig([], order=2), corpus) == 16 * tokens
 
 
 @pytest.mark.parametrize("strategy", ["sort", "global"])
