@@ -182,7 +182,8 @@ def spill(suite: Suite, corpus: Corpus) -> None:
     if small.manifest != free.manifest:
         raise WrongResult(f"a run with {budget_bytes:,} {limited} gives another output than one with all; not timed")
     row: dict[str, Any] = {"items": corpus.totals[0], "unit": "tokens/s"}
-    suite.add("cluster/run with all memory", corpus.sizes, [free.wall_seconds], notes="to Parquet", **row)
+    notes = f"to Parquet; {_stages(free)}"
+    suite.add("cluster/run with all memory", corpus.sizes, [free.wall_seconds], notes=notes, **row)
     suite.add(
         "cluster/run with a small budget",
         corpus.sizes,
@@ -191,7 +192,7 @@ def spill(suite: Suite, corpus: Corpus) -> None:
         baseline="cluster/run with all memory",
         baseline_seconds=free.wall_seconds,
         notes=f"tables of {table_bytes:,} bytes, {table_bytes / budget_bytes:.1f} times {limited} {budget_bytes:,}; "
-        f"peak of the device {small.peak_device_bytes:,}; target half the speed",
+        f"peak of the device {small.peak_device_bytes:,}; {_stages(small)}; target half the speed",
         **row,
     )
 
@@ -200,6 +201,11 @@ def _run(executor: Executor, corpus: Corpus, memory: MemoryConfig) -> count_job.
     """A whole run, to Parquet."""
     config = count_job.CountConfig(corpus.paths, ORDER)
     return count_job.run(config, executor, corpus.folder / "counts", overwrite=True, memory=memory)
+
+
+def _stages(run: count_job.CountResult) -> str:
+    """What the time of a run went to."""
+    return "seconds: " + ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in run.seconds.items())
 
 
 def _rounds(executor: Executor, corpus: Corpus) -> list[float]:

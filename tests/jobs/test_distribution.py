@@ -510,10 +510,10 @@ def test_on_a_gpu(format, arpa, text, here, contents, whole, tmp_path):
 
 
 class Interrupt(Progress):
-    """Ctrl-C when `done` chunks are written."""
+    """Ctrl-C when `done` chunks are written, and `least` of them noted below a folder."""
 
-    def __init__(self, done):
-        self.left, self.phase = done, ""
+    def __init__(self, done, folder=None, least=0):
+        self.left, self.folder, self.least, self.phase = done, folder, least, ""
 
     def start(self, phase, total, unit="", rate=""):
         self.phase = phase
@@ -522,6 +522,9 @@ class Interrupt(Progress):
         if self.phase == "distribution":
             self.left -= done
             if self.left <= 0:
+                deadline = time.monotonic() + 30
+                while self.least and len(noted(self.folder)) < self.least and time.monotonic() < deadline:
+                    time.sleep(0.01)
                 raise KeyboardInterrupt
             time.sleep(0.02)  # for what is noted meanwhile
 
@@ -558,7 +561,7 @@ def unfinished(arpa, text, tmp_path, format="zarr"):
     try:
         with pytest.raises(KeyboardInterrupt):
             cut = config(arpa, text, format=format, **CUT, **FORMATS[format])
-            run(cut, executor, tmp_path / "out", progress=Interrupt(8), checkpoint_seconds=0)
+            run(cut, executor, tmp_path / "out", progress=Interrupt(8, tmp_path, 4), checkpoint_seconds=0)
     finally:
         executor.close()  # what had begun notes one more chunk
     assert names(tmp_path) == ["out.checkpoint"] and len(noted(tmp_path)) >= 4

@@ -15,6 +15,7 @@ from contextlib import suppress
 import pytest
 
 from mgpu_ngram.cluster.dask import connect
+from mgpu_ngram.cluster.faults import MAX_DEATHS
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.jobs.count import CountConfig, run
@@ -31,9 +32,17 @@ def on(executor, corpus, output, progress=None, **more):
 
 
 def kill(executor, choose):
-    """Kill one worker that is there; its nanny starts another. Returns whether there was one."""
-    cluster = executor.client.cluster
-    names = [worker.name for worker in list(cluster.scheduler.workers.values())]
+    """Kill one worker that is there; its nanny starts another. Returns whether there was one.
+
+    A task that was running in all deaths but one that it may have is spared: the run would be right to end.
+    """
+    cluster, tasks = executor.client.cluster, executor._watch._tasks
+
+    def is_spared(worker):
+        keys = [str(task.key) for task in list(worker.processing)]
+        return any(key in tasks and tasks[key].deaths >= MAX_DEATHS - 1 for key in keys)
+
+    names = [worker.name for worker in list(cluster.scheduler.workers.values()) if not is_spared(worker)]
     there = [pid for name in names if (pid := cluster.workers[name].pid)]
     with suppress(ProcessLookupError):  # it was killed, and the scheduler has not noticed
         if there:
