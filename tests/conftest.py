@@ -3,6 +3,7 @@
 import errno
 import functools
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -31,6 +32,12 @@ def gpus_or_reason():
     except Exception as error:
         return 0, f"CuPy finds no NVIDIA GPU: {error}"
     return count, f"CuPy finds {count} NVIDIA GPU{'s' * (count != 1)}"
+
+
+def pytest_configure():
+    """Ctrl-C is ignored by what runs in the background, and would be by the processes that tests start there."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
