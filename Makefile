@@ -13,8 +13,8 @@ quickstart: $(VENV)/.base ## set up, then count real English text and make a lan
 	$(BIN)/python examples/generate.py runs/quickstart/estimate/model.safetensors
 
 test: $(VENV)/.test ## set up, then run all tests that this machine can run
-	$(BIN)/python -m pytest -m "not gpu and not multigpu" --numprocesses logical --maxprocesses 4 --dist loadfile
 	$(BIN)/python -m pytest -m "gpu or multigpu"
+	$(BIN)/python -m pytest -m "not gpu and not multigpu" --numprocesses logical --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.lint ## ruff and mypy
 	$(BIN)/ruff check .

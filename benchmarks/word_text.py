@@ -18,7 +18,8 @@ from mgpu_ngram.engine.count import CountOptions, count_chunk, unigram_table
 from mgpu_ngram.engine.device import Stopwatch, add_seconds
 from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.runs import Run
-from mgpu_ngram.engine.tokenise import TokeniseOptions, tokenise
+from mgpu_ngram.engine.token_streams import TokeniseOptions
+from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.vocabulary import merge_vocabularies, number_symbols
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 

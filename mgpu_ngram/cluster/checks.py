@@ -27,15 +27,13 @@ def scheduler_info(client: Client) -> dict[str, Any]:
     return dict(info)
 
 
-def workers_of(client: Client, device: str) -> dict[str, dict[str, Any]]:
-    """What the scheduler knows of its workers, by address."""
-    workers = scheduler_info(client)["workers"]
+def check_tasks(client: Client, workers: dict[str, dict[str, Any]], device: str) -> None:
+    """Raise InputError unless there are workers, and those of a GPU run one task at once."""
     if not workers:
         raise InputError(f"the Dask cluster {client} has no workers; start some, then run again")
     most = max(w["nthreads"] for w in workers.values())
     if device == "gpu" and most > 1:
         raise InputError(f"a GPU worker runs {most} tasks at once but must run 1; start workers with nthreads=1")
-    return workers
 
 
 def check_workers(
@@ -59,7 +57,7 @@ def check_workers(
             "or fix the workers"
         )
     found = devices.pop()
-    workers_of(client, found)  # "auto" may have become "gpu"
+    check_tasks(client, workers, found)  # "auto" may have become "gpu"
     _check_versions(names, facts)
     if found == "gpu":
         _check_gpus(names, facts)

@@ -56,8 +56,9 @@ class DaskExecutor:
 
     def __init__(self, client: Client, device: str = "auto", ours: bool = False, closing: ExitStack | None = None):
         self.client, self._ours, self._closing = client, ours, closing
-        self._address = str(checks.scheduler_info(client)["address"])
-        workers = checks.workers_of(client, device)
+        scheduler = checks.scheduler_info(client)
+        self._address, workers = str(scheduler["address"]), scheduler["workers"]
+        checks.check_tasks(client, workers, device)
         self.device, facts = checks.check_workers(client, workers, device)
         self.workers = sum(w["nthreads"] for w in workers.values())
         tasks_by_host: Counter[str] = Counter()

@@ -33,7 +33,8 @@ from mgpu_ngram.engine.plan import (
     sort_bytes_per_token,
 )
 from mgpu_ngram.engine.runs import Run, keep_run, moved, where_it_fits
-from mgpu_ngram.engine.tokenise import TokenisedChunk, TokeniseOptions, tokenise
+from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
+from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.vocabulary import END, START, UNFINISHED, Lexicon
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.count.hash_count import hash_count

@@ -19,7 +19,8 @@ from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, pla
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, device_of
 from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.runs import RUN, Run, StoredRun, bins_of, bundle_runs, store_run
-from mgpu_ngram.engine.tokenise import TokenisedChunk, TokeniseOptions, tokenise, without_words
+from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
+from mgpu_ngram.engine.tokenise import tokenise, without_words
 from mgpu_ngram.engine.vocabulary import (
     VOCABULARY,
     Lexicon,

@@ -25,7 +25,7 @@ from mgpu_ngram.engine.memory import (
     give_back_freed_memory,
 )
 from mgpu_ngram.engine.plan import choose
-from mgpu_ngram.engine.tokenise import SMALL_BYTES
+from mgpu_ngram.engine.token_streams import SMALL_BYTES
 from mgpu_ngram.jobs.count_settings import CountConfig
 from mgpu_ngram.kernels import check
 

@@ -343,4 +343,4 @@ def test_a_scheduler_that_does_not_answer_is_one_line():
     """Dask itself has no answer then, and raises nothing."""
     client = SimpleNamespace(scheduler_info=lambda n_workers: {"type": "Scheduler"})
     with pytest.raises(RunError, match="does not answer any more; see that it runs, then run again"):
-        checks.workers_of(client, "cpu")
+        checks.scheduler_info(client)

@@ -42,7 +42,8 @@ from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.engine.runs import merge_runs
-from mgpu_ngram.engine.tokenise import TokeniseOptions, tokenise
+from mgpu_ngram.engine.token_streams import TokeniseOptions
+from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.vocabulary import UNFINISHED, Lexicon, merge_vocabularies, number_symbols
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host

@@ -17,9 +17,11 @@ from mgpu_ngram.core.corpus import Chunk, open_corpus
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.vocabulary import HashCollision
 from mgpu_ngram.engine import memory as memory_module
+from mgpu_ngram.engine import token_streams, tokenise_words
 from mgpu_ngram.engine import tokenise as tokenise_module
 from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.engine.tokenise import TokeniseOptions, lower_ascii, tokenise, without_words
+from mgpu_ngram.engine.token_streams import TokeniseOptions, lower_ascii
+from mgpu_ngram.engine.tokenise import tokenise, without_words
 from mgpu_ngram.engine.vocabulary import merge_vocabularies, move_vocabulary
 from mgpu_ngram.kernels.count.hash_words import hash_ids, mix64
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
@@ -175,8 +177,8 @@ def test_a_full_device_tokenises_in_host_memory(monkeypatch):
             raise error
         return real(chunk, options)
 
-    real = tokenise_module._words
-    monkeypatch.setattr(tokenise_module, "_words", full)
+    real = tokenise_module.tokenise_words
+    monkeypatch.setattr(tokenise_module, "tokenise_words", full)
     found, expected = (only_chunk(Lines(["of the"]), replace(on_host, device=d)) for d in ("gpu", "cpu"))
     assert tried == ["gpu", "cpu", "cpu"]
     assert streams(found) == streams(expected) and symbols(found.vocabulary) == symbols(expected.vocabulary)
@@ -185,7 +187,7 @@ def test_a_full_device_tokenises_in_host_memory(monkeypatch):
     budget = room_for(28 + 85, monkeypatch)("gpu")
     found = only_chunk(Lines(["of the"]), replace(on_host, device="gpu", budget=budget))
     assert set(memory_module._held) == {found, found.vocabulary} and not budget.fits_host(1)
-    monkeypatch.setattr(tokenise_module, "_words", partial(full, error=ZeroDivisionError))
+    monkeypatch.setattr(tokenise_module, "tokenise_words", partial(full, error=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
         only_chunk(Lines(["of the"]), replace(on_host, device="gpu"))
 
@@ -217,16 +219,16 @@ def test_a_collision_is_found(device, monkeypatch):
         hash_T[hash_T != 0] = 5
         return hash_T
 
-    real = tokenise_module.hash_words
-    monkeypatch.setattr(tokenise_module, "hash_words", worse)
+    real = tokenise_words.hash_words
+    monkeypatch.setattr(tokenise_words, "hash_words", worse)
     assert only_chunk(Lines(["of of"]), TokeniseOptions(device=device)).vocabulary.tokens == 2
     with pytest.raises(HashCollision):
         only_chunk(Lines(["of the"]), TokeniseOptions(device=device))
 
 
 def test_a_collision_with_a_word_of_an_earlier_block_is_found(device, monkeypatch):
-    real = tokenise_module.hash_words
-    monkeypatch.setattr(tokenise_module, "hash_words", lambda *a: (real(*a) != 0).astype(np.uint64))
+    real = tokenise_words.hash_words
+    monkeypatch.setattr(tokenise_words, "hash_words", lambda *a: (real(*a) != 0).astype(np.uint64))
     with pytest.raises(HashCollision):
         only_chunk(Lines(["of", "the"]), TokeniseOptions(device=device, block_bytes=4))
 
@@ -269,7 +271,7 @@ def windows_of(texts, order):
 )
 @pytest.mark.parametrize("block_bytes", [5, 17, 1 << 20])
 def test_bytes_of_several_files(device, tmp_path, monkeypatch, texts, order, block_bytes):
-    monkeypatch.setattr(tokenise_module, "SMALL_BYTES", 8)
+    monkeypatch.setattr(token_streams, "SMALL_BYTES", 8)
     options = TokeniseOptions("byte", order, device=device, block_bytes=block_bytes)
     found = only_chunk(files(tmp_path, *texts), options)
     assert symbols(found.vocabulary) == bytes_of(texts)

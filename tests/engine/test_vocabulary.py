@@ -18,7 +18,8 @@ from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, Vocabular
 from mgpu_ngram.engine import memory as memory_module
 from mgpu_ngram.engine import vocabulary as vocabulary_module
 from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.engine.tokenise import TokeniseOptions, tokenise
+from mgpu_ngram.engine.token_streams import TokeniseOptions
+from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.vocabulary import (
     UNFINISHED,
     Lexicon,

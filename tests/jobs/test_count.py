@@ -28,7 +28,7 @@ from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.vocabulary import HashCollision
-from mgpu_ngram.engine import tokenise
+from mgpu_ngram.engine import tokenise_words
 from mgpu_ngram.jobs.count import CountConfig, plan, run
 from mgpu_ngram.kernels.count.hash_words import hash_words
 
@@ -648,7 +648,7 @@ def test_lines_in_memory_count_like_a_file(text_file, tmp_path):
 
 @pytest.mark.parametrize("chunk_bytes", [1, None], ids=["between chunks", "within a chunk"])
 def test_a_hash_collision_starts_again_with_another_hash(chunk_bytes, text_file, tmp_path, monkeypatch):
-    real, seeds = tokenise.hash_words, set()
+    real, seeds = tokenise_words.hash_words, set()
 
     def collide_under_seed_0(text_B, positions_T, seed=0):
         seeds.add(int(seed))
@@ -656,7 +656,7 @@ def test_a_hash_collision_starts_again_with_another_hash(chunk_bytes, text_file,
         return np.where(hash_T == 0, 0, 1 + hash_T % np.uint64(3)).astype(np.uint64) if seed == 0 else hash_T
 
     run_here(tmp_path / "real", [text_file], order=3)
-    monkeypatch.setattr(tokenise, "hash_words", collide_under_seed_0)
+    monkeypatch.setattr(tokenise_words, "hash_words", collide_under_seed_0)
     check(tmp_path / "out", [TEXT], [text_file], 3, chunk_bytes=chunk_bytes)
     assert seeds == {0, 1}
     assert contents(tmp_path / "out") == contents(tmp_path / "real")
@@ -675,8 +675,8 @@ def test_a_word_with_the_hash_of_a_special_is_another_word(tmp_path):
 
 
 def test_collisions_under_every_hash_fail_the_run(text_file, tmp_path, monkeypatch):
-    real = tokenise.hash_words
-    monkeypatch.setattr(tokenise, "hash_words", lambda *a: (real(*a) != 0).astype(np.uint64))
+    real = tokenise_words.hash_words
+    monkeypatch.setattr(tokenise_words, "hash_words", lambda *a: (real(*a) != 0).astype(np.uint64))
     with pytest.raises(RunError, match="collided under each of 8"):
         run_here(tmp_path / "out", [text_file])
     assert [p.name for p in tmp_path.iterdir()] == ["text"]

@@ -20,7 +20,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.shards import deal_words
-from mgpu_ngram.engine import tokenise
+from mgpu_ngram.engine import token_streams
 from mgpu_ngram.engine.vocabulary import LmplzText
 from mgpu_ngram.jobs import count_passes
 from mgpu_ngram.jobs.count import CountConfig, open_inputs
@@ -294,7 +294,7 @@ def test_ids_against_plain_python(
     paths = files(folder / "corpus", *(np.array(ids, "<u2").tobytes() for ids in streams), make=make)
     options = {"unit": "id", "separator_id": separator_id, "strategy": strategy}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenise, "SMALL_BYTES", small_bytes)
+        patch.setattr(token_streams, "SMALL_BYTES", small_bytes)
         result = passes(paths, folder, REFUSE, order, chunk_bytes, block_bytes, **options)
     check_ids(result, id_sentences(separator_id, *streams))
 

@@ -1,0 +1,74 @@
+"""Pass 1 of text: words between white space, by hash, verified byte for byte."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.corpus import Chunk
+from mgpu_ngram.core.reading import Block
+from mgpu_ngram.core.vocabulary import HashCollision
+from mgpu_ngram.engine.device import Stopwatch, to_device
+from mgpu_ngram.engine.token_streams import Streams, Symbols, TokenisedChunk, TokeniseOptions, blocks_of, lower_ascii
+from mgpu_ngram.engine.vocabulary import special_hashes
+from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
+from mgpu_ngram.kernels.count.find_tokens import find_tokens
+from mgpu_ngram.kernels.count.gather_words import gather_words
+from mgpu_ngram.kernels.count.hash_words import hash_words
+from mgpu_ngram.kernels.count.intern import WordTable, intern
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+
+
+def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
+    watch = Stopwatch(options.device)
+    checksums: list = []
+    table = WordTable(to_device(np.empty(0), options.device))
+    symbols, streams, size = Symbols(options.device), Streams(), 0
+    special_hash = special_hashes("word", options.seed, symbols.xp) if options.lmplz else np.empty(0, np.uint64)
+    unfinished: list[tuple[Any, Any]] = []  # tokens of a block, and where in them lines end that get no </s>
+    for block, text_B in blocks_of(chunk, options, 0, checksums, watch):
+        if options.lowercase:
+            lower_ascii(text_B)
+        positions_T = find_tokens(text_B)
+        hash_T = hash_words(text_B, positions_T, options.seed)
+        tokens_T, new_N = intern(hash_T, table)
+        new_positions_N = positions_T[new_N]
+        symbols.add_words(*gather_words(text_B, new_positions_N))
+        symbols.add_places(block, to_host(new_positions_N).astype(np.int64))
+        if count_mismatches(text_B, positions_T, tokens_T, symbols.offsets_V, symbols.data):
+            raise HashCollision(options.seed)
+        if options.lmplz:
+            tokens_T, end_U = _lmplz_lines(block, positions_T, hash_T, tokens_T, special_hash)
+            unfinished.append((tokens_T, end_U))
+        symbols.add_counts(tokens_T, len(table))
+        streams.add(tokens_T, len(tokens_T))
+        size += len(block.data)
+        watch.lap("tokenise")
+    tokens = int(symbols.counts_V.sum())
+    found = streams.finish()
+    lines = sum(s.owned for s in found) - tokens
+    for tokens_T, end_U in unfinished:
+        tokens_T[end_U] = len(table) + 1
+    vocabulary = symbols.finish(
+        table.hash_V, tokens=tokens, lines=lines, unfinished_lines=sum(len(end_U) for _, end_U in unfinished),
+        size_bytes=size, checksums=checksums, seconds=watch.seconds,
+    )  # fmt: skip
+    return TokenisedChunk(found, vocabulary)
+
+
+def _lmplz_lines(
+    block: Block, positions_T: Any, hash_T: Any, tokens_T: Any, special_hash: np.ndarray
+) -> tuple[Any, Any]:
+    """The tokens of a block as `LmplzText` says, 0 where a line ends; and where in them those end that get no </s>."""
+    xp = array_module(tokens_T)
+    newline_U = (block.starts_S + block.owned_S)[block.owned_S < block.lengths_S]
+    end_U = xp.searchsorted(positions_T, xp.asarray(newline_U.astype(np.uint32)))
+    special_D = xp.flatnonzero(functools.reduce(operator.or_, (hash_T == h for h in special_hash)))
+    tokens_T = xp.delete(tokens_T, special_D)
+    end_U = end_U - xp.searchsorted(special_D, end_U)
+    empty_U = tokens_T[end_U - 1] == 0  # before the first token of a block is its last one: 0, too
+    tokens_T = xp.delete(tokens_T, end_U[empty_U])
+    return tokens_T, (end_U - xp.cumsum(empty_U))[~empty_U]
