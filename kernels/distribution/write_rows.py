@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,17 @@ from ..launch import current_limits, kernel, launch
 MOST_K = 32  # a lane of a warp each
 FLOAT32, FLOAT16, BFLOAT16 = range(3)
 HALF: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by those numbers
-TILES = (512, 1024)  # words that a warp has in registers
-SHORT_WORDS = 4096  # of a row, up to which it has small tiles, as have few rows
+STORE_BYTES = 512  # that a warp stores at once: few words have such tiles
+TILES = (256, 1024)  # words that a warp has in registers, of short rows and of others
+SHORT_WORDS = 4096  # of a row
 LONG_BYTES = 1 << 20  # rows of a history, from there on, for which it counts where they lie in memory
 # What all warps of a multiprocessor write in their tiles, of short and of long rows: more lie too far apart, fewer are
 # too few to hide what a warp waits for.
 RESIDENT_BYTES = (224 << 10, 160 << 10)
 TOGETHER_BYTES = 96 << 20  # of the histories with long rows whose children are read together
-# Warps search by themselves where one kernel less is what counts: up to so many tiles for each multiprocessor; and in
+# Warps search by themselves where one kernel less is what counts: up to so many words for each multiprocessor; and in
 # short rows, where a word is so many bytes in all orders, so that the search is little beside the writing.
-FEW_TILES = 16
+FEW_WORDS = 8192
 SEARCH_BYTES = 16
 MOST_SEARCHED = 16  # orders, half of a warp
 MOST_GRID_Y = 65535
@@ -32,7 +32,9 @@ RESERVED_BYTES = 1024  # of shared memory, of each block
 VARIANTS = (
     *(
         {"TILE": tile, "CHILD": "u32", "VECTOR": vector} | half
-        for tile, vector, half in itertools.product(TILES, (0, 1), HALF)
+        for half in HALF
+        for tile in {STORE_BYTES // (2 if half else 4), *TILES}
+        for vector in (0, 1)
     ),
     {"TILE": TILES[1], "CHILD": "i64", "VECTOR": 1},
 )
@@ -204,9 +206,8 @@ def _cuda(
     K, V = first_HK.shape[1], len(value_V)
     strides = _strides(out_HNV)
     vector = all(at % 16 == 0 for at in (out_HNV.data.ptr, *(s * out_HNV.itemsize for s in strides)))
-    small, large = TILES
-    few = H * -(-width // small) <= FEW_TILES * current_limits()[0]
-    tile = small if few or width <= SHORT_WORDS else large
+    few = H * width <= FEW_WORDS * current_limits()[0]
+    tile = STORE_BYTES // out_HNV.itemsize if few else TILES[width > SHORT_WORDS]
     tiles = -(-width // tile)
     sizes = {"TILE": tile, "CHILD": check.INTEGER[first_HK.dtype], "VECTOR": int(vector)} | HALF[rounding]
     first, end, backoff_HK = (cupy.ascontiguousarray(a) for a in (first_HK, end_HK, backoff_HK))

@@ -197,13 +197,16 @@ def test_any_histories(to_device, seed, V, H, K, data, multiply, nothing, stored
     check(to_device, histories, unigrams, orders, multiply, nothing, stored_as, dtype, gap, padding, shift)
 
 
-EDGES = [0, 1, 31, 32, 255, 256, 511, 512, 513, 1023, 1024, 2047, 2048, 4095, 4096]
+EDGES = [0, 1, 31, 32, 127, 128, 255, 256, 511, 512, 513, 1023, 1024, 2047, 2048, 4095, 4096]
 
 
 @pytest.mark.parametrize("V", [1, 7, 8, 511, 512, 513, 4095, 4096, 4097])
 @pytest.mark.parametrize("stored_as", [*STORED_AS])
 @pytest.mark.parametrize("padding", [0, 15])
-def test_children_at_the_edges_of_tiles(V, stored_as, padding, to_device):
+@pytest.mark.parametrize("few", [True, False])
+def test_children_at_the_edges_of_tiles(V, stored_as, padding, few, to_device, monkeypatch):
+    if not few:
+        monkeypatch.setattr(module, "FEW_WORDS", 0)
     rng = np.random.default_rng(V)
     edges = sorted({w for w in (*EDGES, V - 1) if w < V})
     histories = [
@@ -233,7 +236,7 @@ def test_large_work(K, dtype, padding, ahead, to_device, monkeypatch):
     children asked for before.
     """
     V, H, N = 2100, 7, min(2, K + 1)
-    limits = {"FEW_TILES": 0, "SHORT_WORDS": 0, "SEARCH_BYTES": 99, "MOST_GRID_Y": 3, "LONG_BYTES": 0 if ahead else 1e9}
+    limits = {"FEW_WORDS": 0, "SHORT_WORDS": 0, "SEARCH_BYTES": 99, "MOST_GRID_Y": 3, "LONG_BYTES": 0 if ahead else 1e9}
     for name, limit in limits.items():
         monkeypatch.setattr(module, name, limit)
     monkeypatch.setattr(module, "TOGETHER_BYTES", ahead * N * V * 4)
