@@ -7,7 +7,7 @@ with other words, lie in other stretches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -39,13 +39,18 @@ class Stretch:
     keys: dict[int, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def moved(self, move: Callable[[Any], Any]) -> Stretch:
-        """The same with its arrays moved, such as to a device."""
+    def arrays(self) -> dict[str, Any]:
+        """By name."""
+        named = {f"{i}.{name}": a for i, level in enumerate(self.levels) for name, a in vars(level).items()}
+        return {k: a for k, a in named.items() if a is not None} | {f"keys.{n}": a for n, a in self.keys.items()}
+
+    def with_arrays(self, named: dict[str, Any]) -> Stretch:
+        """The same with other arrays."""
         levels = [
-            replace(level, **{name: move(array) for name, array in vars(level).items() if array is not None})
-            for level in self.levels
+            replace(level, **{name: named[f"{i}.{name}"] for name, a in vars(level).items() if a is not None})
+            for i, level in enumerate(self.levels)
         ]
-        return Stretch(levels, {n: move(keys) for n, keys in self.keys.items()}, self.seconds)
+        return Stretch(levels, {n: named[f"keys.{n}"] for n in self.keys}, self.seconds)
 
 
 def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse: bool = False) -> Trie:

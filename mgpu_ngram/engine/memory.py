@@ -70,6 +70,12 @@ class Budget:
         """Of the GPU, for results that wait."""
         return SPILLING_KEPT_SHARE if self.spills else KEPT_SHARE["gpu"]
 
+    def task_bytes(self) -> int:
+        """What one task may work in on its device when earlier results hold all that they may."""
+        if self.device == "gpu":
+            return int((1 - self.kept_device_share()) * self.device_bytes)
+        return self.host_working_bytes()
+
     def _kept_host_share(self) -> float:
         return KEPT_SHARE["cpu"] if self.device == "cpu" else KEPT_BESIDE_SHARE
 
@@ -78,7 +84,7 @@ class Budget:
         of_host = self.host_working_bytes() // 2  # the other half is for pieces of other workers
         if self.device == "cpu":
             return of_host
-        return min(of_host, int((1 - self.kept_device_share()) / 2 * self.device_bytes))
+        return min(of_host, self.task_bytes() // 2)
 
     def part_bytes(self, held_bytes: int) -> int:
         """Rows of a part of the result, beside `held_bytes` of runs: two parts wait while one is merged."""
@@ -89,8 +95,7 @@ class Budget:
 
     def text_bytes(self) -> int:
         """Text of a chunk: what is made of it until it is counted fits."""
-        of_device = int((1 - self.kept_device_share()) * self.device_bytes)
-        room = min(of_device, self.host_bytes) if self.device == "gpu" else self.host_working_bytes()
+        room = min(self.task_bytes(), self.host_bytes)
         return max(1, min(MOST_TEXT_BYTES[self.device], room // BYTES_PER_TEXT_BYTE[self.device]))
 
     def place(self, nbytes: int) -> Literal["device", "host", "disk"]:

@@ -59,6 +59,8 @@ def make_budget(memory: MemoryConfig, executor: Executor, table_bytes: int = 0) 
 
     table_bytes  that it makes, if it is a count: `most_table_bytes`
     """
+    # What an earlier job has let go of may still be held: tasks start behind that.
+    executor.wait([executor.call(_nothing, near=k) for k in range(executor.workers)])
     device_bytes, host_bytes = map(min, zip(*executor.everywhere(_free_bytes, executor.device), strict=True))
     if memory.host_bytes is not None:
         executor.everywhere(give_back_freed_memory)
@@ -77,6 +79,10 @@ def _spills(table_bytes: int, device: str, device_bytes: int, workers: int) -> b
     """Whether devices could keep less than a quarter of the tables, were all n-grams distinct: then they can hardly
     keep all of a text's, of which many are not."""
     return device == "gpu" and table_bytes > 4 * KEPT_SHARE["gpu"] * device_bytes * workers
+
+
+def _nothing() -> None:
+    pass
 
 
 def _free_bytes(device: str) -> tuple[int, int]:

@@ -284,9 +284,7 @@ def _parts_of_text(
 
 def _part_tokens(budget: Budget) -> int:
     """Tokens of the text for whose n-grams there is memory to work in while a part of them is made and estimated."""
-    memory_bytes = budget.host_bytes // budget.tasks
-    if budget.device == "gpu":
-        memory_bytes = int((1 - budget.kept_device_share()) * budget.device_bytes)
+    memory_bytes = budget.task_bytes() if budget.device == "gpu" else budget.host_bytes // budget.tasks
     return max(1 << 16, memory_bytes // TOKEN_BYTES[budget.device])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.cluster.executor import Executor, Handle, windowed
 from mgpu_ngram.core.arpa import write_arpa
 from mgpu_ngram.core.model import Model, identify, save_trie
 from mgpu_ngram.core.vocabulary import Vocabulary
@@ -28,11 +28,14 @@ from mgpu_ngram.engine.assemble import (
 )
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, moved_to, on_device_or_host, to_host_fast
 from mgpu_ngram.engine.estimate import Estimated, Unigrams
-from mgpu_ngram.engine.keep import bring
+from mgpu_ngram.engine.keep import bring, keep
+from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.trie_levels import levels_of
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
+
+STRETCH_COPIES = 4  # of an n-gram of a stretch while it is put together
 
 
 @dataclass
@@ -46,36 +49,51 @@ class Estimate:
 
 def assembled(
     executor: Executor, parts: list[Handle], unigrams: Handle, vocabulary: Handle, symbols: int, order: int,
-    collapse: bool, device: str, progress: Progress,
+    collapse: bool, budget: Budget, folder: str, progress: Progress,
 ) -> tuple[Handle, list[dict[str, float]]]:  # fmt: skip
-    """(the model, seconds that it does not tell itself): put together by one task, or a stretch by each worker.
+    """(the model, seconds that it does not tell itself): put together by one task, or by stretches, as many of each
+    worker as it has memory to work in.
 
     `parts`, which may still be on their way, is emptied, so that each goes when it has been used.
     """
-    bits, seconds, words_of = check.code_bits(symbols), list[dict[str, float]](), list[tuple[int, int]]()
-    samples: list[Handle] = []
-    if executor.workers > 1 and len(parts) > 1 and not collapse:
+    bits, device = check.code_bits(symbols), budget.device
+    seconds, words_of, samples = list[dict[str, float]](), list[tuple[int, int]](), list[Handle]()
+    if len(parts) > 1 and not collapse:
         samples = [executor.call(_sample, part, bits) for part in parts]
     executor.wait(iter(list(parts)), lambda _: progress.advance(1))
     if samples:
         reports = executor.gather(samples)
-        words_of = cut_words([sample for sample, _ in reports], symbols, executor.workers)
+        work_bytes = STRETCH_COPIES * sum(size for _, size, _ in reports)
+        rounds = max(1, -(-work_bytes // (executor.workers * max(1, budget.task_bytes()))))
+        words_of = cut_words([sample for sample, *_ in reports], symbols, rounds * executor.workers)
     progress.start("assemble", 1, "model")
     if len(words_of) > 1:
-        seconds, stretches = [of_part for _, of_part in reports], []
-        for i, words in enumerate(words_of):
+        seconds, stretches = [of_part for *_, of_part in reports], list[Handle]()
+
+        def call(i: int) -> Handle:
+            words = words_of[i]
             taken = [executor.call(take_stretch, part, bits, words, beside=part) for part in parts]
-            label = f"the model's n-grams from word {words[0]:,} to {words[1] - 1:,}"
-            stretches.append(executor.call(make_stretch, taken, unigrams, bits, words, device, label=label, near=i))
+            stretches.append(
+                executor.call(
+                    make_stretch, taken, unigrams, bits, words, budget, folder,
+                    label=f"the model's n-grams from word {words[0]:,} to {words[1] - 1:,}", near=i,
+                )
+            )  # fmt: skip
+            return stretches[-1]
+
+        calls, window = [partial(call, i) for i in range(len(words_of))], 2 * executor.workers
+        windowed(executor, calls[:-window], window, lambda _: None)
+        for last in calls[-window:]:
+            last()
         if order > 3:  # else no node has a suffix that is told
             searched = [executor.call(searched_keys, stretch) for stretch in stretches]
             stretches = [
-                executor.call(link_stretch, stretch, searched, bits, device, label="the model's suffixes", near=i)
-                for i, stretch in enumerate(stretches)
+                executor.call(link_stretch, s, searched, bits, budget, folder, label="the model's suffixes", near=i)
+                for i, s in enumerate(stretches)
             ]
             del searched
         model = executor.call(join, stretches, unigrams, vocabulary, device, label="the model")
-        del taken, stretches
+        del stretches
     else:
         model = executor.call(finish, list(parts), unigrams, vocabulary, bits, collapse, device, label="the model")
     parts.clear()
@@ -84,44 +102,45 @@ def assembled(
     return model, seconds
 
 
-def _sample(part: Estimated, bits: int) -> tuple[np.ndarray, dict[str, float]]:
-    return sample_first_words(part, bits), part.seconds
+def _sample(part: Estimated, bits: int) -> tuple[np.ndarray, int, dict[str, float]]:
+    return sample_first_words(part, bits), sum(array.nbytes for array in part.arrays().values()), part.seconds
 
 
-def make_stretch(parts: list[Estimated], unigrams: Unigrams, bits: int, words: tuple[int, int], device: str) -> Stretch:
-    """A stretch, of what all parts have of it: on the device, or in host memory where that has no room for it."""
-    watch = Stopwatch(device)
+def make_stretch(
+    parts: list[Estimated], unigrams: Unigrams, bits: int, words: tuple[int, int], budget: Budget, folder: str
+) -> Stretch:
+    """A stretch, of what all parts have of it: made on the device, or in host memory where that has no room for it; it
+    waits where there is room."""
+    watch = Stopwatch(budget.device)
 
     def made(device: str) -> Stretch:
         return assemble_stretch(_moved(unigrams, device), [bring(part, device) for part in parts], bits, words)
 
-    stretch = on_device_or_host(made, device)
+    stretch = on_device_or_host(made, budget.device)
     watch.lap("assemble")
     stretch.seconds = watch.seconds
-    return stretch
+    return keep(stretch, budget, folder)
 
 
-def link_stretch(stretch: Stretch, searched: list[dict[int, Any]], bits: int, device: str) -> Stretch:
+def link_stretch(stretch: Stretch, searched: list[dict[int, Any]], bits: int, budget: Budget, folder: str) -> Stretch:
     """The stretch with its suffixes, sought among the keys of all stretches."""
-    watch = Stopwatch(device)
+    watch = Stopwatch(budget.device)
 
     def linked(device: str) -> Stretch:
         move = partial(moved_to, device=device)
         keys, *everywhere = ({n: move(k) for n, k in by_order.items()} for by_order in (stretch.keys, *searched))
         return find_suffixes(replace(stretch, keys=keys), everywhere, bits)
 
-    stretch = on_device_or_host(linked, device)
+    stretch = on_device_or_host(linked, budget.device)
     watch.lap("assemble")
     stretch.seconds = add_seconds(stretch.seconds, watch.seconds)
-    return stretch
+    return keep(stretch, budget, folder)
 
 
 def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, device: str) -> Estimate:
     """The model of all stretches, on the device, or in host memory where that has no room for it."""
     watch = Stopwatch(device)
-    trie = on_device_or_host(
-        lambda device: join_stretches([s.moved(partial(moved_to, device=device)) for s in stretches]), device
-    )
+    trie = on_device_or_host(lambda device: join_stretches([bring(stretch, device) for stretch in stretches]), device)
     words = _kept_words(vocabulary, unigrams)
     watch.lap("assemble")
     return Estimate(trie, words, add_seconds(watch.seconds, *(s.seconds for s in stretches)))

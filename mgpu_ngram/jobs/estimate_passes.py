@@ -143,7 +143,7 @@ class Estimation:
             )  # fmt: skip
         model, seconds = assembled(
             executor, made, unigrams, self.vocabulary, self.symbols, self.options.order, self.config.collapse_values,
-            device, self.progress,
+            self.budget, self.folder, self.progress,
         )  # fmt: skip
         self.seconds += seconds
         return model, statistics

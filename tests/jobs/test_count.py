@@ -7,7 +7,9 @@ import json
 import lzma
 import os
 import re
+import sys
 import tempfile
+import weakref
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -27,8 +29,10 @@ from mgpu_ngram.core import shards
 from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.lines import Lines
+from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.vocabulary import HashCollision
 from mgpu_ngram.engine import tokenise_words
+from mgpu_ngram.jobs import count_plan
 from mgpu_ngram.jobs.count import CountConfig, plan, run
 from mgpu_ngram.kernels.count.hash_words import hash_words
 
@@ -734,3 +738,23 @@ def test_plan_says_what_would_be_done_without_reading(tmp_path):
 def test_impossible_settings(options, message):
     with pytest.raises(InputError, match=message):
         CountConfig([], **options)
+
+
+def test_a_budget_is_found_when_workers_have_let_go_of_what_was_before(cluster, monkeypatch):
+    monkeypatch.setattr(cluster.client.scheduler_comm, "interval", 0.3)  # messages are slow
+
+    def make():
+        made = np.ones(10)
+        sys.mgpu_ngram_made = weakref.ref(made)  # one object of each worker process
+        return made
+
+    def is_held():
+        return getattr(sys, "mgpu_ngram_made", lambda: None)() is not None
+
+    for _ in range(3):
+        handles = [cluster.call(make, near=k) for k in range(2)]
+        cluster.wait(list(handles))
+        assert any(cluster.everywhere(is_held))
+        del handles
+        count_plan.make_budget(MemoryConfig(), cluster)
+        assert not any(cluster.everywhere(is_held))

@@ -377,8 +377,9 @@ def test_what_waits_in_host_memory_counts_as_held(text, whole, make, monkeypatch
     monkeypatch.setattr(keep, "hold", lambda held: sizes.append(held.host_bytes) or hold(held))
     monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 1 << 20)
     make(text, **whole[1])
-    # two parts, and what is estimated of each: by hand, for some rows they are not fewer than 2 numbers of 8 bytes
-    assert len(sizes) == 4 and min(sizes) > 16 * 100
+    # two parts, what is estimated of each, and two stretches, made and linked: by hand, for some rows they are not
+    # fewer than 2 numbers of 8 bytes
+    assert len(sizes) == 8 and min(sizes) > 16 * 100
 
 
 def estimated_by_hand():

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.engine import assemble
+from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.runs import moved
 from mgpu_ngram.jobs import estimate, estimate_model, estimate_passes
 from mgpu_ngram.jobs.estimate import EstimateConfig
@@ -80,6 +82,19 @@ def test_the_model_of_one_shard(estimated, options):
         *found, split = estimated(text, shards, **options)
         assert found == expected and bool(split) == (options["order"] > 2)
     assert len(split) > 3 or options["order"] == 2
+
+
+@pytest.mark.parametrize("copies, stretches", [(4, 5), (1, 2), (0, 0)])  # 0: in one go
+def test_one_worker_makes_as_many_stretches_as_memory_asks_for(copies, stretches, estimated, monkeypatch):
+    """Bit for bit the same model."""
+    text, made, real = random_text(400), [], estimate_model.assemble_stretch
+    expected = estimated(text, 1, order=5)
+    monkeypatch.setattr(assemble, "SAMPLED", 4)
+    monkeypatch.setattr(Budget, "task_bytes", lambda self: 100_000)  # where values of n-grams take 120,000
+    monkeypatch.setattr(estimate_model, "STRETCH_COPIES", copies)
+    monkeypatch.setattr(estimate_model, "assemble_stretch", lambda *a: made.append(a[-1]) or real(*a))
+    assert estimated(text, 6, order=5)[:2] == expected[:2]
+    assert len(made) == stretches
 
 
 def test_the_slip_of_lmplz(estimated):
