@@ -29,6 +29,7 @@ FILE_TOKENS = {"gpu": 200_000_000, "cpu": 250_000}
 TARGET = 120e6  # tokens/s on one H200
 TARGET_SPEEDUP = {2: 1.8, 4: 3.4}  # over one H200
 LARGE_TOKENS, LARGE_WORKERS, LARGE_SECONDS = 1_000_000_000, 4, 4.0  # a target by itself
+ENOUGH_SECONDS = 45.0  # of one measurement, once there is one
 TEXT_TO_MODEL, BY_WORKERS = "estimate/text to model", "estimate/text to model by workers"
 
 
@@ -112,8 +113,8 @@ def _rounds(run: Run, executor: Executor) -> list[EstimateResult]:
     """Results of several rounds, after a small model and a whole one that are checked."""
     _check_beginning(run, executor)
     results: list[EstimateResult] = []
-    for n in range(ROUNDS + 1):
-        result, _ = estimated(run.corpus.paths, executor, run.folder, None if n else check_sums_of)
+    while len(results) <= ROUNDS and (len(results) < 2 or sum(r.wall_seconds for r in results) < ENOUGH_SECONDS):
+        result, _ = estimated(run.corpus.paths, executor, run.folder, None if results else check_sums_of)
         results.append(result)
         oracles.check_total(result.tokens, run.corpus.totals[0], "words of a model's text")
     return results[1:]  # the first warms up

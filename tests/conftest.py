@@ -79,10 +79,13 @@ class FullDisk:
     def __init__(self, file, room):
         self.file, self.room = file, room
 
-    def write(self, data):
+    def take(self, data):
         if len(data) > self.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.room -= len(data)
+
+    def write(self, data):
+        self.take(data)
         return self.file.write(data)
 
     def __getattr__(self, name):
@@ -98,12 +101,21 @@ class FullDisk:
 @pytest.fixture
 def full_disk(monkeypatch):
     """full_disk(room, of): the disk takes `room` bytes of each new file of an output whose path holds `of`."""
-    real = output.open_file
+    real, real_write_at, files = output.open_file, output.write_at, {}
 
     def fill(room=0, of=""):
-        monkeypatch.setattr(
-            output, "open_file", lambda path: FullDisk(real(path), room) if of in str(path) else real(path)
-        )
+        def open_file(path):
+            file = real(path)
+            files[file.fileno()] = FullDisk(file, room) if of in str(path) else file
+            return files[file.fileno()]
+
+        def write_at(descriptor, data, offset):
+            if isinstance(file := files[descriptor], FullDisk):
+                file.take(data)
+            return real_write_at(descriptor, data, offset)
+
+        monkeypatch.setattr(output, "open_file", open_file)
+        monkeypatch.setattr(output, "write_at", write_at)
 
     return fill
 

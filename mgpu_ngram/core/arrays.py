@@ -12,6 +12,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def save_arrays(
     metadata  JSON values, or what makes them, of one length, of the CRC-32 of each array
     durable   wait for the disk; without, a crash of the host may leave a damaged file, which `load_arrays` tells
 
-    Copies slices of an array at most. Raises RunError when the disk is full.
+    Several threads write slices. Copies those of views with gaps, no more. Raises RunError when the disk is full.
     """
     if METADATA in arrays:
         raise ValueError(f"an array cannot have the name {METADATA}, which is the format's own; rename it")
@@ -65,15 +66,15 @@ def save_arrays(
     place = len(header([0] * len(names)))
     if place - 8 > MAX_HEADER_BYTES:
         raise ValueError(f"the header of {path} has {place - 8:,} bytes but {MAX_HEADER_BYTES:,} at most; shorten it")
-    with new_file(path, durable) as sink, ThreadPoolExecutor(1) as beside:
-        crcs = beside.submit(array_crcs, ordered)  # while this thread writes
-        sink.append(bytes(place))
-        for array in ordered:
-            for piece in _slices(array):
-                sink.append(_bytes(piece))
-        sink.file.seek(0)
-        sink.file.write(header(crcs.result()))
-    return sink.size_bytes
+    with new_file(path, durable) as sink:
+
+        def write(piece: np.ndarray, offset: int) -> int:
+            data = _bytes(piece)
+            sink.write_at(offset, data)
+            return zlib.crc32(data)
+
+        sink.append(header(_crcs(ordered, write, place)))
+    return place + sum(array.nbytes for array in ordered)
 
 
 def _header(
@@ -195,13 +196,18 @@ def _bytes(piece: np.ndarray) -> memoryview:
 
 def array_crcs(arrays: Sequence[np.ndarray]) -> list[int]:
     """The CRC-32 of each array's bytes, by several threads."""
+    return _crcs(arrays, lambda piece, _: zlib.crc32(_bytes(piece)))
+
+
+def _crcs(arrays: Sequence[np.ndarray], crc_of: Callable[[np.ndarray, int], int], offset: int = 0) -> list[int]:
+    """The CRC-32 of each array from crc_of(slice, its place) of its slices, which lie one after the other from `offset`
+    on; several threads call it.
+    """
     totals = [Crc(array.nbytes) for array in arrays]
     pieces = [(total, piece) for total, array in zip(totals, arrays, strict=True) for piece in _slices(array)]
+    places = accumulate((piece.nbytes for _, piece in pieces), initial=offset)
     with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
-        for (total, piece), crc in zip(pieces, pool.map(_crc32, (piece for _, piece in pieces)), strict=True):
+        crcs = pool.map(crc_of, [piece for _, piece in pieces], places)
+        for (total, piece), crc in zip(pieces, crcs, strict=True):
             total.add(crc, piece.nbytes)
     return [total.value for total in totals]
-
-
-def _crc32(piece: np.ndarray) -> int:
-    return zlib.crc32(_bytes(piece))

@@ -25,18 +25,13 @@ import numpy as np
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.compact import load_compact
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.output import find_manifest, new_file
+from mgpu_ngram.core.output import find_manifest, new_file, write_at
 from mgpu_ngram.core.words import Words
 
 FORMAT = "mgpu_ngram distributions"
 WORDS = "words.safetensors"
 CHUNK_BYTES = 32 << 20  # of a Zarr array's chunk, which holds whole rows, 1 at least
 DIMENSIONS = {"rows": "word", "ids": "rank", "values": "rank"}  # the last one of each array, in Zarr
-
-
-def write_at(file: int, data: Any, offset: int) -> int:
-    """As os.pwrite. Every array of an output is written here."""
-    return os.pwrite(file, data, offset)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,11 @@ def open_file(path: str | Path) -> BinaryIO:
     return open(path, "xb")
 
 
+def write_at(file: int, data: Any, offset: int) -> int:
+    """As os.pwrite. Every array of an output is written here."""
+    return os.pwrite(file, data, offset)
+
+
 class Sink:
     """A file being written, with its size and CRC-32 so far."""
 
@@ -50,6 +55,14 @@ class Sink:
         """Write what has checksums of its own: twice as fast."""
         self.file.write(data)
         self.size_bytes += len(data)
+
+    def write_at(self, offset: int, data: Any) -> None:
+        """Write what has checksums of its own at a place of its own; several threads may at once."""
+        data = memoryview(data)
+        while data:
+            written = write_at(self.file.fileno(), data, offset)
+            self.size_bytes += written
+            data, offset = data[written:], offset + written
 
     def flush(self) -> None:
         self.file.flush()

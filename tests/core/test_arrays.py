@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mgpu_ngram.core.arrays as arrays_module
-import mgpu_ngram.core.output as output_module
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError, RunError
 
@@ -254,23 +253,16 @@ def test_missing_files_are_refused(tmp_path):
             load_arrays(path)
 
 
-def test_a_full_disk_keeps_the_older_file(small, monkeypatch):
+@pytest.mark.parametrize("room, written", [(0, 0), (1 << 20, 1 << 20), ((1 << 20) + 8, (1 << 20) + 8)])
+def test_a_full_disk_keeps_the_older_file(room, written, small, full_disk, monkeypatch):
+    """Full at once, after a slice, and before the header."""
     path, content = small
-
-    class Full:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-        def write(self, data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(output_module, "open_file", lambda path: Full())
-    with pytest.raises(RunError, match=r"cannot write .*file after 0 bytes: No space left on device; free space"):
-        save_arrays(path, {"a": np.zeros(1)}, {})
-    assert path.read_bytes() == content
+    monkeypatch.setattr(arrays_module, "SLICE_BYTES", 1 << 20)
+    monkeypatch.setattr(arrays_module, "MAX_THREADS", 1)
+    full_disk(room)
+    with pytest.raises(RunError, match=rf"cannot write .*file after {written:,} bytes: No space left on device; free"):
+        save_arrays(path, {"a": np.zeros((1 << 17) + 1)}, {})
+    assert path.read_bytes() == content and [p.name for p in path.parent.iterdir()] == [path.name]
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
