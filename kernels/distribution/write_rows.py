@@ -22,8 +22,9 @@ LONG_BYTES = 1 << 20  # rows of a history, from there on, for which it counts wh
 # too few to hide what a warp waits for.
 RESIDENT_BYTES = (224 << 10, 160 << 10)
 TOGETHER_BYTES = 96 << 20  # of the histories with long rows whose children are read together
-# Warps search by themselves where one kernel less is what counts: up to so many words for each multiprocessor; and in
-# short rows, where a word is so many bytes in all orders, so that the search is little beside the writing.
+# Up to so many words for each multiprocessor are few: it counts how long one warp takes. Warps search by themselves
+# where words are few, to have one kernel less; and in short rows, where a word is so many bytes in all orders, so that
+# the search is little beside the writing.
 FEW_WORDS = 8192
 SEARCH_BYTES = 16
 MOST_SEARCHED = 16  # orders, half of a warp

@@ -7,7 +7,7 @@ with other words, lie in other stretches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -51,6 +51,10 @@ class Stretch:
             for i, level in enumerate(self.levels)
         ]
         return Stretch(levels, {n: named[f"keys.{n}"] for n in self.keys}, self.seconds)
+
+    def moved(self, move: Callable[[Any], Any]) -> Stretch:
+        """The same with its arrays moved, one by one, such as to a device."""
+        return self.with_arrays({name: move(array) for name, array in self.arrays().items()})
 
 
 def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse: bool = False) -> Trie:
@@ -114,15 +118,19 @@ def searched_keys(stretch: Stretch) -> dict[int, Any]:
     return {n: keys for n, keys in stretch.keys.items() if n < len(stretch.levels) - 1}
 
 
-def find_suffixes(stretch: Stretch, searched: Sequence[dict[int, Any]], bits: int) -> Stretch:
+def find_suffixes(
+    stretch: Stretch, searched: Sequence[dict[int, Any]], bits: int, move: Callable[[Any], Any]
+) -> Stretch:
     """The stretch with its suffixes, which nodes of orders 3 to N - 1 have, and without keys.
 
     searched  `searched_keys` of all stretches, in order
+    move      brings keys, of one order at a time, to where they are searched
     """
     levels = list(stretch.levels)
     for n in range(3, len(levels)):
-        below = array_module(stretch.keys[n]).concatenate([keys[n - 1] for keys in searched], axis=1)
-        levels[n - 1] = replace(levels[n - 1], suffix_G=_suffixes(below, n, bits, stretch.keys[n]))
+        keys, *below = map(move, [stretch.keys[n], *(of_one[n - 1] for of_one in searched)])
+        below = array_module(keys).concatenate(below, axis=1)
+        levels[n - 1] = replace(levels[n - 1], suffix_G=_suffixes(below, n, bits, keys))
     return Stretch(levels, seconds=stretch.seconds)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,8 @@ from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
 
-STRETCH_COPIES = 4  # of an n-gram of a stretch while it is put together
+STRETCH_COPIES = 3  # of an n-gram of a stretch while it is put together
+MOST_STRETCHES = 32  # more do not help: the n-grams of one first word, such as <s>, are in one
 
 
 @dataclass
@@ -51,8 +52,8 @@ def assembled(
     executor: Executor, parts: list[Handle], unigrams: Handle, vocabulary: Handle, symbols: int, order: int,
     collapse: bool, budget: Budget, folder: str, progress: Progress,
 ) -> tuple[Handle, list[dict[str, float]]]:  # fmt: skip
-    """(the model, seconds that it does not tell itself): put together by one task, or by stretches, as many of each
-    worker as it has memory to work in.
+    """(the model, seconds that it does not tell itself): put together by one task, or in stretches, one of each worker
+    or more where these would not fit its memory.
 
     `parts`, which may still be on their way, is emptied, so that each goes when it has been used.
     """
@@ -64,15 +65,17 @@ def assembled(
     if samples:
         reports = executor.gather(samples)
         work_bytes = STRETCH_COPIES * sum(size for _, size, _ in reports)
-        rounds = max(1, -(-work_bytes // (executor.workers * max(1, budget.task_bytes()))))
+        needed = min(-(-work_bytes // max(1, budget.task_bytes())), MOST_STRETCHES)
+        rounds = max(1, -(-needed // executor.workers))
         words_of = cut_words([sample for sample, *_ in reports], symbols, rounds * executor.workers)
+        samples.clear()
     progress.start("assemble", 1, "model")
     if len(words_of) > 1:
         seconds, stretches = [of_part for *_, of_part in reports], list[Handle]()
 
         def call(i: int) -> Handle:
             words = words_of[i]
-            taken = [executor.call(take_stretch, part, bits, words, beside=part) for part in parts]
+            taken = [executor.call(take_stretch, part, bits, words, beside=part, first=True) for part in parts]
             stretches.append(
                 executor.call(
                     make_stretch, taken, unigrams, bits, words, budget, folder,
@@ -82,9 +85,11 @@ def assembled(
             return stretches[-1]
 
         calls, window = [partial(call, i) for i in range(len(words_of))], 2 * executor.workers
-        windowed(executor, calls[:-window], window, lambda _: None)
-        for last in calls[-window:]:
-            last()
+        if len(calls) > window:
+            windowed(executor, calls, window, lambda _: None)
+        else:  # nobody need wait here
+            for stretch in calls:
+                stretch()
         if order > 3:  # else no node has a suffix that is told
             searched = [executor.call(searched_keys, stretch) for stretch in stretches]
             stretches = [
@@ -127,9 +132,7 @@ def link_stretch(stretch: Stretch, searched: list[dict[int, Any]], bits: int, bu
     watch = Stopwatch(budget.device)
 
     def linked(device: str) -> Stretch:
-        move = partial(moved_to, device=device)
-        keys, *everywhere = ({n: move(k) for n, k in by_order.items()} for by_order in (stretch.keys, *searched))
-        return find_suffixes(replace(stretch, keys=keys), everywhere, bits)
+        return find_suffixes(stretch, searched, bits, partial(moved_to, device=device))
 
     stretch = on_device_or_host(linked, budget.device)
     watch.lap("assemble")
@@ -140,7 +143,11 @@ def link_stretch(stretch: Stretch, searched: list[dict[int, Any]], bits: int, bu
 def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, device: str) -> Estimate:
     """The model of all stretches, on the device, or in host memory where that has no room for it."""
     watch = Stopwatch(device)
-    trie = on_device_or_host(lambda device: join_stretches([bring(stretch, device) for stretch in stretches]), device)
+
+    def joined(device: str) -> Any:
+        return join_stretches([stretch.moved(partial(moved_to, device=device)) for stretch in stretches])
+
+    trie = on_device_or_host(joined, device)
     words = _kept_words(vocabulary, unigrams)
     watch.lap("assemble")
     return Estimate(trie, words, add_seconds(watch.seconds, *(s.seconds for s in stretches)))

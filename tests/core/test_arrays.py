@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import time
 import tracemalloc
 import zlib
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mgpu_ngram.core.arrays as arrays_module
+import mgpu_ngram.core.output as output_module
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError, RunError
 
@@ -251,6 +253,26 @@ def test_missing_files_are_refused(tmp_path):
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(InputError, match=r"cannot read .*; check the path"):
             load_arrays(path)
+
+
+def test_all_threads_have_stopped_when_a_file_is_closed(small, full_disk, monkeypatch):
+    path, content = small
+    monkeypatch.setattr(arrays_module, "SLICE_BYTES", 1 << 10)
+    full_disk(100 << 10)
+    running, write_at = [], output_module.write_at
+
+    def slowly(*args):
+        running.append(args)
+        time.sleep(0.01)
+        try:
+            return write_at(*args)
+        finally:
+            running.pop()
+
+    monkeypatch.setattr(output_module, "write_at", slowly)
+    with pytest.raises(RunError, match="No space left on device"):
+        save_arrays(path, {"a": np.zeros(50 << 10)}, {})
+    assert not running and path.read_bytes() == content
 
 
 @pytest.mark.parametrize("room, written", [(0, 0), (1 << 20, 1 << 20), ((1 << 20) + 8, (1 << 20) + 8)])

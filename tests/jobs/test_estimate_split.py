@@ -84,12 +84,15 @@ def test_the_model_of_one_shard(estimated, options):
     assert len(split) > 3 or options["order"] == 2
 
 
+@pytest.mark.parametrize("place", ["device", "host", "disk"])
 @pytest.mark.parametrize("copies, stretches", [(4, 5), (1, 2), (0, 0)])  # 0: in one go
-def test_one_worker_makes_as_many_stretches_as_memory_asks_for(copies, stretches, estimated, monkeypatch):
-    """Bit for bit the same model."""
+def test_one_worker_makes_as_many_stretches_as_memory_asks_for(copies, stretches, place, estimated, monkeypatch):
+    """Bit for bit the same model, wherever stretches wait."""
     text, made, real = random_text(400), [], estimate_model.assemble_stretch
     expected = estimated(text, 1, order=5)
     monkeypatch.setattr(assemble, "SAMPLED", 4)
+    monkeypatch.setattr(Budget, "place", lambda self, nbytes: place)
+    monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: place != "disk")
     monkeypatch.setattr(Budget, "task_bytes", lambda self: 100_000)  # where values of n-grams take 120,000
     monkeypatch.setattr(estimate_model, "STRETCH_COPIES", copies)
     monkeypatch.setattr(estimate_model, "assemble_stretch", lambda *a: made.append(a[-1]) or real(*a))

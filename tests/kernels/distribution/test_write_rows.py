@@ -203,10 +203,7 @@ EDGES = [0, 1, 31, 32, 127, 128, 255, 256, 511, 512, 513, 1023, 1024, 2047, 2048
 @pytest.mark.parametrize("V", [1, 7, 8, 511, 512, 513, 4095, 4096, 4097])
 @pytest.mark.parametrize("stored_as", [*STORED_AS])
 @pytest.mark.parametrize("padding", [0, 15])
-@pytest.mark.parametrize("few", [True, False])
-def test_children_at_the_edges_of_tiles(V, stored_as, padding, few, to_device, monkeypatch):
-    if not few:
-        monkeypatch.setattr(module, "FEW_WORDS", 0)
+def test_children_at_the_edges_of_tiles(V, stored_as, padding, device, to_device, monkeypatch):
     rng = np.random.default_rng(V)
     edges = sorted({w for w in (*EDGES, V - 1) if w < V})
     histories = [
@@ -218,6 +215,9 @@ def test_children_at_the_edges_of_tiles(V, stored_as, padding, few, to_device, m
     ]
     unigrams = rng.random(V, np.float32).tolist()
     check(to_device, histories, unigrams, (1, 2, 3), True, None, stored_as, padding=-V % 16 if padding else 0)
+    if device == "gpu":  # as many words have them
+        monkeypatch.setattr(module, "FEW_WORDS", 0)
+        check(to_device, histories, unigrams, (1, 2, 3), True, None, stored_as, padding=-V % 16 if padding else 0)
 
 
 @pytest.mark.parametrize("multiply", [True, False])
