@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,8 @@ from ..launch import current_limits, kernel, launch
 MOST_K = 32  # a lane of a warp each
 FLOAT32, FLOAT16, BFLOAT16 = range(3)
 HALF: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by those numbers
-STORE_BYTES = 512  # that a warp stores at once: few words have such tiles
-TILES = (256, 1024)  # words that a warp has in registers, of short rows and of others
-SHORT_WORDS = 4096  # of a row
+TILES = (256, 1024)  # words that a warp has in registers
+SHORT_WORDS = 4096  # of a row, up to which it has small tiles, as have few words
 LONG_BYTES = 1 << 20  # rows of a history, from there on, for which it counts where they lie in memory
 # What all warps of a multiprocessor write in their tiles, of short and of long rows: more lie too far apart, fewer are
 # too few to hide what a warp waits for.
@@ -33,9 +33,7 @@ RESERVED_BYTES = 1024  # of shared memory, of each block
 VARIANTS = (
     *(
         {"TILE": tile, "CHILD": "u32", "VECTOR": vector} | half
-        for half in HALF
-        for tile in {STORE_BYTES // (2 if half else 4), *TILES}
-        for vector in (0, 1)
+        for tile, vector, half in itertools.product(TILES, (0, 1), HALF)
     ),
     {"TILE": TILES[1], "CHILD": "i64", "VECTOR": 1},
 )
@@ -208,7 +206,7 @@ def _cuda(
     strides = _strides(out_HNV)
     vector = all(at % 16 == 0 for at in (out_HNV.data.ptr, *(s * out_HNV.itemsize for s in strides)))
     few = H * width <= FEW_WORDS * current_limits()[0]
-    tile = STORE_BYTES // out_HNV.itemsize if few else TILES[width > SHORT_WORDS]
+    tile = TILES[width > SHORT_WORDS and not few]
     tiles = -(-width // tile)
     sizes = {"TILE": tile, "CHILD": check.INTEGER[first_HK.dtype], "VECTOR": int(vector)} | HALF[rounding]
     first, end, backoff_HK = (cupy.ascontiguousarray(a) for a in (first_HK, end_HK, backoff_HK))
