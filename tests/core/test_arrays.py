@@ -255,6 +255,14 @@ def test_missing_files_are_refused(tmp_path):
             load_arrays(path)
 
 
+def test_files_that_take_a_few_bytes_at_a_time(tmp_path, monkeypatch):
+    write_at = output_module.write_at
+    monkeypatch.setattr(output_module, "write_at", lambda file, data, offset: write_at(file, data[:7], offset))
+    save_arrays(tmp_path / "file", {"a": np.arange(100), "b": np.arange(3, dtype=np.int8)}, {})
+    arrays, _ = load_arrays(tmp_path / "file")
+    assert arrays["a"].tolist() == [*range(100)] and arrays["b"].tolist() == [0, 1, 2]
+
+
 def test_all_threads_have_stopped_when_a_file_is_closed(small, full_disk, monkeypatch):
     path, content = small
     monkeypatch.setattr(arrays_module, "SLICE_BYTES", 1 << 10)

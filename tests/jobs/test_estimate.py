@@ -495,6 +495,16 @@ def test_workers_change_nothing(workers, start, cluster, on_cluster, hooks, tmp_
     assert names(tmp_path) == ["model"]
 
 
+def test_more_stretches_than_workers_may_have_waiting(cluster, on_cluster, many_parts, tmp_path, monkeypatch):
+    config, data = on_cluster
+    asked, real = [], estimate_model.windowed
+    monkeypatch.setattr(estimate_model, "windowed", lambda *how: asked.append(how) or real(*how))
+    monkeypatch.setattr(estimate_model, "STRETCH_COPIES", 1 << 40)
+    assert run_to_file(config, cluster, tmp_path / "model").path.read_bytes() == data
+    [(_, calls, window, _)] = asked
+    assert window < len(calls) <= estimate_model.MOST_STRETCHES and window == 4
+
+
 def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_folder, tmp_path):
     config, data = on_cluster
     tasks = ["make_part", "estimate_of", "make_stretch", "link_stretch", "join", "save"]
