@@ -31,6 +31,8 @@ def densify(
 
     The other arguments are those of `Model.distribution`. `block.parts(rows)` cuts a block that is too large.
     """
+    if not isinstance(block, CompactBlock):
+        raise InputError(f"block is {type(block).__name__} but must be a CompactBlock, as iter_distributions gives")
     device = resolve_device(device)
     if block.prob_V is None:
         raise InputError("the block lacks the probabilities of single words; give it with block.with_words(prob_V)")

@@ -26,6 +26,7 @@ from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
 from mgpu_ngram.engine.row_options import RowOptions, block_rows
 
 SENT_ROWS = 4096  # histories of a compact block, or of the greatest words of rows
+MOST_CALLED = 1 << 16  # of a block that workers make: they go through the scheduler, some 20 bytes each
 AHEAD = 2  # blocks per worker that are under way or wait for the caller
 SMALLER = "use iter_distributions, which makes them block by block, fewer orders, or top_k"
 MOST_SEED = (1 << 64) - 1
@@ -155,6 +156,8 @@ class NextWords:
         """
         options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)
         _check_rows(rows)
+        if not callable(fn):
+            raise InputError(f"fn is {fn!r} but must be a function of a block; give it before the histories")
         if client is None:
             yield from map(fn, self._blocks_here(histories, options, bos, rows, False))
         else:
@@ -190,6 +193,8 @@ class NextWords:
         top_p: float = 1.0,
     ) -> str:
         """Words that go on from the beginning of a sentence, drawn one by one, until it ends or there are max_words."""
+        if isinstance(max_words, bool) or not (isinstance(max_words, (int, np.integer)) and max_words >= 0):
+            raise InputError(f"max_words is {max_words!r} but must be a number, 0 or more")
         history: list[str | bytes] = list(line_of(prompt, "prompt").split())
         end = self.arrays.words.id("</s>")
         made: list[str] = []
@@ -283,7 +288,7 @@ class NextWords:
                 free = min(executor.everywhere(free_memory, executor.device)) // sharers
                 if executor.device == "gpu":  # where the model goes, too
                     free = max(0, free - replica_bytes(self.arrays.trie))
-                rows = block_rows(options, len(self.arrays.words), executor.device, free)
+                rows = min(MOST_CALLED, block_rows(options, len(self.arrays.words), executor.device, free))
             there = str(self.path), self.identity, executor.device, executor.threads
             order = self.arrays.trie.order
             encoder = Encoder(self.arrays.words, order, "cpu")

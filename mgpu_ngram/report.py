@@ -322,7 +322,7 @@ def _many(n: int, thing: str) -> str:
 
 
 def _show_options(manifest: dict[str, Any]) -> None:
-    options = {k: v for k, v in manifest["options"].items() if v is not None and v is not False}
+    options = {k: v for k, v in manifest["options"].items() if v is not None}
     line = "options: " + ", ".join(f"{k}={v}" for k, v in options.items())
     print(textwrap.fill(line, _console().width, subsequent_indent="  ", break_long_words=False))
     print("versions: " + ", ".join(f"{k} {v}" for k, v in manifest["versions"].items()))

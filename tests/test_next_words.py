@@ -2,6 +2,8 @@
 
 import itertools
 import lzma
+import os
+import signal
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -765,6 +767,7 @@ def test_a_model_file_that_was_replaced(arpa, tmp_path):
         ({"orders": "0,2"}, "orders is '0,2' but the model has orders 1 to 3"),
         ({"orders": "most"}, "orders is 'most' but must be all, max or numbers such as 1,2,3"),
         ({"orders": []}, r"orders is \[\] but"),
+        ({"orders": True}, "orders is True but must be all, max or numbers"),
         ({"orders": [2.5]}, r"orders is \[2.5\] but must be all, max or numbers"),
         ({"dtype": []}, r"dtype is \[\] but must be float32 or"),
         ({"mode": "raw"}, "mode is 'raw' but must be smoothed or stored"),
@@ -849,6 +852,17 @@ def test_draws_that_are_refused(arpa):
     assert model.sample("a", **numbers).tolist() == model.sample("a", 0.5, 2, 0.5, 3).tolist()
 
 
+def test_other_arguments_that_are_refused(arpa):
+    model = ng.Model.load(arpa, "cpu")
+    for words in -1, "x", 2.5, True:
+        with pytest.raises(ng.InputError, match=f"max_words is {words!r} but must be a number, 0 or more"):
+            model.generate("a", max_words=words)
+    with pytest.raises(ng.InputError, match="fn is 3 but must be a function of a block"):
+        next(model.map_distributions(3, ["a"]))
+    with pytest.raises(ng.InputError, match="block is int but must be a CompactBlock"):
+        ng.compact.densify(3)
+
+
 @pytest.fixture(scope="module")
 def cluster():
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
@@ -877,6 +891,29 @@ def test_on_a_cluster(arpa, client):
         assert np.array_equal(np.concatenate(ids), expected[0]) and np.array_equal(np.concatenate(values), expected[1])
         sums = list(model.map_distributions(lambda block: block.sum(axis=2), histories, rows=rows, client=client))
         assert np.array_equal(np.concatenate(sums), whole.sum(axis=2))
+
+
+@pytest.mark.parametrize("all_die", [False, True])
+def test_workers_that_die_on_a_cluster(all_die, arpa, tmp_path):
+    """Blocks are those of this process, whether they are waited for or have been made."""
+    model, histories = ng.Model.load(arpa, "cpu"), [["<s> a", "b", "", "a b"][i % 4] for i in range(60)]
+    whole = model.distribution(histories)
+
+    def kill(client):
+        pids = client.run(os.getpid)
+        for pid in list(pids.values())[: None if all_die else 1]:
+            os.kill(pid, signal.SIGKILL)
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        rows = model.iter_distributions(histories, rows=4, client=client, compact=False)
+        found = [next(rows)]
+        kill(client)
+        assert np.array_equal(np.concatenate([*found, *rows]), whole)
+        client.wait_for_workers(2, timeout=60)
+        sums = model.map_distributions(lambda block: block.sum(axis=2), histories, rows=4, client=client)
+        found = [next(sums)]
+        kill(client)
+        assert np.array_equal(np.concatenate([*found, *sums]), whole.sum(axis=2))
 
 
 def test_what_is_missing_on_a_cluster(tmp_path, client):
@@ -992,16 +1029,20 @@ def test_golden_rows(order, shared_data, device, tmp_path):
         assert np.abs(sums - 1).max() <= most
 
 
+@pytest.mark.parametrize("dtype, most", [("float32", 1e-5), ("float16", 1e-2), ("bfloat16", 1e-2)])
 @pytest.mark.parametrize("name", ["small.o3.prune001", "small.o5.prune00112", "small.o3.limitvocab"])
-def test_rows_of_pruned_models_sum_to_1(name, shared_data, device, tmp_path):
+def test_rows_of_pruned_models_sum_to_1(name, dtype, most, shared_data, device, tmp_path):
     """For every order, after histories of random words, known or not."""
     path = tmp_path / "model.arpa"
     path.write_bytes(lzma.decompress((shared_data / "golden" / "models" / f"{name}.arpa.xz").read_bytes()))
     model, rng = ng.Model.load(path, device), np.random.default_rng(0)
     words = [*list(model.vocabulary)[2:200], "zebra-unknown"]
     histories = [" ".join(rng.choice(words, rng.integers(0, 7))) for _ in range(30)]
-    rows = np.delete(host(model.distribution(histories)), model.vocabulary.id("<s>"), axis=2)
-    assert np.abs(rows.sum(axis=2, dtype=np.float64) - 1).max() <= 1e-5
+    rows = host(model.distribution(histories, dtype=dtype))
+    if dtype == "bfloat16":
+        rows = (rows.astype(np.uint32) << 16).view(np.float32)
+    rows = np.delete(rows, model.vocabulary.id("<s>"), axis=2)
+    assert np.abs(rows.sum(axis=2, dtype=np.float64) - 1).max() <= most
     scored = [model.full_scores(f"{h} {w}", eos=False)[-1][0] for h in histories[:3] for w in words[:50]]
     at = [model.vocabulary.id(word) for word in words[:50]]
     log10 = host(model.distribution(histories[:3], "max", scale="log10", bos=True))[:, 0, at]

@@ -89,6 +89,8 @@ def _info(arguments: argparse.Namespace) -> None:
         found, show = manifest, show_scored
     elif manifest.get("format") == distribution.FORMAT:
         found, show = manifest, show_distributions
+    elif not os.path.lexists(path):
+        raise InputError(f"there is nothing at {path}; give a model file, or the folder that a job wrote")
     else:
         found, show = read_counts(path).manifest, show_info
     with stdout():

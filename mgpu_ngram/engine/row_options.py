@@ -91,7 +91,7 @@ def _parsed(orders: Any, order: int) -> tuple[int, ...]:
     """The orders that `RowOptions.of` is given, rising, each once."""
     if isinstance(orders, str):
         orders = {"all": range(1, order + 1), "max": [order]}.get(orders, orders)
-    several = [orders] if isinstance(orders, (int, np.integer)) else orders
+    several = [orders] if isinstance(orders, (int, np.integer)) and not isinstance(orders, bool) else orders
     try:
         if isinstance(several, str):
             several = map(int, several.split(","))
