@@ -10,7 +10,8 @@ from unittest import mock
 import numpy as np
 
 from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, SMALL, UNIT, UNTOUCHED, Case, Run
-from mgpu_ngram.benchmarks.distribution_rates import dense_row, described
+from mgpu_ngram.benchmarks.distribution_limits import device_seconds
+from mgpu_ngram.benchmarks.distribution_rates import ON_DEVICE, dense_row, described
 from mgpu_ngram.benchmarks.distribution_work import check_found
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.engine.trie import edges_of
@@ -26,7 +27,7 @@ TABLE_54 = {
 }
 GILM = "giLM on a K80"
 FOUND = {"gpu": 1_000_000, "cpu": 20_000}  # histories that are only searched for, at most
-QUERIES = {"gpu": 32_000_000, "cpu": 300_000}  # words one by one, about
+QUERIES = {"gpu": 32_000_000, "cpu": 300_000}  # codes of words one by one, about
 STORE = re.compile(r"(void store\(out_t\* to, const float\* value, int left, u64 policy\) \{\n)")
 # No row has such a value, which the compiler cannot know: all the work is done, and nothing is stored.
 NO_STORE = r"""\1  bool is_stored = false;
@@ -91,35 +92,27 @@ def one_by_one(run: Run) -> None:
     """Rows: distributions of the highest order, and the same by scoring each word after each history."""
     case, suite = run.case(SHAPES[LARGE]), run.suite
     suite.say("word by word")
-    V, options = case.symbols, case.options(orders="max", scale="log10")
-    positions_H = whole_histories(case, max(1, QUERIES[suite.device] // ((case.order + 1) * V)))
-    H = min(len(positions_H), run.most(case, options))
-    positions_H = positions_H[:H]
-    codes_T = case.subject.text_T
-    queries_Q = queries_after(case, positions_H)
+    V, options, codes_T = case.symbols, case.options(orders="max", scale="log10"), case.subject.text_T
+    positions_H = whole_histories(case, run.most(case, options))  # of rows; of scores fewer fill the device
+    H, few = len(positions_H), min(len(positions_H), max(1, QUERIES[suite.device] // ((case.order + 1) * V)))
+    queries_Q = queries_after(case, positions_H[H - few :])
     score = partial(
         score_by_edges, **vars(edges_of(case.subject.trie)), order=case.order, begin=-1, end=-1, codes_T=queries_Q
     )
-    out = run.rows(H, case, options)
-    write = partial(case.distributor.dense, options=options, out=out)
+    write = partial(case.distributor.dense, options=options, out=run.rows(H, case, options))
     call = lambda: write(case.distributor.find(codes_T, positions_H))  # noqa: E731
-    prob_HV = score()[0].reshape(H * V, case.order + 1)[:, case.order - 1].reshape(H, V)
-
-    def check(rows: Any) -> None:
-        wrong = int((rows[:, 0] != prob_HV).sum())
-        if wrong:
-            raise WrongResult(f"{wrong:,} of {H * V:,} log10 probabilities are not the scores of words; not timed")
-
-    rows = suite.run(
-        "distribution/one by one: rows",
-        case.sizes(H),
-        call,
-        check=check,
-        **described(run, H, case, options, None, None),
-    )
-    notes = f"{V:,} queries each, of {case.order} words"
-    beside: dict[str, Any] = {"baseline": "rows", "baseline_seconds": rows.median_seconds}
-    suite.run("distribution/one by one: scores", case.sizes(H), score, items=H, unit=UNIT, notes=notes, **beside)
+    wrong = int((call()[H - few :, 0].reshape(-1) != score()[0].reshape(-1, case.order + 1)[:, case.order - 1]).sum())
+    if wrong:
+        raise WrongResult(f"{wrong:,} of {few * V:,} log10 probabilities are not the scores of words; not timed")
+    rows = suite.add(
+        "distribution/one by one: rows", case.sizes(H), device_seconds(call, suite.device),
+        notes=ON_DEVICE[suite.device], **described(run, H, case, options, None, None),
+    )  # fmt: skip
+    suite.add(
+        "distribution/one by one: scores", case.sizes(few), device_seconds(score, suite.device), items=few, unit=UNIT,
+        notes=f"{V:,} queries each, of {case.order} words", baseline="rows",
+        baseline_seconds=(rows.median_seconds or 0) * few / H,
+    )  # fmt: skip
 
 
 def whole_histories(case: Case, most: int) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, SMALL, UNIT, Case, Run
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.distribution_rates import ON_DEVICE, dense_row
+from mgpu_ngram.benchmarks.distribution_work import check_rows
 from mgpu_ngram.benchmarks.score_models import UNIT as SCORES_UNIT
 from mgpu_ngram.benchmarks.score_models import edge_table
 from mgpu_ngram.benchmarks.score_work import Work
@@ -44,11 +45,14 @@ def saturation(run: Run) -> None:
             break
         T = int(ends_S[sentences - 1])
         sizes = f"{case.subject.model_sizes} V={case.symbols} sentences={sentences} T={T}"
+        is_written = T <= MOST_ROOMS * run.most(case, options)
+        if is_written:
+            check_rows(case, options, *_in_blocks(case, T, out))
         seconds = device_seconds(partial(index.score, case.subject.text_T[:T]), suite.device)
         suite.add(
             "distribution/saturation scores", sizes, seconds, items=T, unit=SCORES_UNIT, notes=ON_DEVICE[suite.device]
         )
-        if T <= MOST_ROOMS * run.most(case, options):
+        if is_written:
             seconds = device_seconds(partial(_in_blocks, case, T, out), suite.device)
             items = T * len(options.orders)
             suite.add(
@@ -56,12 +60,13 @@ def saturation(run: Run) -> None:
             )
 
 
-def _in_blocks(case: Case, histories: int, out: Any) -> None:
-    """Find all, then write as many rows at once as there is room for."""
+def _in_blocks(case: Case, histories: int, out: Any) -> tuple[Any, int]:
+    """Find all, then write as many rows at once as there is room for; returns the last ones, and whose they are."""
     found = case.find_first(histories)
     for begin in range(0, histories, len(out)):
         some = found.part(begin, begin + len(out))
-        case.distributor.dense(some, case.options(), out[: len(some.first_HK)])
+        rows = case.distributor.dense(some, case.options(), out[: len(some.first_HK)])
+    return rows, begin
 
 
 def throughput(run: Run) -> None:

@@ -345,7 +345,8 @@ def test_a_wrong_row_is_no_row(run, monkeypatch):
         return rows
 
     monkeypatch.setattr(distribution_cases.Distributor, "dense", wrong)
-    for part in distribution_rates.dense, distribution_rates.small, distribution_rates.peers, distribution_thesis.order:
+    thesis = distribution_thesis.order, distribution_thesis.saturation
+    for part in distribution_rates.dense, distribution_rates.small, distribution_rates.peers, *thesis:
         with pytest.raises(WrongResult, match="1 of [0-9,]+ probabilities after history"):
             part(run)
     assert not run.suite.rows
