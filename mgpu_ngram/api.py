@@ -136,6 +136,8 @@ def estimate_arrays(
     for name, why in {"name": "jobs of a YAML file", "format": "files", "verbose_header": "ARPA files"}.items():
         if name in options:
             raise InputError(f"{name} is for {why}; leave it out")
+    if source is None:
+        raise InputError("source is None; give text or counts: a path, several, Lines([...]) or ng.Counts")
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
     which = {"counts": str(source.path)} if isinstance(source, Counts) else {"corpus": ["given"]}
     config = fill(estimate_job.EstimateConfig, {**which, "order": order, **given}, "estimate")

@@ -78,8 +78,8 @@ def _one_line(error: BaseException) -> str:
         return text
     if isinstance(error, KeyboardInterrupt):
         return (
-            "interrupted; outputs that were not finished are removed, what a long count or distribution has saved goes "
-            "on with --resume"
+            "interrupted; outputs that were not finished are removed, what a long count, estimate or distribution "
+            "has saved goes on with --resume"
         )
     if out_of_memory(error):
         return f"out of memory ({text}); lower chunk_bytes or the number of workers, or run where there is more"

@@ -168,7 +168,7 @@ def estimate(
     options  the other settings of `EstimateConfig`: prune, limit_vocab_file, vocab_pad, discount_fallback,
              interpolate_unigrams, skip_symbols, exact_discounts, unit, dtype, separator_id, text_column, chunk_bytes
 
-    Returns a model that is ready to score; no file is written. Raises InputError for what cannot be used, such as text
-    of which no discounts can be computed, RunError when the run fails.
+    Returns a model that is ready to score; only what memory has no room for goes to a temporary folder. Raises
+    InputError for what cannot be used, such as text of which no discounts can be computed, RunError when the run fails.
     """
     return Model(estimate_arrays(source, order, device, client, progress, memory, options), device, index)

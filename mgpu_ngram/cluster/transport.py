@@ -22,13 +22,13 @@ import cloudpickle
 import distributed.comm.utils
 import distributed.utils
 import numpy as np
-import psutil
 from dask.sizeof import sizeof
 from distributed.protocol import dask_deserialize, dask_serialize
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
 from mgpu_ngram.cluster import gpu
 from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.scratch import is_running
 
 MESSAGES = 32  # read and written at once: more than peers of a host
 OFFER = "mgpu-ngram-ipc"  # what workers tell each other about themselves when they connect
@@ -232,17 +232,10 @@ def _not_received(error: Exception, sender: int | None = None) -> Parcel:
     _die_if_lost()
     if sender is None:
         return Parcel(None, failed=error)
-    if not _is_running(sender):
+    if not is_running(sender):
         raise OSError(f"the sender was lost while its memory was read: {error}") from error
     _here.offer.clear()  # it lives, so this way does not work here: connections to come use host memory
     raise OSError(f"memory of process {sender} of this host cannot be read: {error}") from error
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @cuda_serialize.register(Parcel)

@@ -104,6 +104,13 @@ def new_file(path: str | Path, durable: bool = False) -> Iterator[Sink]:
             os.unlink(temporary)
 
 
+def clear_temporaries(path: Path) -> None:
+    """Remove what `new_file` left of this path in processes that were killed; nobody else may be writing it."""
+    for entry in path.parent.iterdir():
+        if re.fullmatch(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(TEMPORARY)}", entry.name):
+            entry.unlink(missing_ok=True)
+
+
 class Output:
     """A folder made beside its final place and renamed to it by `commit`.
 

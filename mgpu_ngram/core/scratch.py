@@ -8,6 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import psutil
+
 PREFIX = "mgpu-ngram-"
 
 
@@ -21,11 +23,10 @@ def scratch_folder() -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Whether this host has a process of that number."""
+    """Whether this host has a process of that number, which has not ended."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    except OSError:  # it runs, but is not ours to signal
+    except psutil.AccessDenied:  # it is another's
         return True
-    return True

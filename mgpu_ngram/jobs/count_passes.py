@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -173,8 +174,9 @@ class Job:
             return saver.add(handle, chunk)
 
         self.executor.wait(iter(list(found)), done)
-        worth_saving = time.monotonic() - start >= min(self.checkpoint_seconds, WORTH_SAVING_SECONDS)
-        return saver.flush() if worth_saving else []
+        took = time.monotonic() - start
+        is_resumable = self.checkpoint_seconds < math.inf
+        return saver.flush() if is_resumable and took >= min(self.checkpoint_seconds, WORTH_SAVING_SECONDS) else []
 
     def _watch_runs(self, running: dict[Handle, Chunk], tokens: int, saves: list[Handle]) -> list[Handle]:
         """Pass 2, until every chunk is in a run and `saves` are done; returns the runs in memory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.model import Model, check_free_file
-from mgpu_ngram.core.output import Output, check_free, write_manifest
+from mgpu_ngram.core.output import Output, check_free, clear_temporaries, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import add_seconds
@@ -164,6 +165,7 @@ def run_to_file(
         model,
         result,
     ):
+        clear_temporaries(path)  # nobody else makes it while we have its checkpoint
         return _saved(config, executor, model, result, path)
 
 
@@ -188,10 +190,10 @@ def run_to_model(
     config: EstimateConfig, executor: Executor, folder: str | Path, progress: Progress | None = None,
     inputs: Any = None, memory: MemoryConfig | None = None,
 ) -> Model:  # fmt: skip
-    """The model in host memory; `folder` is where workers may spill."""
+    """The model in host memory; `folder` is where workers may spill. Nothing is saved to go on with."""
     config, source = _opened(config, inputs)
     spill = Path(folder) / "model"
-    with estimated(config, source, executor, spill, False, progress, memory, CHECKPOINT_SECONDS, False) as (model, _):
+    with estimated(config, source, executor, spill, False, progress, memory, math.inf, False) as (model, _):
         return executor.fetch(executor.call(in_host_memory, model))
 
 

@@ -292,7 +292,7 @@ def test_a_lost_sender_is_a_network_failure(device, monkeypatch):
     """OSError is what Dask takes for one: it forgets the peer's copy and makes another."""
 
     def die():
-        monkeypatch.setattr(transport, "_is_running", lambda pid: False)
+        monkeypatch.setattr(transport, "is_running", lambda pid: False)
         monkeypatch.setattr(gpu, "import_arrays", lambda *_: 1 / 0)
 
     with pytest.raises(OSError, match="the sender was lost while its memory was read: division by zero"):
