@@ -73,9 +73,10 @@ class _Rate(ProgressColumn):
     """Tokens, bytes or histories per second of a phase so far."""
 
     def render(self, task: Any) -> Text:
-        if not task.fields["rate"] or not task.elapsed or not task.fields["amount"]:
+        elapsed = task.finished_time or task.elapsed
+        if not task.fields["rate"] or not elapsed or not task.fields["amount"]:
             return Text("")
-        rate, unit = task.fields["amount"] / task.elapsed, f"{task.fields['rate']}/s"
+        rate, unit = task.fields["amount"] / elapsed, f"{task.fields['rate']}/s"
         return Text(f"{rate / 1e6:,.1f} M {unit}" if rate >= 1e5 else f"{rate:,.0f} {unit}")
 
 
@@ -109,10 +110,16 @@ def _show_counts(result: CountResult) -> None:
     if len(result.worker_rates) > 1:
         rates = ", ".join(f"{worker}: {rate:,.0f}" for worker, rate in result.worker_rates.items())
         print(textwrap.fill(f"{unit}/s while counting, by worker: {rates}", _console().width, subsequent_indent="  "))
-    if result.peak_device_bytes:
-        print(f"device memory: {result.peak_device_bytes:,} bytes at most; transport: {result.transport}")
+    _show_memory(result)
     if result.resumed_chunks:
         print(f"{_many(result.resumed_chunks, 'chunk')} had been counted before")
+
+
+def _show_memory(result: CountResult | EstimateResult) -> None:
+    if result.peak_device_bytes:
+        print(f"device memory: {result.peak_device_bytes:,} bytes at most")
+    if result.workers > 1 or result.peak_device_bytes:
+        print(f"transport: {result.transport}")
 
 
 def _show_seconds(seconds: dict[str, float]) -> None:
@@ -156,8 +163,7 @@ def _show_estimate(result: EstimateResult) -> None:
     where = _many(result.workers, f"{result.device} worker")
     print(f"{result.wall_seconds:.2f} s on {where}: {result.tokens_per_second:,.0f} tokens/s")
     _show_seconds(result.seconds)
-    if result.peak_device_bytes:
-        print(f"device memory: {result.peak_device_bytes:,} bytes at most; transport: {result.transport}")
+    _show_memory(result)
     if result.resumed_chunks:
         print(f"{_many(result.resumed_chunks, 'chunk')} had been counted before")
 

@@ -161,7 +161,10 @@ class DaskExecutor:
     def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
         with self._scheduler():
             self._send()
-            answers = list(self.client.run(fn, *args, on_error="return").values())
+            # Dask would wait for ever for one that came and goes again, as it cannot read our tasks
+            workers = checks.scheduler_info(self.client)["workers"].items()
+            there = [address for address, worker in workers if worker["status"] in ("running", "paused")]
+            answers = list(self.client.run(fn, *args, workers=there, on_error="return").values())
         for answer in answers:
             if isinstance(answer, Exception) and not isinstance(answer, OSError):
                 raise answer

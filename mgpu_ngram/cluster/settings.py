@@ -37,6 +37,9 @@ def _check(settings: dict[str, Any]) -> None:
             raise InputError(f"dask.{key} is a mapping; write its keys with dots, as distributed.comm.timeouts.connect")
         if key in SETTINGS or key.split(".")[0] not in dask.config.config:
             continue
+        section = key.rpartition(".")[0]
+        if section == ENVIRONMENT or dask.config.get(section, default=UNKNOWN) == {}:  # of any keys
+            continue
         if dask.config.get(key, default=UNKNOWN) is not UNKNOWN:
             continue
         close = difflib.get_close_matches(key, _dotted(dask.config.config), 1, 0.5)

@@ -14,7 +14,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import dask
+import distributed
+import numba
 import numpy
+import pyarrow
 from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin, get_worker
 from distributed.utils import sync
 
@@ -153,7 +157,8 @@ def die(worker: Worker, why: str, during: str) -> None:
 def facts(wanted: str) -> dict[str, Any]:
     """What the driver must know of this worker before work starts. Touches no CUDA."""
     device = resolve_device(wanted)
-    versions = {"python": platform.python_version(), "mgpu-ngram": VERSION, "numpy": numpy.__version__}
+    versions = {"python": platform.python_version(), "mgpu-ngram": VERSION}
+    versions |= {page.__name__: page.__version__ for page in (numpy, numba, pyarrow, dask, distributed)}
     if device == "gpu":
         import cupy
 

@@ -219,16 +219,15 @@ class Job:
             bins = [executor.call(bins_of, r) for r in [*runs, *stored]]
             total = reduce_tasks(executor, bundle_runs, bins, arity=2)
             runs = [*runs, executor.call(shard_bins, total, counted.lexicon)]
-        executor.wait(iter(list(runs)))  # tasks are put beside what is finished
+        self.progress.start("reduce", len(runs), "runs")
+        executor.wait(iter(list(runs)), lambda _: self.progress.advance(1))  # tasks are put beside what is finished
         # not before: a run that was saved is forgotten with all that was made of it, or it would be made again for that
         counted.reports = [executor.call(_report_of, run, first=True) for run in runs]
         return runs
 
     def report(self, counted: _Counted) -> None:
-        """Wait until runs are merged, and note what they took and how large they are."""
+        """Note what merged runs took and how large they are."""
         reports, counted.reports = counted.reports, []
-        self.progress.start("reduce", len(reports), "runs")
-        self.executor.wait(iter(list(reports)), lambda _: self.progress.advance(1))
         found = self.executor.gather(reports)
         counted.seconds, counted.table_bytes = [seconds for seconds, _ in found], sum(size for _, size in found)
 

@@ -119,6 +119,20 @@ def test_wait_tells_of_every_handle(executor):
     executor.wait([])
 
 
+def test_a_worker_that_ends_is_not_asked(cluster, monkeypatch):
+    """Dask would wait for it, for ever where it came without this package and cannot read what ends it."""
+    known, asked, run = dask_executor.checks.scheduler_info, [], cluster.client.run
+
+    def with_one_more(client):
+        info = known(client)
+        return info | {"workers": {**info["workers"], "tcp://127.0.0.1:1": {"status": "closing"}}}
+
+    monkeypatch.setattr(dask_executor.checks, "scheduler_info", with_one_more)
+    monkeypatch.setattr(cluster.client, "run", lambda *a, **how: asked.append(how["workers"]) or run(*a, **how))
+    pids = cluster.everywhere(os.getpid)
+    assert len(set(pids)) == 2 == len(asked[0]) and "tcp://127.0.0.1:1" not in asked[0]
+
+
 def test_everywhere(executor):
     pids = executor.everywhere(os.getpid)
     processes = 1 if isinstance(executor, LocalExecutor) else executor.workers
@@ -577,8 +591,10 @@ def test_dask_settings_are_checked(settings, message):
 
 
 def test_dask_settings_reach_the_scheduler_and_the_workers():
-    executor = start_cluster("cpu", 1, {"distributed.scheduler.allowed-failures": 7})
+    open_sections = {"distributed.nanny.pre-spawn-environ.MGPU_TEST": "x", "distributed.worker.resources.SEAT": 1}
+    executor = start_cluster("cpu", 1, {"distributed.scheduler.allowed-failures": 7, **open_sections})
     try:
+        assert executor.everywhere(os.getenv, "MGPU_TEST") == ["x"]
         assert executor.client.cluster.scheduler.allowed_failures == 7
         seen = executor.client.run(lambda: dask.config.get("distributed.scheduler.allowed-failures"))
         assert set(seen.values()) == {7}
