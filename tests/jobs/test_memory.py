@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.corpus import open_corpus
@@ -20,6 +21,7 @@ from mgpu_ngram.engine import vocabulary
 from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.jobs import count_passes, count_plan
 from mgpu_ngram.jobs.count import CountConfig, run
+from mgpu_ngram.jobs.progress import Progress
 
 BUDGET = 64 << 20
 OPTIONS = {"order": 8, "min_count": 2}
@@ -81,6 +83,26 @@ def test_a_table_of_ten_times_the_budget(contents, run_here, tmp_path):
     assert most <= 1.1 * BUDGET
     assert list((tmp_path / "spill").iterdir()) == []
     run_here(tmp_path / "plenty", [tmp_path / "text"], **OPTIONS)
+    assert contents(tmp_path / "out") == contents(tmp_path / "plenty")
+
+
+def test_small_budgets_of_two_processes(contents, run_here, tmp_path):
+    """Each has half of what the host gives: runs wait in files."""
+    random_words(tmp_path / "text", 4_000_000)
+    spilled, options = [], {"order": 5, "min_count": 2}
+    memory = MemoryConfig(host_bytes=BUDGET, spill_dir=str(tmp_path / "spill"))
+
+    class Look(Progress):
+        def advance(self, done, amount=0):
+            spilled.extend((tmp_path / "spill").rglob("run-*"))
+
+    executor = start_cluster("cpu", 2)
+    try:
+        run(CountConfig([str(tmp_path / "text")], **options), executor, tmp_path / "out", False, Look(), memory=memory)
+    finally:
+        executor.close()
+    assert spilled and list((tmp_path / "spill").iterdir()) == []
+    run_here(tmp_path / "plenty", [tmp_path / "text"], **options)
     assert contents(tmp_path / "out") == contents(tmp_path / "plenty")
 
 
