@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from mgpu_ngram.core.scratch import is_running, scratch_folder
@@ -21,3 +22,14 @@ def test_folders_of_dead_processes_go_and_others_stay(tmp_path, monkeypatch):
     assert new.parent == tmp_path and new.name.startswith(f"mgpu-ngram-{os.getpid()}-")
     assert {p.name for p in tmp_path.iterdir()} == {mine, foreign, new.name}
     assert is_running(os.getpid()) and not is_running(dead.pid)
+
+
+def test_a_process_that_has_ended_does_not_run_though_nobody_waited_for_it():
+    ended = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    ended.stdout.read()  # until it is gone
+    until = time.monotonic() + 10
+    while is_running(ended.pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not is_running(ended.pid)
+    os.kill(ended.pid, 0)  # the system still has its number
+    ended.communicate()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.dask import start_cluster
+from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core import shards
 from mgpu_ngram.jobs.count import CountConfig, run
@@ -29,6 +30,16 @@ def contents():
         return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}
 
     return read
+
+
+@pytest.fixture(params=[2, 4])
+def several_gpus(request):
+    """A cluster of so many GPUs, for tests marked `multigpu`."""
+    if visible_gpus() < request.param:
+        pytest.skip(f"needs {request.param} GPUs")
+    executor = start_cluster("gpu", request.param)
+    yield executor
+    executor.close()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.dask import start_cluster
-from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.output import read_manifest
@@ -139,19 +138,12 @@ def test_a_dask_cuda_cluster(corpus, on_cpu, tmp_path):
 
 
 @pytest.mark.multigpu
-@pytest.mark.parametrize("gpus", [2, 4])
-def test_several_gpus(gpus, corpus, on_cpu, tmp_path):
-    if visible_gpus() < gpus:
-        pytest.skip(f"needs {gpus} GPUs")
-    executor = start_cluster("gpu", gpus)
-    try:
-        assert executor.workers == gpus and executor.transport in ("ipc", "ucx")
-        for case, options in CASES.items():
-            assert outcome(executor, corpus, tmp_path / case, chunk_bytes=300_000, **options) == on_cpu[case]
-        large = tmp_path / "large.txt"  # enough words for two shards, so each GPU merges one
-        large.write_bytes(Path(corpus[-1]).read_bytes() * 20)
-        here = outcome(LocalExecutor("cpu"), [str(large)], tmp_path / "here")
-        assert outcome(executor, [str(large)], tmp_path / "there", chunk_bytes=4_000_000) == here
-        assert read_manifest(tmp_path / "there")["num_shards"] > 1
-    finally:
-        executor.close()
+def test_several_gpus(several_gpus, corpus, on_cpu, tmp_path):
+    assert several_gpus.workers > 1 and several_gpus.transport in ("ipc", "ucx")
+    for case, options in CASES.items():
+        assert outcome(several_gpus, corpus, tmp_path / case, chunk_bytes=300_000, **options) == on_cpu[case]
+    large = tmp_path / "large.txt"  # enough words for two shards, so each GPU merges one
+    large.write_bytes(Path(corpus[-1]).read_bytes() * 20)
+    here = outcome(LocalExecutor("cpu"), [str(large)], tmp_path / "here")
+    assert outcome(several_gpus, [str(large)], tmp_path / "there", chunk_bytes=4_000_000) == here
+    assert read_manifest(tmp_path / "there")["num_shards"] > 1

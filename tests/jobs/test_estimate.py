@@ -20,8 +20,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import mgpu_ngram as ng
-from mgpu_ngram.cluster.dask import start_cluster
-from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.errors import InputError, RunError
@@ -522,16 +520,9 @@ def test_a_gpu_makes_the_same_model(on_cluster, tmp_path):
 
 
 @pytest.mark.multigpu
-@pytest.mark.parametrize("gpus", [2, 4])
-def test_several_gpus(gpus, on_cluster, many_parts, tmp_path):
-    if visible_gpus() < gpus:
-        pytest.skip(f"needs {gpus} GPUs")
+def test_several_gpus(several_gpus, on_cluster, many_parts, tmp_path):
     config, data = on_cluster
-    executor = start_cluster("gpu", gpus)
-    try:
-        assert run_to_file(config, executor, tmp_path / "model").path.read_bytes() == data
-    finally:
-        executor.close()
+    assert run_to_file(config, several_gpus, tmp_path / "model").path.read_bytes() == data
 
 
 def test_what_a_killed_run_left_of_the_file_goes(on_cluster, here, tmp_path):
