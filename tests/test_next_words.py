@@ -893,6 +893,13 @@ def test_on_a_cluster(arpa, client):
         assert np.array_equal(np.concatenate(sums), whole.sum(axis=2))
 
 
+def test_histories_that_go_through_the_scheduler_are_few_at_once(arpa, client, monkeypatch):
+    monkeypatch.setattr(next_words, "MOST_CALLED", 7)
+    model = ng.Model.load(arpa, "cpu")
+    assert list(model.map_distributions(len, ["a"] * 20, client=client)) == [7, 7, 6]
+    assert list(model.map_distributions(len, ["a"] * 20, rows=15, client=client)) == [15, 5]
+
+
 @pytest.mark.parametrize("all_die", [False, True])
 def test_workers_that_die_on_a_cluster(all_die, arpa, tmp_path):
     """Blocks are those of this process, whether they are waited for or have been made."""
