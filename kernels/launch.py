@@ -64,8 +64,8 @@ def grid_for(n: int, threads: int, per_thread: int = 1, waves: int = 32) -> int:
 def launch(
     fn: Any, blocks: int | tuple[int, ...], threads: int | tuple[int, ...], args: Sequence[Any], shared_bytes: int = 0
 ) -> None:
-    """Launch on the current stream; tuples are grids and blocks of x and y. Dynamic shared memory above 48 KiB is asked
-    for here.
+    """Launch on the current stream; tuples are grids and blocks of x, y and z. Dynamic shared memory above 48 KiB
+    is asked for here.
 
     A launch that the driver refuses raises at once (CUDADriverError); an error inside the kernel
     raises at the next synchronisation.

@@ -133,8 +133,8 @@ __device__ __forceinline__ void prefetch(const void* array_G, i64 first, i64 end
 // whose bit n - 1 is set in `orders` a row of V values, the i-th of them from out[h * stride_H + i * stride_N] on, and
 // behind it anything up to `width` values. K <= 32. Children of tile t are the nodes from first[(h * ranges + t) * K + k]
 // to end[(h * ranges + t) * K + k]; with `ranges` 1 those of the whole history, among which each warp searches, K <= 16.
-// A block, of one warp, writes a tile of the rows of one history; the grid's x are the tiles, its y histories, in any
-// number. Blocks start in the order of their numbers, so at any
+// A block, of one warp, writes a tile of the rows of one history; the grid's x are the tiles, its y and z
+// histories. Blocks start in the order of their numbers, so at any
 // time they write next to each other, in few rows: the memory reaches its full rate for nothing else. Reading between
 // writes costs it far more than the bytes, so the children of `together` histories are asked for at once, while the
 // histories before these are written; with 0 nothing is asked for.
@@ -149,118 +149,116 @@ extern "C" __global__ void __launch_bounds__(32) write_rows(
   u32 lane = lane_id();
   int used = 63 - __clzll(orders);  // orders above the first
   u64 policy = leaves_first();
-  i64 tiles = gridDim.x, t = blockIdx.x, start = t * TILE;
+  i64 h = (i64)blockIdx.z * gridDim.y + blockIdx.y, tiles = gridDim.x, t = blockIdx.x, start = t * TILE;
+  if (h >= H) return;
   int words = (int)min((i64)TILE, V - start), size = (int)min((i64)TILE, width - start);
-  for (i64 h = blockIdx.y; h < H; h += gridDim.y) {
-    float value[CHUNKS][PER];
+  float value[CHUNKS][PER];
 #pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-      int w = (c * 32 + lane) * PER;
-      if (w + PER <= words) {
-        get(value_V + start + w, value[c]);
-      } else {
+  for (int c = 0; c < CHUNKS; ++c) {
+    int w = (c * 32 + lane) * PER;
+    if (w + PER <= words) {
+      get(value_V + start + w, value[c]);
+    } else {
 #pragma unroll
-        for (int i = 0; i < PER; ++i) value[c][i] = w + i < words ? value_V[start + w + i] : 0;
+      for (int i = 0; i < PER; ++i) value[c][i] = w + i < words ? value_V[start + w + i] : 0;
+    }
+  }
+  float factor = 1, term = -0.0f;  // x * backoff - 0 and x * 1 + backoff are the product and the sum, bit for bit
+  if (lane < used) {
+    float backoff = backoff_HK[h * K + lane];
+    if (multiply) factor = backoff; else term = backoff;
+  }
+  i64 begin = 0, stop = 0;
+  if (ranges == 1) {
+    search(word_G, first + h * K, end + h * K, used, start, V, begin, stop);
+  } else if (lane < used) {
+    i64 range = (h * ranges + t) * K + lane;
+    begin = first[range];
+    stop = end[range];
+  }
+  u32 upto = 0;  // children of this order and of all below, in the tile
+  // Of what is stored, other orders are needed for nothing.
+  if (lane < used && (!stored || orders >> (lane + 1) & 1)) upto = (u32)(stop - begin);
+  if (t < together) {  // else this block need not ask
+    i64 in_group = h % together, asked = in_group * tiles + t;
+    i64 range = (h - in_group + together + asked) * ranges * K;
+    if (asked < together && range < H * ranges * K) {
+      for (int k = 0; k < used; ++k) {
+        prefetch(word_G, first[range + k], end[range + (tiles - 1) * K + k]);
+        prefetch(value_G, first[range + k], end[range + (tiles - 1) * K + k]);
       }
     }
-    float factor = 1, term = -0.0f;  // x * backoff - 0 and x * 1 + backoff are the product and the sum, bit for bit
-    if (lane < used) {
-      float backoff = backoff_HK[h * K + lane];
-      if (multiply) factor = backoff; else term = backoff;
-    }
-    i64 begin = 0, stop = 0;
-    if (ranges == 1) {
-      search(word_G, first + h * K, end + h * K, used, start, V, begin, stop);
-    } else if (lane < used) {
-      i64 range = (h * ranges + t) * K + lane;
-      begin = first[range];
-      stop = end[range];
-    }
-    u32 upto = 0;  // children of this order and of all below, in the tile
-    // Of what is stored, other orders are needed for nothing.
-    if (lane < used && (!stored || orders >> (lane + 1) & 1)) upto = (u32)(stop - begin);
-    if (t < together) {  // else this block need not ask
-      i64 in_group = h % together, asked = in_group * tiles + t;
-      i64 range = (h - in_group + together + asked) * ranges * K;
-      if (asked < together && range < H * ranges * K) {
-        for (int k = 0; k < used; ++k) {
-          prefetch(word_G, first[range + k], end[range + (tiles - 1) * K + k]);
-          prefetch(value_G, first[range + k], end[range + (tiles - 1) * K + k]);
-        }
-      }
-    }
-    u32 before = upto;
-    for (int d = 1; d < used; d *= 2) {
-      u32 lower = __shfl_up_sync(FULL_WARP, upto, d);
-      if (lane >= d) upto += lower;
-    }
-    before = upto - before;
-    begin -= before;  // of all orders' children one after the other, number p of this order is node begin + p
-    u32 total = used ? __shfl_sync(FULL_WARP, upto, used - 1) : 0;
+  }
+  u32 before = upto;
+  for (int d = 1; d < used; d *= 2) {
+    u32 lower = __shfl_up_sync(FULL_WARP, upto, d);
+    if (lane >= d) upto += lower;
+  }
+  before = upto - before;
+  begin -= before;  // of all orders' children one after the other, number p of this order is node begin + p
+  u32 total = used ? __shfl_sync(FULL_WARP, upto, used - 1) : 0;
 
-    u32 word[AT_ONCE];
-    float child_value[AT_ONCE];
+  u32 word[AT_ONCE];
+  float child_value[AT_ONCE];
 #pragma unroll
-    for (int r = 0; r < AT_ONCE; ++r) {
-      if (total <= r * 32) break;
-      u32 p = r * 32 + lane;
-      int k = 0;
-      for (int below = 0; below < used; ++below) k += p >= __shfl_sync(FULL_WARP, upto, below);
-      i64 child = __shfl_sync(FULL_WARP, begin, k) + p;
-      if (k < used) {
-        word[r] = __ldg(word_G + child) - (u32)start;
-        child_value[r] = __ldg(value_G + child);
-      }
+  for (int r = 0; r < AT_ONCE; ++r) {
+    if (total <= r * 32) break;
+    u32 p = r * 32 + lane;
+    int k = 0;
+    for (int below = 0; below < used; ++below) k += p >= __shfl_sync(FULL_WARP, upto, below);
+    i64 child = __shfl_sync(FULL_WARP, begin, k) + p;
+    if (k < used) {
+      word[r] = __ldg(word_G + child) - (u32)start;
+      child_value[r] = __ldg(value_G + child);
     }
+  }
 
-    out_t* row = out + h * stride_H + start;
-    for (int k = -1; k < used; ++k) {
-      if (k >= 0) {
-        if (stored) {
-#pragma unroll
-          for (int c = 0; c < CHUNKS; ++c) {
-#pragma unroll
-            for (int i = 0; i < PER; ++i) value[c][i] = nothing;
-          }
-        } else {
-          float f = __shfl_sync(FULL_WARP, factor, k), t = __shfl_sync(FULL_WARP, term, k);
-#pragma unroll
-          for (int c = 0; c < CHUNKS; ++c) {
-#pragma unroll
-            for (int i = 0; i < PER; ++i) value[c][i] = multiply_add(value[c][i], f, t);
-          }
-        }
-        u32 from = __shfl_sync(FULL_WARP, before, k), to = __shfl_sync(FULL_WARP, upto, k);
-        if (from < to) {
-#pragma unroll
-          for (int c = 0; c < CHUNKS; ++c) put(tile + (c * 32 + lane) * PER, value[c]);
-          __syncwarp();
-#pragma unroll
-          for (int r = 0; r < AT_ONCE; ++r) {
-            if (total <= r * 32) break;
-            u32 p = r * 32 + lane;
-            if (from <= p && p < to) tile[word[r]] = child_value[r];
-          }
-          if (to > AT_ONCE * 32) {
-            i64 first = __shfl_sync(FULL_WARP, begin, k);
-            for (u32 p = max(from, AT_ONCE * 32) + lane; p < to; p += 32) {
-              tile[__ldg(word_G + first + p) - (u32)start] = __ldg(value_G + first + p);
-            }
-          }
-          __syncwarp();
-#pragma unroll
-          for (int c = 0; c < CHUNKS; ++c) get(tile + (c * 32 + lane) * PER, value[c]);
-        }
-      }
-      if (orders >> (k + 1) & 1) {
+  out_t* row = out + h * stride_H + start;
+  for (int k = -1; k < used; ++k) {
+    if (k >= 0) {
+      if (stored) {
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
-          int w = (c * 32 + lane) * PER;
-          store(row + w, value[c], size - w, policy);
+#pragma unroll
+          for (int i = 0; i < PER; ++i) value[c][i] = nothing;
         }
-        row += stride_N;
+      } else {
+        float f = __shfl_sync(FULL_WARP, factor, k), t = __shfl_sync(FULL_WARP, term, k);
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+          for (int i = 0; i < PER; ++i) value[c][i] = multiply_add(value[c][i], f, t);
+        }
+      }
+      u32 from = __shfl_sync(FULL_WARP, before, k), to = __shfl_sync(FULL_WARP, upto, k);
+      if (from < to) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) put(tile + (c * 32 + lane) * PER, value[c]);
+        __syncwarp();
+#pragma unroll
+        for (int r = 0; r < AT_ONCE; ++r) {
+          if (total <= r * 32) break;
+          u32 p = r * 32 + lane;
+          if (from <= p && p < to) tile[word[r]] = child_value[r];
+        }
+        if (to > AT_ONCE * 32) {
+          i64 first = __shfl_sync(FULL_WARP, begin, k);
+          for (u32 p = max(from, AT_ONCE * 32) + lane; p < to; p += 32) {
+            tile[__ldg(word_G + first + p) - (u32)start] = __ldg(value_G + first + p);
+          }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) get(tile + (c * 32 + lane) * PER, value[c]);
       }
     }
-    __syncwarp();
+    if (orders >> (k + 1) & 1) {
+#pragma unroll
+      for (int c = 0; c < CHUNKS; ++c) {
+        int w = (c * 32 + lane) * PER;
+        store(row + w, value[c], size - w, policy);
+      }
+      row += stride_N;
+    }
   }
 }

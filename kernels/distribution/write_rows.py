@@ -230,7 +230,8 @@ def _cuda(
     # A block has more shared memory than it uses, so that no more of them are resident.
     resident = max(1, RESIDENT_BYTES[is_long] * tiles // history_bytes)
     shared = max(0, current_limits()[1] // resident - RESERVED_BYTES - fn.shared_size_bytes)
-    launch(fn, (tiles, min(H, MOST_GRID_Y)), 32, args, shared)
+    layers = -(-H // MOST_GRID_Y)  # of nearly as many histories each: a block without one takes time, too
+    launch(fn, (tiles, -(-H // layers), layers), 32, args, shared)
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
