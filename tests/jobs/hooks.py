@@ -2,8 +2,8 @@
 
 FOLDER/shard_tokens  holds the words of a shard
 FOLDER/TASK.slow     holds seconds: so long waits TASK before it starts
-FOLDER/TASK.before*  TASK kills its process before it starts, or
-FOLDER/TASK.after*   when it is done; the file goes, so one process dies of one file
+FOLDER/TASK.before*  TASK kills its process before it starts, or so many seconds later as the file says, or
+FOLDER/TASK.after*   the same when it is done; the file goes, so one process dies of one file
 FOLDER/TASK.chunk    holds the number of a chunk, at whose start TASK kills its process every time
 FOLDER/TASK.deaths   counts these, in bytes; after MOST_DEATHS the task fails instead
 
@@ -14,6 +14,7 @@ import functools
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -53,8 +54,9 @@ def die():
 def die_once(pattern):
     for bomb in FOLDER.glob(pattern):
         with suppress(FileNotFoundError):  # another process was first
+            seconds = float(bomb.read_text() or 0)
             bomb.unlink()
-            die()
+            threading.Timer(seconds, die).start() if seconds else die()
 
 
 def die_of_chunk(task):
