@@ -55,11 +55,16 @@ def check_refused(folder, result, *pieces, status=2, left=()):
 def test_resume_of_what_is_finished(folder, mgpu_ngram):
     assert mgpu_ngram("count", "text", "-o", "out", *HERE)[0] == 0
     assert mgpu_ngram("count", "text", "-o", "out", *HERE, "--resume") == (0, "", "out: finished before\n")
-    for changed in ["--order", "3"], ["text"]:
-        check = mgpu_ngram("count", "text", *changed, "-o", "out", *HERE, "--resume")
-        assert check[0] == 2 and "output out exists" in check[2]
+    size, twice = len(TEXT), 2 * len(TEXT)
+    for more, changed in [
+        (["--order", "3"], "the options changed: options.order was 5, is 3"),
+        (["text"], rf'the inputs changed: inputs.1.name was not there, is "text"; inputs.1.size_bytes .* is {size}'),
+    ]:
+        status, _, err = mgpu_ngram("count", "text", *more, "-o", "out", *HERE, "--resume")
+        assert status == 2 and re.search(f"out is finished, but {changed}; put back what changed or make it again", err)
     (folder / "text").write_bytes(TEXT * 2)
-    assert mgpu_ngram("count", "text", "-o", "out", *HERE, "--resume")[0] == 2
+    status, _, err = mgpu_ngram("count", "text", "-o", "out", *HERE, "--resume")
+    assert status == 2 and f"the inputs changed: inputs.0.size_bytes was {size}, is {twice}; put" in err
 
 
 def test_count_export_info(folder, mgpu_ngram):
@@ -69,12 +74,7 @@ def test_count_export_info(folder, mgpu_ngram):
         assert piece in out
     status, out, err = mgpu_ngram("export", "out", "--order", 2)
     assert (status, err) == (0, "")
-    assert (
-        sorted(out.splitlines())
-        == ["by the\t1", "for the\t1", "of the\t2", "people by\t1", "people of\t1", "the people\t4"]
-        or True
-    )
-    lines = Counter(line.decode() for line in ())
+    lines: Counter[str] = Counter()
     for line in TEXT.decode().splitlines():
         words = line.split()
         lines.update(" ".join(pair) for pair in zip(words, words[1:], strict=False))
@@ -150,6 +150,11 @@ def test_run_a_yaml_file_with_several_jobs(folder, mgpu_ngram):
     assert sorted(p.name for p in (folder / "runs").iterdir()) == ["bytes", "words"]
     status, _, err = mgpu_ngram("run", "run.yaml")
     assert status == 2 and "runs/words exists; add --overwrite" in err
+    status, _, err = mgpu_ngram("run", "run.yaml", "--resume", "jobs.0.count.order=3")
+    assert status == 2 and err.endswith(
+        "runs/words is finished, but the options changed: options.order was 2, is 3; put back what changed or make it "
+        "again with --overwrite\n"
+    )
     status, out, _ = mgpu_ngram("run", "run.yaml", "--overwrite", "jobs.0.count.order=3", "--json")
     assert status == 0 and [r["manifest"]["order"] for r in json.loads(out)] == [3, 3]
     assert sorted(p.name for p in (folder / "runs").iterdir()) == ["bytes", "words"]
@@ -397,6 +402,12 @@ def test_count_refuses(words, pieces, odds, mgpu_ngram):
         (b"output: out\ncluster: {workers: 1}\njobs: [count: {corpus: text}]\n"
          b"dask: {distributed: {comm: {retry: {count: 1}}}}",
          ["dask.distributed is a mapping", "with dots"]),
+        (b"output: out\ncluster: {workers: 1}\njobs: [count: {corpus: text}]\n"
+         b"dask: {distributed.comm.timeouts.connect: 10 parsecs}",
+         ["dask.distributed.comm.timeouts.connect is '10 parsecs' but must be a time, such as 30s"]),
+        (b"output: out\ncluster: {workers: 1}\njobs: [count: {corpus: text}]\n"
+         b"dask: {distributed.comm.offload: much}",
+         ["dask.distributed.comm.offload is 'much' but must be a size, such as 10MiB"]),
     ],
 )  # fmt: skip
 def test_run_refuses(text, pieces, folder, mgpu_ngram):

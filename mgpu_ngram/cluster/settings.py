@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from typing import Any
 
 import dask
+from dask.utils import parse_bytes, parse_timedelta
 
 from mgpu_ngram.core.errors import InputError
 
@@ -40,11 +42,29 @@ def _check(settings: dict[str, Any]) -> None:
         section = key.rpartition(".")[0]
         if section == ENVIRONMENT or dask.config.get(section, default=UNKNOWN) == {}:  # of any keys
             continue
-        if dask.config.get(key, default=UNKNOWN) is not UNKNOWN:
+        if (usual := dask.config.get(key, default=UNKNOWN)) is not UNKNOWN:
+            _check_value(key, value, usual)
             continue
         close = difflib.get_close_matches(key, _dotted(dask.config.config), 1, 0.5)
         way_out = f"did you mean {close[0]!r}?" if close else "see the configuration reference of Dask"
         raise InputError(f"dask: unknown key {key!r}; {way_out}")
+
+
+def _check_value(key: str, value: Any, usual: Any) -> None:
+    """Refuse what is no time or no size where Dask expects one, which it says when it comes to use it."""
+    for parse, what in (parse_timedelta, "a time"), (parse_bytes, "a size"):
+        if isinstance(usual, str) and _parses(usual, parse):
+            if not _parses(value, parse):
+                raise InputError(f"dask.{key} is {value!r} but must be {what}, such as {usual}")
+            return
+
+
+def _parses(value: Any, parse: Callable[[Any], Any]) -> bool:
+    try:
+        parse(value)
+    except (KeyError, TypeError, ValueError):
+        return False
+    return True
 
 
 def _dotted(settings: dict[str, Any], prefix: str = "") -> list[str]:

@@ -93,12 +93,17 @@ def run_jobs(
 
 
 def _is_made(stage: str, settings: Any, target: Path) -> bool:
-    """Whether a run before this one has made just this output."""
+    """Whether a run before this one has made just this output. Raises InputError for one made of something else."""
     manifest = find_manifest(target)
+    if manifest is None:
+        return False
     try:
-        return manifest is not None and STAGES[stage].made_by(settings, manifest)
+        what = STAGES[stage].changed_since(settings, manifest)
     except InputError:  # what it was made from is gone
         return False
+    if what:
+        raise InputError(f"{target} is finished, but {what}; put back what changed or make it again with --overwrite")
+    return True
 
 
 def _plan(arguments: argparse.Namespace) -> None:

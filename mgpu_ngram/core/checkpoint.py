@@ -142,7 +142,10 @@ class Checkpoint:
             _check_owner(folder, resume or restart)
             entries = folder / state["entries"]
             if resume:
-                _check_same(folder, state["identity"], _plain(identity))
+                if what := what_changed(state["identity"], identity):
+                    raise InputError(
+                        f"{folder} cannot be resumed: {what}; put back what changed or start again with --overwrite"
+                    )
                 if not entries.is_dir():
                     raise InputError(f"{entries}, the entries of {folder}, is gone; start again with --overwrite")
                 checkpoint = cls(folder, state, _take(folder))
@@ -158,8 +161,10 @@ class Checkpoint:
             _remove(folder, entries)
             return cls._make(folder, identity, chosen, entries_folder)
         except OSError as error:
+            where = "spill_dir" if entries_folder else "output path"
             raise InputError(
-                f"cannot make checkpoint {folder}: {error.strerror or error}; give another output path"
+                f"cannot make checkpoint {folder}: {error.filename or folder}: {error.strerror or error}; give another "
+                f"{where}"
             ) from error
 
     @classmethod
@@ -286,9 +291,9 @@ def _read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
-def _check_same(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Raise InputError that says what changed between two identities, if anything did."""
-    before, after = dict(_leaves(old)), dict(_leaves(new))
+def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """In words, what differs between two descriptions of what something is made of; "" for nothing."""
+    before, after = dict(_leaves(_plain(old))), dict(_leaves(_plain(new)))
     changes = []
     for path in {**after, **before}:
         name = ".".join(path)
@@ -298,13 +303,11 @@ def _check_same(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
             changes.append((path[0], f"{name} was {before[path]}, is gone"))
         elif before[path] != after[path]:
             changes.append((path[0], f"{name} was {before[path]}, is {after[path]}"))
-    if changes:
-        what = " and the ".join(dict.fromkeys(top for top, _ in changes))
-        more = f" and {len(changes) - NAMED_CHANGES:,} more" if len(changes) > NAMED_CHANGES else ""
-        raise InputError(
-            f"{folder} cannot be resumed: the {what} changed: {'; '.join(text for _, text in changes[:NAMED_CHANGES])}"
-            f"{more}; put back what changed or start again with --overwrite"
-        )
+    if not changes:
+        return ""
+    what = " and the ".join(dict.fromkeys(top for top, _ in changes))
+    more = f" and {len(changes) - NAMED_CHANGES:,} more" if len(changes) > NAMED_CHANGES else ""
+    return f"the {what} changed: {'; '.join(text for _, text in changes[:NAMED_CHANGES])}{more}"
 
 
 def _leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow
 
 from mgpu_ngram.cluster.executor import Executor
-from mgpu_ngram.core.checkpoint import Checkpoint
+from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.crc import combine_crc32
 from mgpu_ngram.core.memory import MemoryConfig
@@ -65,11 +65,13 @@ def open_inputs(config: CountConfig) -> Corpus:
     return open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
 
 
-def made_by(config: CountConfig, manifest: dict[str, Any]) -> bool:
-    """Whether an output is what this job would make, by its settings and the names and sizes of its inputs."""
-    inputs = [(source.name, source.size_bytes) for source in open_inputs(config).sources]
-    same = inputs == [(i["name"], i["size_bytes"]) for i in manifest.get("inputs", ())]
-    return same and manifest.get("options") == _settings(config)
+def changed_since(config: CountConfig, manifest: dict[str, Any]) -> str:
+    """How an output differs from what this job would make, by settings and the names and sizes of inputs; "" if not."""
+    inputs = [{"name": source.name, "size_bytes": source.size_bytes} for source in open_inputs(config).sources]
+    before = [{"name": i["name"], "size_bytes": i["size_bytes"]} for i in manifest.get("inputs", ())]
+    return what_changed(
+        {"inputs": before, "options": manifest.get("options")}, {"inputs": inputs, "options": _settings(config)}
+    )
 
 
 def run(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor
-from mgpu_ngram.core.checkpoint import Checkpoint
+from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.distributions import FORMAT
 from mgpu_ngram.core.memory import MemoryConfig
@@ -30,7 +30,16 @@ from mgpu_ngram.jobs.distribution_settings import (
 )
 from mgpu_ngram.jobs.progress import Progress
 
-__all__ = ["CONFIG", "FORMAT", "DistributionConfig", "DistributionResult", "made_by", "open_inputs", "plan", "run"]
+__all__ = [
+    "CONFIG",
+    "FORMAT",
+    "DistributionConfig",
+    "DistributionResult",
+    "changed_since",
+    "open_inputs",
+    "plan",
+    "run",
+]
 
 CONFIG = DistributionConfig
 
@@ -88,10 +97,10 @@ def plan(config: DistributionConfig, workers: int, device: str, *_: Any) -> dict
     return found
 
 
-def made_by(config: DistributionConfig, manifest: dict[str, Any]) -> bool:
-    """Whether an output is what this job would make: by its settings, its model, the names and sizes of its inputs."""
-    made = _made_of(config, open_inputs(config))
-    return made == {name: manifest.get(name) for name in made}
+def changed_since(config: DistributionConfig, manifest: dict[str, Any]) -> str:
+    """How an output differs from what this job would make, by settings, model, names and sizes of inputs; "" if not."""
+    made_of = _made_of(config, open_inputs(config))
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
 
 
 def _made_of(config: DistributionConfig, corpus: Corpus) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle
-from mgpu_ngram.core.checkpoint import Checkpoint
+from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.errors import InputError
@@ -354,7 +354,8 @@ def _inputs(source: Corpus | Counts) -> list[dict[str, Any]]:
     return [{"name": s.name, "size_bytes": s.size_bytes} for s in source.sources]
 
 
-def made_by(config: EstimateConfig, manifest: dict[str, Any]) -> bool:
-    """Whether an output is what this job would make, by its settings and the names and sizes of its inputs."""
+def changed_since(config: EstimateConfig, manifest: dict[str, Any]) -> str:
+    """How an output differs from what this job would make, by settings and the names and sizes of inputs; "" if not."""
     config, source = _opened(config)
-    return manifest.get("inputs") == _made_from(config, source) and manifest.get("options") == _settings(config)
+    made_of = {"inputs": _made_from(config, source), "options": _settings(config)}
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)

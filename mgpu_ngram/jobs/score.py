@@ -17,6 +17,7 @@ import pyarrow
 import pyarrow.parquet
 
 from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Corpus, Piece, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import identify
@@ -172,10 +173,10 @@ def run(
     return replace(result, path=out.path)
 
 
-def made_by(config: ScoreConfig, manifest: dict[str, Any]) -> bool:
-    """Whether an output is what this job would make: by its settings, its model, the names and sizes of its inputs."""
+def changed_since(config: ScoreConfig, manifest: dict[str, Any]) -> str:
+    """How an output differs from what this job would make, by settings, model, names and sizes of inputs; "" if not."""
     identity = _identity(config, open_inputs(config))
-    return identity == {name: manifest.get(name) for name in identity}
+    return what_changed({name: manifest.get(name) for name in identity}, identity)
 
 
 def _identity(config: ScoreConfig, corpus: Corpus) -> dict[str, Any]:

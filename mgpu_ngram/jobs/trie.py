@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mgpu_ngram.cluster.executor import Executor
+from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model import Model, check_free_file, identify, save_model
 from mgpu_ngram.core.output import Output, write_manifest
@@ -94,10 +95,10 @@ def plan(config: TrieConfig, workers: int, device: str, *_: Any) -> dict[str, An
     return {"job": config.name, "model": config.model, "index": config.index or "auto", "device": device}
 
 
-def made_by(config: TrieConfig, manifest: dict[str, Any]) -> bool:
-    """Whether an output is what this job would make, by its settings and its model."""
+def changed_since(config: TrieConfig, manifest: dict[str, Any]) -> str:
+    """How an output differs from what this job would make, by its settings and its model; "" if it does not."""
     identity = _identity(config)
-    return identity == {name: manifest.get(name) for name in identity}
+    return what_changed({name: manifest.get(name) for name in identity}, identity)
 
 
 def _identity(config: TrieConfig) -> dict[str, Any]:

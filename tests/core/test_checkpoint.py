@@ -456,6 +456,8 @@ def test_a_place_that_cannot_be_written_is_bad_input(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot make checkpoint .*; give another output path"):
         Checkpoint.open(tmp_path / "file" / "out", IDENTITY, False, False)
-    with pytest.raises(InputError, match=r"cannot make checkpoint .*; give another output path"):
+    with pytest.raises(
+        InputError, match=r"cannot make checkpoint .*/file/fast/entries-\w+: Not a directory; give another spill_dir"
+    ):
         open_checkpoint(tmp_path, entries_folder=str(tmp_path / "file" / "fast"))
     assert names(tmp_path) == ["file"]

@@ -30,7 +30,7 @@ from mgpu_ngram.engine import estimate as engine
 from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.jobs import estimate, estimate_model
-from mgpu_ngram.jobs.estimate import EstimateConfig, made_by, run, run_to_file, run_to_model
+from mgpu_ngram.jobs.estimate import EstimateConfig, changed_since, run, run_to_file, run_to_model
 from mgpu_ngram.jobs.progress import Progress
 
 ORACLE = Path(__file__).resolve().parents[2].parent / "shared" / "oracles" / "lmplz_ref.py"
@@ -770,8 +770,10 @@ def test_as_a_job(format, here, text, make, tmp_path):
     assert manifest["statistics"]["kept"] == {str(n): kept for n, kept in result.statistics.kept.items()}
     assert (manifest["order"], manifest["tokens"]) == (3, len(text.split()))
     assert manifest["fingerprint"] == result.fingerprint and bool(result.fingerprint) == (format == "safetensors")
-    assert made_by(EstimateConfig(config.corpus, order=3, format=format, prune=[0, 1], chunk_bytes=9), manifest)
-    assert not made_by(EstimateConfig(config.corpus, order=3, format=format, prune=[0, 2]), manifest)
+    assert not changed_since(
+        EstimateConfig(config.corpus, order=3, format=format, prune=[0, 1], chunk_bytes=9), manifest
+    )
+    assert changed_since(EstimateConfig(config.corpus, order=3, format=format, prune=[0, 2]), manifest)
     assert json.loads(json.dumps(result.as_json()))["tokens_per_second"] > 0
     with pytest.raises(InputError, match="exists; add --overwrite"):
         run(config, here, tmp_path / "out")
@@ -789,9 +791,9 @@ def test_a_limited_vocabulary_that_changed_makes_another_model(here, text, tmp_p
     config = EstimateConfig([str(tmp_path / "text")], order=2, limit_vocab_file=str(tmp_path / "limit"))
     run(config, here, tmp_path / "out")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert made_by(config, manifest)
+    assert not changed_since(config, manifest)
     (tmp_path / "limit").write_text("w1 w2 w3")
-    assert not made_by(config, manifest)
+    assert changed_since(config, manifest)
 
 
 def test_a_header(text, make, tmp_path):

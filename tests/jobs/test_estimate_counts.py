@@ -232,15 +232,15 @@ def test_folders(counted, executors, tmp_path):
     assert manifest["order"] == manifest["options"]["order"] == result.order == 5
     assert result.tokens == len(random_text().split()) and result.resumed_chunks == 0
     assert not list(tmp_path.glob("out.*"))
-    assert estimate.made_by(config, manifest)
-    assert estimate.made_by(EstimateConfig(counts=str(folder), discount_fallback=[], order=5), manifest)
-    assert not estimate.made_by(EstimateConfig(counts=str(folder), discount_fallback=[], order=4), manifest)
+    assert not estimate.changed_since(config, manifest)
+    assert not estimate.changed_since(EstimateConfig(counts=str(folder), discount_fallback=[], order=5), manifest)
+    assert estimate.changed_since(EstimateConfig(counts=str(folder), discount_fallback=[], order=4), manifest)
     shutil.rmtree(folder)
     counted(random_text(seed=1))
-    assert not estimate.made_by(config, manifest)
+    assert estimate.changed_since(config, manifest)
     shutil.rmtree(folder)
     with pytest.raises(InputError, match="is not an output of count: there is nothing at that path"):
-        estimate.made_by(config, manifest)
+        estimate.changed_since(config, manifest)
     assert estimate.open_inputs(config) is None  # an earlier job may make it
 
 

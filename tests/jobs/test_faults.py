@@ -149,7 +149,9 @@ class Killed(Progress):
 
     def finish(self):
         with self.seen:
-            assert not self.phase or self.seen.wait_for(lambda: self.kills[self.phase] >= KILLS.get(self.phase, 0), timeout=60)
+            assert not self.phase or self.seen.wait_for(
+                lambda: self.kills[self.phase] >= KILLS.get(self.phase, 0), timeout=60
+            )
 
 
 def test_kills_at_random(cluster, corpus, undisturbed, contents, hooks, hooks_folder, tmp_path):
