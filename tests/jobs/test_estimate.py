@@ -214,17 +214,47 @@ def test_there_are_golden_models(shared_data):
     assert len(GOLDEN) == 29 and sum(p.values[3] for p in GOLDEN) == 2
 
 
-def test_scores_and_perplexity_are_kenlms(shared_data, make, tmp_path):
-    """Of text that the model has not seen."""
-    golden = shared_data / "golden"
-    heldout = unpacked(golden / "inputs" / "mr_heldout.txt").splitlines()
-    corpus = golden / "inputs" / "mr_train.txt.xz"
-    model = ng.Model.load(make(corpus, order=3, prune=[0, 0, 1], format="safetensors")[1].path, device="cpu")
-    lines = unpacked(golden / "queries" / "mr.o3.prune001__mr_heldout.txt").decode().splitlines()
-    totals = [float(total) for line in lines for total in re.findall(r"\tTotal: (\S+)", line)]
-    np.testing.assert_allclose(model.score(heldout), totals, atol=1e-4)
-    [printed] = [float(line.split("\t")[1]) for line in lines if line.startswith("Perplexity including")]
-    assert model.perplexity(heldout) == pytest.approx(printed, rel=1e-6)
+def golden_queries():
+    """(text of the model, options, [name of a text that was scored with it]) of each model that query could read, where
+    what it printed is still there.
+    """
+    golden = ORACLE.parents[1] / "data" / "golden"
+    commands = (golden / "COMMANDS.txt").read_text() if golden.exists() else ""
+    asked = set(re.findall(r"^query .* models/(\S+)\.arpa < inputs/(\S+)\.txt$", commands, re.MULTILINE))
+    asked -= set(re.findall(r"^FAILED query (\S+) (\S+) ", commands, re.MULTILINE))
+    asked = {(model, about) for model, about in asked if any((golden / "queries").glob(f"{model}__{about}.txt*"))}
+    return [
+        pytest.param(text, options, sorted(about for model, about in asked if model == name), id=name)
+        for name, text, options, _ in (p.values for p in GOLDEN)
+        if any(model == name for model, _ in asked)
+    ]
+
+
+@pytest.mark.parametrize(("text", "options", "asked"), golden_queries())
+def test_scores_and_perplexity_are_kenlms(text, options, asked, shared_data, make, tmp_path, request):
+    """What query prints of texts that the model has not seen, with and without <s> and </s>."""
+    golden, name = shared_data / "golden", request.node.callspec.id
+    corpus = next(p for p in (golden / "inputs" / text, golden / "inputs" / f"{text}.xz") if p.exists())
+    if "limit_vocab_file" in options:
+        options = {**options, "limit_vocab_file": str(golden / "inputs" / options["limit_vocab_file"])}
+    model = ng.Model.load(make(corpus, **options, format="safetensors")[1].path, device="cpu")
+    for about, markers in itertools.product(asked, (True, False)):
+        lines = unpacked(golden / "inputs" / f"{about}.txt").removesuffix(b"\n").split(b"\n")
+        printed = unpacked(golden / "queries" / f"{name}__{about}{'' if markers else '__n'}.txt").decode(
+            errors="replace"
+        )
+        totals = [float(total) for total in re.findall(r"Total: (\S+) OOV", printed)]
+        found = model.score(lines, markers, markers)
+        np.testing.assert_allclose(found, totals, atol=1e-4)
+        [perplexity] = re.findall(r"^Perplexity including OOVs:\t(\S+)$", printed, re.MULTILINE)
+        [tokens] = re.findall(r"^Tokens:\t(\d+)$", printed, re.MULTILINE)
+        assert 10 ** (-found.sum(dtype=np.float64) / int(tokens)) == pytest.approx(float(perplexity), rel=1e-5)
+        if markers:
+            assert model.perplexity(lines) == pytest.approx(float(perplexity), rel=1e-5)
+
+
+def test_there_are_golden_queries(shared_data):
+    assert len(golden_queries()) == 14
 
 
 # Plain Python
