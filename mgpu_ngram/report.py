@@ -118,6 +118,8 @@ def _show_counts(result: CountResult) -> None:
 def _show_memory(result: CountResult | EstimateResult) -> None:
     if result.peak_device_bytes:
         print(f"device memory: {result.peak_device_bytes:,} bytes at most")
+    if result.peak_host_bytes:
+        print(f"host memory: {result.peak_host_bytes:,} bytes at most in one process")
     if result.workers > 1 or result.peak_device_bytes:
         print(f"transport: {result.transport}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -139,6 +140,21 @@ def lift_limit(device: str) -> None:
 def peak_device_bytes(device: str) -> int:
     """The most that arrays of this process have taken of its GPU at once, since its budget was set."""
     return _peak_bytes if device == "gpu" else 0
+
+
+def peak_host_bytes() -> int:
+    """The most host memory that this process has had at once since it started; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # no POSIX
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def peak_bytes(device: str) -> tuple[int, int]:
+    """(of the GPU, of the host): see the two above."""
+    return peak_device_bytes(device), peak_host_bytes()
 
 
 _first_limit: dict[str, int] = {}

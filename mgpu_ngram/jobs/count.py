@@ -19,7 +19,7 @@ from mgpu_ngram.core.memory import MemoryConfig
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.memory import peak_device_bytes
+from mgpu_ngram.engine.memory import peak_bytes
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.engine.write import WrittenFile
 from mgpu_ngram.jobs.count_passes import TOP, Job
@@ -49,6 +49,7 @@ class CountResult:
     transport: str  # how arrays cross from worker to worker
     worker_rates: dict[str, float]  # tokens per second of each worker's share, while chunks were counted
     peak_device_bytes: int  # the most that one worker took of its GPU
+    peak_host_bytes: int  # the most host memory that the process of one worker has had since it started
     resumed_chunks: int  # that a run before this one had counted
 
     @property
@@ -112,7 +113,7 @@ def run(
             for n in range(1, config.order + 1):
                 (out.folder / f"order={n}").mkdir()
             results = job.write(counted, runs, str(out.folder))
-            peaks = executor.everywhere(peak_device_bytes, executor.device)
+            peaks = executor.everywhere(peak_bytes, executor.device)
             progress.finish()
 
             files = sorted((file for part, _ in results for file in part), key=lambda file: file.name)
@@ -132,7 +133,7 @@ def run(
         executor.device,
         executor.transport,
         job.worker_rates(manifest["tokens"]),
-        max(peaks),
+        *map(max, zip(*peaks, strict=True)),
         len(job.resumed),
     )
 

@@ -22,7 +22,7 @@ from mgpu_ngram.core.output import Output, check_free, clear_temporaries, write_
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.memory import Budget, peak_device_bytes
+from mgpu_ngram.engine.memory import Budget, peak_bytes
 from mgpu_ngram.engine.vocabulary import LmplzText
 from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS, UNRESERVED_BYTES
 from mgpu_ngram.jobs.count_passes import Job
@@ -67,6 +67,7 @@ class EstimateResult:
     device: str
     transport: str
     peak_device_bytes: int
+    peak_host_bytes: int
     resumed_chunks: int
 
     @property
@@ -231,13 +232,14 @@ def estimated(
                 config, limit, source, executor, budget, checkpoint, checkpoint_seconds, progress
             )
         model, statistics = estimation.finish(parts)
+        peaks = executor.everywhere(peak_bytes, executor.device)
         progress.finish()
         yield (
             model,
             EstimateResult(
                 None, config.highest, estimation.tokens, estimation.symbols, statistics, 0, "",
                 add_seconds(*estimation.seconds), time.perf_counter() - start, executor.workers, executor.device,
-                executor.transport, max(executor.everywhere(peak_device_bytes, executor.device)), resumed,
+                executor.transport, *map(max, zip(*peaks, strict=True)), resumed,
             ),
         )  # fmt: skip
         checkpoint.discard()

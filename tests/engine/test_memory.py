@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from mgpu_ngram.engine import memory as memory_module
-from mgpu_ngram.engine.memory import MOST_TEXT_BYTES, Budget, hold, lift_limit, peak_device_bytes
+from mgpu_ngram.engine.memory import MOST_TEXT_BYTES, Budget, hold, lift_limit, peak_device_bytes, peak_host_bytes
 
 
 @dataclass(eq=False)
@@ -262,3 +262,9 @@ def test_a_real_gpu():
         assert budget.working_bytes() == 64 << 20
     finally:
         Budget("gpu", 0, 0).limit()  # none
+
+
+def test_the_peak_of_the_host_is_the_kernels():
+    with open("/proc/self/status") as file:
+        [kilobytes] = [int(line.split()[1]) for line in file if line.startswith("VmHWM")]
+    assert peak_host_bytes() == pytest.approx(1024 * kilobytes, rel=0.05)

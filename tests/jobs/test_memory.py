@@ -167,14 +167,15 @@ class Two(LocalExecutor):
     """Says of itself what two processes of two hosts would say."""
 
     def everywhere(self, fn, *args):
-        return [(0, 300 << 20), (0, 200 << 20)] if fn is count_plan._free_bytes else [5, 7]
+        return [(0, 300 << 20), (0, 200 << 20)] if fn is count_plan._free_bytes else [(5, 80), (7, 60)]
 
 
 def test_budgets_are_of_the_worker_with_least_and_the_peak_of_the_one_with_most(tmp_path):
     (tmp_path / "text").write_text("a b c\n")
     executor = Two(workers=1)
     assert count_plan.make_budget(MemoryConfig(), executor).host_bytes == 100 << 20  # half of it
-    assert run(CountConfig([str(tmp_path / "text")], order=2), executor, tmp_path / "out").peak_device_bytes == 7
+    result = run(CountConfig([str(tmp_path / "text")], order=2), executor, tmp_path / "out")
+    assert (result.peak_device_bytes, result.peak_host_bytes) == (7, 80)
     executor.close()
 
 
