@@ -113,7 +113,7 @@ def run(
             for n in range(1, config.order + 1):
                 (out.folder / f"order={n}").mkdir()
             results = job.write(counted, runs, str(out.folder))
-            peaks = executor.everywhere(peak_bytes, executor.device)
+            of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))
             progress.finish()
 
             files = sorted((file for part, _ in results for file in part), key=lambda file: file.name)
@@ -133,7 +133,8 @@ def run(
         executor.device,
         executor.transport,
         job.worker_rates(manifest["tokens"]),
-        *map(max, zip(*peaks, strict=True)),
+        of_device,
+        of_host,
         len(job.resumed),
     )
 

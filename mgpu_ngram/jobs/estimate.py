@@ -232,14 +232,14 @@ def estimated(
                 config, limit, source, executor, budget, checkpoint, checkpoint_seconds, progress
             )
         model, statistics = estimation.finish(parts)
-        peaks = executor.everywhere(peak_bytes, executor.device)
+        of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))
         progress.finish()
         yield (
             model,
             EstimateResult(
                 None, config.highest, estimation.tokens, estimation.symbols, statistics, 0, "",
                 add_seconds(*estimation.seconds), time.perf_counter() - start, executor.workers, executor.device,
-                executor.transport, *map(max, zip(*peaks, strict=True)), resumed,
+                executor.transport, of_device, of_host, resumed,
             ),
         )  # fmt: skip
         checkpoint.discard()
