@@ -36,6 +36,7 @@ def bench(
     workers: str | None = None,
     only: str | None = None,
     folder: str | None = None,
+    text_file: str | None = None,
 ) -> list[dict[str, Any]]:
     """Measure estimating, write estimate.csv and the figure to the folder `results`, and return the rows.
 
@@ -44,6 +45,7 @@ def bench(
     workers  numbers of workers, such as "1,2,4"; as many GPUs as there are, or 1 and 2 on a CPU, when None
     only     parts to measure, by name or by number from 1; all when None. What the device copies is always measured
     folder   where texts and models are written; a temporary one when None
+    text_file  what the part lmplz makes a model of, in the place of a generated text
 
     The model of a small text is compared with plain Python, those that are timed by their sizes and sums, and
     WrongResult is raised when one is wrong. Rows are told and saved part by part.
@@ -58,12 +60,14 @@ def bench(
         raise InputError(f"tokens is {tokens} but must be at least {LEAST_TOKENS}")
     if folder is not None and not Path(folder).is_dir():
         raise InputError(f"{folder}: no such folder; make it, or leave it out")
+    if text_file is not None and not Path(text_file).is_file():
+        raise InputError(f"{text_file}: no such file; give a text, or leave out --text")
     suite = Suite(device, Path(results) / "estimate.csv")
     suite.say(f"{suite.name}; {suite.version}")
     suite.measure_ceilings()
     suite.release()
     with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-", dir=folder) as place:
-        run = Run(suite, tokens, clusters, Path(place))
+        run = Run(suite, tokens, clusters, Path(place), Path(text_file).absolute() if text_file else None)
         for part in parts:
             before = len(suite.rows)
             PARTS[part](run)

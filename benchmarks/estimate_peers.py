@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -34,16 +35,17 @@ def lmplz(run: Run) -> None:
     """Rows: lmplz, and this engine beside it."""
     suite, folder = run.suite, run.folder / "peer"
     folder.mkdir()
-    tokens = min(run.tokens, TOKENS)
-    corpus = Corpus.generate(folder, tokens, tokens)
-    [path] = map(Path, corpus.paths)
+    path = run.real or Path(Corpus.generate(folder, (most := min(run.tokens, TOKENS)), most).paths[0])
     program = shutil.which("lmplz")
     suite.say("text to ARPA" if program else "text to ARPA; lmplz is not on the PATH, so its rate is left out")
     seconds: list[float] = []
+    as_command: list[float] = []
     by_memory: dict[str, list[float]] = {memory: [] for memory in MEMORY if program}
-    _estimate(suite.device, path, folder / "ours.arpa")  # the warm-up
+    _, tokens = _estimate(suite.device, path, folder / "ours.arpa")  # the warm-up
+    sizes = f"tokens={tokens} bytes={path.stat().st_size} n=1..{ORDER}" + (f" text={path.name}" if run.real else "")
     for _ in range(ROUNDS):  # one after the other, as other work on the machine comes and goes
-        seconds.append(_estimate(suite.device, path, folder / "ours.arpa"))
+        seconds.append(_estimate(suite.device, path, folder / "ours.arpa")[0])
+        as_command.append(_command(suite.device, path, folder / "ours.arpa"))
         for memory, of_memory in by_memory.items():
             of_memory.append(_lmplz(str(program), path, folder / "lmplz.arpa", memory))
     if program:
@@ -51,22 +53,32 @@ def lmplz(run: Run) -> None:
     best = min(by_memory, key=lambda memory: median(by_memory[memory]), default=None)
     if best:
         notes = ", ".join(f"-S {memory} {median(s):.3g} s" for memory, s in by_memory.items())
-        suite.add(PEER, corpus.sizes, by_memory[best], items=tokens, unit=TOKENS_PER_SECOND, notes=notes)
+        suite.add(PEER, sizes, by_memory[best], items=tokens, unit=TOKENS_PER_SECOND, notes=notes)
+    notes = f"{cpu_cores()} cores; as a command, its start with it, {median(as_command):.3g} s"
     suite.add(
-        TEXT_TO_ARPA, corpus.sizes, seconds, items=tokens, unit=TOKENS_PER_SECOND, baseline=PEER if best else "",
-        baseline_seconds=median(by_memory[best]) if best else None, notes=f"{cpu_cores()} cores",
+        TEXT_TO_ARPA, sizes, seconds, items=tokens, unit=TOKENS_PER_SECOND, baseline=PEER if best else "",
+        baseline_seconds=median(by_memory[best]) if best else None, notes=notes,
     )  # fmt: skip
 
 
-def _estimate(device: str, text: Path, arpa: Path) -> float:
-    """Seconds of a whole job."""
+def _estimate(device: str, text: Path, arpa: Path) -> tuple[float, int]:
+    """Seconds of a whole job, and words of the text."""
     executor = LocalExecutor(device)
     start = time.perf_counter()
     try:
         config = EstimateConfig([str(text)], order=ORDER, format="arpa", discount_fallback=[])
-        estimate_job.run_to_file(config, executor, arpa, overwrite=True)
+        tokens = estimate_job.run_to_file(config, executor, arpa, overwrite=True).tokens
     finally:
         executor.close()
+    return time.perf_counter() - start, tokens
+
+
+def _command(device: str, text: Path, arpa: Path) -> float:
+    """Seconds of the same as a command, in one process."""
+    command = [sys.executable, "-m", "mgpu_ngram", "estimate", str(text), "-o", str(arpa), "--order", str(ORDER)]
+    command += ["--discount-fallback", "--device", device, "--workers", "0", "--overwrite"]
+    start = time.perf_counter()
+    subprocess.run(command, capture_output=True, check=True)
     return time.perf_counter() - start
 
 

@@ -35,12 +35,16 @@ TEXT_TO_MODEL, BY_WORKERS = "estimate/text to model", "estimate/text to model by
 
 @dataclass
 class Run:
-    """What parts share: the rows, the numbers of workers, and a folder with a generated text."""
+    """What parts share: the rows, the numbers of workers, and a folder with a generated text.
+
+    real  a text that is not generated, for the part that compares with lmplz
+    """
 
     suite: Suite
     tokens: int
     clusters: list[int]
     folder: Path
+    real: Path | None = None
 
     @cached_property
     def corpus(self) -> Corpus:

@@ -16,14 +16,15 @@ EXAMPLES = """examples:
   mgpu-ngram bench cluster --workers 1,2,4 --only speedup,shuffle --folder /dev/shm
   mgpu-ngram bench score --only table3,ceilings
   mgpu-ngram bench distribution --only dense,saturation
-  mgpu-ngram bench estimate --only ids,text --folder /dev/shm"""
+  mgpu-ngram bench estimate --only ids,text --folder /dev/shm
+  mgpu-ngram bench estimate --only lmplz --text reviews.txt"""
 # Those that a stage obeys, of the ones that not every stage does.
 FLAGS = {
     "count": {"text", "size", "tokens"},
     "cluster": {"size", "tokens", "workers", "only", "folder"},
     "score": {"tokens", "workers", "only", "folder"},
     "distribution": {"size", "tokens", "workers", "only", "folder"},
-    "estimate": {"tokens", "workers", "only", "folder"},
+    "estimate": {"text", "tokens", "workers", "only", "folder"},
 }
 
 
@@ -31,7 +32,12 @@ def add(verbs: Any) -> None:
     bench = command(verbs, "bench", "measure a stage beside its limits", EXAMPLES)
     bench.add_argument("stage", choices=list(FLAGS))
     bench.add_argument("--device", default="auto", choices=DEVICES)
-    bench.add_argument("--text", metavar="FILE", help="real text to draw lines from (default: the standard library's)")
+    bench.add_argument(
+        "--text",
+        metavar="FILE",
+        help="real text: of bench count, to draw lines from (default: the standard library's); of bench estimate, to "
+        "compare with lmplz (default: a generated one)",
+    )
     bench.add_argument(
         "--size",
         metavar="BYTES",
@@ -66,7 +72,7 @@ def _bench(arguments: argparse.Namespace) -> None:
     elif a.stage == "distribution":
         rows = distribution.bench(device, a.tokens, a.size, a.results, a.workers, a.only, a.folder)
     elif a.stage == "estimate":
-        rows = estimate.bench(device, a.tokens, a.results, a.workers, a.only, a.folder)
+        rows = estimate.bench(device, a.tokens, a.results, a.workers, a.only, a.folder, a.text)
     elif a.stage == "score":
         rows = score.bench(device, a.tokens, a.results, a.workers, a.only, a.folder)
     else:

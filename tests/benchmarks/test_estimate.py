@@ -120,6 +120,17 @@ def test_without_lmplz(lmplz_on_path, tmp_path):
     assert not list(tmp_path.glob("*.png"))  # which shows steps
 
 
+def test_a_real_text(lmplz_on_path, tmp_path):
+    lmplz_on_path(FAKE)
+    (tmp_path / "fable.txt").write_bytes(b"the fox saw the grapes\nthe grapes were sour\n" * 40)
+    found = estimate.bench("cpu", TOKENS, tmp_path, only="lmplz", text_file=str(tmp_path / "fable.txt"))
+    peer, ours = (row for row in found if "ceiling" not in row["kernel"])
+    assert peer["sizes"] == ours["sizes"] == "tokens=360 bytes=1760 n=1..5 text=fable.txt"
+    assert ours["rate"] == pytest.approx(360 / ours["median_seconds"])
+    [seconds] = re.findall(r"as a command, its start with it, (\S+) s", ours["notes"])
+    assert float(seconds) > ours["median_seconds"]
+
+
 def test_another_model_of_lmplz_is_no_row(lmplz_on_path, tmp_path):
     run = Run(Suite("cpu"), TOKENS, [1], tmp_path)
     lmplz_on_path(FAKE.replace("discount_fallback=[]", "prune=[0, 0, 1], discount_fallback=[]"))
@@ -261,6 +272,7 @@ def test_a_file_that_holds_another_model_is_no_row(monkeypatch, tmp_path):
         ({"workers": "0"}, "workers is '0'"),
         ({"tokens": 5}, "tokens is 5 but must be at least 2000"),
         ({"folder": "/no/such/folder"}, "/no/such/folder: no such folder"),
+        ({"text_file": "/no/such/text"}, "/no/such/text: no such file"),
     ],
 )
 def test_bad_options(options, message, tmp_path):
