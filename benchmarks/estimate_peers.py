@@ -35,7 +35,8 @@ def lmplz(run: Run) -> None:
     """Rows: lmplz, and this engine beside it."""
     suite, folder = run.suite, run.folder / "peer"
     folder.mkdir()
-    path = run.real or Path(Corpus.generate(folder, (most := min(run.tokens, TOKENS)), most).paths[0])
+    most = min(run.tokens, TOKENS)
+    path = run.real or Path(Corpus.generate(folder, most, most).paths[0])
     program = shutil.which("lmplz")
     suite.say("text to ARPA" if program else "text to ARPA; lmplz is not on the PATH, so its rate is left out")
     seconds: list[float] = []

@@ -133,11 +133,10 @@ __device__ __forceinline__ void prefetch(const void* array_G, i64 first, i64 end
 // whose bit n - 1 is set in `orders` a row of V values, the i-th of them from out[h * stride_H + i * stride_N] on, and
 // behind it anything up to `width` values. K <= 32. Children of tile t are the nodes from first[(h * ranges + t) * K + k]
 // to end[(h * ranges + t) * K + k]; with `ranges` 1 those of the whole history, among which each warp searches, K <= 16.
-// A block, of one warp, writes a tile of the rows of one history; the grid's x are the tiles, its y and z
-// histories. Blocks start in the order of their numbers, so at any
-// time they write next to each other, in few rows: the memory reaches its full rate for nothing else. Reading between
-// writes costs it far more than the bytes, so the children of `together` histories are asked for at once, while the
-// histories before these are written; with 0 nothing is asked for.
+// A block, of one warp, writes a tile of the rows of one history; the grid's x are the tiles, its y and z histories.
+// Blocks start in the order of their numbers, so at any time they write next to each other, in few rows: the memory
+// reaches its full rate for nothing else. Reading between writes costs it far more than the bytes, so the children of
+// `together` histories are asked for at once, while the histories before these are written; with 0 nothing is asked for.
 // A tile's values stay in registers from order 1 to the highest; shared memory is touched only where an order has
 // children in the tile. Lane k looks after order k + 2.
 extern "C" __global__ void __launch_bounds__(32) write_rows(

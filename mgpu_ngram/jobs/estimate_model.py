@@ -69,7 +69,10 @@ def assembled(
         rounds = max(1, -(-needed // executor.workers))
         words_of = cut_words([sample for sample, *_ in reports], symbols, rounds * executor.workers)
         samples.clear()
-    progress.start("assemble", 1, "model")
+    window = 2 * executor.workers
+    in_windows, linked = len(words_of) > window, order > 3  # else no node has a suffix that is told
+    steps = len(words_of) * (in_windows + (linked or not in_windows)) if len(words_of) > 1 else 0
+    progress.start("assemble", steps + 1, "steps")
     if len(words_of) > 1:
         seconds, stretches = [of_part for *_, of_part in reports], list[Handle]()
 
@@ -84,13 +87,13 @@ def assembled(
             )  # fmt: skip
             return stretches[-1]
 
-        calls, window = [partial(call, i) for i in range(len(words_of))], 2 * executor.workers
-        if len(calls) > window:
-            windowed(executor, calls, window, lambda _: None)
+        calls = [partial(call, i) for i in range(len(words_of))]
+        if in_windows:
+            windowed(executor, calls, window, lambda _: progress.advance(1))
         else:  # nobody need wait here
             for stretch in calls:
                 stretch()
-        if order > 3:  # else no node has a suffix that is told
+        if linked:
             searched = [executor.call(searched_keys, stretch) for stretch in stretches]
             stretches = [
                 executor.call(link_stretch, s, searched, bits, budget, folder, label="the model's suffixes", near=i)
@@ -98,6 +101,8 @@ def assembled(
             ]
             del searched
         model = executor.call(join, stretches, unigrams, vocabulary, device, label="the model")
+        if linked or not in_windows:
+            executor.wait(iter(list(stretches)), lambda _: progress.advance(1))
         del stretches
     else:
         model = executor.call(finish, list(parts), unigrams, vocabulary, bits, collapse, device, label="the model")

@@ -751,6 +751,22 @@ def test_a_full_disk(format, on_cluster, here, full_disk, tmp_path, monkeypatch)
     assert format == "arpa" or result.path.read_bytes() == data
 
 
+def test_a_full_disk_where_parts_wait(here, text, full_disk, tmp_path, monkeypatch):
+    (tmp_path / "text").write_bytes(text)
+    monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: False)
+    monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 500)
+    memory = MemoryConfig(spill_dir=str(tmp_path / "spill"))
+    config, output = EstimateConfig([str(tmp_path / "text")], order=3), tmp_path / "model"
+    full_disk(of="waiting-")
+    message = r"^cannot write \S+/spill/\S+/waiting-\w+.safetensors after 0 bytes: No space left on device; free space"
+    with pytest.raises(RunError, match=message):
+        run_to_file(config, here, output, memory=memory)
+    full_disk(room=1 << 30)
+    result = run_to_file(config, here, output, memory=memory, resume=True)  # the counts were kept
+    assert result.resumed_chunks > 0 and result.tokens == len(text.split())
+    assert names(tmp_path) == ["model", "spill", "text"] and names(tmp_path / "spill") == []
+
+
 # Outputs
 
 
@@ -835,9 +851,16 @@ def test_a_header(text, make, tmp_path):
     assert head == comments.encode() + plain
 
 
-def test_phases(text, here, tmp_path):
-    """Each is told, with as many units as are finished."""
+@pytest.mark.parametrize(("order", "copies", "told"), [(2, 3, 1), (4, 3, 1), (2, 10**9, 1), (4, 10**9, 2)])
+def test_phases(order, copies, told, text, here, tmp_path, monkeypatch):
+    """Each is told, with as many units as are finished: of a model that is put together in many stretches each is told
+    when it is made, and again when it has its suffixes; in few, once.
+    """
     (tmp_path / "text").write_bytes(text)
+    monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 500)
+    monkeypatch.setattr(estimate_model, "STRETCH_COPIES", copies)
+    cut, cuts = estimate_model.cut_words, []
+    monkeypatch.setattr(estimate_model, "cut_words", lambda *a: cuts.append(cut(*a)) or cuts[-1])
 
     class Units(Progress):
         def __init__(self):
@@ -850,9 +873,12 @@ def test_phases(text, here, tmp_path):
             self.all[-1][2] += done
 
     units = Units()
-    result = run_to_file(EstimateConfig([str(tmp_path / "text")], order=2), here, tmp_path / "out", progress=units)
+    result = run_to_file(EstimateConfig([str(tmp_path / "text")], order=order), here, tmp_path / "out", progress=units)
     assert [u[0] for u in units.all] == ["tokenise", "count", "reduce", "adjust", "estimate", "assemble"]
     assert all(total == done > 0 for _, total, done in units.all)
+    [stretches] = map(len, cuts)
+    assert stretches == 2 if copies == 3 else stretches > 4
+    assert units.all[-1][1] == told * stretches + 1
     assert {"tokenise", "adjust", "estimate", "assemble", "write"} <= result.seconds.keys()
 
 
