@@ -122,8 +122,8 @@ def start(hooks_folder):
     before = copy.deepcopy(dask.config.config)
     with ExitStack() as closing:
 
-        def make(workers):
-            executor = start_cluster("cpu", workers, {"distributed.worker.preload": [str(HOOKS)]})
+        def make(workers, device="cpu"):
+            executor = start_cluster(device, workers, {"distributed.worker.preload": [str(HOOKS)]})
             closing.callback(executor.close)
             return executor
 

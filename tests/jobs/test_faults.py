@@ -72,12 +72,17 @@ def test_undisturbed(cluster, corpus, undisturbed, contents, hooks, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_death_in_every_task(cluster, corpus, undisturbed, contents, hooks, hooks_folder, tmp_path):
-    """Of tasks that write files: when the files are there. After every chunk, for chunks may all end at once."""
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.multigpu)])
+@pytest.mark.timeout(300)
+def test_a_death_in_every_task(device, cluster, start, corpus, undisturbed, contents, hooks, hooks_folder, tmp_path):
+    """Of tasks that write files: when the files are there. After every chunk, for chunks may all end at once. Of GPUs,
+    too, the result is that of a CPU.
+    """
     before = ["tokenise.before", "count_chunk.before", "bundle_runs.before", "write_part.before"]
     after = ["tokenise", "save_vocabularies", "count_chunk", "save_runs", "take_part", "write_part"]
     hooks(**dict.fromkeys([*before, *(f"{task}.after" for task in after)], ""))
-    result = on(cluster, corpus, tmp_path / "out", checkpoint_seconds=0)
+    executor = cluster if device == "cpu" else start(2, device)
+    result = on(executor, corpus, tmp_path / "out", checkpoint_seconds=0)
     assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "every bomb went off"
     assert contents(result.path) == undisturbed
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
