@@ -185,12 +185,15 @@ def test_resume_leaves_what_is_finished(here, mgpu_ngram):
     assert status == 0 and err.count("finished before") == 2
     assert json.loads(out)[1] == {"path": "runs/scores/score", "finished_before": True}
     assert Path("runs/scores/trie/model.safetensors").stat().st_ino == made
-    for changed in "jobs.1.score.level=word", "jobs.1.score.text=model.arpa":
-        status, _, err = mgpu_ngram("run", CONFIG, *OVERRIDES, changed, "--resume")
-        assert status == 2 and "runs/scores/score exists" in err
+    for change, told in [
+        ("jobs.1.score.level=word", 'the options changed: options.level was "sentence", is "word";'),
+        ("jobs.1.score.text=model.arpa", 'the inputs changed: inputs.0.name was "text", is "model.arpa";'),
+    ]:
+        status, _, err = mgpu_ngram("run", CONFIG, *OVERRIDES, change, "--resume")
+        assert status == 2 and f"runs/scores/score is finished, but {told}" in err
     (here / "model.arpa").write_text((here / "model.arpa").read_text().replace("-1.25", "-1.5"))
     status, _, err = mgpu_ngram("run", CONFIG, *OVERRIDES, "--resume")
-    assert status == 2 and "runs/scores/trie exists" in err
+    assert status == 2 and "runs/scores/trie is finished, but the model changed: model.identity was" in err
     status, _, err = mgpu_ngram("run", CONFIG, *OVERRIDES, "--resume", "--overwrite")
     assert (status, err) == (0, "")
 
