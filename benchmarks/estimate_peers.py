@@ -78,20 +78,22 @@ def _command(device: str, text: Path, arpa: Path) -> float:
     """Seconds of the same as a command, in one process."""
     command = [sys.executable, "-m", "mgpu_ngram", "estimate", str(text), "-o", str(arpa), "--order", str(ORDER)]
     command += ["--discount-fallback", "--device", device, "--workers", "0", "--overwrite"]
-    start = time.perf_counter()
-    subprocess.run(command, capture_output=True, check=True)
-    return time.perf_counter() - start
+    return _run(command, "mgpu-ngram", "see why")
 
 
 def _lmplz(program: str, text: Path, arpa: Path, memory: str) -> float:
     """Seconds of a run, its start with them."""
     command = [program, "-o", str(ORDER), "-S", memory, "-T", str(arpa.parent), "--text", str(text)]
     command += ["--arpa", str(arpa), "--discount_fallback"]  # which is used where discounts cannot be computed
+    return _run(command, program, "take it off the PATH to go on without")
+
+
+def _run(command: list[str], name: str, way_out: str) -> float:
     start = time.perf_counter()
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
         last = (ended.stderr.strip() or "it says nothing").splitlines()[-1]
-        raise RunError(f"{program} ended with status {ended.returncode}: {last}; take it off the PATH to go on without")
+        raise RunError(f"{name} ended with status {ended.returncode}: {last}; {way_out}")
     return time.perf_counter() - start
 
 

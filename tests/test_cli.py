@@ -416,6 +416,9 @@ def test_count_refuses(words, pieces, odds, mgpu_ngram):
         (b"output: out\ncluster: {workers: 1}\njobs: [count: {corpus: text}]\n"
          b"dask: {distributed.comm.offload: much}",
          ["dask.distributed.comm.offload is 'much' but must be a size, such as 10MiB"]),
+        (b"output: out\ncluster: {workers: 1}\njobs: [count: {corpus: text}]\n"
+         b"dask: {distributed.scheduler.no-workers-timeout: soon}",
+         ["dask.distributed.scheduler.no-workers-timeout is 'soon' but must be a time, such as 60s"]),
     ],
 )  # fmt: skip
 def test_run_refuses(text, pieces, folder, mgpu_ngram):

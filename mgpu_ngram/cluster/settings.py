@@ -37,7 +37,10 @@ def _check(settings: dict[str, Any]) -> None:
     for key, value in settings.items():
         if isinstance(value, dict):
             raise InputError(f"dask.{key} is a mapping; write its keys with dots, as distributed.comm.timeouts.connect")
-        if key in SETTINGS or key.split(".")[0] not in dask.config.config:
+        if key in SETTINGS:
+            _check_value(key, value, SETTINGS[key])
+            continue
+        if key.split(".")[0] not in dask.config.config:
             continue
         section = key.rpartition(".")[0]
         if section == ENVIRONMENT or dask.config.get(section, default=UNKNOWN) == {}:  # of any keys
@@ -51,18 +54,20 @@ def _check(settings: dict[str, Any]) -> None:
 
 
 def _check_value(key: str, value: Any, usual: Any) -> None:
-    """Refuse what is no time or no size where Dask expects one, which it says when it comes to use it."""
+    """Refuse a text that is no time or no size where Dask expects one, which it says when it comes to use it."""
+    if not isinstance(usual, str) or not isinstance(value, str) or value == "inf":  # which some times may be
+        return
     for parse, what in (parse_timedelta, "a time"), (parse_bytes, "a size"):
-        if isinstance(usual, str) and _parses(usual, parse):
+        if _parses(usual, parse):
             if not _parses(value, parse):
                 raise InputError(f"dask.{key} is {value!r} but must be {what}, such as {usual}")
             return
 
 
-def _parses(value: Any, parse: Callable[[Any], Any]) -> bool:
+def _parses(text: str, parse: Callable[[str], Any]) -> bool:
     try:
-        parse(value)
-    except (KeyError, TypeError, ValueError):
+        parse(text)
+    except (IndexError, KeyError, ValueError):
         return False
     return True
 

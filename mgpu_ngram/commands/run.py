@@ -95,7 +95,7 @@ def run_jobs(
 def _is_made(stage: str, settings: Any, target: Path) -> bool:
     """Whether a run before this one has made just this output. Raises InputError for one made of something else."""
     manifest = find_manifest(target)
-    if manifest is None:
+    if manifest is None or manifest["format"] != STAGES[stage].FORMAT:
         return False
     try:
         what = STAGES[stage].changed_since(settings, manifest)

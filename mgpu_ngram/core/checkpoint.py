@@ -40,6 +40,7 @@ FORMAT_VERSION = 1
 IDENTITY = "identity.json"
 OWNER = "owner.json"
 ENTRY = ".safetensors"  # how the name of an entry ends
+NOTHING = "[]", "{}", "null"
 NAMED_CHANGES = 3  # differences that a refusal spells out
 
 _tokens: set[str] = set()  # of the checkpoints that this process works on
@@ -161,10 +162,11 @@ class Checkpoint:
             _remove(folder, entries)
             return cls._make(folder, identity, chosen, entries_folder)
         except OSError as error:
-            where = "spill_dir" if entries_folder else "output path"
+            at, spill = Path(error.filename or folder), Path(entries_folder or folder)
+            is_there = bool(entries_folder) and (at.is_relative_to(spill) or at in spill.parents)
             raise InputError(
-                f"cannot make checkpoint {folder}: {error.filename or folder}: {error.strerror or error}; give another "
-                f"{where}"
+                f"cannot make checkpoint {folder}: {at}: {error.strerror or error}; give another "
+                f"{'spill_dir' if is_there else 'output path'}"
             ) from error
 
     @classmethod
@@ -297,6 +299,9 @@ def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     changes = []
     for path in {**after, **before}:
         name = ".".join(path)
+        here, there = (before, after) if path in before else (after, before)
+        if here[path] in NOTHING and any(other[: len(path)] == path != other for other in there):
+            continue  # its contents tell that they came or went
         if path not in before:
             changes.append((path[0], f"{name} was not there, is {after[path]}"))
         elif path not in after:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -144,12 +143,11 @@ def peak_device_bytes(device: str) -> int:
 
 def peak_host_bytes() -> int:
     """The most host memory that this process has had at once since it started; 0 where the system does not say."""
-    try:
-        import resource
-    except ImportError:  # no POSIX
+    try:  # and not getrusage, whose peak a process takes over from the one that started it
+        with open("/proc/self/status") as file:
+            return next((1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM")), 0)
+    except OSError:  # no Linux
         return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def peak_bytes(device: str) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.crc import combine_crc32
 from mgpu_ngram.core.memory import MemoryConfig
-from mgpu_ngram.core.output import Output, write_manifest
+from mgpu_ngram.core.output import FORMAT, Output, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.memory import peak_bytes
@@ -27,7 +27,7 @@ from mgpu_ngram.jobs.count_plan import chunk_bytes, make_budget, most_table_byte
 from mgpu_ngram.jobs.count_settings import CountConfig
 from mgpu_ngram.jobs.progress import Progress
 
-__all__ = ["CHECKPOINT_SECONDS", "CONFIG", "CountConfig", "CountResult", "open_inputs", "plan", "run"]
+__all__ = ["CHECKPOINT_SECONDS", "CONFIG", "FORMAT", "CountConfig", "CountResult", "open_inputs", "plan", "run"]
 
 CONFIG = CountConfig
 UNRESERVED_BYTES = 1 << 30  # of a device's budget, for what other streams allocate

@@ -71,7 +71,7 @@ def assembled(
         samples.clear()
     window = 2 * executor.workers
     in_windows, linked = len(words_of) > window, order > 3  # else no node has a suffix that is told
-    steps = len(words_of) * (in_windows + (linked or not in_windows)) if len(words_of) > 1 else 0
+    steps = len(words_of) * (1 + (in_windows and linked)) if len(words_of) > 1 else 0
     progress.start("assemble", steps + 1, "steps")
     if len(words_of) > 1:
         seconds, stretches = [of_part for *_, of_part in reports], list[Handle]()
@@ -102,7 +102,7 @@ def assembled(
             del searched
         model = executor.call(join, stretches, unigrams, vocabulary, device, label="the model")
         if linked or not in_windows:
-            executor.wait(iter(list(stretches)), lambda _: progress.advance(1))
+            executor.wait(stretches, lambda _: progress.advance(1))
         del stretches
     else:
         model = executor.call(finish, list(parts), unigrams, vocabulary, bits, collapse, device, label="the model")

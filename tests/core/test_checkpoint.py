@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import mgpu_ngram.core.checkpoint as checkpoint_module
 from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.checkpoint import Checkpoint, damage_of, save_entry
+from mgpu_ngram.core.checkpoint import Checkpoint, damage_of, save_entry, what_changed
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import Output, _host
 
@@ -149,7 +149,7 @@ def changed(**values):
         (changed(settings__unit="word"), 'the settings changed: settings.unit was not there, is "word"; put'),
         (
             changed(corpus__inputs=[]),
-            "the corpus changed: corpus.inputs was not there, is []; corpus.inputs.0.name was",
+            "the corpus changed: corpus.inputs.0.name was",
         ),
         (
             changed(corpus__inputs=[{"name": "c", "size_bytes": 1}, {"name": "d", "size_bytes": 5}], settings=1),
@@ -460,4 +460,23 @@ def test_a_place_that_cannot_be_written_is_bad_input(tmp_path):
         InputError, match=r"cannot make checkpoint .*/file/fast/entries-\w+: Not a directory; give another spill_dir"
     ):
         open_checkpoint(tmp_path, entries_folder=str(tmp_path / "file" / "fast"))
+    with pytest.raises(InputError, match=r"cannot make checkpoint .*; give another output path"):
+        Checkpoint.open(tmp_path / "file" / "out", IDENTITY, False, False, str(tmp_path / "good"))
     assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ({"a": 1}, {"a": 1}, ""),
+        ({"a": (1, 2)}, {"a": [1, 2]}, ""),
+        ({"a": 1, "b": {"c": 3}}, {"a": 2, "b": {"c": 4}}, "the a and the b changed: a was 1, is 2; b.c was 3, is 4"),
+        ({"a": []}, {"a": [5]}, "the a changed: a.0 was not there, is 5"),
+        ({"a": [5]}, {"a": []}, "the a changed: a.0 was 5, is gone"),
+        ({"a": None}, {"a": {"b": 1}}, "the a changed: a.b was not there, is 1"),
+        ({"a": None}, {"a": 1}, "the a changed: a was null, is 1"),
+        ({"a": 1}, {}, "the a changed: a was 1, is gone"),
+    ],
+)
+def test_what_changed_by_hand(old, new, told):
+    assert what_changed(old, new) == told

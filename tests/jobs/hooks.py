@@ -3,9 +3,10 @@
 FOLDER/shard_tokens  holds the words of a shard
 FOLDER/TASK.slow     holds seconds: so long waits TASK before it starts
 FOLDER/TASK.before*  TASK kills its process before it starts, or so many seconds later as the file says, or
-FOLDER/TASK.after*   the same when it is done; the file goes, so one process dies of one file
+FOLDER/TASK.after*   the same when it is done; the file goes, and one process dies of one file
 FOLDER/TASK.chunk    holds the number of a chunk, at whose start TASK kills its process every time
 FOLDER/TASK.deaths   counts these, in bytes; after MOST_DEATHS the task fails instead
+FOLDER.deaths        counts all deaths, in bytes
 
 As a script it runs the command line: python hooks.py count text -o out
 """
@@ -48,14 +49,22 @@ TASKS = {  # the modules where workers look them up, and from where the driver t
 
 
 def die():
+    with open(f"{FOLDER}.deaths", "ab") as file:
+        file.write(b".")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+dying = threading.Event()  # in a moment
 
 
 def die_once(pattern):
     for bomb in FOLDER.glob(pattern):
+        if dying.is_set():
+            return
         with suppress(FileNotFoundError):  # another process was first
             seconds = float(bomb.read_text() or 0)
             bomb.unlink()
+            dying.set()
             threading.Timer(seconds, die).start() if seconds else die()
 
 

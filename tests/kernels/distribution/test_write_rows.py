@@ -232,8 +232,8 @@ def test_every_word_is_a_child_of_every_history(multiply, to_device):
 @pytest.mark.parametrize("K", [0, 1, 4, 17])
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_large_work(K, dtype, padding, ahead, to_device, monkeypatch):
-    """Rows as they are made of many histories: starts of tiles first, large tiles, more histories than the grid has,
-    children asked for before.
+    """Rows as they are made of many histories: starts of tiles first, large tiles, more histories than a layer of
+    the grid has, children asked for before.
     """
     V, H, N = 2100, 7, min(2, K + 1)
     limits = {"FEW_WORDS": 0, "SHORT_WORDS": 0, "SEARCH_BYTES": 99, "MOST_GRID_Y": 3, "LONG_BYTES": 0 if ahead else 1e9}
