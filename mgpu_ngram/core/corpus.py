@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,6 +69,19 @@ class Corpus:
     def text_bytes(self) -> int:
         """Bytes of text, a guess where sources are compressed."""
         return sum(mass for source in self.sources for *_, mass in _parts(source, self.unit))
+
+    @property
+    def described(self) -> list[dict[str, Any]]:
+        """The sources, as manifests have them."""
+        return [{"name": s.name, "size_bytes": s.size_bytes} for s in self.sources]
+
+    @property
+    def states(self) -> list[dict[str, Any]]:
+        """The same with what shows that one was changed, as checkpoints have them."""
+        return [
+            named | {"modified": s.modified_ns, "crc32": zlib.crc32(s.data)}
+            for named, s in zip(self.described, self.sources, strict=True)
+        ]
 
     def chunks(self, chunk_bytes: int) -> list[Chunk]:
         """Cut the corpus into about equal chunks of at most about `chunk_bytes`; reads nothing.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -68,11 +67,9 @@ def open_inputs(config: CountConfig) -> Corpus:
 
 def changed_since(config: CountConfig, manifest: dict[str, Any]) -> str:
     """How an output differs from what this job would make, by settings and the names and sizes of inputs; "" if not."""
-    inputs = [{"name": source.name, "size_bytes": source.size_bytes} for source in open_inputs(config).sources]
-    before = [{"name": i["name"], "size_bytes": i["size_bytes"]} for i in manifest.get("inputs", ())]
-    return what_changed(
-        {"inputs": before, "options": manifest.get("options")}, {"inputs": inputs, "options": _settings(config)}
-    )
+    made_of = {"inputs": open_inputs(config).described, "options": _settings(config)}
+    inputs = [{"name": i["name"], "size_bytes": i["size_bytes"]} for i in manifest.get("inputs", ())]  # and checksums
+    return what_changed({"inputs": inputs, "options": manifest.get("options")}, made_of)
 
 
 def run(
@@ -141,11 +138,7 @@ def run(
 
 def _identity(config: CountConfig, corpus: Corpus) -> dict[str, Any]:
     """What a run must share with the one that it resumes."""
-    inputs = [
-        {"name": s.name, "size_bytes": s.size_bytes, "modified": s.modified_ns, "crc32": zlib.crc32(s.data)}
-        for s in corpus.sources
-    ]
-    return {"corpus": {"inputs": inputs}, "settings": _settings(config), "versions": {"mgpu-ngram": VERSION}}
+    return {"corpus": {"inputs": corpus.states}, "settings": _settings(config), "versions": {"mgpu-ngram": VERSION}}
 
 
 def _settings(config: CountConfig) -> dict[str, Any]:
@@ -173,8 +166,7 @@ def _manifest(
     for part in totals["checksums"]:
         parts[part[0]].append(part)
     inputs = [
-        {"name": source.name, "size_bytes": source.size_bytes, "crc32": f"{combine_crc32(mine):08x}"}
-        for source, mine in zip(corpus.sources, parts, strict=True)
+        named | {"crc32": f"{combine_crc32(mine):08x}"} for named, mine in zip(corpus.described, parts, strict=True)
     ]
     orders = {}
     for n in range(1, config.order + 1):

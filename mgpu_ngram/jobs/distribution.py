@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import zlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +109,7 @@ def _made_of(config: DistributionConfig, corpus: Corpus) -> dict[str, Any]:
     if config.format != "compact":
         options |= {"orders": config.orders or "all", **config.how()}
     return {
-        "inputs": [{"name": source.name, "size_bytes": source.size_bytes} for source in corpus.sources],
+        "inputs": corpus.described,
         "model": {"path": config.model, "identity": identify(config.model)},
         "options": options,
     }
@@ -118,10 +117,8 @@ def _made_of(config: DistributionConfig, corpus: Corpus) -> dict[str, Any]:
 
 def _identity(made_of: dict[str, Any], corpus: Corpus) -> dict[str, Any]:
     """What a run must share with the one that it resumes."""
-    state = [{"modified": s.modified_ns, "crc32": zlib.crc32(s.data)} for s in corpus.sources]
-    inputs = [named | more for named, more in zip(made_of["inputs"], state, strict=True)]
     return {
-        "text": {"inputs": inputs},
+        "text": {"inputs": corpus.states},
         "model": made_of["model"],
         "options": made_of["options"],
         "versions": {"mgpu-ngram": VERSION},

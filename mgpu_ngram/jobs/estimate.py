@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -323,18 +322,13 @@ def _identity(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]
     """What a run must share with the one that it resumes: what its counts depend on. What is made of them may change,
     such as discounts after those that could not be computed.
     """
-    inputs = _inputs(source)
-    if not isinstance(source, Counts):
-        state = [{"modified": s.modified_ns, "crc32": zlib.crc32(s.data)} for s in source.sources]
-        inputs = [named | more for named, more in zip(inputs, state, strict=True)]
+    inputs = [describe(source)] if isinstance(source, Counts) else source.states
     settings = {name: value for name, value in _settings(config).items() if name in COUNTED_BY}
     return {"corpus": {"inputs": inputs}, "settings": settings, "versions": {"mgpu-ngram": VERSION}}
 
 
 def _manifest(config: EstimateConfig, source: Corpus | Counts, result: EstimateResult) -> dict[str, Any]:
-    return {
-        "inputs": _made_from(config, source),
-        "options": _settings(config),
+    return _made_of(config, source) | {
         "order": result.order,
         "tokens": result.tokens,
         "types": result.types,
@@ -344,20 +338,16 @@ def _manifest(config: EstimateConfig, source: Corpus | Counts, result: EstimateR
     }
 
 
-def _made_from(config: EstimateConfig, source: Corpus | Counts) -> list[dict[str, Any]]:
-    """What a model is made of: its inputs, and the file of a limited vocabulary."""
-    limit = [] if config.limit_vocab_file is None else _inputs(open_corpus([config.limit_vocab_file]))
-    return [*_inputs(source), *limit]
-
-
-def _inputs(source: Corpus | Counts) -> list[dict[str, Any]]:
-    if isinstance(source, Counts):
-        return [describe(source)]
-    return [{"name": s.name, "size_bytes": s.size_bytes} for s in source.sources]
+def _made_of(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]:
+    """What an output depends on; the file of a limited vocabulary is among its inputs."""
+    inputs = [describe(source)] if isinstance(source, Counts) else source.described
+    if config.limit_vocab_file is not None:
+        inputs = inputs + open_corpus([config.limit_vocab_file]).described
+    return {"inputs": inputs, "options": _settings(config)}
 
 
 def changed_since(config: EstimateConfig, manifest: dict[str, Any]) -> str:
     """How an output differs from what this job would make, by settings and the names and sizes of inputs; "" if not."""
     config, source = _opened(config)
-    made_of = {"inputs": _made_from(config, source), "options": _settings(config)}
+    made_of = _made_of(config, source)
     return what_changed({name: manifest.get(name) for name in made_of}, made_of)

@@ -164,25 +164,25 @@ def run(
 
     inputs  an in-memory corpus in place of config.text
     """
-    identity = _identity(config, open_inputs(config if inputs is None else replace(config, text=inputs)))
+    made_of = _made_of(config, open_inputs(config if inputs is None else replace(config, text=inputs)))
     with Output.create(output, overwrite) as out:
         result = score(config, executor, out.folder / SCORES, progress=progress, inputs=inputs)
         made = {"totals": result.totals.summary(), "versions": {"mgpu-ngram": VERSION, "pyarrow": pyarrow.__version__}}
-        write_manifest(out.folder, identity | made, FORMAT)
+        write_manifest(out.folder, made_of | made, FORMAT)
         out.commit()
     return replace(result, path=out.path)
 
 
 def changed_since(config: ScoreConfig, manifest: dict[str, Any]) -> str:
     """How an output differs from what this job would make, by settings, model, names and sizes of inputs; "" if not."""
-    identity = _identity(config, open_inputs(config))
-    return what_changed({name: manifest.get(name) for name in identity}, identity)
+    made_of = _made_of(config, open_inputs(config))
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
 
 
-def _identity(config: ScoreConfig, corpus: Corpus) -> dict[str, Any]:
+def _made_of(config: ScoreConfig, corpus: Corpus) -> dict[str, Any]:
     """What an output depends on."""
     return {
-        "inputs": [{"name": source.name, "size_bytes": source.size_bytes} for source in corpus.sources],
+        "inputs": corpus.described,
         "model": {"path": config.model, "identity": identify(config.model)},
         "options": {"level": config.level, "sentence_markers": config.sentence_markers},
     }

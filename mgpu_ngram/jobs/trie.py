@@ -97,11 +97,11 @@ def plan(config: TrieConfig, workers: int, device: str, *_: Any) -> dict[str, An
 
 def changed_since(config: TrieConfig, manifest: dict[str, Any]) -> str:
     """How an output differs from what this job would make, by its settings and its model; "" if it does not."""
-    identity = _identity(config)
-    return what_changed({name: manifest.get(name) for name in identity}, identity)
+    made_of = _made_of(config)
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
 
 
-def _identity(config: TrieConfig) -> dict[str, Any]:
+def _made_of(config: TrieConfig) -> dict[str, Any]:
     """What an output depends on."""
     return {
         "model": {"path": config.model, "identity": identify(config.model)},
@@ -117,7 +117,7 @@ def run(config: TrieConfig, executor: Executor, output: str | Path, overwrite: b
         task = executor.call(build, there, out.folder / MODEL, executor.device, executor.threads, label="the trie")
         executor.wait([task])
         [result] = executor.gather([task])
-        manifest = _identity(config) | {
+        manifest = _made_of(config) | {
             "orders": result.counts,
             "fingerprint": result.fingerprint,
             "versions": {"mgpu-ngram": VERSION},

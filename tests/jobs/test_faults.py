@@ -165,9 +165,9 @@ def test_kills_at_random(cluster, corpus, undisturbed, contents, hooks, hooks_fo
     one of them begins or ends soon before.
     """
     choose, over, progress = random.Random(1), threading.Event(), Killed()
-    deaths = lambda: hooks_folder.with_name(f"{hooks_folder.name}.deaths").stat().st_size  # noqa: E731
-    hooks_folder.with_name(f"{hooks_folder.name}.deaths").touch()
-    before = deaths()
+    deaths = hooks_folder.with_name(f"{hooks_folder.name}.deaths")
+    deaths.touch()
+    before = deaths.stat().st_size
     bombs = [f"{task}.{choose.choice(['before', 'after'])}-{i}" for task in BOMBS for i in range(BOMBS_EACH)]
     hooks(**{bomb: choose.choice(["", choose.uniform(0, BOMB_SECONDS)]) for bomb in bombs})
 
@@ -186,7 +186,7 @@ def test_kills_at_random(cluster, corpus, undisturbed, contents, hooks, hooks_fo
         over.set()
         killer.join()
     assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "every bomb went off"
-    assert progress.kills == KILLS and sum(KILLS.values()) + deaths() - before >= 20
+    assert progress.kills == KILLS and sum(KILLS.values()) + deaths.stat().st_size - before >= 20
     assert contents(result.path) == undisturbed
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
