@@ -65,6 +65,10 @@ def test_resume_of_what_is_finished(folder, mgpu_ngram):
     (folder / "text").write_bytes(TEXT * 2)
     status, _, err = mgpu_ngram("count", "text", "-o", "out", *HERE, "--resume")
     assert status == 2 and f"the inputs changed: inputs.0.size_bytes was {size}, is {twice}; put" in err
+    manifest = json.loads((folder / "out" / "manifest.json").read_text())
+    (folder / "out" / "manifest.json").write_text(json.dumps(manifest | {"format": "mgpu_ngram model"}))
+    status, _, err = mgpu_ngram("count", "text", "-o", "out", *HERE, "--resume")
+    assert status == 2 and "output out exists; add --overwrite" in err, "an output of another kind"
 
 
 def test_count_export_info(folder, mgpu_ngram):
