@@ -93,7 +93,7 @@ def dense_row(
 
 
 def find_and_write(case: Case, positions_H: Any, options: RowOptions, out: Any) -> Any:
-    return case.distributor.dense(case.find(positions_H, options.scale), options, out)
+    return case.distributor.find_and_make(case.subject.text_T, positions_H, options, True, out)
 
 
 def described(

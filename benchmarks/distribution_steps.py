@@ -99,8 +99,7 @@ def one_by_one(run: Run) -> None:
     score = partial(
         score_by_edges, **vars(edges_of(case.subject.trie)), order=case.order, begin=-1, end=-1, codes_T=queries_Q
     )
-    write = partial(case.distributor.dense, options=options, out=run.rows(H, case, options))
-    call = lambda: write(case.distributor.find(codes_T, positions_H))  # noqa: E731
+    call = partial(case.distributor.find_and_make, codes_T, positions_H, options, out=run.rows(H, case, options))
     wrong = int((call()[H - few :, 0].reshape(-1) != score()[0].reshape(-1, case.order + 1)[:, case.order - 1]).sum())
     if wrong:
         raise WrongResult(f"{wrong:,} of {few * V:,} log10 probabilities are not the scores of words; not timed")

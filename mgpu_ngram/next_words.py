@@ -6,7 +6,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from mgpu_ngram.core.model import Model as Arrays
 from mgpu_ngram.core.words import line_of
 from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import free_bytes, memory_guard, to_device, to_host_fast
-from mgpu_ngram.engine.distribution import Distributor, Found, Rows, replica_bytes, rows_of, use_block
+from mgpu_ngram.engine.distribution import Distributor, Found, replica_bytes, rows_of, use_block
 from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
 from mgpu_ngram.engine.row_options import RowOptions, block_rows
 
@@ -81,11 +81,11 @@ class NextWords:
         options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)
         if top_k is not None and out is not None:
             raise InputError("out is for whole rows but top_k is given; leave one of them out")
-        found = self._find(several(histories), bos, options.scale)
-        shape = len(found.first_HK), len(options.orders), len(self.arrays.words)
+        codes_T, positions_H = self._codes(several(histories))
+        shape = len(positions_H), len(options.orders), len(self.arrays.words)
         target = None if out is None else writable(out, shape, dtype, self.device)
         with memory_guard(f"making rows of shape {shape}", self.device, SMALLER):
-            made = self._distributor.make(found, options, target)
+            made = self._distributor.find_and_make(codes_T, positions_H, options, bos, target)
         return made if out is None else out
 
     def iter_distributions(
@@ -131,7 +131,8 @@ class NextWords:
             made, found = rows_of(block, self.device, cpu_cores())
             step = rows or self._rows(options)
             for i in range(0, len(block), step):
-                yield self._made(made, found.part(i, i + step), options)
+                some = found.part(i, i + step)
+                yield self._made(len(some.first_HK), partial(made.make, some, options))
 
     def map_distributions(
         self,
@@ -223,19 +224,29 @@ class NextWords:
         trie = self.arrays.trie
         return trie.words_V2[:, 0].copy() if trie.quantized else trie.prob_G[: trie.symbols]
 
-    def _find(self, histories: Any, bos: bool, scale: str) -> Found:
+    def _codes(self, histories: Any) -> tuple[Any, Any]:
+        """(codes_T, positions_H) on the device."""
         replica = self._distributor
-        with memory_guard("finding histories", self.device, "give fewer at once"):
+        with memory_guard(*self._finding):
             codes_T, positions_H = replica.encoder.histories(histories)
-            if not len(positions_H):
-                raise InputError("there are no histories; give one at least")
-            return replica.find(codes_T, positions_H, bos, scale)
+        if not len(positions_H):
+            raise InputError("there are no histories; give one at least")
+        return codes_T, positions_H
 
-    def _made(self, rows: Rows, found: Found, options: RowOptions) -> Any:
+    def _find(self, histories: Any, bos: bool, scale: str) -> Found:
+        codes = self._codes(histories)
+        with memory_guard(*self._finding):
+            return self._distributor.find(*codes, bos, scale)
+
+    @property
+    def _finding(self) -> tuple[str, str, str]:
+        return "finding histories", self.device, "give fewer at once"
+
+    def _made(self, histories: int, make: Callable[[], Any]) -> Any:
         """A block; no variable of whoever asks keeps it while the next one is made."""
-        what = f"making a block of {len(found.first_HK):,} histories' rows"
+        what = f"making a block of {histories:,} histories' rows"
         with memory_guard(what, self.device, "give rows, the number of these"):
-            return rows.make(found, options)
+            return make()
 
     def _draw(self, found: Found, number: int, seed: int, temperature: float, top_k: int | None, top_p: float) -> Any:
         """`number` is that of the first history, by which, with the seed, words are drawn."""
@@ -263,11 +274,12 @@ class NextWords:
             for rows_of_mode in replica, replica.of_mode(options.mode):
                 rows_of_mode.scaled(options.scale)
         for some in batches(histories, rows or (SENT_ROWS if compact else self._rows(options))):
-            found = self._find(some, bos, "log10" if compact else options.scale)
             if compact:
-                yield replica.compact(found).with_words(self._prob_V)
+                yield replica.compact(self._find(some, bos, "log10")).with_words(self._prob_V)
             else:
-                yield self._made(replica, found, options)
+                codes_T, positions_H = self._codes(some)
+                make = partial(replica.find_and_make, codes_T, positions_H, options, bos)
+                yield self._made(len(positions_H), make)
 
     def _from_workers(
         self,

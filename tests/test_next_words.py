@@ -641,14 +641,15 @@ def test_memory_that_is_too_small(model, monkeypatch):
     def full(*args, **how):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(engine, "write_rows", full)
+    for kernel in "write_rows", "find_and_write_rows":
+        monkeypatch.setattr(engine, kernel, full)
     what = r"memory while making rows of shape \(1, 3, 5\) \(no room; .* bytes are free\); use iter_distributions"
     with pytest.raises(ng.RunError, match=what):
         model.distribution("a")
     with pytest.raises(ng.RunError, match="making a block of 2 histories' rows .*; give rows, the number of these"):
         next(model.iter_distributions(["a", "b"]))
     monkeypatch.setattr(engine, "find_histories", full)
-    for ask in (model.distribution, model.sample, model.generate, lambda h: next(model.iter_distributions([h]))):
+    for ask in model.sample, model.generate, lambda h: next(model.iter_distributions([h], compact=True)):
         with pytest.raises(ng.RunError, match="memory while finding histories .*; give fewer at once"):
             ask("a")
 

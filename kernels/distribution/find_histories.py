@@ -49,8 +49,7 @@ def find_histories(
     check.dtype(codes_T, np.uint32)
     check.dtype(positions_H, np.int64)
     check.dtype(backoff_M, np.float32)
-    if len(backoff_M) not in (0, len(first_child_M) - 1):
-        raise ValueError(f"got {len(backoff_M)} backoffs for {len(first_child_M) - 1} nodes; pass one of each, or none")
+    check_backoffs(backoff_M, first_child_M)
     arrays = {
         "word_G": word_G, "first_child_M": first_child_M, "samples": samples, "sample_starts": sample_starts,
         "codes_T": codes_T, "positions_H": positions_H, "backoff_M": backoff_M,
@@ -60,6 +59,12 @@ def find_histories(
         word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M,
         np.float32(neutral),
     )  # fmt: skip
+
+
+def check_backoffs(backoff_M, first_child_M):
+    """Raise ValueError unless each node has one, or none."""
+    if len(backoff_M) not in (0, len(first_child_M) - 1):
+        raise ValueError(f"got {len(backoff_M)} backoffs for {len(first_child_M) - 1} nodes; pass one of each, or none")
 
 
 @njit(nogil=True, cache=True)
@@ -100,8 +105,7 @@ def _cuda(
     first_HK, end_HK = cupy.empty(shape, first_child_M.dtype), cupy.empty(shape, first_child_M.dtype)
     backoff_HK = cupy.empty(shape, np.float32)
     if H * K:
-        fits_a_warp = K <= 32 and fanout in (2, 4, 8, 16, 32)
-        lanes = 32 if fits_a_warp and H * K <= FEW_WALKS * current_limits()[0] else 1
+        lanes = 32 if fits_a_warp(K, fanout) and H * K <= FEW_WALKS * current_limits()[0] else 1
         sizes = {"CHILD": check.INTEGER[first_child_M.dtype], "LANES": lanes}
         fn = kernel("distribution/find_histories", "find_histories", **sizes)
         index = samples, sample_starts, len(sample_starts) - 1, fanout, len(first_child_M) - 1
@@ -111,6 +115,11 @@ def _cuda(
         threads = 256 if lanes == 1 else 32
         launch(fn, grid_for(H * K * lanes, threads), threads, args)
     return first_HK, end_HK, backoff_HK
+
+
+def fits_a_warp(K: int, fanout: int) -> bool:
+    """Whether a warp can make a walk of K words in a trie of that fanout."""
+    return K <= 32 and fanout in (2, 4, 8, 16, 32)
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:

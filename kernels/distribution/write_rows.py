@@ -15,27 +15,26 @@ from ..launch import current_limits, kernel, launch
 MOST_K = 32  # a lane of a warp each
 FLOAT32, FLOAT16, BFLOAT16 = range(3)
 HALF: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by those numbers
-TILES = (256, 1024)  # words that a warp has in registers
-SHORT_WORDS = 4096  # of a row, up to which it has small tiles, as have few words
+TILE = 1024  # words that a warp has in registers
 LONG_BYTES = 1 << 20  # rows of a history, from there on, for which it counts where they lie in memory
 # What all warps of a multiprocessor write in their tiles, of short and of long rows: more lie too far apart, fewer are
 # too few to hide what a warp waits for.
 RESIDENT_BYTES = (224 << 10, 160 << 10)
 TOGETHER_BYTES = 96 << 20  # of the histories with long rows whose children are read together
-# Up to so many words for each multiprocessor are few: it counts how long one warp takes. Warps search by themselves
-# where words are few, to have one kernel less; and in short rows, where a word is so many bytes in all orders, so that
-# the search is little beside the writing.
-FEW_WORDS = 8192
-SEARCH_BYTES = 16
-MOST_SEARCHED = 16  # orders, half of a warp
+# It is little work to search in each block for where the children of its tiles begin where words are few, so many for
+# each multiprocessor, as then it counts how many kernels and reads wait for each other; and where rows are short. There
+# may be more of them, and longer, where a word is WIDE_BYTES in all orders: the search is hidden behind the writing.
+FEW_WORDS = (1 << 16, 1 << 18)
+SHORT_WORDS = (1 << 12, 1 << 14)
+WIDE_BYTES = 16
+BLOCK_TILES = 4  # of a block that searches: a warp each
+BLOCK = {"WARPS": BLOCK_TILES, "LANES": 32}
+FEWEST_WORDS = 4096  # for each multiprocessor, up to which its tiles are as small as they can be
 MOST_GRID_Y = 65535
 RESERVED_BYTES = 1024  # of shared memory, of each block
 VARIANTS = (
-    *(
-        {"TILE": tile, "CHILD": "u32", "VECTOR": vector} | half
-        for tile, vector, half in itertools.product(TILES, (0, 1), HALF)
-    ),
-    {"TILE": TILES[1], "CHILD": "i64", "VECTOR": 1},
+    *({"TILE": TILE, "CHILD": "u32", "VECTOR": vector} | half for vector, half in itertools.product((0, 1), HALF)),
+    {"TILE": TILE, "CHILD": "i64", "VECTOR": 1},
 )
 
 
@@ -76,7 +75,11 @@ def write_rows(
     check.dtype(word_G, np.uint32)
     for values in backoff_HK, value_G, value_V:
         check.dtype(values, np.float32)
-    _check_shapes(out_HNV.shape, orders, first_HK.shape, end_HK.shape, backoff_HK.shape, value_V.shape)
+    if end_HK.shape != first_HK.shape or backoff_HK.shape != first_HK.shape:
+        shapes = f"first_HK is {first_HK.shape}, end_HK {end_HK.shape}, backoff_HK {backoff_HK.shape}"
+        raise ValueError(f"{shapes}; pass them as find_histories gives")
+    H, K = first_HK.shape
+    check_rows(out_HNV, orders, H, K, len(value_V))
     arrays = {
         "out_HNV": out_HNV, "first_HK": first_HK, "end_HK": end_HK, "backoff_HK": backoff_HK, "word_G": word_G,
         "value_G": value_G, "value_V": value_V,
@@ -84,24 +87,26 @@ def write_rows(
     run = pick(cpu=_cpu, cuda=_cuda, **arrays)
     if 0 in out_HNV.shape:
         return
-    rounding = BFLOAT16 if bfloat16 else FLOAT16 if out_HNV.dtype == np.float16 else FLOAT32
+    rounding = rounding_of(out_HNV, bfloat16)
     run(
         out_HNV, rounding, orders, first_HK, end_HK, backoff_HK, word_G, value_G, value_V, multiply,
         nothing is not None, np.float32(nothing or 0),
     )  # fmt: skip
 
 
-def _check_shapes(out, orders, first, end, backoff, values):
-    """Raise ValueError unless all shapes and orders fit together."""
-    H, K = first
+def check_rows(out_HNV, orders, H, K, V):
+    """Raise ValueError unless `orders` of V words, of H histories of up to K words, go into out_HNV."""
     if K > MOST_K:
         raise ValueError(f"got the children of {K} orders but at most {MOST_K} can be taken; prune the model")
     if not orders or orders[0] < 1 or orders[-1] > K + 1 or sorted({*orders}) != [*orders]:
         raise ValueError(f"orders are {orders} but must rise from 1 to {K + 1} at most; pass some of those")
-    if end != first or backoff != first:
-        raise ValueError(f"first_HK is {first}, end_HK {end}, backoff_HK {backoff}; pass them as find_histories gives")
-    if len(out) != 3 or out[:2] != (H, len(orders)) or out[2] < values[0]:
-        raise ValueError(f"out_HNV has shape {out} but {(H, len(orders), *values)} are to be written; make it so")
+    shape = out_HNV.shape
+    if len(shape) != 3 or shape[:2] != (H, len(orders)) or shape[2] < V:
+        raise ValueError(f"out_HNV has shape {shape} but {(H, len(orders), V)} are to be written; make it so")
+
+
+def rounding_of(out_HNV, bfloat16):
+    return BFLOAT16 if bfloat16 else FLOAT16 if out_HNV.dtype == np.float16 else FLOAT32
 
 
 def _strides(out_HNV):
@@ -201,37 +206,78 @@ def _cuda(
 ):  # fmt: skip
     import cupy
 
+    first_HK, end_HK, backoff_HK = found = [cupy.ascontiguousarray(a) for a in (first_HK, end_HK, backoff_HK)]
     H, N, width = out_HNV.shape
-    K, V = first_HK.shape[1], len(value_V)
-    strides = _strides(out_HNV)
-    vector = all(at % 16 == 0 for at in (out_HNV.data.ptr, *(s * out_HNV.itemsize for s in strides)))
-    few = H * width <= FEW_WORDS * current_limits()[0]
-    tile = TILES[width > SHORT_WORDS and not few]
-    tiles = -(-width // tile)
-    sizes = {"TILE": tile, "CHILD": check.INTEGER[first_HK.dtype], "VECTOR": int(vector)} | HALF[rounding]
-    first, end, backoff_HK = (cupy.ascontiguousarray(a) for a in (first_HK, end_HK, backoff_HK))
+    K, V, child = first_HK.shape[1], len(value_V), check.INTEGER[first_HK.dtype]
+    values, how = (word_G, value_G, value_V), (multiply, stored, nothing)
+    if is_little_work(out_HNV, False):
+        launch_blocks(out_HNV, rounding, orders, {"FIND": 0, "CHILD": child}, found, K, values, how)
+        return
+    tiles = -(-width // TILE)
+    sizes = {"TILE": TILE, "CHILD": child, "VECTOR": _is_aligned(out_HNV)} | HALF[rounding]
     history_bytes = N * V * out_HNV.itemsize
-    is_long, ranges, together = history_bytes >= LONG_BYTES, 1, 0
-    is_little_work = few or (width <= SHORT_WORDS and N * out_HNV.itemsize >= SEARCH_BYTES)
-    if orders[-1] > 1 and (K > MOST_SEARCHED or not is_little_work):
-        ranges = tiles + 1
-        start_HTK = cupy.empty(H * ranges * K, first_HK.dtype)
-        x = min(ranges * K, 256)
-        grid, block = (-(-ranges * K // x), min(-(-H // (256 // x)), MOST_GRID_Y)), (x, 256 // x)
-        starts = kernel("distribution/write_rows", "tile_starts", **sizes)
-        launch(starts, grid, block, (first, end, H, K, word_G, V, tiles, start_HTK))
-        first, end = start_HTK, start_HTK[K:]
+    is_long, start_HTK, together = history_bytes >= LONG_BYTES, 0, 0
+    if orders[-1] > 1:
+        starts = (tiles + 1) * K
+        start_HTK = cupy.empty(H * starts, first_HK.dtype)
+        x = min(starts, 256)
+        grid, block = (-(-starts // x), min(-(-H // (256 // x)), MOST_GRID_Y)), (x, 256 // x)
+        fn = kernel("distribution/write_rows", "tile_starts", **sizes)
+        launch(fn, grid, block, (first_HK, end_HK, H, K, word_G, V, tiles, start_HTK))
         if is_long:
             together = TOGETHER_BYTES // history_bytes + 1
     fn = kernel("distribution/write_rows", "write_rows", **sizes)
-    histories = first, end, ranges, backoff_HK, H, K
-    what = np.uint64(sum(1 << n - 1 for n in orders)), int(multiply), int(stored), nothing
-    args = (*histories, word_G, value_G, check.aligned(value_V), V, width, together, *what, out_HNV, *strides)
+    rows = word_G, value_G, check.aligned(value_V), V, width, together, *_wanted(orders, how), out_HNV
+    args = (start_HTK, backoff_HK, H, K, *rows, *_strides(out_HNV))
     # A block has more shared memory than it uses, so that no more of them are resident.
     resident = max(1, RESIDENT_BYTES[is_long] * tiles // history_bytes)
     shared = max(0, current_limits()[1] // resident - RESERVED_BYTES - fn.shared_size_bytes)
-    layers = -(-H // MOST_GRID_Y)  # of nearly as many histories each: a block without one takes time, too
-    launch(fn, (tiles, -(-H // layers), layers), 32, args, shared)
+    launch(fn, (tiles, *_layers(H)), 32, args, shared)
+
+
+def is_little_work(out_HNV: Any, finds: bool) -> bool:
+    """Whether `launch_blocks` is the faster way to fill out_HNV; `finds`: with finding the histories."""
+    H, N, width = out_HNV.shape
+    is_wide = N * out_HNV.itemsize >= WIDE_BYTES
+    if H * width <= FEW_WORDS[is_wide] * current_limits()[0]:
+        return True
+    return width <= SHORT_WORDS[is_wide] and (is_wide or not finds)
+
+
+def launch_blocks(out_HNV, rounding, orders, defines, histories, K, values, how):
+    """Launch the kernel of `find_and_write_rows`, for histories that it finds (FIND 1 in `defines`) or that were found.
+
+    histories  its arguments for that
+    values     word_G, value_G, value_V
+    how        multiply, stored, nothing
+    """
+    H, _, width = out_HNV.shape
+    is_least = H * width <= FEWEST_WORDS * current_limits()[0]
+    tile = 512 // out_HNV.itemsize if is_least else 512  # the least is what a warp stores at once
+    sizes = {"TILE": tile, "VECTOR": _is_aligned(out_HNV)} | BLOCK | HALF[rounding]
+    fn = kernel("distribution/find_and_write_rows", "find_and_write_rows", **defines, **sizes)
+    word_G, value_G, value_V = values
+    rows = word_G, value_G, check.aligned(value_V), len(value_V), width, *_wanted(orders, how), out_HNV
+    grid = -(-width // (tile * BLOCK_TILES)), *_layers(H)
+    launch(fn, grid, 32 * BLOCK_TILES, (*histories, H, K, *rows, *_strides(out_HNV)))
+
+
+def _is_aligned(out_HNV):
+    """1 where every row begins at a multiple of 16 bytes, else 0."""
+    offsets = (s * out_HNV.itemsize for s in _strides(out_HNV))
+    return int(all(at % 16 == 0 for at in (out_HNV.data.ptr, *offsets)))
+
+
+def _wanted(orders, how):
+    """orders, multiply, stored, nothing, as kernels take them."""
+    multiply, stored, nothing = how
+    return np.uint64(sum(1 << n - 1 for n in orders)), int(multiply), int(stored), nothing
+
+
+def _layers(H):
+    """The y and z of a grid, of nearly as many histories each: a block without one takes time, too."""
+    layers = -(-H // MOST_GRID_Y)
+    return -(-H // layers), layers
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:

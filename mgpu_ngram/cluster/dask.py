@@ -87,7 +87,9 @@ def _cluster_class(device: str, workers: int | None) -> tuple[Callable, dict[str
         raise InputError(
             f"a cluster of GPUs needs dask-cuda ({error}); pip install -e '.[cuda13]' (or cuda12) in the checkout"
         ) from None
-    return LocalCUDACluster, {"n_workers": workers or gpus, "device_memory_limit": None}
+    preload = dask.config.get("distributed.worker.preload")  # dask-cuda has its own in their place
+    preload = [preload] if isinstance(preload, str) else [*preload]
+    return LocalCUDACluster, {"n_workers": workers or gpus, "device_memory_limit": None, "preload": preload}
 
 
 def _end(cluster: Any) -> None:

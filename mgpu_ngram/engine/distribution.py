@@ -20,6 +20,7 @@ from mgpu_ngram.engine.histories import Encoder
 from mgpu_ngram.engine.replicas import held_replica
 from mgpu_ngram.engine.row_options import DTYPES, ROW_ALIGNMENT_BYTES, RowOptions
 from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.distribution.find_and_write_rows import find_and_write_rows
 from mgpu_ngram.kernels.distribution.find_histories import find_histories
 from mgpu_ngram.kernels.distribution.gather_children import gather_children
 from mgpu_ngram.kernels.distribution.sample_words import sample_words
@@ -116,23 +117,23 @@ class Rows:
         self._check(options)
         if (rows := self.of_mode(options.mode)) is not self:
             return rows.dense(self._without_filled(found), options, out)
-        xp, dtype = array_module(found.first_HK), DTYPES[options.dtype]
-        H, V = len(found.first_HK), len(self.prob_V)
-        if out is None:
-            whole = ROW_ALIGNMENT_BYTES // dtype.itemsize
-            out = xp.empty((H, len(options.orders), -(-V // whole) * whole), dtype)
+        out = self._room(len(found.first_HK), options) if out is None else out
         scaled = self.scaled(options.scale)
-        multiply, nothing, bfloat16 = options.scale == "prob", options.nothing, options.dtype == "bfloat16"
 
         def write(begin: int, end: int) -> None:
             some = found.part(begin, end).arrays_in(options.scale)
             write_rows(
-                out[begin:end], options.orders, *some, self.word_G, scaled.value_G, scaled.value_V, multiply,
-                nothing, bfloat16,
-            )  # fmt: skip
+                out[begin:end], options.orders, *some, self.word_G, scaled.value_G, scaled.value_V, *_kind(options)
+            )
 
         self._in_pieces(write, found.first_HK, LEAST_PIECE_ROWS)
-        return out[:, :, :V]
+        return out[:, :, : len(self.prob_V)]
+
+    def _room(self, histories: int, options: RowOptions) -> Any:
+        dtype = DTYPES[options.dtype]
+        whole = ROW_ALIGNMENT_BYTES // dtype.itemsize
+        width = -(-len(self.prob_V) // whole) * whole
+        return array_module(self.prob_V).empty((histories, len(options.orders), width), dtype)
 
     def top(self, found: Found, options: RowOptions) -> tuple[Any, Any]:
         """(ids (H, orders, k) int32, values (H, orders, k) float32): the greatest of each row, ties by lower id.
@@ -228,6 +229,11 @@ class Rows:
             return self._last_ranks[1]
 
 
+def _kind(options: RowOptions) -> tuple[bool, float | None, bool]:
+    """The last arguments of `write_rows`."""
+    return options.scale == "prob", options.nothing, options.dtype == "bfloat16"
+
+
 def _joined(pieces: list[tuple]) -> tuple:
     """The arrays that `_in_pieces` gives, each whole."""
     return pieces[0] if len(pieces) == 1 else tuple(map(np.concatenate, zip(*pieces, strict=True)))
@@ -273,11 +279,30 @@ class Distributor(Rows):
         def look_up(begin: int, end: int) -> tuple[Any, Any, Any]:
             return find_histories(
                 t.word_G, t.first_child_M, t.samples, t.sample_starts, t.fanout, t.order, codes_T,
-                positions_H[begin:end], self.begin if bos else -1, backoff_M, 1.0 if scale == "prob" else -0.0,
+                positions_H[begin:end], self._before(bos), backoff_M, 1.0 if scale == "prob" else -0.0,
             )  # fmt: skip
 
         first_HK, end_HK, backoff_HK = _joined(self._in_pieces(look_up, positions_H, LEAST_PIECE_HISTORIES))
         return Found(first_HK, end_HK, backoff_HK, scale)
+
+    def find_and_make(
+        self, codes_T: Any, positions_H: Any, options: RowOptions, bos: bool = False, out: Any = None
+    ) -> Any:
+        """`make` of what `find` finds. A GPU does both at once where rows are whole, and few or short."""
+        if options.top_k or self.device == "cpu" or self.of_mode(options.mode) is not self:
+            return self.make(self.find(codes_T, positions_H, bos, options.scale), options, out)
+        self._check(options)
+        t, scaled = self.trie, self.scaled(options.scale)
+        out = self._room(len(positions_H), options) if out is None else out
+        find_and_write_rows(
+            out, options.orders, t.word_G, t.first_child_M, t.samples, t.sample_starts, t.fanout, codes_T, positions_H,
+            self._before(bos), scaled.backoff_M, scaled.value_G, scaled.value_V, *_kind(options),
+        )  # fmt: skip
+        return out[:, :, : self.symbols]
+
+    def _before(self, bos: bool) -> int:
+        """The word before every sentence, -1 for none."""
+        return self.begin if bos else -1
 
     def compact(self, found: Found) -> CompactBlock:
         """What was found, in log10, as it is sent or stored: every run of children once. `prob_V` is left to whoever
@@ -351,6 +376,8 @@ def use_block(
     replica = distributor_of(*model)
     with memory_guard("making a block of distributions", replica.device, "give rows, the number of its histories"):
         codes_T, positions_H = (moved_to(array, replica.device) for array in histories)
-        found = replica.find(codes_T, positions_H, bos, options.scale if options else "log10")
-        made = replica.make(found, options) if options else replica.compact(found)
+        if options:
+            made = replica.find_and_make(codes_T, positions_H, options, bos)
+        else:
+            made = replica.compact(replica.find(codes_T, positions_H, bos))
     return fn(made)

@@ -18,7 +18,7 @@ FOLDER = Path(mgpu_ngram.kernels.__file__).parent
 SIZES = (0, 1, 2, 7, 255, 4097)
 GPU_SIZES = (*SIZES, 10_000, 300_001)
 # arguments that a contract says are written to
-WRITES = {("radix_sort", "columns"), ("intern", "table"), ("write_rows", "out_HNV")}
+WRITES = {("radix_sort", "columns"), ("intern", "table"), ("write_rows", "out_HNV"), ("find_and_write_rows", "out_HNV")}
 
 
 def is_pair(path):

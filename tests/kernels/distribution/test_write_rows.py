@@ -215,9 +215,11 @@ def test_children_at_the_edges_of_tiles(V, stored_as, padding, device, to_device
     ]
     unigrams = rng.random(V, np.float32).tolist()
     check(to_device, histories, unigrams, (1, 2, 3), True, None, stored_as, padding=-V % 16 if padding else 0)
-    if device == "gpu":  # as many words have them
-        monkeypatch.setattr(module, "FEW_WORDS", 0)
-        check(to_device, histories, unigrams, (1, 2, 3), True, None, stored_as, padding=-V % 16 if padding else 0)
+    if device == "gpu":  # as more words have them, and many
+        for limits in {"FEWEST_WORDS": 0}, {"FEW_WORDS": (0, 0), "SHORT_WORDS": (0, 0)}:
+            for name, limit in limits.items():
+                monkeypatch.setattr(module, name, limit)
+            check(to_device, histories, unigrams, (1, 2, 3), True, None, stored_as, padding=-V % 16 if padding else 0)
 
 
 @pytest.mark.parametrize("multiply", [True, False])
@@ -236,7 +238,7 @@ def test_large_work(K, dtype, padding, ahead, to_device, monkeypatch):
     the grid has, children asked for before.
     """
     V, H, N = 2100, 7, min(2, K + 1)
-    limits = {"FEW_WORDS": 0, "SHORT_WORDS": 0, "SEARCH_BYTES": 99, "MOST_GRID_Y": 3, "LONG_BYTES": 0 if ahead else 1e9}
+    limits = {"FEW_WORDS": (0, 0), "SHORT_WORDS": (0, 0), "MOST_GRID_Y": 3, "LONG_BYTES": 0 if ahead else 1e9}
     for name, limit in limits.items():
         monkeypatch.setattr(module, name, limit)
     monkeypatch.setattr(module, "TOGETHER_BYTES", ahead * N * V * 4)

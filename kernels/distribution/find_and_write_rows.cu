@@ -1,0 +1,71 @@
+#include "common.cuh"
+#include "floats.cuh"
+#include "trie.cuh"
+#include "histories.cuh"
+#include "rows.cuh"
+#define GROUP (32 / (WARPS + 1))  // lanes that search for where one of a block's tiles begins
+
+// FIND: codes_T (T,), positions_H (H,) and a trie, as find_histories takes them; else what that gives, first_HK, end_HK,
+// backoff_HK (H, K). value_G (G,), value_V (V,)  ->  out: the rows of every history, as write_rows has them.
+// A block writes WARPS tiles, side by side, of the rows of one history; the grid's x are such blocks, its y and z
+// histories. Its warps first share the orders above the first, at most 32: each walks to the last k + 1 words and
+// searches among their children for where the tiles begin. All blocks of a history do the same, which is why this is for
+// few words and short rows: there time goes with kernels that wait for each other, and reads that do.
+extern "C" __global__ void __launch_bounds__(WARPS * 32) find_and_write_rows(
+#if FIND
+    const CHILD* first_child_M, const u32* samples, const i64* sample_starts, i64 levels, i64 fanout, i64 M,
+    const float* backoff_M, const u32* codes_T, const i64* positions_H, i64 sentence_begin, float neutral,
+#else
+    const CHILD* first_HK, const CHILD* end_HK, const float* backoff_HK,
+#endif
+    i64 H, i64 K, const u32* word_G, const float* value_G, const float* value_V, i64 V, i64 width, u64 orders,
+    i64 multiply, i64 stored, float nothing, out_t* out, i64 stride_H, i64 stride_N) {
+  __shared__ float4 tiles[WARPS][TILE / 4];
+  __shared__ CHILD starts[32][WARPS + 1];  // of each tile's children, and where the last one's end
+  __shared__ float backoffs[32];
+  u32 lane = lane_id(), warp = threadIdx.x / 32;
+  int used = 63 - __clzll(orders);  // orders above the first
+  i64 h = (i64)blockIdx.z * gridDim.y + blockIdx.y, first_tile = (i64)blockIdx.x * WARPS;
+  i64 start = (first_tile + warp) * TILE;
+  if (h >= H) return;
+#if FIND
+  Walker walker = {{word_G, first_child_M, samples, sample_starts, levels, fanout, M}, codes_T, sentence_begin};
+  walker.stand_at(positions_H[h], K);
+#endif
+  float value[CHUNKS][PER];
+  get_words(value_V, start, (int)min((i64)TILE, V - start), value);
+  for (int k = warp; k < used; k += WARPS) {
+#if FIND
+    i64 node = walker.walk(k);
+    i64 first = node >= 0 ? first_child_M[node] : 0, end = node >= 0 ? first_child_M[node + 1] : 0;
+    if (lane == 0) backoffs[k] = node >= 0 && backoff_M ? backoff_M[node] : neutral;
+#else
+    i64 first = first_HK[h * K + k], end = end_HK[h * K + k];
+    if (lane == 0) backoffs[k] = backoff_HK[h * K + k];
+#endif
+    u32 group = lane / GROUP, place = lane % GROUP;
+    i64 word = (first_tile + group) * TILE, low = 0, high = 0;
+    if (group <= WARPS) {
+      low = least_from(first, end, word, V);
+      high = most_from(first, end, word);
+    }
+    while (__any_sync(FULL_WARP, low < high)) {
+      i64 step = (high - low) / (GROUP + 1) + 1, probe = low + (place + 1) * step - 1;
+      u32 below = __ballot_sync(FULL_WARP, probe < high && __ldg(word_G + probe) < (u32)word) >> group * GROUP;
+      low += __popc(below & ((1u << GROUP) - 1)) * step;
+      high = min(high, low + step - 1);
+    }
+    if (group <= WARPS && place == 0) starts[k][group] = (CHILD)low;
+  }
+  __syncthreads();
+  if (start >= width) return;
+  i64 begin = 0, stop = 0;
+  float backoff = 0;
+  if (lane < used) {
+    backoff = backoffs[lane];
+    begin = starts[lane][warp];
+    stop = starts[lane][warp + 1];
+  }
+  write_tile(value, (float*)tiles[warp], used, begin, stop, backoff, word_G, value_G, start,
+             (int)min((i64)TILE, width - start), orders, multiply, stored, nothing, out + h * stride_H + start, stride_N);
+}

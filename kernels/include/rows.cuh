@@ -1,0 +1,184 @@
+// Rows of distributions, by tiles of TILE words. CHILD is u32 or i64; HALF, VECTOR: see below.
+#define AT_ONCE 4  // times 32 children are read before the first row is written
+
+#ifdef HALF  // "f16" or "bf16"
+typedef u16 out_t;
+// Two values, each rounded to the nearest, ties to even; the first one in the lower half.
+__device__ __forceinline__ u32 pair(float low, float high) {
+  u32 both;
+  asm("cvt.rn." HALF "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+__device__ __forceinline__ out_t rounded(float value) { return (u16)pair(value, 0); }
+#else
+typedef float out_t;
+__device__ __forceinline__ out_t rounded(float value) { return value; }
+#endif
+
+#if VECTOR  // rows lie at multiples of 16 bytes: a lane has neighbouring words, stored in one go
+#define PER ((int)(16 / sizeof(out_t)))
+#else
+#define PER 1
+#endif
+#define CHUNKS (TILE / 32 / PER)  // of 32 * PER neighbouring words
+
+// What is written leaves the cache first, so that what is read stays there.
+__device__ __forceinline__ u64 leaves_first() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// The PER values of a lane, of which the first `left` lie within the row.
+__device__ __forceinline__ void store(out_t* to, const float* value, int left, u64 policy) {
+#if VECTOR
+  if (left >= PER) {
+#ifdef HALF
+    u32 a = pair(value[0], value[1]), b = pair(value[2], value[3]), c = pair(value[4], value[5]),
+        d = pair(value[6], value[7]);
+#else
+    u32 a = __float_as_uint(value[0]), b = __float_as_uint(value[1]), c = __float_as_uint(value[2]),
+        d = __float_as_uint(value[3]);
+#endif
+    asm volatile("st.global.L1::no_allocate.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(a),
+                 "r"(b), "r"(c), "r"(d), "l"(policy) : "memory");
+    return;
+  }
+#endif
+#pragma unroll
+  for (int i = 0; i < PER; ++i) {
+    if (i < left) __stcs(to + i, rounded(value[i]));
+  }
+}
+
+// PER values, from a multiple of 16 bytes on where there is more than one.
+__device__ __forceinline__ void get(const float* from, float* value) {
+#if VECTOR
+#pragma unroll
+  for (int i = 0; i < PER; i += 4) {
+    float4 v = *(const float4*)(from + i);
+    value[i] = v.x; value[i + 1] = v.y; value[i + 2] = v.z; value[i + 3] = v.w;
+  }
+#else
+  value[0] = from[0];
+#endif
+}
+__device__ __forceinline__ void put(float* to, const float* value) {
+#if VECTOR
+#pragma unroll
+  for (int i = 0; i < PER; i += 4) {
+    *(float4*)(to + i) = make_float4(value[i], value[i + 1], value[i + 2], value[i + 3]);
+  }
+#else
+  to[0] = value[0];
+#endif
+}
+
+// Words are different, so at most `word` children lie below it, and at most V - word do not.
+__device__ __forceinline__ i64 least_from(i64 first, i64 end, i64 word, i64 V) {
+  return word < V ? max(first, end - (V - word)) : end;
+}
+__device__ __forceinline__ i64 most_from(i64 first, i64 end, i64 word) { return min(end, first + word); }
+
+// The values of single words of a tile, of which the first `words` are there.
+__device__ __forceinline__ void get_words(const float* value_V, i64 start, int words, float (&value)[CHUNKS][PER]) {
+  int lane = lane_id();
+#pragma unroll
+  for (int c = 0; c < CHUNKS; ++c) {
+    int w = (c * 32 + lane) * PER;
+    if (w + PER <= words) {
+      get(value_V + start + w, value[c]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < PER; ++i) value[c][i] = w + i < words ? value_V[start + w + i] : 0;
+    }
+  }
+}
+
+// A tile's words of the rows of one history, by a warp: `size` values of every order whose bit n - 1 is set, from `row`
+// on. Lane k looks after order k + 2, `used` of them: its children in the tile are the nodes begin to stop - 1. `value`
+// is that of order 1; values stay in registers up to the highest, and shared memory, of TILE floats, is touched only
+// where an order has children.
+__device__ __forceinline__ void write_tile(
+    float (&value)[CHUNKS][PER], float* tile, int used, i64 begin, i64 stop, float backoff, const u32* word_G,
+    const float* value_G, i64 start, int size, u64 orders, i64 multiply, i64 stored, float nothing, out_t* row,
+    i64 stride_N) {
+  u32 lane = lane_id();
+  u64 policy = leaves_first();
+  float factor = 1, term = -0.0f;  // x * backoff - 0 and x * 1 + backoff are the product and the sum, bit for bit
+  if (multiply) factor = backoff; else term = backoff;
+  u32 upto = 0;  // children of this order and of all below, in the tile
+  // Of what is stored, other orders are needed for nothing.
+  if (lane < used && (!stored || orders >> (lane + 1) & 1)) upto = (u32)(stop - begin);
+  u32 before = upto;
+  for (int d = 1; d < used; d *= 2) {
+    u32 lower = __shfl_up_sync(FULL_WARP, upto, d);
+    if (lane >= d) upto += lower;
+  }
+  before = upto - before;
+  begin -= before;  // of all orders' children one after the other, number p of this order is node begin + p
+  u32 total = used ? __shfl_sync(FULL_WARP, upto, used - 1) : 0;
+
+  u32 word[AT_ONCE];
+  float child_value[AT_ONCE];
+#pragma unroll
+  for (int r = 0; r < AT_ONCE; ++r) {
+    if (total <= r * 32) break;
+    u32 p = r * 32 + lane;
+    int k = 0;
+    for (int below = 0; below < used; ++below) k += p >= __shfl_sync(FULL_WARP, upto, below);
+    i64 child = __shfl_sync(FULL_WARP, begin, k) + p;
+    if (k < used) {
+      word[r] = __ldg(word_G + child) - (u32)start;
+      child_value[r] = __ldg(value_G + child);
+    }
+  }
+
+  for (int k = -1; k < used; ++k) {
+    if (k >= 0) {
+      if (stored) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+          for (int i = 0; i < PER; ++i) value[c][i] = nothing;
+        }
+      } else {
+        float f = __shfl_sync(FULL_WARP, factor, k), t = __shfl_sync(FULL_WARP, term, k);
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+          for (int i = 0; i < PER; ++i) value[c][i] = multiply_add(value[c][i], f, t);
+        }
+      }
+      u32 from = __shfl_sync(FULL_WARP, before, k), to = __shfl_sync(FULL_WARP, upto, k);
+      if (from < to) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) put(tile + (c * 32 + lane) * PER, value[c]);
+        __syncwarp();
+#pragma unroll
+        for (int r = 0; r < AT_ONCE; ++r) {
+          if (total <= r * 32) break;
+          u32 p = r * 32 + lane;
+          if (from <= p && p < to) tile[word[r]] = child_value[r];
+        }
+        if (to > AT_ONCE * 32) {
+          i64 first = __shfl_sync(FULL_WARP, begin, k);
+          for (u32 p = max(from, AT_ONCE * 32) + lane; p < to; p += 32) {
+            tile[__ldg(word_G + first + p) - (u32)start] = __ldg(value_G + first + p);
+          }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) get(tile + (c * 32 + lane) * PER, value[c]);
+      }
+    }
+    if (orders >> (k + 1) & 1) {
+#pragma unroll
+      for (int c = 0; c < CHUNKS; ++c) {
+        int w = (c * 32 + lane) * PER;
+        store(row + w, value[c], size - w, policy);
+      }
+      row += stride_N;
+    }
+  }
+}

@@ -1,0 +1,136 @@
+"""Rows of histories that are found on the way: by hand, and word by word from a dict of n-grams."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.engine.trie import build_trie
+from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.distribution import write_rows as module
+from mgpu_ngram.kernels.distribution.find_and_write_rows import find_and_write_rows
+
+STORED_AS = {"float32": np.float32, "float16": np.float16}
+
+
+def rows(ngrams, codes, positions, begin, orders, multiply, nothing, to_device, fanout=32, dtype=np.uint32,
+         stored_as="float32", padding=0):  # fmt: skip
+    """What is written for a model {n-gram: (value, backoff)}: (H, orders, V); behind the rows nothing is."""
+    order = max(map(len, ngrams))
+    levels = []
+    for n in range(1, order + 1):
+        some = [g for g in ngrams if len(g) == n]
+        value, backoff = np.array([ngrams[g] for g in some], np.float32).T.copy()
+        levels.append(Ngrams(np.array(some, np.uint32), value, backoff if n < order else None))
+    trie = build_trie(levels, fanout).moved(to_device)
+    V, value_G = trie.symbols, abs(trie.prob_G) if multiply else trie.prob_G  # a trie has logarithms
+    memory = to_device(np.full((len(positions), len(orders), V + padding), 77, STORED_AS[stored_as]))
+    find_and_write_rows(
+        memory[:, :, :V], orders, trie.word_G, trie.first_child_M.astype(dtype), trie.samples, trie.sample_starts,
+        trie.fanout, to_device(np.array(codes, np.uint32)), to_device(np.array(positions, np.int64)), begin,
+        trie.backoff_M, value_G, value_G[:V], multiply, nothing,
+    )  # fmt: skip
+    written = to_host(memory)
+    assert (written[:, :, V:] == 77).all()
+    return written[:, :, :V]
+
+
+def plain_rows(ngrams, codes, positions, begin, orders, multiply, nothing):
+    """By the definition: an n-gram's own value, or that of the order below with the history's backoff."""
+    V = sum(len(g) == 1 for g in ngrams)
+    made = []
+    for t in positions:
+        history = []
+        while t > 0 and codes[t - 1]:
+            t -= 1
+            history.insert(0, codes[t] - 1)
+        if begin >= 0:
+            history.insert(0, begin)
+        of_order = {1: [ngrams[w,][0] for w in range(V)]}
+        for n in range(2, max(orders) + 1):
+            last = tuple(history[1 - n :]) if len(history) >= n - 1 else None
+            backoff = ngrams[last][1] if last in ngrams else 1 if multiply else 0
+            below = [v * backoff if multiply else v + backoff for v in of_order[n - 1]]
+            others = below if nothing is None else [nothing] * V
+            of_order[n] = [ngrams[*last, w][0] if last and (*last, w) in ngrams else others[w] for w in range(V)]
+        made.append([of_order[n] for n in orders])
+    return np.array(made, np.float32).reshape(len(positions), len(orders), V)
+
+
+BIGRAMS = {(0,): (0.5, 1), (1,): (0.25, 0.5), (2,): (0.25, 2), (1, 0): (0.75, 1), (1, 2): (0.125, 1)}
+
+
+def test_by_hand(to_device):
+    """Of the text 1 2 | 1: after 1, after 1 2 (2 has no children), at the beginning, after the last 1."""
+    found = rows(BIGRAMS, [2, 3, 0, 2], [1, 2, 3, 4], -1, (1, 2), True, None, to_device)
+    u, after_1, after_2 = [0.5, 0.25, 0.25], [0.75, 0.125, 0.125], [1.0, 0.5, 0.5]
+    assert found.tolist() == [[u, after_1], [u, after_2], [u, u], [u, after_1]]
+    found = rows(BIGRAMS, [2, 3, 0, 2], [1, 2, 3, 4], 1, (2,), True, 0.0, to_device)
+    stored = [0.75, 0.0, 0.125]
+    assert found.tolist() == [[stored], [[0.0] * 3], [stored], [stored]]
+
+
+def random_ngrams(rng, V, order, size, multiply):
+    """Values that are added or multiplied without rounding; with every n-gram all that stands inside it."""
+    text = np.minimum(rng.zipf(1.4, size + order) - 1, V - 1).tolist()
+    longest = [tuple(text[i : i + order]) for i in range(size)]
+    inside = {g[a:b] for g in longest for a in range(order) for b in range(a + 1, order + 1)}
+    numbers = rng.integers(1, 9, (len(inside) + V, 2)).astype(float)
+    values = 2.0**-numbers if multiply else -numbers / 64
+    return dict(zip(sorted(inside | {(w,) for w in range(V)}), values.tolist(), strict=False))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), V=st.integers(1, 60), order=st.integers(1, 6), size=st.integers(1, 80),
+    fanout=st.sampled_from([2, 3, 8, 32]), dtype=st.sampled_from([np.uint32, np.int64]),
+    codes=st.lists(st.integers(0, 60), max_size=30), data=st.data(), multiply=st.booleans(),
+    nothing=st.sampled_from([None, 0.0, -math.inf]), padding=st.integers(0, 9),
+)  # fmt: skip
+def test_any_model(
+    to_device, seed, V, order, size, fanout, dtype, codes, data, multiply, nothing, padding
+):  # fmt: skip
+    """Sentences of any length, the empty text, unknown words (0), positions in any order, rows anywhere in memory."""
+    ngrams = random_ngrams(np.random.default_rng(seed), V, order, size, multiply)
+    codes = [min(code, V) for code in codes]
+    positions = data.draw(st.lists(st.integers(0, len(codes)), max_size=20))
+    begin = data.draw(st.integers(-1, V - 1))
+    orders = tuple(sorted(data.draw(st.sets(st.integers(1, order), min_size=1))))
+    asked = ngrams, codes, positions, begin, orders, multiply, nothing
+    found = rows(*asked, to_device, fanout, dtype, padding=padding)
+    assert found.tolist() == plain_rows(*asked).tolist()
+
+
+@pytest.mark.parametrize("V", [100, 129, 512, 513, 2049, 5000])
+@pytest.mark.parametrize("stored_as", [*STORED_AS])
+@pytest.mark.parametrize("limits", [{}, {"FEWEST_WORDS": 0, "MOST_GRID_Y": 7}, {"FEW_WORDS": (0, 0)}])
+def test_rows_of_several_tiles(V, stored_as, limits, to_device, monkeypatch):
+    """One and several blocks to a history, small tiles and large, where words are few and where they are many."""
+    for name, limit in limits.items():
+        monkeypatch.setattr(module, name, limit)
+    rng = np.random.default_rng(V)
+    ngrams = random_ngrams(rng, V, 5, 2000, True)
+    codes = np.minimum(rng.zipf(1.4, 60), V)
+    codes[rng.random(60) < 0.1] = 0
+    asked = ngrams, codes.tolist(), list(range(0, 61, 3)), 0, (1, 2, 3, 4, 5), True, None
+    found = rows(*asked, to_device, stored_as=stored_as, padding=-V % 32)
+    assert found.tolist() == plain_rows(*asked).astype(STORED_AS[stored_as]).tolist()
+
+
+def test_33_orders(to_device):
+    """As many words of a history as a warp has lanes."""
+    ngrams = {(0,) * n: (-n / 64, -2) for n in range(1, 34)} | {(1,): (-0.5, -1)}
+    asked = ngrams, [1] * 40 + [0, 1], [0, 1, 31, 32, 33, 40, 41, 42], -1, (1, 17, 33), False, None
+    assert rows(*asked, to_device).tolist() == plain_rows(*asked).tolist()
+
+
+def test_what_does_not_fit(to_device):
+    with pytest.raises(ValueError, match=r"out_HNV has shape \(1, 2, 3\) but \(2, 2, 3\) are to be written"):
+        find_and_write_rows(
+            np.zeros((1, 2, 3), np.float32), (1, 2), np.zeros(3, np.uint32), np.zeros(4, np.uint32),
+            np.zeros(0, np.uint32), np.zeros(1, np.int64), 32, np.zeros(0, np.uint32), np.zeros(2, np.int64), -1,
+            np.zeros(3, np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32), True,
+        )  # fmt: skip
