@@ -16,6 +16,7 @@ from mgpu_ngram.benchmarks.distribution_work import check_found
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.engine.trie import edges_of
 from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.distribution import rows as shared
 from mgpu_ngram.kernels.distribution import write_rows
 from mgpu_ngram.kernels.launch import OPTIONS, source
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
@@ -63,7 +64,8 @@ def _no_write(run: Run, name: str, case: Case) -> None:
     H = run.most(case, options)
     call = partial(case.distributor.dense, case.find_first(H, options.scale), options, run.rows(H, case, options))
     how = described(run, H, case, options, None, (GILM, TABLE_54[name]["no write"]))
-    with mock.patch.object(write_rows, "kernel", _without_stores):
+    bare = _without_stores
+    with mock.patch.object(write_rows, "kernel", bare), mock.patch.object(shared, "kernel", bare):
         run.suite.run(kernel, case.sizes(H), call, check=_check_untouched, **how | {"bytes_moved": None})
 
 
@@ -81,7 +83,7 @@ def _without_stores(stem: str, name: str, **defines: Any) -> Any:
 
 
 def without_stores(text: str) -> str:
-    """The source of write_rows, made to store nothing. Raises ValueError when it stores in another way."""
+    """The source of a kernel that writes rows, made to store nothing. Raises ValueError if it stores in another way."""
     text, times = STORE.subn(NO_STORE, text)
     if times != 1:
         raise ValueError(f"the source has {times} functions `store` as {STORE.pattern} but must have one")

@@ -635,6 +635,20 @@ def test_memory_that_cannot_be_written(arpa):
         ng.Model.load(arpa, "cpu").distribution("a", out=out)
 
 
+@pytest.mark.parametrize("bos", [False, True])
+def test_found_and_made_at_once(model, bos):
+    """As a GPU does it, with the arrays of any device, beside one after the other."""
+    replica = engine.Distributor(model.arrays, model.device)
+    codes = replica.encoder.histories([[], ["a"], ["a", "b"], ["nowhere", "b"]])
+    replica.device = "gpu"
+    for orders, mode, scale, dtype in itertools.product(["all", "max", [1]], ["smoothed", "stored"], SCALES, DTYPES):
+        options = RowOptions.of(3, orders, mode, scale, dtype)
+        expected = host(replica.dense(replica.find(*codes, bos, scale), options))
+        assert np.array_equal(host(replica.find_and_make(*codes, options, bos)), expected), options
+        out = replica.find_and_make(*codes, options, bos, expected[::-1].copy() if model.device == "cpu" else None)
+        assert np.array_equal(host(out), expected), options
+
+
 def test_memory_that_is_too_small(model, monkeypatch):
     """One line says what was being done, and the way out."""
 
@@ -650,6 +664,10 @@ def test_memory_that_is_too_small(model, monkeypatch):
         next(model.iter_distributions(["a", "b"]))
     monkeypatch.setattr(engine, "find_histories", full)
     for ask in model.sample, model.generate, lambda h: next(model.iter_distributions([h], compact=True)):
+        with pytest.raises(ng.RunError, match="memory while finding histories .*; give fewer at once"):
+            ask("a")
+    monkeypatch.setattr(encoding.Encoder, "histories", full)
+    for ask in model.distribution, lambda h: next(model.iter_distributions([h])):
         with pytest.raises(ng.RunError, match="memory while finding histories .*; give fewer at once"):
             ask("a")
 

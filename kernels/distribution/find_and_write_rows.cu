@@ -5,8 +5,9 @@
 #include "rows.cuh"
 #define GROUP (32 / (WARPS + 1))  // lanes that search for where one of a block's tiles begins
 
-// FIND: codes_T (T,), positions_H (H,) and a trie, as find_histories takes them; else what that gives, first_HK, end_HK,
-// backoff_HK (H, K). value_G (G,), value_V (V,)  ->  out: the rows of every history, as write_rows has them.
+// FIND 1: codes_T (T,), positions_H (H,), first_child_M and the index of a trie, backoff_M (M,) f32 or null, as
+// find_histories takes them; FIND 0: what that gives, first_HK, end_HK CHILD, backoff_HK f32 (H, K). word_G u32, value_G
+// f32 (G,), value_V (V,) f32  ->  out: the rows of every history, as write_rows has them.
 // A block writes WARPS tiles, side by side, of the rows of one history; the grid's x are such blocks, its y and z
 // histories. Its warps first share the orders above the first, at most 32: each walks to the last k + 1 words and
 // searches among their children for where the tiles begin. All blocks of a history do the same, which is why this is for

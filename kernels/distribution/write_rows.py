@@ -11,26 +11,27 @@ from numba import njit
 from .. import check
 from ..dispatch import pick
 from ..launch import current_limits, kernel, launch
+from .rows import (
+    BFLOAT16,
+    FLOAT32,
+    HALF,
+    MOST_GRID_Y,
+    check_rows,
+    is_aligned,
+    is_little_work,
+    launch_blocks,
+    layers_of,
+    rounding_of,
+    strides_of,
+    wanted,
+)
 
-MOST_K = 32  # a lane of a warp each
-FLOAT32, FLOAT16, BFLOAT16 = range(3)
-HALF: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by those numbers
 TILE = 1024  # words that a warp has in registers
 LONG_BYTES = 1 << 20  # rows of a history, from there on, for which it counts where they lie in memory
 # What all warps of a multiprocessor write in their tiles, of short and of long rows: more lie too far apart, fewer are
 # too few to hide what a warp waits for.
 RESIDENT_BYTES = (224 << 10, 160 << 10)
 TOGETHER_BYTES = 96 << 20  # of the histories with long rows whose children are read together
-# It is little work to search in each block for where the children of its tiles begin where words are few, so many for
-# each multiprocessor, as then it counts how many kernels and reads wait for each other; and where rows are short. There
-# may be more of them, and longer, where a word is WIDE_BYTES in all orders: the search is hidden behind the writing.
-FEW_WORDS = (1 << 16, 1 << 18)
-SHORT_WORDS = (1 << 12, 1 << 14)
-WIDE_BYTES = 16
-BLOCK_TILES = 4  # of a block that searches: a warp each
-BLOCK = {"WARPS": BLOCK_TILES, "LANES": 32}
-FEWEST_WORDS = 4096  # for each multiprocessor, up to which its tiles are as small as they can be
-MOST_GRID_Y = 65535
 RESERVED_BYTES = 1024  # of shared memory, of each block
 VARIANTS = (
     *({"TILE": TILE, "CHILD": "u32", "VECTOR": vector} | half for vector, half in itertools.product((0, 1), HALF)),
@@ -94,36 +95,10 @@ def write_rows(
     )  # fmt: skip
 
 
-def check_rows(out_HNV, orders, H, K, V):
-    """Raise ValueError unless `orders` of V words, of H histories of up to K words, go into out_HNV."""
-    if K > MOST_K:
-        raise ValueError(f"got the children of {K} orders but at most {MOST_K} can be taken; prune the model")
-    if not orders or orders[0] < 1 or orders[-1] > K + 1 or sorted({*orders}) != [*orders]:
-        raise ValueError(f"orders are {orders} but must rise from 1 to {K + 1} at most; pass some of those")
-    shape = out_HNV.shape
-    if len(shape) != 3 or shape[:2] != (H, len(orders)) or shape[2] < V:
-        raise ValueError(f"out_HNV has shape {shape} but {(H, len(orders), V)} are to be written; make it so")
-
-
-def rounding_of(out_HNV, bfloat16):
-    return BFLOAT16 if bfloat16 else FLOAT16 if out_HNV.dtype == np.float16 else FLOAT32
-
-
-def _strides(out_HNV):
-    """(from a history to the next, from an order to the next), in values."""
-    size, strides = out_HNV.itemsize, out_HNV.strides
-    wanted = [s for s, n in zip(strides, out_HNV.shape, strict=True) if n > 1]
-    if (out_HNV.shape[2] > 1 and strides[2] != size) or any(s < 0 or s % size for s in wanted):
-        raise ValueError(
-            f"out_HNV has strides {strides} but its last axis must be contiguous and none negative; pass another array"
-        )
-    return [s // size if n > 1 else 0 for s, n in zip(strides[:2], out_HNV.shape, strict=False)]
-
-
 def _cpu(
     out_HNV, rounding, orders, first_HK, end_HK, backoff_HK, word_G, value_G, value_V, multiply, stored, nothing
 ):  # fmt: skip
-    stride_H, stride_N = _strides(out_HNV)
+    stride_H, stride_N = strides_of(out_HNV)
     H, rows, width = out_HNV.shape
     values = (H - 1) * stride_H + (rows - 1) * stride_N + width
     bits = out_HNV.view(np.uint32 if rounding == FLOAT32 else np.uint16)
@@ -214,7 +189,7 @@ def _cuda(
         launch_blocks(out_HNV, rounding, orders, {"FIND": 0, "CHILD": child}, found, K, values, how)
         return
     tiles = -(-width // TILE)
-    sizes = {"TILE": TILE, "CHILD": child, "VECTOR": _is_aligned(out_HNV)} | HALF[rounding]
+    sizes = {"TILE": TILE, "CHILD": child, "VECTOR": is_aligned(out_HNV)} | HALF[rounding]
     history_bytes = N * V * out_HNV.itemsize
     is_long, start_HTK, together = history_bytes >= LONG_BYTES, 0, 0
     if orders[-1] > 1:
@@ -227,57 +202,12 @@ def _cuda(
         if is_long:
             together = TOGETHER_BYTES // history_bytes + 1
     fn = kernel("distribution/write_rows", "write_rows", **sizes)
-    rows = word_G, value_G, check.aligned(value_V), V, width, together, *_wanted(orders, how), out_HNV
-    args = (start_HTK, backoff_HK, H, K, *rows, *_strides(out_HNV))
+    rows = word_G, value_G, check.aligned(value_V), V, width, together, *wanted(orders, how), out_HNV
+    args = (start_HTK, backoff_HK, H, K, *rows, *strides_of(out_HNV))
     # A block has more shared memory than it uses, so that no more of them are resident.
     resident = max(1, RESIDENT_BYTES[is_long] * tiles // history_bytes)
     shared = max(0, current_limits()[1] // resident - RESERVED_BYTES - fn.shared_size_bytes)
-    launch(fn, (tiles, *_layers(H)), 32, args, shared)
-
-
-def is_little_work(out_HNV: Any, finds: bool) -> bool:
-    """Whether `launch_blocks` is the faster way to fill out_HNV; `finds`: with finding the histories."""
-    H, N, width = out_HNV.shape
-    is_wide = N * out_HNV.itemsize >= WIDE_BYTES
-    if H * width <= FEW_WORDS[is_wide] * current_limits()[0]:
-        return True
-    return width <= SHORT_WORDS[is_wide] and (is_wide or not finds)
-
-
-def launch_blocks(out_HNV, rounding, orders, defines, histories, K, values, how):
-    """Launch the kernel of `find_and_write_rows`, for histories that it finds (FIND 1 in `defines`) or that were found.
-
-    histories  its arguments for that
-    values     word_G, value_G, value_V
-    how        multiply, stored, nothing
-    """
-    H, _, width = out_HNV.shape
-    is_least = H * width <= FEWEST_WORDS * current_limits()[0]
-    tile = 512 // out_HNV.itemsize if is_least else 512  # the least is what a warp stores at once
-    sizes = {"TILE": tile, "VECTOR": _is_aligned(out_HNV)} | BLOCK | HALF[rounding]
-    fn = kernel("distribution/find_and_write_rows", "find_and_write_rows", **defines, **sizes)
-    word_G, value_G, value_V = values
-    rows = word_G, value_G, check.aligned(value_V), len(value_V), width, *_wanted(orders, how), out_HNV
-    grid = -(-width // (tile * BLOCK_TILES)), *_layers(H)
-    launch(fn, grid, 32 * BLOCK_TILES, (*histories, H, K, *rows, *_strides(out_HNV)))
-
-
-def _is_aligned(out_HNV):
-    """1 where every row begins at a multiple of 16 bytes, else 0."""
-    offsets = (s * out_HNV.itemsize for s in _strides(out_HNV))
-    return int(all(at % 16 == 0 for at in (out_HNV.data.ptr, *offsets)))
-
-
-def _wanted(orders, how):
-    """orders, multiply, stored, nothing, as kernels take them."""
-    multiply, stored, nothing = how
-    return np.uint64(sum(1 << n - 1 for n in orders)), int(multiply), int(stored), nothing
-
-
-def _layers(H):
-    """The y and z of a grid, of nearly as many histories each: a block without one takes time, too."""
-    layers = -(-H // MOST_GRID_Y)
-    return -(-H // layers), layers
+    launch(fn, (tiles, *layers_of(H)), 32, args, shared)
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:

@@ -1,3 +1,4 @@
+// After common.cuh and trie.cuh.
 // Walks down a trie, from the first to the last of some words before a position of a text: a thread each; with LANES = 32
 // a warp each, for at most 32 words and a fanout that is a power of 2 up to 32.
 struct Walker {

@@ -1,4 +1,4 @@
-// Rows of distributions, by tiles of TILE words. CHILD is u32 or i64; HALF, VECTOR: see below.
+// Rows of distributions, by tiles of TILE words, which a warp has in registers; after common.cuh and floats.cuh.
 #define AT_ONCE 4  // times 32 children are read before the first row is written
 
 #ifdef HALF  // "f16" or "bf16"

@@ -23,10 +23,10 @@ from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.distribution.find_and_write_rows import find_and_write_rows
 from mgpu_ngram.kernels.distribution.find_histories import find_histories
 from mgpu_ngram.kernels.distribution.gather_children import gather_children
+from mgpu_ngram.kernels.distribution.rows import MOST_K as MOST_WORDS
 from mgpu_ngram.kernels.distribution.sample_words import sample_words
 from mgpu_ngram.kernels.distribution.scale_values import scale_values
 from mgpu_ngram.kernels.distribution.top_words import top_words
-from mgpu_ngram.kernels.distribution.write_rows import MOST_K as MOST_WORDS
 from mgpu_ngram.kernels.distribution.write_rows import write_rows
 
 LEAST_PIECE_ROWS, LEAST_PIECE_HISTORIES = 4, 4096  # to be made or found, that are worth a thread
@@ -295,8 +295,8 @@ class Distributor(Rows):
         t, scaled = self.trie, self.scaled(options.scale)
         out = self._room(len(positions_H), options) if out is None else out
         find_and_write_rows(
-            out, options.orders, t.word_G, t.first_child_M, t.samples, t.sample_starts, t.fanout, codes_T, positions_H,
-            self._before(bos), scaled.backoff_M, scaled.value_G, scaled.value_V, *_kind(options),
+            out, options.orders, t.word_G, t.first_child_M, t.samples, t.sample_starts, t.fanout, t.order, codes_T,
+            positions_H, self._before(bos), scaled.backoff_M, scaled.value_G, scaled.value_V, *_kind(options),
         )  # fmt: skip
         return out[:, :, : self.symbols]
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import warnings
 import weakref
 from concurrent.futures import CancelledError
@@ -601,6 +602,25 @@ def test_dask_settings_reach_the_scheduler_and_the_workers():
         dask.config.set({"distributed.scheduler.allowed-failures": 2})
     finally:
         executor.close()
+
+
+@pytest.mark.parametrize(("preload", "given"), [("a.py", ["a.py"]), (["a.py", "b.py"], ["a.py", "b.py"]), ([], [])])
+def test_preloads_reach_workers_of_gpus(preload, given, monkeypatch):
+    """dask-cuda, which has one of its own, does not look for them in Dask's settings."""
+    asked = {}
+
+    def refuse(**options):
+        asked.update(options)
+        raise RuntimeError("no GPU here")
+
+    monkeypatch.setattr("mgpu_ngram.cluster.dask.visible_gpus", lambda: 1)
+    monkeypatch.setitem(sys.modules, "dask_cuda", types.SimpleNamespace(LocalCUDACluster=refuse))
+    try:
+        with pytest.raises(RunError, match="the Dask workers did not start .no GPU here.; try fewer --workers"):
+            start_cluster("gpu", 1, {"distributed.worker.preload": preload})
+    finally:
+        dask.config.set({"distributed.worker.preload": []})
+    assert asked["preload"] == given
 
 
 def test_nothing_of_dask_is_imported_without_a_cluster():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.engine.trie import build_trie
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.distribution import write_rows as module
+from mgpu_ngram.kernels.distribution import rows as module
 from mgpu_ngram.kernels.distribution.find_and_write_rows import find_and_write_rows
 
 STORED_AS = {"float32": np.float32, "float16": np.float16}
@@ -30,7 +30,7 @@ def rows(ngrams, codes, positions, begin, orders, multiply, nothing, to_device, 
     memory = to_device(np.full((len(positions), len(orders), V + padding), 77, STORED_AS[stored_as]))
     find_and_write_rows(
         memory[:, :, :V], orders, trie.word_G, trie.first_child_M.astype(dtype), trie.samples, trie.sample_starts,
-        trie.fanout, to_device(np.array(codes, np.uint32)), to_device(np.array(positions, np.int64)), begin,
+        trie.fanout, order, to_device(np.array(codes, np.uint32)), to_device(np.array(positions, np.int64)), begin,
         trie.backoff_M, value_G, value_G[:V], multiply, nothing,
     )  # fmt: skip
     written = to_host(memory)
@@ -104,20 +104,27 @@ def test_any_model(
     assert found.tolist() == plain_rows(*asked).tolist()
 
 
+MANY = {"FEW_WORDS": (0, 0), "SHORT_WORDS": (0, 0)}
+LIMITS = [{}, {"FEWEST_WORDS": 0, "MOST_GRID_Y": 5}, {"FEW_WORDS": (0, 0)}, MANY]
+
+
 @pytest.mark.parametrize("V", [100, 129, 512, 513, 2049, 5000])
 @pytest.mark.parametrize("stored_as", [*STORED_AS])
-@pytest.mark.parametrize("limits", [{}, {"FEWEST_WORDS": 0, "MOST_GRID_Y": 7}, {"FEW_WORDS": (0, 0)}])
-def test_rows_of_several_tiles(V, stored_as, limits, to_device, monkeypatch):
+@pytest.mark.parametrize("limits", LIMITS)
+def test_rows_of_several_tiles(V, stored_as, limits, device, to_device, monkeypatch):
     """One and several blocks to a history, small tiles and large, where words are few and where they are many."""
+    if device == "cpu" and limits:
+        pytest.skip("a CPU has no tiles")
     for name, limit in limits.items():
         monkeypatch.setattr(module, name, limit)
     rng = np.random.default_rng(V)
     ngrams = random_ngrams(rng, V, 5, 2000, True)
     codes = np.minimum(rng.zipf(1.4, 60), V)
     codes[rng.random(60) < 0.1] = 0
-    asked = ngrams, codes.tolist(), list(range(0, 61, 3)), 0, (1, 2, 3, 4, 5), True, None
-    found = rows(*asked, to_device, stored_as=stored_as, padding=-V % 32)
-    assert found.tolist() == plain_rows(*asked).astype(STORED_AS[stored_as]).tolist()
+    for orders, nothing, dtype, padding in ((1, 2, 3, 4, 5), None, np.uint32, -V % 32), ((2, 5), 0.0, np.int64, 3):
+        asked = ngrams, codes.tolist(), list(range(0, 61, 3)), 0, orders, True, nothing
+        found = rows(*asked, to_device, dtype=dtype, stored_as=stored_as, padding=padding)
+        assert found.tolist() == plain_rows(*asked).astype(STORED_AS[stored_as]).tolist()
 
 
 def test_33_orders(to_device):
@@ -128,9 +135,16 @@ def test_33_orders(to_device):
 
 
 def test_what_does_not_fit(to_device):
+    with pytest.raises(ValueError, match=r"orders are \(3,\) but must rise from 1 to 2 at most"):
+        rows(BIGRAMS, [2, 3, 0, 2], [1], -1, (3,), True, None, to_device)
+    with pytest.raises(ValueError, match=r"orders are \(\) but must rise from 1 to 2 at most"):
+        rows(BIGRAMS, [2, 3, 0, 2], [1], -1, (), True, None, to_device)
+
+
+def test_a_room_of_another_shape():
     with pytest.raises(ValueError, match=r"out_HNV has shape \(1, 2, 3\) but \(2, 2, 3\) are to be written"):
         find_and_write_rows(
             np.zeros((1, 2, 3), np.float32), (1, 2), np.zeros(3, np.uint32), np.zeros(4, np.uint32),
-            np.zeros(0, np.uint32), np.zeros(1, np.int64), 32, np.zeros(0, np.uint32), np.zeros(2, np.int64), -1,
+            np.zeros(0, np.uint32), np.zeros(1, np.int64), 32, 2, np.zeros(0, np.uint32), np.zeros(2, np.int64), -1,
             np.zeros(3, np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32), True,
         )  # fmt: skip

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.distribution import rows as shared
 from mgpu_ngram.kernels.distribution import write_rows as module
 from mgpu_ngram.kernels.distribution.write_rows import write_rows
 
@@ -218,7 +219,7 @@ def test_children_at_the_edges_of_tiles(V, stored_as, padding, device, to_device
     if device == "gpu":  # as more words have them, and many
         for limits in {"FEWEST_WORDS": 0}, {"FEW_WORDS": (0, 0), "SHORT_WORDS": (0, 0)}:
             for name, limit in limits.items():
-                monkeypatch.setattr(module, name, limit)
+                monkeypatch.setattr(shared, name, limit)
             check(to_device, histories, unigrams, (1, 2, 3), True, None, stored_as, padding=-V % 16 if padding else 0)
 
 
@@ -238,9 +239,10 @@ def test_large_work(K, dtype, padding, ahead, to_device, monkeypatch):
     the grid has, children asked for before.
     """
     V, H, N = 2100, 7, min(2, K + 1)
-    limits = {"FEW_WORDS": (0, 0), "SHORT_WORDS": (0, 0), "MOST_GRID_Y": 3, "LONG_BYTES": 0 if ahead else 1e9}
-    for name, limit in limits.items():
-        monkeypatch.setattr(module, name, limit)
+    for name, limit in {"FEW_WORDS": (0, 0), "SHORT_WORDS": (0, 0), "MOST_GRID_Y": 3}.items():
+        monkeypatch.setattr(shared, name, limit)
+    monkeypatch.setattr(module, "MOST_GRID_Y", 3)
+    monkeypatch.setattr(module, "LONG_BYTES", 0 if ahead else 1e9)
     monkeypatch.setattr(module, "TOGETHER_BYTES", ahead * N * V * 4)
     rng = np.random.default_rng(K)
     histories = [nested(rng, range(V), K, 0.6) for _ in range(H)]

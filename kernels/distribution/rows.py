@@ -1,0 +1,101 @@
+"""What the kernels that write rows share: checks, arguments, and the one for little work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import check
+from ..launch import current_limits, kernel, launch
+
+MOST_K = 32  # a lane of a warp each
+FLOAT32, FLOAT16, BFLOAT16 = range(3)
+HALF: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by those numbers
+MOST_GRID_Y = 65535
+# It is little work for each block to search for where the children of its tiles begin. Where words are few, so many for
+# each multiprocessor, it counts how many kernels and reads wait for each other. There may be more of them where a word
+# is WIDE_BYTES in all orders (the second numbers), as what a block does beside is hidden behind its writing; then short
+# rows, of so many words, may be any number. Short rows of other words may be if their histories were found before.
+FEW_WORDS = (1 << 16, 1 << 18)
+SHORT_WORDS = (1 << 12, 1 << 14)
+WIDE_BYTES = 16
+BLOCK_TILES = 4  # of such a block: a warp each
+BLOCK = {"WARPS": BLOCK_TILES, "LANES": 32}
+BLOCK_TILE = (
+    512  # words of a tile; fewer, as many as a warp stores at once, up to so many words for each multiprocessor
+)
+FEWEST_WORDS = 4096
+
+
+def check_rows(out_HNV, orders, H, K, V):
+    """Raise ValueError unless `orders` of V words, of H histories of up to K words, go into out_HNV."""
+    if K > MOST_K:
+        raise ValueError(f"got the children of {K} orders but at most {MOST_K} can be taken; prune the model")
+    if not orders or orders[0] < 1 or orders[-1] > K + 1 or sorted({*orders}) != [*orders]:
+        raise ValueError(f"orders are {orders} but must rise from 1 to {K + 1} at most; pass some of those")
+    shape = out_HNV.shape
+    if len(shape) != 3 or shape[:2] != (H, len(orders)) or shape[2] < V:
+        raise ValueError(f"out_HNV has shape {shape} but {(H, len(orders), V)} are to be written; make it so")
+
+
+def rounding_of(out_HNV, bfloat16):
+    """FLOAT32, FLOAT16 or BFLOAT16."""
+    return BFLOAT16 if bfloat16 else FLOAT16 if out_HNV.dtype == np.float16 else FLOAT32
+
+
+def strides_of(out_HNV):
+    """(from a history to the next, from an order to the next), in values."""
+    size, strides = out_HNV.itemsize, out_HNV.strides
+    wanted = [s for s, n in zip(strides, out_HNV.shape, strict=True) if n > 1]
+    if (out_HNV.shape[2] > 1 and strides[2] != size) or any(s < 0 or s % size for s in wanted):
+        raise ValueError(
+            f"out_HNV has strides {strides} but its last axis must be contiguous and none negative; pass another array"
+        )
+    return [s // size if n > 1 else 0 for s, n in zip(strides[:2], out_HNV.shape, strict=False)]
+
+
+def is_little_work(out_HNV: Any, finds: bool) -> bool:
+    """Whether `launch_blocks` is the faster way to fill out_HNV; `finds`: with finding the histories."""
+    H, N, width = out_HNV.shape
+    is_wide = N * out_HNV.itemsize >= WIDE_BYTES
+    if H * width <= FEW_WORDS[is_wide] * current_limits()[0]:
+        return True
+    return width <= SHORT_WORDS[is_wide] and (is_wide or not finds)
+
+
+def launch_blocks(out_HNV, rounding, orders, defines, histories, K, values, how):
+    """Launch the kernel of `find_and_write_rows`, for histories that it finds, or that were found.
+
+    defines    FIND, 1 or 0 for these, and CHILD
+    histories  its arguments for that
+    values     word_G, value_G, value_V
+    how        multiply, stored, nothing
+    """
+    H, _, width = out_HNV.shape
+    is_least = H * width <= FEWEST_WORDS * current_limits()[0]
+    tile = 32 * 16 // out_HNV.itemsize if is_least else BLOCK_TILE
+    sizes = {"TILE": tile, "VECTOR": is_aligned(out_HNV)} | BLOCK | HALF[rounding]
+    fn = kernel("distribution/find_and_write_rows", "find_and_write_rows", **defines, **sizes)
+    word_G, value_G, value_V = values
+    rows = word_G, value_G, check.aligned(value_V), len(value_V), width, *wanted(orders, how), out_HNV
+    grid = -(-width // (tile * BLOCK_TILES)), *layers_of(H)
+    launch(fn, grid, 32 * BLOCK_TILES, (*histories, H, K, *rows, *strides_of(out_HNV)))
+
+
+def is_aligned(out_HNV):
+    """1 where every row begins at a multiple of 16 bytes, else 0."""
+    offsets = (s * out_HNV.itemsize for s in strides_of(out_HNV))
+    return int(all(at % 16 == 0 for at in (out_HNV.data.ptr, *offsets)))
+
+
+def wanted(orders, how):
+    """orders, multiply, stored, nothing, as kernels take them."""
+    multiply, stored, nothing = how
+    return np.uint64(sum(1 << n - 1 for n in orders)), int(multiply), int(stored), nothing
+
+
+def layers_of(H):
+    """The y and z of a grid, of nearly as many histories each: a block without one takes time, too."""
+    layers = -(-H // MOST_GRID_Y)
+    return -(-H // layers), layers
