@@ -42,8 +42,9 @@ def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budge
     most = budget.text_bytes()
     if budget.device == "cpu":  # a GPU that runs out goes on in smaller parts
         most = max(1, min(most, int(budget.host_working_bytes() / _bytes_per_text_byte(config))))
-    M = -(-corpus.size_bytes // (workers * most))
-    return max(min(most, 1 << 20), -(-corpus.size_bytes // max(1, M * workers)))
+    text_bytes = corpus.text_bytes
+    M = -(-text_bytes // (workers * most))
+    return max(min(most, 1 << 20), -(-text_bytes // max(1, M * workers)))
 
 
 def _bytes_per_text_byte(config: CountConfig) -> float:

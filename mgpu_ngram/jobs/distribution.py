@@ -77,7 +77,7 @@ def open_inputs(config: DistributionConfig) -> Corpus:
 def plan(config: DistributionConfig, workers: int, device: str, *_: Any) -> dict[str, Any]:
     """What `run` would do, from the sizes of the inputs alone; without those of a model that is not known yet."""
     facts, corpus = known_facts(config), open_inputs(config)
-    histories = int(corpus.size_bytes / text_bytes(config))
+    histories = int(corpus.text_bytes / text_bytes(config))
     found = {
         "job": config.name,
         "inputs": len(corpus.sources),

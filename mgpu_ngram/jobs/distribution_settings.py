@@ -114,7 +114,7 @@ def text_bytes(config: DistributionConfig) -> float:
 def chunk_bytes(corpus: Corpus, workers: int, device: str, history_bytes: int, text_bytes: float) -> int:
     """Text per task: less where much comes of it, and where workers would have too few."""
     most = min(MOST_CHUNK_BYTES, int(TASK_BYTES[device] / history_bytes * text_bytes))
-    return max(LEAST_CHUNK_BYTES, min(most, corpus.size_bytes // (AHEAD * workers)))
+    return max(LEAST_CHUNK_BYTES, min(most, corpus.text_bytes // (AHEAD * workers)))
 
 
 def table_rows(rows: RowOptions, symbols: int) -> int:

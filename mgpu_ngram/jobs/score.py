@@ -141,7 +141,7 @@ def plan(config: ScoreConfig, workers: int, device: str, *_: Any) -> dict[str, A
         "job": config.name,
         "inputs": len(corpus.sources),
         "input_bytes": corpus.size_bytes,
-        "tokens_about": int(corpus.size_bytes / BYTES_PER_TOKEN),
+        "tokens_about": int(corpus.text_bytes / BYTES_PER_TOKEN),
         "chunks": len(chunks),
         "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
         "workers": workers,
@@ -336,7 +336,7 @@ def _in_units(values: np.ndarray) -> float:
 def _chunk_bytes(corpus: Corpus, workers: int, device: str, words: bool) -> int:
     """Text per task: less where words come back, and where workers would have too few."""
     most = CHUNK_BYTES[device] // (WORDS_SHARE if words else 1)
-    return max(LEAST_CHUNK_BYTES, min(most, corpus.size_bytes // (AHEAD * workers)))
+    return max(LEAST_CHUNK_BYTES, min(most, corpus.text_bytes // (AHEAD * workers)))
 
 
 class _Table:

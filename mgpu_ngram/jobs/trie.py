@@ -114,7 +114,9 @@ def run(config: TrieConfig, executor: Executor, output: str | Path, overwrite: b
     with Output.create(output, overwrite) as out:
         executor.check_folder(str(out.folder))
         there = replace(config, model=os.path.abspath(config.model))  # workers may stand elsewhere
-        task = executor.call(build, there, out.folder / MODEL, executor.device, executor.threads, label="the trie")
+        # True: the model may be there already if a worker died that had made it
+        asked = there, out.folder / MODEL, executor.device, executor.threads, True
+        task = executor.call(build, *asked, label="the trie")
         executor.wait([task])
         [result] = executor.gather([task])
         manifest = _made_of(config) | {

@@ -25,6 +25,7 @@ from mgpu_ngram.engine import assemble, count, distribute, runs, score, tokenise
 from mgpu_ngram.jobs import count_passes, distribution_passes, estimate_model, estimate_passes, shuffle
 from mgpu_ngram.jobs import estimate as estimate_job
 from mgpu_ngram.jobs import score as score_job
+from mgpu_ngram.jobs import trie as trie_job
 
 FOLDER = Path(os.environ["NGRAM_TEST_HOOKS"])
 MOST_DEATHS = 6  # more than any run should take: one without a limit ends, too
@@ -45,6 +46,7 @@ TASKS = {  # the modules where workers look them up, and from where the driver t
     "link_stretch": (estimate_model,),
     "join": (estimate_model,),
     "save": (estimate_model, estimate_job),
+    "build": (trie_job,),
 }
 
 

@@ -705,6 +705,10 @@ def test_plan_says_what_would_be_done_without_reading(tmp_path):
     planned = plan(CountConfig([str(tmp_path / "huge")], order=5), 4, "cpu", 64 << 30)
     assert planned["input_bytes"] == 1 << 28 and planned["chunks"] == 4 * planned["chunks_per_worker"] >= 4
     assert planned["shards"] == -(-planned["tokens_about"] // (4 << 20)) > 10
+    for i in range(8):  # files that are never cut: those of a chunk are as many
+        (tmp_path / f"{i}.gz").write_bytes(gzip.compress(os.urandom(4 << 20), 1))
+    planned_gz = plan(CountConfig([str(tmp_path / "*.gz")]), 2, "cpu", 64 << 30)
+    assert planned_gz["chunks"] == 2 == 2 * planned_gz["chunks_per_worker"]
     held = 50 * planned["tokens_about"]
     assert held > 2e9 and (planned["spill_bytes"] > held / 2 or planned["host_bytes"] > held / 2)
     assert [p["order"] for p in planned["orders"]] == [1, 2, 3, 4, 5]

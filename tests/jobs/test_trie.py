@@ -213,6 +213,17 @@ def test_as_a_job(arpa, executor, tmp_path):
     assert load_model(output / "model.safetensors").edges is None
 
 
+@pytest.mark.parametrize("bomb", ["build.before", "build.after"])
+@pytest.mark.timeout(120)
+def test_the_worker_dies(bomb, arpa, executor, start, hooks, hooks_folder, contents, tmp_path):
+    """Before it has made the model, or when the file is there."""
+    run(TrieConfig(arpa), executor, tmp_path / "here")
+    hooks(**{bomb: ""})
+    run(TrieConfig(arpa), start(1), tmp_path / "there")
+    assert not (hooks_folder / bomb).exists(), "the bomb went off"
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
