@@ -120,7 +120,11 @@ def _show_memory(result: CountResult | EstimateResult) -> None:
         print(f"device memory: {result.peak_device_bytes:,} bytes at most")
     if result.peak_host_bytes:
         print(f"host memory: {result.peak_host_bytes:,} bytes at most in one process")
-    if result.workers > 1 or result.peak_device_bytes:
+    _show_transport(result)
+
+
+def _show_transport(result: CountResult | EstimateResult | ScoreResult | DistributionResult) -> None:
+    if result.workers > 1 or result.device == "gpu":
         print(f"transport: {result.transport}")
 
 
@@ -136,6 +140,7 @@ def _show_written(result: DistributionResult) -> None:
     print(f"{result.wall_seconds:.2f} s on {where}: {result.histories_per_second:,.0f} histories/s, ", end="")
     print(f"{result.bytes_per_second / 1e9:,.3f} GB/s")
     _show_seconds(result.seconds)
+    _show_transport(result)
     if result.resumed_chunks:
         print(f"{_many(result.resumed_chunks, 'chunk')} had been written before")
 
@@ -188,6 +193,8 @@ def _show_scores(result: ScoreResult) -> None:
     show_totals(totals)
     print(f"{result.wall_seconds:.2f} s on {_many(result.workers, f'{result.device} worker')}: ", end="")
     print(f"{result.tokens_per_second:,.0f} tokens/s")
+    _show_seconds(result.seconds)
+    _show_transport(result)
 
 
 def show_totals(totals: Totals) -> None:
@@ -215,7 +222,7 @@ def show_plan(plan: dict[str, Any]) -> None:
     """What a job would do."""
     if "counts" in plan:
         where = _many(plan["workers"], f"{plan['device']} worker")
-        print(f"{plan['job']}: {plan['counts']} to a Kneser-Ney model, on {where}\n")
+        print(f"{plan['job']}: {plan['counts']} to a Kneser-Ney model, on {where} (transport {plan['transport']})\n")
         return
     if "input_bytes" not in plan:
         print(f"{plan['job']}: {plan['model']} to a model file, index {plan['index']}, on the {plan['device']}\n")

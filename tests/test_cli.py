@@ -99,6 +99,31 @@ def test_count_export_info(folder, mgpu_ngram):
     assert json.loads(mgpu_ngram("info", "out", "--json")[1])["orders"]["2"]["total"] == 10
 
 
+def test_what_a_run_by_several_workers_says(folder, mgpu_ngram):
+    """Rates by worker, where the time went, the transport; `plan` names that before."""
+    cluster = ["--workers", "2", "--device", "cpu"]
+    (folder / "run.yaml").write_text(
+        "output: runs\ncluster: {device: cpu, workers: 2}\njobs:\n- count: {corpus: text}\n"
+    )
+    status, out, _ = mgpu_ngram("plan", "run.yaml")
+    assert status == 0 and "2 cpu workers (transport tcp)" in out
+    (folder / "score.yaml").write_text(
+        "output: scores\ncluster: {device: cpu, workers: 2}\njobs:\n- score: {model: model.arpa, text: text}\n"
+    )
+    mgpu_ngram("estimate", "text", "-o", "model.arpa", "--order", 2, "--discount-fallback", *HERE)
+    for words, more in (
+        (
+            ["count", "text", "-o", "out", "--chunk-bytes", 20, *cluster],
+            r"tokens/s while counting, by worker: .*: [\d,]+",
+        ),
+        (["run", "score.yaml"], r"OOVs:\t0"),
+        (["distribution", "model.arpa", "text", "-o", "rows", *cluster], "histories/s"),
+    ):
+        status, out, err = mgpu_ngram(*words)
+        assert (status, err) == (0, "")
+        assert re.search(more, out) and "time went to " in out and "\ntransport: tcp\n" in out, out
+
+
 def test_count_as_json(folder, mgpu_ngram):
     status, out, err = mgpu_ngram("count", "text", "-o", "out", "--order", 3, "--json", *HERE)
     (result,) = json.loads(out)

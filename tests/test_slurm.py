@@ -175,6 +175,38 @@ def test_a_time_limit_leaves_a_checkpoint_and_the_next_submission_goes_on(submit
     assert files(tmp_path / "out" / "count") == expected()
 
 
+# Takes the flags of dask-cuda's command, but starts workers without a GPU.
+DASK_CUDA = """
+import sys
+from distributed.cli.dask_worker import main
+if __name__ == "__main__":
+    at = sys.argv.index("--device-memory-limit")
+    sys.argv[at : at + 2] = ["--nworkers", "4"]
+    main()
+"""
+
+
+def test_workers_of_gpus(submit, tmp_path):
+    """As many as GPUs of all nodes, by dask-cuda; that they see none is said in one line."""
+    package = tmp_path / "stub" / "dask_cuda"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "cli.py").write_text(DASK_CUDA)
+    job = submit(DEVICE="gpu", PYTHONPATH=str(package.parent), CUDA_VISIBLE_DEVICES="")
+    job.wait()
+    lines = [line for line in job.err().splitlines() if line.startswith("mgpu-ngram: ")]
+    assert len(lines) == 1 and "device gpu was asked for but" in lines[0], job.err()
+    srun = (job.stubs / "srun.log").read_text().split("\n")
+    assert srun[srun.index("dask_cuda.cli") - 2 :][:5] == [
+        "python",
+        "-m",
+        "dask_cuda.cli",
+        "--device-memory-limit",
+        "0",
+    ]
+    assert not (tmp_path / "out" / "count").exists()
+
+
 @pytest.mark.parametrize(
     ("variables", "message"),
     [

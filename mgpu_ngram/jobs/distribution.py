@@ -53,6 +53,7 @@ class DistributionResult:
     wall_seconds: float
     workers: int
     device: str
+    transport: str  # how arrays cross from worker to worker
     resumed_chunks: int  # that a run before this one had written
 
     @property
@@ -166,5 +167,5 @@ def run(
                     checkpoint.discard()
     return DistributionResult(
         out.path, manifest, add_seconds(*job.seconds), time.perf_counter() - start, executor.workers, executor.device,
-        len(job.done),
+        executor.transport, len(job.done),
     )  # fmt: skip

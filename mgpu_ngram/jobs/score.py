@@ -116,6 +116,7 @@ class ScoreResult:
     wall_seconds: float
     workers: int
     device: str
+    transport: str  # how arrays cross from worker to worker
 
     @property
     def tokens_per_second(self) -> float:
@@ -253,7 +254,7 @@ def score(
     whole = _added(found)
     path = None if file is None else Path(file)
     wall = time.perf_counter() - start
-    return ScoreResult(path, whole, add_seconds(*seconds), wall, executor.workers, executor.device)
+    return ScoreResult(path, whole, add_seconds(*seconds), wall, executor.workers, executor.device, executor.transport)
 
 
 def _in_parts(chunks: list[Chunk], chunk_bytes: int) -> Iterator[tuple[Chunk, int]]:
