@@ -1,0 +1,54 @@
+"""Who does what of a count on a cluster: no worker adds up, or has, the whole result."""
+
+from collections import Counter, defaultdict
+
+import pytest
+
+from mgpu_ngram.jobs.count import CountConfig, run
+
+WORKERS = 4
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def cluster(start):
+    return start(WORKERS)
+
+
+@pytest.fixture
+def tasks(cluster):
+    """{name of a task, and how many values it waits for: {worker: how often}} of what runs."""
+    seen = defaultdict(Counter)
+
+    def follow(event):
+        if "worker" in event[1]:
+            seen[event[1]["key"].partition("-")[0]][event[1]["worker"]] += 1
+        return on_task(event)
+
+    on_task = cluster._watch._on_task
+    cluster.client.subscribe_topic(cluster._name, follow)
+    yield seen
+    cluster.client.subscribe_topic(cluster._name, on_task)
+
+
+def test_several_workers_merge_and_write(cluster, corpus, undisturbed, contents, hooks, tasks, tmp_path):
+    """10 shards, in a part for each, which goes to another worker where its own is late."""
+    result = run(CountConfig([str(c) for c in corpus], order=4, chunk_bytes=3000), cluster, tmp_path / "out")
+    assert contents(result.path) == undisturbed
+    written = Counter()
+    for name, workers in tasks.items():
+        if name.startswith("write_part_"):
+            written += workers
+    assert written.total() == WORKERS and len(written) > 1
+
+
+def test_dense_histograms_are_added_up_two_by_two(cluster, corpus, contents, hooks, tasks, run_here, tmp_path):
+    """In log2 of the workers steps: three sums of two, after each worker's own."""
+    options = {"order": 2, "unit": "byte", "strategy": "global"}
+    config = CountConfig([str(c) for c in corpus], chunk_bytes=3000, **options)
+    result = run(config, cluster, tmp_path / "out")
+    assert contents(result.path) == contents(run_here(tmp_path / "here", corpus, 1, **options).path)
+    assert tasks["bins_of_1"].total() == WORKERS
+    sums = {name: workers.total() for name, workers in tasks.items() if name.startswith("bundle_runs_")}
+    assert sums.pop("bundle_runs_2") == WORKERS - 1
+    assert sum(sums.values()) == WORKERS and min(int(name.split("_")[-1]) for name in sums) > WORKERS
