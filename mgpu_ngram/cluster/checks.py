@@ -72,9 +72,7 @@ def _check_versions(names: dict[str, Any], facts: dict[str, dict[str, Any]]) -> 
         for package, version in fact["versions"].items():
             seen[package].setdefault(version, f"worker {names[address]}")
     for package, versions in seen.items():
-        # cloudpickle takes functions from one Python 3.x to the same 3.x only
-        kept = {v.rpartition(".")[0] if package == "python" else v for v in versions}
-        if len(kept) > 1:
+        if len({worker.comparable(package, version) for version in versions}) > 1:
             having = ", ".join(f"{version} in {who}" for version, who in versions.items())
             raise InputError(f"versions of {package} differ: {having}; install the same everywhere")
 

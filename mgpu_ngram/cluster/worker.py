@@ -19,12 +19,13 @@ import distributed
 import numba
 import numpy
 import pyarrow
-from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin, get_worker
+from distributed import Reschedule, Scheduler, SchedulerPlugin, Worker, WorkerPlugin, get_worker
 from distributed.utils import sync
 
 from mgpu_ngram.cluster import gpu, transport
 from mgpu_ngram.cluster.devices import allow_open_files, cores, gpu_identity, resolve_device
 from mgpu_ngram.cluster.transport import Parcel
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.version import VERSION
 
 MESSAGE_SECONDS = 0.001  # between messages; Dask's 2 to 10 ms are half the time of a short task, there and back
@@ -46,16 +47,24 @@ class Prompt(SchedulerPlugin):
 class Plugin(WorkerPlugin):
     """Sets a worker up; Dask runs it again on workers that start again or join later. Cheap: no CUDA here.
 
+    One that does not fit the run, which only one that joins later may, leaves again and says why in its log.
+
+    versions  of packages in the driver
     may_lend  `process_identity` of the workers that can read each other's memory
     ours      we started the cluster: a lost worker is no news worth a traceback, and messages need not wait for more
     """
 
     idempotent = True
 
-    def __init__(self, name: str, device: str, may_lend: Sequence[str], ours: bool):
-        self.name, self.device, self.may_lend, self.ours = name, device, may_lend, ours
+    def __init__(self, name: str, device: str, versions: dict[str, str], may_lend: Sequence[str], ours: bool):
+        self.name, self.device, self.versions, self.may_lend, self.ours = name, device, versions, may_lend, ours
 
     def setup(self, worker: Worker) -> None:
+        if why := self._misfit(worker):
+            logging.getLogger("distributed.worker").error("%s; this worker leaves the cluster", why)
+            _tasks.are_refused = True
+            worker.loop.add_callback(worker.close_gracefully, reason="mgpu-ngram-misfit")
+            return
         if self.ours:
             silence()
             _tasks.may_freeze = True
@@ -64,6 +73,23 @@ class Plugin(WorkerPlugin):
         transport.start(worker, self.device == "gpu", self.may_lend, lambda why: die(worker, why, "a transfer"))
         self.remove = worker.stream_handlers["remove-worker"]
         worker.stream_handlers["remove-worker"] = partial(self._remove, worker)
+
+    def _misfit(self, worker: Worker) -> str:
+        """Why a run cannot use this worker; "" if it can."""
+        try:
+            resolve_device(self.device)
+        except InputError as error:
+            return str(error)
+        if self.device == "gpu" and worker.state.nthreads > 1:
+            return f"a GPU worker runs {worker.state.nthreads} tasks at once but must run 1; start it with nthreads=1"
+        here = facts("cpu")["versions"]
+        for package, version in self.versions.items():
+            if comparable(package, version) != comparable(package, here[package]):
+                return (
+                    f"versions of {package} differ: {version} in the run, {here[package]} here; "
+                    "install the same everywhere"
+                )
+        return ""
 
     def _remove(self, mine: Worker, worker: str, stimulus_id: str) -> None:
         """Dask ends connections to a lost worker, but one that begins just then is tried for 30 s: end that too.
@@ -75,6 +101,8 @@ class Plugin(WorkerPlugin):
         mine.loop.run_in_executor(None, gpu.close_lasting)
 
     def teardown(self, worker: Worker) -> None:
+        if _tasks.are_refused:
+            return
         transport.stop(worker)
         gpu.close_lasting()
         worker.stream_handlers["remove-worker"] = self.remove
@@ -91,6 +119,8 @@ def run_task(fn: Callable, topic: str, device: str, label: str, *args: Any) -> P
 
     Of tasks without a label, which are short, the driver hears while they run.
     """
+    if _tasks.are_refused:  # it came before this worker has left
+        raise Reschedule
     worker = get_worker()
     key = worker.get_current_task()
     message = {"key": key, "worker": worker.address, "name": str(worker.name)}
@@ -113,7 +143,7 @@ def run_task(fn: Callable, topic: str, device: str, label: str, *args: Any) -> P
 
 
 class _Tasks:
-    """How many have run in this process.
+    """How many have run in this process, and whether none may, for `Plugin` sends it away.
 
     Each full garbage collection looks at all modules for 0.1 s, while all of Dask in this process waits: after tasks 1,
     2, 4, 8, ..., which load modules, what is there is left out of later ones, only in workers that we started: cycles
@@ -121,7 +151,7 @@ class _Tasks:
     """
 
     def __init__(self) -> None:
-        self.run, self.may_freeze = 0, False
+        self.run, self.may_freeze, self.are_refused = 0, False, False
 
     def done(self) -> None:
         self.run += 1
@@ -172,6 +202,11 @@ def facts(wanted: str) -> dict[str, Any]:
         "identity": transport.process_identity(),
         "pid": os.getpid(),
     }
+
+
+def comparable(package: str, version: str) -> str:
+    """What must be the same everywhere: cloudpickle takes functions from one Python 3.x to the same 3.x only."""
+    return version.rpartition(".")[0] if package == "python" else version
 
 
 # The probe of IPC: every worker lends a small array, all others of its host read it.

@@ -23,6 +23,7 @@ from mgpu_ngram.cluster import checks
 from mgpu_ngram.cluster import dask as opening
 from mgpu_ngram.cluster.dask import connect
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.version import VERSION
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(120)
@@ -161,14 +162,36 @@ def test_a_worker_that_joins_in_the_middle_is_used(tmp_path):
             executor.close()
 
 
+ANOTHER_VERSION = "from mgpu_ngram.cluster import worker\nworker.VERSION = '0.0.1'\n"
+
+
+def test_a_worker_of_another_version_that_joins_in_the_middle_leaves(tmp_path):
+    """It runs nothing, and its log says why; the run goes on."""
+    preload = tmp_path / "preload.py"
+    preload.write_text(ANOTHER_VERSION)
+    with started(tmp_path, 1) as cluster:
+        executor = connect(None, str(cluster.file), "cpu", 1)
+        with started_worker(cluster, "late", "--preload", str(preload), stderr=subprocess.PIPE) as late:
+            handles = []
+            while late.poll() is None:  # there is work for it as long as it is there
+                handles += [executor.call(slowly, len(handles)) for _ in range(3)]
+                executor.wait(handles[-3:-2])
+            executor.wait(handles)
+            assert {executor.worker_of(h) for h in handles} == {"w0"} and executor.gather(handles[:4]) == [0, 0, 0, 3]
+            log = late.stderr.read().decode()
+        executor.close()
+    why = f"versions of mgpu-ngram differ: {VERSION} in the run, 0.0.1 here; install the same everywhere; this worker"
+    assert why in log and "Traceback" not in log, log
+
+
 @contextmanager
-def started_worker(cluster, name):
+def started_worker(cluster, name, *options, stderr=subprocess.DEVNULL):
     command = [sys.executable, "-m", "dask", "worker", "--host", "127.0.0.1", "--scheduler-file", str(cluster.file)]
     command += ["--nthreads", "1", "--no-dashboard", "--name", name, "--local-directory", str(cluster.file.parent)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, **quiet, start_new_session=True)
+    command += options
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True)
     try:
-        yield
+        yield process
     finally:
         end(process)
 
