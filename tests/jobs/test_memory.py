@@ -7,8 +7,10 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 
+import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +27,8 @@ from mgpu_ngram.engine.memory import Budget, give_back_freed_memory
 from mgpu_ngram.jobs import count_passes, count_plan
 from mgpu_ngram.jobs.count import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file
 
 BUDGET = 64 << 20
 OPTIONS = {"order": 8, "min_count": 2}
@@ -103,6 +107,14 @@ class Watch(threading.Thread):
             time.sleep(0.002)
 
 
+def count_alone(config, folder):
+    executor = LocalExecutor("cpu", 1)
+    try:
+        run(config, executor, f"{folder}-{os.getpid()}")
+    finally:
+        executor.close()
+
+
 def own_bytes(pid):
     with open(f"/proc/{pid}/status") as file:
         return next(1024 * int(line.split()[1]) for line in file if line.startswith("RssAnon"))
@@ -119,9 +131,12 @@ def test_small_budgets_of_two_processes(contents, run_here, tmp_path):
         def advance(self, done, amount=0):
             spilled.extend((tmp_path / "spill").rglob("run-*"))
 
+    small = CountConfig([str(tmp_path / "small")], chunk_bytes=50_000, **options)
+    warm_up = partial(count_alone, small, str(tmp_path / "warm"))  # of both, or one loads what it runs only later
     executor = start_cluster("cpu", 2)
     try:
-        run(CountConfig([str(tmp_path / "small")], chunk_bytes=50_000, **options), executor, tmp_path / "warm")
+        executor.everywhere(warm_up)
+        run(small, executor, tmp_path / "warm")
         executor.everywhere(give_back_freed_memory)
         watch = Watch(executor.everywhere(os.getpid))
         watch.start()
