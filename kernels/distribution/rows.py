@@ -22,10 +22,8 @@ SHORT_WORDS = (1 << 12, 1 << 14)
 WIDE_BYTES = 16
 BLOCK_TILES = 4  # of such a block: a warp each
 BLOCK = {"WARPS": BLOCK_TILES, "LANES": 32}
-BLOCK_TILE = (
-    512  # words of a tile; fewer, as many as a warp stores at once, up to so many words for each multiprocessor
-)
-FEWEST_WORDS = 4096
+BLOCK_TILE = 512  # words of a tile of such a block; as many as a warp stores at once where all words are fewest:
+FEWEST_WORDS = 4096  # for each multiprocessor, at most
 
 
 def check_rows(out_HNV, orders, H, K, V):
