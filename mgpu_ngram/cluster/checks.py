@@ -66,7 +66,7 @@ def check_workers(
 
 def _check_versions(names: dict[str, Any], facts: dict[str, dict[str, Any]]) -> None:
     seen: dict[str, dict[str, str]] = defaultdict(dict)  # by package and version, who has it
-    for package, version in worker.facts("cpu")["versions"].items():
+    for package, version in worker.versions().items():
         seen[package][version] = "this process"
     for address, fact in facts.items():
         for package, version in fact["versions"].items():

@@ -26,8 +26,7 @@ from distributed.spans import SpanMetadata
 from mgpu_ngram.cluster import checks, gpu
 from mgpu_ngram.cluster.executor import Done
 from mgpu_ngram.cluster.faults import Watch, no_workers
-from mgpu_ngram.cluster.worker import MESSAGE_SECONDS, Plugin, Prompt, run_task
-from mgpu_ngram.cluster.worker import facts as worker_facts
+from mgpu_ngram.cluster.worker import MESSAGE_SECONDS, Plugin, Prompt, run_task, versions
 from mgpu_ngram.core.errors import RunError
 
 MOST_CALLED = 100  # tasks that are sent together: while it takes them, the scheduler hears nobody else
@@ -74,7 +73,7 @@ class DaskExecutor:
         if ours:
             client.register_plugin(Prompt())
             client.scheduler_comm.interval = MESSAGE_SECONDS  # type: ignore[union-attr]
-        client.register_plugin(Plugin(self._name, self.device, worker_facts("cpu")["versions"], may_lend, ours))
+        client.register_plugin(Plugin(self._name, self.device, versions(), may_lend, ours))
         self._watch = Watch(client, self._address, self._name)
         self._called: dict[str, _Call] = {}  # by key
         self._calling, self._called_since, self._numbers = threading.Lock(), 0.0, itertools.count()

@@ -82,7 +82,7 @@ class Plugin(WorkerPlugin):
             return str(error)
         if self.device == "gpu" and worker.state.nthreads > 1:
             return f"a GPU worker runs {worker.state.nthreads} tasks at once but must run 1; start it with nthreads=1"
-        here = facts("cpu")["versions"]
+        here = versions()
         for package, version in self.versions.items():
             if comparable(package, version) != comparable(package, here[package]):
                 return (
@@ -186,17 +186,15 @@ def die(worker: Worker, why: str, during: str) -> None:
 
 def facts(wanted: str) -> dict[str, Any]:
     """What the driver must know of this worker before work starts. Touches no CUDA."""
-    device = resolve_device(wanted)
-    versions = {"python": platform.python_version(), "mgpu-ngram": VERSION}
-    versions |= {page.__name__: page.__version__ for page in (numpy, numba, pyarrow, dask, distributed)}
+    device, here = resolve_device(wanted), versions()
     if device == "gpu":
         import cupy
 
-        versions["cupy"] = cupy.__version__
+        here["cupy"] = cupy.__version__
     return {
         "device": device,
         "cores": cores(),
-        "versions": versions,
+        "versions": here,
         "gpu": f"{gpu_identity()} of {socket.gethostname()}" if device == "gpu" else "",
         "host": transport.host_identity(),
         "identity": transport.process_identity(),
@@ -204,8 +202,14 @@ def facts(wanted: str) -> dict[str, Any]:
     }
 
 
+def versions() -> dict[str, str]:
+    """Of what must be the same everywhere, by package."""
+    found = {"python": platform.python_version(), "mgpu-ngram": VERSION}
+    return found | {page.__name__: page.__version__ for page in (numpy, numba, pyarrow, dask, distributed)}
+
+
 def comparable(package: str, version: str) -> str:
-    """What must be the same everywhere: cloudpickle takes functions from one Python 3.x to the same 3.x only."""
+    """What of a version counts: cloudpickle takes functions from one Python 3.x to the same 3.x only."""
     return version.rpartition(".")[0] if package == "python" else version
 
 

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.trie import Ngrams
-from mgpu_ngram.engine.trie import build_trie
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution import rows as module
 from mgpu_ngram.kernels.distribution.find_and_write_rows import find_and_write_rows
@@ -16,21 +14,15 @@ from mgpu_ngram.kernels.distribution.find_and_write_rows import find_and_write_r
 STORED_AS = {"float32": np.float32, "float16": np.float16}
 
 
-def rows(ngrams, codes, positions, begin, orders, multiply, nothing, to_device, fanout=32, dtype=np.uint32,
+def rows(trie_of, to_device, ngrams, codes, positions, begin, orders, multiply, nothing, fanout=32, dtype=np.uint32,
          stored_as="float32", padding=0):  # fmt: skip
     """What is written for a model {n-gram: (value, backoff)}: (H, orders, V); behind the rows nothing is."""
-    order = max(map(len, ngrams))
-    levels = []
-    for n in range(1, order + 1):
-        some = [g for g in ngrams if len(g) == n]
-        value, backoff = np.array([ngrams[g] for g in some], np.float32).T.copy()
-        levels.append(Ngrams(np.array(some, np.uint32), value, backoff if n < order else None))
-    trie = build_trie(levels, fanout).moved(to_device)
+    trie = trie_of(ngrams, fanout, dtype).moved(to_device)
     V, value_G = trie.symbols, abs(trie.prob_G) if multiply else trie.prob_G  # a trie has logarithms
     memory = to_device(np.full((len(positions), len(orders), V + padding), 77, STORED_AS[stored_as]))
     find_and_write_rows(
-        memory[:, :, :V], orders, trie.word_G, trie.first_child_M.astype(dtype), trie.samples, trie.sample_starts,
-        trie.fanout, order, to_device(np.array(codes, np.uint32)), to_device(np.array(positions, np.int64)), begin,
+        memory[:, :, :V], orders, trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts,
+        trie.fanout, trie.order, to_device(np.array(codes, np.uint32)), to_device(np.array(positions, np.int64)), begin,
         trie.backoff_M, value_G, value_G[:V], multiply, nothing,
     )  # fmt: skip
     written = to_host(memory)
@@ -63,12 +55,12 @@ def plain_rows(ngrams, codes, positions, begin, orders, multiply, nothing):
 BIGRAMS = {(0,): (0.5, 1), (1,): (0.25, 0.5), (2,): (0.25, 2), (1, 0): (0.75, 1), (1, 2): (0.125, 1)}
 
 
-def test_by_hand(to_device):
+def test_by_hand(trie_of, to_device):
     """Of the text 1 2 | 1: after 1, after 1 2 (2 has no children), at the beginning, after the last 1."""
-    found = rows(BIGRAMS, [2, 3, 0, 2], [1, 2, 3, 4], -1, (1, 2), True, None, to_device)
+    found = rows(trie_of, to_device, BIGRAMS, [2, 3, 0, 2], [1, 2, 3, 4], -1, (1, 2), True, None)
     u, after_1, after_2 = [0.5, 0.25, 0.25], [0.75, 0.125, 0.125], [1.0, 0.5, 0.5]
     assert found.tolist() == [[u, after_1], [u, after_2], [u, u], [u, after_1]]
-    found = rows(BIGRAMS, [2, 3, 0, 2], [1, 2, 3, 4], 1, (2,), True, 0.0, to_device)
+    found = rows(trie_of, to_device, BIGRAMS, [2, 3, 0, 2], [1, 2, 3, 4], 1, (2,), True, 0.0)
     stored = [0.75, 0.0, 0.125]
     assert found.tolist() == [[stored], [[0.0] * 3], [stored], [stored]]
 
@@ -91,7 +83,7 @@ def random_ngrams(rng, V, order, size, multiply):
     nothing=st.sampled_from([None, 0.0, -math.inf]), padding=st.integers(0, 9),
 )  # fmt: skip
 def test_any_model(
-    to_device, seed, V, order, size, fanout, dtype, codes, data, multiply, nothing, padding
+    trie_of, to_device, seed, V, order, size, fanout, dtype, codes, data, multiply, nothing, padding
 ):  # fmt: skip
     """Sentences of any length, the empty text, unknown words (0), positions in any order, rows anywhere in memory."""
     ngrams = random_ngrams(np.random.default_rng(seed), V, order, size, multiply)
@@ -100,7 +92,7 @@ def test_any_model(
     begin = data.draw(st.integers(-1, V - 1))
     orders = tuple(sorted(data.draw(st.sets(st.integers(1, order), min_size=1))))
     asked = ngrams, codes, positions, begin, orders, multiply, nothing
-    found = rows(*asked, to_device, fanout, dtype, padding=padding)
+    found = rows(trie_of, to_device, *asked, fanout, dtype, padding=padding)
     assert found.tolist() == plain_rows(*asked).tolist()
 
 
@@ -111,7 +103,7 @@ LIMITS = [{}, {"FEWEST_WORDS": 0, "MOST_GRID_Y": 5}, {"FEW_WORDS": (0, 0)}, MANY
 @pytest.mark.parametrize("V", [100, 129, 512, 513, 2049, 5000])
 @pytest.mark.parametrize("stored_as", [*STORED_AS])
 @pytest.mark.parametrize("limits", LIMITS)
-def test_rows_of_several_tiles(V, stored_as, limits, device, to_device, monkeypatch):
+def test_rows_of_several_tiles(V, stored_as, limits, device, trie_of, to_device, monkeypatch):
     """One and several blocks to a history, small tiles and large, where words are few and where they are many."""
     if device == "cpu" and limits:
         pytest.skip("a CPU has no tiles")
@@ -123,22 +115,22 @@ def test_rows_of_several_tiles(V, stored_as, limits, device, to_device, monkeypa
     codes[rng.random(60) < 0.1] = 0
     for orders, nothing, dtype, padding in ((1, 2, 3, 4, 5), None, np.uint32, -V % 32), ((2, 5), 0.0, np.int64, 3):
         asked = ngrams, codes.tolist(), list(range(0, 61, 3)), 0, orders, True, nothing
-        found = rows(*asked, to_device, dtype=dtype, stored_as=stored_as, padding=padding)
+        found = rows(trie_of, to_device, *asked, dtype=dtype, stored_as=stored_as, padding=padding)
         assert found.tolist() == plain_rows(*asked).astype(STORED_AS[stored_as]).tolist()
 
 
-def test_33_orders(to_device):
+def test_33_orders(trie_of, to_device):
     """As many words of a history as a warp has lanes."""
     ngrams = {(0,) * n: (-n / 64, -2) for n in range(1, 34)} | {(1,): (-0.5, -1)}
     asked = ngrams, [1] * 40 + [0, 1], [0, 1, 31, 32, 33, 40, 41, 42], -1, (1, 17, 33), False, None
-    assert rows(*asked, to_device).tolist() == plain_rows(*asked).tolist()
+    assert rows(trie_of, to_device, *asked).tolist() == plain_rows(*asked).tolist()
 
 
-def test_what_does_not_fit(to_device):
+def test_what_does_not_fit(trie_of, to_device):
     with pytest.raises(ValueError, match=r"orders are \(3,\) but must rise from 1 to 2 at most"):
-        rows(BIGRAMS, [2, 3, 0, 2], [1], -1, (3,), True, None, to_device)
+        rows(trie_of, to_device, BIGRAMS, [2, 3, 0, 2], [1], -1, (3,), True, None)
     with pytest.raises(ValueError, match=r"orders are \(\) but must rise from 1 to 2 at most"):
-        rows(BIGRAMS, [2, 3, 0, 2], [1], -1, (), True, None, to_device)
+        rows(trie_of, to_device, BIGRAMS, [2, 3, 0, 2], [1], -1, (), True, None)
 
 
 def test_a_room_of_another_shape():

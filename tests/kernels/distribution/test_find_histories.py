@@ -7,22 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.trie import Ngrams
-from mgpu_ngram.engine.trie import build_trie
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution.find_histories import find_histories
-
-
-def trie_of(ngrams, fanout=2, dtype=np.uint32):
-    """The trie of {n-gram: (prob, backoff)}."""
-    order = max(map(len, ngrams))
-    levels = []
-    for n in range(1, order + 1):
-        rows = [g for g in ngrams if len(g) == n]
-        prob, backoff = np.array([ngrams[g] for g in rows], np.float32).T.copy()
-        levels.append(Ngrams(np.array(rows, np.uint32), prob, backoff if n < order else None))
-    trie = build_trie(levels, fanout)
-    return replace(trie, first_child_M=trie.first_child_M.astype(dtype))
 
 
 def find(trie, codes, positions, begin, to_device):
@@ -76,7 +62,7 @@ def random_ngrams(rng, V, order, size):
     return {g: (-prob, backoff) for g, (prob, backoff) in zip(there, values.tolist(), strict=True)}
 
 
-def test_by_hand(to_device):
+def test_by_hand(trie_of, to_device):
     """Nodes: 0 1 2 | 0-1 1-1 1-2 | 0-1-2 1-1-1."""
     ngrams = {
         (0,): (-1, 0.5), (1,): (-2, 0.25), (2,): (-3, 0.125),
@@ -94,7 +80,7 @@ def test_by_hand(to_device):
     ]  # fmt: skip
 
 
-def test_without_begin_by_hand(to_device):
+def test_without_begin_by_hand(trie_of, to_device):
     """A history of no words has nothing, and nothing is carried over from the sentence before."""
     ngrams = {(0,): (-1, 0.5), (1,): (-2, 0.25), (1, 0): (-3, 0.125), (1, 0, 1): (-4, 0), (0, 1): (-5, 0.0625)}
     first_HK, end_HK, backoff_HK = find(trie_of(ngrams), [2, 0, 1, 0], [0, 1, 2, 3, 4], -1, to_device)
@@ -109,7 +95,7 @@ def test_without_begin_by_hand(to_device):
     fanout=st.integers(2, 5), dtype=st.sampled_from([np.uint32, np.int64]), backoffs=st.booleans(),
     codes=st.lists(st.integers(0, 6), max_size=30), data=st.data(),
 )  # fmt: skip
-def test_any_model(to_device, seed, V, order, size, fanout, dtype, backoffs, codes, data):
+def test_any_model(trie_of, to_device, seed, V, order, size, fanout, dtype, backoffs, codes, data):
     """Sentences of any length, the empty text, unknown words (0), positions in any order."""
     ngrams = random_ngrams(np.random.default_rng(seed), V, order, size)
     trie = trie_of(ngrams, fanout, dtype)
@@ -122,7 +108,7 @@ def test_any_model(to_device, seed, V, order, size, fanout, dtype, backoffs, cod
 
 
 @pytest.mark.parametrize(("order", "fanout"), [(2, 32), (3, 2), (5, 32), (5, 7)])
-def test_text_longer_than_a_block(order, fanout, to_device):
+def test_text_longer_than_a_block(order, fanout, trie_of, to_device):
     """Every position of a text, most of which the model has; runs of children with levels above them."""
     rng = np.random.default_rng(order)
     ngrams = random_ngrams(rng, 300, order, 3000)
@@ -135,13 +121,13 @@ def test_text_longer_than_a_block(order, fanout, to_device):
         assert_found(ngrams, trie, codes.tolist(), rng.integers(0, 2001, 700).tolist(), begin, to_device)
 
 
-def test_33_orders(to_device):
+def test_33_orders(trie_of, to_device):
     """As many words of a history as a warp has lanes."""
     ngrams = {(0,) * n: (-1, n / 64) for n in range(1, 34)}
     assert_found(ngrams, trie_of(ngrams), [1] * 40 + [0, 1], [0, 1, 31, 32, 33, 40, 41, 42], -1, to_device)
 
 
-def test_what_does_not_fit_together(to_device):
+def test_what_does_not_fit_together(trie_of, to_device):
     trie = trie_of({(0,): (-1, 0), (1,): (-2, 0), (0, 1): (-3, 0)})
     with pytest.raises(ValueError, match="got 1 backoffs for 2 nodes; pass one of each, or none"):
         find(replace(trie, backoff_M=trie.backoff_M[:1]), [1], [0], -1, np.array)
