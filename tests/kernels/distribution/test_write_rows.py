@@ -355,3 +355,10 @@ def test_other_dtypes_are_refused():
             write_rows(
                 np.zeros((3, 2, 4), np.float32), (1, 2), *arrays[:i], arrays[i].astype(dtype), *arrays[i + 1 :], True
             )
+
+
+@pytest.mark.parametrize("H", [1, 65535, 65536, 131071, 780_335, 10**7])
+def test_a_grid_for_any_number_of_histories(H):
+    """No more in a layer than a GPU takes, and no layer with more than one too few."""
+    y, z = shared.layers_of(H)
+    assert y <= 65535 and H <= y * z < H + z
