@@ -15,9 +15,9 @@ from mgpu_ngram.benchmarks.suite import DOES_NOT_FIT, Suite
 from mgpu_ngram.benchmarks.traffic import strategy_bytes
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.tables import Table
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import Codes
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.plan import OrderPlan, choose
 from mgpu_ngram.kernels.count.histogram_private import count_bytes
 from mgpu_ngram.kernels.dispatch import to_host

@@ -18,14 +18,14 @@ from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.settings import parse_bytes
+from mgpu_ngram.core.typed_config import parse_bytes
 
 PARTS = ("read", "speedup", "overhead", "histogram", "shuffle", "spill")
 WITH_TEXT = {"read", "speedup", "overhead", "spill"}
 TOKENS = {"gpu": 1_000_000_000, "cpu": 2_000_000}
 FILE_TOKENS = {"gpu": 200_000_000, "cpu": 250_000}
 TABLE_BYTES = {"gpu": "4 GiB", "cpu": "8 MiB"}  # of each worker, in the shuffle
-LEAST_TOKENS = 1_000
+MIN_TOKENS = 1_000
 
 
 def bench(
@@ -54,8 +54,8 @@ def bench(
         raise InputError(f"the figures need matplotlib ({error}); pip install 'mgpu-ngram[bench]'") from None
     parts, clusters = parts_of(only, PARTS), clusters_of(workers, device)
     tokens = TOKENS[device] if tokens is None else tokens
-    if tokens < LEAST_TOKENS:
-        raise InputError(f"tokens is {tokens} but must be at least {LEAST_TOKENS}")
+    if tokens < MIN_TOKENS:
+        raise InputError(f"tokens is {tokens} but must be at least {MIN_TOKENS}")
     table_bytes = parse_bytes(TABLE_BYTES[device] if size is None else size, "size")
     if folder is not None and not Path(folder).is_dir():
         raise InputError(f"{folder}: no such folder; make it, or leave it out")

@@ -14,12 +14,12 @@ from mgpu_ngram.benchmarks.corpora import mix
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.runs import Run, add_bins, bundle_runs, merge_runs, take_part
-from mgpu_ngram.jobs import count as count_job
-from mgpu_ngram.jobs.count_plan import make_budget
+from mgpu_ngram.engine.sorted_runs import Run, add_bins, bundle_runs, merge_runs, take_part
+from mgpu_ngram.jobs.count import run as count_job
+from mgpu_ngram.jobs.count.plan import make_budget
 from mgpu_ngram.kernels.dispatch import array_module
 
 ROUNDS = {"gpu": 15, "cpu": 3}
@@ -56,12 +56,12 @@ def histogram(suite: Suite, executor: Executor) -> None:
 
 def _reductions(executor: Executor, bins: int, device: str) -> list[float]:
     G = executor.workers
-    made = [executor.call(make_histogram, k, bins, device, near=k) for k in range(G)]
+    made = [executor.call(make_histogram, k, bins, device, affinity=k) for k in range(G)]
     _check_places(executor, made)
     seconds = []
     for i in range(ROUNDS[device] + 1):
         # A worker keeps what it has received, so every round reduces values of its own.
-        handles = [executor.call(_same, h, near=k) for k, h in enumerate(made)]
+        handles = [executor.call(_same, h, affinity=k) for k, h in enumerate(made)]
         executor.wait(handles)
         start = time.perf_counter()
         total = reduce_tasks(executor, add_bins, handles, arity=2)
@@ -98,7 +98,7 @@ def shuffle(suite: Suite, executor: Executor, table_bytes: int) -> None:
     oracles.check_total(sum(totals), sum(total for _, total in made), "counts of merged tables")
     del merged
     tasks = statistics.median(_time(lambda: _merged(executor, tiny), device))
-    received = [executor.call(bundle_runs, *pieces, near=k) for k, pieces in enumerate(_pieces(executor, runs))]
+    received = [executor.call(bundle_runs, *pieces, affinity=k) for k, pieces in enumerate(_pieces(executor, runs))]
     executor.wait(received)
     calls: dict[str, tuple[Callable[[], Any], str]] = {
         "shuffle and merge": (
@@ -150,7 +150,7 @@ def make_run(worker: int, workers: int, universe: int, device: str) -> Run:
 
 def _make_runs(executor: Executor, universe: int, device: str) -> list[Handle]:
     G = executor.workers
-    runs = [executor.call(make_run, k, G, universe, device, near=k) for k in range(G)]
+    runs = [executor.call(make_run, k, G, universe, device, affinity=k) for k in range(G)]
     _check_places(executor, runs)
     return runs
 
@@ -158,17 +158,19 @@ def _make_runs(executor: Executor, universe: int, device: str) -> list[Handle]:
 def _pieces(executor: Executor, runs: Sequence[Handle]) -> list[list[Handle]]:
     """Of each part of the shards, what every run holds."""
     G = executor.workers
-    return [[executor.call(take_part, r, k * S // G, (k + 1) * S // G, beside=r) for r in runs] for k in range(G)]
+    return [
+        [executor.call(take_part, r, k * S // G, (k + 1) * S // G, colocate_with=r) for r in runs] for k in range(G)
+    ]
 
 
 def _merged(executor: Executor, runs: Sequence[Handle]) -> list[Handle]:
     """Each part merged by its owner."""
-    merged = [executor.call(merge_runs, *p, near=k) for k, p in enumerate(_pieces(executor, runs))]
+    merged = [executor.call(merge_runs, *p, affinity=k) for k, p in enumerate(_pieces(executor, runs))]
     return _wait(executor, merged)
 
 
 def _shuffled(executor: Executor, runs: Sequence[Handle]) -> None:
-    _wait(executor, [executor.call(_receive, *p, near=k) for k, p in enumerate(_pieces(executor, runs))])
+    _wait(executor, [executor.call(_receive, *p, affinity=k) for k, p in enumerate(_pieces(executor, runs))])
 
 
 def _receive(*pieces: Run) -> None:

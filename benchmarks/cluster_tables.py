@@ -1,4 +1,4 @@
-"""A corpus counted by the tasks of `jobs.count_passes` up to its merged tables, which nobody writes."""
+"""A corpus counted by the tasks of `jobs.count.passes` up to its merged tables, which nobody writes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mgpu_ngram.benchmarks.word_codes import ORDER
 from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import open_corpus
-from mgpu_ngram.core.memory import MemoryConfig
-from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.engine.runs import Run, keep_run, merged_blocks, open_run, take_part
-from mgpu_ngram.jobs import count_plan
-from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS, UNRESERVED_BYTES, CountConfig
-from mgpu_ngram.jobs.count_passes import Job
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.engine.sorted_runs import Run, merged_blocks, open_run, spill_run, take_part
+from mgpu_ngram.jobs.count import plan as count_plan
+from mgpu_ngram.jobs.count.passes import CountPasses
+from mgpu_ngram.jobs.count.run import CHECKPOINT_SECONDS, UNRESERVED_BYTES, CountConfig
+from mgpu_ngram.jobs.count.shuffle import shuffle
 from mgpu_ngram.jobs.progress import Progress
-from mgpu_ngram.jobs.shuffle import shuffle
 
 
 @dataclass
@@ -44,7 +44,7 @@ def count_to_tables(paths: Sequence[str], executor: Executor, folder: Path, chun
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
     chunks = corpus.chunks(count_plan.chunk_bytes(config, corpus, executor.workers, budget))
     with Checkpoint.open(folder / "tables", {}, resume=False, restart=True) as checkpoint:
-        job = Job(config, executor, chunks, budget, checkpoint, CHECKPOINT_SECONDS, Progress())
+        job = CountPasses(config, executor, chunks, budget, checkpoint, CHECKPOINT_SECONDS, Progress())
         counted = job.count(count_plan.num_streams(config, corpus, len(chunks)))
         runs = job.merge(counted)
         shards = job.parts(counted)
@@ -52,7 +52,7 @@ def count_to_tables(paths: Sequence[str], executor: Executor, folder: Path, chun
         shared = budget, str(checkpoint.entries_folder)
 
         def call(part: int, pieces: list[Handle | Run]) -> Handle:
-            return executor.call(merge_part, pieces, *shards[part], *shared, near=part)
+            return executor.call(merge_part, pieces, *shards[part], *shared, affinity=part)
 
         shuffle(executor, runs, job.stored, shards, call, parts.append)
         return Merged(parts, counted.vocabulary, counted.totals["tokens"], time.perf_counter() - start)
@@ -71,7 +71,7 @@ def merge_part(runs: Sequence[Run], first: int, last: int, budget: Budget, folde
         for block in merged_blocks(tables, first, budget):
             run = Run({order: [block.table]})
             stays = budget.device == "gpu" and budget.working_bytes() > budget.block_bytes()
-            merged.append(run if stays else keep_run(run, budget, folder))
+            merged.append(run if stays else spill_run(run, budget, folder))
     return merged
 
 

@@ -20,14 +20,14 @@ from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.corpus import Chunk, open_corpus
-from mgpu_ngram.core.memory import LEAST_BYTES, MemoryConfig
+from mgpu_ngram.core.memory_config import MIN_BYTES, MemoryConfig
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.blocks import device_blocks
 from mgpu_ngram.engine.device import Stopwatch
-from mgpu_ngram.engine.runs import Run
-from mgpu_ngram.jobs import count as count_job
-from mgpu_ngram.jobs.count_passes import MOST_READ_THREADS
-from mgpu_ngram.jobs.count_plan import BLOCK_BYTES
+from mgpu_ngram.engine.sorted_runs import Run
+from mgpu_ngram.jobs.count import run as count_job
+from mgpu_ngram.jobs.count.passes import MAX_READ_THREADS
+from mgpu_ngram.jobs.count.plan import BLOCK_BYTES
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -99,11 +99,11 @@ def read(suite: Suite, executor: Executor, corpus: Corpus) -> None:
     suite.say(f"text to the devices, {executor.workers} workers")
     text = open_corpus(corpus.paths)
     chunks = text.chunks(-(-text.size_bytes // executor.workers))
-    threads = min(MOST_READ_THREADS, executor.threads)
+    threads = min(MAX_READ_THREADS, executor.threads)
     seconds = []
     for _ in range(ROUNDS + 1):
         start = time.perf_counter()
-        handles = [executor.call(read_chunk, c, suite.device, threads, near=k) for k, c in enumerate(chunks)]
+        handles = [executor.call(read_chunk, c, suite.device, threads, affinity=k) for k, c in enumerate(chunks)]
         executor.wait(handles)
         seconds.append(time.perf_counter() - start)
         oracles.check_total(sum(executor.gather(handles)), text.size_bytes, "bytes of text")
@@ -171,7 +171,7 @@ def spill(suite: Suite, corpus: Corpus) -> None:
         bits = check.code_bits(free.manifest["symbols"])
         distinct = {int(n): order["distinct"] for n, order in free.manifest["orders"].items()}
         table_bytes = sum(8 * (check.num_columns(n, bits) + 1) * G for n, G in distinct.items() if n > 1)
-        budget_bytes = max(LEAST_BYTES[limited], table_bytes // BUDGETS_PER_TABLE)
+        budget_bytes = max(MIN_BYTES[limited], table_bytes // BUDGETS_PER_TABLE)
         suite.say(f"words: a run with {budget_bytes:,} {limited}")
         suite.release()  # or the peak would be that of the run before
         memory = MemoryConfig(**{limited: budget_bytes, "spill_dir": str(corpus.folder)})

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mgpu_ngram.core.tables import Table
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import Codes, CountOptions, bins_to_table, count_streams
-from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.engine.vocabulary import Lexicon
 from mgpu_ngram.kernels import check

@@ -11,12 +11,12 @@ from mgpu_ngram.benchmarks import byte_histograms, byte_ngrams, word_codes, word
 from mgpu_ngram.benchmarks.corpora import english_text, zipf_text
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.settings import parse_bytes
+from mgpu_ngram.core.typed_config import parse_bytes
 from mgpu_ngram.engine.device import to_device
 
 SIZE = {"gpu": "1 GiB", "cpu": "16 MiB"}
 TOKENS = {"gpu": 220_000_000, "cpu": 2_000_000}
-LEAST_SIZE, LEAST_TOKENS = 1 << 10, 1_000
+MIN_SIZE, MIN_TOKENS = 1 << 10, 1_000
 
 
 def bench(
@@ -38,10 +38,10 @@ def bench(
         raise InputError(f"the figures need matplotlib ({error}); pip install 'mgpu-ngram[bench]'") from None
     size_bytes = parse_bytes(SIZE[device] if size is None else size, "size")
     tokens = TOKENS[device] if tokens is None else tokens
-    if size_bytes < LEAST_SIZE:
-        raise InputError(f"size is {size_bytes} bytes but must be at least {LEAST_SIZE}")
-    if tokens < LEAST_TOKENS:
-        raise InputError(f"tokens is {tokens} but must be at least {LEAST_TOKENS}")
+    if size_bytes < MIN_SIZE:
+        raise InputError(f"size is {size_bytes} bytes but must be at least {MIN_SIZE}")
+    if tokens < MIN_TOKENS:
+        raise InputError(f"tokens is {tokens} but must be at least {MIN_TOKENS}")
     if text is not None and not Path(text).is_file():
         raise InputError(f"{text}: no such file; give a text file or leave it out")
     folder = Path(results)

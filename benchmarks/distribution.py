@@ -20,12 +20,12 @@ from mgpu_ngram.benchmarks.distribution_workers import workers as several_worker
 from mgpu_ngram.benchmarks.rows import one_line
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.settings import parse_bytes
+from mgpu_ngram.core.typed_config import parse_bytes
 from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES
 
 TOKENS = {"gpu": 8_800_000, "cpu": 300_000}  # of the large models: on a GPU as many n-grams as the peers' model has
 SIZE = {"gpu": "20 GiB", "cpu": "256 MiB"}  # of rows at once
-LEAST_TOKENS = 1_000
+MIN_TOKENS = 1_000
 PARTS: dict[str, Callable[[Run], None]] = {
     "dense": dense,
     "small": small,
@@ -69,8 +69,8 @@ def bench(
         raise InputError(f"the figures need matplotlib ({error}); pip install 'mgpu-ngram[bench]'") from None
     parts, clusters = parts_of(only, PARTS), clusters_of(workers, device)
     tokens = TOKENS[device] if tokens is None else tokens
-    if tokens < LEAST_TOKENS:
-        raise InputError(f"tokens is {tokens} but must be at least {LEAST_TOKENS}")
+    if tokens < MIN_TOKENS:
+        raise InputError(f"tokens is {tokens} but must be at least {MIN_TOKENS}")
     size_bytes = parse_bytes(SIZE[device] if size is None else size, "size")
     size_bytes -= size_bytes % ROW_ALIGNMENT_BYTES
     if folder is not None and not Path(folder).is_dir():

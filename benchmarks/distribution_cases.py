@@ -14,9 +14,9 @@ from mgpu_ngram.benchmarks.score_models import ORDER, Subject
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model import Model
+from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.distribution import Distributor, Found
+from mgpu_ngram.engine.next_word import Found, NextWordModel
 from mgpu_ngram.engine.row_options import DTYPES, ROW_ALIGNMENT_BYTES, RowOptions
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
@@ -49,7 +49,7 @@ class Case:
     """A model on a device, ready to find histories, and the text that they are taken from."""
 
     subject: Subject
-    distributor: Distributor
+    distributor: NextWordModel
 
     @classmethod
     def make(cls, shape: Shape, tokens: int, text_words: int, device: str, text_seed: int = 1) -> Case:
@@ -62,7 +62,7 @@ class Case:
 
     @classmethod
     def of(cls, subject: Subject, device: str) -> Case:
-        return cls(subject, Distributor(Model(subject.trie, subject.words, ""), device, cpu_cores()))
+        return cls(subject, NextWordModel(BackoffModel(subject.trie, subject.words, ""), device, cpu_cores()))
 
     @property
     def symbols(self) -> int:

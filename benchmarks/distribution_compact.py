@@ -14,7 +14,7 @@ from mgpu_ngram.benchmarks.distribution_rates import HISTORIES_UNIT, dense_row
 from mgpu_ngram.benchmarks.distribution_work import check_children, check_found, check_rows, check_top
 from mgpu_ngram.benchmarks.score_models import BEGIN
 from mgpu_ngram.benchmarks.suite import WrongResult
-from mgpu_ngram.engine.distribution import Found, densify
+from mgpu_ngram.engine.next_word import Found, densify
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution.gather_children import gather_children
 

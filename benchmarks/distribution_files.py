@@ -22,9 +22,9 @@ from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.distributions import CHUNK_BYTES, array_files, write_at
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.model import save_model
-from mgpu_ngram.jobs.distribution import DistributionConfig, DistributionResult
-from mgpu_ngram.jobs.distribution import run as run_job
+from mgpu_ngram.core.model_file import save_model
+from mgpu_ngram.jobs.distribution.run import DistributionConfig, DistributionResult
+from mgpu_ngram.jobs.distribution.run import run as run_job
 from mgpu_ngram.kernels.dispatch import to_host
 
 ROUNDS = 2

@@ -13,13 +13,13 @@ from mgpu_ngram.benchmarks.distribution_work import check_rows
 from mgpu_ngram.benchmarks.score_models import UNIT as SCORES_UNIT
 from mgpu_ngram.benchmarks.score_models import edge_table
 from mgpu_ngram.benchmarks.score_work import Work
-from mgpu_ngram.core.model import Model, save_model
+from mgpu_ngram.core.model_file import BackoffModel, save_model
 from mgpu_ngram.engine.device import to_host_fast
-from mgpu_ngram.engine.distribution import Distributor
+from mgpu_ngram.engine.next_word import NextWordModel
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 SENTENCES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
-MOST_ROOMS = 32  # that the rows of a text may fill, one after the other
+MAX_ROOMS = 32  # that the rows of a text may fill, one after the other
 ORDERS = (5, 4, 3)
 OUTPUTS_UNIT = "probabilities/s"
 # Li (2018), on one GPU of a K80: a second, in millions, of his large and of his small model. The first row of Table 5.3
@@ -45,7 +45,7 @@ def saturation(run: Run) -> None:
             break
         T = int(ends_S[sentences - 1])
         sizes = f"{case.subject.model_sizes} V={case.symbols} sentences={sentences} T={T}"
-        is_written = T <= MOST_ROOMS * run.most(case, options)
+        is_written = T <= MAX_ROOMS * run.most(case, options)
         if is_written:
             check_rows(case, options, *_in_blocks(case, T, out))
         seconds = device_seconds(partial(index.score, case.subject.text_T[:T]), suite.device)
@@ -108,11 +108,11 @@ def _outputs(run: Run, name: str, case: Case, what: str, rate: float | None, eac
         row.rate, row.rate_unit, row.baseline, row.speedup = rate * each, OUTPUTS_UNIT, who, rate * each / theirs
 
 
-def _without_backoffs(case: Case) -> Distributor:
+def _without_backoffs(case: Case) -> NextWordModel:
     """Of the same model, made by `mgpu-ngram trie --no-backoff`."""
     trie = case.subject.trie
-    model = Model(replace(trie, backoff_M=trie.backoff_M[:0]), case.subject.words, "")
-    return Distributor(model, case.distributor.device, case.distributor.threads)
+    model = BackoffModel(replace(trie, backoff_M=trie.backoff_M[:0]), case.subject.words, "")
+    return NextWordModel(model, case.distributor.device, case.distributor.threads)
 
 
 def _sizes(run: Run, name: str, case: Case) -> None:
@@ -122,7 +122,7 @@ def _sizes(run: Run, name: str, case: Case) -> None:
         row = run.suite.add_note(
             f"distribution/model {name} {what} backoffs", case.subject.model_sizes, "size of its file"
         )
-        row.rate, row.rate_unit = float(save_model(path, Model(saved, case.subject.words, ""))), "B"
+        row.rate, row.rate_unit = float(save_model(path, BackoffModel(saved, case.subject.words, ""))), "B"
         path.unlink()
 
 

@@ -19,7 +19,7 @@ from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.core.errors import InputError
 
 TOKENS = {"gpu": 200_000_000, "cpu": 1_000_000}
-LEAST_TOKENS = 2_000
+MIN_TOKENS = 2_000
 PARTS: dict[str, Callable[[Run], None]] = {
     "ids": lambda run: ids(run.suite, run.tokens),
     "text": text,
@@ -56,8 +56,8 @@ def bench(
         raise InputError(f"the figures need matplotlib ({error}); pip install 'mgpu-ngram[bench]'") from None
     parts, clusters = parts_of(only, PARTS), clusters_of(workers, device)
     tokens = TOKENS[device] if tokens is None else tokens
-    if tokens < LEAST_TOKENS:
-        raise InputError(f"tokens is {tokens} but must be at least {LEAST_TOKENS}")
+    if tokens < MIN_TOKENS:
+        raise InputError(f"tokens is {tokens} but must be at least {MIN_TOKENS}")
     if folder is not None and not Path(folder).is_dir():
         raise InputError(f"{folder}: no such folder; make it, or leave it out")
     if text_file is not None and not Path(text_file).is_file():

@@ -11,7 +11,7 @@ from mgpu_ngram.benchmarks.distribution_work import row_of
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.estimate import START
+from mgpu_ngram.engine.estimate import START_ID
 from mgpu_ngram.engine.trie_levels import levels_of
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
@@ -60,6 +60,6 @@ def check_sums(trie: Trie, seed: int = 0) -> None:
         while nodes[-1] >= trie.symbols:
             nodes.append(int(suffix_M[nodes[-1]]))
         row_V = array_module(trie.prob_G).power(10.0, row_of(trie, nodes[::-1], "smoothed")[-1])
-        total = float(row_V.sum() - row_V[START])
+        total = float(row_V.sum() - row_V[START_ID])
         if abs(total - 1) > TOLERANCE:
             raise WrongResult(f"after node {history} probabilities add up to {total}, not 1; not timed")

@@ -11,11 +11,11 @@ from mgpu_ngram.benchmarks.estimate_ids import ORDER, ROUNDS, make_model, zipf_s
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.arpa import read_arpa
-from mgpu_ngram.core.model import load_model
+from mgpu_ngram.core.model_file import load_model
 from mgpu_ngram.engine.count import mark_sentences
 from mgpu_ngram.engine.device import to_host_fast
 from mgpu_ngram.engine.trie_levels import levels_of
-from mgpu_ngram.jobs.estimate_model import Estimate, save
+from mgpu_ngram.jobs.estimate.assemble import Estimate, save
 from mgpu_ngram.kernels.dispatch import to_host
 
 TOKENS = 26_000_000  # at most: 63 M n-grams

@@ -18,6 +18,7 @@ from mgpu_ngram.core.discounts import FALLBACK, discounts_of
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.assemble import assemble
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import Codes, mark_sentences
 from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.estimate import (
@@ -28,7 +29,6 @@ from mgpu_ngram.engine.estimate import (
     estimate_part,
     estimate_unigrams,
 )
-from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -38,7 +38,7 @@ ROUNDS = 3
 STEPS = ("count", "adjust", "estimate", "assemble")
 ORACLE_TOKENS = 20_000  # whose model plain Python makes, too
 TARGET = 300e6  # tokens/s on one H200
-MOST_BYTES = 120  # of the device for each token, the finished model apart
+MAX_BYTES = 120  # of the device for each token, the finished model apart
 TOKENS_PER_SECOND = "tokens/s"
 
 
@@ -143,7 +143,7 @@ def ids(suite: Suite, tokens: int) -> None:
         suite.add(f"estimate/ids, {step}", sizes, seconds, bytes_moved=made.bytes_moved[step], notes=notes, **row)
     if suite.device == "gpu":
         memory = suite.add_note("estimate/ids memory", sizes, "target: at most; the codes are in it, the model is not")
-        memory.rate, memory.rate_unit, memory.target = made.peak_bytes / T, "B/token", MOST_BYTES
+        memory.rate, memory.rate_unit, memory.target = made.peak_bytes / T, "B/token", MAX_BYTES
 
 
 def _beside_sort(suite: Suite, T: int, symbols: int, seconds: float) -> str:

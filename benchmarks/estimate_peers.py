@@ -22,8 +22,8 @@ from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.trie import Ngrams, Trie
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.trie import build_trie
-from mgpu_ngram.jobs import estimate as estimate_job
-from mgpu_ngram.jobs.estimate import EstimateConfig
+from mgpu_ngram.jobs.estimate import run as estimate_job
+from mgpu_ngram.jobs.estimate.run import EstimateConfig
 
 TOKENS = 20_000_000  # at most: lmplz takes seconds for each million
 MEMORY = ("50%", "1G")  # lmplz's -S: with little text it is faster with less

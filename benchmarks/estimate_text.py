@@ -20,10 +20,10 @@ from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.discounts import FALLBACK
 from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.jobs import estimate as job
-from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS
-from mgpu_ngram.jobs.estimate import EstimateConfig, EstimateResult
-from mgpu_ngram.jobs.estimate_model import Estimate
+from mgpu_ngram.jobs.count.run import CHECKPOINT_SECONDS
+from mgpu_ngram.jobs.estimate import run as job
+from mgpu_ngram.jobs.estimate.assemble import Estimate
+from mgpu_ngram.jobs.estimate.run import EstimateConfig, EstimateResult
 
 FILE_TOKENS = {"gpu": 200_000_000, "cpu": 250_000}
 TARGET = 120e6  # tokens/s on one H200

@@ -16,7 +16,7 @@ from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.trie import Ngrams, Trie
 from mgpu_ngram.core.vocabulary import SPECIALS
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.count import START, mark_sentences
+from mgpu_ngram.engine.count import START_CODE, mark_sentences
 from mgpu_ngram.engine.token_streams import TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.trie import FANOUT, build_trie
@@ -80,8 +80,8 @@ def ngrams_of(codes_T: Any, symbols: int, order: int) -> Iterator[Ngrams]:
     counts_G = xp.maximum(xp.bincount(number_R, minlength=symbols), 1)
     # By the host, as devices may round a logarithm differently.
     log10_C = xp.asarray(np.log10(np.maximum(np.arange(int(counts_G.max()) + 1), 1)))
-    prob_G = log10_C[counts_G] - np.log10(int(counts_G.sum() - counts_G[START - 1]))
-    prob_G[START - 1] = 0
+    prob_G = log10_C[counts_G] - np.log10(int(counts_G.sum() - counts_G[START_CODE - 1]))
+    prob_G[START_CODE - 1] = 0
     for n in range(2, order + 1):
         last_R = codes_T[start_R + (n - 1)]
         whole_R = last_R > 0

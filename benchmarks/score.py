@@ -21,7 +21,7 @@ from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.core.errors import InputError
 
 TOKENS = {"gpu": 8_800_000, "cpu": 300_000}  # of the model: on a GPU as many n-grams as the peers' model has
-LEAST_TOKENS = 1_000
+MIN_TOKENS = 1_000
 
 
 class Run:
@@ -76,8 +76,8 @@ def bench(
         raise InputError(f"the figures need matplotlib ({error}); pip install 'mgpu-ngram[bench]'") from None
     parts, clusters = parts_of(only, PARTS), clusters_of(workers, device)
     tokens = TOKENS[device] if tokens is None else tokens
-    if tokens < LEAST_TOKENS:
-        raise InputError(f"tokens is {tokens} but must be at least {LEAST_TOKENS}")
+    if tokens < MIN_TOKENS:
+        raise InputError(f"tokens is {tokens} but must be at least {MIN_TOKENS}")
     if folder is not None and not Path(folder).is_dir():
         raise InputError(f"{folder}: no such folder; make it, or leave it out")
     suite = Suite(device, Path(results) / "score.csv")

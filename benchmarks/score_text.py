@@ -13,13 +13,13 @@ from mgpu_ngram.benchmarks.score_models import TEXT_WORDS, Subject, queries
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.model import Model, save_model
+from mgpu_ngram.core.model_file import BackoffModel, save_model
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import Stopwatch, to_host_fast
-from mgpu_ngram.engine.model import open_model
+from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.trie import edges_of
-from mgpu_ngram.jobs.score import ScoreConfig, ScoreResult, score
+from mgpu_ngram.jobs.score.run import ScoreConfig, ScoreResult, score
 from mgpu_ngram.kernels.dispatch import to_host
 
 ROUNDS = 3
@@ -75,7 +75,7 @@ def load(suite: Suite, subject: Subject, folder: Path) -> None:
         "ARPA": folder / "model.arpa",
     }
     save_model(files["model"], model)
-    save_model(files["model with edge table"], Model.of(model.trie, model.words, edges))
+    save_model(files["model with edge table"], BackoffModel.of(model.trie, model.words, edges))
     write_model(files["ARPA"], subject.training_T, subject.words, subject.trie.order)
     codes_T = queries(subject, suite.device)[0]
     expected_T = Replica(model, suite.device).score_codes(codes_T).prob_T
@@ -108,8 +108,8 @@ def _load(suite: Suite, subject: Subject, name: str, path: Path, verify: bool, c
         suite.add(f"score/load {name}, {stage}", sizes, [s[stage] for s in stages[1:]], **whole)
 
 
-def host_model(subject: Subject) -> Model:
-    return Model.of(subject.trie.moved(to_host_fast), subject.words)
+def host_model(subject: Subject) -> BackoffModel:
+    return BackoffModel.of(subject.trie.moved(to_host_fast), subject.words)
 
 
 def write_text(path: Path, codes_T: np.ndarray, words: Words) -> None:

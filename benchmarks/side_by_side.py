@@ -66,7 +66,7 @@ def side_by_side(suite: Suite, work: Work, tokens: int, clusters: list[int]) -> 
 def add_row(suite: Suite, executor: Executor, work: Work, tokens: int, totals: dict[int, float]) -> None:
     """The row of the workers that there are."""
     G, device = executor.workers, suite.device
-    shares = [executor.call(work.share, k, tokens, device, near=k) for k in range(G)]
+    shares = [executor.call(work.share, k, tokens, device, affinity=k) for k in range(G)]
     executor.wait(shares)
     found = len(executor.groups(shares))
     if found < G:
@@ -74,7 +74,7 @@ def add_row(suite: Suite, executor: Executor, work: Work, tokens: int, totals: d
     seconds, items = [], 0
     for _ in range(ROUNDS):
         start = time.time() + DELAY_SECONDS
-        calls = [executor.call(work.run, share, start, work.passes, device, beside=share) for share in shares]
+        calls = [executor.call(work.run, share, start, work.passes, device, colocate_with=share) for share in shares]
         executor.wait(calls)
         done = executor.gather(calls)
         seconds.append(max(one.seconds for one in done))

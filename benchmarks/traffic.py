@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mgpu_ngram.engine.plan import dense_bytes
 from mgpu_ngram.kernels import check
-from mgpu_ngram.kernels.count.radix_sort import digits_of_column
+from mgpu_ngram.kernels.common.radix_sort import digits_of_column
 
 
 def keys_bytes(T: int, token_bytes: int, order: int, bits: int) -> int:

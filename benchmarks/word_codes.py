@@ -14,14 +14,14 @@ from mgpu_ngram.benchmarks.corpora import zipf_ids
 from mgpu_ngram.benchmarks.suite import Suite
 from mgpu_ngram.benchmarks.traffic import keys_bytes, radix_bytes, runs_bytes, sort_bytes, table_bytes
 from mgpu_ngram.core.tables import Table
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import Codes
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
-from mgpu_ngram.kernels.count.radix_sort import radix_sort
 from mgpu_ngram.kernels.dispatch import to_host
 
 ORDER = 5

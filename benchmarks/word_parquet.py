@@ -15,7 +15,7 @@ from mgpu_ngram.benchmarks.word_text import Counted
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
-from mgpu_ngram.engine.runs import Run, take_part
+from mgpu_ngram.engine.sorted_runs import Run, take_part
 from mgpu_ngram.engine.write import WriteOptions, write_part
 from mgpu_ngram.kernels.dispatch import to_host
 

@@ -15,7 +15,7 @@ from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.word_codes import ORDER
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.counts import read_counts
-from mgpu_ngram.jobs import count as count_job
+from mgpu_ngram.jobs.count import run as count_job
 
 WORKERS, RUNS = 2, 3
 TARGET_SPEEDUP = 10  # over Counter, on 2 cores

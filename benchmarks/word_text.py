@@ -14,10 +14,10 @@ from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import CountOptions, count_chunk, unigram_table
 from mgpu_ngram.engine.device import Stopwatch, add_seconds
-from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.engine.runs import Run
+from mgpu_ngram.engine.sorted_runs import Run
 from mgpu_ngram.engine.token_streams import TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.vocabulary import merge_vocabularies, number_symbols

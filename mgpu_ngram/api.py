@@ -13,14 +13,14 @@ from mgpu_ngram.config import ClusterConfig, check_checkpoint_seconds
 from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.distributions import CompactBlocks, array_files, read_distributions
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.memory import MemoryConfig
-from mgpu_ngram.core.model import Model
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.scratch import scratch_folder
-from mgpu_ngram.core.settings import fill
-from mgpu_ngram.jobs import count as count_job
-from mgpu_ngram.jobs import estimate as estimate_job
-from mgpu_ngram.jobs import score as score_job
+from mgpu_ngram.core.typed_config import fill
+from mgpu_ngram.jobs.count import run as count_job
+from mgpu_ngram.jobs.estimate import run as estimate_job
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.score import run as score_job
 
 
 def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None) -> Executor:
@@ -131,7 +131,7 @@ def estimate_arrays(
     progress: Progress | None,
     memory: dict[str, Any] | None,
     options: dict[str, Any],
-) -> Model:
+) -> BackoffModel:
     """A Kneser-Ney model in host memory: see `mgpu_ngram.estimate`."""
     for name, why in {"name": "jobs of a YAML file", "format": "files", "verbose_header": "ARPA files"}.items():
         if name in options:

@@ -8,7 +8,7 @@ from typing import Any
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
 from mgpu_ngram.core.compact import CompactBlock
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine import distribution
+from mgpu_ngram.engine import next_word as distribution
 from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import memory_guard
 from mgpu_ngram.engine.row_options import RowOptions

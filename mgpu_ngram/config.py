@@ -9,9 +9,13 @@ from typing import Any, Literal
 import yaml
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.memory import MemoryConfig
-from mgpu_ngram.core.settings import fill, suggest
-from mgpu_ngram.jobs import count, distribution, estimate, score, trie
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.typed_config import fill, suggest
+from mgpu_ngram.jobs.count import run as count
+from mgpu_ngram.jobs.distribution import run as distribution
+from mgpu_ngram.jobs.estimate import run as estimate
+from mgpu_ngram.jobs.score import run as score
+from mgpu_ngram.jobs.trie import run as trie
 
 STAGES: dict[str, Any] = {  # each has CONFIG, open_inputs, plan and run
     "count": count,

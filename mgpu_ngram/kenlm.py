@@ -2,7 +2,7 @@
 
 Names, signatures, types and scores are those of kenlm 0.3.0, and states are equal when its states are. All of it
 works in host memory. Beyond the original, a model may have any order, and may be a file that
-`core.model.save_model` wrote. KenLM's binary files are refused, and settings of how it loads are taken and change
+`core.model_file.save_model` wrote. KenLM's binary files are refused, and settings of how it loads are taken and change
 nothing.
 """
 
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.model import open_model
+from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.states import EMPTY, score_word, score_words, tables
 
-MOST_IDS = 1 << 16  # words whose ids a model remembers
+MAX_IDS = 1 << 16  # words whose ids a model remembers
 BINARY = b"mmap lm http://kheafield.com/code"  # how files of KenLM's build_binary begin
 
 
@@ -172,7 +172,7 @@ class _Ids(dict):
         self._words = words
 
     def __missing__(self, word: str | bytes) -> int:
-        if len(self) == MOST_IDS:
+        if len(self) == MAX_IDS:
             self.clear()
         id = self[word] = self._words.id(_bytes(word))
         return id

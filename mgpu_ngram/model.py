@@ -14,14 +14,13 @@ import numpy as np
 
 from mgpu_ngram.api import estimate_arrays
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
-from mgpu_ngram.core.model import Model as Arrays
-from mgpu_ngram.core.model import identify
+from mgpu_ngram.core.model_file import BackoffModel, identify
 from mgpu_ngram.core.words import Words, line_of
-from mgpu_ngram.engine.device import device_of, moved_to, to_device, to_host_fast
-from mgpu_ngram.engine.model import open_model
+from mgpu_ngram.engine.device import device_of, move_to, to_device, to_host_fast
+from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.score import BlockScores, Replica, check_index
-from mgpu_ngram.jobs import score as score_job
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.score import run as score_job
 from mgpu_ngram.next_words import NextWords
 
 TEXT_BYTES = {"gpu": 64 << 20, "cpu": 1 << 20}  # of sentences that are scored at once
@@ -37,7 +36,7 @@ class Model(NextWords):
     A sentence is a string of words between white space; newlines in it are white space, too.
     """
 
-    def __init__(self, model: Arrays, device: str = "auto", index: str = "edge", path: str | Path | None = None):
+    def __init__(self, model: BackoffModel, device: str = "auto", index: str = "edge", path: str | Path | None = None):
         check_index(index)
         self.arrays, self.device, self.path = model, resolve_device(device), None
         local = None if path is None else Path(path).expanduser().absolute()
@@ -107,7 +106,7 @@ class Model(NextWords):
 
         Raises InputError for ids or offsets that are out of range.
         """
-        return moved_to(self._replica.score_ids(ids, offsets, bos, eos).total_S, device_of(ids))
+        return move_to(self._replica.score_ids(ids, offsets, bos, eos).total_S, device_of(ids))
 
     @cached_property
     def _replica(self) -> Replica:

@@ -17,19 +17,19 @@ from mgpu_ngram.cluster.devices import cpu_cores, free_memory
 from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.core.compact import CompactBlock
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model import Model as Arrays
+from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.words import line_of
 from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import free_bytes, memory_guard, to_device, to_host_fast
-from mgpu_ngram.engine.distribution import Distributor, Found, replica_bytes, rows_of, use_block
 from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
+from mgpu_ngram.engine.next_word import Found, NextWordModel, replica_bytes, rows_of, use_block
 from mgpu_ngram.engine.row_options import RowOptions, block_rows
 
 SENT_ROWS = 4096  # histories of a compact block, or of the greatest words of rows
-MOST_CALLED = 1 << 16  # of a block that workers make: they go through the scheduler, some 20 bytes each
+MAX_CALLED = 1 << 16  # of a block that workers make: they go through the scheduler, some 20 bytes each
 AHEAD = 2  # blocks per worker that are under way or wait for the caller
 SMALLER = "use iter_distributions, which makes them block by block, fewer orders, or top_k"
-MOST_SEED = (1 << 64) - 1
+MAX_SEED = (1 << 64) - 1
 
 
 class NextWords:
@@ -40,12 +40,12 @@ class NextWords:
     count; a string of no words is the empty history.
     """
 
-    arrays: Arrays
+    arrays: BackoffModel
     device: str
     path: Path | None
     identity: str
     _loading: threading.Lock
-    _held: Distributor | None = None
+    _held: NextWordModel | None = None
 
     def distribution(
         self,
@@ -85,7 +85,7 @@ class NextWords:
         shape = len(positions_H), len(options.orders), len(self.arrays.words)
         target = None if out is None else writable(out, shape, dtype, self.device)
         with memory_guard(f"making rows of shape {shape}", self.device, SMALLER):
-            made = self._distributor.find_and_make(codes_T, positions_H, options, bos, target)
+            made = self._next_word_model.find_and_make(codes_T, positions_H, options, bos, target)
         return made if out is None else out
 
     def iter_distributions(
@@ -209,13 +209,13 @@ class NextWords:
         return " ".join(made)
 
     @property
-    def _distributor(self) -> Distributor:
+    def _next_word_model(self) -> NextWordModel:
         """Made when it is first asked for; threads that ask at once get one."""
         with self._loading:
             if self._held is None:
                 way_out = "use a quantised model (mgpu-ngram trie --quantize 8)"
                 with memory_guard("loading a model", self.device, way_out):
-                    self._held = Distributor(self.arrays, self.device, cpu_cores())
+                    self._held = NextWordModel(self.arrays, self.device, cpu_cores())
             return self._held
 
     @cached_property
@@ -226,7 +226,7 @@ class NextWords:
 
     def _codes(self, histories: Any) -> tuple[Any, Any]:
         """(codes_T, positions_H) on the device."""
-        replica = self._distributor
+        replica = self._next_word_model
         with memory_guard(*self._finding):
             codes_T, positions_H = replica.encoder.histories(histories)
         if not len(positions_H):
@@ -236,7 +236,7 @@ class NextWords:
     def _find(self, histories: Any, bos: bool, scale: str) -> Found:
         codes = self._codes(histories)
         with memory_guard(*self._finding):
-            return self._distributor.find(*codes, bos, scale)
+            return self._next_word_model.find(*codes, bos, scale)
 
     @property
     def _finding(self) -> tuple[str, str, str]:
@@ -256,10 +256,10 @@ class NextWords:
             raise InputError(f"top_p is {top_p!r} but must be above 0 and at most 1")
         if top_k is not None and not (isinstance(top_k, (int, np.integer)) and top_k >= 1):
             raise InputError(f"top_k is {top_k!r} but must be 1 or more; leave it out for all words")
-        if not (isinstance(seed, (int, np.integer)) and 0 <= seed <= MOST_SEED):
+        if not (isinstance(seed, (int, np.integer)) and 0 <= seed <= MAX_SEED):
             raise InputError(f"seed is {seed!r} but must be 0 to 2^64 - 1")
         numbers_H = to_device(np.arange(number, number + len(found.first_HK), dtype=np.int64), self.device)
-        return self._distributor.sample(found, numbers_H, seed, temperature, top_k or 0, top_p)
+        return self._next_word_model.sample(found, numbers_H, seed, temperature, top_k or 0, top_p)
 
     def _rows(self, options: RowOptions) -> int:
         """Histories of a block of rows that is made here."""
@@ -268,7 +268,7 @@ class NextWords:
     def _blocks_here(
         self, histories: Iterable[Any], options: RowOptions, bos: bool, rows: int | None, compact: bool
     ) -> Iterator[Any]:
-        replica = self._distributor
+        replica = self._next_word_model
         if not compact:
             # before the free memory is asked for, of which these take some; the first has the backoffs
             for rows_of_mode in replica, replica.of_mode(options.mode):
@@ -296,11 +296,11 @@ class NextWords:
         executor = client_executor(client)
         try:
             if rows is None and options is not None:
-                sharers = executor.sharers if executor.device == "cpu" else executor.tasks_per_process
-                free = min(executor.everywhere(free_memory, executor.device)) // sharers
+                tasks_per_host = executor.tasks_per_host if executor.device == "cpu" else executor.tasks_per_process
+                free = min(executor.everywhere(free_memory, executor.device)) // tasks_per_host
                 if executor.device == "gpu":  # where the model goes, too
                     free = max(0, free - replica_bytes(self.arrays.trie))
-                rows = min(MOST_CALLED, block_rows(options, len(self.arrays.words), executor.device, free))
+                rows = min(MAX_CALLED, block_rows(options, len(self.arrays.words), executor.device, free))
             there = str(self.path), self.identity, executor.device, executor.threads
             order = self.arrays.trie.order
             encoder = Encoder(self.arrays.words, order, "cpu")

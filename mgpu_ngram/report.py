@@ -24,12 +24,12 @@ from rich.table import Table
 from rich.text import Text
 
 from mgpu_ngram.jobs import progress
-from mgpu_ngram.jobs.count import CountResult
-from mgpu_ngram.jobs.distribution import DistributionResult
-from mgpu_ngram.jobs.estimate import EstimateResult
-from mgpu_ngram.jobs.estimate_passes import Statistics
-from mgpu_ngram.jobs.score import ScoreResult, Totals
-from mgpu_ngram.jobs.trie import TrieResult
+from mgpu_ngram.jobs.count.run import CountResult
+from mgpu_ngram.jobs.distribution.run import DistributionResult
+from mgpu_ngram.jobs.estimate.passes import Statistics
+from mgpu_ngram.jobs.estimate.run import EstimateResult
+from mgpu_ngram.jobs.score.run import ScoreResult, Totals
+from mgpu_ngram.jobs.trie.run import TrieResult
 
 PIPE_COLUMNS = 100  # width of what is no terminal
 MAX_SHOWN = 60  # characters of an n-gram

@@ -6,8 +6,8 @@ import pytest
 
 from mgpu_ngram.config import ClusterConfig, load
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.memory import MemoryConfig
-from mgpu_ngram.jobs.count import CountConfig
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.jobs.count.run import CountConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 

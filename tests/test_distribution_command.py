@@ -10,7 +10,7 @@ import pytest
 
 import mgpu_ngram as ng
 from mgpu_ngram.config import load
-from mgpu_ngram.jobs import distribution_passes
+from mgpu_ngram.jobs.distribution import passes as distribution_passes
 
 HERE = ["--workers", "0"]
 MOST = ["--orders", "max", "--scale", "log10"]

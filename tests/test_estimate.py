@@ -9,7 +9,7 @@ import pytest
 import mgpu_ngram as ng
 from mgpu_ngram import cli
 from mgpu_ngram.core.arpa import read_arpa
-from mgpu_ngram.core.model import describe_model
+from mgpu_ngram.core.model_file import describe_model
 
 LINES = [f"{a} {b} {c}" for a in "pqrs" for b in "xyz" for c in "pqxy" if a + b != "px"] + ["p x", "q"] * 3
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_ngram import kenlm as ours
-from mgpu_ngram.core.model import save_model
-from mgpu_ngram.engine.model import open_model
+from mgpu_ngram.core.model_file import save_model
+from mgpu_ngram.engine.open_model import open_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*lacks <unk>")
 
@@ -209,7 +209,7 @@ def test_one_word_in_full(kenlm, model):
 
 
 def test_words_are_remembered_for_a_while(arpa, monkeypatch):
-    monkeypatch.setattr("mgpu_ngram.kenlm.MOST_IDS", 2)
+    monkeypatch.setattr("mgpu_ngram.kenlm.MAX_IDS", 2)
     model = load(ours, arpa)
     start, out = ours.State(), ours.State()
     for word, prob in [("a", A), ("b", B), ("c", UNKNOWN), (b"a", A), ("a", A), ("b", B)] * 2:

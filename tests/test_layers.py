@@ -27,7 +27,7 @@ ALLOWED = {
     "config": {"jobs", "core"},
     "jobs": {"jobs", "engine", "core", "kernels", "cluster.executor"},
     "engine": {"engine", "core", "kernels"},
-    "cluster": {"cluster", "core.errors", "core.memory", "core.scratch", "core.version"},
+    "cluster": {"cluster", "core.errors", "core.memory_config", "core.scratch", "core.version"},
     "core": {"core", "kernels"},
     "kernels": {"kernels"},
     "benchmarks": {"benchmarks", "api", "cli", "config", "report", "jobs", "engine", "core", "kernels", "cluster"},

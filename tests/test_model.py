@@ -10,7 +10,7 @@ from mgpu_ngram import kenlm
 from mgpu_ngram import model as models
 from mgpu_ngram.core import words
 from mgpu_ngram.engine.device import to_device as put
-from mgpu_ngram.jobs import trie
+from mgpu_ngram.jobs.trie import run as trie
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 SENTENCES = ["a b", "c", "", "b\na <s>\x00", b"a \xff", " a\t\tb\r\n"]
@@ -131,7 +131,7 @@ def test_ids_of_another_device(place, device, arpa):
 
 
 def test_a_sentence_that_is_too_long(model, monkeypatch):
-    monkeypatch.setattr(words, "MOST_LINE_BYTES", 3)
+    monkeypatch.setattr(words, "MAX_LINE_BYTES", 3)
     assert model.score(["a b"]).tolist() == [-1.40625]
     with pytest.raises(ng.InputError, match="^sentence 1 has 4 bytes but may have 3; cut it up$"):
         model.score(["a b", "a  b"])

@@ -15,15 +15,15 @@ from distributed import Client, LocalCluster
 import mgpu_ngram as ng
 from mgpu_ngram import next_words
 from mgpu_ngram.core.compact import load_compact, save_compact
-from mgpu_ngram.core.model import Model as Arrays
+from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine import distribution as engine
 from mgpu_ngram.engine import histories as encoding
+from mgpu_ngram.engine import next_word as engine
 from mgpu_ngram.engine import replicas
 from mgpu_ngram.engine.row_options import BLOCK_SHARE, DTYPES, FOUND_BYTES, SCALES, RowOptions, block_rows
 from mgpu_ngram.engine.trie import build_trie
-from mgpu_ngram.jobs import trie
+from mgpu_ngram.jobs.trie import run as trie
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 INF = np.inf
@@ -168,7 +168,7 @@ def test_the_greatest_of_many(many_words, device):
 def test_the_greatest_without_begins():
     """A model of arrays may lack <s>: nothing is left out then."""
     unigrams = Ngrams(np.array([[0], [1]], np.uint32), np.array([-0.25, -0.5], np.float32))
-    model = ng.Model(Arrays.of(build_trie([unigrams]), Words.of(["<unk>", "a"])), "cpu")
+    model = ng.Model(BackoffModel.of(build_trie([unigrams]), Words.of(["<unk>", "a"])), "cpu")
     assert model.distribution("a", top_k=2)[0].tolist() == [[[0, 1]]] and model.sample("a", temperature=0) == [0]
 
 
@@ -179,11 +179,11 @@ def test_two_threads(many_words, device):
 
     def ask(scale):
         barrier.wait()
-        replica = model._distributor
+        replica = model._next_word_model
         for _ in range(30):
             made = host(model.distribution("w1", top_k=9, scale=scale))
             wrong.extend(scale for a, b in zip(made, expected[scale], strict=True) if not np.array_equal(a, b))
-        if model._distributor is not replica:
+        if model._next_word_model is not replica:
             wrong.append("replica")
 
     threads = [threading.Thread(target=ask, args=(scale,)) for scale in SCALES]
@@ -201,19 +201,19 @@ def test_threads_share_histories(many_words, monkeypatch):
     model = ng.Model.load(many_words, "cpu")
 
     def made(threads):
-        model._distributor.threads = threads
+        model._next_word_model.threads = threads
         best = np.stack(model.distribution(histories, top_k=3))
         return model.distribution(histories).tobytes(), best.tobytes(), model.sample(histories, seed=3).tolist()
 
     expected = made(1)
-    monkeypatch.setattr(engine, "LEAST_PIECE_ROWS", 2)
-    monkeypatch.setattr(engine, "LEAST_PIECE_HISTORIES", 3)
+    monkeypatch.setattr(engine, "MIN_PIECE_ROWS", 2)
+    monkeypatch.setattr(engine, "MIN_PIECE_HISTORIES", 3)
     assert all(made(threads) == expected for threads in (2, 3, 7, 64))
 
 
 def test_backoffs_of_another_scale(model):
     """They are not converted twice, nor written to compact blocks as log10."""
-    replica = model._distributor
+    replica = model._next_word_model
     found = replica.find(*replica.encoder.histories([["a", "b"]]), scale="prob")
     for make in (replica.compact, lambda found: replica.dense(found, RowOptions.of(3, scale="ln"))):
         with pytest.raises(ValueError, match="backoffs are in prob but are asked for in"):
@@ -222,7 +222,7 @@ def test_backoffs_of_another_scale(model):
 
 def test_values_in_log10_need_no_room(model):
     """Nor do they take that of another scale."""
-    replica = model._distributor
+    replica = model._next_word_model
     prob = replica.scaled("prob")
     assert replica.scaled("log10").value_G is replica.prob_G and replica.scaled("prob") is prob
     assert replica.scaled("ln") is not prob
@@ -271,7 +271,7 @@ def test_positions_of_a_text_by_hand(model, to_device):
     for bos, positions, expected in (
         (True, "every", range(6)), (False, "every", [0, 1, 4]), (True, "last", [2, 3, 5]), (False, "last", [2, 3, 5]),
     ):  # fmt: skip
-        codes_T, positions_H = model._distributor.encoder.text(text_B, bos, positions)
+        codes_T, positions_H = model._next_word_model.encoder.text(text_B, bos, positions)
         assert host(codes_T).tolist() == [4, 5, 0, 0, 1, 0] and host(positions_H).tolist() == list(expected)
 
 
@@ -550,7 +550,7 @@ def test_models_that_lack_any(device):
             both = np.array([values[g] for g in rows], np.float32).reshape(-1, 2)
             ids = np.array(rows, np.uint32).reshape(-1, n)
             levels.append(Ngrams(ids, both[:, 0].copy(), both[:, 1].copy() if n < order else None))
-        model = ng.Model(Arrays.of(build_trie(levels), words), device)
+        model = ng.Model(BackoffModel.of(build_trie(levels), words), device)
         assert (model.arrays.trie.filled_F is None) == (order == 2)
         histories = [rng.integers(0, V, rng.integers(0, order)) for _ in range(40)]
         expected = np.full((40, order, V), -INF, np.float32)
@@ -573,7 +573,7 @@ def test_models_that_lack_any(device):
 
 def test_room_for_what_is_stored(lacking):
     """The copy without what was filled in is kept, and is not made for smoothed rows; it is reckoned with."""
-    replica, bare = lacking._distributor, replace(lacking.arrays.trie, filled_F=None)
+    replica, bare = lacking._next_word_model, replace(lacking.arrays.trie, filled_F=None)
     assert replica.of_mode("smoothed") is replica and replica._stored is None
     stored = replica.of_mode("stored")
     assert stored is replica.of_mode("stored") and stored.of_mode("stored") is stored
@@ -638,7 +638,7 @@ def test_memory_that_cannot_be_written(arpa):
 @pytest.mark.parametrize("bos", [False, True])
 def test_found_and_made_at_once(model, bos):
     """As a GPU does it, with the arrays of any device, beside one after the other."""
-    replica = engine.Distributor(model.arrays, model.device)
+    replica = engine.NextWordModel(model.arrays, model.device)
     codes = replica.encoder.histories([[], ["a"], ["a", "b"], ["nowhere", "b"]])
     replica.device = "gpu"
     for orders, mode, scale, dtype in itertools.product(["all", "max", [1]], ["smoothed", "stored"], SCALES, DTYPES):
@@ -761,7 +761,9 @@ def test_an_order_that_is_too_high(tmp_path):
     orders[-1] = [orders[-1][0].removesuffix(" 0")]
     model = model_of(tmp_path / "m.arpa", orders, "cpu")
     assert model.distribution("a").shape == (1, 33, 4)
-    assert len(model.arrays.trie.suffix_L) == 30 and len(model._distributor.trie.suffix_L) == 0  # nobody follows them
+    assert (
+        len(model.arrays.trie.suffix_L) == 30 and len(model._next_word_model.trie.suffix_L) == 0
+    )  # nobody follows them
 
 
 def test_a_model_file_that_was_replaced(arpa, tmp_path):
@@ -770,13 +772,13 @@ def test_a_model_file_that_was_replaced(arpa, tmp_path):
     trie.build(trie.TrieConfig(str(arpa)), path)
     trie.build(trie.TrieConfig(str(arpa), quantize=8), other)
     before, after = ng.Model.load(path, "cpu").identity, ng.Model.load(other, "cpu").identity
-    replica = engine.distributor_of(str(path), before, "cpu", 1)
-    assert engine.distributor_of(str(path), before, "cpu", 1) is replica and before != after
+    replica = engine.next_word_model_of(str(path), before, "cpu", 1)
+    assert engine.next_word_model_of(str(path), before, "cpu", 1) is replica and before != after
     path.write_bytes(other.read_bytes())
-    assert engine.distributor_of(str(path), before, "cpu", 1) is replica
-    assert engine.distributor_of(str(path), after, "cpu", 1) is not replica and len(replicas._held) == 1
+    assert engine.next_word_model_of(str(path), before, "cpu", 1) is replica
+    assert engine.next_word_model_of(str(path), after, "cpu", 1) is not replica and len(replicas._held) == 1
     with pytest.raises(ng.RunError, match=f"is {after} here but was {before}; run again with one file"):
-        engine.distributor_of(str(path), before, "cpu", 1)
+        engine.next_word_model_of(str(path), before, "cpu", 1)
 
 
 @pytest.mark.parametrize(
@@ -836,7 +838,7 @@ def test_histories_that_are_refused(histories, message, arpa):
 
 
 def test_more_text_than_is_encoded_at_once(arpa, monkeypatch):
-    monkeypatch.setattr(encoding, "MOST_TEXT_BYTES", 5)
+    monkeypatch.setattr(encoding, "MAX_TEXT_BYTES", 5)
     model = ng.Model.load(arpa, "cpu")
     assert len(model.distribution(["a", "bb"])) == 2
     with pytest.raises(ng.InputError, match="the histories have 6 bytes but may have 5 together; give fewer of them"):
@@ -913,7 +915,7 @@ def test_on_a_cluster(arpa, client):
 
 
 def test_histories_that_go_through_the_scheduler_are_few_at_once(arpa, client, monkeypatch):
-    monkeypatch.setattr(next_words, "MOST_CALLED", 7)
+    monkeypatch.setattr(next_words, "MAX_CALLED", 7)
     model = ng.Model.load(arpa, "cpu")
     assert list(model.map_distributions(len, ["a"] * 20, client=client)) == [7, 7, 6]
     assert list(model.map_distributions(len, ["a"] * 20, rows=15, client=client)) == [15, 5]

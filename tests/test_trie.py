@@ -11,7 +11,7 @@ import yaml
 
 import mgpu_ngram as ng
 from mgpu_ngram.config import load
-from mgpu_ngram.core.model import load_model
+from mgpu_ngram.core.model_file import load_model
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "score.yaml"
 OVERRIDES = ["jobs.0.trie.model=model.arpa", "jobs.1.score.text=text", "cluster.workers=0"]

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_delimiter, random_text
+
 from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
-from .find_tokens import find_tokens, is_delimiter, random_text
 from .gather_words import gather_words
 from .hash_words import hash_words
 from .intern import WordTable, intern

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_delimiter, random_text
+
 from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
-from .find_tokens import find_tokens, is_delimiter, random_text
 
 
 def gather_words(text_B: Any, positions_V: Any) -> tuple[Any, Any]:

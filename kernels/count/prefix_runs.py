@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from mgpu_ngram.kernels.common.radix_sort import radix_sort
+
 from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from .ngram_keys import example as keys_example
 from .ngram_keys import ngram_keys
-from .radix_sort import radix_sort
 
 SEGMENT = 512  # rows one warp looks after; as in prefix_runs.cu
 

@@ -9,10 +9,10 @@ import numpy as np
 from .. import check
 from ..launch import current_limits, kernel, launch
 
-MOST_K = 32  # a lane of a warp each
+MAX_BACKOFF_ORDERS = 32  # a lane of a warp each
 FLOAT32, FLOAT16, BFLOAT16 = range(3)
 HALF: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by those numbers
-MOST_GRID_Y = 65535
+MAX_GRID_Y = 65535
 # It is little work for each block to search for where the children of its tiles begin. Where words are few, so many for
 # each multiprocessor, it counts how many kernels and reads wait for each other. There may be more of them where a word
 # is WIDE_BYTES in all orders (the second numbers), as what a block does beside is hidden behind its writing; then short
@@ -28,8 +28,10 @@ FEWEST_WORDS = 4096  # for each multiprocessor, at most
 
 def check_rows(out_HNV, orders, H, K, V):
     """Raise ValueError unless `orders` of V words, of H histories of up to K words, go into out_HNV."""
-    if K > MOST_K:
-        raise ValueError(f"got the children of {K} orders but at most {MOST_K} can be taken; prune the model")
+    if K > MAX_BACKOFF_ORDERS:
+        raise ValueError(
+            f"got the children of {K} orders but at most {MAX_BACKOFF_ORDERS} can be taken; prune the model"
+        )
     if not orders or orders[0] < 1 or orders[-1] > K + 1 or sorted({*orders}) != [*orders]:
         raise ValueError(f"orders are {orders} but must rise from 1 to {K + 1} at most; pass some of those")
     shape = out_HNV.shape
@@ -95,5 +97,5 @@ def wanted(orders, how):
 
 def layers_of(H):
     """The y and z of a grid, of nearly as many histories each: a block without one takes time, too."""
-    layers = -(-H // MOST_GRID_Y)
+    layers = -(-H // MAX_GRID_Y)
     return -(-H // layers), layers

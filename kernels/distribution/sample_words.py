@@ -13,11 +13,11 @@ from ..count.hash_words import mix64
 from ..dispatch import pick
 from ..launch import kernel, launch
 from ..trie.products import upper_product
-from .top_words import MOST_BLOCKS, check_ranges, histories_and_children
+from .top_words import MAX_BLOCKS, check_ranges, histories_and_children
 
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 THREADS, TILE = 256, 4096  # as in sample_words.cu
-MOST_WORDS = 1 << 26  # whose tiles' weights shared memory holds
+MAX_SAMPLED_WORDS = 1 << 26  # whose tiles' weights shared memory holds
 GAMMA = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's
 
 
@@ -71,8 +71,8 @@ def sample_words(
         raise ValueError(f"top_k is {top_k} but must be 1 or more, or 0 for all words")
     if not 0 < top_p <= 1:
         raise ValueError(f"top_p is {top_p} but must be above 0 and at most 1")
-    if len(value_V) > MOST_WORDS:
-        raise ValueError(f"got {len(value_V)} words but can sample from {MOST_WORDS}; prune the vocabulary")
+    if len(value_V) > MAX_SAMPLED_WORDS:
+        raise ValueError(f"got {len(value_V)} words but can sample from {MAX_SAMPLED_WORDS}; prune the vocabulary")
     run = pick(
         cpu=_cpu, cuda=_cuda, first_HK=first_HK, end_HK=end_HK, backoff_HK=backoff_HK, word_G=word_G, value_G=value_G,
         value_V=value_V, numbers_H=numbers_H,
@@ -163,7 +163,7 @@ def _cuda(
         args = (
             *ranges, H, K, word_G, value_G, value_V, V, numbers_H, seed, inverse, unit, top_k, top_p, left_out, id_H
         )  # fmt: skip
-        launch(fn, min(H, MOST_BLOCKS), THREADS, args, shared_bytes=8 * -(-V // TILE) + 20 * K)
+        launch(fn, min(H, MAX_BLOCKS), THREADS, args, shared_bytes=8 * -(-V // TILE) + 20 * K)
     return id_H
 
 

@@ -12,9 +12,9 @@ from ..dispatch import pick
 from ..launch import kernel, launch
 
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
-MOST_K = 1024  # keys that shared memory holds beside as many again and TILE new ones
+MAX_TOP_K = 1024  # keys that shared memory holds beside as many again and TILE new ones
 THREADS, TILE = 256, 1024  # as in top_words.cu
-MOST_BLOCKS = 2**31 - 1  # of a grid: each row has its own block, since some are a thousand times longer than others
+MAX_BLOCKS = 2**31 - 1  # of a grid: each row has its own block, since some are a thousand times longer than others
 
 
 def top_words(
@@ -55,8 +55,8 @@ def top_words(
     check.dtype(ranked_V, np.uint32)
     if len(ranked_V) != len(value_V):
         raise ValueError(f"got {len(value_V)} words and {len(ranked_V)} ranks; pass one of each per word")
-    if not 1 <= k <= MOST_K:
-        raise ValueError(f"k is {k} but must be 1 to {MOST_K}; sort whole rows for more")
+    if not 1 <= k <= MAX_TOP_K:
+        raise ValueError(f"k is {k} but must be 1 to {MAX_TOP_K}; sort whole rows for more")
     K = first_HK.shape[1]
     if list(orders) != sorted(set(orders)) or not all(1 <= n <= K + 1 for n in orders):
         raise ValueError(f"orders are {orders} but must rise from 1 at least to {K + 1} at most")
@@ -182,7 +182,7 @@ def _cuda(
             k, capacity, most, cupy.asarray(orders_N), N, *ranges, H, K, word_G, value_G, value_V, ranked_V,
             len(value_V), int(multiply), int(stored), empty, left_out, id_HNK, value_HNK,
         )  # fmt: skip
-        launch(fn, min(H * N, MOST_BLOCKS), THREADS, args, shared_bytes=8 * capacity + 36 * (K + 1))
+        launch(fn, min(H * N, MAX_BLOCKS), THREADS, args, shared_bytes=8 * capacity + 36 * (K + 1))
     return id_HNK, value_HNK
 
 
@@ -191,7 +191,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     made = histories_and_children(rng, size, multiply := size % 2 == 1)
     K = made["first_HK"].shape[1]
     return {
-        "k": (1, 10, 100, MOST_K)[size % 4],
+        "k": (1, 10, 100, MAX_TOP_K)[size % 4],
         "orders": tuple(range(1, K + 2)) if size % 5 else (K + 1,),
         **made,
         "ranked_V": np.argsort(-made["value_V"], kind="stable").astype(np.uint32),

@@ -15,7 +15,7 @@ from .rows import (
     BFLOAT16,
     FLOAT32,
     HALF,
-    MOST_GRID_Y,
+    MAX_GRID_Y,
     check_rows,
     is_aligned,
     is_little_work,
@@ -196,7 +196,7 @@ def _cuda(
         starts = (tiles + 1) * K
         start_HTK = cupy.empty(H * starts, first_HK.dtype)
         x = min(starts, 256)
-        grid, block = (-(-starts // x), min(-(-H // (256 // x)), MOST_GRID_Y)), (x, 256 // x)
+        grid, block = (-(-starts // x), min(-(-H // (256 // x)), MAX_GRID_Y)), (x, 256 // x)
         fn = kernel("distribution/write_rows", "tile_starts", **sizes)
         launch(fn, grid, block, (first_HK, end_HK, H, K, word_G, V, tiles, start_HTK))
         if is_long:

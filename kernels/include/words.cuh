@@ -1,4 +1,4 @@
-// A model's word table, in the layout of kernels/score/words.py, which says what is in a slot.
+// A model's word table, in the layout of kernels/common/words.py, which says what is in a slot.
 // slots_C and data lie at multiples of 16 bytes.
 struct Words {
   const u64* slots_C;

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numba import njit, uint32, uint64
 
+from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_space, random_text
+from mgpu_ngram.kernels.common.words import find_slot, held_bytes, home_slot, index_words
+
 from .. import check
-from ..count.find_tokens import find_tokens, is_space, random_text
 from ..dispatch import pick
 from ..intrinsics import prefetch
 from ..launch import grid_for, kernel, launch
-from .words import find_slot, held_bytes, home_slot, index_words
 
 BATCH = 64  # words whose slots are on their way from memory at the same time
 

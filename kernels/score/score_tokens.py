@@ -11,12 +11,12 @@ from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from ..trie.edges import check_backoffs
-from ..trie.find_children import find_child, sample_words
+from ..trie.find_children import find_child, sample_every_fanout
 
 VALUE = {np.dtype(np.float32): "float", np.dtype(np.uint8): "u8", np.dtype(np.uint16): "u16"}
 VARIANTS = tuple({"CHILD": child, "VALUE": value} for child in check.INTEGER.values() for value in VALUE.values())
 THREADS = 256
-MOST_ORDER = 96  # rows of THREADS times 8 bytes that shared memory holds; a match's order is a byte besides
+MAX_ORDER = 96  # rows of THREADS times 8 bytes that shared memory holds; a match's order is a byte besides
 
 
 def score_tokens(
@@ -75,8 +75,8 @@ def score_tokens(
 
 def check_order(order: int) -> None:
     """Raise ValueError for an order that a block of threads cannot hold."""
-    if not 1 <= order <= MOST_ORDER:
-        raise ValueError(f"order is {order} but must be 1 to {MOST_ORDER}; prune the model")
+    if not 1 <= order <= MAX_ORDER:
+        raise ValueError(f"order is {order} but must be 1 to {MAX_ORDER}; prune the model")
 
 
 def _check_centers(centers: Any, code: Any, order: int) -> None:
@@ -167,7 +167,7 @@ def text_and_trie(rng: np.random.Generator, size: int) -> dict[str, Any]:
     triples = triples[np.isin(pairs[triples // V] % V * V + triples % V, pairs)]
     first_3 = np.searchsorted(triples // V, np.arange(len(pairs) + 1)) + V + len(pairs)
     word_G = np.concatenate([np.arange(V), pairs % V, triples % V]).astype(np.uint32)
-    samples, sample_starts = sample_words(word_G, 32)
+    samples, sample_starts = sample_every_fanout(word_G, 32)
     codes_T = (words_T + 1).astype(np.uint32)
     codes_T[rng.random(size) < 1 / 15] = 0
     return {

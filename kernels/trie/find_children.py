@@ -22,7 +22,7 @@ def find_children(
     word_G         (G,) uint32, words of the nodes of a trie in breadth-first order (or of one level of it)
     first_child_M  (M + 1,) uint32 or int64: node m's children are first_child_M[m] to first_child_M[m + 1] - 1,
                    by rising word; M <= G, nodes from M on have none
-    samples, sample_starts, fanout  the index over word_G that `sample_words` made
+    samples, sample_starts, fanout  the index over word_G that `sample_every_fanout` made
     nodes_Q        (Q,) int64; -1 is no node and has no children
     words_Q        (Q,) uint32
 
@@ -43,7 +43,7 @@ def find_children(
     return run(word_G, first_child_M, samples, sample_starts, fanout, nodes_Q, words_Q)
 
 
-def sample_words(word_G: Any, fanout: int) -> tuple[Any, Any]:
+def sample_every_fanout(word_G: Any, fanout: int) -> tuple[Any, Any]:
     """Return (samples, sample_starts): level t = 1, 2, ... is every fanout**t-th word, down to a level of `fanout`.
 
     A static B+-tree over all runs of siblings at once: where a run has too many words to look at, those of its words
@@ -120,7 +120,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     words = [np.sort(rng.choice(3 * run + 5, run, replace=False)) for run in runs_M.tolist()]
     word_G = np.concatenate([*words, []]).astype(np.uint32)
     fanout = 4 + size % 40
-    samples, sample_starts = sample_words(word_G, fanout)
+    samples, sample_starts = sample_every_fanout(word_G, fanout)
     nodes_Q = rng.integers(-1, max(M, 1), size)
     words_Q = rng.integers(0, 5 + 3 * (size // 2), size).astype(np.uint32)
     if len(word_G):

@@ -21,9 +21,9 @@ from distributed import Client, LocalCluster, Status
 from distributed.security import Security
 
 from mgpu_ngram.cluster.checks import scheduler_info
+from mgpu_ngram.cluster.dask_config import apply_settings
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.devices import cpu_cores, visible_gpus
-from mgpu_ngram.cluster.settings import apply_settings
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.scratch import scratch_folder
 

@@ -29,7 +29,7 @@ from mgpu_ngram.cluster.faults import Watch, no_workers
 from mgpu_ngram.cluster.worker import MESSAGE_SECONDS, Plugin, Prompt, run_task, versions
 from mgpu_ngram.core.errors import RunError
 
-MOST_CALLED = 100  # tasks that are sent together: while it takes them, the scheduler hears nobody else
+MAX_CALLED = 100  # tasks that are sent together: while it takes them, the scheduler hears nobody else
 CALLED_SECONDS = 0.005  # and those that are called in so long: workers need not wait for a slow caller
 LARGE = "distributed.admin.large-graph-warning-threshold"  # bytes, from which Dask warns; text in memory is large
 
@@ -41,9 +41,9 @@ class _Call:
 
     future: weakref.ref[Future]
     args: tuple[Any, ...]
-    near: int | None
-    beside: Future | None
-    first: bool
+    affinity: int | None
+    colocate_with: Future | None
+    priority: bool
 
 
 class DaskExecutor:
@@ -64,7 +64,7 @@ class DaskExecutor:
         tasks_by_host: Counter[str] = Counter()
         for w in workers.values():
             tasks_by_host[w["host"]] += w["nthreads"]
-        self.sharers = max(tasks_by_host.values())
+        self.tasks_per_host = max(tasks_by_host.values())
         self.tasks_per_process = max(w["nthreads"] for w in workers.values())
         self.threads = checks.threads_per_task({a: w["nthreads"] for a, w in workers.items()}, facts)
         self.dashboard = client.dashboard_link if importlib.util.find_spec("bokeh") else None
@@ -83,9 +83,9 @@ class DaskExecutor:
         fn: Callable,
         *args: Any,
         label: str = "",
-        near: int | None = None,
-        beside: Future | None = None,
-        first: bool = False,
+        affinity: int | None = None,
+        colocate_with: Future | None = None,
+        priority: bool = False,
     ) -> Future:
         with self._scheduler():
             name = getattr(fn, "__name__", type(fn).__name__)
@@ -97,8 +97,8 @@ class DaskExecutor:
             now, args = time.monotonic(), (fn, self._name, self.device, label, *args)
             with self._calling:
                 self._called_since = self._called_since if self._called else now
-                self._called[key] = _Call(weakref.ref(future), args, near, beside, first)
-                is_enough = len(self._called) >= MOST_CALLED or now > self._called_since + CALLED_SECONDS
+                self._called[key] = _Call(weakref.ref(future), args, affinity, colocate_with, priority)
+                is_enough = len(self._called) >= MAX_CALLED or now > self._called_since + CALLED_SECONDS
             if is_enough:
                 self._send()
             return future
@@ -122,10 +122,10 @@ class DaskExecutor:
         by_key: dict[str, dict[str, Any]] = {"workers": {}, "allow_other_workers": {}, "priority": {}}
         for key, call in reversed(wanted.items()):
             tasks[key] = Task(key, run_task, *map(parse_input, call.args))
-            beside = None if call.beside is None else str(call.beside.key)
-            by_key["workers"][key] = self._watch.place(key, call.near, beside)
-            by_key["allow_other_workers"][key] = beside is None
-            by_key["priority"][key] = int(call.first)
+            holder = None if call.colocate_with is None else str(call.colocate_with.key)
+            by_key["workers"][key] = self._watch.place(key, call.affinity, holder)
+            by_key["allow_other_workers"][key] = holder is None
+            by_key["priority"][key] = int(call.priority)
         with (
             dask.annotate(**{name: values.__getitem__ for name, values in by_key.items()}),
             dask.config.set({LARGE: sys.maxsize}),

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.memory import free_host_bytes
+from mgpu_ngram.core.memory_config import free_host_bytes
 
 
 def visible_gpus() -> int:

@@ -16,7 +16,7 @@ class Executor(Protocol):
     workers    tasks that run at once
     device     "cpu" or "gpu", where tasks work
     threads    host threads that one task may use
-    sharers    tasks at once that share a host, and
+    tasks_per_host    tasks at once that share a host, and
     tasks_per_process  those of them that share a process
     transport  how values go from worker to worker: "memory", "ipc", "ucx" or "tcp"
     dashboard  address of the cluster's dashboard, if it has one
@@ -25,7 +25,7 @@ class Executor(Protocol):
     workers: int
     device: str
     threads: int
-    sharers: int
+    tasks_per_host: int
     tasks_per_process: int
     transport: str
     dashboard: str | None
@@ -35,16 +35,16 @@ class Executor(Protocol):
         fn: Callable,
         *args: Any,
         label: str = "",
-        near: int | None = None,
-        beside: Handle | None = None,
-        first: bool = False,
+        affinity: int | None = None,
+        colocate_with: Handle | None = None,
+        priority: bool = False,
     ) -> Handle:
         """Run fn(*args) somewhere. It may begin only when this process waits, gathers, or asks everywhere.
 
         label  what the task is to people, for errors: "chunk 3: books.txt, bytes 0 to 1,000"
-        near   prefer worker number `near % workers`; another takes the task when that one is gone
-        beside  prefer the worker that holds the value of a finished handle
-        first  before tasks that were called earlier and have not started
+        affinity       prefer worker number `affinity % workers`; another takes the task when that one is gone
+        colocate_with  prefer the worker that holds the value of this finished handle
+        priority       start before tasks that were called earlier and have not started
         """
 
     def wait(self, handles: Iterable[Handle], done: Done | None = None) -> None:

@@ -49,7 +49,7 @@ class Watch:
         self._started: defaultdict[str, set[str]] = defaultdict(set)  # keys by worker address
         self._workers: dict[str, None] = {}  # addresses, in the order of their names, then as they came
         self._gone: set[str] = set()
-        self._near: dict[str, str] = {}  # worker that a task would be near, by key
+        self._placed: dict[str, str] = {}  # worker that a task would be near, by key
         self._empty_since = 0.0
         self._others = client._event_handlers.get(WORKERS)  # a client has one handler per topic: pass events on
         self._subscribed = asyncio.Event()
@@ -74,7 +74,7 @@ class Watch:
         with self._adding:
             self._futures.add(future)
 
-    def place(self, key: str, number: int | None, beside: str | None) -> list[str]:
+    def place(self, key: str, affinity: int | None, holder: str | None) -> list[str]:
         """Where to put a task, if it matters: near a worker by its number, or on the one that ran another task.
 
         The second is strict, or an idle worker would steal the task and all that it needs; should that worker be
@@ -83,13 +83,13 @@ class Watch:
         """
         addresses = list(self._workers)
         address = ""
-        if number is not None and addresses:
-            address = addresses[number % len(addresses)]
-        elif beside is not None:
-            address = self._tasks[beside].address
+        if affinity is not None and addresses:
+            address = addresses[affinity % len(addresses)]
+        elif holder is not None:
+            address = self._tasks[holder].address
         if address not in self._workers:
             return []
-        self._near[key] = address
+        self._placed[key] = address
         return [address]
 
     async def _release(self, worker: str) -> None:
@@ -101,11 +101,11 @@ class Watch:
             dask_scheduler.set_restrictions(dict.fromkeys(known))
             return known
 
-        keys = [key for key, near in list(self._near.items()) if near == worker]  # another thread calls tasks
+        keys = [key for key, near in list(self._placed.items()) if near == worker]  # another thread calls tasks
         if keys:
             with suppress(Exception):  # the scheduler is gone
                 for key in await self.client._run_on_scheduler(unrestrict, keys):
-                    self._near.pop(key, None)
+                    self._placed.pop(key, None)
 
     def label(self, key: str) -> str:
         task = self._tasks.get(key)

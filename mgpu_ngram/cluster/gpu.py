@@ -17,7 +17,7 @@ import numpy as np
 LENT_BYTES = 448 << 20  # of one allocation: opening one of 512 MiB and more takes 9.5 ms, a smaller one 1 ms
 WHOLE_BYTES = 2 << 20  # 112 GiB in such are opened in 20 ms, of any other size in 1 s
 ALIGNED = 256
-MOST_PIECES = 64  # that an array is lent in; one of more is copied first
+MAX_PIECES = 64  # that an array is lent in; one of more is copied first
 _one_at_a_time = threading.Lock()  # one process may not open the same allocation twice
 
 
@@ -122,7 +122,7 @@ def _in_pieces(array: Any) -> tuple[Any, list[tuple[int, int]]]:
         return array, []
     if array.flags.c_contiguous:
         return array, [(array.data.ptr, array.nbytes)]
-    if array.ndim == 2 and len(array) <= MOST_PIECES and array[0].flags.c_contiguous:
+    if array.ndim == 2 and len(array) <= MAX_PIECES and array[0].flags.c_contiguous:
         return array, [(row.data.ptr, row.nbytes) for row in array]
     return _in_pieces(contiguous(array))
 

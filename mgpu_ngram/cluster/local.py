@@ -23,9 +23,9 @@ class LocalExecutor:
         self.device = device
         self.workers = 1 if device == "gpu" else workers or cpu_cores()
         self.threads = max(1, cpu_cores() // self.workers)
-        self.sharers = self.tasks_per_process = self.workers
+        self.tasks_per_host = self.tasks_per_process = self.workers
         self.pool = ThreadPoolExecutor(self.workers)
-        self.first = ThreadPoolExecutor(1)
+        self._priority_thread = ThreadPoolExecutor(1)
         self.closed = False
 
     def call(
@@ -33,16 +33,16 @@ class LocalExecutor:
         fn: Callable,
         *args: Any,
         label: str = "",
-        near: int | None = None,
-        beside: Future | None = None,
-        first: bool = False,
+        affinity: int | None = None,
+        colocate_with: Future | None = None,
+        priority: bool = False,
     ) -> Future:
-        if first:
+        if priority:
             handle: Future = Future()
             self._enter([handle, fn, args], list(_handles(args)))
             return handle
         # Tasks start in the order they are called, so a task that waits for its arguments waits
-        # only for tasks that have started, or for first ones, which never wait: no deadlock.
+        # only for tasks that have started, or for priority ones, which never wait: no deadlock.
         return self.pool.submit(_run, fn, args)
 
     def _enter(self, task: list[Any], arguments: list[Future], _: Future | None = None) -> None:
@@ -53,11 +53,11 @@ class LocalExecutor:
             arguments[-1].add_done_callback(partial(self._enter, task, arguments))
             return
         try:
-            self.first.submit(self._run_first, task)
+            self._priority_thread.submit(self._run_priority, task)
         except RuntimeError:  # closed meanwhile
             task[0].cancel()
 
-    def _run_first(self, task: list[Any]) -> None:
+    def _run_priority(self, task: list[Any]) -> None:
         handle, fn, args = task
         task.clear()  # which finished arguments still refer to: it would keep them alive
         if self.closed:
@@ -114,7 +114,7 @@ class LocalExecutor:
     def close(self) -> None:
         self.pool.shutdown(wait=True, cancel_futures=True)
         self.closed = True
-        self.first.shutdown(wait=True)
+        self._priority_thread.shutdown(wait=True)
 
 
 def _run(fn: Callable, args: tuple) -> Any:

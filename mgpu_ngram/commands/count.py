@@ -18,8 +18,8 @@ from mgpu_ngram.commands.shared import (
 )
 from mgpu_ngram.config import RunConfig, check_checkpoint_seconds
 from mgpu_ngram.core.output import check_free
-from mgpu_ngram.core.settings import fill
-from mgpu_ngram.jobs.count import CountConfig
+from mgpu_ngram.core.typed_config import fill
+from mgpu_ngram.jobs.count.run import CountConfig
 
 EXAMPLES = """examples:
   mgpu-ngram count books/*.txt.gz -o counts --order 5

@@ -12,9 +12,12 @@ from typing import Any
 from mgpu_ngram.commands.shared import command, stdout
 from mgpu_ngram.core.counts import Ngram, read_counts
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model import describe_model
+from mgpu_ngram.core.model_file import describe_model
 from mgpu_ngram.core.output import find_manifest
-from mgpu_ngram.jobs import distribution, estimate, score, trie
+from mgpu_ngram.jobs.distribution import run as distribution
+from mgpu_ngram.jobs.estimate import run as estimate
+from mgpu_ngram.jobs.score import run as score
+from mgpu_ngram.jobs.trie import run as trie
 from mgpu_ngram.report import show_distributions, show_estimated, show_info, show_model, show_scored
 
 EXPORT_EXAMPLES = """examples:

@@ -9,11 +9,11 @@ from typing import Any
 from mgpu_ngram.commands.run import run_jobs
 from mgpu_ngram.commands.shared import add_cluster_flags, cluster_config, command, stdin_as_file
 from mgpu_ngram.config import RunConfig, check_checkpoint_seconds
-from mgpu_ngram.core.model import identify
+from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.output import check_free
-from mgpu_ngram.core.settings import fill
-from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS
-from mgpu_ngram.jobs.distribution_settings import DistributionConfig
+from mgpu_ngram.core.typed_config import fill
+from mgpu_ngram.jobs.count.run import CHECKPOINT_SECONDS
+from mgpu_ngram.jobs.distribution.config import DistributionConfig
 
 EXAMPLES = """examples:
   mgpu-ngram distribution model.safetensors heldout.txt -o rows --orders max --dtype float16

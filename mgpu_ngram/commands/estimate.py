@@ -20,8 +20,8 @@ from mgpu_ngram.commands.shared import (
 )
 from mgpu_ngram.config import check_checkpoint_seconds
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.settings import fill
-from mgpu_ngram.jobs.estimate import EstimateConfig, check_free_model, open_inputs, run_to_file
+from mgpu_ngram.core.typed_config import fill
+from mgpu_ngram.jobs.estimate.run import EstimateConfig, check_free_model, open_inputs, run_to_file
 from mgpu_ngram.report import Bars, show_result
 
 EXAMPLES = """examples:

@@ -13,9 +13,9 @@ from mgpu_ngram.commands.shared import add_scheduler_flags, command, scheduler_o
 from mgpu_ngram.config import STAGES, RunConfig, load
 from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model import identify
+from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.output import check_free, find_manifest
-from mgpu_ngram.jobs.distribution_settings import known_facts
+from mgpu_ngram.jobs.distribution.config import known_facts
 from mgpu_ngram.report import Bars, show_plan, show_result
 
 RUN_EXAMPLES = """examples:

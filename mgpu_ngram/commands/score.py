@@ -13,13 +13,13 @@ from typing import Any
 from mgpu_ngram.api import open_executor
 from mgpu_ngram.commands.shared import add_cluster_flags, cluster_config, command, stdin_as_file, stdout
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model import identify
+from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.scratch import scratch_folder
-from mgpu_ngram.core.settings import fill
+from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine.score import ChunkScores
 from mgpu_ngram.engine.score_lines import sentence_lines
 from mgpu_ngram.jobs.progress import Progress
-from mgpu_ngram.jobs.score import ScoreConfig, check_file, score
+from mgpu_ngram.jobs.score.run import ScoreConfig, check_file, score
 from mgpu_ngram.report import Bars, show_totals
 
 EXAMPLES = """examples:

@@ -17,9 +17,9 @@ from typing import Any
 from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.memory import MemoryConfig
-from mgpu_ngram.core.settings import fill
-from mgpu_ngram.jobs.count import CHECKPOINT_SECONDS
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.typed_config import fill
+from mgpu_ngram.jobs.count.run import CHECKPOINT_SECONDS
 
 DEVICES = ["auto", "cpu", "gpu"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
 from mgpu_ngram.commands.shared import DEVICES, command, stdout
-from mgpu_ngram.core.settings import fill
-from mgpu_ngram.jobs.trie import TrieConfig, build
+from mgpu_ngram.core.typed_config import fill
+from mgpu_ngram.jobs.trie.run import TrieConfig, build
 from mgpu_ngram.report import show_result
 
 EXAMPLES = """examples:

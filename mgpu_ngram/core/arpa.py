@@ -17,7 +17,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.core.words import UNKNOWN, Words, read_only
-from mgpu_ngram.kernels.score.words import index_words
+from mgpu_ngram.kernels.common.words import index_words
 
 UNK_LOG10 = -100.0  # what KenLM gives <unk> where a model lacks it
 BLOCK_ROWS = 1 << 14  # that a thread formats at once

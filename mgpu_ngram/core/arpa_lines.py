@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, njit, uint32, uint64
 
-from mgpu_ngram.core.decimals import MOST_BYTES, read_float32, write_float32
-from mgpu_ngram.kernels.score.words import equal_words, find_word, load_8
+from mgpu_ngram.core.decimals import MAX_BYTES, read_float32, write_float32
+from mgpu_ngram.kernels.common.words import equal_words, find_word, load_8
 
 # What is wrong with a line, as `parse_lines` returns it
 FINE, NO_PROB, POSITIVE, NO_TAB, TOO_SHORT, STRANGE, TOO_LONG, NO_BACKOFF, INFINITE, AT_THE_TOP, TOO_MANY = range(11)
@@ -232,7 +232,7 @@ def find_unknowns(text, spans_G):
 @njit(nogil=True, cache=True)
 def format_lines(offsets_V, data, ids, prob, backoff):
     """The lines of n-grams as uint8; without backoffs where `backoff` is empty."""
-    size = len(ids) * (2 * MOST_BYTES + ids.shape[1] + 2)
+    size = len(ids) * (2 * MAX_BYTES + ids.shape[1] + 2)
     for row in range(len(ids)):
         for k in range(ids.shape[1]):
             v = uint64(ids[row, k])

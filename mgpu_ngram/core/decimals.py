@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numba import int64, njit, uint32, uint64
 
-MOST_BYTES = 22  # of a number that `write_float32` writes: "-999999950000000000000" has
+MAX_BYTES = 22  # of a number that `write_float32` writes: "-999999950000000000000" has
 
 _FULL = 10**17  # a further digit still fits an int64
 _MIDDLE = 1 << 28  # the bits of a double past a float32, when it lies halfway between two of these
@@ -17,7 +17,7 @@ _LEAST, _MOST = -64, 38  # powers of ten: past them 18 digits are below half the
 _POWERS = np.array([float(f"1e{e}") for e in range(65)])
 _DIGITS = 150  # that a comparison keeps; halfway between two float32 lies a number of 113 at most
 _LIMBS = 32  # of 32 bits: (2**25 + 1) * 10**196 * 2**104 fits
-_LEAST_POWER = -31
+_MIN_POWER = -31
 
 
 def _power(e: int) -> int:
@@ -28,7 +28,7 @@ def _power(e: int) -> int:
     return -(-numerator // denominator)
 
 
-_POWER_BITS = np.array([_power(e) for e in range(_LEAST_POWER, 46)], np.uint64)
+_POWER_BITS = np.array([_power(e) for e in range(_MIN_POWER, 46)], np.uint64)
 
 
 @njit(nogil=True, cache=True)
@@ -135,7 +135,7 @@ def _multiply(limbs, factor, times, carry):
 
 @njit(nogil=True, cache=True)
 def write_float32(value, out, at):
-    """Write the shortest text that reads back as `value` to out[at:], up to MOST_BYTES; return where it ends.
+    """Write the shortest text that reads back as `value` to out[at:], up to MAX_BYTES; return where it ends.
 
     Of several the nearest; with an exponent below 1e-6 and from 1e21 on, as lmplz writes them.
     """
@@ -211,7 +211,7 @@ def _shortest(fraction, scale):
     lopsided = fraction == 0 and scale > 1  # a power of two: the float32 below is nearer
     k = (q * 1262611 - (524031 if lopsided else 0)) >> 22  # floor(log10(2**q)), or of 3/4 of it
     shift = q + (-k * 1741647 >> 19) + 1
-    power = _POWER_BITS[-k - _LEAST_POWER]
+    power = _POWER_BITS[-k - _MIN_POWER]
     low = _scaled(power, (4 * significand - (1 if lopsided else 2)) << shift)
     value = _scaled(power, (4 * significand) << shift)
     high = _scaled(power, (4 * significand + 2) << shift)

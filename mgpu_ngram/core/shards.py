@@ -15,7 +15,7 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 SHARD_TOKENS = {"word": 4 << 20, "id": 4 << 20, "byte": 1 << 30}  # tokens of the corpus per shard
 MAX_SHARDS = 1024
 SPECIAL_WORDS = 3  # ids 0 to 2
-MOST_SPLIT = 16  # words whose n-grams go to several shards
+MAX_SPLIT = 16  # words whose n-grams go to several shards
 DEALT_PER_SHARD = 16  # words dealt one by one, and bundles of words
 
 
@@ -70,7 +70,7 @@ def split_words(counts_V: Any, S: int) -> tuple[int, ...]:
     Given to `shard_of`, they are no mass in `deal_words`: what is dealt by the word before them follows that word.
     """
     heavy = (counts_V > counts_V.sum() // S).nonzero()[0].tolist()
-    return tuple(v for v in heavy if v >= SPECIAL_WORDS)[:MOST_SPLIT]  # ids rise as counts fall
+    return tuple(v for v in heavy if v >= SPECIAL_WORDS)[:MAX_SPLIT]  # ids rise as counts fall
 
 
 def _deal(mass_I: np.ndarray, S: int) -> np.ndarray:

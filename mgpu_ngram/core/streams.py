@@ -59,7 +59,7 @@ class Range:
         return zlib.crc32(owned.data), len(owned)
 
 
-class Arrays:
+class ArrayStream:
     """Decompressed text that comes in arrays, from offset `start` on; all of it is owned."""
 
     end = UNKNOWN
@@ -102,7 +102,7 @@ def open_streams(
     with reader(source) as read:
         if source.format not in CUTTABLE:
             crc = None if checksums is None else Crc(piece.end)
-            yield [Arrays(decompressed(source, read, crc))]
+            yield [ArrayStream(decompressed(source, read, crc))]
         else:
             stream = _lines(piece, read, pool) if unit == "word" else _tokens(piece, read, pool, halo)
             if checksums is not None and plain_crcs:
@@ -149,13 +149,13 @@ def _readable_end(source: Source) -> int:
     return source.data_start + len(source.data) if source.format == "memory" else source.size_bytes
 
 
-def _row_groups(file: Any, piece: Piece, unit: str) -> Iterator[Arrays]:
+def _row_groups(file: Any, piece: Piece, unit: str) -> Iterator[ArrayStream]:
     groups = range(piece.start, piece.end)
     if unit == "word":
         for g in groups:
-            yield Arrays(_row_group_text(file, piece.source, [g]), g << ROW_GROUP_SHIFT)
+            yield ArrayStream(_row_group_text(file, piece.source, [g]), g << ROW_GROUP_SHIFT)
     elif groups:
-        yield Arrays(_row_group_text(file, piece.source, groups))
+        yield ArrayStream(_row_group_text(file, piece.source, groups))
 
 
 def _row_group_text(file: Any, source: Source, groups: Iterable[int]) -> Iterator[np.ndarray]:

@@ -9,11 +9,11 @@ import numpy as np
 from numba import njit, uint32
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.kernels.score.words import find_word, index_words
+from mgpu_ngram.kernels.common.words import find_word, index_words
 
 UNKNOWN = b"<unk>"  # id 0 of every model
 SPACE = 32
-MOST_LINE_BYTES = 2 << 30  # with what else is read at once less than 4 GiB: positions are uint32
+MAX_LINE_BYTES = 2 << 30  # with what else is read at once less than 4 GiB: positions are uint32
 
 
 class Words:
@@ -113,8 +113,8 @@ def line_of(text: str | bytes, name: str) -> bytes:
     except UnicodeEncodeError as error:
         what = f"has {error.object[error.start]!r} at {error.start}, which UTF-8 cannot write"
         raise InputError(f"{name} {what} ({error.reason}); leave it out, or give bytes") from None
-    if len(line) > MOST_LINE_BYTES:
-        raise InputError(f"{name} has {len(line):,} bytes but may have {MOST_LINE_BYTES:,}; cut it up")
+    if len(line) > MAX_LINE_BYTES:
+        raise InputError(f"{name} has {len(line):,} bytes but may have {MAX_LINE_BYTES:,}; cut it up")
     return line.replace(b"\n", b" ") + b"\n"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.reading import Block, block_checksums, read_blocks
+from mgpu_ngram.core.read_text import TextBlock, block_checksums, read_blocks
 from mgpu_ngram.engine.device import Stopwatch
 
 RING_SLOTS = 3  # one block being read, one being copied, one being worked on
@@ -27,7 +27,7 @@ def device_blocks(
     threads: int,
     checksums: list | None,
     watch: Stopwatch,
-) -> Iterator[tuple[Block, Any]]:
+) -> Iterator[tuple[TextBlock, Any]]:
     """Yield each block of a chunk and its bytes on the device. The bytes are the caller's until the next one.
 
     On a GPU a thread reads ahead into pinned memory and copies on a stream of its own, so reading,
@@ -71,7 +71,7 @@ class _Ring:
             self.host[slot] = cupyx.empty_pinned(nbytes, np.uint8)
         return self.host[slot][:nbytes]
 
-    def run(self, read: Any) -> Iterator[tuple[Block, Any, dict[str, float]]]:
+    def run(self, read: Any) -> Iterator[tuple[TextBlock, Any, dict[str, float]]]:
         """Yield block, bytes on the device, and the seconds that reading and copying have taken so far."""
         import cupy
 

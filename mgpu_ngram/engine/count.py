@@ -14,15 +14,15 @@ from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.shards import shard_of, words_at
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import (
     Stopwatch,
     memory_guard,
-    moved_to,
+    move_to,
     out_of_memory,
     to_device,
     to_host_fast,
 )
-from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.plan import (
     MAX_SORT_TOKENS,
     MEMORY_SHARE,
@@ -32,18 +32,18 @@ from mgpu_ngram.engine.plan import (
     hash_bytes_per_token,
     sort_bytes_per_token,
 )
-from mgpu_ngram.engine.runs import Run, keep_run, moved, where_it_fits
+from mgpu_ngram.engine.sorted_runs import Run, moved, spill_run, where_it_fits
 from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
-from mgpu_ngram.engine.vocabulary import END, START, UNFINISHED, Lexicon
+from mgpu_ngram.engine.vocabulary import END_CODE, START_CODE, UNFINISHED_CODE, Lexicon
 from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.hash_count import hash_count
 from mgpu_ngram.kernels.count.histogram_global import histogram_global
 from mgpu_ngram.kernels.count.histogram_private import histogram_private
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
 from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
-from mgpu_ngram.kernels.count.radix_sort import radix_sort
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 MIN_PART_TOKENS = 1 << 16
@@ -129,7 +129,7 @@ def count_chunk(
                     raise
                 on_host = replace(options, budget=replace(options.budget, device="cpu"))
                 run.tables, run.bins = _count(tokenised, lexicon, plans, dense, on_host, watch)
-        run = keep_run(run, options.budget, options.spill_folder)
+        run = spill_run(run, options.budget, options.spill_folder)
         watch.lap("reduce")
     run.seconds = watch.seconds
     return run
@@ -177,7 +177,7 @@ def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOpti
         codes = to_device(lexicon.codes(tokenised.vocabulary.hash_V, lexicon.place(options.budget)), device)
     done, whole = [], []
     for stream in tokenised.streams or ():
-        tokens_T = moved_to(stream.tokens_T, device)
+        tokens_T = move_to(stream.tokens_T, device)
         if tokens_T.dtype == np.uint8:
             done.append(Codes(tokens_T, stream.owned, codes[1:].astype(np.uint16)))
             continue
@@ -195,20 +195,20 @@ def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOpti
 
 
 def mark_sentences(codes_T: Any) -> Any:
-    """Put <s> before and </s> after every line of a stream of whole lines, each ended by a 0; but by UNFINISHED, where
-    a 0 takes the place of </s>."""
+    """Put <s> before and </s> after every line of a stream of whole lines, each ended by a 0; but by UNFINISHED_CODE,
+    where a 0 takes the place of </s>."""
     xp = array_module(codes_T)
-    unfinished = codes_T == UNFINISHED
+    unfinished = codes_T == UNFINISHED_CODE
     ends = (codes_T == 0) | unfinished
     lines_before_T = xp.cumsum(ends) - ends
     place_T = xp.arange(len(codes_T)) + 2 * lines_before_T + 1
     marked = xp.empty(len(codes_T) + 2 * int(ends.sum()), np.uint32)
-    marked[place_T] = xp.where(codes_T == 0, END, xp.where(unfinished, np.uint32(0), codes_T))
+    marked[place_T] = xp.where(codes_T == 0, END_CODE, xp.where(unfinished, np.uint32(0), codes_T))
     end_places = place_T[ends]
     marked[end_places + 1] = 0
     if len(end_places):
-        marked[0] = START
-        marked[end_places[:-1] + 2] = START
+        marked[0] = START_CODE
+        marked[end_places[:-1] + 2] = START_CODE
     return marked
 
 

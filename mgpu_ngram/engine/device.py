@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.memory import free_host_bytes
+from mgpu_ngram.core.memory_config import free_host_bytes
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.intrinsics import copy_from
 
@@ -70,7 +70,7 @@ def device_of(array: Any) -> str:
     return "gpu" if on_gpu(array) else "cpu"
 
 
-def moved_to(array: Any, device: str) -> Any:
+def move_to(array: Any, device: str) -> Any:
     """An array, or a list of numbers, on a device, from wherever it is."""
     if device == "gpu":
         return to_device_fast(array if on_gpu(array) else np.asarray(array), device)

@@ -28,7 +28,7 @@ from mgpu_ngram.kernels.estimate.interpolate import interpolate
 from mgpu_ngram.kernels.estimate.log10_values import log10_values
 from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
 
-UNK, START, END = 0, 1, 2  # ids
+UNK_ID, START_ID, END_ID = 0, 1, 2  # ids
 COUNTED = 4  # counts of counts: of 1 to 4
 CONTEXTS_AT_ONCE = 1 << 24  # what each leaves to the lower order: enough for a GPU, little memory
 LEAST = np.finfo(np.float32).tiny  # what a context leaves to the lower order: no reader takes a backoff of -inf
@@ -199,7 +199,7 @@ def adjust_counts(
             R = len(order)
             places = len(split) * symbols if n == 2 else 0
             left_L = xp.bincount(orders[n + 1].suffix_R, minlength=R + places)
-            order.count_R = _narrow(xp.where(order.word(0) == START, order.raw_R, left_L[:R]))
+            order.count_R = _narrow(xp.where(order.word(0) == START_ID, order.raw_R, left_L[:R]))
             if places:
                 part.split_left_L = left_L[R:].astype(np.int64)
         part.counts_of_counts[n] = count_counts(order.count_R)
@@ -221,8 +221,8 @@ def count_counts(counts: Any) -> list[int]:
 def first_places(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np.ndarray:
     """(V,) int64: the ids that lmplz gives: specials, then words in the order in which they stand in the text first."""
     rank_V = np.arange(len(first_source_V))
-    words = END + 1 + np.lexsort((first_offset_V[END + 1 :], first_source_V[END + 1 :]))
-    rank_V[words] = rank_V[END + 1 :].copy()
+    words = END_ID + 1 + np.lexsort((first_offset_V[END_ID + 1 :], first_source_V[END_ID + 1 :]))
+    rank_V[words] = rank_V[END_ID + 1 :].copy()
     return rank_V
 
 
@@ -286,11 +286,11 @@ def adjust_unigrams(left_V: Any, counts_V: Any, options: EstimateOptions, bad_V:
     """
     xp = array_module(left_V)
     count_V = (counts_V if options.order == 1 else left_V).copy()
-    count_V[[UNK, START]] = 0
+    count_V[[UNK_ID, START_ID]] = 0
     kept_V = counts_V > options.thresholds[0]
     if bad_V is not None:
         kept_V &= ~bad_V
-    kept_V[: END + 1] = True
+    kept_V[: END_ID + 1] = True
     return count_V, xp.ascontiguousarray(kept_V)
 
 
@@ -311,8 +311,8 @@ def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: 
     if options.interpolate_unigrams:
         prob_V = prob_V + gamma * uniform
     else:
-        prob_V[UNK] = gamma[0]
-    prob_V[START] = 1
+        prob_V[UNK_ID] = gamma[0]
+    prob_V[START_ID] = 1
     return Unigrams(prob_V, kept_V)
 
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words, line_of
-from mgpu_ngram.engine.device import moved_to, to_device, to_device_fast
-from mgpu_ngram.kernels.count.find_tokens import find_tokens
+from mgpu_ngram.engine.device import move_to, to_device, to_device_fast
+from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.kernels.score.find_codes import find_codes
 
-MOST_TEXT_BYTES = (1 << 32) - 1  # of histories that are encoded together
+MAX_TEXT_BYTES = (1 << 32) - 1  # of histories that are encoded together
 
 
 class Encoder:
@@ -51,9 +51,9 @@ class Encoder:
         histories = list(histories)
         if all(isinstance(history, (str, bytes)) for history in histories):
             text = b"".join(line_of(history, f"history {i}") for i, history in enumerate(histories))
-            if len(text) > MOST_TEXT_BYTES:
+            if len(text) > MAX_TEXT_BYTES:
                 raise InputError(
-                    f"the histories have {len(text):,} bytes but may have {MOST_TEXT_BYTES:,} together; give fewer of "
+                    f"the histories have {len(text):,} bytes but may have {MAX_TEXT_BYTES:,} together; give fewer of "
                     "them at once"
                 )
             return self.text(to_device_fast(np.frombuffer(text, np.uint8), self.device), False, "last")
@@ -74,7 +74,7 @@ class Encoder:
                 "matrix of ids (NumPy or CuPy), a row each"
             )
         kept_HK = ids_HK[:, max(0, ids_HK.shape[1] - self.order + 1) :]
-        ids_HK = moved_to(array_module(ids_HK).ascontiguousarray(kept_HK), self.device)
+        ids_HK = move_to(array_module(ids_HK).ascontiguousarray(kept_HK), self.device)
         xp, (H, K) = array_module(ids_HK), ids_HK.shape
         if ids_HK.size:
             self._check_ids(int(ids_HK.min()), int(ids_HK.max()))
@@ -87,7 +87,7 @@ class Encoder:
         if isinstance(history, (str, bytes)):
             history = line_of(history, f"history {i}").split()
         if _is_of_ids(history, 1):
-            ids = moved_to(history[max(0, len(history) - self.order + 1) :], "cpu").tolist()
+            ids = move_to(history[max(0, len(history) - self.order + 1) :], "cpu").tolist()
             if ids:
                 self._check_ids(min(ids), max(ids))
             return [id + 1 for id in ids]

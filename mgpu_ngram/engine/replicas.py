@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.model import Model, identify
+from mgpu_ngram.core.model_file import BackoffModel, identify
 from mgpu_ngram.engine.device import memory_guard
-from mgpu_ngram.engine.model import open_model
+from mgpu_ngram.engine.open_model import open_model
 
 LESS_MEMORY = "use a quantised model (mgpu-ngram trie --quantize 8), or fewer workers"
 
@@ -20,7 +20,7 @@ _loading = threading.Lock()
 
 def held_replica(
     kind: Hashable,
-    make: Callable[[Model], R],
+    make: Callable[[BackoffModel], R],
     path: str,
     identity: str,
     device: str,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.kernels.distribution.top_words import MOST_K
+from mgpu_ngram.kernels.distribution.top_words import MAX_TOP_K
 
 MODES = ("smoothed", "stored")
 SCALES = ("prob", "log10", "ln")
@@ -21,8 +21,8 @@ DTYPES: dict[str, np.dtype] = {
 }
 ROW_ALIGNMENT_BYTES = 128  # of the rows that are made here: memory is written in such pieces
 BLOCK_SHARE = 0.25  # of the free memory, for a block of rows: the caller has one while the next is made
-MOST_BLOCK_BYTES = {"gpu": 4 << 30, "cpu": 64 << 20}
-MOST_BLOCK_ROWS = 1 << 20  # of short rows: the histories themselves take room, too
+MAX_BLOCK_BYTES = {"gpu": 4 << 30, "cpu": 64 << 20}
+MAX_BLOCK_ROWS = 1 << 20  # of short rows: the histories themselves take room, too
 FOUND_BYTES = 64  # of a history, about: what is found of it, with copies
 
 
@@ -61,8 +61,8 @@ class RowOptions:
         check_option("scale", scale, SCALES)
         check_option("dtype", dtype, DTYPES)
         if top_k is not None:
-            if isinstance(top_k, bool) or not isinstance(top_k, (int, np.integer)) or not 1 <= top_k <= MOST_K:
-                raise InputError(f"top_k is {top_k!r} but must be 1 to {MOST_K:,}; leave it out for all words")
+            if isinstance(top_k, bool) or not isinstance(top_k, (int, np.integer)) or not 1 <= top_k <= MAX_TOP_K:
+                raise InputError(f"top_k is {top_k!r} but must be 1 to {MAX_TOP_K:,}; leave it out for all words")
             if dtype != "float32":
                 raise InputError(f"dtype is {dtype} but the values of top_k are float32; leave dtype out")
         return cls(_parsed(orders, order), mode, scale, dtype, None if top_k is None else int(top_k))
@@ -105,10 +105,10 @@ def _parsed(orders: Any, order: int) -> tuple[int, ...]:
 
 def block_rows(options: RowOptions, symbols: int, device: str, free_bytes: int) -> int:
     """Histories whose rows a block may hold: those that fit in a part of the free memory, 1 at least."""
-    room = min(int(BLOCK_SHARE * free_bytes), MOST_BLOCK_BYTES[device])
+    room = min(int(BLOCK_SHARE * free_bytes), MAX_BLOCK_BYTES[device])
     one = options.row_bytes(symbols)
     if not options.top_k:  # each row up to where the next may begin
         together = len(options.orders) * ROW_ALIGNMENT_BYTES
         one = -(-one // together) * together
     rows = room // (one + FOUND_BYTES * options.orders[-1])
-    return max(1, min(rows, MOST_BLOCK_ROWS))
+    return max(1, min(rows, MAX_BLOCK_ROWS))

@@ -12,21 +12,21 @@ import numpy as np
 
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.model import Model
+from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine.blocks import device_blocks
-from mgpu_ngram.engine.device import Stopwatch, free_bytes, memory_guard, moved_to, to_device_fast
+from mgpu_ngram.engine.device import Stopwatch, free_bytes, memory_guard, move_to, to_device_fast
 from mgpu_ngram.engine.replicas import held_replica
 from mgpu_ngram.engine.score_lines import TextScores, spell_words, word_lines
 from mgpu_ngram.engine.trie import edges_of
-from mgpu_ngram.kernels.count.find_tokens import find_tokens
+from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.find_codes import find_codes
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
-from mgpu_ngram.kernels.score.score_tokens import MOST_ORDER, score_tokens
+from mgpu_ngram.kernels.score.score_tokens import MAX_ORDER, score_tokens
 from mgpu_ngram.kernels.score.sum_sentences import sum_sentences
 
 BYTES_PER_TEXT_BYTE = 16  # that scoring takes: a token has 13 and as many for a moment, and may be a letter and a space
-LEAST_BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 16, 1 << 30  # positions in a block, and its longest line, fit uint32
+MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 1 << 16, 1 << 30  # positions in a block, and its longest line, fit uint32
 PIECE_TOKENS = 1 << 18  # about as many go to a thread
 LESS_TO_SCORE = "use the index btree, a quantised model (mgpu-ngram trie --quantize 8), or fewer workers"
 
@@ -40,7 +40,7 @@ class ScoreOptions:
     index     "edge": the edge table, faster; "btree": the trie alone, smaller
     words     "": only sentences; "lines": every word too, as KenLM's query prints it; "columns": as arrays
     totals    a line of words goes on with the total of its sentence
-    block_bytes  text on the device at once, less where memory is short; `sharers` tasks share a CPU's
+    block_bytes  text on the device at once, less where memory is short; `tasks_per_host` tasks share a CPU's
     """
 
     model: str
@@ -51,7 +51,7 @@ class ScoreOptions:
     totals: bool = True
     device: str = "cpu"
     block_bytes: int = 64 << 20
-    sharers: int = 1
+    tasks_per_host: int = 1
     read_threads: int = 1
     verify: bool = True
 
@@ -111,12 +111,12 @@ class Replica:
     threads  that share long streams of codes on a CPU
     """
 
-    def __init__(self, model: Model, device: str, index: str = "edge", threads: int = 1):
+    def __init__(self, model: BackoffModel, device: str, index: str = "edge", threads: int = 1):
         check_index(index)
         model.check_scores()
-        if model.trie.order > MOST_ORDER:
+        if model.trie.order > MAX_ORDER:
             raise InputError(
-                f"the model has order {model.trie.order} but text is scored up to order {MOST_ORDER}; "
+                f"the model has order {model.trie.order} but text is scored up to order {MAX_ORDER}; "
                 "make it of a lower order, or use mgpu_ngram.kenlm, which takes any"
             )
         self.words, self.order, self.device, self.threads = model.words, model.trie.order, device, threads
@@ -157,7 +157,7 @@ class Replica:
 
         Raises InputError for ids or offsets that are out of range.
         """
-        ids_T, offsets_S = moved_to(ids_T, self.device), moved_to(offsets_S, self.device).astype(np.int64)
+        ids_T, offsets_S = move_to(ids_T, self.device), move_to(offsets_S, self.device).astype(np.int64)
         xp, V = array_module(ids_T), len(self.words)
         if ids_T.ndim != 1 or offsets_S.ndim != 1 or (len(ids_T) and ids_T.dtype.kind not in "iu"):
             raise InputError(f"ids are {ids_T.dtype} of shape {ids_T.shape} but must be a row of integers, offsets too")
@@ -203,8 +203,8 @@ def _parts(chunk: Chunk, options: ScoreOptions, replica: Replica, watch: Stopwat
     """The scores of each block of a chunk."""
     markers, sentences, size = options.sentence_markers, 0, 0
     end = replica.end if markers else -1
-    room = free_bytes(options.device) // (options.sharers if options.device == "cpu" else 1)
-    block_bytes = max(LEAST_BLOCK_BYTES, min(options.block_bytes, MOST_BLOCK_BYTES, room // BYTES_PER_TEXT_BYTE))
+    room = free_bytes(options.device) // (options.tasks_per_host if options.device == "cpu" else 1)
+    block_bytes = max(MIN_BLOCK_BYTES, min(options.block_bytes, MAX_BLOCK_BYTES, room // BYTES_PER_TEXT_BYTE))
     blocks = device_blocks(chunk, "word", block_bytes, 0, options.device, options.read_threads, None, watch)
     for block, text_B in blocks:
         scores, positions_T = replica.score_text(text_B, markers, markers)

@@ -10,16 +10,16 @@ import numpy as np
 from numba import njit
 
 from mgpu_ngram.core.arpa import UNK_LOG10
-from mgpu_ngram.core.model import Model
+from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.words import read_only
 from mgpu_ngram.engine.trie import edges_of
-from mgpu_ngram.kernels.score.words import find_word
+from mgpu_ngram.kernels.common.words import find_word
 from mgpu_ngram.kernels.trie.edges import find_edge
 
 EMPTY = -1  # the node of the empty history
 
 
-def tables(model: Model) -> tuple:
+def tables(model: BackoffModel) -> tuple:
     """What `score_word` and `score_words` take first. Raises InputError for a model without backoffs."""
     model.check_scores()
     trie = model.trie.decoded()

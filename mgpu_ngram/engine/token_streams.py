@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.reading import Block
+from mgpu_ngram.core.read_text import TextBlock
 from mgpu_ngram.core.vocabulary import LocalVocabulary
 from mgpu_ngram.engine.blocks import device_blocks
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import Stopwatch, to_device
-from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.kernels.count.histogram_private import histogram_private
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
@@ -68,13 +68,13 @@ class TokenisedChunk:
 
 def blocks_of(
     chunk: Chunk, options: TokeniseOptions, halo: int, checksums: list, watch: Stopwatch
-) -> Iterator[tuple[Block, Any]]:
+) -> Iterator[tuple[TextBlock, Any]]:
     return device_blocks(
         chunk, options.unit, options.block_bytes, halo, options.device, options.read_threads, checksums, watch
     )
 
 
-def segments_of(block: Block, data: Any) -> Iterator[tuple[list[int], Any]]:
+def segments_of(block: TextBlock, data: Any) -> Iterator[tuple[list[int], Any]]:
     """Neighbouring whole small files together, other segments alone, in text order: (segment numbers, their bytes)."""
     small_S = (block.owned_S == block.lengths_S) & (block.lengths_S < SMALL_BYTES)
     for small, group in itertools.groupby(range(len(small_S)), small_S.__getitem__):
@@ -131,7 +131,7 @@ class Symbols:
         self._offsets.extend(offsets_N[1:] + len(self.data))
         self._data.extend(data)
 
-    def add_places(self, block: Block, positions_N: np.ndarray) -> None:
+    def add_places(self, block: TextBlock, positions_N: np.ndarray) -> None:
         """Note where new symbols stand first: input and byte offset."""
         segment_N = np.searchsorted(block.starts_S, positions_N, side="right") - 1
         self._first_source.extend(block.sources_S[segment_N])

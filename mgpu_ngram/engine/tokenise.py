@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.vocabulary import ARRAYS
+from mgpu_ngram.engine.budget import Budget, hold
 from mgpu_ngram.engine.device import memory_guard, out_of_memory, to_host_fast
-from mgpu_ngram.engine.memory import Budget, hold
 from mgpu_ngram.engine.token_streams import Stream, TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.tokenise_bytes import tokenise_bytes
 from mgpu_ngram.engine.tokenise_ids import tokenise_ids
 from mgpu_ngram.engine.tokenise_words import tokenise_words
-from mgpu_ngram.engine.vocabulary import keep_vocabulary
+from mgpu_ngram.engine.vocabulary import spill_vocabulary
 from mgpu_ngram.kernels.dispatch import on_gpu
 
 
@@ -51,7 +51,7 @@ def _keep(tokenised: TokenisedChunk, budget: Budget, folder: str) -> TokenisedCh
         hold(tokenised)
     elif place == "disk":
         tokenised.streams = None  # reading the text again costs no more than writing streams and reading those
-    tokenised.vocabulary = keep_vocabulary(tokenised.vocabulary, budget, folder)
+    tokenised.vocabulary = spill_vocabulary(tokenised.vocabulary, budget, folder)
     return tokenised
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.reading import Block
+from mgpu_ngram.core.read_text import TextBlock
 from mgpu_ngram.engine.device import Stopwatch, to_device
 from mgpu_ngram.engine.token_streams import Streams, Symbols, TokenisedChunk, TokeniseOptions, blocks_of, segments_of
-from mgpu_ngram.engine.vocabulary import END, START, special_hashes
+from mgpu_ngram.engine.vocabulary import END_CODE, START_CODE, special_hashes
 from mgpu_ngram.kernels.count.hash_words import hash_ids
 from mgpu_ngram.kernels.count.intern import WordTable, intern
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -66,7 +66,7 @@ def tokenise_ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     return TokenisedChunk(streams.finish(), vocabulary)
 
 
-def _mark_ids(block: Block, segments: list[int], tokens_T: Any, options: TokeniseOptions) -> tuple[Any, int]:
+def _mark_ids(block: TextBlock, segments: list[int], tokens_T: Any, options: TokeniseOptions) -> tuple[Any, int]:
     """The tokens of segments, each followed by a 0, with <s> and </s> as `LmplzText` says; and how many are owned.
 
     <s> goes before the first token of a source and after every separator that is not its last token, to whose
@@ -83,12 +83,12 @@ def _mark_ids(block: Block, segments: list[int], tokens_T: Any, options: Tokenis
         ends_T = part_T == 0
         place_T = xp.arange(length) + 2 * (xp.cumsum(ends_T) - ends_T) + begins
         marked = xp.zeros(begins + length + 2 * int(ends_T.sum()) + one_line, np.uint32)
-        marked[place_T] = xp.where(ends_T, END, part_T)
-        marked[place_T[ends_T] + 2] = START
+        marked[place_T] = xp.where(ends_T, END_CODE, part_T)
+        marked[place_T[ends_T] + 2] = START_CODE
         if begins:
-            marked[0] = START
+            marked[0] = START_CODE
         if one_line:
-            marked[-1] = END
+            marked[-1] = END_CODE
         owned = len(marked) if owned == length else int(place_T[owned])
         if bool(ends_T[-1]):
             marked[-1] = 0  # no <s>

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.reading import Block
+from mgpu_ngram.core.read_text import TextBlock
 from mgpu_ngram.core.vocabulary import HashCollision
 from mgpu_ngram.engine.device import Stopwatch, to_device
 from mgpu_ngram.engine.token_streams import Streams, Symbols, TokenisedChunk, TokeniseOptions, blocks_of, lower_ascii
 from mgpu_ngram.engine.vocabulary import special_hashes
+from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
-from mgpu_ngram.kernels.count.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.gather_words import gather_words
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.count.intern import WordTable, intern
@@ -60,7 +60,7 @@ def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
 
 
 def _lmplz_lines(
-    block: Block, positions_T: Any, hash_T: Any, tokens_T: Any, special_hash: np.ndarray
+    block: TextBlock, positions_T: Any, hash_T: Any, tokens_T: Any, special_hash: np.ndarray
 ) -> tuple[Any, Any]:
     """The tokens of a block as `LmplzText` says, 0 where a line ends; and where in them those end that get no </s>."""
     xp = array_module(tokens_T)

@@ -11,10 +11,10 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.trie import Ngrams, Trie, node_dtype
-from mgpu_ngram.kernels.count.radix_sort import radix_sort
+from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.trie.edges import EdgeTable, make_edges
-from mgpu_ngram.kernels.trie.find_children import find_children, sample_words
+from mgpu_ngram.kernels.trie.find_children import find_children, sample_every_fanout
 
 FANOUT = 32  # words that a warp reads at once: a line of 128 bytes
 
@@ -74,7 +74,7 @@ def with_fanout(trie: Trie, fanout: int) -> Trie:
     """The trie with an index of another fanout."""
     if fanout == trie.fanout:
         return trie
-    samples, sample_starts = sample_words(trie.word_G, fanout)
+    samples, sample_starts = sample_every_fanout(trie.word_G, fanout)
     return replace(trie, fanout=fanout, samples=samples, sample_starts=sample_starts)
 
 
@@ -144,7 +144,7 @@ def _add_level(levels: Sequence[Level], ngrams: Ngrams, given: int, fanout: int)
     level = Level(word_G, ngrams.prob[row_G], None, parent_G)
     if ngrams.backoff is not None:
         level.backoff_G = ngrams.backoff[row_G]
-    level.samples, level.sample_starts = sample_words(level.word_G, fanout)
+    level.samples, level.sample_starts = sample_every_fanout(level.word_G, fanout)
     level.first_child_M = xp.searchsorted(level.parent_G, xp.arange(len(levels[-1].word_G) + 1))
     if n == 2:
         level.suffix_G = level.word_G.astype(np.int64)
@@ -268,6 +268,6 @@ def join_levels(stretches: Sequence[Sequence[Level]], fanout: int) -> Trie:
         joined("first_child_M", deeper, node, begins[S:-1]) if deeper else xp.full(1, G, node),
         joined("suffix_G", linked, node, np.repeat(starts[1:-1], S).tolist()),
         fanout,
-        *sample_words(word_G, fanout),
+        *sample_every_fanout(word_G, fanout),
         filled_F=filled_F if len(filled_F) else None,
     )

@@ -24,11 +24,11 @@ from mgpu_ngram.core.vocabulary import (
     Vocabulary,
     words_from_arrow,
 )
+from mgpu_ngram.engine.budget import Budget, hold
 from mgpu_ngram.engine.device import out_of_memory, to_device
-from mgpu_ngram.engine.memory import Budget, hold
+from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.hash_words import hash_ids, hash_words
 from mgpu_ngram.kernels.count.join_words import join_words
-from mgpu_ngram.kernels.count.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.take_words import take_words
 from mgpu_ngram.kernels.count.word_keys import word_keys
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
@@ -38,8 +38,8 @@ SPILLED = "spilled"
 LEXICON_SHARE = 0.05  # of a GPU, that a lexicon may take there for as long as chunks are counted
 COPIES = 6  # of vocabularies while they are merged or numbered: in, joined, sorted and joined by hash, out
 RADIX_BYTES = 64  # of words of equal count that are put in order by radix sort; ties past them are few
-START, END = np.uint32(2), np.uint32(3)  # codes of <s> and </s>
-UNFINISHED = np.uint32(0xFFFFFFFF)  # code of the end of a line that gets no </s>
+START_CODE, END_CODE = np.uint32(2), np.uint32(3)  # codes of <s> and </s>
+UNFINISHED_CODE = np.uint32(0xFFFFFFFF)  # code of the end of a line that gets no </s>
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _move(array: Any, device: str) -> Any:
     return to_host(array) if device == "cpu" else to_device(array, device)
 
 
-def keep_vocabulary(vocabulary: LocalVocabulary, budget: Budget, folder: str) -> LocalVocabulary:
+def spill_vocabulary(vocabulary: LocalVocabulary, budget: Budget, folder: str) -> LocalVocabulary:
     """Leave a vocabulary on its device while there is room, else on the host, else in a file of `folder`.
 
     Of a file it is views; the file has lost its name, so it goes with the last of them.
@@ -179,11 +179,11 @@ class Lexicon:
         return self.__dict__ | {"_copies": {}}
 
     def codes(self, hash_V: Any, device: str) -> Any:
-        """(V + 2,) uint32: code (id + 1) of each local token (local number + 1), 0 of 0, and UNFINISHED of V + 1."""
+        """(V + 2,) uint32: 0, the code (id + 1) of each local token; UNFINISHED_CODE last."""
         hash_V = _move(hash_V, device)
         xp = array_module(hash_V)
         codes = xp.zeros(len(hash_V) + 2, np.uint32)
-        codes[-1] = UNFINISHED
+        codes[-1] = UNFINISHED_CODE
         if len(hash_V):
             codes[1:-1] = self._on("ids_H", device)[xp.searchsorted(self._on("hash_H", device), hash_V)] + 1
         return codes
@@ -208,7 +208,7 @@ class Lexicon:
         return self._copies[name, device]
 
 
-def keep_lexicon(lexicon: Lexicon, budget: Budget) -> Lexicon:
+def place_lexicon(lexicon: Lexicon, budget: Budget) -> Lexicon:
     """Leave a lexicon where it is; one that would crowd a GPU in host memory."""
     if lexicon.place(budget) == "gpu":
         return lexicon

@@ -14,10 +14,10 @@ from typing import TypeVar
 from mgpu_ngram.core.parquet import PartWriter, write_vocabulary
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import heaviest, unigram_table
 from mgpu_ngram.engine.device import Stopwatch, to_host_fast
-from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.engine.runs import MERGE_COPIES, Block, Run, merged_blocks, moved, open_run, take_part
+from mgpu_ngram.engine.sorted_runs import MERGE_COPIES, MergedBlock, Run, merged_blocks, moved, open_run, take_part
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ def _ahead(pool: ThreadPoolExecutor, items: Iterator[T]) -> Iterator[T]:
         yield item
 
 
-def _pieces(block: Block, blocks: Iterator[Block]) -> Iterator[Table]:
+def _pieces(block: MergedBlock, blocks: Iterator[MergedBlock]) -> Iterator[Table]:
     """The tables of one shard that several blocks hold, from `block` on."""
     while True:
         yield moved(block.table.shard(0), to_host_fast)

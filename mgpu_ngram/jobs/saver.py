@@ -32,7 +32,7 @@ class Saver:
         waiting, self.waiting = self.waiting, {}
         return [
             self.executor.call(
-                self.save, group, [waiting[h] for h in group], *self.shared, label="a checkpoint", first=True
+                self.save, group, [waiting[h] for h in group], *self.shared, label="a checkpoint", priority=True
             )
             for group in self.executor.groups(list(waiting))
         ]

@@ -13,7 +13,7 @@ from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.shards import SHARD_TOKENS
-from mgpu_ngram.engine import runs as engine_runs
+from mgpu_ngram.engine import sorted_runs as engine_runs
 from mgpu_ngram.kernels.dispatch import to_host
 
 
@@ -93,7 +93,7 @@ def test_a_corpus_and_its_head(corpus):
 def test_merged_tables_hold_every_ngram(corpus, monkeypatch, on_disk):
     monkeypatch.setitem(SHARD_TOKENS, "word", 500)  # ten shards, so two parts
     if on_disk:
-        monkeypatch.setattr(cluster_tables, "keep_run", lambda run, _, folder: engine_runs.store_run(run, folder))
+        monkeypatch.setattr(cluster_tables, "spill_run", lambda run, _, folder: engine_runs.store_run(run, folder))
     executor = LocalExecutor("cpu", 2)
     try:
         merged = count_to_tables(corpus.paths, executor, corpus.folder, chunk_bytes=5_000)

@@ -34,7 +34,7 @@ from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.distribution import Found
+from mgpu_ngram.engine.next_word import Found
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.kernels.distribution.rows import BLOCK
 from mgpu_ngram.kernels.launch import source
@@ -340,14 +340,14 @@ def test_a_wrong_child_is_found(case):
 
 
 def test_a_wrong_row_is_no_row(run, monkeypatch):
-    dense = distribution_cases.Distributor.dense
+    dense = distribution_cases.NextWordModel.dense
 
     def wrong(self, found, options, out=None):
         rows = dense(self, found, options, out)
         rows[-1, 0, 0] *= 1.01
         return rows
 
-    monkeypatch.setattr(distribution_cases.Distributor, "dense", wrong)
+    monkeypatch.setattr(distribution_cases.NextWordModel, "dense", wrong)
     thesis = distribution_thesis.order, distribution_thesis.saturation
     for part in distribution_rates.dense, distribution_rates.small, distribution_rates.peers, *thesis:
         with pytest.raises(WrongResult, match="1 of [0-9,]+ probabilities after history"):

@@ -92,7 +92,7 @@ def test_through_a_scheduler_file(running):
     try:
         assert (executor.device, executor.workers, executor.transport) == ("cpu", 2, "tcp")
         assert executor.gather(map_tasks(executor, square, range(5))) == [0, 1, 4, 9, 16]
-        near = [executor.call(square, i, near=i) for i in range(2)]
+        near = [executor.call(square, i, affinity=i) for i in range(2)]
         executor.wait(near)
         assert [executor.worker_of(handle) for handle in near] == ["w0", "w1"]
     finally:
@@ -154,7 +154,7 @@ def test_workers_and_file_that_come_late(tmp_path):
 def test_a_worker_that_joins_in_the_middle_is_used(tmp_path):
     with started(tmp_path, 1) as cluster:
         executor = connect(None, str(cluster.file), "cpu", 1)
-        handles = [executor.call(slowly, i, near=0) for i in range(35)]
+        handles = [executor.call(slowly, i, affinity=0) for i in range(35)]
         with started_worker(cluster, "late"):
             executor.wait(handles)
             ran = Counter(executor.worker_of(h) for h in handles)

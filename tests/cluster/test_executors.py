@@ -232,12 +232,12 @@ def here():
 def test_what_is_ready_goes_before_what_waits(here):
     executor, gate = here
     (slow, open_slow), (slower, open_slower) = gate(), gate()
-    waiting = executor.call(sum, [executor.call(add, 5, first=True), slower, slow], first=True)
-    chained = executor.call(add, waiting, slow, first=True)
-    done = executor.call(add, executor.call(add, 1, 2, first=True), 4, first=True)
+    waiting = executor.call(sum, [executor.call(add, 5, priority=True), slower, slow], priority=True)
+    chained = executor.call(add, waiting, slow, priority=True)
+    done = executor.call(add, executor.call(add, 1, 2, priority=True), 4, priority=True)
     assert done.result(SOON) == 7
     open_slow.set()
-    assert slow.result(SOON) == 1 and executor.call(add, slow, first=True).result(SOON) == 1
+    assert slow.result(SOON) == 1 and executor.call(add, slow, priority=True).result(SOON) == 1
     assert not waiting.done() and not chained.done()
     open_slower.set()
     assert chained.result(SOON) == 8
@@ -247,8 +247,8 @@ def test_what_is_ready_runs_in_the_order_of_calls(here):
     executor, gate = here
     slow, open_slow = gate()
     order = []
-    waiting = [executor.call(lambda i, _: order.append(i), i, slow, first=True) for i in range(5)]
-    executor.call(order.append, 5, first=True).result(SOON)
+    waiting = [executor.call(lambda i, _: order.append(i), i, slow, priority=True) for i in range(5)]
+    executor.call(order.append, 5, priority=True).result(SOON)
     open_slow.set()
     assert [handle.result(SOON) for handle in waiting] == [None] * 5
     assert order == [5, 0, 1, 2, 3, 4]
@@ -280,13 +280,13 @@ def test_what_became_of_an_argument_reaches_a_first_task(as_list, here):
     slow, open_slow = gate()
 
     def after(handle):
-        return executor.call(sum, [handle], first=True) if as_list else executor.call(add, handle, first=True)
+        return executor.call(sum, [handle], priority=True) if as_list else executor.call(add, handle, priority=True)
 
-    failed = [after(executor.call(fail, 3)), after(executor.call(fail, 3, first=True))]
+    failed = [after(executor.call(fail, 3)), after(executor.call(fail, 3, priority=True))]
     for handle in [*failed, after(failed[0]), executor.call(add, failed[0])]:
         with pytest.raises(InputError, match="^3 is no good; give 4$"):
             handle.result(SOON)
-    cancelled = executor.call(add, slow, first=True)
+    cancelled = executor.call(add, slow, priority=True)
     then = after(cancelled)
     assert cancelled.cancel()
     with pytest.raises(CancelledError):
@@ -299,9 +299,9 @@ def test_an_error_cancels_first_tasks_that_wait(here):
     executor, gate = here
     slow, open_slow = gate()
     ran = []
-    waiting = executor.call(ran.append, slow, first=True)
+    waiting = executor.call(ran.append, slow, priority=True)
     with pytest.raises(InputError, match="3 is no good"):
-        executor.wait([waiting, executor.call(fail, 3, first=True)])
+        executor.wait([waiting, executor.call(fail, 3, priority=True)])
     open_slow.set()
     executor.close()
     assert waiting.cancelled() and ran == []
@@ -312,7 +312,7 @@ def test_a_first_task_keeps_nothing_alive(here):
     slow, open_slow = gate()
     made = executor.call(lambda _: {1, 2}, slow)
     followed = weakref.ref(made)
-    size = executor.call(len, made, first=True)
+    size = executor.call(len, made, priority=True)
     del made
     gc.disable()  # as long as nothing is collected
     try:
@@ -329,8 +329,8 @@ def test_a_first_task_of_many_arguments(here):
     slow, open_slow = gate()
     there = [executor.call(add, i) for i in range(3000)]
     executor.wait(there)
-    to_come = [executor.call(add, slow, first=True) for _ in range(3000)]
-    sums = [executor.call(sum, handles, first=True) for handles in (there, to_come)]
+    to_come = [executor.call(add, slow, priority=True) for _ in range(3000)]
+    sums = [executor.call(sum, handles, priority=True) for handles in (there, to_come)]
     assert sums[0].result(SOON) == sum(range(3000))
     open_slow.set()
     assert sums[1].result(SOON) == 3000
@@ -346,10 +346,10 @@ def test_closing_settles_every_task():
         event.wait(SOON)
         return threading.current_thread()
 
-    held = [executor.call(hold, release), executor.call(hold, release_first, first=True)]
+    held = [executor.call(hold, release), executor.call(hold, release_first, priority=True)]
     never = executor.call(add, 1)
-    others = [executor.call(str, handle, first=True) for handle in (*held, never, 1)]
-    others += [executor.call(str, handle, first=True) for handle in others]
+    others = [executor.call(str, handle, priority=True) for handle in (*held, never, 1)]
+    others += [executor.call(str, handle, priority=True) for handle in others]
     running.wait(SOON)
     closing = threading.Thread(target=executor.close)
     closing.start()
@@ -366,7 +366,7 @@ def test_closing_settles_every_task():
 def test_a_task_that_runs_gets_its_first_argument_while_closing(here):
     executor, gate = here
     slow, open_slow = gate()
-    first = executor.call(add, slow, 1, first=True)
+    first = executor.call(add, slow, 1, priority=True)
     last = executor.call(add, first, 1)
     wait_until(last.running)
     closing = threading.Thread(target=executor.close)
@@ -378,7 +378,7 @@ def test_a_task_that_runs_gets_its_first_argument_while_closing(here):
 
 def test_near_and_groups_and_workers(cluster):
     assert cluster.transport == "tcp"
-    handles = [cluster.call(os.getpid, near=i) for i in range(6)]
+    handles = [cluster.call(os.getpid, affinity=i) for i in range(6)]
     cluster.wait(iter(handles))
     pids = cluster.gather(handles)
     groups = cluster.groups(handles)
@@ -426,9 +426,9 @@ def test_text_in_memory_is_no_news(cluster):
 
 def test_a_value_that_cannot_be_sent_ends_the_run(cluster):
     """Dask by itself would wait for ever."""
-    lock = cluster.call(threading.Lock, near=0)
+    lock = cluster.call(threading.Lock, affinity=0)
     with pytest.raises(RunError, match="result cannot be sent to another process: .*cannot pickle"):
-        cluster.wait([cluster.call(str, lock, near=1)])
+        cluster.wait([cluster.call(str, lock, affinity=1)])
 
 
 @pytest.fixture
@@ -637,4 +637,4 @@ def test_gpu_workers_run_one_task_at_a_time():
         with pytest.raises(InputError, match="runs 2 tasks at once but must run 1; start workers with nthreads=1"):
             DaskExecutor(client, "gpu")
         executor = DaskExecutor(client, "cpu")
-        assert (executor.workers, executor.sharers) == (2, 2)
+        assert (executor.workers, executor.tasks_per_host) == (2, 2)

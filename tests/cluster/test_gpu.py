@@ -156,7 +156,7 @@ def test_many_short_rows_are_one_piece():
         gpu._slab = made.whole
         [record] = gpu.lend([make("<u8", (70, 3), slice(None), slice(0, 2), False, made.slab)]).records
         assert sum(nbytes for _, _, nbytes in record["segments"]) == 70 * 2 * 8
-        assert len(record["segments"]) < gpu.MOST_PIECES
+        assert len(record["segments"]) < gpu.MAX_PIECES
 
 
 def test_a_copy_that_lies_in_the_slab_lives_as_long_as_the_loan(monkeypatch):

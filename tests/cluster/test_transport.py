@@ -117,14 +117,14 @@ def set_everywhere(executor, name, value):
 
 
 def seen(executor, handle, near):
-    [outcome] = executor.gather([executor.call(look, handle, near=near)])
+    [outcome] = executor.gather([executor.call(look, handle, affinity=near)])
     return outcome
 
 
 def test_arrays_are_read_from_the_memory_of_a_peer(executor):
     assert (executor.device, executor.transport, executor.workers) == ("gpu", "ipc", 2)
     set_everywhere(executor, "imports", [])
-    made = executor.call(make, near=0)
+    made = executor.call(make, affinity=0)
     there, here = seen(executor, made, 1), seen(executor, made, 0)
     assert there.pop("pid") != here.pop("pid")
     assert there.pop("read") == 3, "three arrays, one of them in two places"
@@ -139,7 +139,7 @@ def test_the_driver_gets_numpy(executor):
 
 
 def test_what_a_full_device_receives_lies_in_host_memory(executor):
-    made = executor.call(make, near=0)
+    made = executor.call(make, affinity=0)
     executor.wait([made])
     set_everywhere(executor, "full", [True])
     try:
@@ -151,15 +151,15 @@ def test_what_a_full_device_receives_lies_in_host_memory(executor):
 
 def test_a_worker_serves_its_peers_while_it_copies(executor, tmp_path):
     begun, go_on = tmp_path / "begun", tmp_path / "go_on"
-    here, there = executor.call(make, near=0), executor.call(make, near=1)
+    here, there = executor.call(make, affinity=0), executor.call(make, affinity=1)
     executor.wait([here, there])
     set_everywhere(executor, "slow", [str(begun), str(go_on)])
-    copying = executor.call(look, here, near=1)
+    copying = executor.call(look, here, affinity=1)
     executor.everywhere(os.getpid)  # or nothing would begin before this process waits
     while not begun.exists():
         time.sleep(0.01)
     set_everywhere(executor, "slow", [])  # of copies to come: this one has read it
-    executor.wait([executor.call(lambda tables: go_on.touch(), there, near=0)])
+    executor.wait([executor.call(lambda tables: go_on.touch(), there, affinity=0)])
     assert executor.gather([copying])[0]["keys"] == EXPECTED["keys"]
     assert begun.with_suffix(".done").exists(), "it got nothing from a worker that copied"
 
@@ -168,7 +168,7 @@ def test_a_late_worker_of_another_host_takes_the_slow_way(executor):
     cluster, client = executor.client.cluster, executor.client
     cluster.scale(3)
     client.wait_for_workers(3, timeout=60)
-    made = executor.call(make, near=0)
+    made = executor.call(make, affinity=0)
     executor.wait([made])
     late = client.submit(run_task, look, executor._name, "gpu", "", made, workers=[2], pure=False)
     outcome = late.result(timeout=60).open()
@@ -178,11 +178,11 @@ def test_a_late_worker_of_another_host_takes_the_slow_way(executor):
 
 
 def test_a_sender_that_dies_costs_its_work_again(executor):
-    handles = [executor.call(make, near=0) for _ in range(4)]
+    handles = [executor.call(make, affinity=0) for _ in range(4)]
     executor.wait(handles)
     before = seen(executor, handles[0], 0)["pid"]
     os.kill(before, signal.SIGKILL)
-    outcomes = executor.gather([executor.call(look, h, near=1) for h in handles])
+    outcomes = executor.gather([executor.call(look, h, affinity=1) for h in handles])
     for outcome in outcomes:
         assert {k: outcome[k] for k in EXPECTED} == EXPECTED
         assert outcome["pid"] != before
@@ -191,7 +191,7 @@ def test_a_sender_that_dies_costs_its_work_again(executor):
 def test_memory_that_cannot_be_read_goes_through_the_host(executor):
     """The probe passed but a worker fails now: it must not ask for ever."""
     executor.client.wait_for_workers(2, timeout=60)
-    made = executor.call(make, near=0)
+    made = executor.call(make, affinity=0)
     executor.wait([made])
     set_everywhere(executor, "imports", [])
     set_everywhere(executor, "refuse", [True])

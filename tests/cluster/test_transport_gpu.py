@@ -81,9 +81,9 @@ def test_ipc_is_chosen(executor):
 
 
 def crossed(executor):
-    handle = executor.call(make, near=0)
+    handle = executor.call(make, affinity=0)
     executor.wait([handle])
-    [(here, mine), (there, its)] = executor.gather([executor.call(check, handle, near=i) for i in range(2)])
+    [(here, mine), (there, its)] = executor.gather([executor.call(check, handle, affinity=i) for i in range(2)])
     assert mine != its, "it did not cross"
     assert (here, there) == ([], [])
 
@@ -105,7 +105,7 @@ def test_in_the_slab(executor):
     assert executor.everywhere(slab_bytes) == [1 << 30, 1 << 30], "peers open other sizes fifty times slower"
     for _ in range(3):
         crossed(executor)
-    [pid] = executor.gather([executor.call(os.getpid, near=0)])
+    [pid] = executor.gather([executor.call(os.getpid, affinity=0)])
     os.kill(pid, signal.SIGKILL)
     while pid in executor.everywhere(os.getpid):
         time.sleep(0.1)
@@ -129,9 +129,11 @@ def check_large(array, size_bytes):
 
 def test_more_than_a_gibibyte(executor):
     size_bytes = (1 << 30) + 8 * 1001
-    handle = executor.call(large, size_bytes, near=0)
+    handle = executor.call(large, size_bytes, affinity=0)
     executor.wait([handle])
-    [(same, its), (_, mine)] = executor.gather([executor.call(check_large, handle, size_bytes, near=i) for i in (1, 0)])
+    [(same, its), (_, mine)] = executor.gather(
+        [executor.call(check_large, handle, size_bytes, affinity=i) for i in (1, 0)]
+    )
     assert same and its != mine
 
 
@@ -142,10 +144,10 @@ def test_the_driver_gets_numpy(executor):
 
 def test_a_sender_that_is_killed(executor):
     size_bytes = 1 << 28
-    handles = [executor.call(large, size_bytes, near=0) for _ in range(4)]
+    handles = [executor.call(large, size_bytes, affinity=0) for _ in range(4)]
     executor.wait(handles)
-    [(_, pid)] = executor.gather([executor.call(check_large, handles[0], size_bytes, near=0)])
-    checks = [executor.call(check_large, h, size_bytes, near=1) for h in handles]
+    [(_, pid)] = executor.gather([executor.call(check_large, handles[0], size_bytes, affinity=0)])
+    checks = [executor.call(check_large, h, size_bytes, affinity=1) for h in handles]
     os.kill(pid, signal.SIGKILL)
     assert [same for same, _ in executor.gather(checks)] == [True] * 4
     executor.client.wait_for_workers(2, timeout=60)

@@ -5,9 +5,10 @@ import pickle
 import numpy as np
 import pytest
 
-from mgpu_ngram.core import decompress, reading, stored, streams
+from mgpu_ngram.core import decompress, stored, streams
+from mgpu_ngram.core import read_text as reading
 from mgpu_ngram.core.crc import combine_crc32
-from mgpu_ngram.core.reading import block_checksums, read_blocks
+from mgpu_ngram.core.read_text import block_checksums, read_blocks
 from mgpu_ngram.core.sources import CUTTABLE
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numba import njit
 
-from mgpu_ngram.core.decimals import MOST_BYTES, read_float32, write_float32
+from mgpu_ngram.core.decimals import MAX_BYTES, read_float32, write_float32
 
 
 @njit
@@ -39,7 +39,7 @@ def read(texts):
 
 def write(values):
     values = np.asarray(values, np.float32)
-    out = np.empty(len(values) * (MOST_BYTES + 1), np.uint8)
+    out = np.empty(len(values) * (MAX_BYTES + 1), np.uint8)
     return out[: write_all(values, out)].tobytes().decode().split("\n")[:-1]
 
 
@@ -155,7 +155,7 @@ def test_random_floats_read_back_the_same():
     found, lengths = read(texts)
     assert np.array_equal(found.view(np.uint32), values.view(np.uint32))
     assert lengths == list(map(len, texts))
-    assert max(lengths) == MOST_BYTES
+    assert max(lengths) == MAX_BYTES
 
 
 def test_written_floats_are_the_shortest():

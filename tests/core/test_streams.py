@@ -9,7 +9,7 @@ import pytest
 
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.reading import read_blocks
+from mgpu_ngram.core.read_text import read_blocks
 
 
 @pytest.fixture

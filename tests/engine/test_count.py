@@ -21,7 +21,8 @@ from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine import blocks as blocks_module
 from mgpu_ngram.engine import count as count_module
-from mgpu_ngram.engine import runs as runs_module
+from mgpu_ngram.engine import sorted_runs as runs_module
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import (
     Codes,
     CountOptions,
@@ -39,12 +40,11 @@ from mgpu_ngram.engine.count import (
     unigram_table,
 )
 from mgpu_ngram.engine.device import Stopwatch
-from mgpu_ngram.engine.memory import Budget
 from mgpu_ngram.engine.plan import OrderPlan
-from mgpu_ngram.engine.runs import merge_runs
+from mgpu_ngram.engine.sorted_runs import merge_runs
 from mgpu_ngram.engine.token_streams import TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
-from mgpu_ngram.engine.vocabulary import UNFINISHED, Lexicon, merge_vocabularies, number_symbols
+from mgpu_ngram.engine.vocabulary import UNFINISHED_CODE, Lexicon, merge_vocabularies, number_symbols
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
@@ -86,7 +86,20 @@ def test_mark_sentences_by_hand(to_device):
         return to_host(found).tolist()
 
     assert marked([5, 6, 0, 7, 0]) == [2, 5, 6, 3, 0, 2, 7, 3, 0]
-    assert marked([5, UNFINISHED, 6, 0, 7, UNFINISHED]) == [2, 5, 0, 0, 2, 6, 3, 0, 2, 7, 0, 0]  # a 0 for </s>
+    assert marked([5, UNFINISHED_CODE, 6, 0, 7, UNFINISHED_CODE]) == [
+        2,
+        5,
+        0,
+        0,
+        2,
+        6,
+        3,
+        0,
+        2,
+        7,
+        0,
+        0,
+    ]  # a 0 for </s>
     assert marked([0, 0, 9, 0]) == [2, 3, 0, 2, 3, 0, 2, 9, 3, 0]  # an empty line is a sentence, too
     assert marked([]) == []
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine import score
 from mgpu_ngram.engine.device import to_device as move
-from mgpu_ngram.engine.model import open_model
+from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from mgpu_ngram.core.corpus import Chunk, open_corpus
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.vocabulary import HashCollision
-from mgpu_ngram.engine import memory as memory_module
+from mgpu_ngram.engine import budget as memory_module
 from mgpu_ngram.engine import token_streams, tokenise_words
 from mgpu_ngram.engine import tokenise as tokenise_module
-from mgpu_ngram.engine.memory import Budget
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.token_streams import TokeniseOptions, lower_ascii
 from mgpu_ngram.engine.tokenise import tokenise, without_words
 from mgpu_ngram.engine.vocabulary import merge_vocabularies, move_vocabulary

@@ -15,22 +15,22 @@ from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.shards import deal_words
 from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, Vocabulary
-from mgpu_ngram.engine import memory as memory_module
+from mgpu_ngram.engine import budget as memory_module
 from mgpu_ngram.engine import vocabulary as vocabulary_module
-from mgpu_ngram.engine.memory import Budget
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.token_streams import TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.vocabulary import (
-    UNFINISHED,
+    UNFINISHED_CODE,
     Lexicon,
-    keep_lexicon,
-    keep_vocabulary,
     merge_vocabularies,
     move_vocabulary,
     number_symbols,
+    place_lexicon,
+    spill_vocabulary,
     where_vocabularies_fit,
 )
-from mgpu_ngram.kernels.count.find_tokens import find_tokens
+from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
@@ -250,7 +250,7 @@ def test_a_vocabulary_stays_where_there_is_room(room, monkeypatch, tmp_path):
     monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: room == "host")
     words = {b"the": (5, 0, 0), b"of": (1, 0, 4)}
     there = local(words, tokens=6, checksums=[(0, 0, 7, 1)])
-    kept = keep_vocabulary(there, Budget("gpu", 0, 0), str(tmp_path))
+    kept = spill_vocabulary(there, Budget("gpu", 0, 0), str(tmp_path))
     assert contents(kept) == words and (kept.tokens, kept.checksums) == (6, [(0, 0, 7, 1)])
     assert (kept is there) == (room == "device") and np.shares_memory(kept.data, there.data) == (room == "device")
     assert list(memory_module._held) == ([kept] if room == "host" else [])
@@ -287,9 +287,9 @@ def test_a_lexicon_that_would_crowd_a_gpu_stays_on_the_host(device):
     lexicon = lexicon_of(100)  # 14 bytes a symbol, of a twentieth
     roomy, crowded = Budget("gpu", 20 * 1400, 0), Budget("gpu", 20 * 1400 - 1, 0)
     assert [lexicon.place(b) for b in (roomy, crowded, Budget("cpu", 0, 1 << 40))] == ["gpu", "cpu", "cpu"]
-    assert keep_lexicon(lexicon, roomy) is lexicon
-    kept = keep_lexicon(lexicon, crowded)
-    assert not on_gpu(kept.hash_H) and kept.codes(np.array([11], np.uint64), "cpu").tolist() == [0, 99, UNFINISHED]
+    assert place_lexicon(lexicon, roomy) is lexicon
+    kept = place_lexicon(lexicon, crowded)
+    assert not on_gpu(kept.hash_H) and kept.codes(np.array([11], np.uint64), "cpu").tolist() == [0, 99, UNFINISHED_CODE]
 
 
 def test_codes_of_a_chunk(device):
@@ -300,9 +300,9 @@ def test_codes_of_a_chunk(device):
         assert chunk.hash_V.tolist() == hash_V.tolist()
         codes = lexicon.codes(chunk.hash_V, device)
         assert codes.dtype == np.uint32 and on_gpu(codes) == (device == "gpu")
-        assert to_host(codes).tolist() == [0, 5, 2, 4, UNFINISHED]  # id + 1, and 0 where windows end
-        assert lexicon.codes(chunk.hash_V, "cpu").tolist() == [0, 5, 2, 4, UNFINISHED]
-    assert to_host(lexicon.codes(np.empty(0, np.uint64), device)).tolist() == [0, UNFINISHED]
+        assert to_host(codes).tolist() == [0, 5, 2, 4, UNFINISHED_CODE]  # id + 1, and 0 where windows end
+        assert lexicon.codes(chunk.hash_V, "cpu").tolist() == [0, 5, 2, 4, UNFINISHED_CODE]
+    assert to_host(lexicon.codes(np.empty(0, np.uint64), device)).tolist() == [0, UNFINISHED_CODE]
 
 
 def lexicon_of(symbols):
@@ -323,12 +323,12 @@ def test_a_lexicon_travels_without_its_copies(device):
     lexicon = lexicon_of(5)
     before = len(pickle.dumps(lexicon))
     hash_V = np.array([14, 10, 11], np.uint64)
-    assert to_host(lexicon.codes(hash_V, device)).tolist() == [0, 1, 5, 4, UNFINISHED]
+    assert to_host(lexicon.codes(hash_V, device)).tolist() == [0, 1, 5, 4, UNFINISHED_CODE]
     lexicon.shards_on(device)
     assert len(pickle.dumps(lexicon)) == before
     there = pickle.loads(pickle.dumps(lexicon))
     assert (there.unit, there.symbols, there.tokens, there.num_shards) == ("word", 5, 99, 3)
-    assert to_host(there.codes(hash_V, device)).tolist() == [0, 1, 5, 4, UNFINISHED]
+    assert to_host(there.codes(hash_V, device)).tolist() == [0, 1, 5, 4, UNFINISHED_CODE]
     assert to_host(there.shards_on(device)).tolist() == [0, 1, 2, 0, 1]
 
 
@@ -368,7 +368,7 @@ def test_bytes_and_ids_go_by_value(unit, device):
     assert found == words
     codes = to_host(lexicon.codes(np.array(sorted(hashes.values()), np.uint64), device)).tolist()
     by_hash = sorted(words, key=hashes.get)
-    assert codes == [0, *(list(found).index(w) + 1 for w in by_hash), UNFINISHED]
+    assert codes == [0, *(list(found).index(w) + 1 for w in by_hash), UNFINISHED_CODE]
 
 
 def test_an_empty_corpus(device):

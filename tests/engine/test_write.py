@@ -18,8 +18,8 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine import write as write_module
-from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.engine.runs import Run, StoredRun, bundle_runs, store_run, take_part
+from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.engine.sorted_runs import Run, StoredRun, bundle_runs, store_run, take_part
 from mgpu_ngram.engine.write import WriteOptions, write_part, write_symbols
 
 SHARDS, BITS = 3, 4

@@ -16,7 +16,7 @@ from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core import shards
-from mgpu_ngram.jobs.count import CountConfig, run
+from mgpu_ngram.jobs.count.run import CountConfig, run
 
 HOOKS = Path(__file__).with_name("hooks.py")
 SHARD_TOKENS = 6000

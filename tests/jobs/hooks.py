@@ -5,7 +5,7 @@ FOLDER/TASK.slow     holds seconds: so long waits TASK before it starts
 FOLDER/TASK.before*  TASK kills its process before it starts, or so many seconds later as the file says, or
 FOLDER/TASK.after*   the same when it is done; the file goes, and one process dies of one file
 FOLDER/TASK.chunk    holds the number of a chunk, at whose start TASK kills its process every time
-FOLDER/TASK.deaths   counts these, in bytes; after MOST_DEATHS the task fails instead
+FOLDER/TASK.deaths   counts these, in bytes; after MAX_DEATHS the task fails instead
 FOLDER.deaths        counts all deaths, in bytes
 
 As a script it runs the command line: python hooks.py count text -o out
@@ -21,14 +21,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from mgpu_ngram.core import shards
-from mgpu_ngram.engine import assemble, count, distribute, runs, score, tokenise, write
-from mgpu_ngram.jobs import count_passes, distribution_passes, estimate_model, estimate_passes, shuffle
-from mgpu_ngram.jobs import estimate as estimate_job
-from mgpu_ngram.jobs import score as score_job
-from mgpu_ngram.jobs import trie as trie_job
+from mgpu_ngram.engine import assemble, count, score, tokenise, write
+from mgpu_ngram.engine import distribution_tasks as distribute
+from mgpu_ngram.engine import sorted_runs as runs
+from mgpu_ngram.jobs.count import passes as count_passes
+from mgpu_ngram.jobs.count import shuffle
+from mgpu_ngram.jobs.distribution import passes as distribution_passes
+from mgpu_ngram.jobs.estimate import assemble as estimate_model
+from mgpu_ngram.jobs.estimate import passes as estimate_passes
+from mgpu_ngram.jobs.estimate import run as estimate_job
+from mgpu_ngram.jobs.score import run as score_job
+from mgpu_ngram.jobs.trie import run as trie_job
 
 FOLDER = Path(os.environ["NGRAM_TEST_HOOKS"])
-MOST_DEATHS = 6  # more than any run should take: one without a limit ends, too
+MAX_DEATHS = 6  # more than any run should take: one without a limit ends, too
 TASKS = {  # the modules where workers look them up, and from where the driver takes them
     "tokenise": (tokenise, count_passes),
     "count_chunk": (count, count_passes),
@@ -72,8 +78,8 @@ def die_once(pattern):
 
 def die_of_chunk(task):
     with open(FOLDER / f"{task}.deaths", "ab") as file:
-        if file.tell() == MOST_DEATHS:
-            raise AssertionError(f"{task} of one chunk killed {MOST_DEATHS} workers and is run once more")
+        if file.tell() == MAX_DEATHS:
+            raise AssertionError(f"{task} of one chunk killed {MAX_DEATHS} workers and is run once more")
         file.write(b".")
     die()
 

@@ -29,11 +29,11 @@ from mgpu_ngram.core import shards
 from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.lines import Lines
-from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.vocabulary import HashCollision
 from mgpu_ngram.engine import tokenise_words
-from mgpu_ngram.jobs import count_plan
-from mgpu_ngram.jobs.count import CountConfig, plan, run
+from mgpu_ngram.jobs.count import plan as count_plan
+from mgpu_ngram.jobs.count.run import CountConfig, plan, run
 from mgpu_ngram.kernels.count.hash_words import hash_words
 
 STRATEGIES = ["auto", "global", "private", "sort", "hash"]
@@ -756,7 +756,7 @@ def test_a_budget_is_found_when_workers_have_let_go_of_what_was_before(cluster, 
         return getattr(sys, "mgpu_ngram_made", lambda: None)() is not None
 
     for _ in range(3):
-        handles = [cluster.call(make, near=k) for k in range(2)]
+        handles = [cluster.call(make, affinity=k) for k in range(2)]
         cluster.wait(list(handles))
         assert any(cluster.everywhere(is_held))
         del handles

@@ -7,12 +7,12 @@ import pytest
 
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.output import read_manifest
-from mgpu_ngram.core.settings import fill
+from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine import count
-from mgpu_ngram.jobs.count import CountConfig, run
-from mgpu_ngram.kernels.count.find_tokens import random_text
+from mgpu_ngram.jobs.count.run import CountConfig, run
+from mgpu_ngram.kernels.common.find_tokens import random_text
 
 CASES = {
     "words": {"order": 5},

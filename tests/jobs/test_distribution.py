@@ -25,10 +25,13 @@ from mgpu_ngram.core import distributions, output
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.engine import device, distribute, replicas
-from mgpu_ngram.jobs import distribution_passes, distribution_settings, trie
-from mgpu_ngram.jobs.distribution import DistributionConfig, plan, run
+from mgpu_ngram.engine import device, replicas
+from mgpu_ngram.engine import distribution_tasks as distribute
+from mgpu_ngram.jobs.distribution import config as distribution_settings
+from mgpu_ngram.jobs.distribution import passes as distribution_passes
+from mgpu_ngram.jobs.distribution.run import DistributionConfig, plan, run
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.trie import run as trie
 
 HOOKS = Path(__file__).with_name("hooks.py")
 pytestmark = pytest.mark.timeout(120)
@@ -108,7 +111,7 @@ def small_files(monkeypatch):
     """Several files of each format, and row groups."""
     monkeypatch.setattr(distributions, "CHUNK_BYTES", 60 * 70)
     monkeypatch.setattr(distribution_passes, "COMPACT_HISTORIES", 70)
-    monkeypatch.setattr(distribution_passes, "MOST_GROUP", 25)
+    monkeypatch.setattr(distribution_passes, "MAX_GROUP", 25)
 
 
 def config(arpa, text, **more):
@@ -363,7 +366,7 @@ def whole(arpa, text, here, contents, tmp_path, small_files):
 @pytest.mark.parametrize("format", FORMATS)
 def test_cuts_change_nothing(format, chunk_bytes, arpa, text, here, contents, whole, tmp_path, monkeypatch):
     """Of text, and of rows: blocks of one history, where memory is short; and of their bytes on the way to the disk."""
-    monkeypatch.setattr(distribute, "LEAST_TEXT_BYTES", 50)
+    monkeypatch.setattr(distribute, "MIN_TEXT_BYTES", 50)
     monkeypatch.setattr(device, "SLICE_BYTES", 17)
     monkeypatch.setattr(distribute, "free_bytes", lambda device: 0)
     cut = config(arpa, text, format=format, chunk_bytes=chunk_bytes, **FORMATS[format])
@@ -384,9 +387,9 @@ def without_inputs(files):
 def test_chunks_follow_what_comes_of_them(text):
     """A task writes about so much, whatever the vocabulary; and every worker has some."""
     corpus = open_corpus([str(text)])
-    assert distribution_settings.chunk_bytes(corpus, 1, "cpu", 1, 5.5) == distribution_settings.LEAST_CHUNK_BYTES
+    assert distribution_settings.chunk_bytes(corpus, 1, "cpu", 1, 5.5) == distribution_settings.MIN_CHUNK_BYTES
     large = replace(corpus, sources=(replace(corpus.sources[0], size_bytes=1 << 40),))
-    most = distribution_settings.MOST_CHUNK_BYTES
+    most = distribution_settings.MAX_CHUNK_BYTES
     assert distribution_settings.chunk_bytes(large, 1, "cpu", 1, 5.5) == most
     assert distribution_settings.chunk_bytes(large, 1 << 20, "cpu", 1, 5.5) == 1 << 18
     for positions in "every", "last":

@@ -23,14 +23,16 @@ import mgpu_ngram as ng
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine import assemble, keep
+from mgpu_ngram.engine import assemble
 from mgpu_ngram.engine import estimate as engine
+from mgpu_ngram.engine import spill as keep
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import Stopwatch
-from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.jobs import estimate, estimate_model
-from mgpu_ngram.jobs.estimate import EstimateConfig, changed_since, run, run_to_file, run_to_model
+from mgpu_ngram.jobs.estimate import assemble as estimate_model
+from mgpu_ngram.jobs.estimate import run as estimate
+from mgpu_ngram.jobs.estimate.run import EstimateConfig, changed_since, run, run_to_file, run_to_model
 from mgpu_ngram.jobs.progress import Progress
 
 ORACLE = Path(__file__).resolve().parents[2].parent / "shared" / "oracles" / "lmplz_ref.py"
@@ -457,8 +459,8 @@ def test_a_device_with_no_room_for_the_model(monkeypatch):
         return trie
 
     monkeypatch.setattr(estimate_model, "assemble", full_at_first)
-    monkeypatch.setattr(estimate_model, "moved_to", lambda array, device: array)
-    monkeypatch.setattr(estimate_model, "bring", lambda part, device: part.with_arrays(part.arrays()))
+    monkeypatch.setattr(estimate_model, "move_to", lambda array, device: array)
+    monkeypatch.setattr(estimate_model, "result_to_device", lambda part, device: part.with_arrays(part.arrays()))
     monkeypatch.setattr(estimate_model, "Stopwatch", lambda device: Stopwatch("cpu"))
     words = Words.of(["<unk>", "<s>", "</s>", "a"])
     unigrams = engine.Unigrams(np.array([0.1, 1, 0.4, 0.5], np.float32), np.ones(4, bool))
@@ -570,7 +572,7 @@ def test_more_stretches_than_workers_may_have_waiting(cluster, on_cluster, many_
     monkeypatch.setattr(estimate_model, "STRETCH_COPIES", 1 << 40)
     assert run_to_file(config, cluster, tmp_path / "model").path.read_bytes() == data
     [(_, calls, window, _)] = asked
-    assert window < len(calls) <= estimate_model.MOST_STRETCHES and window == 4
+    assert window < len(calls) <= estimate_model.MAX_STRETCHES and window == 4
 
 
 def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_folder, tmp_path):

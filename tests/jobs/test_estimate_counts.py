@@ -12,10 +12,12 @@ from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core import shards
 from mgpu_ngram.core.arpa import read_arpa
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.memory import MemoryConfig
-from mgpu_ngram.jobs import count, estimate, estimate_counts
-from mgpu_ngram.jobs.count import CountConfig
-from mgpu_ngram.jobs.estimate import EstimateConfig
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.jobs.count import run as count
+from mgpu_ngram.jobs.count.run import CountConfig
+from mgpu_ngram.jobs.estimate import from_counts as estimate_counts
+from mgpu_ngram.jobs.estimate import run as estimate
+from mgpu_ngram.jobs.estimate.run import EstimateConfig
 
 SMALL_SHARDS = 20_000  # tokens: 12 shards of small.txt
 

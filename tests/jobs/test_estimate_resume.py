@@ -3,8 +3,8 @@
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.jobs import estimate
-from mgpu_ngram.jobs.estimate import EstimateConfig
+from mgpu_ngram.jobs.estimate import run as estimate
+from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
 
 

@@ -5,10 +5,12 @@ import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.engine import assemble
-from mgpu_ngram.engine.memory import Budget
-from mgpu_ngram.engine.runs import moved
-from mgpu_ngram.jobs import estimate, estimate_model, estimate_passes
-from mgpu_ngram.jobs.estimate import EstimateConfig
+from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.engine.sorted_runs import moved
+from mgpu_ngram.jobs.estimate import assemble as estimate_model
+from mgpu_ngram.jobs.estimate import passes as estimate_passes
+from mgpu_ngram.jobs.estimate import run as estimate
+from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 

@@ -19,7 +19,7 @@ from mgpu_ngram.cluster.dask import connect
 from mgpu_ngram.cluster.faults import MAX_DEATHS
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.jobs.count import CountConfig, run
+from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
 
 OPTIONS = {"order": 4, "chunk_bytes": 3000}

@@ -18,14 +18,14 @@ from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lines import Lines
-from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.shards import deal_words
 from mgpu_ngram.engine import token_streams
 from mgpu_ngram.engine.vocabulary import LmplzText
-from mgpu_ngram.jobs import count_passes
-from mgpu_ngram.jobs.count import CountConfig, open_inputs
-from mgpu_ngram.jobs.count_passes import Job
-from mgpu_ngram.jobs.count_plan import make_budget, num_streams
+from mgpu_ngram.jobs.count import passes as count_passes
+from mgpu_ngram.jobs.count.passes import CountPasses
+from mgpu_ngram.jobs.count.plan import make_budget, num_streams
+from mgpu_ngram.jobs.count.run import CountConfig, open_inputs
 from mgpu_ngram.jobs.progress import Progress
 
 SPECIALS = [b"<unk>", b"<s>", b"</s>"]
@@ -45,7 +45,7 @@ def passes(device, unpack_keys):
 
     def run(corpus, folder, lmplz, order=3, chunk_bytes=1 << 20, block_bytes=1 << 20, cluster=None, **options):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(count_passes, "LEAST_BLOCK_BYTES", 1)
+            patch.setattr(count_passes, "MIN_BLOCK_BYTES", 1)
             patch.setattr(count_passes, "BLOCK_BYTES", {device: block_bytes})
             config = CountConfig(corpus, order=order, **options)
             executor = cluster or LocalExecutor(device, 2)
@@ -54,7 +54,7 @@ def passes(device, unpack_keys):
                 chunks = inputs.chunks(chunk_bytes) or [Chunk(0, (), 0)]
                 budget = make_budget(MemoryConfig(), executor)
                 with Checkpoint.open(folder / "out", {}, False, True) as checkpoint:
-                    job = Job(config, executor, chunks, budget, checkpoint, 120.0, Progress(), lmplz)
+                    job = CountPasses(config, executor, chunks, budget, checkpoint, 120.0, Progress(), lmplz)
                     counted = job.count(num_streams(config, inputs, len(chunks)))
                     runs = executor.gather(job.merge(counted))
                     vocabulary, lexicon = executor.gather([counted.vocabulary, counted.lexicon])

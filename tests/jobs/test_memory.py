@@ -21,11 +21,12 @@ from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.core.memory import MemoryConfig
+from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.engine import vocabulary
-from mgpu_ngram.engine.memory import Budget, give_back_freed_memory
-from mgpu_ngram.jobs import count_passes, count_plan
-from mgpu_ngram.jobs.count import CountConfig, run
+from mgpu_ngram.engine.budget import Budget, give_back_freed_memory
+from mgpu_ngram.jobs.count import passes as count_passes
+from mgpu_ngram.jobs.count import plan as count_plan
+from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file

@@ -18,8 +18,8 @@ import pytest
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.memory import MemoryConfig
-from mgpu_ngram.jobs import count_passes
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.progress import Progress
 
 HOOKS = Path(__file__).with_name("hooks.py")

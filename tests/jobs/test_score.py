@@ -17,10 +17,10 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import check_free
 from mgpu_ngram.engine import replicas
 from mgpu_ngram.engine import score as engine
-from mgpu_ngram.jobs import score as score_job
-from mgpu_ngram.jobs import trie
 from mgpu_ngram.jobs.progress import Progress
-from mgpu_ngram.jobs.score import ScoreConfig, run, score
+from mgpu_ngram.jobs.score import run as score_job
+from mgpu_ngram.jobs.score.run import ScoreConfig, run, score
+from mgpu_ngram.jobs.trie import run as trie
 
 pytestmark = pytest.mark.timeout(120)
 CHUNKS = 40
@@ -216,7 +216,7 @@ def test_sums_do_not_depend_on_the_order(monkeypatch):
     values = -np.random.default_rng(0).random(1000, np.float32) * 10
     exact = math.fsum(values.tolist())
     assert score_job._in_units(values) * score_job.UNIT == exact
-    monkeypatch.setattr(score_job, "MOST_ADDED", 7)
+    monkeypatch.setattr(score_job, "MAX_ADDED", 7)
     assert score_job._in_units(values[::-1]) * score_job.UNIT == exact
     assert score_job._in_units(np.array([-np.inf, -1])) == -np.inf
     assert score_job._in_units(np.array([-(2.0**60), -(2.0**62)])) * score_job.UNIT == -(2.0**60) - 2.0**62
@@ -226,7 +226,7 @@ def test_sums_do_not_depend_on_the_order(monkeypatch):
 def test_a_chunk_of_many_blocks(level, arpa, lines, here, whole, tmp_path, monkeypatch):
     """As where memory is short: places in the chunk go on from block to block."""
     real, blocks = engine.device_blocks, []
-    monkeypatch.setattr(engine, "LEAST_BLOCK_BYTES", 100)
+    monkeypatch.setattr(engine, "MIN_BLOCK_BYTES", 100)
     monkeypatch.setattr(engine, "free_bytes", lambda device: 0)
     monkeypatch.setattr(engine, "device_blocks", lambda *a: (blocks.append(a[0].index) or b for b in real(*a)))
     result = score(config(arpa, lines, level=level), here, tmp_path / "x")
@@ -237,8 +237,8 @@ def test_a_chunk_of_many_blocks(level, arpa, lines, here, whole, tmp_path, monke
 def test_blocks_are_smaller_where_memory_is_short(arpa, lines, here, whole, monkeypatch):
     """Tasks of a CPU share it."""
     real, sizes = engine.device_blocks, []
-    monkeypatch.setattr(engine, "LEAST_BLOCK_BYTES", 1)
-    monkeypatch.setattr(engine, "free_bytes", lambda device: engine.BYTES_PER_TEXT_BYTE * here.sharers * 1000)
+    monkeypatch.setattr(engine, "MIN_BLOCK_BYTES", 1)
+    monkeypatch.setattr(engine, "free_bytes", lambda device: engine.BYTES_PER_TEXT_BYTE * here.tasks_per_host * 1000)
     monkeypatch.setattr(engine, "device_blocks", lambda c, u, size, *a: sizes.append(size) or real(c, u, size, *a))
     assert score(config(arpa, lines), here).totals == whole[0]
     assert set(sizes) == {1000}
@@ -275,7 +275,7 @@ def test_chunks_are_no_more_than_there_must_be(arpa, lines, monkeypatch):
     """Less text per task where words come back, and where workers would have too few tasks."""
     corpus = score_job.open_inputs(config(arpa, lines))
     size = corpus.size_bytes
-    monkeypatch.setattr(score_job, "LEAST_CHUNK_BYTES", 10)
+    monkeypatch.setattr(score_job, "MIN_CHUNK_BYTES", 10)
     monkeypatch.setattr(score_job, "CHUNK_BYTES", {"cpu": size})
     monkeypatch.setattr(score_job, "AHEAD", 1)
     assert score_job._chunk_bytes(corpus, 1, "cpu", words=False) == size

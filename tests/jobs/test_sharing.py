@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from mgpu_ngram.jobs.count import CountConfig, run
+from mgpu_ngram.jobs.count.run import CountConfig, run
 
 WORKERS = 4
 pytestmark = pytest.mark.timeout(120)

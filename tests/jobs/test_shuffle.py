@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.engine.runs import Run, StoredRun, take_part
-from mgpu_ngram.jobs.shuffle import shuffle
+from mgpu_ngram.engine.sorted_runs import Run, StoredRun, take_part
+from mgpu_ngram.jobs.count.shuffle import shuffle
 
 SHARDS = 12
 
@@ -34,12 +34,12 @@ class Recorder(LocalExecutor):
 
     def __init__(self, workers):
         super().__init__(workers=workers)
-        self.beside = []
+        self.colocated = []
 
-    def call(self, fn, *args, beside=None, **where):
+    def call(self, fn, *args, colocate_with=None, **where):
         if fn is take_part:
-            self.beside.append((args[0], beside))
-        return super().call(fn, *args, beside=beside, **where)
+            self.colocated.append((args[0], colocate_with))
+        return super().call(fn, *args, colocate_with=colocate_with, **where)
 
 
 @pytest.mark.parametrize("num_parts", [1, 3, 12])
@@ -63,5 +63,5 @@ def test_every_part_gets_what_all_runs_hold_of_it(num_runs, files, num_parts):
     for part, handle in called.items():
         rows = [f"run {i} shard {s}" for i in range(num_runs) for s in range(*parts[part])]
         assert handle.result() == (rows, files)
-    assert executor.beside == [(run, run) for _ in parts for run in handles if num_parts > 1]
+    assert executor.colocated == [(run, run) for _ in parts for run in handles if num_parts > 1]
     executor.close()

@@ -10,11 +10,11 @@ import pytest
 from mgpu_ngram import kenlm
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.model import load_model
-from mgpu_ngram.core.settings import fill
+from mgpu_ngram.core.model_file import load_model
+from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine import states
-from mgpu_ngram.jobs import trie
-from mgpu_ngram.jobs.trie import CONFIG, TrieConfig, build, open_inputs, plan, run
+from mgpu_ngram.jobs.trie import run as trie
+from mgpu_ngram.jobs.trie.run import CONFIG, TrieConfig, build, open_inputs, plan, run
 
 ARPA = r"""\data\
 ngram 1=5

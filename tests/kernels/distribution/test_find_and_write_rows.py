@@ -97,7 +97,7 @@ def test_any_model(
 
 
 MANY = {"FEW_WORDS": (0, 0), "SHORT_WORDS": (0, 0)}
-LIMITS = [{}, {"FEWEST_WORDS": 0, "MOST_GRID_Y": 5}, {"FEW_WORDS": (0, 0)}, MANY]
+LIMITS = [{}, {"FEWEST_WORDS": 0, "MAX_GRID_Y": 5}, {"FEW_WORDS": (0, 0)}, MANY]
 
 
 @pytest.mark.parametrize("V", [100, 129, 512, 513, 2049, 5000])

@@ -8,7 +8,7 @@ import pytest
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution.scale_values import scale_values
 
-LEAST_SUBNORMAL = 2.0**-149
+MIN_SUBNORMAL = 2.0**-149
 
 
 def scaled(values, scale, to_device):
@@ -41,9 +41,9 @@ def test_log10_is_the_same_array(to_device):
 def test_where_numbers_become_subnormal_and_zero(to_device):
     """Half of the least subnormal number is 10 ** -45.15450; all above it rounds up to that number."""
     assert scaled([-45.1545, -45.1546, -44.9, -44.8], "prob", to_device).tolist() == [
-        LEAST_SUBNORMAL, 0, LEAST_SUBNORMAL, LEAST_SUBNORMAL,
+        MIN_SUBNORMAL, 0, MIN_SUBNORMAL, MIN_SUBNORMAL,
     ]  # fmt: skip
-    assert scaled([-44.5], "prob", to_device).tolist() == [2 * LEAST_SUBNORMAL]
+    assert scaled([-44.5], "prob", to_device).tolist() == [2 * MIN_SUBNORMAL]
 
 
 def samples(rng, size):

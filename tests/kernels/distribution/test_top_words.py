@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.distribution.top_words import MOST_K, top_words
+from mgpu_ngram.kernels.distribution.top_words import MAX_TOP_K, top_words
 
 LOG, PROB = False, True
 
@@ -127,7 +127,7 @@ def test_logarithms_by_hand(to_device):
     st.integers(0),
     st.sampled_from([1, 2, 30, 257, 700]),
     st.integers(0, 4),
-    st.sampled_from([1, 2, 10, 33, 100, MOST_K]),
+    st.sampled_from([1, 2, 10, 33, 100, MAX_TOP_K]),
     st.booleans(),
     st.booleans(),
     st.sampled_from([np.uint32, np.int64]),
@@ -140,7 +140,7 @@ def test_random_rows(to_device, seed, V, K, k, multiply, stored, code):
     check(rows, to_device, k, orders, nothing, int(rng.integers(-1, V)), code)
 
 
-@pytest.mark.parametrize("k", [1, 100, 512, 513, MOST_K])
+@pytest.mark.parametrize("k", [1, 100, 512, 513, MAX_TOP_K])
 @pytest.mark.parametrize("kept", [(1,), (0.9,), (0.02,), (0,)])
 def test_more_words_than_a_block_keeps(to_device, k, kept):
     rng = np.random.default_rng(k)

@@ -239,9 +239,9 @@ def test_large_work(K, dtype, padding, ahead, to_device, monkeypatch):
     the grid has, children asked for before.
     """
     V, H, N = 2100, 7, min(2, K + 1)
-    for name, limit in {"FEW_WORDS": (0, 0), "SHORT_WORDS": (0, 0), "MOST_GRID_Y": 3}.items():
+    for name, limit in {"FEW_WORDS": (0, 0), "SHORT_WORDS": (0, 0), "MAX_GRID_Y": 3}.items():
         monkeypatch.setattr(shared, name, limit)
-    monkeypatch.setattr(module, "MOST_GRID_Y", 3)
+    monkeypatch.setattr(module, "MAX_GRID_Y", 3)
     monkeypatch.setattr(module, "LONG_BYTES", 0 if ahead else 1e9)
     monkeypatch.setattr(module, "TOGETHER_BYTES", ahead * N * V * 4)
     rng = np.random.default_rng(K)

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from mgpu_ngram.kernels.count.find_tokens import find_tokens
+from mgpu_ngram.kernels.common.find_tokens import find_tokens
+from mgpu_ngram.kernels.common.words import HELD, held_bytes, index_words
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.score.find_codes import BATCH, find_codes
-from mgpu_ngram.kernels.score.words import HELD, held_bytes, index_words
 
 LETTERS = st.lists(st.sampled_from(b"ab\x00\x1f\x85\xff"), max_size=40).map(bytes)
 TEXTS = st.lists(st.one_of(LETTERS, st.sampled_from([b" ", b"\n", b"\t", b"\v", b"\f", b"\r"])), max_size=200)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.score.score_tokens import score_tokens
-from mgpu_ngram.kernels.trie.find_children import sample_words
+from mgpu_ngram.kernels.trie.find_children import sample_every_fanout
 
 
 def trie_of(ngrams, fanout, dtype=np.uint32):
@@ -17,7 +17,7 @@ def trie_of(ngrams, fanout, dtype=np.uint32):
     histories = [g for g in nodes if len(g) < order]
     children = [sum(g[:-1] == history for g in nodes) for history in histories]
     word_G = np.array([g[-1] for g in nodes], np.uint32)
-    samples, starts = sample_words(word_G, fanout)
+    samples, starts = sample_every_fanout(word_G, fanout)
     return {
         "word_G": word_G,
         "first_child_M": (np.cumsum([0, *children]) + sum(len(g) == 1 for g in nodes)).astype(dtype),

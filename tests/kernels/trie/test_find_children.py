@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.trie.find_children import find_children, sample_words
+from mgpu_ngram.kernels.trie.find_children import find_children, sample_every_fanout
 
 
 def find(runs, fanout, queries, to_device, dtype=np.uint32):
     word_G = np.array([word for run in runs for word in run], np.uint32)
     first_child_M = np.cumsum([0, *map(len, runs)]).astype(dtype)
-    samples, starts = sample_words(word_G, fanout)
+    samples, starts = sample_every_fanout(word_G, fanout)
     nodes, words = np.array(queries, np.int64).reshape(-1, 2).T
     arrays = (word_G, first_child_M, samples, starts)
     moved = [to_device(np.ascontiguousarray(a)) for a in (*arrays, nodes, words.astype(np.uint32))]
@@ -27,10 +27,10 @@ def test_by_hand(to_device):
 
 
 def test_levels_of_the_index_by_hand():
-    samples, starts = sample_words(np.arange(100, 121, dtype=np.uint32), 4)
+    samples, starts = sample_every_fanout(np.arange(100, 121, dtype=np.uint32), 4)
     assert samples.tolist() == [100, 104, 108, 112, 116, 120, 100, 116]
     assert starts.tolist() == [0, 6, 8]
-    samples, starts = sample_words(np.arange(4, dtype=np.uint32), 4)
+    samples, starts = sample_every_fanout(np.arange(4, dtype=np.uint32), 4)
     assert samples.tolist() == [] and starts.tolist() == [0]
     assert samples.dtype == np.uint32 and starts.dtype == np.int64
 

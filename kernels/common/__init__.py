@@ -1,0 +1,1 @@
+"""Kernels that several stages use."""

@@ -1,0 +1,182 @@
+"""A model in a file: its trie and its words, memory-mapped when it is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.arrays import MAX_HEADER_BYTES, array_crcs, load_arrays, save_arrays
+from mgpu_ngram.core.crc import append_crc32
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model_checks import contradiction
+from mgpu_ngram.core.output import check_free
+from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Trie
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.kernels.trie.edges import EdgeTable
+
+FORMAT = "mgpu_ngram model"
+FORMAT_VERSION = 1
+WORD_ARRAYS = ("offsets_V", "data")
+EDGE_ARRAYS = ("slots_E2", "words_V2")
+EDGE_NUMBERS = ("buckets", "word_bits", "key_bits", "node_bits", "check_bits", "filter_bits")
+
+
+@dataclass(frozen=True)
+class BackoffModel:
+    """A backoff model in host memory.
+
+    trie         NumPy arrays
+    words        V words; word v is node v of the trie
+    fingerprint  the same for the same model, whatever file it is in, with an edge table or without
+    edges        the edge table, which scorers use where it is there
+    """
+
+    trie: Trie
+    words: Words
+    fingerprint: str
+    edges: EdgeTable | None = None
+
+    def check_scores(self, path: str | Path = "the model") -> None:
+        """Raise InputError when it lacks the backoffs, without which nothing can be scored."""
+        if not self.trie.has_backoffs:
+            raise InputError(f"{path} has no backoffs, which scores need; make it again without --no-backoff")
+
+    @classmethod
+    def of(cls, trie: Trie, words: Words, edges: EdgeTable | None = None) -> BackoffModel:
+        """From a trie in host memory, its words and, if it is to be kept, its edge table."""
+        arrays = _arrays(trie, words)
+        crcs = array_crcs(list(arrays.values()))
+        return cls(trie, words, _fingerprint(trie, words, dict(zip(arrays, crcs, strict=True))), edges)
+
+
+def save_model(path: str | Path, model: BackoffModel) -> int:
+    """Write a model to a safetensors file; return its bytes. Raises RunError when the disk is full."""
+    trie, edges = model.trie, model.edges
+    metadata, arrays = _metadata(trie, model.fingerprint), _arrays(trie, model.words)
+    if edges:
+        arrays |= {f"edges.{name}": getattr(edges, name) for name in EDGE_ARRAYS}
+        metadata["edges"] = {name: getattr(edges, name) for name in EDGE_NUMBERS}
+    return save_arrays(path, arrays, metadata)
+
+
+def save_trie(path: str | Path, trie: Trie, words: Words) -> int:
+    """As `save_model` of `BackoffModel.of` these, but the fingerprint is made while the arrays are written."""
+    return save_arrays(path, _arrays(trie, words), lambda crcs: _metadata(trie, _fingerprint(trie, words, crcs)))
+
+
+def _fingerprint(trie: Trie, words: Words, crcs: dict[str, int]) -> str:
+    """Of a model, by the CRC-32 of each of its arrays."""
+    crc = zlib.crc32(json.dumps([trie.starts, trie.fanout]).encode())
+    for name, array in _arrays(trie, words).items():
+        crc = append_crc32(crc, crcs[name], array.nbytes)
+    return f"{len(trie):x}-{crc:08x}"
+
+
+def _metadata(trie: Trie, fingerprint: str) -> dict[str, Any]:
+    """What a file says of its arrays."""
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "order": trie.order,
+        "starts": list(trie.starts),
+        "fanout": trie.fanout,
+        "fingerprint": fingerprint,
+    }
+
+
+def load_model(path: str | Path, verify: bool = True) -> BackoffModel:
+    """Return the model of a file: views of a memory map.
+
+    verify  compare the checksum of every array, which reads them all
+
+    Raises InputError when the file is missing, damaged, no model, or newer than this program.
+    """
+    arrays, metadata = load_arrays(path, verify)
+    if metadata.get("format") != FORMAT:
+        raise InputError(
+            f"{path} holds no model but {metadata.get('format') or metadata.get('kind') or 'other arrays'}; "
+            "give a file that save_model wrote, or an ARPA file"
+        )
+    if metadata["format_version"] > FORMAT_VERSION:
+        raise InputError(
+            f"{path} has model version {metadata['format_version']} but this mgpu_ngram reads up to {FORMAT_VERSION}; "
+            "upgrade mgpu_ngram"
+        )
+    try:
+        coded = CODED if set(CODED) & set(arrays) else ()
+        fields: dict[str, Any] = {name: arrays[name] for name in (*ARRAYS, *coded)}
+        starts, fanout = tuple(metadata["starts"]), metadata["fanout"]
+        trie = Trie(starts=starts, fanout=fanout, **fields, filled_F=arrays.get(FILLED))
+        edges = None
+        if numbers := metadata.get("edges"):
+            of_edges: dict[str, Any] = {name: arrays[f"edges.{name}"] for name in EDGE_ARRAYS}
+            edges = EdgeTable(**of_edges, **{name: numbers[name] for name in EDGE_NUMBERS})
+        words = Words(*(arrays[name] for name in WORD_ARRAYS))
+        wrong = contradiction(trie, words, edges, verify)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        wrong = f"it lacks {error}"
+    if wrong:
+        raise InputError(f"{path} is no sound model: {wrong}; make it again")
+    return BackoffModel(trie, words, metadata["fingerprint"], edges)
+
+
+def describe_model(path: str | Path) -> dict[str, Any]:
+    """What a model file holds, by name; reads little of it. Raises InputError as `load_model` does."""
+    model = load_model(path, verify=False)
+    trie, size_bytes = model.trie, os.path.getsize(path)
+    return {
+        "format": FORMAT,
+        "order": trie.order,
+        "orders": [end - begin for begin, end in pairwise(trie.starts)],
+        "fanout": trie.fanout,
+        "quantized": trie.quantized,
+        "backoffs": trie.has_backoffs,
+        "edge_table": model.edges is not None,
+        "size_bytes": size_bytes,
+        "bytes_per_ngram": size_bytes / len(trie),
+        "fingerprint": model.fingerprint,
+    }
+
+
+def check_free_file(path: str | Path, overwrite: bool) -> None:
+    """Raise InputError unless `path` is a local one where a model file may be made, or is one that may be replaced."""
+
+    def is_model(path: str | Path) -> bool:
+        try:
+            return load_arrays(path, verify=False)[1].get("format") == FORMAT
+        except InputError:
+            return False
+
+    check_free(path, overwrite, "model file", is_model)
+
+
+def identify(path: str | Path) -> str:
+    """What tells a model's file from others: its fingerprint, or of an ARPA file its size and when it was changed.
+
+    Raises InputError when there is none.
+    """
+    try:
+        if is_model_file(path):
+            return str(load_arrays(path, verify=False)[1].get("fingerprint"))
+        found = os.stat(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a model file or an ARPA file") from None
+    return f"{found.st_size:,} bytes of {found.st_mtime_ns}"
+
+
+def is_model_file(path: str | Path) -> bool:
+    """Whether a file begins as a safetensors file does: the length of a JSON header, and its brace; maybe cut short."""
+    with open(path, "rb") as file:
+        head = file.read(9)
+    return head[8:] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER_BYTES
+
+
+def _arrays(trie: Trie, words: Words) -> dict[str, np.ndarray]:
+    return trie.arrays() | {name: getattr(words, name) for name in WORD_ARRAYS}

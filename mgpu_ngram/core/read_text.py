@@ -1,0 +1,183 @@
+"""How a chunk's text is read: blocks of whole lines, or of bytes or token ids with a halo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.corpus import Chunk, Piece
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.sources import CUTTABLE, Source, odd_size
+from mgpu_ngram.core.stored import PROBE_BYTES, STRIP_BYTES
+from mgpu_ngram.core.streams import UNKNOWN, ArrayStream, Range, open_streams
+from mgpu_ngram.kernels.count.crc32 import crc32
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+
+MAX_LINE_BYTES = (1 << 32) - 1  # positions in a block are uint32
+
+
+@dataclass
+class TextBlock:
+    """Text of one or several sources, in S segments.
+
+    data       (B,) uint8
+    starts_S   (S,) int64, where each segment begins in data, and
+    lengths_S  (S,) int64, its bytes
+    owned_S    (S,) int64, its first bytes, in which n-grams start; the rest is halo, or the newline that a
+               last line lacks
+    sources_S  (S,) int32, index of its source
+    offsets_S  (S,) int64, offset of its first byte in the decompressed source. Parquet is the text
+               of its values, each with a newline: for bytes of the whole file; for words of its row
+               group, with the row group's number from bit 40 up
+    """
+
+    data: np.ndarray
+    starts_S: np.ndarray
+    lengths_S: np.ndarray
+    owned_S: np.ndarray
+    sources_S: np.ndarray
+    offsets_S: np.ndarray
+
+
+def read_blocks(
+    chunk: Chunk,
+    unit: str,
+    block_bytes: int,
+    halo: int = 0,
+    allocate: Callable[[int], np.ndarray] | None = None,
+    threads: int = 1,
+    checksums: list[tuple[int, int, int, int]] | None = None,
+    plain_crcs: bool = True,
+) -> Iterator[TextBlock]:
+    """Yield the text of a chunk in blocks of about `block_bytes`.
+
+    unit       "word": whole lines, each ended by a newline, all owned but one that a last line lacks;
+               a longer line makes its block longer. "byte", "id": any cut between tokens, up to
+               `halo` following tokens of the same source after the owned bytes
+    allocate   allocate(nbytes) gives a uint8 array of nbytes, in which a block's data lies; the
+               caller may reuse it once it asks for the next block. It is called once a block, for
+               equal sizes; again for a larger one when a line outgrows it. New memory when None
+    threads    that read plain sources, in strips of 4 MiB
+    checksums  gets (source_index, offset, length, crc32) of each piece when it has been read: CRC-32
+               of the stored bytes; of a Parquet file only its footer's metadata, once a file.
+               `combine_crc32` joins those of one source
+    plain_crcs False: checksums gets none of plain sources; `block_checksums` gives theirs, block by block
+
+    Raises InputError for missing, shrunken, truncated or corrupt sources.
+    """
+    if block_bytes < 1:
+        raise InputError(f"block_bytes is {block_bytes}; the least is 1")
+    pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
+    filler = _Filler(_room(chunk, unit, block_bytes, halo), allocate or (lambda nbytes: np.empty(nbytes, np.uint8)))
+    with pool as workers:
+        for piece in chunk.pieces:
+            with open_streams(piece, unit, halo, workers, checksums, plain_crcs) as streams:
+                for stream in streams:
+                    yield from filler.fill(piece, stream, unit, halo)
+    yield from filler.flush()
+
+
+def block_checksums(block: TextBlock, data: Any, chunk: Chunk) -> list[tuple[int, int, int, int]]:
+    """(source_index, offset, length, crc32) of the stored bytes of plain sources that a block owns.
+
+    data  the block's bytes, on the host or on a GPU
+
+    Over all blocks they tile each source that has bytes, as the checksums of `read_blocks` do.
+    """
+    cuttable = {p.source_index for p in chunk.pieces if p.source.format in CUTTABLE}
+    plain = np.array([source in cuttable for source in block.sources_S.tolist()], bool)
+    sources, offsets = block.sources_S[plain], block.offsets_S[plain]
+    starts, lengths = block.starts_S[plain], block.owned_S[plain]
+    xp = array_module(data)
+    crcs = to_host(crc32(data, xp.asarray(starts), xp.asarray(lengths)))
+    return list(zip(*(column.tolist() for column in (sources, offsets, lengths, crcs)), strict=True))
+
+
+def _room(chunk: Chunk, unit: str, block_bytes: int, halo: int) -> int:
+    """Bytes of a block's buffer: no more than the chunk may need."""
+    itemsize = max((piece.source.itemsize for piece in chunk.pieces), default=1)
+    needed = sum(piece.end - piece.start if piece.source.format in CUTTABLE else UNKNOWN for piece in chunk.pieces)
+    if unit == "word":
+        return min(block_bytes, needed + PROBE_BYTES)  # its last line goes on past the chunk's end
+    return max(min(block_bytes, needed) // itemsize, 1) * itemsize + halo * itemsize
+
+
+class _Filler:
+    """Puts the streams of a chunk into blocks."""
+
+    def __init__(self, room: int, allocate: Callable[[int], np.ndarray]):
+        self.room, self.allocate = room, allocate
+        self.buffer: np.ndarray | None = None
+        self.used = 0  # bytes of the buffer that segments fill
+        self.segments: list[tuple[int, int, int, int, int]] = []  # start, length, owned, source, offset
+
+    def flush(self) -> Iterator[TextBlock]:
+        """Yield the block, if there is one, and begin another."""
+        if self.buffer is not None and self.segments:
+            columns = (np.array(column, np.int64) for column in zip(*self.segments, strict=True))
+            starts, lengths, owned, sources, offsets = columns
+            yield TextBlock(self.buffer[: self.used], starts, lengths, owned, sources.astype(np.int32), offsets)
+        self.buffer, self.used, self.segments = None, 0, []
+
+    def fill(self, piece: Piece, stream: Range | ArrayStream, unit: str, halo: int) -> Iterator[TextBlock]:
+        """Add the bytes of one stream, yielding every block that is full."""
+        at = stream.start  # offset of the next byte that no segment owns
+        carry = np.empty(0, np.uint8)  # the bytes from there on that were already read
+        cut = _cut_lines if unit == "word" else _cut_tokens
+        while at < stream.end and (len(carry) or not stream.ended()):
+            if unit == "word" and len(carry) >= MAX_LINE_BYTES:
+                raise InputError(
+                    f"{piece.source.name!r}: the line at byte {at:,} is longer than {MAX_LINE_BYTES:,} bytes; "
+                    "break it into lines"
+                )
+            if self.buffer is None:
+                size = self.room if len(carry) < self.room else 2 * len(carry)  # a line outgrew it
+                size = min(size, MAX_LINE_BYTES) if unit == "word" else size
+                self.buffer = self.allocate(size)[:size]
+            view = self.buffer[self.used :]
+            n = len(carry)
+            view[:n] = carry
+            n += stream.readinto(view[n:])
+            length, owned = cut(view, n, at, stream.end, halo, piece.source)
+            if length:
+                self.segments.append((self.used, length, owned, piece.source_index, at))
+            self.used += length
+            at += owned
+            carry = view[owned:n].copy() if n == len(view) else carry[:0]
+            if n == len(view) or self.used == len(self.buffer):
+                yield from self.flush()
+
+
+def _cut_lines(view: np.ndarray, n: int, at: int, end: int, halo: int, source: Source) -> tuple[int, int]:
+    """(length, owned) of the segment that begins a view, into which n bytes from offset `at` on are read.
+
+    n < len(view) only at the end of the stream. `end` is the end of what the stream owns.
+    """
+    if n < len(view):
+        if n and view[n - 1] != 10:
+            view[n] = 10
+            return n + 1, n
+        return n, n
+    stop, step = n, PROBE_BYTES
+    while stop > 0:  # search the tail first: lines are short
+        start = max(0, stop - step)
+        found = view[start:stop].tobytes().rfind(b"\n")
+        if found >= 0:
+            return start + found + 1, start + found + 1
+        stop, step = start, min(4 * step, STRIP_BYTES)
+    return 0, 0
+
+
+def _cut_tokens(view: np.ndarray, n: int, at: int, end: int, halo: int, source: Source) -> tuple[int, int]:
+    """As `_cut_lines`, with up to `halo` tokens after the owned ones."""
+    if n < len(view):
+        if n % source.itemsize:  # of a compressed source; others were checked when they were opened
+            raise InputError(odd_size(source.name, at + n, source.itemsize))
+        return n, min(n, end - at)
+    owned = max(0, n - halo * source.itemsize) // source.itemsize * source.itemsize
+    return (n, owned) if owned else (0, 0)

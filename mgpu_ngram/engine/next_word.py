@@ -1,0 +1,383 @@
+"""Every next-word probability after a history: what a replica of a model finds, and the rows that are made of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mgpu_ngram.core.compact import CompactBlock
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model_file import BackoffModel
+from mgpu_ngram.core.trie import Trie, node_dtype, without_filled
+from mgpu_ngram.engine.device import memory_guard, move_to, to_device_fast, to_host_fast
+from mgpu_ngram.engine.histories import Encoder
+from mgpu_ngram.engine.replicas import held_replica
+from mgpu_ngram.engine.row_options import DTYPES, ROW_ALIGNMENT_BYTES, RowOptions
+from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.distribution.find_and_write_rows import find_and_write_rows
+from mgpu_ngram.kernels.distribution.find_histories import find_histories
+from mgpu_ngram.kernels.distribution.gather_children import gather_children
+from mgpu_ngram.kernels.distribution.rows import MAX_BACKOFF_ORDERS
+from mgpu_ngram.kernels.distribution.sample_words import sample_words
+from mgpu_ngram.kernels.distribution.scale_values import scale_values
+from mgpu_ngram.kernels.distribution.top_words import top_words
+from mgpu_ngram.kernels.distribution.write_rows import write_rows
+
+MIN_PIECE_ROWS, MIN_PIECE_HISTORIES = 4, 4096  # to be made or found, that are worth a thread
+
+
+def replica_bytes(trie: Trie) -> int:
+    """Of the device, that a `NextWordModel` of a model takes, with its values in another scale."""
+    node = trie.first_child_M.dtype.itemsize
+    filled = 0 if trie.filled_F is None else 12 * len(trie) + trie.filled_F.nbytes  # what is stored, by itself
+    return filled + 12 * len(trie) + (8 + node) * trie.histories + trie.samples.nbytes
+
+
+class Found(NamedTuple):
+    """What was found of H histories, on the device: no row is made yet.
+
+    first_HK, end_HK  (H, K): nodes first to end - 1 are the children of the last k + 1 words
+    backoff_HK        (H, K) float32, the backoff weight of these words, in `scale`; what changes nothing (-0, or the
+                      probability 1) where they are no history
+    """
+
+    first_HK: Any
+    end_HK: Any
+    backoff_HK: Any
+    scale: str = "log10"
+
+    @property
+    def arrays(self) -> tuple[Any, Any, Any]:
+        return self[:3]
+
+    def part(self, begin: int, end: int) -> Found:
+        first_HK, end_HK, backoff_HK = (array[begin:end] for array in self.arrays)
+        return Found(first_HK, end_HK, backoff_HK, self.scale)
+
+    def arrays_in(self, scale: str) -> tuple[Any, Any, Any]:
+        """With backoffs in another scale. They must be in that one, or in log10."""
+        if self.scale == scale:
+            return self.arrays
+        if self.scale != "log10":
+            raise ValueError(f"backoffs are in {self.scale} but are asked for in {scale}; find histories in that")
+        backoff_HK = scale_values(self.backoff_HK.reshape(-1), scale).reshape(self.backoff_HK.shape)
+        return self.first_HK, self.end_HK, backoff_HK
+
+
+class Scaled(NamedTuple):
+    """Values in one scale; backoffs are those of a model, of rows alone there are none."""
+
+    scale: str
+    value_G: Any
+    value_V: Any
+    backoff_M: Any
+
+
+class Rows:
+    """Makes rows of what was found, from n-grams (word_G, prob_G) and single words (prob_V), all on one device.
+
+    backoff_M     log10 backoffs of whoever finds histories, to be kept in the scale of the rows, too
+    left_out      a word that is not ranked and not sampled (<s>, which lmplz gives a probability of 1); -1 for none
+    has_backoffs  or else no row is smoothed
+    threads       that share histories on a CPU
+    filled_F      rising: those of the n-grams that count in smoothed rows alone, as the model does not store them
+    """
+
+    def __init__(
+        self,
+        word_G: Any,
+        prob_G: Any,
+        prob_V: Any,
+        left_out: int,
+        has_backoffs: bool,
+        threads: int = 1,
+        backoff_M: Any = None,
+        filled_F: Any = None,
+    ):
+        self.word_G, self.prob_G, self.prob_V, self.backoff_M = word_G, prob_G, prob_V, backoff_M
+        self.filled_F = filled_F
+        self.left_out, self.has_backoffs, self.threads = left_out, has_backoffs, threads
+        self._stored: Rows | None = None
+        self._last: Scaled | None = None
+        self._last_ranks: tuple[str, Any] | None = None
+        self._scaling = threading.Lock()
+
+    def dense(self, found: Found, options: RowOptions, out: Any = None) -> Any:
+        """(H, orders, V) of the dtype: every word's value. bfloat16 is uint16: the upper half of a float32.
+
+        out  where to write them, on the same device, perhaps with more than V values a row, which become anything;
+             None: a new array, whose rows may lie apart so that each begins at a multiple of 128 bytes
+        """
+        self._check(options)
+        if (rows := self.of_mode(options.mode)) is not self:
+            return rows.dense(self._without_filled(found), options, out)
+        out = self._room(len(found.first_HK), options) if out is None else out
+        scaled = self.scaled(options.scale)
+
+        def write(begin: int, end: int) -> None:
+            some = found.part(begin, end).arrays_in(options.scale)
+            write_rows(
+                out[begin:end], options.orders, *some, self.word_G, scaled.value_G, scaled.value_V, *_kind(options)
+            )
+
+        self._in_pieces(write, found.first_HK, MIN_PIECE_ROWS)
+        return out[:, :, : len(self.prob_V)]
+
+    def _room(self, histories: int, options: RowOptions) -> Any:
+        dtype = DTYPES[options.dtype]
+        whole = ROW_ALIGNMENT_BYTES // dtype.itemsize
+        width = -(-len(self.prob_V) // whole) * whole
+        return array_module(self.prob_V).empty((histories, len(options.orders), width), dtype)
+
+    def top(self, found: Found, options: RowOptions) -> tuple[Any, Any]:
+        """(ids (H, orders, k) int32, values (H, orders, k) float32): the greatest of each row, ties by lower id.
+
+        id -1 where a stored row has fewer words.
+        """
+        self._check(options)
+        if (rows := self.of_mode(options.mode)) is not self:
+            return rows.top(self._without_filled(found), options)
+        scaled = self.scaled(options.scale)
+        ranked_V = self._ranked(scaled)
+
+        def choose(begin: int, end: int) -> tuple[Any, Any]:
+            some = found.part(begin, end).arrays_in(options.scale)
+            return top_words(
+                options.top_k or 0, options.orders, *some, self.word_G, scaled.value_G, scaled.value_V, ranked_V,
+                options.scale == "prob", options.nothing, self.left_out,
+            )  # fmt: skip
+
+        ids, values = _joined(self._in_pieces(choose, found.first_HK, MIN_PIECE_ROWS))
+        return ids, values
+
+    def make(self, found: Found, options: RowOptions, out: Any = None) -> Any:
+        """`dense`, or `top` when the options want that."""
+        return self.top(found, options) if options.top_k else self.dense(found, options, out)
+
+    def sample(
+        self, found: Found, numbers_H: Any, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+    ) -> Any:
+        """(H,) int32: a word drawn from each smoothed row of the highest order; see `sample_words`."""
+        self._check(RowOptions((found.first_HK.shape[1] + 1,)))
+        scaled = self.scaled("prob")
+
+        def draw(begin: int, end: int) -> tuple[Any]:
+            some = found.part(begin, end).arrays_in("prob")
+            words_H = sample_words(
+                *some, self.word_G, scaled.value_G, scaled.value_V, numbers_H[begin:end], seed, temperature, top_k,
+                top_p, self.left_out,
+            )  # fmt: skip
+            return (words_H,)
+
+        [words_H] = _joined(self._in_pieces(draw, numbers_H, MIN_PIECE_ROWS))
+        return words_H
+
+    def _in_pieces(self, fn: Callable[[int, int], Any], of_H: Any, least: int) -> list[Any]:
+        """fn(begin, end) of all histories of an array; on a CPU the threads share them, `least` each at least."""
+        H = len(of_H)
+        size = max(least, -(-H // self.threads))
+        if size >= H or array_module(of_H) is not np:
+            return [fn(0, H)]
+        with ThreadPoolExecutor(self.threads) as pool:
+            return list(pool.map(lambda begin: fn(begin, min(begin + size, H)), range(0, H, size)))
+
+    def _check(self, options: RowOptions) -> None:
+        if options.mode == "smoothed" and not self.has_backoffs:
+            raise InputError(
+                "the model has no backoffs, which smoothed rows need; make it again without --no-backoff, or ask for "
+                "mode stored"
+            )
+
+    def of_mode(self, mode: str) -> Rows:
+        """Itself; for mode stored, where n-grams were filled in, one of the others alone, which is kept."""
+        if mode == "smoothed" or self.filled_F is None:
+            return self
+        with self._scaling:
+            if self._stored is None:
+                xp = array_module(self.word_G)
+                word_S, prob_S = (xp.delete(array, self.filled_F) for array in (self.word_G, self.prob_G))
+                self._stored = Rows(word_S, prob_S, self.prob_V, self.left_out, self.has_backoffs, self.threads)
+            return self._stored
+
+    def _without_filled(self, found: Found) -> Found:
+        """What was found, as ranges of the n-grams that are left."""
+        first_HK, end_HK = (without_filled(self.filled_F, nodes) for nodes in (found.first_HK, found.end_HK))
+        return found._replace(first_HK=first_HK, end_HK=end_HK)
+
+    def scaled(self, scale: str) -> Scaled:
+        """The values in a scale; those of the last one are kept, besides log10, in which they are there anyway."""
+        if scale == "log10":
+            return Scaled(scale, self.prob_G, self.prob_V, self.backoff_M)
+        with self._scaling:
+            if self._last is None or self._last.scale != scale:
+                self._last = None  # it goes before the next one comes
+                values = self.prob_G, self.prob_V, self.backoff_M
+                self._last = Scaled(scale, *(None if v is None else scale_values(v, scale) for v in values))
+            return self._last
+
+    def _ranked(self, scaled: Scaled) -> Any:
+        """(V,) uint32: single words, the greatest value first, ties by id."""
+        with self._scaling:
+            if self._last_ranks is None or self._last_ranks[0] != scaled.scale:
+                self._last_ranks = scaled.scale, (-scaled.value_V).argsort(kind="stable").astype(np.uint32)
+            return self._last_ranks[1]
+
+
+def _kind(options: RowOptions) -> tuple[bool, float | None, bool]:
+    """The last arguments of `write_rows`."""
+    return options.scale == "prob", options.nothing, options.dtype == "bfloat16"
+
+
+def _joined(pieces: list[tuple]) -> tuple:
+    """The arrays that `_in_pieces` gives, each whole."""
+    return pieces[0] if len(pieces) == 1 else tuple(map(np.concatenate, zip(*pieces, strict=True)))
+
+
+class NextWordModel(Rows):
+    """A model on a device, ready to find histories and to make rows. A quantised one is decoded there.
+
+    Raises InputError for a model of an order above 33.
+
+    threads  that share histories on a CPU
+    """
+
+    def __init__(self, model: BackoffModel, device: str, threads: int = 1):
+        if model.trie.order > MAX_BACKOFF_ORDERS + 1:
+            raise InputError(
+                f"the model has order {model.trie.order} but distributions go up to {MAX_BACKOFF_ORDERS + 1}; make one "
+                "of a lower order"
+            )
+        without_suffixes = replace(model.trie, suffix_L=model.trie.suffix_L[:0])  # nothing here follows them
+        trie = without_suffixes.moved(partial(to_device_fast, device=device)).decoded()
+        self.begin = model.words.id("<s>")
+        prob_V, left_out = trie.prob_G[: trie.symbols], self.begin or -1
+        super().__init__(
+            trie.word_G, trie.prob_G, prob_V, left_out, model.trie.has_backoffs, threads, trie.backoff_M, trie.filled_F
+        )  # fmt: skip
+        self.trie, self.words, self.order, self.device = trie, model.words, trie.order, device
+        self.encoder = Encoder(model.words, trie.order, device)
+
+    @property
+    def symbols(self) -> int:
+        """V, words of the vocabulary."""
+        return self.trie.symbols
+
+    def find(self, codes_T: Any, positions_H: Any, bos: bool = False, scale: str = "log10") -> Found:
+        """Find the histories that stand before positions of a stream of codes.
+
+        bos    whether <s> stands before each sentence of it
+        scale  of the backoffs: that of the rows which are made next
+        """
+        t, backoff_M = self.trie, self.scaled(scale).backoff_M
+
+        def look_up(begin: int, end: int) -> tuple[Any, Any, Any]:
+            return find_histories(
+                t.word_G, t.first_child_M, t.samples, t.sample_starts, t.fanout, t.order, codes_T,
+                positions_H[begin:end], self._before(bos), backoff_M, 1.0 if scale == "prob" else -0.0,
+            )  # fmt: skip
+
+        first_HK, end_HK, backoff_HK = _joined(self._in_pieces(look_up, positions_H, MIN_PIECE_HISTORIES))
+        return Found(first_HK, end_HK, backoff_HK, scale)
+
+    def find_and_make(
+        self, codes_T: Any, positions_H: Any, options: RowOptions, bos: bool = False, out: Any = None
+    ) -> Any:
+        """`make` of what `find` finds. A GPU does both at once where rows are whole, and few or short."""
+        if options.top_k or self.device == "cpu" or self.of_mode(options.mode) is not self:
+            return self.make(self.find(codes_T, positions_H, bos, options.scale), options, out)
+        self._check(options)
+        t, scaled = self.trie, self.scaled(options.scale)
+        out = self._room(len(positions_H), options) if out is None else out
+        find_and_write_rows(
+            out, options.orders, t.word_G, t.first_child_M, t.samples, t.sample_starts, t.fanout, t.order, codes_T,
+            positions_H, self._before(bos), scaled.backoff_M, scaled.value_G, scaled.value_V, *_kind(options),
+        )  # fmt: skip
+        return out[:, :, : self.symbols]
+
+    def _before(self, bos: bool) -> int:
+        """The word before every sentence, -1 for none."""
+        return self.begin if bos else -1
+
+    def compact(self, found: Found) -> CompactBlock:
+        """What was found, in log10, as it is sent or stored: every run of children once. `prob_V` is left to whoever
+        needs it.
+        """
+        xp = array_module(found.first_HK)
+        first_Q, end_Q = found.first_HK.reshape(-1), found.end_HK.reshape(-1)
+        some_Q = end_Q > first_Q
+        first_R, at = xp.unique(first_Q[some_Q], return_index=True)
+        end_R = end_Q[some_Q][at]
+        offsets, word_C, prob_C = gather_children(first_R, end_R, self.word_G, self.prob_G)
+        run_HK = xp.searchsorted(first_R, found.first_HK)
+        size_HK = (found.end_HK - found.first_HK).astype(np.int64)
+        first_HK = xp.where(size_HK > 0, offsets[run_HK], 0)
+        entry = node_dtype(len(word_C))
+        ranges = first_HK.astype(entry), (first_HK + size_HK).astype(entry), found.arrays_in("log10")[2]
+        first, end, backoff, words, probs = map(to_host_fast, (*ranges, word_C, prob_C))
+        block = CompactBlock(first, end, backoff, words, probs, self.has_backoffs)
+        if self.filled_F is None:
+            return block
+        filled_F = to_host_fast(_among(self.filled_F, first_R, end_R, offsets).astype(entry))
+        return replace(block, filled_F=filled_F if len(filled_F) else None)
+
+
+def _among(filled_F: Any, first_R: Any, end_R: Any, offsets: Any) -> Any:
+    """Which of the entries that `gather_children` copies of these runs, rising and apart, were filled in."""
+    xp = array_module(filled_F)
+    begin_R, stop_R = (xp.searchsorted(filled_F, nodes) for nodes in (first_R, end_R))
+    upto_R = xp.cumsum(stop_R - begin_R)  # of a run and all before it
+    i = xp.arange(int((stop_R - begin_R).sum()))
+    run = xp.searchsorted(upto_R, i, side="right")
+    return filled_F[i + (stop_R - upto_R)[run]] - first_R[run] + offsets[run]
+
+
+def rows_of(block: CompactBlock, device: str, threads: int = 1) -> tuple[Rows, Found]:
+    """A block that has `prob_V`, on a device: its rows are those of the replica that found it, bit for bit."""
+    move = partial(to_device_fast, device=device)
+    found = Found(*map(move, (block.first_HK, block.end_HK, block.backoff_HK)))
+    filled_F = None if block.filled_F is None else move(block.filled_F)
+    ngrams = move(block.word_C), move(block.prob_C), move(block.prob_V)
+    return Rows(*ngrams, -1, block.has_backoffs, threads, None, filled_F), found
+
+
+def densify(block: CompactBlock, options: RowOptions, device: str = "cpu", threads: int = 1, out: Any = None) -> Any:
+    """The rows of a block that has `prob_V`."""
+    rows, found = rows_of(block, device, threads)
+    return rows.dense(found, options, out)
+
+
+def next_word_model_of(path: str, identity: str, device: str, threads: int, verify: bool = True) -> NextWordModel:
+    """This process's replica of a model file, as `held_replica` has it."""
+
+    def make(model: BackoffModel) -> NextWordModel:
+        return NextWordModel(model, device, threads)
+
+    return held_replica("distribution", make, path, identity, device, threads, verify)
+
+
+def use_block(
+    model: tuple[str, str, str, int],
+    histories: tuple[np.ndarray, np.ndarray],
+    bos: bool,
+    options: RowOptions | None,
+    fn: Callable[[Any], Any],
+) -> Any:
+    """What fn makes of the rows of some histories, here where the task runs; without options, of the compact block.
+
+    model      what `next_word_model_of` takes
+    histories  (codes_T, positions_H) in host memory
+    """
+    replica = next_word_model_of(*model)
+    with memory_guard("making a block of distributions", replica.device, "give rows, the number of its histories"):
+        codes_T, positions_H = (move_to(array, replica.device) for array in histories)
+        if options:
+            made = replica.find_and_make(codes_T, positions_H, options, bos)
+        else:
+            made = replica.compact(replica.find(codes_T, positions_H, bos))
+    return fn(made)

@@ -1,0 +1,57 @@
+"""A model from whatever file it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from mgpu_ngram.core.arpa import Arpa, read_arpa
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model_file import BackoffModel, is_model_file, load_model
+from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.engine.budget import lift_limit
+from mgpu_ngram.engine.device import Stopwatch, to_device, to_host_fast
+from mgpu_ngram.engine.trie import FANOUT, BadNgram, build_trie
+
+
+def open_model(
+    path: str | Path,
+    device: str = "cpu",
+    threads: int = 1,
+    fanout: int = FANOUT,
+    verify: bool = True,
+    watch: Stopwatch | None = None,
+) -> BackoffModel:
+    """The model of a file that `save_model` wrote, or of an ARPA file, plain or compressed; in host memory.
+
+    device   where the trie of an ARPA file is built
+    threads  that parse an ARPA file
+    fanout   of the trie that is built; a model file has its own
+    verify   compare the checksums of a model file
+    watch    told the seconds that it takes to `read` a file and to `build` a trie
+
+    Raises InputError for what is neither, is damaged, or is no sound model, with the line where it is an ARPA file.
+    """
+    watch = watch or Stopwatch(device)
+    lift_limit(device)
+    if Path(path).is_file() and is_model_file(path):
+        model = load_model(path, verify)
+        watch.lap("read")
+        return model
+    arpa = read_arpa(path, threads)
+    try:
+        trie = build_trie(_levels(arpa, device, watch), fanout)
+    except BadNgram as error:
+        where = f"{str(path)!r}, line {arpa.line_of(error.order, error.row)}"
+        raise InputError(f"{where}: the {error.order}-gram {error.what}") from None
+    model = BackoffModel.of(trie.moved(to_host_fast), arpa.words)
+    watch.lap("build")
+    return model
+
+
+def _levels(arpa: Arpa, device: str, watch: Stopwatch) -> Iterator[Ngrams]:
+    for level in arpa.levels():
+        watch.lap("read")
+        backoff = None if level.backoff is None else to_device(level.backoff, device)
+        yield Ngrams(to_device(level.ids, device), to_device(level.prob, device), backoff)
+        watch.lap("build")

@@ -1,0 +1,1 @@
+"""The count job: its settings, its plan, its passes, its run."""

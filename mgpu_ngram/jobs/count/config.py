@@ -1,0 +1,52 @@
+"""The settings of a count job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.typed_config import Bytes, check_name
+
+
+@dataclass(frozen=True)
+class CountConfig:
+    """Settings of a count job; the keys of its YAML."""
+
+    corpus: list[str]  # paths, globs, directories or fsspec URLs; one sentence per line
+    order: int = 5  # highest n-gram order; all orders from 1 are counted
+    unit: Literal["word", "byte", "id"] = "word"
+    dtype: Literal["uint16", "uint32"] = "uint16"  # of raw token ids
+    separator_id: int | None = None  # token id that no n-gram crosses or holds
+    sentence_markers: bool = False  # one <s> and one </s> per line
+    lowercase: bool = False  # ASCII letters only
+    min_count: int = 1  # n-grams that occur less often are not written
+    strategy: Literal["auto", "global", "private", "sort", "hash"] = "auto"
+    histograms: int = 1  # copies of the histogram in device memory, strategy private
+    text_column: str = "text"  # of Parquet inputs
+    chunk_bytes: Bytes | None = None  # text per task; auto: by corpus, workers and memory
+    name: str = "count"  # folder of the result under the run's output
+
+    def __post_init__(self) -> None:
+        if self.order < 1 or (self.unit == "byte" and self.order > 8):
+            most = "from 1 to 8 for unit byte" if self.unit == "byte" else "at least 1"
+            raise InputError(f"order is {self.order} but must be {most}")
+        if self.min_count < 1:
+            raise InputError(f"min_count is {self.min_count} but must be at least 1")
+        if self.histograms < 1:
+            raise InputError(f"histograms is {self.histograms} but must be at least 1")
+        if self.chunk_bytes is not None and self.chunk_bytes < 1:
+            raise InputError(f"chunk_bytes is {self.chunk_bytes} but must be at least 1")
+        if self.separator_id is not None and self.unit != "id":
+            raise InputError(f"separator_id needs unit id but unit is {self.unit}; leave it out")
+        if self.separator_id is not None and not 0 <= self.separator_id <= np.iinfo(self.dtype).max:
+            raise InputError(
+                f"separator_id is {self.separator_id} but {self.dtype} holds 0 to {np.iinfo(self.dtype).max}"
+            )
+        if self.sentence_markers and self.unit != "word":
+            raise InputError(f"sentence_markers needs unit word but unit is {self.unit}; leave it out")
+        if self.lowercase and self.unit == "id":
+            raise InputError("lowercase needs unit word or byte but unit is id; leave it out")
+        check_name(self.name)

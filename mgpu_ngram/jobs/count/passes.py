@@ -1,0 +1,369 @@
+"""A count run from chunks to files: its tasks, called and watched. Both passes, merge, shuffle, write."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
+from mgpu_ngram.core.checkpoint import Checkpoint, damage_of
+from mgpu_ngram.core.corpus import Chunk
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.streams import place_in
+from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, SpecialInText, Vocabulary
+from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
+from mgpu_ngram.engine.device import Stopwatch, add_seconds, device_of
+from mgpu_ngram.engine.sorted_runs import RUN, Run, StoredRun, bins_of, bundle_runs, store_run
+from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
+from mgpu_ngram.engine.tokenise import tokenise, without_words
+from mgpu_ngram.engine.vocabulary import (
+    VOCABULARY,
+    Lexicon,
+    LmplzText,
+    load_vocabulary,
+    merge_vocabularies,
+    move_vocabulary,
+    number_symbols,
+    place_lexicon,
+    spill_vocabulary,
+    store_vocabulary,
+    where_vocabularies_fit,
+)
+from mgpu_ngram.engine.write import WriteOptions, WrittenFile, write_part, write_symbols
+from mgpu_ngram.jobs.count.config import CountConfig
+from mgpu_ngram.jobs.count.plan import BLOCK_BYTES, MIN_BLOCK_BYTES
+from mgpu_ngram.jobs.count.shuffle import shuffle
+from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.saver import Saver
+
+HASH_SEEDS = 8
+TOP = 5  # n-grams per order in the summary
+ARITY = 8  # vocabularies that are merged at once
+STORED = 64  # stored runs whose dense histograms one task adds up
+WORTH_SAVING_SECONDS = 10.0  # of pass 1: what took less is done again when a run is resumed
+MAX_READ_THREADS = 12  # 23 GB/s from the page cache; 16 read no faster, and leave less for launching kernels
+
+
+@dataclass
+class _Counted:
+    """The end of pass 2: a corpus in runs that wait to be merged."""
+
+    runs: list[Handle]  # in memory, and
+    stored: list[Run]  # in files
+    lexicon: Handle
+    vocabulary: Handle
+    totals: dict[str, Any]
+    reports: list[Handle] = field(default_factory=list)  # of the runs in memory, once they are merged
+    seconds: list[dict[str, float]] = field(default_factory=list)  # of these runs, and
+    table_bytes: int = 0  # of their tables, once they are reported
+
+
+class CountPasses:
+    """One run: its chunks, and what is known of them so far."""
+
+    def __init__(
+        self,
+        config: CountConfig,
+        executor: Executor,
+        chunks: Sequence[Chunk],
+        budget: Budget,
+        checkpoint: Checkpoint,
+        checkpoint_seconds: float,
+        progress: Progress,
+        lmplz: LmplzText | None = None,
+    ):
+        """lmplz: read the text so, with sentence markers; None: as `config` says."""
+        self.lmplz = lmplz  # of ids, tokenising puts in the markers
+        self.sentence_markers = config.sentence_markers or (lmplz is not None and config.unit == "word")
+        self.config, self.executor, self.chunks, self.budget = config, executor, chunks, budget
+        self.checkpoint, self.checkpoint_seconds, self.progress = checkpoint, checkpoint_seconds, progress
+        self.folder = str(checkpoint.entries_folder)
+        entries = checkpoint.entries(RUN, self._verify)
+        self.stored = [Run({}, stored=(StoredRun(e.path, e.items),), chunks=e.items) for e in entries]
+        self.resumed = {item for run in self.stored for item in run.chunks}
+        self.saving: list[dict[str, float]] = []  # seconds of each save of vocabularies
+        self.bytes_of_worker: Counter[str] = Counter()  # text that each has counted
+        self.counting_seconds = 0.0
+
+    def _verify(self, paths: list[str]) -> list[str | None]:
+        """What is damaged of each file of the checkpoint, if anything: all workers read at once."""
+        handles = [self.executor.call(damage_of, path, label=f"verifying {path}") for path in paths]
+        self.progress.start("verify", len(handles), "files")
+        self.executor.wait(handles, lambda _: self.progress.advance(1))
+        return self.executor.gather(handles)
+
+    def count(self, streams: int) -> _Counted:
+        """Both passes over all chunks; again with another hash should two words collide."""
+        for seed in range(HASH_SEEDS):
+            try:
+                return self._passes(streams, seed)
+            except HashCollision:
+                continue
+            except SpecialInText as found:
+                raise InputError(self._refusal(*found.args)) from None
+        raise RunError(f"words collided under each of {HASH_SEEDS} hash functions; please report this corpus")
+
+    def _refusal(self, source_index: int, offset: int, word: bytes) -> str:
+        source = next(p.source for c in self.chunks for p in c.pieces if p.source_index == source_index)
+        return (f"{word.decode()} stands in {place_in(source, offset)}, where a model's text has no such word; "
+                "take it out, or add --skip-symbols (skip_symbols: true) to leave such words out")  # fmt: skip
+
+    def _passes(self, streams: int, seed: int) -> _Counted:
+        """Call all tasks of both passes at once, so that no worker waits for this process; then watch them."""
+        config, executor, device = self.config, self.executor, self.executor.device
+        block_bytes = max(MIN_BLOCK_BYTES, min(BLOCK_BYTES[device], self.budget.text_bytes()))
+        reading = TokeniseOptions(
+            config.unit, config.order, config.dtype, config.separator_id, config.lowercase, device, block_bytes,
+            min(MAX_READ_THREADS, executor.threads), self.budget, self.folder, seed, self.lmplz is not None,
+        )  # fmt: skip
+        counting = CountOptions(
+            self.budget, config.order, config.strategy, config.histograms, self.sentence_markers, streams,
+            -(-len(self.chunks) // executor.workers), self.folder,
+        )  # fmt: skip
+        known = self.checkpoint.entries(f"{VOCABULARY}_{seed}", self._verify)
+        have = {item for entry in known for item in entry.items}
+        tokenised = {
+            c.index: executor.call(tokenise, c, reading, label=f"tokenising {c}", affinity=c.index)
+            for c in self.chunks
+            if c.index not in have
+        }
+        found = {executor.call(_vocabulary_of, handle, priority=True): chunk for chunk, handle in tokenised.items()}
+        streams_of = {chunk: executor.call(without_words, handle, priority=True) for chunk, handle in tokenised.items()}
+        vocabularies = [executor.call(load_vocabulary, entry.path) for entry in known] + list(found)
+        while len(vocabularies) > ARITY:
+            groups = (vocabularies[i : i + ARITY] for i in range(0, len(vocabularies), ARITY))
+            vocabularies = [executor.call(_merge, group, self.budget, self.folder, priority=True) for group in groups]
+        numbered = executor.call(
+            _number, vocabularies, config.unit, self.sentence_markers, seed, self.budget, self.lmplz, affinity=0
+        )
+        lexicon, vocabulary = executor.call(_lexicon_of, numbered), executor.call(_vocabulary_of, numbered)
+        totals = executor.call(_totals, numbered, counting)
+        running = {
+            executor.call(
+                count_chunk, c, streams_of.get(c.index), lexicon, reading, counting,
+                label=f"counting {c}", affinity=c.index,  # where it was tokenised: else Dask may give one worker most
+            ): c
+            for c in self.chunks
+            if c.index not in self.resumed
+        }  # fmt: skip
+        del tokenised, streams_of, vocabularies, numbered  # workers free what nobody asks for any more
+        saves = self._watch_vocabularies(found, seed)
+        known_totals = executor.gather([totals])[0]
+        runs = self._watch_runs(running, known_totals["tokens"], saves)
+        return _Counted(runs, self.stored, lexicon, vocabulary, known_totals)
+
+    def _watch_vocabularies(self, found: dict[Handle, int], seed: int) -> list[Handle]:
+        """Pass 1, until every chunk has its vocabulary; returns the last saves. Runs are of no use without these."""
+        sizes = {c.index: c.size_bytes for c in self.chunks}
+        saver = Saver(self.executor, self.checkpoint_seconds, save_vocabularies, self.folder, seed)
+        start = time.monotonic()
+        self.progress.start("tokenise", len(sizes), "chunks", "bytes")
+        self.progress.advance(len(sizes) - len(found))
+
+        def done(handle: Handle) -> list[Handle]:
+            if handle not in found:
+                return self._saved(handle)
+            chunk = found.pop(handle)
+            self.progress.advance(1, sizes[chunk])
+            return saver.add(handle, chunk)
+
+        self.executor.wait(iter(list(found)), done)
+        took = time.monotonic() - start
+        is_resumable = self.checkpoint_seconds < math.inf
+        return saver.flush() if is_resumable and took >= min(self.checkpoint_seconds, WORTH_SAVING_SECONDS) else []
+
+    def _watch_runs(self, running: dict[Handle, Chunk], tokens: int, saves: list[Handle]) -> list[Handle]:
+        """Pass 2, until every chunk is in a run and `saves` are done; returns the runs in memory."""
+        text_bytes = sum(c.size_bytes for c in self.chunks) or 1
+        self.progress.start("count", len(self.chunks), "chunks", "tokens")
+        self.progress.advance(len(self.resumed))
+        saver = Saver(self.executor, self.checkpoint_seconds, save_runs, self.folder, self.budget)
+        start = time.perf_counter()
+
+        def done(handle: Handle) -> list[Handle]:
+            if handle not in running:
+                return self._saved(handle)
+            chunk = running.pop(handle)
+            self.bytes_of_worker[self.executor.worker_of(handle)] += chunk.size_bytes
+            self.progress.advance(1, tokens * chunk.size_bytes // text_bytes)
+            return saver.add(handle, chunk.index)
+
+        self.executor.wait(iter([*running, *saves]), done)
+        self.counting_seconds = time.perf_counter() - start
+        return list(saver.waiting)
+
+    def _saved(self, handle: Handle) -> list[Handle]:
+        """Note what a save returned: runs, which are in its files from now on, or the seconds of vocabularies."""
+        [saved] = self.executor.gather([handle])
+        if isinstance(saved, Run):
+            self.stored.append(saved)
+        else:
+            self.saving.append(saved)
+        return []
+
+    def merge(self, counted: _Counted) -> list[Handle]:
+        """The runs of a worker become one handle; dense histograms are added up in a tree and cut into shards."""
+        executor, runs = self.executor, counted.runs
+        counted.runs = []
+        if executor.transport != "memory":
+            groups = executor.groups(runs)
+            runs = [executor.call(bundle_runs, *g, colocate_with=g[0]) if len(g) > 1 else g[0] for g in groups]
+        if counted.totals["dense"] or counted.stored:  # what a resumed run stored may be dense, whatever this one does
+            stored = [bundle_runs(*counted.stored[i : i + STORED]) for i in range(0, len(counted.stored), STORED)]
+            bins = [executor.call(bins_of, r) for r in [*runs, *stored]]
+            total = reduce_tasks(executor, bundle_runs, bins, arity=2)
+            runs = [*runs, executor.call(shard_bins, total, counted.lexicon)]
+        self.progress.start("reduce", len(runs), "runs")
+        executor.wait(iter(list(runs)), lambda _: self.progress.advance(1))  # tasks are put beside what is finished
+        # not before: a run that was saved is forgotten with all that was made of it, or it would be made again for that
+        counted.reports = [executor.call(_report_of, run, priority=True) for run in runs]
+        return runs
+
+    def report(self, counted: _Counted) -> None:
+        """Note what merged runs took and how large they are."""
+        reports, counted.reports = counted.reports, []
+        found = self.executor.gather(reports)
+        counted.seconds, counted.table_bytes = [seconds for seconds, _ in found], sum(size for _, size in found)
+
+    def write(
+        self, counted: _Counted, runs: list[Handle], folder: str
+    ) -> list[tuple[list[WrittenFile], dict[str, float]]]:
+        """Shuffle runs to the parts that own their shards; every part is merged and written by one task."""
+        config, executor = self.config, self.executor
+        parts = self.parts(counted)
+        threads = executor.threads * executor.workers // min(executor.workers, len(parts))
+        # of chunks that another run counted, order 1 is there or not, by the strategy of that run
+        first_order = 2 if config.strategy == "auto" or self.resumed else 1
+        options = WriteOptions(folder, self.budget, config.min_count, TOP, threads, first_order)
+        written = executor.call(_write_symbols, counted.vocabulary, options)
+        results = []
+
+        def call(part: int, pieces: list[Handle | Run]) -> Handle:
+            first, last = parts[part]
+            return executor.call(
+                write_part, pieces, first, last, counted.vocabulary, options,
+                label=f"writing shards {first} to {last - 1}", affinity=part,
+            )  # fmt: skip
+
+        def done(handle: Handle) -> None:
+            results.append(executor.gather([handle])[0])
+            self.progress.advance(1)
+
+        self.progress.start("write", len(parts), "parts")
+        shuffle(executor, runs, self.stored, parts, call, done)
+        return [*results, *executor.gather([written])]
+
+    def parts(self, counted: _Counted) -> list[tuple[int, int]]:
+        """(first, last) shards of each part: as many as workers, or more so that two fit that come from others."""
+        S, workers = counted.totals["num_shards"], self.executor.workers
+        rounds = 1  # where workers share memory, parts are views
+        if self.executor.transport != "memory":
+            stored_bytes = sum(os.path.getsize(s.path) for run in counted.stored for s in run.stored)
+            part_bytes = self.budget.part_bytes(counted.table_bytes // workers)
+            rounds = max(1, -(-(counted.table_bytes + stored_bytes) // (workers * part_bytes)))
+        P = min(S, workers * rounds)
+        return [(p * S // P, (p + 1) * S // P) for p in range(P)]
+
+    def worker_rates(self, tokens: int) -> dict[str, float]:
+        """Tokens per second that each worker has counted."""
+        text_bytes = sum(c.size_bytes for c in self.chunks) or 1
+        seconds = self.counting_seconds or 1.0
+        return {w: tokens * b / text_bytes / seconds for w, b in sorted(self.bytes_of_worker.items())}
+
+
+def save_runs(runs: list[Run], items: list[int], folder: str, budget: Budget) -> Run:
+    """Sum runs into a file of the checkpoint, or into several when there is no memory to merge all at once."""
+    start = time.perf_counter()
+    groups: list[list[Run]] = [[]]
+    for run in runs:
+        if groups[-1] and sum(r.nbytes for r in groups[-1]) + run.nbytes > budget.block_bytes():
+            groups.append([])
+        groups[-1].append(run)
+    run = bundle_runs(*(store_run(bundle_runs(*group), folder) for group in groups))
+    run.seconds = add_seconds(run.seconds, {"checkpoint": time.perf_counter() - start})
+    return run
+
+
+def save_vocabularies(
+    vocabularies: list[LocalVocabulary], items: list[int], folder: str, seed: int
+) -> dict[str, float]:
+    """Merge vocabularies of chunks into a file of the checkpoint; returns the seconds that it took."""
+    start = time.perf_counter()
+    merged = merge_vocabularies(*(move_vocabulary(v, "cpu") for v in vocabularies))
+    store_vocabulary(merged, f"{VOCABULARY}_{seed}", items, folder)
+    return {"checkpoint": time.perf_counter() - start}
+
+
+def _merge(vocabularies: list[LocalVocabulary], budget: Budget, folder: str) -> LocalVocabulary:
+    return spill_vocabulary(where_vocabularies_fit(merge_vocabularies, vocabularies, budget), budget, folder)
+
+
+def _number(
+    vocabularies: list[LocalVocabulary],
+    unit: str,
+    sentence_markers: bool,
+    seed: int,
+    budget: Budget,
+    lmplz: LmplzText | None,
+) -> _Numbered:
+    def number(*parts: LocalVocabulary) -> _Numbered:
+        merged = merge_vocabularies(*parts)
+        lexicon, vocabulary = number_symbols(merged, unit, sentence_markers, seed, device_of(merged.hash_V), lmplz)
+        return _Numbered(place_lexicon(lexicon, budget), vocabulary, merged.lines, merged.checksums, merged.seconds)
+
+    watch = Stopwatch(budget.device)
+    numbered = where_vocabularies_fit(number, vocabularies, budget)
+    watch.lap("vocabulary")
+    numbered.seconds = add_seconds(numbered.seconds, watch.seconds)
+    return numbered
+
+
+@dataclass
+class _Numbered:
+    """The end of pass 1."""
+
+    lexicon: Lexicon
+    vocabulary: Vocabulary
+    lines: int
+    checksums: list
+    seconds: dict[str, float]
+
+
+def _vocabulary_of(made: TokenisedChunk | _Numbered) -> LocalVocabulary | Vocabulary:
+    return made.vocabulary
+
+
+def _report_of(run: Run) -> tuple[dict[str, float], int]:
+    return run.seconds, run.nbytes
+
+
+def _lexicon_of(numbered: _Numbered) -> Lexicon:
+    return numbered.lexicon
+
+
+def _totals(numbered: _Numbered, counting: CountOptions) -> dict[str, Any]:
+    lexicon = numbered.lexicon
+    plans = plan_orders(lexicon, counting)
+    return {
+        "tokens": lexicon.tokens,
+        "lines": numbered.lines,
+        "symbols": lexicon.symbols,
+        "num_shards": lexicon.num_shards,
+        "split": lexicon.split,
+        "checksums": numbered.checksums,
+        "seconds": numbered.seconds,
+        "plans": plans,
+        "dense": dense_orders(lexicon, counting),
+    }
+
+
+def _write_symbols(vocabulary: Vocabulary, options: WriteOptions) -> tuple[list[WrittenFile], dict[str, float]]:
+    start = time.perf_counter()
+    files = write_symbols(vocabulary, options, options.first_order == 2)
+    return files, {"write": time.perf_counter() - start}

@@ -1,0 +1,182 @@
+"""What a count run may take and how its corpus is cut, before it starts: for `run`, and as a plan for people."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.cluster.executor import Executor
+from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
+from mgpu_ngram.core.shards import num_shards
+from mgpu_ngram.engine.blocks import RING_SLOTS
+from mgpu_ngram.engine.budget import (
+    AUTO_DEVICE_SHARE,
+    AUTO_HOST_SHARE,
+    KEPT_BESIDE_SHARE,
+    KEPT_SHARE,
+    Budget,
+    give_back_freed_memory,
+)
+from mgpu_ngram.engine.device import free_bytes
+from mgpu_ngram.engine.plan import choose
+from mgpu_ngram.engine.token_streams import SMALL_BYTES
+from mgpu_ngram.jobs.count.config import CountConfig
+from mgpu_ngram.kernels import check
+
+BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # of text; a guess for plans
+CODE_BITS = {"word": 21, "byte": 9}  # a guess for words
+BLOCK_BYTES = {"cpu": 64 << 20, "gpu": 128 << 20}  # of text, brought to the device at once
+MIN_BLOCK_BYTES = 1 << 16
+
+
+def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budget) -> int:
+    """Text per chunk: what was asked for, else that of M x G chunks for G workers, M as small as memory allows."""
+    if config.chunk_bytes is not None:
+        return config.chunk_bytes
+    most = budget.text_bytes()
+    if budget.device == "cpu":  # a GPU that runs out goes on in smaller parts
+        most = max(1, min(most, int(budget.host_working_bytes() / _bytes_per_text_byte(config))))
+    text_bytes = corpus.text_bytes
+    M = -(-text_bytes // (workers * most))
+    return max(min(most, 1 << 20), -(-text_bytes // max(1, M * workers)))
+
+
+def _bytes_per_text_byte(config: CountConfig) -> float:
+    """Of the tables of a chunk when all its n-grams are distinct: in parts, and summed."""
+    itemsize = np.dtype(config.dtype).itemsize
+    bits = CODE_BITS.get(config.unit, 8 * itemsize)
+    row_bytes = sum(8 * (check.num_columns(n, bits) + 1) for n in range(2, config.order + 1))
+    return max(1.0, 2 * row_bytes / BYTES_PER_TOKEN.get(config.unit, itemsize))
+
+
+def make_budget(memory: MemoryConfig, executor: Executor, table_bytes: int = 0) -> Budget:
+    """What each process of the run may take.
+
+    table_bytes  that it makes, if it is a count: `most_table_bytes`
+    """
+    # What an earlier job has let go of may still be held: tasks start behind that.
+    executor.wait([executor.call(_nothing, affinity=k) for k in range(executor.workers)])
+    device_bytes, host_bytes = map(min, zip(*executor.everywhere(_free_bytes, executor.device), strict=True))
+    if memory.host_bytes is not None:
+        executor.everywhere(give_back_freed_memory)
+    host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * host_bytes)
+    per_process = host_bytes * executor.tasks_per_process // executor.tasks_per_host
+    device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)
+    budget = Budget(
+        executor.device, device_bytes, per_process, executor.tasks_per_process,
+        _spills(table_bytes, executor.device, device_bytes, executor.workers),
+    )  # fmt: skip
+    ring_bytes = RING_SLOTS * min(BLOCK_BYTES[budget.device], budget.text_bytes())  # which are not the pool's
+    return replace(budget, device_bytes=max(0, device_bytes - ring_bytes))
+
+
+def _spills(table_bytes: int, device: str, device_bytes: int, workers: int) -> bool:
+    """Whether devices could keep less than a quarter of the tables, were all n-grams distinct: then they can hardly
+    keep all of a text's, of which many are not."""
+    return device == "gpu" and table_bytes > 4 * KEPT_SHARE["gpu"] * device_bytes * workers
+
+
+def _nothing() -> None:
+    pass
+
+
+def _free_bytes(device: str) -> tuple[int, int]:
+    return free_bytes(device) if device == "gpu" else 0, free_host_bytes()
+
+
+def num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
+    """About how many streams are counted one by one: lines are joined by chunk, and so are small files."""
+    if config.unit == "word":
+        return chunks
+    return max(chunks, sum(source.size_bytes >= SMALL_BYTES for source in corpus.sources))
+
+
+def plan(
+    config: CountConfig,
+    workers: int,
+    device: str,
+    memory_bytes: int,
+    memory: MemoryConfig | None = None,
+    output: str | Path = ".",
+) -> dict[str, Any]:
+    """What `run` would do, from the sizes of the inputs alone: chunks, shards, strategies, bytes, spills.
+
+    memory_bytes  free memory of a GPU, or of the host
+    output        folder of the result, beside which runs are spilled unless `memory` says otherwise
+
+    Raises InputError where the run could not fit.
+    """
+    memory = memory or MemoryConfig()
+    host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * free_host_bytes())
+    device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * memory_bytes)
+    corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
+    spills = _spills(most_table_bytes(config, corpus), device, device_bytes, workers)
+    budget = Budget(device, device_bytes if device == "gpu" else 0, host_bytes // workers, spills=spills)
+    chunks = corpus.chunks(chunk_bytes(config, corpus, workers, budget))
+    tokens, symbols = _guess(config, corpus)
+    largest = int(max((c.size_bytes for c in chunks), default=0) / _token_bytes(config))
+    work_bytes = device_bytes if device == "gpu" else budget.host_bytes
+    plans = choose(
+        config.order, symbols, largest, config.strategy, config.histograms, device, work_bytes, config.unit, False
+    )
+    table_bytes = _table_bytes(tokens, symbols, config.order, len(chunks))  # all n-grams distinct
+    held_bytes = table_bytes + tokens * (1 if config.unit == "byte" else 4)
+    on_devices = int(budget.kept_device_share() * workers * device_bytes) if device == "gpu" else 0
+    on_host = int((KEPT_SHARE["cpu"] if device == "cpu" else KEPT_BESIDE_SHARE) * host_bytes)
+    spill_bytes = max(0, table_bytes - on_devices - on_host)
+    spill_folder = Path(memory.spill_dir or output).absolute()
+    disk_bytes = shutil.disk_usage(next(p for p in [spill_folder, *spill_folder.parents] if p.exists())).free
+    if spill_bytes > disk_bytes:
+        raise InputError(
+            f"{config.name}: up to {spill_bytes:,} bytes of sorted runs may be spilled to {spill_folder}, which has "
+            f"{disk_bytes:,} free; give another memory.spill_dir, lower the order, or count parts of the corpus"
+        )
+    return {
+        "job": config.name,
+        "device": device,
+        "workers": workers,
+        "inputs": len(corpus.sources),
+        "input_bytes": corpus.size_bytes,
+        "tokens_about": tokens,
+        "symbols_about": symbols,
+        "chunks": len(chunks),
+        "chunks_per_worker": -(-len(chunks) // workers),
+        "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
+        "shards": num_shards(tokens, config.unit),
+        "orders": [asdict(p) for p in plans],
+        "device_bytes": max(p.device_bytes for p in plans),
+        "device_bytes_free": work_bytes,
+        "host_bytes": min(on_host, max(0, held_bytes - on_devices)),
+        "host_bytes_free": host_bytes,
+        "spill_bytes": spill_bytes,
+    }
+
+
+def _token_bytes(config: CountConfig) -> float:
+    return BYTES_PER_TOKEN.get(config.unit, np.dtype(config.dtype).itemsize)
+
+
+def _guess(config: CountConfig, corpus: Corpus) -> tuple[int, int]:
+    """(tokens, symbols) of a corpus that is not read yet."""
+    tokens = int(corpus.text_bytes / _token_bytes(config))
+    if config.unit == "byte":
+        return tokens, 256
+    most = 1 << 8 * np.dtype(config.dtype).itemsize if config.unit == "id" else tokens
+    return tokens, max(1, min(tokens, most, int(30 * tokens**0.55)))  # Heaps' law, about English
+
+
+def most_table_bytes(config: CountConfig, corpus: Corpus) -> int:
+    """Bytes of the tables of a corpus if all its n-grams are distinct."""
+    return _table_bytes(*_guess(config, corpus), config.order, 1)
+
+
+def _table_bytes(tokens: int, symbols: int, order: int, chunks: int) -> int:
+    """Bytes of the tables of all chunks if all n-grams of a chunk are distinct."""
+    bits = check.code_bits(symbols)
+    return sum(min(tokens, chunks * symbols**n) * 8 * (check.num_columns(n, bits) + 1) for n in range(2, order + 1))

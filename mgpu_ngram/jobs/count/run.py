@@ -1,0 +1,187 @@
+"""Count n-grams: a corpus in, sorted Parquet tables of every order out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+
+from mgpu_ngram.cluster.executor import Executor
+from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
+from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
+from mgpu_ngram.core.crc import combine_crc32
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.output import FORMAT, Output, write_manifest
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.budget import peak_bytes
+from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.engine.plan import OrderPlan
+from mgpu_ngram.engine.write import WrittenFile
+from mgpu_ngram.jobs.count.config import CountConfig
+from mgpu_ngram.jobs.count.passes import TOP, CountPasses
+from mgpu_ngram.jobs.count.plan import chunk_bytes, make_budget, most_table_bytes, num_streams, plan
+from mgpu_ngram.jobs.progress import Progress
+
+__all__ = ["CHECKPOINT_SECONDS", "CONFIG", "FORMAT", "CountConfig", "CountResult", "open_inputs", "plan", "run"]
+
+CONFIG = CountConfig
+UNRESERVED_BYTES = 1 << 30  # of a device's budget, for what other streams allocate
+CHECKPOINT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class CountResult:
+    """What a run did. `manifest` is also in the output; the rest depends on the cluster and the clock."""
+
+    path: Path
+    manifest: dict[str, Any]
+    plans: list[OrderPlan]
+    top: dict[int, list[tuple[str, int]]]
+    seconds: dict[str, float]  # by stage, summed over workers
+    wall_seconds: float
+    workers: int
+    device: str
+    transport: str  # how arrays cross from worker to worker
+    worker_rates: dict[str, float]  # tokens per second of each worker's share, while chunks were counted
+    peak_device_bytes: int  # the most that one worker took of its GPU
+    peak_host_bytes: int  # the most host memory that the process of one worker has had since it started
+    resumed_chunks: int  # that a run before this one had counted
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.manifest["tokens"] / self.wall_seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines: all of it by name."""
+        return asdict(self) | {"path": str(self.path), "tokens_per_second": self.tokens_per_second}
+
+
+def open_inputs(config: CountConfig) -> Corpus:
+    """The corpus that a config names. Raises InputError when it cannot be used."""
+    return open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
+
+
+def changed_since(config: CountConfig, manifest: dict[str, Any]) -> str:
+    """How an output differs from what this job would make, by settings and the names and sizes of inputs; "" if not."""
+    made_of = {"inputs": open_inputs(config).described, "options": _settings(config)}
+    inputs = [{"name": i["name"], "size_bytes": i["size_bytes"]} for i in manifest.get("inputs", ())]  # and checksums
+    return what_changed({"inputs": inputs, "options": manifest.get("options")}, made_of)
+
+
+def run(
+    config: CountConfig,
+    executor: Executor,
+    output: str | Path,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    inputs: Any = None,
+    memory: MemoryConfig | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    resume: bool = False,
+) -> CountResult:
+    """Count a corpus and write OUT/order=N/part-*.parquet, OUT/vocabulary.parquet, OUT/manifest.json.
+
+    inputs              an in-memory corpus in place of config.corpus
+    memory              what the run may take of each GPU and host, and where it spills
+    checkpoint_seconds  how often finished work is saved beside the output, in OUT.checkpoint
+    resume              go on from there; the result is that of an uninterrupted run
+    """
+    progress, memory = progress or Progress(), memory or MemoryConfig()
+    start = time.perf_counter()
+    corpus = open_inputs(config if inputs is None else replace(config, corpus=inputs))
+    with Output.create(output, overwrite) as out:
+        executor.check_folder(str(out.folder))
+        budget = make_budget(memory, executor, most_table_bytes(config, corpus))
+        executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
+        chosen = {"chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget)}
+        identity = _identity(config, corpus)
+        with Checkpoint.open(out.path, identity, resume, overwrite, memory.spill_dir, chosen) as checkpoint:
+            executor.check_folder(str(checkpoint.entries_folder))
+            chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
+            job = CountPasses(config, executor, chunks, budget, checkpoint, checkpoint_seconds, progress)
+            counted = job.count(num_streams(config, corpus, len(chunks)))
+            runs = job.merge(counted)
+            job.report(counted)
+            seconds = [counted.totals["seconds"], *job.saving, *counted.seconds]
+            for n in range(1, config.order + 1):
+                (out.folder / f"order={n}").mkdir()
+            results = job.write(counted, runs, str(out.folder))
+            of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))
+            progress.finish()
+
+            files = sorted((file for part, _ in results for file in part), key=lambda file: file.name)
+            manifest = _manifest(config, corpus, counted.totals, files)
+            write_manifest(out.folder, manifest)
+            out.commit()
+            checkpoint.discard()
+    wall = time.perf_counter() - start
+    return CountResult(
+        out.path,
+        manifest,
+        counted.totals["plans"],
+        _top(files, config.order),
+        add_seconds(*seconds, *(run.seconds for run in counted.stored), *(s for _, s in results)),
+        wall,
+        executor.workers,
+        executor.device,
+        executor.transport,
+        job.worker_rates(manifest["tokens"]),
+        of_device,
+        of_host,
+        len(job.resumed),
+    )
+
+
+def _identity(config: CountConfig, corpus: Corpus) -> dict[str, Any]:
+    """What a run must share with the one that it resumes."""
+    return {"corpus": {"inputs": corpus.states}, "settings": _settings(config), "versions": {"mgpu-ngram": VERSION}}
+
+
+def _settings(config: CountConfig) -> dict[str, Any]:
+    """Those that the result depends on."""
+    settings = asdict(config)
+    for key in ("corpus", "strategy", "histograms", "chunk_bytes", "name"):
+        del settings[key]
+    return settings
+
+
+def _top(files: Sequence[WrittenFile], max_order: int) -> dict[int, list[tuple[str, int]]]:
+    """The n-grams that occur most, by order; ties by ids."""
+    top = {}
+    for n in range(1, max_order + 1):
+        best = sorted((-count, codes, text) for file in files if file.order == n for count, codes, text in file.top)
+        top[n] = [(text, -negative) for negative, _, text in best[:TOP]]
+    return top
+
+
+def _manifest(
+    config: CountConfig, corpus: Corpus, totals: dict[str, Any], files: Sequence[WrittenFile]
+) -> dict[str, Any]:
+    """What the result depends on and what it is: no word of chunks, workers or devices."""
+    parts: list[list] = [[] for _ in corpus.sources]
+    for part in totals["checksums"]:
+        parts[part[0]].append(part)
+    inputs = [
+        named | {"crc32": f"{combine_crc32(mine):08x}"} for named, mine in zip(corpus.described, parts, strict=True)
+    ]
+    orders = {}
+    for n in range(1, config.order + 1):
+        mine = [f for f in files if f.order == n]
+        orders[str(n)] = {key: sum(getattr(f, key) for f in mine) for key in ("distinct", "rows", "total")}
+    return {
+        "files": {f.name: {"rows": f.rows, "size_bytes": f.size_bytes, "crc32": f"{f.crc32:08x}"} for f in files},
+        "inputs": inputs,
+        "lines": totals["lines"],
+        "num_shards": totals["num_shards"],
+        "options": _settings(config),
+        "order": config.order,
+        "orders": orders,
+        "symbols": totals["symbols"],
+        "tokens": totals["tokens"],
+        "unit": config.unit,
+        "versions": {"mgpu-ngram": VERSION, "pyarrow": pyarrow.__version__},
+    }

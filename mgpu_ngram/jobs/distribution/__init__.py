@@ -1,0 +1,1 @@
+"""The distribution job: its settings, its passes, its run."""

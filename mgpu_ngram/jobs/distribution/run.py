@@ -1,0 +1,171 @@
+"""Distributions: text in, the probabilities of every next word out, for every position and order."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.cluster.executor import Executor
+from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
+from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.core.distributions import FORMAT
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.model_file import identify
+from mgpu_ngram.core.output import Output, write_manifest
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.jobs.count.run import CHECKPOINT_SECONDS
+from mgpu_ngram.jobs.distribution.config import (
+    DistributionConfig,
+    chunk_bytes,
+    known_facts,
+    row_bytes,
+    rows_for,
+    text_bytes,
+)
+from mgpu_ngram.jobs.distribution.passes import DistributionPasses
+from mgpu_ngram.jobs.progress import Progress
+
+__all__ = [
+    "CONFIG",
+    "FORMAT",
+    "DistributionConfig",
+    "DistributionResult",
+    "changed_since",
+    "open_inputs",
+    "plan",
+    "run",
+]
+
+CONFIG = DistributionConfig
+
+
+@dataclass(frozen=True)
+class DistributionResult:
+    """What a run did. `manifest` is also in the output; the rest depends on the cluster and the clock."""
+
+    path: Path
+    manifest: dict[str, Any]
+    seconds: dict[str, float]  # by stage, summed over workers
+    wall_seconds: float
+    workers: int
+    device: str
+    transport: str  # how arrays cross from worker to worker
+    resumed_chunks: int  # that a run before this one had written
+
+    @property
+    def histories_per_second(self) -> float:
+        return self.manifest["histories"] / self.wall_seconds
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.manifest["size_bytes"] / self.wall_seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines: all of it by name."""
+        rates = {"histories_per_second": self.histories_per_second, "bytes_per_second": self.bytes_per_second}
+        return asdict(self) | {"path": str(self.path)} | rates
+
+
+def open_inputs(config: DistributionConfig) -> Corpus:
+    """The text that a config names. Raises InputError when it cannot be used."""
+    return open_corpus(config.text, "word", text_column=config.text_column)
+
+
+def plan(config: DistributionConfig, workers: int, device: str, *_: Any) -> dict[str, Any]:
+    """What `run` would do, from the sizes of the inputs alone; without those of a model that is not known yet."""
+    facts, corpus = known_facts(config), open_inputs(config)
+    histories = int(corpus.text_bytes / text_bytes(config))
+    found = {
+        "job": config.name,
+        "inputs": len(corpus.sources),
+        "input_bytes": corpus.size_bytes,
+        "histories_about": histories,
+        "workers": workers,
+        "device": device,
+        "model": config.model,
+        "format": config.format,
+    }
+    if facts:
+        size = row_bytes(config, rows_for(config, facts), facts.symbols)
+        chunks = corpus.chunks(config.chunk_bytes or chunk_bytes(corpus, workers, device, size, text_bytes(config)))
+        sizes = {"chunks": len(chunks), "chunk_bytes": max((c.size_bytes for c in chunks), default=0)}
+        found |= sizes | {"output_bytes_about": histories * size}
+    return found
+
+
+def changed_since(config: DistributionConfig, manifest: dict[str, Any]) -> str:
+    """How an output differs from what this job would make, by settings, model, names and sizes of inputs; "" if not."""
+    made_of = _made_of(config, open_inputs(config))
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+
+
+def _made_of(config: DistributionConfig, corpus: Corpus) -> dict[str, Any]:
+    """What an output depends on."""
+    names = ("format", "positions", "sentence_markers", "text_column")
+    options = {name: getattr(config, name) for name in names}
+    if config.format != "compact":
+        options |= {"orders": config.orders or "all", **config.how()}
+    return {
+        "inputs": corpus.described,
+        "model": {"path": config.model, "identity": identify(config.model)},
+        "options": options,
+    }
+
+
+def _identity(made_of: dict[str, Any], corpus: Corpus) -> dict[str, Any]:
+    """What a run must share with the one that it resumes."""
+    return {
+        "text": {"inputs": corpus.states},
+        "model": made_of["model"],
+        "options": made_of["options"],
+        "versions": {"mgpu-ngram": VERSION},
+    }
+
+
+def run(
+    config: DistributionConfig,
+    executor: Executor,
+    output: str | Path,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    inputs: Any = None,
+    memory: MemoryConfig | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    resume: bool = False,
+) -> DistributionResult:
+    """Write the distributions after every history of a text, as `core.distributions` lays them out.
+
+    inputs              an in-memory corpus in place of config.text
+    checkpoint_seconds  how often finished chunks are noted in OUT.checkpoint, where the files grow
+    resume              go on from there; the result is that of an uninterrupted run
+    """
+    progress, start = progress or Progress(), time.perf_counter()
+    corpus = open_inputs(config if inputs is None else replace(config, text=inputs))
+    made_of = _made_of(config, corpus)
+    with Output.create(output, overwrite) as out:
+        executor.check_folder(str(out.folder))
+        chosen = {"chunk_bytes": config.chunk_bytes, "workers": executor.workers, "device": executor.device}
+        with Checkpoint.open(out.path, _identity(made_of, corpus), resume, overwrite, None, chosen) as checkpoint:
+            executor.check_folder(str(checkpoint.entries_folder))
+            job = DistributionPasses(config, executor, corpus, made_of["model"]["identity"], checkpoint, progress)
+            job.write(checkpoint_seconds)
+            progress.finish()
+            manifest = made_of | job.described()
+            write_manifest(job.folder, manifest, FORMAT)
+            os.rmdir(out.folder)
+            os.rename(job.folder, out.folder)
+            try:
+                out.commit()
+            finally:  # it may have its name, and what ends early is the removal of the old output
+                if out.folder.exists():
+                    os.rename(out.folder, job.folder)
+                else:
+                    checkpoint.discard()
+    return DistributionResult(
+        out.path, manifest, add_seconds(*job.seconds), time.perf_counter() - start, executor.workers, executor.device,
+        executor.transport, len(job.done),
+    )  # fmt: skip

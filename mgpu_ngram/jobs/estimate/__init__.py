@@ -1,0 +1,1 @@
+"""The estimate job: its settings, its passes, its run."""

@@ -1,0 +1,128 @@
+"""Counts in place of text: which of them can serve, and the parts of a model that is made of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.core.counts import Counts, read_counts
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.parquet import read_vocabulary
+from mgpu_ngram.core.shards import num_parts
+from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.engine.estimate import EstimateOptions, Part
+from mgpu_ngram.engine.read_counts import read_tables
+from mgpu_ngram.jobs.estimate.config import EstimateConfig
+from mgpu_ngram.jobs.estimate.passes import Estimation, adjusted
+from mgpu_ngram.jobs.progress import Progress
+
+
+def open_counts(config: EstimateConfig) -> Counts:
+    """The counts that a config names. Raises InputError when no model can be made of them.
+
+    They are those of text as `core.corpus` reads it for a count, which gives a last line without a newline its </s>.
+    """
+    path = config.counts
+    counts = read_counts(os.path.abspath(str(path)))  # workers may stand elsewhere
+    options = counts.manifest.get("options", {})
+    if counts.unit != "word":
+        raise InputError(f"{path} has counts of unit {counts.unit}, not word; estimate from the corpus, or count words")
+    if not options.get("sentence_markers"):
+        raise InputError(
+            f"{path} was counted without sentence_markers, which a model needs; count again with --sentence-markers "
+            "(sentence_markers: true)"
+        )
+    if options["min_count"] > 1:
+        raise InputError(
+            f"{path} was counted with min_count {options['min_count']}, but a model needs all n-grams; count again "
+            "with min_count 1, and prune the model"
+        )
+    if config.order is not None and config.order > counts.max_order:
+        raise InputError(
+            f"order is {config.order} but {path} has orders up to {counts.max_order}; lower it, or count again with "
+            f"order {config.order}"
+        )
+    if not counts.manifest["lines"]:
+        raise InputError(f"{path} has counts of 0 lines; count text with one sentence per line")
+    return counts
+
+
+def describe(counts: Counts) -> dict[str, Any]:
+    """What tells counts from others, for manifests."""
+    files = counts.manifest["files"].values()
+    crc32 = zlib.crc32(json.dumps(counts.manifest, sort_keys=True).encode())  # it has those of all files
+    return {"name": str(counts.path), "size_bytes": sum(f["size_bytes"] for f in files), "crc32": f"{crc32:08x}"}
+
+
+def parts_of_counts(
+    config: EstimateConfig, limit: Words | None, counts: Counts, executor: Executor, budget: Budget, folder: str,
+    tokens: tuple[int, int], progress: Progress,
+) -> tuple[Estimation, list[Handle]]:  # fmt: skip
+    """(the steps that are left, parts with their adjusted counts).
+
+    limit        the words of a limited vocabulary
+    folder       where workers may spill
+    tokens  of the text, for which there is memory while a part is made, beside others and alone
+    """
+    order = config.highest
+    vocabulary = executor.call(read_vocabulary, counts.path / "vocabulary.parquet", counts.unit, label="the vocabulary")
+    [(symbols, specials)] = executor.gather([executor.call(_report_of, vocabulary)])
+    _check_specials(counts, specials)
+    estimation = Estimation(
+        config, config.options(order), limit, executor, budget, folder, vocabulary, symbols, progress
+    )
+    if order == 1:
+        return estimation, []
+    words = executor.call(_indexed, vocabulary)
+    S = len(counts.part_paths(2))
+    P = min(S, num_parts(counts.manifest["tokens"], executor.workers, *tokens))
+    parts = []
+    for p in range(P):
+        paths = {n: counts.part_paths(n)[p * S // P : (p + 1) * S // P] for n in range(2, order + 1)}
+        parts.append(
+            executor.call(
+                read_part, paths, words, estimation.options, estimation.bad, budget, folder, executor.threads,
+                label=f"reading and adjusting counts of part {p}", affinity=p,
+            )
+        )  # fmt: skip
+    progress.start("adjust", P, "parts")
+    executor.wait(iter(list(parts)), lambda _: progress.advance(1))
+    return estimation, parts
+
+
+def _report_of(vocabulary: Vocabulary) -> tuple[int, list[int]]:
+    return len(vocabulary), vocabulary.counts_V[: len(SPECIALS)].tolist()
+
+
+def _check_specials(counts: Counts, specials: Sequence[int]) -> None:
+    """Raise InputError when the text had <unk>, <s> or </s> as words."""
+    lines = counts.manifest["lines"]
+    for word, count, marks in zip(SPECIALS, specials, (0, lines, lines), strict=True):
+        if count > marks:
+            raise InputError(
+                f"{word.decode()} stands {count - marks:,} times as a word in the text of {counts.path}, where a "
+                "model's text has no such word; take it out and count again, or estimate from the corpus with "
+                "--skip-symbols (skip_symbols: true)"
+            )
+
+
+def _indexed(vocabulary: Vocabulary) -> Words:
+    """The words, with the table in which they are looked up."""
+    words = Words(vocabulary.offsets_V, vocabulary.data)
+    _ = words.slots_C
+    return words
+
+
+def read_part(
+    paths: dict[int, list[Path]], words: Words, options: EstimateOptions, bad_V: Any, budget: Budget, folder: str,
+    threads: int,
+) -> Part:  # fmt: skip
+    """Read the shards of a part, by order, and adjust their counts."""
+    return adjusted(lambda n: read_tables(paths[n], n, words, threads), len(words), options, bad_V, budget, folder)

@@ -1,0 +1,360 @@
+"""From counted n-grams, spread over workers, to one model: the steps until all parts are estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
+from mgpu_ngram.core.discounts import Discounts, check_fallback, discounts_of
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.tables import ShardedTable, Table
+from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.engine.count import empty_table
+from mgpu_ngram.engine.device import (
+    Stopwatch,
+    device_of,
+    memory_guard,
+    move_to,
+    on_device_or_host,
+    to_device,
+)
+from mgpu_ngram.engine.estimate import (
+    COUNTED,
+    START_ID,
+    Estimated,
+    EstimateOptions,
+    Part,
+    Unigrams,
+    adjust_counts,
+    adjust_unigrams,
+    count_counts,
+    estimate_part,
+    estimate_unigrams,
+    first_places,
+    last_longer,
+    split_probs,
+    with_split_counts,
+)
+from mgpu_ngram.engine.sorted_runs import Run, merge_to, open_run, take_part, where_it_fits
+from mgpu_ngram.engine.spill import result_to_device, spill
+from mgpu_ngram.jobs.estimate.assemble import assembled
+from mgpu_ngram.jobs.estimate.config import EstimateConfig
+from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.kernels import check
+from mgpu_ngram.kernels.dispatch import to_host
+
+ARITY = 8  # vectors over the vocabulary that are added up at once
+LESS = "use smaller chunks (chunk_bytes), prune, a lower order, or more workers"
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What people look for in an estimate, by order.
+
+    kept, total       n-grams in the model, and before pruning
+    counts_of_counts  how many have adjusted count 1, 2, 3, 4, as discounts were computed from them
+    discounts         of adjusted counts 1, 2, and 3 or more
+    fallback          orders whose discounts could not be computed
+    """
+
+    kept: dict[int, int]
+    total: dict[int, int]
+    counts_of_counts: dict[int, list[int]]
+    discounts: dict[int, Discounts]
+    fallback: list[int]
+
+
+@dataclass
+class _Words:
+    """Single words: adjusted counts and whether they are kept (V,), on the device.
+
+    size    words that are kept, and all
+    tokens  of the text, no sentence markers
+    """
+
+    count_V: Any
+    kept_V: Any
+    counts_of_counts: list[int]
+    size: tuple[int, int]
+    tokens: int
+
+
+class Estimation:
+    """The steps after counting.
+
+    limit       the words of a limited vocabulary
+    vocabulary  a handle
+    folder      where workers may spill
+    split       words whose trigrams and longer n-grams are dealt by the word before them
+    """
+
+    def __init__(
+        self, config: EstimateConfig, options: EstimateOptions, limit: Words | None, executor: Executor, budget: Budget,
+        folder: str, vocabulary: Handle, symbols: int, progress: Progress, split: Sequence[int] = (),
+    ):  # fmt: skip
+        self.config, self.options, self.executor, self.budget, self.folder = config, options, executor, budget, folder
+        self.vocabulary, self.symbols, self.progress = vocabulary, symbols, progress
+        self.split = tuple(split) if options.order > 2 else ()
+        self.seconds: list[dict[str, float]] = []
+        self.tokens = 0  # of the text, once `finish` knows
+        self.bad = None if limit is None else executor.call(words_outside, vocabulary, limit, budget.device)
+
+    def part(self, pieces: Sequence[Handle | Run], shard: int) -> Handle:
+        """The task that sums what runs hold of a shard and adjusts its counts."""
+        return self.executor.call(
+            make_part, pieces, shard, self.symbols, self.options, self.bad, self.budget, self.folder, self.split,
+            label=f"adjusting counts of part {shard}", affinity=shard,
+        )  # fmt: skip
+
+    def finish(self, parts: list[Handle]) -> tuple[Handle, Statistics]:
+        """(the model, what to tell of it); `parts` is emptied, so that each goes when it has been used."""
+        executor, device = self.executor, self.budget.device
+        lefts = [executor.call(_left_of, part) for part in parts]
+        lefts = [reduce_tasks(executor, _add, lefts[i::ARITY], ARITY) for i in range(min(ARITY, len(lefts)))]
+        words = executor.call(count_words, lefts, self.vocabulary, self.options, self.bad, device)
+        del lefts
+        split_left = None
+        if self.split:
+            split_left = reduce_tasks(executor, _add, [executor.call(_split_left_of, p) for p in parts], ARITY)
+        statistics = self._statistics(parts, words, split_left)
+        discounts = statistics.discounts
+        unigrams = executor.call(estimate_unigrams_of, words, discounts[1], self.options)
+        split_L = None
+        if self.split:
+            how = self.split, split_left, discounts[2], unigrams, device
+            found = [executor.call(split_probs_of, part, *how) for part in parts]
+            split_L = executor.call(join_split, found, len(self.split) * self.symbols)
+        made: list[Handle] = []
+        self.progress.start("estimate", len(parts), "parts")
+        while parts:
+            made.append(
+                executor.call(
+                    estimate_of, parts.pop(0), discounts, unigrams, self.budget, self.folder, self.split, split_left,
+                    split_L,
+                    label=f"estimating part {len(made)}",
+                )
+            )  # fmt: skip
+        model, seconds = assembled(
+            executor, made, unigrams, self.vocabulary, self.symbols, self.options.order, self.config.collapse_values,
+            self.budget, self.folder, self.progress,
+        )  # fmt: skip
+        self.seconds += seconds
+        return model, statistics
+
+    def _statistics(self, parts: list[Handle], words: Handle, split_left: Handle | None) -> Statistics:
+        call, orders = self.executor.call, range(2, self.options.order + 1)
+        slips = not self.config.exact_discounts and self.options.order > 1
+        # All is asked for at once: to wait for an answer takes as long as a short task.
+        asked = [call(_report_of_words, words), *(call(_report_of, part) for part in parts)]
+        if slips:
+            ranks = call(ranks_of, self.vocabulary)
+            asked.append(call(last_word, self.vocabulary, words, ranks))
+        if self.split:
+            asked.append(call(count_counts, split_left))
+        (of_words, size, self.tokens), *answers = self.executor.gather(asked)
+        reports, answers = answers[: len(parts)], answers[len(parts) :]
+        self.seconds += [seconds for *_, seconds in reports]
+        counts = {1: np.array(of_words)} | {n: np.sum([c[n] for c, *_ in reports], axis=0) for n in orders}
+        if self.split:
+            counts[2] = counts[2] + answers[-1]
+        if slips:
+            for n, adjusted, raw in self._slipped(parts, ranks, answers[0], split_left):
+                for count, change in (adjusted, -1), (raw, 1):
+                    if 1 <= count <= COUNTED:
+                        counts[n][count - 1] += change
+        given = self.config.discount_fallback
+        fallback = None if given is None else check_fallback(given)
+        found = {n: discounts_of(n, c.tolist(), fallback) for n, c in counts.items()}
+        sizes = {1: size} | {n: tuple(np.sum([s[n] for _, s, _ in reports], axis=0).tolist()) for n in orders}
+        return Statistics(
+            {n: kept for n, (kept, _) in sizes.items()},
+            {n: total for n, (_, total) in sizes.items()},
+            {n: c.tolist() for n, c in counts.items()},
+            {n: discounts for n, (discounts, _) in found.items()},
+            [n for n, (_, is_fallback) in found.items() if is_fallback],
+        )
+
+    def _slipped(
+        self, parts: list[Handle], ranks: Handle, last: tuple[int, int, int], split_left: Handle | None
+    ) -> list[tuple[int, int, int]]:
+        """(order, adjusted count, raw count) of n-grams of which lmplz's counts of counts take the raw count: suffixes
+        of the last n-gram, when n-grams are compared from their last word on, by lmplz's ids. `last` is of that word.
+        """
+        executor, (word, adjusted, raw) = self.executor, last
+        slipped, suffix, holders = [(1, adjusted, raw)], [word], list(parts)
+        for n in range(2, self.options.order):
+            found = executor.gather([executor.call(last_longer, part, suffix, ranks) for part in holders])
+            _, first, adjusted, raw = max(found)
+            if first <= START_ID:  # before which nothing stands
+                break
+            if n > 2 or first not in self.split:
+                holders = [holders[found.index(max(found))]]
+            else:
+                place = self.split.index(first) * self.symbols + word
+                [adjusted] = executor.gather([executor.call(_at, split_left, place)])
+            slipped.append((n, adjusted, raw))
+            suffix = [first, *suffix]
+        return slipped
+
+
+def read_limit(path: str | None) -> Words | None:
+    """The words of a file, white space between; None of no file."""
+    if path is None:
+        return None
+    try:
+        return Words.of([b"<unk>", *sorted(set(Path(path).read_bytes().split()))])
+    except OSError as error:
+        raise InputError(f"limit_vocab_file {path}: cannot be read ({error.strerror}); give a file of words") from None
+
+
+def words_outside(vocabulary: Vocabulary, limit: Words, device: str) -> Any:
+    """(V,) bool: words that a limited vocabulary lacks; specials it has."""
+    bad_V = np.ones(len(vocabulary), bool)
+    words = Words(vocabulary.offsets_V, vocabulary.data)
+    bad_V[words.ids(limit.offsets_V, limit.data)] = False
+    bad_V[: len(SPECIALS)] = False
+    return to_device(bad_V, device)
+
+
+def make_part(
+    runs: Sequence[Run], shard: int, symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget, folder: str,
+    split: Sequence[int],
+) -> Part:  # fmt: skip
+    """Sum what runs hold of a shard, and adjust its counts."""
+    stored = {s.path: s for run in runs for s in run.stored}
+    pieces = [*runs, *(take_part(open_run(s), shard, shard + 1) for s in stored.values())]
+
+    def find(n: int) -> list[ShardedTable]:
+        return [t for piece in pieces for t in piece.tables.get(n, [])]
+
+    return adjusted(find, symbols, options, bad_V, budget, folder, split)
+
+
+def adjusted(
+    find: Callable[[int], list[ShardedTable]], symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget,
+    folder: str, split: Sequence[int] = (),
+) -> Part:  # fmt: skip
+    """Sum what is found of each order, and adjust its counts, in host memory where the device has no room for all; the
+    result waits where there is room.
+    """
+    watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
+
+    def adjust(*tables: Table) -> Part:
+        bad_here_V = None if bad_V is None else move_to(bad_V, device_of(tables[0].keys))
+        return adjust_counts({t.order: t for t in tables}, symbols, options, bad_here_V, split)
+
+    with memory_guard("adjusting counts", budget.device, LESS):
+        tables = dict[int, Table]()
+        for n in range(2, options.order + 1):
+            found = find(n)
+            watch.lap("read")
+            like = to_device(np.empty(0, np.uint64), budget.device)
+            tables[n] = merge_to(found, budget.device).shard(0) if found else empty_table(n, bits, like)
+            watch.lap("reduce")
+        part = where_it_fits(adjust, *tables.values())
+        watch.lap("adjust")
+    part.seconds = watch.seconds
+    return spill(part, budget, folder)
+
+
+def _report_of(part: Part) -> tuple[dict[int, list[int]], dict[int, tuple[int, int]], dict[str, float]]:
+    return part.counts_of_counts, part.sizes, part.seconds
+
+
+def _left_of(part: Part) -> Any:
+    return part.left_V
+
+
+def _split_left_of(part: Part) -> Any:
+    return part.split_left_L
+
+
+def _at(vector: Any, place: int) -> int:
+    return int(vector[place])
+
+
+def _add(*vectors: Any) -> Any:
+    """Their sum, where the first is, or in host memory where that has no room; some parts may wait there."""
+
+    def add(device: str) -> Any:
+        total = move_to(vectors[0], device).copy()
+        for vector in vectors[1:]:
+            total += move_to(vector, device)
+        return total
+
+    return on_device_or_host(add, device_of(vectors[0]))
+
+
+def count_words(lefts: list[Any], vocabulary: Vocabulary, options: EstimateOptions, bad_V: Any, device: str) -> _Words:
+    """Adjusted counts of single words, by what each part tells of the words before them."""
+    counts_V = to_device(vocabulary.counts_V, device)
+    left_V = move_to(_add(*lefts), device) if lefts else counts_V
+    count_V, kept_V = adjust_unigrams(left_V, counts_V, options, bad_V)
+    tokens = int(vocabulary.counts_V[len(SPECIALS) :].sum())
+    return _Words(count_V, kept_V, count_counts(count_V), (int(kept_V.sum()), len(kept_V)), tokens)
+
+
+def _report_of_words(words: _Words) -> tuple[list[int], tuple[int, int], int]:
+    return words.counts_of_counts, words.size, words.tokens
+
+
+def estimate_unigrams_of(words: _Words, discounts: Discounts, options: EstimateOptions) -> Unigrams:
+    return estimate_unigrams(words.count_V, words.kept_V, discounts, options)
+
+
+def ranks_of(vocabulary: Vocabulary) -> np.ndarray:
+    return first_places(vocabulary.first_source_V, vocabulary.first_offset_V)
+
+
+def last_word(vocabulary: Vocabulary, words: _Words, rank_V: np.ndarray) -> tuple[int, int, int]:
+    """The word of the text with the greatest rank, its adjusted count and its raw count."""
+    word = int(np.where(vocabulary.counts_V > 0, rank_V, -1).argmax())
+    return word, int(words.count_V[word]), int(vocabulary.counts_V[word])
+
+
+def _with_split(part: Part, split: Sequence[int], left_L: Any, device: str) -> Part:
+    """A part on the device, with the adjusted counts of its split bigrams."""
+    part = result_to_device(part, device)
+    return with_split_counts(part, split, len(part.left_V), move_to(left_L, device)) if split else part
+
+
+def split_probs_of(
+    part: Part, split: Sequence[int], left_L: Any, discounts: Discounts, unigrams: Unigrams, device: str
+) -> list[np.ndarray]:
+    """Places and probabilities of the split bigrams of a part, in host memory."""
+    bigrams = _with_split(replace(part, orders={2: part.orders[2]}), split, left_L, device)
+    return [to_host(array) for array in split_probs(bigrams, split, discounts, unigrams.prob_V)]
+
+
+def join_split(found: list[list[np.ndarray]], places: int) -> np.ndarray:
+    """(H * V,) float32: probabilities of all split bigrams."""
+    prob_L = np.zeros(places, np.float32)
+    for place_P, prob_P in found:
+        prob_L[place_P] = prob_P
+    return prob_L
+
+
+def estimate_of(
+    part: Part, discounts: dict[int, Discounts], unigrams: Unigrams, budget: Budget, folder: str, split: Sequence[int],
+    left_L: Any, split_L: Any,
+) -> Estimated:  # fmt: skip
+    """Probabilities and backoffs of a part; they wait where there is room."""
+    watch = Stopwatch(budget.device)
+
+    def estimate(device: str) -> Estimated:
+        whole = _with_split(part, split, left_L, device)
+        shared_L = None if split_L is None else to_device(split_L, device)
+        return estimate_part(whole, discounts, move_to(unigrams.prob_V, device), shared_L)
+
+    with memory_guard("estimating", budget.device, LESS):
+        estimated = on_device_or_host(estimate, budget.device)
+        watch.lap("estimate")
+    estimated.seconds = watch.seconds
+    return spill(estimated, budget, folder)

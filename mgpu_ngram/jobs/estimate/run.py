@@ -1,0 +1,353 @@
+"""Estimate a Kneser-Ney model, as KenLM's lmplz does: text or counts in, a model file or an ARPA file out."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
+from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
+from mgpu_ngram.core.counts import Counts
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.core.model_file import BackoffModel, check_free_file
+from mgpu_ngram.core.output import Output, check_free, clear_temporaries, write_manifest
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.budget import Budget, peak_bytes
+from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.engine.vocabulary import LmplzText
+from mgpu_ngram.jobs.count.passes import CountPasses
+from mgpu_ngram.jobs.count.plan import chunk_bytes, make_budget, most_table_bytes, num_streams
+from mgpu_ngram.jobs.count.plan import plan as count_plan
+from mgpu_ngram.jobs.count.run import CHECKPOINT_SECONDS, UNRESERVED_BYTES
+from mgpu_ngram.jobs.count.shuffle import shuffle
+from mgpu_ngram.jobs.estimate.assemble import in_host_memory, save
+from mgpu_ngram.jobs.estimate.config import EstimateConfig
+from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of_counts
+from mgpu_ngram.jobs.estimate.passes import Estimation, Statistics, read_limit
+from mgpu_ngram.jobs.progress import Progress
+
+CONFIG = EstimateConfig
+FORMAT = "mgpu_ngram model"
+TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # of a part while it is estimated, for each token that its shards stand for
+ALONE = {"gpu": 1.6, "cpu": 1.0}  # times as many tokens may the only part of a worker have: no other waits beside it
+COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
+SMOOTHING = "Smoothing: Modified Kneser-Ney"  # as lmplz puts it
+
+
+@dataclass(frozen=True)
+class EstimateResult:
+    """A model that was made, and what people look for in how.
+
+    path        of the model file or the ARPA file
+    tokens      words of the text; no sentence markers
+    types       words of the vocabulary, <unk>, <s> and </s> among them
+    statistics  by order
+    seconds     by stage, summed over workers
+    """
+
+    path: Path | None
+    order: int
+    tokens: int
+    types: int
+    statistics: Statistics
+    size_bytes: int
+    fingerprint: str
+    seconds: dict[str, float]
+    wall_seconds: float
+    workers: int
+    device: str
+    transport: str
+    peak_device_bytes: int
+    peak_host_bytes: int
+    resumed_chunks: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.wall_seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines: all of it by name."""
+        return asdict(self) | {"path": str(self.path), "tokens_per_second": self.tokens_per_second}
+
+
+def model_file(config: EstimateConfig) -> str:
+    """The name of the model in the folder of a run."""
+    return "model.arpa" if config.format == "arpa" else "model.safetensors"
+
+
+def open_inputs(config: EstimateConfig) -> Corpus | None:
+    """The corpus that a config names, if it does: counts may be what an earlier job makes. Raises InputError when it
+    cannot be used.
+    """
+    return None if config.counts else _corpus(config, config.corpus)
+
+
+def _corpus(config: EstimateConfig, given: Any) -> Corpus:
+    return open_corpus(given, config.unit, config.dtype, config.text_column)
+
+
+def _opened(config: EstimateConfig, inputs: Any = None) -> tuple[EstimateConfig, Corpus | Counts]:
+    """(the config with its order, what it names); `inputs` is an in-memory corpus in place of config.corpus."""
+    if config.counts:
+        counts = open_counts(config)
+        return replace(config, order=config.order or counts.max_order), counts
+    corpus = _corpus(config, config.corpus if inputs is None else inputs)
+    return replace(config, order=config.highest), corpus
+
+
+def plan(
+    config: EstimateConfig, workers: int, device: str, memory_bytes: int, memory: MemoryConfig | None = None,
+    output: str | Path = ".",
+) -> dict[str, Any]:  # fmt: skip
+    """What `run` would do, from the sizes of the inputs alone: how it would count, and into how many parts its n-grams
+    would go at least.
+    """
+    if config.counts:
+        return {"job": config.name, "counts": config.counts, "device": device, "workers": workers}
+    counted = count_plan(config.counting(), workers, device, memory_bytes, memory, output)
+    return counted | {"job": config.name, "shards": workers, "model": model_file(config)}
+
+
+def run(
+    config: EstimateConfig,
+    executor: Executor,
+    output: str | Path,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    inputs: Any = None,
+    memory: MemoryConfig | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    resume: bool = False,
+) -> EstimateResult:
+    """Write OUT/model.safetensors or OUT/model.arpa, and OUT/manifest.json. Arguments as of `jobs.count.run`."""
+    config, source = _opened(config, inputs)
+    with Output.create(output, overwrite) as out:
+        executor.check_folder(str(out.folder))
+        path = out.folder / model_file(config)
+        with estimated(config, source, executor, out.path, overwrite, progress, memory, checkpoint_seconds, resume) as (
+            model,
+            result,
+        ):
+            result = _saved(config, executor, model, result, path)
+            write_manifest(out.folder, _manifest(config, source, result), FORMAT)
+            out.commit()
+    return replace(result, path=out.path / path.name)
+
+
+def run_to_file(
+    config: EstimateConfig,
+    executor: Executor,
+    output: str | Path,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    inputs: Any = None,
+    memory: MemoryConfig | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    resume: bool = False,
+) -> EstimateResult:
+    """Write the model alone, to a file."""
+    path = check_free_model(config, output, overwrite)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make folder {path.parent}: {error.strerror}; give another output path") from error
+    executor.check_folder(str(path.parent))
+    config, source = _opened(config, inputs)
+    with estimated(config, source, executor, path, overwrite, progress, memory, checkpoint_seconds, resume) as (
+        model,
+        result,
+    ):
+        clear_temporaries(path)  # nobody else makes it while we have its checkpoint
+        return _saved(config, executor, model, result, path)
+
+
+def check_free_model(config: EstimateConfig, output: str | Path, overwrite: bool) -> Path:
+    """The absolute path of a model to be written. Raises InputError unless it may be made, or replaced."""
+    if config.format == "arpa":
+        check_free(output, overwrite, "ARPA file", _is_arpa)
+    else:
+        check_free_file(output, overwrite)
+    return Path(output).absolute()
+
+
+def _is_arpa(path: str | Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return any(line.startswith(b"\\data\\") for line in file.readlines(1 << 12))
+    except OSError:
+        return False
+
+
+def run_to_model(
+    config: EstimateConfig, executor: Executor, folder: str | Path, progress: Progress | None = None,
+    inputs: Any = None, memory: MemoryConfig | None = None,
+) -> BackoffModel:  # fmt: skip
+    """The model in host memory; `folder` is where workers may spill. Nothing is saved to go on with."""
+    config, source = _opened(config, inputs)
+    spill = Path(folder) / "model"
+    with estimated(config, source, executor, spill, False, progress, memory, math.inf, False) as (model, _):
+        return executor.fetch(executor.call(in_host_memory, model))
+
+
+@contextmanager
+def estimated(
+    config: EstimateConfig, source: Corpus | Counts, executor: Executor, path: Path, overwrite: bool,
+    progress: Progress | None, memory: MemoryConfig | None, checkpoint_seconds: float, resume: bool,
+) -> Iterator[tuple[Handle, EstimateResult]]:  # fmt: skip
+    """A handle of the model and the result, without path and size yet. The checkpoint goes if the block ends well.
+
+    A run from counts that ended early starts again: nothing that it does is worth saving.
+    """
+    progress, memory, start = progress or Progress(), memory or MemoryConfig(), time.perf_counter()
+    limit = read_limit(config.limit_vocab_file)  # before work begins
+    table_bytes = most_table_bytes(config.counting(), source) if isinstance(source, Corpus) else 0
+    budget = make_budget(memory, executor, table_bytes)
+    executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
+    part_tokens, resumed = _part_tokens(budget), 0
+    alone_tokens = int(ALONE[budget.device] * part_tokens)
+    chosen = {"least_shards": executor.workers, "shard_tokens": part_tokens, "alone_tokens": alone_tokens}
+    if isinstance(source, Counts):
+        resume, overwrite = False, overwrite or resume
+    else:
+        chosen["chunk_bytes"] = chunk_bytes(config.counting(), source, executor.workers, budget)
+    identity = _identity(config, source)
+    with Checkpoint.open(path, identity, resume, overwrite, memory.spill_dir, chosen) as checkpoint:
+        folder = str(checkpoint.entries_folder)
+        executor.check_folder(folder)
+        if isinstance(source, Counts):
+            estimation, parts = parts_of_counts(
+                config, limit, source, executor, budget, folder, (part_tokens, alone_tokens), progress
+            )
+        else:
+            estimation, parts, resumed = _parts_of_text(
+                config, limit, source, executor, budget, checkpoint, checkpoint_seconds, progress
+            )
+        model, statistics = estimation.finish(parts)
+        of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))
+        progress.finish()
+        yield (
+            model,
+            EstimateResult(
+                None, config.highest, estimation.tokens, estimation.symbols, statistics, 0, "",
+                add_seconds(*estimation.seconds), time.perf_counter() - start, executor.workers, executor.device,
+                executor.transport, of_device, of_host, resumed,
+            ),
+        )  # fmt: skip
+        checkpoint.discard()
+
+
+def _parts_of_text(
+    config: EstimateConfig, limit: Words | None, corpus: Corpus, executor: Executor, budget: Budget,
+    checkpoint: Checkpoint, checkpoint_seconds: float, progress: Progress,
+) -> tuple[Estimation, list[Handle], int]:  # fmt: skip
+    """(the steps that are left, parts with their adjusted counts, chunks that a run before this one had counted)."""
+    counting, folder = config.counting(), str(checkpoint.entries_folder)
+    chosen = checkpoint.chosen
+    chunks = corpus.chunks(chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
+    cut = chosen["least_shards"], chosen["shard_tokens"], chosen["alone_tokens"]  # as saved runs were
+    text = LmplzText(config.skip_symbols, *cut)
+    job = CountPasses(counting, executor, chunks, budget, checkpoint, checkpoint_seconds, progress, text)
+    counted = job.count(num_streams(counting, corpus, len(chunks)))
+    runs, totals = job.merge(counted), counted.totals
+    if not totals["tokens"]:
+        raise InputError("the text is empty: it has not one line; give text with one sentence per line")
+    options = config.options(config.highest)
+    estimation = Estimation(
+        config, options, limit, executor, budget, folder, counted.vocabulary, totals["symbols"], progress,
+        totals["split"],
+    )  # fmt: skip
+    parts: list[Handle] = []
+    if config.highest > 1:
+        shards = [(s, s + 1) for s in range(totals["num_shards"])]
+
+        def report() -> None:
+            job.report(counted)
+            progress.start("adjust", len(shards), "parts")
+
+        def call(shard: int, pieces: list) -> Handle:
+            parts.append(estimation.part(pieces, shard))
+            return parts[-1]
+
+        shuffle(executor, runs, job.stored, shards, call, lambda _: progress.advance(1), report)
+    else:
+        job.report(counted)
+    estimation.seconds += [
+        totals["seconds"], *job.saving, *counted.seconds, *(r.seconds for r in counted.stored)
+    ]  # fmt: skip
+    return estimation, parts, len(job.resumed)
+
+
+def _part_tokens(budget: Budget) -> int:
+    """Tokens of the text for whose n-grams there is memory to work in while a part of them is made and estimated."""
+    memory_bytes = budget.task_bytes() if budget.device == "gpu" else budget.host_bytes // budget.tasks
+    return max(1 << 16, memory_bytes // TOKEN_BYTES[budget.device])
+
+
+def _saved(
+    config: EstimateConfig, executor: Executor, model: Handle, result: EstimateResult, path: Path
+) -> EstimateResult:
+    header = None
+    if config.verbose_header:
+        names = config.counts or ", ".join(config.corpus)
+        header = [f"Input file: {names}", f"Token count: {result.tokens}", SMOOTHING]
+    threads = executor.threads * executor.tasks_per_host  # no other task runs
+    saving = executor.call(save, model, path, config.format, header, threads, label=f"writing {path}")
+    start = time.perf_counter()
+    executor.wait([saving])
+    [(size_bytes, fingerprint, seconds)] = executor.gather([saving])
+    wall = result.wall_seconds + time.perf_counter() - start
+    return replace(
+        result, path=path, size_bytes=size_bytes, fingerprint=fingerprint, wall_seconds=wall,
+        seconds=add_seconds(result.seconds, seconds),
+    )  # fmt: skip
+
+
+def _settings(config: EstimateConfig) -> dict[str, Any]:
+    """Those that the result depends on."""
+    settings = asdict(config)
+    for key in ("corpus", "counts", "chunk_bytes", "name"):
+        del settings[key]
+    return settings
+
+
+def _identity(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]:
+    """What a run must share with the one that it resumes: what its counts depend on. What is made of them may change,
+    such as discounts after those that could not be computed.
+    """
+    inputs = [describe(source)] if isinstance(source, Counts) else source.states
+    settings = {name: value for name, value in _settings(config).items() if name in COUNTED_BY}
+    return {"corpus": {"inputs": inputs}, "settings": settings, "versions": {"mgpu-ngram": VERSION}}
+
+
+def _manifest(config: EstimateConfig, source: Corpus | Counts, result: EstimateResult) -> dict[str, Any]:
+    return _made_of(config, source) | {
+        "order": result.order,
+        "tokens": result.tokens,
+        "types": result.types,
+        "statistics": asdict(result.statistics),
+        "fingerprint": result.fingerprint,
+        "versions": {"mgpu-ngram": VERSION},
+    }
+
+
+def _made_of(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]:
+    """What an output depends on; the file of a limited vocabulary is among its inputs."""
+    inputs = [describe(source)] if isinstance(source, Counts) else source.described
+    if config.limit_vocab_file is not None:
+        inputs = inputs + open_corpus([config.limit_vocab_file]).described
+    return {"inputs": inputs, "options": _settings(config)}
+
+
+def changed_since(config: EstimateConfig, manifest: dict[str, Any]) -> str:
+    """How an output differs from what this job would make, by settings and the names and sizes of inputs; "" if not."""
+    config, source = _opened(config)
+    made_of = _made_of(config, source)
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)

@@ -1,0 +1,379 @@
+"""Score text: lines in, their log10 probabilities out, in order."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Corpus, Piece, open_corpus
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model_file import identify
+from mgpu_ngram.core.output import Output, check_free, new_file, write_manifest
+from mgpu_ngram.core.parquet import strings
+from mgpu_ngram.core.read_text import read_blocks
+from mgpu_ngram.core.sources import Source
+from mgpu_ngram.core.typed_config import Bytes, check_name
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.engine.score import ChunkScores, ScoreOptions, score_chunk
+from mgpu_ngram.jobs.progress import Progress
+
+AHEAD = 4  # chunks per worker that are under way before the first of them is in
+CHUNK_BYTES = {"cpu": 8 << 20, "gpu": 64 << 20}  # text per task, at most
+MIN_CHUNK_BYTES = 1 << 18
+MAX_WHOLE = 4  # times the text of a chunk: what a task takes that cannot be cut, such as a compressed file
+BYTES_PER_TOKEN = 5.5  # of text; a guess for plans
+WORDS_SHARE = 8  # words take so much more room than sentences
+UNIT = 2.0**-40  # in which sums of sentences are added up: a float32 is a multiple of it unless it is below 2**-17
+MAX_ADDED = 1 << 20  # fractions, in units, whose sum fits int64; and as many whole numbers
+MAX_EXACT = 1 << 42  # up to this one, which no text comes near: sums of larger ones depend on how text was cut
+FORMAT = "mgpu_ngram scores"
+SCORES = "scores.parquet"
+
+
+@dataclass(frozen=True)
+class ScoreConfig:
+    """Settings of a score job; the keys of its YAML."""
+
+    model: str  # a model file, an ARPA file, or the name of an earlier job that makes a model
+    text: list[str]  # paths, globs, directories or fsspec URLs; one sentence per line
+    sentence_markers: bool = True  # <s> stands before each sentence, and </s> after it, which is scored
+    level: Literal["word", "sentence"] = "sentence"  # a row of the result
+    index: Literal["edge", "btree"] = "edge"  # the edge table, faster; or the trie alone, smaller
+    text_column: str = "text"  # of Parquet inputs
+    chunk_bytes: Bytes | None = None  # text per task; auto: by device, text and workers
+    name: str = "score"  # folder of the result under the run's output
+
+    def __post_init__(self) -> None:
+        if self.chunk_bytes is not None and self.chunk_bytes < 1:
+            raise InputError(f"chunk_bytes is {self.chunk_bytes} but must be at least 1")
+        check_name(self.name)
+
+
+CONFIG = ScoreConfig
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Of all sentences that were scored.
+
+    tokens     words, and one </s> a sentence unless sentence markers were off
+    oovs       words that the model does not know
+    log10      sum of log10 probabilities, and
+    oov_log10  the part of unknown words in it
+    """
+
+    sentences: int
+    tokens: int
+    oovs: int
+    log10: float
+    oov_log10: float
+
+    @property
+    def perplexity(self) -> float:
+        """Including unknown words; NaN without tokens."""
+        return perplexity(self.log10, self.tokens)
+
+    @property
+    def perplexity_without_oovs(self) -> float:
+        """Of the words that the model knows, after whatever stands before them."""
+        return perplexity(self.log10 - self.oov_log10, self.tokens - self.oovs)
+
+    def summary(self) -> dict[str, Any]:
+        """All of it by name; None for what JSON has no number for: NaN and infinity."""
+        perplexities = {"perplexity": self.perplexity, "perplexity_without_oovs": self.perplexity_without_oovs}
+        return {name: x if math.isfinite(x) else None for name, x in (asdict(self) | perplexities).items()}
+
+
+def perplexity(log10: float, tokens: int) -> float:
+    """Of tokens with that sum of log10 probabilities; NaN without tokens, infinite beyond the largest double."""
+    try:
+        return 10 ** (-log10 / tokens) if tokens else float("nan")
+    except OverflowError:
+        return float("inf")
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """What a run did; `path` is None where nothing was written."""
+
+    path: Path | None
+    totals: Totals
+    seconds: dict[str, float]  # by stage, summed over workers
+    wall_seconds: float
+    workers: int
+    device: str
+    transport: str  # how arrays cross from worker to worker
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.totals.tokens / self.wall_seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines: all of it by name."""
+        named = {"path": self.path and str(self.path), "totals": self.totals.summary()}
+        return asdict(self) | named | {"tokens_per_second": self.tokens_per_second}
+
+
+def open_inputs(config: ScoreConfig) -> Corpus:
+    """The text that a config names. Raises InputError when it cannot be used."""
+    return open_corpus(config.text, "word", text_column=config.text_column)
+
+
+def plan(config: ScoreConfig, workers: int, device: str, *_: Any) -> dict[str, Any]:
+    """What `run` would do, from the sizes of the inputs alone."""
+    corpus = open_inputs(config)
+    size = config.chunk_bytes or _chunk_bytes(corpus, workers, device, config.level == "word")
+    chunks = corpus.chunks(size)
+    return {
+        "job": config.name,
+        "inputs": len(corpus.sources),
+        "input_bytes": corpus.size_bytes,
+        "tokens_about": int(corpus.text_bytes / BYTES_PER_TOKEN),
+        "chunks": len(chunks),
+        "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
+        "workers": workers,
+        "device": device,
+        "model": config.model,
+        "index": config.index,
+    }
+
+
+def run(
+    config: ScoreConfig,
+    executor: Executor,
+    output: str | Path,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    inputs: Any = None,
+    *_: Any,
+) -> ScoreResult:
+    """Score a corpus and write OUT/scores.parquet and OUT/manifest.json. A run that ended early is not gone on with.
+
+    inputs  an in-memory corpus in place of config.text
+    """
+    made_of = _made_of(config, open_inputs(config if inputs is None else replace(config, text=inputs)))
+    with Output.create(output, overwrite) as out:
+        result = score(config, executor, out.folder / SCORES, progress=progress, inputs=inputs)
+        made = {"totals": result.totals.summary(), "versions": {"mgpu-ngram": VERSION, "pyarrow": pyarrow.__version__}}
+        write_manifest(out.folder, made_of | made, FORMAT)
+        out.commit()
+    return replace(result, path=out.path)
+
+
+def changed_since(config: ScoreConfig, manifest: dict[str, Any]) -> str:
+    """How an output differs from what this job would make, by settings, model, names and sizes of inputs; "" if not."""
+    made_of = _made_of(config, open_inputs(config))
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+
+
+def _made_of(config: ScoreConfig, corpus: Corpus) -> dict[str, Any]:
+    """What an output depends on."""
+    return {
+        "inputs": corpus.described,
+        "model": {"path": config.model, "identity": identify(config.model)},
+        "options": {"level": config.level, "sentence_markers": config.sentence_markers},
+    }
+
+
+def check_file(path: str | Path, overwrite: bool) -> None:
+    """Raise InputError unless a file may be written there."""
+    if os.path.isdir(path) or not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise InputError(f"output {path} is no file in a folder that exists; give the path of a Parquet file to write")
+    check_free(path, overwrite, "Parquet file", _is_parquet)
+
+
+def _is_parquet(path: str | Path) -> bool:
+    """Whether a regular file begins as Parquet does. Nothing else is replaced: a model, a device, a pipe."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def score(
+    config: ScoreConfig,
+    executor: Executor,
+    file: str | Path | None = None,
+    take: Callable[[ChunkScores], None] | None = None,
+    words: str = "",
+    totals: bool = True,
+    progress: Progress | None = None,
+    inputs: Any = None,
+    verify: bool = True,
+) -> ScoreResult:
+    """Score a corpus.
+
+    file    a Parquet file to write, rows as config.level says
+    take    is called with the scores of each chunk, in the order of the text
+    words, totals  what chunks say of words (`ScoreOptions`) where no file is written
+    verify  compare the checksums of a model file
+
+    The driver holds a few chunks at once; a worker holds its replica of the model and a block of text.
+    """
+    progress, start = progress or Progress(), time.perf_counter()
+    corpus = open_inputs(config if inputs is None else replace(config, text=inputs))
+    if file is not None:
+        words = "columns" if config.level == "word" else ""
+    chunk_bytes = config.chunk_bytes or _chunk_bytes(corpus, executor.workers, executor.device, bool(words))
+    model = os.path.abspath(config.model)  # workers may stand elsewhere
+    options = ScoreOptions(
+        model, identify(model), config.index, config.sentence_markers, words, totals, executor.device,
+        chunk_bytes, executor.tasks_per_host, executor.threads, verify,
+    )  # fmt: skip
+    chunks = corpus.chunks(chunk_bytes)
+    found: list[Totals] = []
+    seconds: list[dict[str, float]] = []
+    with ExitStack() as stack:
+        write = stack.enter_context(_Table(file, config.level)).write if file is not None else None
+
+        def took(scores: ChunkScores, chunks_done: int) -> None:
+            found.append(_totals(scores))
+            seconds.append(scores.seconds)
+            for use in (write, take):
+                if use is not None:
+                    use(scores)
+            progress.advance(chunks_done, found[-1].tokens)
+
+        progress.start("score", len(chunks), "chunks", "tokens")
+        _in_order(executor, _in_parts(chunks, chunk_bytes), options, took)
+        progress.finish()
+    whole = _added(found)
+    path = None if file is None else Path(file)
+    wall = time.perf_counter() - start
+    return ScoreResult(path, whole, add_seconds(*seconds), wall, executor.workers, executor.device, executor.transport)
+
+
+def _in_parts(chunks: list[Chunk], chunk_bytes: int) -> Iterator[tuple[Chunk, int]]:
+    """Chunks and how many are done with each; but one that could not be cut to its size is read here, part by part.
+
+    So is a large compressed file, whose scores would fill the memory of a worker, and then that of the driver.
+    """
+    for chunk in chunks:
+        if chunk.size_bytes <= MAX_WHOLE * chunk_bytes:
+            yield chunk, 1
+            continue
+        at, name = 0, chunk.pieces[0].source.name
+        for block in read_blocks(chunk, "word", min(chunk_bytes, MEMORY_CHUNK_BYTES)):
+            end = at + len(block.data)
+            source = Source(name, "memory", end, data=b"\n" + block.data.tobytes(), data_start=at - 1)
+            yield Chunk(chunk.index, (Piece(0, source, at, end, end - at),), end - at), 0
+            at = end
+        yield replace(chunk, pieces=()), 1
+
+
+def _in_order(
+    executor: Executor,
+    chunks: Iterator[tuple[Chunk, int]],
+    options: ScoreOptions,
+    took: Callable[[ChunkScores, int], None],
+) -> None:
+    """Score chunks and take their scores in order, with no more under way than wait for the first of them."""
+    window, called, taken = AHEAD * executor.workers, 0, 0
+    waiting: dict[int, tuple[ChunkScores, int]] = {}  # for earlier ones
+    numbers: dict[Handle, tuple[int, int]] = {}
+
+    def more() -> list[Handle]:
+        nonlocal called
+        made = []
+        for chunk, chunks_done in islice(chunks, taken + window - called):
+            made.append(executor.call(score_chunk, chunk, options, label=f"scoring {chunk}"))
+            numbers[made[-1]] = called, chunks_done
+            called += 1
+        return made
+
+    def done(handle: Handle) -> list[Handle]:
+        nonlocal taken
+        number, chunks_done = numbers.pop(handle)
+        [scores] = executor.gather([handle])
+        waiting[number] = scores, chunks_done
+        while taken in waiting:
+            took(*waiting.pop(taken))
+            taken += 1
+        return more()
+
+    executor.wait(iter(more()), done)
+
+
+def _totals(scores: ChunkScores) -> Totals:
+    """Of a chunk, log10 in units."""
+    if not scores.sentences:
+        return Totals(0, 0, 0, 0, 0)
+    log10, words, oovs, oov_log10 = scores.sentences.values()
+    return Totals(len(words), int(words.sum()), int(oovs.sum()), _in_units(log10), _in_units(oov_log10))
+
+
+def _added(parts: list[Totals]) -> Totals:
+    """Of all chunks, log10 as such."""
+    sums = {f.name: sum(getattr(part, f.name) for part in parts) for f in fields(Totals)}
+    return Totals(**sums | {name: sums[name] * UNIT for name in ("log10", "oov_log10")})
+
+
+def _in_units(values: np.ndarray) -> float:
+    """The sum as an integer of units, so that it does not depend on how text was cut."""
+    if not (np.abs(values) < MAX_EXACT).all():
+        return float(values.sum(dtype=np.float64)) / UNIT
+    total = 0
+    for part in np.array_split(values.astype(np.float64), len(values) // MAX_ADDED + 1):
+        whole = np.floor(part)
+        rest = np.rint((part - whole) / UNIT)
+        total += int(whole.astype(np.int64).sum()) * int(1 / UNIT) + int(rest.astype(np.int64).sum())
+    return total
+
+
+def _chunk_bytes(corpus: Corpus, workers: int, device: str, words: bool) -> int:
+    """Text per task: less where words come back, and where workers would have too few."""
+    most = CHUNK_BYTES[device] // (WORDS_SHARE if words else 1)
+    return max(MIN_CHUNK_BYTES, min(most, corpus.text_bytes // (AHEAD * workers)))
+
+
+class _Table:
+    """A Parquet file that grows chunk by chunk; it gets its name when it is whole."""
+
+    SENTENCES = pyarrow.schema(
+        [("prob_log10", pyarrow.float32()), ("words", pyarrow.int32()), ("oovs", pyarrow.int32())]
+    )
+    WORDS = pyarrow.schema(
+        [
+            ("sentence", pyarrow.int64()), ("word", pyarrow.large_string()), ("id", pyarrow.uint32()),
+            ("ngram_length", pyarrow.uint8()), ("prob_log10", pyarrow.float32()),
+        ]
+    )  # fmt: skip
+
+    def __init__(self, path: str | Path, level: str):
+        self.path, self.words = path, level == "word"
+        self.sentences = 0
+
+    def __enter__(self) -> _Table:
+        self.stack = ExitStack()
+        sink = self.stack.enter_context(new_file(self.path))
+        schema = self.WORDS if self.words else self.SENTENCES
+        self.file = self.stack.enter_context(pyarrow.parquet.ParquetWriter(sink, schema))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stack.__exit__(*error)
+
+    def write(self, scores: ChunkScores) -> None:
+        columns = scores.words if self.words else scores.sentences
+        if not columns:
+            return
+        if self.words:
+            words = strings(np.concatenate([np.zeros(1, np.int64), columns["end"]]), columns["data"])
+            columns = columns | {"sentence": columns["sentence"] + self.sentences, "word": words}
+        schema = self.WORDS if self.words else self.SENTENCES
+        self.file.write_table(pyarrow.table({name: columns[name] for name in schema.names}, schema=schema))
+        self.sentences += len(scores.sentences["words"])

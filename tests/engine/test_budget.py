@@ -1,0 +1,274 @@
+"""Budgets: by hand, and against a pool that is made up."""
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+
+from mgpu_ngram.engine import budget as memory_module
+from mgpu_ngram.engine.budget import MAX_TEXT_BYTES, Budget, hold, lift_limit, peak_device_bytes, peak_host_bytes
+
+
+@dataclass(eq=False)
+class Result:
+    """Something that holds host memory."""
+
+    host_bytes: int
+
+
+class Pool:
+    """CuPy's, so far as a budget asks."""
+
+    def __init__(self, used_bytes):
+        self._used_bytes, self.limit, self.freed = used_bytes, 0, 0
+
+    def used_bytes(self):
+        return self._used_bytes
+
+    def total_bytes(self):
+        return self._used_bytes + 5
+
+    def free_all_blocks(self):
+        self.freed += 1
+
+    def get_limit(self):
+        return self.limit
+
+    def set_limit(self, size):
+        self.limit = size
+
+
+@pytest.fixture(autouse=True)
+def shares(monkeypatch):
+    """Shares that are easy by hand. What other tests hold is not counted."""
+    monkeypatch.setattr(memory_module, "KEPT_SHARE", {"gpu": 0.4, "cpu": 0.25})
+    monkeypatch.setattr(memory_module, "KEPT_BESIDE_SHARE", 0.25)
+    monkeypatch.setattr(memory_module, "BYTES_PER_TEXT_BYTE", {"gpu": 40, "cpu": 40})
+    monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """gpu(used_bytes, free_bytes): a GPU that is made up. Returns its pool."""
+
+    def make(used_bytes, free_bytes=1 << 40):
+        pool = Pool(used_bytes)
+        monkeypatch.setattr(memory_module, "_pool", lambda: pool)
+        monkeypatch.setattr(memory_module, "_watch_peak", lambda: None)
+        monkeypatch.setattr(memory_module, "free_bytes", lambda device: free_bytes)
+        return pool
+
+    return make
+
+
+def test_what_a_task_may_take_by_hand(gpu):
+    assert Budget("cpu", 0, 1000).working_bytes() == 750
+    assert Budget("cpu", 0, 1000, 3).working_bytes() == 250
+    pool = gpu(used_bytes=100, free_bytes=600)
+    assert Budget("gpu", 500, 1000).working_bytes() == 400  # of the budget, what results hold is taken
+    assert Budget("gpu", 5000, 1000).working_bytes() == 600  # others use the GPU, too
+    assert Budget("gpu", 500, 1000, 3).host_working_bytes() == 250
+    assert pool.limit == 5000
+
+
+def test_the_pool_is_told_its_limit_once(gpu, monkeypatch):
+    monkeypatch.setattr(memory_module, "_first_limit", {})
+    pool = gpu(0)
+    pool.limit = 9000  # the user's own
+    lift_limit("gpu")
+    assert pool.limit == 9000
+    budget = Budget("gpu", 700, 0)
+    budget.limit()
+    assert pool.limit == 700
+    pool.set_limit = None  # not called again
+    budget.limit()
+    assert budget.working_bytes() == 700 and pool.freed == 1
+    Budget("cpu", 0, 700).limit()  # which has no pool
+    lift_limit("cpu")
+    assert pool.limit == 700
+    del pool.set_limit
+    lift_limit("gpu")
+    assert pool.limit == 9000
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (Budget("cpu", 0, 160_000), 3000),  # three quarters, 40 bytes for one of text
+        (Budget("cpu", 0, 160_000, 3), 1000),
+        (Budget("gpu", 200_000, 160_000), 3000),  # 0.6 of the GPU
+        (Budget("gpu", 200_000, 80_000), 2000),
+        (Budget("gpu", 0, 0), 1),
+        (Budget("cpu", 0, 1 << 50), MAX_TEXT_BYTES["cpu"]),
+        (Budget("gpu", 1 << 50, 1 << 50), MAX_TEXT_BYTES["gpu"]),
+    ],
+)
+def test_text_of_a_chunk_by_hand(budget, expected):
+    assert budget.text_bytes() == expected
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (Budget("cpu", 0, 8000), 3000),  # half of three quarters
+        (Budget("cpu", 0, 8000, 4), 750),
+        (Budget("gpu", 2000, 8000), 600),  # half of 0.6
+        (Budget("gpu", 16_000, 8000), 3000),  # it passes through the host
+        (Budget("gpu", 16_000, 8000, 2), 1500),
+    ],
+)
+def test_what_a_block_may_take_by_hand(budget, expected):
+    assert budget.block_bytes() == expected
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_results_go_to_the_host_until_a_quarter_of_it_is_full(device, gpu):
+    gpu(used_bytes=41)
+    budget = Budget(device, 100, 1000)
+    assert budget.place(250) == "host" and budget.place(251) == "disk"
+    first, second = hold(Result(100)), hold(Result(50))
+    assert budget.place(100) == "host" and budget.place(101) == "disk"
+    assert budget.fits_host(100) and not budget.fits_host(101)
+    del first
+    gc.collect()
+    assert budget.place(200) == "host" and budget.place(201) == "disk"
+    assert second.host_bytes == 50
+
+
+def test_results_stay_on_the_device_until_its_share_is_full(gpu):
+    for used_bytes, place in [(0, "device"), (40, "device"), (41, "host")]:
+        gpu(used_bytes)
+        assert Budget("gpu", 100, 1000).place(25) == place
+    assert Budget("gpu", 100, 0).place(25) == "disk"
+
+
+def test_a_device_keeps_little_of_what_is_sure_not_to_fit(gpu):
+    """A tenth in place of 0.4, so that more is left to work in."""
+    for used_bytes, place in [(0, "device"), (10, "device"), (11, "host")]:
+        gpu(used_bytes)
+        assert Budget("gpu", 100, 1000, spills=True).place(25) == place
+    budget = Budget("gpu", 200_000, 1 << 40, spills=True)
+    assert budget.text_bytes() == 180_000 // 40
+    assert budget.block_bytes() == 90_000
+    assert budget.part_bytes(50_000) == (200_000 - 90_000 - 20_000) // 2
+    assert Budget("cpu", 0, 8000, spills=True).block_bytes() == Budget("cpu", 0, 8000).block_bytes()
+
+
+def test_holding_is_by_identity():
+    """Equal results are two, one held twice is one; a held one is returned."""
+    budget = Budget("cpu", 0, 400)
+    a, b = Result(40), Result(40)
+    assert hold(a) is a and hold(a) is a
+    assert budget.fits_host(60) and not budget.fits_host(61)
+    hold(b)
+    assert budget.fits_host(20) and not budget.fits_host(21)
+
+
+def test_what_a_result_gives_up_is_free_again():
+    budget, result = Budget("cpu", 0, 400), hold(Result(100))
+    assert not budget.fits_host(1)
+    result.host_bytes = 30
+    assert budget.fits_host(70) and not budget.fits_host(71)
+
+
+def test_several_threads_hold_and_ask_at_once():
+    """Tasks of a process are threads: one may hold its result while another asks for room."""
+    budget, errors, stop = Budget("cpu", 0, 1 << 30), [], threading.Event()
+    kept = [hold(Result(1)) for _ in range(2000)]
+
+    def work(step):
+        try:
+            while not stop.is_set():
+                step()
+        except RuntimeError as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [
+            threading.Thread(target=work, args=(step,))
+            for step in (lambda: [hold(Result(1)) for _ in range(9)], lambda: budget.place(1))
+        ]
+        for thread in threads:
+            thread.start()
+        threads[1].join(1.0)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors and len(kept) == 2000
+
+
+@pytest.mark.parametrize(("device", "at_once"), [("gpu", 1), ("cpu", 2)])
+def test_tasks_of_a_gpu_take_turns(device, at_once, gpu):
+    gpu(0)
+    working, most, together = [], [], threading.Barrier(2)
+
+    def work():
+        with Budget(device, 1, 1).alone():
+            working.append(1)
+            with suppress(threading.BrokenBarrierError):
+                together.wait(0.2 if device == "gpu" else 10)
+            most.append(len(working))
+            working.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == at_once
+
+
+@pytest.mark.gpu
+def test_peak_of_the_device():
+    import cupy
+
+    Budget("gpu", 1 << 30, 0).limit()
+    try:
+        before = cupy.get_default_memory_pool().used_bytes()
+        first = cupy.empty(48 << 20, "u1")
+        del first
+        second = cupy.empty(16 << 20, "u1")
+        assert peak_device_bytes("gpu") >= before + (48 << 20) and peak_device_bytes("cpu") == 0
+        del second
+    finally:
+        Budget("gpu", 0, 0).limit()
+
+
+@pytest.mark.gpu
+def test_a_real_gpu():
+    """Room is what the limit leaves; beyond it the pool refuses."""
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    gc.collect()
+    pool.free_all_blocks()
+    used_bytes = pool.used_bytes()
+    budget = Budget("gpu", used_bytes + (64 << 20), 1 << 30)
+    try:
+        assert budget.working_bytes() == 64 << 20
+        some = cupy.empty(24 << 20, "u1")
+        assert budget.working_bytes() == 40 << 20
+        with pytest.raises(cupy.cuda.memory.OutOfMemoryError):
+            cupy.empty(41 << 20, "u1")
+        del some
+        assert budget.working_bytes() == 64 << 20
+    finally:
+        Budget("gpu", 0, 0).limit()  # none
+
+
+def test_the_peak_of_the_host_is_this_processs_own():
+    """Not that of the one that started it; of an array that is gone, too."""
+    large = bytearray(b"a") * (600 << 20)
+    assert peak_host_bytes() > len(large)
+    program = "import numpy, mgpu_ngram.engine.budget as m; numpy.ones(200 << 20, 'u1'); print(m.peak_host_bytes())"
+    found = int(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+    assert 200 << 20 < found < len(large)
