@@ -1,15 +1,15 @@
 #include "common.cuh"
 #include "text.cuh"
-// Positions of word starts and of newlines, in text order. A newline can start no word, so the
-// byte at a position tells which of the two it is. Each warp scans SEGMENT bytes, 16 a lane.
-// ISSPACE: words end at the white space of isspace; else where lmplz ends them.
+// Positions of word starts and newlines, in text order. No word starts with a newline, so the byte at
+// a position tells words from newlines. Each warp scans SEGMENT bytes, 16 per lane.
+// ISSPACE 1: words end at the white space of isspace; 0: at the delimiters of lmplz.
 
 #define STEPS 8
 #define SEGMENT (32 * 16 * STEPS)
 
 __device__ __forceinline__ bool ends_word(u8 c) { return ISSPACE ? is_space(c) : is_delimiter(c); }
 
-// Bit i: byte i of the lane's 16 starts a word or is a newline. `before` is the byte ahead of them.
+// Return bits: bit i is set if byte i of the lane's 16 starts a word or is a newline. `before` is the byte before them.
 __device__ __forceinline__ u32 token_bits(const u8* text_B, i64 B, i64 at, u8 before) {
   alignas(16) u8 bytes[16];
   if (at + 16 <= B) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ u32 token_bits(const u8* text_B, i64 B, i64 at, u8 be
   return bits;
 }
 
-// counts_W[w]: tokens in segment w. With `positions` given, offsets_W[w] says where they go.
+// counts_W[w]: tokens in segment w. With `positions`, writes the positions of segment w from offsets_W[w] on.
 extern "C" __global__ void find_tokens(const u8* text_B, i64 B, i64* counts_W, const i64* offsets_W,
                                        u32* positions_T) {
   i64 warps = (i64)gridDim.x * (blockDim.x / 32);

@@ -1,8 +1,8 @@
 #include "common.cuh"
 // Stable least-significant-digit radix sort of rows stored as columns (C, R) uint64, one pass over
-// memory per 8-bit digit (Adinets and Merrill, "Onesweep", 2022). Tiles are taken in order by a
-// counter, rank their rows in shared memory, learn where their digits start by looking back over
-// the tiles before them, and write runs of equal digits.
+// memory per 8-bit digit (Adinets and Merrill, "Onesweep", 2022). A counter hands out tiles in order.
+// A tile ranks its rows in shared memory, finds where its digits start by looking back over earlier
+// tiles, and writes its rows grouped by digit.
 
 #define DIGITS 256
 #define TILE (THREADS * ITEMS)
@@ -13,7 +13,7 @@
 // histogram_PD[p][d] += rows of `column` whose digit p is d; digit p covers 8 bits from first_bit + 8p.
 extern "C" __global__ void digit_histograms(const u64* column, i64 R, int first_bit, int num_digits,
                                             u64* histogram_PD) {
-  extern __shared__ u32 bins[];  // (num_digits, DIGITS, COPIES): copies part the lanes of a skewed digit
+  extern __shared__ u32 bins[];  // (num_digits, DIGITS, COPIES): lanes with a frequent digit add to different copies
   for (int i = threadIdx.x; i < num_digits * DIGITS * COPIES; i += blockDim.x) bins[i] = 0;
   __syncthreads();
   u32 copy = threadIdx.x % COPIES;
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) radix_pass(
     volatile u64* status_TD, u32* next_tile) {
   extern __shared__ u64 exchange[];  // (TILE,)
   __shared__ u32 warp_bins[WARPS][DIGITS];
-  __shared__ u64 target_D[DIGITS];  // where digit d's rows of this tile go, minus their place in the tile
+  __shared__ u64 target_D[DIGITS];  // where this tile's rows of digit d go, minus their place in the tile
   __shared__ u32 local_D[DIGITS];
   __shared__ u32 scan_warps[DIGITS / 32];
   __shared__ u32 tile_shared;
@@ -52,14 +52,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) radix_pass(
   const i64 mine = first + warp * 32 * ITEMS + lane;
   const u32 rows = (u32)min((i64)TILE, R - first);
 
-  // Rows past the end get the highest digit: they rank last in the last tile and are not written.
+  // Rows past the end get the highest digit, rank last in the last tile, and are not written.
   u64 key[ITEMS];
   const u64* keys = in + key_column * R;
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) key[i] = mine + i * 32 < R ? keys[mine + i * 32] : ~0ULL;
 
   // Rank each row among the warp's rows of the same digit, in row order.
-  u32 place[ITEMS / 2];  // two 16-bit places a word: registers are what limits the rows in flight
+  u32 place[ITEMS / 2];  // two 16-bit places per register: registers limit the rows in flight
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     u32 digit = (key[i] >> shift) & 255, peers = FULL_WARP;
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) radix_pass(
   }
   __syncthreads();
 
-  // Thread d owns digit d: sum over warps, tell later tiles, scan over digits, look back.
+  // Thread d owns digit d: sum over warps, publish to later tiles, scan over digits, look back.
   u32 total = 0;
   if (tid < DIGITS) {
     for (int w = 0; w < WARPS; ++w) {

@@ -1,8 +1,8 @@
 #include "common.cuh"
 #include "codes.cuh"
-// Open-addressing table of n-grams with atomic counts. An entry names its n-gram by where it first
-// stood: high half a 32-bit fingerprint, low half position + 1. Equal fingerprints are compared
-// word by word, so counts are exact, and a key costs 8 bytes whatever the order.
+// Open-addressing table of n-grams with atomic counts. An entry identifies its n-gram by a position
+// where it occurs: high half a 32-bit fingerprint, low half position + 1. Equal fingerprints are
+// compared word by word, so counts are exact, and a key takes 8 bytes for any order.
 
 __device__ __forceinline__ bool same_window(const u16* lut, const token_t* tokens_T, i64 a, i64 b, int order) {
   for (int i = 0; i < order; ++i)

@@ -1,7 +1,7 @@
 #include "common.cuh"
 #include "codes.cuh"
 #include "bins.cuh"
-// V1 of Bianco's "Ngrams with CUDA": one atomic add an n-gram, on one histogram in device memory.
+// V1 of Bianco's "Ngrams with CUDA": one atomic add per n-gram to one histogram in device memory.
 extern "C" __global__ void histogram_global(const token_t* tokens_T, i64 T, const u16* lut_table, u64 symbols, u32* bins) {
   LOAD_LUT(lut, lut_table)
   GRID_STRIDE_LOOP(i, (T + RUN - 1) / RUN) {

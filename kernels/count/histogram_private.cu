@@ -1,12 +1,12 @@
 #include "common.cuh"
 #include "codes.cuh"
 #include "bins.cuh"
-// V2 of Bianco's "Ngrams with CUDA": private histograms, then a reduction. A block's own histogram
-// lies in shared memory: all of it where it fits, else the bins that the block meets first.
+// V2 of Bianco's "Ngrams with CUDA": private histograms, then a reduction. A block keeps its own
+// histogram in shared memory: all bins if they fit, else the bins that the block meets first.
 
 #if TOKEN_BYTES == 1
 // Order 1 of bytes: each lane has its own column of the block's histogram, so the 32 adds of a warp
-// never meet in a bank.
+// never conflict in a bank.
 extern "C" __global__ void histogram_bytes(const u8* text_T, i64 T, u64* bins) {
   __shared__ u32 local[256 * 32];
   for (int i = threadIdx.x; i < 256 * 32; i += blockDim.x) local[i] = 0;
@@ -50,8 +50,8 @@ extern "C" __global__ void __launch_bounds__(1024) histogram_shared(const token_
     if (local[i]) atomicAdd(&bins[i], local[i]);
 }
 
-// Each block keeps `slots` bins in shared memory, direct mapped, the first to come; the rest goes to
-// one of `copies` global histograms.
+// Each block keeps `slots` bins in shared memory, direct mapped; the first bin to claim a slot keeps
+// it. Adds to other bins go to one of `copies` global histograms.
 #define EMPTY 0xffffffffu
 extern "C" __global__ void __launch_bounds__(1024) histogram_cached(const token_t* tokens_T, i64 T, const u16* lut_table,
                                                                      u64 symbols, u64 num_bins, int copies, u32 slots,

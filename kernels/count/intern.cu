@@ -1,6 +1,6 @@
 #include "common.cuh"
-// Open addressing, linear probing. keys_C 0 is an empty slot; first_C is the first token that met
-// the slot's word in this call (0 for words known before it, so they cost no atomics).
+// Open addressing, linear probing. keys_C 0 is an empty slot. first_C is the first token of the slot's
+// word in this call, or 0 for words known before the call, which therefore cost no atomics.
 
 __device__ __forceinline__ i64 find_or_insert(u64 hash, u64* keys_C, i64 mask, bool* inserted) {
   i64 slot = hash & mask;
@@ -16,7 +16,7 @@ __device__ __forceinline__ i64 find_or_insert(u64 hash, u64* keys_C, i64 mask, b
   }
 }
 
-// *new_count counts insertions; past `limit` the table is too full: the caller grows it and calls again.
+// *new_count counts insertions. Past `limit` the table is too full: the caller grows it and calls again.
 extern "C" __global__ void insert_words(const u64* hash_T, i64 T, u64* keys_C, u32* first_C, i64 capacity,
                                         u32 limit, u32* new_count, u32* new_slots, u32* slot_T) {
   GRID_STRIDE_LOOP(t, T) {
@@ -34,7 +34,7 @@ extern "C" __global__ void insert_words(const u64* hash_T, i64 T, u64* keys_C, u
   }
 }
 
-// Put the words of ids 0..V-1 into an empty table, each marked as known.
+// Insert the words of ids 0..V-1 into an empty table and mark each as known.
 extern "C" __global__ void rebuild_table(const u64* hash_V, i64 V, u64* keys_C, u32* first_C, u32* ids_C, i64 capacity) {
   GRID_STRIDE_LOOP(v, V) {
     bool inserted;
@@ -44,7 +44,7 @@ extern "C" __global__ void rebuild_table(const u64* hash_V, i64 V, u64* keys_C, 
   }
 }
 
-// tokens_T: id + 1, and 0 for a newline. In place: slot_T and tokens_T may be one array.
+// tokens_T: id + 1, or 0 for a newline. slot_T and tokens_T may be the same array.
 extern "C" __global__ void slots_to_tokens(const u64* hash_T, const u32* slot_T, i64 T, const u32* ids_C, u32* tokens_T) {
   GRID_STRIDE_LOOP(t, T) tokens_T[t] = hash_T[t] ? ids_C[slot_T[t]] + 1 : 0;
 }

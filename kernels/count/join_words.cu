@@ -6,11 +6,11 @@ __device__ __forceinline__ bool same_word(const i64* offsets_V, const u8* data, 
   return i == length;
 }
 
-// Words in runs of equal hashes: starts_U (U,) i64 is where each run of rows_R (R,) i64 starts;
-// rows count words with offsets_V (V + 1,) i64, data u8, counts_V (V,) i64, first_source_V (V,) i32,
+// Groups of words with equal hashes: group u is rows_R[starts_U[u]] on; starts_U (U,) i64, rows_R (R,) i64.
+// Rows index the words of offsets_V (V + 1,) i64, data u8, counts_V (V,) i64, first_source_V (V,) i32,
 // first_offset_V (V,) i64.
-//   ->  rows_U (U,) i64: the row of a run that stands first; counts_U (U,) i64: the run's sum;
-//       *mismatches += rows whose bytes are not those of their run's first row.
+//   ->  rows_U (U,) i64: the row of each group that occurs first; counts_U (U,) i64: the group's sum;
+//       *mismatches += rows whose bytes differ from their group's first row.
 extern "C" __global__ void join_words(const i64* starts_U, i64 U, const i64* rows_R, i64 R, const i64* offsets_V,
                                       const u8* data, const i64* counts_V, const int* first_source_V,
                                       const i64* first_offset_V, i64* rows_U, i64* counts_U, u64* mismatches) {

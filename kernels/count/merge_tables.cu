@@ -5,15 +5,15 @@
 // Row i of a segment of A and row j of B, counted from the segment's first row, go to
 //   out(i) = i + |{j: B[j] < A[i]}| - |{j: B[j] < A[i], B[j] in A}|, with B's count added where B has the key,
 //   out(j) = j + |{i: A[i] < B[j]}| - |{i: A[i] < B[j], A[i] in B}|, for the keys that A lacks.
-// A tile is a stretch of at most TILE rows of one segment's merged rows. Tiles are taken in order by a
-// counter, merge their rows in shared memory and learn where they write by looking back over the tiles
-// before them (Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016),
-// so each row is read once and written once.
+// A tile is a segment of at most TILE merged rows. A counter hands out tiles in order. A tile merges its
+// rows in shared memory and finds where to write by looking back over the tiles before it (Merrill and
+// Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016), so each row is read once
+// and written once.
 
 #define TILE (THREADS * ITEMS)
 #define WARPS (THREADS / 32)
 
-// Below, equal to or above 0 as row a sorts before, with or after row b, by columns first to last - 1.
+// Return < 0, 0 or > 0 if row a sorts before, with or after row b, by columns first to last - 1.
 __device__ __forceinline__ int compare_rows(const u64* a, i64 stride_a, const u64* b, i64 stride_b, int first,
                                             int last) {
   for (int c = first; c < last; ++c) {
@@ -23,8 +23,8 @@ __device__ __forceinline__ int compare_rows(const u64* a, i64 stride_a, const u6
   return 0;
 }
 
-// Rows of A among the first d merged rows, A's before B's where keys are equal; compare(i, j) orders
-// row i of A and row j of B (Green, McColl and Bader, "GPU Merge Path", 2012).
+// Return how many of the first d merged rows come from A, with A first among equal keys; compare(i, j)
+// orders row i of A and row j of B (Green, McColl and Bader, "GPU Merge Path", 2012).
 template <class Index, class Compare>
 __device__ __forceinline__ Index split(Index d, Index rows_a, Index rows_b, Compare compare) {
   Index low = max(d - rows_b, (Index)0), high = min(d, rows_a);
@@ -36,9 +36,9 @@ __device__ __forceinline__ Index split(Index d, Index rows_a, Index rows_b, Comp
   return low;
 }
 
-// starts_T2[t]: the first rows of A and B in tile t of T, and in starts_T2[T] their ends.
-// ends_3S: where each of S segments ends in A, in B and in the list of tiles; a segment without rows has no tile.
-// Tiles of a segment start TILE - 1 rows apart, one row earlier where a key of A would be parted from its equal in B.
+// starts_T2[t]: the first rows of A and B in tile t of T; starts_T2[T]: their ends.
+// ends_3S: where each of S segments ends in A, in B and in the list of tiles; an empty segment has no tile.
+// Tiles of a segment start TILE - 1 rows apart, or one row earlier to keep equal keys of A and B in one tile.
 extern "C" __global__ void split_tiles(const u64* keys_a, i64 stride_a, const u64* keys_b, i64 stride_b, int C,
                                        const i64* ends_3S, i64 S, i64 T, i64* starts_T2) {
   const i64 *ends_a = ends_3S, *ends_b = ends_3S + S, *ends_t = ends_3S + 2 * S;
@@ -64,12 +64,12 @@ extern "C" __global__ void split_tiles(const u64* keys_a, i64 stride_a, const u6
   }
 }
 
-// status_T[t + 1] of tile t: two flag bits over the rows that it wrote, or that all tiles up to it wrote.
+// status_T[t + 1] of tile t: two flag bits above the number of rows that tile t, or all tiles up to it, wrote.
 #define AGGREGATE (1ULL << 62)
 #define PREFIX (2ULL << 62)
 #define COUNT_MASK ((1ULL << 62) - 1)
 
-// Rows that the tiles before `tile` write; all lanes of one warp call it, and look at 32 tiles at a time.
+// Return how many rows the tiles before `tile` write. All lanes of one warp call it and read 32 tiles at a time.
 __device__ __forceinline__ u64 rows_before(const volatile u64* status_T, i64 tile) {
   const i64 lane = lane_id();
   u64 before = 0;
@@ -84,14 +84,14 @@ __device__ __forceinline__ u64 rows_before(const volatile u64* status_T, i64 til
   }
 }
 
-// Writes the merged rows; `stride` is that of keys. The first STAGED key columns settle most comparisons and lie in
-// shared memory; the other columns are compared where they are, and copied like the counts, by the rows' sources.
+// Write the merged rows; `stride` is the stride of `keys`. The first STAGED key columns decide most comparisons and
+// lie in shared memory. The other columns are compared in global memory and copied, like counts, by source row.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) merge_tiles(
     const u64* __restrict__ keys_a, i64 stride_a, const i64* __restrict__ counts_a, const u64* __restrict__ keys_b,
     i64 stride_b, const i64* __restrict__ counts_b, int C, const i64* __restrict__ starts_T2, u64* __restrict__ keys,
     i64 stride, i64* __restrict__ counts, volatile u64* status_T, u32* next_tile) {
   extern __shared__ u64 staged[];  // (STAGED, TILE): a tile's rows of A, then its rows of B
-  __shared__ u32 sources[TILE];    // of each row to write: its row in the tile, and times 2^16 its equal in B or 0
+  __shared__ u32 sources[TILE];    // for each output row: its row in the tile, plus 2^16 times the equal row in B or 0
   __shared__ u32 warp_rows[WARPS];
   __shared__ u64 before_shared;
   __shared__ u32 tile_shared;
@@ -120,14 +120,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) merge_tiles(
   }
   __syncthreads();
 
-  // Thread k merges rows k * ITEMS .. (k + 1) * ITEMS - 1: i and rows_a + j are the tile's rows that come next.
+  // Thread k merges rows k * ITEMS .. (k + 1) * ITEMS - 1; i and rows_a + j are the next rows of the tile.
   auto compare = [=](int i, int j) {
     int order = compare_rows(staged + i, TILE, staged + rows_a + j, TILE, 0, STAGED);
     return order ? order : compare_rows(keys_a + i, stride_a, keys_b + rows_a + j, stride_b, STAGED, C);
   };
   const int first = min(tid * ITEMS, rows), rows_b = rows - rows_a;
   int i = split(first, rows_a, rows_b, compare), j = first - i;
-  bool summed = i > 0 && j < rows_b && compare(i - 1, j) == 0;  // row j of B went with the row of A before it
+  bool summed = i > 0 && j < rows_b && compare(i - 1, j) == 0;  // row j of B was added to the row of A before it
   u32 source[ITEMS], written = 0;                               // bit n of `written`: step n yields a row
 #pragma unroll
   for (int n = 0; n < ITEMS; ++n) {
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) merge_tiles(
   }
   __syncthreads();
 
-  i64 count[ITEMS];  // on their way while warp 0 looks back
+  i64 count[ITEMS];  // these loads are in flight while warp 0 looks back
 #pragma unroll
   for (int n = 0; n < ITEMS; ++n) {
     u32 p = tid + n * THREADS;

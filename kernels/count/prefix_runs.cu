@@ -1,8 +1,8 @@
 #include "common.cuh"
 #include "keys.cuh"
-// Distinct prefixes of sorted keys. Row r heads a run of order n when fewer than n of its leading
-// words stand in the row before it and it has at least n words; it ends one likewise with the row
-// after it. Lane i of a warp looks after order first_order + i, so one call serves up to 32 orders.
+// Distinct prefixes of sorted keys. Row r starts a group of order n if it has at least n words and shares
+// fewer than n leading words with the row before it. It ends a group by the same rule with the row after
+// it. Lane i of a warp handles order first_order + i, so one call serves up to 32 orders.
 
 #define STEPS 16
 #define SEGMENT (32 * STEPS)
@@ -19,7 +19,7 @@ __device__ __forceinline__ Row load_row(const u64* columns, i64 stride, i64 R, i
   return row;
 }
 
-// heads_NW[i][w]: runs of order first_order + i that start in segment w.
+// heads_NW[i][w]: number of groups of order first_order + i that start in segment w.
 extern "C" __global__ void count_heads(const u64* columns, i64 stride, i64 R, int C, int bits, int first_order,
                                        int num_orders, i64* heads_NW, i64 W) {
   i64 warps = (i64)gridDim.x * (blockDim.x / 32);
@@ -42,8 +42,8 @@ extern "C" __global__ void count_heads(const u64* columns, i64 stride, i64 R, in
   }
 }
 
-// Runs of one order: keys cut to `order` words, and counts. weight_before[r] is the sum of the
-// weights of rows 0..r-1 (r itself when null, each row counting once). counts must be zero.
+// Write the groups of each order: keys cut to that many words, and counts. weight_before[r] is the sum of
+// the weights of rows 0..r-1; null means that every row has weight 1. counts must be zero.
 extern "C" __global__ void emit_runs(const u64* columns, i64 stride, i64 R, int C, int bits, int first_order,
                                      int num_orders, const i64* offsets_NW, i64 W, const i64* weight_before,
                                      const u64* key_pointers, const u64* count_pointers, const i64* sizes) {
@@ -58,7 +58,7 @@ extern "C" __global__ void emit_runs(const u64* columns, i64 stride, i64 R, int 
         bool head = row.shared_before < n && n <= row.words, tail = row.shared_after < n && n <= row.words;
         u32 heads = __ballot_sync(FULL_WARP, head);
         i64 start = __shfl_sync(FULL_WARP, next, i);
-        i64 g = start + __popc(heads & (lanes_below() << 1 | 1)) - 1;  // this row's run
+        i64 g = start + __popc(heads & (lanes_below() << 1 | 1)) - 1;  // this row's group
         if (lane_id() == i) next += __popc(heads);
         i64* counts = (i64*)count_pointers[i];
         if (head) {

@@ -3,15 +3,15 @@
 #include "trie.cuh"
 #include "histories.cuh"
 #include "rows.cuh"
-#define GROUP (32 / (WARPS + 1))  // lanes that search for where one of a block's tiles begins
+#define GROUP (32 / (WARPS + 1))  // lanes that search for the start of one tile of a block
 
-// FIND 1: codes_T (T,), positions_H (H,), first_child_M and the index of a trie, backoff_M (M,) f32 or null, as
-// find_histories takes them; FIND 0: what that gives, first_HK, end_HK CHILD, backoff_HK f32 (H, K). word_G u32, value_G
-// f32 (G,), value_V (V,) f32  ->  out: the rows of every history, as write_rows has them.
-// A block writes WARPS tiles, side by side, of the rows of one history; the grid's x are such blocks, its y and z
-// histories. Its warps first share the orders above the first, at most 32: each walks to the last k + 1 words and
-// searches among their children for where the tiles begin. All blocks of a history do the same, which is why this is for
-// few words and short rows: there time goes with kernels that wait for each other, and reads that do.
+// FIND 1 takes the arguments of find_histories: codes_T (T,), positions_H (H,), a trie and its index, backoff_M (M,)
+// f32 or null. FIND 0 takes its results: first_HK, end_HK CHILD, backoff_HK f32 (H, K).
+// word_G u32, value_G f32 (G,), value_V (V,) f32  ->  out: the rows of every history, as write_rows writes them.
+// A block writes WARPS neighbouring tiles of the rows of one history. Grid x counts such blocks; y and z count
+// histories. The warps of a block first share the orders above 1, at most 32. Each warp walks to the last k + 1 words
+// and searches their children for the starts of the tiles. All blocks of a history repeat these searches, so the kernel
+// is for few words and short rows, where waiting between kernels and dependent reads takes most of the time.
 extern "C" __global__ void __launch_bounds__(WARPS * 32) find_and_write_rows(
 #if FIND
     const CHILD* first_child_M, const u32* samples, const i64* sample_starts, i64 levels, i64 fanout, i64 M,
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) find_and_write_rows(
     i64 H, i64 K, const u32* word_G, const float* value_G, const float* value_V, i64 V, i64 width, u64 orders,
     i64 multiply, i64 stored, float nothing, out_t* out, i64 stride_H, i64 stride_N) {
   __shared__ float4 tiles[WARPS][TILE / 4];
-  __shared__ CHILD starts[32][WARPS + 1];  // of each tile's children, and where the last one's end
+  __shared__ CHILD starts[32][WARPS + 1];  // of each tile's children, and the end of the last tile's
   __shared__ float backoffs[32];
   u32 lane = lane_id(), warp = threadIdx.x / 32;
   int used = 63 - __clzll(orders);  // orders above the first

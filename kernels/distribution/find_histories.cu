@@ -2,10 +2,10 @@
 #include "trie.cuh"
 #include "histories.cuh"
 
-// codes_T (T,) u32, word + 1, 0 between sentences; positions_H (H,) i64
+// codes_T (T,) u32: word + 1, 0 between sentences; positions_H (H,) i64
 //   ->  first_HK, end_HK (H, K) CHILD, backoff_HK (H, K) f32: see find_histories.py; backoff_M may be null.
-// A thread has one walk: walks of neighbours that begin at the same place of a text, for its next histories, go step by
-// step together and read the same words of the trie. Few walks have a warp each, LANES = 32.
+// LANES = 1: one thread per walk. Neighbouring threads walk from the same text position in step and read the same words
+// of the trie. LANES = 32: one warp per walk, if there are few.
 extern "C" __global__ void find_histories(const u32* word_G, const CHILD* first_child_M, const u32* samples,
                                           const i64* sample_starts, i64 levels, i64 fanout, i64 M,
                                           const float* backoff_M, i64 K, const u32* codes_T, const i64* positions_H,

@@ -1,9 +1,9 @@
 #include "common.cuh"
 #include "floats.cuh"
 #include "ranks.cuh"
-// One history per block. Its row is made tile by tile in shared memory, never as a whole: swept once for the greatest
-// value, then for the weights of every tile (kept), and the tile in which the draw fell is made again. With top_k or
-// top_p there is one sweep more per draw, for what ranks above the word that was drawn: the weights to draw among next.
+// One history per block. The block computes its row tile by tile in shared memory and never stores the whole row. One
+// sweep finds the greatest value, a second one the sum of weights of each tile. Then the block recomputes the tile that
+// the draw hit. With top_k or top_p, each draw takes one more sweep: it sums the words that rank above the drawn word.
 
 #define THREADS 256
 #define TILE 4096
@@ -16,14 +16,14 @@ struct Row {
   const float* value_V;
   i64 V, K, left_out;
   i64* next;       // the next child of each range, shortest history first
-  const i64* end;  // of each range
+  const i64* end;  // end of each range
   const float* backoff;
   float* tile;
 
-  // Makes the tile from word t0 on; next stands at its first children, then at those of the tile after it.
+  // Compute the tile that starts at word t0. `next` points at the tile's first children, afterwards at the next tile's.
   __device__ void make(i64 t0) {
     i64 t1 = min(t0 + TILE, V);
-    __syncthreads();  // the tile before is used
+    __syncthreads();  // all threads are done with the tile before
 #pragma unroll 4
     for (i64 v = t0 + threadIdx.x; v < t1; v += THREADS) tile[v - t0] = back_off(value_V[v], 0);
     __syncthreads();
@@ -62,9 +62,9 @@ struct Weights {
   }
 };
 
-// Ranges and backoffs (H, K) of the histories of 1 to K words, words and values as the .py says, numbers_H (H,)  ->
-// id_H (H,). inverse: 1 / temperature, or 0 for temperature 0; unit: the weight of the most probable word; shared
-// memory for 64 bits a tile and 20 bytes a range.
+// Ranges and backoffs (H, K) of the histories of 1 to K words, words and values as in sample_words.py, numbers_H (H,)
+//   ->  id_H (H,). inverse: 1 / temperature, or 0 for temperature 0. unit: the weight of the most probable word.
+// Shared memory: 8 bytes per tile and 20 bytes per range.
 extern "C" __global__ void __launch_bounds__(THREADS, 4) sample_words(
     const CHILD* first_HK, const CHILD* end_HK, const float* backoff_HK, i64 H, i64 K, const u32* word_G,
     const float* value_G, const float* value_V, i64 V, const i64* numbers_H, u64 seed, double inverse, double unit,
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) sample_words(
   Row row = {word_G, value_G, value_V, V, K, left_out, next, end, backoff, tile};
   u32 lane = lane_id(), warp = threadIdx.x / 32;
   for (i64 h = blockIdx.x; h < H; h += gridDim.x) {
-    __syncthreads();  // the history before is done
+    __syncthreads();  // all threads are done with the history before
     for (i64 m = threadIdx.x; m < K; m += THREADS) {
       next[m] = first_HK[h * K + m];
       end[m] = end_HK[h * K + m];
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) sample_words(
     }
 
     Weights weights = {unit / greatest, unit, inverse, greatest};
-    u64 pivot = 0, all = 0;  // words count whose key is above the pivot
+    u64 pivot = 0, all = 0;  // only words whose key is above the pivot count
     int id = -1;
     for (u64 draw = 0;; ++draw) {
       __syncthreads();

@@ -1,8 +1,8 @@
 #include "common.cuh"
 #include "floats.cuh"
 
-// log10_G (G,) f32  ->  the same in another scale, (G,) f32: see scale_values.py, where the constants stand.
-// Products and sums are rounded one by one, as on a CPU.
+// log10_G (G,) f32  ->  the values in another scale, (G,) f32; scale_values.py defines the constants.
+// Each product and sum is rounded, as on a CPU.
 extern "C" __global__ void to_ln(const float* log10_G, i64 G, float* ln_G) {
   GRID_STRIDE_LOOP(g, G) ln_G[g] = to_float(__dmul_rn(to_double(log10_G[g]), LN_10));
 }

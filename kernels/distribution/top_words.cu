@@ -1,20 +1,20 @@
 #include "common.cuh"
 #include "floats.cuh"
 #include "ranks.cuh"
-// One row, of a history and an order n, per block. Its candidates come source by source: the children of the history of
-// n - 1 words, of n - 2, ..., of 1 word, then all single words (source 0) from the greatest on. They are kept as keys
-// (ranks.cuh) in shared memory. When these grow too many, the greatest stay, and with k of them a bound is known
-// below which nothing counts any more: few candidates pass it, and only those look their word up in the next longer
-// source, which overrides theirs.
+// One row (a history and an order n) per block. Candidates come source by source: the children of the history of n - 1
+// words, of n - 2, ..., of 1 word, then all unigrams (source 0), greatest first. The block keeps candidates as keys
+// (ranks.cuh) in shared memory. When the keys fill it, the block prunes them; the k-th greatest key becomes a bound.
+// Later candidates below the bound are dropped. Few pass it, and only those are looked up in the next longer source,
+// whose value overrides theirs.
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
 #define PER_THREAD 4
-#define TILE (THREADS * PER_THREAD)  // candidates between two looks at how many are kept
+#define TILE (THREADS * PER_THREAD)  // candidates between two checks of how many keys are kept
 #define DIGIT 10
 #define BINS (1 << DIGIT)
 
-// Puts the keys of the threads that have one behind the others. All threads of a warp take part.
+// Append the keys of the threads that have one. All threads of a warp must call it.
 __device__ __forceinline__ void append(u64* keys, u32* count, u64 key, bool has_key) {
   u32 mask = __ballot_sync(FULL_WARP, has_key), at = 0;
   if (!mask) return;
@@ -23,8 +23,8 @@ __device__ __forceinline__ void append(u64* keys, u32* count, u64 key, bool has_
   if (has_key) keys[at] = key;
 }
 
-// Of *count different keys, at least k, keeps the k greatest and some more, `most` in all; returns a bound: all keys
-// that are not below it stay. A radix selection, which reads only as many digits as that takes.
+// Of *count distinct keys (at least k), keep the k greatest and some more, at most `most` in all. Return a bound: every
+// key at or above it is kept. A radix selection that reads only as many digits as it needs.
 __device__ u64 prune(u64* keys, u32* count, u32 k, u32 most) {
   __shared__ u32 bins[BINS];
   __shared__ u32 sums[WARPS];
@@ -33,7 +33,7 @@ __device__ u64 prune(u64* keys, u32* count, u32 k, u32 most) {
   __shared__ u32 inside;
   u32 size = *count, wanted = k, warp = threadIdx.x / 32;
   u64 bound = 0;
-  for (int high = 64;;) {  // the k-th greatest key is among those from bound to bound + 2^high - 1, the wanted-th there
+  for (int high = 64;;) {  // the k-th greatest key is the wanted-th of bound .. bound + 2^high - 1
     int shift = max(high - DIGIT, 0);
     for (u32 i = threadIdx.x; i < BINS; i += THREADS) bins[i] = 0;
     __syncthreads();
@@ -42,7 +42,7 @@ __device__ u64 prune(u64* keys, u32* count, u32 k, u32 most) {
       if (high == 64 || rest >> high == 0) atomicAdd(&bins[rest >> shift], 1u);
     }
     __syncthreads();
-    u32 top = BINS - threadIdx.x * (BINS / THREADS), sum = 0;  // the first threads have the greatest digits
+    u32 top = BINS - threadIdx.x * (BINS / THREADS), sum = 0;  // the first threads take the greatest digits
     for (u32 b = 1; b <= BINS / THREADS; ++b) sum += bins[top - b];
     u32 before = sum;
     for (int d = 1; d < 32; d *= 2) {
@@ -68,14 +68,14 @@ __device__ u64 prune(u64* keys, u32* count, u32 k, u32 most) {
   for (u32 base = 0; base < size; base += THREADS) {
     bool on = base + threadIdx.x < size;
     u64 key = on ? keys[base + threadIdx.x] : 0;
-    __syncthreads();  // what is written next lies below base + THREADS
+    __syncthreads();  // the writes below stay below base + THREADS
     append(keys, count, key, on && key >= bound);
   }
   __syncthreads();
   return bound;
 }
 
-// Sorts `size` keys, a power of two, greatest first (Batcher, 1968). Up to 32 apart a warp meets none but its own.
+// Sort `size` keys (a power of two), greatest first (Batcher, 1968). Up to distance 32 a warp touches only its own keys.
 __device__ void sort_keys(u64* keys, u32 size) {
   bool wide = true;
   for (u32 run = 2; run <= size; run *= 2) {
@@ -106,17 +106,17 @@ __device__ __forceinline__ float back_off(float value, const float* backoff, int
   return value;
 }
 
-// Ranges and backoffs (H, K) of the histories of 1 to K words, orders_N (N,), words and values as the .py says  ->
-// id_HNk and value_HNk (H, N, k). `most` is at least k and at most capacity - TILE; capacity, a power of two, keys.
+// Ranges and backoffs (H, K) of the histories of 1 to K words, orders_N (N,), words and values as in top_words.py
+//   ->  id_HNk and value_HNk (H, N, k). `most`: k to capacity - TILE. `capacity`: keys in shared memory, a power of 2.
 extern "C" __global__ void __launch_bounds__(THREADS, 6) top_words(
     i64 k, i64 capacity, i64 most, const int* orders_N, i64 N, const CHILD* first_HK, const CHILD* end_HK,
     const float* backoff_HK, i64 H, i64 K, const u32* word_G, const float* value_G, const float* value_V,
     const u32* ranked_V, i64 V, i64 multiply, i64 stored, float nothing, i64 left_out, int* id_HNk, float* value_HNk) {
   extern __shared__ u64 keys[];
-  i64* first = (i64*)(keys + capacity);  // the range of each source, from 1 on
+  i64* first = (i64*)(keys + capacity);  // the range of each source, from source 1 on
   i64* end = first + K + 1;
-  i64* reach = end + K + 1;   // where a source ends among all candidates of the row
-  i64* start = reach + K + 1; // and where its first one would be if they began with it
+  i64* reach = end + K + 1;   // where each source ends among all candidates of the row
+  i64* start = reach + K + 1;  // node of the source for candidate 0, so start + candidate is the node
   float* backoff = (float*)(start + K + 1);
   __shared__ u32 count;
   for (i64 row = blockIdx.x; row < H * N; row += gridDim.x) {
@@ -148,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 6) top_words(
       __syncthreads();
       bool singles = base >= children;
       if (singles ? kept >= k : kept + TILE > capacity) bound = prune(keys, &count, (u32)k, (u32)most);
-      // Later words are not greater before backing off, nor then. They may be equal to the k-th, and lower by id.
+      // Later unigrams are not greater, before or after backing off. An equal one still wins if its id is lower.
       if (singles && rank_bits(back_off(value_V[ranked_V[base + start[0]]], backoff, 0, n, multiply)) < bound >> 32)
         break;
       float value[PER_THREAD];

@@ -1,11 +1,10 @@
 #include "common.cuh"
 #include "floats.cuh"
 #include "rows.cuh"
-// Two kernels: where the children of each tile, of TILE words, begin; and the rows: see write_rows.py.
+// Two kernels: tile_starts finds where the children of each tile of TILE words begin; write_rows writes the rows.
 
-// first_HK, end_HK (H, K), word_G (G,)  ->  start_HTK (H, tiles + 1, K): the first child whose word is in a tile or
-// behind it; at last the end. The grid's x goes over tiles and orders of one history, its y over histories, in any
-// number.
+// first_HK, end_HK (H, K), word_G (G,)  ->  start_HTK (H, tiles + 1, K): the first child in or after each tile, then the
+// end. Grid x counts tiles and orders of one history; grid y strides over histories.
 extern "C" __global__ void tile_starts(
     const CHILD* first_HK, const CHILD* end_HK, i64 H, i64 K, const u32* word_G, i64 V, i64 tiles, CHILD* start_HTK) {
   u32 i = blockIdx.x * blockDim.x + threadIdx.x, k = i / (u32)(tiles + 1), t = i % (u32)(tiles + 1);
@@ -21,20 +20,20 @@ extern "C" __global__ void tile_starts(
   }
 }
 
-// Asks for nodes first .. end - 1 of an array, by lines of 128 bytes. The whole warp asks for the same. They stay in the
-// cache while the rows pass through it: many histories have the same children.
+// Prefetch nodes first .. end - 1 of an array by lines of 128 bytes; the whole warp calls it with the same arguments.
+// The lines stay in L2 while written rows pass through it, because many histories share children.
 __device__ __forceinline__ void prefetch(const void* array_G, i64 first, i64 end) {
   u64 line = ((u64)array_G + 4 * first) / 128 + lane_id(), last = ((u64)array_G + 4 * end + 127) / 128;
   for (; line < last; line += 32) asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(line * 128));
 }
 
-// start_HTK, backoff_HK (H, K), word_G, value_G (G,), value_V (V,)  ->  out: for every history h and every order n whose
-// bit n - 1 is set in `orders` a row of V values, the i-th of them from out[h * stride_H + i * stride_N] on, and behind
-// it anything up to `width` values. K <= 32; start_HTK is not read where order 1 is the highest.
-// A block, of one warp, writes a tile of the rows of one history; the grid's x are the tiles, its y and z histories.
-// Blocks start in the order of their numbers, so at any time they write next to each other, in few rows: the memory
-// reaches its full rate for nothing else. Reading between writes costs it far more than the bytes, so the children of
-// `together` histories are asked for at once, while the histories before these are written; with 0 nothing is asked for.
+// start_HTK, backoff_HK (H, K), word_G, value_G (G,), value_V (V,)  ->  out: for every history h, one row of V values for
+// each order n whose bit n - 1 is set in `orders`. The i-th row of h starts at out[h * stride_H + i * stride_N]; values
+// V to `width` - 1 of a row are undefined. K <= 32; start_HTK is not read if order 1 is the highest.
+// A block of one warp writes one tile of the rows of one history. Grid x counts tiles; y and z count histories.
+// Blocks start in order, so blocks in flight write next to each other in few rows; only then does the memory reach its
+// full rate. Reads between writes cost far more than their bytes. So the blocks of one group of `together` histories
+// prefetch the children of the next group; 0 turns this off.
 extern "C" __global__ void __launch_bounds__(32) write_rows(
     const CHILD* start_HTK, const float* backoff_HK, i64 H, i64 K, const u32* word_G, const float* value_G,
     const float* value_V, i64 V, i64 width, i64 together, u64 orders, i64 multiply, i64 stored, float nothing,
@@ -54,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(32) write_rows(
     begin = start_HTK[range];
     stop = start_HTK[range + K];
   }
-  if (t < together) {  // else this block need not ask
+  if (t < together) {  // blocks from `together` on have nothing to prefetch
     i64 in_group = h % together, asked = in_group * tiles + t;
     i64 h_asked = h - in_group + together + asked, range = h_asked * (tiles + 1) * K;
     if (asked < together && h_asked < H) {

@@ -1,5 +1,5 @@
 // A stream of codes: 0 ends every window, c > 0 is symbol c - 1 of the alphabet.
-// TOKEN_BYTES 1: raw bytes, translated by a table of 256 codes. TOKEN_BYTES 4: codes as they are.
+// TOKEN_BYTES 1: raw bytes, translated by a table of 256 codes. TOKEN_BYTES 4: the tokens are codes.
 #if TOKEN_BYTES == 1
 typedef u8 token_t;
 #define CODE(lut, t) ((u32)(lut)[t])

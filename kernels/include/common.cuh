@@ -12,7 +12,7 @@ typedef long long i64;
 __device__ __forceinline__ u32 lane_id() { return threadIdx.x & 31; }
 __device__ __forceinline__ u32 lanes_below() { return (1u << lane_id()) - 1; }
 
-// Finaliser of MurmurHash3 (Appleby, public domain constants): a bijection of 64-bit numbers.
+// The finaliser of MurmurHash3 (Appleby, public domain constants), a bijection of 64-bit numbers.
 __device__ __forceinline__ u64 mix64(u64 x) {
   x ^= x >> 33; x *= 0xff51afd7ed558ccdULL;
   x ^= x >> 33; x *= 0xc4ceb9fe1a85ec53ULL;

@@ -1,10 +1,10 @@
-// The edge table of a trie: (node, word) -> child, its probability and backoff. As kernels/trie/edges.py lays it out.
+// The edge table of a trie: (node, word) -> child, its probability and backoff. See kernels/trie/edges.py.
 struct Edges {
-  const ulonglong2* slots_E;  // tag, filter of the child's children, child (all 0: empty); values
+  const ulonglong2* slots_E;  // tag, filter of the child's children, child (all 0: empty); then the values
   i64 buckets, word_bits, key_bits, node_bits, check_bits, filter_bits;
 };
 
-// A bijection of numbers of `bits` bits.
+// A bijection on `bits`-bit numbers.
 __device__ __forceinline__ u64 scramble(u64 x, i64 bits) {
   u64 mask = bits == 64 ? ~0ULL : (1ULL << bits) - 1;
   i64 half = bits / 2;
@@ -13,8 +13,8 @@ __device__ __forceinline__ u64 scramble(u64 x, i64 bits) {
   return x ^ (x >> half);
 }
 
-// The slot of (node, word); .x is 0 where there is none. A greater key, or an empty slot, ends the search: its tag is
-// smaller.
+// Return the slot of (node, word); .x is 0 if the table lacks the edge. Slots of greater keys and empty slots have
+// smaller tags, so the first smaller tag ends the search.
 __device__ __forceinline__ ulonglong2 find_edge(const Edges& edges, u64 node, u32 word) {
   u64 x = scramble(node << edges.word_bits | word, edges.key_bits) << (64 - edges.key_bits);
   u64 slot = 2 * __umul64hi(x, edges.buckets), tag = ~(x * edges.buckets) >> (64 - edges.check_bits);
@@ -28,7 +28,7 @@ __device__ __forceinline__ ulonglong2 find_edge(const Edges& edges, u64 node, u3
   }
 }
 
-// (log10 probability, log10 backoff) of a slot.
+// Return (log10 probability, log10 backoff) of a slot.
 __device__ __forceinline__ float2 edge_values(ulonglong2 slot) {
   return {__uint_as_float((u32)slot.y), __uint_as_float((u32)(slot.y >> 32))};
 }

@@ -1,5 +1,5 @@
-// Arithmetic rounded once, to the nearest, ties to even, with subnormal numbers, as on a CPU: CuPy compiles all plain
-// float32 arithmetic such that these become 0.
+// Arithmetic as on a CPU: rounded once, to the nearest, ties to even, subnormal numbers kept. Plain float32 operators
+// differ, because CuPy compiles them to flush subnormal numbers to 0.
 __device__ __forceinline__ float add(float a, float b) {
   float c;
   asm("add.rn.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));

@@ -1,17 +1,17 @@
-// After common.cuh and trie.cuh.
-// Walks down a trie, from the first to the last of some words before a position of a text: a thread each; with LANES = 32
-// a warp each, for at most 32 words and a fanout that is a power of 2 up to 32.
+// Include after common.cuh and trie.cuh.
+// Walks down a trie along the words before a text position, first word first. LANES = 1: one thread per walk.
+// LANES = 32: one warp per walk, for at most 32 words and a fanout that is a power of 2 up to 32.
 struct Walker {
   Trie trie;
   const u32* codes_T;  // word + 1, 0 between sentences
-  i64 begin;           // the word before every sentence, -1 for none
+  i64 begin;           // the word before every sentence, or -1
   i64 t;               // the position
 #if LANES == 32
   int log2_fanout;
   i64 level_start;  // sample_starts[lane]
   u32 code_of_lane;
 
-  // Before all walks from `position`, of K words at most: they are read at once, the last one by lane 0.
+  // Call before all walks from `position`. Loads up to K words at once; lane 0 holds the last word.
   __device__ __forceinline__ void stand_at(i64 position, i64 K) {
     t = position;
     log2_fanout = 63 - __clzll(trie.fanout);
@@ -28,7 +28,7 @@ struct Walker {
   __device__ __forceinline__ i64 child(i64 node, u32 word) const { return find_child(trie, node, word); }
 #endif
 
-  // The node of the last k + 1 words before the position, -1 without one.
+  // Return the node of the last k + 1 words before the position, or -1.
   __device__ __forceinline__ i64 walk(i64 k) const {
     i64 at = t - 1 - k;
     if (at < -1) return -1;  // -1 is before the first sentence

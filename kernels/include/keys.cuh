@@ -1,8 +1,8 @@
 // An n-gram key is a string of n * bits bits, first word first, left-aligned in 64-bit columns.
 // Column c of row r lies at columns[c * stride + r]; keys compare like tuples of codes.
 
-// Bit p (0 = highest of the key) belongs to word p / bits. Pads are zero codes at the end, so the
-// lowest set bit names the last word.
+// Bit p (0 = highest bit of the key) belongs to word p / bits. Pads are zero codes at the end, so the
+// lowest set bit lies in the last word.
 __device__ __forceinline__ int words_in_key(const u64* columns, i64 stride, i64 r, int num_columns, int bits) {
   for (int c = num_columns - 1; c >= 0; --c) {
     u64 v = columns[c * stride + r];
@@ -11,7 +11,7 @@ __device__ __forceinline__ int words_in_key(const u64* columns, i64 stride, i64 
   return 0;
 }
 
-// Leading words that rows r and q share, at most num_columns * 64 / bits.
+// Return how many leading words rows r and q share, at most num_columns * 64 / bits.
 __device__ __forceinline__ int shared_words(const u64* columns, i64 stride, i64 r, i64 q, int num_columns, int bits) {
   for (int c = 0; c < num_columns; ++c) {
     u64 x = columns[c * stride + r] ^ columns[c * stride + q];

@@ -1,4 +1,4 @@
-// A word's place in a row as a number: a greater value, or of equal values the lower word, is a greater key. -0 is 0.
+// Keys that rank the words of a row: greater values have greater keys; of equal values, lower words do. -0 counts as 0.
 __device__ __forceinline__ u32 rank_bits(float value) {
   u32 bits = __float_as_uint(value);
   if (bits == 0x80000000u) bits = 0;  // -0

@@ -1,9 +1,9 @@
-// Rows of distributions, by tiles of TILE words, which a warp has in registers; after common.cuh and floats.cuh.
-#define AT_ONCE 4  // times 32 children are read before the first row is written
+// Rows of distributions in tiles of TILE words, held in a warp's registers. Include after common.cuh and floats.cuh.
+#define AT_ONCE 4  // a warp reads 32 * AT_ONCE children before it writes the first row
 
 #ifdef HALF  // "f16" or "bf16"
 typedef u16 out_t;
-// Two values, each rounded to the nearest, ties to even; the first one in the lower half.
+// Round two values to the nearest, ties to even; `low` becomes the lower half.
 __device__ __forceinline__ u32 pair(float low, float high) {
   u32 both;
   asm("cvt.rn." HALF "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
@@ -15,21 +15,21 @@ typedef float out_t;
 __device__ __forceinline__ out_t rounded(float value) { return value; }
 #endif
 
-#if VECTOR  // rows lie at multiples of 16 bytes: a lane has neighbouring words, stored in one go
+#if VECTOR  // rows start at multiples of 16 bytes; a lane stores neighbouring words with one instruction
 #define PER ((int)(16 / sizeof(out_t)))
 #else
 #define PER 1
 #endif
-#define CHUNKS (TILE / 32 / PER)  // of 32 * PER neighbouring words
+#define CHUNKS (TILE / 32 / PER)  // each of 32 * PER neighbouring words
 
-// What is written leaves the cache first, so that what is read stays there.
+// L2 evicts written rows first, so the data that kernels read stays cached.
 __device__ __forceinline__ u64 leaves_first() {
   u64 policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-// The PER values of a lane, of which the first `left` lie within the row.
+// Store the PER values of a lane; only the first `left` lie within the row.
 __device__ __forceinline__ void store(out_t* to, const float* value, int left, u64 policy) {
 #if VECTOR
   if (left >= PER) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void store(out_t* to, const float* value, int left, u
   }
 }
 
-// PER values, from a multiple of 16 bytes on where there is more than one.
+// Load PER values; with VECTOR the address is a multiple of 16 bytes.
 __device__ __forceinline__ void get(const float* from, float* value) {
 #if VECTOR
 #pragma unroll
@@ -74,13 +74,13 @@ __device__ __forceinline__ void put(float* to, const float* value) {
 #endif
 }
 
-// Words are different, so at most `word` children lie below it, and at most V - word do not.
+// Words are distinct, so at most `word` children have smaller words, and at most V - word have greater or equal ones.
 __device__ __forceinline__ i64 least_from(i64 first, i64 end, i64 word, i64 V) {
   return word < V ? max(first, end - (V - word)) : end;
 }
 __device__ __forceinline__ i64 most_from(i64 first, i64 end, i64 word) { return min(end, first + word); }
 
-// The values of single words of a tile, of which the first `words` are there.
+// Load the unigram values of a tile that has `words` words; values past them are 0.
 __device__ __forceinline__ void get_words(const float* value_V, i64 start, int words, float (&value)[CHUNKS][PER]) {
   int lane = lane_id();
 #pragma unroll
@@ -95,20 +95,20 @@ __device__ __forceinline__ void get_words(const float* value_V, i64 start, int w
   }
 }
 
-// A tile's words of the rows of one history, by a warp: `size` values of every order whose bit n - 1 is set, from `row`
-// on. Lane k looks after order k + 2, `used` of them: its children in the tile are the nodes begin to stop - 1. `value`
-// is that of order 1; values stay in registers up to the highest, and shared memory, of TILE floats, is touched only
-// where an order has children.
+// One warp writes one tile of all rows of one history: `size` values for each order n whose bit n - 1 is set in
+// `orders`, from `row` on. Lane k handles order k + 2, for k < used; its children in the tile are nodes begin to
+// stop - 1. `value` holds the order-1 values. Values stay in registers up to the highest order; the warp uses shared
+// memory (TILE floats) only for orders that have children.
 __device__ __forceinline__ void write_tile(
     float (&value)[CHUNKS][PER], float* tile, int used, i64 begin, i64 stop, float backoff, const u32* word_G,
     const float* value_G, i64 start, int size, u64 orders, i64 multiply, i64 stored, float nothing, out_t* row,
     i64 stride_N) {
   u32 lane = lane_id();
   u64 policy = leaves_first();
-  float factor = 1, term = -0.0f;  // x * backoff - 0 and x * 1 + backoff are the product and the sum, bit for bit
+  float factor = 1, term = -0.0f;  // x * backoff + (-0) equals the product and x * 1 + backoff the sum, to the bit
   if (multiply) factor = backoff; else term = backoff;
-  u32 upto = 0;  // children of this order and of all below, in the tile
-  // Of what is stored, other orders are needed for nothing.
+  u32 upto = 0;  // children of this and all lower orders in the tile
+  // Rows of stored values need no children of orders that are not asked for.
   if (lane < used && (!stored || orders >> (lane + 1) & 1)) upto = (u32)(stop - begin);
   u32 before = upto;
   for (int d = 1; d < used; d *= 2) {
@@ -116,7 +116,7 @@ __device__ __forceinline__ void write_tile(
     if (lane >= d) upto += lower;
   }
   before = upto - before;
-  begin -= before;  // of all orders' children one after the other, number p of this order is node begin + p
+  begin -= before;  // concatenate all orders' children: number p of this order is node begin + p
   u32 total = used ? __shfl_sync(FULL_WARP, upto, used - 1) : 0;
 
   u32 word[AT_ONCE];

@@ -1,20 +1,20 @@
-// A trie in breadth-first order and its B+-tree index, as core/trie.py lays them out. CHILD is u32 or i64.
+// A trie in breadth-first order and its B+-tree index; core/trie.py documents the layout. CHILD is u32 or i64.
 struct Trie {
-  const u32* word_G;          // of node g; the children of a node are in order
+  const u32* word_G;          // word of node g; the children of one node rise by word
   const CHILD* first_child_M; // children of node m: first_child_M[m] to first_child_M[m + 1] - 1
   const u32* samples;         // level t = 1, 2, ... from sample_starts[t - 1] on: every fanout^t-th of word_G
   const i64* sample_starts;
   i64 levels, fanout, M;
 };
 
-// i / fanout ** t: where row i is at level t.
+// i / fanout ** t: the position of row i on level t.
 __device__ __forceinline__ CHILD at_level(const Trie& trie, CHILD i, int t) {
   if ((trie.fanout & (trie.fanout - 1)) == 0) return i >> (63 - __clzll(trie.fanout)) * t;
   for (; t > 0; --t) i /= (CHILD)trie.fanout;
   return i;
 }
 
-// The child of `node` by `word`, -1 without one. At every level: the last of at most `fanout` + 1 words not above it.
+// Return the child of `node` by `word`, or -1. On each level, take the last of at most `fanout` + 1 words <= `word`.
 __device__ __forceinline__ i64 find_child(const Trie& trie, i64 node, u32 word) {
   if (node < 0 || node >= trie.M) return -1;
   CHILD first = trie.first_child_M[node], last = trie.first_child_M[node + 1];
@@ -37,9 +37,9 @@ __device__ __forceinline__ i64 find_child(const Trie& trie, i64 node, u32 word) 
   }
 }
 
-// The same, asked by a whole warp, which reads all of those words at once, with fanout = 2 ** log2_fanout up to 32.
-// `level_start` is sample_starts[lane]. Nothing here is done in parallel, so every instruction counts;
-// numbers are CHILD's own, for no child's is within 32 of its greatest.
+// As find_child, but one warp reads the words of a level at once; fanout = 2 ** log2_fanout, at most 32.
+// `level_start` is sample_starts[lane]. The levels depend on each other, so every instruction adds latency.
+// Indexes have type CHILD: none is within 32 of its maximum.
 __device__ __forceinline__ i64 find_child_together(const Trie& trie, int log2_fanout, i64 level_start, i64 node,
                                                    u32 word) {
   if (node < 0 || node >= trie.M) return -1;

@@ -1,5 +1,5 @@
-// A model's word table, in the layout of kernels/common/words.py, which says what is in a slot.
-// slots_C and data lie at multiples of 16 bytes.
+// A model's word table; kernels/common/words.py documents the layout.
+// slots_C and data are 16-byte aligned.
 struct Words {
   const u64* slots_C;
   i64 C;
@@ -10,8 +10,8 @@ struct Words {
 
 #define HELD 24
 
-// The bytes text_B[at:stop], 8 at most, the first one lowest. Whole words of memory are read where none of them
-// reaches past the end, B; text_B lies at a multiple of 8 bytes.
+// Return the bytes text_B[at:stop], at most 8, first byte lowest. Reads aligned 8-byte words, except where such a read
+// would pass the end B. text_B is 8-byte aligned.
 __device__ __forceinline__ u64 chunk(const u8* text_B, i64 B, i64 at, i64 stop) {
   i64 even = at & ~7LL, bytes = stop - at;
   u64 piece = 0;
@@ -32,7 +32,7 @@ __device__ __forceinline__ u64 mix(u64 h, u64 piece) {
   return h ^ (h >> 32);
 }
 
-// The id of the word text_B[start:stop], 0 when it is not in the table.
+// Return the id of the word text_B[start:stop], or 0 if the table lacks it.
 __device__ __forceinline__ u32 find_word(const Words& words, const u8* text_B, i64 B, i64 start, i64 stop) {
   i64 bytes = stop - start;
   u64 first = chunk(text_B, B, start, stop), second = 0, third = 0;

@@ -1,7 +1,7 @@
 #include "common.cuh"
 #include "filters.cuh"
 
-// word_G (G,) u32, first_child_M (M + 1,) CHILD  ->  filter_M (M,) u64: see child_filters.py. A warp takes a node.
+// word_G (G,) u32, first_child_M (M + 1,) CHILD  ->  filter_M (M,) u64: see child_filters.py. One warp per node.
 extern "C" __global__ void child_filters(const u32* word_G, const CHILD* first_child_M, i64 M, i64 symbols,
                                          i64 filter_bits, u64* filter_M) {
   i64 warps = gridDim.x * (i64)blockDim.x / 32;
