@@ -1,14 +1,14 @@
-"""What an interrupted run leaves beside its output, and a resumed one finds.
+"""The folder in which an interrupted run leaves its finished work, so that a later run can resume it.
 
 OUT.checkpoint/
-  identity.json     what the run is, what it chose, and where its entries lie
-  owner.json        the process that works on it; a run that ends by itself takes it away
+  identity.json     the inputs and settings of the run, the values that it chose, and the path of its entries
+  owner.json        the process that runs it; a run that ends by itself deletes this file
   entries-RANDOM/   the entries, KIND-RANDOM.safetensors, written by any process that sees the folder;
-                    it may lie elsewhere, as on a faster disk
+                    it may lie elsewhere, such as on a faster disk
 
-The folder of entries has a name of its own, so that workers of a run that was given up find it gone: they cannot
-write among the entries of the run that took its place. Results do not rest on owner.json: two runs that resume one
-checkpoint in the same instant pass it, and at worst redo each other's work or stop with an error.
+The folder of entries has a random name. So workers of an abandoned run find their folder gone, and cannot write
+among the entries of the run that replaced it. Results do not depend on owner.json: two runs that resume one
+checkpoint in the same instant both pass its check. At worst they redo each other's work or stop with an error.
 """
 
 from __future__ import annotations
@@ -39,19 +39,23 @@ FORMAT = "mgpu_ngram checkpoint"
 FORMAT_VERSION = 1
 IDENTITY = "identity.json"
 OWNER = "owner.json"
-ENTRY = ".safetensors"  # how the name of an entry ends
+ENTRY = ".safetensors"  # the suffix of an entry's file name
 NOTHING = "[]", "{}", "null"
-NAMED_CHANGES = 3  # differences that a refusal spells out
+NAMED_CHANGES = 3  # at most so many differences are listed in an error
 
-_tokens: set[str] = set()  # of the checkpoints that this process works on
+_tokens: set[str] = set()  # of the owner.json files that this process wrote
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of arrays (`load_arrays` opens it) and which items of the run it covers."""
+    """A file of arrays (`load_arrays` opens it) and which items of the run it covers.
+
+    generation  which save of these items it is; of several the highest counts
+    """
 
     path: str
     items: tuple[int, ...]
+    generation: int
     metadata: dict[str, Any]
 
 
@@ -62,27 +66,48 @@ def save_entry(
     arrays: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any] | None = None,
     durable: bool = True,
+    generation: int = 0,
 ) -> str:
     """Write one entry to the `entries_folder` of a checkpoint; return its path.
 
-    kind      what it is, of letters, digits and _
-    items     numbers of what it covers, as chunks
-    metadata  JSON values, returned with the entry
-    durable   as in `save_arrays`; what a crash of the host damages is found when a run is resumed, and done again
+    kind        the kind of result, in letters, digits and _
+    items       numbers of the items (such as chunks) whose results the entry holds
+    metadata    JSON values, returned with the entry
+    durable     as in `save_arrays`; a resumed run finds entries that a crash of the host damaged, and deletes them
+    generation  0 or more: which save of these items this is, such as the iteration. Once a durable entry is written,
+                the entries of this kind with lower generations, all of whose items it covers, are deleted
 
     Raises RunError when the disk is full or the folder is gone.
     """
     if not re.fullmatch(r"\w+", kind):
         raise ValueError(f"kind is {kind!r} but must be of letters, digits and _")
+    if generation < 0:
+        raise ValueError(f"generation is {generation} but must be 0 or more")
     path = f"{folder}/{kind}-{secrets.token_hex(8)}{ENTRY}"
-    save_arrays(path, arrays, {**(metadata or {}), "kind": kind, "items": [int(i) for i in items]}, durable)
+    numbers = [int(i) for i in items]
+    own = {"kind": kind, "items": numbers, "generation": int(generation)}
+    save_arrays(path, arrays, {**(metadata or {}), **own}, durable)
+    if durable and generation > 0:
+        _delete_superseded(folder, kind, set(numbers), generation)
     return path
 
 
-def damage_of(path: str) -> str | None:
-    """What is wrong with an entry, of which this reads every byte; None when it is whole.
+def _delete_superseded(folder: str, kind: str, items: set[int], generation: int) -> None:
+    """Delete the entries of a kind with lower generations, all of whose items are among `items`."""
+    for path in map(str, Path(folder).glob(f"{kind}-*{ENTRY}")):
+        try:
+            entry = _read_entry(path)
+        except InputError:  # damaged, or another process has just deleted it
+            continue
+        if entry.generation < generation and items.issuperset(entry.items):
+            with suppress(OSError):
+                os.unlink(path)
 
-    Raises InputError when it cannot be read now, and may be whole.
+
+def damage_of(path: str) -> str | None:
+    """Read every byte of an entry. Return a description of its damage, or None when it is whole.
+
+    Raises InputError when the file cannot be read now, so that it may still be whole.
     """
     try:
         load_arrays(path)
@@ -96,10 +121,10 @@ class Checkpoint:
 
     folder          OUT.checkpoint
     entries_folder  where `save_entry` writes
-    identity        what the run is
-    chosen          what the run chose for itself when it started first
+    identity        inputs and settings of the run; a run resumes only with equal ones
+    chosen          values that the run chose when it first started
 
-    As a context manager it keeps what can be resumed when the block ends, unless `discard` was called.
+    As a context manager it calls `keep` when the block ends.
     """
 
     def __init__(self, folder: Path, state: dict[str, Any], owner: dict[str, Any]):
@@ -119,19 +144,19 @@ class Checkpoint:
         entries_folder: str | None = None,
         chosen: Mapping[str, Any] | None = None,
     ) -> Checkpoint:
-        """Start a checkpoint beside `output`, or go on with the one that is there.
+        """Start a checkpoint beside `output`, or resume the existing one.
 
         identity        JSON values by name; a run is resumed only when they are equal
-        resume          go on; wins over restart
-        restart         drop what is there
-        entries_folder  where to make the folder of entries, in place of the checkpoint; a resumed run stays
-                        where it was
+        resume          resume the existing checkpoint; wins over restart
+        restart         delete the existing checkpoint
+        entries_folder  the parent of the folder of entries, instead of the checkpoint; a resumed run keeps its
+                        first one
         chosen          JSON values that a resumed run takes over from the first one; not compared
 
-        Raises InputError when there is nothing to resume, when an unfinished run is there and neither
-        resume nor restart is given, when the identity changed, and when another run works on it: on this
-        host one whose process runs; on another host any that did not end by itself, unless resume or
-        restart says that it did.
+        Raises InputError when there is nothing to resume; when an unfinished run exists and neither resume nor
+        restart is given; when the identity changed; and when another run uses the checkpoint. A run of this host
+        uses it while its process runs. A run of another host uses it until it has ended by itself, or until
+        resume or restart is given.
         """
         folder = Path(f"{os.path.realpath(output)}.checkpoint")
         try:
@@ -173,7 +198,7 @@ class Checkpoint:
     def _make(
         cls, folder: Path, identity: Mapping[str, Any], chosen: Mapping[str, Any] | None, entries_folder: str | None
     ) -> Checkpoint:
-        """Make the folder with all that belongs there, under another name until it is whole."""
+        """Make the folder with its files, under another name until all are written."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         clear_leftovers(folder)
         entries = f"entries-{secrets.token_hex(8)}"
@@ -196,20 +221,21 @@ class Checkpoint:
     def entries(
         self, kind: str, verify: Callable[[list[str]], Iterable[str | None]] = lambda paths: map(damage_of, paths)
     ) -> list[Entry]:
-        """Return whole entries of a kind that share no item: most items first, ties by name.
+        """Return whole entries of a kind that share no item.
 
-        verify  gives the `damage_of` each of some paths; called again for entries that replace damaged ones
+        Of entries that share an item, the highest generation wins, then the one with most items, then the first name.
 
-        A damaged entry that would be among them is deleted with a warning.
+        verify  returns the `damage_of` each of some paths; called again for entries that replace damaged ones
+
+        Deletes a damaged entry that would be among them, with a warning.
         """
         found = []
         for path in map(str, self.entries_folder.glob(f"{kind}-*{ENTRY}")):
             try:
-                metadata = load_arrays(path, verify=False)[1]
-                found.append(Entry(path, tuple(metadata["items"]), metadata))
+                found.append(_read_entry(path))
             except InputError as error:
                 _delete(path, _damage(error))
-        found.sort(key=lambda entry: (-len(entry.items), entry.path))
+        found.sort(key=lambda entry: (-entry.generation, -len(entry.items), entry.path))
         damages: dict[str, str | None] = {}  # of those verified so far
         while unsure := [entry.path for entry in _disjoint(found) if entry.path not in damages]:
             damages.update(zip(unsure, verify(unsure), strict=True))
@@ -220,7 +246,7 @@ class Checkpoint:
         return _disjoint(found)
 
     def keep(self) -> None:
-        """Leave the checkpoint for a run that resumes; without entries nothing is left."""
+        """Leave the checkpoint for a run that resumes it; delete it when it has no entries."""
         if not self._is_mine():
             return
         if not _count(self.entries_folder):
@@ -237,7 +263,7 @@ class Checkpoint:
         _tokens.discard(self._owner["token"])
 
     def _is_mine(self) -> bool:
-        """Whether no other run has taken the checkpoint, or its place, from this one."""
+        """Return whether no other run has taken over or replaced the checkpoint."""
         return _read_owner(self.folder) == self._owner
 
     def __enter__(self) -> Self:
@@ -249,8 +275,14 @@ class Checkpoint:
         self.keep()
 
 
+def _read_entry(path: str) -> Entry:
+    """Read the header of an entry. An entry without a generation, as earlier releases wrote it, has generation 0."""
+    metadata = load_arrays(path, verify=False)[1]
+    return Entry(path, tuple(metadata["items"]), metadata.get("generation", 0), metadata)
+
+
 def _damage(error: InputError) -> str:
-    """What `load_arrays` found wrong with an entry; an entry that could not be read may be whole, so that is raised."""
+    """Return the damage that `load_arrays` found. Raise the error of an unreadable entry: it may be whole."""
     if isinstance(error.__context__, OSError):
         raise error
     return str(error)
@@ -264,7 +296,7 @@ def _delete(path: str, damage: str) -> None:
 
 
 def _disjoint(entries: Iterable[Entry]) -> list[Entry]:
-    """Each entry that shares no item with those taken before it."""
+    """Return each entry that shares no item with the entries returned before it."""
     covered: set[int] = set()
     taken = []
     for entry in entries:
@@ -275,7 +307,7 @@ def _disjoint(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
-    """Return what identity.json holds; InputError when the folder is not a checkpoint that we can read."""
+    """Return the contents of identity.json; InputError when the folder is not a checkpoint that we can read."""
     try:
         state = json.loads((folder / IDENTITY).read_bytes())
     except (OSError, ValueError):
@@ -294,14 +326,14 @@ def _read_state(folder: Path) -> dict[str, Any]:
 
 
 def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """In words, what differs between two descriptions of what something is made of; "" for nothing."""
+    """Return the differences of two identities in words; "" when they are equal."""
     before, after = dict(_leaves(_plain(old))), dict(_leaves(_plain(new)))
     changes = []
     for path in {**after, **before}:
         name = ".".join(path)
         here, there = (before, after) if path in before else (after, before)
         if here[path] in NOTHING and any(other[: len(path)] == path != other for other in there):
-            continue  # its contents tell that they came or went
+            continue  # the values inside it are listed as new or gone
         if path not in before:
             changes.append((path[0], f"{name} was not there, is {after[path]}"))
         elif path not in after:
@@ -316,7 +348,7 @@ def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 
 
 def _leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """(keys that lead there, JSON) of each value inside nested ones that holds no others."""
+    """Yield (path of keys, JSON) of each leaf of nested mappings and lists; an empty one is a leaf."""
     for key, value in values.items() if isinstance(values, dict) else enumerate(values):
         here = (*path, str(key))
         if isinstance(value, dict | list) and value:
@@ -326,7 +358,7 @@ def _leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 def _check_owner(folder: Path, insists: bool) -> None:
-    """Raise InputError when another run works on the checkpoint."""
+    """Raise InputError when another run uses the checkpoint."""
     owner = _read_owner(folder)
     if owner is None:
         return
@@ -346,7 +378,7 @@ def _read_owner(folder: Path) -> dict[str, Any] | None:
 
 
 def _take(folder: Path) -> dict[str, Any]:
-    """Write down that this process works on the checkpoint."""
+    """Write owner.json: this process now runs the checkpoint."""
     owner: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "token": secrets.token_hex(8)}
     _write_json(folder / OWNER, owner)
     _tokens.add(owner["token"])
@@ -358,8 +390,8 @@ def _count(entries: Path) -> int:
 
 
 def _remove(folder: Path, entries: Path) -> None:
-    """Remove the entries, then the folder that says where they lie, out of the way first: never half of it is seen."""
-    if re.fullmatch(r"entries-[0-9a-f]{16}", entries.name):  # never what a wrong identity.json may name
+    """Remove the entries, then the checkpoint. It is renamed first, so that nobody sees half of it."""
+    if re.fullmatch(r"entries-[0-9a-f]{16}", entries.name):  # a wrong identity.json may name any folder
         shutil.rmtree(entries, ignore_errors=True)
     aside = folder.with_name(f"{folder.name}.partial-{run_mark()}")
     os.rename(folder, aside)
@@ -367,7 +399,7 @@ def _remove(folder: Path, entries: Path) -> None:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as JSON gives them back: tuples as lists, NumPy's scalars as Python's."""
+    """Return values as JSON gives them back: tuples become lists, and NumPy scalars Python numbers."""
     return json.loads(json.dumps(values, default=lambda scalar: scalar.item()))
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mgpu_ngram.core.checkpoint as checkpoint_module
-from mgpu_ngram.core.arrays import load_arrays
+from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.checkpoint import Checkpoint, damage_of, save_entry, what_changed
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import Output, _host
@@ -33,8 +33,15 @@ def open_checkpoint(tmp_path, resume=False, restart=False, identity=IDENTITY, **
     return Checkpoint.open(tmp_path / "out", identity, resume, restart, **more)
 
 
-def save(checkpoint, items, kind="run"):
-    return save_entry(str(checkpoint.entries_folder), kind, items, ARRAYS)
+def save(checkpoint, items, kind="run", **more):
+    return save_entry(str(checkpoint.entries_folder), kind, items, ARRAYS, **more)
+
+
+def damage(path):
+    """Change the last byte of an entry."""
+    with open(path, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\1")
 
 
 @pytest.fixture
@@ -215,12 +222,63 @@ def test_a_damaged_entry_is_dropped_and_a_smaller_one_takes_its_place(tmp_path):
     assert [str(path) for path in checkpoint.entries_folder.iterdir()] == [whole]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_the_newest_generation_of_an_item_wins(order, tmp_path):
+    checkpoint = open_checkpoint(tmp_path)
+    paths = {g: save(checkpoint, [4], generation=g, durable=False) for g in order}
+    [entry] = checkpoint.entries("run")
+    assert (entry.path, entry.generation) == (paths[2], 2)
+    assert all(os.path.exists(path) for path in paths.values())  # a crash may still damage the newest
+
+
+def test_a_damaged_newest_generation_falls_back_to_the_one_before(tmp_path):
+    checkpoint = open_checkpoint(tmp_path)
+    paths = [save(checkpoint, [4], generation=g, durable=False) for g in range(3)]
+    damage(paths[2])
+    with pytest.warns(UserWarning, match="is damaged: .*done again"):
+        assert [(entry.path, entry.generation) for entry in checkpoint.entries("run")] == [(paths[1], 1)]
+    assert [os.path.exists(path) for path in paths] == [True, True, False]
+
+
+def test_a_durable_entry_deletes_the_older_ones_that_it_covers(tmp_path):
+    checkpoint = open_checkpoint(tmp_path)
+    kept = [
+        save(checkpoint, [1, 3], generation=1),  # of item 3 nothing newer is saved
+        save(checkpoint, [1], generation=2),  # as new
+        save(checkpoint, [2], generation=3),  # newer
+        save(checkpoint, [1], "other"),
+    ]
+    older = [save(checkpoint, items, generation=g, durable=False) for items, g in (([1], 0), ([2], 1), ([1, 2], 1))]
+    assert all(map(os.path.exists, older))
+    kept.append(save(checkpoint, [1, 2], generation=2))
+    assert sorted(map(str, checkpoint.entries_folder.iterdir())) == sorted(kept)
+
+
+def test_newer_entries_come_before_larger_ones(tmp_path):
+    checkpoint = open_checkpoint(tmp_path)
+    for generation, items in ((1, [1, 2, 3]), (2, [3]), (0, [5, 6])):
+        save(checkpoint, items, generation=generation, durable=False)
+    assert [entry.items for entry in checkpoint.entries("run")] == [(3,), (5, 6)]
+
+
+def test_an_entry_without_a_generation_is_of_generation_0(tmp_path):
+    checkpoint = open_checkpoint(tmp_path)
+    old = checkpoint.entries_folder / "run-0123456789abcdef.safetensors"
+    save_arrays(old, ARRAYS, {"kind": "run", "items": [4]})
+    assert [(entry.path, entry.generation) for entry in checkpoint.entries("run")] == [(str(old), 0)]
+    new = save(checkpoint, [4], generation=1)
+    assert [entry.path for entry in checkpoint.entries("run")] == [new] and not old.exists()
+
+
+def test_a_negative_generation_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="generation is -1 but must be 0 or more"):
+        save_entry(str(tmp_path), "run", [1], ARRAYS, generation=-1)
+
+
 def test_what_is_damaged_of_an_entry(tmp_path):
     path = save_entry(str(tmp_path), "run", [1], ARRAYS)
     assert damage_of(path) is None
-    with open(path, "r+b") as file:
-        file.seek(-1, os.SEEK_END)
-        file.write(b"\1")
+    damage(path)
     assert "run-" in damage_of(path) and "is damaged: array 'keys' has CRC-32" in damage_of(path)
     open(path, "w").close()
     assert "no safetensors header" in damage_of(path)
