@@ -9,6 +9,7 @@ import platform
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -63,7 +64,7 @@ class Plugin(WorkerPlugin):
         if why := self._misfit(worker):
             logging.getLogger("distributed.worker").error("%s; this worker leaves the cluster", why)
             _tasks.are_refused = True
-            worker.loop.add_callback(worker.close_gracefully, reason="mgpu-ngram-misfit")
+            worker.loop.add_callback(leave_cluster, worker, "mgpu-ngram-misfit")
             return
         if self.ours:
             silence()
@@ -106,6 +107,22 @@ class Plugin(WorkerPlugin):
         transport.stop(worker)
         gpu.close_lasting()
         worker.stream_handlers["remove-worker"] = self.remove
+
+
+async def leave_cluster(worker: Worker, reason: str) -> None:
+    """Give this worker's tasks back to the scheduler, then end the worker and its nanny.
+
+    The nanny ends the worker. Worker.close_gracefully() would end itself first: its process then closes a queue that
+    its own thread reads, and logs a traceback (distributed 2026.7, Nanny: watch_stop_q).
+    """
+    nanny: Any = worker.nanny  # its address
+    if not nanny:
+        await worker.close_gracefully(reason=reason)
+        return
+    await worker.scheduler.retire_workers(
+        workers=[worker.address], close_workers=False, remove=True, stimulus_id=f"{reason}-{time.time()}"
+    )
+    await worker.rpc(nanny).terminate(reason=reason, reply=False)
 
 
 def silence() -> None:

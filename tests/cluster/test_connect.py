@@ -165,13 +165,14 @@ def test_a_worker_that_joins_in_the_middle_is_used(tmp_path):
 ANOTHER_VERSION = "from mgpu_ngram.cluster import worker\nworker.VERSION = '0.0.1'\n"
 
 
-def test_a_worker_of_another_version_that_joins_in_the_middle_leaves(tmp_path):
+@pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
+def test_a_worker_of_another_version_that_joins_in_the_middle_leaves(tmp_path, nanny):
     """It runs nothing, and its log says why; the run goes on."""
     preload = tmp_path / "preload.py"
     preload.write_text(ANOTHER_VERSION)
     with started(tmp_path, 1) as cluster:
         executor = connect(None, str(cluster.file), "cpu", 1)
-        with started_worker(cluster, "late", "--preload", str(preload), stderr=subprocess.PIPE) as late:
+        with started_worker(cluster, "late", nanny, "--preload", str(preload), stderr=subprocess.PIPE) as late:
             handles = []
             while late.poll() is None:  # there is work for it as long as it is there
                 handles += [executor.call(slowly, len(handles)) for _ in range(3)]
