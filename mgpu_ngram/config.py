@@ -172,7 +172,7 @@ def _override(document: dict, override: str) -> None:
     path, equals, text = override.partition("=")
     if not equals:
         raise InputError(f"override {override!r} must be key=value, such as cluster.workers=4")
-    *parents, last = path.split(".")
+    *parents, last = path.split(".", 1 if path.startswith("dask.") else -1)  # Dask's own keys have dots
     at: Any = document
     for key in parents:
         try:

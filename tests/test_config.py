@@ -56,11 +56,21 @@ def test_defaults_and_auto(write):
 def test_overrides(write):
     path = write("output: out\njobs: [count: {corpus: text}]")
     overrides = ["output=other", "cluster.workers=4", "jobs.0.count.order=2", "jobs.0.count.corpus=[a, b]"]
-    run = load(path, [*overrides, "jobs.0.count.lowercase=true", "dask.distributed.comm.retry.count=3"][:5])
+    run = load(path, [*overrides, "jobs.0.count.lowercase=true"])
     assert (run.output, run.cluster.workers) == (Path("other"), 4)
     assert run.jobs[0][1] == CountConfig(["a", "b"], order=2, lowercase=True)
     assert load(path).jobs[0][1].order == 5, "the file itself is untouched"
     assert load(path, ["jobs.0.count.name=a=b"]).jobs[0][1].name == "a=b"
+
+
+def test_an_override_of_dask_is_one_key_with_dots(write):
+    path = write("output: out\njobs: [count: {corpus: text}]\ndask: {distributed.comm.retry.count: 1}")
+    run = load(path, ["dask.distributed.comm.retry.count=3", "dask.distributed.comm.timeouts.connect=60s"])
+    assert run.dask == {"distributed.comm.retry.count": 3, "distributed.comm.timeouts.connect": "60s"}
+    path = write("output: out\njobs: [count: {corpus: text}]")
+    assert load(path, ["dask.distributed.scheduler.allowed-failures=7"]).dask == {
+        "distributed.scheduler.allowed-failures": 7
+    }
 
 
 def test_a_merge_key_is_no_duplicate(write):
