@@ -1,4 +1,4 @@
-"""Shape, size and dtype arithmetic that kernels share, with errors that say the way out."""
+"""Check and compute shapes, sizes and dtypes for kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-INTEGER = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}  # names in kernels of node numbers and counts
+INTEGER = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}  # C names of dtypes of node numbers and counts
 
 
 def dtype(array: Any, *wanted: Any) -> None:
@@ -19,29 +19,30 @@ def dtype(array: Any, *wanted: Any) -> None:
 def length(array: Any, limit: int) -> None:
     """Raise ValueError unless `array` has fewer than `limit` elements."""
     if len(array) >= limit:
-        raise ValueError(f"got {len(array)} elements but at most {limit - 1} can be taken at once; cut them into parts")
+        raise ValueError(f"got {len(array)} elements but at most {limit - 1} fit one call; cut them into parts")
 
 
 def code_bits(symbols: int) -> int:
-    """Bits of one code: codes run from 1 to `symbols`, and 0 marks the end of a window."""
+    """Return the bits of one code: codes are 1 to `symbols`, and 0 ends a window."""
     return max(1, int(symbols).bit_length())
 
 
 def num_columns(order: int, bits: int) -> int:
-    """64-bit columns that hold an n-gram key of `order` codes of `bits` bits."""
+    """Return the number of 64-bit columns that hold an n-gram key of `order` codes of `bits` bits."""
     return -(-order * bits // 64)
 
 
 def aligned(array: Any) -> Any:
-    """`array` itself when its CuPy memory is contiguous and 16-byte aligned, else a copy that is."""
+    """Return `array` itself if its CuPy memory is contiguous and 16-byte aligned, else an aligned copy."""
     if array.data.ptr % 16 or not array.flags.c_contiguous:
         return array.copy()
     return array
 
 
 def column_stride(columns: Any) -> tuple[Any, int]:
-    """(`columns` (C, R), the elements from one column to the next): itself when the rows of each column lie one after
-    the other, as in a slice of longer columns, else a copy.
+    """Return (columns, elements from one column to the next) of `columns` (C, R).
+
+    Copies the columns only if the rows of a column are not adjacent; a slice of longer columns is not copied.
     """
     if columns.strides[1] != columns.itemsize:
         columns = columns.copy()

@@ -11,9 +11,9 @@ from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
-SEGMENT = 4096  # bytes one warp scans; as in find_tokens.cu
-DELIMITERS = b"\x00\t\n\r "  # where KenLM's lmplz splits words
-SPACES = b"\t\n\v\f\r "  # where its query and Python module do
+SEGMENT = 4096  # bytes that one warp scans; as in find_tokens.cu
+DELIMITERS = b"\x00\t\n\r "  # KenLM's lmplz splits words here
+SPACES = b"\t\n\v\f\r "  # KenLM's query and Python module split words here
 VARIANTS = ({"ISSPACE": 0}, {"ISSPACE": 1})
 
 _ENDS_WORD = np.array([[c in ends for c in range(256)] for ends in (DELIMITERS, SPACES)])
@@ -23,11 +23,11 @@ def find_tokens(text_B: Any, isspace: bool = False) -> Any:
     """Return the position of every word start and every newline, in text order.
 
     text_B   (B,) uint8, B < 2**32
-    isspace  words end at the white space of C's isspace (TAB, LF, VT, FF, CR, space), as in KenLM's query;
-             else at NUL, TAB, LF, CR or space, as in its lmplz
+    isspace  if true, words end at the white space of C's isspace (TAB, LF, VT, FF, CR, space), as in KenLM's query;
+             else at NUL, TAB, LF, CR or space, as in KenLM's lmplz
 
-    Returns positions_T (T,) uint32. A newline can start no word, so text_B[position] == 10 tells
-    line ends from words.
+    Returns positions_T (T,) uint32. No word starts with a newline, so text_B[position] == 10 tells
+    newlines from words.
     """
     check.dtype(text_B, np.uint8)
     if len(text_B) >= 2**32:
@@ -37,13 +37,13 @@ def find_tokens(text_B: Any, isspace: bool = False) -> Any:
 
 @njit(nogil=True, cache=True)
 def is_delimiter(c: int) -> bool:
-    """NUL, TAB, LF, CR or space."""
+    """Return whether c is NUL, TAB, LF, CR or space."""
     return c == 32 or c == 10 or c == 9 or c == 13 or c == 0
 
 
 @njit(nogil=True, cache=True)
 def is_space(c: int) -> bool:
-    """TAB, LF, VT, FF, CR or space."""
+    """Return whether c is TAB, LF, VT, FF, CR or space."""
     return c == 32 or 9 <= c <= 13
 
 
@@ -56,7 +56,7 @@ def _cpu(text_B, isspace):
         delimiter = ends_word[c]
         T += (gap & (not delimiter)) | (c == 10)
         gap = delimiter
-    positions_T = np.empty(T + 1, np.uint32)  # every position is written, and stays if t moves on: no branches
+    positions_T = np.empty(T + 1, np.uint32)  # no branches: write every position, advance t only for tokens
     t = 0
     gap = True
     for b in range(len(text_B)):
@@ -85,12 +85,12 @@ def _cuda(text_B, isspace):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """English-like text: words of 1 to 9 letters, now and then an odd delimiter."""
+    """Return English-like text: words of 1 to 9 letters and a few rare delimiters."""
     return {"text_B": random_text(rng, size)}
 
 
 def random_text(rng: np.random.Generator, size: int) -> np.ndarray:
-    """(size,) uint8 of Zipf-distributed words, spaces and newlines."""
+    """Return (size,) uint8 of Zipf-distributed words, spaces and newlines."""
     words = [bytes(rng.integers(97, 123, rng.integers(1, 10), np.uint8)) for _ in range(500)]
     ranks = np.minimum(rng.zipf(1.3, size // 4 + 1), len(words)) - 1
     gaps = rng.choice(

@@ -1,4 +1,4 @@
-"""Sort rows of many columns by a key of many bits."""
+"""Sort rows of several columns by a key of many bits."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
-THREADS, ITEMS, MIN_BLOCKS = 512, 12, 2  # measured best of 13 shapes on an H200: registers allow two blocks
+THREADS, ITEMS, MIN_BLOCKS = 512, 12, 2  # fastest of 13 shapes on an H200; registers allow two blocks
 TILE = {"THREADS": THREADS, "ITEMS": ITEMS, "MIN_BLOCKS": MIN_BLOCKS}
 VARIANTS = (TILE,)
 EXCHANGE_BYTES = THREADS * ITEMS * 8
-HISTOGRAM_BYTES = 8 * 256 * 4 * 4  # digits, bins, copies, bytes; as in radix_sort.cu
+HISTOGRAM_BYTES = 8 * 256 * 4 * 4  # digits x bins x copies x bytes; as in radix_sort.cu
 
 
 def radix_sort(columns: Any, key_bits: int) -> Any:
-    """Return the rows sorted by their key; rows of equal keys keep their order.
+    """Return the rows sorted by their key; the sort is stable.
 
-    columns   (C, R) uint64, C-contiguous; its memory is used as scratch
-    key_bits  the key is the first `key_bits` bits of a row, column 0 first, high bits first; bits
-              past them in the last key column must be 0, columns past it are carried along
+    columns   (C, R) uint64, C-contiguous; overwritten
+    key_bits  the key is the first `key_bits` bits of a row, column 0 first, high bits first. Bits after
+              the key in its last column must be 0. Later columns are carried along
 
-    Returns (C, R) uint64, maybe `columns` itself. A least-significant-digit radix sort: one pass
+    Returns (C, R) uint64, which may be `columns` itself. A least-significant-digit radix sort: one pass
     over memory per 8 bits of the key (Adinets and Merrill, "Onesweep", 2022).
     """
     check.dtype(columns, np.uint64)
@@ -37,7 +37,7 @@ def radix_sort(columns: Any, key_bits: int) -> Any:
 
 
 def digits_of_column(column: int, key_bits: int) -> tuple[int, int]:
-    """(lowest key bit, number of 8-bit digits) of a key column."""
+    """Return (lowest key bit, number of 8-bit digits) of a key column."""
     used = min(64, key_bits - 64 * column)
     return 64 - used, -(-used // 8)
 
@@ -54,7 +54,7 @@ def _cpu(columns, key_bits):
 
 @njit(nogil=True, cache=True)
 def _pass(columns, out, key_column, shift):
-    """One stable counting pass; False, and nothing written, when all rows share the digit."""
+    """Do one stable counting pass; return False, with nothing written, if all rows share the digit."""
     C, R = columns.shape
     start = np.zeros(257, np.int64)
     key = columns[key_column]
@@ -65,7 +65,7 @@ def _pass(columns, out, key_column, shift):
         return False
     for d in range(256):
         start[d + 1] += start[d]
-    if C == 2:  # the common case: no inner loop
+    if C == 2:  # the common case, without an inner loop
         a, b, x, y = columns[0], columns[1], out[0], out[1]
         for r in range(R):
             d = (key[r] >> s) & low
@@ -134,7 +134,7 @@ def _cuda(columns, key_bits):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Skewed 95-bit keys over two columns, with a column carried along."""
+    """Return skewed 95-bit keys over two columns, with a third column carried along."""
     columns = rng.zipf(1.2, (3, size)).astype(np.uint64)
     columns[0] <<= np.uint64(20)
     columns[1] <<= np.uint64(33)

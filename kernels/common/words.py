@@ -1,4 +1,4 @@
-"""The table in which a model's words are looked up, which GPU and CPU share; as in include/words.cuh."""
+"""Look words up in a model's word table; include/words.cuh reads the same layout on a GPU."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from numba import njit, uint64
 
 from ..intrinsics import load_u64
 
-HELD = 24  # bytes of its word that a slot holds
+HELD = 24  # bytes of a word that its slot holds
 
 
 def index_words(offsets_V: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, int]:
-    """(slots_C, the first word that an earlier one equals or -1) of words in host memory.
+    """Return (slots_C, the first word that equals an earlier one or -1) for words in host memory.
 
-    slots_C  (C,) uint64, open addressing in slots of four numbers: the first HELD bytes of a word, zeros after it,
-             then its length in the upper half and its id in the lower one. Word 0 has no slot: it is found as 0,
-             like any word that is not there.
+    slots_C  (C,) uint64, an open-addressing table. A slot is four numbers: the first HELD bytes of a word, padded with
+             zeros, then its length (upper half) and id (lower half). Word 0 has no slot: `find_word` returns 0 for
+             it, as for any unknown word.
     """
     V = len(offsets_V) - 1
     slots_C = np.zeros(4 << (3 * V // 2).bit_length(), np.uint64)  # at most two thirds of the slots are used
@@ -24,7 +24,7 @@ def index_words(offsets_V: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, in
 
 @njit(nogil=True, cache=True)
 def load_8(text, i):
-    """The bytes from i on, 8 or up to the end of the text, as a little-endian uint64."""
+    """Return the bytes from i on as a little-endian uint64: 8 bytes, or fewer at the end of the text."""
     if i + 8 <= len(text):
         return load_u64(text, i)  # type: ignore[call-arg]
     chunk = uint64(0)
@@ -35,14 +35,14 @@ def load_8(text, i):
 
 @njit(nogil=True, cache=True)
 def _chunk(text, i, stop):
-    """The bytes text[i:stop], 8 at most."""
+    """Return the bytes text[i:stop], at most 8, as a little-endian uint64."""
     chunk = load_8(text, i)
     return chunk if stop - i >= 8 else chunk & ((uint64(1) << uint64(8 * (stop - i))) - uint64(1))
 
 
 @njit(nogil=True, cache=True)
 def equal_words(text, start, stop, other, other_start, other_stop):
-    """Whether text[start:stop] and other[other_start:other_stop] are the same bytes."""
+    """Return whether text[start:stop] and other[other_start:other_stop] are the same bytes."""
     if stop - start != other_stop - other_start:
         return False
     for i in range(0, stop - start, 8):
@@ -53,7 +53,7 @@ def equal_words(text, start, stop, other, other_start, other_stop):
 
 @njit(nogil=True, cache=True)
 def _mix(h, chunk):
-    """A word's hash with 8 more of its bytes: it spreads well in its lower half, where slots are counted."""
+    """Return a word's hash extended by 8 of its bytes; the lower half, which selects the slot, is well mixed."""
     h = (h ^ chunk) * uint64(0x9E3779B97F4A7C15)
     h = (h ^ (h >> uint64(32))) * uint64(0xD6E8FEB86659FD93)
     return h ^ (h >> uint64(32))
@@ -61,7 +61,7 @@ def _mix(h, chunk):
 
 @njit(nogil=True, inline="always")
 def held_bytes(text, start, stop):
-    """(what a slot holds of the word text[start:stop], three numbers; the word's hash)."""
+    """Return (three numbers: the bytes of the word text[start:stop] that a slot holds; the word's hash)."""
     first, second, third = _chunk(text, start, stop), uint64(0), uint64(0)
     h = _mix(uint64(stop - start), first)
     if stop - start > 8:
@@ -76,13 +76,13 @@ def held_bytes(text, start, stop):
 
 @njit(nogil=True, inline="always")
 def home_slot(h, slots_C):
-    """Where in slots_C the first slot lies that a word of hash h may be in."""
+    """Return the index in slots_C of the first slot that a word of hash h may be in."""
     return uint64(4) * h & uint64(len(slots_C) - 1)
 
 
 @njit(nogil=True, inline="always")
 def find_slot(first, second, third, h, text, start, stop, offsets_V, data, slots_C):
-    """Where the slot lies that has the word text[start:stop], or the empty one where it belongs."""
+    """Return the index of the slot that holds the word text[start:stop], or of the empty slot where it belongs."""
     slot = home_slot(h, slots_C)
     while True:
         last = slots_C[slot + uint64(3)]
@@ -100,7 +100,7 @@ def find_slot(first, second, third, h, text, start, stop, offsets_V, data, slots
 
 @njit(nogil=True, cache=True)
 def find_word(text, start, stop, offsets_V, data, slots_C):
-    """The id of the word text[start:stop], 0 when it is not in the table."""
+    """Return the id of the word text[start:stop], or 0 if the table lacks it."""
     first, second, third, h = held_bytes(text, start, stop)
     slot = find_slot(first, second, third, h, text, start, stop, offsets_V, data, slots_C)
     return slots_C[slot + uint64(3)] & uint64(0xFFFFFFFF)
@@ -108,7 +108,7 @@ def find_word(text, start, stop, offsets_V, data, slots_C):
 
 @njit(nogil=True, cache=True)
 def _fill_slots(offsets_V, data, slots_C):
-    """Enter all words but word 0; return the first duplicate, or -1."""
+    """Insert all words but word 0; return the first duplicate, or -1."""
     for v in range(1, len(offsets_V) - 1):
         start, stop = offsets_V[v], offsets_V[v + 1]
         first, second, third, h = held_bytes(data, start, stop)

@@ -1,4 +1,4 @@
-"""Check that words given one number are one word: a hash collision cannot pass unseen."""
+"""Count tokens whose bytes differ from the word of their number, so no hash collision goes unseen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .intern import WordTable, intern
 
 
 def count_mismatches(text_B: Any, positions_T: Any, tokens_T: Any, offsets_V: Any, data: Any) -> int:
-    """Return how many tokens of a text are not, byte for byte, the word that their number names.
+    """Return how many tokens of a text differ, byte for byte, from the word of their number.
 
     text_B           (B,) uint8
     positions_T      (T,) uint32, from `find_tokens`
@@ -64,7 +64,7 @@ def _cuda(text_B, positions_T, tokens_T, offsets_V, data):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """A text with a few tokens given another word's number."""
+    """Return a text in which a few tokens have another word's number."""
     text_B = random_text(rng, size)
     positions_T = find_tokens(text_B)
     tokens_T, new_N = intern(hash_words(text_B, positions_T), WordTable())

@@ -15,7 +15,7 @@ from ..launch import grid_for, kernel, launch
 
 
 def gather_words(text_B: Any, positions_V: Any) -> tuple[Any, Any]:
-    """Return the words that start at `positions_V`, one after the other.
+    """Return the words that start at `positions_V`, concatenated.
 
     text_B       (B,) uint8
     positions_V  (V,) uint32, each the first byte of a word (a delimiter there gives an empty word)
@@ -64,6 +64,6 @@ def _cuda(text_B, positions_V):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Every third token of a random text."""
+    """Return every third token of a random text."""
     text_B = random_text(rng, size)
     return {"text_B": text_B, "positions_V": find_tokens(text_B)[::3].copy()}

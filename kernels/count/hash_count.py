@@ -19,15 +19,15 @@ FINGERPRINT = uint64(0xFFFFFFFF00000000)
 
 
 def hash_count(tokens_T: Any, order: int, lut: Any = None) -> tuple[Any, Any]:
-    """Return where each distinct n-gram of a stream stands, and how often.
+    """Return a position and the count of each distinct n-gram of a stream.
 
     tokens_T  (T,) uint32 codes (0 ends every window), or uint8 translated by `lut`; T < 2**32 - 1
     order     words per n-gram
     lut       (256,) uint16, code of each byte
 
-    Returns positions_G (G,) int64, one place of each n-gram (which one is not defined), and
-    counts_G (G,) int64, in no defined order. The table holds 12 bytes per slot, whatever the
-    order, and grows fourfold when half full.
+    Returns positions_G (G,) int64, one of the positions of each n-gram (undefined which), and
+    counts_G (G,) int64, in undefined order. The table takes 12 bytes per slot for any order and grows
+    fourfold when half full.
     """
     check.dtype(tokens_T, np.uint32, np.uint8)
     check.length(tokens_T, 2**32 - 1)
@@ -44,7 +44,7 @@ def _cpu(tokens_T, order, lut):
             used = np.flatnonzero(entries_C)
             return (entries_C[used] & uint64(0xFFFFFFFF)).astype(np.int64) - 1, counts_C[used].astype(np.int64)
         capacity *= 4
-        del entries_C, counts_C  # before the larger ones are made
+        del entries_C, counts_C  # free them before the larger ones are allocated
 
 
 @njit(nogil=True, cache=True)
@@ -94,7 +94,7 @@ def _cuda(tokens_T, order, lut):
         return cupy.empty(0, np.int64), cupy.empty(0, np.int64)
     fn = kernel("count/hash_count", "hash_count", TOKEN_BYTES=tokens_T.itemsize)
     table = device_lut(lut, tokens_T)
-    capacity = 1 << 22  # the kernel may overshoot its limit by the threads in flight: far fewer than half of this
+    capacity = 1 << 22  # threads in flight may overshoot the limit: far fewer than half of this
     while True:
         entries_C = cupy.zeros(capacity, np.uint64)
         counts_C = cupy.zeros(capacity, np.uint32)
@@ -108,13 +108,13 @@ def _cuda(tokens_T, order, lut):
         if int(used[0]) <= capacity // 2:
             break
         capacity *= 4
-        del entries_C, counts_C  # before the larger ones are made
+        del entries_C, counts_C  # free them before the larger ones are allocated
     slots = cupy.flatnonzero(entries_C)
     return (entries_C[slots] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1, counts_C[slots].astype(np.int64)
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Zipf-distributed codes with line ends between, trigrams."""
+    """Return Zipf-distributed codes with line ends between; trigrams."""
     tokens_T = np.minimum(rng.zipf(1.3, size), 1000).astype(np.uint32)
     tokens_T[rng.random(size) < 0.05] = 0
     return {"tokens_T": tokens_T, "order": 3}

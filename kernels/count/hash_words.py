@@ -19,10 +19,10 @@ def hash_words(text_B: Any, positions_T: Any, seed: int = 0) -> Any:
 
     text_B       (B,) uint8
     positions_T  (T,) uint32, from `find_tokens`
-    seed         another seed gives an independent hash
+    seed         different seeds give independent hashes
 
-    Returns hash_T (T,) uint64. Words of up to 8 bytes never collide; longer ones do with
-    probability about V**2 / 2**65 for V distinct words (`count_mismatches` finds it out).
+    Returns hash_T (T,) uint64. Words of up to 8 bytes never collide. Longer ones collide with
+    probability about V**2 / 2**65 for V distinct words; `count_mismatches` detects that.
     """
     check.dtype(text_B, np.uint8)
     check.dtype(positions_T, np.uint32)
@@ -31,7 +31,7 @@ def hash_words(text_B: Any, positions_T: Any, seed: int = 0) -> Any:
 
 @njit(nogil=True, cache=True, inline="always")
 def mix64(x):
-    """Finaliser of MurmurHash3 (Appleby): a bijection of 64-bit numbers."""
+    """Return x mixed by the finaliser of MurmurHash3 (Appleby), a bijection of 64-bit numbers."""
     x = uint64(x)
     x ^= x >> uint64(33)
     x *= uint64(0xFF51AFD7ED558CCD)
@@ -80,7 +80,7 @@ def _cuda(text_B, positions_T, seed):
 
 
 def hash_ids(ids_T: Any) -> Any:
-    """Return mix64(id + 1) of every token id, NumPy or CuPy, as uint64: a bijection, and never 0."""
+    """Return mix64(id + 1) of every token id (NumPy or CuPy) as uint64: a bijection, never 0."""
     x = ids_T.astype(np.uint64) + np.uint64(1)
     x ^= x >> np.uint64(33)
     x *= np.uint64(0xFF51AFD7ED558CCD)
@@ -90,6 +90,6 @@ def hash_ids(ids_T: Any) -> Any:
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """The tokens of a random text."""
+    """Return the tokens of a random text."""
     text_B = random_text(rng, size)
     return {"text_B": text_B, "positions_T": find_tokens(text_B), "seed": 7}

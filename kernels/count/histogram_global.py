@@ -1,4 +1,4 @@
-"""Count n-grams in one dense histogram of the whole alphabet^order (strategy `global`)."""
+"""Count n-grams in one dense histogram with alphabet**order bins (strategy `global`)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ VARIANTS = ({"TOKEN_BYTES": 1, "ORDER": 3}, {"TOKEN_BYTES": 4, "ORDER": 2})
 
 
 def histogram_global(tokens_T: Any, order: int, symbols: int, lut: Any = None) -> Any:
-    """Return how often each n-gram stands in a stream, for all symbols**order of them.
+    """Return the counts of all symbols**order possible n-grams of a stream.
 
     tokens_T  (T,) uint32 codes (0 ends every window), or uint8 translated by `lut`; T < 2**32
     order     words per n-gram
     symbols   codes run from 1 to `symbols`
     lut       (256,) uint16, code of each byte
 
-    Returns bins (symbols**order,) uint32: bin sum((code_i - 1) * symbols**(order - 1 - i)).
+    Returns bins (symbols**order,) uint32; bin sum((code_i - 1) * symbols**(order - 1 - i)) counts an n-gram.
     Algorithm V1 of Bianco, "Ngrams with CUDA": one atomic add per n-gram.
     """
     check.dtype(tokens_T, np.uint32, np.uint8)
@@ -39,7 +39,7 @@ def _cpu(tokens_T, order, symbols, lut):
 
 @njit(nogil=True, cache=True)
 def add_windows(tokens_T, order, symbols, lut, is_bytes, bins):
-    """Add every whole window of `order` codes to its bin."""
+    """Add 1 to the bin of every whole window of `order` codes."""
     top = np.int64(symbols) ** np.int64(order - 1)
     b = np.int64(0)
     whole = 0
@@ -68,7 +68,7 @@ def _cuda(tokens_T, order, symbols, lut):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """English-like bytes, trigrams over 27 letters; byte 0 ends windows."""
+    """Return English-like bytes for trigrams over 27 letters; byte 0 ends windows."""
     tokens_T = np.minimum(rng.zipf(1.3, size), 27).astype(np.uint8)
     tokens_T[rng.random(size) < 0.01] = 0
     return {"tokens_T": tokens_T, "order": 3, "symbols": 27}

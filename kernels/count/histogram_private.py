@@ -1,4 +1,4 @@
-"""Count n-grams in private histograms that are summed at the end (strategy `private`)."""
+"""Count n-grams in private histograms and sum these at the end (strategy `private`)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LUT_BYTES = 512
 
 
 def histogram_private(tokens_T: Any, order: int, symbols: int, lut: Any = None, histograms: int = 1) -> Any:
-    """Return what `histogram_global` returns, counted without its contention.
+    """Return the same bins as `histogram_global`, with less contention between atomic adds.
 
-    histograms  copies of the whole histogram in device memory that blocks share out among
-                themselves (V2 of Bianco, "Ngrams with CUDA")
+    histograms  copies of the whole histogram in device memory; each block uses one of them (V2 of
+                Bianco, "Ngrams with CUDA")
 
-    On a GPU each block counts in shared memory: all bins where symbols**order of them fit, else
-    those it meets first, and only the rest goes to the copies. The other arguments and the result
-    are those of `histogram_global`.
+    On a GPU each block counts in shared memory: all bins if symbols**order of them fit, else the bins
+    that it meets first. Adds to other bins go to the copies. The other arguments are those of
+    `histogram_global`.
     """
     check.dtype(tokens_T, np.uint32, np.uint8)
     check.length(tokens_T, 2**32 - 1)
@@ -50,7 +50,7 @@ def _cuda(tokens_T, order, symbols, lut, histograms):
     if T == 0:
         return cupy.zeros(num_bins, np.uint32)
     tokens_T = check.aligned(tokens_T)
-    if order == 1 and tokens_T.itemsize == 1:  # without a look-up a byte
+    if order == 1 and tokens_T.itemsize == 1:  # needs no table look-up per byte
         bins = cupy.zeros(symbols + 1, np.uint32)
         codes = cupy.asarray(IDENTITY if lut is None else lut).astype(np.int64)
         cupy.add.at(bins, codes, count_bytes(tokens_T).astype(np.uint32))

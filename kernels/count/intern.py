@@ -1,4 +1,4 @@
-"""Give every distinct hash a number: the vocabulary of a chunk, grown block by block."""
+"""Number the distinct hashes of a chunk: its vocabulary, extended block by block."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class WordTable:
 
 
 def intern(hash_T: Any, table: WordTable) -> tuple[Any, Any]:
-    """Return each token's word number + 1, and where the words new to `table` first stand.
+    """Return each token's word number + 1, and the first positions of words that are new to `table`.
 
     hash_T  (T,) uint64, 0 for a newline; T < 2**32
-    table   on the same device; the new words are added to it, in order of appearance
+    table   on the same device; receives the new words in order of appearance
 
     Returns tokens_T (T,) uint32 (0 for a newline) and new_N (N,) int64, ascending indexes into
-    hash_T: word V + i of the table first stands at new_N[i].
+    hash_T: word V + i of the table first occurs at new_N[i].
     """
     check.dtype(hash_T, np.uint64)
     check.length(hash_T, 2**32 - 1)
@@ -107,7 +107,7 @@ def _cuda(hash_T, table):
     slot_T = cupy.empty(T, np.uint32)
     if T == 0:
         return slot_T, cupy.empty(0, np.int64)
-    room = min(1 << 22, 1 << (2 * T).bit_length())  # a GPU block brings many words at once: few tables must grow
+    room = min(1 << 22, 1 << (2 * T).bit_length())  # a GPU block adds many words: few tables grow
     if len(table.keys_C) < room:
         _grow(table, room)
     while True:
@@ -151,7 +151,7 @@ def _grow(table, capacity):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Zipf-distributed hashes with newlines (0) between, and an empty table."""
+    """Return Zipf-distributed hashes with newlines (0) between, and an empty table."""
     hash_T = rng.zipf(1.2, size).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     hash_T[rng.random(size) < 0.05] = 0
     return {"hash_T": hash_T, "table": WordTable()}

@@ -1,4 +1,4 @@
-"""Join rows of several vocabularies that are one word: sum their counts, find where it stands first."""
+"""Join equal words of several vocabularies: sum their counts and find their first occurrence."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..launch import grid_for, kernel, launch
 def join_words(
     hash_R: Any, rows_R: Any, offsets_V: Any, data: Any, counts_V: Any, first_source_V: Any, first_offset_V: Any
 ) -> tuple[Any, Any, int]:
-    """Return each distinct hash's row that stands first, its count, and how many words are not what they should be.
+    """Return the first row and the total count of each distinct hash, and the number of rows whose word differs.
 
     hash_R           (R,) uint64, ascending
     rows_R           (R,) int64, the row of a word with that hash, each 0 to V - 1
     offsets_V, data  (V + 1,) int64 and uint8, the words
     counts_V         (V,) int64
     first_source_V   (V,) int32 and
-    first_offset_V   (V,) int64: the place of a word; places compare by source, then by offset
+    first_offset_V   (V,) int64: where a word first occurs; compared by source, then by offset
 
-    Returns rows_U (U,) int64 (of equal places the first in rows_R), counts_U (U,) int64, the sums of
-    counts, and the number of rows that are not, byte for byte, the first word of equal hash: 0
+    Returns rows_U (U,) int64 (of equal places the first in rows_R), counts_U (U,) int64, and the
+    number of rows that differ, byte for byte, from the first word of equal hash. That number is 0
     unless hashes collide.
     """
     check.dtype(hash_R, np.uint64)
@@ -87,7 +87,7 @@ def _cuda(hash_R, rows_R, offsets_V, data, counts_V, first_source_V, first_offse
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Rows of a few hundred words, with hashes that stand for two of them now and then."""
+    """Return rows of a few hundred words; a few hashes stand for two words."""
     words = np.sort(rng.integers(0, 1 + size // 4, size))
     lengths_V = 1 + words % 5
     offsets_V = np.concatenate([[0], np.cumsum(lengths_V)]).astype(np.int64)

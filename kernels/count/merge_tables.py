@@ -13,7 +13,7 @@ from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
-THREADS, ITEMS, MIN_BLOCKS = 256, 7, 5  # an odd number of rows a thread spreads them over the banks of shared memory
+THREADS, ITEMS, MIN_BLOCKS = 256, 7, 5  # an odd number of rows per thread spreads them over the banks of shared memory
 STAGED = 2  # key columns that the kernel keeps in shared memory
 TILE = {"THREADS": THREADS, "ITEMS": ITEMS, "MIN_BLOCKS": MIN_BLOCKS}
 VARIANTS = tuple(TILE | {"STAGED": c} for c in range(1, STAGED + 1))
@@ -23,18 +23,19 @@ TableArrays = tuple[Any, Any, np.ndarray]
 
 
 def merge_tables(tables: list[TableArrays]) -> TableArrays:
-    """Return one table that sums the counts of equal keys; any order of merging gives the same.
+    """Return one table that sums the counts of equal keys; any order of merging gives the same table.
 
-    tables  one or more triples (keys, counts, ends_S), all of one C, one S and on one device:
-            keys    (C, G) uint64, sorted within a segment, columns compared first to last, none twice
+    tables  one or more triples (keys, counts, ends_S) with the same C and S, on one device:
+            keys    (C, G) uint64, sorted and distinct within a segment; the first column compares first
             counts  (G,) int64
             ends_S  (S,) int64, NumPy; segment s is rows ends_S[s - 1] (0 for the first) to ends_S[s]
-            Empty tables and segments are legal; keys and counts may be slices of larger arrays.
+            Tables and segments may be empty; keys and counts may be slices of larger arrays.
 
-    Returns such a triple: a lone table as it is, and maybe slices of arrays up to 4/3 as long.
+    Returns such a triple. A single table is returned unchanged. The arrays may be slices of arrays up to
+    4/3 as long.
 
-    Tables are merged in pairs, then pairs of pairs. At most twice the bytes of `tables` are needed beside
-    them: what a merge takes and what it makes, which has room for all rows of both.
+    Tables are merged in pairs, then pairs of pairs. This needs at most twice the bytes of `tables` in
+    addition: the inputs of a merge and its output, which has room for all rows of both.
     """
     arrays: dict[str, Any] = {}
     for i, (keys, counts, ends_S) in enumerate(tables):
@@ -48,15 +49,15 @@ def merge_tables(tables: list[TableArrays]) -> TableArrays:
         rows = (keys.shape[1], len(counts), int(ends_S[-1]))
         if (len(keys), len(ends_S)) != (C, S) or len(set(rows)) > 1:
             raise ValueError(
-                f"table {i} has {len(keys)} columns, {len(ends_S)} segments and, by keys, counts and ends_S, "
-                f"{rows[0]}, {rows[1]} and {rows[2]} rows; give every table {C} columns, {S} segments and one number "
-                "of rows, as table 0 sets them"
+                f"table {i} has {len(keys)} columns, {len(ends_S)} segments and, in keys, counts and ends_S, "
+                f"{rows[0]}, {rows[1]} and {rows[2]} rows; give every table {C} columns and {S} segments, as table 0 "
+                "has, and one number of rows"
             )
     return run(tables)
 
 
 def _in_pairs(tables: list[TableArrays], merge_two: Callable[..., TableArrays]) -> TableArrays:
-    """Merge by a balanced tree, so that each row moves about log2(tables) times."""
+    """Merge as a balanced tree, so that each row moves about log2(tables) times."""
     queue = deque([table for table in tables if len(table[1])] or tables[:1])
     while len(queue) > 1:
         queue.append(_trimmed(*merge_two(*queue.popleft(), *queue.popleft())))
@@ -64,7 +65,7 @@ def _in_pairs(tables: list[TableArrays], merge_two: Callable[..., TableArrays]) 
 
 
 def _trimmed(keys: Any, counts: Any, ends_S: np.ndarray) -> TableArrays:
-    """A table without the room after its rows: a slice, or a copy where more than a quarter is room."""
+    """Return the table without the unused rows at its end: a slice, or a copy if more than a quarter is unused."""
     G, room = int(ends_S[-1]), len(counts)
     keys, counts = keys[:, :G], counts[:G]
     if 4 * G < 3 * room:
@@ -108,7 +109,7 @@ def _merge_two(keys_a, counts_a, ends_a, keys_b, counts_b, ends_b):
 
 @njit(nogil=True, cache=True)
 def _compare_rows(keys_a, a, keys_b, b):
-    """Below, equal to or above 0 as row a sorts before, with or after row b."""
+    """Return < 0, 0 or > 0 if row a sorts before, with or after row b."""
     for c in range(len(keys_a)):
         x, y = keys_a[c, a], keys_b[c, b]
         if x != y:
@@ -161,7 +162,7 @@ def _merge_two_cuda(keys_a, counts_a, ends_a, keys_b, counts_b, ends_b):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Three tables of four segments that share many keys; the second segment and the last table are empty."""
+    """Return three tables of four segments that share many keys; the second segment and the last table are empty."""
     tables = []
     for R in (size, size // 2, 0):
         columns = np.minimum(rng.zipf(1.3, (3, R)), 2**24 - 1).astype(np.uint64) << np.uint64(40)

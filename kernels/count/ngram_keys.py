@@ -24,12 +24,12 @@ def ngram_keys(
     order        words per window, at least 1
     bits         bits per code; codes are below 2**bits
     lut          (256,) uint16, code of each byte; only with uint8 tokens
-    positions_R  (R,) int64, where windows start; every position when None
-    rows         only the windows that start at positions below it
+    positions_R  (R,) int64, starts of windows; every position if None
+    rows         use only the windows that start before position `rows`
 
-    Returns columns (C, R) uint64, C = ceil(order * bits / 64): the key is a string of bits, first
-    word highest, left-aligned over the columns. Keys compare like tuples of codes, a cut window
-    before all that continue it.
+    Returns columns (C, R) uint64, C = ceil(order * bits / 64). The key is a string of bits, first word
+    highest, left-aligned over the columns. Keys compare like tuples of codes: a cut window sorts before
+    all windows that continue it.
     """
     check.dtype(tokens_T, np.uint32, np.uint8)
     run = pick(cpu=_cpu, cuda=_cuda, tokens_T=tokens_T, positions_R=positions_R)
@@ -58,7 +58,7 @@ def _cpu(tokens_T, order, bits, lut, positions_R, R):
 
 @njit(nogil=True, cache=True)
 def code_at(tokens_T, lut, is_bytes, t):
-    """Code of token t."""
+    """Return the code of token t."""
     return uint64(lut[tokens_T[t]]) if is_bytes else uint64(tokens_T[t])
 
 
@@ -119,14 +119,14 @@ def _cuda(tokens_T, order, bits, lut, positions_R, R):
 
 
 def device_lut(lut: Any, tokens_T: Any) -> Any:
-    """The table of byte codes on the device, or a null pointer for tokens that are codes already."""
+    """Return the table of byte codes on the device, or a null pointer if the tokens are codes already."""
     import cupy
 
     return cupy.asarray(IDENTITY if lut is None else lut) if tokens_T.itemsize == 1 else 0
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Codes of 19 bits with line ends between, order 5: two columns, one word across both."""
+    """Return codes of 19 bits with line ends between, order 5: two columns, one word across both."""
     tokens_T = np.minimum(rng.zipf(1.3, size), 2**19 - 1).astype(np.uint32)
     tokens_T[rng.random(size) < 0.05] = 0
     return {"tokens_T": tokens_T, "order": 5, "bits": 19}

@@ -15,7 +15,7 @@ from ..launch import grid_for, kernel, launch
 from .ngram_keys import example as keys_example
 from .ngram_keys import ngram_keys
 
-SEGMENT = 512  # rows one warp looks after; as in prefix_runs.cu
+SEGMENT = 512  # rows of one warp; as in prefix_runs.cu
 
 
 def prefix_runs(
@@ -23,12 +23,12 @@ def prefix_runs(
 ) -> list[tuple[Any, Any]]:
     """Return the distinct n-grams and their counts for each order from first to last.
 
-    columns    (C, R) uint64, sorted keys of words of `bits` bits, pads (0) last; see `ngram_keys`. May be a slice
+    columns    (C, R) uint64, sorted keys of words of `bits` bits, padded with zeros; see `ngram_keys`. May be a slice
                of longer columns
-    weights_R  (R,) int64, what each row counts; 1 when None
+    weights_R  (R,) int64, the count of each row; 1 if None
 
-    Returns for n = first_order .. last_order a pair: keys (ceil(n * bits / 64), G) uint64, the
-    first n words of the rows that have n words, distinct and sorted; and counts (G,) int64.
+    Returns a pair for each n = first_order .. last_order: keys (ceil(n * bits / 64), G) uint64, the
+    distinct, sorted first n words of the rows that have n words; and counts (G,) int64.
     """
     check.dtype(columns, np.uint64)
     run = pick(cpu=_cpu, cuda=_cuda, columns=columns, weights_R=weights_R)
@@ -54,7 +54,7 @@ def _cpu(columns, bits, first_order, last_order, weights_R):
 
 @njit(nogil=True, cache=True)
 def _prefix_masks(last_order, bits, C):
-    """(last_order + 1, C) uint64: the bits of the first n words, for every n."""
+    """Return (last_order + 1, C) uint64: the bits of the first n words, for every n."""
     mask_NC = np.zeros((last_order + 1, C), np.uint64)
     for n in range(last_order + 1):
         for c in range(C):
@@ -68,7 +68,7 @@ def _prefix_masks(last_order, bits, C):
 
 @njit(nogil=True, cache=True)
 def _shared_words(columns, r, mask_NC):
-    """Leading words that row r shares with the row before it."""
+    """Return how many leading words row r shares with the row before it."""
     if r == 0:
         return 0
     for n in range(1, len(mask_NC)):
@@ -80,7 +80,7 @@ def _shared_words(columns, r, mask_NC):
 
 @njit(nogil=True, cache=True)
 def _words(columns, r, mask_NC):
-    """Words of row r: pads are zero codes at the end."""
+    """Return the number of words of row r: pads are zero codes at its end."""
     for n in range(len(mask_NC) - 1, 0, -1):
         for c in range(len(columns)):
             if columns[c, r] & (mask_NC[n, c] ^ mask_NC[n - 1, c]):
@@ -156,7 +156,7 @@ def _cuda_orders(columns, bits, first_order, last_order, weights_R):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Sorted keys of a random stream of words, orders 1 to 5."""
+    """Return sorted keys of a random stream of words, orders 1 to 5."""
     keys = keys_example(rng, size)
     columns = radix_sort(ngram_keys(**keys), keys["order"] * keys["bits"])
     return {"columns": columns, "bits": keys["bits"], "first_order": 1, "last_order": 5}

@@ -15,7 +15,7 @@ LANES = 8  # as in take_words.cu
 
 
 def take_words(offsets_V: Any, data: Any, rows_R: Any) -> tuple[Any, Any]:
-    """Return words `rows_R`, one after the other.
+    """Return the words `rows_R`, concatenated.
 
     offsets_V  (V + 1,) int64 and
     data       uint8: word v is data[offsets_V[v]:offsets_V[v + 1]]
@@ -58,7 +58,7 @@ def _cuda(offsets_V, data, rows_R):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Short words, a long one now and then, and some without a byte; rows in any order, with repeats."""
+    """Return short words, a few long and empty ones, and rows in random order with repeats."""
     lengths_V = rng.poisson(7, size) * (rng.random(size) < 0.95)
     lengths_V[::1000] *= 200
     offsets_V = np.concatenate([[0], np.cumsum(lengths_V)]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Sixteen bytes of every word as numbers that sort like them."""
+"""Pack sixteen bytes of every word into numbers that sort like the bytes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def word_keys(offsets_V: Any, data: Any, rows_R: Any, first_byte: int = 0) -> An
     rows_R     (R,) int64, each 0 to V - 1
     first_byte at least 0
 
-    Returns keys_R (2, R) uint64, eight bytes a column, the first one highest, 0 past a word's end:
-    words without NUL sort by bytes, and words that differ only past these bytes have equal keys.
+    Returns keys_R (2, R) uint64, eight bytes per column, the first byte highest; bytes past a word's end
+    are 0. Words without NUL sort by bytes. Words that differ only past these bytes have equal keys.
     """
     check.dtype(offsets_V, np.int64)
     check.dtype(data, np.uint8)
@@ -56,5 +56,5 @@ def _cuda(offsets_V, data, rows_R, first_byte):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Words of `take_words` from their fourth byte on: many are shorter than that."""
+    """Return the words of `take_words`, from their fourth byte on; many are shorter."""
     return words_example(rng, size) | {"first_byte": 3}

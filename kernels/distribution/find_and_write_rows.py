@@ -1,4 +1,4 @@
-"""Find histories and write their rows at once: for few words, or short rows, sooner than one after the other."""
+"""Find histories and write their rows in one kernel: faster than two kernels for few words or short rows."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ def find_and_write_rows(
     nothing: float | None = None,
     bfloat16: bool = False,
 ) -> None:
-    """Fill out_HNV as `write_rows` does, of what `find_histories` finds: both say what the arguments are.
+    """Fill out_HNV with the rows that `write_rows` makes of the histories that `find_histories` finds.
 
-    backoff_M, value_G, value_V  in one scale: of probabilities, which `multiply` says, or of logarithms
-
-    Returns nothing.
+    The arguments are those of these two functions. backoff_M, value_G and value_V share one scale: probabilities if
+    `multiply`, else logarithms.
     """
     check.dtype(out_HNV, *([np.uint16] if bfloat16 else [np.float32, np.float16]))
     check.dtype(first_child_M, np.uint32, np.int64)
@@ -94,8 +93,8 @@ def _cuda(out_HNV, orders, trie, histories, values, how):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Of a trigram model of a text: the rows of a few of its histories; by size probabilities or logarithms, smoothed
-    or stored, of any of the types.
+    """Return a trigram model of a text and a few histories of it. By size: probabilities or logarithms, smoothed or
+    stored rows, each dtype.
     """
     made = some_histories(rng, size)
     dtype = (np.float32, np.float16, np.uint16)[size % 3]

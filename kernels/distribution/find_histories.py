@@ -1,4 +1,4 @@
-"""Find histories in a trie: where the children of their last words stand."""
+"""Find histories in a trie: the children and the backoff of their last words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..launch import current_limits, grid_for, kernel, launch
 from ..score.score_tokens import text_and_trie
 from ..trie.find_children import find_child
 
-FEW_WALKS = 64  # for each multiprocessor: all of its warps at once
+FEW_WALKS = 64  # per multiprocessor: as many as it has warps
 VARIANTS = tuple({"CHILD": child, "LANES": lanes} for child in check.INTEGER.values() for lanes in (1, 32))
 
 
@@ -30,19 +30,19 @@ def find_histories(
     backoff_M: Any,
     neutral: float = -0.0,
 ) -> tuple[Any, Any, Any]:
-    """Return for each history where the children and what the backoff of its last 1, 2, ... words are.
+    """Return the children and the backoff of the last 1, 2, ... words of each history.
 
     word_G, first_child_M, samples, sample_starts, fanout  a trie and its index, as `find_children` takes them
     order        N of the trie, at least 1; a history has at most K = N - 1 words
     codes_T      (T,) uint32, word + 1, words below V; 0 ends a sentence
-    positions_H  (H,) int64, 0 to T: the history of position t is what stands before codes_T[t] in its sentence
-    begin        the word below V that stands before every sentence (<s>), or -1 for none
-    backoff_M    (M,) float32, in any scale; or (0,): the trie has no backoffs
-    neutral      the backoff that changes nothing: -0 of logarithms, to which -0 can be added, 1 of probabilities
+    positions_H  (H,) int64, 0 to T: the history of position t is the words before codes_T[t] in its sentence
+    begin        the word below V that precedes every sentence (<s>), or -1 for none
+    backoff_M    (M,) float32, in any scale; or (0,) if the trie has no backoffs
+    neutral      the backoff without effect: -0 for logarithms (x + -0 is x, also for -0), 1 for probabilities
 
-    Returns first_HK, end_HK (H, K) of first_child_M's dtype and backoff_HK (H, K) float32: the children of the last
-    k + 1 words of history h are the nodes first_HK[h, k] to end_HK[h, k] - 1. Where the history is shorter, or these
-    words are not in the trie, both are 0, and the backoff is `neutral`, as it is without backoffs.
+    Returns first_HK, end_HK (H, K) of first_child_M's dtype and backoff_HK (H, K) float32. The children of the last
+    k + 1 words of history h are the nodes first_HK[h, k] to end_HK[h, k] - 1. If the history is shorter, or the trie
+    lacks these words, both are 0 and the backoff is `neutral`. Without backoffs every backoff is `neutral`.
     """
     check.dtype(word_G, np.uint32)
     check.dtype(first_child_M, np.uint32, np.int64)
@@ -62,7 +62,7 @@ def find_histories(
 
 
 def check_backoffs(backoff_M, first_child_M):
-    """Raise ValueError unless each node has one, or none."""
+    """Raise ValueError unless the trie has one backoff per node, or no backoffs."""
     if len(backoff_M) not in (0, len(first_child_M) - 1):
         raise ValueError(f"got {len(backoff_M)} backoffs for {len(first_child_M) - 1} nodes; pass one of each, or none")
 
@@ -77,7 +77,7 @@ def _cpu(
     for h in range(len(positions_H)):
         t = positions_H[h]
         for k in range(order - 1):
-            at = t - 1 - k  # of the first of these words; -1 is before the first sentence
+            at = t - 1 - k  # position of the first of these words; -1 is before the first sentence
             if at < -1:
                 break
             code = codes_T[at] if at >= 0 else np.uint32(0)
@@ -92,7 +92,7 @@ def _cpu(
                 if len(backoff_M):
                     backoff_HK[h, k] = backoff_M[node]
             if code == 0:
-                break  # the sentence begins there
+                break  # the sentence begins here
     return first_HK, end_HK, backoff_HK
 
 
@@ -118,12 +118,12 @@ def _cuda(
 
 
 def fits_a_warp(K: int, fanout: int) -> bool:
-    """Whether a warp can make a walk of K words in a trie of that fanout."""
+    """Return whether one warp can walk K words in a trie of that fanout."""
     return K <= 32 and fanout in (2, 4, 8, 16, 32)
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Of a trigram model of a text: the histories of all its positions, or of some in any order."""
+    """Return a trigram model of a text and its histories: at all positions, or at some in random order."""
     made = text_and_trie(rng, size)
     for name in "prob_G", "end":
         del made[name]

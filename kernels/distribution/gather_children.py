@@ -1,4 +1,4 @@
-"""Copy runs of children out of a trie."""
+"""Copy ranges of children out of a trie."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from .. import check
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
-THREADS, TILE = 256, 2048  # threads of a block; children and runs that it takes at once
+THREADS, TILE = 256, 2048  # threads of a block; children plus ranges that it takes at once
 VARIANTS = tuple({"CHILD": child, "THREADS": THREADS, "TILE": TILE} for child in check.INTEGER.values())
 
 
 def gather_children(first_R: Any, end_R: Any, word_G: Any, value_G: Any) -> tuple[Any, Any, Any]:
-    """Return the words and values of runs of children, one run after the other.
+    """Return the words and values of ranges of children, concatenated.
 
-    first_R, end_R  (R,) uint32 or int64: run r is nodes first_R[r] to end_R[r] - 1. It may be empty, or overlap others
+    first_R, end_R  (R,) uint32 or int64: range r is nodes first_R[r] to end_R[r] - 1. It may be empty or overlap others
     word_G          (G,) uint32
     value_G         (G,) float32
 
-    Returns offsets (R + 1,) int64: run r is offsets[r] to offsets[r + 1] - 1 of word_C (C,) uint32 and value_C (C,)
-    float32, with C = offsets[R].
+    Returns offsets (R + 1,) int64, word_C (C,) uint32 and value_C (C,) float32, with C = offsets[R]. Range r is
+    offsets[r] to offsets[r + 1] - 1 of word_C and value_C.
     """
     check.dtype(first_R, np.uint32, np.int64)
     check.dtype(end_R, first_R.dtype)
@@ -63,7 +63,7 @@ def _cuda(first_R, end_R, word_G, value_G):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """About `size` children in runs: most are of one or two, some empty or long, many in a row where size is odd."""
+    """Return about `size` children in ranges: most short, some empty or long; if `size` is odd, many empty in a row."""
     G = size + 1
     starts = rng.integers(0, G, max(1, size // 5))
     runs = np.minimum(rng.zipf(1.3, len(starts)) - size % 2, G - starts)

@@ -1,4 +1,4 @@
-"""What the kernels that write rows share: checks, arguments, and the one for little work."""
+"""Checks, arguments and launch of the kernels that write rows."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ import numpy as np
 from .. import check
 from ..launch import current_limits, kernel, launch
 
-MAX_BACKOFF_ORDERS = 32  # a lane of a warp each
+MAX_BACKOFF_ORDERS = 32  # one lane of a warp each
 FLOAT32, FLOAT16, BFLOAT16 = range(3)
-HALF: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by those numbers
+HALF: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # indexed by FLOAT32, FLOAT16, BFLOAT16
 MAX_GRID_Y = 65535
-# It is little work for each block to search for where the children of its tiles begin. Where words are few, so many for
-# each multiprocessor, it counts how many kernels and reads wait for each other. There may be more of them where a word
-# is WIDE_BYTES in all orders (the second numbers), as what a block does beside is hidden behind its writing; then short
-# rows, of so many words, may be any number. Short rows of other words may be if their histories were found before.
+# Limits for `launch_blocks`, where each block searches for the children of its own tiles. With few words per
+# multiprocessor (FEW_WORDS), fewer kernels and dependent reads matter more than the repeated searches. If a word takes
+# WIDE_BYTES over all orders, the second limits hold, because writing hides the searches, and the number of short rows
+# (SHORT_WORDS) does not matter. It does not matter for other words either, if the histories were found before.
 FEW_WORDS = (1 << 16, 1 << 18)
 SHORT_WORDS = (1 << 12, 1 << 14)
 WIDE_BYTES = 16
-BLOCK_TILES = 4  # of such a block: a warp each
+BLOCK_TILES = 4  # tiles per block, one warp each
 BLOCK = {"WARPS": BLOCK_TILES, "LANES": 32}
-BLOCK_TILE = 512  # words of a tile of such a block; as many as a warp stores at once where all words are fewest:
-FEWEST_WORDS = 4096  # for each multiprocessor, at most
+BLOCK_TILE = 512  # words per tile; as many as a warp stores at once if there are at most
+FEWEST_WORDS = 4096  # words per multiprocessor in all
 
 
 def check_rows(out_HNV, orders, H, K, V):
-    """Raise ValueError unless `orders` of V words, of H histories of up to K words, go into out_HNV."""
+    """Raise ValueError unless `orders` of V words, for H histories of up to K words, fit out_HNV."""
     if K > MAX_BACKOFF_ORDERS:
         raise ValueError(
-            f"got the children of {K} orders but at most {MAX_BACKOFF_ORDERS} can be taken; prune the model"
+            f"got the children of {K} orders but the kernels take at most {MAX_BACKOFF_ORDERS}; prune the model"
         )
     if not orders or orders[0] < 1 or orders[-1] > K + 1 or sorted({*orders}) != [*orders]:
-        raise ValueError(f"orders are {orders} but must rise from 1 to {K + 1} at most; pass some of those")
+        raise ValueError(f"orders are {orders} but must rise from 1 to {K + 1} at most; pass some of these orders")
     shape = out_HNV.shape
     if len(shape) != 3 or shape[:2] != (H, len(orders)) or shape[2] < V:
-        raise ValueError(f"out_HNV has shape {shape} but {(H, len(orders), V)} are to be written; make it so")
+        raise ValueError(f"out_HNV has shape {shape} but the rows need {(H, len(orders), V)}; pass such an array")
 
 
 def rounding_of(out_HNV, bfloat16):
-    """FLOAT32, FLOAT16 or BFLOAT16."""
+    """Return FLOAT32, FLOAT16 or BFLOAT16."""
     return BFLOAT16 if bfloat16 else FLOAT16 if out_HNV.dtype == np.float16 else FLOAT32
 
 
 def strides_of(out_HNV):
-    """(from a history to the next, from an order to the next), in values."""
+    """Return (values from one history to the next, values from one order to the next)."""
     size, strides = out_HNV.itemsize, out_HNV.strides
     wanted = [s for s, n in zip(strides, out_HNV.shape, strict=True) if n > 1]
     if (out_HNV.shape[2] > 1 and strides[2] != size) or any(s < 0 or s % size for s in wanted):
@@ -56,7 +56,7 @@ def strides_of(out_HNV):
 
 
 def is_little_work(out_HNV: Any, finds: bool) -> bool:
-    """Whether `launch_blocks` is the faster way to fill out_HNV; `finds`: with finding the histories."""
+    """Return whether `launch_blocks` fills out_HNV faster; `finds`: it also finds the histories."""
     H, N, width = out_HNV.shape
     is_wide = N * out_HNV.itemsize >= WIDE_BYTES
     if H * width <= FEW_WORDS[is_wide] * current_limits()[0]:
@@ -65,10 +65,10 @@ def is_little_work(out_HNV: Any, finds: bool) -> bool:
 
 
 def launch_blocks(out_HNV, rounding, orders, defines, histories, K, values, how):
-    """Launch the kernel of `find_and_write_rows`, for histories that it finds, or that were found.
+    """Launch the kernel of `find_and_write_rows`.
 
-    defines    FIND, 1 or 0 for these, and CHILD
-    histories  its arguments for that
+    defines    FIND (1: the kernel finds the histories; 0: they are found) and CHILD
+    histories  the kernel's arguments for that
     values     word_G, value_G, value_V
     how        multiply, stored, nothing
     """
@@ -84,18 +84,18 @@ def launch_blocks(out_HNV, rounding, orders, defines, histories, K, values, how)
 
 
 def is_aligned(out_HNV):
-    """1 where every row begins at a multiple of 16 bytes, else 0."""
+    """Return 1 if every row starts at a multiple of 16 bytes, else 0."""
     offsets = (s * out_HNV.itemsize for s in strides_of(out_HNV))
     return int(all(at % 16 == 0 for at in (out_HNV.data.ptr, *offsets)))
 
 
 def wanted(orders, how):
-    """orders, multiply, stored, nothing, as kernels take them."""
+    """Return orders, multiply, stored, nothing as the kernels take them."""
     multiply, stored, nothing = how
     return np.uint64(sum(1 << n - 1 for n in orders)), int(multiply), int(stored), nothing
 
 
 def layers_of(H):
-    """The y and z of a grid, of nearly as many histories each: a block without one takes time, too."""
+    """Return (y, z) of a grid for H histories, with few blocks to spare: an idle block takes time, too."""
     layers = -(-H // MAX_GRID_Y)
     return -(-H // layers), layers

@@ -1,4 +1,4 @@
-"""Draw words from distributions, without making the distributions."""
+"""Sample words from distributions without storing the distributions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .top_words import MAX_BLOCKS, check_ranges, histories_and_children
 
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 THREADS, TILE = 256, 4096  # as in sample_words.cu
-MAX_SAMPLED_WORDS = 1 << 26  # whose tiles' weights shared memory holds
-GAMMA = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's
+MAX_SAMPLED_WORDS = 1 << 26  # shared memory holds the weights of their tiles
+GAMMA = np.uint64(0x9E3779B97F4A7C15)  # the increment of SplitMix64
 
 
 def sample_words(
@@ -35,29 +35,32 @@ def sample_words(
     top_p: float = 1.0,
     left_out: int = -1,
 ) -> Any:
-    """Return a word drawn from the smoothed row of the highest order, K + 1, of each history.
+    """Return one word for each history, sampled from the smoothed row of the highest order, K + 1.
 
     first_HK, end_HK, backoff_HK, word_G, value_G, value_V  as in `top_words`; values are probabilities, V up to 2^26
-    numbers_H    (H,) int64: a history's number among all that are drawn for, whichever call it is in
-    seed         0 to 2^64 - 1; with the number it decides which random numbers a history gets
-    temperature  words are drawn in proportion to p ** (1 / temperature); 0: the most probable one, ties by lower id
-    top_k        only so many of the most probable words count, ties by lower id; 0: all
-    top_p        only the most probable words count, one after the other until they weigh that share of all; 1: all
-    left_out     a word that is never drawn; -1: none
+    numbers_H    (H,) int64: a history's number among all histories of a run, whichever call samples it
+    seed         0 to 2^64 - 1; seed and number select the random numbers of a history
+    temperature  words have probability proportional to p ** (1 / temperature); 0: the most probable word, ties by
+                 lower id
+    top_k        sample from the top_k most probable words only, ties by lower id; 0: from all
+    top_p        sample from the most probable words only, as few as reach this share of the total weight; 1: from all
+    left_out     a word that is never sampled; -1: none
 
-    Returns id_H (H,) int32; -1 where no word has a probability above 0.
+    Returns id_H (H,) int32; -1 if no word has a probability above 0.
 
-    The rule. With q the greatest probability and s = 62 - (bits of V), a word weighs floor(p * (2^s / q)), in float64,
-    or floor(2^s * (p / q) ** (1 / temperature)) when temperature is not 1. So the sum does not depend on its order, and
-    what is less than 2^-s times as probable as the first word is never drawn. Draw d = 0, 1, ... is
-    x = upper 64 bits of total * mix64(mix64(mix64(seed + g) + number + g) + d + g), with g = 0x9e3779b97f4a7c15
-    (counter-based; Steele et al., "Fast splittable pseudorandom number generators", 2014), total the sum of the words
-    to draw from: the first word, by id, at which their sum exceeds x. It is accepted if fewer than top_k words rank
-    above it and their weight is below top_p times that of all words. Else only they are drawn from next: rejection
-    sampling with a pivot, exact, as in FlashInfer (Ye et al., 2025).
+    Weights: with q the greatest probability and s = 62 - (bits of V), a word weighs floor(p * (2^s / q)), in float64,
+    or floor(2^s * (p / q) ** (1 / temperature)) if temperature is not 1. Integer weights make sums independent of
+    their order. A word less than 2^-s times as probable as the first word is never sampled.
 
-    GPU and CPU draw the same words. Their pow may differ in its last bits, so with another temperature than 1 a word
-    may differ, with a probability below 10^-9.
+    Draws: draw d = 0, 1, ... is x = upper 64 bits of total * mix64(mix64(mix64(seed + g) + number + g) + d + g), with
+    g = 0x9e3779b97f4a7c15 (counter-based; Steele et al., "Fast splittable pseudorandom number generators", 2014).
+    `total` is the sum of the candidates' weights. The draw gives the first candidate, by id, at which the running sum
+    exceeds x. It is accepted if fewer than top_k words rank above it and their weight is below top_p times that of all
+    words. Else only the words that rank above it stay candidates: exact rejection sampling with a pivot, as in
+    FlashInfer (Ye et al., 2025).
+
+    GPU and CPU sample the same words at temperature 1. Their pow may differ in its last bits, so at other
+    temperatures a word may differ, with a probability below 10^-9.
     """
     check_ranges(first_HK, end_HK, backoff_HK, word_G, value_G, value_V)
     check.dtype(numbers_H, np.int64)
@@ -135,7 +138,7 @@ def _cpu(
 
 @njit(nogil=True, cache=True)
 def _weigh(row_V, greatest, inverse, unit, weight_V):
-    """Fill weight_V and return its sum."""
+    """Fill weight_V with the words' weights and return their sum."""
     scale, total = unit / greatest, 0
     for v in range(len(row_V)):
         p = np.float64(row_V[v])
@@ -146,7 +149,7 @@ def _weigh(row_V, greatest, inverse, unit, weight_V):
 
 @njit(nogil=True, cache=True, inline="always")
 def _above(row_V, v, word):
-    """Does v rank above the word?"""
+    """Return whether v ranks above the word."""
     return row_V[v] > row_V[word] or (row_V[v] == row_V[word] and v < word)
 
 
@@ -168,7 +171,7 @@ def _cuda(
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """As `histories_and_children`; by size from all words or from the most probable ones."""
+    """Return `histories_and_children`; by size, sample from all words or from the most probable ones."""
     made = histories_and_children(rng, size, True)
     H = len(made["first_HK"])
     return {

@@ -1,4 +1,4 @@
-"""From log10 to the scale that rows are in."""
+"""Convert log10 values to the scale of the rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..launch import grid_for, kernel, launch
 SCALES = ("log10", "ln", "prob")
 LN_10 = 2.302585092994046
 LOG2_10 = 3.321928094887362
-LOG10_2_HIGH = 0.30102999566383914  # log10 of 2 cut to 42 bits after the point, so that its product with k is exact
+LOG10_2_HIGH = 0.30102999566383914  # log10(2) cut to 42 bits after the point, so its product with k is exact
 LOG10_2_LOW = 1.42050232272661e-13  # the rest
-LEAST, MOST = -46.0, 39.0  # 10 ** x is 0 and infinity in float32 from there on
+LEAST, MOST = -46.0, 39.0  # 10 ** x is 0 below, and infinity above, in float32
 COEFFICIENTS = (  # ln(10) ** i / i!, of r ** i in 10 ** r; the next one adds under 2 ** -57 while |r| < 0.1506
     1.0, 2.302585092994046, 2.650949055239199, 2.034678592293476, 1.171255148912267, 0.5393829291955814,
     0.2069958486968681, 0.06808936507443707, 0.019597694626478524, 0.00501392883377544, 0.0011544997789984348,
@@ -35,8 +35,8 @@ def scale_values(log10_G: Any, scale: str) -> Any:
     log10_G  (G,) float32, log10 of probabilities or backoffs; -inf is log10 of 0. No NaN
     scale    "log10": the same array; "ln": natural logarithms; "prob": 10 ** x
 
-    Returns (G,) float32. It is computed in float64 by products and sums alone, so every device gives the same bits,
-    and rounded once: to the nearest float32 but for about 1 of 10^8 values, subnormal ones too.
+    Returns (G,) float32, computed in float64 from products and sums alone, so every device gives the same bits, and
+    rounded once. Results, also subnormal ones, are the nearest float32 except for about 1 of 10^8 values.
     """
     check.dtype(log10_G, np.float32)
     if scale not in SCALES:
@@ -60,7 +60,7 @@ def _to_ln(log10_G):
 
 @njit(nogil=True, cache=True)
 def _to_prob(log10_G):
-    """10 ** x = 2 ** k * 10 ** r, with k the integer nearest to x / log10(2)."""
+    """Return 10 ** x = 2 ** k * 10 ** r, with k the integer nearest to x / log10(2)."""
     prob_G = np.empty(len(log10_G), np.float32)
     for g in range(len(log10_G)):
         x = min(max(np.float64(log10_G[g]), LEAST), MOST)
@@ -85,7 +85,7 @@ def _cuda(log10_G, scale):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """What a model has, what rounds to 0 or to a subnormal number, and the special values; mostly to probabilities."""
+    """Return values of a model, values that round to 0 or to subnormals, and special values; mostly for "prob"."""
     log10_G = (-rng.random(size) * rng.choice([1, 7, 50], size)).astype(np.float32)
     special_G = rng.random(size) < 0.05
     log10_G[special_G] = rng.choice([0.0, -0.0, 0.5, 38.53, 39, -45.2, -99, -np.inf], special_G.sum())

@@ -75,7 +75,7 @@ __device__ u64 prune(u64* keys, u32* count, u32 k, u32 most) {
   return bound;
 }
 
-// Sort `size` keys (a power of two), greatest first (Batcher, 1968). Up to distance 32 a warp touches only its own keys.
+// Sort `size` keys (a power of 2), greatest first (Batcher, 1968). Up to distance 32 a warp touches only its own keys.
 __device__ void sort_keys(u64* keys, u32 size) {
   bool wide = true;
   for (u32 run = 2; run <= size; run *= 2) {

@@ -1,4 +1,4 @@
-"""The greatest values of distributions, and whose they are, without making the distributions."""
+"""Return the greatest values of distributions and their words, without storing the distributions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..dispatch import pick
 from ..launch import kernel, launch
 
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
-MAX_TOP_K = 1024  # keys that shared memory holds beside as many again and TILE new ones
+MAX_TOP_K = 1024  # shared memory holds twice as many keys and TILE new ones
 THREADS, TILE = 256, 1024  # as in top_words.cu
-MAX_BLOCKS = 2**31 - 1  # of a grid: each row has its own block, since some are a thousand times longer than others
+MAX_BLOCKS = 2**31 - 1  # of a grid: one block per row, since some rows take a thousand times longer than others
 
 
 def top_words(
@@ -36,20 +36,20 @@ def top_words(
     k           1 to 1,024
     orders      rising, each 1 to K + 1
     first_HK, end_HK  (H, K) uint32 or int64: the children of the history's last 1, ..., K words are n-grams first to
-                end - 1; none where both are 0. For smoothed rows children must be children of all shorter ones, too
-    backoff_HK  (H, K) float32, in the scale of the values; neutral where the words are no node
+                end - 1; both 0 for no children. For smoothed rows, children must be children of all shorter histories
+    backoff_HK  (H, K) float32, in the scale of the values; neutral if the trie lacks the words
     word_G      (G,) uint32, rising among the children of a history
-    value_G     (G,) float32; no NaN here nor below
+    value_G     (G,) float32; no value here or below is NaN
     value_V     (V,) float32, of single words
     ranked_V    (V,) uint32: the single words by falling value
-    multiply    by backoffs (probabilities, not negative) rather than add them (logarithms)
-    nothing     None: smoothed rows. Else stored rows, where only the children of the history of n - 1 words count (in
-                the row of order 1 all words)
+    multiply    True: multiply by backoffs (probabilities, not negative); False: add them (logarithms)
+    nothing     None: smoothed rows. Else stored rows: only the children of the history of n - 1 words count (all words
+                in the row of order 1)
     left_out    a word that does not count; -1: none
 
-    Returns id_HNK (H, len(orders), k) int32 and value_HNK float32, of the same shape. Where a row has fewer words the
-    id is -1 and the value `nothing` (smoothed: 0 when multiply, else -inf). Values are those of `write_rows` to the
-    bit, but 0 for -0, which is its equal.
+    Returns id_HNK (H, len(orders), k) int32 and value_HNK float32 of the same shape. If a row has fewer words, the
+    remaining ids are -1 and their values `nothing` (smoothed: 0 if multiply, else -inf). Values equal those of
+    `write_rows` to the bit, except 0 for -0.
     """
     check_ranges(first_HK, end_HK, backoff_HK, word_G, value_G, value_V)
     check.dtype(ranked_V, np.uint32)
@@ -73,7 +73,7 @@ def top_words(
 
 
 def check_ranges(first_HK: Any, end_HK: Any, backoff_HK: Any, word_G: Any, value_G: Any, value_V: Any) -> None:
-    """Raise TypeError or ValueError unless these are ranges of children, backoffs, words and values."""
+    """Raise TypeError or ValueError unless dtypes and lengths of ranges, backoffs, words and values fit together."""
     check.dtype(first_HK, np.uint32, np.int64)
     check.dtype(end_HK, first_HK.dtype)
     check.dtype(backoff_HK, np.float32)
@@ -113,7 +113,7 @@ def _cpu(
                     bits = _rank_bits(value)
                     if bits < bound >> np.uint64(32):
                         if m == 0:
-                            break  # those that follow are not greater
+                            break  # later words are not greater
                         continue
                     word = np.int64(word_G[i] if m else ranked_V[i])
                     key = bits << np.uint64(32) | np.uint64(0xFFFFFFFF - word)
@@ -135,7 +135,7 @@ def _cpu(
 
 @njit(nogil=True, cache=True)
 def _prune(keys, count, k):
-    """Keep the k greatest of at least as many keys: (k, the least of them)."""
+    """Keep the k greatest of at least k keys; return (k, the least of them)."""
     keys[:count].sort()
     keys[:k] = keys[count - k : count].copy()
     return k, keys[0]
@@ -143,7 +143,7 @@ def _prune(keys, count, k):
 
 @njit(nogil=True, cache=True)
 def _rank_bits(value):
-    """A uint64 number below 2**32 that rises with the value; as in include/ranks.cuh."""
+    """Return a uint64 below 2**32 that rises with the value; as in include/ranks.cuh."""
     bits = np.float32(value + np.float32(0)).view(np.uint32)
     return np.uint64(~bits if bits >> np.uint32(31) else bits | np.uint32(0x80000000))
 
@@ -187,7 +187,7 @@ def _cuda(
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """As `histories_and_children`; by size rows are stored or smoothed, of probabilities or logarithms."""
+    """Return `histories_and_children`; by size rows are stored or smoothed, of probabilities or logarithms."""
     made = histories_and_children(rng, size, multiply := size % 2 == 1)
     K = made["first_HK"].shape[1]
     return {
@@ -202,7 +202,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
 
 
 def histories_and_children(rng: np.random.Generator, size: int, multiply: bool) -> dict[str, Any]:
-    """Up to 3 words of a history, with nested children: a few most times, of one word in 8 half the vocabulary."""
+    """Return histories of up to 3 words with nested children: mostly a few, for one in 8 half the vocabulary."""
     V, H, K = -(-size // 4), -(-size // 256), 3
     first_HK, end_HK, words = np.zeros((H, K), np.int64), np.zeros((H, K), np.int64), [np.zeros(0, np.int64)]
     G = 0
@@ -215,7 +215,7 @@ def histories_and_children(rng: np.random.Generator, size: int, multiply: bool) 
             words.append(among)
             G += len(among)
     word_G = np.concatenate(words).astype(np.uint32)
-    values = [rng.integers(1, 1000, length) / np.float32(1024) for length in (G, V, H * K)]  # ties, of all kinds
+    values = [rng.integers(1, 1000, length) / np.float32(1024) for length in (G, V, H * K)]  # many ties
     value_G, value_V, backoffs = (v if multiply else -8 * v for v in values)
     code = np.uint32 if size % 2 else np.int64
     return {

@@ -3,8 +3,8 @@
 #include "rows.cuh"
 // Two kernels: tile_starts finds where the children of each tile of TILE words begin; write_rows writes the rows.
 
-// first_HK, end_HK (H, K), word_G (G,)  ->  start_HTK (H, tiles + 1, K): the first child in or after each tile, then the
-// end. Grid x counts tiles and orders of one history; grid y strides over histories.
+// first_HK, end_HK (H, K), word_G (G,)  ->  start_HTK (H, tiles + 1, K): the first child in or after each tile; then
+// the end. Grid x counts tiles and orders of one history; grid y strides over histories.
 extern "C" __global__ void tile_starts(
     const CHILD* first_HK, const CHILD* end_HK, i64 H, i64 K, const u32* word_G, i64 V, i64 tiles, CHILD* start_HTK) {
   u32 i = blockIdx.x * blockDim.x + threadIdx.x, k = i / (u32)(tiles + 1), t = i % (u32)(tiles + 1);
@@ -27,9 +27,9 @@ __device__ __forceinline__ void prefetch(const void* array_G, i64 first, i64 end
   for (; line < last; line += 32) asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(line * 128));
 }
 
-// start_HTK, backoff_HK (H, K), word_G, value_G (G,), value_V (V,)  ->  out: for every history h, one row of V values for
-// each order n whose bit n - 1 is set in `orders`. The i-th row of h starts at out[h * stride_H + i * stride_N]; values
-// V to `width` - 1 of a row are undefined. K <= 32; start_HTK is not read if order 1 is the highest.
+// start_HTK, backoff_HK (H, K), word_G, value_G (G,), value_V (V,)  ->  out: for every history h, one row of V values
+// for each order n whose bit n - 1 is set in `orders`. The i-th row of h starts at out[h * stride_H + i * stride_N];
+// values V to `width` - 1 of a row are undefined. K <= 32; start_HTK is not read if order 1 is the highest.
 // A block of one warp writes one tile of the rows of one history. Grid x counts tiles; y and z count histories.
 // Blocks start in order, so blocks in flight write next to each other in few rows; only then does the memory reach its
 // full rate. Reads between writes cost far more than their bytes. So the blocks of one group of `together` histories

@@ -26,13 +26,13 @@ from .rows import (
     wanted,
 )
 
-TILE = 1024  # words that a warp has in registers
-LONG_BYTES = 1 << 20  # rows of a history, from there on, for which it counts where they lie in memory
-# What all warps of a multiprocessor write in their tiles, of short and of long rows: more lie too far apart, fewer are
-# too few to hide what a warp waits for.
+TILE = 1024  # words of a tile, in the registers of a warp
+LONG_BYTES = 1 << 20  # from this size of a history's rows on, their place in memory affects speed
+# Bytes of tiles that all warps of a multiprocessor write at once, for short and for long rows. More warps write too far
+# apart; fewer do not hide latency.
 RESIDENT_BYTES = (224 << 10, 160 << 10)
-TOGETHER_BYTES = 96 << 20  # of the histories with long rows whose children are read together
-RESERVED_BYTES = 1024  # of shared memory, of each block
+TOGETHER_BYTES = 96 << 20  # total rows of the histories, if long, whose children are prefetched together
+RESERVED_BYTES = 1024  # shared memory that the system reserves per block
 VARIANTS = (
     *({"TILE": TILE, "CHILD": "u32", "VECTOR": vector} | half for vector, half in itertools.product((0, 1), HALF)),
     {"TILE": TILE, "CHILD": "i64", "VECTOR": 1},
@@ -52,23 +52,23 @@ def write_rows(
     nothing: float | None = None,
     bfloat16: bool = False,
 ) -> None:
-    """Fill out_HNV: for each history and each of `orders` the value of every word.
+    """Fill out_HNV: the value of every word for each history and each of `orders`.
 
     out_HNV    (H, len(orders), V or more) float32, float16, or with `bfloat16` uint16 (the upper half of a float32).
-               The last axis is contiguous; behind the words stands anything. Fastest are rows that begin at multiples
-               of 128 bytes and have room up to the next one: memory is written in such pieces
+               The last axis is contiguous; values behind the V words are undefined. Fastest if rows start at multiples
+               of 128 bytes and have room up to the next one, because memory is written in units of 128 bytes
     orders     rising, from 1 to K + 1
     first_HK, end_HK  (H, K) uint32 or int64, K at most 32: the children of a history's last k + 1 words are nodes
-               first to end - 1, by rising word; none where both are 0
-    backoff_HK (H, K) float32, of those words; neutral where they are no node
+               first to end - 1, by rising word; both 0 for no children
+    backoff_HK (H, K) float32, of those words; neutral if the trie lacks them
     word_G, value_G  (G,) uint32 and float32, of nodes
     value_V    (V,) float32, of single words
     multiply   True for probabilities, False for logarithms
-    nothing    None, or what stands where a word is no child: rows of what is stored
+    nothing    None: smoothed rows. Else stored rows, with this value for words that are no children
 
-    Returns nothing. Row 1 is value_V. Row n is row n - 1 times (for logarithms: plus) the backoff of the last n - 1
-    words, and where these have a child the child's value (Katz, 1987); of what is stored, `nothing` and the children's
-    values. Sums and products are float32, in this order; values are rounded when they are written, ties to even.
+    Row 1 is value_V. A smoothed row n is row n - 1 times (for logarithms: plus) the backoff of the last n - 1 words; a
+    child of these words has the child's value instead (Katz, 1987). A stored row n has the children's values and else
+    `nothing`. Sums and products are float32, in this order; results are rounded at the end, ties to even.
     """
     check.dtype(out_HNV, *([np.uint16] if bfloat16 else [np.float32, np.float16]))
     check.dtype(first_HK, np.uint32, np.int64)
@@ -78,7 +78,7 @@ def write_rows(
         check.dtype(values, np.float32)
     if end_HK.shape != first_HK.shape or backoff_HK.shape != first_HK.shape:
         shapes = f"first_HK is {first_HK.shape}, end_HK {end_HK.shape}, backoff_HK {backoff_HK.shape}"
-        raise ValueError(f"{shapes}; pass them as find_histories gives")
+        raise ValueError(f"{shapes}; pass the arrays that find_histories returns")
     H, K = first_HK.shape
     check_rows(out_HNV, orders, H, K, len(value_V))
     arrays = {
@@ -139,7 +139,7 @@ def _fill(
 
 @njit(nogil=True, cache=True)
 def _back_off(values, backoff, multiply, stored, nothing):
-    """The values of the next order where it has no children."""
+    """Compute the values of the next order for words that are no children."""
     if stored:
         values[:] = nothing
     elif multiply:
@@ -152,7 +152,7 @@ def _back_off(values, backoff, multiply, stored, nothing):
 
 @njit(nogil=True, cache=True)
 def _store(bits, out, rounding):
-    """Floats, by their bits, as what `rounding` says; none is a NaN."""
+    """Store floats, given as bits, in the format of `rounding`; none is a NaN."""
     if rounding == FLOAT32:
         out[:] = bits
     elif rounding == BFLOAT16:
@@ -165,13 +165,13 @@ def _store(bits, out, rounding):
 
 @njit(nogil=True, cache=True)
 def _float16(bits):
-    """The bits of the nearest float16, ties to even."""
+    """Return the bits of the nearest float16, ties to even."""
     sign, size = bits >> 16 & 0x8000, bits & 0x7FFFFFFF
-    if size >= 0x477FF000:  # from 65520 on it is infinite
+    if size >= 0x477FF000:  # 65520 and above become infinity
         return sign | 0x7C00
-    if size >= 0x38800000:  # from 2**-14 on it is normal: its exponent is less by 112
+    if size >= 0x38800000:  # 2**-14 and above are normal: the exponent is less by 112
         return sign | ((size + 0xFFF + (size >> 13 & 1)) >> 13) - (112 << 10)
-    shift = min(126 - (size >> 23), 25)  # to multiples of 2**-24
+    shift = min(126 - (size >> 23), 25)  # round to multiples of 2**-24
     digits = size & 0x7FFFFF | 0x800000
     return sign | (digits + (1 << shift - 1) - 1 + (digits >> shift & 1)) >> shift
 
@@ -204,15 +204,15 @@ def _cuda(
     fn = kernel("distribution/write_rows", "write_rows", **sizes)
     rows = word_G, value_G, check.aligned(value_V), V, width, together, *wanted(orders, how), out_HNV
     args = (start_HTK, backoff_HK, H, K, *rows, *strides_of(out_HNV))
-    # A block has more shared memory than it uses, so that no more of them are resident.
+    # Each block gets more shared memory than it uses, to limit how many blocks are resident.
     resident = max(1, RESIDENT_BYTES[is_long] * tiles // history_bytes)
     shared = max(0, current_limits()[1] // resident - RESERVED_BYTES - fn.shared_size_bytes)
     launch(fn, (tiles, *layers_of(H)), 32, args, shared)
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """A few histories of a model of `size` words; by size probabilities or logarithms, smoothed or stored, and what
-    their rows are made of.
+    """Return a few histories of a model of `size` words, with their children. By size: probabilities or logarithms,
+    smoothed or stored.
     """
     H, K = 3 + size % 3, size % 5
     dtype = (np.float32, np.float16, np.uint16)[size % 3]

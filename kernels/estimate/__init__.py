@@ -1,1 +1,1 @@
-"""Kernels of estimation."""
+"""Kernels of the estimate stage."""

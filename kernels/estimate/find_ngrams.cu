@@ -1,6 +1,6 @@
 #include "common.cuh"
 
-// Column c of the bits from `skipped` on of a query, `used` of them.
+// Return column c of the `used` bits of a query that follow its first `skipped` bits.
 __device__ __forceinline__ u64 part_of(const u64* queries, int D, i64 stride, i64 q, int skipped, int used, int c) {
   int at = c + skipped / 64, by = skipped % 64, left = used - 64 * c;
   u64 value = queries[at * stride + q] << by;
@@ -8,7 +8,7 @@ __device__ __forceinline__ u64 part_of(const u64* queries, int D, i64 stride, i6
   return left < 64 ? value & ~(~0ull >> left) : value;
 }
 
-// columns (COLUMNS, G) u64, queries (D, Q) u64  ->  rows_Q (Q,) i64: the row of what lies within each query, or -1.
+// columns (COLUMNS, G) u64, queries (D, Q) u64  ->  rows_Q (Q,) i64: the row of the n-gram within each query, or -1.
 extern "C" __global__ void find_ngrams(const u64* columns, i64 stride_columns, i64 G, int used,
                                        const u64* queries, i64 stride_queries, int D, i64 Q, int skipped,
                                        i64* rows_Q) {
@@ -22,7 +22,7 @@ extern "C" __global__ void find_ngrams(const u64* columns, i64 stride_columns, i
       i64 middle = (low + high) / 2;
       bool below = false, same = true;
 #pragma unroll
-      for (int c = 0; c < COLUMNS; ++c) {  // later columns are read only where the first ones do not tell
+      for (int c = 0; c < COLUMNS; ++c) {  // reads later columns only if the earlier ones are equal
         if (same) {
           u64 there = __ldg(columns + c * stride_columns + middle);
           below = there < key[c];

@@ -1,4 +1,4 @@
-"""Find the rows of n-grams that lie within longer ones."""
+"""Find the rows of n-grams that are contained in longer n-grams."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
 VARIANTS = tuple({"COLUMNS": c} for c in (1, 2, 3))
-SAMPLED = 64  # on a CPU: one of so many rows is looked at first
+SAMPLED = 64  # on a CPU: every so many rows, one row is searched first
 
 
 def find_ngrams(columns: Any, order: int, bits: int, queries: Any, first: int) -> Any:
-    """Return the rows of a table that n-grams, parts of longer ones, have.
+    """Return the row in a table of an n-gram within each query.
 
-    columns  (C, G) uint64, keys of `order` words of `bits` bits, rising, none twice (kernels.count.ngram_keys)
-    queries  (D, Q) uint64, keys of first + order words or more; fastest in rising order. As `columns`, it may be a
-             slice of longer columns
-    first    the word of a query with which its n-gram begins, counted from 0
+    columns  (C, G) uint64, sorted distinct keys of `order` words of `bits` bits (kernels.count.ngram_keys)
+    queries  (D, Q) uint64, keys of first + order words or more; sorted queries are faster. May be a slice of longer
+             columns, like `columns`
+    first    index of the word in a query at which its n-gram begins
 
-    Returns rows_Q (Q,) int64; -1 of an n-gram that is not there.
+    Returns rows_Q (Q,) int64; -1 if the table lacks the n-gram.
     """
     for keys in columns, queries:
         check.dtype(keys, np.uint64)
@@ -46,7 +46,7 @@ def _cpu(columns, used, queries, skipped):
 
 @njit(nogil=True, cache=True)
 def _part_of(queries, q, skipped, used, key):
-    """Fill `key` with the bits from `skipped` on, `used` of them."""
+    """Fill `key` with the `used` bits of query q that follow its first `skipped` bits."""
     for c in range(len(key)):
         at, by = c + skipped // 64, uint64(skipped % 64)
         value = queries[at, q] << by
@@ -60,7 +60,7 @@ def _part_of(queries, q, skipped, used, key):
 
 @njit(nogil=True, cache=True)
 def _compare(columns, row, key):
-    """-1, 0 or 1: how the key of a row compares with `key`."""
+    """Return -1, 0 or 1: how the key of a row compares with `key`."""
     for c in range(len(key)):
         if columns[c, row] != key[c]:
             return -1 if columns[c, row] < key[c] else 1
@@ -71,12 +71,12 @@ def _compare(columns, row, key):
 def _find(columns, used, queries, skipped, rows_Q):
     G, at = columns.shape[1], 0
     key = np.empty(len(columns), np.uint64)
-    sampled_S = columns[0, ::SAMPLED].copy()  # few enough to stay in a cache, where most of a search is done
+    sampled_S = columns[0, ::SAMPLED].copy()  # small enough to stay in a cache, where most of a search runs
     for q in range(len(rows_Q)):
         _part_of(queries, q, skipped, used, key)
         low, high = at, at
         if at < G and _compare(columns, at, key) <= 0:
-            # Often it lies a few rows after the one before it: steps that double, from there.
+            # The row often lies a few rows after the previous one: search from there with doubling steps.
             step = 1
             while high < G and step <= SAMPLED and _compare(columns, high, key) <= 0:
                 low, high, step = high, high + step, 2 * step
@@ -111,7 +111,7 @@ def _cuda(columns, used, queries, skipped):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """A table of `size` rows or fewer and longer n-grams, half of whose parts it has; 1 to 3 columns."""
+    """Return a table of at most `size` rows of 1 to 3 columns, and longer n-grams; half of these contain a row."""
     order, first, bits = 1 + size % 5, size % 3, (19, 21, 33)[size % 3]
     words = rng.integers(1, 5 + size, (2 * size, first + order)).astype(np.uint32)
     starts = np.arange(2 * size) * (first + order)

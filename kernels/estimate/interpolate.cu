@@ -1,7 +1,7 @@
 #include "common.cuh"
 #include "floats.cuh"
 
-// See interpolate.py. Products and sums are rounded one by one, as on a CPU.
+// See interpolate.py. Each product and sum is rounded, as on a CPU.
 extern "C" __global__ void interpolate(const COUNT* count_R, const u32* context_R, const SUFFIX* suffix_R,
                                        const i64* total_C, const float* gamma_C, const float* lower_L, float d1,
                                        float d2, float d3, i64 R, float* prob_R) {

@@ -1,4 +1,4 @@
-"""The probability of each n-gram: what its discounted count gives, and the share of the lower order."""
+"""Compute the probability of each n-gram by interpolating its discounted count with the lower order."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ MOST = 3  # counts from here on share a discount
 def interpolate(
     count_R: Any, context_R: Any, suffix_R: Any, total_C: Any, gamma_C: Any, lower_L: Any, discounts: tuple[float, ...]
 ) -> Any:
-    """Return P(last word | the others) of n-grams of one order.
+    """Return P(last word | other words) of n-grams of one order.
 
     count_R    (R,) uint32 or int64, adjusted counts, 1 or more
-    context_R  (R,) uint32, the context of each
-    suffix_R   (R,) uint32 or int64, the row of each without its first word
-    total_C    (C,) int64, of the adjusted counts that each context has
-    gamma_C    (C,) float32, what each context leaves to the lower order
+    context_R  (R,) uint32, the context of each n-gram
+    suffix_R   (R,) uint32 or int64, the row in the lower order of each n-gram without its first word
+    total_C    (C,) int64, the sum of adjusted counts of each context
+    gamma_C    (C,) float32, the probability mass that each context leaves to the lower order
     lower_L    (L,) float32, probabilities of the lower order
     discounts  of counts 1, 2, and 3 or more
 
     Returns prob_R (R,) float32: (count - discount) / total + gamma * lower (Chen and Goodman, 1998, modified
-    Kneser-Ney), in float32 as lmplz computes it: each operation is rounded.
+    Kneser-Ney). Each operation is rounded to float32, as in lmplz.
     """
     check.dtype(count_R, *check.INTEGER)
     check.dtype(context_R, np.uint32)

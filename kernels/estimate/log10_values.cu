@@ -2,7 +2,7 @@
 #include "floats.cuh"
 #define TERMS 11  // as in log10_values.py
 
-// values (R,)  ->  out (R,), the logarithms. Products and sums are rounded one by one, as on a CPU.
+// bits_R (R,): the bits of the values  ->  out (R,): their logarithms. Each product and sum is rounded, as on a CPU.
 extern "C" __global__ void log10_values(const u32* bits_R, double log10_2, double log10_e, i64 R, float* out) {
   GRID_STRIDE_LOOP(r, R) {
     i64 exponent = (i64)(bits_R[r] >> 23) - 127;

@@ -1,4 +1,4 @@
-"""Logarithms of probabilities, the same on every device."""
+"""Compute logarithms of probabilities, the same on every device."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
 VARIANTS: tuple[dict[str, Any], ...] = ({},)
-TERMS = 11  # of the series of ln((1 + s) / (1 - s)), |s| < 0.172: what follows is below 2**-56
+TERMS = 11  # of the series of ln((1 + s) / (1 - s)), |s| < 0.172: the remainder is below 2**-56
 LOG10_2, LOG10_E = math.log10(2), math.log10(math.e)
 
 
 def log10_values(values: Any) -> Any:
     """Return log10 of values.
 
-    values  (R,) float32, 0 or normal numbers above it
+    values  (R,) float32, 0 or positive normal numbers
 
-    Returns (R,) float32: computed in float64 by the same sums and products everywhere, rounded once; -inf for 0, and
-    0 for what is above 1, as lmplz clips probabilities that rounding has made too large.
+    Returns (R,) float32, computed in float64 by the same sums and products everywhere and rounded once. The result is
+    -inf for 0, and 0 for values above 1: lmplz clips probabilities that rounding has made too large.
     """
     check.dtype(values, np.float32)
     return pick(cpu=_cpu, cuda=_cuda, values=values)(values)

@@ -1,8 +1,8 @@
 #include "common.cuh"
 
-// context_R rising, count_R, marked_R (R,), null when none is  ->  total_C, kinds_C3, pruned_C, to which is added: see
-// sum_contexts.py. A warp adds up what 32 neighbours have of a context before it adds that in memory: most contexts
-// have few n-grams, and some have millions.
+// context_R rising, count_R, marked_R (R,) or null  ->  adds to total_C, kinds_C3, pruned_C: see sum_contexts.py.
+// A warp sums the n-grams of each context among its 32 rows before it adds to memory: most contexts have few n-grams,
+// and some have millions.
 extern "C" __global__ void sum_contexts(const u32* context_R, const COUNT* count_R, const bool* marked_R, i64 R,
                                         u64* total_C, u32* kinds_C3, u64* pruned_C) {
   int lane = lane_id();
@@ -13,7 +13,7 @@ extern "C" __global__ void sum_contexts(const u32* context_R, const COUNT* count
     u64 total = r < R ? (u64)count_R[r] : 0;
     bool marked = marked_R && r < R && marked_R[r];
     u64 pruned = marked ? total : 0;
-    u32 kinds = total && !marked ? 1u << 8 * ((int)min(total, (u64)3) - 1) : 0;  // a byte each, at most 32
+    u32 kinds = total && !marked ? 1u << 8 * ((int)min(total, (u64)3) - 1) : 0;  // a byte per kind, at most 32
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {
       u32 other = __shfl_up_sync(FULL_WARP, context, d), more_kinds = __shfl_up_sync(FULL_WARP, kinds, d);

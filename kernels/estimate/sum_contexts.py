@@ -1,4 +1,4 @@
-"""What follows each context: counts of its n-grams, added up."""
+"""Sum the counts of the n-grams of each context."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MOST = 3  # counts from here on share a discount
 
 
 def sum_contexts(context_R: Any, count_R: Any, marked_R: Any, contexts: int) -> tuple[Any, Any, Any]:
-    """Return what is added up of the n-grams of each context.
+    """Return the total count, the counts of counts and the pruned count of each context.
 
     context_R  (R,) uint32, rising: the context of each n-gram, below `contexts`
     count_R    (R,) uint32 or int64, its adjusted count
     marked_R   (R,) bool, whether it is pruned; or None
 
-    Returns total_C (contexts,) int64, of all counts; kinds_C3 (contexts, 3) uint32, how many n-grams that are not
-    pruned have count 1, 2, and 3 or more; pruned_C (contexts,) int64, counts of those that are, None when marked_R is.
-    An n-gram of count 0 is of no kind.
+    Returns total_C (contexts,) int64, the sum of all counts; kinds_C3 (contexts, 3) uint32, how many n-grams that are
+    not pruned have count 1, 2, and 3 or more (count 0 is in no column); pruned_C (contexts,) int64, the sum of pruned
+    counts, or None if marked_R is None.
     """
     check.dtype(context_R, np.uint32)
     check.dtype(count_R, *check.INTEGER)
@@ -70,7 +70,7 @@ def _cuda(context_R, count_R, marked_R, contexts):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Many contexts of few n-grams and one of half of them."""
+    """Return many contexts of few n-grams, and one with half of all n-grams."""
     contexts, most = 1 + size // 4, 1 << (40 if size % 3 else 31)
     counts = rng.zipf(1.5, size).clip(1, most) - (rng.random(size) < 0.1)
     context_R = rng.integers(0, contexts, size)

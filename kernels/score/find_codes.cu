@@ -2,7 +2,8 @@
 #include "text.cuh"
 #include "words.cuh"
 // text_B (B,) u8, positions_T (T,) u32 of words and newlines  ->  codes_T (T,) u32: see find_codes.py.
-// A word ends before the white space ahead of the next token; what is at a position is none, so the way back ends.
+// A word ends before the white space ahead of the next token. The byte at a position is no white space, so the backward
+// search ends.
 extern "C" __global__ void find_codes(const u8* text_B, i64 B, const u32* positions_T, i64 T, const u64* slots_C,
                                       i64 C, const i64* offsets_V, const u8* data, i64 data_bytes, u32* codes_T) {
   Words words = {slots_C, C, offsets_V, data, data_bytes};

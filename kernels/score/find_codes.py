@@ -15,7 +15,7 @@ from ..dispatch import pick
 from ..intrinsics import prefetch
 from ..launch import grid_for, kernel, launch
 
-BATCH = 64  # words whose slots are on their way from memory at the same time
+BATCH = 64  # words whose slots are prefetched together
 
 
 def find_codes(text_B: Any, positions_T: Any, slots_C: Any, offsets_V: Any, data: Any) -> Any:
@@ -27,7 +27,7 @@ def find_codes(text_B: Any, positions_T: Any, slots_C: Any, offsets_V: Any, data
     offsets_V    (V + 1,) int64 and
     data         uint8: word v is data[offsets_V[v]:offsets_V[v + 1]]; word 0 is <unk>
 
-    Returns codes_T (T,) uint32. Words are equal when all of their bytes are.
+    Returns codes_T (T,) uint32. Words are equal if all of their bytes are.
     """
     check.dtype(text_B, np.uint8)
     check.dtype(positions_T, np.uint32)
@@ -84,7 +84,7 @@ def _cuda(text_B, positions_T, slots_C, offsets_V, data):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """A random text, some of its words as long as a dozen others, and a vocabulary of half of them."""
+    """Return a random text with a few very long words, and a vocabulary of half of its words."""
     text_B = random_text(rng, size)
     text_B[(text_B == 32) & (rng.random(size) < 0.3)] = ord("_")
     words = [b"<unk>", *sorted(set(text_B.tobytes().split()))[::2]]

@@ -2,12 +2,12 @@
 #include "floats.cuh"
 #include "edges.cuh"
 #include "filters.cuh"
-#define NONE 1.0f  // no log10 probability
+#define NONE 1.0f  // no log10 probability is positive
 
-// codes_T (T,) u32, word + 1, 0 for `end`  ->  prob_T (T,) f32 log10, order_T (T,) u8: see score_by_edges.py.
-// A thread walks forward from one position, where a sentence ends from `begin`; tokens then take what the walks of the
-// positions before them have met. Shared memory: N rows of blockDim.x (probability, backoff), NONE where a walk has
-// ended. Needs N <= blockDim.x.
+// codes_T (T,) u32: word + 1, or 0 for `end`  ->  prob_T (T,) f32 log10, order_T (T,) u8: see score_by_edges.py.
+// A thread walks forward from one position, or from `begin` at the end of a sentence. Then each token collects the
+// values that walks from earlier positions found. Shared memory: N rows of blockDim.x (probability, backoff), NONE
+// after the end of a walk. Needs N <= blockDim.x.
 extern "C" __global__ void score_by_edges(const ulonglong2* slots_E, const ulonglong2* words_V, i64 buckets,
                                           i64 word_bits, i64 key_bits, i64 node_bits, i64 check_bits, i64 filter_bits,
                                           i64 N, i64 begin, i64 end, const u32* codes_T, i64 T, float* prob_T,
@@ -17,8 +17,8 @@ extern "C" __global__ void score_by_edges(const ulonglong2* slots_E, const ulong
   int threads = blockDim.x, ahead = (int)N - 1, kept = threads - ahead;
   for (i64 base = blockIdx.x * (i64)kept; base < T; base += gridDim.x * (i64)kept) {
     i64 start = base - ahead + threadIdx.x;
-    u64 node = 0, filter = 0;  // of the walk's last n-gram, and of its children
-    bool on = start >= -1;  // before the first sentence
+    u64 node = 0, filter = 0;  // of the walk's last n-gram; filter of its children
+    bool on = start >= -1;  // -1 is before the first sentence
     for (i64 k = 0; k < N; ++k) {
       float2 values = {NONE, 0};
       on = on && start + k < T;

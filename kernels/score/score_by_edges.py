@@ -15,8 +15,8 @@ from ..trie.child_filters import filter_bit
 from ..trie.edges import edge_home, make_edges, probe_edges
 from .score_tokens import THREADS, check_order, text_and_trie
 
-BATCH = 64  # positions from which walks begin at once, on a CPU
-NONE = np.float32(1)  # no log10 probability
+BATCH = 64  # start positions of walks that a CPU follows together
+NONE = np.float32(1)  # no log10 probability is positive
 
 
 def score_by_edges(
@@ -36,10 +36,10 @@ def score_by_edges(
     """Return the log10 probability and the order of the longest match of every token.
 
     slots_E2, words_V2, buckets and all bits  an `EdgeTable`
-    order    of its trie, 1 to 96; every suffix of an n-gram is in it, too; no log10 probability is above 0
-    begin, end, codes_T  as `score_tokens` takes them
+    order    of its trie, 1 to 96. The trie must hold every suffix of its n-grams; no log10 probability is above 0
+    begin, end, codes_T  as in `score_tokens`
 
-    Returns prob_T (T,) float32 and order_T (T,) uint8, the same as those of `score_tokens`.
+    Returns prob_T (T,) float32 and order_T (T,) uint8, equal to those of `score_tokens`.
     """
     check.dtype(slots_E2, np.uint64)
     check.dtype(words_V2, np.uint64)
@@ -63,21 +63,21 @@ def _score(
     slots_E2, numbers, values, words_V2, values_V4, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits,
     order, begin, end, codes_T,
 ):  # fmt: skip
-    """As on a GPU: walks from BATCH positions at once, so that their slots are on their way from memory together.
+    """As on a GPU: walk from BATCH positions together, so that their slots are prefetched together.
 
-    Columns of met and weights are starts of walks, those of the last order - 1 positions before the batch first.
-    Whether a filter has a word, or a slot its key, is no branch, for a processor could not guess it.
+    Columns of met and weights are starts of walks; the last order - 1 positions before the batch come first.
+    Tests of filters and keys are branch-free, because a processor would mispredict them.
     """
     T, ahead, step = len(codes_T), order - 1, uint64(1) << uint64(check_bits)
     tag_shift, node_mask = uint64(node_bits + filter_bits), (uint64(1) << uint64(node_bits)) - uint64(1)
     prob_T, order_T = np.zeros(T, np.float32), np.zeros(T, np.uint8)
     met, weights = np.full((order, ahead + BATCH), NONE), np.zeros((order, ahead + BATCH), np.float32)
-    room = BATCH + 1  # what is not kept is written past the last that is
+    room = BATCH + 1  # one more: rejected candidates are written past the last accepted one
     nodes, filters, words = np.empty(room, np.int64), np.empty(room, np.uint64), np.empty(room, np.int64)
     starts, goes_on, far = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
     found_at = np.empty(room, np.int64)
     slots, tags = np.empty(room, np.uint64), np.empty(room, np.uint64)
-    for base in range(-1, T, BATCH):  # -1: before the first sentence
+    for base in range(-1, T, BATCH):  # -1 is before the first sentence
         size, walks = min(BATCH, T - base), 0
         for i in range(size):
             code = codes_T[base + i] if base + i >= 0 else np.uint32(0)
@@ -141,7 +141,7 @@ def _score(
             while matched < order and met[matched, column - matched] != NONE:
                 prob = met[matched, column - matched]
                 matched += 1
-            longest = ahead if t > 0 and codes_T[t - 1] else min(ahead, 1)  # the words before that are of the sentence
+            longest = ahead if t > 0 and codes_T[t - 1] else min(ahead, 1)  # words before t in its sentence
             for m in range(matched, longest + 1):
                 if met[m - 1, column - m] == NONE:
                     break
@@ -170,7 +170,7 @@ def _cuda(
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """The text and the trie of `score_tokens`."""
+    """Return the text and the trie of `score_tokens`."""
     made = text_and_trie(rng, size)
     table = make_edges(made["word_G"], made["first_child_M"], made["prob_G"], made["backoff_M"])
     return vars(table.moved(to_host)) | {name: made[name] for name in ("order", "begin", "end", "codes_T")}

@@ -2,7 +2,7 @@
 #include "floats.cuh"
 #include "trie.cuh"
 
-// The log10 probability (kind 0) or backoff (kind 1) of a node of order n: as it is, or by its code.
+// Return the log10 probability (kind 0) or backoff (kind 1) of a node of order n, decoded if the trie is quantised.
 __device__ __forceinline__ float value_of(const VALUE* values, const float* words_V2, const float* centers, i64 node,
                                           i64 n, i64 kind) {
   if (sizeof(VALUE) == sizeof(float)) return values[node];
@@ -11,10 +11,10 @@ __device__ __forceinline__ float value_of(const VALUE* values, const float* word
   return centers[(2 * (n - 2) + kind) * codes + (i64)values[node]];
 }
 
-// codes_T (T,) u32, word + 1, 0 for `end`  ->  prob_T (T,) f32 log10, order_T (T,) u8: see score_tokens.py.
-// A thread walks forward from one position, where a sentence ends from `begin`; tokens then take what the walks of the
-// positions before them have met. Shared memory: N rows of blockDim.x nodes, -1 where a walk has ended. Needs
-// N <= blockDim.x.
+// codes_T (T,) u32: word + 1, or 0 for `end`  ->  prob_T (T,) f32 log10, order_T (T,) u8: see score_tokens.py.
+// A thread walks forward from one position, or from `begin` at the end of a sentence. Then each token collects the
+// nodes that walks from earlier positions found. Shared memory: N rows of blockDim.x nodes, -1 after the end of a walk.
+// Needs N <= blockDim.x.
 extern "C" __global__ void score_tokens(const u32* word_G, const CHILD* first_child_M, const u32* samples,
                                         const i64* sample_starts, i64 levels, i64 fanout, i64 M, const VALUE* prob_G,
                                         const VALUE* backoff_M, const float* words_V2, const float* centers, i64 N,
@@ -24,7 +24,7 @@ extern "C" __global__ void score_tokens(const u32* word_G, const CHILD* first_ch
   int threads = blockDim.x, ahead = (int)N - 1, kept = threads - ahead;
   for (i64 base = blockIdx.x * (i64)kept; base < T; base += gridDim.x * (i64)kept) {
     i64 start = base - ahead + threadIdx.x, node = -1;
-    bool on = start >= -1;  // before the first sentence
+    bool on = start >= -1;  // -1 is before the first sentence
     for (i64 k = 0; k < N; ++k) {
       i64 found = -1;
       if (on && start + k < T) {
@@ -38,7 +38,7 @@ extern "C" __global__ void score_tokens(const u32* word_G, const CHILD* first_ch
     __syncthreads();
     i64 t = base + threadIdx.x;
     if ((int)threadIdx.x < kept && t < T) {
-      const i64* mine = nodes + threadIdx.x + ahead;  // mine[k * threads - k]: the n-gram of k + 1 words that ends here
+      const i64* mine = nodes + threadIdx.x + ahead;  // mine[k * (threads - 1)]: the (k + 1)-gram that ends here
       u32 code = codes_T[t];
       i64 word = code ? (i64)code - 1 : end;
       float prob = 0;

@@ -1,4 +1,4 @@
-"""Score text with a trie: the probability of every token after what stands before it."""
+"""Score text with a trie: the probability of every token after the tokens before it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..trie.find_children import find_child, sample_every_fanout
 VALUE = {np.dtype(np.float32): "float", np.dtype(np.uint8): "u8", np.dtype(np.uint16): "u16"}
 VARIANTS = tuple({"CHILD": child, "VALUE": value} for child in check.INTEGER.values() for value in VALUE.values())
 THREADS = 256
-MAX_ORDER = 96  # rows of THREADS times 8 bytes that shared memory holds; a match's order is a byte besides
+MAX_ORDER = 96  # shared memory holds so many rows of THREADS times 8 bytes; a match's order is a byte
 
 
 def score_tokens(
@@ -39,15 +39,15 @@ def score_tokens(
     word_G, first_child_M, samples, sample_starts, fanout  a trie and its index, as `find_children` takes them
     prob_G     (G,) float32, log10; of a quantised trie (core.trie.Trie) uint8 or uint16
     backoff_M  (M,) as prob_G
-    order      of the trie, 1 to 96; every suffix of an n-gram is in it, too
-    begin, end  words below V that stand before a sentence and that end it (<s> and </s>), or -1 for none
-    codes_T    (T,) uint32, word + 1, or 0 for `end`: what follows is the next sentence, with `begin` before it. The
-               first one begins a sentence
-    words_V2, centers  of a quantised trie, float32: the values of single words, and what codes stand for
+    order      of the trie, 1 to 96. The trie must hold every suffix of its n-grams
+    begin, end  words below V that precede a sentence and that end it (<s> and </s>), or -1 for none
+    codes_T    (T,) uint32, word + 1, or 0 for `end`; after a 0 the next sentence starts with `begin`. The first token
+               starts a sentence
+    words_V2, centers  of a quantised trie, float32: the values of single words, and the values of codes
 
-    Returns prob_T (T,) float32 and order_T (T,) uint8, both 0 where a sentence ends without `end`. P(w | h) is that of
-    the longest n-gram h' w that ends there, then times the backoff weights of the longer histories, the shortest first
-    (Katz, 1987; the order of the sum, in float32, is KenLM's).
+    Returns prob_T (T,) float32 and order_T (T,) uint8; both are 0 at a sentence end without `end`. P(w | h) is the
+    probability of the longest n-gram h' w of the trie, times the backoff weights of the longer histories, shortest
+    first (Katz, 1987). The float32 sum has KenLM's order.
     """
     check.dtype(word_G, np.uint32)
     check.dtype(first_child_M, np.uint32, np.int64)
@@ -74,13 +74,13 @@ def score_tokens(
 
 
 def check_order(order: int) -> None:
-    """Raise ValueError for an order that a block of threads cannot hold."""
+    """Raise ValueError if the shared memory of a block does not hold this order."""
     if not 1 <= order <= MAX_ORDER:
         raise ValueError(f"order is {order} but must be 1 to {MAX_ORDER}; prune the model")
 
 
 def _check_centers(centers: Any, code: Any, order: int) -> None:
-    """Raise ValueError unless every code, of every order from 2 on, has its centres."""
+    """Raise ValueError unless every code of every order from 2 on has a centre."""
     wanted = order - 1, 2, 1 << 8 * code.itemsize
     if centers.shape != wanted:
         raise ValueError(f"centers has shape {centers.shape} but must have {wanted} for {code.name} and order {order}")
@@ -88,7 +88,7 @@ def _check_centers(centers: Any, code: Any, order: int) -> None:
 
 @njit(nogil=True, cache=True)
 def _value(values, words_V2, centers, node, n, kind):
-    """The log10 probability (kind 0) or backoff (kind 1) of a node of order n."""
+    """Return the log10 probability (kind 0) or backoff (kind 1) of a node of order n."""
     if centers is None:
         return values[node]
     return words_V2[node, kind] if n == 1 else centers[n - 2, kind, values[node]]
@@ -101,7 +101,7 @@ def _cpu(
 ):  # fmt: skip
     prob_T, order_T = np.zeros(len(codes_T), np.float32), np.zeros(len(codes_T), np.uint8)
     before, now = np.empty(order, np.int64), np.empty(order, np.int64)  # nodes of the last 1, 2, ... words
-    length = 0  # how many of them there are, of words before
+    length = 0  # how many nodes `before` holds
     begins = True
     for t in range(len(codes_T)):
         if begins:
@@ -146,7 +146,7 @@ def _cuda(
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """As `text_and_trie`; by size the values are codes of 1 or 2 bytes, or as they are."""
+    """Return `text_and_trie`; by size the values are float32 or codes of 1 or 2 bytes."""
     made = text_and_trie(rng, size)
     if size % 3 == 1:
         code = np.uint8 if size % 2 else np.uint16
@@ -158,7 +158,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
 
 
 def text_and_trie(rng: np.random.Generator, size: int) -> dict[str, Any]:
-    """A trigram model of the text itself, of about one word in 20, and sentences of 1 to 30 words."""
+    """Return a text of sentences of 1 to 30 words, and a trigram model of it with about one word per 20 tokens."""
     V = 3 + size // 20
     words_T = np.minimum(rng.zipf(1.3, size) - 1, V - 1)
     pairs = np.unique(words_T[:-1] * V + words_T[1:])[::2]

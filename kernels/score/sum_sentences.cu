@@ -1,8 +1,8 @@
 #include "common.cuh"
 #include "floats.cuh"
 // codes_T (T,) u32, prob_T (T,) f32, ends_S (S,) i64  ->  total_S (S,) f32, oovs_S (S,) i32, oov_total_S (S,) f64: see
-// sum_sentences.py. A warp takes 32 sentences, whose tokens lie side by side: they come in tiles, read by all of its
-// lanes in one go, and each lane adds its own sentence up in order.
+// sum_sentences.py. A warp takes 32 neighbouring sentences. All lanes read a tile of tokens together; then each lane
+// sums its own sentence in token order.
 
 #define WARPS 4
 #define TILE 512

@@ -1,4 +1,4 @@
-"""Add the probabilities of words up to those of sentences."""
+"""Sum the log10 probabilities of words to those of sentences."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ THREADS = 128  # as in sum_sentences.cu
 
 
 def sum_sentences(codes_T: Any, prob_T: Any, ends_S: Any) -> tuple[Any, Any, Any]:
-    """Return the log10 probability of every sentence, and how many unknown words and how much of it is theirs.
+    """Return each sentence's log10 probability, its number of unknown words, and their log10 probability.
 
     codes_T  (T,) uint32; 1 is an unknown word
     prob_T   (T,) float32, log10
-    ends_S   (S,) int64, from 0 to T, none below the one before: sentence s is the tokens from ends_S[s - 1], or 0 for
-             the first, to ends_S[s] - 1
+    ends_S   (S,) int64, 0 to T, not falling: sentence s is the tokens from ends_S[s - 1] (0 for the first) to
+             ends_S[s] - 1
 
-    Returns total_S (S,) float32, oovs_S (S,) int32 and oov_total_S (S,) float64. Each is added up in the order of
-    the tokens and in its own precision: total_S is KenLM's to the bit.
+    Returns total_S (S,) float32, oovs_S (S,) int32 and oov_total_S (S,) float64. Each sum runs in token order and in
+    its own precision: total_S equals KenLM's to the bit.
     """
     check.dtype(codes_T, np.uint32)
     check.dtype(prob_T, np.float32)

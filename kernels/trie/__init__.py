@@ -1,1 +1,1 @@
-"""Kernels of the trie."""
+"""Kernels that build and search tries."""

@@ -1,4 +1,4 @@
-"""What tells that a node of a trie lacks a child by a word, most times, without looking among its children."""
+"""Filters that usually show, without a search, that a node of a trie has no child by a word."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 
 
 def child_filters(word_G: Any, first_child_M: Any, symbols: int, filter_bits: int) -> Any:
-    """Return a filter of each node's children: of every child's word the bit `filter_bit` is set.
+    """Return a filter of each node's children: bit `filter_bit` of every child's word is set.
 
     word_G, first_child_M  of a trie, as `find_children` takes them
-    symbols      nodes below it, those of single words, have filters of 64 bits, and
-    filter_bits  the others of so many, 1 to 64
+    symbols      nodes below it (single words) have filters of 64 bits
+    filter_bits  bits of the filters of other nodes, 1 to 64
 
-    Returns filter_M (M,) uint64 (Bloom, "Space/time trade-offs in hash coding", 1970; with one hash function).
+    Returns filter_M (M,) uint64: Bloom filters ("Space/time trade-offs in hash coding", 1970) with one hash function.
     """
     check.dtype(word_G, np.uint32)
     check.dtype(first_child_M, np.uint32, np.int64)
@@ -33,7 +33,7 @@ def child_filters(word_G: Any, first_child_M: Any, symbols: int, filter_bits: in
 
 @njit(nogil=True, inline="always")
 def filter_bit(word, bits):
-    """The bit of a word in a filter of `bits` bits; as in include/filters.cuh."""
+    """Return the bit of a word in a filter of `bits` bits; as in include/filters.cuh."""
     return (uint64(word) * uint64(0x9E3779B1) & uint64(0xFFFFFFFF)) * uint64(bits) >> uint64(32)
 
 
@@ -60,7 +60,7 @@ def _cuda(word_G, first_child_M, symbols, filter_bits):
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Nodes without children, with a few, and one with half of all."""
+    """Return nodes without children, with a few, and one with half of all children."""
     M = size // 4
     runs_M = rng.poisson(2, M)
     if M:

@@ -1,4 +1,4 @@
-"""The layout of the edge table of a trie, which GPU and CPU share: see `EdgeTable`."""
+"""The edge table of a trie, whose layout GPU and CPU share: see `EdgeTable`."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from ..dispatch import array_module
 from .child_filters import child_filters
 from .products import upper_product, wide_product
 
-LINE_BYTES = 64  # of a cache of a CPU
+LINE_BYTES = 64  # of a cache line of a CPU
 FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)  # odd; as in include/edges.cuh
 
 
 @dataclass(frozen=True)
 class EdgeTable:
-    """(node, word) -> child, with the child's values beside it, so that a lookup is one memory access most times.
+    """A hash table (node, word) -> child and its values; most lookups take one memory access.
 
-    slots_E2   (E, 2) uint64, E even. First an entry, 0 in an empty slot: the child node in its node_bits lowest bits,
-               then the filter of the child's own children (`child_filters`), a tag in all bits above. Then the child's
-               log10 probability, and log10 backoff in the upper half (float32)
-    words_V2   (V, 2) uint64, the same of the nodes of single words, with a filter of 64 bits for an entry
-    buckets    pairs of slots that a key may be at home in
+    slots_E2   (E, 2) uint64, E even. The first number is an entry, 0 in an empty slot: the child node in the lowest
+               node_bits bits, then the filter of the child's own children (`child_filters`), then a tag in the
+               remaining bits. The second number is the child's log10 probability (lower half) and log10 backoff (upper
+               half), as float32
+    words_V2   (V, 2) uint64, the same for the nodes of single words, with a 64-bit filter instead of an entry
+    buckets    number of home buckets, of two slots each
     word_bits, key_bits, node_bits, check_bits, filter_bits
 
-    A key is node << word_bits | word, key_bits long, scrambled by a bijection to x. Its home is the whole part of
-    x * buckets / 2**key_bits, a bucket; the fraction tells keys of a home apart by its first check_bits bits. Keys lie
-    by rising x, each in the first free slot from its home on, so the layout depends on nothing but the keys.
+    A key is node << word_bits | word, key_bits long. A bijection scrambles it to x. The integer part of
+    x * buckets / 2**key_bits is its home bucket; the first check_bits bits of the fraction distinguish keys of one
+    home. Keys lie by rising x, each in the first free slot from its home on, so the keys alone determine the layout.
 
-    A tag is how many slots a key lies past its home, then the complement of its check_bits bits. With the slot these
-    tell the key, so nothing is found that is not there (Knuth, vol. 3, 6.4, exercise 13). In one and the same slot a
-    greater key has a smaller tag: its home is later, or it has the greater fraction; an empty slot has tag 0. So a
-    search ends at the first tag that is not above its own.
+    A tag is the number of slots that a key lies past its home, followed by the complement of its check_bits bits. Slot
+    and tag determine the key, so every match is exact (Knuth, vol. 3, 6.4, exercise 13). For the same slot, a greater
+    key has a smaller tag: its home is later, or its fraction is greater; an empty slot has tag 0. So a search ends at
+    the first tag that is not above its own.
     """
 
     slots_E2: Any
@@ -51,12 +52,12 @@ class EdgeTable:
     filter_bits: int
 
     def moved(self, move: Callable[[Any], Any]) -> EdgeTable:
-        """The table with its arrays moved, such as to a device."""
+        """Return the table with `move` applied to its arrays, such as a copy to a device."""
         return replace(self, slots_E2=move(self.slots_E2), words_V2=move(self.words_V2))
 
 
 def scramble(keys: Any, bits: int) -> Any:
-    """A bijection of uint64 numbers of `bits` bits, 2 to 64."""
+    """Apply a bijection to uint64 numbers of `bits` bits, 2 to 64."""
     mask, half = np.uint64((1 << bits) - 1), np.uint64(bits // 2)
     keys = keys ^ (keys >> half)
     keys = keys * FIRST & mask
@@ -67,7 +68,7 @@ def scramble(keys: Any, bits: int) -> Any:
 
 @njit(nogil=True, inline="always")
 def edge_home(buckets, word_bits, key_bits, check_bits, node, word):
-    """(the slot from which on (node, word) may lie, its tag there); as in include/edges.cuh."""
+    """Return (the first slot that (node, word) may be in, its tag there); as in include/edges.cuh."""
     mask = uint64(0xFFFFFFFFFFFFFFFF) >> uint64(64 - key_bits)
     half = uint64(key_bits // 2)
     x = (uint64(node) << uint64(word_bits)) | uint64(word)
@@ -83,7 +84,7 @@ def edge_home(buckets, word_bits, key_bits, check_bits, node, word):
 
 @njit(nogil=True, inline="always")
 def probe_edges(slots_E2, node_bits, check_bits, filter_bits, slot, tag):
-    """The slot that has a key, from its home on; -1 where none has it."""
+    """Return the slot of a key, searched from its home on, or -1."""
     slot, shift, step = np.int64(slot), uint64(node_bits + filter_bits), uint64(1) << uint64(check_bits)
     while slots_E2[slot, 0] >> shift > tag:
         slot += 1
@@ -94,7 +95,7 @@ def probe_edges(slots_E2, node_bits, check_bits, filter_bits, slot, tag):
 
 @njit(nogil=True, inline="always")
 def find_edge(slots_E2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, node, word):
-    """(child, its slot) of (node, word); (-1, -1) without one."""
+    """Return (child, its slot) of (node, word), or (-1, -1)."""
     slot, tag = edge_home(buckets, word_bits, key_bits, check_bits, node, word)
     found = probe_edges(slots_E2, node_bits, check_bits, filter_bits, slot, tag)
     if found < 0:
@@ -103,7 +104,7 @@ def find_edge(slots_E2, buckets, word_bits, key_bits, node_bits, check_bits, fil
 
 
 def key_layout(words: int, histories: int, nodes: int, buckets: int) -> tuple[int, int, int, int]:
-    """(word_bits, key_bits, node_bits, check_bits) of an `EdgeTable`."""
+    """Return (word_bits, key_bits, node_bits, check_bits) of an `EdgeTable`."""
     word_bits = max(1, (words - 1).bit_length())
     key_bits = word_bits + max(1, (histories - 1).bit_length())
     check_bits = max(1, key_bits + 1 - buckets.bit_length())  # fractions of a home are buckets / 2**key_bits apart
@@ -111,18 +112,18 @@ def key_layout(words: int, histories: int, nodes: int, buckets: int) -> tuple[in
 
 
 def make_edges(word_G: Any, first_child_M: Any, prob_G: Any, backoff_M: Any, load: float = 0.5) -> EdgeTable:
-    """The edge table of a trie, beside its arrays (core.trie.Trie).
+    """Return the edge table of a trie (core.trie.Trie).
 
     prob_G, backoff_M  float32
-    load  share of the slots that are used, at most; less where an entry would have no bit left for a filter
+    load  greatest share of used slots; lower if entries would have no bit left for a filter
 
-    Raises OverflowError for a trie of so many histories and words that keys do not fit 64 bits.
+    Raises OverflowError if the keys of the trie's histories and words need more than 64 bits.
     """
     xp = array_module(word_G)
     G, M, V = len(word_G), len(first_child_M) - 1, int(first_child_M[0])
     word_bits, key_bits, node_bits, _ = key_layout(V, M, G, 1)
     if key_bits > 64:
-        raise OverflowError(f"{M:,} histories by {V:,} words take keys of {key_bits} bits, and an edge table holds 64")
+        raise OverflowError(f"{M:,} histories by {V:,} words need keys of {key_bits} bits, and an edge table holds 64")
     check.dtype(prob_G, np.float32)
     check_backoffs(backoff_M, first_child_M)
     x_E, node_E = _sorted_keys(word_G, first_child_M, word_bits, key_bits)
@@ -139,14 +140,14 @@ def make_edges(word_G: Any, first_child_M: Any, prob_G: Any, backoff_M: Any, loa
     tag_E = past_E << np.uint64(check_bits) | ~fraction_E >> np.uint64(64 - check_bits)
     at_E = node_E.view(np.int64)
     entry_E = (tag_E << np.uint64(filter_bits) | filter_G[at_E]) << np.uint64(node_bits) | node_E
-    slots_E2 = _cleared(max(2 * buckets, int(slot_E[-1]) + 2 if len(slot_E) else 0), xp)  # a search ends: empty slots
+    slots_E2 = _cleared(max(2 * buckets, int(slot_E[-1]) + 2 if len(slot_E) else 0), xp)  # empty slots end searches
     slots_E2[slot_E] = xp.stack([entry_E, value_G[at_E, 0]], axis=1)
     words_V2 = xp.stack([filter_G[:V], value_G[:V, 0]], axis=1)
     return EdgeTable(slots_E2, words_V2, buckets, word_bits, key_bits, node_bits, check_bits, filter_bits)
 
 
 def check_backoffs(backoff_M: Any, first_child_M: Any) -> None:
-    """Raise ValueError where the histories of a trie have no backoffs."""
+    """Raise ValueError if the histories of a trie have no backoffs."""
     if len(backoff_M) != len(first_child_M) - 1:
         raise ValueError(
             f"the trie has {len(backoff_M):,} backoffs for {len(first_child_M) - 1:,} histories, and scores need them; "
@@ -155,7 +156,7 @@ def check_backoffs(backoff_M: Any, first_child_M: Any) -> None:
 
 
 def _sorted_keys(word_G: Any, first_child_M: Any, word_bits: int, key_bits: int) -> tuple[Any, Any]:
-    """(x_E, node_E) uint64: scrambled keys in the upper key_bits bits, rising, and the children that they lead to."""
+    """Return (x_E, node_E) uint64: rising scrambled keys in the upper key_bits bits, and the children they lead to."""
     xp, V = array_module(word_G), int(first_child_M[0])
     node_E = xp.arange(V, len(word_G), dtype=np.uint64)
     parent_E = (xp.searchsorted(first_child_M, node_E.astype(first_child_M.dtype), side="right") - 1).astype(np.uint64)
@@ -165,7 +166,7 @@ def _sorted_keys(word_G: Any, first_child_M: Any, word_bits: int, key_bits: int)
 
 
 def _placed(x_E: Any, buckets: int) -> tuple[Any, Any, Any]:
-    """(slot_E int64, slots past its home, the fraction that tells it from others of its home) of each key."""
+    """Return (slot_E int64, slots past its home, fraction that distinguishes keys of one home) of each key."""
     bucket_E, fraction_E = wide_product(x_E, buckets)
     home_E = (bucket_E << np.uint64(1)).view(np.int64)
     slot_E = _settled(home_E)
@@ -173,7 +174,7 @@ def _placed(x_E: Any, buckets: int) -> tuple[Any, Any, Any]:
 
 
 def _cleared(slots: int, xp: Any) -> Any:
-    """Empty slots, an even number; none of them, and no bucket, lies in two lines of a cache."""
+    """Return an even number of empty slots. No slot and no bucket crosses a cache line."""
     slots += slots % 2
     if xp is not np:
         return xp.zeros((slots, 2), np.uint64)
@@ -183,7 +184,7 @@ def _cleared(slots: int, xp: Any) -> Any:
 
 
 def _settled(home_E: Any) -> Any:
-    """The first free slot from home on, of each key in turn; homes rise."""
+    """Return the first free slot from its home on, for each key in turn; homes rise."""
     xp = array_module(home_E)
     place_E = xp.arange(len(home_E))
     past_E = home_E - place_E

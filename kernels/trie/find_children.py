@@ -22,12 +22,12 @@ def find_children(
     word_G         (G,) uint32, words of the nodes of a trie in breadth-first order (or of one level of it)
     first_child_M  (M + 1,) uint32 or int64: node m's children are first_child_M[m] to first_child_M[m + 1] - 1,
                    by rising word; M <= G, nodes from M on have none
-    samples, sample_starts, fanout  the index over word_G that `sample_every_fanout` made
+    samples, sample_starts, fanout  the index over word_G from `sample_every_fanout`
     nodes_Q        (Q,) int64; -1 is no node and has no children
     words_Q        (Q,) uint32
 
-    Returns children_Q (Q,) int64: nodes, -1 where there is none. A search reads at most fanout + 1 neighbouring
-    words at each level of the index, K-ary as in Kaldewey et al., "Parallel search on video cards" (2009).
+    Returns children_Q (Q,) int64: nodes, or -1. A search reads at most fanout + 1 neighbouring words on each level of
+    the index, K-ary as in Kaldewey et al., "Parallel search on video cards" (2009).
     """
     check.dtype(word_G, np.uint32)
     check.dtype(first_child_M, np.uint32, np.int64)
@@ -46,9 +46,8 @@ def find_children(
 def sample_every_fanout(word_G: Any, fanout: int) -> tuple[Any, Any]:
     """Return (samples, sample_starts): level t = 1, 2, ... is every fanout**t-th word, down to a level of `fanout`.
 
-    A static B+-tree over all runs of siblings at once: where a run has too many words to look at, those of its words
-    that stand in the level above say which `fanout` of them to look at. samples (sum of all levels,) uint32,
-    sample_starts (levels + 1,) int64.
+    This is a static B+-tree over all ranges of siblings at once. If a range is too long to search, its words on the
+    level above select `fanout` of its words. samples (sum of all levels,) uint32, sample_starts (levels + 1,) int64.
     """
     xp = array_module(word_G)
     levels = [word_G]
@@ -70,7 +69,7 @@ def _cpu(word_G, first_child_M, samples, sample_starts, fanout, nodes_Q, words_Q
 
 @njit(nogil=True, cache=True)
 def find_child(word_G, first_child_M, samples, sample_starts, fanout, node, word):
-    """The child of `node` by `word`, -1 without one; as in include/trie.cuh."""
+    """Return the child of `node` by `word`, or -1; as in include/trie.cuh."""
     if node < 0 or node >= len(first_child_M) - 1:
         return -1
     first, last = np.int64(first_child_M[node]), np.int64(first_child_M[node + 1]) - 1
@@ -111,7 +110,7 @@ def _cuda(word_G, first_child_M, samples, sample_starts, fanout, nodes_Q, words_
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Nodes without children, with a few, and one with half of all; words that are there, and some that are not."""
+    """Return nodes without children, with a few, and one with half of all; some of the words are no children."""
     M = size // 4
     runs_M = rng.poisson(2, M)
     if M:

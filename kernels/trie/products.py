@@ -1,4 +1,4 @@
-"""Products of 64-bit numbers, 128 bits long."""
+"""128-bit products of 64-bit numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 
 def wide_product(a: Any, factor: int) -> tuple[Any, Any]:
-    """(upper, lower 64 bits) of uint64 numbers times a factor below 2**64 (Knuth, vol. 2, 4.3.1, algorithm M)."""
+    """Return (upper, lower) 64 bits of uint64 numbers times a factor < 2**64 (Knuth, vol. 2, 4.3.1, algorithm M)."""
     half, lower = np.uint64(32), np.uint64(0xFFFFFFFF)
     a_low, a_high, b_low, b_high = a & lower, a >> half, np.uint64(factor & 0xFFFFFFFF), np.uint64(factor >> 32)
     middle = a_high * b_low + (a_low * b_low >> half)
@@ -21,7 +21,7 @@ def wide_product(a: Any, factor: int) -> tuple[Any, Any]:
 
 @intrinsic
 def upper_product(typing, a, b):
-    """The upper 64 bits of a product of uint64 numbers."""
+    """Return the upper 64 bits of a product of uint64 numbers."""
 
     def generate(context, builder, signature, arguments):
         wide = ir.IntType(128)

@@ -375,7 +375,7 @@ def test_a_model_that_no_edge_table_holds(monkeypatch):
     """Keys of 65 bits take billions of nodes."""
 
     def too_large(*_):
-        raise OverflowError("9 histories by 9 words take keys of 65 bits, and an edge table holds 64")
+        raise OverflowError("9 histories by 9 words need keys of 65 bits, and an edge table holds 64")
 
     made = build_trie([Ngrams(np.arange(3, dtype=np.uint32)[:, None], np.zeros(3, np.float32))])
     monkeypatch.setattr(trie_module, "make_edges", too_large)

@@ -186,9 +186,9 @@ def test_a_table_of_much_room_is_copied(to_device):
 @pytest.mark.parametrize(
     ("keys", "counts", "ends", "message"),
     [
-        ((1, 2), 2, [1, 2], "table 1 has 1 columns, 2 segments and, by keys, counts and ends_S, 2, 2 and 2 rows"),
+        ((1, 2), 2, [1, 2], "table 1 has 1 columns, 2 segments and, in keys, counts and ends_S, 2, 2 and 2 rows"),
         ((2, 2), 2, [2], "table 1 has 2 columns, 1 segments"),
-        ((2, 2), 3, [1, 2], "2, 3 and 2 rows; give every table 2 columns, 2 segments and one number of rows"),
+        ((2, 2), 3, [1, 2], "2, 3 and 2 rows; give every table 2 columns and 2 segments, as table 0"),
         ((2, 2), 2, [1, 3], "2, 2 and 3 rows"),
     ],
 )

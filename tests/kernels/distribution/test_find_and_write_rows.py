@@ -134,7 +134,7 @@ def test_what_does_not_fit(trie_of, to_device):
 
 
 def test_a_room_of_another_shape():
-    with pytest.raises(ValueError, match=r"out_HNV has shape \(1, 2, 3\) but \(2, 2, 3\) are to be written"):
+    with pytest.raises(ValueError, match=r"out_HNV has shape \(1, 2, 3\) but the rows need \(2, 2, 3\)"):
         find_and_write_rows(
             np.zeros((1, 2, 3), np.float32), (1, 2), np.zeros(3, np.uint32), np.zeros(4, np.uint32),
             np.zeros(0, np.uint32), np.zeros(1, np.int64), 32, 2, np.zeros(0, np.uint32), np.zeros(2, np.int64), -1,

@@ -332,7 +332,7 @@ def test_what_does_not_fit_together():
     for orders in (), (0, 1), (2, 2), (3, 2), (3, 4):
         with pytest.raises(ValueError, match="must rise from 1 to 3 at most"):
             write_rows(out, orders, *arrays, True)
-    with pytest.raises(ValueError, match=r"shape \(3, 2, 4\) but \(3, 3, 4\) are to be written"):
+    with pytest.raises(ValueError, match=r"shape \(3, 2, 4\) but the rows need \(3, 3, 4\)"):
         write_rows(out, (1, 2, 3), *arrays, True)
     with pytest.raises(ValueError, match=r"end_HK \(3, 1\)"):
         write_rows(out, (1, 2), arrays[0], arrays[1][:, :1], *arrays[2:], True)
@@ -341,7 +341,7 @@ def test_what_does_not_fit_together():
     with pytest.raises(ValueError, match="strides .* none negative; pass another array"):
         write_rows(out[::-1], (1, 2), *arrays, True)
     many = np.zeros((3, 33), np.uint32)
-    with pytest.raises(ValueError, match="children of 33 orders but at most 32"):
+    with pytest.raises(ValueError, match="children of 33 orders but the kernels take at most 32"):
         write_rows(out, (1, 2), many, many, many.astype(np.float32), *arrays[3:], True)
 
 

@@ -136,7 +136,7 @@ def test_keys_of_more_than_64_bits():
             return (1 << 33) + 1
 
     first_child_M = np.array([1 << 32]).view(Long)
-    with pytest.raises(OverflowError, match="8,589,934,592 histories by 4,294,967,296 words take keys of 65 bits, and"):
+    with pytest.raises(OverflowError, match="8,589,934,592 histories by 4,294,967,296 words need keys of 65 bits, and"):
         make_edges(np.zeros(1, np.uint32), first_child_M, None, None)
 
 
