@@ -44,6 +44,8 @@ def find_and_write_rows(
 
     The arguments are those of these two functions. backoff_M, value_G and value_V share one scale: probabilities if
     `multiply`, else logarithms.
+
+    Returns nothing.
     """
     check.dtype(out_HNV, *([np.uint16] if bfloat16 else [np.float32, np.float16]))
     check.dtype(first_child_M, np.uint32, np.int64)
