@@ -68,7 +68,8 @@ def write_rows(
 
     Returns nothing. Row 1 is value_V. A smoothed row n is row n - 1 times (for logarithms: plus) the backoff of the
     last n - 1 words; a child of these words has the child's value instead (Katz, 1987). A stored row n has the
-    children's values and else `nothing`. Sums and products are float32, in this order; results are rounded at the end, ties to even.
+    children's values and else `nothing`. Sums and products are float32, in this order; results are rounded at the end,
+    ties to even.
     """
     check.dtype(out_HNV, *([np.uint16] if bfloat16 else [np.float32, np.float16]))
     check.dtype(first_HK, np.uint32, np.int64)
