@@ -19,7 +19,7 @@ from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.sorted_runs import Run, add_bins, bundle_runs, merge_runs, take_part
 from mgpu_ngram.jobs.count import run as count_job
-from mgpu_ngram.jobs.count.plan import make_budget
+from mgpu_ngram.jobs.count.plan import count_budget
 from mgpu_ngram.kernels.dispatch import array_module
 
 ROUNDS = {"gpu": 15, "cpu": 3}
@@ -87,7 +87,7 @@ def shuffle(suite: Suite, executor: Executor, table_bytes: int) -> None:
     """Three rows: tables of all workers to the owners of their shards, merged there; and both halves alone."""
     suite.say(f"tables shuffled and merged over {executor.workers} workers, transport {executor.transport}")
     G, device = executor.workers, suite.device
-    executor.reserve(make_budget(MemoryConfig(), executor).device_bytes - count_job.UNRESERVED_BYTES)
+    executor.reserve(count_budget(MemoryConfig(), executor).device_bytes - count_job.UNRESERVED_BYTES)
     universe = candidates(table_bytes, G)
     runs, tiny = (_make_runs(executor, size, device) for size in (universe, S))
     made = executor.gather([executor.call(_rows_and_total, run) for run in runs])

@@ -40,7 +40,7 @@ def count_to_tables(paths: Sequence[str], executor: Executor, folder: Path, chun
     start = time.perf_counter()
     config = CountConfig(list(paths), ORDER, chunk_bytes=chunk_bytes)
     corpus = open_corpus(config.corpus)
-    budget = count_plan.make_budget(MemoryConfig(), executor, count_plan.most_table_bytes(config, corpus))
+    budget = count_plan.count_budget(MemoryConfig(), executor, count_plan.most_table_bytes(config, corpus))
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
     chunks = corpus.chunks(count_plan.chunk_bytes(config, corpus, executor.workers, budget))
     with Checkpoint.open(folder / "tables", {}, resume=False, restart=True) as checkpoint:

@@ -9,7 +9,6 @@ from mgpu_ngram.core.arpa import Arpa, read_arpa
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel, is_model_file, load_model
 from mgpu_ngram.core.trie import Ngrams
-from mgpu_ngram.engine.budget import lift_limit
 from mgpu_ngram.engine.device import Stopwatch, to_device, to_host_fast
 from mgpu_ngram.engine.trie import FANOUT, BadNgram, build_trie
 
@@ -33,7 +32,6 @@ def open_model(
     Raises InputError for what is neither, is damaged, or is no sound model, with the line where it is an ARPA file.
     """
     watch = watch or Stopwatch(device)
-    lift_limit(device)
     if Path(path).is_file() and is_model_file(path):
         model = load_model(path, verify)
         watch.lap("read")

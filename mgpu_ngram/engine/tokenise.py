@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.vocabulary import ARRAYS
-from mgpu_ngram.engine.budget import Budget, hold
+from mgpu_ngram.engine.budget import Budget, device_alone, hold
 from mgpu_ngram.engine.device import memory_guard, out_of_memory, to_host_fast
 from mgpu_ngram.engine.token_streams import Stream, TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.tokenise_bytes import tokenise_bytes
@@ -22,7 +22,7 @@ def tokenise(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
 
     Raises HashCollision when two words of the chunk share a 64-bit hash.
     """
-    with options.budget.alone() if options.budget else nullcontext():
+    with device_alone(options.budget) if options.budget else nullcontext():
         with memory_guard("tokenising", options.device):
             tokenised = _where_it_fits(chunk, options)
         return _keep(tokenised, options.budget, options.spill_folder) if options.budget else tokenised

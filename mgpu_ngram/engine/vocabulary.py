@@ -24,7 +24,7 @@ from mgpu_ngram.core.vocabulary import (
     Vocabulary,
     words_from_arrow,
 )
-from mgpu_ngram.engine.budget import Budget, hold
+from mgpu_ngram.engine.budget import Budget, device_alone, hold
 from mgpu_ngram.engine.device import out_of_memory, to_device
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.hash_words import hash_ids, hash_words
@@ -96,7 +96,7 @@ def spill_vocabulary(vocabulary: LocalVocabulary, budget: Budget, folder: str) -
 
 def where_vocabularies_fit(fn: Callable, vocabularies: Sequence[LocalVocabulary], budget: Budget) -> Any:
     """fn(*vocabularies) on the budget's device, wherever they are; in host memory when a GPU has no room for that."""
-    with budget.alone():
+    with device_alone(budget):
         if budget.device == "gpu" and COPIES * sum(v.nbytes for v in vocabularies) <= budget.working_bytes():
             try:
                 return fn(*(move_vocabulary(v, "gpu") for v in vocabularies))

@@ -1,17 +1,26 @@
-"""Budgets: by hand, and against a pool that is made up."""
+"""Budgets: by hand, and against a fake pool."""
 
 import gc
 import subprocess
 import sys
 import threading
 import weakref
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
 from mgpu_ngram.engine import budget as memory_module
-from mgpu_ngram.engine.budget import MAX_TEXT_BYTES, Budget, hold, lift_limit, peak_device_bytes, peak_host_bytes
+from mgpu_ngram.engine.budget import (
+    Budget,
+    device_alone,
+    device_limited,
+    forget_peak,
+    hold,
+    peak_device_bytes,
+    peak_host_bytes,
+)
 
 
 @dataclass(eq=False)
@@ -22,7 +31,7 @@ class Result:
 
 
 class Pool:
-    """CuPy's, so far as a budget asks."""
+    """CuPy's, with the methods that a budget calls."""
 
     def __init__(self, used_bytes):
         self._used_bytes, self.limit, self.freed = used_bytes, 0, 0
@@ -45,21 +54,20 @@ class Pool:
 
 @pytest.fixture(autouse=True)
 def shares(monkeypatch):
-    """Shares that are easy by hand. What other tests hold is not counted."""
+    """Shares that are easy by hand. Results that other tests hold do not count."""
     monkeypatch.setattr(memory_module, "KEPT_SHARE", {"gpu": 0.4, "cpu": 0.25})
     monkeypatch.setattr(memory_module, "KEPT_BESIDE_SHARE", 0.25)
-    monkeypatch.setattr(memory_module, "BYTES_PER_TEXT_BYTE", {"gpu": 40, "cpu": 40})
     monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """gpu(used_bytes, free_bytes): a GPU that is made up. Returns its pool."""
+    """gpu(used_bytes, free_bytes): a fake GPU. Returns its pool."""
 
     def make(used_bytes, free_bytes=1 << 40):
         pool = Pool(used_bytes)
         monkeypatch.setattr(memory_module, "_pool", lambda: pool)
-        monkeypatch.setattr(memory_module, "_watch_peak", lambda: None)
+        monkeypatch.setattr(memory_module, "_peak_noted", nullcontext)
         monkeypatch.setattr(memory_module, "free_bytes", lambda device: free_bytes)
         return pool
 
@@ -73,43 +81,87 @@ def test_what_a_task_may_take_by_hand(gpu):
     assert Budget("gpu", 500, 1000).working_bytes() == 400  # of the budget, what results hold is taken
     assert Budget("gpu", 5000, 1000).working_bytes() == 600  # others use the GPU, too
     assert Budget("gpu", 500, 1000, 3).host_working_bytes() == 250
-    assert pool.limit == 5000
+    assert pool.limit == 0  # which no question sets
 
 
-def test_the_pool_is_told_its_limit_once(gpu, monkeypatch):
-    monkeypatch.setattr(memory_module, "_first_limit", {})
-    pool = gpu(0)
+def test_a_scope_limits_the_pool_and_restores_what_was_before(gpu):
+    pool = gpu(used_bytes=100)
     pool.limit = 9000  # the user's own
-    lift_limit("gpu")
+    with device_limited(Budget("gpu", 700, 0)):
+        assert pool.limit == 700
+        with pytest.raises(ZeroDivisionError), device_limited(Budget("gpu", 500, 0)):  # within the other: the least
+            assert pool.limit == 500
+            raise ZeroDivisionError
+        assert pool.limit == 700
+        with device_limited(Budget("gpu", 800, 0)), device_limited(Budget("gpu", 700, 0)):
+            assert pool.limit == 700
+        assert pool.limit == 700 and pool.freed == 0
     assert pool.limit == 9000
-    budget = Budget("gpu", 700, 0)
-    budget.limit()
-    assert pool.limit == 700
-    pool.set_limit = None  # not called again
-    budget.limit()
-    assert budget.working_bytes() == 700 and pool.freed == 1
-    Budget("cpu", 0, 700).limit()  # which has no pool
-    lift_limit("cpu")
-    assert pool.limit == 700
-    del pool.set_limit
-    lift_limit("gpu")
-    assert pool.limit == 9000
+    with device_limited(Budget("cpu", 0, 700)):
+        assert pool.limit == 9000
+    with device_limited(Budget("gpu", 0, 700)):  # as for the pool, 0 is no limit
+        assert pool.limit == 9000
 
 
-@pytest.mark.parametrize(
-    ("budget", "expected"),
-    [
-        (Budget("cpu", 0, 160_000), 3000),  # three quarters, 40 bytes for one of text
-        (Budget("cpu", 0, 160_000, 3), 1000),
-        (Budget("gpu", 200_000, 160_000), 3000),  # 0.6 of the GPU
-        (Budget("gpu", 200_000, 80_000), 2000),
-        (Budget("gpu", 0, 0), 1),
-        (Budget("cpu", 0, 1 << 50), MAX_TEXT_BYTES["cpu"]),
-        (Budget("gpu", 1 << 50, 1 << 50), MAX_TEXT_BYTES["gpu"]),
-    ],
-)
-def test_text_of_a_chunk_by_hand(budget, expected):
-    assert budget.text_bytes() == expected
+def test_cached_blocks_beyond_a_limit_are_freed_once(gpu):
+    """The pool holds 105 bytes, five of them unused."""
+    pool = gpu(used_bytes=100)
+    for limit, freed in [(105, 0), (104, 1), (104, 2)]:
+        with device_limited(Budget("gpu", limit, 0)):
+            assert pool.freed == freed
+            pool.set_limit, kept = None, pool.set_limit  # not called again for the same limit
+            with device_limited(Budget("gpu", limit, 0)):
+                assert pool.freed == freed
+            pool.set_limit = kept
+        assert pool.limit == 0 and pool.freed == freed
+
+
+def test_scopes_of_threads_overlap(gpu):
+    """The limit lasts until the last of them ends, in whichever order they end."""
+    pool, seen = gpu(0), []
+    entered, leave = [threading.Event() for _ in range(2)], [threading.Event() for _ in range(2)]
+
+    def work(i):
+        with device_limited(Budget("gpu", [600, 400][i], 0)):
+            entered[i].set()
+            leave[i].wait(10)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for thread, event in zip(threads, entered, strict=True):
+        thread.start()
+        assert event.wait(10)
+        seen.append(pool.limit)
+    for thread, event in zip(threads, leave, strict=True):  # the first to enter leaves first
+        event.set()
+        thread.join()
+        seen.append(pool.limit)
+    assert seen == [600, 400, 400, 0]
+
+
+def test_the_hook_of_a_thread_is_entered_once(gpu, monkeypatch):
+    """CuPy refuses a second hook of the same name in a thread."""
+    real, entered = memory_module._peak_noted, []
+    pool = gpu(0)
+
+    class Hook:
+        def __enter__(self):
+            assert entered.count("in") == entered.count("out")
+            entered.append("in")
+            return self
+
+        def __exit__(self, *error):
+            entered.append("out")
+
+    monkeypatch.setattr(memory_module, "_peak_noted", real)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(MemoryHook=Hook)))
+    forget_peak("gpu")
+    with device_limited(Budget("gpu", 9, 0)):
+        with device_alone(Budget("gpu", 9, 0)):
+            assert entered == ["in"]
+        assert entered == ["in"]
+    assert entered == ["in", "out"] and pool.limit == 0
+    with device_limited(Budget("gpu", 9, 0)):
+        assert entered == ["in", "out", "in"]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +205,7 @@ def test_a_device_keeps_little_of_what_is_sure_not_to_fit(gpu):
         gpu(used_bytes)
         assert Budget("gpu", 100, 1000, spills=True).place(25) == place
     budget = Budget("gpu", 200_000, 1 << 40, spills=True)
-    assert budget.text_bytes() == 180_000 // 40
+    assert budget.task_bytes() == 180_000
     assert budget.block_bytes() == 90_000
     assert budget.part_bytes(50_000) == (200_000 - 90_000 - 20_000) // 2
     assert Budget("cpu", 0, 8000, spills=True).block_bytes() == Budget("cpu", 0, 8000).block_bytes()
@@ -212,7 +264,7 @@ def test_tasks_of_a_gpu_take_turns(device, at_once, gpu):
     working, most, together = [], [], threading.Barrier(2)
 
     def work():
-        with Budget(device, 1, 1).alone():
+        with device_alone(Budget(device, 1, 1)):
             working.append(1)
             with suppress(threading.BrokenBarrierError):
                 together.wait(0.2 if device == "gpu" else 10)
@@ -231,29 +283,34 @@ def test_tasks_of_a_gpu_take_turns(device, at_once, gpu):
 def test_peak_of_the_device():
     import cupy
 
-    Budget("gpu", 1 << 30, 0).limit()
-    try:
-        before = cupy.get_default_memory_pool().used_bytes()
+    pool = cupy.get_default_memory_pool()
+    forget_peak("gpu")
+    with device_limited(Budget("gpu", pool.used_bytes() + (1 << 30), 0)):
+        before = pool.used_bytes()
         first = cupy.empty(48 << 20, "u1")
         del first
         second = cupy.empty(16 << 20, "u1")
-        assert peak_device_bytes("gpu") >= before + (48 << 20) and peak_device_bytes("cpu") == 0
         del second
-    finally:
-        Budget("gpu", 0, 0).limit()
+    peak = peak_device_bytes("gpu")
+    assert before + (48 << 20) <= peak < before + (64 << 20) and peak_device_bytes("cpu") == 0
+    third = cupy.empty(96 << 20, "u1")  # outside the scope
+    del third
+    assert peak_device_bytes("gpu") == peak
+    forget_peak("gpu")
+    assert peak_device_bytes("gpu") < peak
 
 
 @pytest.mark.gpu
 def test_a_real_gpu():
-    """Room is what the limit leaves; beyond it the pool refuses."""
+    """Room is what the limit leaves; beyond it the pool refuses; after the scope the pool is as it was."""
     import cupy
 
     pool = cupy.get_default_memory_pool()
     gc.collect()
     pool.free_all_blocks()
-    used_bytes = pool.used_bytes()
+    used_bytes, limit = pool.used_bytes(), pool.get_limit()
     budget = Budget("gpu", used_bytes + (64 << 20), 1 << 30)
-    try:
+    with device_limited(budget):
         assert budget.working_bytes() == 64 << 20
         some = cupy.empty(24 << 20, "u1")
         assert budget.working_bytes() == 40 << 20
@@ -261,8 +318,9 @@ def test_a_real_gpu():
             cupy.empty(41 << 20, "u1")
         del some
         assert budget.working_bytes() == 64 << 20
-    finally:
-        Budget("gpu", 0, 0).limit()  # none
+    assert pool.get_limit() == limit
+    large = cupy.empty(65 << 20, "u1")
+    assert large.nbytes == 65 << 20
 
 
 def test_the_peak_of_the_host_is_this_processs_own():

@@ -22,7 +22,7 @@ from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine import blocks as blocks_module
 from mgpu_ngram.engine import count as count_module
 from mgpu_ngram.engine import sorted_runs as runs_module
-from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.engine.budget import Budget, device_limited
 from mgpu_ngram.engine.count import (
     Codes,
     CountOptions,
@@ -701,13 +701,14 @@ def test_a_histogram_beyond_the_budget_is_refused(device):
 
 @pytest.fixture
 def small_device():
-    """A budget of 256 MiB of the GPU, whose pool is empty; no limit afterwards."""
+    """A budget of 256 MiB of the GPU, whose pool is empty and held to the budget."""
     import cupy
 
     blocks_module._idle_rings.clear()
     cupy.get_default_memory_pool().free_all_blocks()
-    yield Budget("gpu", 256 << 20, 32 << 30)
-    Budget("gpu", 0, 0).limit()
+    budget = Budget("gpu", 256 << 20, 32 << 30)
+    with device_limited(budget):
+        yield budget
 
 
 @pytest.mark.gpu

@@ -8,7 +8,6 @@ import pytest
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import save_model
 from mgpu_ngram.core.trie import ARRAYS
-from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.kernels.dispatch import on_gpu
@@ -41,12 +40,6 @@ def arpa(tmp_path):
     path = tmp_path / "model.arpa"
     path.write_text(ARPA)
     return path
-
-
-@pytest.mark.gpu
-def test_after_a_run_with_a_small_budget(arpa):
-    Budget("gpu", 1 << 10, 1 << 30).limit()
-    assert open_model(arpa, "gpu").trie.starts == (0, 4, 7, 8)
 
 
 def test_from_arpa_by_hand(arpa, device):

@@ -760,5 +760,5 @@ def test_a_budget_is_found_when_workers_have_let_go_of_what_was_before(cluster, 
         cluster.wait(list(handles))
         assert any(cluster.everywhere(is_held))
         del handles
-        count_plan.make_budget(MemoryConfig(), cluster)
+        count_plan.count_budget(MemoryConfig(), cluster)
         assert not any(cluster.everywhere(is_held))

@@ -24,7 +24,7 @@ from mgpu_ngram.engine import token_streams
 from mgpu_ngram.engine.vocabulary import LmplzText
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count.passes import CountPasses
-from mgpu_ngram.jobs.count.plan import make_budget, num_streams
+from mgpu_ngram.jobs.count.plan import count_budget, num_streams
 from mgpu_ngram.jobs.count.run import CountConfig, open_inputs
 from mgpu_ngram.jobs.progress import Progress
 
@@ -52,7 +52,7 @@ def passes(device, unpack_keys):
             try:
                 inputs = open_inputs(config)
                 chunks = inputs.chunks(chunk_bytes) or [Chunk(0, (), 0)]
-                budget = make_budget(MemoryConfig(), executor)
+                budget = count_budget(MemoryConfig(), executor)
                 with Checkpoint.open(folder / "out", {}, False, True) as checkpoint:
                     job = CountPasses(config, executor, chunks, budget, checkpoint, 120.0, Progress(), lmplz)
                     counted = job.count(num_streams(config, inputs, len(chunks)))

@@ -24,6 +24,8 @@ from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.engine import vocabulary
 from mgpu_ngram.engine.budget import Budget, give_back_freed_memory
+from mgpu_ngram.jobs import budget as jobs_budget
+from mgpu_ngram.jobs.budget import make_budget
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.count.run import CountConfig, run
@@ -38,8 +40,8 @@ OPTIONS = {"order": 8, "min_count": 2}
 MEASURE = """
 import sys, threading, time
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.core.memory import MemoryConfig
-from mgpu_ngram.jobs.count import CountConfig, run
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.jobs.count.run import CountConfig, run
 
 def own_bytes():
     '''Of this process alone: what is mapped from files may be dropped at any time.'''
@@ -178,7 +180,7 @@ def test_parts_by_hand(transport, device_bytes, expected):
     executor = SimpleNamespace(workers=2, transport=transport)
     job = SimpleNamespace(executor=executor, budget=Budget("gpu", device_bytes, 1 << 20))
     counted = SimpleNamespace(totals={"num_shards": 8}, stored=[], table_bytes=4000)
-    parts = count_passes.Job.parts(job, counted)
+    parts = count_passes.CountPasses.parts(job, counted)
     assert len(parts) == expected and parts[0][0] == 0 and parts[-1][1] == 8
     assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
 
@@ -187,13 +189,13 @@ class Two(LocalExecutor):
     """Says of itself what two processes of two hosts would say."""
 
     def everywhere(self, fn, *args):
-        return [(0, 300 << 20), (0, 200 << 20)] if fn is count_plan._free_bytes else [(5, 80), (7, 60)]
+        return [(0, 300 << 20), (0, 200 << 20)] if fn is jobs_budget._free_bytes else [(5, 80), (7, 60)]
 
 
 def test_budgets_are_of_the_worker_with_least_and_the_peak_of_the_one_with_most(tmp_path):
     (tmp_path / "text").write_text("a b c\n")
     executor = Two(workers=1)
-    assert count_plan.make_budget(MemoryConfig(), executor).host_bytes == 100 << 20  # half of it
+    assert make_budget(MemoryConfig(), executor).host_bytes == 100 << 20  # half of it
     result = run(CountConfig([str(tmp_path / "text")], order=2), executor, tmp_path / "out")
     assert (result.peak_device_bytes, result.peak_host_bytes) == (7, 80)
     executor.close()
@@ -202,16 +204,16 @@ def test_budgets_are_of_the_worker_with_least_and_the_peak_of_the_one_with_most(
 def test_a_budget_knows_of_tables_that_are_sure_not_to_fit(monkeypatch):
     """4 times what devices may keep, 0.6 of them, were all n-grams distinct."""
     executor = LocalExecutor(workers=1)
-    monkeypatch.setattr(count_plan, "_free_bytes", lambda device: (1000, 1 << 30))
+    monkeypatch.setattr(jobs_budget, "_free_bytes", lambda device: (1000, 1 << 30))
     memory = MemoryConfig(device_bytes=1 << 28)
-    assert not count_plan.make_budget(memory, executor).spills
+    assert not make_budget(memory, executor).spills
     for device, table_bytes, spills in [
         ("cpu", 1 << 40, False),
         ("gpu", 644_245_094, False),
         ("gpu", 644_245_095, True),
     ]:
         executor.device = device
-        assert count_plan.make_budget(memory, executor, table_bytes).spills == spills
+        assert make_budget(memory, executor, table_bytes).spills == spills
     executor.close()
 
 
@@ -243,13 +245,13 @@ def test_text_that_is_stored_otherwise_is_guessed(tmp_path):
 def test_runs_that_wait_are_as_large_as_they_say(strategy, run_here, tmp_path, monkeypatch):
     """Parts of the result are cut by it: tables, and what dense histograms have become."""
     random_words(tmp_path / "text", 100_000)
-    write, sizes = count_passes.Job.write, []
+    write, sizes = count_passes.CountPasses.write, []
 
     def look(job, counted, runs, folder):
         sizes.append((counted.table_bytes, sum(r.nbytes for r in job.executor.gather(runs))))
         return write(job, counted, runs, folder)
 
-    monkeypatch.setattr(count_passes.Job, "write", look)
+    monkeypatch.setattr(count_passes.CountPasses, "write", look)
     run_here(tmp_path / "out", [tmp_path / "text"], order=2, strategy=strategy, chunk_bytes=200_000)
     [(said, held)] = sizes
     assert said == held > 0

@@ -37,7 +37,7 @@ from mgpu_ngram.engine.vocabulary import (
 )
 from mgpu_ngram.engine.write import WriteOptions, WrittenFile, write_part, write_symbols
 from mgpu_ngram.jobs.count.config import CountConfig
-from mgpu_ngram.jobs.count.plan import BLOCK_BYTES, MIN_BLOCK_BYTES
+from mgpu_ngram.jobs.count.plan import BLOCK_BYTES, MIN_BLOCK_BYTES, text_bytes
 from mgpu_ngram.jobs.count.shuffle import shuffle
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.saver import Saver
@@ -117,7 +117,7 @@ class CountPasses:
     def _passes(self, streams: int, seed: int) -> _Counted:
         """Call all tasks of both passes at once, so that no worker waits for this process; then watch them."""
         config, executor, device = self.config, self.executor, self.executor.device
-        block_bytes = max(MIN_BLOCK_BYTES, min(BLOCK_BYTES[device], self.budget.text_bytes()))
+        block_bytes = max(MIN_BLOCK_BYTES, min(BLOCK_BYTES[device], text_bytes(self.budget)))
         reading = TokeniseOptions(
             config.unit, config.order, config.dtype, config.separator_id, config.lowercase, device, block_bytes,
             min(MAX_READ_THREADS, executor.threads), self.budget, self.folder, seed, self.lmplz is not None,

@@ -1,4 +1,4 @@
-"""What a count run may take and how its corpus is cut, before it starts: for `run`, and as a plan for people."""
+"""The memory of a count run and the chunks of its corpus, known before the run starts; and the plan that users see."""
 
 from __future__ import annotations
 
@@ -15,17 +15,10 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
 from mgpu_ngram.core.shards import num_shards
 from mgpu_ngram.engine.blocks import RING_SLOTS
-from mgpu_ngram.engine.budget import (
-    AUTO_DEVICE_SHARE,
-    AUTO_HOST_SHARE,
-    KEPT_BESIDE_SHARE,
-    KEPT_SHARE,
-    Budget,
-    give_back_freed_memory,
-)
-from mgpu_ngram.engine.device import free_bytes
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.plan import choose
 from mgpu_ngram.engine.token_streams import SMALL_BYTES
+from mgpu_ngram.jobs.budget import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, is_spilling, make_budget, text_within
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.kernels import check
 
@@ -33,18 +26,19 @@ BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # of text; a guess for plans
 CODE_BITS = {"word": 21, "byte": 9}  # a guess for words
 BLOCK_BYTES = {"cpu": 64 << 20, "gpu": 128 << 20}  # of text, brought to the device at once
 MIN_BLOCK_BYTES = 1 << 16
+BYTES_PER_TEXT_BYTE = {"gpu": 24, "cpu": 40}  # of memory, until a chunk is counted and cut; a GPU has taken 17
+MAX_TEXT_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}  # of a chunk
 
 
 def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budget) -> int:
     """Text per chunk: what was asked for, else that of M x G chunks for G workers, M as small as memory allows."""
     if config.chunk_bytes is not None:
         return config.chunk_bytes
-    most = budget.text_bytes()
-    if budget.device == "cpu":  # a GPU that runs out goes on in smaller parts
+    most, total = text_bytes(budget), corpus.text_bytes
+    if budget.device == "cpu":  # a GPU that runs out of memory continues with smaller parts of the chunk
         most = max(1, min(most, int(budget.host_working_bytes() / _bytes_per_text_byte(config))))
-    text_bytes = corpus.text_bytes
-    M = -(-text_bytes // (workers * most))
-    return max(min(most, 1 << 20), -(-text_bytes // max(1, M * workers)))
+    M = -(-total // (workers * most))
+    return max(min(most, 1 << 20), -(-total // max(1, M * workers)))
 
 
 def _bytes_per_text_byte(config: CountConfig) -> float:
@@ -55,39 +49,19 @@ def _bytes_per_text_byte(config: CountConfig) -> float:
     return max(1.0, 2 * row_bytes / BYTES_PER_TOKEN.get(config.unit, itemsize))
 
 
-def make_budget(memory: MemoryConfig, executor: Executor, table_bytes: int = 0) -> Budget:
-    """What each process of the run may take.
-
-    table_bytes  that it makes, if it is a count: `most_table_bytes`
-    """
-    # What an earlier job has let go of may still be held: tasks start behind that.
-    executor.wait([executor.call(_nothing, affinity=k) for k in range(executor.workers)])
-    device_bytes, host_bytes = map(min, zip(*executor.everywhere(_free_bytes, executor.device), strict=True))
-    if memory.host_bytes is not None:
-        executor.everywhere(give_back_freed_memory)
-    host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * host_bytes)
-    per_process = host_bytes * executor.tasks_per_process // executor.tasks_per_host
-    device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)
-    budget = Budget(
-        executor.device, device_bytes, per_process, executor.tasks_per_process,
-        _spills(table_bytes, executor.device, device_bytes, executor.workers),
-    )  # fmt: skip
-    ring_bytes = RING_SLOTS * min(BLOCK_BYTES[budget.device], budget.text_bytes())  # which are not the pool's
-    return replace(budget, device_bytes=max(0, device_bytes - ring_bytes))
+def count_budget(memory: MemoryConfig, executor: Executor, table_bytes: int = 0) -> Budget:
+    """Return the budget of each process of a run that counts; `table_bytes` as of `most_table_bytes`."""
+    return make_budget(memory, executor, table_bytes, _ring_bytes)
 
 
-def _spills(table_bytes: int, device: str, device_bytes: int, workers: int) -> bool:
-    """Whether devices could keep less than a quarter of the tables, were all n-grams distinct: then they can hardly
-    keep all of a text's, of which many are not."""
-    return device == "gpu" and table_bytes > 4 * KEPT_SHARE["gpu"] * device_bytes * workers
+def _ring_bytes(budget: Budget) -> int:
+    """Return the bytes of the buffers on the device through which text is read; CuPy's pool does not hold them."""
+    return RING_SLOTS * min(BLOCK_BYTES[budget.device], text_bytes(budget))
 
 
-def _nothing() -> None:
-    pass
-
-
-def _free_bytes(device: str) -> tuple[int, int]:
-    return free_bytes(device) if device == "gpu" else 0, free_host_bytes()
+def text_bytes(budget: Budget) -> int:
+    """Return the most text of a chunk: all that is made of it until it is counted fits the budget."""
+    return text_within(budget, BYTES_PER_TEXT_BYTE[budget.device], MAX_TEXT_BYTES[budget.device])
 
 
 def num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
@@ -116,7 +90,7 @@ def plan(
     host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * free_host_bytes())
     device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * memory_bytes)
     corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
-    spills = _spills(most_table_bytes(config, corpus), device, device_bytes, workers)
+    spills = is_spilling(most_table_bytes(config, corpus), device, device_bytes, workers)
     budget = Budget(device, device_bytes if device == "gpu" else 0, host_bytes // workers, spills=spills)
     chunks = corpus.chunks(chunk_bytes(config, corpus, workers, budget))
     tokens, symbols = _guess(config, corpus)
@@ -128,7 +102,7 @@ def plan(
     table_bytes = _table_bytes(tokens, symbols, config.order, len(chunks))  # all n-grams distinct
     held_bytes = table_bytes + tokens * (1 if config.unit == "byte" else 4)
     on_devices = int(budget.kept_device_share() * workers * device_bytes) if device == "gpu" else 0
-    on_host = int((KEPT_SHARE["cpu"] if device == "cpu" else KEPT_BESIDE_SHARE) * host_bytes)
+    on_host = replace(budget, host_bytes=host_bytes).kept_host_bytes()
     spill_bytes = max(0, table_bytes - on_devices - on_host)
     spill_folder = Path(memory.spill_dir or output).absolute()
     disk_bytes = shutil.disk_usage(next(p for p in [spill_folder, *spill_folder.parents] if p.exists())).free

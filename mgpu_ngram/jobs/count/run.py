@@ -21,9 +21,10 @@ from mgpu_ngram.engine.budget import peak_bytes
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.engine.write import WrittenFile
+from mgpu_ngram.jobs.budget import limited
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.count.passes import TOP, CountPasses
-from mgpu_ngram.jobs.count.plan import chunk_bytes, make_budget, most_table_bytes, num_streams, plan
+from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams, plan
 from mgpu_ngram.jobs.progress import Progress
 
 __all__ = ["CHECKPOINT_SECONDS", "CONFIG", "FORMAT", "CountConfig", "CountResult", "open_inputs", "plan", "run"]
@@ -95,7 +96,8 @@ def run(
     corpus = open_inputs(config if inputs is None else replace(config, corpus=inputs))
     with Output.create(output, overwrite) as out:
         executor.check_folder(str(out.folder))
-        budget = make_budget(memory, executor, most_table_bytes(config, corpus))
+        budget = count_budget(memory, executor, most_table_bytes(config, corpus))
+        executor = limited(executor, budget)
         executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
         chosen = {"chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget)}
         identity = _identity(config, corpus)

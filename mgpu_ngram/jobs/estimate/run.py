@@ -23,8 +23,9 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.budget import Budget, peak_bytes
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.vocabulary import LmplzText
+from mgpu_ngram.jobs.budget import limited
 from mgpu_ngram.jobs.count.passes import CountPasses
-from mgpu_ngram.jobs.count.plan import chunk_bytes, make_budget, most_table_bytes, num_streams
+from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams
 from mgpu_ngram.jobs.count.plan import plan as count_plan
 from mgpu_ngram.jobs.count.run import CHECKPOINT_SECONDS, UNRESERVED_BYTES
 from mgpu_ngram.jobs.count.shuffle import shuffle
@@ -209,7 +210,8 @@ def estimated(
     progress, memory, start = progress or Progress(), memory or MemoryConfig(), time.perf_counter()
     limit = read_limit(config.limit_vocab_file)  # before work begins
     table_bytes = most_table_bytes(config.counting(), source) if isinstance(source, Corpus) else 0
-    budget = make_budget(memory, executor, table_bytes)
+    budget = count_budget(memory, executor, table_bytes)
+    executor = limited(executor, budget)
     executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
     part_tokens, resumed = _part_tokens(budget), 0
     alone_tokens = int(ALONE[budget.device] * part_tokens)

@@ -1,0 +1,106 @@
+"""From the `memory` section to the budget of each process of a run, and executors whose tasks keep to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
+from mgpu_ngram.engine.budget import KEPT_SHARE, Budget, device_limited, forget_peak, give_back_freed_memory
+from mgpu_ngram.engine.device import free_bytes
+
+AUTO_DEVICE_SHARE = 0.9  # of the free memory when `memory` gives no limit; the rest is for CUDA and other users
+AUTO_HOST_SHARE = 0.5
+
+
+def make_budget(
+    memory: MemoryConfig,
+    executor: Executor,
+    result_bytes: int = 0,
+    outside_pool: Callable[[Budget], int] = lambda budget: 0,
+) -> Budget:
+    """Return the budget of each process of a run: of the worker that has least, and the same for all.
+
+    result_bytes  that the run makes and keeps until it writes them, at most
+    outside_pool  bytes of the device that a task takes outside CuPy's pool, such as buffers for text
+    """
+    # Tasks start behind the release of an earlier job's results, so that those do not count as taken.
+    executor.wait([executor.call(_nothing, affinity=k) for k in range(executor.workers)])
+    device_bytes, host_bytes = map(min, zip(*executor.everywhere(_free_bytes, executor.device), strict=True))
+    if memory.host_bytes is not None:
+        executor.everywhere(give_back_freed_memory)
+    host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * host_bytes)
+    per_process = host_bytes * executor.tasks_per_process // executor.tasks_per_host
+    device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)
+    spills = is_spilling(result_bytes, executor.device, device_bytes, executor.workers)
+    budget = Budget(executor.device, device_bytes, per_process, executor.tasks_per_process, spills)
+    return replace(budget, device_bytes=max(0, device_bytes - outside_pool(budget)))
+
+
+def _nothing() -> None:
+    pass
+
+
+def _free_bytes(device: str) -> tuple[int, int]:
+    """Return the free bytes of the device and of the host; the peak of the device is looked for from now on."""
+    forget_peak(device)
+    return free_bytes(device) if device == "gpu" else 0, free_host_bytes()
+
+
+def is_spilling(result_bytes: int, device: str, device_bytes: int, workers: int) -> bool:
+    """Return whether GPUs could keep less than a quarter of `result_bytes`, an upper bound of what is to be kept.
+
+    The bound holds when all n-grams are distinct. Of a text many are not, yet GPUs can then hardly keep all.
+    """
+    return device == "gpu" and result_bytes > 4 * KEPT_SHARE["gpu"] * device_bytes * workers
+
+
+def text_within(budget: Budget, bytes_per_text_byte: int, most: int) -> int:
+    """Return the bytes of text that one task may take at once, at most `most`.
+
+    bytes_per_text_byte  of memory that the task takes for each byte of its text
+    """
+    room = min(budget.task_bytes(), budget.host_bytes)
+    return max(1, min(most, room // bytes_per_text_byte))
+
+
+def chunks_ahead(budget: Budget, workers: int, result_bytes: int, most: int) -> int:
+    """Return how many chunks may be in flight or buffered when their results wait for the first of them.
+
+    result_bytes  of host memory that the result of a chunk takes
+    most          chunks for each worker, at most; there is one at least
+    """
+    return workers * max(1, min(most, budget.kept_host_bytes() // (budget.tasks * max(1, result_bytes))))
+
+
+def limited(executor: Executor, budget: Budget) -> Executor:
+    """Return the executor with all its tasks within `device_limited(budget)`, on every worker that runs one."""
+    return executor if budget.device == "cpu" else cast(Executor, _Limited(executor, budget))
+
+
+@dataclass(frozen=True)
+class _Limited:
+    """An executor; all but `call` is the inner one's."""
+
+    inner: Executor
+    budget: Budget
+
+    def call(self, fn: Callable, *args: Any, **how: Any) -> Handle:
+        return self.inner.call(LimitedTask(fn, self.budget), *args, **how)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class LimitedTask:
+    """A task that holds CuPy's pool to a budget while it runs. It has the name of its function: Dask shows that."""
+
+    def __init__(self, fn: Callable, budget: Budget):
+        self.fn, self.budget = fn, budget
+        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+
+    def __call__(self, *args: Any) -> Any:
+        with device_limited(self.budget):
+            return self.fn(*args)

@@ -1,0 +1,141 @@
+"""Budgets of a run, and executors whose tasks keep to them."""
+
+import sys
+import threading
+from contextlib import nullcontext
+
+import cloudpickle
+import pytest
+
+from mgpu_ngram.cluster.dask import start_cluster
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.engine import budget as engine_budget
+from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.jobs import budget as jobs_budget
+from mgpu_ngram.jobs.budget import LimitedTask, chunks_ahead, limited, make_budget, text_within
+from mgpu_ngram.jobs.count.plan import MAX_TEXT_BYTES, text_bytes
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file
+
+
+@pytest.fixture(autouse=True)
+def shares(monkeypatch):
+    """Shares that are easy by hand."""
+    monkeypatch.setattr(engine_budget, "KEPT_SHARE", {"gpu": 0.4, "cpu": 0.25})
+    monkeypatch.setattr(engine_budget, "KEPT_BESIDE_SHARE", 0.25)
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (Budget("cpu", 0, 160_000), 3000),  # three quarters, 40 bytes for one of text
+        (Budget("cpu", 0, 160_000, 3), 1000),
+        (Budget("gpu", 200_000, 160_000), 3000),  # 0.6 of the GPU
+        (Budget("gpu", 200_000, 80_000), 2000),
+        (Budget("gpu", 0, 0), 1),
+        (Budget("cpu", 0, 1 << 50), 9000),  # the most
+    ],
+)
+def test_text_of_a_task_by_hand(budget, expected):
+    assert text_within(budget, 40, 9000) == expected
+
+
+def test_text_of_a_chunk_that_is_counted():
+    assert text_bytes(Budget("cpu", 0, 160_000)) == 3000
+    assert text_bytes(Budget("gpu", 200_000, 160_000)) == 5000  # 24 bytes for one of text
+    for device in "cpu", "gpu":
+        assert text_bytes(Budget(device, 1 << 50, 1 << 50)) == MAX_TEXT_BYTES[device]
+
+
+@pytest.mark.parametrize(
+    ("budget", "result_bytes", "expected"),
+    [
+        (Budget("cpu", 0, 4000), 100, 12),  # the most, 4 for each of 3 workers
+        (Budget("cpu", 0, 1200), 100, 9),  # 300 bytes may wait: three results
+        (Budget("cpu", 0, 4800, 4), 100, 9),
+        (Budget("gpu", 1, 1200), 100, 9),
+        (Budget("cpu", 0, 100), 100, 3),  # one at least
+        (Budget("cpu", 0, 100), 0, 12),
+    ],
+)
+def test_chunks_ahead_by_hand(budget, result_bytes, expected):
+    assert chunks_ahead(budget, 3, result_bytes, 4) == expected
+
+
+def test_memory_outside_the_pool_is_taken_off(monkeypatch):
+    """Of the GPU; its size may depend on the budget."""
+    executor = LocalExecutor(workers=1)
+    executor.device = "gpu"
+    monkeypatch.setattr(jobs_budget, "_free_bytes", lambda device: (1000, 8000))
+    seen = []
+    budget = make_budget(MemoryConfig(), executor, 0, lambda budget: seen.append(budget) or budget.device_bytes // 9)
+    assert seen == [Budget("gpu", 900, 4000)] and budget == Budget("gpu", 800, 4000)
+    assert make_budget(MemoryConfig(), executor, 0, lambda budget: 901).device_bytes == 0
+    assert make_budget(MemoryConfig(device_bytes=1 << 28), executor).device_bytes == 1 << 28
+    executor.close()
+
+
+class Pool:
+    """CuPy's, with the methods that a scope calls."""
+
+    def __init__(self):
+        self.limit, self.free_all_blocks = 0, None
+
+    def get_limit(self):
+        return self.limit
+
+    def set_limit(self, size):
+        self.limit = size
+
+    def total_bytes(self):
+        return 0
+
+
+def test_every_task_of_a_limited_executor_is_within_the_budget(monkeypatch):
+    """Also tasks that run at once, that go first, or that fail; after each the limit is as it was."""
+    pool, together = Pool(), threading.Barrier(2)
+    monkeypatch.setattr(engine_budget, "_pool", lambda: pool)
+    monkeypatch.setattr(engine_budget, "_peak_noted", nullcontext)
+    inner = LocalExecutor(workers=2)
+    executor = limited(inner, Budget("gpu", 700, 0))
+
+    def look(more=0):
+        together.wait(10)
+        return pool.limit + more
+
+    def fail():
+        raise ZeroDivisionError
+
+    first = executor.call(look)
+    assert executor.gather([first, executor.call(look)]) == [700, 700]
+    assert pool.limit == 0
+    two = executor.call(look, first), executor.call(look, 2, priority=True)
+    assert executor.gather(two) == [1400, 702] and pool.limit == 0
+    with pytest.raises(ZeroDivisionError):
+        executor.gather([executor.call(fail, label="failing")])
+    assert pool.limit == 0 and executor.workers == 2 and executor.everywhere(len, "ab") == [2]
+    executor.close()
+    assert inner.closed
+
+
+def test_on_a_cpu_there_is_nothing_to_limit():
+    executor = LocalExecutor(workers=1)
+    assert limited(executor, Budget("cpu", 0, 700)) is executor
+    executor.close()
+
+
+def test_a_limited_task_runs_on_a_cluster():
+    """It has the name of its function, which Dask shows."""
+    cluster = start_cluster("cpu", 1)
+
+    def double(x):
+        return 2 * x
+
+    task = LimitedTask(double, Budget("cpu", 0, 1))
+    try:
+        handle = cluster.call(task, 4)
+        assert task.__name__ == "double" and str(handle.key).startswith("double_")
+        assert cluster.gather([handle, cluster.call(task, handle)]) == [8, 16]
+    finally:
+        cluster.close()
