@@ -21,7 +21,7 @@ lint: $(VENV)/.lint ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy mgpu_ngram
 
-bench: $(VENV)/.test ## measure the count stage on this machine
+bench: $(VENV)/.test ## measure the count stage on this machine; other benches: mgpu-ngram bench NAME
 	$(BIN)/mgpu-ngram bench count
 
 venv: $(VENV)/.test $(VENV)/.lint ## everything a developer needs

@@ -1,1 +1,32 @@
-"""Measurements beside the papers' tables, each checked against an oracle before it is timed."""
+"""Benchmarks: kernels and whole stages, beside measured ceilings and peers. `mgpu-ngram bench` runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from mgpu_ngram.benchmarks.options import BenchOptions
+
+# The name of each bench, also of its CSV file, and its module, which is imported when it is needed.
+BENCHES = {name: f"{__name__}.{name}" for name in ("count", "cluster", "score", "distribution", "estimate")}
+
+
+class Bench(Protocol):
+    """A module of BENCHES.
+
+    FLAGS     fields of `BenchOptions` that the bench obeys, besides `device` and `results`
+    MEASURES  files and folders of the checkout that hold the code it measures; younger code makes its rows stale
+    bench     measures, writes NAME.csv and the figures, and returns the rows
+    """
+
+    FLAGS: set[str]
+    MEASURES: Sequence[str]
+
+    def bench(self, options: BenchOptions) -> list[dict[str, Any]]: ...
+
+
+def open_bench(name: str) -> Bench:
+    """Return the module of a bench."""
+    return cast(Bench, import_module(BENCHES[name]))

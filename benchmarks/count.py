@@ -9,7 +9,8 @@ from typing import Any
 
 from mgpu_ngram.benchmarks import byte_histograms, byte_ngrams, word_codes, word_parquet, word_run, word_text
 from mgpu_ngram.benchmarks.corpora import english_text, zipf_text
-from mgpu_ngram.benchmarks.suite import Suite
+from mgpu_ngram.benchmarks.options import BenchOptions
+from mgpu_ngram.benchmarks.suite import Suite, open_suite
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import parse_bytes
 from mgpu_ngram.engine.device import to_device
@@ -17,40 +18,34 @@ from mgpu_ngram.engine.device import to_device
 SIZE = {"gpu": "1 GiB", "cpu": "16 MiB"}
 TOKENS = {"gpu": 220_000_000, "cpu": 2_000_000}
 MIN_SIZE, MIN_TOKENS = 1 << 10, 1_000
+FLAGS = {"text", "size", "tokens"}
+MEASURES = (
+    "kernels/count", "kernels/common", "mgpu_ngram/engine/count.py", "mgpu_ngram/engine/tokenise.py",
+    "mgpu_ngram/engine/vocabulary.py", "mgpu_ngram/engine/write.py", "mgpu_ngram/jobs/count",
+)  # fmt: skip
 
 
-def bench(
-    device: str, text: str | None, size: str | int | None, tokens: int | None, results: str | Path
-) -> list[dict[str, Any]]:
-    """Measure counting, write count.csv and the figures to the folder `results`, and return the rows.
+def bench(options: BenchOptions) -> list[dict[str, Any]]:
+    """Measure counting, write count.csv and the figures to the folder of results, and return the rows.
 
-    device  "cpu" or "gpu"
-    text    file to draw lines of real text from; the standard library's documentation when None
-    size    bytes of text, such as "1 GiB"; by device when None
-    tokens  words of the generated corpus; by device when None
+    text    file to draw lines from; English by a fixed model when None
+    size    bytes of that text, such as "1 GiB"
+    tokens  words of the generated corpus
 
     Every result is compared with an oracle before it is timed, and WrongResult raised when one differs.
-    Rows are saved part by part, so that one that fails does not take the others with it.
+    Rows are saved part by part, so a part that fails does not lose the rows of others.
     """
-    try:
-        from mgpu_ngram.benchmarks import figures
-    except ImportError as error:
-        raise InputError(f"the figures need matplotlib ({error}); pip install 'mgpu-ngram[bench]'") from None
-    size_bytes = parse_bytes(SIZE[device] if size is None else size, "size")
-    tokens = TOKENS[device] if tokens is None else tokens
+    size_bytes = parse_bytes(SIZE[options.device] if options.size is None else options.size, "size")
     if size_bytes < MIN_SIZE:
         raise InputError(f"size is {size_bytes} bytes but must be at least {MIN_SIZE}")
-    if tokens < MIN_TOKENS:
-        raise InputError(f"tokens is {tokens} but must be at least {MIN_TOKENS}")
-    if text is not None and not Path(text).is_file():
-        raise InputError(f"{text}: no such file; give a text file or leave it out")
-    folder = Path(results)
-    suite = Suite(device, folder / "count.csv")
-    suite.say(f"{suite.name}; {suite.version}")
+    tokens = options.num_tokens(TOKENS, MIN_TOKENS)
+    suite, folder = open_suite("count", options), Path(options.results)
     suite.measure_ceilings()
-    _bytes(suite, size_bytes, text)
+    _bytes(suite, size_bytes, options.text)
     suite.release()
     _words(suite, tokens)
+    from mgpu_ngram.benchmarks import figures
+
     figures.draw(suite.rows, folder)
     suite.say(f"wrote {folder}/count.csv and figures")
     return [asdict(row) for row in suite.rows]

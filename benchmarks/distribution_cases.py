@@ -97,7 +97,7 @@ class Case:
 
 
 @dataclass
-class Run:
+class DistributionBench:
     """What parts share: the rows so far, room for rows of probabilities, and models that are made once."""
 
     suite: Suite

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.distribution_cases import LARGEST, SHAPES, UNIT, Case, Run
+from mgpu_ngram.benchmarks.distribution_cases import LARGEST, SHAPES, UNIT, Case, DistributionBench
 from mgpu_ngram.benchmarks.distribution_limits import COPY
 from mgpu_ngram.benchmarks.distribution_rates import HISTORIES_UNIT, dense_row
 from mgpu_ngram.benchmarks.distribution_work import check_children, check_found, check_rows, check_top
@@ -30,56 +30,56 @@ FOUND = {"gpu": 1_000_000, "cpu": 20_000}  # histories at once, at most
 GILM_SEARCHES = "giLM on a K80", 200.24e6
 
 
-def top(run: Run) -> None:
+def top(bench: DistributionBench) -> None:
     """Rows: the most probable words beside the dense rows that they come from; and words drawn from them."""
-    case, suite = run.case(SHAPES[LARGEST]), run.suite
+    case, suite = bench.case(SHAPES[LARGEST]), bench.suite
     suite.say(f"top {TOP_K}, V = {case.symbols:,}")
     for orders in "max", "all":
         options = case.options(orders=orders)
-        dense = dense_row(run, f"top: dense rows, orders {orders},", case, options)
+        dense = dense_row(bench, f"top: dense rows, orders {orders},", case, options)
         best = replace(options, top_k=TOP_K)
-        H = min(FOUND[suite.device], len(case.subject.text_T), run.size_bytes // best.row_bytes(case.symbols))
+        H = min(FOUND[suite.device], len(case.subject.text_T), bench.size_bytes // best.row_bytes(case.symbols))
         found, sizes = case.find_first(H), case.sizes(H)
         how: dict[str, Any] = {"items": H * len(options.orders), "unit": UNIT}
         if dense.rate:
             how |= {"baseline": "dense rows", "baseline_seconds": how["items"] / dense.rate}
         suite.run(
             f"distribution/top {TOP_K}, orders {orders}", sizes, partial(case.distributor.top, found, best),
-            check=partial(check_top, case, best), target=run.target(TOP_SPEEDUP * (dense.rate or 0)), **how,
+            check=partial(check_top, case, best), target=bench.target(TOP_SPEEDUP * (dense.rate or 0)), **how,
         )  # fmt: skip
         if orders == "max":
-            _draw(run, case, found.part(0, DRAWN[suite.device]))
+            _draw(bench, case, found.part(0, DRAWN[suite.device]))
 
 
-def _draw(run: Run, case: Case, found: Found) -> None:
+def _draw(bench: DistributionBench, case: Case, found: Found) -> None:
     H, check = len(found.first_HK), partial(check_drawn, case)
     for what, how in (("of all", {}), (f"of the best {BEST}", {"top_k": BEST})):
-        sample = partial(case.distributor.sample, found, run.suite.xp.arange(H), seed=1, **how)
-        run.suite.run(f"distribution/words drawn {what}", case.sizes(H), sample, check=check, items=H, unit="words/s")
+        sample = partial(case.distributor.sample, found, bench.suite.xp.arange(H), seed=1, **how)
+        bench.suite.run(f"distribution/words drawn {what}", case.sizes(H), sample, check=check, items=H, unit="words/s")
 
 
-def compact(run: Run) -> None:
+def compact(bench: DistributionBench) -> None:
     """Rows: ranges of children on the device; the children themselves, there and on the host; these made dense."""
-    case, suite = run.case(SHAPES[LARGEST]), run.suite
+    case, suite = bench.case(SHAPES[LARGEST]), bench.suite
     suite.say("compact distributions")
     H = min(FOUND[suite.device], len(case.subject.text_T))
     who, rate = GILM_SEARCHES
     suite.run(
         "distribution/search only", case.sizes(H), partial(case.find, case.positions(H)),
-        check=partial(check_found, case), items=H, unit=HISTORIES_UNIT, target=run.target(FIND_TARGET),
+        check=partial(check_found, case), items=H, unit=HISTORIES_UNIT, target=bench.target(FIND_TARGET),
         baseline=who, baseline_seconds=H * case.order / rate,
     )  # fmt: skip
-    H = that_fit(case.find_first(H), run.size_bytes // CHECK_BYTES)
+    H = that_fit(case.find_first(H), bench.size_bytes // CHECK_BYTES)
     found, trie = case.find_first(H), case.subject.trie
     gather = partial(gather_children, found.first_HK.reshape(-1), found.end_HK.reshape(-1), trie.word_G, trie.prob_G)
     C = int(children_of(found).sum())
     suite.run(
         "distribution/children", f"{case.sizes(H)} C={C}", gather, check=partial(check_children, case, found),
         items=C, unit="children/s", bytes_moved=16 * C, ceiling=COPY,
-        target=run.target(COPY_SHARE * suite.ceilings[COPY] / 16),
+        target=bench.target(COPY_SHARE * suite.ceilings[COPY] / 16),
     )  # fmt: skip
     suite.release()
-    _blocks(run, case, min(H, run.most(case, case.options())))
+    _blocks(bench, case, min(H, bench.most(case, case.options())))
 
 
 def check_drawn(case: Case, id_H: Any) -> None:
@@ -99,9 +99,9 @@ def that_fit(found: Found, children: int) -> int:
     return max(1, int((children_of(found).cumsum() <= children).sum()))
 
 
-def _blocks(run: Run, case: Case, histories: int) -> None:
+def _blocks(bench: DistributionBench, case: Case, histories: int) -> None:
     """Rows: compact blocks brought to the host, their size, and dense rows made of them."""
-    suite, options, found = run.suite, case.options(), case.find_first(histories)
+    suite, options, found = bench.suite, case.options(), case.find_first(histories)
     block, sizes = case.distributor.compact(found), case.sizes(histories)
     dense_bytes = histories * options.row_bytes(case.symbols)
     row = suite.add_note("distribution/compact size", sizes, f"dense rows take {dense_bytes / histories:,.0f}")
@@ -110,7 +110,7 @@ def _blocks(run: Run, case: Case, histories: int) -> None:
     there = partial(case.distributor.compact, found)
     suite.run("distribution/compact to the host", sizes, there, bytes_moved=block.size_bytes, **what)
     block = block.with_words(to_host(case.subject.trie.prob_G[: case.symbols]))
-    out = run.rows(histories, case, options)[:, :, : case.symbols]
+    out = bench.rows(histories, case, options)[:, :, : case.symbols]
     again = partial(densify, block, options, suite.device, case.distributor.threads, out)
     check = partial(check_rows, case, options)
     suite.run("distribution/compact made dense", sizes, again, check=check, bytes_moved=dense_bytes, **what)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from mgpu_ngram.api import open_executor
-from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, Case, Run
+from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, Case, DistributionBench
 from mgpu_ngram.benchmarks.distribution_work import check_rows
 from mgpu_ngram.benchmarks.score_models import head
 from mgpu_ngram.benchmarks.score_text import host_model, write_text
@@ -32,12 +32,12 @@ DISK_BYTES = {"gpu": 32 << 30, "cpu": 128 << 20}  # of an output
 FORMAT: Final = "zarr"
 
 
-def disk(run: Run) -> None:
+def disk(bench: DistributionBench) -> None:
     """Rows for each number of workers: the job from text in the page cache to its output, and the plain writes.
 
     Whether the bytes stay in the page cache, or wait for the disk, is up to the host: it is the same for both.
     """
-    case, suite, folder = run.case(SHAPES[LARGE]), run.suite, run.folder
+    case, suite, folder = bench.case(SHAPES[LARGE]), bench.suite, bench.folder
     model, text = folder / "model", folder / "text"
     save_model(model, host_model(case.subject))
     histories = DISK_BYTES[suite.device] // case.options().row_bytes(case.symbols)
@@ -45,12 +45,12 @@ def disk(run: Run) -> None:
     write_text(text, codes_T, case.subject.words)
     write_text(warm_up := folder / "sentence", head(codes_T, 1), case.subject.words)
     write_plainly(folder / "plain", DISK_BYTES[suite.device], cpu_cores())  # virtual hosts are slow at first
-    for G in run.clusters:
+    for G in bench.clusters:
         suite.say(f"{G} workers write rows")
         executor = open_executor(ClusterConfig(device=suite.device, workers=G))  # type: ignore[arg-type]
         try:
             _job(executor, model, warm_up, folder)
-            _rows(run, case, executor, partial(_job, executor, model, text, folder))
+            _rows(bench, case, executor, partial(_job, executor, model, text, folder))
         finally:
             executor.close()
     for path in model, text, warm_up:
@@ -62,7 +62,7 @@ def _job(executor: Executor, model: Path, text: Path, folder: Path) -> Distribut
     return run_job(config, executor, folder / "rows", overwrite=True)
 
 
-def _rows(run: Run, case: Case, executor: Executor, job: partial[DistributionResult]) -> None:
+def _rows(bench: DistributionBench, case: Case, executor: Executor, job: partial[DistributionResult]) -> None:
     """Both by turns. The rows of the first round are compared with those of array code."""
     plain_seconds, seconds, size_bytes = [], [], 0
     for k in range(ROUNDS):
@@ -76,15 +76,16 @@ def _rows(run: Run, case: Case, executor: Executor, job: partial[DistributionRes
             check_rows(case, case.options(), rows)
             del rows
         shutil.rmtree(result.path)
-        plain_seconds.append(write_plainly(run.folder / "plain", size_bytes, cpu_cores()))
+        plain_seconds.append(write_plainly(bench.folder / "plain", size_bytes, cpu_cores()))
     sizes = f"{case.sizes(manifest['histories'])} bytes={size_bytes} workers={executor.workers}"
-    plain = run.suite.add(
+    plain = bench.suite.add(
         "distribution/disk plain writes", sizes, plain_seconds, items=size_bytes, unit="B/s",
         notes=f"{cpu_cores()} threads, files as large as the chunks of {FORMAT}",
     )  # fmt: skip
-    run.suite.add(
-        f"distribution/disk {FORMAT}", sizes, seconds, items=size_bytes, unit="B/s", target=run.target(plain.rate or 0),
-        baseline="plain writes", baseline_seconds=statistics.median(plain_seconds), notes="text to files",
+    bench.suite.add(
+        f"distribution/disk {FORMAT}", sizes, seconds, items=size_bytes, unit="B/s",
+        target=bench.target(plain.rate or 0), baseline="plain writes",
+        baseline_seconds=statistics.median(plain_seconds), notes="text to files",
     )  # fmt: skip
 
 

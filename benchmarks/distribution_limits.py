@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.distribution_cases import WRITES, Run
+from mgpu_ngram.benchmarks.distribution_cases import WRITES, DistributionBench
 from mgpu_ngram.benchmarks.timing import BUDGET_SECONDS, MAX_RUNS, MIN_RUNS, measure
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.kernels.launch import FOLDER, OPTIONS, grid_for, launch
@@ -28,9 +28,9 @@ extern "C" __global__ void pause(i64 cycles) {
 """
 
 
-def ceilings(run: Run) -> None:
+def ceilings(bench: DistributionBench) -> None:
     """Rows: writing the room, and copying half of it to the other half. Whatever is measured, these are, too."""
-    suite, room = run.suite, run.room
+    suite, room = bench.suite, bench.room
     suite.say("ceilings")
     with ThreadPoolExecutor(cpu_cores()) as pool:
         if suite.device == "gpu":

@@ -14,7 +14,7 @@ from mgpu_ngram.benchmarks.distribution_cases import (
     UNIT,
     WRITES,
     Case,
-    Run,
+    DistributionBench,
     Shape,
 )
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
@@ -46,32 +46,32 @@ NGPU_LM_RATES = {
 NGPU_LM_SPEEDUPS = {(32_768, 1_024): 20, (131_072, 1_024): 100}  # to reach
 
 
-def dense(run: Run) -> None:
+def dense(bench: DistributionBench) -> None:
     """Rows: all orders of two models, smoothed and stored, in each type; and with the histories to be found first."""
     for name, peer in ((LARGE, GILM_LARGE), (LARGEST, SPIKE)):
-        case = run.case(SHAPES[name])
-        run.suite.say(f"dense rows, V = {case.symbols:,}")
+        case = bench.case(SHAPES[name])
+        bench.suite.say(f"dense rows, V = {case.symbols:,}")
         options = case.options()
-        target = run.written(DENSE_SHARE, case, options)
-        float32 = dense_row(run, "dense", case, options, target, peer)
-        dense_row(run, "dense", case, case.options(mode="stored"), target, peer)
-        dense_row(run, "dense packed", case, options, None, peer, packed=True)
-        H = run.most(case, options)
-        call = partial(find_and_write, case, case.positions(H), options, run.rows(H, case, options))
-        how = described(run, H, case, options, target, peer)
-        run.suite.run(
+        target = bench.written(DENSE_SHARE, case, options)
+        float32 = dense_row(bench, "dense", case, options, target, peer)
+        dense_row(bench, "dense", case, case.options(mode="stored"), target, peer)
+        dense_row(bench, "dense packed", case, options, None, peer, packed=True)
+        H = bench.most(case, options)
+        call = partial(find_and_write, case, case.positions(H), options, bench.rows(H, case, options))
+        how = described(bench, H, case, options, target, peer)
+        bench.suite.run(
             "distribution/dense with finding", case.sizes(H), call, check=partial(check_rows, case, options), **how
         )
         if float32.rate:
             beside = "float32", float32.rate
             dense_row(
-                run, "dense", case, case.options(dtype="float16"), run.target(HALF_SPEEDUP * float32.rate), beside
+                bench, "dense", case, case.options(dtype="float16"), bench.target(HALF_SPEEDUP * float32.rate), beside
             )
-            dense_row(run, "dense", case, case.options(dtype="bfloat16"), None, beside)
+            dense_row(bench, "dense", case, case.options(dtype="bfloat16"), None, beside)
 
 
 def dense_row(
-    run: Run,
+    bench: DistributionBench,
     part: str,
     case: Case,
     options: RowOptions,
@@ -84,12 +84,12 @@ def dense_row(
     peer    who stands beside it, and its distributions a second
     packed  rows without bytes between them
     """
-    H = run.most(case, options)
+    H = bench.most(case, options)
     call = partial(
-        case.distributor.dense, case.find_first(H, options.scale), options, run.rows(H, case, options, packed)
+        case.distributor.dense, case.find_first(H, options.scale), options, bench.rows(H, case, options, packed)
     )
     name, check = f"distribution/{part} {options.mode} {options.dtype}", partial(check_rows, case, options)
-    return run.suite.run(name, case.sizes(H), call, check=check, **described(run, H, case, options, target, peer))
+    return bench.suite.run(name, case.sizes(H), call, check=check, **described(bench, H, case, options, target, peer))
 
 
 def find_and_write(case: Case, positions_H: Any, options: RowOptions, out: Any) -> Any:
@@ -97,52 +97,57 @@ def find_and_write(case: Case, positions_H: Any, options: RowOptions, out: Any) 
 
 
 def described(
-    run: Run, histories: int, case: Case, options: RowOptions, target: float | None, peer: tuple[str, float] | None
+    bench: DistributionBench,
+    histories: int,
+    case: Case,
+    options: RowOptions,
+    target: float | None,
+    peer: tuple[str, float] | None,
 ) -> dict[str, Any]:
     """Rows of probabilities, as `Suite.add` wants them described."""
     items = histories * len(options.orders)
-    how: dict[str, Any] = {"items": items, "unit": UNIT, "target": target, "ceiling": WRITES[run.suite.device]}
+    how: dict[str, Any] = {"items": items, "unit": UNIT, "target": target, "ceiling": WRITES[bench.suite.device]}
     how["bytes_moved"] = histories * options.row_bytes(case.symbols)
     return how | ({"baseline": peer[0], "baseline_seconds": items / peer[1]} if peer else {})
 
 
-def small(run: Run) -> None:
+def small(bench: DistributionBench) -> None:
     """Rows: small vocabularies by histories at once, found and written, as the device sees it; one as the host does."""
     for name, peer in ((SMALL, GILM_SMALL), (MIDDLE, None)):
-        case = run.case(SHAPES[name])
-        run.suite.say(f"batches, V = {case.symbols:,}")
+        case = bench.case(SHAPES[name])
+        bench.suite.say(f"batches, V = {case.symbols:,}")
         for orders in "all", "max":
             options = case.options(orders=orders)
             for batch in BATCHES if orders == "all" else BATCHES[:1]:
-                if batch > run.most(case, options):
+                if batch > bench.most(case, options):
                     break
-                target = run.written(SMALL_SHARE, case, options) if batch >= SMALL_HISTORIES else None
+                target = bench.written(SMALL_SHARE, case, options) if batch >= SMALL_HISTORIES else None
                 if batch == 1 and name == MIDDLE:
-                    target = run.target(len(options.orders) / ONE_HISTORY_SECONDS)
-                batch_row(run, "small", case, batch, options, target, peer)
+                    target = bench.target(len(options.orders) / ONE_HISTORY_SECONDS)
+                batch_row(bench, "small", case, batch, options, target, peer)
         options = case.options()
-        call = partial(find_and_write, case, case.longest_history(), options, run.rows(1, case, options))
+        call = partial(find_and_write, case, case.longest_history(), options, bench.rows(1, case, options))
         what: dict[str, Any] = {
             "items": len(options.orders),
             "unit": UNIT,
             "notes": "with what the host takes to start kernels",
         }
-        run.suite.run("distribution/small from the host", case.sizes(1), call, **what)
+        bench.suite.run("distribution/small from the host", case.sizes(1), call, **what)
 
 
-def peers(run: Run) -> None:
+def peers(bench: DistributionBench) -> None:
     """Rows: the highest order alone, beside NGPU-LM."""
     for (symbols, batch), rate in NGPU_LM_RATES.items():
-        case = run.case(Shape(symbols))
+        case = bench.case(Shape(symbols))
         options = case.options(orders="max", scale="ln")
-        if batch <= run.most(case, options):
+        if batch <= bench.most(case, options):
             speedup = NGPU_LM_SPEEDUPS.get((symbols, batch))
-            target = run.target(speedup * rate) if speedup else None
-            batch_row(run, "peer", case, batch, options, target, (NGPU_LM, rate)).rate_unit = HISTORIES_UNIT
+            target = bench.target(speedup * rate) if speedup else None
+            batch_row(bench, "peer", case, batch, options, target, (NGPU_LM, rate)).rate_unit = HISTORIES_UNIT
 
 
 def batch_row(
-    run: Run,
+    bench: DistributionBench,
     part: str,
     case: Case,
     batch: int,
@@ -152,9 +157,9 @@ def batch_row(
 ) -> Row:
     """A row: so many histories at once, found and written; one alone is as long as they get."""
     positions_H = case.positions(batch) if batch > 1 else case.longest_history()
-    call = partial(find_and_write, case, positions_H, options, run.rows(batch, case, options))
+    call = partial(find_and_write, case, positions_H, options, bench.rows(batch, case, options))
     check_rows(case, options, call(), int(positions_H[0]))
-    seconds = device_seconds(call, run.suite.device)
+    seconds = device_seconds(call, bench.suite.device)
     sizes = f"{case.sizes(batch)} orders={len(options.orders)}"
-    how = described(run, batch, case, options, target, peer)
-    return run.suite.add(f"distribution/{part} batches", sizes, seconds, notes=ON_DEVICE[run.suite.device], **how)
+    how = described(bench, batch, case, options, target, peer)
+    return bench.suite.add(f"distribution/{part} batches", sizes, seconds, notes=ON_DEVICE[bench.suite.device], **how)

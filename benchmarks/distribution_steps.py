@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, SMALL, UNIT, UNTOUCHED, Case, Run
+from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, SMALL, UNIT, UNTOUCHED, Case, DistributionBench
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.distribution_rates import ON_DEVICE, dense_row, described
 from mgpu_ngram.benchmarks.distribution_work import check_found
@@ -38,10 +38,10 @@ NO_STORE = r"""\1  bool is_stored = false;
 """
 
 
-def steps(run: Run) -> None:
+def steps(bench: DistributionBench) -> None:
     """Rows: histories searched for, rows made but not written, and written."""
     for name in LARGE, SMALL:
-        case, suite = run.case(SHAPES[name]), run.suite
+        case, suite = bench.case(SHAPES[name]), bench.suite
         suite.say(f"steps, V = {case.symbols:,}")
         H = min(FOUND[suite.device], len(case.subject.text_T))
         items = H * case.order
@@ -50,23 +50,23 @@ def steps(run: Run) -> None:
             check=partial(check_found, case), items=items, unit=UNIT,
             baseline=GILM, baseline_seconds=items / TABLE_54[name]["only search"],
         )  # fmt: skip
-        _no_write(run, name, case)
-        dense_row(run, f"table5.4 {name} normal", case, case.options(), peer=(GILM, TABLE_54[name]["normal"]))
+        _no_write(bench, name, case)
+        dense_row(bench, f"table5.4 {name} normal", case, case.options(), peer=(GILM, TABLE_54[name]["normal"]))
 
 
-def _no_write(run: Run, name: str, case: Case) -> None:
+def _no_write(bench: DistributionBench, name: str, case: Case) -> None:
     """A row: the kernel that writes rows, but for its stores."""
     kernel = f"distribution/table5.4 {name} no write"
-    if run.suite.device == "cpu":
-        run.suite.add_note(kernel, case.subject.model_sizes, "only on a GPU")
+    if bench.suite.device == "cpu":
+        bench.suite.add_note(kernel, case.subject.model_sizes, "only on a GPU")
         return
     options = case.options()
-    H = run.most(case, options)
-    call = partial(case.distributor.dense, case.find_first(H, options.scale), options, run.rows(H, case, options))
-    how = described(run, H, case, options, None, (GILM, TABLE_54[name]["no write"]))
+    H = bench.most(case, options)
+    call = partial(case.distributor.dense, case.find_first(H, options.scale), options, bench.rows(H, case, options))
+    how = described(bench, H, case, options, None, (GILM, TABLE_54[name]["no write"]))
     bare = _without_stores
     with mock.patch.object(write_rows, "kernel", bare), mock.patch.object(shared, "kernel", bare):
-        run.suite.run(kernel, case.sizes(H), call, check=_check_untouched, **how | {"bytes_moved": None})
+        bench.suite.run(kernel, case.sizes(H), call, check=_check_untouched, **how | {"bytes_moved": None})
 
 
 def _check_untouched(rows: Any) -> None:
@@ -90,24 +90,24 @@ def without_stores(text: str) -> str:
     return text
 
 
-def one_by_one(run: Run) -> None:
+def one_by_one(bench: DistributionBench) -> None:
     """Rows: distributions of the highest order, and the same by scoring each word after each history."""
-    case, suite = run.case(SHAPES[LARGE]), run.suite
+    case, suite = bench.case(SHAPES[LARGE]), bench.suite
     suite.say("word by word")
     V, options, codes_T = case.symbols, case.options(orders="max", scale="log10"), case.subject.text_T
-    positions_H = whole_histories(case, run.most(case, options))  # of rows; of scores fewer fill the device
+    positions_H = whole_histories(case, bench.most(case, options))  # of rows; of scores fewer fill the device
     H, few = len(positions_H), min(len(positions_H), max(1, QUERIES[suite.device] // ((case.order + 1) * V)))
     queries_Q = queries_after(case, positions_H[H - few :])
     score = partial(
         score_by_edges, **vars(edges_of(case.subject.trie)), order=case.order, begin=-1, end=-1, codes_T=queries_Q
     )
-    call = partial(case.distributor.find_and_make, codes_T, positions_H, options, out=run.rows(H, case, options))
+    call = partial(case.distributor.find_and_make, codes_T, positions_H, options, out=bench.rows(H, case, options))
     wrong = int((call()[H - few :, 0].reshape(-1) != score()[0].reshape(-1, case.order + 1)[:, case.order - 1]).sum())
     if wrong:
         raise WrongResult(f"{wrong:,} of {few * V:,} log10 probabilities are not the scores of words; not timed")
     rows = suite.add(
         "distribution/one by one: rows", case.sizes(H), device_seconds(call, suite.device),
-        notes=ON_DEVICE[suite.device], **described(run, H, case, options, None, None),
+        notes=ON_DEVICE[suite.device], **described(bench, H, case, options, None, None),
     )  # fmt: skip
     suite.add(
         "distribution/one by one: scores", case.sizes(few), device_seconds(score, suite.device), items=few, unit=UNIT,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, SMALL, UNIT, Case, Run
+from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, SMALL, UNIT, Case, DistributionBench
 from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.distribution_rates import ON_DEVICE, dense_row
 from mgpu_ngram.benchmarks.distribution_work import check_rows
@@ -33,19 +33,19 @@ TABLE_51 = {
 TABLE_53 = {LARGE: {5: 0.36e6, 4: 0.27e6, 3: 0.18e6}, SMALL: {5: 30.00e6, 4: 28.38e6, 3: 22.70e6}}
 
 
-def saturation(run: Run) -> None:
+def saturation(bench: DistributionBench) -> None:
     """Rows: scores of words, and distributions after them, by sentences at once. Figures 5.1 and 5.2."""
-    case, suite = run.case(SHAPES[LARGE]), run.suite
+    case, suite = bench.case(SHAPES[LARGE]), bench.suite
     suite.say("saturation")
     index, options = edge_table(case.subject.trie), case.options()
-    out = run.rows(run.most(case, options), case, options)
+    out = bench.rows(bench.most(case, options), case, options)
     ends_S = to_host(array_module(case.subject.text_T).flatnonzero(case.subject.text_T == 0)) + 1
     for sentences in SENTENCES:
         if sentences > len(ends_S):
             break
         T = int(ends_S[sentences - 1])
         sizes = f"{case.subject.model_sizes} V={case.symbols} sentences={sentences} T={T}"
-        is_written = T <= MAX_ROOMS * run.most(case, options)
+        is_written = T <= MAX_ROOMS * bench.most(case, options)
         if is_written:
             check_rows(case, options, *_in_blocks(case, T, out))
         seconds = device_seconds(partial(index.score, case.subject.text_T[:T]), suite.device)
@@ -69,40 +69,40 @@ def _in_blocks(case: Case, histories: int, out: Any) -> tuple[Any, int]:
     return rows, begin
 
 
-def throughput(run: Run) -> None:
+def throughput(bench: DistributionBench) -> None:
     """Rows: distributions with backoff and without, scores of words, and probabilities of each. Tables 5.1 and 5.2.
 
     And models with backoffs and without: their sizes, and stored distributions.
     """
     for name in LARGE, SMALL:
-        case, suite = run.case(SHAPES[name]), run.suite
+        case, suite = bench.case(SHAPES[name]), bench.suite
         suite.say(f"with and without backoff, V = {case.symbols:,}")
         rates = {}
         for mode in "smoothed", "stored":
             peer = GILM, TABLE_51[mode][name]
-            rates[mode] = dense_row(run, f"table5.1 {name}", case, case.options(mode=mode), peer=peer).rate
+            rates[mode] = dense_row(bench, f"table5.1 {name}", case, case.options(mode=mode), peer=peer).rate
         bare = replace(case, distributor=_without_backoffs(case))
-        dense_row(run, f"table5.1 {name}, no backoffs,", bare, bare.options(mode="stored"))
-        rates["scores"] = score_row(run, f"table5.1 {name} scores", case, (GLM, TABLE_51["scores"][name])).rate
+        dense_row(bench, f"table5.1 {name}, no backoffs,", bare, bare.options(mode="stored"))
+        rates["scores"] = score_row(bench, f"table5.1 {name} scores", case, (GLM, TABLE_51["scores"][name])).rate
         for what, rate in rates.items():
-            _outputs(run, name, case, what, rate, 1 if what == "scores" else case.symbols)
-        _sizes(run, name, case)
+            _outputs(bench, name, case, what, rate, 1 if what == "scores" else case.symbols)
+        _sizes(bench, name, case)
 
 
-def score_row(run: Run, part: str, case: Case, peer: tuple[str, float] | None = None) -> Any:
+def score_row(bench: DistributionBench, part: str, case: Case, peer: tuple[str, float] | None = None) -> Any:
     """A row: our scores of the words of the text, one each."""
     codes_T, index = case.subject.text_T, edge_table(case.subject.trie)
     T = len(codes_T)
     beside: dict[str, Any] = {"baseline": peer[0], "baseline_seconds": T / peer[1]} if peer else {}
     call, check = partial(index.score, codes_T), Work.of(case.subject.trie, codes_T).check
-    return run.suite.run(
+    return bench.suite.run(
         f"distribution/{part}", case.subject.sizes(codes_T), call, check=check, items=T, unit=SCORES_UNIT, **beside
     )
 
 
-def _outputs(run: Run, name: str, case: Case, what: str, rate: float | None, each: int) -> None:
+def _outputs(bench: DistributionBench, name: str, case: Case, what: str, rate: float | None, each: int) -> None:
     """A row: numbers that come out a second, which is what Table 5.2 compares."""
-    row = run.suite.add_note(f"distribution/table5.2 {name} {what}", case.subject.model_sizes, f"{each:,} each")
+    row = bench.suite.add_note(f"distribution/table5.2 {name} {what}", case.subject.model_sizes, f"{each:,} each")
     if rate:
         who, theirs = (GLM if what == "scores" else GILM), TABLE_51[what][name] * each
         row.rate, row.rate_unit, row.baseline, row.speedup = rate * each, OUTPUTS_UNIT, who, rate * each / theirs
@@ -115,24 +115,24 @@ def _without_backoffs(case: Case) -> NextWordModel:
     return NextWordModel(model, case.distributor.device, case.distributor.threads)
 
 
-def _sizes(run: Run, name: str, case: Case) -> None:
+def _sizes(bench: DistributionBench, name: str, case: Case) -> None:
     """Rows: bytes of a model file with backoffs, and without."""
-    trie, path = case.subject.trie.moved(to_host_fast), run.folder / "sized"
+    trie, path = case.subject.trie.moved(to_host_fast), bench.folder / "sized"
     for what, saved in (("with", trie), ("without", replace(trie, backoff_M=trie.backoff_M[:0]))):
-        row = run.suite.add_note(
+        row = bench.suite.add_note(
             f"distribution/model {name} {what} backoffs", case.subject.model_sizes, "size of its file"
         )
         row.rate, row.rate_unit = float(save_model(path, BackoffModel(saved, case.subject.words, ""))), "B"
         path.unlink()
 
 
-def order(run: Run) -> None:
+def order(bench: DistributionBench) -> None:
     """Rows: distributions after models of falling order, and scores with them. Table 5.3."""
     for name in LARGE, SMALL:
-        full = run.case(SHAPES[name])
-        run.suite.say(f"order, V = {full.symbols:,}")
+        full = bench.case(SHAPES[name])
+        bench.suite.say(f"order, V = {full.symbols:,}")
         for n in ORDERS:
-            case = full if n == full.order else Case.of(full.subject.of_order(n), run.suite.device)
-            dense_row(run, f"table5.3 {name}", case, case.options(), peer=(GILM, TABLE_53[name][n]))
-            score_row(run, f"table5.3 {name} scores", case)
-            run.suite.release()
+            case = full if n == full.order else Case.of(full.subject.of_order(n), bench.suite.device)
+            dense_row(bench, f"table5.3 {name}", case, case.options(), peer=(GILM, TABLE_53[name][n]))
+            score_row(bench, f"table5.3 {name} scores", case)
+            bench.suite.release()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, UNIT, Case, Run
+from mgpu_ngram.benchmarks.distribution_cases import LARGE, SHAPES, UNIT, Case, DistributionBench
 from mgpu_ngram.benchmarks.distribution_rates import find_and_write
 from mgpu_ngram.benchmarks.side_by_side import Done, Work, side_by_side, timed
 from mgpu_ngram.engine.row_options import RowOptions
@@ -27,10 +27,10 @@ class Share:
     out: Any
 
 
-def workers(run: Run) -> None:
+def workers(bench: DistributionBench) -> None:
     """A row for each number of workers."""
-    tokens = min(run.tokens, SHAPES[LARGE].tokens or run.tokens)
-    side_by_side(run.suite, work_on(run.suite.device), tokens, run.clusters)
+    tokens = min(bench.tokens, SHAPES[LARGE].tokens or bench.tokens)
+    side_by_side(bench.suite, work_on(bench.suite.device), tokens, bench.clusters)
 
 
 def work_on(device: str) -> Work:

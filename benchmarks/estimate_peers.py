@@ -13,7 +13,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.cluster_words import Corpus
 from mgpu_ngram.benchmarks.estimate_ids import ORDER, ROUNDS, TOKENS_PER_SECOND
-from mgpu_ngram.benchmarks.estimate_text import Run
+from mgpu_ngram.benchmarks.estimate_text import EstimateBench
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.cluster.local import LocalExecutor
@@ -31,19 +31,19 @@ PEER, TEXT_TO_ARPA = "estimate/peer lmplz", "estimate/text to ARPA"
 TOLERANCE = 1e-6  # of a log10
 
 
-def lmplz(run: Run) -> None:
+def lmplz(bench: EstimateBench) -> None:
     """Rows: lmplz, and this engine beside it."""
-    suite, folder = run.suite, run.folder / "peer"
+    suite, folder = bench.suite, bench.folder / "peer"
     folder.mkdir()
-    most = min(run.tokens, TOKENS)
-    path = run.real or Path(Corpus.generate(folder, most, most).paths[0])
+    most = min(bench.tokens, TOKENS)
+    path = bench.real or Path(Corpus.generate(folder, most, most).paths[0])
     program = shutil.which("lmplz")
     suite.say("text to ARPA" if program else "text to ARPA; lmplz is not on the PATH, so its rate is left out")
     seconds: list[float] = []
     as_command: list[float] = []
     by_memory: dict[str, list[float]] = {memory: [] for memory in MEMORY if program}
     _, tokens = _estimate(suite.device, path, folder / "ours.arpa")  # the warm-up
-    sizes = f"tokens={tokens} bytes={path.stat().st_size} n=1..{ORDER}" + (f" text={path.name}" if run.real else "")
+    sizes = f"tokens={tokens} bytes={path.stat().st_size} n=1..{ORDER}" + (f" text={path.name}" if bench.real else "")
     for _ in range(ROUNDS):  # one after the other, as other work on the machine comes and goes
         seconds.append(_estimate(suite.device, path, folder / "ours.arpa")[0])
         as_command.append(_command(suite.device, path, folder / "ours.arpa"))

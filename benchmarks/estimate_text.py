@@ -34,7 +34,7 @@ TEXT_TO_MODEL, BY_WORKERS = "estimate/text to model", "estimate/text to model by
 
 
 @dataclass
-class Run:
+class EstimateBench:
     """What parts share: the rows, the numbers of workers, and a folder with a generated text.
 
     real  a text that is not generated, for the part that compares with lmplz
@@ -52,13 +52,13 @@ class Run:
         return Corpus.generate(self.folder, self.tokens, FILE_TOKENS[self.suite.device])
 
 
-def text(run: Run) -> None:
+def text(bench: EstimateBench) -> None:
     """Rows: the whole in this process, and its stages."""
-    suite, corpus = run.suite, run.corpus
+    suite, corpus = bench.suite, bench.corpus
     suite.say("text to a model")
     executor = LocalExecutor(suite.device)
     try:
-        results = _rounds(run, executor)
+        results = _rounds(bench, executor)
     finally:
         executor.close()
     row: dict[str, Any] = {"items": corpus.totals[0], "unit": TOKENS_PER_SECOND}
@@ -72,20 +72,20 @@ def text(run: Run) -> None:
         suite.add(f"{TEXT_TO_MODEL}, {stage}", corpus.sizes, seconds, notes=notes, **row)
 
 
-def workers(run: Run) -> None:
+def workers(bench: EstimateBench) -> None:
     """A row for each number of workers of a cluster on this host."""
-    suite, corpus = run.suite, run.corpus
+    suite, corpus = bench.suite, bench.corpus
     statistics: list[Any] = []
-    for G in run.clusters:
+    for G in bench.clusters:
         suite.say(f"text to a model by {G} workers")
         executor = open_executor(ClusterConfig(device=suite.device, workers=G))  # type: ignore[arg-type]
         try:
-            results = _rounds(run, executor)
+            results = _rounds(bench, executor)
         finally:
             executor.close()
         statistics.append(results[0].statistics)
         if statistics[-1] != statistics[0]:
-            raise WrongResult(f"{G} workers make another model than {run.clusters[0]}; not timed")
+            raise WrongResult(f"{G} workers make another model than {bench.clusters[0]}; not timed")
         _by_workers(suite, corpus, G, results)
 
 
@@ -113,14 +113,14 @@ def _notes(result: EstimateResult, tokens: int) -> str:
     return notes
 
 
-def _rounds(run: Run, executor: Executor) -> list[EstimateResult]:
+def _rounds(bench: EstimateBench, executor: Executor) -> list[EstimateResult]:
     """Results of several rounds, after a small model and a whole one that are checked."""
-    _check_beginning(run, executor)
+    _check_beginning(bench, executor)
     results: list[EstimateResult] = []
     while len(results) <= ROUNDS and (len(results) < 2 or sum(r.wall_seconds for r in results) < ENOUGH_SECONDS):
-        result, _ = estimated(run.corpus.paths, executor, run.folder, None if results else check_sums_of)
+        result, _ = estimated(bench.corpus.paths, executor, bench.folder, None if results else check_sums_of)
         results.append(result)
-        oracles.check_total(result.tokens, run.corpus.totals[0], "words of a model's text")
+        oracles.check_total(result.tokens, bench.corpus.totals[0], "words of a model's text")
     return results[1:]  # the first warms up
 
 
@@ -151,12 +151,12 @@ def _entries_of(model: Estimate) -> Any:
     return entries_of(model.trie, model.words)
 
 
-def _check_beginning(run: Run, executor: Executor) -> None:
+def _check_beginning(bench: EstimateBench, executor: Executor) -> None:
     """The first lines beside plain Python, n-gram by n-gram."""
-    with open(run.corpus.paths[0], "rb") as file:
-        lines = file.readlines(6 * min(ORACLE_TOKENS, run.tokens))
-    head = run.folder / "head.txt"
+    with open(bench.corpus.paths[0], "rb") as file:
+        lines = file.readlines(6 * min(ORACLE_TOKENS, bench.tokens))
+    head = bench.folder / "head.txt"
     head.write_bytes(b"".join(lines))
-    _, found = estimated([str(head)], executor, run.folder, _entries_of)
+    _, found = estimated([str(head)], executor, bench.folder, _entries_of)
     expected = oracles.kneser_ney([line.split() for line in lines], ORDER, FALLBACK)
     check_entries(found, expected, "text")

@@ -1,4 +1,4 @@
-"""Measurements as rows: of a CSV that is kept, and of a table to read."""
+"""Measurements as rows of a CSV file, and as a table to read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from typing import Any
 
 @dataclass
 class Row:
-    """One measurement. `kernel`, `sizes` and `device` name it; a later one of the same name replaces it."""
+    """One measurement, as a bench printed it. A later row of the same `kernel`, `sizes` and `device` replaces it.
+
+    The columns from `commit` on say where a row comes from; rows that are older than these columns leave them empty.
+    """
 
     kernel: str
     sizes: str
@@ -24,7 +27,7 @@ class Row:
     rate: float | None = None
     rate_unit: str = ""
     target: float | None = None  # at least, in rate_unit
-    bytes_moved: int | None = None  # that the algorithm must move: inputs, outputs, passes over them
+    bytes_moved: int | None = None  # bytes that the algorithm must move: inputs, outputs, passes over them
     bytes_per_second: float | None = None
     ceiling: str = ""
     ceiling_bytes_per_second: float | None = None
@@ -33,13 +36,33 @@ class Row:
     baseline: str = ""
     speedup: float | None = None  # over the baseline
     notes: str = ""
+    commit: str = ""  # of the code, with -dirty where files differ from it
+    date: str = ""  # UTC, such as 2026-01-31
+    driver: str = ""  # of the GPU
+    host: str = ""  # GPUs, processor, cores and memory
+    command: str = ""  # that made the row
 
 
 COLUMNS = [f.name for f in fields(Row)]
+INTEGERS = {"runs", "bytes_moved"}
+NUMBERS = {
+    f.name: int if f.name in INTEGERS else float for f in fields(Row) if f.name in INTEGERS or "float" in str(f.type)
+}
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """Return the rows of a CSV file; empty cells and columns that the file lacks get their defaults."""
+    with open(path, newline="") as file:
+        return [_row(cells) for cells in csv.DictReader(file)]
+
+
+def _row(cells: dict[str, str]) -> Row:
+    values: dict[str, Any] = {name: NUMBERS.get(name, str)(cell) for name, cell in cells.items() if cell}
+    return Row(**values)
 
 
 def write_rows(rows: Sequence[Row], path: str | Path) -> None:
-    """Put rows into a CSV: those of the same kernel, sizes and device are replaced, others kept; sorted."""
+    """Put rows into a sorted CSV file. Each replaces the row of the same kernel, sizes and device."""
     path = Path(path)
     kept: dict[tuple[str, ...], dict[str, Any]] = {}
     if path.exists():
@@ -58,16 +81,16 @@ def _key(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _cells(row: Row) -> dict[str, Any]:
-    """Numbers with four digits: what a measurement is good for."""
+    """Return the cells of a row, its numbers with four digits: measurements vary by more."""
     return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in asdict(row).items()}
 
 
 def one_line(row: Row) -> str:
-    """A row for people."""
+    """Return a row as a line of text."""
     words = [row.kernel, row.sizes]
     words += [f"{row.median_seconds:.4g} s"] if row.median_seconds is not None else []
-    words += [_with_unit(row.rate, row.rate_unit)] if row.rate is not None else []
-    words += [f"target {_with_unit(row.target, row.rate_unit)}"] if row.target is not None else []
+    words += [with_unit(row.rate, row.rate_unit)] if row.rate is not None else []
+    words += [f"target {with_unit(row.target, row.rate_unit)}"] if row.target is not None else []
     words += [f"{row.speedup:.3g}x {row.baseline}"] if row.speedup is not None else []
     return "; ".join([*words, row.notes] if row.notes else words)
 
@@ -88,9 +111,9 @@ def show_rows(rows: Sequence[dict[str, Any]]) -> None:
             row["sizes"],
             "" if seconds is None else f"{seconds:.4g}",
             "" if seconds is None else f"{row['min_seconds']:.3g}..{row['max_seconds']:.3g}",
-            "" if row["rate"] is None else _with_unit(row["rate"], row["rate_unit"]),
-            "" if row["target"] is None else _with_unit(row["target"], ""),
-            "" if row["bytes_per_second"] is None else _with_unit(row["bytes_per_second"], "B/s"),
+            "" if row["rate"] is None else with_unit(row["rate"], row["rate_unit"]),
+            "" if row["target"] is None else with_unit(row["target"], ""),
+            "" if row["bytes_per_second"] is None else with_unit(row["bytes_per_second"], "B/s"),
             "" if share is None else f"{share:.0%} {row['ceiling']}",
             "" if row["speedup"] is None else f"{row['speedup']:.3g}x",
             row["notes"],
@@ -102,10 +125,16 @@ def show_rows(rows: Sequence[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _with_unit(value: float, unit: str) -> str:
-    """A rate with a prefix: 1.23e9 is "1.23 GB/s" or "1.23 G tokens/s"."""
+def with_unit(value: float, unit: str, digits: int = 3) -> str:
+    """Return a rate with a prefix: 1.23e9 is "1.23 GB/s" or "1.23 G tokens/s"."""
     gap = "" if unit == "B/s" else " "
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.3g} {prefix}{gap}{unit}".rstrip()
-    return f"{value:.3g} {unit}".rstrip()
+        if float(f"{value:.{digits}g}") >= factor:
+            return f"{rounded(value / factor, digits)} {prefix}{gap}{unit}".rstrip()
+    return f"{rounded(value, digits)} {unit}".rstrip()
+
+
+def rounded(value: float, digits: int) -> str:
+    """Return a number with so many digits, without an exponent: 1234 with 2 digits is "1,200"."""
+    value = float(f"{value:.{digits}g}")
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"

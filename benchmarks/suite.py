@@ -1,9 +1,8 @@
-"""What the parts of a benchmark share: the device, its measured ceilings, and the rows so far."""
+"""A suite: the device, its measured ceilings, and the rows so far, for all parts of a bench."""
 
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -14,9 +13,11 @@ from typing import Any
 import numba
 import numpy as np
 
-from mgpu_ngram.benchmarks.rows import Row, write_rows
+from mgpu_ngram.benchmarks.options import BenchOptions
+from mgpu_ngram.benchmarks.origin import origin, processor
+from mgpu_ngram.benchmarks.rows import Row, one_line, write_rows
 from mgpu_ngram.benchmarks.timing import measure
-from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import free_bytes, out_of_memory, synchronize
@@ -28,15 +29,22 @@ SORTED_KEYS = {"gpu": 1 << 27, "cpu": 1 << 22}
 
 
 class WrongResult(RunError):
-    """A kernel disagrees with its oracle: there is nothing to time."""
+    """A kernel disagrees with its oracle, so it is not timed."""
 
 
 class Suite:
-    """Collects rows. `device` is "cpu" or "gpu"; `xp` is NumPy or CuPy to go with it."""
+    """Collect rows.
 
-    def __init__(self, device: str, csv_path: Path | None = None):
+    device    "cpu" or "gpu"
+    csv_path  where `save` puts the rows; nowhere when None
+    command   that repeats the bench, for the rows
+    xp        NumPy or CuPy, by device
+    """
+
+    def __init__(self, device: str, csv_path: Path | None = None, command: str = ""):
         self.device, self.csv_path = device, csv_path
         self.name, self.version, self.xp = _describe(device)
+        self.origin: dict[str, Any] = {**origin(), "command": command}
         self.rows: list[Row] = []
         self.ceilings: dict[str, float] = {}  # bytes per second
 
@@ -88,7 +96,13 @@ class Suite:
     ) -> Row:
         """Add a row for runs that took `seconds` each, of `items` things; `unit` is such as "tokens/s"."""
         median = statistics.median(seconds)
-        row = Row(kernel, sizes, self.name, self.version, len(seconds), median, min(seconds), max(seconds), notes=notes)
+        row = self._row(kernel, sizes, notes)
+        row.runs, row.median_seconds, row.min_seconds, row.max_seconds = (
+            len(seconds),
+            median,
+            min(seconds),
+            max(seconds),
+        )
         row.rate, row.rate_unit, row.target = items / median, unit, target
         if bytes_moved is not None:
             row.bytes_moved, row.bytes_per_second = bytes_moved, bytes_moved / median
@@ -103,8 +117,11 @@ class Suite:
 
     def add_note(self, kernel: str, sizes: str, notes: str) -> Row:
         """Add a row without a time, which says why."""
-        self.rows.append(Row(kernel, sizes, self.name, self.version, notes=notes))
+        self.rows.append(self._row(kernel, sizes, notes))
         return self.rows[-1]
+
+    def _row(self, kernel: str, sizes: str, notes: str) -> Row:
+        return Row(kernel, sizes, self.name, self.version, notes=notes, **self.origin)
 
     def release(self) -> None:
         """Give cached device memory back, so that each measurement finds the same."""
@@ -113,9 +130,18 @@ class Suite:
             self.xp.get_default_memory_pool().free_all_blocks()
 
     def save(self) -> None:
-        """Put the rows so far into the CSV."""
+        """Put the rows so far into the CSV file."""
         if self.csv_path is not None:
             write_rows(self.rows, self.csv_path)
+
+    def measure_part(self, part: Callable[..., None], *arguments: Any) -> None:
+        """Run a part of a bench; print its rows to stderr and save them."""
+        before = len(self.rows)
+        part(*arguments)
+        self.release()
+        for row in self.rows[before:]:
+            self.say(one_line(row))
+        self.save()
 
     def free_bytes(self) -> int:
         """Memory that the next measurement may use."""
@@ -152,6 +178,17 @@ class Suite:
             self.ceilings[name] = row.rate
 
 
+def open_suite(name: str, options: BenchOptions) -> Suite:
+    """Return the suite of `bench NAME`, which saves NAME.csv. Raises InputError without matplotlib, for pictures."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"the figures need matplotlib ({error}); pip install 'mgpu-ngram[bench]'") from None
+    suite = Suite(options.device, Path(options.results) / f"{name}.csv", options.command(name))
+    suite.say(f"{suite.name}; {suite.version}")
+    return suite
+
+
 def _describe(device: str) -> tuple[str, str, Any]:
     """(name of the device, versions, array module)."""
     if device == "gpu":
@@ -160,11 +197,6 @@ def _describe(device: str) -> tuple[str, str, Any]:
         name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
         cuda = cupy.cuda.runtime.runtimeGetVersion()
         return name, f"mgpu-ngram {VERSION}, cupy {cupy.__version__}, CUDA {cuda // 1000}.{cuda % 1000 // 10}", cupy
-    name, cpuinfo = platform.machine(), Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [
-            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
-        ]
-        name = models[0] if models else name
     cores = len(os.sched_getaffinity(0))
-    return f"{name}, {cores} cores", f"mgpu-ngram {VERSION}, numpy {np.__version__}, numba {numba.__version__}", np
+    version = f"mgpu-ngram {VERSION}, numpy {np.__version__}, numba {numba.__version__}"
+    return f"{processor()}, {cores} cores", version, np

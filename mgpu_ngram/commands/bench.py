@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
+from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.cluster.devices import resolve_device
+from mgpu_ngram.benchmarks import BENCHES, open_bench
 from mgpu_ngram.commands.shared import DEVICES, command
 from mgpu_ngram.core.errors import InputError
 
@@ -17,26 +20,27 @@ EXAMPLES = """examples:
   mgpu-ngram bench score --only table3,ceilings
   mgpu-ngram bench distribution --only dense,saturation
   mgpu-ngram bench estimate --only ids,text --folder /dev/shm
-  mgpu-ngram bench estimate --only lmplz --text reviews.txt"""
-# Those that a stage obeys, of the ones that not every stage does.
-FLAGS = {
-    "count": {"text", "size", "tokens"},
-    "cluster": {"size", "tokens", "workers", "only", "folder"},
-    "score": {"tokens", "workers", "only", "folder"},
-    "distribution": {"size", "tokens", "workers", "only", "folder"},
-    "estimate": {"text", "tokens", "workers", "only", "folder"},
-}
+  mgpu-ngram bench estimate --only lmplz --text reviews.txt
+  mgpu-ngram bench check score --only table3       # run again and compare with the stored rows
+  mgpu-ngram bench check --new results             # compare with a run that wrote its rows to results/
+  mgpu-ngram bench quote                           # update the figures that README.md and docs quote"""
+CHECK, QUOTE = "check", "quote"
+CHECK_FLAGS = {"new", "tolerance"}
 
 
 def add(verbs: Any) -> None:
     bench = command(verbs, "bench", "measure a stage beside its limits", EXAMPLES)
-    bench.add_argument("stage", choices=list(FLAGS))
+    bench.add_argument("what", choices=[*BENCHES, CHECK, QUOTE])
+    bench.add_argument(
+        "of", nargs="*", metavar="OF",
+        help="of bench check: the bench to run again; of bench quote: the pages (default: README.md and docs/*.md)",
+    )  # fmt: skip
     bench.add_argument("--device", default="auto", choices=DEVICES)
     bench.add_argument(
         "--text",
         metavar="FILE",
-        help="real text: of bench count, to draw lines from (default: the standard library's); of bench estimate, to "
-        "compare with lmplz (default: a generated one)",
+        help="real text: of bench count, to draw lines from; of bench estimate, to compare with lmplz "
+        "(default: a generated text)",
     )
     bench.add_argument(
         "--size",
@@ -45,39 +49,88 @@ def add(verbs: Any) -> None:
         "rows that are made at once (default: by device)",
     )
     bench.add_argument(
-        "--tokens",
-        type=int,
-        metavar="N",
-        help="words of the generated corpus; what bench score, distribution, estimate make models from "
-        "(default: by device)",
+        "--tokens", type=int, metavar="N", help="words of the generated text or training text (default: by device)"
     )
-    bench.add_argument("--results", default="benchmarks/results", metavar="FOLDER")
-    bench.add_argument("--workers", metavar="G,G", help="such as 1,2,4 (default: what there is)")
+    bench.add_argument("--results", default="benchmarks/results", metavar="FOLDER", help="of rows and figures")
+    bench.add_argument("--workers", metavar="G,G", help="such as 1,2,4 (default: by the GPUs of the host)")
     bench.add_argument("--only", metavar="PART,PART", help="parts of the bench, such as 1,shuffle (default: all)")
     bench.add_argument("--folder", metavar="FOLDER", help="for texts and models (default: a temporary one)")
+    bench.add_argument("--new", metavar="FOLDER", help="of bench check: results to compare with those in --results")
+    bench.add_argument(
+        "--tolerance", type=float, metavar="SHARE", help="of bench check: rates may fall by this share (default: 0.1)"
+    )
     bench.set_defaults(verb=_bench)
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    from mgpu_ngram.benchmarks import cluster, count, distribution, estimate, score
-    from mgpu_ngram.benchmarks.rows import show_rows
+    if arguments.what == QUOTE:
+        _quote(arguments)
+    elif arguments.what == CHECK:
+        _check(arguments)
+    elif arguments.of:
+        raise InputError(f"bench {arguments.what} takes no {arguments.of[0]!r}; leave it out")
+    else:
+        rows = _run(arguments.what, arguments, arguments.results)
+        if arguments.json:
+            print(json.dumps(rows, indent=2))
+        else:
+            from mgpu_ngram.benchmarks.rows import show_rows
 
-    for flag in sorted(set().union(*FLAGS.values()) - FLAGS[arguments.stage]):
-        if getattr(arguments, flag) is not None:
-            others = ", ".join(f"bench {stage}" for stage, flags in FLAGS.items() if flag in flags)
-            raise InputError(f"bench {arguments.stage} takes no --{flag}, which is of {others}; leave it out")
-    device, a = resolve_device(arguments.device), arguments
-    if a.stage == "cluster":
-        rows = cluster.bench(device, a.tokens, a.size, a.results, a.workers, a.only, a.folder)
-    elif a.stage == "distribution":
-        rows = distribution.bench(device, a.tokens, a.size, a.results, a.workers, a.only, a.folder)
-    elif a.stage == "estimate":
-        rows = estimate.bench(device, a.tokens, a.results, a.workers, a.only, a.folder, a.text)
-    elif a.stage == "score":
-        rows = score.bench(device, a.tokens, a.results, a.workers, a.only, a.folder)
-    else:
-        rows = count.bench(device, a.text, a.size, a.tokens, a.results)
+            show_rows(rows)
+
+
+def _run(name: str, arguments: argparse.Namespace, results: str) -> list[dict[str, Any]]:
+    """Run a bench; return its rows."""
+    from mgpu_ngram.benchmarks.options import BenchOptions
+    from mgpu_ngram.cluster.devices import resolve_device
+
+    bench = open_bench(name)
+    allowed = bench.FLAGS | (CHECK_FLAGS if arguments.what == CHECK else set())
+    _refuse_others(arguments, allowed)
+    flags = {f.name: getattr(arguments, f.name) for f in fields(BenchOptions)}
+    return bench.bench(BenchOptions(**flags | {"device": resolve_device(arguments.device), "results": results}))
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    from mgpu_ngram.benchmarks import check
+
+    stage = arguments.of[0] if arguments.of else None
+    if len(arguments.of) > 1 or (stage is not None and stage not in BENCHES):
+        raise InputError(f"bench check takes one of {', '.join(BENCHES)}, not {' '.join(arguments.of)!r}")
+    if stage is None and arguments.new is None:
+        raise InputError("bench check needs a bench to run again, such as score, or results to compare (--new FOLDER)")
+    tolerance = check.TOLERANCE if arguments.tolerance is None else arguments.tolerance
+    if not 0 <= tolerance < 1:
+        raise InputError(f"tolerance is {tolerance} but must be a share from 0 to 1, such as 0.1")
+    with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-") as place:
+        if arguments.new is None:
+            _run(str(stage), arguments, place)
+        else:
+            _refuse_others(arguments, CHECK_FLAGS)
+        found = check.compare_folders(arguments.new or place, arguments.results, stage, tolerance)
     if arguments.json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps([asdict(one) for one in found], indent=2))
     else:
-        show_rows(rows)
+        check.show(found)
+    check.raise_if_worse(found, tolerance)
+
+
+def _quote(arguments: argparse.Namespace) -> None:
+    from mgpu_ngram.benchmarks.quote import update
+
+    _refuse_others(arguments, set())
+    pages = [Path(page) for page in arguments.of] or [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
+    for page in pages:
+        if not page.is_file():
+            raise InputError(f"{page}: no such file; run in the checkout, or name the pages")
+    changed = [str(page) for page in pages if update(page, arguments.results)]
+    print(json.dumps(changed) if arguments.json else "\n".join(f"updated {page}" for page in changed) or "up to date")
+
+
+def _refuse_others(arguments: argparse.Namespace, allowed: set[str]) -> None:
+    """Raise InputError for the first flag, in the order of the alphabet, that is given and not allowed."""
+    flags_of = {name: open_bench(name).FLAGS for name in BENCHES} | {CHECK: CHECK_FLAGS}
+    for flag in sorted(set().union(*flags_of.values()) - allowed):
+        if getattr(arguments, flag) is not None:
+            others = ", ".join(f"bench {name}" for name, flags in flags_of.items() if flag in flags)
+            raise InputError(f"bench {arguments.what} takes no --{flag}, which is of {others}; leave it out")

@@ -9,6 +9,7 @@ import pytest
 from mgpu_ngram.benchmarks import cluster, cluster_arrays, cluster_tables, cluster_words
 from mgpu_ngram.benchmarks.cluster_tables import count_to_tables, totals_of
 from mgpu_ngram.benchmarks.cluster_words import Corpus
+from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
@@ -32,7 +33,7 @@ def small():
 @pytest.fixture(scope="module")
 def bench_run(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
-    return cluster.bench("cpu", 10_000, "64 KiB", folder), folder
+    return cluster.bench(BenchOptions("cpu", folder, tokens=10_000, size="64 KiB")), folder
 
 
 def test_every_part_has_rows(bench_run):
@@ -162,9 +163,9 @@ def test_runs_overlap_as_they_say():
 
 
 def test_parts_and_workers():
-    assert cluster.parts_of(None, cluster.PARTS) == list(cluster.PARTS)
-    assert cluster.parts_of("4,spill", cluster.PARTS) == ["histogram", "spill"]
-    assert cluster.clusters_of("4,1,4", "gpu") == [1, 4] and cluster.clusters_of(None, "cpu") == [1, 2]
+    assert BenchOptions("cpu").parts(cluster.PARTS) == list(cluster.PARTS)
+    assert BenchOptions("cpu", only="4,spill").parts(cluster.PARTS) == ["histogram", "spill"]
+    assert BenchOptions("gpu", workers="4,1,4").clusters() == [1, 4] and BenchOptions("cpu").clusters() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -180,12 +181,15 @@ def test_parts_and_workers():
 )
 def test_bad_options(options, message, tmp_path):
     with pytest.raises(InputError, match=message):
-        cluster.bench("cpu", **({"tokens": None, "size": None, "results": tmp_path} | options))
+        cluster.bench(BenchOptions("cpu", tmp_path, **options))
 
 
 @pytest.mark.multigpu
 def test_whole_suite_on_gpus(small, tmp_path):
-    found = {row["kernel"]: row for row in cluster.bench("gpu", 1_000_000, "8 MiB", tmp_path, workers="1,2")}
+    found = {
+        row["kernel"]: row
+        for row in cluster.bench(BenchOptions("gpu", tmp_path, tokens=1_000_000, size="8 MiB", workers="1,2"))
+    }
     assert {"cluster/words text to shards", "cluster/shuffle and merge", "cluster/run with a small budget"} <= set(
         found
     )

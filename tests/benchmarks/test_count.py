@@ -9,6 +9,7 @@ import pytest
 from mgpu_ngram import cli
 from mgpu_ngram.benchmarks import oracles, rows
 from mgpu_ngram.benchmarks.count import bench
+from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.tables import Table
@@ -37,7 +38,7 @@ def small():
 @pytest.fixture(scope="module")
 def suite_run(small, text_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
-    return bench("cpu", text_file, "10 kB", 3000, folder), folder
+    return bench(BenchOptions("cpu", folder, text_file, "10 kB", 3000)), folder
 
 
 def test_every_part_has_rows(suite_run):
@@ -116,7 +117,7 @@ def test_a_wrong_strategy_is_an_error_and_no_row(small, text_file, tmp_path, mon
     right = engine.histogram_private
     monkeypatch.setattr(engine, "histogram_private", lambda *arguments: spoil(right(*arguments)))
     with pytest.raises(WrongResult, match="strategy private at n=1"):
-        bench("cpu", text_file, "2 kB", 1000, tmp_path)
+        bench(BenchOptions("cpu", tmp_path, text_file, "2 kB", 1000))
     assert not list(tmp_path.iterdir())
 
 
@@ -131,7 +132,7 @@ def test_a_wrong_sort_of_words_is_an_error(small, text_file, tmp_path, monkeypat
 
     monkeypatch.setattr(engine, "prefix_runs", wrong)
     with pytest.raises(WrongResult, match="order 4"):
-        bench("cpu", text_file, "2 kB", 1000, tmp_path)
+        bench(BenchOptions("cpu", tmp_path, text_file, "2 kB", 1000))
 
 
 def test_unique_windows_by_hand():
@@ -191,18 +192,18 @@ def test_other_errors_are_not_hidden():
 )
 def test_bad_options(options, message, tmp_path):
     with pytest.raises(InputError, match=message):
-        bench("cpu", **({"text": None, "size": None, "tokens": None} | options), results=tmp_path)
+        bench(BenchOptions("cpu", tmp_path, **options))
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_command_line(monkeypatch, capsys, as_json):
+def test_command_line(monkeypatch, capsys, as_json, text_file):
     made = {"kernel": "words/radix_sort", "sizes": "tokens=1", "device": "cpu", "version": "1", "rate": 2.5e9}
     row = {name: None for name in rows.COLUMNS} | {"rate_unit": "tokens/s", "notes": ""} | made
     asked = []
-    monkeypatch.setattr("mgpu_ngram.benchmarks.count.bench", lambda *given: asked.append(given) or [row])
-    flags = ["--device", "cpu", "--size", "1 MB", "--tokens", "7", "--results", "there", "--text", "a.txt"]
+    monkeypatch.setattr("mgpu_ngram.benchmarks.count.bench", lambda given: asked.append(given) or [row])
+    flags = ["--device", "cpu", "--size", "1 MB", "--tokens", "7", "--results", "there", "--text", text_file]
     assert cli.main(["bench", "count", *flags, *(["--json"] if as_json else [])]) == 0
-    assert asked == [("cpu", "a.txt", "1 MB", 7, "there")]
+    assert asked == [BenchOptions("cpu", "there", text_file, "1 MB", 7)]
     out = capsys.readouterr().out
     if as_json:
         assert json.loads(out) == [row]
@@ -212,7 +213,7 @@ def test_command_line(monkeypatch, capsys, as_json):
 
 @pytest.mark.gpu
 def test_whole_suite_on_a_gpu(text_file, tmp_path):
-    found = bench("gpu", text_file, "1 MiB", 100_000, tmp_path)
+    found = bench(BenchOptions("gpu", tmp_path, text_file, "1 MiB", 100_000))
     assert {"words/codes to tables", "words/text to tables", "ceiling/pinned host to device"} <= {
         r["kernel"] for r in found
     }

@@ -26,9 +26,19 @@ from mgpu_ngram.benchmarks import (
     distribution_workers,
     side_by_side,
 )
-from mgpu_ngram.benchmarks.distribution_cases import LARGE, LARGEST, MIDDLE, SHAPES, SMALL, Case, Run, Shape
+from mgpu_ngram.benchmarks.distribution_cases import (
+    LARGE,
+    LARGEST,
+    MIDDLE,
+    SHAPES,
+    SMALL,
+    Case,
+    DistributionBench,
+    Shape,
+)
 from mgpu_ngram.benchmarks.distribution_work import check_children, check_found, check_rows, check_top, row_of
 from mgpu_ngram.benchmarks.models import trie_of
+from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.score_models import Subject
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
@@ -73,7 +83,7 @@ def small():
 @pytest.fixture(scope="module")
 def bench_run(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
-    return distribution.bench("cpu", TOKENS, "1 MiB", folder, workers="1,2"), folder
+    return distribution.bench(BenchOptions("cpu", folder, tokens=TOKENS, size="1 MiB", workers="1,2")), folder
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +93,7 @@ def case(small):
 
 @pytest.fixture
 def run(tmp_path):
-    made = Run(Suite("cpu"), TOKENS, 1 << 20, [1], tmp_path)
+    made = DistributionBench(Suite("cpu"), TOKENS, 1 << 20, [1], tmp_path)
     made.suite.ceilings |= {name: 1e9 for name in ("writes of all cores", "copy")}
     return made
 
@@ -164,7 +174,7 @@ def test_csv_and_figures(bench_run):
 
 
 def test_only_some_parts(tmp_path):
-    found = distribution.bench("cpu", TOKENS, 1_000_001, tmp_path, only="one_by_one")
+    found = distribution.bench(BenchOptions("cpu", tmp_path, tokens=TOKENS, size=1_000_001, only="one_by_one"))
     kernels = {row["kernel"] for row in found}
     ceilings = {"ceiling/writes of all cores", "ceiling/copy"}
     assert kernels == ceilings | {f"distribution/one by one: {what}" for what in ("rows", "scores")}
@@ -186,15 +196,15 @@ def test_only_some_parts(tmp_path):
 )
 def test_what_cannot_be_used(options, message, tmp_path):
     with pytest.raises(InputError, match=message):
-        distribution.bench("cpu", **({"tokens": TOKENS, "size": None, "results": tmp_path} | options))
+        distribution.bench(BenchOptions("cpu", tmp_path, **{"tokens": TOKENS} | options))
 
 
 def test_command(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(distribution, "bench", lambda *a: asked.append(a) or [])
+    monkeypatch.setattr(distribution, "bench", lambda given: asked.append(given) or [])
     line = f"bench distribution --device cpu --size 1MiB --tokens 5000 --results {tmp_path} --only dense --workers 1"
     assert cli.main(line.split()) in (None, 0)
-    assert asked == [("cpu", 5000, "1MiB", str(tmp_path), "1", "dense", None)]
+    assert asked == [BenchOptions("cpu", str(tmp_path), size="1MiB", tokens=5000, workers="1", only="dense")]
 
 
 def test_flags_of_other_benches_are_refused(capsys):

@@ -14,7 +14,8 @@ import pytest
 from mgpu_ngram.benchmarks import estimate, estimate_files, estimate_ids, estimate_peers, estimate_text, oracles
 from mgpu_ngram.benchmarks.estimate_checks import check_sums
 from mgpu_ngram.benchmarks.estimate_ids import STEPS
-from mgpu_ngram.benchmarks.estimate_text import Run
+from mgpu_ngram.benchmarks.estimate_text import EstimateBench
+from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine import estimate as engine
@@ -68,7 +69,7 @@ def lmplz_on_path(tmp_path_factory):
 def bench_run(small, lmplz_on_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     lmplz_on_path(FAKE)
-    return estimate.bench("cpu", TOKENS, folder, workers="1,2"), folder
+    return estimate.bench(BenchOptions("cpu", folder, tokens=TOKENS, workers="1,2")), folder
 
 
 def test_every_part_has_rows(bench_run):
@@ -114,7 +115,11 @@ def test_csv_and_figure(bench_run):
 
 def test_without_lmplz(lmplz_on_path, tmp_path):
     lmplz_on_path(None)
-    found = [row for row in estimate.bench("cpu", TOKENS, tmp_path, only="5") if "ceiling" not in row["kernel"]]
+    found = [
+        row
+        for row in estimate.bench(BenchOptions("cpu", tmp_path, tokens=TOKENS, only="5"))
+        if "ceiling" not in row["kernel"]
+    ]
     assert [row["kernel"] for row in found] == ["estimate/text to ARPA"]
     assert found[0]["baseline"] == "" and found[0]["speedup"] is None
     assert not list(tmp_path.glob("*.png"))  # which shows steps
@@ -123,7 +128,7 @@ def test_without_lmplz(lmplz_on_path, tmp_path):
 def test_a_real_text(lmplz_on_path, tmp_path):
     lmplz_on_path(FAKE)
     (tmp_path / "fable.txt").write_bytes(b"the fox saw the grapes\nthe grapes were sour\n" * 40)
-    found = estimate.bench("cpu", TOKENS, tmp_path, only="lmplz", text_file=str(tmp_path / "fable.txt"))
+    found = estimate.bench(BenchOptions("cpu", tmp_path, str(tmp_path / "fable.txt"), tokens=TOKENS, only="lmplz"))
     peer, ours = (row for row in found if "ceiling" not in row["kernel"])
     assert peer["sizes"] == ours["sizes"] == "tokens=360 bytes=1760 n=1..5 text=fable.txt"
     assert ours["rate"] == pytest.approx(360 / ours["median_seconds"])
@@ -132,7 +137,7 @@ def test_a_real_text(lmplz_on_path, tmp_path):
 
 
 def test_another_model_of_lmplz_is_no_row(lmplz_on_path, tmp_path):
-    run = Run(Suite("cpu"), TOKENS, [1], tmp_path)
+    run = EstimateBench(Suite("cpu"), TOKENS, [1], tmp_path)
     lmplz_on_path(FAKE.replace("discount_fallback=[]", "prune=[0, 0, 1], discount_fallback=[]"))
     with pytest.raises(WrongResult, match="other n-grams"):
         estimate_peers.lmplz(run)
@@ -142,7 +147,7 @@ def test_another_model_of_lmplz_is_no_row(lmplz_on_path, tmp_path):
 def test_an_lmplz_that_fails(lmplz_on_path, tmp_path):
     lmplz_on_path("#!/bin/sh\necho no memory >&2\nexit 3\n")
     with pytest.raises(RunError, match="status 3: no memory; take it off the PATH"):
-        estimate_peers.lmplz(Run(Suite("cpu"), TOKENS, [1], tmp_path))
+        estimate_peers.lmplz(EstimateBench(Suite("cpu"), TOKENS, [1], tmp_path))
 
 
 @pytest.fixture
@@ -205,7 +210,7 @@ def test_a_wrong_probability_is_no_row(part, monkeypatch, tmp_path):
         return prob_R
 
     monkeypatch.setattr(engine, "interpolate", wrong)
-    run = Run(Suite("cpu"), TOKENS, [1], tmp_path)
+    run = EstimateBench(Suite("cpu"), TOKENS, [1], tmp_path)
     with pytest.raises(WrongResult, match="by plain Python; not timed"):
         estimate.PARTS[part](run)
     assert not run.suite.rows
@@ -240,7 +245,7 @@ def test_another_model_of_more_workers_is_no_row(monkeypatch, tmp_path):
         return results
 
     monkeypatch.setattr(estimate_text, "_rounds", rounds)
-    run = Run(Suite("cpu"), TOKENS, [1, 2], tmp_path)
+    run = EstimateBench(Suite("cpu"), TOKENS, [1, 2], tmp_path)
     with pytest.raises(WrongResult, match="2 workers make another model than 1"):
         estimate_text.workers(run)
     assert len(run.suite.rows) == 1
@@ -272,17 +277,17 @@ def test_a_file_that_holds_another_model_is_no_row(monkeypatch, tmp_path):
         ({"workers": "0"}, "workers is '0'"),
         ({"tokens": 5}, "tokens is 5 but must be at least 2000"),
         ({"folder": "/no/such/folder"}, "/no/such/folder: no such folder"),
-        ({"text_file": "/no/such/text"}, "/no/such/text: no such file"),
+        ({"text": "/no/such/text"}, "/no/such/text: no such file"),
     ],
 )
 def test_bad_options(options, message, tmp_path):
     with pytest.raises(InputError, match=message):
-        estimate.bench("cpu", **({"tokens": None, "results": tmp_path} | options))
+        estimate.bench(BenchOptions("cpu", tmp_path, **options))
 
 
 @pytest.mark.gpu
 def test_whole_suite_on_a_gpu(tmp_path):
-    found = estimate.bench("gpu", 300_000, tmp_path, workers="1", folder=str(tmp_path))
+    found = estimate.bench(BenchOptions("gpu", tmp_path, tokens=300_000, workers="1", folder=str(tmp_path)))
     rows = {row["kernel"]: row for row in found}
     assert rows["estimate/ids to model"]["target"] == 300e6 and rows["estimate/text to model"]["target"] == 120e6
     assert rows["estimate/ids memory"]["target"] == 120 and rows["estimate/ids memory"]["rate"] > 0

@@ -24,6 +24,7 @@ from mgpu_ngram.benchmarks import (
     side_by_side,
 )
 from mgpu_ngram.benchmarks.models import trie_of
+from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.score_models import EDGES, TREE, Subject
 from mgpu_ngram.benchmarks.score_work import Work, lookups, stump_shares, walk
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
@@ -58,7 +59,7 @@ def small():
 @pytest.fixture(scope="module")
 def bench_run(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
-    return score.bench("cpu", TOKENS, folder, workers="1,2"), folder
+    return score.bench(BenchOptions("cpu", folder, tokens=TOKENS, workers="1,2")), folder
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,7 @@ def test_csv_and_figures(bench_run):
 
 
 def test_only_some_parts(tmp_path):
-    found = score.bench("cpu", TOKENS, tmp_path, only="10,stumps")
+    found = score.bench(BenchOptions("cpu", tmp_path, tokens=TOKENS, only="10,stumps"))
     assert {row["kernel"] for row in found} == {"score/constants", "score/stumps of nodes", "score/stumps of searches"}
     assert len(list(tmp_path.glob("*.png"))) == 1
 
@@ -353,7 +354,7 @@ def test_constants_by_hand():
 )
 def test_bad_options(options, message, tmp_path):
     with pytest.raises(InputError, match=message):
-        score.bench("cpu", **({"tokens": None, "results": tmp_path} | options))
+        score.bench(BenchOptions("cpu", tmp_path, **options))
 
 
 @pytest.mark.parametrize(
@@ -377,7 +378,7 @@ def test_whole_suite_on_a_gpu(tmp_path, monkeypatch):
         monkeypatch.setitem(numbers, "gpu", value)
     monkeypatch.setitem(score_rates.LARGER, "gpu", 2)
     monkeypatch.setattr(score_ceilings, "READS", 1 << 20)
-    found = {row["kernel"]: row for row in score.bench("gpu", 50_000, tmp_path, workers="1")}
+    found = {row["kernel"]: row for row in score.bench(BenchOptions("gpu", tmp_path, tokens=50_000, workers="1"))}
     assert {f"score/bound of {name}" for name in (EDGES, TREE)} <= set(found)
     for name in EDGES, TREE:
         assert found[f"score/bound of {name}"]["share_of_ceiling"] > 0

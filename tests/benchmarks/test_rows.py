@@ -1,0 +1,202 @@
+"""Rows keep where they come from, pages quote them without drift, and a check compares and ages them."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mgpu_ngram import cli
+from mgpu_ngram.benchmarks import BENCHES, check, open_bench, origin, quote
+from mgpu_ngram.benchmarks.options import BenchOptions
+from mgpu_ngram.benchmarks.rows import Row, read_rows, rounded, with_unit, write_rows
+from mgpu_ngram.benchmarks.suite import Suite
+from mgpu_ngram.core.errors import InputError, RunError
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+RESULTS = CHECKOUT / "benchmarks" / "results"
+PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_quote_the_rows_as_they_are(page):
+    text = page.read_text()
+    assert quote.quoted(text, RESULTS) == text, "run `mgpu-ngram bench quote`"
+
+
+@pytest.fixture
+def results(tmp_path):
+    fast = Row("score/fast", "n=5 T=10", "NVIDIA H200", "1", 3, 0.0125, 0.01, 0.02, 1.891e10, "queries/s", speedup=2.0)
+    slow = Row("score/fast", "n=5 T=20", "NVIDIA H200", "1", 3, 2.5, 2, 3, 4.5e6, "queries/s", notes="a | b")
+    write_rows([fast, slow, Row("score/fast", "n=5 T=10", "a CPU", "1", notes="does not fit")], tmp_path / "score.csv")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("T=10; NVIDIA H200; rate", "18.9 G queries/s"),
+        ("T=10; NVIDIA; number:2", "19 G"),
+        ("n=5 T=10; NVIDIA H200; seconds", "12.5 ms"),
+        ("T=20; NVIDIA H200; seconds", "2.5 s"),
+        ("T=10; NVIDIA H200; speedup", "2"),
+    ],
+)
+def test_a_quote_by_hand(results, reference, expected):
+    page = f"| a | <!-- row: score.csv; score/fast; {reference} -->wrong<!-- end --> |"
+    assert f"-->{expected}<!-- end -->" in quote.quoted(page, results)
+
+
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        ("row: score.csv; score/fast; n=5; NVIDIA H200; rate", r"matches 2 rows \('n=5 T=10', 'n=5 T=20'\)"),
+        ("row: score.csv; score/fast; T=1; NVIDIA H200; rate", r"matches 0 rows \(none\)"),
+        ("row: score.csv; score/fast; T=20; NVIDIA H200; share", "has no share"),
+        ("row: score.csv; score/fast; T=20; NVIDIA H200; colour", "asks for 'colour' but rows have rate, number"),
+        ("row: score.csv; score/fast; T=20", "has 3 parts but needs 5"),
+        ("row: none.csv; score/fast; T=20; NVIDIA H200; rate", r"none\.csv: no such file"),
+        ("table: score.csv; AMD", "has no rows"),
+        ("table: score.csv", "has 1 parts but needs 2"),
+    ],
+)
+def test_a_reference_that_names_no_figure(results, mark, message):
+    with pytest.raises(InputError, match=message):
+        quote.quoted(f"<!-- {mark} --><!-- end -->", results)
+
+
+def test_a_table_holds_the_rows_of_a_device(results):
+    page = quote.quoted("<!-- table: score.csv; NVIDIA H200 -->\n<!-- end -->", results)
+    assert page.count("| score/fast |") == 2 and "| 12.5 ms (3 runs) | 18.9 G queries/s |" in page
+    assert "a \\| b" in page and "does not fit" not in page
+    assert quote.quoted(page, results) == page
+
+
+def test_the_command_updates_pages(results, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- row: score.csv; score/fast; T=20; NVIDIA H200; rate --><!-- end -->\n")
+    for said in f"updated {page}", "up to date":
+        assert cli.main(["bench", "quote", str(page), "--results", str(results)]) in (None, 0)
+        assert capsys.readouterr().out == f"{said}\n"
+    assert "4.5 M queries/s" in page.read_text()
+
+
+def test_numbers_by_hand():
+    assert [rounded(v, 2) for v in (1234, 0.0456, 9.99, 99.9)] == ["1,200", "0.046", "10", "100"]
+    assert with_unit(999.9, "B/s") == "1 kB/s" and with_unit(0.5, "s") == "0.5 s"
+
+
+def test_rows_come_back_as_they_were_written(tmp_path):
+    row = Row(
+        "a", "T=1", "cpu", "1", 2, 0.5, 0.25, 1.0, 3e9, "B/s", bytes_moved=7, commit="ab12-dirty", host="x, 2 cores"
+    )
+    write_rows([row], tmp_path / "a.csv")
+    assert read_rows(tmp_path / "a.csv") == [row]
+
+
+def test_rows_from_before_a_column_keep_their_cells(tmp_path):
+    path = tmp_path / "old.csv"
+    path.write_text("kernel,sizes,device,version,runs,rate,notes\nold,T=1,cpu,1,3,1.50e+09,x\n")
+    write_rows([Row("new", "T=1", "cpu", "2", commit="abc")], path)
+    old = path.read_text().splitlines()[2]
+    assert old.startswith("old,T=1,cpu,1,3,,,,1.50e+09,") and old.endswith(",x,,,,,")
+
+
+def test_a_row_says_where_it_comes_from():
+    suite = Suite("cpu", command="mgpu-ngram bench score")
+    row = suite.add_note("a", "T=1", "")
+    assert (row.commit, row.date, row.command) == (origin.commit(), origin.origin()["date"], "mgpu-ngram bench score")
+    assert " cores, " in row.host and row.host.endswith(" GiB") and len(row.date) == len("2026-01-31")
+
+
+def test_the_commit_of_a_copy_without_history(monkeypatch):
+    monkeypatch.setenv(origin.COMMIT_VARIABLE, "abc123")
+    assert origin.commit() == "abc123"
+
+
+def test_the_command_leaves_folders_out(tmp_path):
+    (tmp_path / "a b.txt").touch()
+    options = BenchOptions("cpu", tmp_path, tmp_path / "a b.txt", tokens=5, only="ids", folder=tmp_path)
+    assert (
+        options.command("estimate") == "mgpu-ngram bench estimate --device cpu --text 'a b.txt' --tokens 5 --only ids"
+    )
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_benches_name_the_code_that_they_measure(name):
+    assert [path for path in open_bench(name).MEASURES if not (CHECKOUT / path).exists()] == []
+
+
+def row(kernel, rate, seconds: float | None = 1.0, **more):
+    return Row(kernel, "T=1", "cpu", "1", median_seconds=seconds, rate=rate, **more)
+
+
+def test_comparisons_by_hand():
+    stored = [row("same", 10), row("slow", 10), row("size", 10, None), row("gone", 1), Row("note", "T=1", "cpu", "1")]
+    new = [row("same", 9.5), row("slow", 8), row("size", 12, None), row("young", 1), Row("note", "T=1", "cpu", "1")]
+    found = check.compare(new, stored, 0.1)
+    assert [(one.new.kernel, one.ratio, one.worse) for one in found] == [
+        ("same", 0.95, False), ("slow", 0.8, True), ("size", 1.2, True),
+    ]  # fmt: skip
+    with pytest.raises(RunError, match="2 of 3 rows are beyond the tolerance of 10%"):
+        check.raise_if_worse(found, 0.1)
+    check.raise_if_worse(check.compare(new, stored, 0.25), 0.25)
+
+
+def test_the_check_as_a_command(tmp_path, capsys):
+    for folder, rate in (("old", 10.0), ("new", 8.0)):
+        write_rows([row("score/a", rate), row("score/b", 10.0)], tmp_path / folder / "score.csv")
+    line = ["bench", "check", "--new", str(tmp_path / "new"), "--results", str(tmp_path / "old")]
+    assert cli.main(line) == 1
+    out, err = capsys.readouterr()
+    assert "0.80x  WORSE  score/a" in out and "1.00x         score/b" in out and "its commit is not known" in out
+    assert "1 of 2 rows are beyond the tolerance of 10%" in err
+    assert cli.main([*line, "--tolerance", "0.3"]) in (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("check", "needs a bench to run again"),
+        ("check lda", "takes one of count, cluster"),
+        ("check --new nowhere", "nowhere holds no rows"),
+        ("check score --new nowhere", "score.csv: no such file"),
+        ("check --new x --tolerance 2", "tolerance is 2.0 but must be"),
+        ("check --new x --tokens 5", "bench check takes no --tokens"),
+        ("score table3", "bench score takes no 'table3'"),
+        ("score --new x", "bench score takes no --new, which is of bench check"),
+        ("quote nopage.md", "nopage.md: no such file"),
+    ],
+)
+def test_what_cannot_be_used(words, message, capsys):
+    assert cli.main(["bench", *words.split()]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_row_is_stale_when_its_code_changed_after_its_commit(tmp_path, monkeypatch):
+    def git(*words):
+        return subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True, text=True).stdout
+
+    def commit(file, text):
+        (tmp_path / file).write_text(text)
+        git("add", file)
+        git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", file)
+        return git("rev-parse", "HEAD").strip()
+
+    git("init", "-q")
+    rows = tmp_path / "rows.csv"
+    first = commit("code.py", "1")
+    write_rows([row("recorded", 1.0)], rows)  # without a commit: it counts from when it was recorded
+    commit("rows.csv", rows.read_text())
+    monkeypatch.setattr(origin, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(open_bench("score"), "MEASURES", ("code.py",))
+    unknown, recorded = row("unknown", 1.0), row("recorded", 1.0)
+    assert check.Ages("score", rows).stale(recorded) == ""
+    assert check.Ages("score", rows).stale(unknown) == "its commit is not known"
+    commit("other.py", "1")
+    assert check.Ages("score", rows).stale(row("a", 1.0, commit=f"{first}-dirty")) == ""
+    commit("code.py", "2")
+    for old in recorded, row("a", 1.0, commit=first):
+        assert check.Ages("score", rows).stale(old).startswith("its code changed by ")
+    rows.write_text("".join(f"{line},,\n" for line in rows.read_text().splitlines()))  # columns that came later
+    commit("rows.csv", rows.read_text())
+    assert check.Ages("score", rows).stale(recorded).startswith("its code changed by ")
