@@ -21,8 +21,8 @@ EXAMPLES = """examples:
   mgpu-ngram bench distribution --only dense,saturation
   mgpu-ngram bench estimate --only ids,text --folder /dev/shm
   mgpu-ngram bench estimate --only lmplz --text reviews.txt
-  mgpu-ngram bench check score --only table3       # run again and compare with the stored rows
-  mgpu-ngram bench check --new results             # compare with a run that wrote its rows to results/
+  mgpu-ngram bench check score --only table3
+  mgpu-ngram bench check --new results
   mgpu-ngram bench quote                           # update the figures that README.md and docs quote"""
 CHECK, QUOTE = "check", "quote"
 CHECK_FLAGS = {"new", "tolerance"}
