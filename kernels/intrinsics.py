@@ -1,17 +1,16 @@
-"""Instructions that numba does not offer by itself; all but `prefetch` are for contiguous arrays of uint8.
+"""Instructions that Numba lacks; all but `prefetch` are for contiguous arrays of uint8.
 
-What numba has cached of their callers does not notice a change here.
+Compiled functions alone call them. Their bodies import Numba and llvmlite, so importing this module loads neither.
 """
 
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from .compile import intrinsic
 
 
 @intrinsic
 def load_u64(typing, array, i):
     """The 8 bytes array[i : i + 8] as a little-endian uint64, at any alignment."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -24,6 +23,8 @@ def load_u64(typing, array, i):
 @intrinsic
 def store_u64(typing, array, i, value):
     """Set the 8 bytes array[i : i + 8] to a uint64, little-endian, at any alignment."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -36,7 +37,10 @@ def store_u64(typing, array, i, value):
 
 @intrinsic
 def copy_from(typing, array, i, address, nbytes):
-    """Set the bytes array[i : i + nbytes] to those at an address of memory."""
+    """Copy nbytes bytes from a memory address to array[i : i + nbytes]."""
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -49,7 +53,9 @@ def copy_from(typing, array, i, address, nbytes):
 
 @intrinsic
 def prefetch(typing, array, i):
-    """Ask memory for array[i], to be read soon."""
+    """Start to load array[i] into the cache, because it is read soon."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data

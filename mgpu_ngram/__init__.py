@@ -1,12 +1,22 @@
-"""mgpu_ngram: n-gram counts and language models on GPUs, clusters and laptops."""
+"""mgpu_ngram: n-gram counts and language models on GPUs, clusters and laptops.
 
-from mgpu_ngram import compact
-from mgpu_ngram.api import count, open_distributions, score
-from mgpu_ngram.core.counts import Counts, read_counts
-from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.lines import Lines
+The public names are imported when they are first used, so `import mgpu_ngram` takes a few milliseconds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.model import Model, estimate
+
+if TYPE_CHECKING:
+    from mgpu_ngram import compact
+    from mgpu_ngram.api import count, open_distributions, score
+    from mgpu_ngram.core.counts import Counts, read_counts
+    from mgpu_ngram.core.errors import InputError, RunError
+    from mgpu_ngram.core.lines import Lines
+    from mgpu_ngram.model import Model, estimate
 
 __all__ = [
     "Counts",
@@ -22,3 +32,27 @@ __all__ = [
     "score",
 ]
 __version__ = VERSION
+_MODULES = {  # public names by the module that defines them
+    "mgpu_ngram.api": ("count", "open_distributions", "score"),
+    "mgpu_ngram.core.counts": ("Counts", "read_counts"),
+    "mgpu_ngram.core.errors": ("InputError", "RunError"),
+    "mgpu_ngram.core.lines": ("Lines",),
+    "mgpu_ngram.model": ("Model", "estimate"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or a module such as `mgpu_ngram.kenlm`, when it is first used (PEP 562)."""
+    if name in _MODULE_OF:
+        value = getattr(import_module(_MODULE_OF[name]), name)
+    elif name == "compact":
+        value = import_module("mgpu_ngram.compact")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -29,7 +29,7 @@ ALLOWED = {
     "engine": {"engine", "core", "kernels"},
     "cluster": {"cluster", "core.errors", "core.memory_config", "core.scratch", "core.version"},
     "core": {"core", "kernels"},
-    "kernels": {"kernels"},
+    "kernels": {"kernels", "core.version"},
     "benchmarks": {"benchmarks", "api", "cli", "config", "report", "jobs", "engine", "core", "kernels", "cluster"},
 }
 EXECUTORS = ("cluster.local", "cluster.dask")  # only these may import one, besides the cluster itself:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numpy import uint64
 
+from ..compile import njit
 from ..intrinsics import load_u64
 
 HELD = 24  # bytes of a word that its slot holds

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_delimiter, random_text
 
 from .. import check
+from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from .gather_words import gather_words

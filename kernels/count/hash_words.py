@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, uint64
+from numpy import uint64
 
 from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_delimiter, random_text
 
 from .. import check
+from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 

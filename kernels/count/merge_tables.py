@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from .. import check
+from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 

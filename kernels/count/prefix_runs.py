@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 
 from .. import check
+from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from .ngram_keys import example as keys_example

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, uint64
+from numpy import uint64
 
 from .. import check
+from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from .take_words import example as words_example

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from .. import check
+from ..compile import njit
 from ..count.hash_words import mix64
 from ..dispatch import pick
 from ..launch import kernel, launch

@@ -6,9 +6,9 @@ import itertools
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from .. import check
+from ..compile import njit
 from ..dispatch import pick
 from ..launch import current_limits, kernel, launch
 from .rows import (

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, uint32, uint64
+from numpy import uint32, uint64
 
 from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_space, random_text
 from mgpu_ngram.kernels.common.words import find_slot, held_bytes, home_slot, index_words
 
 from .. import check
+from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import prefetch
 from ..launch import grid_for, kernel, launch

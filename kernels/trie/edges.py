@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numba import njit, uint64
+from numpy import uint64
 
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 
 from .. import check
+from ..compile import njit
 from ..dispatch import array_module
 from .child_filters import child_filters
 from .products import upper_product, wide_product

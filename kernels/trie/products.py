@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+
+from ..compile import intrinsic
 
 
 def wide_product(a: Any, factor: int) -> tuple[Any, Any]:
@@ -22,6 +21,8 @@ def wide_product(a: Any, factor: int) -> tuple[Any, Any]:
 @intrinsic
 def upper_product(typing, a, b):
     """Return the upper 64 bits of a product of uint64 numbers."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context, builder, signature, arguments):
         wide = ir.IntType(128)

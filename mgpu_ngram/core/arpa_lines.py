@@ -6,10 +6,11 @@ text is uint8; lines of it end with a newline, the last one too.
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, njit, uint32, uint64
+from numpy import int64, uint32, uint64
 
 from mgpu_ngram.core.decimals import MAX_BYTES, read_float32, write_float32
 from mgpu_ngram.kernels.common.words import equal_words, find_word, load_8
+from mgpu_ngram.kernels.compile import njit
 
 # What is wrong with a line, as `parse_lines` returns it
 FINE, NO_PROB, POSITIVE, NO_TAB, TOO_SHORT, STRANGE, TOO_LONG, NO_BACKOFF, INFINITE, AT_THE_TOP, TOO_MANY = range(11)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import int64, njit, uint32, uint64
+from numpy import int64, uint32, uint64
+
+from mgpu_ngram.kernels.compile import njit
 
 MAX_BYTES = 22  # of a number that `write_float32` writes: "-999999950000000000000" has
 

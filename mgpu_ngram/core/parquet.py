@@ -12,12 +12,13 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numba import njit, uint64
+from numpy import uint64
 
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import Sink, new_file
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary, words_from_arrow
+from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
 
 GROUP_ROWS = 1 << 17  # rows of a row group: what one thread holds while it writes, 10 to 20 MB

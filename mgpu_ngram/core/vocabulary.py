@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit, uint64
+from numpy import uint64
 
+from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.dispatch import on_gpu
 
 SPECIALS = (b"<unk>", b"<s>", b"</s>")  # ids 0, 1, 2 of every word vocabulary

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
-from numba import njit, uint32
+from numpy import uint32
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels.common.words import find_word, index_words
+from mgpu_ngram.kernels.compile import njit
 
 UNKNOWN = b"<unk>"  # id 0 of every model
 SPACE = 32

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.shards import shard_of, words_at
@@ -38,6 +37,7 @@ from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.vocabulary import END_CODE, START_CODE, UNFINISHED_CODE, Lexicon
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
+from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.count.hash_count import hash_count
 from mgpu_ngram.kernels.count.histogram_global import histogram_global
 from mgpu_ngram.kernels.count.histogram_private import histogram_private

@@ -7,13 +7,13 @@ comes before it cannot matter. It is kept as its node in the trie, or EMPTY; sho
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from mgpu_ngram.core.arpa import UNK_LOG10
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.words import read_only
 from mgpu_ngram.engine.trie import edges_of
 from mgpu_ngram.kernels.common.words import find_word
+from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.trie.edges import find_edge
 
 EMPTY = -1  # the node of the empty history

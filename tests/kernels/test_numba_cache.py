@@ -1,0 +1,113 @@
+"""Where compiled CPU kernels are kept, when they are compiled again, and what a user is told."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mgpu_ngram.kernels import compile as compiled
+
+
+def run(script, folder, **environment):
+    """Run a script in a process whose only cache folders are those in `folder`."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
+    environment = kept | {"HOME": str(folder / "home"), "TMPDIR": str(folder)} | environment
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def compiled_files(folder):
+    return sorted(folder.rglob("*.nbc"))
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    """A script that calls a compiled function of one file, which calls one of another file."""
+    (tmp_path / "inner.py").write_text(
+        "from mgpu_ngram.kernels.compile import njit\n@njit(cache=True)\ndef inner(x):\n    return x + 1\n"
+    )
+    (tmp_path / "outer.py").write_text(
+        "from inner import inner\nfrom mgpu_ngram.kernels.compile import njit\n"
+        "@njit(cache=True)\ndef outer(x):\n    return inner(x) * 2\n"
+    )
+    return "import sys; sys.path.insert(0, '.'); from outer import outer; print(outer(3))"
+
+
+def test_machine_code_is_kept_in_the_cache_folder_of_the_user(kernel, tmp_path):
+    assert run(kernel, tmp_path).stdout == "8\n"
+    assert compiled_files(tmp_path) == compiled_files(tmp_path / "home" / ".cache" / "mgpu_ngram" / "numba") != []
+
+
+@pytest.mark.parametrize("name", ["XDG_CACHE_HOME", "NUMBA_CACHE_DIR"])
+def test_a_folder_of_the_environment_comes_first(name, kernel, tmp_path):
+    run(kernel, tmp_path, **{name: str(tmp_path / "mine")})
+    assert compiled_files(tmp_path) == compiled_files(tmp_path / "mine") != []
+
+
+def test_an_unwritable_home_leaves_a_private_folder_in_the_temporary_directory(kernel, tmp_path):
+    assert run(kernel, tmp_path, HOME="/dev/null", NUMBA_CACHE_DIR="/dev/null/x").stdout == "8\n"
+    [private] = tmp_path.glob("mgpu_ngram-cache-*")
+    assert compiled_files(tmp_path) == compiled_files(private) != []
+    assert private.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_temporary_folder_that_others_can_write_is_not_used(kernel, tmp_path):
+    shared = tmp_path / f"mgpu_ngram-cache-{os.getuid()}"
+    shared.mkdir()
+    shared.chmod(0o777)
+    assert run(kernel, tmp_path, HOME="/dev/null").stdout == "8\n"
+    assert compiled_files(tmp_path) == []
+
+
+def test_the_package_imports_and_runs_from_a_read_only_folder_with_an_unwritable_home(tmp_path):
+    script = (
+        "import tempfile, numpy as np, mgpu_ngram\n"
+        "from mgpu_ngram.kernels import compile\n"
+        "tempfile.tempdir = '/dev/null'\n"
+        "assert compile.cache_folder() is None\n"
+        "from mgpu_ngram.kernels.score.sum_sentences import sum_sentences\n"
+        "arrays = np.array([2, 0], np.uint32), np.array([-1, -2], np.float32), np.array([2])\n"
+        "print(sum_sentences(*arrays)[0])"
+    )
+    assert run(script, tmp_path, HOME="/dev/null").stdout == "[-3.]\n"
+    assert compiled_files(tmp_path) == []
+
+
+def test_a_change_in_a_called_function_of_another_file_compiles_again(kernel, tmp_path):
+    assert run(kernel, tmp_path).stdout == "8\n"
+    inner = tmp_path / "inner.py"
+    inner.write_text(inner.read_text().replace("x + 1", "x + 2"))
+    assert run(kernel, tmp_path).stdout == "10\n"
+
+
+def test_a_compilation_is_announced_once_and_a_warm_cache_is_silent(tmp_path):
+    script = (
+        "import numpy as np\n"
+        "from mgpu_ngram.kernels.score.sum_sentences import sum_sentences\n"
+        "for dtype in (np.int64, np.int64):\n"
+        "    sum_sentences(np.array([2, 0], np.uint32), np.array([-1, -2], np.float32), np.array([2], dtype))\n"
+        "from mgpu_ngram.kernels.common.find_tokens import find_tokens\n"
+        "find_tokens(np.frombuffer(b'a b', np.uint8))"
+    )
+    assert run(script, tmp_path).stderr == f"mgpu-ngram: {compiled.COMPILING}\n"
+    assert run(script, tmp_path).stderr == ""
+
+
+def test_imports_leave_numba_out(tmp_path):
+    modules = "engine.score, engine.count, engine.estimate, engine.next_word, jobs.count.run, core.model_file"
+    names = ", ".join(f"mgpu_ngram.{name}" for name in modules.split(", "))
+    assert run(f"import sys, {names}; print('numba' in sys.modules)", tmp_path).stdout == "False\n"
+
+
+def test_a_call_replaces_the_lazy_functions_that_it_needs(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiled, "cache_folder", lambda: None)
+    scope = {"njit": compiled.njit}
+    exec("@njit()\ndef f(x):\n    return x + 1\n@njit()\ndef g(x):\n    return f(x) + f(x)\n", scope)
+    g = scope["g"]
+    assert isinstance(scope["f"], compiled.Lazy)
+    assert g(1) == 4
+    assert not isinstance(scope["f"], compiled.Lazy)
+    assert g.__name__ == "g" and g.signatures and Path(g.py_func.__code__.co_filename).name == "<string>"
