@@ -5,7 +5,7 @@ VENV = .venv
 BIN = $(VENV)/bin
 PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart test lint bench venv clean
+.PHONY: quickstart test lint docs bench venv clean
 
 quickstart: $(VENV)/.base ## set up, then count real English text and make a language model of it
 	$(BIN)/python examples/python_docs.py runs/python_docs.txt
@@ -21,13 +21,16 @@ lint: $(VENV)/.lint ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy mgpu_ngram
 
+docs: $(VENV)/.docs ## build the site in docs/_build; a warning is an error
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build
+
 bench: $(VENV)/.test ## measure the count stage on this machine; other benches: mgpu-ngram bench NAME
 	$(BIN)/mgpu-ngram bench count
 
-venv: $(VENV)/.test $(VENV)/.lint ## everything a developer needs
+venv: $(VENV)/.test $(VENV)/.lint $(VENV)/.docs ## everything a developer needs
 
 clean:
-	rm -rf $(VENV) runs build *.egg-info
+	rm -rf $(VENV) runs build dist docs/_build docs/reference *.egg-info
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed; use make PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -43,4 +46,8 @@ $(VENV)/.test: $(VENV)/.base
 
 $(VENV)/.lint: $(VENV)/.base
 	$(PIP) --editable '.[lint]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.base
+	$(PIP) --editable '.[docs]'
 	@touch $@

@@ -1,0 +1,70 @@
+"""Sphinx settings of the site: `make docs` builds it, and a warning is an error."""
+
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import generate_reference  # beside this file
+
+from mgpu_ngram.core.version import VERSION
+
+project = "mgpu_ngram"
+version = release = VERSION
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"mgpu_ngram {VERSION}"
+html_show_copyright = False
+html_show_sphinx = False
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+suppress_warnings = ["toc.not_included"]
+
+TABLE_LINE = re.compile(r"(\S+(?:, \S+)*)  +(\S.*)")
+
+
+def link_kernels(app, name, source):
+    """Let links to kernels/README.md lead to the page that includes it."""
+    source[0] = source[0].replace("](../kernels/README.md)", "](kernels.md)")
+
+
+def docstring_to_rst(app, what, name, obj, options, lines):
+    """Turn a docstring of this project, plain text, into reStructuredText in place.
+
+    `code` becomes literal text, a table of arguments a definition list, an indented paragraph a literal block.
+    """
+    made, before = [], ""
+    for line in lines:
+        entry = TABLE_LINE.fullmatch(line)
+        kind = "entry" if entry else "" if not line.strip() else "indented" if line[0] == " " else "text"
+        if kind == "indented" and before in ("entry", "literal"):
+            kind = before
+        elif kind == "indented":
+            kind = "literal"
+            made += ["", "::", ""]
+        elif kind != before:
+            made.append("")
+        if kind == "literal":
+            made.append(line)
+        else:
+            made += [f"``{entry[1]}``", f"    {inline(entry[2])}"] if entry else [_indent(kind) + inline(line.strip())]
+        before = kind
+    lines[:] = [*made, ""]
+
+
+def _indent(kind):
+    return "    " if kind == "entry" else ""
+
+
+def inline(text):
+    """A line of reStructuredText that shows `text`, with its `code` as literals."""
+    parts = re.split(r"`([^`]*)`", text)
+    return "".join(f"``{part}``" if i % 2 else re.sub(r"([*|_\\])", r"\\\1", part) for i, part in enumerate(parts))
+
+
+def setup(app):
+    """Write the generated pages before Sphinx reads its sources."""
+    generate_reference.write(Path(__file__).parent / "reference")
+    app.connect("source-read", link_kernels)
+    app.connect("autodoc-process-docstring", docstring_to_rst)

@@ -1,0 +1,201 @@
+"""The code of the docs runs as it is written, and the reference pages say what the code says.
+
+A block of ```console or ```python runs in a folder that holds what the pages take for granted, in the order of its page.
+A ```text block after a ```python block is its output. A block that cannot run here has a comment before it,
+<!-- not run: the reason -->, and the report shows the reason.
+"""
+
+import argparse
+import contextlib
+import gzip
+import importlib.util
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from mgpu_ngram import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(
+    r"(?:<!-- not run: ([^\n]*?) -->\n+)?^```(console|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
+TEXT_CRC = 3662129887  # CRC-32 of the text that the pages' outputs were made of
+
+
+@dataclass
+class Block:
+    """A block of code: `language`, its text, the line where it stands, and why it is not run, if so."""
+
+    language: str
+    code: str
+    line: int
+    reason: str | None
+
+
+def blocks(text):
+    """The blocks of a page, in order."""
+    return [Block(match[2], match[3], text.count("\n", 0, match.start(3)), match[1]) for match in BLOCK.finditer(text)]
+
+
+def runnable():
+    """(page, its blocks) of pages with code."""
+    for path in PAGES:
+        found = blocks(path.read_text("utf-8"))
+        if any(block.language != "text" for block in found):
+            yield pytest.param(path, found, id=path.relative_to(ROOT).as_posix())
+
+
+def commands(code):
+    """(command, expected output) of each `$ ` line of a console block; a backslash continues a line."""
+    found = []
+    for line in code.splitlines():
+        if line.startswith("$ "):
+            found.append([line[2:], []])
+        elif found and not found[-1][1] and found[-1][0].endswith("\\"):
+            found[-1][0] += "\n" + line.removeprefix("> ")
+        else:
+            found[-1][1].append(line)
+    return [(command, "\n".join(output)) for command, output in found]
+
+
+def shows(expected, output):
+    """Whether the output holds the expected lines; `...` stands for anything, and lines after the last may follow."""
+    pattern = r".*".join(re.escape(part.strip("\n")) for part in re.split(r"^\.\.\.$", expected, flags=re.MULTILINE))
+    return re.match(pattern, output, re.DOTALL) is not None
+
+
+@pytest.fixture(scope="module")
+def taken_for_granted(tmp_path_factory):
+    """(a folder with what the pages name: texts, models, a checkout's configs and examples; whether the text is that
+    which the outputs on the pages were made of)."""
+    from pydoc_data.topics import topics
+
+    folder = tmp_path_factory.mktemp("docs")
+    lines = "\n".join(topics.values()).split("\n")
+    for name in ("runs", "books", "crawl"):
+        (folder / name).mkdir()
+    train, heldout = ("\n".join(part) + "\n" for part in (lines[:-600], lines[-600:]))
+    for name in ("train.txt", "runs/python_docs.txt"):
+        (folder / name).write_text(train, "utf-8")
+    for name in ("heldout.txt", "runs/python_docs_heldout.txt"):
+        (folder / name).write_text(heldout, "utf-8")
+    (folder / "books" / "one.txt.gz").write_bytes(gzip.compress(train.encode()))
+    (folder / "crawl" / "one.txt.zst").write_bytes(zstandard.compress(heldout[:4000].encode()))
+    for name in ("configs", "examples"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("model.arpa", "model.safetensors"):
+        assert cli.main(["estimate", str(folder / "train.txt"), "-o", str(folder / name), "--workers", "0"]) == 0
+    return folder, zlib.crc32("\n".join([*lines, ""]).encode()) == TEXT_CRC
+
+
+@pytest.mark.parametrize(("path", "found"), runnable())
+def test_blocks_run(path, found, taken_for_granted, tmp_path, monkeypatch):
+    granted, same_text = taken_for_granted
+    shutil.copytree(granted, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    environment = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    names = {"__name__": "__main__"}
+    printed = ""
+    for block in found:
+        where = f"{path.name}:{block.line}"
+        if block.reason:
+            printed = None
+        elif block.language == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(block.code, where, "exec"), names)
+            printed = out.getvalue()
+        elif block.language == "console":
+            for command, expected in commands(block.code):
+                bash = ["bash", "-euo", "pipefail", "-c", command]
+                done = subprocess.run(bash, env=environment, capture_output=True, text=True, timeout=240)
+                assert done.returncode == 0, f"{where}: {command}\n{done.stdout}{done.stderr}"
+                assert not same_text or shows(expected, done.stdout), f"{where}: {command} prints\n{done.stdout}"
+            printed = None
+        elif printed is not None:  # the output of a python block
+            assert not same_text or shows(block.code, printed), f"{where}: printed\n{printed}"
+            printed = None
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, id=f"{path.name}:{block.line}")
+        for path in PAGES
+        for block in blocks(path.read_text("utf-8"))
+        if block.reason
+    ],
+)
+def test_blocks_not_run(block):
+    pytest.skip(block.reason)
+
+
+def test_blocks_by_hand():
+    text = (
+        "# T\n\n```console\n$ a \\\n> b\nout\n$ c\n```\n<!-- not run: no GPU -->\n```python\nx\n```\n```text\n1\n```\n"
+    )
+    first, second, third = blocks(text)
+    assert commands(first.code) == [("a \\\nb", "out"), ("c", "")] and (first.line, first.reason) == (3, None)
+    assert (second.language, second.code, second.reason) == ("python", "x\n", "no GPU")
+    assert (third.language, third.code) == ("text", "1\n")
+    assert shows("a\n...\nc", "a\nb\nc\nd\n") and shows("", "x") and shows("a", "a\n")
+    assert not shows("a\n...\nc", "a\nb\n") and not shows("b", "a\nb\n")
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """The module docs/generate_reference.py."""
+    spec = importlib.util.spec_from_file_location("generate_reference", ROOT / "docs" / "generate_reference.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_reference_pages_hold_everything(reference, tmp_path):
+    reference.write(tmp_path)
+    commands_page, yaml_page, python_page = (
+        (tmp_path / f"{name}.md").read_text("utf-8") for name in ("cli", "yaml", "python")
+    )
+    for verb in ("run", "plan", "count", "estimate", "score", "distribution", "export", "info", "bench"):
+        assert f"\n## {verb}\n" in commands_page
+    assert "| `--text-column NAME` |" in commands_page and "| `-o, --output OUT` |" in commands_page
+    for stage, settings in reference.sections().items():
+        for key in settings.__dataclass_fields__:
+            assert f"| `{key}` |" in yaml_page, f"{stage}: {key}"
+    assert "| `order` | integer | `5` |" in yaml_page
+    assert "| `corpus` | list of text | required |" in yaml_page
+    assert "| `chunk_bytes` | size | `auto` |" in yaml_page
+    for name in ("mgpu_ngram.Model", "mgpu_ngram.count", "mgpu_ngram.compact.densify", "mgpu_ngram.kenlm.State"):
+        assert f":: {name}\n" in python_page
+    assert "kenlm._" not in python_page
+
+
+def test_comments_of_fields_by_hand(reference, tmp_path, monkeypatch):
+    (tmp_path / "settings_by_hand.py").write_text(
+        "from dataclasses import dataclass\n\n\n@dataclass\nclass C:\n    a: int  # first\n    # and more\n"
+        "    b: str = '#'\n    c: int = (\n        1\n    )  # third, <s>\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from settings_by_hand import C
+
+    assert reference.field_comments(C) == {"a": "first and more", "b": "", "c": "third, <s>"}
+
+
+def test_flags_by_hand(reference):
+    parser = argparse.ArgumentParser()
+    actions = [
+        parser.add_argument("text", nargs="+", metavar="TEXT"),
+        parser.add_argument("-o", "--output"),
+        parser.add_argument("--kind", choices=["a", "b"]),
+        parser.add_argument("--fast", action="store_true"),
+    ]
+    assert [reference._flags(a) for a in actions] == ["`TEXT`", "`-o, --output OUTPUT`", "`--kind a|b`", "`--fast`"]
