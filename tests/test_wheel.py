@@ -1,0 +1,68 @@
+"""The wheel holds the package and its kernels, and works in an environment of its own, outside the checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = (".py", ".cu", ".cuh")
+
+
+def run(*command, **options):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=280, **options)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The path of a wheel made of a copy of the sources; the checkout itself gets no build folder."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("mgpu_ngram", "kernels", "benchmarks"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source)
+    run(sys.executable, "-m", "pip", "wheel", source, "--no-deps", "--no-build-isolation", "-w", folder / "dist")
+    (path,) = (folder / "dist").glob("*.whl")
+    return path
+
+
+def test_the_wheel_holds_all_sources_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as file:
+        packed = {name for name in file.namelist() if ".dist-info/" not in name}
+        assert b"extern" in file.read("mgpu_ngram/kernels/common/radix_sort.cu"), "a file, not a link"
+    folders = [ROOT / "mgpu_ngram", ROOT / "mgpu_ngram" / "kernels", ROOT / "mgpu_ngram" / "benchmarks"]
+    wanted = {
+        path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*") if path.suffix in SOURCES
+    }
+    assert len(wanted) > 200 and packed == wanted
+
+
+def test_the_wheel_runs_the_quickstart(wheel, tmp_path):
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env" / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    dependencies = [folder for folder in sys.path if folder.endswith("site-packages")]
+    (site / "dependencies.pth").write_text("\n".join(dependencies) + "\n")  # without their editable installs
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    here = {"cwd": tmp_path, "env": environment}
+    assert run(python, "-c", "import mgpu_ngram; print(mgpu_ngram.__file__)", **here).startswith(str(site))
+    (tmp_path / "runs").mkdir()
+    lines = [f"of the people {i % 7} by the people {i % 11} for the {i % 5}\n" for i in range(600)]
+    (tmp_path / "runs" / "python_docs.txt").write_text("".join(lines))
+    (tmp_path / "runs" / "python_docs_heldout.txt").write_text("".join(lines[:9]))
+    program = tmp_path / "env" / "bin" / "mgpu-ngram"
+    discounts = "jobs.2.estimate.discount_fallback=[0.5, 1, 1.5]"  # so even a text is
+    out = run(program, "run", ROOT / "configs" / "quickstart.yaml", "cluster.workers=0", discounts, **here)
+    assert "'the people'" in out and "Perplexity including OOVs:" in out
+    model = tmp_path / "runs" / "quickstart" / "estimate" / "model.safetensors"
+    assert run(python, ROOT / "examples" / "generate.py", model, **here).startswith("a sentence: ")
