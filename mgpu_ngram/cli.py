@@ -16,7 +16,7 @@ import traceback
 from typing import NoReturn
 
 from mgpu_ngram.commands import bench, count, counts, distribution, estimate, run, score, trie
-from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.errors import InputError, RunError, show_warnings_plainly
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import out_of_memory
 
@@ -40,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if sys.stdout is None:
             raise InputError("standard output is closed; send it to a file, or to /dev/null")
+        show_warnings_plainly()
         with contextlib.suppress(ValueError):  # outside the main thread there are no signals
             signal.signal(signal.SIGTERM, _terminated)
         arguments.verb(arguments)

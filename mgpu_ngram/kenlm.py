@@ -14,12 +14,12 @@ from functools import total_ordering
 from typing import Any, NamedTuple
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.file_heads import KenlmBinaryError
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.states import EMPTY, score_word, score_words, tables
 
 MAX_IDS = 1 << 16  # words whose ids a model remembers
-BINARY = b"mmap lm http://kheafield.com/code"  # how files of KenLM's build_binary begin
 
 
 class LoadMethod:
@@ -90,12 +90,13 @@ class Model:
     """
 
     def __init__(self, path: str | bytes, config: Config | None = None):
-        """Load a model. Raises IOError when that fails."""
+        """Load a model. Raises OSError when that fails, but ValueError for a KenLM binary file."""
         self.path = os.path.abspath(_bytes(path))
         try:
-            _refuse_binary(self.path)
             model = open_model(os.fsdecode(self.path))
             self._tables = tables(model)
+        except KenlmBinaryError:  # no OSError: a client may delete a file that raises one, as a damaged one
+            raise
         except (InputError, OSError, OverflowError) as error:
             raise OSError(f"Cannot read model {path!r} ({error})") from error
         self._words, self._ids = model.words, _Ids(model.words)
@@ -184,9 +185,3 @@ def _bytes(text: str | bytes) -> bytes:
     if isinstance(text, bytes):
         return text
     raise TypeError(f"Cannot convert {type(text)} to string")
-
-
-def _refuse_binary(path: bytes) -> None:
-    with open(path, "rb") as file:
-        if file.read(len(BINARY)) == BINARY:
-            raise InputError("it is a KenLM binary file, which only KenLM reads; give the ARPA file it was made from")

@@ -332,6 +332,20 @@ def show_model(path: str, found: dict[str, Any]) -> None:
     )
 
 
+def show_file(path: str, found: dict[str, Any]) -> None:
+    """What a file is that is no model file of ours."""
+    many = " + ".join(f"{count:,}" for count in found.get("orders", []))
+    of_order = f" of order {found['order']}, {sum(found['orders']):,} n-grams ({many})" if many else ""
+    compressed = f" ({found['compression']})" if found["compression"] else ""
+    print(f"{path}: {found['format']}{compressed}{of_order}")
+    shown = {name: found[name] for name in ("type", "vocabulary", "rows", "columns", "keys") if name in found}
+    for name, value in shown.items():
+        print(f"{name}: {', '.join(value) if isinstance(value, (list, dict)) else value}")
+    print(f"{found['size_bytes']:,} bytes")
+    if "type" in found:
+        print("KenLM binary models cannot be read yet; mgpu-ngram convert reads the ARPA file that this was built from")
+
+
 def _many(n: int, thing: str) -> str:
     return f"{n:,} {thing}{'s' * (n != 1)}"
 

@@ -8,12 +8,14 @@ import math
 import pickle
 import random
 import struct
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mgpu_ngram as ng
 from mgpu_ngram import kenlm as ours
 from mgpu_ngram.core.model_file import save_model
 from mgpu_ngram.engine.open_model import open_model
@@ -233,9 +235,15 @@ def test_what_cannot_be_loaded(kenlm, content, tmp_path):
 def test_a_kenlm_binary_file_is_refused(tmp_path):
     path = tmp_path / "model.binary"
     path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(100))
-    with pytest.raises(IOError, match="a KenLM binary file, .*; give the ARPA file") as caught:
-        load(ours, path)
-    assert "\n" not in str(caught.value)
+    packed = tmp_path / "model.binary.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    message = "a KenLM binary model, which cannot be read yet; give the ARPA file .* mgpu-ngram convert"
+    for load_model in partial(load, ours), ng.Model.load, open_model:
+        for file in path, packed:
+            with pytest.raises(ValueError, match=message) as caught:
+                load_model(file)
+            assert "\n" not in str(caught.value)
+            assert not isinstance(caught.value, OSError)  # after which a client may delete the file
 
 
 def test_other_files(arpa, tmp_path):

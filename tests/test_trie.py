@@ -49,8 +49,9 @@ def test_info(here, mgpu_ngram):
     assert (found["orders"], found["edge_table"], found["quantized"]) == ([5, 4, 1], True, False)
     mgpu_ngram("trie", "model.arpa", "-o", "bare", "--no-backoff", "--quantize", "4")
     assert "quantised values, no backoffs: it scores no text" in mgpu_ngram("info", "bare")[1]
-    status, out, err = mgpu_ngram("info", "text")
-    assert (status, out) == (2, "") and "text" in err
+    assert mgpu_ngram("info", "text") == (0, "text: text\n7 bytes\n", "")
+    status, out, err = mgpu_ngram("info", "nothing")
+    assert (status, out) == (2, "") and "nothing" in err
 
 
 def test_quantised_and_bare(here, mgpu_ngram):
@@ -178,6 +179,7 @@ def test_resume_leaves_what_is_finished(here, mgpu_ngram):
     """Of several jobs the ones that an earlier run finished, if they are what would be made again."""
     assert mgpu_ngram("run", CONFIG, *OVERRIDES)[0] == 0
     shutil.rmtree("runs/scores/score")
+    Path("other").write_text("a\n")
     made = Path("runs/scores/trie/model.safetensors").stat().st_ino
     status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES, "--resume")
     assert (status, err) == (0, "runs/scores/trie: finished before\n") and out.startswith("runs/scores/score: 3 sent")
@@ -187,7 +189,7 @@ def test_resume_leaves_what_is_finished(here, mgpu_ngram):
     assert Path("runs/scores/trie/model.safetensors").stat().st_ino == made
     for change, told in [
         ("jobs.1.score.level=word", 'the options changed: options.level was "sentence", is "word";'),
-        ("jobs.1.score.text=model.arpa", 'the inputs changed: inputs.0.name was "text", is "model.arpa";'),
+        ("jobs.1.score.text=other", 'the inputs changed: inputs.0.name was "text", is "other";'),
     ]:
         status, _, err = mgpu_ngram("run", CONFIG, *OVERRIDES, change, "--resume")
         assert status == 2 and f"runs/scores/score is finished, but {told}" in err

@@ -26,7 +26,7 @@ from distributed.utils import sync
 from mgpu_ngram.cluster import gpu, transport
 from mgpu_ngram.cluster.devices import allow_open_files, cores, gpu_identity, resolve_device
 from mgpu_ngram.cluster.transport import Parcel
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, send_warnings
 from mgpu_ngram.core.version import VERSION
 
 MESSAGE_SECONDS = 0.001  # between messages; Dask's 2 to 10 ms are half the time of a short task, there and back
@@ -68,6 +68,8 @@ class Plugin(WorkerPlugin):
             return
         if self.ours:
             silence()
+            if not worker.address.startswith("inproc:"):
+                send_warnings(distributed.warn)  # to the driver, which shows equal ones once
             _tasks.may_freeze = True
             worker.batched_stream.interval = MESSAGE_SECONDS
         allow_open_files()

@@ -12,13 +12,14 @@ from typing import Any
 from mgpu_ngram.commands.shared import command, stdout
 from mgpu_ngram.core.counts import Ngram, read_counts
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model_file import describe_model
+from mgpu_ngram.core.file_kind import identify_file
+from mgpu_ngram.core.model_file import FORMAT as MODEL_FORMAT
 from mgpu_ngram.core.output import find_manifest
 from mgpu_ngram.jobs.distribution import run as distribution
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.score import run as score
 from mgpu_ngram.jobs.trie import run as trie
-from mgpu_ngram.report import show_distributions, show_estimated, show_info, show_model, show_scored
+from mgpu_ngram.report import show_distributions, show_estimated, show_file, show_info, show_model, show_scored
 
 EXPORT_EXAMPLES = """examples:
   mgpu-ngram export counts --order 3 | grep '^of the'
@@ -85,7 +86,8 @@ def _info(arguments: argparse.Namespace) -> None:
     found: dict[str, Any]
     show: Callable[[str, dict[str, Any]], None]
     if os.path.isfile(path):
-        found, show = describe_model(path), show_model
+        found = identify_file(path)
+        show = show_model if found["format"] == MODEL_FORMAT else show_file
     elif manifest.get("format") == estimate.FORMAT:
         found, show = manifest, show_estimated
     elif manifest.get("format") == score.FORMAT:

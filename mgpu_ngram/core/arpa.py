@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +12,7 @@ import numpy as np
 
 from mgpu_ngram.core import arpa_lines as lines
 from mgpu_ngram.core.arpa_text import NEW_COPY, Section, Text, open_text
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.core.words import UNKNOWN, Words, read_only
@@ -84,9 +83,7 @@ class Arpa:
                 why = f"stands after the 1-grams, and {marker} is none of them; a model needs it: add it"
                 raise text.wrong(self._sections[1].starts[-1], why)
         if self._unk_added:
-            warnings.warn(
-                f"{text.name!r} lacks <unk>; its log10 probability is taken to be {unk_log10:g}", stacklevel=4
-            )
+            warn(f"{text.name!r} lacks <unk>; its log10 probability is taken to be {unk_log10:g}")
         ids = np.empty((len(prob), 1), np.uint32)
         ids[rows_V, 0] = np.arange(len(prob))
         self._unigrams = Ngrams(ids, prob, backoff)

@@ -13,7 +13,8 @@ import numpy as np
 from mgpu_ngram.core import arpa_lines as lines
 from mgpu_ngram.core.decompress import decompressed
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.sources import MAGIC, Source, file_source
+from mgpu_ngram.core.file_heads import HEAD_BYTES, refuse_as_arpa
+from mgpu_ngram.core.sources import Source, file_source
 from mgpu_ngram.core.stored import reader
 from mgpu_ngram.core.words import read_only
 
@@ -21,12 +22,6 @@ STRIP_BYTES = 1 << 20  # of lines that a thread parses at once
 HEADER_BYTES = 4096  # of a line that is no n-gram; longer ones are wrong anyway
 SHOWN = 60  # characters of a wrong line
 COUNT_LINE = re.compile(rb"ngram \s*\+?(\d{1,18})=\s*\+?(\d{1,18})\s*")
-OTHER_FORMATS = {
-    **{magic: f"{format} data; unpack or export the ARPA file in it" for magic, format in MAGIC.items()},
-    b"mmap lm http://kheafield.com/code": "a binary model of KenLM's; give the ARPA file that it was built from",
-    b"blmt": "a binary model of IRSTLM's; convert it with compile-lm --text yes",
-    b"iARPA": "an iARPA file of IRSTLM's; convert it with compile-lm --text yes",
-}
 NEW_COPY = "copy it or write it again"
 
 
@@ -51,9 +46,7 @@ class Text:
         while line.startswith(b"#"):
             line, at, after = self.filled_line(after, r"before \data\ ")
         if line != b"\\data\\":
-            for magic, what in OTHER_FORMATS.items():
-                if line.startswith(magic):
-                    raise InputError(f"{self.name!r} is {what}")
+            refuse_as_arpa(self.name, self.data[:HEAD_BYTES].tobytes())
             raise self.wrong(at, r"stands where \data\ is expected, so this is no ARPA file; give one")
         counts: list[int] = []
         while True:
@@ -134,7 +127,7 @@ def open_text(path: str) -> Text:
     """The text of a file, which takes memory only where it is compressed or remote."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"{path!r} is no regular file; give the path of an ARPA file")
-    source = file_source(path, path, "word", 1, "text")
+    source = file_source(path, path, "byte", 1, "text")
     if source.format == "parquet":
         raise InputError(f"{path!r} is a Parquet file; give an ARPA file")
     if source.format == "plain" and source.is_local and source.size_bytes:

@@ -20,13 +20,13 @@ import numpy as np
 
 from mgpu_ngram.core.crc import Crc
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.file_heads import MAX_HEADER_BYTES
 from mgpu_ngram.core.output import new_file
 
 FORMAT = "mgpu_ngram arrays"
 FORMAT_VERSION = 1
 METADATA = "__metadata__"  # the format's name for strings beside the arrays
 SLICE_BYTES = 8 << 20  # of an array, written or checked at once
-MAX_HEADER_BYTES = 100_000_000  # the format's limit
 MAX_THREADS = 8
 DTYPES = {"BOOL": np.dtype(bool)} | {
     f"{letter}{8 * size}": np.dtype(f"<{kind}{size}")

@@ -19,7 +19,6 @@ import re
 import secrets
 import shutil
 import socket
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from typing import Any, Self
 import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.output import TEMPORARY, clear_leftovers, new_file, run_mark
 from mgpu_ngram.core.scratch import is_running
 
@@ -290,7 +289,7 @@ def _damage(error: InputError) -> str:
 
 def _delete(path: str, damage: str) -> None:
     """Delete a damaged entry, with a warning to the caller of `entries`."""
-    warnings.warn(f"{damage} (what it covers is done again)", stacklevel=3)
+    warn(f"{damage} (what it covers is done again)")
     with suppress(OSError):
         os.unlink(path)
 

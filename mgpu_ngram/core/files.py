@@ -10,6 +10,8 @@ from typing import Any
 
 from mgpu_ngram.core.errors import InputError
 
+REMOTE = ("http", "https", "s3", "s3a")  # schemes whose drivers the extra "remote" installs
+
 
 def find_files(paths: list[str]) -> list[tuple[str, str]]:
     """(name, location) of every file behind the paths."""
@@ -81,11 +83,19 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def remote_errors(name: str, where: str = "") -> Iterator[None]:
-    """Turn whatever a file system raises into an InputError; drivers have error classes of their own."""
+    """Turn every error of a file system into an InputError; drivers have error classes of their own.
+
+    name   the URL or path, as the user gave it
+    where  the place in the file, for the message
+    """
     try:
         yield
     except (InputError, MemoryError):
         raise
+    except ImportError as error:
+        scheme = name.partition("://")[0].lower()
+        way_out = "pip install 'mgpu-ngram[remote]'" if scheme in REMOTE else f"install fsspec's driver of {scheme}"
+        raise InputError(f"cannot read {name!r}: a package is missing ({error}); {way_out}") from None
     except Exception as error:
         reason = " ".join(str(error).split()) or "no reason given"
         raise InputError(

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.arrays import MAX_HEADER_BYTES, array_crcs, load_arrays, save_arrays
+from mgpu_ngram.core.arrays import array_crcs, load_arrays, save_arrays
 from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.file_heads import is_safetensors
 from mgpu_ngram.core.model_checks import contradiction
 from mgpu_ngram.core.output import check_free
 from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Trie
@@ -174,8 +175,7 @@ def identify(path: str | Path) -> str:
 def is_model_file(path: str | Path) -> bool:
     """Whether a file begins as a safetensors file does: the length of a JSON header, and its brace; maybe cut short."""
     with open(path, "rb") as file:
-        head = file.read(9)
-    return head[8:] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER_BYTES
+        return is_safetensors(file.read(9))
 
 
 def _arrays(trie: Trie, words: Words) -> dict[str, np.ndarray]:

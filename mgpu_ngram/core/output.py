@@ -22,6 +22,10 @@ from mgpu_ngram.core.scratch import is_running
 FORMAT = "mgpu_ngram counts"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+SUFFIXES = (  # that other formats use, or ours
+    ".arpa", ".arrow", ".bin", ".binary", ".bz2", ".csv", ".feather", ".gz", ".json", ".jsonl", ".klm", ".npy",
+    ".parquet", ".safetensors", ".tsv", ".txt", ".xz", ".zarr", ".zip", ".zst",
+)  # fmt: skip
 DISCARD_TRIES = 20
 TEMPORARY = ".tmp"  # how the name of a file ends while it is written
 
@@ -215,6 +219,14 @@ def check_free(
         raise InputError(f"output {path} exists; add --overwrite (in Python overwrite=True) or give another path")
     if not is_kind(path):
         raise InputError(f"{path} is no {kind}, so it is not overwritten; delete it yourself or give another path")
+
+
+def check_suffix(path: str | Path, format: str, suffix: str) -> None:
+    """Raise InputError for the name of a file of `format` that ends as files of another format do."""
+    found = Path(path).suffix.lower()
+    if found in SUFFIXES and found != suffix:
+        name = Path(path).with_suffix(suffix)
+        raise InputError(f"output {path} would be {format}, but its name ends with {found}; name it {name}")
 
 
 def clear_leftovers(path: Path) -> None:

@@ -9,17 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.file_heads import HEAD_BYTES, PARQUET, compression, refuse_as_text
 from mgpu_ngram.core.files import filesystem, remote_errors, unreadable
 from mgpu_ngram.core.lines import is_text
 
-MAGIC = {
-    b"\x1f\x8b\x08": "gzip",
-    b"BZh": "bz2",
-    b"\xfd7zXZ\0": "xz",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    **{bytes([b]) + b"\x2a\x4d\x18": "zstd" for b in range(0x50, 0x60)},  # a skippable frame, as pzstd writes first
-    b"PAR1": "parquet",
-}
 CUTTABLE = ("plain", "memory")  # bytes at any offset can be read
 
 
@@ -48,34 +41,45 @@ class Source:
 
 
 def file_source(name: str, location: str, unit: str, itemsize: int, text_column: str) -> Source:
-    """Look at a file: its size, and its format by its first bytes."""
-    source = Source(name, "plain", 0, location, itemsize)
-    if source.is_local:
-        try:
-            with open(location, "rb") as file:
-                head, size_bytes = file.read(10), os.fstat(file.fileno()).st_size
-        except OSError as error:
-            raise unreadable(error) from None
-    else:
-        with remote_errors(name):
-            fs, path = filesystem(location)
-            size_bytes = fs.info(path)["size"]
-            head = fs.cat_file(path, start=0, end=min(10, size_bytes)) if size_bytes else b""
-        if size_bytes is None:
-            raise InputError(f"the server does not tell the size of {name!r}; download it first")
-    format = next((format for magic, format in MAGIC.items() if head.startswith(magic)), "plain")
-    if format == "bz2" and head[4:] not in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90"):  # text that starts with BZh
-        format = "plain"
-    source = replace(source, format=format, size_bytes=size_bytes)
+    """Return the source of a file: its size, and its format by its first bytes.
+
+    name, location  as the user knows it; its absolute path or URL
+    unit            "word": a plain file must hold lines of text; "byte": any bytes; "id": token ids of itemsize bytes
+    text_column     of a Parquet file
+
+    Raises InputError for a file that cannot be read, or that does not hold such data.
+    """
+    head, size_bytes = stored_head(name, location)
+    format = "parquet" if head.startswith(PARQUET) else compression(head) or "plain"
+    source = Source(name, format, size_bytes, location, itemsize)
     if format == "zstd":
         import_zstandard(name)
     if format == "parquet":
         if unit == "id":
             raise InputError(f"{name!r} is a Parquet file; token ids are read from raw binary files: export the column")
         return _parquet_source(source, text_column)
+    if format == "plain" and unit == "word":
+        refuse_as_text(name, head, text_column)
     if format == "plain" and size_bytes % itemsize:
         raise InputError(odd_size(name, size_bytes, itemsize))
     return source
+
+
+def stored_head(name: str, location: str) -> tuple[bytes, int]:
+    """Return the first HEAD_BYTES of a file, as stored, and its size. Raises InputError when it cannot be read."""
+    if "://" not in location:
+        try:
+            with open(location, "rb") as file:
+                return file.read(HEAD_BYTES), os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise unreadable(error) from None
+    with remote_errors(name):
+        fs, path = filesystem(location)
+        size_bytes = fs.info(path)["size"]
+        head = fs.cat_file(path, start=0, end=min(HEAD_BYTES, size_bytes)) if size_bytes else b""
+    if size_bytes is None:
+        raise InputError(f"the server does not tell the size of {name!r}; download it first")
+    return head, size_bytes
 
 
 def odd_size(name: str, size_bytes: int, itemsize: int) -> str:

@@ -13,6 +13,7 @@ from mgpu_ngram.core.corpus import Piece
 from mgpu_ngram.core.crc import Crc
 from mgpu_ngram.core.decompress import decompressed
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.file_heads import HEAD_BYTES, refuse_as_text
 from mgpu_ngram.core.lines import arrow_lines
 from mgpu_ngram.core.sources import CUTTABLE, Source, parquet_file
 from mgpu_ngram.core.stored import PROBE_BYTES, STRIP_BYTES, Read, reader
@@ -102,7 +103,8 @@ def open_streams(
     with reader(source) as read:
         if source.format not in CUTTABLE:
             crc = None if checksums is None else Crc(piece.end)
-            yield [ArrayStream(decompressed(source, read, crc))]
+            texts = decompressed(source, read, crc)
+            yield [ArrayStream(_checked(texts, source) if unit == "word" else texts)]
         else:
             stream = _lines(piece, read, pool) if unit == "word" else _tokens(piece, read, pool, halo)
             if checksums is not None and plain_crcs:
@@ -111,6 +113,15 @@ def open_streams(
             yield [stream]
     if checksums is not None and crc and (crc.length or source.format not in CUTTABLE):
         checksums.append((piece.source_index, offset, crc.length, crc.value))
+
+
+def _checked(texts: Iterator[np.ndarray], source: Source) -> Iterator[np.ndarray]:
+    """The same decompressed text. Raises InputError when its beginning shows that it is no text."""
+    for text in texts:
+        refuse_as_text(source.name, text[:HEAD_BYTES].tobytes())
+        yield text
+        break
+    yield from texts
 
 
 def _lines(piece: Piece, read: Read, pool: Any) -> Range:

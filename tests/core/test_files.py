@@ -1,5 +1,7 @@
 """Which files stand behind paths, globs, directories and URLs, and what is said where there are none."""
 
+import sys
+
 import fsspec
 import pytest
 
@@ -56,6 +58,21 @@ def test_urls():
         memory.rm("/corpus", recursive=True)
     with pytest.raises(InputError, match="nosuch"):
         open_corpus("nosuch://bucket/file")
+
+
+@pytest.mark.parametrize(
+    ("url", "driver"), [("https://host/a.txt", "aiohttp"), ("http://host/*.txt", "aiohttp"), ("s3://bucket/a", "s3fs")]
+)
+def test_a_missing_driver_is_named(url, driver, monkeypatch):
+    for module in list(sys.modules):
+        if module.startswith("fsspec.implementations.http"):
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, driver, None)
+    for implementation in "http", "https", "s3":
+        monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, implementation, raising=False)
+    with pytest.raises(InputError, match=r"cannot read '.*': a package is missing \(.*\); pip install ") as error:
+        open_corpus(url)
+    assert str(error.value).endswith("; pip install 'mgpu-ngram[remote]'") and "\n" not in str(error.value)
 
 
 def test_bad_files_say_so(tree, tmp_path, monkeypatch):

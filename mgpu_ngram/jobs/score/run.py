@@ -21,7 +21,7 @@ from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Corpus, Piece, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import identify
-from mgpu_ngram.core.output import Output, check_free, new_file, write_manifest
+from mgpu_ngram.core.output import Output, check_free, check_suffix, new_file, write_manifest
 from mgpu_ngram.core.parquet import strings
 from mgpu_ngram.core.read_text import read_blocks
 from mgpu_ngram.core.sources import Source
@@ -193,6 +193,7 @@ def check_file(path: str | Path, overwrite: bool) -> None:
     """Raise InputError unless a file may be written there."""
     if os.path.isdir(path) or not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise InputError(f"output {path} is no file in a folder that exists; give the path of a Parquet file to write")
+    check_suffix(path, "a Parquet file", ".parquet")
     check_free(path, overwrite, "Parquet file", _is_parquet)
 
 

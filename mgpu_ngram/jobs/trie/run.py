@@ -14,7 +14,7 @@ from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel, check_free_file, identify, save_model
-from mgpu_ngram.core.output import Output, write_manifest
+from mgpu_ngram.core.output import Output, check_suffix, write_manifest
 from mgpu_ngram.core.typed_config import check_name
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
@@ -139,6 +139,7 @@ def build(
     threads    that parse an ARPA file
     overwrite  replace a model file; nothing else is replaced
     """
+    check_suffix(output, "a model file", ".safetensors")
     check_free_file(output, overwrite)
     output = Path(output)
     try:  # at once, for a large model takes its time

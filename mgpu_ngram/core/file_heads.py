@@ -1,0 +1,157 @@
+"""What a file is, told by its first bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+from mgpu_ngram.core.errors import InputError
+
+HEAD_BYTES = 4096  # a head: enough for every magic number, and for the first line of most JSON lines
+MAX_HEADER_BYTES = 100_000_000  # of a safetensors file: the format's limit
+ARPA, IARPA, KENLM, JSON_LINES = "an ARPA file", "an iARPA file of IRSTLM", "a KenLM binary model", "JSON lines"
+IRSTLM = "a binary model of IRSTLM"
+OUR_MODEL, SAFETENSORS = "a model file of mgpu-ngram", "a safetensors file"
+COMPRESSION = {
+    b"\x1f\x8b\x08": "gzip",
+    b"BZh": "bz2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    **{bytes([b]) + b"\x2a\x4d\x18": "zstd" for b in range(0x50, 0x60)},  # a skippable frame, as pzstd writes first
+}
+PARQUET = b"PAR1"
+BZ2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # a block follows the four bytes of a bz2 header, or its end
+UNICODE = {  # byte order marks; UTF-32 first, because its mark begins with that of UTF-16
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+MAGIC = {
+    b"mmap lm http://kheafield.com/code": KENLM,
+    b"blmt": IRSTLM,
+    PARQUET: "a Parquet file",
+    b"ARROW1\0\0": "an Arrow file",
+    b"\x89PNG\r\n\x1a\n": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF87a": "a GIF image",
+    b"GIF89a": "a GIF image",
+    b"%PDF-": "a PDF document",
+    b"PK\x03\x04": "a ZIP archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7-Zip archive",
+    b"Rar!\x1a\x07": "a RAR archive",
+    b"\x04\x22\x4d\x18": "lz4 data",
+    b"\x7fELF": "a program",
+    b"\x93NUMPY": "a NumPy array",
+    b"\x89HDF\r\n\x1a\n": "an HDF5 file",
+    b"SQLite format 3\0": "an SQLite database",
+    b"GGUF": "a GGUF model",
+    b"Obj\x01": "an Avro file",
+    b"OggS\0": "an Ogg recording",
+    b"\x80\x02": "a pickle",
+    b"\x80\x03": "a pickle",
+    b"\x80\x04": "a pickle",
+    b"\x80\x05": "a pickle",
+}
+NOT_ARPA = {  # formats that hold a model or may hold one, and the way out
+    "UTF-16 text": "convert it: iconv -f UTF-16 -t UTF-8",
+    "UTF-32 text": "convert it: iconv -f UTF-32 -t UTF-8",
+    IARPA: "convert it with compile-lm --text yes",
+    IRSTLM: "convert it with compile-lm --text yes",
+    **{f"{format} data": "unpack or export the ARPA file in it" for format in COMPRESSION.values()},
+}
+JSON_START = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:')
+
+
+class KenlmBinaryError(InputError):
+    """The file is a KenLM binary model, which cannot be read yet."""
+
+
+def compression(head: bytes) -> str:
+    """Return "gzip", "bz2", "xz" or "zstd"; "" for a file that is not compressed."""
+    format = next((format for magic, format in COMPRESSION.items() if head.startswith(magic)), "")
+    return "" if format == "bz2" and head[4:10] not in BZ2_BLOCKS else format  # text may start with BZh
+
+
+def is_safetensors(head: bytes) -> bool:
+    """Return whether a file begins with the length of a JSON header and the header's brace; it may be cut short."""
+    return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER_BYTES
+
+
+def what_begins(head: bytes) -> str:
+    """Return what a file is, such as "an ARPA file"; "" for text, and for a format that is not known.
+
+    head  its first bytes, HEAD_BYTES or more, or all of a shorter file
+    """
+    if compressed := compression(head):
+        return f"{compressed} data"
+    for marks in UNICODE, MAGIC:
+        for magic, what in marks.items():
+            if head.startswith(magic):
+                return f"{what} text" if marks is UNICODE else what
+    if is_safetensors(head):
+        return OUR_MODEL if b"mgpu_ngram model" in head else SAFETENSORS
+    if head[257:262] == b"ustar":
+        return "a tar archive"
+    if head[:4] == b"RIFF" and head[8:12] in (b"WAVE", b"WEBP", b"AVI "):
+        return "a RIFF file (sound, image or video)"
+    first = next((line for line in head.splitlines() if line.strip() and not line.startswith(b"#")), b"")
+    if first.rstrip() == b"\\data\\":
+        return ARPA
+    if first.startswith(b"iARPA"):
+        return IARPA
+    return JSON_LINES if _is_json_line(head) else ""
+
+
+def json_keys(head: bytes) -> list[str]:
+    """Return the keys of the object on a file's first line; none when it is longer than the head."""
+    try:
+        found = json.loads(head.partition(b"\n")[0])
+    except (ValueError, RecursionError):
+        return []
+    return list(found) if isinstance(found, dict) else []
+
+
+def refuse_as_text(name: str, head: bytes, text_column: str = "text") -> None:
+    """Raise InputError for a file of lines of text that holds something else.
+
+    name         of the file, for the message
+    head         its first HEAD_BYTES, decompressed
+    text_column  the key that holds the text, for the message
+    """
+    what = what_begins(head)
+    if not what:
+        return
+    if what == JSON_LINES:
+        key, file = text_column if text_column in (json_keys(head) or [text_column]) else "KEY", shlex.quote(name)
+        raise InputError(
+            f"{name!r} holds JSON lines, which are not read; give the text in them as a column of a Parquet file, "
+            f"or as lines: jq -r .{key} {file} > text.txt"
+        )
+    if what.startswith("UTF-"):
+        encoding, file = what.removesuffix(" text"), shlex.quote(name)
+        raise InputError(f"{name!r} is {what}, but text must be UTF-8; convert it: iconv -f {encoding} -t UTF-8 {file}")
+    raise InputError(f"{name!r} is {what}, not text; name the text files alone")
+
+
+def refuse_as_arpa(name: str, head: bytes) -> None:
+    """Raise InputError for a file that is known to be no ARPA file; KenlmBinaryError for a KenLM binary model."""
+    what = what_begins(head)
+    if what == KENLM:
+        raise KenlmBinaryError(
+            f"{name!r} is a KenLM binary model, which cannot be read yet; give the ARPA file that it was built from, "
+            "or the model file that mgpu-ngram convert makes of that"
+        )
+    if what and what != ARPA:
+        raise InputError(f"{name!r} is {what}; {NOT_ARPA.get(what, 'give an ARPA file or a model file')}")
+
+
+def _is_json_line(head: bytes) -> bool:
+    """Whether the first line is a JSON object, or begins like one where it is longer than the head."""
+    line, newline, _ = head.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
+    if not line.startswith(b"{"):
+        return False
+    if not newline and len(head) >= HEAD_BYTES:
+        return bool(JSON_START.match(line))
+    return bool(json_keys(line))

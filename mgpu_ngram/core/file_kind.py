@@ -1,0 +1,103 @@
+"""What a file is and what it holds, for people: `identify_file`."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core import file_heads as heads
+from mgpu_ngram.core.arpa_text import Text
+from mgpu_ngram.core.arrays import load_arrays
+from mgpu_ngram.core.decompress import decompressed
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.file_heads import compression, is_safetensors, json_keys, what_begins
+from mgpu_ngram.core.model_file import FORMAT, describe_model
+from mgpu_ngram.core.sources import Source, parquet_file, stored_head
+from mgpu_ngram.core.stored import reader
+
+LOOK_BYTES = 1 << 16  # of a file's text: the header of an ARPA file, and the comments before it, are shorter
+KENLM_ORDER, KENLM_COUNTS = 88, 108  # bytes of a KenLM binary model at which its parameters and its counts begin
+KENLM_TYPES = (
+    "probing", "probing with rest costs", "trie", "quantised trie", "trie with array pointers",
+    "quantised trie with array pointers",
+)  # fmt: skip
+
+
+def identify_file(path: str | Path) -> dict[str, Any]:
+    """Return what a local file is and what it holds, by name; reads little of it.
+
+    Always in it are `format`, such as "ARPA file", `compression` ("gzip", ... or None) and `size_bytes`, as stored. By
+    format: "mgpu_ngram model" has the fields of `describe_model`; an ARPA file and a KenLM binary model have their
+    `order` and `orders`, the n-grams of each order; a KenLM binary model its `type`, and whether it holds its
+    `vocabulary`; Parquet its `rows` and `columns`; JSON lines the `keys` of the first one. Other files that have no
+    known beginning are "text" if that is UTF-8, else "unknown".
+
+    Raises InputError for a file that cannot be read, or is damaged where this looks.
+    """
+    name, location = str(path), os.path.abspath(path)
+    if os.path.lexists(location) and not os.path.isfile(location):
+        raise InputError(f"{name!r} is no regular file; give the path of one")
+    head, size_bytes = stored_head(name, location)
+    compressed = compression(head)
+    head = _first_text(Source(name, compressed, size_bytes, location)) if compressed else _first_bytes(location)
+    what = what_begins(head)
+    found: dict[str, Any] = {"format": what.removeprefix("a ").removeprefix("an ")}
+    if what == heads.ARPA:
+        found |= _arpa_header(name, head)
+    elif what == heads.KENLM:
+        found |= _kenlm_header(name, head)
+    elif is_safetensors(head) and not compressed:
+        metadata = load_arrays(path, verify=False)[1]
+        found = describe_model(path) if metadata.get("format") == FORMAT else found | {"metadata": metadata}
+    elif head.startswith(heads.PARQUET) and not compressed:
+        found |= _parquet_schema(Source(name, "parquet", size_bytes, location))
+    elif what == heads.JSON_LINES:
+        found |= {"keys": json_keys(head)}
+    elif not what:
+        found = {"format": ("text" if _is_utf8(head) else "unknown") if head else "empty file"}
+    return found | {"compression": compressed or None, "size_bytes": size_bytes}
+
+
+def _first_text(source: Source) -> bytes:
+    """The first text of a compressed file, as much as one step gives; LOOK_BYTES at most."""
+    with reader(source) as read:
+        return next((text[:LOOK_BYTES].tobytes() for text in decompressed(source, read, None)), b"")
+
+
+def _first_bytes(location: str) -> bytes:
+    with open(location, "rb") as file:
+        return file.read(LOOK_BYTES)
+
+
+def _arpa_header(name: str, head: bytes) -> dict[str, Any]:
+    counts, _ = Text(name, np.frombuffer(head, np.uint8)).read_counts()
+    return {"order": len(counts), "orders": counts}
+
+
+def _kenlm_header(name: str, head: bytes) -> dict[str, Any]:
+    """The fields of a KenLM binary model of format version 5, the only one in use."""
+    try:
+        order, _, kind, has_vocabulary = struct.unpack_from("<B3xfI?", head, KENLM_ORDER)
+        orders = list(struct.unpack_from(f"<{order}Q", head, KENLM_COUNTS))
+        return {"type": KENLM_TYPES[kind], "order": order, "orders": orders, "vocabulary": has_vocabulary}
+    except (struct.error, IndexError):
+        raise InputError(f"{name!r} is a KenLM binary model with a damaged header; build it again") from None
+
+
+def _parquet_schema(source: Source) -> dict[str, Any]:
+    with parquet_file(source) as file:
+        columns = {column.name: str(column.type) for column in file.schema_arrow}
+        return {"rows": file.metadata.num_rows, "columns": columns}
+
+
+def _is_utf8(head: bytes) -> bool:
+    """Whether bytes are UTF-8 text; the last character may be cut, and a NUL byte is no text."""
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        return error.start >= len(head) - 3 and error.reason == "unexpected end of data" and b"\0" not in head
+    return b"\0" not in head

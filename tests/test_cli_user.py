@@ -1,0 +1,125 @@
+"""What a new user may try: wrong files, wrong names and wrong places, each answered in one clear line."""
+
+import gzip
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import mgpu_ngram as ng
+from mgpu_ngram.core.errors import InputError, InputWarning
+
+ARPA = r"""\data\
+ngram 1=3
+ngram 2=2
+
+\1-grams:
+-1	<s>	-0.5
+-1.5	</s>
+-0.5	a	-0.25
+
+\2-grams:
+-0.25	<s> a
+-1.25	a </s>
+
+\end\
+"""
+HERE = ["--workers", "0", "--device", "cpu"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*lacks <unk>")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory of a user: an ARPA file without <unk>, and a text."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.arpa").write_text(ARPA)
+    (tmp_path / "text").write_bytes(b"a\na a\n")
+    return tmp_path
+
+
+def refused(result):
+    """The message of a command that was refused."""
+    status, out, err = result
+    assert (status, out) == (2, "") and err.startswith("mgpu-ngram: ") and err.count("\n") == 1, err
+    return err
+
+
+def test_an_arpa_without_unk_warns_in_one_line_once(folder):
+    """In this process, and of two workers that both load the model."""
+    for name in "bcd":
+        (folder / name).write_bytes(b"a\n" * 9)
+    for workers in "0", "2":
+        command = [sys.executable, "-m", "mgpu_ngram", "score", "m.arpa", "text", "b", "c", "d", "-v", "summary"]
+        flags = ["--device", "cpu", "--workers", workers, "--chunk-bytes", "2"]
+        done = subprocess.run([*command, *flags], capture_output=True, text=True)
+        assert done.returncode == 0 and "Tokens" in done.stdout
+        name = "m.arpa" if "'m.arpa'" in done.stderr else str(folder / "m.arpa")
+        assert done.stderr == f"mgpu-ngram: warning: {name!r} lacks <unk>; its log10 probability is taken to be -100\n"
+
+
+def test_a_library_user_can_filter_the_warning(folder):
+    with pytest.warns(InputWarning, match="^'m.arpa' lacks <unk>"):
+        ng.Model.load("m.arpa", device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", InputWarning)
+        ng.Model.load("m.arpa", device="cpu")
+
+
+def test_info_says_what_a_file_is(folder, mgpu_ngram):
+    (folder / "m.arpa.gz").write_bytes(gzip.compress(ARPA.encode()))
+    assert mgpu_ngram("info", "m.arpa") == (0, "m.arpa: ARPA file of order 2, 5 n-grams (3 + 2)\n116 bytes\n", "")
+    assert mgpu_ngram("info", "m.arpa.gz")[1].startswith("m.arpa.gz: ARPA file (gzip) of order 2, 5 n-grams (3 + 2)\n")
+    assert mgpu_ngram("info", "text") == (0, "text: text\n6 bytes\n", "")
+    (folder / "docs").write_bytes(b'{"id": 1, "text": "a"}\n')
+    assert mgpu_ngram("info", "docs") == (0, "docs: JSON lines\nkeys: id, text\n23 bytes\n", "")
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "message"),
+    [
+        ("trie", "z.arpa", "output z.arpa would be a model file, but its name ends with .arpa; name it z.safetensors"),
+        ("trie", "z.arpa.gz", "output z.arpa.gz would be a model file, but its name ends with .gz"),
+        ("trie", "z.Bin", "ends with .bin; name it z.safetensors"),
+        ("score", "s.csv", "output s.csv would be a Parquet file, but its name ends with .csv; name it s.parquet"),
+        ("score", "s.jsonl", "ends with .jsonl; name it s.parquet"),
+    ],
+)
+def test_a_name_of_another_format_is_refused(verb, name, message, folder, mgpu_ngram):
+    inputs = ["m.arpa"] if verb == "trie" else ["m.arpa", "text", *HERE]
+    assert message in refused(mgpu_ngram(verb, *inputs, "-o", name))
+    assert not Path(name).exists()
+
+
+def test_names_that_say_nothing_or_the_right_thing_pass(folder, mgpu_ngram):
+    for name in "m", "m.lm", "m.safetensors", "m.v1.2":
+        assert mgpu_ngram("trie", "m.arpa", "-o", name, "--device", "cpu")[0] == 0, name
+    for name in "s", "s.parquet", "s.pq":
+        assert mgpu_ngram("score", "m.arpa", "text", "-o", name, *HERE)[0] == 0, name
+
+
+def test_a_folder_with_a_model_is_no_text(folder, mgpu_ngram):
+    err = refused(mgpu_ngram("score", "m.arpa", ".", *HERE))
+    assert re.search(r"'\./m\.arpa' is an ARPA file, not text; name the text files alone", err)
+    (folder / "docs.jsonl").write_bytes(b'{"text": "a"}\n')
+    err = refused(mgpu_ngram("score", "m.arpa", "docs.jsonl", "--text-column", "text", *HERE))
+    assert "'docs.jsonl' holds JSON lines, which are not read; " in err and "jq -r .text docs.jsonl > text.txt" in err
+
+
+def test_json_lines_as_in_memory_lines_are_counted(folder):
+    """Whoever wants the words of JSON gives the lines."""
+    assert ng.count(ng.Lines(['{"text": "a"}']), order=1, device="cpu").max_order == 1
+
+
+def test_kenlm_binaries_name_the_way_out(folder, mgpu_ngram):
+    (folder / "m.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(100))
+    for words in ["score", "m.bin", "text", *HERE], ["trie", "m.bin", "-o", "m.safetensors"]:
+        err = refused(mgpu_ngram(*words))
+        assert "m.bin' is a KenLM binary model, which cannot be read yet; give the ARPA file " in err
+        assert "mgpu-ngram convert" in err
+    with pytest.raises(InputError):
+        ng.Model.load("m.bin")
