@@ -5,24 +5,24 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import os
 import re
 import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import Client, LocalCluster, Status
+from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from mgpu_ngram.cluster.checks import scheduler_info
 from mgpu_ngram.cluster.dask_config import apply_settings
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
+from mgpu_ngram.cluster.dask_private import end_cluster
 from mgpu_ngram.cluster.devices import cpu_cores, visible_gpus
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.scratch import scratch_folder
@@ -59,7 +59,7 @@ def start_cluster(
         closing.callback(shutil.rmtree, scratch, ignore_errors=True)
         with _interrupts_held():
             cluster = make(**options)
-            closing.callback(_end, cluster)
+            closing.callback(end_cluster, cluster, CLOSE_SECONDS)
             client = closing.enter_context(Client(cluster))
         if not gc.get_freeze_count():  # the scheduler is in this process: see worker._Tasks
             gc.collect()
@@ -90,27 +90,6 @@ def _cluster_class(device: str, workers: int | None) -> tuple[Callable, dict[str
     preload = dask.config.get("distributed.worker.preload")  # dask-cuda has its own in their place
     preload = [preload] if isinstance(preload, str) else [*preload]
     return LocalCUDACluster, {"n_workers": workers or gpus, "device_memory_limit": None, "preload": preload}
-
-
-def _end(cluster: Any) -> None:
-    """Close a cluster of ours.
-
-    Workers that are starting are not waited for: if one was killed while it started, Dask's nanny may wait for
-    ever, with the next one up and running (distributed 2026.7: the first start takes the answer of the second).
-    A worker that was killed while it registered ends Dask's watch of the workers with a KeyError, which comes up at
-    the end of close: all processes have ended by then.
-    """
-    starting = [n for n in cluster.workers.values() if n.process and n.process.status == Status.starting]
-    for nanny in starting:
-        cluster.loop.add_callback(nanny.close_gracefully)  # it shall not start another
-        with suppress(ProcessLookupError, TypeError):  # it has ended
-            os.kill(nanny.pid, signal.SIGKILL)
-    deadline = time.monotonic() + CLOSE_SECONDS
-    while any(n.process and n.process.status == Status.starting for n in starting) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    with suppress(TimeoutError, KeyError):
-        cluster.close(timeout=CLOSE_SECONDS)
-    cluster.status = Status.closed
 
 
 def connect(

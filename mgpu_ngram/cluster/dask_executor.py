@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import sys
 import threading
 import time
 import uuid
@@ -15,23 +14,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import dask
-from dask._expr import LLGExpr
-from dask._task_spec import Task, parse_input
 from distributed import Client, Future, KilledWorker, as_completed
 from distributed.client import FutureCancelledError
 from distributed.scheduler import NoWorkerError
-from distributed.spans import SpanMetadata
 
-from mgpu_ngram.cluster import checks, gpu
+from mgpu_ngram.cluster import checks, dask_private, gpu
 from mgpu_ngram.cluster.executor import Done
 from mgpu_ngram.cluster.faults import Watch, no_workers
-from mgpu_ngram.cluster.worker import MESSAGE_SECONDS, Plugin, Prompt, run_task, versions
+from mgpu_ngram.cluster.worker import Plugin, Prompt, run_task, versions
 from mgpu_ngram.core.errors import RunError
 
 MAX_CALLED = 100  # tasks that are sent together: while it takes them, the scheduler hears nobody else
 CALLED_SECONDS = 0.005  # and those that are called in so long: workers need not wait for a slow caller
-LARGE = "distributed.admin.large-graph-warning-threshold"  # bytes, from which Dask warns; text in memory is large
 
 
 @dataclass
@@ -72,7 +66,7 @@ class DaskExecutor:
         self._name = f"mgpu-ngram-{uuid.uuid4().hex}"
         if ours:
             client.register_plugin(Prompt())
-            client.scheduler_comm.interval = MESSAGE_SECONDS  # type: ignore[union-attr]
+            dask_private.send_sooner_from_client(client)
         client.register_plugin(Plugin(self._name, self.device, versions(), may_lend, ours))
         self._watch = Watch(client, self._address, self._name)
         self._called: dict[str, _Call] = {}  # by key
@@ -104,10 +98,7 @@ class DaskExecutor:
             return future
 
     def _send(self) -> None:
-        """Send what was called: together, since the scheduler takes some ms for each message, however short its tasks.
-
-        As Client.submit does, which sends one task, and in the order called, which Client.get does not keep.
-        """
+        """Send all tasks that were called since the last time, in that order."""
         with self._calling:
             called, self._called = self._called, {}
         wanted: dict[str, _Call] = {}
@@ -118,22 +109,12 @@ class DaskExecutor:
             del call
         if not wanted:
             return
-        tasks = dict[str, Task]()
-        by_key: dict[str, dict[str, Any]] = {"workers": {}, "allow_other_workers": {}, "priority": {}}
+        calls = {}
         for key, call in reversed(wanted.items()):
-            tasks[key] = Task(key, run_task, *map(parse_input, call.args))
             holder = None if call.colocate_with is None else str(call.colocate_with.key)
-            by_key["workers"][key] = self._watch.place(key, call.affinity, holder)
-            by_key["allow_other_workers"][key] = holder is None
-            by_key["priority"][key] = int(call.priority)
-        with (
-            dask.annotate(**{name: values.__getitem__ for name, values in by_key.items()}),
-            dask.config.set({LARGE: sys.maxsize}),
-        ):
-            self.client._graph_to_futures(
-                LLGExpr(tasks, _determ_token=uuid.uuid4().hex), list(tasks), SpanMetadata(collections=[]),
-                internal_priority={key: next(self._numbers) for key in tasks}, fifo_timeout="100ms",
-            )  # fmt: skip
+            workers = self._watch.place(key, call.affinity, holder)
+            calls[key] = dask_private.Call(run_task, call.args, workers, holder is not None, call.priority)
+        dask_private.send_tasks(self.client, calls, [next(self._numbers) for _ in calls])
 
     def wait(self, handles: Iterable[Future], done: Done | None = None) -> None:
         finished = as_completed(handles, loop=self.client.loop)

@@ -15,6 +15,7 @@ import dask
 from dask.utils import parse_timedelta
 from distributed import Client, Future
 
+from mgpu_ngram.cluster import dask_private
 from mgpu_ngram.core.errors import RunError
 
 MAX_DEATHS = 4  # workers that a task may kill before it is held to be at fault itself
@@ -51,7 +52,7 @@ class Watch:
         self._gone: set[str] = set()
         self._placed: dict[str, str] = {}  # worker that a task would be near, by key
         self._empty_since = 0.0
-        self._others = client._event_handlers.get(WORKERS)  # a client has one handler per topic: pass events on
+        self._others = dask_private.event_handler(client, WORKERS)  # a client has one handler per topic: pass events on
         self._subscribed = asyncio.Event()
         client.subscribe_topic(WORKERS, self._on_workers)
         client.subscribe_topic(topic, self._on_task)
@@ -64,7 +65,7 @@ class Watch:
             await scheduler.log_event(topic=self.topic, msg={"key": ECHO})
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._subscribed.wait(), ECHO_SECONDS)
-        workers = (await scheduler.identity(n_workers=-1))["workers"]
+        workers = await dask_private.list_workers(self.client)
         there = sorted(workers.keys() - self._gone, key=lambda address: str(workers[address]["name"]))
         self._workers = dict.fromkeys(there) | self._workers
 
@@ -96,15 +97,10 @@ class Watch:
         """Let tasks that would be near a lost worker go anywhere: with no worker left for a moment, Dask forgets that
         they may."""
 
-        def unrestrict(keys: list[str], dask_scheduler: Any) -> list[str]:  # nested: the scheduler may lack this module
-            known = [key for key in keys if key in dask_scheduler.tasks]  # others are on their way, or forgotten
-            dask_scheduler.set_restrictions(dict.fromkeys(known))
-            return known
-
         keys = [key for key, near in list(self._placed.items()) if near == worker]  # another thread calls tasks
         if keys:
             with suppress(Exception):  # the scheduler is gone
-                for key in await self.client._run_on_scheduler(unrestrict, keys):
+                for key in await dask_private.lift_restrictions(self.client, keys):
                     self._placed.pop(key, None)
 
     def label(self, key: str) -> str:

@@ -19,14 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
-import distributed.comm.utils
-import distributed.utils
 import numpy as np
 from dask.sizeof import sizeof
 from distributed.protocol import dask_deserialize, dask_serialize
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 
-from mgpu_ngram.cluster import gpu
+from mgpu_ngram.cluster import dask_private, gpu
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.scratch import is_running
 
@@ -68,27 +66,18 @@ def start(worker: Any, has_gpu: bool, may_lend: Sequence[str], die: Callable[[st
     """Say, in every connection to come, that this worker can read its peers' memory if it is one of `may_lend`."""
     offer = {OFFER: {"host": host_identity(), "pid": os.getpid()}} if process_identity() in may_lend else {}
     _here.has_gpu, _here.offer, _here.die = has_gpu, offer, die
-    worker.rpc.connection_args["handshake_overrides"] = offer
-    if offer:
-        _messages_in_threads(1, _threads)
+    dask_private.offer_in_handshakes(worker, offer)
+    if offer:  # the message of a loan is short, but it begins a long copy, which must not keep the event loop
+        dask_private.messages_in_threads(1, _threads)
 
 
-_as_dask_does = distributed.comm.utils.OFFLOAD_THRESHOLD, distributed.utils._offload_executor
 _threads = ThreadPoolExecutor(MESSAGES, "mgpu-ngram-message")
 
 
-def _messages_in_threads(least_bytes: int, threads: ThreadPoolExecutor) -> None:
-    """Read and write messages in threads: copies of lent memory are no work for the event loop, which serves peers.
-
-    Dask has a thread for long messages, but one: the message of a loan is short, and its copy long.
-    """
-    distributed.comm.utils.OFFLOAD_THRESHOLD, distributed.utils._offload_executor = least_bytes, threads
-
-
 def stop(worker: Any) -> None:
-    _messages_in_threads(*_as_dask_does)
+    dask_private.messages_as_usual()
     _here.has_gpu, _here.offer, _here.die = False, {}, None
-    worker.rpc.connection_args["handshake_overrides"] = {}
+    dask_private.offer_in_handshakes(worker, {})
 
 
 def host_identity() -> str:
@@ -164,7 +153,7 @@ _lending = threading.Lock()  # two peers may ask for a value at once: a loan in 
 
 @dask_serialize.register(Parcel)
 def _send(parcel: Parcel, context: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
-    to_peer = _peers(((context or {}).get("recipient") or {}).get(OFFER))
+    to_peer = _peers(dask_private.recipient_of(context).get(OFFER))
     try:
         return _wrap(parcel, to_peer)
     except Exception as error:

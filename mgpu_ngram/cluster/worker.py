@@ -9,7 +9,6 @@ import platform
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,15 +20,12 @@ import numba
 import numpy
 import pyarrow
 from distributed import Reschedule, Scheduler, SchedulerPlugin, Worker, WorkerPlugin, get_worker
-from distributed.utils import sync
 
-from mgpu_ngram.cluster import gpu, transport
+from mgpu_ngram.cluster import dask_private, gpu, transport
 from mgpu_ngram.cluster.devices import allow_open_files, cores, gpu_identity, resolve_device
 from mgpu_ngram.cluster.transport import Parcel
 from mgpu_ngram.core.errors import InputError, send_warnings
 from mgpu_ngram.core.version import VERSION
-
-MESSAGE_SECONDS = 0.001  # between messages; Dask's 2 to 10 ms are half the time of a short task, there and back
 
 
 class Prompt(SchedulerPlugin):
@@ -38,11 +34,10 @@ class Prompt(SchedulerPlugin):
     name = "mgpu-ngram-prompt"
 
     async def start(self, scheduler: Scheduler) -> None:
-        for stream in [*scheduler.stream_comms.values(), *scheduler.client_comms.values()]:
-            stream.interval = MESSAGE_SECONDS
+        dask_private.send_sooner_from_scheduler(scheduler)
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        scheduler.stream_comms[worker].interval = MESSAGE_SECONDS
+        dask_private.send_sooner_from_scheduler(scheduler, worker)
 
 
 class Plugin(WorkerPlugin):
@@ -64,18 +59,17 @@ class Plugin(WorkerPlugin):
         if why := self._misfit(worker):
             logging.getLogger("distributed.worker").error("%s; this worker leaves the cluster", why)
             _tasks.are_refused = True
-            worker.loop.add_callback(leave_cluster, worker, "mgpu-ngram-misfit")
+            worker.loop.add_callback(dask_private.leave_cluster, worker, "mgpu-ngram-misfit")
             return
         if self.ours:
             silence()
             if not worker.address.startswith("inproc:"):
                 send_warnings(distributed.warn)  # to the driver, which shows equal ones once
             _tasks.may_freeze = True
-            worker.batched_stream.interval = MESSAGE_SECONDS
+            dask_private.send_sooner_from_worker(worker)
         allow_open_files()
         transport.start(worker, self.device == "gpu", self.may_lend, lambda why: die(worker, why, "a transfer"))
-        self.remove = worker.stream_handlers["remove-worker"]
-        worker.stream_handlers["remove-worker"] = partial(self._remove, worker)
+        self._end_reaction = dask_private.on_lost_worker(worker, partial(_lost, worker))
 
     def _misfit(self, worker: Worker) -> str:
         """Why a run cannot use this worker; "" if it can."""
@@ -94,37 +88,21 @@ class Plugin(WorkerPlugin):
                 )
         return ""
 
-    def _remove(self, mine: Worker, worker: str, stimulus_id: str) -> None:
-        """Dask ends connections to a lost worker, but one that begins just then is tried for 30 s: end that too.
-
-        What it had reserved of its GPU is free for its successor only when nobody has it open.
-        """
-        self.remove(worker=worker, stimulus_id=stimulus_id)
-        mine.loop.call_later(0.3, partial(mine.rpc.remove, worker))
-        mine.loop.run_in_executor(None, gpu.close_lasting)
-
     def teardown(self, worker: Worker) -> None:
         if _tasks.are_refused:
             return
         transport.stop(worker)
         gpu.close_lasting()
-        worker.stream_handlers["remove-worker"] = self.remove
+        self._end_reaction()
 
 
-async def leave_cluster(worker: Worker, reason: str) -> None:
-    """Give this worker's tasks back to the scheduler, then end the worker and its nanny.
+def _lost(here: Worker, address: str) -> None:
+    """End what this worker has open of a lost worker.
 
-    The nanny ends the worker. Worker.close_gracefully() would end itself first: its process then closes a queue that
-    its own thread reads, and logs a traceback (distributed 2026.7, Nanny: watch_stop_q).
+    The memory that the lost worker had reserved of its GPU is free for its successor only when nobody has it open.
     """
-    nanny: Any = worker.nanny  # its address
-    if not nanny:
-        await worker.close_gracefully(reason=reason)
-        return
-    await worker.scheduler.retire_workers(
-        workers=[worker.address], close_workers=False, remove=True, stimulus_id=f"{reason}-{time.time()}"
-    )
-    await worker.rpc(nanny).terminate(reason=reason, reply=False)
+    here.loop.call_later(0.3, partial(dask_private.forget_connections, here, address))
+    here.loop.run_in_executor(None, gpu.close_lasting)
 
 
 def silence() -> None:
@@ -193,7 +171,7 @@ def _value(arg: Any) -> Any:
 def tell(worker: Worker, topic: str, message: dict[str, Any]) -> None:
     """Log an event of the cluster, and return when the scheduler has it."""
     with suppress(OSError):  # the scheduler is gone; the worker will hear of it by itself
-        sync(worker.loop, worker.scheduler.log_event, topic=topic, msg=message)
+        dask_private.tell_scheduler(worker, topic, message)
 
 
 def die(worker: Worker, why: str, during: str) -> None:

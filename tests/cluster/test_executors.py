@@ -259,7 +259,7 @@ def test_what_is_ready_runs_in_the_order_of_calls(here):
     st.integers(1, 3),
 )
 @settings(max_examples=40, deadline=None)
-def test_no_mix_of_first_and_others_locks(tasks, workers):
+def test_no_mix_of_priorities_locks(tasks, workers):
     """Task i adds 1 to the sum of any earlier ones, which it takes one by one or as a list."""
     executor, handles, values = LocalExecutor(workers=workers), [], []
     try:
@@ -267,7 +267,7 @@ def test_no_mix_of_first_and_others_locks(tasks, workers):
             before = [b % len(handles) for b in before if handles]
             arguments = [handles[b] for b in before]
             arguments = [sum, [1, *arguments]] if as_list else [add, 1, *arguments]
-            handles.append(executor.call(*arguments, first=first))
+            handles.append(executor.call(*arguments, priority=first))
             values.append(1 + sum(values[b] for b in before))
         assert [h.result(SOON) for h in handles] == values
     finally:

@@ -1,0 +1,231 @@
+"""Every name of Dask that its documentation does not promise, with the reason and the public call it replaces.
+
+No other file uses such names, so a new Dask release can break this file only. pyproject.toml says which releases pass
+the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import dask
+import distributed.comm.utils
+import distributed.utils
+from dask._expr import LLGExpr
+from dask._task_spec import Task, parse_input
+from distributed import Client, Scheduler, Status, Worker
+from distributed.spans import SpanMetadata
+
+MESSAGE_SECONDS = 0.001  # between messages; Dask's 2 to 10 ms are half the time of a short task, there and back
+LARGE = "distributed.admin.large-graph-warning-threshold"  # bytes from which Dask warns; text in memory is large
+
+
+# The driver
+
+
+@dataclass(frozen=True)
+class Call:
+    """A task to send: fn(*args), where arguments may be futures.
+
+    workers   addresses of the workers that should run it; empty: any
+    strict    whether only these may
+    priority  whether it starts before tasks that were sent earlier
+    """
+
+    fn: Callable
+    args: tuple[Any, ...]
+    workers: list[str]
+    strict: bool
+    priority: bool
+
+
+def send_tasks(client: Client, calls: Mapping[str, Call], numbers: Sequence[int]) -> None:
+    """Send tasks, by key, in one message. Each starts before those of greater numbers.
+
+    Replaces Client.submit, which sends a message per task: the scheduler takes a millisecond or more for each.
+    Client.get sends many tasks at once, but does not keep their order.
+    """
+    tasks = {key: Task(key, call.fn, *map(parse_input, call.args)) for key, call in calls.items()}
+    annotations: dict[str, dict[str, Any]] = {
+        "workers": {key: call.workers for key, call in calls.items()},
+        "allow_other_workers": {key: not call.strict for key, call in calls.items()},
+        "priority": {key: int(call.priority) for key, call in calls.items()},
+    }
+    with (
+        dask.annotate(**{name: values.__getitem__ for name, values in annotations.items()}),
+        dask.config.set({LARGE: sys.maxsize}),
+    ):
+        client._graph_to_futures(
+            LLGExpr(tasks, _determ_token=uuid.uuid4().hex), list(tasks), SpanMetadata(collections=[]),
+            internal_priority=dict(zip(tasks, numbers, strict=True)), fifo_timeout="100ms",
+        )  # fmt: skip
+
+
+def event_handler(client: Client, topic: str) -> Callable | None:
+    """Return the client's handler of a topic, or None.
+
+    No public call tells it, and Client.subscribe_topic replaces it: a client has one handler per topic.
+    """
+    return client._event_handlers.get(topic)
+
+
+async def lift_restrictions(client: Client, keys: list[str]) -> list[str]:
+    """Let tasks run on any worker; return the keys that the scheduler knows.
+
+    Replaces nothing: a public call sets restrictions when a task is submitted, and none changes them.
+    """
+
+    def unrestrict(keys: list[str], dask_scheduler: Any) -> list[str]:  # nested: the scheduler may lack this module
+        known = [key for key in keys if key in dask_scheduler.tasks]  # others are on their way, or forgotten
+        dask_scheduler.set_restrictions(dict.fromkeys(known))
+        return known
+
+    return await client._run_on_scheduler(unrestrict, keys)
+
+
+async def list_workers(client: Client) -> dict[str, dict[str, Any]]:
+    """Return the scheduler's workers by address, asked now and on the client's event loop.
+
+    Replaces Client.scheduler_info, which blocks that loop.
+    """
+    scheduler: Any = client.scheduler
+    return dict((await scheduler.identity(n_workers=-1))["workers"])
+
+
+# Short waits between messages, on clusters that we start. Replaces nothing: no setting of Dask has this interval.
+
+
+def send_sooner_from_client(client: Client) -> None:
+    """Let the client wait MESSAGE_SECONDS between messages to the scheduler."""
+    stream: Any = client.scheduler_comm
+    stream.interval = MESSAGE_SECONDS
+
+
+def send_sooner_from_worker(worker: Worker) -> None:
+    """Let the worker wait MESSAGE_SECONDS between messages to the scheduler."""
+    worker.batched_stream.interval = MESSAGE_SECONDS
+
+
+def send_sooner_from_scheduler(scheduler: Scheduler, worker: str | None = None) -> None:
+    """Let the scheduler wait MESSAGE_SECONDS between messages to one worker, or to all workers and clients."""
+    streams = [*scheduler.stream_comms.values(), *scheduler.client_comms.values()]
+    for stream in streams if worker is None else [scheduler.stream_comms[worker]]:
+        stream.interval = MESSAGE_SECONDS
+
+
+# Workers
+
+
+def tell_scheduler(worker: Worker, topic: str, message: dict[str, Any]) -> None:
+    """Log an event of the cluster from a task's thread, and return when the scheduler has it.
+
+    Replaces Worker.log_event, which returns at once: a task that kills its process would take the message with it.
+    """
+    distributed.utils.sync(worker.loop, worker.scheduler.log_event, topic=topic, msg=message)
+
+
+async def leave_cluster(worker: Worker, reason: str) -> None:
+    """Give a worker's tasks back to the scheduler, then end the worker and its nanny.
+
+    Replaces Worker.close_gracefully where the worker has a nanny. There the worker ends before its nanny: its process
+    closes a queue that its own thread reads, and logs a traceback (distributed 2026.7, Nanny: watch_stop_q).
+    """
+    nanny: Any = worker.nanny  # its address
+    if not nanny:
+        await worker.close_gracefully(reason=reason)
+        return
+    await worker.scheduler.retire_workers(
+        workers=[worker.address], close_workers=False, remove=True, stimulus_id=f"{reason}-{time.time()}"
+    )
+    await worker.rpc(nanny).terminate(reason=reason, reply=False)
+
+
+def on_lost_worker(worker: Worker, react: Callable[[str], None]) -> Callable[[], None]:
+    """Call `react` with the address of each worker that this worker hears was lost; return what ends that.
+
+    Replaces nothing: WorkerPlugin has no such method.
+    """
+    usual = worker.stream_handlers["remove-worker"]
+
+    def handle(worker: str, stimulus_id: str) -> None:
+        usual(worker=worker, stimulus_id=stimulus_id)
+        react(worker)
+
+    worker.stream_handlers["remove-worker"] = handle
+    return partial(worker.stream_handlers.__setitem__, "remove-worker", usual)
+
+
+def forget_connections(worker: Worker, address: str) -> None:
+    """End this worker's connections to an address, also one that is just being opened.
+
+    Replaces nothing: Dask ends open connections to a lost worker, but tries one that begins just then for 30 s.
+    """
+    worker.rpc.remove(address)
+
+
+# Transport
+
+
+def offer_in_handshakes(worker: Worker, offer: dict[str, Any]) -> None:
+    """Send `offer` to the other side of each connection that this worker opens from now on.
+
+    Replaces nothing: Dask's handshake has no public place for facts of ours.
+    """
+    worker.rpc.connection_args["handshake_overrides"] = offer
+
+
+def recipient_of(context: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the handshake of the process that a message goes to, with its offer; empty if unknown."""
+    return (context or {}).get("recipient") or {}
+
+
+_usual_messages = distributed.comm.utils.OFFLOAD_THRESHOLD, distributed.utils._offload_executor
+
+
+def messages_in_threads(min_bytes: int, threads: ThreadPoolExecutor) -> None:
+    """Read and write messages of `min_bytes` and more in these threads, not on the event loop.
+
+    Replaces the setting distributed.comm.offload, which Dask reads once, when it is imported; and Dask has one thread
+    for all messages.
+    """
+    distributed.comm.utils.OFFLOAD_THRESHOLD, distributed.utils._offload_executor = min_bytes, threads
+
+
+def messages_as_usual() -> None:
+    """Read and write messages as Dask did before `messages_in_threads`."""
+    messages_in_threads(*_usual_messages)
+
+
+# Local clusters
+
+
+def end_cluster(cluster: Any, seconds: float) -> None:
+    """Close a cluster that this process started, in about `seconds` at most for each of two steps.
+
+    Replaces cluster.close() alone, which fails in two cases (distributed 2026.7):
+    - It waits for workers that are starting. If one was killed while it started, its nanny may wait for ever, with the
+      next one up and running: the first start takes the answer of the second.
+    - A worker that was killed while it registered ends Dask's watch of the workers with a KeyError, which comes up at
+      the end of close: all processes have ended by then.
+    """
+    starting = [n for n in cluster.workers.values() if n.process and n.process.status == Status.starting]
+    for nanny in starting:
+        cluster.loop.add_callback(nanny.close_gracefully)  # so that it starts no other
+        with suppress(ProcessLookupError, TypeError):  # it has ended
+            os.kill(nanny.pid, signal.SIGKILL)
+    deadline = time.monotonic() + seconds
+    while any(n.process and n.process.status == Status.starting for n in starting) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with suppress(TimeoutError, KeyError):
+        cluster.close(timeout=seconds)
+    cluster.status = Status.closed  # or Python closes it again when it ends
