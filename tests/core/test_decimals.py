@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from numba import njit
 
 from mgpu_ngram.core.decimals import MAX_BYTES, read_float32, write_float32
+from mgpu_ngram.kernels.compile import njit
 
 
-@njit
+@njit()
 def read_all(text, starts, values, ends):
     for i in range(len(starts)):
         values[i], ends[i] = read_float32(text, starts[i])
 
 
-@njit
+@njit()
 def write_all(values, out):
     at = 0
     for value in values:

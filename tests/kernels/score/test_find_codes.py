@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numba import njit
 
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.common.words import HELD, held_bytes, index_words
+from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.score.find_codes import BATCH, find_codes
 
@@ -143,6 +143,6 @@ def test_the_hash_by_its_rule(word):
     assert _hash(np.frombuffer(word, np.uint8)) == h
 
 
-@njit
+@njit()
 def _hash(word):
     return held_bytes(word, 0, len(word))[3]

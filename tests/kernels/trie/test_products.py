@@ -3,8 +3,9 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from numba import njit, uint64
+from numpy import uint64
 
+from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.trie.products import upper_product, wide_product
 
 NUMBERS = st.integers(0, 2**64 - 1)
@@ -16,7 +17,7 @@ def test_of_arrays(numbers, factor):
     assert list(zip(upper.tolist(), lower.tolist(), strict=True)) == [divmod(a * factor, 2**64) for a in numbers]
 
 
-@njit
+@njit()
 def upper(a, b):
     return upper_product(uint64(a), uint64(b))
 
