@@ -5,7 +5,7 @@ import lzma
 import os
 import signal
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import replace
 
 import numpy as np
@@ -766,8 +766,9 @@ def test_an_order_that_is_too_high(tmp_path):
     )  # nobody follows them
 
 
-def test_a_model_file_that_was_replaced(arpa, tmp_path):
+def test_a_model_file_that_was_replaced(arpa, tmp_path, monkeypatch):
     """This process keeps one replica of the file that it was told of."""
+    monkeypatch.setattr(replicas, "_held", OrderedDict())
     path, other = tmp_path / "m.safetensors", tmp_path / "other.safetensors"
     trie.build(trie.TrieConfig(str(arpa)), path)
     trie.build(trie.TrieConfig(str(arpa), quantize=8), other)

@@ -1,20 +1,33 @@
-"""The model that tasks of this process work with: one replica at a time, kept for the next task."""
+"""The models that tasks of this process work with: replicas that are kept for the next tasks while memory lasts."""
 
 from __future__ import annotations
 
+import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.model_file import BackoffModel, identify
-from mgpu_ngram.engine.device import memory_guard
+from mgpu_ngram.engine.device import free_bytes, memory_guard, out_of_memory
 from mgpu_ngram.engine.open_model import open_model
 
 LESS_MEMORY = "use a quantised model (mgpu-ngram trie --quantize 8), or fewer workers"
+BYTES_PER_FILE_BYTE = 4  # that a replica takes at most: a trie alone has 16 bytes an n-gram, with an edge table 47
 
 R = TypeVar("R")
-_held: dict[tuple, Any] = {}
+
+
+@dataclass(frozen=True)
+class _Held:
+    replica: Any
+    identity: str  # of the file that it was loaded from
+    verified: bool
+
+
+_held: OrderedDict[tuple[Hashable, str, str], _Held] = OrderedDict()  # by kind, path, device; last used last
 _loading = threading.Lock()
 
 
@@ -28,21 +41,45 @@ def held_replica(
     verify: bool,
     way_out: str = LESS_MEMORY,
 ) -> R:
-    """This process's replica of a model file; one of another kind or of another file makes way for it.
+    """Return this process's replica of a model file, loaded at its first use.
 
-    kind      what `make` makes of a model
-    identity  what `identify` said of the file before; RunError when it says otherwise now
+    kind      names what `make` makes of a model
+    identity  what `identify` returned for the file before; RunError when the file is another one now
     threads   that parse an ARPA file
     verify    compare the checksums of a model file
-    way_out   said to those whose memory is too small
+    way_out   what the error suggests when memory is too small
+
+    Several models may be held. The least recently used ones are dropped when a new one does not fit beside them, and
+    all replicas of a file are dropped when the file has changed.
     """
-    key = kind, path, identity, device, verify
+    key = kind, path, device
     with _loading:
-        if key not in _held:
-            _held.clear()
-            found = identify(path)
-            if found != identity:
-                raise RunError(f"{path} is {found} here but was {identity}; run again with one file")
-            with memory_guard("loading a model", device, way_out):
-                _held[key] = make(open_model(path, device, threads, verify=verify))
-        return _held[key]
+        held = _held.get(key)
+        if held and held.identity == identity and (held.verified or not verify):
+            _held.move_to_end(key)
+            return held.replica
+        found = identify(path)
+        if found != identity:
+            raise RunError(f"{path} is {found} here but was {identity}; run again with one file")
+        _held.pop(key, None)
+        for other in [k for k, h in _held.items() if k[1] == path and h.identity != identity]:
+            del _held[other]
+        del held  # the only reference to a replica that was dropped
+        with memory_guard("loading a model", device, way_out):
+            replica = _loaded(lambda: make(open_model(path, device, threads, verify=verify)), path, device)
+        _held[key] = _Held(replica, identity, verify)
+        return replica
+
+
+def _loaded(load: Callable[[], R], path: str, device: str) -> R:
+    """Return load(), after dropping as many of the least recently used replicas as it takes."""
+    need = BYTES_PER_FILE_BYTE * os.path.getsize(path)
+    while _held and min(free_bytes("cpu"), free_bytes(device)) < need:
+        _held.popitem(last=False)
+    while True:
+        try:
+            return load()
+        except Exception as error:
+            if not _held or not out_of_memory(error):
+                raise
+        _held.popitem(last=False)  # not above: the error keeps arrays of the failed attempt

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import threading
+from collections import OrderedDict
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -244,14 +245,16 @@ def test_blocks_are_smaller_where_memory_is_short(arpa, lines, here, whole, monk
     assert set(sizes) == {1000}
 
 
-def test_a_model_makes_way_for_another(arpa, lines, here, tmp_path):
-    """A process holds one replica: of one file, one index."""
+def test_a_process_keeps_several_models(arpa, lines, here, tmp_path, monkeypatch):
+    """One replica for each file and index; each is loaded once."""
+    opened, real = [], replicas.open_model
+    monkeypatch.setattr(replicas, "_held", OrderedDict())
+    monkeypatch.setattr(replicas, "open_model", lambda path, *a, **o: opened.append(path) or real(path, *a, **o))
     other = tmp_path / "other.arpa"
     other.write_text(arpa.read_text())
-    for path, index in (arpa, "edge"), (arpa, "btree"), (other, "edge"):
+    for path, index in 2 * [(arpa, "edge"), (arpa, "btree"), (other, "edge")]:
         score(config(path, lines, index=index), here)
-        [key] = replicas._held
-        assert key[:2] == (("score", index), str(path))
+    assert opened == [str(arpa), str(arpa), str(other)]
 
 
 def test_the_edge_table_of_a_file_is_used(arpa, lines, here, whole, tmp_path, monkeypatch):
