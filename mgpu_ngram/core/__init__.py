@@ -1,1 +1,1 @@
-"""Values that every stage shares: errors, corpus chunks, vocabulary, count tables, files."""
+"""Values that every stage shares: errors, corpus chunks, vocabularies, count tables, files."""

@@ -1,4 +1,4 @@
-"""ARPA files: the text in which tools exchange backoff models."""
+"""ARPA files: the text format in which tools exchange backoff models."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.core.words import UNKNOWN, Words, read_only
 from mgpu_ngram.kernels.common.words import index_words
 
-UNK_LOG10 = -100.0  # what KenLM gives <unk> where a model lacks it
-BLOCK_ROWS = 1 << 14  # that a thread formats at once
+UNK_LOG10 = -100.0  # KenLM's value for <unk> if a model lacks it
+BLOCK_ROWS = 1 << 14  # rows that a thread formats at once
 
 
 class Arpa:
-    """A model in an ARPA file, of which the 1-grams are read.
+    """A model in an ARPA file whose 1-grams have been read.
 
     order   the highest order
-    counts  n-grams of each order, as the file's header gives them
-    words   <unk> has id 0 wherever it stands, the others follow from 1 on as in the file
+    counts  number of n-grams of each order, from the file's header
+    words   <unk> has id 0; the other words have ids from 1 on, in file order
     """
 
     def __init__(self, text: Text, threads: int, unk_log10: float):
         self.counts, start = text.read_counts()
         self.order = len(self.counts)
         self._text, self._threads = text, threads
-        self._starts = {1: start}  # the first line of each order that has been reached
+        self._starts = {1: start}  # the first line of each order found so far
         self._sections: dict[int, Section] = {}
         self._read_unigrams(unk_log10)
 
     def levels(self) -> Iterator[Ngrams]:
-        """Yield orders 1 to N, one after the other; each is parsed when it is asked for.
+        """Yield the n-grams of orders 1 to N; each order is parsed when the caller asks for it.
 
-        Where the file lacks <unk>, row 0 of order 1 is the one that it is given, and the file's rows follow.
+        If the file lacks <unk>, it becomes row 0 of order 1, and the file's rows follow.
 
-        Raises InputError for the first wrong line.
+        Raises InputError at the first wrong line.
         """
         yield self._unigrams
         for order in range(2, self.order + 1):
@@ -54,7 +54,7 @@ class Arpa:
             yield level
 
     def line_of(self, order: int, row: int) -> int:
-        """The number of the line of a row of a level that has been read."""
+        """Return the line number of a row of an order that has been read."""
         row = max(0, row - (order == 1 and self._unk_added))
         return self._text.line_number(lines.find_row(self._text.data, self._sections[order].starts[0], row))
 
@@ -89,7 +89,7 @@ class Arpa:
         self._unigrams = Ngrams(ids, prob, backoff)
 
     def _parse(self, order: int, slots_C: np.ndarray) -> tuple[Ngrams, np.ndarray, InputError | None]:
-        """The n-grams of one order, the place of each 1-gram's word, and what is wrong with the line after them."""
+        """Return (the n-grams of one order, spans of the words of 1-grams, the error after the n-grams or None)."""
         text, count, top = self._text, self.counts[order - 1], order == self.order
         empty = np.empty(0, np.uint8)
         offsets_V, data = (self.words.offsets_V, self.words.data) if order > 1 else (empty.view(np.int64), empty)
@@ -114,7 +114,7 @@ class Arpa:
         return Ngrams(ids[:G], prob, None if top else backoff[:G]), spans_G, error
 
     def _why(self, order: int, code: int, at: int) -> str:
-        """What is wrong with a line, and what would be right."""
+        """Describe what is wrong with a line, and what would be right."""
         token = self._text.token(at)
         words = f"{order} word{'s' * (order > 1)}"
         return {
@@ -131,7 +131,7 @@ class Arpa:
         }[code]
 
     def _end(self, order: int) -> None:
-        """Check what follows the n-grams of one order."""
+        """Check the text after the n-grams of one order."""
         text, section, count = self._text, self._sections[order], self.counts[order - 1]
         found = f"{section.rows[-1]:,} of {count:,} {order}-grams"
         expected = b"\\end\\" if order == self.order else b"\\%d-grams:" % (order + 1)
@@ -149,7 +149,7 @@ class Arpa:
 
 
 def _spelled(text: np.ndarray, spans_V: np.ndarray) -> Words:
-    """The words at these places of a text; the first one is <unk>, however the text spells it."""
+    """Return the words at these spans of a text; the first one is <unk>, however the text spells it."""
     lengths_V = spans_V[:, 1] - spans_V[:, 0]
     lengths_V[0] = len(UNKNOWN)
     offsets_V = np.concatenate([[0], np.cumsum(lengths_V)])
@@ -162,13 +162,13 @@ def _spelled(text: np.ndarray, spans_V: np.ndarray) -> Words:
 def read_arpa(path: str | Path, threads: int = 1, unk_log10: float = UNK_LOG10) -> Arpa:
     """Open an ARPA file, plain or compressed (gzip, bz2, xz, zstd), and read its words and 1-grams.
 
-    path       local, or an fsspec URL. A plain local file is mapped: leave it as it is while it is read
-    threads    that parse
-    unk_log10  log10 probability of <unk>, with a warning, for a file that lacks it
+    path       local path or fsspec URL. A plain local file is memory-mapped: do not change it while it is read
+    threads    threads that parse
+    unk_log10  log10 probability of <unk> if the file lacks it; a warning says so
 
-    What KenLM reads is read alike, any order; what it refuses is refused. Beyond that, an n-gram stands on one line,
-    and no word is listed twice. Probabilities of -inf pass, as in KenLM. Raises InputError, which gives the number of
-    the first wrong line.
+    Reads every file that KenLM reads, of any order, and refuses what KenLM refuses. It also refuses an n-gram that
+    spans lines and a word that is listed twice. Probabilities of -inf pass, as in KenLM. Raises InputError with the
+    number of the first wrong line.
     """
     return Arpa(open_text(os.path.expanduser(path)), threads, unk_log10)
 
@@ -180,10 +180,10 @@ def write_arpa(
     verbose_header: Sequence[str] | None = None,
     threads: int = 1,
 ) -> None:
-    """Write a model as lmplz does, to the byte; it stands at `path` when it is whole, or not at all.
+    """Write a model exactly as lmplz does. The file appears at `path` only when it is complete.
 
-    levels          orders 1 to N; below N every n-gram gets a backoff, of 0 where a level has none
-    verbose_header  lines that come first, each after "# "
+    levels          orders 1 to N; below N every n-gram gets a backoff, 0 if its level has none
+    verbose_header  lines to write first, each after "# "
 
     Numbers are the shortest that read back as the same float32. Raises RunError when the disk is full.
     """
@@ -193,7 +193,7 @@ def write_arpa(
         sink.append("".join(f"{line}\n" for line in head).encode())
         for order, level in enumerate(levels, 1):
             sink.append(b"\n\\%d-grams:\n" % order)
-            blocks: deque[Future] = deque()  # that are formatted, or soon will be
+            blocks: deque[Future] = deque()  # blocks that are formatted or queued
             backoff = np.zeros(len(level.prob), np.float32) if level.backoff is None else level.backoff
             if order == len(levels):
                 backoff = backoff[:0]
@@ -207,6 +207,6 @@ def write_arpa(
 
 
 def _format(words: Words, level: Ngrams, backoff: np.ndarray, rows: slice) -> np.ndarray:
-    """The lines of some rows."""
-    ids = level.ids[rows]  # made now, where it is no array
+    """Return the text lines of some rows."""
+    ids = level.ids[rows]  # computed here if the level stores no array
     return lines.format_lines(words.offsets_V, words.data, ids, level.prob[rows], backoff[rows])

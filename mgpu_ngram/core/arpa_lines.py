@@ -1,6 +1,6 @@
-"""The lines of n-grams in ARPA files, read and written: a log10 probability, a tab, words, perhaps a tab and a backoff.
+"""Read and write the n-gram lines of ARPA files: a log10 probability, a tab, words, and maybe a tab and a backoff.
 
-text is uint8; lines of it end with a newline, the last one too.
+`text` is always uint8; each of its lines ends with a newline, also the last one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mgpu_ngram.core.decimals import MAX_BYTES, read_float32, write_float32
 from mgpu_ngram.kernels.common.words import equal_words, find_word, load_8
 from mgpu_ngram.kernels.compile import njit
 
-# What is wrong with a line, as `parse_lines` returns it
+# Error codes of `parse_lines`
 FINE, NO_PROB, POSITIVE, NO_TAB, TOO_SHORT, STRANGE, TOO_LONG, NO_BACKOFF, INFINITE, AT_THE_TOP, TOO_MANY = range(11)
 
 _BACKSLASH = 92
@@ -22,7 +22,7 @@ TABS, NEWLINES, RETURNS, SPACES = (uint64(c * 0x0101010101010101) for c in (9, 1
 
 @njit(nogil=True, cache=True)
 def newline(text, at):
-    """Where the first newline from `at` on stands, or the end of the text."""
+    """Return the position of the first newline from `at` on, or the end of the text."""
     while at < len(text) and text[at] != 10:
         at += 1
     return at
@@ -30,7 +30,7 @@ def newline(text, at):
 
 @njit(nogil=True, cache=True)
 def whole_lines(text):
-    """The end of the last line that ends with a newline."""
+    """Return the end of the last complete line."""
     end = len(text)
     while end > 0 and text[end - 1] != 10:
         end -= 1
@@ -39,7 +39,7 @@ def whole_lines(text):
 
 @njit(nogil=True, cache=True)
 def line_start(text, at):
-    """Where the line that holds byte `at` begins."""
+    """Return where the line that contains byte `at` starts."""
     while at > 0 and text[at - 1] != 10:
         at -= 1
     return at
@@ -55,13 +55,13 @@ def count_newlines(text, start, stop):
 
 @njit(nogil=True, cache=True)
 def scan_lines(text, start, stop):
-    """(lines that are not blank, where the first line that begins with a backslash begins or -1) of lines start:stop.
+    """Return (number of non-blank lines, start of the first line that starts with a backslash or -1) of start:stop.
 
-    Lines from that one on are not counted.
+    Lines from that line on are not counted.
     """
     lines = plain = headers = 0
-    here, next_one = text[start : stop - 1], text[start + 1 : stop]  # of slices from 0 on the compiler makes vectors
-    for i in range(len(here)):  # quick: lines that begin with neither a backslash nor a blank
+    here, next_one = text[start : stop - 1], text[start + 1 : stop]  # slices, so the compiler vectorises
+    for i in range(len(here)):  # fast path: no line starts with a backslash or a blank
         ends = here[i] == 10
         lines += ends
         plain += ends & (next_one[i] > 32)
@@ -80,7 +80,7 @@ def scan_lines(text, start, stop):
 
 @njit(nogil=True, cache=True)
 def find_row(text, start, row):
-    """Where line `row` from `start` on begins; blank lines do not count."""
+    """Return where the row-th non-blank line from `start` on starts."""
     i = start
     while i < len(text):
         at = _past_space(text, i)
@@ -94,7 +94,7 @@ def find_row(text, start, row):
 
 @njit(nogil=True, cache=True)
 def skip_blank_lines(text, i):
-    """The first byte from i on that is no space."""
+    """Return the first byte from i on that is not white space."""
     while i < len(text) and (text[i] == 32 or 9 <= text[i] <= 13):
         i += 1
     return i
@@ -102,7 +102,7 @@ def skip_blank_lines(text, i):
 
 @njit(nogil=True, cache=True)
 def _past_space(text, i):
-    """The first byte from i on that is no space, or a newline."""
+    """Return the first byte from i on that is a newline or not white space."""
     while text[i] == 32 or (9 <= text[i] <= 13 and text[i] != 10):
         i += 1
     return i
@@ -110,7 +110,7 @@ def _past_space(text, i):
 
 @njit(nogil=True, cache=True)
 def _past_blanks(text, i):
-    """The first byte from i on that is no blank between words."""
+    """Return the first byte from i on that is no blank between words."""
     while text[i] == 32 or text[i] == 9 or text[i] == 13:
         i += 1
     return i
@@ -118,7 +118,7 @@ def _past_blanks(text, i):
 
 @njit(nogil=True, cache=True)
 def _past_word(text, i):
-    """The first byte from i on that is a tab, a newline, a carriage return or a space."""
+    """Return the first byte from i on that is a tab, a newline, a carriage return or a space."""
     while True:
         chunk = load_8(text, i)
         found = _zeros(chunk ^ TABS) | _zeros(chunk ^ NEWLINES) | _zeros(chunk ^ RETURNS) | _zeros(chunk ^ SPACES)
@@ -130,13 +130,13 @@ def _past_word(text, i):
 
 @njit(nogil=True, cache=True)
 def _zeros(chunk):
-    """Bit 7 of the bytes that are 0; of those above the first one perhaps of others, too."""
+    """Return bit 7 of each zero byte; bytes above the first zero may have it set by mistake."""
     return (chunk - ONES) & ~chunk & (ONES << uint64(7))
 
 
 @njit(nogil=True, cache=True)
 def is_unknown(text, start, stop):
-    """Whether text[start:stop] is <unk> or <UNK>."""
+    """Return whether text[start:stop] is <unk> or <UNK>."""
     if stop - start != 5 or text[start] != 60 or text[stop - 1] != 62:
         return False
     small = text[start + 1] == 117 and text[start + 2] == 110 and text[start + 3] == 107
@@ -147,12 +147,12 @@ def is_unknown(text, start, stop):
 def parse_lines(text, start, stop, row, rows, top, offsets_V, data, slots_C, spans_G, ids, prob, backoff):
     """Parse the n-grams of lines start:stop into rows `row` and on of the arrays.
 
-    rows     of the whole order: a further line is one TOO_MANY
-    top      whether it is the highest order, which has no backoffs: `backoff` is not written
-    slots_C  finds the ids of words (offsets_V, data); ids (G, n) gets them. Without slots, for unigrams,
-    spans_G  (G, 2) gets the start and stop of each line's word
+    rows     number of rows of the order: a further line is an error, TOO_MANY
+    top      whether this is the highest order, which has no backoffs; if so, `backoff` is not written
+    slots_C  looks up the ids of words (offsets_V, data); ids (G, n) receives them. For unigrams there are no slots:
+    spans_G  (G, 2) receives the start and stop of each line's word
 
-    Returns what is wrong with the first wrong line, at which byte, and its row.
+    Returns (error code of the first wrong line, the byte where the error is, its row).
     """
     order = ids.shape[1]
     last_start, last_stop = np.zeros(order, np.int64), np.zeros(order, np.int64)  # words of the line before
@@ -180,7 +180,7 @@ def parse_lines(text, start, stop, row, rows, top, offsets_V, data, slots_C, spa
             i = _past_word(text, begin)
             if len(slots_C) == 0:
                 spans_G[row, 0], spans_G[row, 1] = begin, i
-            elif equal_words(text, begin, i, text, last_start[k], last_stop[k]):  # neighbours share many words
+            elif equal_words(text, begin, i, text, last_start[k], last_stop[k]):  # neighbouring lines share many words
                 ids[row, k] = ids[row - 1, k]
             else:
                 v = find_word(text, begin, i, offsets_V, data, slots_C)
@@ -212,7 +212,7 @@ def parse_lines(text, start, stop, row, rows, top, offsets_V, data, slots_C, spa
 
 @njit(nogil=True, cache=True)
 def gather_spans(text, spans_V, offsets_V, data):
-    """Copy each word text[start:stop] but the first one to data[offsets_V[v]:]."""
+    """Copy each word text[start:stop], except the first one, to data[offsets_V[v]:]."""
     for v in range(1, len(spans_V)):
         for i in range(spans_V[v, 1] - spans_V[v, 0]):
             data[offsets_V[v] + i] = text[spans_V[v, 0] + i]
@@ -220,7 +220,7 @@ def gather_spans(text, spans_V, offsets_V, data):
 
 @njit(nogil=True, cache=True)
 def find_unknowns(text, spans_G):
-    """The rows whose word is <unk> or <UNK>: the first and the second one, -1 where there is none."""
+    """Return the first two rows whose word is <unk> or <UNK>; -1 for missing ones."""
     first = -1
     for row in range(len(spans_G)):
         if is_unknown(text, spans_G[row, 0], spans_G[row, 1]):
@@ -232,7 +232,7 @@ def find_unknowns(text, spans_G):
 
 @njit(nogil=True, cache=True)
 def format_lines(offsets_V, data, ids, prob, backoff):
-    """The lines of n-grams as uint8; without backoffs where `backoff` is empty."""
+    """Return the lines of n-grams as uint8; without backoffs if `backoff` is empty."""
     size = len(ids) * (2 * MAX_BYTES + ids.shape[1] + 2)
     for row in range(len(ids)):
         for k in range(ids.shape[1]):

@@ -1,4 +1,4 @@
-"""The text of an ARPA file: its header, where its lines lie, and what to say of a wrong one."""
+"""The text of an ARPA file: its header, the positions of its lines, and messages about wrong lines."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from mgpu_ngram.core.sources import Source, file_source
 from mgpu_ngram.core.stored import reader
 from mgpu_ngram.core.words import read_only
 
-STRIP_BYTES = 1 << 20  # of lines that a thread parses at once
-HEADER_BYTES = 4096  # of a line that is no n-gram; longer ones are wrong anyway
-SHOWN = 60  # characters of a wrong line
+STRIP_BYTES = 1 << 20  # bytes of lines that a thread parses at once
+HEADER_BYTES = 4096  # read of a line outside the n-grams; longer lines are wrong anyway
+SHOWN = 60  # characters of a wrong line that a message shows
 COUNT_LINE = re.compile(rb"ngram \s*\+?(\d{1,18})=\s*\+?(\d{1,18})\s*")
 NEW_COPY = "copy it or write it again"
 
 
 @dataclass(frozen=True)
 class Section:
-    """The lines of one order in S strips, starts[s] to starts[s + 1]; rows[s] n-grams come before strip s."""
+    """The lines of one order in S strips: strip s is starts[s] to starts[s + 1]; rows[s] n-grams come before it."""
 
     starts: list[int]
     rows: list[int]
 
 
 class Text:
-    """The text of a file and what to say of its lines."""
+    """The text of a file, with messages about its lines."""
 
     def __init__(self, name: str, data: np.ndarray):
         self.name, self.data = name, read_only(data)
         self.whole_bytes = lines.whole_lines(self.data)
 
     def read_counts(self) -> tuple[list[int], int]:
-        """The n-grams of each order, and where the lines of order 1 begin."""
+        """Return (number of n-grams of each order, start of the lines of order 1)."""
         line, at, after = self.filled_line(0, r"before \data\ ")
         while line.startswith(b"#"):
             line, at, after = self.filled_line(after, r"before \data\ ")
@@ -67,7 +67,7 @@ class Text:
         return counts, after
 
     def line(self, at: int, where: str) -> tuple[bytes, int]:
-        """The line that begins at a byte, without its end, and where the next one begins."""
+        """Return (the line that starts at byte `at`, without its end; the start of the next line)."""
         if at == len(self.data):
             last = self.line_number(at - 1) if at else 0
             raise InputError(f"{self.name!r} ends {where.strip()}, with line {last}; it is cut short: {NEW_COPY}")
@@ -75,7 +75,7 @@ class Text:
         return self.data[at : min(end, at + HEADER_BYTES)].tobytes().removesuffix(b"\r"), min(end + 1, len(self.data))
 
     def filled_line(self, at: int, where: str) -> tuple[bytes, int, int]:
-        """The first line from a byte on that is not blank, where it begins, and where the next one does."""
+        """Return (the first non-blank line from byte `at` on, its start, the start of the next line)."""
         while True:
             line, after = self.line(at, where)
             if line.strip():
@@ -89,13 +89,13 @@ class Text:
         return _shown(next(iter(self.data[at : at + HEADER_BYTES].tobytes().split()), b""))
 
     def wrong(self, at: int, why: str) -> InputError:
-        """The error for the line that holds a byte."""
+        """Return the error for the line that contains byte `at`."""
         start = lines.line_start(self.data, at)
         line, _ = self.line(start, "")
         return InputError(f"{self.name!r}, line {self.line_number(start)}: '{_shown(line)}' {why}")
 
     def cut(self, start: int, pool: ThreadPoolExecutor, at_once: int) -> Section:
-        """The lines from `start` to the next one that begins with a backslash."""
+        """Return the lines from `start` to the next line that starts with a backslash."""
 
         def scan(start: int, stop: int) -> tuple[int, int]:
             return lines.scan_lines(self.data, start, stop)
@@ -115,7 +115,7 @@ class Text:
 
 
 def _shown(text: bytes) -> str:
-    """Text for a message: short, and without control characters."""
+    """Return text for a message: shortened, without control characters."""
     shown = "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode()
         for c in text[: 4 * SHOWN].decode("utf-8", "backslashreplace")
@@ -124,9 +124,9 @@ def _shown(text: bytes) -> str:
 
 
 def open_text(path: str) -> Text:
-    """The text of a file, which takes memory only where it is compressed or remote."""
+    """Return the text of a file: memory-mapped, or read into memory if it is compressed or remote."""
     if os.path.exists(path) and not os.path.isfile(path):
-        raise InputError(f"{path!r} is no regular file; give the path of an ARPA file")
+        raise InputError(f"{path!r} is not a regular file; give the path of an ARPA file")
     source = file_source(path, path, "byte", 1, "text")
     if source.format == "parquet":
         raise InputError(f"{path!r} is a Parquet file; give an ARPA file")
@@ -145,7 +145,7 @@ def _read_text(source: Source) -> np.ndarray:
         text, used = np.empty(4 * source.size_bytes, np.uint8), 0
         for part in decompressed(source, read, None):
             if used + len(part) > len(text):
-                text.resize(used + len(part) + used // 4, refcheck=False)  # moves pages, not bytes, where it is large
+                text.resize(used + len(part) + used // 4, refcheck=False)  # moves pages, not bytes, if it is large
             text[used : used + len(part)] = part
             used += len(part)
         text.resize(used, refcheck=False)

@@ -1,7 +1,7 @@
 """Named arrays in one file: the safetensors format, with a CRC-32 of each array and of the header.
 
-A file is 8 bytes, the length of the header; the header, JSON padded with spaces; the arrays, one after the other
-(https://github.com/huggingface/safetensors#format). Reading one executes nothing that stands in it.
+A file holds 8 bytes (the length of the header), the header (JSON padded with spaces), and the concatenated arrays
+(https://github.com/huggingface/safetensors#format). Reading a file executes nothing from it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mgpu_ngram.core.output import new_file
 
 FORMAT = "mgpu_ngram arrays"
 FORMAT_VERSION = 1
-METADATA = "__metadata__"  # the format's name for strings beside the arrays
-SLICE_BYTES = 8 << 20  # of an array, written or checked at once
+METADATA = "__metadata__"  # the format's name for the strings beside the arrays
+SLICE_BYTES = 8 << 20  # bytes of an array that are written or checked at once
 MAX_THREADS = 8
 DTYPES = {"BOOL": np.dtype(bool)} | {
     f"{letter}{8 * size}": np.dtype(f"<{kind}{size}")
@@ -42,21 +42,21 @@ def save_arrays(
     metadata: Mapping[str, Any] | Callable[[dict[str, int]], Mapping[str, Any]],
     durable: bool = True,
 ) -> int:
-    """Write arrays and metadata to one file; return its bytes.
+    """Write arrays and metadata to one file; return its size in bytes.
 
-    path      appears when it is whole and on the disk; an older file there is replaced
-    arrays    of any shape, also views with gaps: bool, (u)int8 to 64, float16 to 64
-    metadata  JSON values, or what makes them, of one length, of the CRC-32 of each array
-    durable   wait for the disk; without, a crash of the host may leave a damaged file, which `load_arrays` tells
+    path      appears when the file is complete and on disk; an older file at this path is replaced
+    arrays    of any shape, also strided views: bool, (u)int8 to 64, float16 to 64
+    metadata  JSON values; or a function that returns them, of one length, from the CRC-32 of each array
+    durable   wait for the disk; if False, a crash of the host may leave a damaged file, which `load_arrays` detects
 
-    Several threads write slices. Copies those of views with gaps, no more. Raises RunError when the disk is full.
+    Several threads write slices. Copies only slices of strided views. Raises RunError when the disk is full.
     """
     if METADATA in arrays:
         raise ValueError(f"an array cannot have the name {METADATA}, which is the format's own; rename it")
     for name, array in arrays.items():
         if array.dtype not in NAMES:
             raise ValueError(f"array {name!r} is of {array.dtype} but a file holds {', '.join(DTYPES)}; convert it")
-    names = sorted(arrays, key=lambda name: -arrays[name].itemsize)  # so each one starts at a multiple of its item
+    names = sorted(arrays, key=lambda name: -arrays[name].itemsize)  # each array starts at a multiple of its itemsize
     ordered = [arrays[name] for name in names]
 
     def header(crcs: Sequence[int]) -> bytes:
@@ -80,7 +80,7 @@ def save_arrays(
 def _header(
     arrays: Sequence[np.ndarray], names: Sequence[str], metadata: Mapping[str, Any], crcs: Sequence[int]
 ) -> bytes:
-    """What stands before the arrays; as long for any CRCs."""
+    """Return the bytes before the arrays; their length is the same for all CRCs."""
     strings = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "metadata": json.dumps(metadata)}
     by_name = {name: f"{crc:08x}" for name, crc in zip(names, crcs, strict=True)}
     header: dict[str, Any] = {METADATA: {**strings, "crc32": json.dumps(by_name)}}
@@ -95,11 +95,11 @@ def _header(
 
 
 def load_arrays(path: str | Path, verify: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays of a file, read-only views of one memory map, and its metadata.
+    """Return the arrays of a file, as read-only views of one memory map, and its metadata.
 
-    verify  compare the CRC-32 of every array, which reads them all; that of the header is always compared
+    verify  compare the CRC-32 of every array, which reads all of them; the header's CRC-32 is always compared
 
-    Raises InputError when the file is missing, damaged, cut, not ours or newer than this program.
+    Raises InputError when the file is missing, damaged, truncated, not ours, or newer than this program.
     """
     try:
         with open(path, "rb") as file:
@@ -136,7 +136,7 @@ def load_arrays(path: str | Path, verify: bool = True) -> tuple[dict[str, np.nda
 
 
 def _metadata(path: str | Path, header: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Take the strings out of a header: the metadata and the arrays' CRCs, once the header proves to be ours."""
+    """Return (metadata, CRC-32 of each array) from a header. Raises InputError unless the header is ours and intact."""
     strings = header.pop(METADATA, None) if isinstance(header, dict) else None
     if not isinstance(strings, dict) or strings.get("format") != FORMAT:
         raise InputError(f"{path} is no file of mgpu_ngram: its header lacks the format {FORMAT!r}; give another file")
@@ -152,7 +152,7 @@ def _metadata(path: str | Path, header: Any) -> tuple[dict[str, Any], dict[str, 
 
 
 def _fields(path: str | Path, header: dict[str, Any]) -> Iterator[tuple[str, np.dtype, list[int], int, int]]:
-    """The name, type, shape, first and last offset of each array; sizes and offsets are natural numbers."""
+    """Yield (name, dtype, shape, first offset, last offset) of each array; raises InputError unless these are valid."""
     for name, field in header.items():
         try:
             kind, shape, (begin, stop) = field["dtype"], field["shape"], field["data_offsets"]
@@ -167,7 +167,7 @@ def _fields(path: str | Path, header: dict[str, Any]) -> Iterator[tuple[str, np.
 
 
 def _header_crc32(header: dict[str, Any]) -> str:
-    """CRC-32 of a header before this is added to it."""
+    """Return the CRC-32 of a header without its own CRC-32 entry."""
     return f"{zlib.crc32(json.dumps(header).encode()):08x}"
 
 
@@ -176,7 +176,7 @@ def _damaged(path: str | Path, what: str) -> InputError:
 
 
 def _slices(array: np.ndarray) -> Iterator[np.ndarray]:
-    """Views of about SLICE_BYTES that make up the array in C order."""
+    """Yield views of about SLICE_BYTES that make up the array in C order."""
     array = np.atleast_1d(array)
     if array.size == 0:
         return
@@ -195,13 +195,14 @@ def _bytes(piece: np.ndarray) -> memoryview:
 
 
 def array_crcs(arrays: Sequence[np.ndarray]) -> list[int]:
-    """The CRC-32 of each array's bytes, by several threads."""
+    """Return the CRC-32 of each array's bytes, computed by several threads."""
     return _crcs(arrays, lambda piece, _: zlib.crc32(_bytes(piece)))
 
 
 def _crcs(arrays: Sequence[np.ndarray], crc_of: Callable[[np.ndarray, int], int], offset: int = 0) -> list[int]:
-    """The CRC-32 of each array from crc_of(slice, its place) of its slices, which lie one after the other from `offset`
-    on; several threads call it.
+    """Return the CRC-32 of each array, combined from crc_of(slice, place) of its slices.
+
+    Places of slices are consecutive from `offset` on. Several threads call crc_of.
     """
     totals = [Crc(array.nbytes) for array in arrays]
     pieces = [(total, piece) for total, array in zip(totals, arrays, strict=True) for piece in _slices(array)]

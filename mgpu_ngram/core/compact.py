@@ -1,4 +1,4 @@
-"""Distributions without their rows: the children of each matched history, and its backoff; in host memory or a file."""
+"""Compact distributions: the children and backoffs of each matched history instead of its rows."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ ARRAYS = ("first_HK", "end_HK", "backoff_HK", "word_C", "prob_C")
 
 @dataclass(frozen=True, eq=False)
 class CompactBlock:
-    """The distributions of H histories after a model of order K + 1 and V words, exact; NumPy.
+    """The exact distributions of H histories from a model of order K + 1 and V words; NumPy.
 
     first_HK, end_HK  (H, K) uint32 or int64: the children of the last k + 1 words of a history are entries
-                      first_HK[h, k] to end_HK[h, k] - 1 of
-    word_C            (C,) uint32, rising within a history's children, and
-    prob_C            (C,) float32, log10 P(word | history); histories of several rows may share their children
-    backoff_HK        (H, K) float32, log10 of the backoff weight of the last k + 1 words; -0 where they are no history
-    has_backoffs      whether the model has them
-    prob_V            (V,) float32, log10 probability of single words; None in a file and on the way
-    filled_F          (F,) as first_HK, rising: entries of n-grams that the model itself does not store, but the trie
-                      has (`core.trie.Trie`); None: there are none
+                      first_HK[h, k] to end_HK[h, k] - 1 of word_C and prob_C
+    word_C            (C,) uint32, rising within a history's children
+    prob_C            (C,) float32, log10 P(word | history); several histories may share children
+    backoff_HK        (H, K) float32, log10 of the backoff weight of the last k + 1 words; -0 if the model lacks them
+    has_backoffs      whether the model has backoffs
+    prob_V            (V,) float32, log10 probability of single words; None in a file and in transfer
+    filled_F          (F,) as first_HK, rising: entries of n-grams that are only in the trie, not in the model
+                      (`core.trie.Trie`); None if there are none
     """
 
     first_HK: np.ndarray
@@ -46,25 +46,25 @@ class CompactBlock:
 
     @property
     def order(self) -> int:
-        """That of the model."""
+        """The order of the model."""
         return self.first_HK.shape[1] + 1
 
     @property
     def size_bytes(self) -> int:
-        """Of what is stored or sent."""
+        """Bytes that are stored or sent."""
         return sum(array.nbytes for array in self.arrays().values())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Those of this block alone, by name."""
+        """The arrays of this block alone, by name."""
         filled = {} if self.filled_F is None else {FILLED: self.filled_F}
         return {name: getattr(self, name) for name in ARRAYS} | filled
 
     def with_words(self, prob_V: np.ndarray | None) -> CompactBlock:
-        """The block with the probabilities of single words, or without them."""
+        """Return the block with (or with None without) the probabilities of single words."""
         return replace(self, prob_V=prob_V)
 
     def stored(self) -> CompactBlock:
-        """The block without n-grams that were filled in."""
+        """Return the block without filled-in n-grams."""
         if self.filled_F is None:
             return self
         first_HK, end_HK = (without_filled(self.filled_F, nodes) for nodes in (self.first_HK, self.end_HK))
@@ -72,21 +72,21 @@ class CompactBlock:
         return replace(self, first_HK=first_HK, end_HK=end_HK, word_C=word_C, prob_C=prob_C, filled_F=None)
 
     def parts(self, rows: int) -> Iterator[CompactBlock]:
-        """The same histories, some at a time; they share their children."""
+        """Yield blocks of up to `rows` of the histories; they share their children."""
         for i in range(0, len(self), rows):
             ranges: dict[str, Any] = {name: getattr(self, name)[i : i + rows] for name in ARRAYS[:3]}
             yield replace(self, **ranges)
 
 
 def save_compact(path: str | Path, block: CompactBlock, metadata: dict[str, Any] | None = None) -> int:
-    """Write a block to a safetensors file; return its bytes. Raises RunError when the disk is full."""
+    """Write a block to a safetensors file; return its size in bytes. Raises RunError when the disk is full."""
     return save_arrays(path, block.arrays(), {**(metadata or {}), "kind": KIND, "has_backoffs": block.has_backoffs})
 
 
 def load_compact(path: str | Path, prob_V: np.ndarray | None = None, verify: bool = True) -> CompactBlock:
-    """The block of a file that `save_compact` wrote: views of a memory map.
+    """Return the block of a file from `save_compact`, as views of a memory map.
 
-    prob_V  what the file does not hold
+    prob_V  log10 probabilities of single words, which the file does not hold
     verify  compare the checksums
 
     Raises InputError when the file is missing, damaged or of another kind.

@@ -1,4 +1,4 @@
-"""What a corpus is: its sources in a fixed order, and how they are cut into chunks."""
+"""A corpus: its sources in a fixed order, and how they are cut into chunks."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from mgpu_ngram.core.lines import Lines, id_bytes, line_bytes
 from mgpu_ngram.core.sources import CUTTABLE, Source, file_source
 
 MEMORY_CHUNK_BYTES = 7 << 20  # with a line's end or a look-ahead a task stays below 8 MiB
-LOOKAHEAD_BYTES = 64 << 10  # what a piece of an in-memory corpus carries past its end, for halos
-TEXT_PER_STORED_BYTE = 3  # guess for compressed text; only balances chunks
+LOOKAHEAD_BYTES = 64 << 10  # bytes that a piece of an in-memory corpus carries past its end, for halos
+TEXT_PER_STORED_BYTE = 3  # an estimate for compressed text, used only to balance chunks
 
 
 @dataclass(frozen=True)
 class Piece:
     """A part of one source: stored bytes [start, end), or row groups [start, end) of a Parquet file.
 
-    Words: it owns the lines that START in it. Bytes and ids: it owns these bytes.
+    For words, a piece owns the lines that START in it. For bytes and ids, it owns its bytes.
     """
 
     source_index: int
     source: Source
     start: int
     end: int
-    size_bytes: int  # of text, a guess where the source is compressed
+    size_bytes: int  # bytes of text, estimated if the source is compressed
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Chunk:
 
     index: int
     pieces: tuple[Piece, ...]
-    size_bytes: int  # of text, a guess where sources are compressed
+    size_bytes: int  # bytes of text, estimated if sources are compressed
 
     def __str__(self) -> str:
-        """As errors name it: chunk 3: books.txt, bytes 0 to 1,000 and 2 more."""
+        """Return the name for messages, such as "chunk 3: books.txt, bytes 0 to 1,000 and 2 more"."""
         if not self.pieces:
             return f"chunk {self.index}: no text"
         piece = self.pieces[0]
@@ -55,7 +55,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sources in a fixed order; source_index counts them from 0."""
+    """Sources in a fixed order; a source_index is an index into them."""
 
     sources: tuple[Source, ...]
     unit: str  # "word", "byte" or "id"
@@ -67,30 +67,31 @@ class Corpus:
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text, a guess where sources are compressed."""
+        """Bytes of text, estimated if sources are compressed."""
         return sum(mass for source in self.sources for *_, mass in _parts(source, self.unit))
 
     @property
     def described(self) -> list[dict[str, Any]]:
-        """The sources, as manifests have them."""
+        """Return the sources as manifests describe them."""
         return [{"name": s.name, "size_bytes": s.size_bytes} for s in self.sources]
 
     @property
     def states(self) -> list[dict[str, Any]]:
-        """The same with what shows that one was changed, as checkpoints have them."""
+        """Return the sources as checkpoints describe them, with fields that change when a source changes."""
         return [
             named | {"modified": s.modified_ns, "crc32": zlib.crc32(s.data)}
             for named, s in zip(self.described, self.sources, strict=True)
         ]
 
     def chunks(self, chunk_bytes: int) -> list[Chunk]:
-        """Cut the corpus into about equal chunks of at most about `chunk_bytes`; reads nothing.
+        """Cut the corpus into nearly equal chunks of about `chunk_bytes` at most; reads nothing.
 
-        Large plain sources are cut anywhere, Parquet between row groups (not for bytes, whose
-        n-grams cross them), compressed files never. Depends on the corpus and chunk_bytes alone.
+        Large plain sources are cut anywhere. Parquet files are cut between row groups, except for bytes,
+        whose n-grams cross row groups. Compressed files are never cut. The result depends only on the corpus
+        and chunk_bytes.
         """
         if chunk_bytes < 1:
-            raise InputError(f"chunk_bytes is {chunk_bytes}; the least is 1")
+            raise InputError(f"chunk_bytes is {chunk_bytes}; give 1 or more")
         if any(source.format == "memory" for source in self.sources):
             chunk_bytes = min(chunk_bytes, MEMORY_CHUNK_BYTES)
         parts = [(index, *part) for index, source in enumerate(self.sources) for part in _parts(source, self.unit)]
@@ -114,7 +115,7 @@ class Corpus:
 
 
 def _parts(source: Source, unit: str) -> Iterator[tuple[int, int, int]]:
-    """(start, end, mass) of what may go to different chunks; plain sources are cut further."""
+    """Yield (start, end, mass) of parts that may go to different chunks; plain sources are cut further."""
     if source.format in CUTTABLE:
         yield 0, source.size_bytes, source.size_bytes
     elif source.format == "parquet" and unit == "word" and source.row_groups:
@@ -127,13 +128,13 @@ def _parts(source: Source, unit: str) -> Iterator[tuple[int, int, int]]:
 
 
 def _cut(source: Source, unit: str, at: int) -> int:
-    if source.format == "memory" and unit == "word":  # at a line's end, for a piece carries nothing past its own bytes
+    if source.format == "memory" and unit == "word":  # at a line's end: pieces carry only their own bytes
         return source.data.find(b"\n", at - 1) + 1
     return at // source.itemsize * source.itemsize
 
 
 def _add(pieces: list[Piece], piece: Piece) -> None:
-    """Append, or lengthen the last piece if it goes on in this one."""
+    """Append the piece, or extend the last piece if it continues there."""
     last = pieces[-1] if pieces else None
     if last and last.source_index == piece.source_index and last.end == piece.start:
         pieces[-1] = replace(last, end=piece.end, size_bytes=last.size_bytes + piece.size_bytes)
@@ -142,35 +143,35 @@ def _add(pieces: list[Piece], piece: Piece) -> None:
 
 
 def _with_its_bytes(piece: Piece, unit: str) -> Piece:
-    """Leave in the piece's source only what the piece needs, since it travels to a worker."""
+    """Return the piece with only the bytes of its source that it needs, since it travels to a worker."""
     source = piece.source
     if source.format == "memory":
-        first = max(0, piece.start - 1)  # the byte before tells that a line starts here
+        first = max(0, piece.start - 1)  # the byte before shows whether a line starts here
         end = piece.end if unit == "word" else piece.end + LOOKAHEAD_BYTES
         return replace(piece, source=replace(source, data=source.data[first:end], data_start=first))
     return replace(piece, source=replace(source, row_groups=()))
 
 
 def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_column: str = "text") -> Corpus:
-    """Return the corpus behind `inputs`.
+    """Return the corpus of `inputs`.
 
-    inputs       a str or Path, or a list or tuple of them: files, globs (** too), directories (all
+    inputs       a str or Path, or a list or tuple of them: files, globs (also **), directories (all
                  files below, except hidden ones), fsspec URLs. Or an in-memory corpus: `Lines`, a
                  list of bytes, any other iterable of str or bytes (one line each, with or without
-                 "\\n"), an Arrow string array, or for unit "id" integers. Or a corpus already open.
+                 "\\n"), an Arrow string array, or integers for unit "id". Or an open corpus.
     unit         "word", "byte" or "id"
     dtype        "uint16" or "uint32", little-endian: the token ids of unit "id"
     text_column  of Parquet files
 
-    Globs and directories expand sorted; a file named twice is counted twice. Formats are told by
-    the first bytes of a file, not by its name. Raises InputError where there is nothing to read.
+    Globs and directories expand in sorted order; a file named twice is counted twice. The first bytes
+    of a file determine its format; its name does not matter. Raises InputError if there is nothing to read.
     """
     if isinstance(inputs, Corpus):
         return inputs
     if unit not in ("word", "byte", "id"):
-        raise InputError(f'unit is {unit!r}; it must be "word", "byte" or "id"')
+        raise InputError(f'unit is {unit!r}; give "word", "byte" or "id"')
     if unit == "id" and dtype not in ("uint16", "uint32"):
-        raise InputError(f'dtype is {dtype!r}; token ids are "uint16" or "uint32"')
+        raise InputError(f'dtype is {dtype!r}; give "uint16" or "uint32" for token ids')
     itemsize = np.dtype(dtype).itemsize if unit == "id" else 1
     if isinstance(inputs, (bytes, bytearray)):
         raise InputError("the corpus is one bytes object; wrap lines in a list: [text], or give a path as str")

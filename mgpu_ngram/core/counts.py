@@ -1,4 +1,4 @@
-"""Read counts back: the value that `count` returns and `read_counts` opens."""
+"""Read counts back: the class that `count` returns and `read_counts` opens."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ DELIMITERS_TO_SPACE = bytes.maketrans(b"\x00\t\n\r", b"    ")
 
 
 def read_counts(path: str | Path) -> Counts:
-    """Open the output folder of a count run; InputError when it is none or of a newer version."""
+    """Open the output folder of a count run. Raises InputError if it is none or of a newer version."""
     return Counts(path)
 
 
 class Counts:
-    """The n-grams of a corpus and how often each occurs, read from files only as they are asked for.
+    """The n-grams of a corpus with their counts; files are read only on demand.
 
-        counts["of the"]         how often an n-gram occurs, 0 when it does not
+        counts["of the"]         count of an n-gram, 0 if it does not occur
         "of the" in counts
         counts.order(3).top(10)  the most frequent trigrams
 
@@ -43,8 +43,8 @@ class Counts:
     owned_folder  a temporary folder to remove with this object
     unit          "word", "byte" or "id"
     max_order     the highest order counted
-    totals        order -> n-grams of that order in the corpus, repetitions included
-    manifest      all that the run recorded
+    totals        order -> n-grams of that order in the corpus, with repetitions
+    manifest      the run's manifest, a dict
     """
 
     def __init__(self, path: str | Path, owned_folder: str | Path | None = None):
@@ -60,13 +60,13 @@ class Counts:
             self._num_shards = int(self.manifest["num_shards"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{self.path / MANIFEST} is damaged: no usable {error}; count again") from error
-        # caches that know the files but not this object, so that it dies when its last user does
+        # These caches hold files, not this object, so that it dies with its last user.
         self._group_starts = functools.lru_cache(maxsize=4096)(_group_starts)
         self._row_group = functools.lru_cache(maxsize=8)(_row_group)
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
-        """The symbols of the corpus with their counts and first places."""
+        """The symbols of the corpus with their counts and first positions."""
         return read_vocabulary(self.path / "vocabulary.parquet", self.unit)
 
     @functools.cached_property
@@ -78,19 +78,19 @@ class Counts:
         return deal_words(self.vocabulary.counts_V, self._num_shards)
 
     def order(self, n: int) -> OrderCounts:
-        """The n-grams of order n; InputError when that order was not counted."""
+        """Return the n-grams of order n. Raises InputError if that order was not counted."""
         if n not in self.totals:
             raise InputError(f"order {n!r} was not counted; {self.path} has orders {self._orders()}")
         return OrderCounts(self, n)
 
     def __getitem__(self, key: Any) -> int:
-        """How often an n-gram occurs; 0 when it does not, or was pruned.
+        """Return the count of an n-gram; 0 if it does not occur or was pruned.
 
-        key  words: a str or bytes of words with spaces between, or a tuple or list of words;
-             bytes: bytes, or a str standing for its UTF-8; ids: a tuple or list of ints
+        key  words: a str or bytes of words separated by spaces, or a tuple or list of words;
+             bytes: bytes, or a str, which stands for its UTF-8; ids: a tuple or list of ints
 
-        Its order is its number of symbols: KeyError when that order was not counted. TypeError for
-        a key of another form. Reads one row group of one file.
+        The number of symbols is the order. Raises KeyError if that order was not counted, TypeError for
+        other keys. Reads one row group of one file.
         """
         symbols = self._symbols(key)
         n = len(symbols)
@@ -100,7 +100,7 @@ class Counts:
         if -1 in ids:
             return 0
         path = self.part_path(n, int(self._shard_V[ids[-2]]) if n > 1 else 0)
-        # rows are sorted by ids: find the row group, then the row
+        # Rows are sorted by ids: find the row group, then the row.
         group = bisect_right(self._group_starts(path), ids, key=self._ids) - 1
         if group < 0:
             return 0
@@ -118,13 +118,13 @@ class Counts:
     __iter__ = None  # iterate over .order(n)
 
     def _symbols(self, key: Any) -> list[bytes]:
-        """The symbols of a key, as the vocabulary spells them."""
+        """Return the symbols of a key, as the vocabulary spells them."""
         if self.unit == "id":
             if not isinstance(key, tuple | list):
                 raise TypeError(f"n-grams of ids are looked up by a tuple or list of ints, not {_kind(key)}")
             ids = [operator.index(i) for i in key]
             if any(not 0 <= i < 2**32 for i in ids):
-                return [b""] * len(ids)  # no symbol is empty: not found
+                return [b""] * len(ids)  # no symbol is empty, so none is found
             return [i.to_bytes(4, "little") for i in ids]
         if self.unit == "byte":
             if not isinstance(key, str | bytes):
@@ -139,7 +139,7 @@ class Counts:
         )
 
     def _ids(self, ngram: Any) -> tuple[int, ...]:
-        """The vocabulary ids of a row's n-gram: what rows are sorted by."""
+        """Return the vocabulary ids of a row's n-gram, by which rows are sorted."""
         ids = tuple(self._index.find(symbol) for symbol in self._symbols(tuple(ngram) if self.unit == "id" else ngram))
         if -1 in ids:
             raise InputError(
@@ -148,15 +148,15 @@ class Counts:
         return ids
 
     def part_path(self, n: int, shard: int) -> Path:
-        """The file of one order and shard."""
+        """Return the file of one order and shard."""
         return self.path / f"order={n}" / f"part-{shard:05d}.parquet"
 
     def part_paths(self, n: int) -> list[Path]:
-        """The files of one order: one for order 1, else one per shard."""
+        """Return the files of one order: one for order 1, else one per shard."""
         return [self.part_path(n, shard) for shard in range(self._num_shards if n > 1 else 1)]
 
     def to_parquet(self, path: str | Path, overwrite: bool = False) -> Path:
-        """Copy the output to a new folder, which appears when it is whole; return where it is."""
+        """Copy the output to a new folder, which appears when it is complete; return its path."""
         with Output.create(path, overwrite) as output:
             try:
                 shutil.copytree(self.path, output.folder, dirs_exist_ok=True)
@@ -166,7 +166,7 @@ class Counts:
         return output.path
 
     def close(self) -> None:
-        """Remove the temporary folder, if this object owns one; it cannot be read any more."""
+        """Remove the temporary folder if this object owns one; afterwards counts cannot be read."""
         if hasattr(self, "_remove"):
             self._remove()
 
@@ -182,7 +182,7 @@ class Counts:
 
 
 class OrderCounts:
-    """The n-grams of one order: str (words), bytes (bytes, words that are not UTF-8) or tuple of ints (ids)."""
+    """The n-grams of one order: str (words), bytes (bytes, or words that are not UTF-8) or tuples of ints (ids)."""
 
     def __init__(self, counts: Counts, n: int):
         self.counts = counts  # also keeps a temporary folder alive
@@ -193,7 +193,7 @@ class OrderCounts:
         return self.counts._distinct[self.n]
 
     def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-        """Record batches with columns ngram and count, part after part, each sorted by word ids."""
+        """Yield record batches with columns ngram and count, file by file; rows of a file are sorted by word ids."""
         for path in self.counts.part_paths(self.n):
             with reading(path):
                 yield from open_parquet(path, ["ngram", "count"]).iter_batches(batch_rows, use_threads=False)
@@ -203,9 +203,9 @@ class OrderCounts:
             yield from _pairs(batch)
 
     def top(self, k: int) -> list[tuple[Ngram, int]]:
-        """The k most frequent n-grams, ties by their bytes (ids: by value). Holds about 2 k rows and a batch."""
+        """Return the k most frequent n-grams, ties by bytes (ids: by value). Holds about 2 k rows and a batch."""
         held: list[pa.Table] = []
-        floor = 0  # rows below it cannot enter
+        floor = 0  # rows below it are not among the top k
         for batch in self.batches(BATCH_ROWS) if k > 0 else ():
             rows = pa.Table.from_batches([batch])
             held.append(rows.filter(pc.greater_equal(rows["count"], floor)))
@@ -215,7 +215,7 @@ class OrderCounts:
         return list(_pairs(_heaviest(pa.concat_tables(held), k, self.n))) if held else []
 
     def to_arrow(self) -> pa.Table:
-        """All n-grams as one table with columns ngram and count."""
+        """Return all n-grams as one table with columns ngram and count."""
         tables = []
         for path in self.counts.part_paths(self.n):
             with reading(path):
@@ -227,9 +227,9 @@ class OrderCounts:
 
 
 def _heaviest(rows: pa.Table, k: int, order: int) -> pa.Table:
-    """The k rows of highest count, sorted."""
+    """Return the k rows of highest count, sorted."""
     sortable, ties = rows, ["ngram"]
-    if pa.types.is_list(rows["ngram"].type):  # Arrow sorts no lists: a column for each place
+    if pa.types.is_list(rows["ngram"].type):  # Arrow cannot sort lists: use a column per position
         ids_GN = pc.list_flatten(rows["ngram"]).to_numpy().reshape(-1, order)
         ties = [f"id{n}" for n in range(order)]
         sortable = pa.table({"count": rows["count"], **dict(zip(ties, ids_GN.T.copy(), strict=True))})
@@ -245,7 +245,7 @@ def _pairs(rows: pa.Table | pa.RecordBatch) -> Iterator[tuple[Ngram, int]]:
 
 
 def _group_starts(path: Path) -> list[Any]:
-    """The first n-gram of each row group of a part."""
+    """Return the first n-gram of each row group of a file."""
     file = open_parquet(path, ["ngram", "count"])
     starts = []
     for group in range(file.num_row_groups):
@@ -256,7 +256,7 @@ def _group_starts(path: Path) -> list[Any]:
 
 
 def _row_group(path: Path, group: int) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """The n-grams and counts of one row group of a part."""
+    """Return the n-grams and counts of one row group of a file."""
     with reading(path):
         table = open_parquet(path, ["ngram", "count"]).read_row_group(group, use_threads=False)
     return table["ngram"], table["count"]
@@ -271,6 +271,6 @@ def _kind(key: Any) -> str:
 
 
 def _remove_folder(folder: Path, pid: int) -> None:
-    """Remove a temporary folder, in the process that made it only: a fork must not."""
+    """Remove a temporary folder, but only in the process that made it, not in a fork."""
     if os.getpid() == pid:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""float32 numbers in text: read correctly rounded, written as the shortest text that reads back the same."""
+"""float32 numbers in text: read with correct rounding, written as the shortest text that reads back the same."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from numpy import int64, uint32, uint64
 
 from mgpu_ngram.kernels.compile import njit
 
-MAX_BYTES = 22  # of a number that `write_float32` writes: "-999999950000000000000" has
+MAX_BYTES = 22  # the longest number that `write_float32` writes is "-999999950000000000000"
 
-_FULL = 10**17  # a further digit still fits an int64
-_MIDDLE = 1 << 28  # the bits of a double past a float32, when it lies halfway between two of these
+_FULL = 10**17  # one more digit still fits an int64
+_MIDDLE = 1 << 28  # the low bits of a double halfway between two float32
 _REST = (1 << 29) - 1
-_NEAR = 16  # doubles: the estimate is less than 3 off
-_LEAST, _MOST = -64, 38  # powers of ten: past them 18 digits are below half the least float32, or over the largest
+_NEAR = 16  # in doubles: the estimate is less than 3 off
+_LEAST, _MOST = -64, 38  # powers of ten; beyond them 18 digits round to 0 or infinity
 _POWERS = np.array([float(f"1e{e}") for e in range(65)])
-_DIGITS = 150  # that a comparison keeps; halfway between two float32 lies a number of 113 at most
+_DIGITS = 150  # digits that a comparison keeps; a midpoint of two float32 has 113 at most
 _LIMBS = 32  # of 32 bits: (2**25 + 1) * 10**196 * 2**104 fits
 _MIN_POWER = -31
 
 
 def _power(e: int) -> int:
-    """The 64 leading bits of 10**e, rounded up."""
+    """Return the 64 leading bits of 10**e, rounded up."""
     shift = 63 - (e * 1741647 >> 19)  # 63 - floor(log2(10**e))
     numerator = (10**e if e > 0 else 1) << max(shift, 0)
     denominator = (1 if e > 0 else 10**-e) << max(-shift, 0)
@@ -35,12 +35,12 @@ _POWER_BITS = np.array([_power(e) for e in range(_MIN_POWER, 46)], np.uint64)
 
 @njit(nogil=True, cache=True)
 def read_float32(text, at):
-    """(value, end) of the number that text[at:] begins with; end is `at` where it begins with none.
+    """Return (value, end) of the number at the start of text[at:]; end is `at` if there is no number.
 
-    text  uint8, with a byte after the number that belongs to no number, such as a newline
+    text  uint8, with a byte after the number that cannot belong to it, such as a newline
 
-    A number is what KenLM takes for one: digits with or without a point and a sign, then perhaps e or E and an
-    exponent; or inf. Beyond the largest float32 lies infinity.
+    A number is what KenLM accepts: digits with or without a point and a sign, optionally followed by e or E and an
+    exponent; or inf. Values above the largest float32 become infinity.
     """
     i = at
     if text[i] == 45 or text[i] == 43:  # - +
@@ -50,7 +50,7 @@ def read_float32(text, at):
         return sign * np.float32(np.inf), i + 3
     first = i
     digits = int64(0)
-    exponent = 0  # the value is digits * 10**exponent, but for digits that were left out
+    exponent = 0  # the value is digits * 10**exponent, up to omitted digits
     while 48 <= text[i] <= 57:
         if digits < _FULL:
             digits = digits * 10 + (text[i] - 48)
@@ -89,15 +89,15 @@ def read_float32(text, at):
         return sign * np.float32(np.inf), i
     estimate = digits * _POWERS[exponent] if exponent >= 0 else digits / _POWERS[-exponent]
     rest = np.float64(estimate).view(np.int64) & _REST
-    if abs(rest - _MIDDLE) > _NEAR and 1.2e-38 < estimate < 3.4e38:  # a normal float32 for certain, and which
+    if abs(rest - _MIDDLE) > _NEAR and 1.2e-38 < estimate < 3.4e38:  # the nearest float32 is normal and certain
         return sign * np.float32(estimate), i
     return sign * _round_exactly(text, first, written, estimate), i
 
 
 @njit(nogil=True, cache=True)
 def _round_exactly(text, at, written, estimate):
-    """The float32 nearest to the digits at text[at:] times 10**written; `estimate` is off by less than `_NEAR`."""
-    unit = max(math.frexp(estimate)[1] - 24, -149)  # float32 here are multiples of 2**unit
+    """Return the float32 nearest to the digits at text[at:] times 10**written; `estimate` is within `_NEAR` of it."""
+    unit = max(math.frexp(estimate)[1] - 24, -149)  # neighbouring float32 are 2**unit apart
     below = np.int64(math.ldexp(estimate, -unit))
     digits = np.zeros(_LIMBS, np.uint32)
     middle = np.zeros(_LIMBS, np.uint32)
@@ -116,7 +116,7 @@ def _round_exactly(text, at, written, estimate):
         i += 1
     _multiply(digits if exponent >= 0 else middle, 10, abs(exponent), 0)
     _multiply(middle if unit >= 1 else digits, 2, abs(unit - 1), 0)
-    up = more or (below & 1) == 1  # what lies halfway goes to the even one
+    up = more or (below & 1) == 1  # ties go to the even one
     for limb in range(_LIMBS - 1, -1, -1):
         if digits[limb] != middle[limb]:
             up = digits[limb] > middle[limb]
@@ -126,7 +126,7 @@ def _round_exactly(text, at, written, estimate):
 
 @njit(nogil=True, cache=True)
 def _multiply(limbs, factor, times, carry):
-    """limbs * factor**times, plus `carry` where times is 1."""
+    """Compute limbs * factor**times, plus `carry` if times is 1."""
     for _ in range(times):
         rest = uint64(carry)
         for limb in range(len(limbs)):
@@ -137,9 +137,9 @@ def _multiply(limbs, factor, times, carry):
 
 @njit(nogil=True, cache=True)
 def write_float32(value, out, at):
-    """Write the shortest text that reads back as `value` to out[at:], up to MAX_BYTES; return where it ends.
+    """Write the shortest text that reads back as `value` to out[at:], up to MAX_BYTES; return its end.
 
-    Of several the nearest; with an exponent below 1e-6 and from 1e21 on, as lmplz writes them.
+    Of several shortest texts, the nearest. Below 1e-6 and from 1e21 on it has an exponent, as in lmplz.
     """
     bits = np.float32(value).view(np.uint32)
     fraction, scale = int64(bits & 0x7FFFFF), int64(bits >> 23 & 0xFF)
@@ -188,7 +188,7 @@ def write_float32(value, out, at):
 
 @njit(nogil=True, cache=True)
 def _write_digits(digits, length, point, out, at):
-    """Write `length` digits, with a point after the first `point` where more follow."""
+    """Write `length` digits, with a point after the first `point` if more follow."""
     end = at + length + (point < length)
     i = end - 1
     for k in range(length - 1, -1, -1):
@@ -203,10 +203,10 @@ def _write_digits(digits, length, point, out, at):
 
 @njit(nogil=True, cache=True)
 def _shortest(fraction, scale):
-    """(digits, exponent) of the shortest decimal that reads back as a float32 with these bits.
+    """Return (digits, exponent) of the shortest decimal that reads back as a float32 with these bits.
 
     Giulietti 2020, "The Schubfach way to render doubles". All numbers below are four times the value over
-    10**exponent: bounds of what rounds to it, and candidates.
+    10**exponent: the bounds of the interval that rounds to it, and candidates.
     """
     significand = fraction | 0x800000 if scale else fraction
     q = max(scale, 1) - 150
@@ -234,7 +234,7 @@ def _shortest(fraction, scale):
 
 @njit(nogil=True, cache=True)
 def _scaled(power, factor):
-    """The upper 64 bits of a product of 96 and 32 more, their last bit set when something was cut off."""
+    """Return the upper 64 bits of a product of 96 and 32 bits; the last bit is set if bits were cut off."""
     low = (power & uint64(0xFFFFFFFF)) * uint64(factor)
     high = (power >> uint64(32)) * uint64(factor) + (low >> uint64(32))
     return int64(high >> uint64(32)) | int64((high & uint64(0xFFFFFFFF)) > uint64(1))

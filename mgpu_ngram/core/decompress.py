@@ -1,4 +1,4 @@
-"""The text of a compressed source, and where it is damaged."""
+"""Decompress the text of a source and report where it is damaged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mgpu_ngram.core.stored import PROBE_BYTES, STRIP_BYTES, Read
 
 
 def decompressed(source: Source, read: Read, crc: Crc | None) -> Iterator[np.ndarray]:
-    """The text of a compressed source, whose members or frames follow one another."""
+    """Yield the text of a compressed source; its members or frames follow one another."""
     make, errors = _codec(source)
     text_bytes = fed = 0
     decoder = None
@@ -31,7 +31,7 @@ def decompressed(source: Source, read: Read, crc: Crc | None) -> Iterator[np.nda
         read(offset, strip)
         if crc:
             crc.add(zlib.crc32(strip.data), len(strip))
-        for start in range(0, len(strip), PROBE_BYTES):  # little at once, for it may grow a thousandfold
+        for start in range(0, len(strip), PROBE_BYTES):  # little at once, because it may grow a thousandfold
             stored = strip[start : start + PROBE_BYTES].tobytes()
             fed = offset + start
             while stored:
@@ -56,7 +56,7 @@ def decompressed(source: Source, read: Read, crc: Crc | None) -> Iterator[np.nda
 
 
 def _codec(source: Source) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:
-    """What makes a decoder, and what it raises."""
+    """Return (a function that makes a decoder, the exceptions that it raises)."""
     if source.format == "gzip":
         return lambda: zlib.decompressobj(wbits=31), (zlib.error,)
     if source.format == "bz2":

@@ -1,4 +1,4 @@
-"""Discounts of modified Kneser-Ney smoothing, from counts of counts, as lmplz computes and refuses them."""
+"""Discounts of modified Kneser-Ney smoothing from counts of counts, with the rules and errors of lmplz."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 
-FALLBACK = (0.5, 1.0, 1.5)  # of lmplz, where nothing else is given
+FALLBACK = (0.5, 1.0, 1.5)  # lmplz's default
 WAY_OUT = (
     "is this small or artificial data? Take out repeated lines, or, as for a class-based model, give the discounts of "
     "such orders with --discount-fallback (discount_fallback: [0.5, 1, 1.5])"
@@ -18,12 +18,12 @@ Discounts = tuple[float, float, float]  # of adjusted counts 1, 2, and 3 or more
 
 
 def discounts_of(order: int, counts_of_counts: Sequence[int], fallback: Discounts | None) -> tuple[Discounts, bool]:
-    """(discounts of an order, whether they are the fallback).
+    """Return (discounts of an order, whether they are the fallback).
 
-    counts_of_counts  how many n-grams have adjusted count 1, 2, 3, 4, those that will be pruned among them
-    fallback          what stands in for discounts that cannot be computed; None: InputError says why
+    counts_of_counts  number of n-grams with adjusted count 1, 2, 3, 4, including those that will be pruned
+    fallback          discounts to use if none can be computed; None: raise InputError with the reason
 
-    Chen and Goodman (1998), equation 26, in float32 as lmplz has it.
+    Chen and Goodman (1998), equation 26, in float32 as in lmplz.
     """
     why = None
     n = [np.float32(count) for count in counts_of_counts]
@@ -50,7 +50,7 @@ def discounts_of(order: int, counts_of_counts: Sequence[int], fallback: Discount
 
 
 def check_fallback(values: Sequence[float]) -> Discounts:
-    """The three discounts that up to three values stand for; the last one repeats. Raises InputError."""
+    """Return three discounts from up to three values; the last value repeats. Raises InputError for invalid values."""
     if len(values) > 3:
         raise InputError(f"discount_fallback has {len(values)} values but there are 3 discounts; give at most 3")
     if not values:

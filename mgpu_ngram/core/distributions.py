@@ -1,11 +1,11 @@
-"""The files of an output of distributions: written by any process, in any order, and read again.
+"""The files of a distribution output. Any process may write them, in any order.
 
 OUT/
-  manifest.json        what it is of
-  words.safetensors    the words that columns and ids stand for
-  rows.npy, rows.zarr  (H, orders, V); with top_k in its place ids and values, (H, orders, k) each
-  compact-*.safetensors  or a `CompactBlock` of every `part_histories` histories
-  part-*.parquet       or a table of theirs
+  manifest.json        describes the output
+  words.safetensors    the words of columns and ids
+  rows.npy, rows.zarr  (H, orders, V); with top_k instead ids and values, (H, orders, k) each
+  compact-*.safetensors  or a `CompactBlock` for every `part_histories` histories
+  part-*.parquet       or a table for every `part_histories` histories
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from mgpu_ngram.core.words import Words
 
 FORMAT = "mgpu_ngram distributions"
 WORDS = "words.safetensors"
-CHUNK_BYTES = 32 << 20  # of a Zarr array's chunk, which holds whole rows, 1 at least
-DIMENSIONS = {"rows": "word", "ids": "rank", "values": "rank"}  # the last one of each array, in Zarr
+CHUNK_BYTES = 32 << 20  # of a Zarr chunk, which holds whole rows, at least 1
+DIMENSIONS = {"rows": "word", "ids": "rank", "values": "rank"}  # name of each array's last dimension, in Zarr
 
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """An array on its way to the disk, or there: an .npy file, or a Zarr v3 array of uncompressed chunks.
+    """An array file that is being written or is complete: .npy, or a Zarr v3 array of uncompressed chunks.
 
     path        ends with .npy (a file) or .zarr (a folder)
     shape       (H, orders, columns)
-    dtype       of items: float32, float16, int32, or bfloat16; that is stored as uint16, the upper half of a float32
-    chunk_rows  of a chunk of Zarr, and of what Dask reads at once
+    dtype       of items: float32, float16, int32 or bfloat16 (stored as uint16, the upper half of a float32)
+    chunk_rows  rows of a Zarr chunk, and of a Dask chunk when read
     """
 
     path: str
@@ -59,13 +59,13 @@ class ArrayFile:
 
     @property
     def size_bytes(self) -> int:
-        """On the disk, once it is written."""
+        """Bytes on disk of the complete array."""
         if self._header:
             return len(self._header) + self.shape[0] * self.row_bytes
         return -(-self.shape[0] // self.chunk_rows) * self.chunk_rows * self.row_bytes
 
     def create(self) -> None:
-        """Make the file, or the folder, that processes then write to; what is written there already stays."""
+        """Create the file or folder that processes then write to; existing content stays."""
         if self._header:
             self._write_file(self.path, self.size_bytes, self._header, 0)
             return
@@ -88,7 +88,7 @@ class ArrayFile:
             sink.write(json.dumps(described, indent=2).encode() + b"\n")
 
     def write(self, first: int, data: np.ndarray) -> None:
-        """Write bytes of the array, from its byte `first` on; the same ones once more change nothing.
+        """Write bytes of the array, from its byte `first` on; writing the same bytes again is harmless.
 
         Raises RunError when the disk is full.
         """
@@ -99,13 +99,13 @@ class ArrayFile:
             first, data = first + n, data[n:]
 
     def files(self, begin: int, end: int) -> list[str]:
-        """Where rows `begin` to `end` - 1 stand, of which there is one at least."""
+        """Return the files that hold rows `begin` to `end` - 1, at least one row."""
         if self._header:
             return [self.path]
         return [self._chunk(i) for i in range(begin // self.chunk_rows, (end - 1) // self.chunk_rows + 1)]
 
     def read(self, begin: int, end: int) -> np.ndarray:
-        """Rows `begin` to `end` - 1: a view of mapped files where it can be one, with bfloat16 made float32."""
+        """Return rows `begin` to `end` - 1: if possible a view of mapped files; bfloat16 becomes float32."""
         parts = [np.empty((0, *self.shape[1:]), self.stored)] if begin == end else []
         try:
             while begin < end:
@@ -122,7 +122,7 @@ class ArrayFile:
 
     @cached_property
     def _header(self) -> bytes:
-        """Of an .npy file; of a Zarr array empty."""
+        """Return the header of an .npy file; empty for Zarr."""
         if self.path.endswith(".zarr"):
             return b""
         described = {"descr": self.stored.str, "fortran_order": False, "shape": self.shape}
@@ -133,7 +133,7 @@ class ArrayFile:
         return f"{self.path}/c.{i}.0.0"
 
     def _place(self, first: int) -> tuple[str, int, int]:
-        """(file, its bytes, offset in it) of a byte of the array."""
+        """Return (file, its size in bytes, offset in it) of a byte of the array."""
         if self._header:
             return self.path, self.size_bytes, len(self._header) + first
         chunk_bytes = self.chunk_rows * self.row_bytes
@@ -141,10 +141,10 @@ class ArrayFile:
         return self._chunk(i), chunk_bytes, offset
 
     def _write_file(self, path: str, size: int, data: Any, offset: int) -> None:
-        """Write to a file of `size` bytes, which is made if there is none; several processes may do so at once."""
+        """Write to a file of `size` bytes and create it if needed; several processes may do so at once."""
         done = 0
         try:
-            # not for reading: NFS would read a page that hosts share and write all of it back, over their bytes
+            # Not open for reading: NFS would read a page that hosts share and write all of it back over their bytes.
             file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
             try:
                 if os.fstat(file).st_size < size:
@@ -165,13 +165,13 @@ def _stored(dtype: str) -> np.dtype:
 
 
 def describe_array(shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
-    """An array as manifests have it."""
+    """Return the description of an array for manifests."""
     row_bytes = math.prod(shape[1:]) * _stored(dtype).itemsize
     return {"shape": list(shape), "dtype": dtype, "chunk_rows": max(1, min(shape[0], CHUNK_BYTES // row_bytes))}
 
 
 def array_files(folder: str | Path, format: str, arrays: dict[str, Any]) -> list[ArrayFile]:
-    """The arrays of an output, each described by its name."""
+    """Return the arrays of an output, described by name."""
     return [
         ArrayFile(f"{folder}/{name}.{format}", tuple(a["shape"]), a["dtype"], a["chunk_rows"])
         for name, a in arrays.items()
@@ -187,19 +187,19 @@ def parquet_file(folder: str | Path, part: int) -> str:
 
 
 def save_words(folder: str | Path, words: Words, prob_V: np.ndarray, begin: int) -> None:
-    """Write what columns and ids stand for: words, log10 probabilities of single ones, the id of <s>."""
+    """Write the words of columns and ids, the log10 probabilities of single words, and the id of <s>."""
     arrays = {"offsets_V": words.offsets_V, "data": words.data, "prob_V": prob_V}
     save_arrays(Path(folder) / WORDS, arrays, {"begin": begin})
 
 
 def read_words(path: str | Path) -> tuple[Words, np.ndarray, int]:
-    """(words, prob_V, id of <s>) of an output. Raises InputError when they are damaged."""
+    """Return (words, prob_V, id of <s>) of an output. Raises InputError if they are damaged."""
     arrays, metadata = load_arrays(Path(path) / WORDS)
     return Words(arrays["offsets_V"], arrays["data"]), arrays["prob_V"], metadata["begin"]
 
 
 def read_distributions(path: str | Path) -> dict[str, Any]:
-    """The manifest of an output. Raises InputError when there is none."""
+    """Return the manifest of an output. Raises InputError if there is none."""
     manifest = find_manifest(path)
     if manifest is None or manifest["format"] != FORMAT:
         found = "it has no manifest.json of ours that this version reads"
@@ -210,14 +210,14 @@ def read_distributions(path: str | Path) -> dict[str, Any]:
 
 
 class CompactBlocks(Sequence):
-    """The blocks of an output of compact distributions, each read when it is asked for.
+    """The blocks of an output of compact distributions; each is read on demand.
 
-    histories  of all blocks
+    histories  number of histories in all blocks
     words      of the model; .word(3), .id("word")
-    prob_V     (V,) float32, log10 probability of single words, which each block has, too
+    prob_V     (V,) float32, log10 probability of single words, also in each block
     begin      the id of <s>
 
-    `mgpu_ngram.compact.densify(block)` makes rows of one.
+    `mgpu_ngram.compact.densify(block)` returns the rows of a block.
     """
 
     def __init__(self, path: str | Path):

@@ -1,4 +1,4 @@
-"""What a file is and what it holds, for people: `identify_file`."""
+"""Describe what a file is and what it holds: `identify_file`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from mgpu_ngram.core.model_file import FORMAT, describe_model
 from mgpu_ngram.core.sources import Source, parquet_file, stored_head
 from mgpu_ngram.core.stored import reader
 
-LOOK_BYTES = 1 << 16  # of a file's text: the header of an ARPA file, and the comments before it, are shorter
-KENLM_ORDER, KENLM_COUNTS = 88, 108  # bytes of a KenLM binary model at which its parameters and its counts begin
+LOOK_BYTES = 1 << 16  # bytes of a file's text that are read; an ARPA header and the comments before it are shorter
+KENLM_ORDER, KENLM_COUNTS = 88, 108  # offsets of the parameters and counts in a KenLM binary model
 KENLM_TYPES = (
     "probing", "probing with rest costs", "trie", "quantised trie", "trie with array pointers",
     "quantised trie with array pointers",
@@ -28,19 +28,19 @@ KENLM_TYPES = (
 
 
 def identify_file(path: str | Path) -> dict[str, Any]:
-    """Return what a local file is and what it holds, by name; reads little of it.
+    """Return a description of a local file, by name; reads little of it.
 
-    Always in it are `format`, such as "ARPA file", `compression` ("gzip", ... or None) and `size_bytes`, as stored. By
-    format: "mgpu_ngram model" has the fields of `describe_model`; an ARPA file and a KenLM binary model have their
-    `order` and `orders`, the n-grams of each order; a KenLM binary model its `type`, and whether it holds its
-    `vocabulary`; Parquet its `rows` and `columns`; JSON lines the `keys` of the first one. Other files that have no
-    known beginning are "text" if that is UTF-8, else "unknown".
+    All files have `format`, such as "ARPA file", `compression` ("gzip", ... or None) and `size_bytes`, as stored. Other
+    fields depend on the format. "mgpu_ngram model": the fields of `describe_model`. ARPA file and KenLM binary model:
+    `order`, and `orders`, the number of n-grams of each order. KenLM binary model: also its `type`, and whether it
+    holds its `vocabulary`. Parquet: `rows` and `columns`. JSON lines: the `keys` of the first line. A file of any other
+    format is "text" if it is UTF-8, else "unknown".
 
-    Raises InputError for a file that cannot be read, or is damaged where this looks.
+    Raises InputError for a file that cannot be read, or whose header is damaged.
     """
     name, location = str(path), os.path.abspath(path)
     if os.path.lexists(location) and not os.path.isfile(location):
-        raise InputError(f"{name!r} is no regular file; give the path of one")
+        raise InputError(f"{name!r} is not a regular file; give the path of one")
     head, size_bytes = stored_head(name, location)
     compressed = compression(head)
     head = _first_text(Source(name, compressed, size_bytes, location)) if compressed else _first_bytes(location)
@@ -63,7 +63,7 @@ def identify_file(path: str | Path) -> dict[str, Any]:
 
 
 def _first_text(source: Source) -> bytes:
-    """The first text of a compressed file, as much as one step gives; LOOK_BYTES at most."""
+    """Return the first text of a compressed file, one decoding step, at most LOOK_BYTES."""
     with reader(source) as read:
         return next((text[:LOOK_BYTES].tobytes() for text in decompressed(source, read, None)), b"")
 
@@ -79,7 +79,7 @@ def _arpa_header(name: str, head: bytes) -> dict[str, Any]:
 
 
 def _kenlm_header(name: str, head: bytes) -> dict[str, Any]:
-    """The fields of a KenLM binary model of format version 5, the only one in use."""
+    """Return the fields of a KenLM binary model of format version 5, the only one in use."""
     try:
         order, _, kind, has_vocabulary = struct.unpack_from("<B3xfI?", head, KENLM_ORDER)
         orders = list(struct.unpack_from(f"<{order}Q", head, KENLM_COUNTS))
@@ -95,7 +95,7 @@ def _parquet_schema(source: Source) -> dict[str, Any]:
 
 
 def _is_utf8(head: bytes) -> bool:
-    """Whether bytes are UTF-8 text; the last character may be cut, and a NUL byte is no text."""
+    """Return whether bytes are UTF-8 text; the last character may be cut off. A NUL byte is not text."""
     try:
         head.decode()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""The files behind paths, globs, directories and URLs, and what to say of those that cannot be read."""
+"""Find the files behind paths, globs, directories and URLs, and explain why one cannot be read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REMOTE = ("http", "https", "s3", "s3a")  # schemes whose drivers the extra "remo
 
 
 def find_files(paths: list[str]) -> list[tuple[str, str]]:
-    """(name, location) of every file behind the paths."""
+    """Return (name, location) of every file that the paths name."""
     found = [_expand(path) for path in paths]
     if not paths:
         raise InputError("the corpus names no input; give files, globs, directories or URLs")
@@ -54,15 +54,17 @@ def _expand(path: str) -> list[tuple[str, str]]:
         found = [p for p in found if not _is_hidden(p, path) and os.path.isfile(p)]
     elif os.path.exists(path):
         if not os.path.isfile(path):
-            raise InputError(f"input {path!r} is no regular file and cannot be read twice; pipe it to standard input")
+            raise InputError(
+                f"input {path!r} is not a regular file and can be read only once; pipe it to standard input"
+            )
         found = [path]
     else:
         found = [p for p in glob.glob(path, recursive=True) if os.path.isfile(p)]
-    return [(p, os.path.abspath(p)) for p in sorted(found)]  # absolute: workers may stand elsewhere
+    return [(p, os.path.abspath(p)) for p in sorted(found)]  # absolute: a worker may have another folder
 
 
 def unreadable(error: OSError) -> InputError:
-    """What to say of a local file or directory that cannot be opened."""
+    """Return the error for a local file or directory that cannot be opened."""
     return InputError(f"cannot read {error.filename!r}: {error.strerror}; check the path and its permissions")
 
 
@@ -75,7 +77,7 @@ def _is_hidden(path: str, root: str) -> bool:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path in it."""
+    """Return the fsspec file system of a URL, and the path in it."""
     from fsspec.core import url_to_fs
 
     return url_to_fs(url)
@@ -83,7 +85,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def remote_errors(name: str, where: str = "") -> Iterator[None]:
-    """Turn every error of a file system into an InputError; drivers have error classes of their own.
+    """Turn every error of a file system into an InputError; drivers have their own exception classes.
 
     name   the URL or path, as the user gave it
     where  the place in the file, for the message

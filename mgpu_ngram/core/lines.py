@@ -1,4 +1,4 @@
-"""A corpus in memory: lines of text, an Arrow array or token ids, as the bytes that a file of them would hold."""
+"""An in-memory corpus (lines of text, an Arrow array or token ids) as the bytes of an equivalent file."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Lines:
 
 
 def line_bytes(lines: Any) -> bytes:
-    """The text of an in-memory corpus: every item a line, ended by a newline."""
-    arrow = sys.modules.get("pyarrow")  # without it no array of its can be here
+    """Return the text of an in-memory corpus: every item becomes a line with a newline."""
+    arrow = sys.modules.get("pyarrow")  # if it is not imported, no array is an Arrow array
     if arrow and isinstance(lines, (arrow.Array, arrow.ChunkedArray)):
         if not is_text(lines.type):
             raise InputError(f"the corpus is an Arrow array of {lines.type}; lines are string or binary")
@@ -45,7 +45,7 @@ def _line(i: int, line: Any) -> bytes:
 
 
 def id_bytes(ids: Any, dtype: str) -> bytes:
-    """Token ids as raw bytes of `dtype`. Raises InputError for what it cannot hold."""
+    """Return token ids as raw bytes of `dtype`. Raises InputError for ids that do not fit."""
     try:
         ids = np.asarray(ids if hasattr(ids, "__array__") else list(ids))
     except (TypeError, ValueError, OverflowError) as error:
@@ -63,7 +63,7 @@ def id_bytes(ids: Any, dtype: str) -> bytes:
 
 
 def is_text(arrow_type: Any) -> bool:
-    """Whether an Arrow column of this type holds lines."""
+    """Return whether an Arrow column of this type holds lines."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(arrow_type):
@@ -73,7 +73,7 @@ def is_text(arrow_type: Any) -> bool:
 
 
 def arrow_lines(values: Any) -> np.ndarray:
-    """The values of an Arrow text array, each followed by a newline, as one uint8 array. A null is an empty line."""
+    """Return the values of an Arrow text array, each followed by a newline, as uint8; a null is an empty line."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much of it a run may take."""
+"""Memory limits of a run, and the free memory of the host."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import Bytes
 
 CGROUP = Path("/sys/fs/cgroup")
-# Of a budget: one row group of each file being written, and what a task works in with its buffers.
+# Least memory of a budget: one row group per file being written, and the working buffers of a task.
 MIN_BYTES = {"device_bytes": 256 << 20, "host_bytes": 64 << 20}
 
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    """What a run may take; the YAML's section `memory`."""
+    """Memory that a run may use; the YAML section `memory`."""
 
-    device_bytes: Bytes | None = None  # of each GPU; auto: nine tenths of what is free when the run starts
-    host_bytes: Bytes | None = None  # of each host, all its workers together; auto: half of what is free
-    spill_dir: str | None = None  # where sorted runs go that do not fit; auto: beside the output. All hosts must see it
+    device_bytes: Bytes | None = None  # of each GPU; auto: 0.9 of the memory free when the run starts
+    host_bytes: Bytes | None = None  # of each host, all its workers together; auto: half of the free memory
+    spill_dir: str | None = (
+        None  # folder for sorted runs that do not fit; auto: beside the output. All hosts must see it
+    )
 
     def __post_init__(self) -> None:
         for name, least in MIN_BYTES.items():
@@ -31,7 +33,7 @@ class MemoryConfig:
 
 
 def free_host_bytes() -> int:
-    """Available memory of the host, or what a container's limit leaves of it."""
+    """Return the available memory of the host, or the remainder of a container's limit."""
     free = psutil.virtual_memory().available
     try:
         limit = int((CGROUP / "memory.max").read_text())

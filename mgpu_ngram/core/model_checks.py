@@ -1,4 +1,4 @@
-"""Whether the arrays of a model agree, so that no search in them goes astray or never ends."""
+"""Check that the arrays of a model agree, so that every search in them stays inside and ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mgpu_ngram.kernels.trie.edges import EdgeTable, key_layout
 
 
 def contradiction(trie: Trie, words: Words, edges: EdgeTable | None, verify: bool) -> str:
-    """What would lead a search outside the arrays, if anything; `verify`: of what stands in them, too."""
+    """Return what would lead a search outside the arrays, or ""; `verify`: check the arrays' values, too."""
     if trie.fanout < 2 or list(trie.starts) != sorted(trie.starts) or trie.starts[0] != 0:
         return f"its orders begin at {trie.starts}, its fanout is {trie.fanout}"
     G, M, V = len(trie), trie.histories, trie.symbols
@@ -60,7 +60,7 @@ def contradiction(trie: Trie, words: Words, edges: EdgeTable | None, verify: boo
 
 
 def _edge_contradiction(edges: EdgeTable, trie: Trie, verify: bool) -> str:
-    """As `contradiction`, of an edge table."""
+    """As `contradiction`, for an edge table."""
     slots, words, G, V = edges.slots_E2, edges.words_V2, len(trie), trie.symbols
     if slots.dtype != np.uint64 or slots.ndim != 2 or slots.shape[1] != 2 or len(slots) % 2:
         return f"has slots of {slots.dtype} of shape {slots.shape}"

@@ -1,4 +1,4 @@
-"""A model in a file: its trie and its words, memory-mapped when it is read."""
+"""A model file: a trie and its words, memory-mapped for reading."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class BackoffModel:
 
     trie         NumPy arrays
     words        V words; word v is node v of the trie
-    fingerprint  the same for the same model, whatever file it is in, with an edge table or without
-    edges        the edge table, which scorers use where it is there
+    fingerprint  depends only on the model, not on its file or on whether it has an edge table
+    edges        the edge table, which scorers use if present
     """
 
     trie: Trie
@@ -45,20 +45,20 @@ class BackoffModel:
     edges: EdgeTable | None = None
 
     def check_scores(self, path: str | Path = "the model") -> None:
-        """Raise InputError when it lacks the backoffs, without which nothing can be scored."""
+        """Raise InputError if the model lacks backoffs, because scores need them."""
         if not self.trie.has_backoffs:
             raise InputError(f"{path} has no backoffs, which scores need; make it again without --no-backoff")
 
     @classmethod
     def of(cls, trie: Trie, words: Words, edges: EdgeTable | None = None) -> BackoffModel:
-        """From a trie in host memory, its words and, if it is to be kept, its edge table."""
+        """Return the model of a trie in host memory, its words and optionally its edge table."""
         arrays = _arrays(trie, words)
         crcs = array_crcs(list(arrays.values()))
         return cls(trie, words, _fingerprint(trie, words, dict(zip(arrays, crcs, strict=True))), edges)
 
 
 def save_model(path: str | Path, model: BackoffModel) -> int:
-    """Write a model to a safetensors file; return its bytes. Raises RunError when the disk is full."""
+    """Write a model to a safetensors file; return its size in bytes. Raises RunError when the disk is full."""
     trie, edges = model.trie, model.edges
     metadata, arrays = _metadata(trie, model.fingerprint), _arrays(trie, model.words)
     if edges:
@@ -68,12 +68,12 @@ def save_model(path: str | Path, model: BackoffModel) -> int:
 
 
 def save_trie(path: str | Path, trie: Trie, words: Words) -> int:
-    """As `save_model` of `BackoffModel.of` these, but the fingerprint is made while the arrays are written."""
+    """As `save_model(path, BackoffModel.of(trie, words))`, but computes the fingerprint while it writes."""
     return save_arrays(path, _arrays(trie, words), lambda crcs: _metadata(trie, _fingerprint(trie, words, crcs)))
 
 
 def _fingerprint(trie: Trie, words: Words, crcs: dict[str, int]) -> str:
-    """Of a model, by the CRC-32 of each of its arrays."""
+    """Return the fingerprint of a model from the CRC-32 of each of its arrays."""
     crc = zlib.crc32(json.dumps([trie.starts, trie.fanout]).encode())
     for name, array in _arrays(trie, words).items():
         crc = append_crc32(crc, crcs[name], array.nbytes)
@@ -81,7 +81,7 @@ def _fingerprint(trie: Trie, words: Words, crcs: dict[str, int]) -> str:
 
 
 def _metadata(trie: Trie, fingerprint: str) -> dict[str, Any]:
-    """What a file says of its arrays."""
+    """Return the metadata of a model file."""
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -93,9 +93,9 @@ def _metadata(trie: Trie, fingerprint: str) -> dict[str, Any]:
 
 
 def load_model(path: str | Path, verify: bool = True) -> BackoffModel:
-    """Return the model of a file: views of a memory map.
+    """Return the model of a file, as views of a memory map.
 
-    verify  compare the checksum of every array, which reads them all
+    verify  compare the checksum of every array, which reads all of them
 
     Raises InputError when the file is missing, damaged, no model, or newer than this program.
     """
@@ -129,7 +129,7 @@ def load_model(path: str | Path, verify: bool = True) -> BackoffModel:
 
 
 def describe_model(path: str | Path) -> dict[str, Any]:
-    """What a model file holds, by name; reads little of it. Raises InputError as `load_model` does."""
+    """Return a description of a model file; reads little of it. Raises InputError as `load_model` does."""
     model = load_model(path, verify=False)
     trie, size_bytes = model.trie, os.path.getsize(path)
     return {
@@ -147,7 +147,7 @@ def describe_model(path: str | Path) -> dict[str, Any]:
 
 
 def check_free_file(path: str | Path, overwrite: bool) -> None:
-    """Raise InputError unless `path` is a local one where a model file may be made, or is one that may be replaced."""
+    """Raise InputError unless `path` is local and free, or a model file that may be replaced."""
 
     def is_model(path: str | Path) -> bool:
         try:
@@ -159,9 +159,9 @@ def check_free_file(path: str | Path, overwrite: bool) -> None:
 
 
 def identify(path: str | Path) -> str:
-    """What tells a model's file from others: its fingerprint, or of an ARPA file its size and when it was changed.
+    """Return what identifies a model: its fingerprint, or for an ARPA file its size and modification time.
 
-    Raises InputError when there is none.
+    Raises InputError if there is no file.
     """
     try:
         if is_model_file(path):
@@ -173,7 +173,7 @@ def identify(path: str | Path) -> str:
 
 
 def is_model_file(path: str | Path) -> bool:
-    """Whether a file begins as a safetensors file does: the length of a JSON header, and its brace; maybe cut short."""
+    """Return whether a file starts like a safetensors file: a header length and a JSON brace. It may be truncated."""
     with open(path, "rb") as file:
         return is_safetensors(file.read(9))
 

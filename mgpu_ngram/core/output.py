@@ -1,4 +1,4 @@
-"""An output folder that appears under its name when it is whole, or not at all."""
+"""An output folder or file that appears under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ SUFFIXES = (  # that other formats use, or ours
     ".parquet", ".safetensors", ".tsv", ".txt", ".xz", ".zarr", ".zip", ".zst",
 )  # fmt: skip
 DISCARD_TRIES = 20
-TEMPORARY = ".tmp"  # how the name of a file ends while it is written
+TEMPORARY = ".tmp"  # suffix of a file that is being written
 
 
 def open_file(path: str | Path) -> BinaryIO:
-    """Open a new file for writing. Every file of an output is opened here."""
+    """Open a new file for writing. All files of an output are opened here."""
     return open(path, "xb")
 
 
 def write_at(file: int, data: Any, offset: int) -> int:
-    """As os.pwrite. Every array of an output is written here."""
+    """Call os.pwrite. All arrays of an output are written here."""
     return os.pwrite(file, data, offset)
 
 
 class Sink:
-    """A file being written, with its size and CRC-32 so far."""
+    """A file being written, with its current size and CRC-32."""
 
-    closed = False  # pyarrow asks
+    closed = False  # pyarrow reads it
 
     def __init__(self, file: BinaryIO):
         self.file = file
@@ -56,12 +56,12 @@ class Sink:
         return len(data)
 
     def append(self, data: Any) -> None:
-        """Write what has checksums of its own: twice as fast."""
+        """Write data that has its own checksums; twice as fast as `write`."""
         self.file.write(data)
         self.size_bytes += len(data)
 
     def write_at(self, offset: int, data: Any) -> None:
-        """Write what has checksums of its own at a place of its own; several threads may at once."""
+        """Write data that has its own checksums at an offset; several threads may do so at once."""
         data = memoryview(data)
         while data:
             written = write_at(self.file.fileno(), data, offset)
@@ -72,15 +72,15 @@ class Sink:
         self.file.flush()
 
     def close(self) -> None:
-        """What pyarrow calls; `new_file` closes the file."""
+        """Do nothing: pyarrow calls it, and `new_file` closes the file."""
 
 
 @contextmanager
 def new_file(path: str | Path, durable: bool = False) -> Iterator[Sink]:
-    """Yield a sink whose content stands at `path` once the block ends; after an error nothing does.
+    """Yield a sink whose content appears at `path` when the block ends; after an error no file appears.
 
-    durable  wait until the disk has it: then a crash of the host, too, leaves it whole or not at all. For what
-             outlives its run half done; a finished output, many files at once, is not worth the wait
+    durable  wait until the data is on disk: even after a crash of the host the file is complete or absent. For
+             files that outlive an unfinished run; a finished output has many files and is not worth the wait
 
     Raises RunError when the disk is full or cannot be written.
     """
@@ -109,19 +109,19 @@ def new_file(path: str | Path, durable: bool = False) -> Iterator[Sink]:
 
 
 def clear_temporaries(path: Path) -> None:
-    """Remove what `new_file` left of this path in processes that were killed; nobody else may be writing it."""
+    """Remove temporary files of this path that killed processes left. No other process may be writing it."""
     for entry in path.parent.iterdir():
         if re.fullmatch(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(TEMPORARY)}", entry.name):
             entry.unlink(missing_ok=True)
 
 
 class Output:
-    """A folder made beside its final place and renamed to it by `commit`.
+    """A folder created beside its final place; `commit` renames it.
 
     path    the final name
     folder  where to write until then: `path`.partial-HOST-PID-RANDOM
 
-    As a context manager it discards the folder on any exception, and also when nobody committed.
+    As a context manager it discards the folder after an exception, and if nobody committed.
     """
 
     def __init__(self, path: Path, folder: Path, overwrite: bool):
@@ -131,10 +131,10 @@ class Output:
 
     @classmethod
     def create(cls, path: str | Path, overwrite: bool = False) -> Output:
-        """Make the working folder, and its parents; clear what dead runs of this host left beside it.
+        """Create the working folder and its parents; remove folders that dead runs of this host left beside it.
 
-        Raises InputError when `path` exists (with `overwrite`: when it is no output of mgpu_ngram)
-        or when the folder cannot be made.
+        Raises InputError if `path` exists (with `overwrite`: if it is not an output of mgpu_ngram), or if the
+        folder cannot be created.
         """
         check_free(path, overwrite)
         path = Path(os.path.realpath(path))
@@ -142,7 +142,7 @@ class Output:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             clear_leftovers(path)
-            check_free(path, overwrite)  # again: a run that died while it replaced an output is put right now
+            check_free(path, overwrite)  # again: clear_leftovers may have put an old output back
             folder = path.with_name(f"{path.name}.partial-{mark}")
             folder.mkdir()
         except OSError as error:
@@ -152,7 +152,7 @@ class Output:
         return cls(path, folder, overwrite)
 
     def commit(self) -> None:
-        """Give the folder its final name. With `overwrite` the old output makes way only now."""
+        """Rename the folder to its final name. With `overwrite` the old output is removed only now."""
         for leftover in self.folder.rglob(f".*{TEMPORARY}"):  # of workers that died while they wrote
             leftover.unlink(missing_ok=True)
         old = self.path.with_name(f"{self.path.name}.old-{run_mark()}")
@@ -172,12 +172,12 @@ class Output:
         shutil.rmtree(old, ignore_errors=True)
 
     def discard(self) -> None:
-        """Delete the working folder; nothing happens once it is committed."""
+        """Delete the working folder; does nothing after a commit."""
         for _ in range(DISCARD_TRIES):
             shutil.rmtree(self.folder, ignore_errors=True)
             if not self.folder.exists():
                 return
-            time.sleep(0.1)  # a task that had begun wrote one more file
+            time.sleep(0.1)  # a running task wrote one more file
 
     def __enter__(self) -> Self:
         return self
@@ -193,7 +193,7 @@ def _host() -> str:
 
 
 def run_mark() -> str:
-    """HOST-PID-RANDOM: what a temporary folder of this process is marked with."""
+    """Return HOST-PID-RANDOM, which marks temporary folders of this process."""
     return f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -210,7 +210,7 @@ def check_free(
     kind: str = f"output of mgpu_ngram (no {MANIFEST} of ours in it)",
     is_kind: Callable[[str | Path], bool] = _is_output,
 ) -> None:
-    """Raise InputError unless `path` is a local one that may be made; or replaced by `overwrite`, if it is_kind."""
+    """Raise InputError unless `path` is local and free; with `overwrite` it may exist if is_kind(path) is true."""
     if not str(path) or "://" in str(path):
         raise InputError(f"output {str(path)!r} is not a local path; give one that is")
     if not os.path.lexists(path):
@@ -230,9 +230,9 @@ def check_suffix(path: str | Path, format: str, suffix: str) -> None:
 
 
 def clear_leftovers(path: Path) -> None:
-    """Remove partial folders of runs of this host that are gone; put back an output they had moved aside.
+    """Remove partial folders of dead runs of this host; restore an output that such a run had moved aside.
 
-    Of `path` alone: a checkpoint beside it is another path, and stays.
+    Only folders of `path` itself; a checkpoint beside it belongs to another path and stays.
     """
     pattern = re.compile(rf"{re.escape(path.name)}\.(partial|old)-{re.escape(_host())}-(\d{{1,9}})-[0-9a-f]{{8}}")
     for entry in list(path.parent.iterdir()):
@@ -246,15 +246,15 @@ def clear_leftovers(path: Path) -> None:
 
 
 def write_manifest(folder: str | Path, manifest: dict[str, Any], format: str = FORMAT) -> None:
-    """Write manifest.json: `manifest` with the format's name and version."""
+    """Write manifest.json: `manifest` plus the format's name and version."""
     whole = {**manifest, "format": format, "format_version": FORMAT_VERSION}
-    text = json.dumps(whole, sort_keys=True, indent=2, default=lambda scalar: scalar.item())  # NumPy's
+    text = json.dumps(whole, sort_keys=True, indent=2, default=lambda scalar: scalar.item())  # NumPy scalars
     with new_file(Path(folder) / MANIFEST) as sink:
         sink.write(text.encode() + b"\n")
 
 
 def find_manifest(path: str | Path) -> dict[str, Any] | None:
-    """The manifest of whatever output of ours lies at `path`; None without one that can be read."""
+    """Return the manifest of any output of mgpu_ngram at `path`, or None if there is none that is readable."""
     try:
         manifest = json.loads((Path(path) / MANIFEST).read_bytes())
     except (OSError, ValueError):
@@ -264,7 +264,7 @@ def find_manifest(path: str | Path) -> dict[str, Any] | None:
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
-    """Return the manifest of the counts at `path`; InputError when there is none that we can read."""
+    """Return the manifest of the counts at `path`. Raises InputError if there is none that this version reads."""
     file = Path(path) / MANIFEST
     try:
         manifest = json.loads(file.read_bytes())

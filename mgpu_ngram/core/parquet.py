@@ -1,4 +1,4 @@
-"""Count tables and vocabularies to Parquet files, and vocabularies back."""
+"""Write count tables and vocabularies to Parquet files, and read vocabularies back."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from mgpu_ngram.core.vocabulary import Vocabulary, words_from_arrow
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
 
-GROUP_ROWS = 1 << 17  # rows of a row group: what one thread holds while it writes, 10 to 20 MB
-GROUP_BYTES = 1 << 28  # and bytes of its strings; a single longer row has a group to itself
-BUFFER_BYTES = 4 << 20  # of a file that is written
-JOINED_ROWS = 64  # whose words are looked up before they are copied
-STRING_BYTES = 2**31 - 1  # what 32-bit offsets can address
+GROUP_ROWS = 1 << 17  # rows of a row group; a thread that writes holds one, 10 to 20 MB
+GROUP_BYTES = 1 << 28  # bytes of a row group's strings; a longer row gets its own group
+BUFFER_BYTES = 4 << 20  # buffer of a file being written
+JOINED_ROWS = 64  # rows whose words are looked up before they are copied
+STRING_BYTES = 2**31 - 1  # limit of 32-bit offsets
 
 
 def strings(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
-    """The words data[offsets[i]:offsets[i + 1]] as strings; bytes that are no UTF-8 become U+FFFD."""
+    """Return the words data[offsets[i]:offsets[i + 1]] as strings; invalid UTF-8 becomes U+FFFD."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     words = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
     try:
@@ -39,16 +39,16 @@ def strings(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
 
 
 class PartWriter:
-    """Write tables one after the other to a Parquet file with columns `ngram` and `count`.
+    """Write consecutive tables to a Parquet file with columns `ngram` and `count`.
 
-    path        appears when it is whole, at the end of the block; an older file there is replaced
+    path        appears when the block ends and the file is complete; an older file is replaced
     order       of the tables
     vocabulary  symbol v has code v + 1
-    as_text     words as strings; else as binary. Bytes are always binary, ids a list of uint32
+    as_text     words as strings; else as binary. Bytes are always binary, ids always lists of uint32
 
-    As a context manager it leaves no file after an exception. `written` then holds rows, bytes and
-    crc32 of the file, whose bytes depend on the rows alone, not on how they came in tables. Holds one
-    row group at a time and BUFFER_BYTES of its file; several may write in several threads. Raises
+    As a context manager it leaves no file after an exception. Afterwards `written` holds rows, bytes and
+    crc32 of the file. The file's bytes depend only on the rows, not on how tables divide them. Holds one
+    row group and BUFFER_BYTES of its file in memory; several writers may run in several threads. Raises
     RunError when the disk is full.
     """
 
@@ -77,7 +77,7 @@ class PartWriter:
             self.written = {"rows": self._rows, "bytes": self._sink.size_bytes, "crc32": self._sink.crc32}
 
     def add(self, table: Table) -> None:
-        """Append a table on the host, whose rows follow those already added; it is free again afterwards."""
+        """Append a table in host memory; its rows follow all rows added before. It may be freed afterwards."""
         if table.order != self.order:
             raise ValueError(f"a table of order {table.order} does not belong to {self.path}, of order {self.order}")
         while (waiting := sum(map(len, self._rest))) + len(table) >= GROUP_ROWS:
@@ -89,14 +89,14 @@ class PartWriter:
             self._rest.append(_copy(table))
 
     def _write_rest(self, kind: type[BaseException] | None, *_: Any) -> None:
-        """Write the rows that wait, unless an exception ended the block."""
+        """Write the waiting rows, unless an exception ended the block."""
         if kind is None and self._rest:
             table, row = _joined(self._rest), 0
             while row < len(table):
                 row += self._write_group(_rows(table, row, len(table)))
 
     def _write_group(self, table: Table) -> int:
-        """Write a row group of the first rows of a table, of at most GROUP_ROWS; return how many it took."""
+        """Write a row group of up to GROUP_ROWS first rows of a table; return their number."""
         ngrams = _ngrams(table, self.vocabulary, self._schema.field("ngram").type)
         counts = pa.array(table.counts[: len(ngrams)])
         self._writer.write_batch(pa.record_batch([ngrams, counts], self._schema), row_group_size=len(ngrams))
@@ -105,14 +105,14 @@ class PartWriter:
 
 
 def write_part(table: Table, vocabulary: Vocabulary, path: str | Path, as_text: bool) -> dict[str, int]:
-    """Write one table, on the host and in any order, as `PartWriter` does; return rows, bytes and crc32."""
+    """Write one table in host memory, in any order, as `PartWriter` does; return rows, bytes and crc32."""
     with PartWriter(path, table.order, vocabulary, as_text) as part:
         part.add(table)
     return part.written
 
 
 def _rows(table: Table, first: int, last: int) -> Table:
-    """Rows first to last - 1, a view."""
+    """Return rows first to last - 1, a view."""
     return replace(table, keys=table.keys[:, first:last], counts=table.counts[first:last])
 
 
@@ -136,12 +136,12 @@ def _ngram_type(unit: str, as_text: bool) -> pa.DataType:
 @contextmanager
 def _writer(sink: Sink, schema: pa.Schema, dictionary: list[str]) -> Iterator[pq.ParquetWriter]:
     with (
-        # without it every small write waits for the GIL, which other threads that write have
+        # Without a buffer every small write waits for the GIL, which other writing threads hold.
         pa.BufferedOutputStream(pa.PythonFile(sink, mode="w"), BUFFER_BYTES) as stream,
         pq.ParquetWriter(
             stream,
             schema,
-            compression="snappy",  # wrote 5-grams of real text about 10 % faster than zstd 1, files 38 % larger
+            compression="snappy",  # 10 % faster than zstd 1 on 5-grams of real text, files 38 % larger
             use_dictionary=dictionary,
             write_page_checksum=True,
             store_schema=False,
@@ -151,7 +151,7 @@ def _writer(sink: Sink, schema: pa.Schema, dictionary: list[str]) -> Iterator[pq
 
 
 def _ngrams(table: Table, vocabulary: Vocabulary, kind: pa.DataType) -> pa.Array:
-    """The first n-grams of a table, as many as make one row group."""
+    """Return the first n-grams of a table, as many as fill one row group."""
     N, R = table.order, len(table)
     ids_NR = np.empty((N, R), np.uint32)
     if _unpack(table.keys, table.bits, ids_NR) >= len(vocabulary):
@@ -174,14 +174,14 @@ def _ngrams(table: Table, vocabulary: Vocabulary, kind: pa.DataType) -> pa.Array
 
 @njit(nogil=True, cache=True)
 def _unpack(keys, bits, ids_NR):
-    """Set the ids of all words of keys, which are their codes less 1; returns the largest, 2**32 - 1 of a code of 0.
+    """Set the ids of all words of keys (their codes less 1); return the greatest, 2**32 - 1 for a code of 0.
 
-    As `words_at` has it, but in one call: many threads that write would wait for the GIL after each step.
+    Does the work of `words_at` in one call: otherwise many writing threads would wait for the GIL after each step.
     """
     mask, largest = uint64((1 << bits) - 1), np.uint32(0)
     for n in range(len(ids_NR)):
         column, used = divmod(n * bits, 64)
-        spare = 64 - used - bits  # bits of this column below the code; negative when it goes on in the next
+        spare = 64 - used - bits  # bits of this column below the code; negative if the code continues in the next one
         for r in range(ids_NR.shape[1]):
             code = keys[column, r] >> uint64(spare) if spare >= 0 else (
                 (keys[column, r] << uint64(-spare)) | (keys[column + 1, r] >> uint64(64 + spare)))  # fmt: skip
@@ -208,10 +208,10 @@ def _place_words(ids_NR, offsets_V, limit_bytes, offsets_R):
 
 @njit(nogil=True, cache=True)
 def _join_words(ids_NR, offsets_V, data_V, offsets_R, data):
-    """Write the text of every row, its words with spaces between, to `data`, which ends where the last row does.
+    """Write the text of every row, its words separated by spaces, to `data`, which ends with the last row.
 
-    What a row needs is looked up before, for JOINED_ROWS at a time, and words are copied 16 bytes at once, so that
-    nothing waits for the length of a word to come from memory: 3 times as fast as byte by byte.
+    Looks up JOINED_ROWS rows before it copies them, and copies words 16 bytes at once, so that no copy waits for the
+    length of a word: 3 times as fast as byte by byte.
     """
     N, R = len(ids_NR), len(offsets_R) - 1
     starts, lengths = np.empty((JOINED_ROWS, N), np.int64), np.empty((JOINED_ROWS, N), np.int64)
@@ -229,7 +229,7 @@ def _join_words(ids_NR, offsets_V, data_V, offsets_R, data):
                     data[at] = 32
                     at += 1
                 start, length, copied = starts[r, n], lengths[r, n], 0
-                if start + 16 <= len(data_V) and at + 16 <= len(data):  # what is too much is written over
+                if start + 16 <= len(data_V) and at + 16 <= len(data):  # the next copy overwrites the excess
                     store_u64(data, at, load_u64(data_V, start))  # type: ignore[call-arg]
                     store_u64(data, at + 8, load_u64(data_V, start + 8))  # type: ignore[call-arg]
                     copied = 16
@@ -239,10 +239,10 @@ def _join_words(ids_NR, offsets_V, data_V, offsets_R, data):
 
 
 def write_vocabulary(vocabulary: Vocabulary, path: str | Path, as_text: bool) -> dict[str, int]:
-    """Write a vocabulary: columns id, symbol, count, first_source and first_offset, a row per symbol.
+    """Write a vocabulary: columns id, symbol, count, first_source and first_offset, one row per symbol.
 
     The symbol of a word is a string (binary unless `as_text`), of a byte binary, of an id uint32.
-    Returns and raises as `write_part`.
+    Return value and errors are those of `write_part`.
     """
     kind = pa.uint32() if vocabulary.unit == "id" else _ngram_type(vocabulary.unit, as_text)
     names = {"id": pa.int64(), "symbol": kind, "count": pa.int64()}
@@ -263,7 +263,7 @@ def write_vocabulary(vocabulary: Vocabulary, path: str | Path, as_text: bool) ->
 
 
 def _symbols(vocabulary: Vocabulary, row: int, kind: pa.DataType) -> pa.Array:
-    """The symbols from `row` on that make one row group."""
+    """Return the symbols from `row` on that fill one row group."""
     if vocabulary.unit == "id":
         return pa.array(vocabulary.data.view("<u4")[row : row + GROUP_ROWS])
     ends_V = vocabulary.offsets_V[row : row + GROUP_ROWS + 1]
@@ -276,7 +276,7 @@ def _symbols(vocabulary: Vocabulary, row: int, kind: pa.DataType) -> pa.Array:
 
 
 def read_vocabulary(path: str | Path, unit: str) -> Vocabulary:
-    """Return the vocabulary that `write_vocabulary` wrote; InputError when the file cannot be used."""
+    """Return the vocabulary of a file from `write_vocabulary`. Raises InputError if the file cannot be used."""
     with reading(path):
         table = open_parquet(path, ["id", "symbol", "count", "first_source", "first_offset"]).read()
         symbols = table["symbol"].combine_chunks() if unit == "id" else table["symbol"].cast(pa.large_binary())
@@ -291,7 +291,7 @@ def read_vocabulary(path: str | Path, unit: str) -> Vocabulary:
 
 
 def open_parquet(path: str | Path, columns: list[str]) -> pq.ParquetFile:
-    """Open a Parquet file of ours; InputError when it is missing, damaged or has other columns."""
+    """Open a Parquet file of ours. Raises InputError if it is missing, damaged or has other columns."""
     with reading(path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
     if file.schema_arrow.names != columns:
@@ -301,12 +301,12 @@ def open_parquet(path: str | Path, columns: list[str]) -> pq.ParquetFile:
 
 @contextmanager
 def reading(path: str | Path) -> Iterator[Any]:
-    """Turn what goes wrong while `path` is read into an InputError that names it."""
+    """Turn exceptions while `path` is read into an InputError that names it."""
     try:
         yield
     except FileNotFoundError:
         raise InputError(f"{path} is missing; the output of count is not whole, count again") from None
-    except MemoryError:  # Arrow's, too
+    except MemoryError:  # also Arrow's
         raise
     except (OSError, pa.ArrowException) as error:
         line = " ".join(str(error).split())

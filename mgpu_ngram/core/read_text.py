@@ -1,4 +1,4 @@
-"""How a chunk's text is read: blocks of whole lines, or of bytes or token ids with a halo."""
+"""Read a chunk's text: blocks of whole lines, or of bytes or token ids with a halo."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class TextBlock:
     """Text of one or several sources, in S segments.
 
     data       (B,) uint8
-    starts_S   (S,) int64, where each segment begins in data, and
+    starts_S   (S,) int64, start of each segment in data
     lengths_S  (S,) int64, its bytes
-    owned_S    (S,) int64, its first bytes, in which n-grams start; the rest is halo, or the newline that a
-               last line lacks
+    owned_S    (S,) int64, its leading bytes in which n-grams may start. The rest is a halo, or the newline
+               that a last line lacks
     sources_S  (S,) int32, index of its source
-    offsets_S  (S,) int64, offset of its first byte in the decompressed source. Parquet is the text
-               of its values, each with a newline: for bytes of the whole file; for words of its row
-               group, with the row group's number from bit 40 up
+    offsets_S  (S,) int64, offset of its first byte in the decompressed source. The text of a Parquet file is
+               its values, each with a newline. Offsets count from the start of the file for bytes. For words
+               they count from the start of the row group, whose number is in the bits from 40 up
     """
 
     data: np.ndarray
@@ -56,17 +56,17 @@ def read_blocks(
 ) -> Iterator[TextBlock]:
     """Yield the text of a chunk in blocks of about `block_bytes`.
 
-    unit       "word": whole lines, each ended by a newline, all owned but one that a last line lacks;
-               a longer line makes its block longer. "byte", "id": any cut between tokens, up to
+    unit       "word": whole lines, each ended by a newline, all owned, except a newline that the last line
+               lacks; a long line makes its block longer. "byte", "id": cuts between any tokens, with up to
                `halo` following tokens of the same source after the owned bytes
-    allocate   allocate(nbytes) gives a uint8 array of nbytes, in which a block's data lies; the
-               caller may reuse it once it asks for the next block. It is called once a block, for
-               equal sizes; again for a larger one when a line outgrows it. New memory when None
-    threads    that read plain sources, in strips of 4 MiB
-    checksums  gets (source_index, offset, length, crc32) of each piece when it has been read: CRC-32
-               of the stored bytes; of a Parquet file only its footer's metadata, once a file.
-               `combine_crc32` joins those of one source
-    plain_crcs False: checksums gets none of plain sources; `block_checksums` gives theirs, block by block
+    allocate   allocate(nbytes) returns a uint8 array for a block's data. The caller may reuse it when it
+               asks for the next block. It is called once per block with equal sizes, and again with a
+               larger one if a line needs it. None: new memory
+    threads    threads that read plain sources, in strips of 4 MiB
+    checksums  receives (source_index, offset, length, crc32) of each piece when it has been read: CRC-32
+               of the stored bytes; for a Parquet file, of its footer's metadata, once per file.
+               `combine_crc32` joins the checksums of one source
+    plain_crcs False: checksums receives none of plain sources; `block_checksums` returns them per block
 
     Raises InputError for missing, shrunken, truncated or corrupt sources.
     """
@@ -83,11 +83,11 @@ def read_blocks(
 
 
 def block_checksums(block: TextBlock, data: Any, chunk: Chunk) -> list[tuple[int, int, int, int]]:
-    """(source_index, offset, length, crc32) of the stored bytes of plain sources that a block owns.
+    """Return (source_index, offset, length, crc32) of the bytes of plain sources that a block owns.
 
     data  the block's bytes, on the host or on a GPU
 
-    Over all blocks they tile each source that has bytes, as the checksums of `read_blocks` do.
+    Over all blocks they tile every non-empty source, as the checksums of `read_blocks` do.
     """
     cuttable = {p.source_index for p in chunk.pieces if p.source.format in CUTTABLE}
     plain = np.array([source in cuttable for source in block.sources_S.tolist()], bool)
@@ -99,16 +99,16 @@ def block_checksums(block: TextBlock, data: Any, chunk: Chunk) -> list[tuple[int
 
 
 def _room(chunk: Chunk, unit: str, block_bytes: int, halo: int) -> int:
-    """Bytes of a block's buffer: no more than the chunk may need."""
+    """Return the size of a block's buffer in bytes, no more than the chunk may need."""
     itemsize = max((piece.source.itemsize for piece in chunk.pieces), default=1)
     needed = sum(piece.end - piece.start if piece.source.format in CUTTABLE else UNKNOWN for piece in chunk.pieces)
     if unit == "word":
-        return min(block_bytes, needed + PROBE_BYTES)  # its last line goes on past the chunk's end
+        return min(block_bytes, needed + PROBE_BYTES)  # its last line continues past the chunk's end
     return max(min(block_bytes, needed) // itemsize, 1) * itemsize + halo * itemsize
 
 
 class _Filler:
-    """Puts the streams of a chunk into blocks."""
+    """Fills blocks with the streams of a chunk."""
 
     def __init__(self, room: int, allocate: Callable[[int], np.ndarray]):
         self.room, self.allocate = room, allocate
@@ -117,7 +117,7 @@ class _Filler:
         self.segments: list[tuple[int, int, int, int, int]] = []  # start, length, owned, source, offset
 
     def flush(self) -> Iterator[TextBlock]:
-        """Yield the block, if there is one, and begin another."""
+        """Yield the block if it is not empty, and begin another."""
         if self.buffer is not None and self.segments:
             columns = (np.array(column, np.int64) for column in zip(*self.segments, strict=True))
             starts, lengths, owned, sources, offsets = columns
@@ -125,9 +125,9 @@ class _Filler:
         self.buffer, self.used, self.segments = None, 0, []
 
     def fill(self, piece: Piece, stream: Range | ArrayStream, unit: str, halo: int) -> Iterator[TextBlock]:
-        """Add the bytes of one stream, yielding every block that is full."""
+        """Add the bytes of one stream; yield every full block."""
         at = stream.start  # offset of the next byte that no segment owns
-        carry = np.empty(0, np.uint8)  # the bytes from there on that were already read
+        carry = np.empty(0, np.uint8)  # bytes from `at` on that have been read
         cut = _cut_lines if unit == "word" else _cut_tokens
         while at < stream.end and (len(carry) or not stream.ended()):
             if unit == "word" and len(carry) >= MAX_LINE_BYTES:
@@ -154,9 +154,9 @@ class _Filler:
 
 
 def _cut_lines(view: np.ndarray, n: int, at: int, end: int, halo: int, source: Source) -> tuple[int, int]:
-    """(length, owned) of the segment that begins a view, into which n bytes from offset `at` on are read.
+    """Return (length, owned) of the segment at the start of a view that holds n bytes from offset `at` on.
 
-    n < len(view) only at the end of the stream. `end` is the end of what the stream owns.
+    n < len(view) only at the end of the stream. `end` is the end of the owned bytes of the stream.
     """
     if n < len(view):
         if n and view[n - 1] != 10:

@@ -1,4 +1,4 @@
-"""Temporary folders that do not outlive their process for long, even when it is killed."""
+"""Temporary folders that are removed soon after their process ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFIX = "mgpu-ngram-"
 
 
 def scratch_folder() -> str:
-    """A new temporary folder, named after this process. Those of processes that are gone are removed first."""
+    """Create a temporary folder named after this process. First removes those of dead processes."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
         owner = re.fullmatch(rf"{PREFIX}(\d+)-\w+", folder.name)
         if owner and not is_running(int(owner[1])):
@@ -23,10 +23,10 @@ def scratch_folder() -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Whether this host has a process of that number, which has not ended."""
+    """Return whether this host runs a process of that id."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-    except psutil.AccessDenied:  # it is another's
+    except psutil.AccessDenied:  # it belongs to another user
         return True

@@ -1,4 +1,4 @@
-"""Which shard owns an n-gram: a function of the corpus, never of the workers."""
+"""Assign n-grams to shards: a function of the corpus, never of the workers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 SHARD_TOKENS = {"word": 4 << 20, "id": 4 << 20, "byte": 1 << 30}  # tokens of the corpus per shard
 MAX_SHARDS = 1024
 SPECIAL_WORDS = 3  # ids 0 to 2
-MAX_SPLIT = 16  # words whose n-grams go to several shards
-DEALT_PER_SHARD = 16  # words dealt one by one, and bundles of words
+MAX_SPLIT = 16  # words whose n-grams are spread over several shards
+DEALT_PER_SHARD = 16  # words dealt singly, and bundles of words
 
 
 def num_shards(tokens: int, unit: str) -> int:
@@ -27,10 +27,10 @@ def num_shards(tokens: int, unit: str) -> int:
 
 
 def num_parts(tokens: int, workers: int, part_tokens: int, alone_tokens: int) -> int:
-    """Return the parts of a corpus of `tokens` words, of which each worker makes as many, one after the other.
+    """Return the number of parts of a corpus of `tokens` words; each worker makes the same number, in sequence.
 
-    part_tokens   of a part, while others wait beside it
-    alone_tokens  of a part when a worker has no other
+    part_tokens   size of a part while others wait on the same worker
+    alone_tokens  size of a part if its worker has no other
     """
     return workers if tokens <= workers * alone_tokens else max(workers, -(-tokens // part_tokens))
 
@@ -41,10 +41,10 @@ def deal_words(counts_V: Any, S: int) -> Any:
     counts_V  (V,) int64, occurrences of each word, NumPy or CuPy
     S         shards, 1 to 1024
 
-    Returns shard_V (V,) uint16 beside the counts. The heaviest 16 S words are dealt one by one; the
-    others in 16 S bundles, for speed: of their places in falling count order, every 16 S-th goes into
-    one bundle, so bundles weigh about the same. Equal words go by rising id, words before bundles,
-    equal shards by rising number: the result depends on the counts alone.
+    Returns shard_V (V,) uint16 on the device of the counts. The heaviest 16 S words are dealt singly. The
+    others are dealt in 16 S bundles, for speed: bundle b takes every 16 S-th word by falling count, so
+    bundles weigh about the same. Ties: words by rising id, words before bundles, shards by rising number.
+    So the result depends on the counts alone.
     """
     if not 1 <= S <= MAX_SHARDS:
         raise ValueError(f"{S} shards are outside 1..{MAX_SHARDS}")
@@ -65,17 +65,19 @@ def deal_words(counts_V: Any, S: int) -> Any:
 
 
 def split_words(counts_V: Any, S: int) -> tuple[int, ...]:
-    """Words that are heavier than one of S shards: their ids, rising, 16 at most, specials left out.
+    """Return the words that are heavier than one of S shards: rising ids, at most 16, without specials.
 
-    Given to `shard_of`, they are no mass in `deal_words`: what is dealt by the word before them follows that word.
+    If `shard_of` gets them, `deal_words` gives them no mass: their n-grams follow the word before them.
     """
     heavy = (counts_V > counts_V.sum() // S).nonzero()[0].tolist()
     return tuple(v for v in heavy if v >= SPECIAL_WORDS)[:MAX_SPLIT]  # ids rise as counts fall
 
 
 def _deal(mass_I: np.ndarray, S: int) -> np.ndarray:
-    """Deal items to S shards, heaviest first, each to the lightest so far. Few enough for plain Python, which starts
-    at once: a compiled loop would take a quarter of a second to load."""
+    """Deal items to S shards, heaviest first, each to the lightest so far.
+
+    Plain Python, because items are few and a compiled loop would take a quarter of a second to load.
+    """
     shard_I = np.empty(len(mass_I), np.uint16)
     lightest = [(0, shard) for shard in range(S)]
     masses = mass_I.tolist()
@@ -94,27 +96,27 @@ def words_at(keys: Any, order: int, bits: int, position: int) -> Any:
     bits      bits per code
     position  0 for the first word, order - 1 for the last
 
-    Returns codes_G (G,) uint64 beside the keys.
+    Returns codes_G (G,) uint64 on the device of the keys.
     """
     check.dtype(keys, np.uint64)
     if not 0 <= position < order:
         raise ValueError(f"position {position} is outside 0..{order - 1} of an order-{order} key")
     column, used = divmod(position * bits, 64)
     mask = np.uint64((1 << bits) - 1)
-    spare = 64 - used - bits  # bits of this column below the code; negative when it goes on in the next
+    spare = 64 - used - bits  # bits of this column below the code; negative if the code continues in the next one
     if spare >= 0:
         return (keys[column] >> np.uint64(spare)) & mask
     return ((keys[column] << np.uint64(-spare)) | (keys[column + 1] >> np.uint64(64 + spare))) & mask
 
 
 def shard_of(table: Table, shard_V: Any, split: Sequence[int] = ()) -> Any:
-    """Return the owner of every row: the shard of its last context word w_{n-1}; of w_{n-2} where that is split.
+    """Return the shard of every row: that of its last context word w_{n-1}, or of w_{n-2} if w_{n-1} is split.
 
-    table    order n >= 2 (unigrams are one dense vector and have no owner), NumPy or CuPy
-    shard_V  (V,) uint16 from `deal_words`, on the host or beside the table
-    split    words from `split_words`; their bigrams have no w_{n-2}, and are not split
+    table    order n >= 2 (unigrams are one dense vector without shards), NumPy or CuPy
+    shard_V  (V,) uint16 from `deal_words`, on the host or on the device of the table
+    split    words from `split_words`; bigrams have no w_{n-2}, so theirs are not split
 
-    Returns shard_G (G,) uint64 beside the table.
+    Returns shard_G (G,) uint64 on the device of the table.
     """
     if table.order < 2:
         raise ValueError(f"order {table.order} has no context word; only orders of 2 and more are sharded")

@@ -1,4 +1,4 @@
-"""What a source is: one input, its format told by its first bytes, and what a worker needs to reopen it."""
+"""A source: one input, its format by its first bytes, and the data that a worker needs to reopen it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from mgpu_ngram.core.file_heads import HEAD_BYTES, PARQUET, compression, refuse_
 from mgpu_ngram.core.files import filesystem, remote_errors, unreadable
 from mgpu_ngram.core.lines import is_text
 
-CUTTABLE = ("plain", "memory")  # bytes at any offset can be read
+CUTTABLE = ("plain", "memory")  # can be read from any offset
 
 
 @dataclass(frozen=True)
 class Source:
-    """One input and what a worker needs to reopen it. Small, except that an in-memory one carries its bytes."""
+    """One input and the data to reopen it. Small, except for an in-memory source, which carries its bytes."""
 
-    name: str  # as the user knows it
+    name: str  # as the user gave it
     format: str  # "plain", "gzip", "bz2", "xz", "zstd", "parquet" or "memory"
     size_bytes: int  # as stored
     location: str = ""  # absolute path or fsspec URL
     itemsize: int = 1  # bytes per token id; 1 for words and bytes
     column: str = ""  # text column of a Parquet file
     row_groups: tuple[int, ...] = ()  # bytes of that column in each row group, uncompressed
-    data: bytes = field(default=b"", repr=False)  # of an in-memory corpus: bytes [data_start, data_start + len(data))
+    data: bytes = field(default=b"", repr=False)  # of an in-memory corpus: bytes from data_start on
     data_start: int = 0
 
     @property
@@ -36,18 +36,18 @@ class Source:
 
     @property
     def modified_ns(self) -> int:
-        """When a local file was changed last; 0 for others."""
+        """Return the modification time of a local file; 0 for other sources."""
         return os.stat(self.location).st_mtime_ns if self.is_local and self.location else 0
 
 
 def file_source(name: str, location: str, unit: str, itemsize: int, text_column: str) -> Source:
     """Return the source of a file: its size, and its format by its first bytes.
 
-    name, location  as the user knows it; its absolute path or URL
+    name, location  the user's name of the file; its absolute path or URL
     unit            "word": a plain file must hold lines of text; "byte": any bytes; "id": token ids of itemsize bytes
-    text_column     of a Parquet file
+    text_column     of Parquet files
 
-    Raises InputError for a file that cannot be read, or that does not hold such data.
+    Raises InputError for a file that cannot be read, or that holds other data.
     """
     head, size_bytes = stored_head(name, location)
     format = "parquet" if head.startswith(PARQUET) else compression(head) or "plain"
@@ -83,7 +83,7 @@ def stored_head(name: str, location: str) -> tuple[bytes, int]:
 
 
 def odd_size(name: str, size_bytes: int, itemsize: int) -> str:
-    """The message for a file of ids that ends inside one."""
+    """Return the message for a file of ids that ends inside an id."""
     return (f"{name!r} holds {size_bytes} bytes, no multiple of the {itemsize} bytes of one token id; "
             f"the file is cut short or its dtype is not uint{8 * itemsize}")  # fmt: skip
 
@@ -92,7 +92,7 @@ def _parquet_source(source: Source, text_column: str) -> Source:
     with parquet_file(source) as file:
         schema, metadata = file.schema_arrow, file.metadata
         texts = [column.name for column in schema if is_text(column.type)]
-        only = texts[0] if len(texts) == 1 and text_column == "text" else None  # a column that was named is not guessed
+        only = texts[0] if len(texts) == 1 and text_column == "text" else None  # a named column is used, never guessed
         column = text_column if text_column in schema.names else only
         if column is None or column not in texts:
             columns = ", ".join(f"{column.name} ({column.type})" for column in schema)
@@ -126,7 +126,7 @@ def parquet_file(source: Source) -> Iterator[Any]:
 
 
 def import_zstandard(name: str) -> Any:
-    """The module that reads .zst files, needed only where there are some."""
+    """Return the module that reads .zst files; imported only if there are any."""
     try:
         import zstandard
     except ImportError:

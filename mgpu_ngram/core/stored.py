@@ -1,4 +1,4 @@
-"""The stored bytes of a source, read at any offset: a local file, a URL or memory."""
+"""Read the stored bytes of a source at any offset: of a local file, a URL or memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import filesystem, remote_errors, unreadable
 from mgpu_ngram.core.sources import Source
 
-STRIP_BYTES = 4 << 20  # one read of one thread
-PROBE_BYTES = 64 << 10  # first read when looking for a line's end; also what a decompressor is fed at once
+STRIP_BYTES = 4 << 20  # bytes of one read of one thread
+PROBE_BYTES = 64 << 10  # first read in search of a line's end, and input of a decompressor
 
 Read = Callable[[int, np.ndarray], None]  # read(offset, view) fills view with the stored bytes from offset on
 
 
 @contextmanager
 def reader(source: Source) -> Iterator[Read]:
-    """Yield read(offset, view) over the stored bytes of a source; it may be called from several threads."""
+    """Yield read(offset, view) over the stored bytes of a source; several threads may call it."""
     if source.format == "memory":
         data = np.frombuffer(source.data, np.uint8)
 

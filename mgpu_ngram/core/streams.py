@@ -1,4 +1,4 @@
-"""The streams of a piece: a range of stored bytes, decompressed text, or the text of Parquet row groups."""
+"""The streams of a piece: ranges of stored bytes, decompressed text, or the text of Parquet row groups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNKNOWN = 1 << 62
 
 
 def place_in(source: Source, offset: int) -> str:
-    """Where the byte at an offset of a block lies, for people: 'books.txt' at byte 1,000."""
+    """Return the place of the byte at an offset of a block for messages: 'books.txt' at byte 1,000."""
     if source.format == "parquet":
         row_group, offset = divmod(offset, 1 << ROW_GROUP_SHIFT)
         return f"{source.name!r} at byte {offset:,} of the text of row group {row_group:,}"
@@ -32,18 +32,18 @@ def place_in(source: Source, offset: int) -> str:
 
 
 class Range:
-    """Stored bytes [start, stop) of a plain source, of which those before `end` are owned."""
+    """Stored bytes [start, stop) of a plain source; it owns those before `end`."""
 
     def __init__(self, read: Read, start: int, stop: int, end: int, pool: Any):
         self.read, self.start, self.stop, self.end, self.pool = read, start, stop, end, pool
-        self.crc: Crc | None = None  # to which what is read and owned is added
+        self.crc: Crc | None = None  # if set, extended by all owned bytes that are read
         self.at = start
 
     def ended(self) -> bool:
         return self.at >= self.stop
 
     def readinto(self, view: np.ndarray) -> int:
-        """Fill the view, or what is left of the stream."""
+        """Fill the view, or read the rest of the stream; return the number of bytes."""
         n = min(len(view), self.stop - self.at)
         strips = [(self.at + i, view[i : min(i + STRIP_BYTES, n)]) for i in range(0, n, STRIP_BYTES)]
         run = self.pool.map if self.pool and len(strips) > 1 else map
@@ -61,7 +61,7 @@ class Range:
 
 
 class ArrayStream:
-    """Decompressed text that comes in arrays, from offset `start` on; all of it is owned."""
+    """Decompressed text in arrays, from offset `start` on; the stream owns all of it."""
 
     end = UNKNOWN
 
@@ -77,7 +77,7 @@ class ArrayStream:
         return False
 
     def readinto(self, view: np.ndarray) -> int:
-        """Fill the view, or what is left of the stream."""
+        """Fill the view, or read the rest of the stream; return the number of bytes."""
         n = 0
         while n < len(view) and not self.ended():
             size = min(len(view) - n, len(self.pending))
@@ -91,7 +91,7 @@ class ArrayStream:
 def open_streams(
     piece: Piece, unit: str, halo: int, pool: Any, checksums: list | None, plain_crcs: bool
 ) -> Iterator[Iterable[Any]]:
-    """The streams of a piece, one after the other; their checksum is complete when they have been read."""
+    """Yield the streams of a piece in turn; checksums are complete when the streams have been read."""
     source = piece.source
     if source.format == "parquet":
         with parquet_file(source) as file:
@@ -125,7 +125,7 @@ def _checked(texts: Iterator[np.ndarray], source: Source) -> Iterator[np.ndarray
 
 
 def _lines(piece: Piece, read: Read, pool: Any) -> Range:
-    """The lines that start in the piece."""
+    """Return the lines that start in the piece."""
     stop = _readable_end(piece.source)
     start = _line_start(read, piece.start, piece.end)
     end = _line_start(read, piece.end, stop) if start < piece.end < stop else piece.end
@@ -133,7 +133,7 @@ def _lines(piece: Piece, read: Read, pool: Any) -> Range:
 
 
 def _line_start(read: Read, at: int, limit: int) -> int:
-    """The first start of a line in [at, limit), or else limit."""
+    """Return the first start of a line in [at, limit), or else limit."""
     if at == 0:
         return 0
     at, step = at - 1, PROBE_BYTES
@@ -170,7 +170,7 @@ def _row_groups(file: Any, piece: Piece, unit: str) -> Iterator[ArrayStream]:
 
 
 def _row_group_text(file: Any, source: Source, groups: Iterable[int]) -> Iterator[np.ndarray]:
-    """The lines of some row groups."""
+    """Yield the lines of some row groups."""
     import pyarrow as pa
 
     for g in groups:
@@ -190,7 +190,7 @@ def _row_group_text(file: Any, source: Source, groups: Iterable[int]) -> Iterato
 
 
 def _footer_crc(source: Source) -> tuple[int, int]:
-    """(length, CRC-32) of a Parquet file's metadata, which lies before its last 8 bytes."""
+    """Return (length, CRC-32) of a Parquet file's metadata, which lies before its last 8 bytes."""
     with reader(source) as read:
         tail = np.empty(8, np.uint8)
         read(source.size_bytes - 8, tail)

@@ -1,4 +1,4 @@
-"""Tables of n-gram counts: the value that count tasks make, split, merge and write."""
+"""Tables of n-gram counts, which count tasks make, split, merge and write."""
 
 from __future__ import annotations
 

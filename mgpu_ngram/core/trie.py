@@ -1,4 +1,4 @@
-"""A backoff model, as n-grams and as a trie: the values that building, scoring, distributions and files share."""
+"""A backoff model as n-grams and as a trie, shared by building, scoring, distributions and files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from mgpu_ngram.kernels.dispatch import array_module
 
-ARRAYS = ("word_G", "prob_G", "backoff_M", "first_child_M", "suffix_L", "samples", "sample_starts")  # of a Trie
-CODED = ("words_V2", "centers")  # of a quantised one besides
-FILLED = "filled_F"  # of one that has n-grams which the model lacks, besides
+ARRAYS = ("word_G", "prob_G", "backoff_M", "first_child_M", "suffix_L", "samples", "sample_starts")  # of every trie
+CODED = ("words_V2", "centers")  # also of a quantised trie
+FILLED = "filled_F"  # also of a trie with n-grams that the model lacks
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Ngrams:
 
     ids      (G, n) uint32, word ids below V
     prob     (G,) float32, log10 P(last word | the others)
-    backoff  (G,) float32, log10 of the backoff weight; None at the highest order
+    backoff  (G,) float32, log10 of the backoff weight; None for the highest order
     """
 
     ids: Any
@@ -37,25 +37,25 @@ class Ngrams:
 class Trie:
     """N-grams of orders 1 to N, one node each, in breadth-first order: by order, then by parent, then by word.
 
-    The parent of w1 ... wn is its history w1 ... w(n-1). Arrays are NumPy or CuPy. M nodes are of an order below N.
+    The parent of w1 ... wn is its history w1 ... w(n-1). Arrays are NumPy or CuPy. M nodes have an order below N.
 
-    starts         N + 1 ints: nodes of order n are starts[n - 1] to starts[n] - 1; node w < V is word w alone
+    starts         N + 1 ints: nodes of order n are starts[n - 1] to starts[n] - 1; node w < V is the word w
     word_G         (G,) uint32, the last word
-    prob_G         (G,) float32, log10 P(last word | history); a probability of 1 has -0, as in KenLM
-    backoff_M      (M,) float32, log10 of the backoff weight of the n-gram as a history; 0 where it has none. Or (0,):
-                   the trie has no backoffs
+    prob_G         (G,) float32, log10 P(last word | history); a probability of 1 is -0, as in KenLM
+    backoff_M      (M,) float32, log10 of the backoff weight of the n-gram as a history, 0 if it has none; or (0,): the
+                   trie has no backoffs
     first_child_M  (M + 1,) uint32, or int64 from 2**32 nodes on: children of m are first_child_M[m] to
                    first_child_M[m + 1] - 1
-    suffix_L       (L,) as first_child_M: the node of w2 ... wn, of the L nodes of orders 3 to N - 1. (That of w1 w2 is
-                   its word.)
+    suffix_L       (L,) as first_child_M: for the L nodes of orders 3 to N - 1, the node of w2 ... wn. (The node of the
+                   suffix of w1 w2 is the word w2.)
     fanout, samples, sample_starts  the B+-tree index over word_G (kernels.trie.find_children)
 
-    Of a quantised trie prob_G and backoff_M are codes, uint8 or uint16, and two arrays are there besides:
+    In a quantised trie prob_G and backoff_M are codes, uint8 or uint16, and two more arrays exist:
 
-    words_V2  (V, 2) float32, log10 probability and backoff of single words, which are exact; their codes mean nothing
-    centers   (N - 1, 2, 256 or 65536) float32: what codes stand for, of order 2, 3, ...; probabilities, backoffs
+    words_V2  (V, 2) float32, exact log10 probability and backoff of single words; their codes have no meaning
+    centers   (N - 1, 2, 256 or 65536) float32: the values of codes, by order from 2 on; probabilities, then backoffs
 
-    And where nodes were filled in, of n-grams that the model itself does not store (engine.trie.build_trie):
+    If the trie has nodes that the model itself does not store (engine.trie.build_trie):
 
     filled_F  (F,) as first_child_M, rising: these nodes, of orders 2 to N - 1
     """
@@ -79,12 +79,12 @@ class Trie:
 
     @property
     def symbols(self) -> int:
-        """V, words of the vocabulary."""
+        """V, the number of words of the vocabulary."""
         return self.starts[1]
 
     @property
     def histories(self) -> int:
-        """M, nodes of an order below N."""
+        """M, the number of nodes of an order below N."""
         return self.starts[-2]
 
     @property
@@ -99,24 +99,24 @@ class Trie:
         return self.starts[-1]
 
     def arrays(self) -> dict[str, Any]:
-        """Those that it has, by name."""
+        """Return the arrays that the trie has, by name."""
         named = {name: getattr(self, name) for name in (*ARRAYS, *CODED, FILLED)}
         return {name: array for name, array in named.items() if array is not None}
 
     def moved(self, move: Callable[[Any], Any]) -> Trie:
-        """The trie with its arrays moved, such as to a device."""
+        """Return the trie with `move` applied to its arrays, such as a copy to a device."""
         arrays: dict[str, Any] = {name: move(array) for name, array in self.arrays().items()}
         return replace(self, **arrays)
 
     def suffixes(self) -> Any:
-        """(M,) as first_child_M: the node of w2 ... wn; of a single word G, which is the empty history."""
+        """Return (M,) as first_child_M: the node of w2 ... wn; for a single word G, the empty history."""
         xp, node = array_module(self.word_G), self.first_child_M.dtype
         pairs = self.word_G[self.symbols : self.histories - len(self.suffix_L)]
         words = xp.full(min(self.symbols, self.histories), len(self), node)
         return xp.concatenate([words, pairs.astype(node), self.suffix_L])
 
     def decoded(self) -> Trie:
-        """The trie with the centres in place of their codes; itself when it is not quantised."""
+        """Return the trie with values in place of their codes; itself if it is not quantised."""
         if not self.quantized:
             return self
         xp = array_module(self.word_G)
@@ -129,10 +129,10 @@ class Trie:
 
 
 def without_filled(filled_F: Any, nodes: Any) -> Any:
-    """Where nodes, or entries, are when those that were filled in are taken out from among them."""
+    """Return the positions of nodes, or entries, after the filled-in ones are removed."""
     return (nodes - array_module(nodes).searchsorted(filled_F, nodes)).astype(nodes.dtype)
 
 
 def node_dtype(nodes: int) -> np.dtype:
-    """What holds a node of so many, and one more: the largest uint32 is node 2**32 - 1."""
+    """Return the dtype for node numbers up to `nodes`; the greatest uint32 is node 2**32 - 1."""
     return np.dtype(np.uint32 if nodes < 1 << 32 else np.int64)

@@ -1,4 +1,4 @@
-"""Settings classes: dataclasses filled from YAML or flags, strictly."""
+"""Config classes: dataclasses filled strictly from YAML or flags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ for _i, _p in enumerate("kmgt", 1):
 
 
 def parse_bytes(text: Any, where: str) -> int:
-    """Bytes of a number or of text such as "64 MiB" (1024s), "2 GB" (1000s)."""
+    """Return the bytes of a number or of text such as "64 MiB" (1024s) or "2 GB" (1000s)."""
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     digits = str(text).strip()
@@ -32,22 +32,22 @@ def parse_bytes(text: Any, where: str) -> int:
 
 
 def check_name(name: str) -> None:
-    """Raise InputError for a name of a job that cannot be that of its folder."""
+    """Raise InputError if a job's name cannot be the name of its folder."""
     if not name or "/" in name or name in (".", ".."):
         raise InputError(f"name is {name!r} but must be a plain folder name")
 
 
 def suggest(wrong: str, known: typing.Iterable[str]) -> str:
-    """Return "did you mean ...?" when something known is close, else the list of what is known."""
+    """Return "did you mean ...?" if a known name is close, else the list of known names."""
     known = list(known)
     close = difflib.get_close_matches(wrong, known, 1, 0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
 
 
 def fill(cls: type[T], values: Any, where: str) -> T:
-    """Make a settings dataclass from a mapping. Unknown keys, wrong types and missing keys raise InputError.
+    """Make a config dataclass from a mapping. Unknown keys, wrong types and missing keys raise InputError.
 
-    where  how messages name the place, such as "jobs[0].count"
+    where  the place for messages, such as "jobs[0].count"
     """
     if not isinstance(values, dict):
         raise InputError(f"{where} is {values!r} but must be a mapping of settings")
@@ -62,7 +62,7 @@ def fill(cls: type[T], values: Any, where: str) -> T:
     converted = {key: _convert(value, hints[key], f"{where}.{key}") for key, value in values.items()}
     try:
         return cls(**converted)
-    except InputError as error:  # of the class itself: it does not know where it stands
+    except InputError as error:  # raised by the class itself, which does not know the place
         raise InputError(f"{where}: {error}") from None
 
 
@@ -88,7 +88,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if hint is Any:
         return value
     if hint is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
-        return int(value)  # NumPy's, too
+        return int(value)  # also of a NumPy integer
     if hint is float and type(value) is int:
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):

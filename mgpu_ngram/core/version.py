@@ -1,3 +1,3 @@
-"""The version of this package, in the one place that states it."""
+"""The version of this package, stated only here."""
 
 VERSION = "0.1.0"

@@ -18,15 +18,15 @@ SPECIALS = (b"<unk>", b"<s>", b"</s>")  # ids 0, 1, 2 of every word vocabulary
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """V symbols and what is known of each.
+    """V symbols with their counts and first positions.
 
     unit            "word", "byte" or "id"
-    offsets_V       (V + 1,) int64 and
+    offsets_V       (V + 1,) int64
     data            uint8: symbol v is data[offsets_V[v]:offsets_V[v + 1]]; a word's bytes, or one
                     byte, or a token id as 4 little-endian bytes
-    counts_V        (V,) int64, how often it stands in the corpus
-    first_source_V  (V,) int32, input in which it stands first, -1 if it never does
-    first_offset_V  (V,) int64, byte offset of that place in the (decompressed) input
+    counts_V        (V,) int64, occurrences in the corpus
+    first_source_V  (V,) int32, the input of the first occurrence, -1 if there is none
+    first_offset_V  (V,) int64, byte offset of the first occurrence in the (decompressed) input
 
     Words: <unk> 0, <s> 1, </s> 2, then by falling count, ties by bytes. Bytes and token ids: only
     those that occur, by rising value.
@@ -43,23 +43,23 @@ class Vocabulary:
         return len(self.counts_V)
 
     def symbol(self, v: int) -> bytes:
-        """The bytes of symbol v."""
+        """Return the bytes of symbol v."""
         return self.data[self.offsets_V[v] : self.offsets_V[v + 1]].tobytes()
 
     @cached_property
     def as_text(self) -> bool:
-        """Whether the symbols are words and every one is valid UTF-8 by itself; found out once."""
+        """Whether the symbols are words and each is valid UTF-8; computed once."""
         return vocabulary_is_text(self)
 
 
 def words_to_arrow(offsets_V: np.ndarray, data: np.ndarray) -> pa.LargeBinaryArray:
-    """Words as an Arrow array, without a copy."""
+    """Return words as an Arrow array, without a copy."""
     buffers = [None, pa.py_buffer(offsets_V), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_binary(), len(offsets_V) - 1, buffers)
 
 
 def words_from_arrow(words: pa.LargeBinaryArray) -> tuple[np.ndarray, np.ndarray]:
-    """offsets_V (V + 1,) int64 from 0, and data uint8, of an Arrow array of large_binary."""
+    """Return offsets_V (V + 1,) int64 from 0, and data uint8, of an Arrow array of large_binary."""
     if len(words) == 0:
         return np.zeros(1, np.int64), np.empty(0, np.uint8)
     _, offsets, data = words.buffers()
@@ -69,7 +69,7 @@ def words_from_arrow(words: pa.LargeBinaryArray) -> tuple[np.ndarray, np.ndarray
 
 
 def vocabulary_is_text(vocabulary: Vocabulary) -> bool:
-    """True when the symbols are words and every one is valid UTF-8 by itself."""
+    """Return whether the symbols are words and each is valid UTF-8."""
     if vocabulary.unit != "word":
         return False
     try:
@@ -80,7 +80,7 @@ def vocabulary_is_text(vocabulary: Vocabulary) -> bool:
 
 
 class SymbolIndex:
-    """Find the id of a symbol: an open-addressing table over the bytes of a vocabulary's symbols."""
+    """Finds the id of a symbol: an open-addressing table over the bytes of a vocabulary's symbols."""
 
     def __init__(self, vocabulary: Vocabulary):
         capacity = 1 << (2 * len(vocabulary)).bit_length()  # less than half of the slots are used
@@ -89,14 +89,14 @@ class SymbolIndex:
         _index_symbols(vocabulary.offsets_V, vocabulary.data, self.slots_C)
 
     def find(self, symbol: bytes) -> int:
-        """Return the id of `symbol`, -1 when the vocabulary lacks it."""
+        """Return the id of `symbol`, or -1 if the vocabulary lacks it."""
         offsets_V, data = self.vocabulary.offsets_V, self.vocabulary.data
         return int(self.slots_C[_slot_of(np.frombuffer(symbol, np.uint8), offsets_V, data, self.slots_C)])
 
 
 @njit(nogil=True, cache=True)
 def _slot_of(symbol, offsets_V, data, slots_C):
-    """The slot that holds `symbol`, or the empty one where it belongs."""
+    """Return the slot that holds `symbol`, or the empty slot where it belongs."""
     h = uint64(0xCBF29CE484222325)  # FNV-1a
     for c in symbol:
         h = (h ^ uint64(c)) * uint64(0x100000001B3)
@@ -120,11 +120,11 @@ def _index_symbols(offsets_V, data, slots_C):
 
 
 class HashCollision(Exception):
-    """Two words share a 64-bit hash under this seed: the run starts again with the next one."""
+    """Two words share a 64-bit hash under this seed; the run starts again with the next seed."""
 
 
 class SpecialInText(Exception):
-    """<unk>, <s> or </s> is a word of a text that must not hold it. Arguments: source_index, offset, word."""
+    """<unk>, <s> or </s> occurs in a text that must not contain it. Arguments: source_index, offset, word."""
 
 
 ARRAYS = ("hash_V", "offsets_V", "data", "counts_V", "first_source_V", "first_offset_V")
@@ -132,9 +132,9 @@ ARRAYS = ("hash_V", "offsets_V", "data", "counts_V", "first_source_V", "first_of
 
 @dataclass
 class LocalVocabulary:
-    """The symbols of one or more chunks on their way to a `Vocabulary`: NumPy or CuPy, all beside each other.
+    """The symbols of one or more chunks before they become a `Vocabulary`; arrays all NumPy or all CuPy.
 
-    hash_V  (V,) uint64, what symbols are joined by; the other arrays as in `Vocabulary`
+    hash_V  (V,) uint64, by which symbols are joined; the other arrays as in `Vocabulary`
     """
 
     hash_V: Any
@@ -145,11 +145,11 @@ class LocalVocabulary:
     first_offset_V: Any
     tokens: int = 0
     lines: int = 0
-    unfinished_lines: int = 0  # those of `lines` that get no </s>, see `LmplzText`
+    unfinished_lines: int = 0  # of `lines`, those that get no </s>, see `LmplzText`
     size_bytes: int = 0
     checksums: list = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    __hash__ = object.__hash__  # by identity: `hold` keeps a set of those that live
+    __hash__ = object.__hash__  # by identity: `hold` keeps a set of living objects
 
     @property
     def nbytes(self) -> int:
@@ -158,5 +158,5 @@ class LocalVocabulary:
 
     @property
     def host_bytes(self) -> int:
-        """Bytes that it holds in host memory."""
+        """Bytes of host memory that it holds."""
         return 0 if on_gpu(self.hash_V) else self.nbytes

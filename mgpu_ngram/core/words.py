@@ -14,16 +14,16 @@ from mgpu_ngram.kernels.compile import njit
 
 UNKNOWN = b"<unk>"  # id 0 of every model
 SPACE = 32
-MAX_LINE_BYTES = 2 << 30  # with what else is read at once less than 4 GiB: positions are uint32
+MAX_LINE_BYTES = 2 << 30  # with other data that is read at once less than 4 GiB, because positions are uint32
 
 
 class Words:
     """The V words of a model, in the order of their ids; word 0 is <unk>.
 
-    offsets_V  (V + 1,) int64 and
+    offsets_V  (V + 1,) int64
     data       uint8: word v is data[offsets_V[v]:offsets_V[v + 1]]
 
-    Words are bytes; as str they are UTF-8, with a surrogate (as os.fsdecode gives) for each byte that is none.
+    Words are bytes. As str they are UTF-8, with a surrogate for each invalid byte (as in os.fsdecode).
     """
 
     def __init__(self, offsets_V: np.ndarray, data: np.ndarray):
@@ -31,7 +31,7 @@ class Words:
 
     @classmethod
     def of(cls, words: list[str | bytes]) -> Words:
-        """Words from a list; the first one is "<unk>"."""
+        """Return the words of a list; the first one must be "<unk>"."""
         encoded = [_bytes(word) for word in words]
         offsets_V = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         return cls(offsets_V, np.frombuffer(b"".join(encoded), np.uint8))
@@ -58,25 +58,25 @@ class Words:
         return f"Words({len(self):,} words)"
 
     def word(self, v: int) -> str:
-        """Word v. Raises IndexError unless 0 <= v < V."""
+        """Return word v as str. Raises IndexError unless 0 <= v < V."""
         return self.symbol(v).decode("utf-8", "surrogateescape")
 
     def symbol(self, v: int) -> bytes:
-        """The bytes of word v. Raises IndexError unless 0 <= v < V."""
+        """Return the bytes of word v. Raises IndexError unless 0 <= v < V."""
         if not 0 <= v < len(self):
             raise IndexError(f"word id {v} is not one of the {len(self):,} ids from 0 on")
         return self.data[self.offsets_V[v] : self.offsets_V[v + 1]].tobytes()
 
     def id(self, word: str | bytes) -> int:
-        """The id of `word`, 0 when it is unknown."""
+        """Return the id of `word`, 0 if it is unknown."""
         try:
             symbol = np.frombuffer(_bytes(word), np.uint8)
-        except UnicodeEncodeError:  # half of a surrogate pair, which no word has
+        except UnicodeEncodeError:  # half of a surrogate pair, which no word contains
             return 0
         return int(find_word(symbol, 0, len(symbol), self.offsets_V, self.data, self.slots_C))
 
     def ids(self, offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """ids (n,) uint32 of the n words data[offsets[i]:offsets[i + 1]], 0 for unknown ones; releases the GIL.
+        """Return ids (n,) uint32 of the n words data[offsets[i]:offsets[i + 1]], 0 for unknown ones; releases the GIL.
 
         offsets  (n + 1,) int64
         data     uint8
@@ -86,11 +86,10 @@ class Words:
         return ids
 
     def ids_of_ngrams(self, offsets: np.ndarray, data: np.ndarray, order: int) -> np.ndarray:
-        """ids (n, order) uint32 of the words of n n-grams data[offsets[i]:offsets[i + 1]], which have one space between
-        two; 0 for unknown ones. Releases the GIL.
+        """Return ids (n, order) uint32 of the words of n n-grams, 0 for unknown words; releases the GIL.
 
         offsets  (n + 1,) int64
-        data     uint8
+        data     uint8: n-gram i is data[offsets[i]:offsets[i + 1]], its words separated by one space
         """
         ids = np.empty((len(offsets) - 1, order), np.uint32)
         _find_ngrams(read_only(offsets), read_only(data), self.offsets_V, self.data, self.slots_C, ids)
@@ -106,7 +105,7 @@ class Words:
 
 
 def line_of(text: str | bytes, name: str) -> bytes:
-    """A string of words as a line of text; newlines in it are white space. Raises InputError, which says `name`."""
+    """Return a string of words as a line; newlines become white space. Raises InputError, which says `name`."""
     if not isinstance(text, (str, bytes)):
         raise InputError(f"{name} is {text!r} but must be a string of words")
     try:
@@ -120,7 +119,7 @@ def line_of(text: str | bytes, name: str) -> bytes:
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """A view that cannot be written, as that of a mapped file: kernels are compiled for these alone."""
+    """Return a view that cannot be written, like a mapped file: kernels are compiled only for such arrays."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -137,7 +137,7 @@ def test_files_that_hold_no_model(put, tmp_path):
 
 def test_what_cannot_be_read(put, tmp_path):
     for path, message in [
-        (tmp_path, "is no regular file; give the path of one"),
+        (tmp_path, "is not a regular file; give the path of one"),
         (tmp_path / "none", "cannot read '.*none': No such file or directory"),
         (put(zstandard.compress(ARPA)[:-9], "cut"), "cut' is truncated zstd data"),
         (put(b"\\data\\\nngram 2=1\n", "arpa"), r"stands where 'ngram 1=COUNT' or an empty line is expected"),
