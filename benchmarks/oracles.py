@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.benchmarks.corpora import mix
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.shards import words_at
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.kernels.dispatch import array_module, to_host
+
+CHECKSUM_ITEMS = 1 << 24  # windows or bins at once
 
 
 def python_loop(text: bytes, n: int) -> dict[str, int]:
@@ -47,6 +50,32 @@ def unique_windows(text_B: Any, n: int) -> tuple[Any, Any]:
         window_G <<= np.uint64(8)
         window_G |= text_B[i : i + G]
     return xp.unique(window_G, return_counts=True)
+
+
+def checksum_of_windows(text_B: Any, n: int, symbols: int, lut: np.ndarray) -> int:
+    """Return the sum modulo 2**64 of the scrambled bin numbers of all windows of n bytes.
+
+    lut  (256,) uint16, code of each byte, from 1 to `symbols`; every byte of the text has one
+    """
+    xp, total = array_module(text_B), 0
+    lut = xp.asarray(lut)
+    for first in range(0, len(text_B) - n + 1, CHECKSUM_ITEMS):
+        codes_T = lut[text_B[first : first + CHECKSUM_ITEMS + n - 1]].astype(np.uint64) - np.uint64(1)
+        bin_G = xp.zeros(len(codes_T) - n + 1, np.uint64)
+        for i in range(n):
+            bin_G = bin_G * np.uint64(symbols) + codes_T[i : i + len(bin_G)]
+        total += int(mix(bin_G + np.uint64(1)).sum())
+    return total % 2**64
+
+
+def checksum_of_bins(bins_A: Any) -> int:
+    """Return `checksum_of_windows` from a histogram. Counts in other bins change it, except by a chance of 2**-64."""
+    xp, total = array_module(bins_A), 0
+    for first in range(0, len(bins_A), CHECKSUM_ITEMS):
+        part_A = bins_A[first : first + CHECKSUM_ITEMS]
+        used = xp.flatnonzero(part_A)
+        total += int((mix(used.astype(np.uint64) + np.uint64(first + 1)) * part_A[used].astype(np.uint64)).sum())
+    return total % 2**64
 
 
 def unique_ngrams(codes_T: Any, order: int) -> list[tuple[Any, Any]]:

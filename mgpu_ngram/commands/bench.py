@@ -23,7 +23,7 @@ EXAMPLES = """examples:
   mgpu-ngram bench estimate --only lmplz --text reviews.txt
   mgpu-ngram bench check score --only table3
   mgpu-ngram bench check --new results
-  mgpu-ngram bench quote                           # update the figures that README.md and docs quote"""
+  mgpu-ngram bench quote"""
 CHECK, QUOTE = "check", "quote"
 CHECK_FLAGS = {"new", "tolerance"}
 

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from mgpu_ngram import cli
-from mgpu_ngram.benchmarks import oracles, rows
+from mgpu_ngram.benchmarks import byte_histograms, byte_ngrams, oracles, rows
+from mgpu_ngram.benchmarks.corpora import mix
 from mgpu_ngram.benchmarks.count import bench
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.engine import count as engine
+from mgpu_ngram.kernels.count.histogram_global import histogram_global
 
 SENTENCES = b"It was the best of times, it was the worst of times.\nIt was the age of wisdom.\nWe had everything.\n"
 
@@ -133,6 +135,49 @@ def test_a_wrong_sort_of_words_is_an_error(small, text_file, tmp_path, monkeypat
     monkeypatch.setattr(engine, "prefix_runs", wrong)
     with pytest.raises(WrongResult, match="order 4"):
         bench(BenchOptions("cpu", tmp_path, text_file, "2 kB", 1000))
+
+
+def reversed_bins(bins_A, symbols):
+    return bins_A[::-1].copy()
+
+
+def reversed_after_the_first_symbol(bins_A, symbols):
+    return bins_A.reshape(symbols, -1)[:, ::-1].ravel()
+
+
+def last_symbol_first(bins_A, symbols):
+    return bins_A.reshape(-1, symbols).T.ravel()
+
+
+@pytest.mark.parametrize("spoil", [reversed_bins, reversed_after_the_first_symbol, last_symbol_first])
+def test_a_wrong_histogram_is_an_error_and_no_row(spoil):
+    suite, text = Suite("cpu"), byte_ngrams.Text.of(np.frombuffer(SENTENCES, np.uint8))
+
+    def wrong(text_B, n, symbols, lut):
+        return spoil(histogram_global(text_B, n, symbols, lut), symbols)
+
+    byte_histograms._histogram(suite, text, 2, "histogram_global", histogram_global, 1)
+    with pytest.raises(WrongResult, match="wrong at n=2, checksum of the bins"):
+        byte_histograms._histogram(suite, text, 2, "wrong", wrong, 1)
+    assert [row.kernel for row in suite.rows] == ["bytes/histogram_global"]
+
+
+def test_checksums_by_hand():
+    lut = np.zeros(256, np.uint16)
+    lut[list(b"ab")] = 1, 2
+    bins = np.array([0, 2, 1, 0], np.uint32)  # ab twice, ba once
+    expected = int((2 * mix(np.array([2], np.uint64)) + mix(np.array([3], np.uint64)))[0])
+    assert oracles.checksum_of_bins(bins) == expected
+    assert oracles.checksum_of_windows(np.frombuffer(b"abab", np.uint8), 2, 2, lut) == expected
+    assert oracles.checksum_of_windows(np.frombuffer(b"a", np.uint8), 2, 2, lut) == 0
+
+
+def test_checksums_of_parts(monkeypatch):
+    text = byte_ngrams.Text.of(np.frombuffer(SENTENCES, np.uint8))
+    whole = oracles.checksum_of_windows(text.text_B, 3, text.symbols, text.lut)
+    monkeypatch.setattr(oracles, "CHECKSUM_ITEMS", 7)
+    assert oracles.checksum_of_windows(text.text_B, 3, text.symbols, text.lut) == whole
+    assert oracles.checksum_of_bins(histogram_global(text.text_B, 3, text.symbols, text.lut)) == whole
 
 
 def test_unique_windows_by_hand():
