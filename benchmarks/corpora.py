@@ -1,11 +1,9 @@
-"""Text to measure on: real English of any size, and a generated corpus with Zipf words and bigram structure."""
+"""Text to measure on: English-like bytes of any size, and a generated corpus with Zipf words and bigram structure."""
 
 from __future__ import annotations
 
-import ast
 import itertools
 import os
-import sysconfig
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,15 +23,33 @@ SUCCESSORS = 4  # fixed successors of each word
 SHORTEST_WORDS, LONGEST_WORDS = 10, 30  # words of a sentence: 20 on average
 # Words of 1, 2, ... 11 letters end at these ranks; all others have 12 letters.
 LENGTH_ENDS = (3, 33, 183, 883, 3_383, 11_383, 31_383, 71_383, 131_383, 231_383, 381_383)
-SKIPPED_FOLDERS = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
+ENGLISH = Path(__file__).parent / "english.txt"  # 58 kB of documentation; texts depend on it, so it is fixed
+BLOCK_BYTES = 1 << 20  # of English-like text, generated at once; the text depends on it, so it is fixed
+NEWLINE = 10
 
 
-def english_text(size_bytes: int, source_file: str | Path | None = None, seed: int = 0) -> np.ndarray:
-    """Return (size_bytes,) uint8 of real English: the lines of a source, shuffled anew for every pass over it.
+def english_like_text(size_bytes: int, seed: int = 0) -> np.ndarray:
+    """Return (size_bytes,) uint8 of text by a fixed model of order 3: each byte follows the three bytes before it as
+    it does somewhere in english.txt. The same on every machine, and not a repetition of that file.
 
-    source_file  text to draw lines from; the documentation that Python itself carries when None
+    Blocks of BLOCK_BYTES are generated in threads, each from a line of its own.
     """
-    text = stdlib_text() if source_file is None else Path(source_file).read_bytes()
+    source_P, order_P, first_P, size_P = _contexts()
+    text_B = np.empty(size_bytes, np.uint8)
+    starts = range(0, size_bytes, BLOCK_BYTES)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(lambda at: _walk(source_P, order_P, first_P, size_P, np.uint64(seed), at, text_B), starts))
+    if size_bytes:
+        text_B[-1] = NEWLINE
+    return text_B
+
+
+def shuffled_lines(size_bytes: int, source_file: str | Path, seed: int = 0) -> np.ndarray:
+    """Return (size_bytes,) uint8: the lines of a file, shuffled anew for every pass over it until the size is reached.
+
+    Raises InputError for a file without text.
+    """
+    text = Path(source_file).read_bytes()
     if not text.strip():
         raise InputError(f"{source_file}: has no text; give a file with lines to draw")
     lines = text.splitlines(keepends=True)
@@ -50,25 +66,20 @@ def english_text(size_bytes: int, source_file: str | Path | None = None, seed: i
 
 
 @cache
-def stdlib_text() -> bytes:
-    """The documentation topics of `pydoc_data` and every docstring of the standard library."""
-    from pydoc_data.topics import topics
+def _contexts() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the bytes of english.txt, and its places by context: the three bytes up to a place, the file as a ring.
 
-    texts = [topics[name] for name in sorted(topics)]
-    for path in _stdlib_files(Path(sysconfig.get_path("stdlib"))):
-        try:
-            tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):
-            continue
-        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        texts += filter(None, (ast.get_docstring(n) for n in ast.walk(tree) if isinstance(n, documented)))
-    return "\n".join(texts).encode("utf-8", "replace")
-
-
-def _stdlib_files(folder: Path) -> Iterator[Path]:
-    for where, folders, files in os.walk(folder):
-        folders[:] = sorted(f for f in folders if f not in SKIPPED_FOLDERS)
-        yield from (Path(where, f) for f in sorted(files) if f.endswith(".py"))
+    source_P (P,) uint8; order_P (P,) uint32, places sorted by context; first_P, size_P (P,) uint32, where the places
+    with the context of a place begin in order_P, and how many they are
+    """
+    source_P = np.frombuffer(ENGLISH.read_bytes(), np.uint8)
+    context_P = source_P.astype(np.int64)
+    context_P = np.roll(context_P, 2) << 16 | np.roll(context_P, 1) << 8 | context_P
+    order_P = np.argsort(context_P, kind="stable")
+    sorted_P = context_P[order_P]
+    first_P = np.searchsorted(sorted_P, context_P)
+    size_P = np.searchsorted(sorted_P, context_P, side="right") - first_P
+    return source_P, order_P.astype(np.uint32), first_P.astype(np.uint32), size_P.astype(np.uint32)
 
 
 def zipf_ids(tokens: int, vocabulary: int = 500_000, seed: int = 0, xp: Any = np) -> Any:
@@ -227,3 +238,21 @@ def _spell(first, words, rank_Q, lengths_key, words_key, offsets_V, data, text_B
         text_B[at] = 32 if left else 10
         at += 1
     return at
+
+
+@njit(nogil=True, cache=True)
+def _walk(source_P, order_P, first_P, size_P, seed, begin, text_B):
+    """Write the block of text_B that begins at `begin`: from a random line on, each byte after a random place with the
+    context of the place before.
+    """
+    P = len(source_P)
+    key = _mix_one(seed + np.uint64(1))
+    place = np.int64(_mix_one(np.uint64(begin) * STEP ^ key) % np.uint64(P))
+    while source_P[place] != NEWLINE:
+        place = (place + 1) % P
+    for t in range(begin, min(begin + BLOCK_BYTES, len(text_B))):
+        random = _mix_one(np.uint64(t + 1) * STEP ^ key) >> np.uint64(32)
+        place = order_P[first_P[place] + np.int64(random * np.uint64(size_P[place]) >> np.uint64(32))] + np.int64(1)
+        if place == P:
+            place = np.int64(0)
+        text_B[t] = source_P[place]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.benchmarks import byte_histograms, byte_ngrams, word_codes, word_parquet, word_run, word_text
-from mgpu_ngram.benchmarks.corpora import english_text, zipf_text
+from mgpu_ngram.benchmarks.corpora import english_like_text, shuffled_lines, zipf_text
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, open_suite
 from mgpu_ngram.core.errors import InputError
@@ -28,7 +28,7 @@ MEASURES = (
 def bench(options: BenchOptions) -> list[dict[str, Any]]:
     """Measure counting, write count.csv and the figures to the folder of results, and return the rows.
 
-    text    file to draw lines from; English by a fixed model when None
+    text    file to draw lines from; English-like text by a fixed model when None
     size    bytes of that text, such as "1 GiB"
     tokens  words of the generated corpus
 
@@ -52,8 +52,9 @@ def bench(options: BenchOptions) -> list[dict[str, Any]]:
 
 
 def _bytes(suite: Suite, size_bytes: int, source_file: str | None) -> None:
-    suite.say(f"drawing {size_bytes:,} bytes of English")
-    text = byte_ngrams.Text.of(to_device(english_text(size_bytes, source_file), suite.device))
+    suite.say(f"making {size_bytes:,} bytes of text")
+    text_B = shuffled_lines(size_bytes, source_file) if source_file else english_like_text(size_bytes)
+    text = byte_ngrams.Text.of(to_device(text_B, suite.device))
     byte_histograms.run(suite, text)
     byte_ngrams.run(suite, text)
     suite.save()

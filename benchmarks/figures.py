@@ -84,7 +84,7 @@ def _experiment_a(rows: Sequence[Row]) -> None:
     plt.xticks(list(SPARSE_ORDERS))
     plt.xlabel(f"bytes per n-gram (dense histograms up to {DENSE_ORDERS[-1]})")
     plt.ylabel("GB/s of text = G n-grams/s, to the sorted table")
-    plt.title(f"Experiment A: real English text, {_text_size(rows, 'a')}, {rows[0].device}")
+    plt.title(f"Experiment A: byte n-grams, {_text_size(rows, 'a')}, {rows[0].device}")
     plt.legend(ncols=len(kernels), loc="upper center", bbox_to_anchor=(0.5, -0.12), fontsize=8)
     plt.grid(axis="y", alpha=0.3)
 
@@ -104,7 +104,7 @@ def _experiment_b(rows: Sequence[Row]) -> None:
     plt.yscale("log")
     plt.xlabel("corpus size, MiB")
     plt.ylabel("GB/s of text = G n-grams/s")
-    plt.title(f"Experiment B: n = {EXPERIMENT_B_ORDER}, real English text, {rows[0].device}")
+    plt.title(f"Experiment B: n = {EXPERIMENT_B_ORDER}, byte n-grams, {rows[0].device}")
     plt.legend()
     plt.grid(alpha=0.3)
 

@@ -1,38 +1,69 @@
 """The corpora of the benchmarks are what they say."""
 
+import hashlib
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from mgpu_ngram.benchmarks.corpora import english_text, spellings, stdlib_text, zipf_ids, zipf_text, zipf_texts
+from mgpu_ngram.benchmarks.corpora import (
+    ENGLISH,
+    english_like_text,
+    shuffled_lines,
+    spellings,
+    zipf_ids,
+    zipf_text,
+    zipf_texts,
+)
 from mgpu_ngram.core.errors import InputError
 
+SYMBOLS, DIGEST = 88, "72e315f39d729115"
 
-def test_english_is_whole_shuffled_passes_over_the_source(tmp_path):
+
+def test_shuffled_lines_are_whole_passes_over_the_source(tmp_path):
     source = tmp_path / "source.txt"
     source.write_bytes(b"to be\nor not\nto be\nthat is")
     lines = [b"to be\n", b"or not\n", b"to be\n", b"that is\n"]
     size = len(b"".join(lines))
-    text = english_text(3 * size, source).tobytes()
+    text = shuffled_lines(3 * size, source).tobytes()
     passes = [text[i * size : (i + 1) * size].splitlines(keepends=True) for i in range(3)]
     assert [sorted(p) for p in passes] == [sorted(lines)] * 3
     assert len(set(map(tuple, passes))) > 1
-    assert english_text(3 * size, source, seed=1).tobytes() != text
-    assert len(english_text(7, source)) == 7
+    assert shuffled_lines(3 * size, source, seed=1).tobytes() != text
+    assert len(shuffled_lines(7, source)) == 7
 
 
-def test_english_needs_text(tmp_path):
+def test_shuffled_lines_need_text(tmp_path):
     empty = tmp_path / "empty.txt"
     empty.write_bytes(b" \n\n")
     with pytest.raises(InputError, match=r"empty\.txt"):
-        english_text(10, empty)
+        shuffled_lines(10, empty)
 
 
-def test_stdlib_text_is_english():
-    text = stdlib_text()
-    assert len(text) > 1_000_000
-    assert text.lower().split().count(b"the") > len(text.split()) / 50
+def windows(text, n):
+    return Counter(text[t : t + n] for t in range(len(text) - n + 1))
+
+
+def test_english_like_text_is_the_same_everywhere():
+    text = english_like_text(3_000_000).tobytes()
+    assert (
+        len(text) == 3_000_000
+        and text.endswith(b"\n")
+        and text[:-1] == english_like_text(3_500_000).tobytes()[:2_999_999]
+    )
+    assert len(set(text)) == SYMBOLS == len(set(ENGLISH.read_bytes()))  # the alphabet of every count
+    assert hashlib.sha256(text).hexdigest()[:16] == DIGEST
+    assert english_like_text(100, seed=1).tobytes() != text[:100] and len(english_like_text(0)) == 0
+
+
+def test_english_like_text_has_the_4_grams_of_its_source_and_no_more():
+    source = ENGLISH.read_bytes()
+    known, text = windows(source + source[:3], 4), english_like_text(1_000_000).tobytes()
+    made = windows(text[:-1], 4)
+    assert set(made) <= set(known)
+    for ngram, count in known.most_common(20):
+        assert made[ngram] / 1_000_000 == pytest.approx(count / len(source), rel=0.2)
+    assert len(windows(text, 12)) > 5 * len(windows(source, 12))  # not a repetition of the source
 
 
 @pytest.fixture(scope="module")
