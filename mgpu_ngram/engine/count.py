@@ -1,4 +1,4 @@
-"""Pass 2: from the token streams of a chunk to sorted tables of n-gram counts, one per order."""
+"""Pass 2: turn the token streams of a chunk into sorted tables of n-gram counts, one per order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 MIN_PART_TOKENS = 1 << 16
-BINS_AT_ONCE = 1 << 28  # of a dense histogram that is read off; finding those in use takes up to 9 bytes a bin
+BINS_AT_ONCE = 1 << 28  # bins of a dense histogram read at once; finding used bins takes up to 9 bytes per bin
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class CountOptions:
     strategy: str = "auto"
     histograms: int = 1
     sentence_markers: bool = False
-    streams: int = 1  # about how many token streams the corpus has; each is counted by itself
-    chunks: int = 1  # of each worker
-    spill_folder: str = ""  # where runs go that do not fit in memory
+    streams: int = 1  # approximate number of token streams in the corpus; each is counted separately
+    chunks: int = 1  # chunks per worker
+    spill_folder: str = ""  # folder for sorted runs that do not fit in memory
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Codes:
 
 
 def plan_orders(lexicon: Lexicon, options: CountOptions) -> list[OrderPlan]:
-    """How each order is counted: the same on every worker."""
+    """Return how each order is counted; the same on every worker."""
     budget = options.budget
     memory_bytes = budget.device_bytes if budget.device == "gpu" else budget.host_bytes // budget.tasks
     tokens = -(-lexicon.tokens // options.streams)
@@ -85,14 +85,14 @@ def plan_orders(lexicon: Lexicon, options: CountOptions) -> list[OrderPlan]:
 
 
 def counted_orders(lexicon: Lexicon, options: CountOptions) -> list[OrderPlan]:
-    """The orders that chunks count: under strategy auto the vocabulary has counted order 1."""
+    """Return the orders that chunks count: under strategy auto the vocabulary has counted order 1."""
     return [p for p in plan_orders(lexicon, options) if options.strategy != "auto" or p.order > 1]
 
 
 def dense_orders(lexicon: Lexicon, options: CountOptions) -> list[int]:
-    """Orders that stay dense histograms until all chunks are added up; the same on every worker.
+    """Return the orders that stay dense histograms until all chunks are summed; the same on every worker.
 
-    The histograms of all chunks of a worker must fit beside everything else: else they become tables.
+    They stay dense only if the histograms of all chunks of a worker fit beside all other data.
     """
     dense = [p.order for p in counted_orders(lexicon, options) if p.strategy in ("global", "private")]
     need = options.chunks * sum(dense_bytes(n, lexicon.symbols, 2) for n in dense)  # 2: 64-bit counts at worst
@@ -104,13 +104,13 @@ def count_chunk(
 ) -> Run:
     """Count the n-grams of every order in a chunk, and cut the tables into shards.
 
-    Order 1 is left out under strategy auto: the vocabulary has counted it.
+    Omits order 1 under strategy auto, because the vocabulary has counted it.
 
-    tokenised  what pass 1 left of the chunk; where it kept no streams, or None, the text is read again
+    tokenised  the result of pass 1; if None, or without streams, the text is read again
 
-    Pure: the same chunk and lexicon give the same tables. Counts each part of the chunk that fits
-    in memory and merges; where memory runs out all the same, parts are halved, and a GPU that has no room even for
-    small ones, as what is kept there may lie scattered, leaves the chunk to the host.
+    Pure: the same chunk and lexicon give the same tables. Counts parts of the chunk that fit in memory, and merges
+    them. If memory still runs out, halves the parts. If even small parts fail on a GPU (fragmentation), counts the
+    chunk on the host.
     """
     device = options.budget.device
     watch = Stopwatch(device)
@@ -139,7 +139,7 @@ def _count(
     tokenised: TokenisedChunk, lexicon: Lexicon, plans: Sequence[OrderPlan], dense: Sequence[int],
     options: CountOptions, watch: Stopwatch,
 ) -> tuple[dict[int, list[ShardedTable]], dict[int, Any]]:  # fmt: skip
-    """(tables cut into shards, histograms of the `dense` orders) of one chunk, by order."""
+    """Return (tables cut into shards, histograms of the `dense` orders) of one chunk, by order."""
     streams = global_codes(tokenised, lexicon, options)
     tables, bins = count_streams(streams, lexicon, plans, options)
     del streams
@@ -147,18 +147,19 @@ def _count(
     tables += [bins_to_table(b, n, lexicon.symbols, check.code_bits(lexicon.symbols)) for n, b in bins.items()]
     watch.lap("count")
     cut = dict[int, list[ShardedTable]]()
-    while tables:  # each goes when it is cut; to the host at once where the run will not stay
+    while tables:  # frees each table once it is cut; moves to the host at once if the run will not stay on the device
         table = _cut(tables.pop(0), lexicon, cut)
         if options.budget.spills and options.budget.place(table.nbytes) != "device":
             table = moved(table, to_host_fast)
         cut[table.order] = [table]
-        del table  # `cut` alone has it, which may have to leave the device
+        del table  # now only `cut` refers to it and can move it off the device
     return cut, stay
 
 
 def _cut(table: Table, lexicon: Lexicon, before: dict[int, list[ShardedTable]]) -> ShardedTable:
-    """The table cut into shards where it is; when the device is full, after those cut `before` have left it, and only
-    then in host memory, where it takes ten times as long."""
+    """Return the table cut into shards, on its device. If the device is full, first moves the tables cut `before` to
+    the host. Only if that fails does it cut in host memory, where it takes ten times as long.
+    """
     try:
         return split(table, lexicon)
     except Exception as error:
@@ -169,7 +170,7 @@ def _cut(table: Table, lexicon: Lexicon, before: dict[int, list[ShardedTable]]) 
 
 
 def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOptions) -> list[Codes]:
-    """Translate a chunk's streams to global codes; put in sentence markers; join what can be joined."""
+    """Translate a chunk's streams to global codes, insert sentence markers, and join streams if possible."""
     device = options.budget.device
     if lexicon.unit == "byte":  # byte + 1, and 0 where a file ends
         codes = lexicon.byte_codes()
@@ -195,8 +196,9 @@ def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOpti
 
 
 def mark_sentences(codes_T: Any) -> Any:
-    """Put <s> before and </s> after every line of a stream of whole lines, each ended by a 0; but by UNFINISHED_CODE,
-    where a 0 takes the place of </s>."""
+    """Put <s> before and </s> after every line of a stream of whole lines, each ended by a 0. A line that ends with
+    UNFINISHED_CODE gets a 0 instead of </s>.
+    """
     xp = array_module(codes_T)
     unfinished = codes_T == UNFINISHED_CODE
     ends = (codes_T == 0) | unfinished
@@ -215,7 +217,7 @@ def mark_sentences(codes_T: Any) -> Any:
 def count_streams(
     streams: Sequence[Codes], lexicon: Lexicon, plans: Sequence[OrderPlan], options: CountOptions
 ) -> tuple[list[Table], dict[int, Any]]:
-    """Tables of the orders that are sorted or hashed, in host memory where the device is full, and the dense bins."""
+    """Return (tables of sorted or hashed orders, in host memory if the device is full; bins of dense orders)."""
     device, bits = options.budget.device, check.code_bits(lexicon.symbols)
     like = to_device(np.empty(0, np.uint64), device)
     sparse = [p for p in plans if p.strategy in ("sort", "hash")]
@@ -223,7 +225,7 @@ def count_streams(
     wide = np.uint32 if lexicon.tokens < 1 << 32 else np.uint64
     dense_plans = {p.order: p for p in plans if p not in sparse}
     bins = {n: array_module(like).zeros(lexicon.symbols**n, wide) for n in dense_plans}
-    most = MAX_SORT_TOKENS  # tokens of a part; halved when memory runs out all the same
+    most = MAX_SORT_TOKENS  # tokens of a part; halved when memory runs out
     for stream in streams:
         start = 0
         while start < stream.owned:
@@ -235,12 +237,12 @@ def count_streams(
             except Exception as error:
                 if not out_of_memory(error):
                     raise
-                if not any(len(t) and on_gpu(t.counts) for p in pieces.values() for t in p):  # no room to make
+                if not any(len(t) and on_gpu(t.counts) for p in pieces.values() for t in p):  # none to move
                     most = limit // 2
                     if most < MIN_PART_TOKENS:
                         raise
                 tables = []
-                pieces = {n: [moved(t, to_host_fast) for t in p] for n, p in pieces.items()}  # makes room
+                pieces = {n: [moved(t, to_host_fast) for t in p] for n, p in pieces.items()}  # frees device memory
                 continue
             while tables:  # held by `pieces` alone, which may leave the device
                 pieces[tables[0].order].append(tables.pop(0))
@@ -251,7 +253,7 @@ def count_streams(
 
 
 def _part_tokens(bits: int, sparse: Sequence[OrderPlan], options: CountOptions) -> int:
-    """Tokens that can be counted at once in the memory that is free now."""
+    """Return how many tokens can be counted at once in the memory that is free now."""
     order = max([p.order for p in sparse if p.strategy == "sort"], default=1)
     needs = [sort_bytes_per_token(order, bits) if p.strategy == "sort" else hash_bytes_per_token(p.order, bits)
              for p in sparse]  # fmt: skip
@@ -260,7 +262,7 @@ def _part_tokens(bits: int, sparse: Sequence[OrderPlan], options: CountOptions) 
 
 
 def _part(stream: Codes, start: int, owned: int, order: int) -> Codes:
-    """The part of a stream whose windows start at start .. start + owned - 1, with the words they need after it."""
+    """Return the part of a stream whose windows start at start .. start + owned - 1, with their words after it."""
     return Codes(stream.tokens_T[start : start + owned + order - 1], owned, stream.lut)
 
 
@@ -271,7 +273,7 @@ def _sparse(part: Codes, bits: int, plans: Sequence[OrderPlan]) -> list[Table]:
 
 
 def _dense(part: Codes, plan: OrderPlan, symbols: int, histograms: int) -> Any:
-    """(symbols**n,) uint32: how often each n-gram occurs; its first symbol counts most."""
+    """Return (symbols**n,) uint32, the count of each n-gram; the first symbol is the most significant."""
     window = _window(part, plan.order)
     if plan.strategy == "global":
         return histogram_global(window.tokens_T, plan.order, symbols, window.lut)
@@ -283,7 +285,7 @@ def _window(part: Codes, order: int) -> Codes:
 
 
 def _by_sort(part: Codes, orders: list[int], bits: int) -> list[Table]:
-    """Sort the keys of the highest order once; the lower orders are prefixes of the sorted keys."""
+    """Count by one sort of the keys of the highest order; lower orders are prefixes of the sorted keys."""
     order = orders[-1]
     columns = ngram_keys(part.tokens_T, order, bits, part.lut, None, part.owned)
     columns = radix_sort(columns, order * bits)
@@ -301,7 +303,7 @@ def _by_hash(part: Codes, order: int, bits: int) -> Table:
 
 
 def bins_to_table(bins: Any, order: int, symbols: int, bits: int) -> Table:
-    """The n-grams of a dense histogram that occur, as a sorted table."""
+    """Return the n-grams with counts above 0 of a dense histogram, as a sorted table."""
     xp = array_module(bins)
     parts = range(0, max(len(bins), 1), BINS_AT_ONCE)
     used_G = xp.concatenate([xp.flatnonzero(bins[i : i + BINS_AT_ONCE]) + i for i in parts])
@@ -314,7 +316,7 @@ def bins_to_table(bins: Any, order: int, symbols: int, bits: int) -> Table:
 
 
 def pack_codes(codes: Sequence[Any], bits: int) -> Any:
-    """Keys (C, G) of n-grams given as one (G,) array of codes per word."""
+    """Return keys (C, G) of n-grams, given as one (G,) array of codes per word."""
     xp = array_module(codes[0])
     windows = xp.stack(codes, axis=1).reshape(-1)
     G, order = len(codes[0]), len(codes)
@@ -322,7 +324,7 @@ def pack_codes(codes: Sequence[Any], bits: int) -> Any:
 
 
 def empty_table(order: int, bits: int, like: Any) -> Table:
-    """A table without n-grams, where `like` lives."""
+    """Return a table without n-grams, on the device of `like`."""
     xp = array_module(like)
     return Table(xp.empty((check.num_columns(order, bits), 0), np.uint64), xp.empty(0, np.int64), order, bits)
 
@@ -335,7 +337,7 @@ def _sum(*tables: Table) -> Table:
 
 
 def shard_bins(run: Run, lexicon: Lexicon) -> Run:
-    """The dense histograms of a run as tables cut into shards."""
+    """Convert the dense histograms of a run to tables cut into shards."""
     tables = {}
     for n, bins in run.bins.items():
         table = bins_to_table(bins, n, lexicon.symbols, check.code_bits(lexicon.symbols))
@@ -344,7 +346,7 @@ def shard_bins(run: Run, lexicon: Lexicon) -> Run:
 
 
 def split(table: Table, lexicon: Lexicon) -> ShardedTable:
-    """Cut a table into the corpus's shards, each still sorted. Order 1 lies in shard 0."""
+    """Cut a table into the corpus's shards, each sorted. Order 1 is in shard 0."""
     S = lexicon.num_shards
     if S == 1 or table.order == 1:
         return ShardedTable(table.keys, table.counts, np.full(S, len(table)), table.order, table.bits)
@@ -357,7 +359,7 @@ def split(table: Table, lexicon: Lexicon) -> ShardedTable:
         del shard_G
         columns = radix_sort(columns, bits)
         shard_G, keys_G, counts_G = columns[0], columns[1:-1], columns[-1].view(np.int64)
-    else:  # on a CPU it is twice as fast when only row numbers do
+    else:  # on a CPU, moving only row numbers is twice as fast
         shard_G, row_G = radix_sort(xp.stack([shard_G, xp.arange(len(table), dtype=np.uint64)]), bits)
         keys_G, counts_G = table.keys.take(row_G.view(np.int64), axis=1), table.counts[row_G.view(np.int64)]
     lasts_S = xp.arange(S, dtype=np.uint64) << np.uint64(64 - bits)
@@ -366,7 +368,7 @@ def split(table: Table, lexicon: Lexicon) -> ShardedTable:
 
 
 def unigram_table(vocabulary: Vocabulary) -> Table:
-    """Order 1 straight from the vocabulary's counts: the symbols that occur."""
+    """Return order 1 from the vocabulary's counts: the symbols that occur."""
     counts_V = vocabulary.counts_V
     used = np.flatnonzero(counts_V)
     bits = check.code_bits(len(counts_V))
@@ -374,7 +376,7 @@ def unigram_table(vocabulary: Vocabulary) -> Table:
 
 
 def heaviest(table: Table, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Codes (K, order) and counts (K,) of the k n-grams of a table in host memory that occur most, ties by key."""
+    """Return codes (K, order) and counts (K,) of the k most frequent n-grams of a table in host memory, ties by key."""
     rows_K = _heaviest_rows(table.counts, min(k, len(table)))
     keys = table.keys[:, rows_K]
     codes = [words_at(keys, table.order, table.bits, i).astype(np.int64) for i in range(table.order)]
@@ -383,7 +385,7 @@ def heaviest(table: Table, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 @njit(nogil=True, cache=True)
 def _heaviest_rows(counts, k):
-    """The rows of the k largest counts, the largest first, ties by row. Nearly all counts are small: one look each."""
+    """Return the rows of the k greatest counts, greatest first, ties by row. Most counts are small: one test each."""
     rows_K = np.empty(k, np.int64)
     found, least = 0, np.int64(-1)
     for row in range(len(counts) if k else 0):

@@ -1,4 +1,4 @@
-"""Histories as their users write them, turned into codes and positions; which `find_histories` takes."""
+"""Encode histories from users as codes and positions for `find_histories`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.kernels.score.find_codes import find_codes
 
-MAX_TEXT_BYTES = (1 << 32) - 1  # of histories that are encoded together
+MAX_TEXT_BYTES = (1 << 32) - 1  # bytes of histories that are encoded together
 
 
 class Encoder:
-    """Turns histories into codes and positions, which `find_histories` takes.
+    """Encodes histories as codes and positions for `find_histories`.
 
     words  of the model
-    order  of the model: no more than order - 1 words of a history are kept
+    order  of the model; the last order - 1 words of a history are kept
     """
 
     def __init__(self, words: Words, order: int, device: str):
@@ -30,10 +30,10 @@ class Encoder:
         self._table = [to_device_fast(array, device) for array in (words.slots_C, words.offsets_V, words.data)]
 
     def text(self, text_B: Any, bos: bool, positions: str = "every") -> tuple[Any, Any]:
-        """(codes_T, positions_H) of lines of text.
+        """Return (codes_T, positions_H) of lines of text.
 
         text_B     (B,) uint8 on the device, words between the white space of C's isspace; a newline ends every line
-        positions  "every": what stands before each word and, with bos, before the end of its line; "last": whole lines
+        positions  "every": the words before each word and, with bos, before the end of its line; "last": whole lines
         """
         codes_T = find_codes(text_B, find_tokens(text_B, isspace=True), *self._table)
         xp = array_module(codes_T)
@@ -42,9 +42,9 @@ class Encoder:
         return codes_T, xp.arange(len(codes_T)) if bos else xp.flatnonzero(codes_T)
 
     def histories(self, histories: Any) -> tuple[Any, Any]:
-        """(codes_T, positions_H) of histories: strings, lists of words or arrays of ids; or of a matrix of ids.
+        """Return (codes_T, positions_H) of histories: strings, lists of words, arrays of ids, or one matrix of ids.
 
-        Raises InputError for what is none of these, and for ids that no word has.
+        Raises InputError for other types, and for ids outside the vocabulary.
         """
         if hasattr(histories, "ndim"):
             return self._of_ids(histories)
@@ -67,7 +67,7 @@ class Encoder:
         return to_device(np.array(codes, np.uint32), self.device), to_device(positions_H, self.device)
 
     def _of_ids(self, ids_HK: Any) -> tuple[Any, Any]:
-        """The same of a matrix."""
+        """Return (codes_T, positions_H) of a matrix of ids."""
         if not _is_of_ids(ids_HK, 2):
             raise InputError(
                 f"histories are {ids_HK.dtype} of shape {tuple(ids_HK.shape)} but must be a list of histories, or a "
@@ -83,7 +83,7 @@ class Encoder:
         return codes_HK.reshape(-1), xp.arange(1, H + 1) * (K + 1) - 1
 
     def _codes(self, history: Any, i: int, known: dict[str | bytes, int]) -> list[int]:
-        """Those of one history; `known` are ids of words that were looked up before."""
+        """Return the codes of one history; `known` caches the ids of words."""
         if isinstance(history, (str, bytes)):
             history = line_of(history, f"history {i}").split()
         if _is_of_ids(history, 1):
@@ -108,13 +108,13 @@ class Encoder:
 
 
 def _is_of_ids(array: Any, ndim: int) -> bool:
-    """Whether it is a NumPy or CuPy array of integers."""
+    """Return whether it is a NumPy or CuPy array of integers."""
     is_array = isinstance(array, np.ndarray) or on_gpu(array)
     return is_array and array.ndim == ndim and getattr(array.dtype, "kind", "") in ("i", "u")
 
 
 def several(histories: Any) -> Any:
-    """Histories, or the one that a string is. Raises InputError for what cannot be several."""
+    """Return histories as a sequence; a string is one history. Raises InputError for other single values."""
     if isinstance(histories, (str, bytes)):
         return [histories]
     is_several = histories.ndim > 0 if hasattr(histories, "ndim") else isinstance(histories, Iterable)
@@ -124,7 +124,7 @@ def several(histories: Any) -> Any:
 
 
 def shortened(codes_T: np.ndarray, positions_H: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whole sentences as histories, in host memory, of their last `most` words alone."""
+    """Return whole sentences in host memory as histories of at most their last `most` words."""
     lengths_H = np.minimum(np.diff(positions_H, prepend=-1), most + 1)  # with the 0
     ends_H = np.cumsum(lengths_H)
     kept_T = np.repeat(positions_H + 1 - ends_H, lengths_H) + np.arange(lengths_H.sum())
@@ -132,7 +132,7 @@ def shortened(codes_T: np.ndarray, positions_H: np.ndarray, most: int) -> tuple[
 
 
 def batches(histories: Any, rows: int) -> Iterator[Any]:
-    """Histories, so many at a time."""
+    """Yield histories in batches of `rows`."""
     histories = several(histories)
     if hasattr(histories, "ndim"):
         yield from (histories[i : i + rows] for i in range(0, len(histories), rows))

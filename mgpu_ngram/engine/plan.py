@@ -1,4 +1,4 @@
-"""Choose how each order is counted: by what fits in memory, then by measured rates."""
+"""Choose how to count each order: first by what fits in memory, then by measured rates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RATES_NS: dict[str, dict[str, Any]] = {
         "bin": 0.012,  # zeroing and reading one bin
         "hash": 0.2,
         "sort_pass": 0.0065,  # one 8-bit digit of one 64-bit column
-        "emit": 0.01,  # one order read off the sorted keys
+        "emit": 0.01,  # one order derived from the sorted keys
     },
     "cpu": {
         "private": (1.5, 2.5, 4.0, 8.0),
@@ -37,7 +37,7 @@ RATES_NS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class OrderPlan:
-    """How one order is counted, why, and the device bytes it takes for `tokens` tokens."""
+    """How one order is counted, why, and the device bytes that `tokens` tokens need."""
 
     order: int
     strategy: str
@@ -46,19 +46,19 @@ class OrderPlan:
 
 
 def dense_bytes(order: int, symbols: int, histograms: int = 1) -> int:
-    """Bytes of `histograms` dense histograms of symbols**order bins."""
+    """Return the bytes of `histograms` dense histograms of symbols**order bins."""
     return symbols**order * BIN_BYTES * histograms
 
 
 def sort_bytes_per_token(order: int, bits: int) -> int:
-    """Peak device bytes per token of counting orders 1..order by one sort, all n-grams distinct."""
+    """Return the peak device bytes per token of one sort that counts orders 1..order, if all n-grams are distinct."""
     keys = 2 * 8 * check.num_columns(order, bits)  # the keys and the sort's other buffer
     tables = sum(8 * check.num_columns(n, bits) + 8 for n in range(1, order + 1))
     return keys + tables + 2
 
 
 def hash_bytes_per_token(order: int, bits: int) -> int:
-    """Peak device bytes per token of counting one order by hashing, all n-grams distinct."""
+    """Return the peak device bytes per token of hashing one order, if all n-grams are distinct."""
     return 12 * 8 + 3 * 8 * (check.num_columns(order, bits) + 1)  # a quarter-full table while it grows, then rows
 
 
@@ -76,10 +76,10 @@ def choose(
     """Return a plan for each order 1..order.
 
     symbols       size of the alphabet or vocabulary
-    tokens        tokens of the largest piece counted at once
+    tokens        tokens of the largest part counted at once
     memory_bytes  free memory of the device
 
-    Raises InputError when a dense strategy was asked for and its histogram cannot fit.
+    Raises InputError if the strategy is dense and its histogram cannot fit.
     """
     budget = int(memory_bytes * MEMORY_SHARE)
     bits = check.code_bits(symbols)
@@ -115,8 +115,8 @@ def _auto(
     need = dense_bytes(n, symbols, copies)
     per_token = sort_bytes_per_token(order, bits)
     columns = check.num_columns(order, bits)
-    # One sort of the highest order serves all the others. An order's price: reading it off the sorted keys,
-    # and its own digits' passes, shared with the orders above it.
+    # One sort of the highest order serves all others. The cost of an order is its derivation from the sorted keys plus
+    # the passes over its own digits, which the orders above it share.
     sort_ns = rates["emit"] + rates["sort_pass"] * -(-n * bits // 8) * columns / (order - n + 1)
     dense_ns = rates[dense][min(n, 4) - 1] + rates["bin"] * copies * symbols**n / max(tokens, 1)
     about = "" if known else "up to " if unit == "byte" else "about "

@@ -1,4 +1,4 @@
-"""Tables of word n-grams back from the files that `engine.write` made of them."""
+"""Read tables of word n-grams back from the files that `engine.write` wrote."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ COLUMNS = ["ngram", "count"]
 
 
 def read_tables(paths: Sequence[Path], order: int, words: Words, threads: int) -> list[ShardedTable]:
-    """The tables of some shards, a file each, in host memory; views of arrays that they share.
+    """Return the tables of some shards, one file each, in host memory; views of shared arrays.
 
     words    the symbols of the vocabulary
-    threads  that read; each holds one row group at a time
+    threads  threads that read; each holds one row group at a time
 
-    Raises InputError when a file is missing, damaged, or has a word that is not in the vocabulary.
+    Raises InputError if a file is missing, damaged, or has a word that is not in the vocabulary.
     """
     bits = check.code_bits(len(words))
     groups: list[tuple[Path, int, slice]] = []
@@ -45,7 +45,7 @@ def read_tables(paths: Sequence[Path], order: int, words: Words, threads: int) -
             table = open_parquet(path, COLUMNS).read_row_group(group, use_threads=False)
         ngrams = table["ngram"].cast(pa.large_binary()).combine_chunks()
         ids = words.ids_of_ngrams(*words_from_arrow(ngrams), order)
-        if not ids.all():  # 0 is <unk>, which no text of a model has
+        if not ids.all():  # 0 is <unk>, which no text of a model contains
             raise InputError(f"{path} is damaged: it has a word that its vocabulary lacks; count again")
         keys[:, mine] = ngram_keys((ids + 1).reshape(-1), order, bits, None, np.arange(len(ids)) * order)
         counts[mine] = table["count"]

@@ -1,4 +1,4 @@
-"""Token streams and the vocabulary of a chunk, as they grow block by block: what all units share."""
+"""Token streams and the vocabulary of a chunk while they grow block by block, for all units."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mgpu_ngram.engine.device import Stopwatch, to_device
 from mgpu_ngram.kernels.count.histogram_private import histogram_private
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
-SMALL_BYTES = 1 << 20  # whole files below this share one stream of 32-bit tokens
+SMALL_BYTES = 1 << 20  # files below this size share one stream of 32-bit tokens
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class TokeniseOptions:
     device: str = "cpu"
     block_bytes: int = 64 << 20
     read_threads: int = 1
-    budget: Budget | None = None  # that streams and vocabularies must keep to while they wait; None: they stay
-    spill_folder: str = ""  # where vocabularies go that do not fit in memory
-    seed: int = 0  # of the word hash; another is tried after a collision
-    lmplz: bool = False  # read text as `LmplzText` says
+    budget: Budget | None = None  # limits the memory of waiting streams and vocabularies; None: no limit
+    spill_folder: str = ""  # folder for vocabularies that do not fit in memory
+    seed: int = 0  # of the word hash; changed after a collision
+    lmplz: bool = False  # read text as `LmplzText` describes
 
 
 @dataclass
 class Stream:
     """Tokens in text order: uint8 raw bytes, or uint32 local numbers + 1 with 0 where windows end.
 
-    Of a chunk with V symbols, V + 1 ends a line that gets no </s>, see `LmplzText`. Windows start in the
-    first `owned` tokens; those after them are the next chunk's.
+    In a chunk with V symbols, token V + 1 ends a line that gets no </s>, see `LmplzText`. Windows start in the
+    first `owned` tokens; the tokens after them belong to the next chunk.
     """
 
     tokens_T: Any
@@ -53,15 +53,15 @@ class Stream:
 
 @dataclass
 class TokenisedChunk:
-    """What pass 1 leaves on a worker: streams, None where memory had no room for them; and the chunk's vocabulary."""
+    """The result of pass 1 on a worker: a chunk's vocabulary, and its streams or None if they did not fit in memory."""
 
     streams: list[Stream] | None
     vocabulary: LocalVocabulary
-    __hash__ = object.__hash__  # by identity: `hold` keeps a set of those that live
+    __hash__ = object.__hash__  # by identity: `hold` keeps a set of living objects
 
     @property
     def host_bytes(self) -> int:
-        """Bytes that pass 2 needs of it in host memory. The vocabulary is held by itself, but its hashes outlive it."""
+        """Bytes of host memory that pass 2 needs. Excludes the vocabulary, but not its hashes, which outlive it."""
         needed = [*(s.tokens_T for s in self.streams or []), self.vocabulary.hash_V]
         return sum(a.nbytes for a in needed if not on_gpu(a))
 
@@ -75,7 +75,7 @@ def blocks_of(
 
 
 def segments_of(block: TextBlock, data: Any) -> Iterator[tuple[list[int], Any]]:
-    """Neighbouring whole small files together, other segments alone, in text order: (segment numbers, their bytes)."""
+    """Yield (segment numbers, their bytes) in text order: neighbouring small files together, other segments singly."""
     small_S = (block.owned_S == block.lengths_S) & (block.lengths_S < SMALL_BYTES)
     for small, group in itertools.groupby(range(len(small_S)), small_S.__getitem__):
         segments = list(group)
@@ -87,14 +87,14 @@ def segments_of(block: TextBlock, data: Any) -> Iterator[tuple[list[int], Any]]:
 
 
 class _Growing:
-    """An array that grows at its end. Its room doubles, so a block costs what it brings, not what is there."""
+    """An array that grows at its end. Its capacity doubles, so the cost of an append depends only on its size."""
 
     def __init__(self, xp: Any, dtype: Any):
         self._xp, self._room, self._size = xp, xp.empty(0, dtype), 0
 
     @property
     def array(self) -> Any:
-        """What it holds, a view."""
+        """Return the content, a view."""
         return self._room[: self._size]
 
     def extend(self, values: Any) -> None:
@@ -108,7 +108,7 @@ class _Growing:
 
 
 class Symbols:
-    """The growing vocabulary of a chunk: places on the host, counts and bytes where the tokens are."""
+    """The growing vocabulary of a chunk: positions on the host, counts and bytes on the device of the tokens."""
 
     def __init__(self, device: str):
         xp = array_module(to_device(np.empty(0), device))
@@ -132,44 +132,44 @@ class Symbols:
         self._data.extend(data)
 
     def add_places(self, block: TextBlock, positions_N: np.ndarray) -> None:
-        """Note where new symbols stand first: input and byte offset."""
+        """Record the input and byte offset where each new symbol first occurs."""
         segment_N = np.searchsorted(block.starts_S, positions_N, side="right") - 1
         self._first_source.extend(block.sources_S[segment_N])
         self._first_offset.extend(block.offsets_S[segment_N] + positions_N - block.starts_S[segment_N])
 
     def add_specials(self) -> None:
-        """Append <unk>, <s> and </s>, which stand nowhere, as token ids."""
+        """Append <unk>, <s> and </s> as token ids without positions."""
         self.add_words(4 * self.xp.arange(4), self.xp.zeros(12, np.uint8))
         self.counts_V = self.xp.zeros(3, np.int64)
         for first in (self._first_source, self._first_offset):
             first.extend(np.full(3, -1))
 
     def add_counts(self, tokens_T: Any, V: int) -> None:
-        """Add a stream's counts; V symbols are known by now."""
+        """Add a stream's counts; V symbols are known so far."""
         if V:
             counts_V = histogram_private(tokens_T, 1, V).astype(np.int64)
             counts_V[: len(self.counts_V)] += self.counts_V
             self.counts_V = counts_V
 
     def finish(self, hash_V: Any, **totals: Any) -> LocalVocabulary:
-        """The vocabulary, where the tokens are."""
+        """Return the vocabulary, on the device of the tokens."""
         places = (self.xp.asarray(first.array) for first in (self._first_source, self._first_offset))
         return LocalVocabulary(hash_V, self.offsets_V, self.data, self.counts_V, *places, **totals)
 
 
 class Streams:
-    """The streams of a chunk. Blocks that follow each other in one source become one stream."""
+    """The streams of a chunk. Consecutive blocks of one source become one stream."""
 
     def __init__(self) -> None:
         self._parts: list[list[Any]] = []
         self._owned: list[int] = []
         self._last_owned = 0
-        self._next: tuple[int, int] | None = None  # source and offset at which the last stream goes on
+        self._next: tuple[int, int] | None = None  # source and offset at which the last stream continues
 
     def add(self, tokens_T: Any, owned: int, at: tuple[int, int] | None = None, size_bytes: int = 0) -> None:
-        """Add tokens of which `owned` start windows; `at` (source, offset) when they lie in one source."""
+        """Add tokens, of which `owned` start windows; `at` is (source, offset) if all lie in one source."""
         if at is not None and at == self._next:
-            self._parts[-1][-1] = self._parts[-1][-1][: self._last_owned]  # what was ahead of it is here again
+            self._parts[-1][-1] = self._parts[-1][-1][: self._last_owned]  # the new tokens include its look-ahead
             self._parts[-1].append(tokens_T)
             self._owned[-1] += owned
         else:
@@ -179,11 +179,11 @@ class Streams:
         self._next = None if at is None else (at[0], at[1] + size_bytes)
 
     def finish(self) -> list[Stream]:
-        """The streams, each in one array."""
+        """Return the streams, each in one array."""
         joined = [p[0] if len(p) == 1 else array_module(p[0]).concatenate(p) for p in self._parts]
         return [Stream(tokens_T, owned) for tokens_T, owned in zip(joined, self._owned, strict=True)]
 
 
 def lower_ascii(text_B: Any) -> None:
-    """Turn A-Z into a-z in place; all other bytes, those of UTF-8 letters too, stay as they are."""
+    """Turn A-Z into a-z in place; other bytes, such as those of UTF-8 letters, stay unchanged."""
     text_B |= ((text_B - np.uint8(65)) < 26).astype(np.uint8) << np.uint8(5)

@@ -1,4 +1,4 @@
-"""Pass 1: from the bytes of a chunk to token streams and the chunk's own vocabulary."""
+"""Pass 1: turn the bytes of a chunk into token streams and the chunk's own vocabulary."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mgpu_ngram.kernels.dispatch import on_gpu
 
 
 def tokenise(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
-    """Read a chunk, find its tokens, number its distinct symbols in order of appearance, count them.
+    """Read a chunk, find its tokens, number its distinct symbols in order of appearance, and count them.
 
-    Raises HashCollision when two words of the chunk share a 64-bit hash.
+    Raises HashCollision if two words of the chunk share a 64-bit hash.
     """
     with device_alone(options.budget) if options.budget else nullcontext():
         with memory_guard("tokenising", options.device):
@@ -29,18 +29,18 @@ def tokenise(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
 
 
 def _where_it_fits(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
-    """Tokenise on the device; in host memory, which takes longer, when a GPU is full."""
+    """Tokenise on the device; if a GPU is full, in host memory, which takes longer."""
     by_unit = {"word": tokenise_words, "byte": tokenise_bytes, "id": tokenise_ids}[options.unit]
     try:
         return by_unit(chunk, options)
     except Exception as error:
         if options.device == "cpu" or not out_of_memory(error):
             raise
-    return by_unit(chunk, replace(options, device="cpu"))  # not above: the error keeps arrays on the GPU
+    return by_unit(chunk, replace(options, device="cpu"))  # outside the handler: the error keeps arrays on the GPU
 
 
 def _keep(tokenised: TokenisedChunk, budget: Budget, folder: str) -> TokenisedChunk:
-    """Leave streams and vocabulary on their device while there is room, else on the host; else let streams go."""
+    """Keep streams and vocabulary on their device if there is room, else on the host; else drop the streams."""
     streams = tokenised.streams or []
     nbytes = sum(s.tokens_T.nbytes for s in streams)
     place = budget.place(nbytes)
@@ -50,13 +50,13 @@ def _keep(tokenised: TokenisedChunk, budget: Budget, folder: str) -> TokenisedCh
         tokenised.streams = [Stream(to_host_fast(s.tokens_T), s.owned) for s in streams]
         hold(tokenised)
     elif place == "disk":
-        tokenised.streams = None  # reading the text again costs no more than writing streams and reading those
+        tokenised.streams = None  # reading the text again costs no more than writing and reading streams
     tokenised.vocabulary = spill_vocabulary(tokenised.vocabulary, budget, folder)
     return tokenised
 
 
 def without_words(tokenised: TokenisedChunk) -> TokenisedChunk | None:
-    """What pass 2 needs of a chunk: its streams and the hashes of its symbols; None where no streams were kept."""
+    """Return what pass 2 needs of a chunk, its streams and symbol hashes; None if no streams were kept."""
     if tokenised.streams is None:
         return None
     words = tokenised.vocabulary

@@ -43,10 +43,10 @@ def tokenise_bytes(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
                 counts_A += mine_A
                 size += owned
             if len(segments) == 1:
-                streams.add(part_T.copy(), owned, at, owned)  # a copy: the ring is used again
+                streams.add(part_T.copy(), owned, at, owned)  # a copy: the ring buffer is reused
                 continue
             end = xp.zeros(1, np.uint32)
-            parts = []  # bytes + 1, a 0 after each file
+            parts = []  # byte + 1, and 0 after each file
             for s in segments:
                 start = int(block.starts_S[s])
                 parts += [data[start : start + int(block.lengths_S[s])].astype(np.uint32) + np.uint32(1), end]
@@ -70,7 +70,7 @@ def tokenise_bytes(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
 
 
 def _first_places(data_T: Any, wanted_A: np.ndarray) -> dict[int, int]:
-    """Where each wanted byte value stands first: most within the first bytes, the rest by search."""
+    """Return the first position of each wanted byte value: most are in the first bytes, others by search."""
     if not wanted_A.any():
         return {}
     values, places = np.unique(to_host(data_T[: 1 << 16]), return_index=True)

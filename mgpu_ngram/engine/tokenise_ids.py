@@ -23,7 +23,7 @@ def tokenise_ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     symbols, streams, size = Symbols(options.device), Streams(), 0
     itemsize, halo = np.dtype(options.dtype).itemsize, options.order - 1
     if options.lmplz:
-        halo = max(halo, 1)  # without one a source ends
+        halo = max(halo, 1)  # an empty halo then means that the source ends
         intern(symbols.xp.asarray(special_hashes("id", options.seed, symbols.xp)), table)
         symbols.add_specials()
     for block, data in blocks_of(chunk, options, halo, checksums, watch):
@@ -67,11 +67,12 @@ def tokenise_ids(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
 
 
 def _mark_ids(block: TextBlock, segments: list[int], tokens_T: Any, options: TokeniseOptions) -> tuple[Any, int]:
-    """The tokens of segments, each followed by a 0, with <s> and </s> as `LmplzText` says; and how many are owned.
+    """Return (the tokens of segments, each segment followed by a 0; how many tokens are owned).
 
-    <s> goes before the first token of a source and after every separator that is not its last token, to whose
-    owner it belongs: so nobody needs to know what stands before a segment. Without separators </s> goes behind all
-    of a segment: where that is not the end of its source, a whole halo keeps it out of windows.
+    Inserts <s> and </s> as `LmplzText` describes. <s> goes before the first token of a source, and after every
+    separator that is not its last token; it belongs to the separator's owner. So the text before a segment does not
+    matter.
+    Without separators, </s> goes after the segment; inside a source, a whole halo keeps it out of windows.
     """
     xp, itemsize = array_module(tokens_T), np.dtype(options.dtype).itemsize
     parts, at = [], 0
@@ -98,7 +99,7 @@ def _mark_ids(block: TextBlock, segments: list[int], tokens_T: Any, options: Tok
 
 
 def _ids_at(data: Any, positions_N: np.ndarray, dtype: str) -> Any:
-    """Token ids at byte positions, as uint32."""
+    """Return the token ids at byte positions, as uint32."""
     xp = array_module(data)
     bytes_N = xp.asarray(positions_N)[:, None] + xp.arange(np.dtype(dtype).itemsize)
     return xp.ascontiguousarray(data[bytes_N]).view(dtype)[:, 0].astype(np.uint32)

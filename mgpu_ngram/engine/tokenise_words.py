@@ -1,4 +1,4 @@
-"""Pass 1 of text: words between white space, by hash, verified byte for byte."""
+"""Pass 1 of text: words between white space, found by hash and verified byte for byte."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     table = WordTable(to_device(np.empty(0), options.device))
     symbols, streams, size = Symbols(options.device), Streams(), 0
     special_hash = special_hashes("word", options.seed, symbols.xp) if options.lmplz else np.empty(0, np.uint64)
-    unfinished: list[tuple[Any, Any]] = []  # tokens of a block, and where in them lines end that get no </s>
+    unfinished: list[tuple[Any, Any]] = []  # tokens of a block, and positions in them of line ends without </s>
     for block, text_B in blocks_of(chunk, options, 0, checksums, watch):
         if options.lowercase:
             lower_ascii(text_B)
@@ -62,13 +62,13 @@ def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
 def _lmplz_lines(
     block: TextBlock, positions_T: Any, hash_T: Any, tokens_T: Any, special_hash: np.ndarray
 ) -> tuple[Any, Any]:
-    """The tokens of a block as `LmplzText` says, 0 where a line ends; and where in them those end that get no </s>."""
+    """Return (tokens of a block as `LmplzText` describes, 0 at line ends; positions of line ends without </s>)."""
     xp = array_module(tokens_T)
     newline_U = (block.starts_S + block.owned_S)[block.owned_S < block.lengths_S]
     end_U = xp.searchsorted(positions_T, xp.asarray(newline_U.astype(np.uint32)))
     special_D = xp.flatnonzero(functools.reduce(operator.or_, (hash_T == h for h in special_hash)))
     tokens_T = xp.delete(tokens_T, special_D)
     end_U = end_U - xp.searchsorted(special_D, end_U)
-    empty_U = tokens_T[end_U - 1] == 0  # before the first token of a block is its last one: 0, too
+    empty_U = tokens_T[end_U - 1] == 0  # index -1 is the last token of the block: 0, too
     tokens_T = xp.delete(tokens_T, end_U[empty_U])
     return tokens_T, (end_U - xp.cumsum(empty_U))[~empty_U]

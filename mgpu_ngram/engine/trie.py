@@ -1,4 +1,4 @@
-"""From the n-grams of a backoff model, in any order, to its trie; and the trie made smaller, or faster."""
+"""Build a trie from the n-grams of a backoff model, quantise it, and make its edge table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FANOUT = 32  # words that a warp reads at once: a line of 128 bytes
 
 
 class BadNgram(Exception):
-    """Row `row` of order `order` may not be there; `what` ends a sentence that begins with the n-gram."""
+    """Row `row` of order `order` is invalid; `what` completes a sentence whose subject is the n-gram."""
 
     def __init__(self, order: int, row: int, what: str):
         super().__init__(f"row {row:,} of order {order} {what}")
@@ -29,7 +29,7 @@ class BadNgram(Exception):
 
 @dataclass
 class Level:
-    """One order of a trie: nodes are numbered within their order, parents and suffixes within the order before.
+    """One order of a trie. Nodes are numbered within their order, parents and suffixes within the order before.
 
     `join_levels` needs neither parents nor samples.
     """
@@ -37,23 +37,23 @@ class Level:
     word_G: Any
     prob_G: Any
     backoff_G: Any
-    parent_G: Any = None  # as the rest: None of order 1
-    suffix_G: Any = None  # -1 where it is missing
+    parent_G: Any = None  # None for order 1, as all fields below
+    suffix_G: Any = None  # -1 if the trie lacks the suffix
     samples: Any = None
     sample_starts: Any = None
-    first_child_M: Any = None  # of the order before: its nodes' children here
-    filled_F: Any = None  # nodes that were filled in, rising
+    first_child_M: Any = None  # of the order before: the children of its nodes in this order
+    filled_F: Any = None  # filled-in nodes, rising
 
 
 def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
-    """The trie of a backoff model.
+    """Return the trie of a backoff model.
 
-    orders  the n-grams of order 1, 2, ..., N, rows in any order, all on one device; of order 1 every word below V
-    fanout  words that a search looks at in one step, 2 or more
+    orders  the n-grams of order 1, 2, ..., N, rows in any order, all on one device; order 1 has every word below V
+    fanout  words that a search compares in one step, 2 or more
 
-    A suffix (w2 ... wn) that is missing, as in models that SRILM has pruned, is filled in as KenLM does: with the
-    probability that backing off gives it, and no backoff. `filled_F` tells which these are. Raises BadNgram for an
-    n-gram whose history is missing, or that is there twice: the first row of the lowest order.
+    Models pruned by SRILM may lack the suffix (w2 ... wn) of an n-gram. It is filled in as KenLM does: with the
+    probability of backing off, and no backoff. `filled_F` lists these nodes. Raises BadNgram, for the first row of the
+    lowest order, if an n-gram's history is missing or an n-gram occurs twice.
     """
     levels: list[Level] = []
     for ngrams in orders:
@@ -71,7 +71,7 @@ def build_trie(orders: Iterable[Ngrams], fanout: int = FANOUT) -> Trie:
 
 
 def with_fanout(trie: Trie, fanout: int) -> Trie:
-    """The trie with an index of another fanout."""
+    """Return the trie with an index of another fanout."""
     if fanout == trie.fanout:
         return trie
     samples, sample_starts = sample_every_fanout(trie.word_G, fanout)
@@ -79,16 +79,15 @@ def with_fanout(trie: Trie, fanout: int) -> Trie:
 
 
 def quantize(trie: Trie, bits: int) -> Trie:
-    """The trie with a code of `bits` bits, 2 to 16, for each log10 probability and each backoff from order 2 on.
+    """Return the trie with codes of `bits` bits, 2 to 16, for log10 probabilities and backoffs from order 2 on.
 
-    As KenLM does it: of each order the values in order are cut into bins of as many values each, whose means are the
-    centres; a value becomes the centre that is nearest to it, the higher one of two. A backoff of 0 stays 0, for which
-    KenLM keeps two codes.
+    As in KenLM: the sorted values of each order are cut into bins of equal size, whose means are the centres. A value
+    becomes the nearest centre, the higher one of two. A backoff of 0 stays 0, for which KenLM reserves two codes.
     """
     xp = array_module(trie.word_G)
     code = np.dtype(np.uint8 if bits <= 8 else np.uint16)
     prob_G, backoff_M = xp.zeros(len(trie), code), xp.zeros(len(trie.backoff_M), code)
-    centers = xp.zeros((trie.order - 1, 2, 1 << 8 * code.itemsize), np.float32)  # no code leads outside
+    centers = xp.zeros((trie.order - 1, 2, 1 << 8 * code.itemsize), np.float32)  # large enough for every code
     for (begin, end), (prob_centers, backoff_centers) in zip(pairwise(trie.starts[1:]), centers, strict=True):
         prob_G[begin:end] = _codes(trie.prob_G[begin:end], prob_centers[: 1 << bits]).astype(code)
         backoffs = trie.backoff_M[begin:end]
@@ -101,13 +100,13 @@ def quantize(trie: Trie, bits: int) -> Trie:
 
 
 def _codes(values: Any, centers: Any) -> Any:
-    """Fill in the centres of the bins that values are cut into; return the code of each value."""
+    """Set the centres of the bins of values; return the code of each value."""
     xp, bins = array_module(values), len(centers)
     if not len(values):
         return xp.zeros(0, np.int64)
     ordered, ends = to_host(xp.sort(values)), len(values) * np.arange(bins + 1) // bins
     sizes = np.diff(ends)
-    sums = np.add.reduceat(ordered, ends[:-1][sizes > 0], dtype=np.float64)  # on the host: the same anywhere
+    sums = np.add.reduceat(ordered, ends[:-1][sizes > 0], dtype=np.float64)  # on the host: the same on every device
     means = np.concatenate([[-np.inf], sums / sizes[sizes > 0]]).astype(np.float32)
     centers[:] = xp.asarray(means[np.cumsum(sizes > 0)])  # an empty bin has the centre of the one before it
     above = xp.clip(xp.searchsorted(centers, values), 1, bins - 1)
@@ -115,9 +114,9 @@ def _codes(values: Any, centers: Any) -> Any:
 
 
 def edges_of(trie: Trie) -> EdgeTable:
-    """The edge table of a trie; of a quantised one, with the values that its codes stand for.
+    """Return the edge table of a trie; for a quantised one, with decoded values.
 
-    Raises InputError for a trie that has too many histories and words.
+    Raises InputError if the trie has too many histories and words.
     """
     trie = trie.decoded()
     try:
@@ -127,7 +126,7 @@ def edges_of(trie: Trie) -> EdgeTable:
 
 
 def _add_level(levels: Sequence[Level], ngrams: Ngrams, given: int, fanout: int) -> Level:
-    """The next order of a trie; the first `given` rows have their probability, the others get it by backing off."""
+    """Return the next order of a trie; the first `given` rows have probabilities, others get them by backing off."""
     xp, n = array_module(ngrams.prob), len(levels) + 1
     if n == 1:
         row_G = xp.argsort(ngrams.ids[:, 0])
@@ -135,11 +134,11 @@ def _add_level(levels: Sequence[Level], ngrams: Ngrams, given: int, fanout: int)
         return Level(xp.arange(len(ngrams), dtype=np.uint32), ngrams.prob[row_G], backoff_G)
     parent_R = _walk(levels, ngrams.ids[:, :-1], fanout)
     orphans = xp.flatnonzero(parent_R < 0)
-    _refuse(n, orphans, f"has no history, its first {n - 1} words as a {n - 1}-gram: add that, or drop it")
+    _refuse(n, orphans, f"lacks its history, its first {n - 1} words as a {n - 1}-gram; add that, or drop the n-gram")
     key_R, bits, used = _keys(parent_R, ngrams.ids[:, -1], len(levels[-1].word_G), len(levels[0].word_G))
     key_G, row_G = radix_sort(xp.stack([key_R, xp.arange(len(ngrams), dtype=np.uint64)]), used)
     row_G = row_G.view(np.int64)
-    _refuse(n, row_G[1:][key_G[1:] == key_G[:-1]], "is there twice; drop one of them")
+    _refuse(n, row_G[1:][key_G[1:] == key_G[:-1]], "occurs twice; drop one of them")
     parent_G, word_G = _unpacked(key_G, bits, used)
     level = Level(word_G, ngrams.prob[row_G], None, parent_G)
     if ngrams.backoff is not None:
@@ -157,7 +156,7 @@ def _add_level(levels: Sequence[Level], ngrams: Ngrams, given: int, fanout: int)
 
 
 def _keys(parent_R: Any, word_R: Any, parents: int, words: int) -> tuple[Any, int, int]:
-    """(key_R (R,) uint64, bits of a word, bits of a key): keys compare like (parent, word), and fill the upper bits."""
+    """Return (key_R (R,) uint64, bits of a word, bits of a key). Left-aligned keys compare like (parent, word)."""
     bits = max(1, (words - 1).bit_length())
     used = bits + max(1, (parents - 1).bit_length())
     if used > 64:
@@ -166,13 +165,13 @@ def _keys(parent_R: Any, word_R: Any, parents: int, words: int) -> tuple[Any, in
 
 
 def _unpacked(key_R: Any, bits: int, used: int) -> tuple[Any, Any]:
-    """(parent_R int64, word_R uint32) of `_keys`."""
+    """Return (parent_R int64, word_R uint32) of `_keys`."""
     key_R = key_R >> np.uint64(64 - used)
     return (key_R >> np.uint64(bits)).view(np.int64), (key_R & np.uint64((1 << bits) - 1)).astype(np.uint32)
 
 
 def _children(level: Level, nodes_Q: Any, words_Q: Any, fanout: int) -> Any:
-    """Nodes of a level by their parents and words; -1 for those that are not there."""
+    """Return nodes of a level by their parents and words; -1 for missing ones."""
     return find_children(
         level.word_G, level.first_child_M, level.samples, level.sample_starts, fanout, nodes_Q,
         array_module(words_Q).ascontiguousarray(words_Q),
@@ -180,7 +179,7 @@ def _children(level: Level, nodes_Q: Any, words_Q: Any, fanout: int) -> Any:
 
 
 def _walk(levels: Sequence[Level], ids: Any, fanout: int) -> Any:
-    """(R,) int64: nodes of the n-grams `ids` (R, n), or -1."""
+    """Return (R,) int64: nodes of the n-grams `ids` (R, n), or -1."""
     nodes_R = ids[:, 0].astype(np.int64)
     for k in range(1, ids.shape[1]):
         nodes_R = _children(levels[k], nodes_R, ids[:, k], fanout)
@@ -193,7 +192,7 @@ def _refuse(order: int, rows: Any, what: str) -> None:
 
 
 def _missing_suffixes(levels: Sequence[Level], fanout: int) -> list[Any]:
-    """Of each order, the ids (R, n) of n-grams to be filled in: missing suffixes, and those of these."""
+    """Return, for each order, the ids (R, n) of missing suffixes, and of missing suffixes of these."""
     xp = array_module(levels[0].word_G)
     filled = [xp.empty((0, n), np.uint32) for n in range(1, len(levels) + 1)]
     for n in range(len(levels), 2, -1):
@@ -205,7 +204,7 @@ def _missing_suffixes(levels: Sequence[Level], fanout: int) -> list[Any]:
 
 
 def _ids_of(levels: Sequence[Level], n: int, nodes: Any) -> Any:
-    """(R, n) uint32: the words of nodes of order n."""
+    """Return (R, n) uint32: the words of nodes of order n."""
     columns = []
     for level in reversed(levels[:n]):
         columns.append(level.word_G[nodes])
@@ -214,7 +213,7 @@ def _ids_of(levels: Sequence[Level], n: int, nodes: Any) -> Any:
 
 
 def _with_rows(levels: Sequence[Level], n: int, ids: Any) -> Ngrams:
-    """Order n of a trie as n-grams again, with rows of `ids` after them."""
+    """Return order n of a trie as n-grams, with rows of `ids` after them."""
     xp, level = array_module(ids), levels[n - 1]
     nothing = xp.zeros(len(ids), np.float32)
     all_ids = xp.concatenate([_ids_of(levels, n, xp.arange(len(level.word_G))), ids])
@@ -223,15 +222,15 @@ def _with_rows(levels: Sequence[Level], n: int, ids: Any) -> Ngrams:
 
 
 def negative(array: Any) -> Any:
-    """-|x| of float32 values; by their sign bits, for arithmetic of a GPU may round the smallest ones to 0."""
+    """Return -|x| of float32 values by setting sign bits, because GPU arithmetic may round subnormals to 0."""
     return (array.view(np.uint32) | np.uint32(1 << 31)).view(np.float32)
 
 
 def join_levels(stretches: Sequence[Sequence[Level]], fanout: int) -> Trie:
-    """Levels in one numbering: a trie. They are used up: each of their arrays goes when it has been copied.
+    """Return the trie of levels, renumbered. Consumes the levels: each array is freed when it has been copied.
 
-    stretches  each has levels of all orders, whose nodes stand in each order after those of the stretch before;
-               children are numbered within a stretch, suffixes within an order
+    stretches  each has levels of all orders; in each order, its nodes follow those of the stretch before. Children are
+               numbered within a stretch, suffixes within an order
     """
     S, levels = len(stretches), [level for order in zip(*stretches, strict=True) for level in order]
     xp = array_module(levels[0].word_G)
@@ -240,7 +239,7 @@ def join_levels(stretches: Sequence[Sequence[Level]], fanout: int) -> Trie:
     G, node = starts[-1], node_dtype(starts[-1])
 
     def joined(name: str, levels: Sequence[Level], dtype: Any, added: Sequence[int] = ()) -> Any:
-        """What levels have by a name, one after the other; numbers of nodes rise by what is `added` for each level."""
+        """Return one attribute of all levels, concatenated; adds `added[i]` to the node numbers of level i."""
         whole, at = xp.empty(sum(len(getattr(level, name)) for level in levels), dtype), 0
         for i, level in enumerate(levels):
             array = getattr(level, name)
@@ -255,7 +254,7 @@ def join_levels(stretches: Sequence[Sequence[Level]], fanout: int) -> Trie:
 
     deeper, linked = levels[S:], levels[2 * S : -S]
     for level in deeper[:-1]:
-        level.first_child_M = level.first_child_M[:-1]  # where its last children end, those of the next begin
+        level.first_child_M = level.first_child_M[:-1]  # the children of one stretch end where those of the next begin
     found = [(level.filled_F, begin) for level, begin in zip(levels, begins, strict=False)]
     filled = [(f + begin).astype(node) for f, begin in found if f is not None]
     filled_F = xp.concatenate([xp.empty(0, node), *filled])

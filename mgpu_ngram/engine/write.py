@@ -1,4 +1,4 @@
-"""Merged tables and the vocabulary to Parquet files, several at once."""
+"""Write merged tables and the vocabulary to Parquet files, several at once."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What is written of each table, and by how many threads."""
+    """What to write of each table, and by how many threads."""
 
     folder: str
     budget: Budget
-    min_count: int = 1  # n-grams that occur less often are left out
-    top: int = 5  # n-grams that are reported
+    min_count: int = 1  # n-grams with smaller counts are omitted
+    top: int = 5  # number of most frequent n-grams that are reported
     threads: int = 1
-    first_order: int = 1  # of those that runs hold; 2: the vocabulary has counted order 1
+    first_order: int = 1  # lowest order in the sorted runs; 2 if the vocabulary has counted order 1
 
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """One file: its name under the output, and what it holds."""
+    """One file: its name in the output folder, and its content."""
 
     name: str
     rows: int
@@ -45,17 +45,17 @@ class WrittenFile:
     order: int = 0  # 0: the vocabulary
     distinct: int = 0  # n-grams before min_count
     total: int = 0
-    top: tuple[tuple[int, list[int], str], ...] = ()  # (count, codes, text) of those that occur most
+    top: tuple[tuple[int, list[int], str], ...] = ()  # (count, codes, text) of the most frequent n-grams
 
 
 def write_part(
     runs: Sequence[Run], first: int, last: int, vocabulary: Vocabulary, options: WriteOptions
 ) -> tuple[list[WrittenFile], dict[str, float]]:
-    """Sum what runs hold of shards `first` to `last` - 1 and write order=N/part-SSSSS.parquet for each order and shard.
+    """Merge shards `first` to `last` - 1 of sorted runs; write order=N/part-SSSSS.parquet for each order and shard.
 
-    runs  their tables hold these shards alone (`take_part`), their stored runs all shards
+    runs  their tables hold only these shards (`take_part`); their stored runs hold all shards
 
-    Works through blocks that fit the budget; files are written while the next blocks are merged.
+    Merges block by block within the budget and writes files while the next blocks are merged.
     Returns the files, and the seconds of `reduce` and `write`.
     """
     watch = Stopwatch(options.budget.device)
@@ -65,7 +65,7 @@ def write_part(
         writing = _Writing(pool, options.budget)
         for order in sorted({n for part in parts for n in part.tables if n >= options.first_order}):
             blocks = merged_blocks([t for p in parts for t in p.tables.get(order, [])], first, options.budget)
-            if options.budget.device == "gpu":  # it merges while rows go to the host; cores have enough to do
+            if options.budget.device == "gpu":  # the GPU merges while rows go to the host; the cores are busy enough
                 blocks = _ahead(merging, blocks)
             for block in blocks:
                 write = partial(_write_shard, order=order, vocabulary=vocabulary, options=options)
@@ -85,23 +85,23 @@ def write_part(
 
 
 class _Writing:
-    """Shards on their way to files: merged rows wait in host memory, as many as it has room for."""
+    """Shards that are being written: merged rows wait in host memory, as many as fit."""
 
     def __init__(self, pool: ThreadPoolExecutor, budget: Budget):
         self._pool = pool
         self._room = budget.block_bytes() // MERGE_COPIES["cpu"]  # as much as the next block, which is being merged
         if budget.device == "gpu":
             self._room = budget.host_working_bytes() // 4
-        self._waiting: deque[tuple[list[Future], int]] = deque()  # jobs that share arrays of so many bytes
+        self._waiting: deque[tuple[list[Future], int]] = deque()  # (files that share arrays, bytes of these)
         self._files: list[WrittenFile] = []
 
     def add(self, jobs: Sequence[Callable[[], WrittenFile]], nbytes: int) -> None:
-        """Write files of arrays that take `nbytes` until all of them are written; waits for room."""
+        """Write files of arrays of `nbytes` bytes, which are freed when all are written; waits for memory first."""
         self._make_room(nbytes)
         self._waiting.append(([self._pool.submit(job) for job in jobs], nbytes))
 
     def add_pieces(self, write: Callable[[Iterable[Table]], WrittenFile], pieces: Iterator[Table]) -> None:
-        """Write the file of a shard of which a block holds only a piece: by itself when all of it does not fit."""
+        """Write the file of a shard that spans blocks; writes it alone if it does not fit in memory."""
         table_bytes, tables = 0, []
         for table in pieces:
             tables.append(table)
@@ -122,13 +122,13 @@ class _Writing:
 
 
 def _each_once(tables: list[Table]) -> Iterator[Table]:
-    """The tables of a list, which lets go of each."""
+    """Yield the tables of a list, and remove each from it."""
     while tables:
         yield tables.pop(0)
 
 
 def _ahead(pool: ThreadPoolExecutor, items: Iterator[T]) -> Iterator[T]:
-    """Tables or blocks, each made while the one before it is used."""
+    """Yield tables or blocks; computes the next one while the caller uses the current one."""
     coming = pool.submit(next, items, None)
     while (item := coming.result()) is not None:
         coming = pool.submit(next, items, None)
@@ -136,7 +136,7 @@ def _ahead(pool: ThreadPoolExecutor, items: Iterator[T]) -> Iterator[T]:
 
 
 def _pieces(block: MergedBlock, blocks: Iterator[MergedBlock]) -> Iterator[Table]:
-    """The tables of one shard that several blocks hold, from `block` on."""
+    """Yield the tables of one shard that spans several blocks, from `block` on."""
     while True:
         yield moved(block.table.shard(0), to_host_fast)
         if block.whole:
@@ -155,7 +155,7 @@ def write_symbols(vocabulary: Vocabulary, options: WriteOptions, with_unigrams: 
 def _write_shard(
     pieces: Iterable[Table], order: int, shard: int, vocabulary: Vocabulary, options: WriteOptions
 ) -> WrittenFile:
-    """Write one shard, given in pieces that follow each other."""
+    """Write one shard, given in consecutive pieces."""
     name = f"order={order}/part-{shard:05d}.parquet"
     distinct, total = 0, 0
     top: list[tuple[int, list[int]]] = []
@@ -174,7 +174,7 @@ def _write_shard(
 
 
 def _display(vocabulary: Vocabulary, codes: list[int]) -> str:
-    """An n-gram for people."""
+    """Return an n-gram as text for reports."""
     symbols = [vocabulary.symbol(c - 1) for c in codes]
     if vocabulary.unit == "id":
         return " ".join(str(int.from_bytes(s, "little")) for s in symbols)

@@ -68,8 +68,8 @@ def test_the_same_from_every_file(fanout, arpa, device, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("<s> the\n", "the the\n", r"model.arpa', line 15: the 2-gram is there twice; drop one of them$"),
-        ("<s> the </s>", "</s> the </s>", r"line 18: the 3-gram has no history, its first 2 words as a 2-gram: add"),
+        ("<s> the\n", "the the\n", r"model.arpa', line 15: the 2-gram occurs twice; drop one of them$"),
+        ("<s> the </s>", "</s> the </s>", r"line 18: the 3-gram lacks its history, its first 2 words as a 2-gram; add"),
         ("-99", "99", "line 8: '99"),
     ],
 )

@@ -123,9 +123,9 @@ def test_what_was_filled_in_stays_known(build, device):
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ([(2, 0), (2, 1), (2, 0), (2, 1)], "row 2 of order 2 is there twice"),
-        ([(2, 0), (1, 2, 2), (0, 1, 1)], "row 0 of order 3 has no history, its first 2 words as a 2-gram: add that"),
-        ([(2, 0), (2, 0, 1), (2, 0, 1, 0), (0, 0, 1, 1)], "row 1 of order 4 has no history, its first 3 words"),
+        ([(2, 0), (2, 1), (2, 0), (2, 1)], "row 2 of order 2 occurs twice"),
+        ([(2, 0), (1, 2, 2), (0, 1, 1)], "row 0 of order 3 lacks its history, its first 2 words as a 2-gram; add that"),
+        ([(2, 0), (2, 0, 1), (2, 0, 1, 0), (0, 0, 1, 1)], "row 1 of order 4 lacks its history, its first 3 words"),
     ],
 )
 def test_what_is_refused(extra, message, to_device):
