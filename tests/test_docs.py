@@ -105,8 +105,8 @@ def taken_for_granted(tmp_path_factory):
 def test_blocks_run(path, found, taken_for_granted, tmp_path, monkeypatch):
     granted, same_text = taken_for_granted
     shutil.copytree(granted, tmp_path, dirs_exist_ok=True)
-    text = path.read_text("utf-8")
-    for made in (name for name in MODELS if f"-o {name}" in text):
+    console = "".join(block.code for block in found if block.language == "console" and not block.reason)
+    for made in (name for name in MODELS if f"-o {name}" in console):
         (tmp_path / made).unlink()
     monkeypatch.chdir(tmp_path)
     environment = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
