@@ -64,7 +64,7 @@ def _reductions(executor: Executor, bins: int, device: str) -> list[float]:
         handles = [executor.call(_same, h, affinity=k) for k, h in enumerate(made)]
         executor.wait(handles)
         start = time.perf_counter()
-        total = reduce_tasks(executor, add_bins, handles, arity=2)
+        [total] = reduce_tasks(executor, add_bins, handles, arity=2)
         executor.wait([total])
         seconds.append(time.perf_counter() - start)
         if i == 0:

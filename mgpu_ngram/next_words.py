@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 
 from mgpu_ngram.api import client_executor
 from mgpu_ngram.cluster.devices import cpu_cores, free_memory
-from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.cluster.executor import Handle, in_order
 from mgpu_ngram.core.compact import CompactBlock
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel
@@ -310,20 +309,9 @@ class NextWords:
                     codes = shortened(*encoder.histories(some), order - 1)  # they go through the scheduler
                     yield executor.call(use_block, there, codes, bos, options, fn, label=f"block {i} of distributions")
 
-            yield from _in_order(executor, calls(), AHEAD * executor.workers)
+            yield from in_order(executor, calls(), AHEAD * executor.workers)
         finally:
             executor.close()
-
-
-def _in_order(executor: Executor, calls: Iterator[Handle], window: int) -> Iterator[Any]:
-    """The values of calls, in order; so many are under way or wait at once."""
-    waiting: deque[Handle] = deque()
-    for handle in calls:
-        waiting.append(handle)
-        if len(waiting) == window:
-            yield executor.fetch(waiting.popleft())
-    while waiting:
-        yield executor.fetch(waiting.popleft())
 
 
 def _on_host(made: Any) -> Any:

@@ -563,7 +563,7 @@ def test_debug_keeps_the_status_of_bad_input(folder, mgpu_ngram):
 
 
 def test_interrupted(folder, mgpu_ngram, monkeypatch):
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(count_passes, "reduce_tasks", interrupt)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
@@ -79,30 +80,66 @@ class Executor(Protocol):
         """Stop what this executor started."""
 
 
-def reduce_tasks(executor: Executor, merge: Callable, handles: Sequence[Handle], arity: int = 8) -> Handle:
-    """Join handles in a tree by an associative merge(*values)."""
+def reduce_tasks(
+    executor: Executor,
+    merge: Callable,
+    handles: Sequence[Handle],
+    arity: int = 8,
+    roots: int = 1,
+    priority: bool = False,
+) -> list[Handle]:
+    """Merge neighbours in a tree, by an associative merge(*values) of 2 to `arity` values.
+
+    priority  as in `Executor.call`
+
+    Returns at most `roots` handles, in the order of `handles`.
+    """
     handles = list(handles)
-    while len(handles) > 1:
+    while len(handles) > roots:
         groups = [handles[i : i + arity] for i in range(0, len(handles), arity)]
-        handles = [executor.call(merge, *g) if len(g) > 1 else g[0] for g in groups]
-    return handles[0]
+        handles = [executor.call(merge, *g, priority=priority) if len(g) > 1 else g[0] for g in groups]
+    return handles
 
 
 def windowed(
-    executor: Executor, calls: Iterable[Callable[[], Handle]], window: int, done: Callable[[Handle], None],
-    meanwhile: Callable[[], None] | None = None,
-) -> None:  # fmt: skip
-    """Make calls, at most `window` of them unfinished at once, since workers fetch the arguments of all at once.
+    executor: Executor, calls: Iterable[Handle], window: int, done: Done, meanwhile: Callable[[], None] | None = None
+) -> None:
+    """Wait for the tasks of `calls`, at most `window` of them unfinished at once: workers fetch arguments early.
 
-    meanwhile  done once, after the first calls
+    calls      a lazy iterable: drawing a handle from it calls its task
+    done       called with each handle as it finishes; may return further handles, which are then waited for, too,
+               and do not count towards the window
+    meanwhile  called once, after the first calls
     """
-    waiting = iter(calls)
+    waiting, counted = iter(calls), set[Handle]()
 
-    def next_one(handle: Handle) -> list[Handle]:
-        done(handle)
-        return [call() for call in islice(waiting, 1)]
+    def more(n: int) -> list[Handle]:
+        made = list(islice(waiting, n))
+        counted.update(made)
+        return made
 
-    first = [call() for call in islice(waiting, window)]
+    def follow(handle: Handle) -> list[Handle]:
+        further = list(done(handle) or ())
+        if handle in counted:
+            counted.remove(handle)
+            further += more(1)
+        return further
+
+    first = iter(more(window))
     if meanwhile:
         meanwhile()
-    executor.wait(iter(first), next_one)
+    executor.wait(first, follow)
+
+
+def in_order(executor: Executor, calls: Iterable[Handle], window: int) -> Iterator[Any]:
+    """Yield the values of `calls` in order, at most `window` of them running or not yet yielded at once.
+
+    calls  a lazy iterable: drawing a handle from it calls its task
+    """
+    waiting: deque[Handle] = deque()
+    for handle in calls:
+        waiting.append(handle)
+        if len(waiting) == window:
+            yield executor.fetch(waiting.popleft())
+    while waiting:
+        yield executor.fetch(waiting.popleft())

@@ -11,7 +11,6 @@ import types
 import warnings
 import weakref
 from concurrent.futures import CancelledError
-from functools import partial
 
 import cloudpickle
 import dask
@@ -23,7 +22,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.cluster import dask_executor
 from mgpu_ngram.cluster.dask import DaskExecutor, start_cluster
-from mgpu_ngram.cluster.executor import reduce_tasks, windowed
+from mgpu_ngram.cluster.executor import in_order, reduce_tasks, windowed
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
 
@@ -60,6 +59,12 @@ def fail(x):
     return x
 
 
+def late_if_first(x):
+    if x == 0:
+        time.sleep(0.1)
+    return x
+
+
 def test_facts(executor):
     assert executor.device == "cpu" and executor.workers in (1, 2, 3) and executor.threads >= 1
 
@@ -88,14 +93,21 @@ def test_map_reduce(executor):
     squares = map_tasks(executor, square, range(20), 1)
     assert executor.gather(squares) == [x * x + 1 for x in range(20)]
     for arity in (2, 8, 100):
-        assert executor.gather([reduce_tasks(executor, add, squares, arity)]) == [sum(x * x + 1 for x in range(20))]
-    assert executor.gather([reduce_tasks(executor, add, squares[4:5])]) == [17]
+        assert executor.gather(reduce_tasks(executor, add, squares, arity)) == [sum(x * x + 1 for x in range(20))]
+    assert executor.gather(reduce_tasks(executor, add, squares[4:5])) == [17]
 
 
 def test_reduce_keeps_the_order(executor):
     letters = map_tasks(executor, chr, range(97, 123))
     joined = reduce_tasks(executor, lambda *parts: "".join(parts), letters, 3)
-    assert executor.gather([joined]) == ["abcdefghijklmnopqrstuvwxyz"]
+    assert executor.gather(joined) == ["abcdefghijklmnopqrstuvwxyz"]
+
+
+@pytest.mark.parametrize("roots, expected", [(1, ["abcdefg"]), (2, ["abcdefg"]), (3, ["abc", "def", "g"])])
+def test_reduce_stops_at_so_many_roots(roots, expected, executor):
+    letters = map_tasks(executor, chr, range(97, 104))
+    joined = reduce_tasks(executor, lambda *parts: "".join(parts), letters, 3, roots, priority=True)
+    assert executor.gather(joined) == expected
 
 
 @pytest.mark.parametrize("window", [1, 3, 100])
@@ -108,9 +120,56 @@ def test_a_window_of_calls(window, executor):
         assert len(made) - len(told) <= window
         return executor.call(square, x)
 
-    windowed(executor, (partial(call, x) for x in range(10)), window, told.append)
+    windowed(executor, map(call, range(10)), window, told.append)
     assert made == list(range(10)) and sorted(executor.gather(told)) == [x * x for x in range(10)]
     windowed(executor, [], window, told.append)
+
+
+def test_further_tasks_do_not_widen_a_window(executor):
+    """Each finished call is followed by a further task: these are waited for, too, and make no room for calls."""
+    made, finished, followed = [], [], []
+
+    def call(x):
+        made.append(x)
+        assert len(made) - len(finished) <= 2
+        return executor.call(square, x)
+
+    def done(handle):
+        [value] = executor.gather([handle])
+        if value >= 100:
+            followed.append(value)
+            return None
+        finished.append(value)
+        return [executor.call(add, 100, value)]
+
+    windowed(executor, map(call, range(8)), 2, done)
+    assert sorted(finished) == [x * x for x in range(8)]
+    assert sorted(followed) == [100 + x * x for x in range(8)]
+
+
+@pytest.mark.parametrize("window", [1, 3, 100])
+def test_values_in_order(window, executor):
+    """At most `window` calls are made and not yet yielded, and calls are made only as values are asked for."""
+    made, taken = [], []
+
+    def call(x):
+        made.append(x)
+        assert len(made) - len(taken) <= window
+        return executor.call(late_if_first, x)
+
+    values = in_order(executor, map(call, range(10)), window)
+    assert not made
+    for value in values:
+        taken.append(value)
+    assert made == taken == list(range(10))
+    assert list(in_order(executor, [], window)) == []
+
+
+def test_values_in_order_end_with_the_first_error(executor):
+    values = in_order(executor, map_tasks(executor, fail, range(6)), 2)
+    assert [next(values) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(InputError, match="3 is no good"):
+        next(values)
 
 
 def test_wait_tells_of_every_handle(executor):
@@ -159,7 +218,7 @@ def test_an_error_keeps_its_type_and_message(executor):
 
 
 def test_an_error_passes_through_what_depends_on_it(executor):
-    total = reduce_tasks(executor, add, map_tasks(executor, fail, range(20)), 2)
+    [total] = reduce_tasks(executor, add, map_tasks(executor, fail, range(20)), 2)
     with pytest.raises(InputError, match="3 is no good"):
         executor.wait([total])
 

@@ -77,7 +77,7 @@ def test_kills_at_random_change_nothing(cluster):
 
     while len(kills) < 10:
         numbers = [cluster.call(work, i) for i in range(40)]
-        total = reduce_tasks(cluster, add, numbers, 3)
+        [total] = reduce_tasks(cluster, add, numbers, 3)
         cluster.wait([*numbers, total], maybe_kill)
         assert cluster.gather([total]) == [sum(i * i for i in range(40))]
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
@@ -136,9 +137,8 @@ class CountPasses:
         found = {executor.call(_vocabulary_of, handle, priority=True): chunk for chunk, handle in tokenised.items()}
         streams_of = {chunk: executor.call(without_words, handle, priority=True) for chunk, handle in tokenised.items()}
         vocabularies = [executor.call(load_vocabulary, entry.path) for entry in known] + list(found)
-        while len(vocabularies) > ARITY:
-            groups = (vocabularies[i : i + ARITY] for i in range(0, len(vocabularies), ARITY))
-            vocabularies = [executor.call(_merge, group, self.budget, self.folder, priority=True) for group in groups]
+        merge = partial(_merge, budget=self.budget, folder=self.folder)
+        vocabularies = reduce_tasks(executor, merge, vocabularies, ARITY, roots=ARITY, priority=True)
         numbered = executor.call(
             _number, vocabularies, config.unit, self.sentence_markers, seed, self.budget, self.lmplz, affinity=0
         )
@@ -217,7 +217,7 @@ class CountPasses:
         if counted.totals["dense"] or counted.stored:  # what a resumed run stored may be dense, whatever this one does
             stored = [bundle_runs(*counted.stored[i : i + STORED]) for i in range(0, len(counted.stored), STORED)]
             bins = [executor.call(bins_of, r) for r in [*runs, *stored]]
-            total = reduce_tasks(executor, bundle_runs, bins, arity=2)
+            [total] = reduce_tasks(executor, bundle_runs, bins, arity=2)
             runs = [*runs, executor.call(shard_bins, total, counted.lexicon)]
         self.progress.start("reduce", len(runs), "runs")
         executor.wait(iter(list(runs)), lambda _: self.progress.advance(1))  # tasks are put beside what is finished
@@ -300,7 +300,7 @@ def save_vocabularies(
     return {"checkpoint": time.perf_counter() - start}
 
 
-def _merge(vocabularies: list[LocalVocabulary], budget: Budget, folder: str) -> LocalVocabulary:
+def _merge(*vocabularies: LocalVocabulary, budget: Budget, folder: str) -> LocalVocabulary:
     return spill_vocabulary(where_vocabularies_fit(merge_vocabularies, vocabularies, budget), budget, folder)
 
 

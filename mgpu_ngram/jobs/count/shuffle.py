@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from mgpu_ngram.cluster.executor import Executor, Handle, windowed
 from mgpu_ngram.engine.sorted_runs import Run, bundle_runs, take_part, take_part_to_gpu
@@ -41,5 +40,4 @@ def shuffle(
             runs.clear()
         return call(part, pieces)
 
-    calls = (partial(call_part, part) for part in range(len(parts)))
-    windowed(executor, calls, 2 * executor.workers, done, meanwhile)
+    windowed(executor, map(call_part, range(len(parts))), 2 * executor.workers, done, meanwhile)

@@ -6,14 +6,14 @@ import os
 import secrets
 import shutil
 from bisect import bisect_left
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
 
-from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.cluster.executor import Executor, Handle, windowed
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Chunk, Corpus
 from mgpu_ngram.core.distributions import array_files, describe_array
@@ -133,22 +133,17 @@ class DistributionPasses:
         )  # fmt: skip
         entries = str(self.checkpoint.entries_folder)
         saver = Saver(executor, checkpoint_seconds, save_done, entries, self.kind)
-        waiting, running = iter(tasks), dict[Handle, int]()
+        running = dict[Handle, int]()
         self.progress.start("distribution", len(tasks) + len(self.done), "chunks", "histories")
         self.progress.advance(len(self.done))
 
-        def more(n: int) -> list[Handle]:
-            made = []
-            for c, following, begins, first, last in islice(waiting, n):
-                chunk = self.chunks[c]
-                made.append(
-                    executor.call(
-                        write_distributions, chunk, following, begins, first, last, options,
-                        label=f"making the distributions of {chunk}",
-                    )
-                )  # fmt: skip
-                running[made[-1]] = c
-            return made
+        def call(task: tuple[int, list[Chunk], list[int], int, int]) -> Handle:
+            c, *what = task
+            chunk = self.chunks[c]
+            label = f"making the distributions of {chunk}"
+            handle = executor.call(write_distributions, chunk, *what, options, label=label)
+            running[handle] = c
+            return handle
 
         def done(handle: Handle) -> list[Handle]:
             [result] = executor.gather([handle])
@@ -157,9 +152,9 @@ class DistributionPasses:
                 return []
             self.seconds.append(result.seconds)
             self.progress.advance(1, result.histories)
-            return [*saver.add(handle, running.pop(handle)), *more(1)]
+            return saver.add(handle, running.pop(handle))
 
-        executor.wait(iter(more(AHEAD * executor.workers)), done)
+        windowed(executor, map(call, tasks), AHEAD * executor.workers, done)
 
     def _check_room(self) -> None:
         """Raise InputError unless the disk has room for all the arrays, beside what is there of them already."""

@@ -89,12 +89,12 @@ def assembled(
             )  # fmt: skip
             return stretches[-1]
 
-        calls = [partial(call, i) for i in range(len(words_of))]
+        calls = map(call, range(len(words_of)))
         if in_windows:
             windowed(executor, calls, window, lambda _: progress.advance(1))
         else:  # nobody need wait here
-            for stretch in calls:
-                stretch()
+            for _ in calls:
+                pass
         if linked:
             searched = [executor.call(searched_keys, stretch) for stretch in stretches]
             stretches = [

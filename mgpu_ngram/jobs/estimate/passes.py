@@ -117,12 +117,12 @@ class Estimation:
         """(the model, what to tell of it); `parts` is emptied, so that each goes when it has been used."""
         executor, device = self.executor, self.budget.device
         lefts = [executor.call(_left_of, part) for part in parts]
-        lefts = [reduce_tasks(executor, _add, lefts[i::ARITY], ARITY) for i in range(min(ARITY, len(lefts)))]
+        lefts = [h for i in range(ARITY) for h in reduce_tasks(executor, _add, lefts[i::ARITY], ARITY)]
         words = executor.call(count_words, lefts, self.vocabulary, self.options, self.bad, device)
         del lefts
         split_left = None
         if self.split:
-            split_left = reduce_tasks(executor, _add, [executor.call(_split_left_of, p) for p in parts], ARITY)
+            [split_left] = reduce_tasks(executor, _add, [executor.call(_split_left_of, p) for p in parts], ARITY)
         statistics = self._statistics(parts, words, split_left)
         discounts = statistics.discounts
         unigrams = executor.call(estimate_unigrams_of, words, discounts[1], self.options)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.cluster.executor import Executor, Handle, in_order
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Corpus, Piece, open_corpus
 from mgpu_ngram.core.errors import InputError
@@ -250,7 +250,15 @@ def score(
             progress.advance(chunks_done, found[-1].tokens)
 
         progress.start("score", len(chunks), "chunks", "tokens")
-        _in_order(executor, _in_parts(chunks, chunk_bytes), options, took)
+        counts: deque[int] = deque()  # chunks that are done with each call
+
+        def calls() -> Iterator[Handle]:
+            for chunk, chunks_done in _in_parts(chunks, chunk_bytes):
+                counts.append(chunks_done)
+                yield executor.call(score_chunk, chunk, options, label=f"scoring {chunk}")
+
+        for scores in in_order(executor, calls(), AHEAD * executor.workers):
+            took(scores, counts.popleft())
         progress.finish()
     whole = _added(found)
     path = None if file is None else Path(file)
@@ -274,39 +282,6 @@ def _in_parts(chunks: list[Chunk], chunk_bytes: int) -> Iterator[tuple[Chunk, in
             yield Chunk(chunk.index, (Piece(0, source, at, end, end - at),), end - at), 0
             at = end
         yield replace(chunk, pieces=()), 1
-
-
-def _in_order(
-    executor: Executor,
-    chunks: Iterator[tuple[Chunk, int]],
-    options: ScoreOptions,
-    took: Callable[[ChunkScores, int], None],
-) -> None:
-    """Score chunks and take their scores in order, with no more under way than wait for the first of them."""
-    window, called, taken = AHEAD * executor.workers, 0, 0
-    waiting: dict[int, tuple[ChunkScores, int]] = {}  # for earlier ones
-    numbers: dict[Handle, tuple[int, int]] = {}
-
-    def more() -> list[Handle]:
-        nonlocal called
-        made = []
-        for chunk, chunks_done in islice(chunks, taken + window - called):
-            made.append(executor.call(score_chunk, chunk, options, label=f"scoring {chunk}"))
-            numbers[made[-1]] = called, chunks_done
-            called += 1
-        return made
-
-    def done(handle: Handle) -> list[Handle]:
-        nonlocal taken
-        number, chunks_done = numbers.pop(handle)
-        [scores] = executor.gather([handle])
-        waiting[number] = scores, chunks_done
-        while taken in waiting:
-            took(*waiting.pop(taken))
-            taken += 1
-        return more()
-
-    executor.wait(iter(more()), done)
 
 
 def _totals(scores: ChunkScores) -> Totals:
