@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import operator
 import os
 import shutil
@@ -17,11 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.output import MANIFEST, Output, read_manifest
+from mgpu_ngram.core.output import FORMAT_VERSION, MANIFEST, Output
 from mgpu_ngram.core.parquet import open_parquet, read_vocabulary, reading
 from mgpu_ngram.core.shards import deal_words
 from mgpu_ngram.core.vocabulary import SymbolIndex, Vocabulary
 
+FORMAT = "mgpu_ngram counts"
 Ngram = str | bytes | tuple[int, ...]
 BATCH_ROWS = 1 << 17
 DELIMITERS_TO_SPACE = bytes.maketrans(b"\x00\t\n\r", b"    ")
@@ -30,6 +32,30 @@ DELIMITERS_TO_SPACE = bytes.maketrans(b"\x00\t\n\r", b"    ")
 def read_counts(path: str | Path) -> Counts:
     """Open the output folder of a count run. Raises InputError if it is none or of a newer version."""
     return Counts(path)
+
+
+def read_manifest(path: str | Path) -> dict[str, Any]:
+    """Return the manifest of the counts at `path`. Raises InputError if there is none that this version reads."""
+    file = Path(path) / MANIFEST
+    try:
+        manifest = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"it has no {MANIFEST}" if os.path.lexists(path) else "there is nothing at that path"
+        raise InputError(f"{path} is not an output of count: {what}; give the folder that count wrote") from None
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror or error}; check its permissions") from error
+    except ValueError as error:
+        raise InputError(f"{file} is damaged: {error}; count again") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+        raise InputError(f"{path} is not an output of count: {file} has format {found!r}, not {FORMAT!r}")
+    version = manifest.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise InputError(
+            f"{file} has format version {version!r} but this mgpu_ngram reads up to {FORMAT_VERSION}; "
+            "upgrade mgpu_ngram"
+        )
+    return manifest
 
 
 class Counts:

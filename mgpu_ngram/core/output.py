@@ -19,8 +19,7 @@ from typing import Any, BinaryIO, Self
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.scratch import is_running
 
-FORMAT = "mgpu_ngram counts"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 1  # of the manifests of all stages
 MANIFEST = "manifest.json"
 SUFFIXES = (  # that other formats use, or ours
     ".arpa", ".arrow", ".bin", ".binary", ".bz2", ".csv", ".feather", ".gz", ".json", ".jsonl", ".klm", ".npy",
@@ -245,7 +244,7 @@ def clear_leftovers(path: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def write_manifest(folder: str | Path, manifest: dict[str, Any], format: str = FORMAT) -> None:
+def write_manifest(folder: str | Path, manifest: dict[str, Any], format: str) -> None:
     """Write manifest.json: `manifest` plus the format's name and version."""
     whole = {**manifest, "format": format, "format_version": FORMAT_VERSION}
     text = json.dumps(whole, sort_keys=True, indent=2, default=lambda scalar: scalar.item())  # NumPy scalars
@@ -261,27 +260,3 @@ def find_manifest(path: str | Path) -> dict[str, Any] | None:
         return None
     known = isinstance(manifest, dict) and str(manifest.get("format")).startswith("mgpu_ngram ")
     return manifest if known and manifest.get("format_version") == FORMAT_VERSION else None
-
-
-def read_manifest(path: str | Path) -> dict[str, Any]:
-    """Return the manifest of the counts at `path`. Raises InputError if there is none that this version reads."""
-    file = Path(path) / MANIFEST
-    try:
-        manifest = json.loads(file.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        what = f"it has no {MANIFEST}" if os.path.lexists(path) else "there is nothing at that path"
-        raise InputError(f"{path} is not an output of count: {what}; give the folder that count wrote") from None
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror or error}; check its permissions") from error
-    except ValueError as error:
-        raise InputError(f"{file} is damaged: {error}; count again") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
-        raise InputError(f"{path} is not an output of count: {file} has format {found!r}, not {FORMAT!r}")
-    version = manifest.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise InputError(
-            f"{file} has format version {version!r} but this mgpu_ngram reads up to {FORMAT_VERSION}; "
-            "upgrade mgpu_ngram"
-        )
-    return manifest

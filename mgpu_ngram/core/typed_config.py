@@ -31,6 +31,14 @@ def parse_bytes(text: Any, where: str) -> int:
         raise InputError(f"{where} is {text!r} but must be a size such as 67108864, '64 MiB' or '2 GB'") from None
 
 
+def check_at_least(settings: Any, least: int, *names: str) -> None:
+    """Raise InputError for a named setting that is less than `least`; None, a setting that is not given, passes."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value < least:
+            raise InputError(f"{name} is {value} but must be at least {least}")
+
+
 def check_name(name: str) -> None:
     """Raise InputError if a job's name cannot be the name of its folder."""
     if not name or "/" in name or name in (".", ".."):

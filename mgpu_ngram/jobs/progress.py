@@ -1,16 +1,16 @@
-"""What a job tells whoever watches it."""
+"""How a job reports its progress."""
 
 from __future__ import annotations
 
 
 class Progress:
-    """Hears of a job's phases. This one keeps silent; the command line shows bars."""
+    """Receives the progress of a job's phases. This base class ignores it; the command line shows bars."""
 
     def start(self, phase: str, total: int, unit: str = "", rate: str = "") -> None:
-        """A phase of `total` units begins; `rate` is the unit of the amounts that `advance` tells."""
+        """Begin a phase of `total` units. `rate` is the unit of the amounts that `advance` adds, such as "bytes"."""
 
     def advance(self, done: int, amount: int = 0) -> None:
-        """`done` more units of the phase are finished; they held `amount` of what the rate is of."""
+        """Report `done` more finished units, with `amount` more of the rate's unit."""
 
     def finish(self) -> None:
-        """The phase is over."""
+        """End the phase."""

@@ -1,4 +1,4 @@
-"""Saves finished work of a phase now and then, so that a run that ends early can be resumed."""
+"""Save the finished work of a phase at intervals, so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, Handle
 
+CHECKPOINT_SECONDS = 120.0  # between two saves, unless the run says otherwise
+
 
 class Saver:
-    """Collects the finished results of a phase; every `seconds` each worker saves its own together.
+    """Collects the finished results of a phase. Every `seconds`, each worker saves the results that it holds.
 
-    save(results, items, *shared)  writes a list of results to the checkpoint, on the worker that holds
-                                   them; items are the numbers of what they cover
+    save(results, items, *shared)  a task that writes a list of results to the checkpoint, on the worker that holds
+                                   them; items are the numbers of the chunks (or other items) that they cover
     """
 
     def __init__(self, executor: Executor, seconds: float, save: Callable, *shared: Any):
@@ -22,12 +24,12 @@ class Saver:
         self._last = time.monotonic()
 
     def add(self, handle: Handle, item: int) -> list[Handle]:
-        """Take a finished result; returns the saves that begin now, if any."""
+        """Add the finished result of one item; return the save tasks that this starts, if it is time."""
         self.waiting[handle] = item
         return self.flush() if time.monotonic() - self._last >= self.seconds else []
 
     def flush(self) -> list[Handle]:
-        """Save all that waits; returns the saves."""
+        """Save all results that are not saved yet; return the save tasks."""
         self._last = time.monotonic()
         waiting, self.waiting = self.waiting, {}
         return [

@@ -10,7 +10,7 @@ import pytest
 
 import mgpu_ngram.core.counts as counts_module
 import mgpu_ngram.core.parquet as parquet_module
-from mgpu_ngram.core.counts import Counts, read_counts
+from mgpu_ngram.core.counts import FORMAT, Counts, read_counts, read_manifest
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.parquet import write_part, write_vocabulary
@@ -62,7 +62,8 @@ def write_output(path, lines, unit, num_shards=3, max_order=MAX_ORDER):
                 write_part(part, vocabulary, folder / f"part-{shard:05d}.parquet", as_text)
             orders[str(n)] = {"distinct": len(whole), "total": int(whole.counts.sum())}
         write_vocabulary(vocabulary, output.folder / "vocabulary.parquet", as_text)
-        write_manifest(output.folder, {"unit": unit, "order": max_order, "orders": orders, "num_shards": num_shards})
+        manifest = {"unit": unit, "order": max_order, "orders": orders, "num_shards": num_shards}
+        write_manifest(output.folder, manifest, FORMAT)
         output.commit()
     return path
 
@@ -221,7 +222,7 @@ def test_a_damaged_part_is_bad_input(text, damage):
 
 
 def test_a_manifest_without_its_keys_is_bad_input(tmp_path):
-    write_manifest(tmp_path, {"unit": "word"})
+    write_manifest(tmp_path, {"unit": "word"}, FORMAT)
     with pytest.raises(InputError, match=r"manifest\.json is damaged: no usable 'order'"):
         read_counts(tmp_path)
     with pytest.raises(InputError, match="nothing at that path"):
@@ -269,3 +270,26 @@ def test_closing_removes_the_owned_folder_only(text, tmp_path):
     text.to_parquet(owned / "out")
     Counts(owned / "out", owned_folder=owned).close()
     assert not owned.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "is not an output of count"),
+        ('{"format": "mgpu_ngram counts", "form', "damaged"),
+        ("[]", "is not an output of count"),
+        ('{"format": "mgpu_ngram model"}', "'mgpu_ngram model'"),
+        ('{"format": "mgpu_ngram counts", "format_version": 2}', "upgrade mgpu_ngram"),
+        ('{"format": "mgpu_ngram counts"}', "version None"),
+    ],
+)
+def test_manifest_refusals(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_manifest(tmp_path)
+
+
+def test_a_missing_path_is_not_an_output(tmp_path):
+    with pytest.raises(InputError, match="nothing at that path"):
+        read_manifest(tmp_path / "nowhere")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.typed_config import Bytes, fill, parse_bytes, suggest
+from mgpu_ngram.core.typed_config import Bytes, check_at_least, fill, parse_bytes, suggest
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,14 @@ class Example:
     yes: bool = False
 
     def __post_init__(self):
-        if self.order < 1:
-            raise InputError(f"order is {self.order} but must be at least 1")
+        check_at_least(self, 1, "order")
+
+
+def test_a_setting_that_is_too_small_is_refused():
+    example = Example("x", size=1, limit=None, order=2)
+    check_at_least(example, 1, "size", "limit", "order")
+    with pytest.raises(InputError, match=r"^size is 1 but must be at least 2$"):
+        check_at_least(example, 2, "order", "size")
 
 
 @pytest.mark.parametrize(

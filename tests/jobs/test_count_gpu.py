@@ -7,8 +7,8 @@ import pytest
 
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.counts import read_manifest
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.output import read_manifest
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine import count
 from mgpu_ngram.jobs.count.run import CountConfig, run

@@ -1047,7 +1047,7 @@ def test_the_end_of_a_sentence_is_never_pruned(order, make):
         ({"prune": [0, 2, 1]}, "prune is [0, 2, 1] but thresholds must be 0 or more and not fall"),
         ({"prune": [-1]}, "prune is [-1] but thresholds must be 0 or more"),
         ({"order": 2, "prune": [0, 0, 1]}, "prune has 3 thresholds for 2 orders"),
-        ({"vocab_pad": -1}, "vocab_pad is -1 but must be 0 or more"),
+        ({"vocab_pad": -1}, "vocab_pad is -1 but must be at least 0"),
         ({"vocab_pad": 9, "interpolate_unigrams": False}, "vocab_pad needs interpolate_unigrams"),
         ({"separator_id": 3}, "separator_id needs unit id"),
         ({"unit": "id", "separator_id": 65536}, "separator_id is 65536 but uint16 holds 0 to 65535"),

@@ -8,7 +8,17 @@ from typing import Literal
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.typed_config import Bytes, check_name
+from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
+
+
+def check_separator(unit: str, dtype: str, separator_id: int | None) -> None:
+    """Raise InputError for a separator id of a text that is not token ids, or one that `dtype` does not hold."""
+    if separator_id is None:
+        return
+    if unit != "id":
+        raise InputError(f"separator_id needs unit id but unit is {unit}; leave it out")
+    if not 0 <= separator_id <= np.iinfo(dtype).max:
+        raise InputError(f"separator_id is {separator_id} but {dtype} holds 0 to {np.iinfo(dtype).max}")
 
 
 @dataclass(frozen=True)
@@ -33,18 +43,8 @@ class CountConfig:
         if self.order < 1 or (self.unit == "byte" and self.order > 8):
             most = "from 1 to 8 for unit byte" if self.unit == "byte" else "at least 1"
             raise InputError(f"order is {self.order} but must be {most}")
-        if self.min_count < 1:
-            raise InputError(f"min_count is {self.min_count} but must be at least 1")
-        if self.histograms < 1:
-            raise InputError(f"histograms is {self.histograms} but must be at least 1")
-        if self.chunk_bytes is not None and self.chunk_bytes < 1:
-            raise InputError(f"chunk_bytes is {self.chunk_bytes} but must be at least 1")
-        if self.separator_id is not None and self.unit != "id":
-            raise InputError(f"separator_id needs unit id but unit is {self.unit}; leave it out")
-        if self.separator_id is not None and not 0 <= self.separator_id <= np.iinfo(self.dtype).max:
-            raise InputError(
-                f"separator_id is {self.separator_id} but {self.dtype} holds 0 to {np.iinfo(self.dtype).max}"
-            )
+        check_at_least(self, 1, "min_count", "histograms", "chunk_bytes")
+        check_separator(self.unit, self.dtype, self.separator_id)
         if self.sentence_markers and self.unit != "word":
             raise InputError(f"sentence_markers needs unit word but unit is {self.unit}; leave it out")
         if self.lowercase and self.unit == "id":

@@ -13,9 +13,10 @@ import pyarrow
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
+from mgpu_ngram.core.counts import FORMAT
 from mgpu_ngram.core.crc import combine_crc32
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.output import FORMAT, Output, write_manifest
+from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.budget import peak_bytes
 from mgpu_ngram.engine.device import add_seconds
@@ -26,12 +27,12 @@ from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.count.passes import TOP, CountPasses
 from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams, plan
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 
 __all__ = ["CHECKPOINT_SECONDS", "CONFIG", "FORMAT", "CountConfig", "CountResult", "open_inputs", "plan", "run"]
 
 CONFIG = CountConfig
 UNRESERVED_BYTES = 1 << 30  # of a device's budget, for what other streams allocate
-CHECKPOINT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def run(
 
             files = sorted((file for part, _ in results for file in part), key=lambda file: file.name)
             manifest = _manifest(config, corpus, counted.totals, files)
-            write_manifest(out.folder, manifest)
+            write_manifest(out.folder, manifest, FORMAT)
             out.commit()
             checkpoint.discard()
     wall = time.perf_counter() - start

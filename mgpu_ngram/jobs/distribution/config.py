@@ -9,7 +9,7 @@ from typing import Any, Literal
 from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import describe_model, is_model_file
-from mgpu_ngram.core.typed_config import Bytes, check_name
+from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 from mgpu_ngram.engine.distribution_tasks import ModelFacts
 from mgpu_ngram.engine.row_options import RowOptions
 
@@ -42,8 +42,7 @@ class DistributionConfig:
     name: str = "distribution"  # folder of the result under the run's output
 
     def __post_init__(self) -> None:
-        if self.chunk_bytes is not None and self.chunk_bytes < 1:
-            raise InputError(f"chunk_bytes is {self.chunk_bytes} but must be at least 1")
+        check_at_least(self, 1, "chunk_bytes")
         check_name(self.name)
         options = {name: getattr(self, name) for name in ("orders", "mode", "top_k", "dtype", "scale")}
         given = [(name, value) for name, value in options.items() if value is not None]

@@ -17,7 +17,6 @@ from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.jobs.count.run import CHECKPOINT_SECONDS
 from mgpu_ngram.jobs.distribution.config import (
     DistributionConfig,
     chunk_bytes,
@@ -28,6 +27,7 @@ from mgpu_ngram.jobs.distribution.config import (
 )
 from mgpu_ngram.jobs.distribution.passes import DistributionPasses
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 
 __all__ = [
     "CONFIG",

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-import numpy as np
-
 from mgpu_ngram.core.discounts import check_fallback
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.typed_config import Bytes, check_name
+from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 from mgpu_ngram.engine.estimate import EstimateOptions
-from mgpu_ngram.jobs.count.config import CountConfig
+from mgpu_ngram.jobs.count.config import CountConfig, check_separator
 
 OF_TEXT = ("unit", "dtype", "separator_id", "skip_symbols", "text_column", "chunk_bytes")  # settings of how it is read
 
@@ -50,29 +48,20 @@ class EstimateConfig:
         for f in fields(self):
             if self.counts and f.name in OF_TEXT and getattr(self, f.name) != f.default:
                 raise InputError(f"{f.name} is for text but counts are given; leave it out, or give the corpus")
-        if self.order is not None and self.order < 1:
-            raise InputError(f"order is {self.order} but must be at least 1")
+        check_at_least(self, 1, "order", "chunk_bytes")
         if self.prune and (min(self.prune) < 0 or sorted(self.prune) != self.prune):
             raise InputError(f"prune is {self.prune} but thresholds must be 0 or more and not fall; correct it")
         if self.order is not None and len(self.prune) > self.order:
             raise InputError(f"prune has {len(self.prune)} thresholds for {self.order} orders; give at most so many")
-        if self.vocab_pad < 0:
-            raise InputError(f"vocab_pad is {self.vocab_pad} but must be 0 or more")
+        check_at_least(self, 0, "vocab_pad")
         if self.vocab_pad and not self.interpolate_unigrams:
             raise InputError("vocab_pad needs interpolate_unigrams; leave one of them out")
-        if self.separator_id is not None and self.unit != "id":
-            raise InputError(f"separator_id needs unit id but unit is {self.unit}; leave it out")
-        if self.separator_id is not None and not 0 <= self.separator_id <= np.iinfo(self.dtype).max:
-            raise InputError(
-                f"separator_id is {self.separator_id} but {self.dtype} holds 0 to {np.iinfo(self.dtype).max}"
-            )
+        check_separator(self.unit, self.dtype, self.separator_id)
         if self.discount_fallback is not None:
             check_fallback(self.discount_fallback)
         for setting in ("verbose_header", "collapse_values"):
             if getattr(self, setting) and self.format != "arpa":
                 raise InputError(f"{setting} needs format arpa (a path that ends with .arpa); leave it out")
-        if self.chunk_bytes is not None and self.chunk_bytes < 1:
-            raise InputError(f"chunk_bytes is {self.chunk_bytes} but must be at least 1")
         check_name(self.name)
 
     @property

@@ -27,13 +27,14 @@ from mgpu_ngram.jobs.budget import limited
 from mgpu_ngram.jobs.count.passes import CountPasses
 from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams
 from mgpu_ngram.jobs.count.plan import plan as count_plan
-from mgpu_ngram.jobs.count.run import CHECKPOINT_SECONDS, UNRESERVED_BYTES
+from mgpu_ngram.jobs.count.run import UNRESERVED_BYTES
 from mgpu_ngram.jobs.count.shuffle import shuffle
 from mgpu_ngram.jobs.estimate.assemble import in_host_memory, save
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of_counts
 from mgpu_ngram.jobs.estimate.passes import Estimation, Statistics, read_limit
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 
 CONFIG = EstimateConfig
 FORMAT = "mgpu_ngram model"

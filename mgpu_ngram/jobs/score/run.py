@@ -25,7 +25,7 @@ from mgpu_ngram.core.output import Output, check_free, check_suffix, new_file, w
 from mgpu_ngram.core.parquet import strings
 from mgpu_ngram.core.read_text import read_blocks
 from mgpu_ngram.core.sources import Source
-from mgpu_ngram.core.typed_config import Bytes, check_name
+from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.score import ChunkScores, ScoreOptions, score_chunk
@@ -58,8 +58,7 @@ class ScoreConfig:
     name: str = "score"  # folder of the result under the run's output
 
     def __post_init__(self) -> None:
-        if self.chunk_bytes is not None and self.chunk_bytes < 1:
-            raise InputError(f"chunk_bytes is {self.chunk_bytes} but must be at least 1")
+        check_at_least(self, 1, "chunk_bytes")
         check_name(self.name)
 
 
