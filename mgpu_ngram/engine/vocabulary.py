@@ -1,4 +1,4 @@
-"""Between the passes: merge the vocabularies of chunks and give every symbol its global id."""
+"""Between the two passes: merge the vocabularies of chunks and give every symbol its global id."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,11 +33,11 @@ from mgpu_ngram.kernels.count.take_words import take_words
 from mgpu_ngram.kernels.count.word_keys import word_keys
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
-VOCABULARY = "vocabulary"  # how the kind of checkpoint entry begins; the seed of the word hash follows
+VOCABULARY = "vocabulary"  # the kind of checkpoint entry is this, _, and the seed of the word hash
 SPILLED = "spilled"
-LEXICON_SHARE = 0.05  # of a GPU, that a lexicon may take there for as long as chunks are counted
-COPIES = 6  # of vocabularies while they are merged or numbered: in, joined, sorted and joined by hash, out
-RADIX_BYTES = 64  # of words of equal count that are put in order by radix sort; ties past them are few
+LEXICON_SHARE = 0.05  # of a GPU's memory, at most, for a lexicon while chunks are counted
+COPIES = 6  # of vocabularies in memory while they are merged or numbered: input, joined, two sorted, output
+RADIX_BYTES = 64  # radix sort orders words of equal count by so many bytes; longer ties are few
 START_CODE, END_CODE = np.uint32(2), np.uint32(3)  # codes of <s> and </s>
 UNFINISHED_CODE = np.uint32(0xFFFFFFFF)  # code of the end of a line that gets no </s>
 
@@ -61,8 +61,7 @@ class LmplzText:
 
 
 def special_hashes(unit: str, seed: int, xp: Any) -> np.ndarray:
-    """(3,) uint64, in host memory: the hashes of <unk>, <s> and </s> among those of words or of token ids, computed by
-    `xp`."""
+    """Return (3,) uint64, in host memory: the hashes of <unk>, <s> and </s> as words or as token ids; `xp` computes."""
     if unit == "id":
         return hash_ids((1 << 32) + np.arange(3, dtype=np.uint64))  # ids have 32 bits
     starts = np.cumsum([0, *(len(s) + 1 for s in SPECIALS[:-1])]).astype(np.uint32)
@@ -71,7 +70,7 @@ def special_hashes(unit: str, seed: int, xp: Any) -> np.ndarray:
 
 
 def move_vocabulary(vocabulary: LocalVocabulary, device: str) -> LocalVocabulary:
-    """The vocabulary with its arrays on the device, or in host memory for "cpu"; what is there already stays."""
+    """Return the vocabulary with its arrays on the device, or in host memory for "cpu"; copies only what must move."""
     return replace(vocabulary, **{name: _move(getattr(vocabulary, name), device) for name in ARRAYS})
 
 
@@ -95,7 +94,7 @@ def spill_vocabulary(vocabulary: LocalVocabulary, budget: Budget, folder: str) -
 
 
 def where_vocabularies_fit(fn: Callable, vocabularies: Sequence[LocalVocabulary], budget: Budget) -> Any:
-    """fn(*vocabularies) on the budget's device, wherever they are; in host memory when a GPU has no room for that."""
+    """Return fn(*vocabularies), run on the budget's device, or in host memory when a GPU has too little memory."""
     with device_alone(budget):
         if budget.device == "gpu" and COPIES * sum(v.nbytes for v in vocabularies) <= budget.working_bytes():
             try:
@@ -111,8 +110,8 @@ def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
 
     parts  one or more, all in host memory or all on one device
 
-    Returns one beside them; of several parts, by rising hash. Raises HashCollision when one hash
-    stands for two words.
+    Returns the merged vocabulary, on the same device; of several parts, by rising hash. Raises HashCollision when
+    two words have one hash.
     """
     if len(parts) == 1:
         return parts[0]
@@ -148,7 +147,7 @@ def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """What every worker must know of the symbols of a corpus to count their n-grams; NumPy or CuPy.
+    """The symbols of a corpus, as every worker needs them to count n-grams; NumPy or CuPy arrays.
 
     unit        "word", "byte" or "id"
     symbols     V, the number of ids
@@ -171,7 +170,7 @@ class Lexicon:
     _copies: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def place(self, budget: Budget) -> str:
-        """The device where tokens get their codes: "cpu" when the lexicon would crowd a GPU."""
+        """Return the device where tokens get their codes: "cpu" when the lexicon would crowd a GPU."""
         crowds = sum(a.nbytes for a in (self.hash_H, self.ids_H, self.shard_V)) > LEXICON_SHARE * budget.device_bytes
         return "cpu" if crowds else budget.device
 
@@ -179,7 +178,7 @@ class Lexicon:
         return self.__dict__ | {"_copies": {}}
 
     def codes(self, hash_V: Any, device: str) -> Any:
-        """(V + 2,) uint32: 0, the code (id + 1) of each local token; UNFINISHED_CODE last."""
+        """Return (V + 2,) uint32: 0, the code (id + 1) of each local token, and UNFINISHED_CODE."""
         hash_V = _move(hash_V, device)
         xp = array_module(hash_V)
         codes = xp.zeros(len(hash_V) + 2, np.uint32)
@@ -189,17 +188,17 @@ class Lexicon:
         return codes
 
     def byte_codes(self) -> np.ndarray:
-        """(257,) uint32: code of each byte + 1, and 0 of 0; for unit "byte"."""
+        """Return (257,) uint32: the code of byte b at b + 1, and 0 at 0; for unit "byte"."""
         codes = np.zeros(257, np.uint32)
         codes[self._on("hash_H", "cpu").astype(np.int64) + 1] = self._on("ids_H", "cpu") + 1
         return codes
 
     def shards_on(self, device: str) -> Any:
-        """shard_V on the device."""
+        """Return shard_V on the device."""
         return self._on("shard_V", device)
 
     def _on(self, name: str, device: str) -> Any:
-        """An array on the device, copied there once."""
+        """Return an array on the device, copied there once."""
         array = getattr(self, name)
         if on_gpu(array) == (device == "gpu"):
             return array
@@ -209,7 +208,7 @@ class Lexicon:
 
 
 def place_lexicon(lexicon: Lexicon, budget: Budget) -> Lexicon:
-    """Leave a lexicon where it is; one that would crowd a GPU in host memory."""
+    """Return the lexicon; in host memory when it would crowd a GPU, else where it is."""
     if lexicon.place(budget) == "gpu":
         return lexicon
     return replace(lexicon, **{name: _move(getattr(lexicon, name), "cpu") for name in ("hash_H", "ids_H", "shard_V")})
@@ -225,77 +224,124 @@ def number_symbols(
 ) -> tuple[Lexicon, Vocabulary]:
     """Give every symbol of the corpus its id: see `Vocabulary` for the order.
 
-    merged  every symbol of the corpus once; the work is done on `device`, wherever it lies
-    lmplz   how the text was read, when not as a count reads it
+    merged  every symbol of the corpus once; it is moved to `device`, where the work is done
+    lmplz   how the text was read, if as lmplz reads it; None: as a count reads it
 
-    Returns what counting needs, on the device, and what writing needs, in host memory. Raises HashCollision
-    when a word has the hash of a special that it is not; SpecialInText where `lmplz` refuses a word.
+    Returns (the lexicon for counting, on the device; the vocabulary for writing, in host memory). Raises
+    HashCollision when a word has the hash of a special that it is not, SpecialInText when `lmplz` refuses a word,
+    and RunError when ids do not hold the symbols.
     """
     merged = move_vocabulary(merged, device)
     xp = array_module(merged.hash_V)
     ids_as_words = unit == "id" and lmplz is not None
     rows_V = _rows_in_order(merged, unit, ids_as_words)
-    special_hash = np.empty(0, np.uint64)
-    if unit == "word" or ids_as_words:
-        special_hash = special_hashes(unit, seed, xp)
-    specials = SPECIALS[: len(special_hash)]
-    # Of the specials: count, first source, first offset; they may stand in the text as words, too.
-    special = np.array([(0, -1, -1)] * len(specials), np.int64).reshape(-1, 3)
-    for k, h in enumerate(special_hash):
+    specials = _find_specials(merged, unit, seed) if unit == "word" or ids_as_words else NO_SPECIALS
+    if lmplz is not None and not lmplz.skip_symbols:
+        _refuse_specials(specials)
+    for row in specials.rows:
+        rows_V = rows_V[rows_V != row]
+    tokens = merged.tokens
+    if sentence_markers:
+        specials.places_K3[1:, 0] += merged.lines, merged.lines - merged.unfinished_lines
+        tokens += 2 * merged.lines - merged.unfinished_lines
+    V = len(specials.hash_K) + len(rows_V)
+    if V >= 2**31 - 1:
+        raise RunError(f"the corpus has {V:,} distinct symbols but ids hold {2**31 - 2:,}; lowercase it or cut it")
+    counts_V = _after(specials.places_K3[:, 0], merged.counts_V[rows_V])
+    vocabulary = _vocabulary_of(merged, rows_V, specials, counts_V, "word" if ids_as_words else unit, ids_as_words)
+    hash_V = _after(specials.hash_K, merged.hash_V[rows_V])
+    hash_H, ids_H = radix_sort(xp.stack([hash_V, xp.arange(V, dtype=np.uint64)]), 64)
+    hash_H = hash_H.copy()  # no view of both columns
+    S = num_shards(tokens, unit) if lmplz is None else lmplz.num_shards(tokens)
+    split = () if lmplz is None else split_words(counts_V, S)
+    shard_V = _deal(counts_V, S, split)
+    return Lexicon(unit, V, tokens, hash_H, ids_H.astype(np.int32), S, shard_V, split), vocabulary
+
+
+class _Specials(NamedTuple):
+    """The K specials of a vocabulary, 0 or 3; a text may hold them as words, too.
+
+    hash_K     (K,) uint64, in host memory
+    places_K3  (K, 3) int64, in host memory: of each as a word of the text, the count, first source and first offset;
+               0, -1, -1 where the text does not hold it
+    rows       their rows in the merged vocabulary, for those that the text holds
+    """
+
+    hash_K: np.ndarray
+    places_K3: np.ndarray
+    rows: list[Any]
+
+
+NO_SPECIALS = _Specials(np.empty(0, np.uint64), np.empty((0, 3), np.int64), [])
+
+
+def _find_specials(merged: LocalVocabulary, unit: str, seed: int) -> _Specials:
+    """Find <unk>, <s> and </s> among the words of a text; HashCollision when another word has the hash of one."""
+    xp = array_module(merged.hash_V)
+    found = _Specials(special_hashes(unit, seed, xp), np.array([(0, -1, -1)] * len(SPECIALS), np.int64), [])
+    for k, h in enumerate(found.hash_K):
         row = xp.flatnonzero(merged.hash_V == h)  # one at most
         if not len(row):
             continue
-        if unit == "word" and to_host(take_words(merged.offsets_V, merged.data, row)[1]).tobytes() != specials[k]:
+        if unit == "word" and to_host(take_words(merged.offsets_V, merged.data, row)[1]).tobytes() != SPECIALS[k]:
             raise HashCollision(seed)
-        special[k] = [int(a[row][0]) for a in (merged.counts_V, merged.first_source_V, merged.first_offset_V)]
-        rows_V = rows_V[rows_V != row]
-    found = [(*place, word) for (_, *place), word in zip(special.tolist(), specials, strict=True) if place[0] >= 0]
-    if lmplz is not None and not lmplz.skip_symbols and found:
-        raise SpecialInText(*min(found))
-    tokens = merged.tokens
-    if sentence_markers:
-        special[1:, 0] += merged.lines, merged.lines - merged.unfinished_lines
-        tokens += 2 * merged.lines - merged.unfinished_lines
-    V = len(specials) + len(rows_V)
-    if V >= 2**31 - 1:
-        raise RunError(f"the corpus has {V:,} distinct symbols but ids hold {2**31 - 2:,}; lowercase it or cut it")
+        places = merged.counts_V, merged.first_source_V, merged.first_offset_V
+        found.places_K3[k] = [int(array[row][0]) for array in places]
+        found.rows.append(row)
+    return found
 
-    def after(head: Any, tail: Any) -> Any:
-        return xp.concatenate([xp.asarray(head, tail.dtype), tail])
 
+def _refuse_specials(specials: _Specials) -> None:
+    """Raise SpecialInText for the first special that the text holds."""
+    found = [(*place, word) for (_, *place), word in zip(specials.places_K3.tolist(), SPECIALS, strict=False)]
+    if first := min((f for f in found if f[0] >= 0), default=None):
+        raise SpecialInText(*first)
+
+
+def _vocabulary_of(
+    merged: LocalVocabulary, rows_V: Any, specials: _Specials, counts_V: Any, unit: str, ids_as_words: bool
+) -> Vocabulary:
+    """Return the vocabulary of the specials and then of some rows of `merged`, in host memory."""
+    xp = array_module(merged.hash_V)
+    words = SPECIALS[: len(specials.hash_K)]
     offsets_R, data_R = take_words(merged.offsets_V, merged.data, rows_V)
     if ids_as_words:
         decimals = pa.array(to_host(data_R).view("<u4")).cast(pa.large_string()).cast(pa.large_binary())
         offsets_R, data_R = (xp.asarray(a) for a in words_from_arrow(decimals))
-    ends = np.cumsum([0, *map(len, specials)])
-    hash_V, counts_V = after(special_hash, merged.hash_V[rows_V]), after(special[:, 0], merged.counts_V[rows_V])
-    vocabulary = Vocabulary(
-        "word" if ids_as_words else unit,
-        to_host(after(ends[:-1], offsets_R + ends[-1])),
-        to_host(after(np.frombuffer(b"".join(specials), np.uint8), data_R)),
+    ends = np.cumsum([0, *map(len, words)])
+    return Vocabulary(
+        unit,
+        to_host(_after(ends[:-1], offsets_R + ends[-1])),
+        to_host(_after(np.frombuffer(b"".join(words), np.uint8), data_R)),
         to_host(counts_V),
-        to_host(after(special[:, 1], merged.first_source_V[rows_V])),
-        to_host(after(special[:, 2], merged.first_offset_V[rows_V])),
+        to_host(_after(specials.places_K3[:, 1], merged.first_source_V[rows_V])),
+        to_host(_after(specials.places_K3[:, 2], merged.first_offset_V[rows_V])),
     )
-    hash_H, ids_H = radix_sort(xp.stack([hash_V, xp.arange(V, dtype=np.uint64)]), 64)
-    S = num_shards(tokens, unit) if lmplz is None else lmplz.num_shards(tokens)
-    split = () if lmplz is None else split_words(counts_V, S)
+
+
+def _deal(counts_V: Any, shards: int, split: tuple[int, ...]) -> Any:
+    """(V,) uint16: the shard of each word, dealt by counts; split words count as empty."""
     mass_V = counts_V.copy()
-    mass_V[xp.asarray(split, np.int64)] = 0
-    shard_V = deal_words(mass_V, S)
-    hash_H = hash_H.copy()  # no view of both columns
-    lexicon = Lexicon(unit, V, tokens, hash_H, ids_H.astype(np.int32), S, shard_V, split)
-    return lexicon, vocabulary
+    mass_V[array_module(counts_V).asarray(split, np.int64)] = 0
+    return deal_words(mass_V, shards)
+
+
+def _after(head: np.ndarray, tail: Any) -> Any:
+    """`head`, which is in host memory, then `tail`, where `tail` is and of its type."""
+    xp = array_module(tail)
+    return xp.concatenate([xp.asarray(head, tail.dtype), tail])
 
 
 def _rows_in_order(merged: LocalVocabulary, unit: str, ids_as_words: bool) -> Any:
-    """Row numbers by falling count, ties by bytes, or by value of token ids; for bytes and token ids by value alone."""
+    """Return row numbers. Words: by falling count, then by bytes. Token ids as words: by falling count, then by value.
+    Bytes and other token ids: by value.
+    """
     xp = array_module(merged.hash_V)
     if unit != "word":
         rows_V = xp.argsort(merged.data if unit == "byte" else merged.data.view("<u4"))
         return rows_V[xp.argsort(-merged.counts_V[rows_V], kind="stable")] if ids_as_words else rows_V
     rows_V = xp.arange(len(merged.counts_V))
-    # Places in rows_V whose words are not yet in order, and a number that those of equal words so far share.
+    # Positions in rows_V whose order is not final, and of each the number of its group: words that tie so far.
     at_K, group_K = xp.arange(len(rows_V)), ~merged.counts_V.view(np.uint64)
     for first_byte in range(0, RADIX_BYTES, 16):
         rows_K = rows_V[at_K]
@@ -320,7 +366,7 @@ def _rows_in_order(merged: LocalVocabulary, unit: str, ids_as_words: bool) -> An
 def store_vocabulary(
     vocabulary: LocalVocabulary, kind: str, items: Sequence[int], folder: str, durable: bool = True
 ) -> str:
-    """Write the vocabulary of some chunks, `items`, to the entries of a checkpoint; returns its path."""
+    """Write the vocabulary of some chunks, `items`, to the entries of a checkpoint; return its path."""
     arrays = {name: to_host(getattr(vocabulary, name)) for name in ARRAYS}
     totals = {f.name: getattr(vocabulary, f.name) for f in fields(vocabulary) if f.name not in ARRAYS}
     return save_entry(folder, kind, items, arrays, {"totals": totals}, durable)

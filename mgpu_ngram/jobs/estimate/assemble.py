@@ -1,4 +1,4 @@
-"""From estimated parts, spread over workers, to one model, and to its file."""
+"""Assemble estimated parts, which workers hold, to one model, and write its file."""
 
 from __future__ import annotations
 
@@ -35,83 +35,125 @@ from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
 
-STRETCH_COPIES = 3  # of an n-gram of a stretch while it is put together
-MAX_STRETCHES = 32  # more do not help: the n-grams of one first word, such as <s>, are in one
+STRETCH_COPIES = 3  # copies of an n-gram in memory while its stretch is assembled
+MAX_STRETCHES = 32  # more do not help: all n-grams of one first word, such as <s>, are in one stretch
 
 
 @dataclass
 class Estimate:
-    """A finished model where it was made: a trie on a device, in host memory where that is full, and its words."""
+    """A finished model: a trie, on the device or, where that is full, in host memory; and its words."""
 
     trie: Any
     words: Words
     seconds: dict[str, float]
 
 
-def assembled(
-    executor: Executor, parts: list[Handle], unigrams: Handle, vocabulary: Handle, symbols: int, order: int,
-    collapse: bool, budget: Budget, folder: str, progress: Progress,
-) -> tuple[Handle, list[dict[str, float]]]:  # fmt: skip
-    """(the model, seconds that it does not tell itself): put together by one task, or in stretches, one of each worker
-    or more where these would not fit its memory.
+@dataclass(frozen=True)
+class Assembly:
+    """Assembles the estimated parts of one model.
 
-    `parts`, which may still be on their way, is emptied, so that each goes when it has been used.
+    unigrams    the handle of `Unigrams`, and
+    vocabulary  that of the `Vocabulary`, which has `symbols` words
+    order       the highest order of the model
+    folder      a folder where workers may spill
     """
-    bits, device = check.code_bits(symbols), budget.device
-    seconds, words_of, samples = list[dict[str, float]](), list[tuple[int, int]](), list[Handle]()
-    if len(parts) > 1 and not collapse:
-        samples = [executor.call(_sample, part, bits) for part in parts]
-    executor.wait(iter(list(parts)), lambda _: progress.advance(1))
-    if samples:
-        reports = executor.gather(samples)
-        work_bytes = STRETCH_COPIES * sum(size for _, size, _ in reports)
-        needed = min(-(-work_bytes // max(1, budget.task_bytes())), MAX_STRETCHES)
-        rounds = max(1, -(-needed // executor.workers))
-        words_of = cut_words([sample for sample, *_ in reports], symbols, rounds * executor.workers)
-        samples.clear()
-    window = 2 * executor.workers
-    in_windows, linked = len(words_of) > window, order > 3  # else no node has a suffix that is told
-    steps = len(words_of) * (1 + (in_windows and linked)) if len(words_of) > 1 else 0
-    progress.start("assemble", steps + 1, "steps")
-    if len(words_of) > 1:
-        seconds, stretches = [of_part for *_, of_part in reports], list[Handle]()
+
+    executor: Executor
+    unigrams: Handle
+    vocabulary: Handle
+    symbols: int
+    order: int
+    budget: Budget
+    folder: str
+    progress: Progress
+
+    def assembled(self, parts: list[Handle], collapse: bool) -> tuple[Handle, list[dict[str, float]]]:
+        """Return (the `Estimate`, timings of the parts that it does not store).
+
+        One task assembles all parts; or, where the model has several parts that are not collapsed, each worker
+        assembles one stretch of the n-grams, or several where memory is short.
+
+        parts     handles of `Estimated`, running or finished; the list is emptied, so that each part is freed when it
+                  has been used
+        collapse  as in `engine.assemble.assemble`
+        """
+        executor, seconds, words_of = self.executor, list[dict[str, float]](), list[tuple[int, int]]()
+        samples = [executor.call(_sample, part, self._bits) for part in parts if len(parts) > 1 and not collapse]
+        executor.wait(iter(list(parts)), self._advance)
+        if samples:
+            reports = executor.gather(samples)
+            samples.clear()
+            words_of = self._stretches([sample for sample, *_ in reports], sum(size for _, size, _ in reports))
+        if len(words_of) > 1:
+            seconds = [of_part for *_, of_part in reports]
+            model = self._in_stretches(parts, words_of)
+        else:
+            model = self._at_once(parts, collapse)
+        parts.clear()
+        executor.wait([model], self._advance)
+        return model, seconds
+
+    def _at_once(self, parts: list[Handle], collapse: bool) -> Handle:
+        """Call the one task that assembles all parts."""
+        self.progress.start("assemble", 1, "steps")
+        device = self.budget.device
+        return self.executor.call(
+            finish, list(parts), self.unigrams, self.vocabulary, self._bits, collapse, device, label="the model"
+        )
+
+    def _in_stretches(self, parts: list[Handle], words_of: list[tuple[int, int]]) -> Handle:
+        """Assemble stretches, find their suffixes, and call the task that joins them.
+
+        words_of  (first, past the last) first word of the n-grams of each stretch
+        """
+        executor, window = self.executor, 2 * self.executor.workers
+        is_windowed, is_linked = len(words_of) > window, self.order > 3  # up to order 3 no node stores its suffix
+        self.progress.start("assemble", len(words_of) * (1 + (is_windowed and is_linked)) + 1, "steps")
+        stretches: list[Handle] = []
 
         def call(i: int) -> Handle:
-            words = words_of[i]
-            taken = [
-                executor.call(take_stretch, part, bits, words, colocate_with=part, priority=True) for part in parts
-            ]
-            stretches.append(
-                executor.call(
-                    make_stretch, taken, unigrams, bits, words, budget, folder,
-                    label=f"the model's n-grams from word {words[0]:,} to {words[1] - 1:,}", affinity=i,
-                )
-            )  # fmt: skip
+            stretches.append(self._stretch(parts, i, words_of[i]))
             return stretches[-1]
 
         calls = map(call, range(len(words_of)))
-        if in_windows:
-            windowed(executor, calls, window, lambda _: progress.advance(1))
-        else:  # nobody need wait here
-            for _ in calls:
-                pass
-        if linked:
+        if is_windowed:
+            windowed(executor, calls, window, self._advance)
+        else:  # no wait: the next tasks are called while these run
+            list(calls)
+        if is_linked:
             searched = [executor.call(searched_keys, stretch) for stretch in stretches]
+            how = searched, self._bits, self.budget, self.folder
             stretches = [
-                executor.call(link_stretch, s, searched, bits, budget, folder, label="the model's suffixes", affinity=i)
-                for i, s in enumerate(stretches)
+                executor.call(link_stretch, stretch, *how, label="the model's suffixes", affinity=i)
+                for i, stretch in enumerate(stretches)
             ]
-            del searched
-        model = executor.call(join, stretches, unigrams, vocabulary, device, label="the model")
-        if linked or not in_windows:
-            executor.wait(stretches, lambda _: progress.advance(1))
-        del stretches
-    else:
-        model = executor.call(finish, list(parts), unigrams, vocabulary, bits, collapse, device, label="the model")
-    parts.clear()
-    executor.wait([model])
-    progress.advance(1)
-    return model, seconds
+            del searched, how
+        model = executor.call(join, stretches, self.unigrams, self.vocabulary, self.budget.device, label="the model")
+        if is_linked or not is_windowed:
+            executor.wait(stretches, self._advance)
+        return model
+
+    def _stretch(self, parts: list[Handle], i: int, words: tuple[int, int]) -> Handle:
+        """Call the task that assembles stretch i."""
+        call, bits = self.executor.call, self._bits
+        taken = [call(take_stretch, part, bits, words, colocate_with=part, priority=True) for part in parts]
+        return call(
+            make_stretch, taken, self.unigrams, bits, words, self.budget, self.folder,
+            label=f"the model's n-grams from word {words[0]:,} to {words[1] - 1:,}", affinity=i,
+        )  # fmt: skip
+
+    def _stretches(self, samples: list[np.ndarray], part_bytes: int) -> list[tuple[int, int]]:
+        """Return the words of each stretch: one stretch a worker, or several where all parts' bytes need more."""
+        work_bytes, workers = STRETCH_COPIES * part_bytes, self.executor.workers
+        needed = min(-(-work_bytes // max(1, self.budget.task_bytes())), MAX_STRETCHES)
+        return cut_words(samples, self.symbols, max(1, -(-needed // workers)) * workers)
+
+    @property
+    def _bits(self) -> int:
+        return check.code_bits(self.symbols)
+
+    def _advance(self, _: Handle) -> None:
+        self.progress.advance(1)
 
 
 def _sample(part: Estimated, bits: int) -> tuple[np.ndarray, int, dict[str, float]]:
@@ -121,8 +163,7 @@ def _sample(part: Estimated, bits: int) -> tuple[np.ndarray, int, dict[str, floa
 def make_stretch(
     parts: list[Estimated], unigrams: Unigrams, bits: int, words: tuple[int, int], budget: Budget, folder: str
 ) -> Stretch:
-    """A stretch, of what all parts have of it: made on the device, or in host memory where that has no room for it; it
-    waits where there is room."""
+    """Assemble a stretch of all parts on the device, or in host memory if the device has no room; spill it."""
     watch = Stopwatch(budget.device)
 
     def made(device: str) -> Stretch:
@@ -137,7 +178,7 @@ def make_stretch(
 
 
 def link_stretch(stretch: Stretch, searched: list[dict[int, Any]], bits: int, budget: Budget, folder: str) -> Stretch:
-    """The stretch with its suffixes, sought among the keys of all stretches."""
+    """Return the stretch with its suffixes, which are searched in the keys of all stretches; spill it."""
     watch = Stopwatch(budget.device)
 
     def linked(device: str) -> Stretch:
@@ -150,7 +191,7 @@ def link_stretch(stretch: Stretch, searched: list[dict[int, Any]], bits: int, bu
 
 
 def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, device: str) -> Estimate:
-    """The model of all stretches, on the device, or in host memory where that has no room for it."""
+    """Return the model of all stretches, on the device or, without room there, in host memory."""
     watch = Stopwatch(device)
 
     def joined(device: str) -> Any:
@@ -165,7 +206,7 @@ def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, d
 def finish(
     parts: list[Estimated], unigrams: Unigrams, vocabulary: Vocabulary, bits: int, collapse: bool, device: str
 ) -> Estimate:
-    """The model of all parts, on the device, or in host memory where that has no room for it."""
+    """Return the model of all parts, on the device or, without room there, in host memory."""
     watch = Stopwatch(device)
 
     def made(device: str) -> Any:
@@ -189,7 +230,7 @@ def _kept_words(vocabulary: Vocabulary, unigrams: Unigrams) -> Words:
 def save(
     model: Estimate, path: str | Path, format: str, header: Sequence[str] | None, threads: int
 ) -> tuple[int, str, dict[str, float]]:
-    """Write a model; (bytes, fingerprint, seconds). It stands at `path` when it is whole."""
+    """Write a model. Return (bytes, fingerprint, seconds by stage). The file appears at `path` when it is whole."""
     watch = Stopwatch("cpu")
     trie, fingerprint = model.trie.moved(to_host_fast), ""
     if format == "arpa":
@@ -203,5 +244,5 @@ def save(
 
 
 def in_host_memory(model: Estimate) -> BackoffModel:
-    """As the Python interface takes it."""
+    """Return the model as the Python interface takes it."""
     return BackoffModel.of(model.trie.moved(to_host_fast), model.words)

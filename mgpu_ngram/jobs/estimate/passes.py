@@ -44,7 +44,7 @@ from mgpu_ngram.engine.estimate import (
 )
 from mgpu_ngram.engine.sorted_runs import Run, merge_to, open_run, take_part, where_it_fits
 from mgpu_ngram.engine.spill import result_to_device, spill
-from mgpu_ngram.jobs.estimate.assemble import assembled
+from mgpu_ngram.jobs.estimate.assemble import Assembly
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels import check
@@ -141,10 +141,11 @@ class Estimation:
                     label=f"estimating part {len(made)}",
                 )
             )  # fmt: skip
-        model, seconds = assembled(
-            executor, made, unigrams, self.vocabulary, self.symbols, self.options.order, self.config.collapse_values,
-            self.budget, self.folder, self.progress,
+        assembly = Assembly(
+            executor, unigrams, self.vocabulary, self.symbols, self.options.order, self.budget, self.folder,
+            self.progress,
         )  # fmt: skip
+        model, seconds = assembly.assembled(made, self.config.collapse_values)
         self.seconds += seconds
         return model, statistics
 
