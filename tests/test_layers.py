@@ -15,7 +15,8 @@ PACKAGE = Path(mgpu_ngram.__file__).parent
 # -> engine -> kernels; the executor's protocol is all that a job knows of the cluster.
 ALLOWED = {
     "__init__": {"api", "compact", "model", "core"},
-    "__main__": {"cli"},
+    "__main__": {"entry"},
+    "entry": {"cli"},
     "cli": {"commands", "engine", "core"},
     "commands": {"commands", "api", "config", "report", "jobs", "engine", "core", "cluster", "benchmarks"},
     "api": {"config", "jobs", "engine", "core", "cluster"},

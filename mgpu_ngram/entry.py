@@ -1,0 +1,39 @@
+"""The entry point of `mgpu-ngram` and of `python -m mgpu_ngram`. It takes Ctrl-C before the rest is imported.
+
+Exit status 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from typing import Any
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def main() -> int:
+    """Run one command; returns its exit status."""
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a script's background job ignores Ctrl-C
+    if ours:
+        signal.signal(signal.SIGINT, _leave)
+    from mgpu_ngram.cli import main
+
+    try:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return main()
+    except KeyboardInterrupt:
+        return _say_interrupted()
+
+
+def _leave(*_: Any) -> None:
+    """End the process at once: while modules are imported, no run has begun and nothing needs to be removed."""
+    os._exit(_say_interrupted())
+
+
+def _say_interrupted() -> int:
+    with suppress(OSError):  # standard error is closed
+        os.write(2, b"mgpu-ngram: interrupted\n")
+    return INTERRUPTED
