@@ -1,7 +1,7 @@
 """The command line: `mgpu-ngram run | plan | count | estimate | trie | score | distribution | export | info | bench`.
 
 Results go to stdout and can be piped; progress and errors go to stderr. Exit status 0: done; 1: the
-run failed; 2: bad input.
+run failed; 2: bad input; 130: interrupted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mgpu_ngram.core.errors import InputError, RunError, show_warnings_plainly
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import out_of_memory
 
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXAMPLES = """examples:
   mgpu-ngram run configs/quickstart.yaml
   mgpu-ngram count books/*.txt.gz -o counts --order 5
@@ -51,6 +52,8 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.debug:
             traceback.print_exc()
         print(f"mgpu-ngram: {_one_line(error)}", file=sys.stderr)
+        if isinstance(error, KeyboardInterrupt):
+            return INTERRUPTED
         return 2 if isinstance(error, InputError) else 1
 
 

@@ -567,7 +567,7 @@ def test_interrupted(folder, mgpu_ngram, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(count_passes, "reduce_tasks", interrupt)
-    check_refused(folder, mgpu_ngram("count", "text", "-o", "out", *HERE), "interrupted", status=1)
+    check_refused(folder, mgpu_ngram("count", "text", "-o", "out", *HERE), "interrupted", status=130)
 
 
 def test_a_wrong_path_of_the_last_job_costs_no_work(folder, mgpu_ngram):
@@ -587,7 +587,7 @@ def test_interrupted_by_a_signal(number, folder):
         time.sleep(0.05)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    check_refused(folder, (process.returncode, out, err), "interrupted", status=1)
+    check_refused(folder, (process.returncode, out, err), "interrupted", status=130)
 
 
 def test_two_worker_processes_print_no_traceback(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -54,6 +53,8 @@ def resolve_device(wanted: str) -> str:
         raise InputError(
             "device gpu was asked for but nvidia-ml-py, which finds GPUs, is not installed; pip install nvidia-ml-py"
         )
+    import ctypes.util
+
     driver = "no NVIDIA driver is loaded" if not ctypes.util.find_library("cuda") else "no GPU is visible"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "unset")
     raise InputError(

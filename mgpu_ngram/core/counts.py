@@ -11,17 +11,23 @@ import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import FORMAT_VERSION, MANIFEST, Output
 from mgpu_ngram.core.parquet import open_parquet, read_vocabulary, reading
 from mgpu_ngram.core.shards import deal_words
 from mgpu_ngram.core.vocabulary import SymbolIndex, Vocabulary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+else:
+    pa = LazyModule("pyarrow")
+    pc = LazyModule("pyarrow.compute")
 
 FORMAT = "mgpu_ngram counts"
 Ngram = str | bytes | tuple[int, ...]

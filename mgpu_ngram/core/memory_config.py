@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import Bytes
 
@@ -34,10 +32,20 @@ class MemoryConfig:
 
 def free_host_bytes() -> int:
     """Return the available memory of the host, or the remainder of a container's limit."""
-    free = psutil.virtual_memory().available
+    free = _available_bytes()
     try:
         limit = int((CGROUP / "memory.max").read_text())
         used = int((CGROUP / "memory.current").read_text())
     except (OSError, ValueError):  # no such file, or "max": no limit
         return free
     return min(free, max(0, limit - used))
+
+
+def _available_bytes() -> int:
+    try:
+        with open("/proc/meminfo") as file:
+            return next(1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):  # no Linux
+        import psutil
+
+        return psutil.virtual_memory().available

@@ -7,19 +7,25 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy import uint64
 
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import Sink, new_file
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary, words_from_arrow
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+else:
+    pa = LazyModule("pyarrow")
+    pq = LazyModule("pyarrow.parquet")
 
 GROUP_ROWS = 1 << 17  # rows of a row group; a thread that writes holds one, 10 to 20 MB
 GROUP_BYTES = 1 << 28  # bytes of a row group's strings; a longer row gets its own group

@@ -8,8 +8,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import psutil
-
 PREFIX = "mgpu-ngram-"
 
 
@@ -24,6 +22,8 @@ def scratch_folder() -> str:
 
 def is_running(pid: int) -> bool:
     """Return whether this host runs a process of that id."""
+    import psutil
+
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -8,17 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from mgpu_ngram.core.checkpoint import save_entry
 from mgpu_ngram.core.compact import save_compact
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.distributions import ArrayFile, array_files, compact_file, parquet_file, save_words
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.parquet import strings
 from mgpu_ngram.core.read_text import TextBlock
@@ -29,6 +28,13 @@ from mgpu_ngram.engine.row_options import RowOptions, block_rows
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.distribution.scale_values import scale_values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+else:
+    pa = LazyModule("pyarrow")
+    pq = LazyModule("pyarrow.parquet")
 
 MIN_TEXT_BYTES, MAX_TEXT_BYTES = 1 << 16, 16 << 20  # of text on the device at once
 BYTES_PER_TEXT_BYTE = 128  # that its codes and what is found take: a history may be a letter and a space

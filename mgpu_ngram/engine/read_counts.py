@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.parquet import open_parquet, reading
 from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.core.vocabulary import words_from_arrow
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = LazyModule("pyarrow")
 
 COLUMNS = ["ngram", "count"]
 

@@ -6,14 +6,14 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint import save_entry
 from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.shards import MAX_SHARDS, deal_words, num_parts, num_shards, split_words
 from mgpu_ngram.core.vocabulary import (
     ARRAYS,
@@ -32,6 +32,11 @@ from mgpu_ngram.kernels.count.join_words import join_words
 from mgpu_ngram.kernels.count.take_words import take_words
 from mgpu_ngram.kernels.count.word_keys import word_keys
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = LazyModule("pyarrow")
 
 VOCABULARY = "vocabulary"  # the kind of checkpoint entry is this, _, and the seed of the word hash
 SPILLED = "spilled"

@@ -129,7 +129,7 @@ def test_the_driver_is_killed(moment, workers, corpus, num_chunks, undisturbed, 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_interrupted(workers, corpus, num_chunks, undisturbed, contents, hooks, slow, tmp_path):
     status, err = end_early(tmp_path, corpus, workers, "count", signal.SIGINT)
-    assert status == 1 and err.count("\n") == 1 and err.startswith("mgpu-ngram: interrupted; ")
+    assert status == 130 and err.count("\n") == 1 and err.startswith("mgpu-ngram: interrupted; ")
     assert names(tmp_path) == ["out.checkpoint"]
     finished = len(saved(tmp_path))
     assert 5 <= finished < num_chunks

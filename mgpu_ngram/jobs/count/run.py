@@ -6,15 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import pyarrow
+from typing import TYPE_CHECKING, Any
 
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.counts import FORMAT
 from mgpu_ngram.core.crc import combine_crc32
+from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
@@ -28,6 +27,11 @@ from mgpu_ngram.jobs.count.passes import TOP, CountPasses
 from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams, plan
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = LazyModule("pyarrow")
 
 __all__ = ["CHECKPOINT_SECONDS", "CONFIG", "FORMAT", "CountConfig", "CountResult", "open_inputs", "plan", "run"]
 
@@ -186,5 +190,5 @@ def _manifest(
         "symbols": totals["symbols"],
         "tokens": totals["tokens"],
         "unit": config.unit,
-        "versions": {"mgpu-ngram": VERSION, "pyarrow": pyarrow.__version__},
+        "versions": {"mgpu-ngram": VERSION, "pyarrow": pa.__version__},
     }

@@ -8,16 +8,16 @@ import shutil
 from bisect import bisect_left
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow
 
 from mgpu_ngram.cluster.executor import Executor, Handle, windowed
 from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import Chunk, Corpus
 from mgpu_ngram.core.distributions import array_files, describe_array
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import MANIFEST
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.distribution_tasks import (
@@ -42,6 +42,11 @@ from mgpu_ngram.jobs.distribution.config import (
 )
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.saver import Saver
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = LazyModule("pyarrow")
 
 BLOCK_BYTES = 512  # of stat's st_blocks
 COUNTED = 64  # chunks whose histories one task counts, at most
@@ -176,7 +181,7 @@ class DistributionPasses:
             "orders": list(self.rows.orders),
             "symbols": self.facts.symbols,
             "size_bytes": sum(path.stat().st_size for path in files),
-            "versions": {"mgpu-ngram": VERSION, "numpy": np.__version__, "pyarrow": pyarrow.__version__},
+            "versions": {"mgpu-ngram": VERSION, "numpy": np.__version__, "pyarrow": pa.__version__},
         }
 
 

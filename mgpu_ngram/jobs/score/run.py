@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 
 from mgpu_ngram.cluster.executor import Executor, Handle, in_order
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Corpus, Piece, open_corpus
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.output import Output, check_free, check_suffix, new_file, write_manifest
 from mgpu_ngram.core.parquet import strings
@@ -30,6 +29,13 @@ from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.score import ChunkScores, ScoreOptions, score_chunk
 from mgpu_ngram.jobs.progress import Progress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+else:
+    pa = LazyModule("pyarrow")
+    pq = LazyModule("pyarrow.parquet")
 
 AHEAD = 4  # chunks per worker that are under way before the first of them is in
 CHUNK_BYTES = {"cpu": 8 << 20, "gpu": 64 << 20}  # text per task, at most
@@ -167,7 +173,7 @@ def run(
     made_of = _made_of(config, open_inputs(config if inputs is None else replace(config, text=inputs)))
     with Output.create(output, overwrite) as out:
         result = score(config, executor, out.folder / SCORES, progress=progress, inputs=inputs)
-        made = {"totals": result.totals.summary(), "versions": {"mgpu-ngram": VERSION, "pyarrow": pyarrow.__version__}}
+        made = {"totals": result.totals.summary(), "versions": {"mgpu-ngram": VERSION, "pyarrow": pa.__version__}}
         write_manifest(out.folder, made_of | made, FORMAT)
         out.commit()
     return replace(result, path=out.path)
@@ -315,28 +321,25 @@ def _chunk_bytes(corpus: Corpus, workers: int, device: str, words: bool) -> int:
     return max(MIN_CHUNK_BYTES, min(most, corpus.text_bytes // (AHEAD * workers)))
 
 
+SENTENCE_COLUMNS = {"prob_log10": "float32", "words": "int32", "oovs": "int32"}
+WORD_COLUMNS = {
+    "sentence": "int64", "word": "large_string", "id": "uint32", "ngram_length": "uint8", "prob_log10": "float32",
+}  # fmt: skip
+
+
 class _Table:
     """A Parquet file that grows chunk by chunk; it gets its name when it is whole."""
 
-    SENTENCES = pyarrow.schema(
-        [("prob_log10", pyarrow.float32()), ("words", pyarrow.int32()), ("oovs", pyarrow.int32())]
-    )
-    WORDS = pyarrow.schema(
-        [
-            ("sentence", pyarrow.int64()), ("word", pyarrow.large_string()), ("id", pyarrow.uint32()),
-            ("ngram_length", pyarrow.uint8()), ("prob_log10", pyarrow.float32()),
-        ]
-    )  # fmt: skip
-
     def __init__(self, path: str | Path, level: str):
         self.path, self.words = path, level == "word"
+        columns = WORD_COLUMNS if self.words else SENTENCE_COLUMNS
+        self.schema = pa.schema([(name, getattr(pa, kind)()) for name, kind in columns.items()])
         self.sentences = 0
 
     def __enter__(self) -> _Table:
         self.stack = ExitStack()
         sink = self.stack.enter_context(new_file(self.path))
-        schema = self.WORDS if self.words else self.SENTENCES
-        self.file = self.stack.enter_context(pyarrow.parquet.ParquetWriter(sink, schema))
+        self.file = self.stack.enter_context(pq.ParquetWriter(sink, self.schema))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -349,6 +352,5 @@ class _Table:
         if self.words:
             words = strings(np.concatenate([np.zeros(1, np.int64), columns["end"]]), columns["data"])
             columns = columns | {"sentence": columns["sentence"] + self.sentences, "word": words}
-        schema = self.WORDS if self.words else self.SENTENCES
-        self.file.write_table(pyarrow.table({name: columns[name] for name in schema.names}, schema=schema))
+        self.file.write_table(pa.table({name: columns[name] for name in self.schema.names}, schema=self.schema))
         self.sentences += len(scores.sentences["words"])
