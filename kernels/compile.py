@@ -161,7 +161,7 @@ def _file_digest(source: str) -> bytes:
 
 @functools.cache
 def _announce_compilations() -> None:
-    """Say on stderr that kernels are compiled, when the first of this package really is; not in workers."""
+    """Make Numba announce the first compilation of a function of this package."""
     from numba.core import event
 
     class Announcer(event.Listener):
@@ -177,6 +177,6 @@ def _announce_compilations() -> None:
 
 @functools.cache
 def announce(message: str) -> None:
-    """Say something on stderr, once, unless this process is a worker of another, whose user has been told."""
-    if multiprocessing.parent_process() is None:
+    """Say something once on the terminal of stderr; not in a log, as progress bars, and not from each worker."""
+    if sys.stderr and sys.stderr.isatty() and multiprocessing.parent_process() is None:
         print(f"mgpu-ngram: {message}", file=sys.stderr, flush=True)

@@ -1,8 +1,10 @@
 """Where compiled CPU kernels are kept, when they are compiled again, and what a user is told."""
 
 import os
+import pty
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,13 @@ import pytest
 from mgpu_ngram.kernels import compile as compiled
 
 
-def run(script, folder, **environment):
+def run(script, folder, stderr=subprocess.PIPE, **environment):
     """Run a script in a process whose only cache folders are those in `folder`."""
     kept = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
     environment = kept | {"HOME": str(folder / "home"), "TMPDIR": str(folder)} | environment
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, cwd=folder)
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -92,8 +96,21 @@ def test_a_compilation_is_announced_once_and_a_warm_cache_is_silent(tmp_path):
         "from mgpu_ngram.kernels.common.find_tokens import find_tokens\n"
         "find_tokens(np.frombuffer(b'a b', np.uint8))"
     )
-    assert run(script, tmp_path).stderr == f"mgpu-ngram: {compiled.COMPILING}\n"
-    assert run(script, tmp_path).stderr == ""
+    assert run(script, tmp_path / "silent").stderr == ""  # no terminal
+
+    def on_a_terminal():
+        ours, theirs = pty.openpty()
+        run(script, tmp_path, theirs)
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # the end of a terminal
+            while part := os.read(ours, 1000):
+                shown += part
+        os.close(ours)
+        return shown.decode()
+
+    assert on_a_terminal() == f"mgpu-ngram: {compiled.COMPILING}\r\n"
+    assert on_a_terminal() == ""
 
 
 def test_imports_leave_numba_out(tmp_path):
