@@ -1,7 +1,7 @@
 """Count n-grams from a Dask client script.
 
-python examples/dask_client.py TEXT                         starts a cluster of two workers here
-python examples/dask_client.py TEXT tcp://scheduler:8786    uses a cluster that runs, whose workers see TEXT
+python examples/dask_client.py TEXT                         start two workers on this host
+python examples/dask_client.py TEXT tcp://scheduler:8786    use a running cluster whose workers see TEXT
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import mgpu_ngram as ng
 
 
 def print_top_bigrams(client: Client, text: str) -> None:
-    """Count on the client's workers; the result is read from files as it is asked for."""
+    """Count on the client's workers and print the ten most frequent bigrams; rows are read from files on demand."""
     counts = ng.count(text, order=2, client=client)
     for ngram, count in counts.order(2).top(10):
         print(f"{count:8,}  {ngram}")

@@ -1,4 +1,4 @@
-"""Print a sentence that a model makes up, and what it holds for likely after its beginning.
+"""Print a sentence that a model generates, and the most probable words after its first two words.
 
 python examples/generate.py MODEL [SEED]
 """
@@ -11,7 +11,7 @@ import mgpu_ngram as ng
 
 
 def main(path: str, seed: str = "1") -> None:
-    """Load the model; print a sentence and the words that may come next."""
+    """Load the model, generate a sentence, and print it with the next words of its beginning."""
     model = ng.Model.load(path)
     sentence = model.generate("", max_words=30, seed=int(seed))
     print(f"a sentence: {sentence}")

@@ -1,11 +1,11 @@
-"""Write the English text that every Python carries to a file, one line of text a line, and some of it to another.
+"""Write the English text that every Python carries to a file, and a twentieth of it to a second file for tests.
 
     python examples/python_docs.py [OUT]        (default: runs/python_docs.txt)
 
-Every twentieth text goes to OUT with _heldout in its name, to try models on that were made of the others.
+Every twentieth text goes to OUT with _heldout in its name, to test models of the other texts.
 
-The documentation topics of `pydoc_data`, then the docstrings of the standard library, read from its
-sources without importing them. Some megabytes; the same for the same Python.
+The texts are the documentation topics of `pydoc_data`, then the docstrings of the standard library, read from
+its sources without importing them: some megabytes, the same for the same Python.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 NOT_TEXT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"}
-HELD_OUT = 20  # one text of so many
+HELD_OUT = 20  # every twentieth text
 
 
 def docstrings(source: str) -> Iterator[str]:
-    """The docstrings of a module, its classes and functions, in the order they stand."""
+    """Yield the docstrings of a module, its classes and functions, in the order of ast.walk."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield ast.get_docstring(node) or ""
 
 
 def texts() -> Iterator[str]:
-    """All texts in a fixed order."""
+    """Yield all texts in a fixed order."""
     for name in sorted(topics):
         yield topics[name]
     library = Path(sysconfig.get_path("stdlib"))
@@ -43,8 +43,8 @@ def texts() -> Iterator[str]:
 
 
 def main(out: str = "runs/python_docs.txt") -> None:
-    """Write the file; say how large it is."""
-    warnings.simplefilter("ignore", SyntaxWarning)  # of old escapes in the library's own sources
+    """Write both files and print the size of the first."""
+    warnings.simplefilter("ignore", SyntaxWarning)  # the library's own sources contain old escapes
     path = Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     heldout = path.with_stem(f"{path.stem}_heldout")
