@@ -1,4 +1,4 @@
-"""Compact blocks of distributions, made into rows where those are used: `mgpu_ngram.compact.densify`."""
+"""Turn compact blocks of distributions into rows: `mgpu_ngram.compact.densify`."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def densify(
     dtype: str = "float32",
     out: Any = None,
 ) -> Any:
-    """The rows of a block, (H, orders, V), those that `Model.distribution` gives, bit for bit.
+    """Return the rows of a block, (H, orders, V), bit for bit those of `Model.distribution`.
 
-    device  where they are made: "auto", "cpu" or "gpu"
+    device  where to make them: "auto", "cpu" or "gpu"
 
-    The other arguments are those of `Model.distribution`. `block.parts(rows)` cuts a block that is too large.
+    The other arguments are those of `Model.distribution`. `block.parts(rows)` divides a block that is too large.
     """
     if not isinstance(block, CompactBlock):
-        raise InputError(f"block is {type(block).__name__} but must be a CompactBlock, as iter_distributions gives")
+        raise InputError(f"block is {type(block).__name__} but must be a CompactBlock from iter_distributions")
     device = resolve_device(device)
     if block.prob_V is None:
-        raise InputError("the block lacks the probabilities of single words; give it with block.with_words(prob_V)")
+        raise InputError("the block lacks the probabilities of single words; add them with block.with_words(prob_V)")
     options = RowOptions.of(block.order, orders, mode, scale, dtype)
     shape = len(block), len(options.orders), len(block.prob_V)
     target = None if out is None else writable(out, shape, dtype, device)

@@ -1,9 +1,8 @@
-"""The `kenlm` Python module, on this engine: `from mgpu_ngram import kenlm` is all that a program changes.
+"""A drop-in for the `kenlm` Python module: a program changes only to `from mgpu_ngram import kenlm`.
 
-Names, signatures, types and scores are those of kenlm 0.3.0, and states are equal when its states are. All of it
-works in host memory. Beyond the original, a model may have any order, and may be a file that
-`core.model_file.save_model` wrote. KenLM's binary files are refused, and settings of how it loads are taken and change
-nothing.
+Names, signatures, types, scores and the equality of states are those of kenlm 0.3.0. Scoring runs in host memory.
+Beyond the original, a model may have any order, and may be a file that `core.model_file.save_model` wrote. KenLM's
+binary files are refused. Settings of how KenLM loads are accepted and have no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.states import EMPTY, score_word, score_words, tables
 
-MAX_IDS = 1 << 16  # words whose ids a model remembers
+MAX_IDS = 1 << 16  # words whose ids a model caches
 
 
 class LoadMethod:
@@ -31,7 +30,7 @@ class ARPALoadComplain:
 
 
 class Config:
-    """How KenLM loads and what it prints meanwhile; none of it matters here."""
+    """Settings of how KenLM loads and what it prints meanwhile; they have no effect here."""
 
     __slots__ = ("arpa_complain", "load_method", "show_progress")
 
@@ -42,7 +41,7 @@ class Config:
 
 
 class FullScoreReturn(NamedTuple):
-    """What a word scores: log10 probability, words of the longest match, and whether it is unknown."""
+    """The score of a word: log10 probability, words of the longest match, and whether the word is unknown."""
 
     log_prob: float
     ngram_length: int
@@ -54,9 +53,9 @@ class FullScoreReturn(NamedTuple):
 
 @total_ordering
 class State:
-    """What a model must remember of the words so far: the longest of their suffixes that can matter later.
+    """What a model remembers of the words so far: their longest suffix that can affect later scores.
 
-    A new state is the empty history. Whatever follows scores alike after equal states; shorter ones come first.
+    A new state is the empty history. Equal states give equal scores to all later words. Shorter states sort first.
     """
 
     __slots__ = ("_node",)
@@ -90,12 +89,12 @@ class Model:
     """
 
     def __init__(self, path: str | bytes, config: Config | None = None):
-        """Load a model. Raises OSError when that fails, but ValueError for a KenLM binary file."""
+        """Load a model. Raises OSError if that fails, but ValueError for a KenLM binary file."""
         self.path = os.path.abspath(_bytes(path))
         try:
             model = open_model(os.fsdecode(self.path))
             self._tables = tables(model)
-        except KenlmBinaryError:  # no OSError: a client may delete a file that raises one, as a damaged one
+        except KenlmBinaryError:  # not an OSError: a client may delete the file as damaged
             raise
         except (InputError, OSError, OverflowError) as error:
             raise OSError(f"Cannot read model {path!r} ({error})") from error
@@ -109,22 +108,22 @@ class Model:
         return self._order
 
     def score(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> float:
-        """The log10 probability of a sentence, of words without <s>.
+        """Return the log10 probability of a sentence, given without <s>.
 
-        bos  it stands after <s>; else after nothing
-        eos  </s> follows it
+        bos  whether <s> precedes the sentence
+        eos  whether </s> follows it
         """
         return self._score(sentence, bos, eos)[0]
 
     def perplexity(self, sentence: str | bytes) -> float:
-        """Of a sentence with its </s>."""
+        """Return the perplexity of a sentence, with its </s>."""
         words = len(_bytes(sentence).split()) + 1
         return 10.0 ** (-self.score(sentence) / words)
 
     def full_scores(
         self, sentence: str | bytes, bos: bool = True, eos: bool = True
     ) -> Iterator[tuple[float, int, bool]]:
-        """Yield log10 probability, words of the longest match, and whether it is unknown, of each word."""
+        """Yield (log10 probability, words of the longest match, whether it is unknown) of each word."""
         _, prob_T, order_T, id_T = self._score(sentence, bos, eos)
         yield from zip(prob_T.tolist(), order_T.tolist(), (id_T == 0).tolist(), strict=True)
 
@@ -134,20 +133,20 @@ class Model:
         return score_words(*place, node, _bytes(sentence), end)  # type: ignore[call-arg]
 
     def BeginSentenceWrite(self, state: State) -> None:
-        """Make a state that of the beginning of a sentence."""
+        """Set a state to the beginning of a sentence."""
         state._node = self._begin
 
     def NullContextWrite(self, state: State) -> None:
-        """Make a state that of no words."""
+        """Set a state to the empty history."""
         state._node = EMPTY
 
     def BaseScore(self, in_state: State, word: str | bytes, out_state: State) -> float:
-        """The log10 probability of a word after in_state; out_state becomes the state after it."""
+        """Return the log10 probability of a word after in_state; sets out_state to the state after the word."""
         prob, _, out_state._node = score_word(*self._tables, in_state._node, self._ids[word])  # type: ignore[call-arg]
         return prob
 
     def BaseFullScore(self, in_state: State, word: str | bytes, out_state: State) -> FullScoreReturn:
-        """As BaseScore, with the words of the longest match and whether the word is unknown."""
+        """As BaseScore, but also returns the words of the longest match and whether the word is unknown."""
         id = self._ids[word]
         prob, order, out_state._node = score_word(*self._tables, in_state._node, id)  # type: ignore[call-arg]
         return FullScoreReturn(prob, order, id == 0)
@@ -163,11 +162,11 @@ class Model:
 
 
 class LanguageModel(Model):
-    """An older name of Model."""
+    """The old name of Model."""
 
 
 class _Ids(dict):
-    """Ids of words that were asked for of late: a dict is faster than a call, but takes some 120 bytes a word."""
+    """A cache of ids of recent words: faster than a lookup, at about 120 bytes per word."""
 
     def __init__(self, words: Words):
         self._words = words

@@ -1,4 +1,4 @@
-"""What a model says of the next word: distributions, their greatest words, and words drawn from them."""
+"""Next words from a model: distributions, their most probable words, and sampled words."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
 from mgpu_ngram.engine.next_word import Found, NextWordModel, replica_bytes, rows_of, use_block
 from mgpu_ngram.engine.row_options import RowOptions, block_rows
 
-SENT_ROWS = 4096  # histories of a compact block, or of the greatest words of rows
-MAX_CALLED = 1 << 16  # of a block that workers make: they go through the scheduler, some 20 bytes each
-AHEAD = 2  # blocks per worker that are under way or wait for the caller
-SMALLER = "use iter_distributions, which makes them block by block, fewer orders, or top_k"
+SENT_ROWS = 4096  # histories per compact block, or per block of greatest words
+MAX_CALLED = 1 << 16  # histories per block that workers make; they pass through the scheduler, about 20 bytes each
+AHEAD = 2  # blocks per worker in flight or buffered
+SMALLER = "use iter_distributions, which makes rows block by block, fewer orders, or top_k"
 MAX_SEED = (1 << 64) - 1
 
 
 class NextWords:
-    """The part of `Model` that knows distributions.
+    """The methods of `Model` for next-word distributions.
 
-    A history is a string of words, a list of words or an array of ids; several are a list of these, or a matrix of ids,
-    a row each (NumPy or CuPy). Words that the model does not know are <unk>; of a long history the last order - 1 words
-    count; a string of no words is the empty history.
+    A history is a string of words, a list of words or an array of ids. Several histories are a list of these, or a
+    matrix of ids with a row per history (NumPy or CuPy). Unknown words are <unk>. Only the last order - 1 words of a
+    history count. A string without words is the empty history.
     """
 
     arrays: BackoffModel
@@ -57,25 +57,25 @@ class NextWords:
         bos: bool = False,
         out: Any = None,
     ) -> Any:
-        """P(X | history) for every word X of the vocabulary, for each history and each order: (H, orders, V).
+        """Return P(X | history) for every word X of the vocabulary, each history and each order: (H, orders, V).
 
-        histories  as said above; one string is one history
-        orders     "all", "max", or some: the row of order n knows the last n - 1 words of the history
-        mode       "smoothed": with backoff, as `score` has it; a history with fewer words than n - 1 has the row of all
-                   of its words. "stored": 0 (-inf in logarithms) but for words whose n-gram is stored
-        top_k      (ids (H, orders, k) int32, values (H, orders, k) float32) in place of that: the words of each row
-                   with the greatest values, ties by lower id, without <s>; -1 where a stored row has fewer. 1,024 at
-                   most
-        dtype      "float32", "float16" or "bfloat16"; that is uint16, the upper half of a float32, for NumPy and CuPy
-                   have none
-        scale      "prob", "log10" (as KenLM computes it, to the bit) or "ln"
-        bos        <s> stands before each history
-        out        where to write: (H, orders, V) of that dtype, an array or whatever has the CUDA array interface or
-                   DLPack, such as a PyTorch tensor (of bfloat16, too); returned
+        histories  see the class; one string is one history
+        orders     "all", "max", or some orders: the row of order n uses the last n - 1 words of the history
+        mode       "smoothed": with backoff, as in `score`; a history with fewer than n - 1 words has the row of all of
+                   its words. "stored": stored n-grams only; other words have 0 (-inf in logarithms)
+        top_k      return (ids (H, orders, k) int32, values (H, orders, k) float32) instead: the words with the greatest
+                   values of each row, ties by lower id, without <s>. Where a stored row has fewer words, ids are -1. At
+                   most 1,024
+        dtype      "float32", "float16" or "bfloat16"; bfloat16 is uint16, the upper half of a float32, because NumPy
+                   and CuPy lack the type
+        scale      "prob", "log10" (equal to KenLM's to the bit) or "ln"
+        bos        whether <s> precedes each history
+        out        array to fill and return: (H, orders, V) of that dtype; an array, or an object with the CUDA array
+                   interface or DLPack, such as a PyTorch tensor (also of bfloat16)
 
         A smoothed row of a normalised model sums to 1 without <s>, to which lmplz gives a probability of 1. The array
-        is on the device of the model; its rows may lie apart, so that each begins at a multiple of 128 bytes. Raises
-        InputError for what cannot be used and RunError when the memory is too small.
+        is on the device of the model. Its rows may be padded so that each starts at a multiple of 128 bytes. Raises
+        InputError for invalid arguments and RunError if the memory is too small.
         """
         options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)
         if top_k is not None and out is not None:
@@ -100,15 +100,15 @@ class NextWords:
         client: Any = None,
         compact: bool | None = None,
     ) -> Iterator[Any]:
-        """What `distribution` gives, block by block, in order, for any number of histories.
+        """Yield what `distribution` returns, block by block, in order, for any number of histories.
 
-        rows     histories of a block; None: as many as a part of the free memory holds
-        client   a `distributed.Client`: its workers load the file of this model and find; blocks come straight from
-                 them, a few ahead of the caller, and rows are made here, on the device of this model
-        compact  `CompactBlock`s in place of rows, of all orders (`mgpu_ngram.compact.densify` makes the rows); None:
-                 with a client, unless top_k is given
+        rows     histories per block; None: as many as fit a share of the free memory
+        client   a `distributed.Client`: its workers load this model's file and find the histories. Blocks come directly
+                 from the workers, a few ahead of the caller; rows are made here, on the device of this model
+        compact  yield `CompactBlock`s of all orders instead of rows (`mgpu_ngram.compact.densify` makes the rows);
+                 None: only with a client and without top_k
 
-        A generator: nothing is done before the first block is asked for, and closing it ends the work.
+        A generator: work starts when the caller asks for the first block, and ends when the generator is closed.
         """
         options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)
         _check_rows(rows)
@@ -131,7 +131,7 @@ class NextWords:
             step = rows or self._rows(options)
             for i in range(0, len(block), step):
                 some = found.part(i, i + step)
-                yield self._made(len(some.first_HK), partial(made.make, some, options))
+                yield self._make_block(len(some.first_HK), partial(made.make, some, options))
 
     def map_distributions(
         self,
@@ -146,11 +146,11 @@ class NextWords:
         rows: int | None = None,
         client: Any = None,
     ) -> Iterator[Any]:
-        """fn(block) for each block of what `distribution` gives, where it was made; yields what fn returns, in order.
+        """Yield fn(block) for each block of what `distribution` returns, in order; fn runs where the block was made.
 
-        fn      takes an array on a device, or (ids, values) with top_k; with a client it runs on the workers, so what
-                it returns should be small, and it must not keep the block
-        client  a `distributed.Client`, whose workers load the file of this model; None: this process
+        fn      takes an array on a device, or (ids, values) with top_k. With a client it runs on the workers, so its
+                result should be small. It must not keep the block
+        client  a `distributed.Client` whose workers load this model's file; None: this process
 
         The other arguments are those of `iter_distributions`.
         """
@@ -172,14 +172,14 @@ class NextWords:
         seed: int = 0,
         bos: bool = False,
     ) -> Any:
-        """Draw a next word after each history: (H,) int32 ids, on the device of the model.
+        """Sample a next word after each history: (H,) int32 ids, on the device of the model.
 
-        temperature  words are drawn by P ** (1 / temperature); 0: always the most probable
-        top_k        from the k most probable words alone, and
-        top_p        from the fewest of the most probable ones whose probabilities add up to that share
+        temperature  words have probability proportional to P ** (1 / temperature); 0: always the most probable word
+        top_k        sample from the k most probable words only
+        top_p        sample from the fewest most probable words whose probabilities add up to this share
 
-        The same histories, settings and seed give the same words on any device. <s> is never drawn; -1 where no other
-        word has a probability above 0.
+        The same histories, settings and seed give the same words on any device. <s> is never sampled; -1 means that no
+        other word has a probability above 0.
         """
         return self._draw(self._find(several(histories), bos, "prob"), 0, seed, temperature, top_k, top_p)
 
@@ -192,7 +192,7 @@ class NextWords:
         top_k: int | None = None,
         top_p: float = 1.0,
     ) -> str:
-        """Words that go on from the beginning of a sentence, drawn one by one, until it ends or there are max_words."""
+        """Return sampled words that continue the beginning of a sentence, until it ends or has max_words more words."""
         if isinstance(max_words, bool) or not (isinstance(max_words, (int, np.integer)) and max_words >= 0):
             raise InputError(f"max_words is {max_words!r} but must be a number, 0 or more")
         history: list[str | bytes] = list(line_of(prompt, "prompt").split())
@@ -209,7 +209,7 @@ class NextWords:
 
     @property
     def _next_word_model(self) -> NextWordModel:
-        """Made when it is first asked for; threads that ask at once get one."""
+        """Created on first use; threads that ask at once share one."""
         with self._loading:
             if self._held is None:
                 way_out = "use a quantised model (mgpu-ngram trie --quantize 8)"
@@ -224,12 +224,12 @@ class NextWords:
         return trie.words_V2[:, 0].copy() if trie.quantized else trie.prob_G[: trie.symbols]
 
     def _codes(self, histories: Any) -> tuple[Any, Any]:
-        """(codes_T, positions_H) on the device."""
+        """Return (codes_T, positions_H) on the device."""
         replica = self._next_word_model
         with memory_guard(*self._finding):
             codes_T, positions_H = replica.encoder.histories(histories)
         if not len(positions_H):
-            raise InputError("there are no histories; give one at least")
+            raise InputError("there are no histories; give at least one")
         return codes_T, positions_H
 
     def _find(self, histories: Any, bos: bool, scale: str) -> Found:
@@ -241,14 +241,14 @@ class NextWords:
     def _finding(self) -> tuple[str, str, str]:
         return "finding histories", self.device, "give fewer at once"
 
-    def _made(self, histories: int, make: Callable[[], Any]) -> Any:
-        """A block; no variable of whoever asks keeps it while the next one is made."""
-        what = f"making a block of {histories:,} histories' rows"
-        with memory_guard(what, self.device, "give rows, the number of these"):
+    def _make_block(self, histories: int, make: Callable[[], Any]) -> Any:
+        """Return a block from `make`. The generator holds no reference to it while it makes the next one."""
+        what = f"making the rows of a block of {histories:,} histories"
+        with memory_guard(what, self.device, "give rows, the number of histories per block"):
             return make()
 
     def _draw(self, found: Found, number: int, seed: int, temperature: float, top_k: int | None, top_p: float) -> Any:
-        """`number` is that of the first history, by which, with the seed, words are drawn."""
+        """Sample; `number` is that of the first history, which with the seed selects the random numbers."""
         if not (isinstance(temperature, (int, float, np.floating)) and 0 <= temperature < math.inf):
             raise InputError(f"temperature is {temperature!r} but must be 0 or more")
         if not (isinstance(top_p, (int, float, np.floating)) and 0 < top_p <= 1):
@@ -261,7 +261,7 @@ class NextWords:
         return self._next_word_model.sample(found, numbers_H, seed, temperature, top_k or 0, top_p)
 
     def _rows(self, options: RowOptions) -> int:
-        """Histories of a block of rows that is made here."""
+        """Return the histories per block of rows that is made here."""
         return block_rows(options, len(self.arrays.words), self.device, free_bytes(self.device))
 
     def _blocks_here(
@@ -269,7 +269,7 @@ class NextWords:
     ) -> Iterator[Any]:
         replica = self._next_word_model
         if not compact:
-            # before the free memory is asked for, of which these take some; the first has the backoffs
+            # These take memory, so they come before free memory is measured; the first one holds the backoffs.
             for rows_of_mode in replica, replica.of_mode(options.mode):
                 rows_of_mode.scaled(options.scale)
         for some in batches(histories, rows or (SENT_ROWS if compact else self._rows(options))):
@@ -278,7 +278,7 @@ class NextWords:
             else:
                 codes_T, positions_H = self._codes(some)
                 make = partial(replica.find_and_make, codes_T, positions_H, options, bos)
-                yield self._made(len(positions_H), make)
+                yield self._make_block(len(positions_H), make)
 
     def _from_workers(
         self,
@@ -289,7 +289,7 @@ class NextWords:
         rows: int | None,
         client: Any,
     ) -> Iterator[Any]:
-        """What `use_block` returns for each block, in order."""
+        """Yield what `use_block` returns for each block, in order."""
         if self.path is None:
             raise InputError("workers load a model from its file, but this one was not loaded; use Model.load")
         executor = client_executor(client)
@@ -306,7 +306,7 @@ class NextWords:
 
             def calls() -> Iterator[Handle]:
                 for i, some in enumerate(batches(histories, rows or SENT_ROWS)):
-                    codes = shortened(*encoder.histories(some), order - 1)  # they go through the scheduler
+                    codes = shortened(*encoder.histories(some), order - 1)  # they pass through the scheduler
                     yield executor.call(use_block, there, codes, bos, options, fn, label=f"block {i} of distributions")
 
             yield from in_order(executor, calls(), AHEAD * executor.workers)
@@ -315,10 +315,10 @@ class NextWords:
 
 
 def _on_host(made: Any) -> Any:
-    """What a worker sends: compact blocks are there already."""
+    """Return what a worker sends; compact blocks are in host memory already."""
     return made if isinstance(made, CompactBlock) else tuple(map(to_host_fast, made))
 
 
 def _check_rows(rows: Any) -> None:
     if rows is not None and not (isinstance(rows, (int, np.integer)) and rows >= 1):
-        raise InputError(f"rows is {rows!r} but must be 1 or more; leave it out for as many as fit")
+        raise InputError(f"rows is {rows!r} but must be 1 or more; leave it out for as many as fit in memory")

@@ -660,7 +660,9 @@ def test_memory_that_is_too_small(model, monkeypatch):
     what = r"memory while making rows of shape \(1, 3, 5\) \(no room; .* bytes are free\); use iter_distributions"
     with pytest.raises(ng.RunError, match=what):
         model.distribution("a")
-    with pytest.raises(ng.RunError, match="making a block of 2 histories' rows .*; give rows, the number of these"):
+    with pytest.raises(
+        ng.RunError, match="making the rows of a block of 2 histories .*; give rows, the number of histories per block"
+    ):
         next(model.iter_distributions(["a", "b"]))
     monkeypatch.setattr(engine, "find_histories", full)
     for ask in model.sample, model.generate, lambda h: next(model.iter_distributions([h], compact=True)):
@@ -812,7 +814,7 @@ def test_settings_that_are_refused(settings, message, arpa):
 @pytest.mark.parametrize(
     ("histories", "message"),
     [
-        ([], "there are no histories; give one at least"),
+        ([], "there are no histories; give at least one"),
         ([3], "history 0 has 3 but must be a string, a list of words or an array of ids"),
         (["a", ["a", 4]], "history 1 has 4 in it but must be"),
         (np.array([[3, 5]]), "ids are 3 to 5 but must be 0 to 4"),
@@ -826,7 +828,7 @@ def test_settings_that_are_refused(settings, message, arpa):
             np.array(["a", "b"]),
             r"histories are <U1 of shape \(2,\) but must be a list of histories, or a matrix of ids",
         ),
-        (np.zeros((0, 3), int), "there are no histories; give one at least"),
+        (np.zeros((0, 3), int), "there are no histories; give at least one"),
     ],
 )
 def test_histories_that_are_refused(histories, message, arpa):

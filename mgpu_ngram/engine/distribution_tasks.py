@@ -1,4 +1,4 @@
-"""The tasks of the distribution stage: a chunk of text in, the rows of its histories to their places in files."""
+"""Tasks of the distribution stage: find the histories of a chunk of text and write their rows to files."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ else:
     pa = LazyModule("pyarrow")
     pq = LazyModule("pyarrow.parquet")
 
-MIN_TEXT_BYTES, MAX_TEXT_BYTES = 1 << 16, 16 << 20  # of text on the device at once
-BYTES_PER_TEXT_BYTE = 128  # that its codes and what is found take: a history may be a letter and a space
-GROUP_ROWS = 1 << 20  # of a row group of Parquet, at most
+MIN_TEXT_BYTES, MAX_TEXT_BYTES = 1 << 16, 16 << 20  # bytes of text on the device at once
+BYTES_PER_TEXT_BYTE = 128  # device bytes of codes and found histories; a history may be 2 bytes of text
+GROUP_ROWS = 1 << 20  # of a Parquet row group, at most
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """The model that tasks load where they run; as `next_word_model_of` takes it. Picklable."""
+    """The model that tasks load where they run, with the arguments of `next_word_model_of`. Picklable."""
 
     path: str
     identity: str
@@ -57,16 +57,16 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class DistributeOptions:
-    """How the chunks of a run become files. Picklable; the same for all of them.
+    """How the chunks of a run become files. Picklable; the same for all chunks.
 
-    rows       what is made; of compact blocks nothing
+    rows       which rows to make; not used by compact blocks
     format     "npy", "zarr", "compact" or "parquet"
-    positions  "every" or "last", and
-    bos        whether <s> stands before each line, as `Encoder.text` has them
+    positions  "every" or "last", as in `Encoder.text`
+    bos        whether <s> precedes each line, as in `Encoder.text`
     folder     of the files
-    arrays     that are in it (`array_files`); none of compact blocks and Parquet,
-    part       of which each file has so many histories, the last one what is left; 1 for arrays
-    group      histories that a row group of Parquet is made of
+    arrays     descriptions of the array files (`array_files`); empty for compact blocks and Parquet
+    part       histories per file of compact blocks and Parquet (the last file may have fewer); 1 for arrays
+    group      histories per row group of Parquet
     tasks_per_host    tasks that share a host
     """
 
@@ -84,7 +84,7 @@ class DistributeOptions:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the driver has to know of a model."""
+    """The facts of a model that the driver needs."""
 
     order: int
     symbols: int
@@ -93,9 +93,9 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Written:
-    """What a task did.
+    """The result of a task.
 
-    files  that it wrote to
+    files  the files that it wrote to
     """
 
     histories: int
@@ -104,7 +104,7 @@ class Written:
 
 
 def model_facts(model: ModelFile) -> tuple[ModelFacts, dict[str, float]]:
-    """Load the model, and say what it is; and seconds."""
+    """Load the model; return its facts, and seconds."""
     watch = Stopwatch(model.device)
     replica = model.replica()
     watch.lap("load")
@@ -120,7 +120,10 @@ def write_words(model: ModelFile, folder: str) -> None:
 def count_histories(
     chunks: Sequence[Chunk], positions: str, bos: bool, device: str, threads: int
 ) -> tuple[list[int], dict[str, float]]:
-    """Histories of each chunk, which needs no model; and seconds. Raises InputError for the line of an empty one."""
+    """Return the number of histories of each chunk, and seconds; needs no model.
+
+    Raises InputError for an empty line without <s>.
+    """
     watch = Stopwatch(device)
     counts = []
     for chunk in chunks:
@@ -141,8 +144,8 @@ def count_histories(
 
 @contextmanager
 def _guard(what: str, device: str) -> Iterator[None]:
-    """Raise RunError with one line for memory that is too small, and for an OSError, which the driver would take for
-    one of its own.
+    """Raise RunError with one line if memory runs out, and for an OSError, so the driver does not mistake it for an
+    output error.
     """
     try:
         with memory_guard(what, device, "use smaller chunks (chunk_bytes), top_k or fewer workers"):
@@ -162,18 +165,18 @@ def _check_words(chunk: Chunk, block: TextBlock, positions_T: np.ndarray, ends_T
     at = int(block.offsets_S[s]) + end - int(block.starts_S[s])
     where = f"of row group {at >> 40:,}" if source.format == "parquet" else f"that ends at byte {at:,}"
     raise InputError(
-        f"{source.name!r}: the line {where} has no words, which is no history without <s>; take it out, or let <s> "
-        "stand before each line (no -n; sentence_markers: true)"
+        f"{source.name!r}: the line {where} is empty, and an empty history needs <s>; remove the line, or keep <s> "
+        "before each line (no -n; sentence_markers: true)"
     )
 
 
 def write_distributions(
     chunk: Chunk, following: Sequence[Chunk], starts: Sequence[int], first: int, last: int, options: DistributeOptions
 ) -> Written:
-    """Write what comes of histories `first` to `last` - 1. Again, it writes the same bytes to the same places.
+    """Write the rows of histories `first` to `last` - 1. A second call writes the same bytes to the same places.
 
-    following  the chunks after it that have some of these, for a part of histories is not cut where a chunk is
-    starts     number of the first history of each of them, and one past the last of all
+    following  the next chunks that contain some of these histories, because parts end between chunks' boundaries
+    starts     number of the first history of each of these chunks, and the end of the last one
     """
     device = options.model.device
     watch, files = Stopwatch(device), []
@@ -188,7 +191,7 @@ def write_distributions(
 
 
 def save_done(written: Sequence[Written], items: Sequence[int], folder: str, kind: str) -> dict[str, float]:
-    """Note in a checkpoint that chunks are done, once the disk has what was written of them; returns seconds."""
+    """Record in a checkpoint that chunks are done, after their data is on disk; returns seconds."""
     watch = Stopwatch("cpu")
     files = {file for one in written for file in one.files}
     for path in sorted(files | {os.path.dirname(file) for file in files}):
@@ -210,9 +213,9 @@ def _find(
     chunks: Sequence[Chunk], starts: Sequence[int], first: int, last: int, options: DistributeOptions,
     replica: NextWordModel, watch: Stopwatch,
 ) -> Iterator[tuple[int, Found]]:  # fmt: skip
-    """(row, what was found) of histories `first` to `last` - 1, some at a time.
+    """Yield (row, found) of histories `first` to `last` - 1 in batches.
 
-    Raises RunError where a chunk that is read to its end has not as many histories as when they were counted.
+    Raises RunError if the number of histories of a chunk differs from when they were counted.
     """
     model, scale = options.model, options.rows.scale if options.arrays else "log10"
     block_bytes = max(MIN_TEXT_BYTES, min(MAX_TEXT_BYTES, _free(options) // BYTES_PER_TEXT_BYTE))
@@ -234,7 +237,7 @@ def _find(
 
 
 def _in_parts(found: Iterator[tuple[int, Found]], part: int) -> Iterator[tuple[int, Found]]:
-    """The same in whole parts, of the rows from a multiple of `part` to the next one."""
+    """Yield (row, found) in whole parts: the rows from a multiple of `part` to the next one."""
     waiting: list[Found] = []
     begin = 0
     for row, some in found:
@@ -264,10 +267,10 @@ def _free(options: DistributeOptions) -> int:
 def _write_arrays(
     replica: NextWordModel, row: int, found: Found, options: DistributeOptions, watch: Stopwatch
 ) -> list[str]:
-    """Rows of whole distributions, or of the greatest words, made in blocks that fit the device."""
+    """Write whole rows, or the greatest words, in blocks that fit the device; return the files."""
     H, rows, paths = len(found.first_HK), options.rows, []
     files = array_files(options.folder, options.format, options.arrays)
-    replica.of_mode(rows.mode).scaled(rows.scale)  # before the free memory is asked for, of which this takes some
+    replica.of_mode(rows.mode).scaled(rows.scale)  # takes memory, so it comes before free memory is measured
     step = min(H, block_rows(rows, replica.symbols, options.model.device, _free(options)))
     xp = array_module(found.first_HK)
     out = xp.empty((0 if rows.top_k else step, *files[0].shape[1:]), files[0].stored)
@@ -300,7 +303,7 @@ def _write_compact(
 def _write_parquet(
     replica: NextWordModel, row: int, found: Found, options: DistributeOptions, watch: Stopwatch
 ) -> list[str]:
-    """A row group of every so many histories: the bytes of a file depend on nothing else."""
+    """Write one row group per `group` histories, so a file's bytes depend only on the rows; return the files."""
     path, words = parquet_file(options.folder, row // options.part), replica.words
     spelled = strings(words.offsets_V, words.data)
     make = _top_columns if options.rows.top_k else _stored_columns
@@ -322,7 +325,7 @@ def _schema(rows: RowOptions) -> pa.Schema:
 
 
 def _top_columns(replica: NextWordModel, found: Found, rows: RowOptions) -> dict[str, Any]:
-    """The greatest words of each row, rank 1 first; history counts from 0."""
+    """Return the columns of the greatest words of each row, rank 1 first; `history` counts from 0."""
     ids, values = map(to_host_fast, replica.top(found, rows))
     h, n, k = np.nonzero(ids >= 0)
     return {
@@ -335,7 +338,7 @@ def _top_columns(replica: NextWordModel, found: Found, rows: RowOptions) -> dict
 
 
 def _stored_columns(replica: NextWordModel, found: Found, rows: RowOptions) -> dict[str, Any]:
-    """The words that are stored after each history: of order 1 all; history counts from 0."""
+    """Return the columns of the words stored after each history (order 1: all words); `history` counts from 0."""
     block = replica.compact(found).stored()
     prob_V, V, H = to_host(replica.prob_V), replica.symbols, len(block)
     words = np.concatenate([np.arange(V, dtype=np.uint32), block.word_C])

@@ -1,4 +1,4 @@
-"""Every next-word probability after a history: what a replica of a model finds, and the rows that are made of it."""
+"""Next-word probabilities after histories: a replica of a model finds the histories, `Rows` makes their rows."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from mgpu_ngram.kernels.distribution.scale_values import scale_values
 from mgpu_ngram.kernels.distribution.top_words import top_words
 from mgpu_ngram.kernels.distribution.write_rows import write_rows
 
-MIN_PIECE_ROWS, MIN_PIECE_HISTORIES = 4, 4096  # to be made or found, that are worth a thread
+MIN_PIECE_ROWS, MIN_PIECE_HISTORIES = 4, 4096  # least rows to make, or histories to find, per thread
 
 
 def replica_bytes(trie: Trie) -> int:
-    """Of the device, that a `NextWordModel` of a model takes, with its values in another scale."""
+    """Return the device bytes that a `NextWordModel` of a model takes, with its values in one more scale."""
     node = trie.first_child_M.dtype.itemsize
-    filled = 0 if trie.filled_F is None else 12 * len(trie) + trie.filled_F.nbytes  # what is stored, by itself
+    filled = 0 if trie.filled_F is None else 12 * len(trie) + trie.filled_F.nbytes  # the stored n-grams alone
     return filled + 12 * len(trie) + (8 + node) * trie.histories + trie.samples.nbytes
 
 
 class Found(NamedTuple):
-    """What was found of H histories, on the device: no row is made yet.
+    """The children and backoffs of H histories, on the device, from which rows can be made.
 
     first_HK, end_HK  (H, K): nodes first to end - 1 are the children of the last k + 1 words
-    backoff_HK        (H, K) float32, the backoff weight of these words, in `scale`; what changes nothing (-0, or the
-                      probability 1) where they are no history
+    backoff_HK        (H, K) float32, the backoff weight of these words, in `scale`; the neutral value (-0, or the
+                      probability 1) if the model lacks the words
     """
 
     first_HK: Any
@@ -61,17 +61,17 @@ class Found(NamedTuple):
         return Found(first_HK, end_HK, backoff_HK, self.scale)
 
     def arrays_in(self, scale: str) -> tuple[Any, Any, Any]:
-        """With backoffs in another scale. They must be in that one, or in log10."""
+        """Return the arrays with backoffs in another scale. They must be in that one, or in log10."""
         if self.scale == scale:
             return self.arrays
         if self.scale != "log10":
-            raise ValueError(f"backoffs are in {self.scale} but are asked for in {scale}; find histories in that")
+            raise ValueError(f"backoffs are in {self.scale} but are asked for in {scale}; find histories in that scale")
         backoff_HK = scale_values(self.backoff_HK.reshape(-1), scale).reshape(self.backoff_HK.shape)
         return self.first_HK, self.end_HK, backoff_HK
 
 
 class Scaled(NamedTuple):
-    """Values in one scale; backoffs are those of a model, of rows alone there are none."""
+    """Values in one scale; with the backoffs of a model, or None for rows alone."""
 
     scale: str
     value_G: Any
@@ -80,13 +80,13 @@ class Scaled(NamedTuple):
 
 
 class Rows:
-    """Makes rows of what was found, from n-grams (word_G, prob_G) and single words (prob_V), all on one device.
+    """Makes rows of found histories, from n-grams (word_G, prob_G) and single words (prob_V), all on one device.
 
-    backoff_M     log10 backoffs of whoever finds histories, to be kept in the scale of the rows, too
-    left_out      a word that is not ranked and not sampled (<s>, which lmplz gives a probability of 1); -1 for none
-    has_backoffs  or else no row is smoothed
-    threads       that share histories on a CPU
-    filled_F      rising: those of the n-grams that count in smoothed rows alone, as the model does not store them
+    backoff_M     log10 backoffs of the model that finds histories, which also need the scale of the rows
+    left_out      a word that is neither ranked nor sampled (<s>, which has probability 1 in lmplz); -1 for none
+    has_backoffs  whether the model has backoffs, which smoothed rows need
+    threads       threads that share histories on a CPU
+    filled_F      rising: n-grams that count only in smoothed rows, because the model does not store them
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class Rows:
         self._scaling = threading.Lock()
 
     def dense(self, found: Found, options: RowOptions, out: Any = None) -> Any:
-        """(H, orders, V) of the dtype: every word's value. bfloat16 is uint16: the upper half of a float32.
+        """Return (H, orders, V) of the dtype: every word's value. bfloat16 is uint16: the upper half of a float32.
 
-        out  where to write them, on the same device, perhaps with more than V values a row, which become anything;
-             None: a new array, whose rows may lie apart so that each begins at a multiple of 128 bytes
+        out  array to fill, on the same device. Its rows may be longer than V values; the values after them become
+             undefined. None: a new array, padded so that each row starts at a multiple of 128 bytes
         """
         self._check(options)
         if (rows := self.of_mode(options.mode)) is not self:
@@ -136,9 +136,9 @@ class Rows:
         return array_module(self.prob_V).empty((histories, len(options.orders), width), dtype)
 
     def top(self, found: Found, options: RowOptions) -> tuple[Any, Any]:
-        """(ids (H, orders, k) int32, values (H, orders, k) float32): the greatest of each row, ties by lower id.
+        """Return (ids (H, orders, k) int32, values (H, orders, k) float32), the greatest of each row, ties by lower id.
 
-        id -1 where a stored row has fewer words.
+        The id is -1 where a stored row has fewer words.
         """
         self._check(options)
         if (rows := self.of_mode(options.mode)) is not self:
@@ -157,13 +157,13 @@ class Rows:
         return ids, values
 
     def make(self, found: Found, options: RowOptions, out: Any = None) -> Any:
-        """`dense`, or `top` when the options want that."""
+        """Return `dense`, or `top` if the options ask for it."""
         return self.top(found, options) if options.top_k else self.dense(found, options, out)
 
     def sample(
         self, found: Found, numbers_H: Any, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
     ) -> Any:
-        """(H,) int32: a word drawn from each smoothed row of the highest order; see `sample_words`."""
+        """Return (H,) int32, one word sampled from each smoothed row of the highest order; see `sample_words`."""
         self._check(RowOptions((found.first_HK.shape[1] + 1,)))
         scaled = self.scaled("prob")
 
@@ -179,7 +179,7 @@ class Rows:
         return words_H
 
     def _in_pieces(self, fn: Callable[[int, int], Any], of_H: Any, least: int) -> list[Any]:
-        """fn(begin, end) of all histories of an array; on a CPU the threads share them, `least` each at least."""
+        """Return fn(begin, end) for all histories of an array; on a CPU threads share them, at least `least` each."""
         H = len(of_H)
         size = max(least, -(-H // self.threads))
         if size >= H or array_module(of_H) is not np:
@@ -195,7 +195,7 @@ class Rows:
             )
 
     def of_mode(self, mode: str) -> Rows:
-        """Itself; for mode stored, where n-grams were filled in, one of the others alone, which is kept."""
+        """Return the rows of a mode: for "stored" with filled-in n-grams, cached `Rows` without them; else itself."""
         if mode == "smoothed" or self.filled_F is None:
             return self
         with self._scaling:
@@ -206,23 +206,23 @@ class Rows:
             return self._stored
 
     def _without_filled(self, found: Found) -> Found:
-        """What was found, as ranges of the n-grams that are left."""
+        """Return found histories with ranges of the n-grams that are not filled in."""
         first_HK, end_HK = (without_filled(self.filled_F, nodes) for nodes in (found.first_HK, found.end_HK))
         return found._replace(first_HK=first_HK, end_HK=end_HK)
 
     def scaled(self, scale: str) -> Scaled:
-        """The values in a scale; those of the last one are kept, besides log10, in which they are there anyway."""
+        """Return the values in a scale. Caches the last scale other than log10, in which the model has them."""
         if scale == "log10":
             return Scaled(scale, self.prob_G, self.prob_V, self.backoff_M)
         with self._scaling:
             if self._last is None or self._last.scale != scale:
-                self._last = None  # it goes before the next one comes
+                self._last = None  # frees its memory first
                 values = self.prob_G, self.prob_V, self.backoff_M
                 self._last = Scaled(scale, *(None if v is None else scale_values(v, scale) for v in values))
             return self._last
 
     def _ranked(self, scaled: Scaled) -> Any:
-        """(V,) uint32: single words, the greatest value first, ties by id."""
+        """Return (V,) uint32: single words, greatest value first, ties by id."""
         with self._scaling:
             if self._last_ranks is None or self._last_ranks[0] != scaled.scale:
                 self._last_ranks = scaled.scale, (-scaled.value_V).argsort(kind="stable").astype(np.uint32)
@@ -230,21 +230,21 @@ class Rows:
 
 
 def _kind(options: RowOptions) -> tuple[bool, float | None, bool]:
-    """The last arguments of `write_rows`."""
+    """Return the last three arguments of `write_rows`."""
     return options.scale == "prob", options.nothing, options.dtype == "bfloat16"
 
 
 def _joined(pieces: list[tuple]) -> tuple:
-    """The arrays that `_in_pieces` gives, each whole."""
+    """Return the concatenated arrays of `_in_pieces`."""
     return pieces[0] if len(pieces) == 1 else tuple(map(np.concatenate, zip(*pieces, strict=True)))
 
 
 class NextWordModel(Rows):
-    """A model on a device, ready to find histories and to make rows. A quantised one is decoded there.
+    """A model on a device that finds histories and makes rows. A quantised model is decoded there.
 
     Raises InputError for a model of an order above 33.
 
-    threads  that share histories on a CPU
+    threads  threads that share histories on a CPU
     """
 
     def __init__(self, model: BackoffModel, device: str, threads: int = 1):
@@ -253,7 +253,7 @@ class NextWordModel(Rows):
                 f"the model has order {model.trie.order} but distributions go up to {MAX_BACKOFF_ORDERS + 1}; make one "
                 "of a lower order"
             )
-        without_suffixes = replace(model.trie, suffix_L=model.trie.suffix_L[:0])  # nothing here follows them
+        without_suffixes = replace(model.trie, suffix_L=model.trie.suffix_L[:0])  # rows do not need suffixes
         trie = without_suffixes.moved(partial(to_device_fast, device=device)).decoded()
         self.begin = model.words.id("<s>")
         prob_V, left_out = trie.prob_G[: trie.symbols], self.begin or -1
@@ -265,14 +265,14 @@ class NextWordModel(Rows):
 
     @property
     def symbols(self) -> int:
-        """V, words of the vocabulary."""
+        """V, the number of words of the vocabulary."""
         return self.trie.symbols
 
     def find(self, codes_T: Any, positions_H: Any, bos: bool = False, scale: str = "log10") -> Found:
-        """Find the histories that stand before positions of a stream of codes.
+        """Find the histories before given positions of a stream of codes.
 
-        bos    whether <s> stands before each sentence of it
-        scale  of the backoffs: that of the rows which are made next
+        bos    whether <s> precedes each sentence
+        scale  of the backoffs: the scale of the rows to make
         """
         t, backoff_M = self.trie, self.scaled(scale).backoff_M
 
@@ -288,7 +288,7 @@ class NextWordModel(Rows):
     def find_and_make(
         self, codes_T: Any, positions_H: Any, options: RowOptions, bos: bool = False, out: Any = None
     ) -> Any:
-        """`make` of what `find` finds. A GPU does both at once where rows are whole, and few or short."""
+        """Return `make` of what `find` finds; a GPU does both in one kernel for whole rows that are few or short."""
         if options.top_k or self.device == "cpu" or self.of_mode(options.mode) is not self:
             return self.make(self.find(codes_T, positions_H, bos, options.scale), options, out)
         self._check(options)
@@ -301,12 +301,13 @@ class NextWordModel(Rows):
         return out[:, :, : self.symbols]
 
     def _before(self, bos: bool) -> int:
-        """The word before every sentence, -1 for none."""
+        """Return the word before every sentence, -1 for none."""
         return self.begin if bos else -1
 
     def compact(self, found: Found) -> CompactBlock:
-        """What was found, in log10, as it is sent or stored: every run of children once. `prob_V` is left to whoever
-        needs it.
+        """Return found histories in log10 as a block to send or store, with every range of children once.
+
+        The caller adds `prob_V` if needed.
         """
         xp = array_module(found.first_HK)
         first_Q, end_Q = found.first_HK.reshape(-1), found.end_HK.reshape(-1)
@@ -328,17 +329,17 @@ class NextWordModel(Rows):
 
 
 def _among(filled_F: Any, first_R: Any, end_R: Any, offsets: Any) -> Any:
-    """Which of the entries that `gather_children` copies of these runs, rising and apart, were filled in."""
+    """Return which entries that `gather_children` copies of these rising, disjoint ranges are filled in."""
     xp = array_module(filled_F)
     begin_R, stop_R = (xp.searchsorted(filled_F, nodes) for nodes in (first_R, end_R))
-    upto_R = xp.cumsum(stop_R - begin_R)  # of a run and all before it
+    upto_R = xp.cumsum(stop_R - begin_R)  # up to and including each range
     i = xp.arange(int((stop_R - begin_R).sum()))
     run = xp.searchsorted(upto_R, i, side="right")
     return filled_F[i + (stop_R - upto_R)[run]] - first_R[run] + offsets[run]
 
 
 def rows_of(block: CompactBlock, device: str, threads: int = 1) -> tuple[Rows, Found]:
-    """A block that has `prob_V`, on a device: its rows are those of the replica that found it, bit for bit."""
+    """Return a block with `prob_V` on a device; its rows equal those of the replica that found it, bit for bit."""
     move = partial(to_device_fast, device=device)
     found = Found(*map(move, (block.first_HK, block.end_HK, block.backoff_HK)))
     filled_F = None if block.filled_F is None else move(block.filled_F)
@@ -347,13 +348,13 @@ def rows_of(block: CompactBlock, device: str, threads: int = 1) -> tuple[Rows, F
 
 
 def densify(block: CompactBlock, options: RowOptions, device: str = "cpu", threads: int = 1, out: Any = None) -> Any:
-    """The rows of a block that has `prob_V`."""
+    """Return the rows of a block with `prob_V`."""
     rows, found = rows_of(block, device, threads)
     return rows.dense(found, options, out)
 
 
 def next_word_model_of(path: str, identity: str, device: str, threads: int, verify: bool = True) -> NextWordModel:
-    """This process's replica of a model file, as `held_replica` has it."""
+    """Return this process's replica of a model file, as `held_replica` caches it."""
 
     def make(model: BackoffModel) -> NextWordModel:
         return NextWordModel(model, device, threads)
@@ -368,9 +369,9 @@ def use_block(
     options: RowOptions | None,
     fn: Callable[[Any], Any],
 ) -> Any:
-    """What fn makes of the rows of some histories, here where the task runs; without options, of the compact block.
+    """Return fn(rows) of some histories, computed where the task runs; without options, fn(compact block).
 
-    model      what `next_word_model_of` takes
+    model      arguments of `next_word_model_of`
     histories  (codes_T, positions_H) in host memory
     """
     replica = next_word_model_of(*model)

@@ -1,4 +1,4 @@
-"""Which rows of distributions are made, and how many fit in memory."""
+"""Options of rows of distributions, and how many rows fit in memory."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ DTYPES: dict[str, np.dtype] = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(np.uint16),
 }
-ROW_ALIGNMENT_BYTES = 128  # of the rows that are made here: memory is written in such pieces
+ROW_ALIGNMENT_BYTES = 128  # alignment of allocated rows: memory is written in units of this size
 BLOCK_SHARE = 0.25  # of the free memory, for a block of rows: the caller has one while the next is made
 MAX_BLOCK_BYTES = {"gpu": 4 << 30, "cpu": 64 << 20}
-MAX_BLOCK_ROWS = 1 << 20  # of short rows: the histories themselves take room, too
-FOUND_BYTES = 64  # of a history, about: what is found of it, with copies
+MAX_BLOCK_ROWS = 1 << 20  # limit for short rows, because histories take memory, too
+FOUND_BYTES = 64  # approximate bytes per found history, with copies
 
 
 @dataclass(frozen=True)
 class RowOptions:
-    """Which rows are made, and how. Picklable.
+    """Which rows to make, and how. Picklable.
 
     orders  rising, 1 to the order of the model
-    mode    "smoothed": with backoff; "stored": the probabilities of stored n-grams, and nothing for the others
-    scale   "prob"; or "log10" or "ln" of it, where nothing is -inf
+    mode    "smoothed": with backoff; "stored": the probabilities of stored n-grams only
+    scale   "prob"; or "log10" or "ln" of it, where a missing n-gram is -inf
     dtype   "float32", "float16" or "bfloat16"
-    top_k   only so many words of each row, the most probable first; None: all words
+    top_k   only the k most probable words of each row, most probable first; None: all words
     """
 
     orders: tuple[int, ...]
@@ -53,7 +53,7 @@ class RowOptions:
         dtype: str = "float32",
         top_k: int | None = None,
     ) -> RowOptions:
-        """Options for a model of order `order`. Raises InputError for those that are not known or do not go together.
+        """Return options for a model of order `order`. Raises InputError for unknown or contradictory options.
 
         orders  "all", "max" (the highest alone), a number, several, or a string of numbers with commas
         """
@@ -69,26 +69,26 @@ class RowOptions:
 
     @property
     def nothing(self) -> float | None:
-        """What stands where nothing is stored; None: rows are smoothed."""
+        """The value of words without a stored n-gram; None for smoothed rows."""
         if self.mode == "smoothed":
             return None
         return 0.0 if self.scale == "prob" else -np.inf
 
     def row_bytes(self, symbols: int) -> int:
-        """Of what is made of one history."""
+        """Return the bytes of all rows of one history."""
         if self.top_k:
             return len(self.orders) * self.top_k * 8
         return len(self.orders) * symbols * DTYPES[self.dtype].itemsize
 
 
 def check_option(name: str, value: Any, known: Iterable[str]) -> None:
-    """Raise InputError unless the value of an option is one of those that are known."""
+    """Raise InputError unless the value of an option is one of the known ones."""
     if value not in tuple(known):
         raise InputError(f"{name} is {value!r} but must be {' or '.join(known)}")
 
 
 def _parsed(orders: Any, order: int) -> tuple[int, ...]:
-    """The orders that `RowOptions.of` is given, rising, each once."""
+    """Return the `orders` argument of `RowOptions.of` as rising, distinct numbers."""
     if isinstance(orders, str):
         orders = {"all": range(1, order + 1), "max": [order]}.get(orders, orders)
     several = [orders] if isinstance(orders, (int, np.integer)) and not isinstance(orders, bool) else orders
@@ -104,10 +104,10 @@ def _parsed(orders: Any, order: int) -> tuple[int, ...]:
 
 
 def block_rows(options: RowOptions, symbols: int, device: str, free_bytes: int) -> int:
-    """Histories whose rows a block may hold: those that fit in a part of the free memory, 1 at least."""
+    """Return how many histories a block of rows may hold: as many as fit a share of the free memory, at least 1."""
     room = min(int(BLOCK_SHARE * free_bytes), MAX_BLOCK_BYTES[device])
     one = options.row_bytes(symbols)
-    if not options.top_k:  # each row up to where the next may begin
+    if not options.top_k:  # rows are padded to the alignment
         together = len(options.orders) * ROW_ALIGNMENT_BYTES
         one = -(-one // together) * together
     rows = room // (one + FOUND_BYTES * options.orders[-1])

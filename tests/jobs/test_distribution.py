@@ -908,9 +908,7 @@ def test_a_line_without_words_is_no_history(arpa, here, tmp_path):
     for name, data, at in ("first", b"\na\n", 0), ("later", b"a b\n \t\nb\n", 6), ("last", b"a\nb\n\n", 4):
         (tmp_path / name).write_bytes(data)
         bare = config(arpa, tmp_path / name, positions="last", sentence_markers=False)
-        message = (
-            rf"^'.*{name}': the line that ends at byte {at} has no words, which is no history without <s>; take it"
-        )
+        message = rf"^'.*{name}': the line that ends at byte {at} is empty, and an empty history needs <s>; remove the"
         with pytest.raises(InputError, match=message):
             run(bare, here, tmp_path / "out")
         result = run(config(arpa, tmp_path / name, positions="last"), here, tmp_path / "out", overwrite=True)
