@@ -1,0 +1,41 @@
+"""When Dask starts by itself."""
+
+import pytest
+
+from mgpu_ngram.cluster import placement
+from mgpu_ngram.cluster.placement import CPU_CLUSTER_BYTES, GPU_CLUSTER_BYTES, choose_workers
+
+
+@pytest.fixture
+def host(monkeypatch):
+    def has(gpus=0, cores=2):
+        monkeypatch.setattr(placement, "visible_gpus", lambda: gpus)
+        monkeypatch.setattr(placement, "cpu_cores", lambda: cores)
+
+    return has
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_what_was_asked_for_is_taken(device, workers, host):
+    host(gpus=4, cores=64)
+    assert choose_workers(device, workers, 1 << 50).workers == workers
+    assert "asked for" in choose_workers(device, workers, 0).reason
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "cores", "size", "workers", "reason"),
+    [
+        ("gpu", 1, 64, 1 << 50, 0, "in this process: 1 GPU"),
+        ("gpu", 4, 64, GPU_CLUSTER_BYTES - 1, 0, "51,539,607,551 bytes of input, Dask pays from 51,539,607,552 on"),
+        ("gpu", 4, 64, GPU_CLUSTER_BYTES, 4, "a Dask worker for each of 4 GPUs"),
+        ("cpu", 4, 2, 1 << 50, 0, "in this process: 2 cores"),
+        ("cpu", 4, 8, 1 << 50, 0, "in this process: 8 cores"),
+        ("cpu", 4, 9, CPU_CLUSTER_BYTES - 1, 0, "1,073,741,823 bytes of input"),
+        ("cpu", 4, 9, CPU_CLUSTER_BYTES, 9, "a Dask worker for each of 9 cores: 1,073,741,824 bytes"),
+    ],
+)
+def test_dask_starts_where_several_devices_have_much_to_do(device, gpus, cores, size, workers, reason, host):
+    host(gpus, cores)
+    placed = choose_workers(device, None, size)
+    assert placed.workers == workers and reason in placed.reason
