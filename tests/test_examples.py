@@ -1,6 +1,7 @@
 """The scripts in examples/, as a user runs them, and the quickstart."""
 
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -57,6 +58,24 @@ def test_quickstart(docs, monkeypatch, capsys):
     assert (done.returncode, done.stderr) == (0, "")
     sentence, following = done.stdout.splitlines()
     assert sentence.startswith("a sentence: ") and following.startswith("after ") and following.count("%") == 5
+
+
+def test_plot_next_words(tmp_path):
+    """Each panel has the words after one history; their order is that of their probabilities."""
+    import matplotlib.image
+
+    (tmp_path / "text").write_text("of the people by the people for the people\n" * 40 + "of a river\nin the end\n" * 9)
+    estimate = ["estimate", str(tmp_path / "text"), "-o", str(tmp_path / "model.safetensors"), "--order", "2"]
+    assert cli.main([*estimate, "--discount-fallback", "--workers", "0"]) == 0
+    script = ROOT / "examples" / "plot_next_words.py"
+    done = run(
+        script, "model.safetensors", "plot.png", "of the", "by", cwd=tmp_path, env={**os.environ, "MPLBACKEND": "Agg"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    height, width, _ = matplotlib.image.imread(tmp_path / "plot.png").shape
+    assert (width, height) == (768, 336), "two panels of 3.2 x 2.8 inches at 120 dots an inch"
+    done = run(script, "model.safetensors", cwd=tmp_path)
+    assert done.returncode == 1 and "Needs matplotlib" in done.stderr
 
 
 def test_dask_client(tmp_path):
