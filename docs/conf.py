@@ -18,6 +18,7 @@ html_title = f"mgpu_ngram {VERSION}"
 html_show_copyright = False
 html_show_sphinx = False
 myst_heading_anchors = 3
+smartquotes = False
 autodoc_member_order = "bysource"
 suppress_warnings = ["toc.not_included"]
 

@@ -101,6 +101,7 @@ def taken_for_granted(tmp_path_factory):
     return folder, zlib.crc32("\n".join([*lines, ""]).encode()) == TEXT_CRC
 
 
+@pytest.mark.timeout(900)  # a page is many commands
 @pytest.mark.parametrize(("path", "found"), runnable())
 def test_blocks_run(path, found, taken_for_granted, tmp_path, monkeypatch):
     granted, same_text = taken_for_granted
@@ -123,7 +124,7 @@ def test_blocks_run(path, found, taken_for_granted, tmp_path, monkeypatch):
         elif block.language == "console":
             for command, expected in commands(block.code):
                 bash = ["bash", "-euo", "pipefail", "-c", command]
-                done = subprocess.run(bash, env=environment, capture_output=True, text=True, timeout=240)
+                done = subprocess.run(bash, env=environment, capture_output=True, text=True, timeout=600)
                 assert done.returncode == 0, f"{where}: {command}\n{done.stdout}{done.stderr}"
                 assert not same_text or shows(expected, done.stdout), f"{where}: {command} prints\n{done.stdout}"
             printed = None

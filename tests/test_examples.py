@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(*command, **options):
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=240, **options)
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=600, **options)
 
 
 @pytest.fixture(scope="module")

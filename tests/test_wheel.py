@@ -15,7 +15,7 @@ SOURCES = (".py", ".cu", ".cuh")
 
 
 def run(*command, **options):
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=280, **options)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=800, **options)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -46,6 +46,7 @@ def test_the_wheel_holds_all_sources_and_nothing_else(wheel):
     assert len(wanted) > 200 and packed == wanted
 
 
+@pytest.mark.timeout(900)  # compiles the CPU kernels of every stage
 def test_the_wheel_runs_the_quickstart(wheel, tmp_path):
     venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env" / "bin" / "python"
