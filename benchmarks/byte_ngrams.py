@@ -18,7 +18,7 @@ from mgpu_ngram.core.tables import Table
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import Codes
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.plan import OrderPlan, choose
+from mgpu_ngram.engine.plan import OrderPlan, TextFacts, choose
 from mgpu_ngram.kernels.count.histogram_private import count_bytes
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -101,7 +101,8 @@ def count_text(text: Text, plan: OrderPlan, histograms: int, budget: Budget) -> 
 def plan_for(suite: Suite, text: Text, n: int, strategy: str, histograms: int = 1) -> OrderPlan | str:
     """The engine's plan for one order, or why there is none."""
     try:
-        plans = choose(n, text.symbols, len(text), strategy, histograms, suite.device, suite.free_bytes(), "byte")
+        facts = TextFacts("byte", text.symbols, len(text))
+        plans = choose(n, facts, strategy, histograms, suite.device, suite.free_bytes())
     except InputError as error:
         return f"{DOES_NOT_FIT}: {error}"
     return plans[-1]

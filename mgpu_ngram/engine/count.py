@@ -26,6 +26,7 @@ from mgpu_ngram.engine.plan import (
     MAX_SORT_TOKENS,
     MEMORY_SHARE,
     OrderPlan,
+    TextFacts,
     choose,
     dense_bytes,
     hash_bytes_per_token,
@@ -78,10 +79,8 @@ def plan_orders(lexicon: Lexicon, options: CountOptions) -> list[OrderPlan]:
     budget = options.budget
     memory_bytes = budget.device_bytes if budget.device == "gpu" else budget.host_bytes // budget.tasks
     tokens = -(-lexicon.tokens // options.streams)
-    return choose(
-        options.order, lexicon.symbols, tokens, options.strategy, options.histograms, budget.device, memory_bytes,
-        lexicon.unit,
-    )  # fmt: skip
+    text = TextFacts(lexicon.unit, lexicon.symbols, tokens)
+    return choose(options.order, text, options.strategy, options.histograms, budget.device, memory_bytes)
 
 
 def counted_orders(lexicon: Lexicon, options: CountOptions) -> list[OrderPlan]:

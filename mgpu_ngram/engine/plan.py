@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels import check
@@ -62,26 +62,31 @@ def hash_bytes_per_token(order: int, bits: int) -> int:
     return 12 * 8 + 3 * 8 * (check.num_columns(order, bits) + 1)  # a quarter-full table while it grows, then rows
 
 
+class TextFacts(NamedTuple):
+    """The facts about a text on which the choice of a strategy depends.
+
+    symbols            size of the alphabet or vocabulary
+    tokens             tokens of the largest part counted at once
+    symbols_are_known  False if `symbols` is a guess
+    """
+
+    unit: str
+    symbols: int
+    tokens: int
+    symbols_are_known: bool = True
+
+
 def choose(
-    order: int,
-    symbols: int,
-    tokens: int,
-    strategy: str,
-    histograms: int,
-    device: str,
-    memory_bytes: int,
-    unit: str,
-    symbols_are_known: bool = True,
+    order: int, text: TextFacts, strategy: str, histograms: int, device: str, memory_bytes: int
 ) -> list[OrderPlan]:
     """Return a plan for each order 1..order.
 
-    symbols       size of the alphabet or vocabulary
-    tokens        tokens of the largest part counted at once
     memory_bytes  free memory of the device
 
     Raises InputError if the strategy is dense and its histogram cannot fit.
     """
     budget = int(memory_bytes * MEMORY_SHARE)
+    symbols, tokens = text.symbols, text.tokens
     bits = check.code_bits(symbols)
     plans = []
     for n in range(1, order + 1):
@@ -99,13 +104,12 @@ def choose(
         elif strategy == "hash":
             plans.append(OrderPlan(n, strategy, "asked for", hash_bytes_per_token(n, bits) * tokens))
         else:
-            plans.append(_auto(n, order, symbols, tokens, histograms, device, budget, unit, symbols_are_known))
+            plans.append(_auto(n, order, text, histograms, device, budget))
     return plans
 
 
-def _auto(
-    n: int, order: int, symbols: int, tokens: int, histograms: int, device: str, budget: int, unit: str, known: bool
-) -> OrderPlan:
+def _auto(n: int, order: int, text: TextFacts, histograms: int, device: str, budget: int) -> OrderPlan:
+    unit, symbols, tokens, known = text
     if n == 1:
         return OrderPlan(1, "global", "counted while the vocabulary is built", dense_bytes(1, symbols))
     rates = RATES_NS[device]

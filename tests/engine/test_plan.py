@@ -9,6 +9,7 @@ from mgpu_ngram.engine.plan import (
     MEMORY_SHARE,
     RATES_NS,
     STRATEGIES,
+    TextFacts,
     choose,
     dense_bytes,
     hash_bytes_per_token,
@@ -21,7 +22,7 @@ GIB = 1 << 30
 def plans(
     order=3, symbols=50, tokens=10**6, strategy="auto", histograms=1, device="cpu", memory_bytes=GIB, unit="word"
 ):
-    return choose(order, symbols, tokens, strategy, histograms, device, memory_bytes, unit)
+    return choose(order, TextFacts(unit, symbols, tokens), strategy, histograms, device, memory_bytes)
 
 
 def test_bytes_by_hand():
@@ -86,7 +87,7 @@ def test_auto_on_a_gpu_uses_private_histograms():
 
 
 def test_a_guessed_vocabulary_is_called_a_guess():
-    found = choose(2, 100, 10**8, "auto", 1, "cpu", GIB, "word", symbols_are_known=False)
+    found = choose(2, TextFacts("word", 100, 10**8, symbols_are_known=False), "auto", 1, "cpu", GIB)
     assert found[1].strategy == "sort" and "about 100**2 bins" in found[1].reason
 
 

@@ -16,7 +16,7 @@ from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
 from mgpu_ngram.core.shards import num_shards
 from mgpu_ngram.engine.blocks import RING_SLOTS
 from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.plan import choose
+from mgpu_ngram.engine.plan import TextFacts, choose
 from mgpu_ngram.engine.token_streams import SMALL_BYTES
 from mgpu_ngram.jobs.budget import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, is_spilling, make_budget, text_within
 from mgpu_ngram.jobs.count.config import CountConfig
@@ -96,9 +96,8 @@ def plan(
     tokens, symbols = _guess(config, corpus)
     largest = int(max((c.size_bytes for c in chunks), default=0) / _token_bytes(config))
     work_bytes = device_bytes if device == "gpu" else budget.host_bytes
-    plans = choose(
-        config.order, symbols, largest, config.strategy, config.histograms, device, work_bytes, config.unit, False
-    )
+    text = TextFacts(config.unit, symbols, largest, symbols_are_known=False)
+    plans = choose(config.order, text, config.strategy, config.histograms, device, work_bytes)
     table_bytes = _table_bytes(tokens, symbols, config.order, len(chunks))  # all n-grams distinct
     held_bytes = table_bytes + tokens * (1 if config.unit == "byte" else 4)
     on_devices = int(budget.kept_device_share() * workers * device_bytes) if device == "gpu" else 0

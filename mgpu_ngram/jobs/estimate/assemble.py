@@ -49,23 +49,32 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Resources:
+    """The resources of a job's tasks.
+
+    folder  where workers may spill
+    """
+
+    executor: Executor
+    budget: Budget
+    folder: str
+    progress: Progress
+
+
+@dataclass(frozen=True)
 class Assembly:
     """Assembles the estimated parts of one model.
 
     unigrams    the handle of `Unigrams`, and
     vocabulary  that of the `Vocabulary`, which has `symbols` words
     order       the highest order of the model
-    folder      a folder where workers may spill
     """
 
-    executor: Executor
+    resources: Resources
     unigrams: Handle
     vocabulary: Handle
     symbols: int
     order: int
-    budget: Budget
-    folder: str
-    progress: Progress
 
     def assembled(self, parts: list[Handle], collapse: bool) -> tuple[Handle, list[dict[str, float]]]:
         """Return (the `Estimate`, timings of the parts that it does not store).
@@ -77,7 +86,7 @@ class Assembly:
                   has been used
         collapse  as in `engine.assemble.assemble`
         """
-        executor, seconds, words_of = self.executor, list[dict[str, float]](), list[tuple[int, int]]()
+        executor, seconds, words_of = self.resources.executor, list[dict[str, float]](), list[tuple[int, int]]()
         samples = [executor.call(_sample, part, self._bits) for part in parts if len(parts) > 1 and not collapse]
         executor.wait(iter(list(parts)), self._advance)
         if samples:
@@ -95,9 +104,9 @@ class Assembly:
 
     def _at_once(self, parts: list[Handle], collapse: bool) -> Handle:
         """Call the one task that assembles all parts."""
-        self.progress.start("assemble", 1, "steps")
-        device = self.budget.device
-        return self.executor.call(
+        resources, device = self.resources, self.resources.budget.device
+        resources.progress.start("assemble", 1, "steps")
+        return resources.executor.call(
             finish, list(parts), self.unigrams, self.vocabulary, self._bits, collapse, device, label="the model"
         )
 
@@ -106,9 +115,10 @@ class Assembly:
 
         words_of  (first, past the last) first word of the n-grams of each stretch
         """
-        executor, window = self.executor, 2 * self.executor.workers
+        executor, budget, folder = self.resources.executor, self.resources.budget, self.resources.folder
+        window = 2 * executor.workers
         is_windowed, is_linked = len(words_of) > window, self.order > 3  # up to order 3 no node stores its suffix
-        self.progress.start("assemble", len(words_of) * (1 + (is_windowed and is_linked)) + 1, "steps")
+        self.resources.progress.start("assemble", len(words_of) * (1 + (is_windowed and is_linked)) + 1, "steps")
         stretches: list[Handle] = []
 
         def call(i: int) -> Handle:
@@ -122,30 +132,31 @@ class Assembly:
             list(calls)
         if is_linked:
             searched = [executor.call(searched_keys, stretch) for stretch in stretches]
-            how = searched, self._bits, self.budget, self.folder
+            how = searched, self._bits, budget, folder
             stretches = [
                 executor.call(link_stretch, stretch, *how, label="the model's suffixes", affinity=i)
                 for i, stretch in enumerate(stretches)
             ]
             del searched, how
-        model = executor.call(join, stretches, self.unigrams, self.vocabulary, self.budget.device, label="the model")
+        model = executor.call(join, stretches, self.unigrams, self.vocabulary, budget.device, label="the model")
         if is_linked or not is_windowed:
             executor.wait(stretches, self._advance)
         return model
 
     def _stretch(self, parts: list[Handle], i: int, words: tuple[int, int]) -> Handle:
         """Call the task that assembles stretch i."""
-        call, bits = self.executor.call, self._bits
+        call, bits = self.resources.executor.call, self._bits
+        budget, folder = self.resources.budget, self.resources.folder
         taken = [call(take_stretch, part, bits, words, colocate_with=part, priority=True) for part in parts]
         return call(
-            make_stretch, taken, self.unigrams, bits, words, self.budget, self.folder,
+            make_stretch, taken, self.unigrams, bits, words, budget, folder,
             label=f"the model's n-grams from word {words[0]:,} to {words[1] - 1:,}", affinity=i,
         )  # fmt: skip
 
     def _stretches(self, samples: list[np.ndarray], part_bytes: int) -> list[tuple[int, int]]:
         """Return the words of each stretch: one stretch a worker, or several where all parts' bytes need more."""
-        work_bytes, workers = STRETCH_COPIES * part_bytes, self.executor.workers
-        needed = min(-(-work_bytes // max(1, self.budget.task_bytes())), MAX_STRETCHES)
+        work_bytes, workers = STRETCH_COPIES * part_bytes, self.resources.executor.workers
+        needed = min(-(-work_bytes // max(1, self.resources.budget.task_bytes())), MAX_STRETCHES)
         return cut_words(samples, self.symbols, max(1, -(-needed // workers)) * workers)
 
     @property
@@ -153,7 +164,7 @@ class Assembly:
         return check.code_bits(self.symbols)
 
     def _advance(self, _: Handle) -> None:
-        self.progress.advance(1)
+        self.resources.progress.advance(1)
 
 
 def _sample(part: Estimated, bits: int) -> tuple[np.ndarray, int, dict[str, float]]:

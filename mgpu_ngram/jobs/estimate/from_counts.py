@@ -1,4 +1,4 @@
-"""Counts in place of text: which of them can serve, and the parts of a model that is made of them."""
+"""Make a model from counts instead of text: check the counts, and make the parts of the model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.cluster.executor import Handle
 from mgpu_ngram.core.counts import Counts, read_counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.parquet import read_vocabulary
@@ -19,18 +19,18 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.estimate import EstimateOptions, Part
 from mgpu_ngram.engine.read_counts import read_tables
+from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.passes import Estimation, adjusted
-from mgpu_ngram.jobs.progress import Progress
 
 
 def open_counts(config: EstimateConfig) -> Counts:
-    """The counts that a config names. Raises InputError when no model can be made of them.
+    """Open the counts that a config names. Raises InputError when no model can be made from them.
 
-    They are those of text as `core.corpus` reads it for a count, which gives a last line without a newline its </s>.
+    Such counts give a last line without a newline its </s>, unlike lmplz.
     """
     path = config.counts
-    counts = read_counts(os.path.abspath(str(path)))  # workers may stand elsewhere
+    counts = read_counts(os.path.abspath(str(path)))  # workers may have another working directory
     options = counts.manifest.get("options", {})
     if counts.unit != "word":
         raise InputError(f"{path} has counts of unit {counts.unit}, not word; estimate from the corpus, or count words")
@@ -55,29 +55,25 @@ def open_counts(config: EstimateConfig) -> Counts:
 
 
 def describe(counts: Counts) -> dict[str, Any]:
-    """What tells counts from others, for manifests."""
+    """Return what identifies the counts, for manifests."""
     files = counts.manifest["files"].values()
-    crc32 = zlib.crc32(json.dumps(counts.manifest, sort_keys=True).encode())  # it has those of all files
+    crc32 = zlib.crc32(json.dumps(counts.manifest, sort_keys=True).encode())  # the manifest holds the CRC of every file
     return {"name": str(counts.path), "size_bytes": sum(f["size_bytes"] for f in files), "crc32": f"{crc32:08x}"}
 
 
 def parts_of_counts(
-    config: EstimateConfig, limit: Words | None, counts: Counts, executor: Executor, budget: Budget, folder: str,
-    tokens: tuple[int, int], progress: Progress,
-) -> tuple[Estimation, list[Handle]]:  # fmt: skip
-    """(the steps that are left, parts with their adjusted counts).
+    config: EstimateConfig, limit: Words | None, counts: Counts, resources: Resources, tokens: tuple[int, int]
+) -> tuple[Estimation, list[Handle]]:
+    """Read counts and adjust them. Return (the remaining steps, handles of the parts).
 
-    limit        the words of a limited vocabulary
-    folder       where workers may spill
-    tokens  of the text, for which there is memory while a part is made, beside others and alone
+    limit   the words of a limited vocabulary; None: it is not limited
+    tokens  how many tokens of text a part may have: when other parts are made at the same time, and when none are
     """
-    order = config.highest
+    order, executor, progress = config.highest, resources.executor, resources.progress
     vocabulary = executor.call(read_vocabulary, counts.path / "vocabulary.parquet", counts.unit, label="the vocabulary")
     [(symbols, specials)] = executor.gather([executor.call(_report_of, vocabulary)])
     _check_specials(counts, specials)
-    estimation = Estimation(
-        config, config.options(order), limit, executor, budget, folder, vocabulary, symbols, progress
-    )
+    estimation = Estimation(config, config.options(order), limit, resources, vocabulary, symbols)
     if order == 1:
         return estimation, []
     words = executor.call(_indexed, vocabulary)
@@ -88,7 +84,8 @@ def parts_of_counts(
         paths = {n: counts.part_paths(n)[p * S // P : (p + 1) * S // P] for n in range(2, order + 1)}
         parts.append(
             executor.call(
-                read_part, paths, words, estimation.options, estimation.bad, budget, folder, executor.threads,
+                read_part, paths, words, estimation.options, estimation.bad, resources.budget, resources.folder,
+                executor.threads,
                 label=f"reading and adjusting counts of part {p}", affinity=p,
             )
         )  # fmt: skip
@@ -102,7 +99,7 @@ def _report_of(vocabulary: Vocabulary) -> tuple[int, list[int]]:
 
 
 def _check_specials(counts: Counts, specials: Sequence[int]) -> None:
-    """Raise InputError when the text had <unk>, <s> or </s> as words."""
+    """Raise InputError when the text held <unk>, <s> or </s> as words."""
     lines = counts.manifest["lines"]
     for word, count, marks in zip(SPECIALS, specials, (0, lines, lines), strict=True):
         if count > marks:
@@ -114,7 +111,7 @@ def _check_specials(counts: Counts, specials: Sequence[int]) -> None:
 
 
 def _indexed(vocabulary: Vocabulary) -> Words:
-    """The words, with the table in which they are looked up."""
+    """Return the words with their lookup table."""
     words = Words(vocabulary.offsets_V, vocabulary.data)
     _ = words.slots_C
     return words
@@ -124,5 +121,5 @@ def read_part(
     paths: dict[int, list[Path]], words: Words, options: EstimateOptions, bad_V: Any, budget: Budget, folder: str,
     threads: int,
 ) -> Part:  # fmt: skip
-    """Read the shards of a part, by order, and adjust their counts."""
+    """Read the shards of a part, given as paths by order, and adjust their counts."""
     return adjusted(lambda n: read_tables(paths[n], n, words, threads), len(words), options, bad_V, budget, folder)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.cluster.executor import Executor, Handle, reduce_tasks
+from mgpu_ngram.cluster.executor import Handle, reduce_tasks
 from mgpu_ngram.core.discounts import Discounts, check_fallback, discounts_of
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.tables import ShardedTable, Table
@@ -44,9 +44,8 @@ from mgpu_ngram.engine.estimate import (
 )
 from mgpu_ngram.engine.sorted_runs import Run, merge_to, open_run, take_part, where_it_fits
 from mgpu_ngram.engine.spill import result_to_device, spill
-from mgpu_ngram.jobs.estimate.assemble import Assembly
+from mgpu_ngram.jobs.estimate.assemble import Assembly, Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
-from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -89,22 +88,28 @@ class _Words:
 class Estimation:
     """The steps after counting.
 
-    limit       the words of a limited vocabulary
-    vocabulary  a handle
-    folder      where workers may spill
+    limit       the words of a limited vocabulary; None: it is not limited
+    vocabulary  the handle of the `Vocabulary`, which has `symbols` words
     split       words whose trigrams and longer n-grams are dealt by the word before them
     """
 
     def __init__(
-        self, config: EstimateConfig, options: EstimateOptions, limit: Words | None, executor: Executor, budget: Budget,
-        folder: str, vocabulary: Handle, symbols: int, progress: Progress, split: Sequence[int] = (),
-    ):  # fmt: skip
-        self.config, self.options, self.executor, self.budget, self.folder = config, options, executor, budget, folder
-        self.vocabulary, self.symbols, self.progress = vocabulary, symbols, progress
+        self,
+        config: EstimateConfig,
+        options: EstimateOptions,
+        limit: Words | None,
+        resources: Resources,
+        vocabulary: Handle,
+        symbols: int,
+        split: Sequence[int] = (),
+    ):
+        self.config, self.options, self.resources = config, options, resources
+        self.executor, self.budget, self.folder = resources.executor, resources.budget, resources.folder
+        self.vocabulary, self.symbols = vocabulary, symbols
         self.split = tuple(split) if options.order > 2 else ()
         self.seconds: list[dict[str, float]] = []
         self.tokens = 0  # of the text, once `finish` knows
-        self.bad = None if limit is None else executor.call(words_outside, vocabulary, limit, budget.device)
+        self.bad = None if limit is None else self.executor.call(words_outside, vocabulary, limit, self.budget.device)
 
     def part(self, pieces: Sequence[Handle | Run], shard: int) -> Handle:
         """The task that sums what runs hold of a shard and adjusts its counts."""
@@ -132,7 +137,7 @@ class Estimation:
             found = [executor.call(split_probs_of, part, *how) for part in parts]
             split_L = executor.call(join_split, found, len(self.split) * self.symbols)
         made: list[Handle] = []
-        self.progress.start("estimate", len(parts), "parts")
+        self.resources.progress.start("estimate", len(parts), "parts")
         while parts:
             made.append(
                 executor.call(
@@ -141,10 +146,7 @@ class Estimation:
                     label=f"estimating part {len(made)}",
                 )
             )  # fmt: skip
-        assembly = Assembly(
-            executor, unigrams, self.vocabulary, self.symbols, self.options.order, self.budget, self.folder,
-            self.progress,
-        )  # fmt: skip
+        assembly = Assembly(self.resources, unigrams, self.vocabulary, self.symbols, self.options.order)
         model, seconds = assembly.assembled(made, self.config.collapse_values)
         self.seconds += seconds
         return model, statistics

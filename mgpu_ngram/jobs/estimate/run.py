@@ -29,7 +29,7 @@ from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_byt
 from mgpu_ngram.jobs.count.plan import plan as count_plan
 from mgpu_ngram.jobs.count.run import UNRESERVED_BYTES
 from mgpu_ngram.jobs.count.shuffle import shuffle
-from mgpu_ngram.jobs.estimate.assemble import in_host_memory, save
+from mgpu_ngram.jobs.estimate.assemble import Resources, in_host_memory, save
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of_counts
 from mgpu_ngram.jobs.estimate.passes import Estimation, Statistics, read_limit
@@ -226,9 +226,8 @@ def estimated(
         folder = str(checkpoint.entries_folder)
         executor.check_folder(folder)
         if isinstance(source, Counts):
-            estimation, parts = parts_of_counts(
-                config, limit, source, executor, budget, folder, (part_tokens, alone_tokens), progress
-            )
+            resources = Resources(executor, budget, folder, progress)
+            estimation, parts = parts_of_counts(config, limit, source, resources, (part_tokens, alone_tokens))
         else:
             estimation, parts, resumed = _parts_of_text(
                 config, limit, source, executor, budget, checkpoint, checkpoint_seconds, progress
@@ -263,10 +262,8 @@ def _parts_of_text(
     if not totals["tokens"]:
         raise InputError("the text is empty: it has not one line; give text with one sentence per line")
     options = config.options(config.highest)
-    estimation = Estimation(
-        config, options, limit, executor, budget, folder, counted.vocabulary, totals["symbols"], progress,
-        totals["split"],
-    )  # fmt: skip
+    resources = Resources(executor, budget, folder, progress)
+    estimation = Estimation(config, options, limit, resources, counted.vocabulary, totals["symbols"], totals["split"])
     parts: list[Handle] = []
     if config.highest > 1:
         shards = [(s, s + 1) for s in range(totals["num_shards"])]
