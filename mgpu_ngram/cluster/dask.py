@@ -8,6 +8,7 @@ import logging
 import re
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,7 +24,7 @@ from mgpu_ngram.cluster.checks import scheduler_info
 from mgpu_ngram.cluster.dask_config import apply_settings
 from mgpu_ngram.cluster.dask_executor import DaskExecutor
 from mgpu_ngram.cluster.dask_private import end_cluster
-from mgpu_ngram.cluster.devices import cpu_cores, visible_gpus
+from mgpu_ngram.cluster.devices import cpu_cores, has_other_users, visible_gpus
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.scratch import scratch_folder
 
@@ -33,13 +34,26 @@ WORKERS_SECONDS = 60  # for a scheduler file to appear, and for the workers to c
 
 
 def start_cluster(
-    device: str, workers: int | None, settings: dict[str, Any] | None = None, protocol: str | None = None
+    device: str,
+    workers: int | None,
+    settings: dict[str, Any] | None = None,
+    protocol: str | None = None,
+    secure: bool | None = None,
 ) -> DaskExecutor:
     """Start a Dask cluster on this host: a worker per GPU, or per core; loopback only.
 
     protocol  "tcp" (default), or "ucx"
+    secure    whether processes must show a certificate, made for this cluster, to connect: other users of the host
+              reach loopback ports, too. None: if there are other users now, and the protocol is not ucx, which has no
+              encryption
+
+    Raises InputError for more workers than the host can have, and for secure with ucx or without cryptography.
     """
     apply_settings(settings or {})
+    if secure and protocol == "ucx":
+        raise InputError("cluster.secure is true but the protocol ucx has no encryption; use tcp, or secure: false")
+    if secure is None:
+        secure = protocol != "ucx" and has_other_users()
     most = max(64, 8 * cpu_cores())
     if device == "cpu" and workers is not None and workers > most:
         raise InputError(f"{workers:,} workers were asked for on {cpu_cores()} cores; use --workers {most} or fewer")
@@ -48,12 +62,14 @@ def start_cluster(
     options |= {
         "threads_per_worker": 1,
         "host": "127.0.0.1",
-        "protocol": protocol or "tcp",
+        "protocol": "tls" if secure else protocol or "tcp",
         "memory_limit": None,
         "local_directory": scratch,
         "dashboard_address": "127.0.0.1:0",
         "silence_logs": logging.CRITICAL + 1,
     }
+    if secure:
+        options["security"] = _temporary_certificate()
     closing = ExitStack()
     try:
         closing.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -73,6 +89,16 @@ def start_cluster(
                 f"the Dask workers did not start ({error}); try fewer --workers, or --workers 0 to do without"
             ) from None
         raise
+
+
+def _temporary_certificate() -> Security:
+    try:
+        return Security.temporary()
+    except ImportError as error:
+        raise InputError(
+            f"a secure local cluster needs the package cryptography ({error}); pip install cryptography, or set "
+            "cluster.secure to false"
+        ) from None
 
 
 def _cluster_class(device: str, workers: int | None) -> tuple[Callable, dict[str, Any]]:
@@ -130,7 +156,8 @@ def connect(
 
 
 def _read_scheduler_file(path: Path, deadline: float) -> str:
-    """The address in it. A batch job may start the scheduler and us at the same time, so it may come late."""
+    """Return the address in it. A batch job may start the scheduler and us at the same time, so it may come late."""
+    is_told = False
     while True:
         try:
             return str(json.loads(path.read_text())["address"])
@@ -140,6 +167,9 @@ def _read_scheduler_file(path: Path, deadline: float) -> str:
                     f"scheduler file {path} cannot be read ({error.__class__.__name__}) after {WORKERS_SECONDS} s; "
                     "start the scheduler with dask scheduler --scheduler-file, on storage that all hosts share"
                 ) from None
+        if not is_told:
+            print(f"mgpu-ngram: waiting up to {WORKERS_SECONDS} s for scheduler file {path}", file=sys.stderr)
+            is_told = True
         time.sleep(0.1)
 
 

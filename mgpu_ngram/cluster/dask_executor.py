@@ -20,7 +20,7 @@ from distributed.scheduler import NoWorkerError
 
 from mgpu_ngram.cluster import checks, dask_private, gpu
 from mgpu_ngram.cluster.executor import Done
-from mgpu_ngram.cluster.faults import Watch, no_workers
+from mgpu_ngram.cluster.faults import Watch
 from mgpu_ngram.cluster.worker import Plugin, Prompt, run_task, versions
 from mgpu_ngram.core.errors import RunError
 
@@ -172,6 +172,17 @@ class DaskExecutor:
             with self._scheduler():
                 self.client.run(gpu.reserve, device_bytes, on_error="ignore")
 
+    @property
+    def resume_hint(self) -> str:
+        return self._watch.resume_hint
+
+    @resume_hint.setter
+    def resume_hint(self, hint: str) -> None:
+        self._watch.resume_hint = hint
+
+    def describe(self) -> str:
+        return f"{self.workers} {self.device} worker{'s' * (self.workers != 1)}"
+
     def close(self) -> None:
         if not self._ours and self.client.status == "running":
             with suppress(OSError, RuntimeError):  # the scheduler is gone, and all of this with it
@@ -193,10 +204,7 @@ class DaskExecutor:
             raise self._watch.error or self._lost() from None
 
     def _lost(self) -> RunError:
-        return RunError(
-            f"the Dask scheduler {self._address} was lost; finished chunks of the last checkpoint are kept: "
-            "start again, a count or a distribution with --resume"
-        )
+        return RunError(f"the Dask scheduler {self._address} was lost; {self._watch.way_out('start one')}")
 
     def _raise_error_of(self, handle: Future) -> None:
         error = None if handle.status == "finished" else handle.exception()  # waits if its worker was lost since
@@ -211,5 +219,5 @@ class DaskExecutor:
                 "or fewer workers"
             ) from None
         if isinstance(error, NoWorkerError):
-            raise RunError(no_workers(self._address)) from None
+            raise RunError(self._watch.no_workers()) from None
         raise error

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import psutil
+
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import free_host_bytes
+
+FIRST_USER = 500 if sys.platform == "darwin" else 1000
+NOBODY = 65534
 
 
 def visible_gpus() -> int:
@@ -70,6 +76,16 @@ def cores() -> set[int]:
 def cpu_cores() -> int:
     """Cores this process may use."""
     return len(cores())
+
+
+def has_other_users() -> bool:
+    """Return whether another person has a process on this host, as far as this process can see.
+
+    A person is a user id from FIRST_USER on; programs of the system have smaller ones, and NOBODY.
+    """
+    owners = (process.info["uids"] for process in psutil.process_iter(["uids"]))
+    people = {uids.real for uids in owners if uids and uids.real >= FIRST_USER}
+    return bool(people - {NOBODY, os.getuid()})
 
 
 def allow_open_files() -> None:

@@ -21,6 +21,8 @@ class Executor(Protocol):
     tasks_per_process  those of them that share a process
     transport  how values go from worker to worker: "memory", "ipc", "ucx" or "tcp"
     dashboard  address of the cluster's dashboard, if it has one
+    resume_hint  how a run goes on after its cluster is lost, such as "with --resume"; the caller of a run sets it, and
+               errors end with it. Empty: the run starts anew
     """
 
     workers: int
@@ -30,6 +32,7 @@ class Executor(Protocol):
     tasks_per_process: int
     transport: str
     dashboard: str | None
+    resume_hint: str
 
     def call(
         self,
@@ -75,6 +78,9 @@ class Executor(Protocol):
 
     def reserve(self, device_bytes: int) -> None:
         """A hint that every worker will need so much of its device: arrays then cross faster."""
+
+    def describe(self) -> str:
+        """Return where tasks run, for reports: "this process, 2 threads" or "2 cpu workers"."""
 
     def close(self) -> None:
         """Stop what this executor started."""

@@ -43,6 +43,7 @@ class Watch:
 
     def __init__(self, client: Client, address: str, topic: str):
         self.client, self.address, self.topic = client, address, topic
+        self.resume_hint = ""  # see Executor
         self.error: RunError | None = None
         self._tasks: dict[str, _Task] = {}  # by key: also those without a handle left, which may have to run again
         self._futures: weakref.WeakSet[Future] = weakref.WeakSet()
@@ -175,7 +176,18 @@ class Watch:
     def _on_no_workers(self) -> None:
         seconds = _no_workers_seconds()
         if not self._workers and time.monotonic() - self._empty_since > 0.9 * seconds:
-            self._fail(no_workers(self.address))
+            self._fail(self.no_workers())
+
+    def no_workers(self) -> str:
+        """Return the message that no worker is left, with the way out."""
+        return (
+            f"all workers of the Dask cluster {self.address} are gone and none came back within "
+            f"{_no_workers_seconds():g} s; {self.way_out('start some')}"
+        )
+
+    def way_out(self, first: str) -> str:
+        """Return what the user must do, then run again: with the hint on resuming, if the run has one."""
+        return f"{first}, then run again{' ' * bool(self.resume_hint)}{self.resume_hint}"
 
     def _fail(self, message: str) -> None:
         self.error = RunError(message)
@@ -184,13 +196,6 @@ class Watch:
     def _alive(self) -> list[Future]:
         with self._adding:
             return list(self._futures)
-
-
-def no_workers(address: str) -> str:
-    return (
-        f"all workers of the Dask cluster {address} are gone and none came back within "
-        f"{_no_workers_seconds():g} s; start some, then run again, a count or a distribution with --resume"
-    )
 
 
 def _no_workers_seconds() -> float:

@@ -17,6 +17,7 @@ class LocalExecutor:
 
     transport: str = "memory"
     dashboard: str | None = None
+    resume_hint: str = ""
 
     def __init__(self, device: str = "cpu", workers: int | None = None):
         allow_open_files()
@@ -110,6 +111,11 @@ class LocalExecutor:
 
     def reserve(self, device_bytes: int) -> None:
         """Nothing crosses."""
+
+    def describe(self) -> str:
+        if self.device == "gpu":
+            return "this process, one GPU"
+        return f"this process, {self.workers} thread{'s' * (self.workers != 1)}"
 
     def close(self) -> None:
         self.pool.shutdown(wait=True, cancel_futures=True)

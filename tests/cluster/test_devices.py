@@ -94,3 +94,20 @@ def test_unknown_device():
 def test_host():
     assert devices.cpu_cores() >= 1
     assert 1 << 20 < devices.free_memory("cpu") < 1 << 50
+
+
+@pytest.mark.parametrize(
+    ("owners", "others"),
+    [
+        ([0, 33, 1000], False),  # the system, a daemon, and we ourselves
+        ([0, 1000, 1001], True),
+        ([0, 1000, 65534], False),  # nobody
+        ([1000, None], False),  # a process that has just ended
+    ],
+)
+def test_other_users_are_people(owners, others, monkeypatch):
+    uids = [owner if owner is None else types.SimpleNamespace(real=owner) for owner in owners]
+    processes = [types.SimpleNamespace(info={"uids": u}) for u in uids]
+    monkeypatch.setattr(devices.psutil, "process_iter", lambda names: processes)
+    monkeypatch.setattr(devices.os, "getuid", lambda: 1000)
+    assert devices.has_other_users() == others

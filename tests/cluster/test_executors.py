@@ -69,6 +69,24 @@ def test_facts(executor):
     assert executor.device == "cpu" and executor.workers in (1, 2, 3) and executor.threads >= 1
 
 
+def test_describe():
+    assert LocalExecutor(workers=1).describe() == "this process, 1 thread"
+    assert LocalExecutor(workers=2).describe() == "this process, 2 threads"
+    assert LocalExecutor("gpu").describe() == "this process, one GPU"
+
+
+def test_describe_workers(executor):
+    if not isinstance(executor, LocalExecutor):
+        assert executor.describe() == "2 cpu workers"
+
+
+def test_a_run_may_say_how_it_resumes(executor):
+    assert executor.resume_hint == ""
+    executor.resume_hint = "with --resume"
+    assert executor.resume_hint == "with --resume"
+    executor.resume_hint = ""
+
+
 def test_workers_of_ours_keep_freed_memory_and_do_not_look_at_modules_again(monkeypatch):
     """And this process is as it was once they are gone."""
     for name in THRESHOLDS:
@@ -648,6 +666,51 @@ def test_more_gpu_workers_than_gpus_are_refused(monkeypatch):
 def test_dask_settings_are_checked(settings, message):
     with pytest.raises(InputError, match=message):
         start_cluster("cpu", 1, settings)
+
+
+def test_a_secure_cluster_refuses_whoever_has_no_certificate():
+    executor = start_cluster("cpu", 1, secure=True)
+    try:
+        assert executor.gather([executor.call(square, 3)]) == [9]
+        address = executor.client.scheduler.address
+        assert address.startswith("tls://127.0.0.1:")
+        for stranger in address, address.replace("tls://", "tcp://"):
+            with pytest.raises((OSError, TypeError, RuntimeError)):
+                Client(stranger, timeout=2, set_as_default=False)
+    finally:
+        executor.close()
+
+
+@pytest.mark.parametrize(
+    ("secure", "others", "protocol", "scheme"),
+    [
+        (None, False, None, "tcp"),
+        (None, True, None, "tls"),
+        (False, True, None, "tcp"),
+        (True, False, "tcp", "tls"),
+        (None, True, "ucx", "ucx"),
+    ],
+)
+def test_clusters_are_secure_where_the_host_has_other_users(secure, others, protocol, scheme, monkeypatch):
+    asked = {}
+
+    def refuse(**options):
+        asked.update(options)
+        raise RuntimeError("no cluster now")
+
+    monkeypatch.setattr("mgpu_ngram.cluster.dask.has_other_users", lambda: others)
+    monkeypatch.setattr("mgpu_ngram.cluster.dask.LocalCluster", refuse)
+    with pytest.raises(RunError, match="no cluster now"):
+        start_cluster("cpu", 1, protocol=protocol, secure=secure)
+    assert asked["protocol"] == scheme and ("security" in asked) == (scheme == "tls")
+
+
+def test_secure_clusters_that_cannot_be(monkeypatch):
+    with pytest.raises(InputError, match="secure is true but the protocol ucx has no encryption; use tcp, or"):
+        start_cluster("cpu", 1, protocol="ucx", secure=True)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(InputError, match="needs the package cryptography .*; pip install cryptography, or set"):
+        start_cluster("cpu", 1, secure=True)
 
 
 def test_dask_settings_reach_the_scheduler_and_the_workers():
