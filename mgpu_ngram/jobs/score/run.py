@@ -198,8 +198,8 @@ def check_file(path: str | Path, overwrite: bool) -> None:
     """Raise InputError unless a file may be written there."""
     if os.path.isdir(path) or not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise InputError(f"output {path} is no file in a folder that exists; give the path of a Parquet file to write")
-    check_suffix(path, "a Parquet file", ".parquet")
     check_free(path, overwrite, "Parquet file", _is_parquet)
+    check_suffix(path, "a Parquet file", ".parquet")
 
 
 def _is_parquet(path: str | Path) -> bool:

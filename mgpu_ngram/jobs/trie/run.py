@@ -139,8 +139,8 @@ def build(
     threads    that parse an ARPA file
     overwrite  replace a model file; nothing else is replaced
     """
-    check_suffix(output, "a model file", ".safetensors")
     check_free_file(output, overwrite)
+    check_suffix(output, "a model file", ".safetensors")
     output = Path(output)
     try:  # at once, for a large model takes its time
         output.parent.mkdir(parents=True, exist_ok=True)
