@@ -135,7 +135,7 @@ def test_output_stays(text, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order": 0}, "order is 0 but must be at least 1"),
+        ({"order": 0}, "order is 0 but must be from 1 to 1000"),
         ({"order": "five"}, "order is 'five' but must be of type int"),
         ({"oder": 3}, "unknown key 'oder'; did you mean 'order'"),
         ({"unit": "words"}, "unit is 'words'; did you mean 'word'"),

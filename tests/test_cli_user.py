@@ -1,6 +1,7 @@
 """What a new user may try: wrong files, wrong names and wrong places, each answered in one clear line."""
 
 import gzip
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import mgpu_ngram as ng
+from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.core.errors import InputError, InputWarning
 
 ARPA = r"""\data\
@@ -125,3 +127,31 @@ def test_kenlm_binaries_name_the_way_out(folder, mgpu_ngram):
         assert "mgpu-ngram convert" in err
     with pytest.raises(InputError):
         ng.Model.load("m.bin")
+
+
+def test_orders(folder, mgpu_ngram):
+    """A high one works, though its bins are more than a float can say; higher ones are refused at once."""
+    (folder / "long").write_text(" ".join(map(str, range(300))))
+    assert mgpu_ngram("count", "long", "-o", "out", "--order", "250", *HERE)[0] == 0
+    assert read_counts("out").totals[250] == 51
+    for verb in "count", "estimate":
+        err = refused(mgpu_ngram(verb, "text", "-o", "x.arpa", "--order", "99999999999", *HERE))
+        assert "order is 99999999999 but must be from 1 to 1000" in err
+
+
+def test_info_of_a_folder_without_an_output(folder, mgpu_ngram):
+    err = refused(mgpu_ngram("info", "."))
+    assert "'.' is no output of mgpu-ngram: it has no manifest.json; give the folder that a job wrote" in err
+    assert "'' does not exist" in refused(mgpu_ngram("info", ""))
+
+
+def test_a_path_that_is_not_utf8(folder, mgpu_ngram):
+    name = os.fsdecode(b"counts\xff")
+    assert mgpu_ngram("count", "text", "-o", name, *HERE)[0] == 0
+    err = refused(mgpu_ngram("export", name, "--order", "1"))
+    assert "is not UTF-8, as paths of Parquet files must be; rename it" in err
+
+
+def test_a_file_as_spill_dir(folder, mgpu_ngram):
+    err = refused(mgpu_ngram("count", "text", "-o", "out", "--spill-dir", "text", *HERE))
+    assert err.endswith("Not a directory; give another spill_dir\n")

@@ -79,7 +79,7 @@ jobs:
         ([], "neither corpus nor counts is given"),
         (["text", "--from-counts", "c"], "both corpus and counts are given"),
         (["text", "--prune", "1", "0"], "prune is .* must .* not fall"),
-        (["text", "--order", "0"], "order is 0 but must be at least 1"),
+        (["text", "--order", "0"], "order is 0 but must be from 1 to 1000"),
         (["text", "--order", "2", "--prune", "0", "0", "1"], "3 thresholds for 2 orders"),
         (["text", "--limit-vocab-file", "nothing"], "limit_vocab_file nothing: cannot be read"),
         (["text", "--discount-fallback", "2"], "2 for count 1 but it must be 0 to 1"),

@@ -14,7 +14,7 @@ from mgpu_ngram.core.counts import Ngram, read_counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_kind import identify_file
 from mgpu_ngram.core.model_file import FORMAT as MODEL_FORMAT
-from mgpu_ngram.core.output import find_manifest
+from mgpu_ngram.core.output import MANIFEST, find_manifest
 from mgpu_ngram.jobs.distribution import run as distribution
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.score import run as score
@@ -95,7 +95,9 @@ def _info(arguments: argparse.Namespace) -> None:
     elif manifest.get("format") == distribution.FORMAT:
         found, show = manifest, show_distributions
     elif not os.path.lexists(path):
-        raise InputError(f"there is nothing at {path}; give a model file, or the folder that a job wrote")
+        raise InputError(f"{path!r} does not exist; give a file, or the folder that a job wrote")
+    elif not os.path.lexists(os.path.join(path, MANIFEST)):
+        raise InputError(f"{path!r} is no output of mgpu-ngram: it has no {MANIFEST}; give the folder that a job wrote")
     else:
         found, show = read_counts(path).manifest, show_info
     with stdout():

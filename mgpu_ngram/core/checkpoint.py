@@ -186,7 +186,7 @@ class Checkpoint:
             _remove(folder, entries)
             return cls._make(folder, identity, chosen, entries_folder)
         except OSError as error:
-            at, spill = Path(error.filename or folder), Path(entries_folder or folder)
+            at, spill = Path(error.filename or folder), Path(os.path.abspath(entries_folder or folder))
             is_there = bool(entries_folder) and (at.is_relative_to(spill) or at in spill.parents)
             raise InputError(
                 f"cannot make checkpoint {folder}: {at}: {error.strerror or error}; give another "

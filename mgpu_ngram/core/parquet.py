@@ -314,6 +314,8 @@ def reading(path: str | Path) -> Iterator[Any]:
         raise InputError(f"{path} is missing; the output of count is not whole, count again") from None
     except MemoryError:  # also Arrow's
         raise
+    except UnicodeEncodeError:
+        raise InputError(f"{str(path)!r} is not UTF-8, as paths of Parquet files must be; rename it") from None
     except (OSError, pa.ArrowException) as error:
         line = " ".join(str(error).split())
         raise InputError(f"{path} is damaged or cannot be read: {line}; count again") from error

@@ -120,6 +120,8 @@ def parquet_file(source: Source) -> Iterator[Any]:
                 handle = fs.open(path, "rb")
             with handle, pq.ParquetFile(handle, page_checksum_verification=True) as file:
                 yield file
+    except UnicodeEncodeError:
+        raise InputError(f"{source.name!r} is not UTF-8, as paths of Parquet files must be; rename it") from None
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{source.name!r} is damaged Parquet: {reason}; write it again or leave it out") from None

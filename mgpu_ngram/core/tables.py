@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+MAX_ORDER = 1000  # of n-grams that are counted; every order has files of its own
+
 
 @dataclass(frozen=True)
 class Table:

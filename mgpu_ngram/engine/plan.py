@@ -122,7 +122,8 @@ def _auto(n: int, order: int, text: TextFacts, histograms: int, device: str, bud
     # One sort of the highest order serves all others. The cost of an order is its derivation from the sorted keys plus
     # the passes over its own digits, which the orders above it share.
     sort_ns = rates["emit"] + rates["sort_pass"] * -(-n * bits // 8) * columns / (order - n + 1)
-    dense_ns = rates[dense][min(n, 4) - 1] + rates["bin"] * copies * symbols**n / max(tokens, 1)
+    num_bins = min(symbols**n, 1 << 62)  # more do not fit anyway, and may be no float
+    dense_ns = rates[dense][min(n, 4) - 1] + rates["bin"] * copies * num_bins / max(tokens, 1)
     about = "" if known else "up to " if unit == "byte" else "about "
     if need > budget or dense_ns > sort_ns or (unit != "byte" and not known):
         if need > budget:

@@ -726,7 +726,7 @@ def test_plan_says_what_would_be_done_without_reading(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order": 0}, "order is 0 but must be at least 1"),
+        ({"order": 0}, "order is 0 but must be from 1 to 1000"),
         ({"order": 9, "unit": "byte"}, "order is 9 but must be from 1 to 8 for unit byte"),
         ({"min_count": 0}, "min_count is 0"),
         ({"histograms": 0}, "histograms is 0"),

@@ -1043,7 +1043,7 @@ def test_the_end_of_a_sentence_is_never_pruned(order, make):
     [
         ({"counts": "counts"}, "both corpus and counts are given; give one of them"),
         ({"corpus": []}, "neither corpus nor counts is given; give one of them"),
-        ({"order": 0}, "order is 0 but must be at least 1"),
+        ({"order": 0}, "order is 0 but must be from 1 to 1000"),
         ({"prune": [0, 2, 1]}, "prune is [0, 2, 1] but thresholds must be 0 or more and not fall"),
         ({"prune": [-1]}, "prune is [-1] but thresholds must be 0 or more"),
         ({"order": 2, "prune": [0, 0, 1]}, "prune has 3 thresholds for 2 orders"),

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.tables import MAX_ORDER
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 
 
@@ -40,9 +41,9 @@ class CountConfig:
     name: str = "count"  # folder of the result under the run's output
 
     def __post_init__(self) -> None:
-        if self.order < 1 or (self.unit == "byte" and self.order > 8):
-            most = "from 1 to 8 for unit byte" if self.unit == "byte" else "at least 1"
-            raise InputError(f"order is {self.order} but must be {most}")
+        most, unit = (8, " for unit byte") if self.unit == "byte" else (MAX_ORDER, "")
+        if not 1 <= self.order <= most:
+            raise InputError(f"order is {self.order} but must be from 1 to {most}{unit}")
         check_at_least(self, 1, "min_count", "histograms", "chunk_bytes")
         check_separator(self.unit, self.dtype, self.separator_id)
         if self.sentence_markers and self.unit != "word":

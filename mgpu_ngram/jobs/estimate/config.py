@@ -7,6 +7,7 @@ from typing import Literal
 
 from mgpu_ngram.core.discounts import check_fallback
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.tables import MAX_ORDER
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 from mgpu_ngram.engine.estimate import EstimateOptions
 from mgpu_ngram.jobs.count.config import CountConfig, check_separator
@@ -48,7 +49,9 @@ class EstimateConfig:
         for f in fields(self):
             if self.counts and f.name in OF_TEXT and getattr(self, f.name) != f.default:
                 raise InputError(f"{f.name} is for text but counts are given; leave it out, or give the corpus")
-        check_at_least(self, 1, "order", "chunk_bytes")
+        check_at_least(self, 1, "chunk_bytes")
+        if self.order is not None and not 1 <= self.order <= MAX_ORDER:
+            raise InputError(f"order is {self.order} but must be from 1 to {MAX_ORDER}")
         if self.prune and (min(self.prune) < 0 or sorted(self.prune) != self.prune):
             raise InputError(f"prune is {self.prune} but thresholds must be 0 or more and not fall; correct it")
         if self.order is not None and len(self.prune) > self.order:
