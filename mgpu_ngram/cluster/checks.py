@@ -1,4 +1,4 @@
-"""What must hold before work starts on a Dask cluster, found once and said in one line."""
+"""Check a Dask cluster before work starts; each problem is reported once, in one line."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from mgpu_ngram.cluster import worker
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.version import VERSION
 
-# A text, because a function of ours could not be read by a worker without this package.
+# A string, because a worker without this package could not unpickle a function of ours.
 FACTS = "__import__('mgpu_ngram.cluster.worker', fromlist=['facts']).facts({!r})"
 PROBE_SECONDS = 30
 
 
 def scheduler_info(client: Client) -> dict[str, Any]:
-    """What the scheduler knows of itself and of all its workers."""
+    """Return what the scheduler knows of itself and of all its workers."""
     info = client.scheduler_info(n_workers=-1)
-    if "workers" not in info:  # Dask has no answer and says nothing
+    if "workers" not in info:  # Dask got no answer and does not say so
         raise RunError(f"the Dask scheduler of {client} does not answer any more; see that it runs, then run again")
     return dict(info)
 
 
 def check_tasks(client: Client, workers: dict[str, dict[str, Any]], device: str) -> None:
-    """Raise InputError unless there are workers, and those of a GPU run one task at once."""
+    """Raise InputError unless there are workers, and GPU workers run one task at once."""
     if not workers:
         raise InputError(f"the Dask cluster {client} has no workers; start some, then run again")
     most = max(w["nthreads"] for w in workers.values())
@@ -39,7 +39,7 @@ def check_tasks(client: Client, workers: dict[str, dict[str, Any]], device: str)
 def check_workers(
     client: Client, workers: dict[str, dict[str, Any]], device: str
 ) -> tuple[str, dict[str, dict[str, Any]]]:
-    """(device that all workers use, `worker.facts` by address)."""
+    """Return (device that all workers use, `worker.facts` by address)."""
     facts = client.run(eval, FACTS.format(device), workers=list(workers), on_error="return")
     names = {address: workers[address]["name"] for address in facts}
     for address, answer in facts.items():
@@ -89,7 +89,7 @@ def _check_gpus(names: dict[str, Any], facts: dict[str, dict[str, Any]]) -> None
 
 
 def threads_per_task(tasks: dict[str, int], facts: dict[str, dict[str, Any]]) -> int:
-    """Threads that every task may use when all run: cores that workers share count by their share.
+    """Return the threads that every task may use when all run; workers share the cores that they have in common.
 
     tasks  at once, by worker address; dask-cuda binds a worker to the cores beside its GPU
     """
@@ -97,11 +97,11 @@ def threads_per_task(tasks: dict[str, int], facts: dict[str, dict[str, Any]]) ->
     for address, number in tasks.items():
         users.update({(facts[address]["host"], core): number for core in facts[address]["cores"]})
     shares = (sum(1 / users[fact["host"], core] for core in fact["cores"]) for fact in map(facts.__getitem__, tasks))
-    return max(1, int(min(shares) + 1e-6))  # sums of fractions fall short
+    return max(1, int(min(shares) + 1e-6))  # rounding errors of sums of fractions
 
 
 def check_folder(client: Client, folder: str) -> None:
-    """Raise InputError unless every worker sees a folder that we see."""
+    """Raise InputError unless every worker sees a folder that the driver sees."""
     marker = Path(folder).absolute() / f".mgpu-ngram-{uuid.uuid4().hex}"
     try:
         marker.touch()
@@ -113,7 +113,7 @@ def check_folder(client: Client, folder: str) -> None:
         marker.unlink()
     workers = scheduler_info(client)["workers"]
     for address, there in seen.items():
-        if there is False:  # an exception: the worker died just now, which is not its folder's fault
+        if there is False:  # not an exception, which means that the worker has just died
             name = workers[address]["name"] if address in workers else "?"
             raise InputError(
                 f"worker {name} ({address}) does not see {Path(folder).absolute()}; put the output "
@@ -122,7 +122,7 @@ def check_folder(client: Client, folder: str) -> None:
 
 
 def choose_transport(client: Client, device: str, facts: dict[str, dict[str, Any]]) -> tuple[str, list[str]]:
-    """(transport, identities of the workers that can read each other's memory), found by trying."""
+    """Return (transport, identities of the workers that can read each other's memory), found by trying."""
     if {fact["pid"] for fact in facts.values()} == {os.getpid()}:
         return "memory", []
     if all(address.startswith(("ucx://", "ucxx://")) for address in facts):
@@ -136,7 +136,7 @@ def choose_transport(client: Client, device: str, facts: dict[str, dict[str, Any
 
 
 def _probe(client: Client, hosts: list[list[str]]) -> bool:
-    """Whether every worker can read the memory of every other of its host."""
+    """Return whether every worker can read the memory of all other workers of its host."""
     token = uuid.uuid4().hex
     lent = {
         address: (number, client.submit(worker.lend_probe, token, number, workers=[address], pure=False))
@@ -152,7 +152,7 @@ def _probe(client: Client, hosts: list[list[str]]) -> bool:
             for a in host
         ]  # fmt: skip
         return all(future.result(PROBE_SECONDS) for future in read)
-    except Exception:  # whatever it is, the slower way works without
+    except Exception:  # on any error, the slower way works
         return False
     finally:
         client.run(worker.end_probe, token)

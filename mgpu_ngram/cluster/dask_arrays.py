@@ -1,4 +1,4 @@
-"""Arrays that Dask reads from files piece by piece, when they are computed."""
+"""Dask arrays that read files piece by piece, on demand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def rows_on_demand(read: Callable[[int, int], np.ndarray], shape: tuple[int, ...], dtype: Any, rows: int) -> da.Array:
-    """A Dask array of that shape in pieces of so many rows; read(begin, end) gives rows, in whatever process asks."""
+    """Return a Dask array in pieces of `rows` rows; read(begin, end) returns rows, in whichever process needs them."""
     sizes = [min(rows, shape[0] - i) for i in range(0, shape[0], rows)] or [0]
 
     def piece(block_info: Any = None) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Dask's own settings: what we set, and what a user passes through."""
+"""Settings of Dask: our own, and those that a user passes through."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from mgpu_ngram.core.errors import InputError
 
 UNKNOWN = object()
 ENVIRONMENT = "distributed.nanny.pre-spawn-environ"  # of workers that start here
-# allowed-failures counts tasks that only waited on a lost worker too; faults.py counts better.
-# Dask lets the C library give all freed memory back at once, and every large array then waits for new pages: files of
-# counts took 1.7 times as long. These are the thresholds that glibc comes to by itself.
+# allowed-failures also counts tasks that only waited on a lost worker; faults.py counts better.
+# Dask makes the C library return all freed memory at once, so every large array waits for new pages: writing files of
+# counts took 1.7 times as long. These are the thresholds that glibc reaches by itself.
 SETTINGS = {
     f"{ENVIRONMENT}.MALLOC_TRIM_THRESHOLD_": 64 << 20,
     f"{ENVIRONMENT}.MALLOC_MMAP_THRESHOLD_": 32 << 20,
     "distributed.scheduler.allowed-failures": 1_000_000,
     "distributed.scheduler.no-workers-timeout": "60s",
-    "distributed.deploy.lost-worker-timeout": "1000 days",  # a worker not there 15 s after it died would be given up
+    "distributed.deploy.lost-worker-timeout": "1000 days",  # Dask would give up a worker 15 s after its death
     "distributed.worker.profile.enabled": False,
 }
 
 
 def apply_settings(settings: dict[str, Any]) -> None:
-    """Ours, and over them the user's, once they are checked. For this process, and for what it starts."""
+    """Apply our settings and, after checks, the user's over them: to this process and the processes it starts."""
     _check(settings)
     dask.config.set({**SETTINGS, **settings})
 
 
 def _check(settings: dict[str, Any]) -> None:
-    """Refuse what Dask would overlook, and mappings, which would replace a whole section of its own settings."""
+    """Refuse keys that Dask would ignore, and mappings, which would replace a whole section of its settings."""
     for key, value in settings.items():
         if isinstance(value, dict):
             raise InputError(f"dask.{key} is a mapping; write its keys with dots, as distributed.comm.timeouts.connect")
@@ -43,7 +43,7 @@ def _check(settings: dict[str, Any]) -> None:
         if key.split(".")[0] not in dask.config.config:
             continue
         section = key.rpartition(".")[0]
-        if section == ENVIRONMENT or dask.config.get(section, default=UNKNOWN) == {}:  # of any keys
+        if section == ENVIRONMENT or dask.config.get(section, default=UNKNOWN) == {}:  # any keys are legal
             continue
         if (usual := dask.config.get(key, default=UNKNOWN)) is not UNKNOWN:
             _check_value(key, value, usual)
@@ -54,8 +54,8 @@ def _check(settings: dict[str, Any]) -> None:
 
 
 def _check_value(key: str, value: Any, usual: Any) -> None:
-    """Refuse a text that is no time or no size where Dask expects one, which it says when it comes to use it."""
-    if not isinstance(usual, str) or not isinstance(value, str) or value == "inf":  # which some times may be
+    """Refuse a text that is no time or no size where Dask expects one; Dask would fail only when it uses it."""
+    if not isinstance(usual, str) or not isinstance(value, str) or value == "inf":  # some times may be "inf"
         return
     for parse, what in (parse_timedelta, "a time"), (parse_bytes, "a size"):
         if _parses(usual, parse):

@@ -1,6 +1,6 @@
-"""The CUDA calls of the cluster: arrays lent to another process of this host, and whether the device still works.
+"""CUDA calls of the cluster: lend arrays to other processes of this host, and check that the device works.
 
-Everything else of the cluster is without CUDA, so tests put stand-ins here.
+The rest of the cluster does not use CUDA, so tests replace this module.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 
 import numpy as np
 
-LENT_BYTES = 448 << 20  # of one allocation: opening one of 512 MiB and more takes 9.5 ms, a smaller one 1 ms
-WHOLE_BYTES = 2 << 20  # 112 GiB in such are opened in 20 ms, of any other size in 1 s
+LENT_BYTES = 448 << 20  # of one allocation: opening 512 MiB or more takes 9.5 ms, less takes 1 ms
+WHOLE_BYTES = 2 << 20  # 112 GiB in such units open in 20 ms, of any other size in 1 s
 ALIGNED = 256
-MAX_PIECES = 64  # that an array is lent in; one of more is copied first
-_one_at_a_time = threading.Lock()  # one process may not open the same allocation twice
+MAX_PIECES = 64  # pieces in which an array is lent; an array of more pieces is copied first
+_one_at_a_time = threading.Lock()  # a process may not open the same allocation twice
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is a CuPy array. Asks only when CuPy is loaded: loading it takes a while."""
+    """Return whether it is a CuPy array; does not import CuPy, which takes a while."""
     array_type = getattr(sys.modules.get("cupy"), "ndarray", None)
     return array_type is not None and isinstance(value, array_type)
 
 
 def contiguous(array: Any) -> Any:
-    """The array itself, or a C-contiguous copy that is complete."""
+    """Return the array itself, or a C-contiguous copy that is complete."""
     if array.flags.c_contiguous:
         return array
     import cupy
@@ -41,11 +41,11 @@ def contiguous(array: Any) -> Any:
 
 @dataclass
 class _Slab:
-    """Device memory that CuPy's pool got in one allocation and never gives back."""
+    """Device memory that CuPy's pool obtained in one allocation and never frees."""
 
     base: int
     nbytes: int
-    kept: Any  # the smallest part of it, held so that the pool cannot free the whole
+    kept: Any  # its smallest block, held so that the pool cannot free the whole
     handle: bytes
 
 
@@ -53,7 +53,7 @@ _slab: _Slab | None = None
 
 
 def reserve(nbytes: int) -> None:
-    """Let CuPy's pool take up to `nbytes` of the device at once: peers open that once, and read any array in it."""
+    """Let CuPy's pool allocate up to `nbytes` at once: peers open that once and read any array in it."""
     global _slab
     nbytes -= nbytes % WHOLE_BYTES
     if _slab is not None or nbytes <= 0:
@@ -62,10 +62,10 @@ def reserve(nbytes: int) -> None:
 
     with cupy.cuda.Stream.null:
         try:
-            base = cupy.cuda.alloc(nbytes).ptr  # and goes back to the pool
+            base = cupy.cuda.alloc(nbytes).ptr  # the pool gets it back
         except MemoryError:
-            return  # others have it: arrays are lent by copies
-        small: list[Any] = []  # the pool gives out what else it has of this size before it cuts the slab
+            return  # other processes have it: arrays are lent as copies
+        small: list[Any] = []  # the pool hands out its other blocks of this size before it cuts the slab
         while not small or not base <= small[-1].ptr < base + nbytes:
             small.append(cupy.cuda.alloc(1))
     _slab = _Slab(base, nbytes, small[-1], cupy.cuda.runtime.ipcGetMemHandle(base))
@@ -73,10 +73,10 @@ def reserve(nbytes: int) -> None:
 
 @dataclass
 class Loan:
-    """Arrays that other processes of this host may read while it lives.
+    """Arrays that other processes of this host may read during its lifetime.
 
-    records  of each array, what another process needs: shape, dtype, segments (handle, offset, nbytes), and
-             whether the handle is good as long as this process lives
+    records  for each array: shape, dtype, segments (handle, offset, nbytes), and whether the handle is valid for the
+             life of this process
     """
 
     records: list[dict[str, Any]]
@@ -84,7 +84,7 @@ class Loan:
 
 
 def lend(arrays: Sequence[Any]) -> Loan:
-    """Lend complete arrays: as they are where they lie in the slab, else copies in few allocations."""
+    """Lend complete arrays: views of the slab if they lie in it, else copies in few allocations."""
     import cupy
     from cupy.cuda import runtime
 
@@ -117,7 +117,7 @@ def lend(arrays: Sequence[Any]) -> Loan:
 
 
 def _in_pieces(array: Any) -> tuple[Any, list[tuple[int, int]]]:
-    """(array, address and bytes of its contiguous pieces): itself, or its rows; else those of a copy."""
+    """Return (array, address and bytes of its contiguous pieces): the array itself, or its rows, or a copy."""
     if array.size == 0:
         return array, []
     if array.flags.c_contiguous:
@@ -128,7 +128,7 @@ def _in_pieces(array: Any) -> tuple[Any, list[tuple[int, int]]]:
 
 
 def _allocate(nbytes: int) -> Any:
-    """Memory that is not the pool's: blocks of the pool may be parts of huge ones, which take long to open."""
+    """Allocate outside the pool, whose blocks may be parts of huge allocations that take long to open."""
     import cupy
 
     try:
@@ -139,7 +139,7 @@ def _allocate(nbytes: int) -> Any:
 
 
 def import_arrays(records: Sequence[dict[str, Any]], on_host: bool = False) -> list[Any]:
-    """Copies on our device, or in host memory, of arrays that another process lends."""
+    """Return copies, on our device or in host memory, of arrays that another process lends."""
     import cupy
     from cupy.cuda import runtime
 
@@ -151,12 +151,12 @@ def import_arrays(records: Sequence[dict[str, Any]], on_host: bool = False) -> l
             for record in records:
                 with cupy.cuda.Stream.null as null:
                     array = (np if on_host else cupy).empty(record["shape"], record["dtype"])
-                    copies.wait_event(null.record())  # kernels that are queued may still use this memory
+                    copies.wait_event(null.record())  # queued kernels may still use this memory
                 arrays.append(array)
                 target = array.ctypes.data if on_host else array.data.ptr
                 bases = _lasting if record["lasting"] else opened
                 for handle, offset, nbytes in record["segments"]:
-                    if handle not in bases:  # while the copies before it run
+                    if handle not in bases:  # opens while earlier copies run
                         bases[handle] = runtime.ipcOpenMemHandle(handle)
                     runtime.memcpyAsync(target, bases[handle] + offset, nbytes, runtime.memcpyDefault, copies.ptr)
                     target += nbytes
@@ -170,7 +170,7 @@ _copies: Any = None
 
 
 def _copy_stream() -> Any:
-    """A stream beside the one that kernels run in."""
+    """Return a stream separate from the one of kernels."""
     global _copies
     import cupy
 
@@ -179,11 +179,11 @@ def _copy_stream() -> Any:
     return _copies
 
 
-_lasting: dict[bytes, int] = {}  # what peers have reserved, opened here
+_lasting: dict[bytes, int] = {}  # slabs of peers that are open here
 
 
 def close_lasting() -> None:
-    """Close what peers have reserved, one of whom may be gone: its memory is not free before."""
+    """Close the slabs of peers; a dead peer's memory is freed only then."""
     with _one_at_a_time:
         _close(_lasting)
 
@@ -194,7 +194,7 @@ def _close(opened: dict[bytes, int]) -> None:
     from cupy.cuda import runtime
 
     while opened:
-        with suppress(runtime.CUDARuntimeError):  # of a peer that died; the first error is the one to tell
+        with suppress(runtime.CUDARuntimeError):  # the peer died; the first error is the one to report
             runtime.ipcCloseMemHandle(opened.popitem()[1])
 
 
@@ -212,12 +212,12 @@ def from_host(array: np.ndarray) -> Any:
 
 
 def as_bytes(array: Any) -> Any:
-    """The memory of a C-contiguous array, as bytes on the device."""
+    """Return the memory of a C-contiguous array, as bytes on the device."""
     return array.reshape(-1).view("u1")
 
 
 def from_bytes(frame: Any, shape: Sequence[int], dtype: str) -> Any:
-    """The opposite of `as_bytes`, around whatever device memory holds the frame."""
+    """Invert `as_bytes`: return an array over the device memory of a frame."""
     import cupy
 
     return cupy.asarray(frame).view(dtype).reshape(shape)
@@ -231,7 +231,7 @@ def synchronize() -> None:
 
 
 def why_lost() -> str:
-    """The error of a device that no longer works in this process, such as after an illegal access; else ''."""
+    """Return the error of a device that no longer works in this process (such as after an illegal access), or ''."""
     try:
         synchronize()
     except Exception as error:

@@ -1,8 +1,8 @@
-"""How values go from worker to worker: a task's result travels as a `Parcel`, its CuPy arrays in one of three ways.
+"""Move values between workers: a task's result travels as a `Parcel`, its CuPy arrays in one of three ways.
 
-ipc   between processes of one host that offer it: the sender names its memory, the receiver copies it, GPU to GPU
-ucx   the cluster's own protocol is ucx: arrays stay frames in device memory
-tcp   all else: arrays are NumPy on the wire, and CuPy again on a GPU worker
+ipc   between processes of one host that can read each other: the sender names its memory, the receiver copies it
+ucx   the cluster's protocol is ucx: arrays stay in device memory as frames
+tcp   otherwise: arrays are NumPy on the wire, and CuPy again on a GPU worker
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from mgpu_ngram.cluster import dask_private, gpu
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.scratch import is_running
 
-MESSAGES = 32  # read and written at once: more than peers of a host
-OFFER = "mgpu-ngram-ipc"  # what workers tell each other about themselves when they connect
+MESSAGES = 32  # messages that are read and written at once: more than a host has peers
+OFFER = "mgpu-ngram-ipc"  # key of what workers tell each other when they connect
 
 
 @dataclass(eq=False)
 class Parcel:
-    """What a task returned.
+    """The result of a task.
 
-    loan    copies of its arrays that peers read: kept as long as the value
+    loan    copies of its arrays for peers to read, kept as long as the value
     failed  why it did not arrive; raised where the value is used
     """
 
@@ -52,10 +52,10 @@ class Parcel:
 
 @dataclass
 class _Worker:
-    """What this process is to the others; set by the plugin on workers, unset elsewhere."""
+    """What this process offers to others; set by the plugin on workers, unset elsewhere."""
 
     has_gpu: bool = False
-    offer: dict[str, Any] = field(default_factory=dict)  # the very dict that new connections send: empty is none
+    offer: dict[str, Any] = field(default_factory=dict)  # the very dict that new connections send; empty: no offer
     die: Callable[[str], None] | None = None
 
 
@@ -63,11 +63,11 @@ _here = _Worker()
 
 
 def start(worker: Any, has_gpu: bool, may_lend: Sequence[str], die: Callable[[str], None] | None) -> None:
-    """Say, in every connection to come, that this worker can read its peers' memory if it is one of `may_lend`."""
+    """Announce in all future connections that this worker can read its peers' memory, if it is in `may_lend`."""
     offer = {OFFER: {"host": host_identity(), "pid": os.getpid()}} if process_identity() in may_lend else {}
     _here.has_gpu, _here.offer, _here.die = has_gpu, offer, die
     dask_private.offer_in_handshakes(worker, offer)
-    if offer:  # the message of a loan is short, but it begins a long copy, which must not keep the event loop
+    if offer:  # a loan's message is short but starts a long copy, which must not block the event loop
         dask_private.messages_in_threads(1, _threads)
 
 
@@ -81,16 +81,16 @@ def stop(worker: Any) -> None:
 
 
 def host_identity() -> str:
-    """Same for processes that see each other's memory and process numbers: one host, one container."""
+    """Return a name shared by processes that see each other's memory and process ids: one host, one container."""
     try:
         spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("ipc", "pid")]
         return " ".join([Path("/proc/sys/kernel/random/boot_id").read_text().strip(), *spaces])
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return ""
 
 
 def process_identity() -> str:
-    """Same for workers that can do the same as to IPC; a worker that starts again has it again."""
+    """Return a name shared by workers with the same host and GPUs, also after a restart."""
     gpus = sorted(os.environ.get("CUDA_VISIBLE_DEVICES", "all").split(","))
     return f"{host_identity()} {','.join(gpus)}"
 
@@ -99,7 +99,7 @@ def process_identity() -> str:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles a value apart from its device arrays, which it numbers; an array in two places stays one."""
+    """Pickles a value without its device arrays, which it numbers; an array that occurs twice stays one."""
 
     def __init__(self, file: io.BytesIO, buffers: list[Any]):
         super().__init__(file, protocol=5, buffer_callback=buffers.append)
@@ -125,7 +125,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _pack(parcel: Parcel) -> tuple[list[Any], list[Any]]:
-    """(frames of all but the device arrays, device arrays)."""
+    """Return (frames of everything but device arrays, device arrays)."""
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     pickler = _Pickler(file, buffers)
@@ -135,11 +135,11 @@ def _pack(parcel: Parcel) -> tuple[list[Any], list[Any]]:
 
 def _unpack(frames: Sequence[Any], arrays: list[Any]) -> Parcel:
     views = [memoryview(f) for f in frames]
-    # arrays must arrive as they left, writable, or compiled functions would be compiled again for them
+    # Arrays must arrive writable, as they left, or compiled functions would be compiled again for them.
     buffers = [bytearray(v) if v.readonly else v for v in views[1:]]
     try:
         value, failed = _Unpickler(io.BytesIO(views[0]), buffers, arrays).load()
-    except Exception as error:  # Dask would wait for ever for it
+    except Exception as error:  # or Dask would wait for it forever
         return Parcel(None, failed=RunError(f"a task's result cannot be read by another process: {error!r}"))
     return Parcel(value, failed=failed)
 
@@ -148,7 +148,7 @@ def _shapes(arrays: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"shape": a.shape, "dtype": a.dtype.str} for a in arrays]
 
 
-_lending = threading.Lock()  # two peers may ask for a value at once: a loan in the place of another would end it
+_lending = threading.Lock()  # two peers may ask for a value at once; a second loan would end the first
 
 
 @dask_serialize.register(Parcel)
@@ -157,7 +157,7 @@ def _send(parcel: Parcel, context: dict[str, Any] | None = None) -> tuple[dict[s
     try:
         return _wrap(parcel, to_peer)
     except Exception as error:
-        # Dask would wait for ever for a value that cannot be sent: send why instead.
+        # Dask would wait forever for a value that cannot be sent: send the reason instead.
         _die_if_lost()
         return _wrap(Parcel(None, failed=RunError(f"a task's result cannot be sent to another process: {error!r}")))
 
@@ -175,13 +175,13 @@ def _wrap(parcel: Parcel, to_peer: bool = False) -> tuple[dict[str, Any], list[A
 
 
 def _die_if_lost() -> None:
-    """End a worker whose GPU does not work any more; it is started again."""
+    """Exit a worker whose GPU no longer works; its nanny starts it again."""
     if _here.die and (why := gpu.why_lost()):
         _here.die(why)
 
 
 def _peers(theirs: dict[str, Any] | None) -> bool:
-    """Whether the receiver of a connection can read our memory. A process cannot open memory of its own."""
+    """Return whether the receiver of a connection can read our memory. A process cannot open its own memory."""
     mine = _here.offer.get(OFFER)
     return bool(mine and theirs and mine["host"] == theirs["host"] and mine["pid"] != theirs["pid"])
 
@@ -209,7 +209,7 @@ def _receive(header: dict[str, Any], frames: list[Any]) -> Parcel:
 
 
 def _where_there_is_room(receive: Callable[[bool], list[Any]]) -> list[Any]:
-    """Arrays on the device, or all of them in host memory when it is full."""
+    """Return arrays on the device, or all of them in host memory if it is full."""
     try:
         return receive(False)
     except MemoryError:
@@ -217,13 +217,13 @@ def _where_there_is_room(receive: Callable[[bool], list[Any]]) -> list[Any]:
 
 
 def _not_received(error: Exception, sender: int | None = None) -> Parcel:
-    """What a failed copy means: our GPU is gone, or the peer is, which Dask mends by itself."""
+    """Raise for a failed copy: either our GPU is gone, or the peer is, which Dask repairs by itself."""
     _die_if_lost()
     if sender is None:
         return Parcel(None, failed=error)
     if not is_running(sender):
         raise OSError(f"the sender was lost while its memory was read: {error}") from error
-    _here.offer.clear()  # it lives, so this way does not work here: connections to come use host memory
+    _here.offer.clear()  # the sender lives, so IPC does not work here: future connections use host memory
     raise OSError(f"memory of process {sender} of this host cannot be read: {error}") from error
 
 
@@ -231,7 +231,7 @@ def _not_received(error: Exception, sender: int | None = None) -> Parcel:
 def _send_ucx(parcel: Parcel) -> tuple[dict[str, Any], list[Any]]:
     frames, arrays = _pack(parcel)
     if not arrays:
-        # what Dask expects of a serialiser that is not meant: it then asks the one above
+        # Dask expects this of a serialiser that does not apply, and then asks the next one.
         raise NotImplementedError("no arrays on a device")
     header = {"device": _shapes(arrays), "pickled": len(frames)}
     return header, frames + [gpu.as_bytes(gpu.contiguous(a)) for a in arrays if a.nbytes]
@@ -252,7 +252,7 @@ def _receive_ucx(header: dict[str, Any], frames: list[Any]) -> Parcel:
 
 @sizeof.register(Parcel)
 def size_bytes(parcel: Parcel) -> int:
-    """Bytes of all arrays inside, so that Dask brings tasks to their large arguments."""
+    """Return the bytes of all arrays inside, so that Dask runs tasks near their large arguments."""
     return 64 + _bytes_of(parcel.value, set())
 
 

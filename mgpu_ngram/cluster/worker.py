@@ -1,4 +1,4 @@
-"""What runs on the workers of a Dask cluster: every task passes through `run_task`."""
+"""Code that runs on the workers of a Dask cluster: every task passes through `run_task`."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ class Prompt(SchedulerPlugin):
 
 
 class Plugin(WorkerPlugin):
-    """Sets a worker up; Dask runs it again on workers that start again or join later. Cheap: no CUDA here.
+    """Sets a worker up; Dask also runs it on workers that restart or join later. Cheap: no CUDA here.
 
-    One that does not fit the run, which only one that joins later may, leaves again and says why in its log.
+    A worker that joins later and does not fit the run leaves again and logs why.
 
     versions  of packages in the driver
     may_lend  `process_identity` of the workers that can read each other's memory
-    ours      we started the cluster: a lost worker is no news worth a traceback, and messages need not wait for more
+    ours      whether we started the cluster. If so, do not log a traceback when a worker is lost, and send messages
+              without delay
     """
 
     idempotent = True
@@ -72,7 +73,7 @@ class Plugin(WorkerPlugin):
         self._end_reaction = dask_private.on_lost_worker(worker, partial(_lost, worker))
 
     def _misfit(self, worker: Worker) -> str:
-        """Why a run cannot use this worker; "" if it can."""
+        """Return why a run cannot use this worker; "" if it can."""
         try:
             resolve_device(self.device)
         except InputError as error:
@@ -97,26 +98,26 @@ class Plugin(WorkerPlugin):
 
 
 def _lost(here: Worker, address: str) -> None:
-    """End what this worker has open of a lost worker.
+    """Close what this worker has open of a lost worker.
 
-    The memory that the lost worker had reserved of its GPU is free for its successor only when nobody has it open.
+    Memory that the lost worker reserved on its GPU becomes free for its successor only when nobody has it open.
     """
     here.loop.call_later(0.3, partial(dask_private.forget_connections, here, address))
     here.loop.run_in_executor(None, gpu.close_lasting)
 
 
 def silence() -> None:
-    """Keep the logs of Dask and its web server off this process's stderr."""
+    """Keep log messages of Dask and its web server off this process's stderr."""
     for name in ("distributed", "tornado"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def run_task(fn: Callable, topic: str, device: str, label: str, *args: Any) -> Parcel:
-    """fn(*args), with the driver told before it starts: should it kill this process, it is known what ran.
+    """Return fn(*args). First tells the driver, so that it knows the running task if the process dies.
 
-    Of tasks without a label, which are short, the driver hears while they run.
+    For tasks without a label, which are short, the driver is told while they run.
     """
-    if _tasks.are_refused:  # it came before this worker has left
+    if _tasks.are_refused:  # the task came before this worker has left
         raise Reschedule
     worker = get_worker()
     key = worker.get_current_task()
@@ -128,7 +129,7 @@ def run_task(fn: Callable, topic: str, device: str, label: str, *args: Any) -> P
     try:
         result = fn(*[_value(a) for a in args])
         if device == "gpu":
-            gpu.synchronize()  # whoever copies the result may use another stream
+            gpu.synchronize()  # a reader of the result may use another stream
     except Exception:
         why = gpu.why_lost() if device == "gpu" else ""
         if why and not worker.address.startswith("inproc:"):
@@ -140,11 +141,11 @@ def run_task(fn: Callable, topic: str, device: str, label: str, *args: Any) -> P
 
 
 class _Tasks:
-    """How many have run in this process, and whether none may, for `Plugin` sends it away.
+    """The number of tasks that have run in this process, and whether more are refused because `Plugin` sends it away.
 
-    Each full garbage collection looks at all modules for 0.1 s, while all of Dask in this process waits: after tasks 1,
-    2, 4, 8, ..., which load modules, what is there is left out of later ones, only in workers that we started: cycles
-    of what was there then are never collected.
+    Each full garbage collection scans all modules for 0.1 s and blocks Dask in this process. So after tasks 1, 2, 4, 8,
+    ..., which load modules, the existing objects are excluded from later collections. Only in workers that we started:
+    cycles among these objects are never collected.
     """
 
     def __init__(self) -> None:
@@ -169,20 +170,20 @@ def _value(arg: Any) -> Any:
 
 
 def tell(worker: Worker, topic: str, message: dict[str, Any]) -> None:
-    """Log an event of the cluster, and return when the scheduler has it."""
-    with suppress(OSError):  # the scheduler is gone; the worker will hear of it by itself
+    """Log an event of the cluster; return when the scheduler has it."""
+    with suppress(OSError):  # the scheduler is gone, which ends the worker anyway
         dask_private.tell_scheduler(worker, topic, message)
 
 
 def die(worker: Worker, why: str, during: str) -> None:
-    """End this process, whose GPU does not work any more. Its nanny starts it again and Dask redoes its work."""
+    """End this process, whose GPU no longer works. Its nanny restarts it and Dask repeats its work."""
     print(f"mgpu-ngram: worker {worker.name} lost its GPU context ({why}) in {during}; restarting", file=sys.stderr)
     sys.stderr.flush()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def facts(wanted: str) -> dict[str, Any]:
-    """What the driver must know of this worker before work starts. Touches no CUDA."""
+    """Return what the driver must know of this worker before work starts. Uses no CUDA."""
     device, here = resolve_device(wanted), versions()
     if device == "gpu":
         import cupy
@@ -200,17 +201,17 @@ def facts(wanted: str) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of what must be the same everywhere, by package."""
+    """Return the versions of packages that must be equal everywhere."""
     found = {"python": platform.python_version(), "mgpu-ngram": VERSION}
     return found | {page.__name__: page.__version__ for page in (numpy, numba, pyarrow, dask, distributed)}
 
 
 def comparable(package: str, version: str) -> str:
-    """What of a version counts: cloudpickle takes functions from one Python 3.x to the same 3.x only."""
+    """Return the significant part of a version: cloudpickle moves functions only within one Python 3.x."""
     return version.rpartition(".")[0] if package == "python" else version
 
 
-# The probe of IPC: every worker lends a small array, all others of its host read it.
+# The test of IPC: every worker lends a small array, and all other workers of its host read it.
 
 _probes: dict[str, Any] = {}
 

@@ -1,8 +1,8 @@
-"""From estimated parts of the n-grams to one trie.
+"""Assemble estimated parts of the n-grams into one trie.
 
-In each order of a trie nodes lie by their words, first word first. So n-grams that begin with some neighbouring words
-are a stretch of each order: stretches are put together one by one, anywhere, and joined. Only suffixes, which begin
-with other words, lie in other stretches.
+In each order of a trie, nodes lie by their words, first word first. A stretch is the set of n-grams, of all orders,
+whose first word is in one range of words; it is a contiguous range of each order. Stretches are assembled one by one,
+on any worker, and joined. Only suffixes cross stretches, because they begin with other words.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
 from mgpu_ngram.kernels.estimate.log10_values import log10_values
 
-SAMPLED = 1 << 14  # of so many n-grams, one tells where to cut
+SAMPLED = 1 << 14  # one of so many n-grams is sampled to decide where to cut
 
 
 @dataclass
 class Stretch:
-    """The nodes of n-grams that begin with some neighbouring words.
+    """The nodes of n-grams whose first word is in one range.
 
     levels   orders 1 to N; children are numbered within the stretch, suffixes within the order
-    keys     order -> (C, G) uint64 of its n-grams, orders 2 to N - 1, while suffixes are not found: none up to N = 3
-    seconds  by stage, what it took
+    keys     order -> (C, G) uint64 of its n-grams, orders 2 to N - 1, until suffixes are found; empty up to N = 3
+    seconds  by step
     """
 
     levels: list[Level]
@@ -40,12 +40,12 @@ class Stretch:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, Any]:
-        """By name."""
+        """Return all arrays by name."""
         named = {f"{i}.{name}": a for i, level in enumerate(self.levels) for name, a in vars(level).items()}
         return {k: a for k, a in named.items() if a is not None} | {f"keys.{n}": a for n, a in self.keys.items()}
 
     def with_arrays(self, named: dict[str, Any]) -> Stretch:
-        """The same with other arrays."""
+        """Return the stretch with other arrays."""
         levels = [
             replace(level, **{name: named[f"{i}.{name}"] for name, a in vars(level).items() if a is not None})
             for i, level in enumerate(self.levels)
@@ -53,16 +53,16 @@ class Stretch:
         return Stretch(levels, {n: named[f"keys.{n}"] for n in self.keys}, self.seconds)
 
     def moved(self, move: Callable[[Any], Any]) -> Stretch:
-        """The same with its arrays moved, one by one, such as to a device."""
+        """Return the stretch with `move` applied to its arrays one by one, such as a copy to a device."""
         return self.with_arrays({name: move(array) for name, array in self.arrays().items()})
 
 
 def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse: bool = False) -> Trie:
-    """The trie of all parts' n-grams, which are used up.
+    """Return the trie of all parts' n-grams. Consumes the parts.
 
-    bits      of a word in keys
-    collapse  give each n-gram one value in place of probability and backoff (Heafield, Koehn and Lavie, 2012,
-              "Language model rest costs and space-efficient storage", q): such values of a text add up to its score
+    bits      bits of a word in keys
+    collapse  give each n-gram one value instead of probability and backoff (Heafield, Koehn and Lavie, 2012, "Language
+              model rest costs and space-efficient storage", q); the values of a text add up to its score
     """
     levels = _levels(unigrams, parts, bits, (0, len(unigrams.kept_V)), collapse)
     if collapse:
@@ -73,15 +73,16 @@ def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse
 
 
 def sample_first_words(part: Estimated, bits: int) -> np.ndarray:
-    """(S,) uint64: the first word of one of SAMPLED n-grams of a part."""
+    """Return (S,) uint64: the first word of every SAMPLED-th n-gram of a part."""
     shift, begin = np.uint64(64 - bits), SAMPLED // 2
     firsts = [(w.columns[0, begin::SAMPLED] >> shift) - np.uint64(1) for w in part.probabilities.values()]
     return np.concatenate([np.empty(0, np.uint64), *map(to_host, firsts)])
 
 
 def cut_words(samples: Sequence[np.ndarray], symbols: int, stretches: int) -> list[tuple[int, int]]:
-    """(first, past the last) word of so many stretches of about as many n-grams; fewer where one word has most, and
-    one where there are too few n-grams to tell.
+    """Return (first, past the last) word of each stretch, with about equal numbers of n-grams.
+
+    May return fewer than `stretches` if one word has most n-grams, and one if there are too few samples.
     """
     words = np.sort(np.concatenate(samples))
     cuts = words[len(words) * np.arange(1, stretches) // stretches].tolist() if len(words) else []
@@ -89,9 +90,9 @@ def cut_words(samples: Sequence[np.ndarray], symbols: int, stretches: int) -> li
 
 
 def take_stretch(part: Estimated, bits: int, words: tuple[int, int]) -> Estimated:
-    """What a part has of the n-grams that begin with words[0] to words[1] - 1: views."""
+    """Return a part's n-grams that begin with words[0] to words[1] - 1, as views."""
     shift = 64 - bits
-    # Codes are ids + 1: the last key that begins with a word below each of the two
+    # Codes are ids + 1: search the last key that begins with a word below each of the two.
     bounds = np.array([(word << shift) + (1 << shift) - 1 for word in words], np.uint64)
 
     def taken(weights: Weights) -> Weights:
@@ -106,7 +107,7 @@ def take_stretch(part: Estimated, bits: int, words: tuple[int, int]) -> Estimate
 
 
 def assemble_stretch(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int]) -> Stretch:
-    """The nodes of all parts' n-grams, which are used up, that begin with words[0] to words[1] - 1; no suffixes yet."""
+    """Return the nodes of all parts' n-grams that begin with words[0] to words[1] - 1, without suffixes."""
     stretch = Stretch([])
     stretch.levels = _levels(unigrams, parts, bits, words, keys=stretch.keys)
     _negate(stretch.levels)
@@ -114,17 +115,17 @@ def assemble_stretch(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, 
 
 
 def searched_keys(stretch: Stretch) -> dict[int, Any]:
-    """Those among which all stretches find suffixes: of orders 2 to N - 2."""
+    """Return the keys in which all stretches search suffixes: of orders 2 to N - 2."""
     return {n: keys for n, keys in stretch.keys.items() if n < len(stretch.levels) - 1}
 
 
 def find_suffixes(
     stretch: Stretch, searched: Sequence[dict[int, Any]], bits: int, move: Callable[[Any], Any]
 ) -> Stretch:
-    """The stretch with its suffixes, which nodes of orders 3 to N - 1 have, and without keys.
+    """Return the stretch with the suffixes of nodes of orders 3 to N - 1, and without keys.
 
     searched  `searched_keys` of all stretches, in order
-    move      brings keys, of one order at a time, to where they are searched
+    move      copies keys, one order at a time, to the device that searches them
     """
     levels = list(stretch.levels)
     for n in range(3, len(levels)):
@@ -135,12 +136,12 @@ def find_suffixes(
 
 
 def join_stretches(stretches: Sequence[Stretch]) -> Trie:
-    """The trie of all stretches, in order, whose levels are used up."""
+    """Return the trie of all stretches, in order. Consumes their levels."""
     return join_levels([stretch.levels for stretch in stretches], FANOUT)
 
 
 def merge_weights(parts: Sequence[Weights]) -> Weights:
-    """Those of several parts, which have no n-gram in common."""
+    """Merge the values of several parts, which have no n-gram in common."""
     if len(parts) == 1:
         return parts[0]
     tables = [(p.columns, p.values.view(np.uint32).astype(np.int64), np.array([len(p.values)])) for p in parts]
@@ -152,18 +153,18 @@ def _levels(
     unigrams: Unigrams, parts: Sequence[Estimated], bits: int, words: tuple[int, int], collapse: bool = False,
     keys: dict[int, Any] | None = None,
 ) -> list[Level]:  # fmt: skip
-    """The levels of the n-grams that begin with some words.
+    """Return the levels of the n-grams that begin with some words.
 
-    keys  gets what finds their suffixes; None: these words are all, and suffixes are found at once
+    keys  receives the keys needed to find suffixes later; None: all words are here, and suffixes are found at once
     """
     first, last = words
     xp = array_module(unigrams.prob_V)
     N = max(parts[0].probabilities, default=1) if parts else 1
-    new_V = (xp.cumsum(unigrams.kept_V) - 1).astype(np.uint32)  # ids without the words that are pruned
+    new_V = (xp.cumsum(unigrams.kept_V) - 1).astype(np.uint32)  # ids without pruned words
     kept = first + xp.flatnonzero(unigrams.kept_V[first:last])
     before = int(unigrams.kept_V[:first].sum())
     levels = [Level(new_V[kept], log10_values(unigrams.prob_V[kept]), None)]
-    below: Any = None  # keys of the order before
+    below: Any = None  # keys of the order below
     for n in range(2, N + 1):
         merged = merge_weights([p.probabilities.pop(n) for p in parts])
         weights = merge_weights([p.backoffs.pop(n - 1) for p in parts])
@@ -171,7 +172,7 @@ def _levels(
         level, lower = Level(new_V[word_ids(columns, n, bits, n - 1)], merged.values, None), levels[-1]
         lower.backoff_G = xp.zeros(len(lower.word_G), np.float32)
         [(parents, sizes_P)] = prefix_runs(columns, bits, n - 1, n - 1)
-        # Parents are contexts of n-grams that are kept: the same keys where nothing is pruned.
+        # Parents are contexts of kept n-grams: without pruning, the same keys.
         sought = [weights.columns] if len(sizes_P) == len(weights.values) else [weights.columns, parents]
         if n == 2:
             nodes = [_node_of_word(word_ids(found, 1, bits, 0), unigrams.kept_V, new_V, before) for found in sought]
@@ -193,7 +194,7 @@ def _levels(
 
 
 def _suffixes(below: Any, order: int, bits: int, columns: Any) -> Any:
-    """(G,) uint32 or int64: the rows of n-grams without their first words among those of the order below."""
+    """Return (G,) uint32 or int64: for n-grams without their first words, their rows in the order below."""
     return find_ngrams(below, order - 1, bits, columns, 1).astype(node_dtype(below.shape[1]))
 
 
@@ -203,11 +204,11 @@ def _negate(levels: Sequence[Level]) -> None:
 
 
 def _collapse(levels: Sequence[Level]) -> None:
-    """One value in place of two: the probability, times the backoffs of an n-gram and of all its suffixes, by those of
-    its history and of all its suffixes.
+    """Replace two values by one: probability times the backoffs of the n-gram and of all its suffixes, divided by those
+    of its history and of all the history's suffixes.
     """
     xp = array_module(levels[0].word_G)
-    lower = xp.zeros(1, np.float32)  # backoffs of the order below, with those of suffixes added
+    lower = xp.zeros(1, np.float32)  # backoffs of the order below, summed with those of suffixes
     for n, level in enumerate(levels, 1):
         backoff_G = xp.zeros(len(level.word_G), np.float32) if level.backoff_G is None else level.backoff_G
         suffix_G = level.word_G if n == 2 else level.suffix_G
@@ -220,12 +221,12 @@ def _collapse(levels: Sequence[Level]) -> None:
 
 
 def _parents(level: Level) -> Any:
-    """(G,) int64: of each node, its parent in the order before."""
+    """Return (G,) int64: the parent of each node in the order before."""
     xp = array_module(level.word_G)
     nodes_G = xp.arange(len(level.word_G), dtype=level.first_child_M.dtype)
     return xp.searchsorted(level.first_child_M, nodes_G, "right") - 1
 
 
 def _node_of_word(ids: Any, kept_V: Any, new_V: Any, before: int) -> Any:
-    """(G,) int64: nodes of single words, `before` of which are in stretches before; -1 of those that are pruned."""
+    """Return (G,) int64: nodes of single words, `before` of which are in earlier stretches; -1 for pruned words."""
     return array_module(ids).where(kept_V[ids], new_V[ids].astype(np.int64) - before, -1)

@@ -1,4 +1,4 @@
-"""The blocks of a chunk, brought to the device while the one before is worked on."""
+"""Copy the blocks of a chunk to the device while the block before is processed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.read_text import TextBlock, block_checksums, read_blocks
 from mgpu_ngram.engine.device import Stopwatch
 
-RING_SLOTS = 3  # one block being read, one being copied, one being worked on
+RING_SLOTS = 3  # one block being read, one being copied, one being processed
 
 
 def device_blocks(
@@ -28,12 +28,11 @@ def device_blocks(
     checksums: list | None,
     watch: Stopwatch,
 ) -> Iterator[tuple[TextBlock, Any]]:
-    """Yield each block of a chunk and its bytes on the device. The bytes are the caller's until the next one.
+    """Yield each block of a chunk and its bytes on the device. The bytes are valid until the next block.
 
-    On a GPU a thread reads ahead into pinned memory and copies on a stream of its own, so reading,
-    copying and the caller's kernels overlap. The time that the caller waits all the same is charged
-    to `read` and `copy`. The GPU computes the checksums of plain sources: the reading threads would
-    lose half their speed.
+    On a GPU a thread reads ahead into pinned memory and copies on its own stream, so reading, copying and
+    the caller's kernels overlap. Time that the caller still waits is charged to `read` and `copy`. The GPU
+    computes the checksums of plain sources, which would halve the speed of the reading threads.
     """
     if device == "cpu":
         for block in read_blocks(chunk, unit, block_bytes, halo, None, threads, checksums):
@@ -48,12 +47,12 @@ def device_blocks(
         if checksums is not None:
             checksums.extend(block_checksums(block, data, chunk))
         yield block, data
-    # Not when the caller stops early: what an error left is collected in any order, its stream before this generator.
+    # Not if the caller stops early: after an error, the stream may be collected before this generator.
     _idle_rings.append(ring)
 
 
 class _Ring:
-    """Pinned and device buffers that blocks pass through; one chunk at a time, kept for the life of the process."""
+    """Pinned and device buffers for the blocks of one chunk at a time; kept for the life of the process."""
 
     def __init__(self) -> None:
         import cupy
@@ -64,7 +63,7 @@ class _Ring:
         self.id = cupy.cuda.Device().id
 
     def pinned(self, slot: int, nbytes: int) -> np.ndarray:
-        """The slot's pinned buffer, of at least `nbytes`."""
+        """Return the slot's pinned buffer, of at least `nbytes`."""
         import cupyx
 
         if self.host[slot] is None or len(self.host[slot]) < nbytes:
@@ -72,7 +71,7 @@ class _Ring:
         return self.host[slot][:nbytes]
 
     def run(self, read: Any) -> Iterator[tuple[TextBlock, Any, dict[str, float]]]:
-        """Yield block, bytes on the device, and the seconds that reading and copying have taken so far."""
+        """Yield (block, bytes on the device, seconds of reading and copying so far)."""
         import cupy
 
         filled: queue.Queue = queue.Queue()
@@ -90,7 +89,7 @@ class _Ring:
                 while not stop.is_set():
                     slot, done = free.get()
                     if done is not None:
-                        done.synchronize()  # the kernels that still read this slot's device buffer
+                        done.synchronize()  # waits for kernels that still read this slot's device buffer
                     start = time.perf_counter()
                     block = next(blocks, None)
                     busy["read"] += time.perf_counter() - start
@@ -105,7 +104,7 @@ class _Ring:
                         copied = self.stream.record()
                     filled.put((slot, block, self.device[slot][:n], begun, copied))
                 filled.put(None)
-            except BaseException as error:  # handed to the consumer, which raises it
+            except BaseException as error:  # the consumer raises it
                 filled.put(error)
 
         reader = threading.Thread(target=fill, daemon=True)
@@ -126,17 +125,17 @@ class _Ring:
 
 
 def _outside_pool(nbytes: int) -> Any:
-    """A device array that CuPy's pool knows nothing of: the pool may be full, and other streams use it otherwise."""
+    """Return a device array outside CuPy's pool: the pool may be full, and it reuses memory across streams."""
     import cupy
 
     return cupy.ndarray(nbytes, np.uint8, cupy.cuda.MemoryPointer(cupy.cuda.Memory(nbytes), 0))
 
 
-_idle_rings: list[_Ring] = []  # a task in another thread, or one that failed and is not yet collected, holds its own
+_idle_rings: list[_Ring] = []  # rings not in use; a running or failed, not yet collected task holds its own
 
 
 def _idle_ring(block_bytes: int) -> _Ring:
-    """One that is free, unless its buffers are much larger than needed: then they go back to the pool."""
+    """Return a free ring. If its buffers are much larger than needed, frees them first."""
     import cupy
 
     device = cupy.cuda.Device().id

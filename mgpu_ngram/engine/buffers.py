@@ -1,4 +1,4 @@
-"""Buffers of other libraries, as arrays that are written in place."""
+"""Use buffers of other libraries as arrays that are written in place."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mgpu_ngram.engine.row_options import DTYPES
 
 
 def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
-    """`out` as a NumPy or CuPy array that shares its memory.
+    """Return `out` as a NumPy or CuPy array that shares its memory.
 
-    out  an array, or what has the CUDA array interface or DLPack, on the device; of dtype "bfloat16" a PyTorch tensor
-         of it, or uint16. The items of its last axis lie beside each other
+    out  an array, or an object with the CUDA array interface or DLPack, on the device. For dtype "bfloat16": a PyTorch
+         tensor of it, or uint16. Its last axis must be contiguous
 
-    Raises InputError for what does not fit.
+    Raises InputError for unsuitable objects.
     """
     wanted = DTYPES[dtype]
     array = _array(_as_bits(out) if dtype == "bfloat16" else out, device)
@@ -35,7 +35,7 @@ def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
 
 
 def _as_bits(out: Any) -> Any:
-    """A PyTorch tensor of bfloat16, which no interface knows, as one of int16; anything else as it is."""
+    """Return a PyTorch tensor of bfloat16, which no interface knows, as int16; other objects unchanged."""
     torch = sys.modules.get("torch")
     is_tensor = torch is not None and isinstance(out, torch.Tensor) and out.dtype == torch.bfloat16
     return out.view(torch.int16) if is_tensor else out  # type: ignore[union-attr]
@@ -56,7 +56,7 @@ def _array(out: Any, device: str) -> Any:
         return out
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(out, torch.Tensor):
-        return out.numpy()  # the DLPack of earlier releases does not say that memory may be written
+        return out.numpy()  # DLPack of earlier releases does not tell whether memory may be written
     if hasattr(out, "__dlpack__"):
         return np.from_dlpack(out)
     raise InputError(f"out is {type(out).__name__} but must be an array, or have DLPack")

@@ -1,12 +1,12 @@
-"""From counts of marked text to the weights of a Kneser-Ney model: what one part of the n-grams needs.
+"""Estimate one part of a Kneser-Ney model from counts of marked text.
 
-A part holds all n-grams of orders 2 to N whose last context word is one of its own. So the continuations of a context
-lie together, and an n-gram beside the one without its first word: nothing but vectors over the vocabulary, counts of
-counts and the finished model crosses between parts. Words of order 1 are everywhere.
+A part holds all n-grams of orders 2 to N whose last context word belongs to it. So all continuations of a context are
+in one part, and so are an n-gram and the same n-gram without its first word. Parts exchange only vectors over the
+vocabulary, counts of counts and the finished model. Every part has all words of order 1.
 
-Of a word that is split (core.shards.split_words) the trigrams and all longer n-grams are dealt by the word before it.
-Bigrams that begin with it are in one part, which other parts give how many words stand before each, and take its
-probability from: "split bigrams", vectors over the vocabulary for each such word.
+If a word is split (core.shards.split_words), the word before it selects the part of its trigrams and longer n-grams.
+Its bigrams ("split bigrams") are all in one part. The other parts send that part the number of words before each
+split bigram, and receive its probability: vectors over the vocabulary for each split word.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from mgpu_ngram.kernels.estimate.log10_values import log10_values
 from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
 
 UNK_ID, START_ID, END_ID = 0, 1, 2  # ids
-COUNTED = 4  # counts of counts: of 1 to 4
-CONTEXTS_AT_ONCE = 1 << 24  # what each leaves to the lower order: enough for a GPU, little memory
-LEAST = np.finfo(np.float32).tiny  # what a context leaves to the lower order: no reader takes a backoff of -inf
+COUNTED = 4  # counts of counts cover counts 1 to 4
+CONTEXTS_AT_ONCE = 1 << 24  # contexts per batch of backoff sums: enough for a GPU, little memory
+LEAST = np.finfo(np.float32).tiny  # mass that a context leaves at least: no reader accepts a backoff of -inf
 
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """What a model is made of, beside counts. Picklable.
+    """Settings of a model, besides its counts. Picklable.
 
-    order                highest one, N
-    thresholds           (N,) raw counts: an n-gram of order n that occurs thresholds[n - 1] times or less is pruned
-    vocab_pad            words that the uniform distribution is over, at least
-    interpolate_unigrams  whether words share in the uniform distribution; else <unk> has all that order 1 leaves
+    order                highest order, N
+    thresholds           (N,) raw counts: n-grams of order n with count thresholds[n - 1] or less are pruned
+    vocab_pad            least number of words of the uniform distribution
+    interpolate_unigrams  whether words get a share of the uniform distribution; else <unk> gets all that order 1 leaves
     """
 
     order: int
@@ -52,14 +52,14 @@ class EstimateOptions:
 
 @dataclass
 class Order:
-    """The n-grams of one order n, 2 or more, of a part; uint32 becomes int64 where numbers from 2**32 on are.
+    """The n-grams of one order n, 2 or more, of a part; uint32 becomes int64 for values from 2**32 on.
 
     keys      (C, R) uint64 of words of `bits` bits, rising
-    raw_R     (R,) uint32, how often each stands in the text
-    suffix_R  (R,) uint32: the row of each without its first word in the order below; of order 2 a word id; of order 3,
-              past all rows, the place of a split bigram
-    count_R   (R,) uint32, adjusted counts: raw_R itself in the highest order
-    marked_R  (R,) bool, whether it is pruned; None when nothing of this order is
+    raw_R     (R,) uint32, count of each n-gram in the text
+    suffix_R  (R,) uint32: the row in the order below of each n-gram without its first word. Order 2: a word id. Order
+              3: may be a number past all rows, the place of a split bigram
+    count_R   (R,) uint32, adjusted counts; raw_R itself in the highest order
+    marked_R  (R,) bool, whether it is pruned; None if no n-gram of this order is
     """
 
     n: int
@@ -74,7 +74,7 @@ class Order:
         return len(self.raw_R)
 
     def word(self, position: int) -> Any:
-        """(R,) int64: the id of one word of each."""
+        """Return (R,) int64, the id of one word of each n-gram."""
         return word_ids(self.keys, self.n, self.bits, position)
 
 
@@ -83,10 +83,10 @@ class Part:
     """A part with its adjusted counts.
 
     orders            of 2 to N
-    left_V            (V,) int64: how many different words stand before each word, by the bigrams of this part
-    split_left_L      (H * V,) int64: the same of split bigrams, by the trigrams of this part
-    counts_of_counts  order -> how many of its n-grams have adjusted count 1, 2, 3, 4
-    sizes             order -> (n-grams that are kept, all)
+    left_V            (V,) int64: the number of distinct words before each word, from the bigrams of this part
+    split_left_L      (H * V,) int64: the same for split bigrams, from the trigrams of this part
+    counts_of_counts  order -> number of its n-grams with adjusted count 1, 2, 3, 4
+    sizes             order -> (n-grams that are kept, all n-grams)
     """
 
     orders: dict[int, Order]
@@ -97,7 +97,7 @@ class Part:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, Any]:
-        """By name, each once."""
+        """Return all arrays by name, each once."""
         named = {"left_V": self.left_V, "split_left_L": self.split_left_L}
         for n, order in self.orders.items():
             found = {"keys": order.keys, "raw": order.raw_R, "suffix": order.suffix_R, "marked": order.marked_R}
@@ -107,7 +107,7 @@ class Part:
         return named
 
     def with_arrays(self, named: dict[str, Any]) -> Part:
-        """The same with other arrays, such as of another device."""
+        """Return the part with other arrays, such as copies on another device."""
         orders = {}
         for n, order in self.orders.items():
             keys, raw_R, suffix_R = (named[f"{n}.{name}"] for name in ("keys", "raw", "suffix"))
@@ -118,10 +118,10 @@ class Part:
 
 @dataclass
 class Unigrams:
-    """Order 1, whole; arrays over the vocabulary.
+    """The whole of order 1; arrays over the vocabulary.
 
     prob_V   (V,) float32, P(word)
-    kept_V   (V,) bool, False of those that are pruned
+    kept_V   (V,) bool, False for pruned words
     """
 
     prob_V: Any
@@ -130,7 +130,7 @@ class Unigrams:
 
 @dataclass
 class Weights:
-    """Finished values of the n-grams of one order that are kept, of one part or of all.
+    """Values of the kept n-grams of one order, of one part or of all parts.
 
     columns  (C, G) uint64, rising keys
     values   (G,) float32, log10 probabilities, or backoffs
@@ -142,11 +142,11 @@ class Weights:
 
 @dataclass(eq=False)
 class Estimated:
-    """What a part gives to the model.
+    """The estimated values of a part.
 
-    probabilities  order -> those of its n-grams of orders 2 to N that are kept
-    backoffs       order -> those of its contexts, n-grams of orders 1 to N - 1, which another part may hold, or which
-                   may be pruned
+    probabilities  order -> values of its kept n-grams of orders 2 to N
+    backoffs       order -> values of its contexts, which are n-grams of orders 1 to N - 1; these may be in another
+                   part, or pruned
     """
 
     probabilities: dict[int, Weights]
@@ -154,12 +154,12 @@ class Estimated:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, Any]:
-        """By name."""
+        """Return all arrays by name."""
         both = {"p": self.probabilities, "b": self.backoffs}
         return {f"{k}{n}.{name}": a for k, ws in both.items() for n, w in ws.items() for name, a in vars(w).items()}
 
     def with_arrays(self, named: dict[str, Any]) -> Estimated:
-        """The same with other arrays."""
+        """Return the same with other arrays."""
 
         def moved(kind: str, weights: dict[int, Weights]) -> dict[int, Weights]:
             return {n: Weights(named[f"{kind}{n}.columns"], named[f"{kind}{n}.values"]) for n in weights}
@@ -170,12 +170,14 @@ class Estimated:
 def adjust_counts(
     tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any = None, split: Sequence[int] = ()
 ) -> Part:
-    """The adjusted counts of a part: of order N raw ones; below, how many different words stand before an n-gram, or
-    its raw count where it begins with <s>, before which nothing stands.
+    """Return a part with adjusted counts.
 
-    tables  of orders 2 to N, each in the order of keys; counts of marked text
-    bad_V   (V,) bool, words that a limited vocabulary lacks; None: it is not limited
-    split   words that are split, whose bigrams have the count 0 until `with_split_counts`
+    The adjusted count of an n-gram of order N is its raw count. Below, it is the number of distinct words before the
+    n-gram, or its raw count if the n-gram begins with <s>, because no word precedes <s>.
+
+    tables  of orders 2 to N, each sorted by key; counts of marked text
+    bad_V   (V,) bool, words outside a limited vocabulary; None: it is not limited
+    split   words that are split; their bigrams have count 0 until `with_split_counts`
     """
     N, orders = options.order, dict[int, Order]()
     for n, table in sorted(tables.items()):
@@ -209,17 +211,17 @@ def adjust_counts(
 
 
 def _narrow(counts: Any) -> Any:
-    """Counts as uint32 where that holds them all: half the memory."""
+    """Return counts as uint32 if they fit: half the memory."""
     return counts.astype(np.uint32 if not len(counts) or int(counts.max()) < 1 << 32 else np.int64)
 
 
 def count_counts(counts: Any) -> list[int]:
-    """How many counts are 1, 2, 3, 4."""
+    """Return how many counts are 1, 2, 3, 4."""
     return [int((counts == j).sum()) for j in range(1, COUNTED + 1)]
 
 
 def first_places(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np.ndarray:
-    """(V,) int64: the ids that lmplz gives: specials, then words in the order in which they stand in the text first."""
+    """Return (V,) int64, lmplz's ids: specials first, then words by first occurrence in the text."""
     rank_V = np.arange(len(first_source_V))
     words = END_ID + 1 + np.lexsort((first_offset_V[END_ID + 1 :], first_source_V[END_ID + 1 :]))
     rank_V[words] = rank_V[END_ID + 1 :].copy()
@@ -227,8 +229,9 @@ def first_places(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np.n
 
 
 def last_longer(part: Part, suffix: Sequence[int], rank_V: np.ndarray) -> tuple[int, int, int, int]:
-    """Of the n-grams of a part that are `suffix` and a word before it, that whose first word has the greatest rank:
-    (this rank, the word, adjusted count, raw count); the rank is -1 without one.
+    """Return (rank, first word, adjusted count, raw count) of one n-gram that is a word followed by `suffix`.
+
+    Of all such n-grams of the part, the one whose first word has the greatest rank; rank -1 if there is none.
     """
     order = part.orders[len(suffix) + 1]
     here_R = array_module(order.count_R).ones(len(order), bool)
@@ -244,7 +247,7 @@ def last_longer(part: Part, suffix: Sequence[int], rank_V: np.ndarray) -> tuple[
 
 
 def _split_places(first_G: Any, second_G: Any, split: Sequence[int], symbols: int) -> Any:
-    """(G,) int64: where bigrams of two words stand among split ones, -1 of those that are none."""
+    """Return (G,) int64: the places of bigrams among split bigrams, -1 for other bigrams."""
     xp = array_module(first_G)
     words_H = xp.asarray(split)
     index_G = xp.minimum(xp.searchsorted(words_H, first_G), len(split) - 1)
@@ -252,9 +255,9 @@ def _split_places(first_G: Any, second_G: Any, split: Sequence[int], symbols: in
 
 
 def with_split_counts(part: Part, split: Sequence[int], symbols: int, left_L: Any) -> Part:
-    """A part with the adjusted counts of its split bigrams.
+    """Return a part with the adjusted counts of its split bigrams.
 
-    left_L  (H * V,) int64, `split_left_L` of all parts together
+    left_L  (H * V,) int64, the sum of `split_left_L` over all parts
     """
     bigrams = part.orders[2]
     place_R = _split_places(bigrams.word(0), bigrams.word(1), split, symbols)
@@ -263,12 +266,12 @@ def with_split_counts(part: Part, split: Sequence[int], symbols: int, left_L: An
 
 
 def word_ids(keys: Any, order: int, bits: int, position: int) -> Any:
-    """(G,) int64: the id of one word of each n-gram."""
+    """Return (G,) int64, the id of one word of each n-gram."""
     return (words_at(keys, order, bits, position) - np.uint64(1)).view(np.int64)
 
 
 def _marked(order: Order, threshold: int, bad_V: Any) -> Any:
-    """Which n-grams are pruned; None for none."""
+    """Return which n-grams are pruned; None if none is."""
     marked_R = order.raw_R <= threshold if threshold else None
     if bad_V is not None:
         outside_R = array_module(order.keys).zeros(len(order), bool)
@@ -279,9 +282,9 @@ def _marked(order: Order, threshold: int, bad_V: Any) -> Any:
 
 
 def adjust_unigrams(left_V: Any, counts_V: Any, options: EstimateOptions, bad_V: Any) -> tuple[Any, Any]:
-    """(adjusted counts (V,) int64, kept (V,) bool) of single words.
+    """Return (adjusted counts (V,) int64, kept (V,) bool) of single words.
 
-    left_V    of all parts together
+    left_V    summed over all parts
     counts_V  raw counts
     """
     xp = array_module(left_V)
@@ -295,9 +298,9 @@ def adjust_unigrams(left_V: Any, counts_V: Any, options: EstimateOptions, bad_V:
 
 
 def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: EstimateOptions) -> Unigrams:
-    """Probabilities of single words, over which <unk> has its share of the uniform distribution.
+    """Return probabilities of single words; <unk> gets its share of the uniform distribution.
 
-    That of <s> is 1, as lmplz writes it.
+    <s> gets 1, as in lmplz.
     """
     xp, f = array_module(count_V), np.float32
     kinds = xp.array(
@@ -317,8 +320,9 @@ def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: 
 
 
 def _gammas(discounts: Discounts, kinds_C3: Any, pruned_C: Any, total_C: Any) -> Any:
-    """(C,) float32: what contexts leave to the lower order, by their discounts and what is pruned; added up as lmplz
-    does it.
+    """Return (C,) float32: the mass that contexts leave to the lower order, from discounts and pruned counts.
+
+    Sums in the order of lmplz.
     """
     gamma_C = array_module(total_C).zeros(len(total_C), np.float32)
     for begin in range(0, len(gamma_C), CONTEXTS_AT_ONCE):
@@ -333,7 +337,7 @@ def _gammas(discounts: Discounts, kinds_C3: Any, pruned_C: Any, total_C: Any) ->
 
 
 def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any, split_L: Any = None) -> Estimated:
-    """Probabilities and backoffs of a part.
+    """Return probabilities and backoffs of a part.
 
     prob_V   (V,) float32, of single words
     split_L  (H * V,) float32, of split bigrams
@@ -353,10 +357,10 @@ def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any, spli
 
 
 def _interpolated(order: Order, discounts: Discounts, lower_L: Any) -> tuple[Any, Weights]:
-    """(probabilities of the n-grams of one order, backoffs of their contexts)."""
+    """Return (probabilities of the n-grams of one order, backoffs of their contexts)."""
     [(contexts, sizes_C)] = prefix_runs(order.keys, order.bits, order.n - 1, order.n - 1)
     context_R = _contexts(sizes_C, len(order))
-    del sizes_C  # what is not needed any more goes: contexts are nearly as many as n-grams
+    del sizes_C  # frees memory: contexts are nearly as many as n-grams
     total_C, kinds_C3, pruned_C = sum_contexts(context_R, order.count_R, order.marked_R, contexts.shape[1])
     gamma_C = _gammas(discounts, kinds_C3, pruned_C, total_C)
     del kinds_C3, pruned_C
@@ -365,7 +369,7 @@ def _interpolated(order: Order, discounts: Discounts, lower_L: Any) -> tuple[Any
 
 
 def split_probs(part: Part, split: Sequence[int], discounts: Discounts, prob_V: Any) -> tuple[Any, Any]:
-    """(places among split bigrams, their probabilities (P,) float32) of those that a part holds, whole contexts."""
+    """Return (places among split bigrams, probabilities (P,) float32) of a part's split bigrams: whole contexts."""
     bigrams = part.orders[2]
     place_R = _split_places(bigrams.word(0), bigrams.word(1), split, len(prob_V))
     mine = (place_R >= 0).nonzero()[0]
@@ -373,7 +377,7 @@ def split_probs(part: Part, split: Sequence[int], discounts: Discounts, prob_V: 
 
 
 def _contexts(sizes_C: Any, rows: int) -> Any:
-    """(R,) uint32: the context of each row, of which each has so many."""
+    """Return (R,) uint32, the context of each row, from the number of rows of each context."""
     starts_R = array_module(sizes_C).zeros(rows, np.uint32)
     starts_R[sizes_C.cumsum()[:-1]] = 1
     return starts_R.cumsum(dtype=np.uint32)

@@ -1,4 +1,4 @@
-"""A model from whatever file it is in."""
+"""Open a model from any kind of file that holds one."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def open_model(
     verify: bool = True,
     watch: Stopwatch | None = None,
 ) -> BackoffModel:
-    """The model of a file that `save_model` wrote, or of an ARPA file, plain or compressed; in host memory.
+    """Return the model of a file from `save_model`, or of an ARPA file, plain or compressed; in host memory.
 
-    device   where the trie of an ARPA file is built
-    threads  that parse an ARPA file
-    fanout   of the trie that is built; a model file has its own
+    device   where to build the trie of an ARPA file
+    threads  threads that parse an ARPA file
+    fanout   of the trie of an ARPA file; a model file has its own
     verify   compare the checksums of a model file
-    watch    told the seconds that it takes to `read` a file and to `build` a trie
+    watch    records the seconds to `read` a file and to `build` a trie
 
-    Raises InputError for what is neither, is damaged, or is no sound model, with the line where it is an ARPA file.
+    Raises InputError for another kind of file, a damaged file or an inconsistent model; for an ARPA file with the line.
     """
     watch = watch or Stopwatch(device)
     if Path(path).is_file() and is_model_file(path):

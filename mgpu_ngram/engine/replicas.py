@@ -1,4 +1,4 @@
-"""The models that tasks of this process work with: replicas that are kept for the next tasks while memory lasts."""
+"""Replicas of models that a process keeps for its next tasks while memory lasts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mgpu_ngram.engine.device import free_bytes, memory_guard, out_of_memory
 from mgpu_ngram.engine.open_model import open_model
 
 LESS_MEMORY = "use a quantised model (mgpu-ngram trie --quantize 8), or fewer workers"
-BYTES_PER_FILE_BYTE = 4  # that a replica takes at most: a trie alone has 16 bytes an n-gram, with an edge table 47
+BYTES_PER_FILE_BYTE = 4  # of a replica, at most: a trie takes 16 bytes per n-gram, with an edge table 47
 
 R = TypeVar("R")
 
@@ -43,14 +43,14 @@ def held_replica(
 ) -> R:
     """Return this process's replica of a model file, loaded at its first use.
 
-    kind      names what `make` makes of a model
-    identity  what `identify` returned for the file before; RunError when the file is another one now
-    threads   that parse an ARPA file
+    kind      names the objects that `make` returns
+    identity  the result of `identify` for the file; RunError if the file is a different one now
+    threads   threads that parse an ARPA file
     verify    compare the checksums of a model file
-    way_out   what the error suggests when memory is too small
+    way_out   advice for the error if memory is too small
 
-    Several models may be held. The least recently used ones are dropped when a new one does not fit beside them, and
-    all replicas of a file are dropped when the file has changed.
+    Several models may be held. The least recently used ones are dropped if a new one does not fit beside them. All
+    replicas of a file are dropped when the file changes.
     """
     key = kind, path, device
     with _loading:
@@ -64,7 +64,7 @@ def held_replica(
         _held.pop(key, None)
         for other in [k for k, h in _held.items() if k[1] == path and h.identity != identity]:
             del _held[other]
-        del held  # the only reference to a replica that was dropped
+        del held  # the only reference to a dropped replica
         with memory_guard("loading a model", device, way_out):
             replica = _loaded(lambda: make(open_model(path, device, threads, verify=verify)), path, device)
         _held[key] = _Held(replica, identity, verify)
@@ -72,7 +72,7 @@ def held_replica(
 
 
 def _loaded(load: Callable[[], R], path: str, device: str) -> R:
-    """Return load(), after dropping as many of the least recently used replicas as it takes."""
+    """Return load(); drops as many of the least recently used replicas as needed."""
     need = BYTES_PER_FILE_BYTE * os.path.getsize(path)
     while _held and min(free_bytes("cpu"), free_bytes(device)) < need:
         _held.popitem(last=False)
@@ -82,4 +82,4 @@ def _loaded(load: Callable[[], R], path: str, device: str) -> R:
         except Exception as error:
             if not _held or not out_of_memory(error):
                 raise
-        _held.popitem(last=False)  # not above: the error keeps arrays of the failed attempt
+        _held.popitem(last=False)  # outside the handler: the error keeps arrays of the failed attempt

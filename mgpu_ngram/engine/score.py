@@ -1,4 +1,4 @@
-"""Score text with a model: a replica of it on a device, a block of text, a chunk."""
+"""Score text with a model: load a replica on a device, score blocks of text, score a chunk."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_tokens import MAX_ORDER, score_tokens
 from mgpu_ngram.kernels.score.sum_sentences import sum_sentences
 
-BYTES_PER_TEXT_BYTE = 16  # that scoring takes: a token has 13 and as many for a moment, and may be a letter and a space
+BYTES_PER_TEXT_BYTE = 16  # device bytes of scoring: a token has 26 at peak, and may be 2 bytes of text
 MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 1 << 16, 1 << 30  # positions in a block, and its longest line, fit uint32
-PIECE_TOKENS = 1 << 18  # about as many go to a thread
+PIECE_TOKENS = 1 << 18  # tokens per thread, approximately
 LESS_TO_SCORE = "use the index btree, a quantised model (mgpu-ngram trie --quantize 8), or fewer workers"
 
 
@@ -35,12 +35,12 @@ LESS_TO_SCORE = "use the index btree, a quantised model (mgpu-ngram trie --quant
 class ScoreOptions:
     """How a chunk is scored. Picklable; the same for every chunk of a run.
 
-    model     the path of its file, and
-    identity  what `identify` said of it: the file of a worker must be the same
+    model     the path of the model's file
+    identity  the result of `identify` for that file; a worker's file must have the same
     index     "edge": the edge table, faster; "btree": the trie alone, smaller
-    words     "": only sentences; "lines": every word too, as KenLM's query prints it; "columns": as arrays
-    totals    a line of words goes on with the total of its sentence
-    block_bytes  text on the device at once, less where memory is short; `tasks_per_host` tasks share a CPU's
+    words     "": only sentences; "lines": also every word, as KenLM's query prints it; "columns": as arrays
+    totals    whether a line of words ends with the total of its sentence
+    block_bytes  text on the device at once, less if memory is short; `tasks_per_host` tasks share a CPU's memory
     """
 
     model: str
@@ -60,13 +60,13 @@ class ScoreOptions:
 class BlockScores:
     """The scores of T tokens in S sentences, on the device.
 
-    codes_T      uint32, word id + 1; 0 where a sentence ends
-    prob_T       float32, log10, and
-    order_T      uint8, words of the longest match; both 0 where a sentence ends without </s>
-    ends_S       int64, where each sentence ends in T, with the 0 that ends it
+    codes_T      uint32, word id + 1; 0 at the end of a sentence
+    prob_T       float32, log10; 0 at a sentence end without </s>
+    order_T      uint8, words of the longest match; 0 at a sentence end without </s>
+    ends_S       int64, the end of each sentence in T, after its 0
     total_S      float32, sum of prob_T
-    oovs_S       int32, unknown words, and
-    oov_total_S  float64, the sum of theirs
+    oovs_S       int32, number of unknown words
+    oov_total_S  float64, sum of prob_T of unknown words
     """
 
     codes_T: Any
@@ -83,13 +83,13 @@ Columns = dict[str, np.ndarray]
 
 @dataclass
 class ChunkScores:
-    """The scores of a chunk, on the host, by name of their columns.
+    """The scores of a chunk, on the host, by column name.
 
-    sentences  prob_log10 float32, words int32 (with a </s> that was scored), oovs int32 (unknown words),
-               oov_prob_log10 float64 (the sum of theirs)
-    words      if they were asked for: sentence int64 (from 0 in the chunk), id uint32, ngram_length uint8, prob_log10
-               float32; and their bytes: data uint8, each ends at end int64
-    lines      words as KenLM's query prints them, if they were asked for
+    sentences  prob_log10 float32, words int32 (with a scored </s>), oovs int32 (unknown words), oov_prob_log10 float64
+               (their sum)
+    words      if requested: sentence int64 (from 0 in the chunk), id uint32, ngram_length uint8, prob_log10 float32;
+               and the words' bytes: data uint8, with the end of each word in end int64
+    lines      words as KenLM's query prints them, if requested
     """
 
     sentences: Columns
@@ -99,16 +99,16 @@ class ChunkScores:
 
 
 def check_index(index: str) -> None:
-    """Raise InputError for an index that there is not."""
+    """Raise InputError for an unknown index."""
     if index not in ("edge", "btree"):
         raise InputError(f"index is {index!r} but must be edge or btree")
 
 
 class Replica:
-    """A model on a device, ready to score. Raises InputError for one without backoffs, or of an order above 96.
+    """A model on a device, ready to score. Raises InputError if it has no backoffs or an order above 96.
 
     index    "edge" or "btree", as in `ScoreOptions`
-    threads  that share long streams of codes on a CPU
+    threads  threads that share long streams of codes on a CPU
     """
 
     def __init__(self, model: BackoffModel, device: str, index: str = "edge", threads: int = 1):
@@ -135,9 +135,9 @@ class Replica:
         self._score = partial(score_by_edges, **vars(edges), order=self.order)
 
     def score_codes(self, codes_T: Any, bos: bool = True, eos: bool = True) -> BlockScores:
-        """Score sentences of word codes, each ended by a 0. A last one without it is no sentence.
+        """Score sentences of word codes, each ended by a 0. Codes after the last 0 are no sentence.
 
-        bos, eos  whether <s> stands before each sentence, and </s> after it
+        bos, eos  whether <s> precedes each sentence, and </s> follows it
         """
         xp = array_module(codes_T)
         ends_S = xp.flatnonzero(codes_T == 0) + 1
@@ -173,7 +173,7 @@ class Replica:
         return self.score_codes(codes_T, bos, eos)
 
     def score_text(self, text_B: Any, bos: bool = True, eos: bool = True) -> tuple[BlockScores, Any]:
-        """Score lines of text; also returns positions_T (T,) uint32, where tokens begin in it.
+        """Score lines of text; also return positions_T (T,) uint32, where tokens start.
 
         text_B  (B,) uint8 on the device, words between the white space of C's isspace; every line ends with a newline
         """
@@ -182,14 +182,14 @@ class Replica:
 
 
 def score_chunk(chunk: Chunk, options: ScoreOptions) -> ChunkScores:
-    """Read a chunk and score its lines. The worker's replica is loaded first if it has none of this model."""
+    """Read a chunk and score its lines. First loads the worker's replica of the model if it has none."""
     watch = Stopwatch(options.device)
     try:
         replica = replica_of(options)
         watch.lap("load")
         with memory_guard("scoring", options.device, f"use smaller chunks (chunk_bytes), or {LESS_TO_SCORE}"):
             parts = list(_parts(chunk, options, replica, watch))
-    except OSError as error:  # which the driver would take for one of its own, of what it writes
+    except OSError as error:  # so the driver does not mistake it for an output error
         raise RunError(f"scoring {chunk} failed: {type(error).__name__}: {error}; run again") from error
     sentences, words = _joined([p.sentences for p in parts]), _joined([p.words for p in parts])
     return ChunkScores(sentences, words, b"".join(p.lines for p in parts), watch.seconds)
@@ -200,7 +200,7 @@ def _joined(parts: list[Columns]) -> Columns:
 
 
 def _parts(chunk: Chunk, options: ScoreOptions, replica: Replica, watch: Stopwatch) -> Iterator[ChunkScores]:
-    """The scores of each block of a chunk."""
+    """Yield the scores of each block of a chunk."""
     markers, sentences, size = options.sentence_markers, 0, 0
     end = replica.end if markers else -1
     room = free_bytes(options.device) // (options.tasks_per_host if options.device == "cpu" else 1)
@@ -236,7 +236,7 @@ def _parts(chunk: Chunk, options: ScoreOptions, replica: Replica, watch: Stopwat
 
 
 def _columns(text: TextScores) -> Columns:
-    """The words of a block, as in `ChunkScores`."""
+    """Return the words of a block, as in `ChunkScores`."""
     end_T, data = spell_words(text)
     ends_T = text.codes_T == 0
     columns_T = {
@@ -251,7 +251,7 @@ def _columns(text: TextScores) -> Columns:
 
 
 def replica_of(options: ScoreOptions) -> Replica:
-    """This process's replica of a model."""
+    """Return this process's replica of a model."""
     index, device = options.index, options.device
     return held_replica(
         ("score", index), lambda model: Replica(model, device, index), options.model, options.identity, device,

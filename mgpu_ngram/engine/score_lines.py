@@ -1,4 +1,4 @@
-"""Scores of words as text, as KenLM's query prints them."""
+"""Print scores of words as text, in the format of KenLM's query."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class TextScores:
     """Lines of text and the scores of their T tokens, in host memory.
 
     text_B                         (B,) uint8
-    positions_T                    uint32, where a word begins, or its newline
+    positions_T                    uint32, the start of each word, or its newline
     codes_T, order_T, prob_T       as in `engine.score.BlockScores`
-    end                            the id of </s> where newlines are scored as that; else -1: they are no words
+    end                            the id of </s> if newlines are scored as </s>; -1 if newlines are no words
     """
 
     text_B: np.ndarray
@@ -35,9 +35,9 @@ class TextScores:
 
 
 def word_lines(text: TextScores, total_S: np.ndarray, oovs_S: np.ndarray) -> bytes:
-    """A line per sentence, word=id order log10 and a tab for each word.
+    """Return a line per sentence, with "word=id order log10" and a tab for each word.
 
-    total_S, oovs_S  "Total: T OOV: N" ends each line; nothing where they are empty
+    total_S, oovs_S  if not empty, "Total: T OOV: N" ends each line
     """
     arrays = text.text_B, text.positions_T, text.codes_T, text.order_T, text.prob_T, total_S, oovs_S
     most = len(text.text_B) + len(text.codes_T) * (_FIELD_BYTES + len(_END)) + len(total_S) * _TOTAL_BYTES
@@ -47,14 +47,14 @@ def word_lines(text: TextScores, total_S: np.ndarray, oovs_S: np.ndarray) -> byt
 
 
 def sentence_lines(total_S: np.ndarray, oovs_S: np.ndarray) -> bytes:
-    """A line "Total: T OOV: N" per sentence."""
+    """Return a line "Total: T OOV: N" per sentence."""
     out = np.empty(len(total_S) * _TOTAL_BYTES, np.uint8)
     end = _write_totals(read_only(total_S), read_only(oovs_S), out)
     return out[:end].tobytes()
 
 
 def spell_words(text: TextScores) -> tuple[np.ndarray, np.ndarray]:
-    """end_T (T,) int64 and data uint8: the bytes of each token, and where they end in it."""
+    """Return end_T (T,) int64 and data uint8: the bytes of all tokens, and the end of each token in them."""
     end_T = np.empty(len(text.positions_T), np.int64)
     end = _END if text.end >= 0 else _END[:0]
     arrays = read_only(text.text_B), read_only(text.positions_T), read_only(end), end_T

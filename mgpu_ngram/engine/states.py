@@ -1,7 +1,7 @@
 """Words scored one at a time on the host, from state to state, as KenLM's programs do.
 
-A state is the longest suffix of the words so far that something may be added after, or that has a backoff: what
-comes before it cannot matter. It is kept as its node in the trie, or EMPTY; shorter n-grams have lower nodes.
+A state is the longest suffix of the words so far that can be extended or has a backoff; earlier words cannot affect
+later scores. It is stored as its node in the trie, or EMPTY; shorter n-grams have lower nodes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ EMPTY = -1  # the node of the empty history
 
 
 def tables(model: BackoffModel) -> tuple:
-    """What `score_word` and `score_words` take first. Raises InputError for a model without backoffs."""
+    """Return the first arguments of `score_word` and `score_words`. Raises InputError for a model without backoffs."""
     model.check_scores()
     trie = model.trie.decoded()
-    # Signs of zeros are KenLM's, so that sums have the same bits: a history has -0 where nothing can follow it. Such
-    # a history need not be remembered (lm/blank.hh).
+    # Zeros have KenLM's signs, so that sums have the same bits: a history that cannot be extended has -0. A state need
+    # not remember such a history (lm/blank.hh).
     zero_M = np.where(np.diff(trie.first_child_M) > 0, np.float32(0), np.float32(-0.0))
     backoff_M = np.where(trie.backoff_M == 0, zero_M, trie.backoff_M)
     if trie.prob_G[0] == UNK_LOG10:  # KenLM remembers an <unk> that the file lacks (lm/model.cc, InitializeFromARPA)
@@ -45,9 +45,9 @@ def score_word(
     slots_E2, prob_V, backoff_M, suffix_M, starts_N,
     buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, node, word,
 ):  # fmt: skip
-    """(log10 probability, order of the longest match, node of the state after) of a word id after a state's node.
+    """Return (log10 probability, order of the longest match, node of the state after) of a word after a state.
 
-    The longest history is tried first: most of the time it has the word.
+    Tries the longest history first, because it usually has the word.
     """
     order = len(starts_N) - 1
     backoffs, missed = np.empty(order, np.float32), 0
@@ -65,7 +65,7 @@ def score_word(
     matched = 1
     while found >= starts_N[matched]:
         matched += 1
-    if matched == order:  # then it is no history; its longest suffix is
+    if matched == order:  # an n-gram of the highest order is no history; its longest suffix is
         found = EMPTY
         if node != EMPTY:
             node, found = _suffix(suffix_M, starts_N, node), word
@@ -83,7 +83,7 @@ def score_words(
     slots_E2, prob_V, backoff_M, suffix_M, starts_N,
     buckets, word_bits, key_bits, node_bits, check_bits, filter_bits, offsets_V, data, slots_C, node, text, end
 ):  # fmt: skip
-    """The sum, added up in float32, and each word's log10 probability, order of the longest match, and id.
+    """Return (the float32 sum, each word's log10 probability, order of the longest match, and id).
 
     text  bytes of words between white space
     end   the id of a last word, or -1
