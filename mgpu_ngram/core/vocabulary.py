@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ from numpy import uint64
 
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.kernels.compile import njit
-from mgpu_ngram.kernels.dispatch import on_gpu
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,14 +153,16 @@ class LocalVocabulary:
     size_bytes: int = 0
     checksums: list = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    __hash__ = object.__hash__  # by identity: `hold` keeps a set of living objects
 
     @property
     def nbytes(self) -> int:
         """Bytes of its arrays."""
         return sum(getattr(self, name).nbytes for name in ARRAYS)
 
-    @property
-    def host_bytes(self) -> int:
-        """Bytes of host memory that it holds."""
-        return 0 if on_gpu(self.hash_V) else self.nbytes
+    def arrays(self) -> dict[str, Any]:
+        """Its arrays by name."""
+        return {name: getattr(self, name) for name in ARRAYS}
+
+    def with_arrays(self, named: dict[str, Any]) -> LocalVocabulary:
+        """The same vocabulary with other arrays, such as of another device."""
+        return replace(self, **named)

@@ -18,6 +18,7 @@ from mgpu_ngram.engine.device import (
     Stopwatch,
     memory_guard,
     move_to,
+    on_device_or_host,
     out_of_memory,
     to_device,
     to_host_fast,
@@ -120,14 +121,13 @@ def count_chunk(
             tokenised = tokenise(chunk, replace(reading, budget=None))
             watch = Stopwatch(device, tokenised.vocabulary.seconds)
         dense = dense_orders(lexicon, options)
+
+        def count(device: str) -> tuple[dict[int, list[ShardedTable]], dict[int, Any]]:
+            there = replace(options, budget=replace(options.budget, device=device))
+            return _count(tokenised, lexicon, plans, dense, there, watch)
+
         with memory_guard("counting n-grams", device):
-            try:
-                run.tables, run.bins = _count(tokenised, lexicon, plans, dense, options, watch)
-            except Exception as error:
-                if device == "cpu" or not out_of_memory(error):
-                    raise
-                on_host = replace(options, budget=replace(options.budget, device="cpu"))
-                run.tables, run.bins = _count(tokenised, lexicon, plans, dense, on_host, watch)
+            run.tables, run.bins = on_device_or_host(count, device)
         run = spill_run(run, options.budget, options.spill_folder)
         watch.lap("reduce")
     run.seconds = watch.seconds
@@ -156,16 +156,16 @@ def _count(
 
 
 def _cut(table: Table, lexicon: Lexicon, before: dict[int, list[ShardedTable]]) -> ShardedTable:
-    """Return the table cut into shards, on its device. If the device is full, first moves the tables cut `before` to
-    the host. Only if that fails does it cut in host memory, where it takes ten times as long.
+    """Return the table cut into shards, on its device.
+
+    When the device is full, the tables cut `before` leave it first. Cutting in host memory comes last: it takes ten
+    times as long.
     """
-    try:
-        return split(table, lexicon)
-    except Exception as error:
-        if not out_of_memory(error) or not on_gpu(table.counts):
-            raise
-    before |= {order: [moved(t, to_host_fast) for t in tables] for order, tables in before.items()}
-    return where_it_fits(partial(split, lexicon=lexicon), table)
+
+    def make_room() -> None:
+        before.update({order: [moved(t, to_host_fast) for t in tables] for order, tables in before.items()})
+
+    return where_it_fits(partial(split, lexicon=lexicon), table, make_room=make_room)
 
 
 def global_codes(tokenised: TokenisedChunk, lexicon: Lexicon, options: CountOptions) -> list[Codes]:
@@ -243,7 +243,7 @@ def count_streams(
                 tables = []
                 pieces = {n: [moved(t, to_host_fast) for t in p] for n, p in pieces.items()}  # frees device memory
                 continue
-            while tables:  # held by `pieces` alone, which may leave the device
+            while tables:  # the last reference is in `pieces`, whose tables may have to leave the device
                 pieces[tables[0].order].append(tables.pop(0))
             for n in dense_plans:
                 bins[n] += dense.pop(n)

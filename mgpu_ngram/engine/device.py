@@ -259,14 +259,21 @@ def out_of_memory(error: BaseException) -> bool:
     return named or isinstance(error, MemoryError)
 
 
-def on_device_or_host(fn: Callable[[str], T], device: str) -> T:
-    """fn(device); fn("cpu") where the device has no room for what it does."""
+def on_device_or_host(fn: Callable[[str], T], device: str, make_room: Callable[[], None] | None = None) -> T:
+    """Return fn(device), or fn("cpu") when the device runs out of memory; other errors are raised.
+
+    make_room  frees memory of the device; fn(device) is then tried once more before fn("cpu")
+    """
     try:
         return fn(device)
     except Exception as error:
         if device == "cpu" or not out_of_memory(error):
             raise
-    return fn("cpu")  # here, where the error holds no arrays any more
+    # Not in the except block: there the error keeps arrays of the failed attempt alive.
+    if make_room is None:
+        return fn("cpu")
+    make_room()
+    return on_device_or_host(fn, device)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Runs: the sorted tables of some chunks on their way to the result; kept in memory or stored, and merged."""
+"""Runs: the sorted tables of some chunks, kept in memory or in files until they are merged."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ import numpy as np
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint import save_entry
 from mgpu_ngram.core.tables import ShardedTable
-from mgpu_ngram.engine.budget import Budget, hold
+from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import (
     Stopwatch,
     add_seconds,
     free_bytes,
     memory_guard,
-    out_of_memory,
+    on_device_or_host,
     to_device,
     to_device_together,
     to_host_fast,
 )
+from mgpu_ngram.engine.spill import result_to_device, spill
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 RUN = "run"  # kind of checkpoint entry
-MANY_TABLES = 8  # for each shard: from there on a GPU sorts them together rather than merging pair by pair
+MANY_TABLES = 8  # tables for each shard from which on a GPU sorts all rows together instead of merging pair by pair
 MERGE_COPIES = {"cpu": 8, "gpu": 5}  # of a row while it is merged and written: in, out, between levels, on the host
 
 
@@ -42,13 +43,13 @@ class StoredRun:
 
 @dataclass
 class Run:
-    """What is counted of some chunks. Every chunk of a corpus is in exactly one run when the result is made.
+    """Counts of some chunks. Every chunk of a corpus is in exactly one run when the result is made.
 
-    tables   order -> tables cut into shards, all of one S, that are to be summed
+    tables   order -> tables cut into shards, all of one S, to be summed
     bins     order -> dense histogram, not yet a table
-    stored   runs that lie in files
+    stored   runs in files
     chunks   numbers of the chunks in `tables` and `bins`
-    seconds  by stage, what it took
+    seconds  stage -> seconds that the stage took
     """
 
     tables: dict[int, list[ShardedTable]]
@@ -56,34 +57,42 @@ class Run:
     stored: tuple[StoredRun, ...] = ()
     chunks: tuple[int, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
-    __hash__ = object.__hash__  # by identity: `hold` keeps a set of those that live
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its tables, in memory."""
+        """Bytes of the tables in memory."""
         return sum(t.nbytes for tables in self.tables.values() for t in tables)
 
     @property
     def host_bytes(self) -> int:
-        """Bytes that it holds in host memory."""
+        """Bytes of the tables in host memory."""
         return sum(t.nbytes for tables in self.tables.values() for t in tables if not on_gpu(t.counts))
+
+    def arrays(self) -> dict[str, Any]:
+        """The arrays of the tables by name."""
+        named = {f"{n}.{i}": t for n, tables in self.tables.items() for i, t in enumerate(tables)}
+        return {f"{name}.{field}": getattr(t, field) for name, t in named.items() for field in ("keys", "counts")}
+
+    def with_arrays(self, named: dict[str, Any]) -> Run:
+        """The same run with other arrays of the tables, such as of another device."""
+        tables = {
+            n: [replace(t, keys=named[f"{n}.{i}.keys"], counts=named[f"{n}.{i}.counts"]) for i, t in enumerate(ts)]
+            for n, ts in self.tables.items()
+        }
+        return replace(self, tables=tables)
 
 
 def spill_run(run: Run, budget: Budget, folder: str) -> Run:
-    """Leave a run on its device while there is room, else on the host, else in a file of `folder`."""
-    place = budget.place(run.nbytes)
-    if place == "device" and run.host_bytes:  # some tables have left a full device
-        place = "host" if budget.fits_host(run.nbytes) else "disk"
-    if place == "device":
-        return run
-    run = replace(run, tables={n: [moved(t, to_host_fast) for t in tables] for n, tables in run.tables.items()})
-    return hold(run) if place == "host" else store_run(run, folder, durable=False)
+    """Spill a run, see `spill`: a file holds its sorted tables, and every worker sees the file."""
+    return spill(
+        run, budget, folder, lambda run, folder: store_run(result_to_device(run, "cpu"), folder, durable=False)
+    )
 
 
 def store_run(run: Run, folder: str, durable: bool = True) -> Run:
-    """Sum the tables of a run and write them to a file of `folder`; what they held in memory is free again.
+    """Sum the tables of a run, write them to a file of `folder`, and return the run without them.
 
-    durable  wait for the disk: of what is saved for a run that ends early, not of what memory has no room for
+    durable  wait until the disk has the file: needed to resume from the file, not to spill to it
     """
     if not run.tables and not run.bins:
         return run
@@ -104,7 +113,7 @@ def store_run(run: Run, folder: str, durable: bool = True) -> Run:
 
 
 def open_run(stored: StoredRun) -> Run:
-    """A stored run: views of its file."""
+    """Return a stored run, as views of its file."""
     arrays, metadata = load_arrays(stored.path, verify=False)
     tables, bins = {}, {}
     for n, bits in metadata["bits"].items():
@@ -117,7 +126,7 @@ def open_run(stored: StoredRun) -> Run:
 
 
 def bundle_runs(*runs: Run) -> Run:
-    """Several runs as one; nothing is summed but dense histograms and seconds."""
+    """Return several runs as one; only dense histograms and seconds are summed."""
     return Run(
         {n: [t for r in runs for t in r.tables.get(n, [])] for n in _orders(r.tables for r in runs)},
         {n: add_bins(*[r.bins[n] for r in runs if n in r.bins]) for n in _orders(r.bins for r in runs)},
@@ -128,7 +137,7 @@ def bundle_runs(*runs: Run) -> Run:
 
 
 def merge_runs(*runs: Run) -> Run:
-    """Sum runs, to one table per order. Any order of merging gives the same; stored ones stay stored."""
+    """Sum runs to one table per order. Any order of merging gives the same table; stored runs stay in their files."""
     run = bundle_runs(*runs)
     watch = Stopwatch("gpu" if any(on_gpu(t.counts) for tables in run.tables.values() for t in tables) else "cpu")
     run.tables = {n: [merge(tables)] for n, tables in run.tables.items()}
@@ -138,7 +147,7 @@ def merge_runs(*runs: Run) -> Run:
 
 
 def merge(tables: Sequence[ShardedTable]) -> ShardedTable:
-    """Sum tables of one order and one S, where they are; in host memory when the device is full."""
+    """Sum tables of one order and one S on their device; in host memory when the device is full."""
     if len(tables) == 1:
         return tables[0]
     return where_it_fits(_merge, *tables)
@@ -157,8 +166,9 @@ def _merge(*tables: ShardedTable) -> ShardedTable:
 
 
 def sort_together(tables: Sequence[ShardedTable]) -> ShardedTable:
-    """Sum tables of one order and one S by sorting all rows of a shard: of many small tables, for which starting a
-    kernel for each pair would take longer than the work.
+    """Sum tables of one order and one S by sorting all rows of a shard.
+
+    For many small tables: starting a kernel for each pair of them would take longer than the work.
     """
     first, xp = tables[0], array_module(tables[0].counts)
     summed = []
@@ -178,7 +188,7 @@ def _orders(found: Iterable[dict[int, Any]]) -> list[int]:
 
 
 def add_bins(*histograms: Any) -> Any:
-    """Sum dense histograms of one order: on the GPU when one of them is there."""
+    """Sum dense histograms of one order, on the GPU when one of them is there."""
     device = "gpu" if any(map(on_gpu, histograms)) else "cpu"
     total = to_device(histograms[0], device)
     for bins in histograms[1:]:
@@ -186,19 +196,22 @@ def add_bins(*histograms: Any) -> Any:
     return total
 
 
-def where_it_fits(fn: Callable, *tables: Any) -> Any:
-    """fn(*tables) where they are; in host memory when some are there already, or the device is full."""
-    if len({on_gpu(t.counts) for t in tables}) == 1:
-        try:
-            return fn(*tables)
-        except Exception as error:
-            if not out_of_memory(error) or not on_gpu(tables[0].counts):
-                raise
-    return fn(*[moved(t, to_host_fast) for t in tables])
+def where_it_fits(fn: Callable, *tables: Any, make_room: Callable[[], None] | None = None) -> Any:
+    """Return fn(*tables) on the device of all tables; in host memory when some are there or the device is full.
+
+    make_room  see `on_device_or_host`
+    """
+    places = {"gpu" if on_gpu(t.counts) else "cpu" for t in tables}
+    here = places.pop() if len(places) == 1 else "both"
+
+    def call(device: str) -> Any:
+        return fn(*(tables if device == here else [moved(t, to_host_fast) for t in tables]))
+
+    return on_device_or_host(call, "gpu" if here == "gpu" else "cpu", make_room)
 
 
 def moved(table: Any, move: Callable[[Any], Any]) -> Any:
-    """A table with its arrays moved."""
+    """Return a table with its arrays moved."""
     return replace(table, keys=move(table.keys), counts=move(table.counts))
 
 
@@ -210,32 +223,31 @@ def _moved_together(tables: Sequence[ShardedTable], device: str) -> list[Sharded
 
 
 def bins_of(run: Run) -> Run:
-    """The dense histograms of a run and of its stored runs, added up."""
+    """Return the sum of the dense histograms of a run and of its stored runs."""
     return bundle_runs(Run({}, run.bins), *(Run({}, open_run(s).bins) for s in run.stored))
 
 
 def take_part(run: Run, first: int, last: int) -> Run:
-    """What a run holds of shards `first` to `last` - 1: views. Its stored runs come along whole."""
+    """Return shards `first` to `last` - 1 of a run, as views. All its stored runs are in the result, uncut."""
     tables = {n: [t.part(first, last) for t in ts] for n, ts in run.tables.items()}
     return Run(tables, {}, run.stored, run.chunks)
 
 
 def take_part_to_gpu(run: Run, first: int, last: int) -> Run:
-    """As `take_part`; what waits in host memory goes to the GPU if it has room: from host memory it would go by tcp."""
+    """As `take_part`, on the GPU if it has room: other GPUs of the host read it there, but host memory goes by TCP."""
     part = take_part(run, first, last)
-    if part.host_bytes > free_bytes("gpu") // 2:
-        return part
-    try:
-        return replace(part, tables={n: _moved_together(ts, "gpu") for n, ts in part.tables.items()})
-    except Exception as error:
-        if not out_of_memory(error):
-            raise
-        return part
+
+    def take(device: str) -> Run:
+        if device == "cpu":
+            return part
+        return replace(part, tables={n: _moved_together(ts, device) for n, ts in part.tables.items()})
+
+    return on_device_or_host(take, "gpu" if part.host_bytes <= free_bytes("gpu") // 2 else "cpu")
 
 
 @dataclass(frozen=True)
 class MergedBlock:
-    """Merged rows of the shards from `first` on. Its last shard goes on in the next block unless `whole`."""
+    """Merged rows of the shards from `first` on. The last shard continues in the next block unless `whole`."""
 
     table: ShardedTable
     first: int
@@ -243,11 +255,11 @@ class MergedBlock:
 
 
 def merged_blocks(tables: Sequence[ShardedTable], first: int, budget: Budget) -> Iterator[MergedBlock]:
-    """Sum tables of the same shards, of which the first is number `first`, a block at a time.
+    """Sum tables of the same shards block by block. The first shard has the number `first`.
 
     tables  all of one order and S; in memory, or views of files
 
-    Blocks are as large as the working memory allows: all shards, some, or a part of one, cut by key.
+    A block is as large as the working memory allows: all shards, some, or a range of keys of one shard.
     """
     row_bytes = 8 * len(tables[0].keys) + 8
     most_rows = max(1, min(budget.working_bytes(), budget.block_bytes()) // (MERGE_COPIES[budget.device] * row_bytes))
@@ -267,7 +279,7 @@ def merged_blocks(tables: Sequence[ShardedTable], first: int, budget: Budget) ->
 
 
 def _by_key(parts: list[ShardedTable], most_rows: int) -> Iterator[list[ShardedTable]]:
-    """Cut tables of one shard at common keys until each piece has few enough rows, in the order of keys."""
+    """Yield pieces of the tables of one shard, cut at common keys, with `most_rows` rows or fewer, in key order."""
     largest = max(parts, key=len)
     if sum(map(len, parts)) <= most_rows or len(largest) < 2:
         yield parts
@@ -283,7 +295,7 @@ def _by_key(parts: list[ShardedTable], most_rows: int) -> Iterator[list[ShardedT
 
 
 def _rank(keys: Any, key: np.ndarray) -> int:
-    """The first row that is not below `key`."""
+    """Return the first row whose key is `key` or greater."""
     xp = array_module(keys)
     low, high = 0, keys.shape[1]
     for column, values in zip(keys, xp.asarray(key[:, None]), strict=True):

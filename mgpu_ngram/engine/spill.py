@@ -1,8 +1,9 @@
-"""Results that wait for a later task: on their device, else in host memory, else in a file."""
+"""Keep intermediate results on the device; spill to host memory, then to disk."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Protocol, Self, TypeVar
 
 from mgpu_ngram.core.arrays import load_arrays
@@ -15,7 +16,7 @@ SPILLED = "waiting"  # kind of checkpoint entry
 
 
 class HasArrays(Protocol):
-    """What is made of named arrays."""
+    """A result whose memory is in named arrays."""
 
     def arrays(self) -> dict[str, Any]: ...
 
@@ -26,34 +27,40 @@ A = TypeVar("A", bound=HasArrays)
 
 
 class _InHostMemory:
-    """The arrays of a result that count as held in host memory for as long as they live."""
+    """Arrays of a result, counted as held in host memory while the result lives."""
 
     def __init__(self, host_bytes: int):
         self.host_bytes = host_bytes
 
 
-def spill(result: A, budget: Budget, folder: str) -> A:
-    """Leave a result on its device while there is room, else on the host, else in a file of `folder`.
+def spill(result: A, budget: Budget, folder: str, store: Callable[[A, str], A] | None = None) -> A:
+    """Return a result that waits where the budget has room: on its device, else in host memory, else in a file.
 
-    Of a file it is views; the file has lost its name, so it goes with the last of them.
+    folder  where the file is written
+    store   store(result, folder) writes the file and returns the result without its arrays; the default unlinks the
+            file and returns memory-mapped views of it, so that the last view frees the disk space
     """
     arrays = result.arrays()
     nbytes = sum(array.nbytes for array in arrays.values())
     if budget.device == "gpu" and all(map(on_gpu, arrays.values())) and budget.place(nbytes) == "device":
         return result
-    moved = {name: to_host_fast(array) for name, array in arrays.items()}
-    if budget.fits_host(nbytes):
-        kept = result.with_arrays(moved)
-        kept.__dict__["_held"] = hold(_InHostMemory(nbytes))
-        return kept
-    path = save_entry(folder, SPILLED, [], moved, {}, durable=False)
+    if not budget.fits_host(nbytes):
+        return (store or _store_unlinked)(result, folder)
+    on_host = result_to_device(result, "cpu")
+    on_host.__dict__["_held"] = hold(_InHostMemory(nbytes))
+    return on_host
+
+
+def _store_unlinked(result: A, folder: str) -> A:
+    arrays = result_to_device(result, "cpu").arrays()
+    path = save_entry(folder, SPILLED, [], arrays, {}, durable=False)
     views = load_arrays(path, verify=False)[0]
     os.unlink(path)
     return result.with_arrays({name: views[name] for name in arrays})
 
 
 def result_to_device(result: A, device: str) -> A:
-    """A result with its arrays on the device, or with all of them in host memory for "cpu"."""
+    """Return a result with all its arrays on the device, or in host memory for "cpu"."""
     arrays = result.arrays()
     if device == "cpu":
         return result.with_arrays({name: to_host_fast(array) for name, array in arrays.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,9 +59,17 @@ class TokenisedChunk:
     vocabulary: LocalVocabulary
     __hash__ = object.__hash__  # by identity: `hold` keeps a set of living objects
 
+    def arrays(self) -> dict[str, Any]:
+        """The streams by number; the vocabulary has arrays of its own."""
+        return {str(i): s.tokens_T for i, s in enumerate(self.streams or [])}
+
+    def with_arrays(self, named: dict[str, Any]) -> TokenisedChunk:
+        """The same chunk with other arrays of its streams, such as of another device."""
+        return replace(self, streams=[Stream(named[str(i)], s.owned) for i, s in enumerate(self.streams or [])])
+
     @property
     def host_bytes(self) -> int:
-        """Bytes of host memory that pass 2 needs. Excludes the vocabulary, but not its hashes, which outlive it."""
+        """Bytes of host memory that pass 2 needs: streams and symbol hashes."""
         needed = [*(s.tokens_T for s in self.streams or []), self.vocabulary.hash_V]
         return sum(a.nbytes for a in needed if not on_gpu(a))
 

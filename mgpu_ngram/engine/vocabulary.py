@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,8 +23,8 @@ from mgpu_ngram.core.vocabulary import (
     Vocabulary,
     words_from_arrow,
 )
-from mgpu_ngram.engine.budget import Budget, device_alone, hold
-from mgpu_ngram.engine.device import out_of_memory, to_device
+from mgpu_ngram.engine.budget import Budget, device_alone
+from mgpu_ngram.engine.device import on_device_or_host, to_device
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.count.hash_words import hash_ids, hash_words
 from mgpu_ngram.kernels.count.join_words import join_words
@@ -39,7 +38,6 @@ else:
     pa = LazyModule("pyarrow")
 
 VOCABULARY = "vocabulary"  # the kind of checkpoint entry is this, _, and the seed of the word hash
-SPILLED = "spilled"
 LEXICON_SHARE = 0.05  # of a GPU's memory, at most, for a lexicon while chunks are counted
 COPIES = 6  # of vocabularies in memory while they are merged or numbered: input, joined, two sorted, output
 RADIX_BYTES = 64  # radix sort orders words of equal count by so many bytes; longer ties are few
@@ -83,31 +81,18 @@ def _move(array: Any, device: str) -> Any:
     return to_host(array) if device == "cpu" else to_device(array, device)
 
 
-def spill_vocabulary(vocabulary: LocalVocabulary, budget: Budget, folder: str) -> LocalVocabulary:
-    """Leave a vocabulary on its device while there is room, else on the host, else in a file of `folder`.
-
-    Of a file it is views; the file has lost its name, so it goes with the last of them.
-    """
-    if not vocabulary.host_bytes and budget.place(vocabulary.nbytes) == "device":
-        return vocabulary
-    if budget.fits_host(vocabulary.nbytes):
-        return hold(move_vocabulary(vocabulary, "cpu"))
-    path = store_vocabulary(vocabulary, SPILLED, [], folder, durable=False)
-    views: dict[str, Any] = load_arrays(path, verify=False)[0]
-    os.unlink(path)
-    return replace(vocabulary, **views)
-
-
 def where_vocabularies_fit(fn: Callable, vocabularies: Sequence[LocalVocabulary], budget: Budget) -> Any:
-    """Return fn(*vocabularies), run on the budget's device, or in host memory when a GPU has too little memory."""
-    with device_alone(budget):
-        if budget.device == "gpu" and COPIES * sum(v.nbytes for v in vocabularies) <= budget.working_bytes():
-            try:
-                return fn(*(move_vocabulary(v, "gpu") for v in vocabularies))
-            except Exception as error:
-                if not out_of_memory(error):
-                    raise
-    return fn(*(move_vocabulary(v, "cpu") for v in vocabularies))
+    """Return fn(*vocabularies) on the budget's device, wherever they are; in host memory when a GPU has no room."""
+
+    def call(device: str) -> Any:
+        if device == "cpu":
+            return fn(*(move_vocabulary(v, "cpu") for v in vocabularies))
+        with device_alone(budget):
+            if COPIES * sum(v.nbytes for v in vocabularies) > budget.working_bytes():
+                raise MemoryError
+            return fn(*(move_vocabulary(v, "gpu") for v in vocabularies))
+
+    return on_device_or_host(call, budget.device)
 
 
 def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:

@@ -1,6 +1,8 @@
 """Where arrays are, how long things took, what an out-of-memory error says."""
 
 import os
+import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from mgpu_ngram.engine.device import (
     each_slice,
     free_bytes,
     memory_guard,
+    on_device_or_host,
     out_of_memory,
     synchronize,
     to_device,
@@ -139,6 +142,62 @@ def test_out_of_memory_is_told_from_other_errors():
     assert out_of_memory(MemoryError()) and out_of_memory(OutOfMemoryError())
     assert out_of_memory(np._core._exceptions._ArrayMemoryError((1 << 60,), np.dtype(np.uint8)))
     assert not out_of_memory(ValueError("memory")) and not out_of_memory(RunError("out of memory"))
+
+
+@pytest.mark.parametrize(
+    ("device", "makes_room", "failures", "tried"),
+    [
+        ("gpu", False, 0, ["gpu"]),
+        ("gpu", False, 1, ["gpu", "cpu"]),
+        ("gpu", True, 0, ["gpu"]),
+        ("gpu", True, 1, ["gpu", "room", "gpu"]),
+        ("gpu", True, 2, ["gpu", "room", "gpu", "cpu"]),
+        ("cpu", False, 0, ["cpu"]),
+    ],
+)
+def test_attempts_on_the_device_and_on_the_host(device, makes_room, failures, tried):
+    found, errors = [], [MemoryError() for _ in range(failures)]
+
+    def attempt(device):
+        found.append(device)
+        if errors:
+            raise errors.pop()
+        return f"made on {device}"
+
+    make_room = (lambda: found.append("room")) if makes_room else None
+    assert on_device_or_host(attempt, device, make_room) == f"made on {tried[-1]}"
+    assert found == tried
+
+
+def test_errors_that_no_other_attempt_mends():
+    tried = []
+
+    def attempt(error, device):
+        tried.append(device)
+        raise error
+
+    with pytest.raises(ZeroDivisionError):
+        on_device_or_host(partial(attempt, ZeroDivisionError()), "gpu", tried.clear)
+    with pytest.raises(MemoryError):
+        on_device_or_host(partial(attempt, MemoryError()), "cpu", tried.clear)
+    assert tried == ["gpu", "cpu"]
+    with pytest.raises(MemoryError):
+        on_device_or_host(partial(attempt, MemoryError()), "gpu")
+    assert tried[2:] == ["gpu", "cpu"]
+
+
+def test_a_failed_attempt_is_freed_before_the_next():
+    made = []
+
+    def attempt(device):
+        assert [there() for there in made] == [None] * len(made)
+        array = np.ones(9)
+        made.append(weakref.ref(array))
+        if len(made) < 3:
+            raise MemoryError
+        return array
+
+    assert on_device_or_host(attempt, "gpu", lambda: None).sum() == 9 and len(made) == 3
 
 
 def test_memory_guard_gives_the_numbers_and_the_way_out(monkeypatch):

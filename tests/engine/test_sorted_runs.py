@@ -298,7 +298,7 @@ def test_runs_stay_on_a_gpu_with_room(pack_keys):
 
 
 def test_tables_that_left_a_full_device_count_as_held(nothing_held, monkeypatch, to_sharded, tmp_path):
-    """where_it_fits may have put tables in host memory: the device has room now, but they are not there."""
+    """where_it_fits may have put tables in host memory: the device has room now, but the tables stay on the host."""
     monkeypatch.setattr(Budget, "place", lambda self, nbytes: "device")
     monkeypatch.setattr(memory_module, "KEPT_BESIDE_SHARE", 0.25)
     table = moved(to_sharded([{(1, 1): 1, (1, 2): 1}, {}, {}], 2, BITS), to_host)

@@ -147,15 +147,16 @@ def room_for(nbytes, monkeypatch):
 
 
 def test_chunks_wait_on_the_host_while_it_has_room(device, monkeypatch, tmp_path):
-    """Streams and vocabularies; for others the text is read again, and vocabularies lie in files without a name."""
-    needed = 3 * 4 + 2 * 8  # of pass 2: three tokens and two hashes
+    """Streams and vocabularies; other chunks are read again, and their vocabularies are in unlinked files."""
+    tokens, hashes = 3 * 4, 2 * 8
+    needed = tokens + hashes  # by pass 2
     words = 2 * (8 + 8 + 8 + 4 + 8) + 8 + len("ofthe")  # all arrays of a vocabulary
-    budget = room_for(2 * (needed + words), monkeypatch)(device)
+    budget = room_for(2 * (tokens + words), monkeypatch)(device)
     options = TokeniseOptions(device=device, budget=budget, spill_folder=str(tmp_path))
     first, second, third = (only_chunk(Lines(["of the"]), options) for _ in range(3))
     for found in (first, second):
         assert not on_gpu(found.streams[0].tokens_T) and streams(found) == [[1, 2, 0]]
-        assert not on_gpu(found.vocabulary.data) and (found.host_bytes, found.vocabulary.host_bytes) == (needed, words)
+        assert not on_gpu(found.vocabulary.data) and (found.host_bytes, found.vocabulary.nbytes) == (needed, words)
     assert third.streams is None and without_words(third) is None
     assert symbols(third.vocabulary) == symbols(first.vocabulary) and list(tmp_path.iterdir()) == []
     assert not third.vocabulary.data.flags.owndata and not third.vocabulary.data.flags.writeable  # views of a file
@@ -185,9 +186,9 @@ def test_a_full_device_tokenises_in_host_memory(monkeypatch):
     assert streams(found) == streams(expected) and symbols(found.vocabulary) == symbols(expected.vocabulary)
     monkeypatch.setattr(tokenise_module, "device_alone", nullcontext)
     monkeypatch.setattr(Budget, "place", lambda self, nbytes: "device")  # which has room again
-    budget = room_for(28 + 85, monkeypatch)("gpu")
+    budget = room_for(12 + 85, monkeypatch)("gpu")
     found = only_chunk(Lines(["of the"]), replace(on_host, device="gpu", budget=budget))
-    assert set(memory_module._held) == {found, found.vocabulary} and not budget.fits_host(1)
+    assert memory_module._held_bytes() == 12 + 85 and not budget.fits_host(1) and found.streams is not None
     monkeypatch.setattr(tokenise_module, "tokenise_words", partial(full, error=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
         only_chunk(Lines(["of the"]), replace(on_host, device="gpu"))

@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_ngram.core import vocabulary as core_vocabulary
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.shards import deal_words
 from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, Vocabulary
 from mgpu_ngram.engine import budget as memory_module
+from mgpu_ngram.engine import spill as spill_module
 from mgpu_ngram.engine import vocabulary as vocabulary_module
 from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.engine.spill import spill
 from mgpu_ngram.engine.token_streams import TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.vocabulary import (
@@ -28,7 +29,6 @@ from mgpu_ngram.engine.vocabulary import (
     move_vocabulary,
     number_symbols,
     place_lexicon,
-    spill_vocabulary,
     where_vocabularies_fit,
 )
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
@@ -245,16 +245,16 @@ def test_ties_among_words_with_long_common_beginnings(device):
 @pytest.mark.parametrize("room", ["device", "host", "disk"])
 def test_a_vocabulary_stays_where_there_is_room(room, monkeypatch, tmp_path):
     monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())
-    monkeypatch.setattr(core_vocabulary, "on_gpu", lambda array: True)  # until it has been moved
-    monkeypatch.setattr(vocabulary_module, "to_host", np.copy)
+    monkeypatch.setattr(spill_module, "on_gpu", lambda array: True)
+    monkeypatch.setattr(spill_module, "to_host_fast", np.copy)
     monkeypatch.setattr(Budget, "place", lambda self, nbytes: "device" if room == "device" else "host")
     monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: room == "host")
     words = {b"the": (5, 0, 0), b"of": (1, 0, 4)}
     there = local(words, tokens=6, checksums=[(0, 0, 7, 1)])
-    kept = spill_vocabulary(there, Budget("gpu", 0, 0), str(tmp_path))
+    kept = spill(there, Budget("gpu", 0, 0), str(tmp_path))
     assert contents(kept) == words and (kept.tokens, kept.checksums) == (6, [(0, 0, 7, 1)])
     assert (kept is there) == (room == "device") and np.shares_memory(kept.data, there.data) == (room == "device")
-    assert list(memory_module._held) == ([kept] if room == "host" else [])
+    assert memory_module._held_bytes() == (there.nbytes if room == "host" else 0)
     assert kept.data.flags.writeable == (room == "host") and list(tmp_path.iterdir()) == []
 
 

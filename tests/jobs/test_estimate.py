@@ -423,9 +423,9 @@ def test_what_waits_in_host_memory_counts_as_held(text, whole, make, monkeypatch
     monkeypatch.setattr(keep, "hold", lambda held: sizes.append(held.host_bytes) or hold(held))
     monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 1 << 20)
     make(text, **whole[1])
-    # two parts, what is estimated of each, and two stretches, made and linked: by hand, for some rows they are not
-    # fewer than 2 numbers of 8 bytes
-    assert len(sizes) == 8 and min(sizes) > 16 * 100
+    # Streams, vocabulary and run of the only chunk; two parts, the estimates of each, and two stretches, made and then
+    # linked. Some have 100 rows or more, of 2 numbers of 8 bytes or more.
+    assert len(sizes) == 11 and min(sizes) > 16 * 100
 
 
 def estimated_by_hand():
@@ -440,7 +440,7 @@ def estimated_by_hand():
 
 def test_what_waits_in_a_file_leaves_none(tmp_path):
     there = estimated_by_hand()
-    kept = keep.keep(there, Budget("cpu", 0, 0), str(tmp_path))
+    kept = keep.spill(there, Budget("cpu", 0, 0), str(tmp_path))
     assert names(tmp_path) == [] and kept.seconds == there.seconds
     for name, array in there.arrays().items():
         assert kept.arrays()[name].tolist() == array.tolist()
@@ -759,14 +759,20 @@ def test_a_full_disk(format, on_cluster, here, full_disk, tmp_path, monkeypatch)
 
 def test_a_full_disk_where_parts_wait(here, text, full_disk, tmp_path, monkeypatch):
     (tmp_path / "text").write_bytes(text)
-    monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: False)
+    phases = []
+
+    class Note(Progress):
+        def start(self, phase, *more):
+            phases.append(phase)
+
+    monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: "adjust" not in phases)
     monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 500)
     memory = MemoryConfig(spill_dir=str(tmp_path / "spill"))
     config, output = EstimateConfig([str(tmp_path / "text")], order=3), tmp_path / "model"
     full_disk(of="waiting-")
     message = r"^cannot write \S+/spill/\S+/waiting-\w+.safetensors after 0 bytes: No space left on device; free space"
     with pytest.raises(RunError, match=message):
-        run_to_file(config, here, output, memory=memory)
+        run_to_file(config, here, output, progress=Note(), memory=memory, checkpoint_seconds=0)
     full_disk(room=1 << 30)
     result = run_to_file(config, here, output, memory=memory, resume=True)  # the counts were kept
     assert result.resumed_chunks > 0 and result.tokens == len(text.split())

@@ -22,7 +22,7 @@ from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.engine import vocabulary
+from mgpu_ngram.engine import spill
 from mgpu_ngram.engine.budget import Budget, give_back_freed_memory
 from mgpu_ngram.jobs import budget as jobs_budget
 from mgpu_ngram.jobs.budget import make_budget
@@ -161,7 +161,7 @@ def test_small_budgets_of_two_processes(contents, run_here, tmp_path):
 def test_no_memory_for_what_waits(contents, corpus, run_here, several_shards, undisturbed, tmp_path, monkeypatch):
     """Every vocabulary, of a chunk or of several, and every run is in a file; text is read twice."""
     in_files = []
-    monkeypatch.setattr(vocabulary, "load_arrays", lambda *a, **o: in_files.append(1) or load_arrays(*a, **o))
+    monkeypatch.setattr(spill, "load_arrays", lambda *a, **o: in_files.append(1) or load_arrays(*a, **o))
     monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: False)
     memory = MemoryConfig(spill_dir=str(tmp_path / "spill"))
     result = run_here(tmp_path / "out", corpus, order=4, chunk_bytes=20_000, memory=memory)

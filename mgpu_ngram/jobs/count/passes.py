@@ -21,6 +21,7 @@ from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, device_of
 from mgpu_ngram.engine.sorted_runs import RUN, Run, StoredRun, bins_of, bundle_runs, store_run
+from mgpu_ngram.engine.spill import spill
 from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise, without_words
 from mgpu_ngram.engine.vocabulary import (
@@ -32,7 +33,6 @@ from mgpu_ngram.engine.vocabulary import (
     move_vocabulary,
     number_symbols,
     place_lexicon,
-    spill_vocabulary,
     store_vocabulary,
     where_vocabularies_fit,
 )
@@ -301,7 +301,7 @@ def save_vocabularies(
 
 
 def _merge(*vocabularies: LocalVocabulary, budget: Budget, folder: str) -> LocalVocabulary:
-    return spill_vocabulary(where_vocabularies_fit(merge_vocabularies, vocabularies, budget), budget, folder)
+    return spill(where_vocabularies_fit(merge_vocabularies, vocabularies, budget), budget, folder)
 
 
 def _number(

@@ -1,0 +1,106 @@
+"""Where results wait, by hand: on a fake GPU, in host memory, in a file."""
+
+import gc
+import weakref
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.engine import budget as budget_module
+from mgpu_ngram.engine import spill as spill_module
+from mgpu_ngram.engine.budget import Budget
+from mgpu_ngram.engine.spill import result_to_device, spill
+
+
+class OnGpu(np.ndarray):
+    """An array that counts as one of a GPU until it is copied."""
+
+
+@dataclass
+class Result:
+    """Two arrays and a number."""
+
+    first: np.ndarray
+    second: np.ndarray
+    more: int = 7
+
+    def arrays(self):
+        return {"first": self.first, "second": self.second}
+
+    def with_arrays(self, named):
+        return replace(self, **named)
+
+    def plain(self):
+        return self.first.tolist(), self.second.tolist(), self.more
+
+
+def result_of(*on_gpu):
+    """A result of 40 bytes; of each array, whether it is on the GPU."""
+    arrays = np.arange(3), np.arange(4, dtype=np.int32)
+    return Result(*(a.view(OnGpu) if there else a for a, there in zip(arrays, on_gpu, strict=True)))
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch):
+    """A function that says how many bytes of the fake GPU are used; host memory may keep a quarter of its bytes."""
+    used = [0]
+    monkeypatch.setattr(spill_module, "on_gpu", lambda array: isinstance(array, OnGpu))
+    monkeypatch.setattr(spill_module, "to_host_fast", lambda array: np.array(array, copy=isinstance(array, OnGpu)))
+    monkeypatch.setattr(budget_module, "_held", weakref.WeakSet())
+    monkeypatch.setattr(budget_module, "KEPT_SHARE", {"gpu": 0.4, "cpu": 0.25})
+    monkeypatch.setattr(budget_module, "KEPT_BESIDE_SHARE", 0.25)
+    pool = type("Pool", (), {"used_bytes": lambda self: used[0]})()
+    monkeypatch.setattr(budget_module, "_pool", lambda: pool)
+    return lambda nbytes: used.__setitem__(0, nbytes)
+
+
+def test_a_result_stays_on_a_gpu_with_room(gpu, tmp_path):
+    there = result_of(True, True)
+    gpu(40)  # 0.4 of 100
+    assert spill(there, Budget("gpu", 100, 0), str(tmp_path)) is there
+    gpu(41)
+    moved = spill(there, Budget("gpu", 100, 4 * 40), str(tmp_path))
+    assert type(moved.first) is type(moved.second) is np.ndarray and moved.plain() == there.plain()
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("on_gpu", [(False, False), (True, False)])
+def test_a_result_that_is_partly_on_the_host_leaves_the_device(on_gpu, device, tmp_path):
+    kept = spill(result_of(*on_gpu), Budget(device, 100, 4 * 40), str(tmp_path))
+    assert type(kept.first) is type(kept.second) is np.ndarray and kept.plain() == result_of(*on_gpu).plain()
+
+
+def test_host_memory_counts_what_waits_for_as_long_as_it_lives(tmp_path):
+    budget = Budget("cpu", 0, 4 * 80)
+    first, second = (spill(result_of(False, False), budget, str(tmp_path)) for _ in range(2))
+    assert not budget.fits_host(1) and list(tmp_path.iterdir()) == []
+    third = spill(result_of(False, False), budget, str(tmp_path))
+    assert isinstance(third.first.base, np.memmap) or not third.first.flags.owndata
+    assert list(tmp_path.iterdir()) == [] and third.plain() == first.plain() == result_of(False, False).plain()
+    del first
+    gc.collect()
+    assert budget.fits_host(40) and not budget.fits_host(41) and second.more == 7
+
+
+def test_a_result_may_have_a_file_of_its_own_kind(tmp_path):
+    """`store` gets the result where it is."""
+    there, stored = result_of(True, True), []
+
+    def store(result, folder):
+        stored.append((result, folder))
+        return replace(result, more=8)
+
+    budget = Budget("cpu", 0, 4 * 39)
+    assert spill(there, budget, "folder", store).more == 8 and stored == [(there, "folder")]
+    assert budget.fits_host(39)
+
+
+def test_back_to_a_device(monkeypatch):
+    monkeypatch.setattr(
+        spill_module, "to_device_together", lambda arrays, device: [a.view(OnGpu) for a in arrays] * (device == "gpu")
+    )
+    there = result_to_device(result_of(False, True), "gpu")
+    assert type(there.first) is type(there.second) is OnGpu and there.plain() == result_of(True, True).plain()
+    here = result_to_device(there, "cpu")
+    assert type(here.first) is type(here.second) is np.ndarray and here.plain() == there.plain()
