@@ -34,14 +34,24 @@ COMMON_SHARE = 1 / 8  # of a worker's rows all others have too, about as 4-grams
 
 
 def histogram(suite: Suite, executor: Executor) -> None:
-    """One row: a tree of additions, from the histograms on their workers to the sum on one.
+    """Two rows: a tree of additions, from the histograms on their workers to the sum on one.
 
-    Of COPIES histograms at once, less the same tree over a few bytes: one alone takes less than tasks vary by.
+    One tree alone, with the time that Dask takes for its tasks; and COPIES histograms at once, less the time of the
+    same tree over a few bytes.
     """
     suite.say(f"a dense histogram reduced over {executor.workers} workers, transport {executor.transport}")
     bins, G = BINS[suite.device], executor.workers
     whole = _reductions(executor, COPIES * bins, suite.device)
     tasks = statistics.median(_reductions(executor, NO_BINS, suite.device))
+    suite.add(
+        "cluster/one tree-reduce of a histogram",
+        f"bins={bins} bytes={4 * bins} workers={G}",
+        _reductions(executor, bins, suite.device),
+        items=1,
+        unit="reductions/s",
+        notes=f"of it {tasks * 1e3:.3g} ms are tasks, as of the same tree over {4 * NO_BINS} bytes; "
+        f"transport {executor.transport}",
+    )
     suite.add(
         "cluster/tree-reduce of a histogram",
         f"bins={bins} bytes={4 * bins} workers={G} copies={COPIES}",

@@ -14,6 +14,7 @@ from mgpu_ngram.benchmarks.score_ceilings import ceilings
 from mgpu_ngram.benchmarks.score_effects import constants, figure9, figure10, stumps
 from mgpu_ngram.benchmarks.score_models import TEXT_WORDS, Subject
 from mgpu_ngram.benchmarks.score_rates import table3, table4, table5
+from mgpu_ngram.benchmarks.score_sustained import sustained
 from mgpu_ngram.benchmarks.score_text import load, text
 from mgpu_ngram.benchmarks.score_workers import workers as several_workers
 from mgpu_ngram.benchmarks.suite import Suite, open_suite
@@ -49,6 +50,7 @@ PARTS: dict[str, Callable[[ScoreBench], None]] = {
     "table5": lambda bench: table5(bench.suite, bench.subject),
     "stumps": lambda bench: stumps(bench.suite, bench.subject),
     "constants": lambda bench: constants(bench.suite, bench.subject),
+    "sustained": lambda bench: sustained(bench.suite, bench.subject),
     "workers": lambda bench: several_workers(bench.suite, bench.tokens, bench.clusters),
 }
 

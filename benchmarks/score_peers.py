@@ -1,7 +1,11 @@
-"""KenLM's Python module beside this engine, where it is installed."""
+"""KenLM beside this engine, where it is installed: its Python module on words, its own benchmark on word ids."""
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,10 +16,16 @@ from mgpu_ngram.benchmarks.models import write_model
 from mgpu_ngram.benchmarks.score_models import UNIT, Subject, edge_table
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.timing import measure
+from mgpu_ngram.cluster.devices import cpu_cores
+from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.kernels.dispatch import to_host
 
 PEER = "kenlm module, 1 thread"
 TOLERANCE = 1e-5  # relative: it adds up a sentence in float32
+PROGRAMS = ("build_binary", "kenlm_benchmark")  # of a KenLM that is built by CMake
+IDS_TOLERANCE = 1e-3  # relative: the program adds up thousands of queries in float32
+IDS_REPEATS = {"gpu": 64, "cpu": 16}  # of the ids, so that a run takes much longer than loading the model
+ROUNDS = 3
 
 
 def kenlm_seconds(suite: Suite, subject: Subject, codes_T: Any, folder: Path) -> float | None:
@@ -43,3 +53,48 @@ def kenlm_seconds(suite: Suite, subject: Subject, codes_T: Any, folder: Path) ->
 def _sentences(codes_T: np.ndarray, words: list[str]) -> list[str]:
     ends = np.flatnonzero(codes_T == 0)[:-1] + 1
     return [" ".join(words[code - 1] for code in part[:-1].tolist()) for part in np.split(codes_T, ends)]
+
+
+def kenlm_on_ids(suite: Suite, subject: Subject, codes_T: Any, folder: Path) -> None:
+    """A row: kenlm_benchmark on the same text as word ids, on all cores; a note without the programs.
+
+    Its seconds are those of a run with the ids less those of a run without any, which loads the model only.
+    """
+    threads = cpu_cores()
+    kernel, sizes = f"score/table3 kenlm_benchmark on word ids, {threads} threads", subject.sizes(codes_T)
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if missing:
+        suite.add_note(kernel, sizes, f"not measured: {' and '.join(missing)} not on the PATH")
+        return
+    suite.say("kenlm_benchmark reads the model")
+    arpa, binary, text, ids = (folder / name for name in ("ids.arpa", "ids.binary", "ids.txt", "ids.vocab"))
+    write_model(arpa, subject.training_T, subject.words, subject.trie.order)
+    text.write_text("\n".join(_sentences(to_host(codes_T), list(subject.words))) + "\n")
+    _run(["build_binary", "probing", str(arpa), str(binary)])
+    repeats = IDS_REPEATS[suite.device]
+    ids.write_bytes(repeats * _run(["kenlm_benchmark", "-v", "-m", str(binary)], text)[0])
+    query = ["kenlm_benchmark", "-q", "-m", str(binary), "-t", str(threads)]
+    seconds = []
+    for _ in range(ROUNDS):
+        _, _, loading = _run(query)
+        _, said, whole = _run(query, ids)
+        seconds.append(max(whole - loading, 1e-9))
+    expected = repeats * float(edge_table(subject.trie).score(codes_T)[0].sum(dtype=np.float64))
+    sums = re.findall(r"sum is (\S+)", said)
+    if not sums or abs(float(sums[-1]) - expected) > IDS_TOLERANCE * abs(expected):
+        raise WrongResult(f"kenlm_benchmark gives log10 {sums} but this engine {expected} for the same ids; not timed")
+    notes = f"probing; {repeats} times the text, without {loading:.3g} s of loading"
+    suite.add(kernel, sizes, seconds, items=repeats * len(codes_T), unit=UNIT, notes=notes)
+
+
+def _run(command: list[str], stdin: Path | None = None) -> tuple[bytes, str, float]:
+    """Return stdout, the last of all that a command says as text, and its seconds."""
+    with open(stdin or "/dev/null", "rb") as file:
+        start = time.perf_counter()
+        ended = subprocess.run(command, stdin=file, capture_output=True)
+    seconds = time.perf_counter() - start
+    said = ended.stderr.decode(errors="replace")
+    if ended.returncode:
+        last = (said.strip() or "it says nothing").splitlines()[-1]
+        raise RunError(f"{command[0]} ended with status {ended.returncode}: {last}; take it off the PATH to go without")
+    return ended.stdout, f"{ended.stdout[-4096:].decode(errors='replace')}\n{said}", seconds

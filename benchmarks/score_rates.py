@@ -22,7 +22,7 @@ from mgpu_ngram.benchmarks.score_models import (
     queries,
     tree,
 )
-from mgpu_ngram.benchmarks.score_peers import PEER, kenlm_seconds
+from mgpu_ngram.benchmarks.score_peers import PEER, kenlm_on_ids, kenlm_seconds
 from mgpu_ngram.benchmarks.score_work import Work
 from mgpu_ngram.benchmarks.suite import DOES_NOT_FIT, Suite
 from mgpu_ngram.cluster.devices import cpu_cores
@@ -44,6 +44,7 @@ def table3(suite: Suite, subject: Subject, folder: Path) -> None:
     codes_T, repeated = queries(subject, suite.device)
     sizes = subject.sizes(codes_T, repeated)
     peer_seconds = kenlm_seconds(suite, subject, codes_T[: len(codes_T) // repeated], folder)
+    kenlm_on_ids(suite, subject, codes_T[: len(codes_T) // repeated], folder)
     coded = quantize(subject.trie, BITS)
     size_bytes: dict[str, int] = {}
     for floats, indexes in (

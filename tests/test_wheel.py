@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = (".py", ".cu", ".cuh")
+SOURCES = (".py", ".cu", ".cuh", ".txt")
 
 
 def run(*command, **options):

@@ -42,6 +42,7 @@ def test_every_part_has_rows(bench_run):
         "read text": 2,
         "words text to shards": 2,
         "tree-reduce of a histogram": 1,
+        "one tree-reduce of a histogram": 1,
         "shuffle and merge": 1,
         "shuffle alone": 1,
         "merge alone": 1,

@@ -76,6 +76,7 @@ def test_every_part_has_rows(bench_run):
     found = Counter(row["kernel"].removeprefix("estimate/") for row in bench_run[0])
     assert found == Counter(
         ["ids to model", "text to model", "write model file", "write ARPA file", "peer lmplz", "text to ARPA"]
+        + ["text to ARPA as a command", "text to model as lmplz"]
         + [f"ids, {step}" for step in STEPS]
         + [f"text to model, {stage}" for stage in STAGES]
         + 2 * ["text to model by workers"]
@@ -120,7 +121,7 @@ def test_without_lmplz(lmplz_on_path, tmp_path):
         for row in estimate.bench(BenchOptions("cpu", tmp_path, tokens=TOKENS, only="5"))
         if "ceiling" not in row["kernel"]
     ]
-    assert [row["kernel"] for row in found] == ["estimate/text to ARPA"]
+    assert [row["kernel"] for row in found] == ["estimate/text to ARPA", "estimate/text to ARPA as a command"]
     assert found[0]["baseline"] == "" and found[0]["speedup"] is None
     assert not list(tmp_path.glob("*.png"))  # which shows steps
 
@@ -129,11 +130,11 @@ def test_a_real_text(lmplz_on_path, tmp_path):
     lmplz_on_path(FAKE)
     (tmp_path / "fable.txt").write_bytes(b"the fox saw the grapes\nthe grapes were sour\n" * 40)
     found = estimate.bench(BenchOptions("cpu", tmp_path, str(tmp_path / "fable.txt"), tokens=TOKENS, only="lmplz"))
-    peer, ours = (row for row in found if "ceiling" not in row["kernel"])
+    peer, ours, command = (row for row in found if "ceiling" not in row["kernel"])
     assert peer["sizes"] == ours["sizes"] == "tokens=360 bytes=1760 n=1..5 text=fable.txt"
     assert ours["rate"] == pytest.approx(360 / ours["median_seconds"])
-    [seconds] = re.findall(r"as a command, its start with it, (\S+) s", ours["notes"])
-    assert float(seconds) > ours["median_seconds"]
+    assert command["sizes"] == ours["sizes"] and command["notes"].endswith("with the start of Python")
+    assert command["speedup"] == pytest.approx(peer["median_seconds"] / command["median_seconds"])
 
 
 def test_another_model_of_lmplz_is_no_row(lmplz_on_path, tmp_path):

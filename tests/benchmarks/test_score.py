@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -17,7 +18,9 @@ from mgpu_ngram.benchmarks import (
     score_ceilings,
     score_effects,
     score_models,
+    score_peers,
     score_rates,
+    score_sustained,
     score_text,
     score_work,
     score_workers,
@@ -45,7 +48,7 @@ def small():
     with pytest.MonkeyPatch.context() as patch:
         for numbers, value in (
             (score_models.QUERIES, 300), (score_models.REPEATS, 3), (score_models.TEXT_WORDS, 1_500),
-            (score_workers.PASSES, 1),
+            (score_workers.PASSES, 1), (score_sustained.SECONDS, 0.01), (score_sustained.PASSES, 2),
         ):  # fmt: skip
             patch.setitem(numbers, "cpu", value)
         patch.setattr(score_effects, "FANOUTS", (4, 33))
@@ -78,7 +81,14 @@ def test_every_part_has_rows(bench_run):
         | {f"figure10 {name}": 4 for name in both}
         | {f"reads of {name}": 2 for name in both}
         | {"figure9 B+-tree": 2, "stumps of nodes": 4, "stumps of searches": 4, "constants": 1}
-        | {"text to scores": 4, "load ARPA": 4, "workers edge table": 2}
+        | {
+            "text to scores": 4,
+            "load ARPA": 4,
+            "workers edge table": 2,
+            "table3 kenlm_benchmark on word ids": 1,
+            "short runs of edge table": 1,
+            "on end edge table": 1,
+        }
         | {f"load {name}": 3 for name in ("model", "model with edge table", "model without verifying")}
     )
 
@@ -86,12 +96,16 @@ def test_every_part_has_rows(bench_run):
 def test_rows_are_consistent(bench_run):
     for row in bench_run[0]:
         tokens = [int(word[2:]) for word in row["sizes"].split() if word.startswith("T=")]
-        if row["median_seconds"] and tokens and "workers" not in row["sizes"]:
+        if row["median_seconds"] and tokens and "workers" not in row["sizes"] and "on end" not in row["kernel"]:
             assert row["rate"] == pytest.approx(tokens[0] / row["median_seconds"]), row["kernel"]
         assert (row["target"] is None) == ("size of" not in row["kernel"])  # others are of GPUs
     rows = {(r["kernel"], r["sizes"].split()[0], r["sizes"].split()[-1]): r for r in bench_run[0]}
     one, two = (rows["score/workers edge table", "n=5", f"workers={G}"] for G in (1, 2))
     assert one["speedup"] is None and two["speedup"] == pytest.approx(two["rate"] / one["rate"])
+    short, on_end = (rows[f"score/{k} edge table", "n=5", "repeated=3"] for k in ("short runs of", "on end"))
+    assert on_end["rate"] == pytest.approx(2 * short["rate"] * short["median_seconds"] / on_end["median_seconds"])
+    assert on_end["speedup"] == pytest.approx(on_end["rate"] / short["rate"])
+    assert re.fullmatch(r"2 passes a run; first \S+ M; last \S+ M", on_end["notes"])
     orders = [r["sizes"].split()[0] for r in bench_run[0] if r["kernel"] == "score/table5 B+-tree"]
     assert orders == ["n=5", "n=4", "n=3"]
     small, large = (r for r in bench_run[0] if r["kernel"] == "score/table4 edge table")
@@ -279,6 +293,40 @@ def test_kenlm_stands_beside(subject, monkeypatch, tmp_path):
     assert ours.baseline == "kenlm module, 1 thread" and ours.speedup == pytest.approx(ours.rate / peer.rate)
 
 
+# Stands in for KenLM's programs: ids are uint32, and a query of them says the sum that a file names.
+FAKE_KENLM = """#!{python}
+import sys
+data = sys.stdin.buffer.read()
+if sys.argv[1] == "-v":
+    sys.stdout.buffer.write(b"ids:" + bytes(4 * len(data.split())))
+elif sys.argv[1] == "-q":
+    assert sys.argv[4] == "-t" and (not data or data.count(b"ids:") == 16)
+    print("Probability sum is", open("{sum}").read() if data else 0)
+else:
+    assert sys.argv[1] == "probing" and open(sys.argv[2]).read(5).endswith("data")
+"""
+
+
+def test_kenlm_on_word_ids(subject, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    codes_T = score_models.head(subject.text_T, 300)
+    suite = Suite("cpu")
+    score_peers.kenlm_on_ids(suite, subject, codes_T, tmp_path)
+    assert suite.rows[0].notes == "not measured: build_binary and kenlm_benchmark not on the PATH"
+    for name in score_peers.PROGRAMS:
+        (tmp_path / name).write_text(FAKE_KENLM.format(python=sys.executable, sum=tmp_path / "sum"))
+        (tmp_path / name).chmod(0o755)
+    total = 16 * float(score_models.edge_table(subject.trie).score(codes_T)[0].sum(dtype=np.float64))
+    (tmp_path / "sum").write_text(str(1.01 * total))
+    with pytest.raises(WrongResult, match="kenlm_benchmark gives log10"):
+        score_peers.kenlm_on_ids(suite, subject, codes_T, tmp_path)
+    (tmp_path / "sum").write_text(str(total))
+    score_peers.kenlm_on_ids(suite, subject, codes_T, tmp_path)
+    row = suite.rows[-1]
+    assert len(suite.rows) == 2 and row.runs == 3 and row.kernel.startswith("score/table3 kenlm_benchmark on word ids")
+    assert row.rate == pytest.approx(16 * len(codes_T) / row.median_seconds)
+
+
 def test_a_kenlm_that_scores_otherwise_is_no_row(subject, monkeypatch, tmp_path):
     class Other(kenlm.Model):
         def score(self, sentence):
@@ -345,7 +393,7 @@ def test_constants_by_hand():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"only": "12"}, "part '12' is none of table3, ceilings, .*, nor a number from 1 to 11"),
+        ({"only": "13"}, "part '13' is none of table3, ceilings, .*, nor a number from 1 to 12"),
         ({"only": "table6"}, "part 'table6' is none of table3"),
         ({"workers": "1,two"}, "workers is '1,two'"),
         ({"tokens": 5}, "tokens is 5 but must be at least 1000"),
