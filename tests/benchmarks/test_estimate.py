@@ -26,7 +26,7 @@ STAGES = ("read", "tokenise", "vocabulary", "count", "reduce", "adjust", "estima
 FAKE = f"""#!{sys.executable}
 import sys
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.jobs import estimate as job
+from mgpu_ngram.jobs.estimate import run as job
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 assert sys.argv[-1] == "--discount_fallback" and given["-S"] in ("50%", "1G"), sys.argv
 config = job.EstimateConfig([given["--text"]], order=int(given["-o"]), format="arpa", discount_fallback=[])
