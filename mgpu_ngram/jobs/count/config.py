@@ -28,17 +28,18 @@ class CountConfig:
 
     corpus: list[str]  # paths, globs, directories or fsspec URLs; one sentence per line
     order: int = 5  # highest n-gram order; all orders from 1 are counted
-    unit: Literal["word", "byte", "id"] = "word"
-    dtype: Literal["uint16", "uint32"] = "uint16"  # of raw token ids
-    separator_id: int | None = None  # token id that no n-gram crosses or holds
-    sentence_markers: bool = False  # one <s> and one </s> per line
-    lowercase: bool = False  # ASCII letters only
-    min_count: int = 1  # n-grams that occur less often are not written
-    strategy: Literal["auto", "global", "private", "sort", "hash"] = "auto"
-    histograms: int = 1  # copies of the histogram in device memory, strategy private
-    text_column: str = "text"  # of Parquet inputs
-    chunk_bytes: Bytes | None = None  # text per task; auto: by corpus, workers and memory
-    name: str = "count"  # folder of the result under the run's output
+    unit: Literal["word", "byte", "id"] = "word"  # symbols of the n-grams
+    dtype: Literal["uint16", "uint32"] = "uint16"  # type of the token ids in a file, unit id
+    separator_id: int | None = None  # token id that no n-gram crosses or contains, unit id
+    sentence_markers: bool = False  # add <s> before and </s> after each line, unit word; models need them
+    lowercase: bool = False  # turn A-Z into a-z
+    min_count: int = 1  # write only n-grams that occur at least this often
+    strategy: Literal["auto", "global", "private", "sort", "hash"] = "auto"  # how to count; all give the same
+    # counts. docs/design.md explains them
+    histograms: int = 1  # histograms in device memory, strategy private
+    text_column: str = "text"  # column of Parquet inputs
+    chunk_bytes: Bytes | None = None  # text of one task; auto: from corpus, workers and memory
+    name: str = "count"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:
         most, unit = (8, " for unit byte") if self.unit == "byte" else (MAX_ORDER, "")

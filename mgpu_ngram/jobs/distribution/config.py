@@ -24,22 +24,24 @@ PARQUET_BYTES = 16  # of a row, a guess
 
 @dataclass(frozen=True)
 class DistributionConfig:
-    """Settings of a distribution job; the keys of its YAML. Those that are None are not given."""
+    """Settings of a distribution job; the keys of its YAML. None means that the key is absent."""
 
     model: str  # a model file, an ARPA file, or the name of an earlier job that makes a model
-    text: list[str]  # paths, globs, directories or fsspec URLs; one sentence (with positions last: history) a line
-    orders: Any = None  # all (default), max, a number, or several: 1,2,5
-    mode: Literal["smoothed", "stored"] | None = None  # with backoff (default); or stored n-grams alone, else 0
-    top_k: int | None = None  # only so many words of each row; default: all of them
-    format: Literal["zarr", "npy", "compact", "parquet"] = "zarr"
-    dtype: Literal["float32", "float16", "bfloat16"] | None = None  # of rows; default float32
+    text: list[str]  # paths, globs, directories or fsspec URLs; one sentence a line, or one history (positions: last)
+    orders: Any = None  # orders of the rows: all (default), max, a number, or a list such as 1,2,5
+    mode: Literal["smoothed", "stored"] | None = None  # smoothed (default): with backoff; stored: 0 for n-grams
+    # that the model does not store
+    top_k: int | None = None  # write only the greatest words of each row, at most this many; default: whole rows
+    format: Literal["zarr", "npy", "compact", "parquet"] = "zarr"  # of the files; docs/distribution.md compares them
+    dtype: Literal["float32", "float16", "bfloat16"] | None = None  # of values; default float32
     scale: Literal["prob", "log10", "ln"] | None = None  # of values; default prob
-    positions: Literal["every", "last"] = "every"  # what stands before every word and each line's end; or lines
-    sentence_markers: bool = True  # <s> stands before each line, and its end is a position, too
-    text_column: str = "text"  # of Parquet inputs
-    chunk_bytes: Bytes | None = None  # text per task; auto: by what comes of it
-    verify: bool = True  # compare the checksums of a model file
-    name: str = "distribution"  # folder of the result under the run's output
+    positions: Literal["every", "last"] = "every"  # every: a history ends before each word and at the end of each
+    # line; last: a whole line is one history
+    sentence_markers: bool = True  # <s> before each line, and a row for the end of each line
+    text_column: str = "text"  # column of Parquet inputs
+    chunk_bytes: Bytes | None = None  # text of one task; auto: from the expected output size
+    verify: bool = True  # check the checksums of a model file
+    name: str = "distribution"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "chunk_bytes")

@@ -17,30 +17,29 @@ OF_TEXT = ("unit", "dtype", "separator_id", "skip_symbols", "text_column", "chun
 
 @dataclass(frozen=True)
 class EstimateConfig:
-    """Settings of an estimate job; the keys of its YAML. Named after the options of KenLM's lmplz, as far as it has
-    them.
-    """
+    """Settings of an estimate job; the keys of its YAML. Options of KenLM's lmplz keep their names."""
 
     corpus: list[str] = field(default_factory=list)  # paths, globs, directories or fsspec URLs; one sentence per line
-    counts: str | None = None  # in place of a corpus: a folder that count wrote, with sentence_markers and min_count 1
-    order: int | None = None  # highest n-gram order; auto: 5 of a corpus, that of counts
+    counts: str | None = None  # instead of a corpus: a folder that count wrote with sentence_markers and min_count 1,
+    # or the name of an earlier count job
+    order: int | None = None  # highest n-gram order; auto: 5 for a corpus, else the order of the counts
     format: Literal["safetensors", "arpa"] = "safetensors"  # model file, or ARPA file
-    unit: Literal["word", "id"] = "word"
-    dtype: Literal["uint16", "uint32"] = "uint16"  # of raw token ids
-    separator_id: int | None = None  # token id that ends a sentence
-    prune: list[int] = field(default_factory=list)  # n-grams that occur so often or less are left out, by order; the
-    # last threshold is that of all higher orders, too
-    limit_vocab_file: str | None = None  # words, white space between: n-grams with others are left out
-    vocab_pad: int = 0  # words that the uniform distribution is over, at least
-    discount_fallback: list[float] | None = None  # discounts for orders where none can be computed; [] for 0.5, 1, 1.5
-    interpolate_unigrams: bool = True  # false: <unk> has all that order 1 leaves, as SRILM does it
-    skip_symbols: bool = False  # leave <unk>, <s> and </s> out of the text; else they are refused
-    collapse_values: bool = False  # collapse probability and backoff into one value (Heafield et al., 2012)
-    exact_discounts: bool = False  # without lmplz's slip in its counts of counts
-    verbose_header: bool = False  # comments at the head of an ARPA file
-    text_column: str = "text"  # of Parquet inputs
-    chunk_bytes: Bytes | None = None  # text per task; auto: by corpus, workers and memory
-    name: str = "estimate"  # folder of the result under the run's output
+    unit: Literal["word", "id"] = "word"  # symbols of the n-grams
+    dtype: Literal["uint16", "uint32"] = "uint16"  # type of the token ids in a file, unit id
+    separator_id: int | None = None  # token id that ends a sentence, unit id
+    prune: list[int] = field(default_factory=list)  # a threshold for each order: drop n-grams that occur at most
+    # that often; the last one also holds for all higher orders
+    limit_vocab_file: str | None = None  # file of words; drop n-grams with other words
+    vocab_pad: int = 0  # size of the vocabulary for the uniform distribution, at least
+    discount_fallback: list[float] | None = None  # discounts for orders where none can be computed; []: 0.5, 1, 1.5
+    interpolate_unigrams: bool = True  # false: <unk> gets all mass that order 1 leaves, as in SRILM
+    skip_symbols: bool = False  # drop <unk>, <s> and </s> from the text; false: they are errors
+    collapse_values: bool = False  # one value for probability and backoff, ARPA (Heafield et al., 2012)
+    exact_discounts: bool = False  # do not reproduce lmplz's slip in its counts of counts
+    verbose_header: bool = False  # write comments at the head of an ARPA file
+    text_column: str = "text"  # column of Parquet inputs
+    chunk_bytes: Bytes | None = None  # text of one task; auto: from corpus, workers and memory
+    name: str = "estimate"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:
         if bool(self.corpus) == bool(self.counts):
