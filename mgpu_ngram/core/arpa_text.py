@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ import numpy as np
 from mgpu_ngram.core import arpa_lines as lines
 from mgpu_ngram.core.decompress import decompressed
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.file_heads import HEAD_BYTES, refuse_as_arpa
+from mgpu_ngram.core.file_heads import COUNT_LINE, HEAD_BYTES, refuse_as_arpa
 from mgpu_ngram.core.sources import Source, file_source
 from mgpu_ngram.core.stored import reader
 from mgpu_ngram.core.words import read_only
@@ -21,7 +20,6 @@ from mgpu_ngram.core.words import read_only
 STRIP_BYTES = 1 << 20  # bytes of lines that a thread parses at once
 HEADER_BYTES = 4096  # read of a line outside the n-grams; longer lines are wrong anyway
 SHOWN = 60  # characters of a wrong line that a message shows
-COUNT_LINE = re.compile(rb"ngram \s*\+?(\d{1,18})=\s*\+?(\d{1,18})\s*")
 NEW_COPY = "copy it or write it again"
 
 
@@ -126,7 +124,7 @@ def _shown(text: bytes) -> str:
 def open_text(path: str) -> Text:
     """Return the text of a file: memory-mapped, or read into memory if it is compressed or remote."""
     if os.path.exists(path) and not os.path.isfile(path):
-        raise InputError(f"{path!r} is not a regular file; give the path of an ARPA file")
+        raise InputError(f"{path!r} is not a regular file; give the path of an ARPA file or of a model file")
     source = file_source(path, path, "byte", 1, "text")
     if source.format == "parquet":
         raise InputError(f"{path!r} is a Parquet file; give an ARPA file")

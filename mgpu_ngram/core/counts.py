@@ -235,7 +235,12 @@ class OrderCounts:
             yield from _pairs(batch)
 
     def top(self, k: int) -> list[tuple[Ngram, int]]:
-        """Return the k most frequent n-grams, ties by bytes (ids: by value). Holds about 2 k rows and a batch."""
+        """Return the k most frequent n-grams, ties by bytes (ids: by value). Holds about 2 k rows and a batch.
+
+        Raises InputError for a negative k.
+        """
+        if k < 0:
+            raise InputError(f"k is {k} but must be at least 0")
         held: list[pa.Table] = []
         floor = 0  # rows below it are not among the top k
         for batch in self.batches(BATCH_ROWS) if k > 0 else ():

@@ -61,6 +61,7 @@ NOT_ARPA = {  # formats that hold a model or may hold one, and the way out
     IRSTLM: "convert it with compile-lm --text yes",
     **{f"{format} data": "unpack or export the ARPA file in it" for format in COMPRESSION.values()},
 }
+COUNT_LINE = re.compile(rb"ngram \s*\+?(\d{1,18})=\s*\+?(\d{1,18})\s*")  # of an ARPA file: an order and its n-grams
 JSON_START = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:')
 
 

@@ -7,14 +7,11 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mgpu_ngram.core import file_heads as heads
-from mgpu_ngram.core.arpa_text import Text
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.decompress import decompressed
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.file_heads import compression, is_safetensors, json_keys, what_begins
+from mgpu_ngram.core.file_heads import COUNT_LINE, compression, is_safetensors, json_keys, what_begins
 from mgpu_ngram.core.model_file import FORMAT, describe_model
 from mgpu_ngram.core.sources import Source, parquet_file, stored_head
 from mgpu_ngram.core.stored import reader
@@ -74,8 +71,15 @@ def _first_bytes(location: str) -> bytes:
 
 
 def _arpa_header(name: str, head: bytes) -> dict[str, Any]:
-    counts, _ = Text(name, np.frombuffer(head, np.uint8)).read_counts()
-    return {"order": len(counts), "orders": counts}
+    orders: list[int] = []
+    for line in head[head.index(b"\\data\\") :].splitlines()[1:]:
+        match = COUNT_LINE.fullmatch(line)
+        if not match or int(match[1]) != len(orders) + 1:
+            break
+        orders.append(int(match[2]))
+    if not orders:
+        raise InputError(f"{name!r} is an ARPA file without 'ngram 1=COUNT' in its header; copy it or write it again")
+    return {"order": len(orders), "orders": orders}
 
 
 def _kenlm_header(name: str, head: bytes) -> dict[str, Any]:

@@ -466,7 +466,7 @@ def test_files_of_other_formats(put, text, message):
 def test_files_that_cannot_be_read(put, tmp_path):
     with pytest.raises(InputError, match="cannot read '.*nothing.arpa': No such file or directory; check the path"):
         read_arpa(tmp_path / "nothing.arpa")
-    with pytest.raises(InputError, match="is not a regular file; give the path of an ARPA file"):
+    with pytest.raises(InputError, match="is not a regular file; give the path of an ARPA file or of a model file"):
         read_arpa(tmp_path)
     with pytest.raises(InputError, match="'a.parquet' is damaged Parquet"):
         read_arpa(put(b"PAR1" + bytes(99), "a.parquet"))

@@ -140,7 +140,7 @@ def test_what_cannot_be_read(put, tmp_path):
         (tmp_path, "is not a regular file; give the path of one"),
         (tmp_path / "none", "cannot read '.*none': No such file or directory"),
         (put(zstandard.compress(ARPA)[:-9], "cut"), "cut' is truncated zstd data"),
-        (put(b"\\data\\\nngram 2=1\n", "arpa"), r"stands where 'ngram 1=COUNT' or an empty line is expected"),
+        (put(b"\\data\\\nngram 2=1\n", "arpa"), "is an ARPA file without 'ngram 1=COUNT' in its header"),
         (put(b"PAR1PAR1"), "damaged Parquet"),
     ]:
         with pytest.raises(InputError, match=message):
