@@ -1,4 +1,4 @@
-"""A model as Python users hold it: it scores sentences, and says what may come next."""
+"""`Model`, a language model for Python users: it scores sentences and gives next-word distributions."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.score import run as score_job
 from mgpu_ngram.next_words import NextWords
 
-TEXT_BYTES = {"gpu": 64 << 20, "cpu": 1 << 20}  # of sentences that are scored at once
+TEXT_BYTES = {"gpu": 64 << 20, "cpu": 1 << 20}  # bytes of sentences that are scored at once
 
 
 class Model(NextWords):
-    """A backoff language model on a device, which scores sentences as KenLM does, and says what may come next.
+    """A backoff language model on a device. Scores sentences as KenLM does, and gives next-word distributions.
 
     order       words of its longest n-grams
     vocabulary  its words: len(), iteration, .id("word") (0: unknown), .word(3)
     device      "cpu" or "gpu"
 
-    A sentence is a string of words between white space; newlines in it are white space, too.
+    A sentence is a string of words between white space; a newline is white space, too.
     """
 
     def __init__(self, model: BackoffModel, device: str = "auto", index: str = "edge", path: str | Path | None = None):
         check_index(index)
         self.arrays, self.device, self.path = model, resolve_device(device), None
         local = None if path is None else Path(path).expanduser().absolute()
-        if local and local.is_file():  # other processes load the same model from there
+        if local and local.is_file():  # other processes load the same model from this file
             self.path, self.identity = local, identify(local)
         self._index, self._loading = index, threading.Lock()
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto", index: str = "edge", verify: bool = True) -> Model:
-        """From a model file, or an ARPA file, plain or compressed.
+        """Load a model file, or an ARPA file, plain or compressed.
 
         device  "auto" (a GPU if there is one), "cpu" or "gpu"
         index   "edge": an edge table, faster; "btree": the trie alone, which takes a third of the memory
         verify  compare the checksums of a model file
 
-        Raises InputError for what is neither, with the line where an ARPA file is wrong.
+        Raises InputError for other files, and for a damaged file; for an ARPA file with the line.
         """
         device = resolve_device(device)
         check_index(index)
@@ -73,10 +73,10 @@ class Model(NextWords):
         return f"<Model of order {self.order}, {len(self.vocabulary):,} words, {len(self.arrays.trie):,} n-grams>"
 
     def score(self, sentences: str | Iterable[str | bytes], bos: bool = True, eos: bool = True) -> Any:
-        """The log10 probability of each sentence: (S,) float32 in host memory; of a single string, a float.
+        """Return the log10 probability of each sentence, (S,) float32 in host memory; for a single string, a float.
 
-        bos  <s> stands before it
-        eos  </s> follows, which is scored, too
+        bos  whether <s> precedes each sentence
+        eos  whether </s> follows it; </s> is scored, too
         """
         if isinstance(sentences, (str, bytes)):
             return float(self.score([sentences], bos, eos)[0])
@@ -84,14 +84,14 @@ class Model(NextWords):
         return np.concatenate([np.empty(0, np.float32), *parts])
 
     def full_scores(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> list[tuple[float, int, bool]]:
-        """Of each word: its log10 probability, the words of its longest match, and whether it is unknown."""
+        """Return (log10 probability, words of the longest match, whether it is unknown) for each word."""
         [block] = self._blocks([sentence], bos, eos)
         arrays = block.prob_T, block.order_T, block.codes_T == 1
         words = list(zip(*(to_host_fast(a).tolist() for a in arrays), strict=True))
         return words if eos else words[:-1]
 
     def perplexity(self, sentences: str | Iterable[str | bytes]) -> float:
-        """Of all the sentences together, with their </s> and their unknown words; NaN without sentences."""
+        """Return the perplexity of all sentences together, with </s> and unknown words; NaN without sentences."""
         total, tokens = 0.0, 0
         for block in self._blocks([sentences] if isinstance(sentences, (str, bytes)) else sentences, True, True):
             total += float(block.total_S.sum(dtype=np.float64))
@@ -99,9 +99,9 @@ class Model(NextWords):
         return score_job.perplexity(total, tokens)
 
     def score_ids(self, ids: Any, offsets: Any, bos: bool = True, eos: bool = True) -> Any:
-        """The log10 probability of sentences of word ids, where the ids are: (S,) float32.
+        """Return the log10 probability of sentences of word ids, (S,) float32 on the device of `ids`.
 
-        ids      (T,) integers below len(vocabulary), NumPy or CuPy; brought to the device of the model if elsewhere
+        ids      (T,) integers below len(vocabulary), NumPy or CuPy; copied to the model's device if needed
         offsets  (S + 1,) integers, NumPy or CuPy: sentence s is ids[offsets[s]:offsets[s + 1]]
 
         Raises InputError for ids or offsets that are out of range.
@@ -110,11 +110,11 @@ class Model(NextWords):
 
     @cached_property
     def _replica(self) -> Replica:
-        """What scores; made when it is first asked to, for distributions do without its index."""
+        """The scorer, created on first use, because distributions do not need its index."""
         return Replica(self.arrays, self.device, self._index, cpu_cores())
 
     def _blocks(self, sentences: Iterable[str | bytes], bos: bool, eos: bool) -> Iterator[BlockScores]:
-        """The scores of sentences, in their order, some at a time; a CPU's cores share them."""
+        """Yield the scores of sentences in batches, in order; a CPU's cores share them."""
         replica = self._replica
 
         def scored(text: bytes) -> BlockScores:
@@ -131,7 +131,7 @@ class Model(NextWords):
 
 
 def _texts(sentences: Iterable[str | bytes], size_bytes: int) -> Iterator[bytes]:
-    """Sentences as lines of text, about so many bytes at a time."""
+    """Yield sentences as lines of text, in batches of about `size_bytes`."""
     lines: list[bytes] = []
     size = 0
     for i, sentence in enumerate(sentences):
@@ -158,16 +158,16 @@ def estimate(
     """Estimate a modified Kneser-Ney model, as KenLM's lmplz does: the same n-grams and, within 1e-6, log10 values.
 
     source   text as `count` takes it: a path, glob, directory or fsspec URL, or a list of them, an iterable of lines,
-             an Arrow array; or `Counts` that were made with sentence_markers=True
-    order    highest one; None: 5, or that of counts
-    device   "auto", "cpu" or "gpu", where it is estimated and where it scores
-    index    as of `Model.load`
-    client   an existing `distributed.Client`; in this process when None
-    memory   what it may take, as of `count`
+             an Arrow array; or `Counts` from a run with sentence_markers=True
+    order    highest order; None: 5, or the highest order of the counts
+    device   "auto", "cpu" or "gpu": where to estimate and score
+    index    as in `Model.load`
+    client   an existing `distributed.Client`; None: this process
+    memory   memory limits, as in `count`
     options  the other settings of `EstimateConfig`: prune, limit_vocab_file, vocab_pad, discount_fallback,
              interpolate_unigrams, skip_symbols, exact_discounts, unit, dtype, separator_id, text_column, chunk_bytes
 
-    Returns a model that is ready to score; only what memory has no room for goes to a temporary folder. Raises
-    InputError for what cannot be used, such as text of which no discounts can be computed, RunError when the run fails.
+    Returns a model that is ready to score. A temporary folder holds only data that does not fit in memory. Raises
+    InputError for unusable input, such as text without computable discounts, and RunError if the run fails.
     """
     return Model(estimate_arrays(source, order, device, client, progress, memory, options), device, index)

@@ -1,4 +1,4 @@
-"""Dask clusters: one started here (dask-cuda on GPUs), or one that runs already."""
+"""Dask clusters: start one on this host (dask-cuda on GPUs), or connect to one that runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mgpu_ngram.core.scratch import scratch_folder
 
 CONNECT_SECONDS = 15  # for a scheduler to answer
 CLOSE_SECONDS = 15
-WORKERS_SECONDS = 60  # for a scheduler file to appear, and for the workers to come
+WORKERS_SECONDS = 60  # for a scheduler file to appear, and for workers to join
 
 
 def start_cluster(
@@ -40,11 +40,11 @@ def start_cluster(
     protocol: str | None = None,
     secure: bool | None = None,
 ) -> DaskExecutor:
-    """Start a Dask cluster on this host: a worker per GPU, or per core; loopback only.
+    """Start a Dask cluster on this host, on loopback only: a worker per GPU, or per core.
 
-    protocol  "tcp" (default), or "ucx"
-    secure    whether processes must show a certificate, made for this cluster, to connect: other users of the host
-              reach loopback ports, too. None: if there are other users now, and the protocol is not ucx, which has no
+    protocol  "tcp" (default) or "ucx"
+    secure    whether processes need a certificate, made for this cluster, to connect: other users of the host can reach
+              loopback ports, too. None: only if the host has other users now and the protocol is not ucx, which has no
               encryption
 
     Raises InputError for more workers than the host can have, and for secure with ucx or without cryptography.
@@ -113,7 +113,7 @@ def _cluster_class(device: str, workers: int | None) -> tuple[Callable, dict[str
         raise InputError(
             f"a cluster of GPUs needs dask-cuda ({error}); pip install -e '.[cuda13]' (or cuda12) in the checkout"
         ) from None
-    preload = dask.config.get("distributed.worker.preload")  # dask-cuda has its own in their place
+    preload = dask.config.get("distributed.worker.preload")  # dask-cuda replaces them by its own
     preload = [preload] if isinstance(preload, str) else [*preload]
     return LocalCUDACluster, {"n_workers": workers or gpus, "device_memory_limit": None, "preload": preload}
 
@@ -125,12 +125,12 @@ def connect(
     workers: int | None,
     settings: dict[str, Any] | None = None,
 ) -> DaskExecutor:
-    """Use a Dask cluster that runs, or is about to: by the address of its scheduler, or by the file that it writes.
+    """Connect to a Dask cluster that runs or is starting, by its scheduler's address or scheduler file.
 
-    device    "auto" is what the workers find
-    workers   as many are waited for; None: at least one
+    device    "auto": the device of the workers
+    workers   wait for this many; None: at least one
 
-    TLS is as Dask's own settings (distributed.comm.tls.*) say.
+    TLS follows Dask's own settings (distributed.comm.tls.*).
     """
     apply_settings(settings or {})
     deadline = time.monotonic() + WORKERS_SECONDS
@@ -156,12 +156,12 @@ def connect(
 
 
 def _read_scheduler_file(path: Path, deadline: float) -> str:
-    """Return the address in it. A batch job may start the scheduler and us at the same time, so it may come late."""
+    """Return the address in it. A batch job may start the scheduler with this process, so the file may appear late."""
     is_told = False
     while True:
         try:
             return str(json.loads(path.read_text())["address"])
-        except (OSError, ValueError, KeyError) as error:  # none yet, or half of it
+        except (OSError, ValueError, KeyError) as error:  # no file yet, or half of it
             if time.monotonic() > deadline:
                 raise InputError(
                     f"scheduler file {path} cannot be read ({error.__class__.__name__}) after {WORKERS_SECONDS} s; "
@@ -182,10 +182,10 @@ def _full_address(address: str) -> str:
 
 
 def _check_security(address: str) -> None:
-    """Raise InputError for what would stop a Client half-way: it then hangs for 30 s when the process ends."""
+    """Raise InputError for settings that stop a Client half-way, after which the process hangs 30 s at its end."""
     try:
         security = Security().get_connection_args("client")
-    except OSError as error:  # which does not name the file
+    except OSError as error:  # the error does not name the file
         raise InputError(
             f"a file of the settings distributed.comm.tls cannot be used ({error}); check ca-file, client.cert "
             "and client.key"
@@ -214,12 +214,12 @@ def _wait_for_workers(client: Client, workers: int | None, address: str, deadlin
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C reaches every process of a terminal: keep it from the ones that start here, and wait with it here.
+    """Keep Ctrl-C from the processes that start here, and delay it in this process.
 
-    Workers then stop quietly, when this process closes the cluster. Blocked signals are inherited by
-    threads and processes, so workers that Dask starts later do not hear it either.
+    A terminal sends Ctrl-C to all its processes. This way workers stop quietly when this process closes the cluster.
+    Threads and processes inherit blocked signals, so workers that Dask starts later do not receive it either.
     """
-    resource_tracker.ensure_running()  # or the first process to start would start it, which unblocks the signal
+    resource_tracker.ensure_running()  # or the first process would start it, which unblocks the signal
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -69,12 +69,12 @@ def resolve_device(wanted: str) -> str:
 
 
 def cores() -> set[int]:
-    """Numbers of the cores that this process may use."""
+    """Return the numbers of the cores that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))  # macOS
 
 
 def cpu_cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(cores())
 
 
@@ -98,7 +98,7 @@ def allow_open_files() -> None:
 
 
 def free_memory(device: str) -> int:
-    """Free bytes of the first visible GPU, by NVML, or of the host."""
+    """Return the free bytes of the first visible GPU, by NVML, or of the host."""
     if device == "cpu":
         return free_host_bytes()
     with _first_gpu() as (nvml, handle):
@@ -106,14 +106,14 @@ def free_memory(device: str) -> int:
 
 
 def gpu_identity() -> str:
-    """Number and UUID of the first visible GPU, by NVML."""
+    """Return the number and UUID of the first visible GPU, by NVML."""
     with _first_gpu() as (nvml, handle):
         return f"GPU {nvml.nvmlDeviceGetIndex(handle)} ({nvml.nvmlDeviceGetUUID(handle)})"
 
 
 @contextmanager
 def _first_gpu() -> Iterator[tuple[Any, Any]]:
-    """(NVML, its handle of the first visible GPU): no CUDA context is made."""
+    """Yield (NVML, its handle of the first visible GPU); creates no CUDA context."""
     import pynvml
 
     pynvml.nvmlInit()

@@ -1,4 +1,4 @@
-"""Which task kills its workers, and whether any worker is left: learned from the events of the cluster."""
+"""Find the task that kills its workers, and whether any worker is left, from the events of the cluster."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from distributed import Client, Future
 from mgpu_ngram.cluster import dask_private
 from mgpu_ngram.core.errors import RunError
 
-MAX_DEATHS = 4  # workers that a task may kill before it is held to be at fault itself
-RELEASE_SECONDS = 1  # by then the scheduler knows of tasks that were on their way when a worker was lost
-ECHO, ECHO_SECONDS = "echo", 0.02  # the key of an event by which the driver learns that it gets events
-WORKERS = "all"  # Dask's own topic, with workers that come and go
+MAX_DEATHS = 4  # workers that a task may kill before it is blamed
+RELEASE_SECONDS = 1  # by then the scheduler knows of tasks that were in flight when a worker was lost
+ECHO, ECHO_SECONDS = "echo", 0.02  # key of an event that shows the driver that it receives events
+WORKERS = "all"  # Dask's topic for workers that join and leave
 
 
 @dataclass
 class _Task:
     label: str
-    worker: str = ""  # name of the last one that started it, and
+    worker: str = ""  # name of the last worker that started it
     address: str = ""
     deaths: int = 0
-    told: bool = False  # the driver hears of it before it starts
-    error: str = ""  # of the GPU, when it was that
+    told: bool = False  # whether the driver is told before it starts
+    error: str = ""  # of the GPU, if that was the cause
 
 
 class Watch:
-    """Follows the tasks of one executor; `error` says why the run cannot go on, and then all its futures are cancelled.
+    """Follows the tasks of one executor. `error` says why the run cannot continue; then all its futures are cancelled.
 
-    Dask's own count of failures (allowed-failures) takes every task that was queued on a lost worker,
-    the innocent ones too. Here counts only what the lost worker had started and not finished.
+    Dask's own count of failures (allowed-failures) blames every task that was queued on a lost worker. This class
+    counts only tasks that the lost worker had started and not finished.
     """
 
     def __init__(self, client: Client, address: str, topic: str):
         self.client, self.address, self.topic = client, address, topic
         self.resume_hint = ""  # see Executor
         self.error: RunError | None = None
-        self._tasks: dict[str, _Task] = {}  # by key: also those without a handle left, which may have to run again
+        self._tasks: dict[str, _Task] = {}  # by key; also tasks without a handle, which may have to run again
         self._futures: weakref.WeakSet[Future] = weakref.WeakSet()
         self._adding = threading.Lock()
         self._started: defaultdict[str, set[str]] = defaultdict(set)  # keys by worker address
-        self._workers: dict[str, None] = {}  # addresses, in the order of their names, then as they came
+        self._workers: dict[str, None] = {}  # addresses, first by name, then in order of arrival
         self._gone: set[str] = set()
-        self._placed: dict[str, str] = {}  # worker that a task would be near, by key
+        self._placed: dict[str, str] = {}  # preferred worker of a task, by key
         self._empty_since = 0.0
         self._others = dask_private.event_handler(client, WORKERS)  # a client has one handler per topic: pass events on
         self._subscribed = asyncio.Event()
@@ -60,7 +60,7 @@ class Watch:
         client.sync(self._list_workers)
 
     async def _list_workers(self) -> None:
-        """The workers that are there once we hear of changes: one that went in between would be waited for for ever."""
+        """List the workers after we receive events: otherwise we could wait forever for one that left in between."""
         scheduler: Any = self.client.scheduler
         while not self._subscribed.is_set():
             await scheduler.log_event(topic=self.topic, msg={"key": ECHO})
@@ -77,11 +77,11 @@ class Watch:
             self._futures.add(future)
 
     def place(self, key: str, affinity: int | None, holder: str | None) -> list[str]:
-        """Where to put a task, if it matters: near a worker by its number, or on the one that ran another task.
+        """Return where to put a task: near a worker by its number, or on the worker that ran another task.
 
-        The second is strict, or an idle worker would steal the task and all that it needs; should that worker be
-        lost, what the task needs is lost too, and by the time it is made again `_release` has let the task go.
-        By address: Dask fails on the name of a worker that is gone for a moment.
+        The second is strict, or an idle worker would steal the task and fetch all its arguments. If that worker is
+        lost, so are the arguments; before they are computed again, `_release` lifts the restriction. Uses addresses,
+        because Dask fails on the name of a worker that is briefly gone.
         """
         addresses = list(self._workers)
         address = ""
@@ -95,8 +95,7 @@ class Watch:
         return [address]
 
     async def _release(self, worker: str) -> None:
-        """Let tasks that would be near a lost worker go anywhere: with no worker left for a moment, Dask forgets that
-        they may."""
+        """Let tasks of a lost worker run anywhere: while no worker is left, Dask forgets that they may."""
 
         keys = [key for key, near in list(self._placed.items()) if near == worker]  # another thread calls tasks
         if keys:
@@ -112,12 +111,12 @@ class Watch:
         return self._tasks[key].worker
 
     def holder_of(self, key: str) -> str:
-        """The address of the worker that ran a task last, or its key when that worker is lost."""
+        """Return the address of the worker that ran a task last, or the task's key if that worker is lost."""
         address = self._tasks[key].address
         return address if address in self._workers else key
 
     def close(self) -> None:
-        """Leave a cluster as it was: nothing of ours runs on."""
+        """Leave a cluster as it was: end all our tasks."""
         self.client.cancel(self._alive())
         self.client.unsubscribe_topic(self.topic)
         self.client.unsubscribe_topic(WORKERS)
@@ -153,9 +152,9 @@ class Watch:
             asyncio.get_running_loop().call_later(RELEASE_SECONDS, again)
             started, running = self._started.pop(worker, set()), set(message["processing-tasks"])
             for key in started - running:
-                self._tasks[key].deaths = 0  # it finished here: others died of something else
+                self._tasks[key].deaths = 0  # it finished here: other workers died of something else
             if not message["expected"]:
-                # A task with a label is known to have started before it does; of others the word may have died with it.
+                # A task with a label reports before it starts; the report of any other may have died with its worker.
                 unsure = {key for key in running if key in self._tasks and not self._tasks[key].told}
                 for key in started & running or unsure:
                     self._died(self._tasks[key])

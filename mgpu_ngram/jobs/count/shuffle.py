@@ -1,4 +1,4 @@
-"""The exchange between counting and writing: what every run holds of a part goes to the worker that owns the part."""
+"""The exchange between counting and writing: each part's rows of all sorted runs go to the worker of the part."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def shuffle(
     done: Callable[[Handle], None],
     meanwhile: Callable[[], None] | None = None,
 ) -> None:
-    """call(part, what all runs hold of it), two parts a worker at a time. Empties `runs` with the last part.
+    """Call call(part, the part's share of all runs), two parts per worker at a time. Empties `runs` with the last part.
 
-    runs       in memory, and
-    stored     in files
-    parts      (first, last) shards of each
-    meanwhile  done once, when the first parts are under way
+    runs       runs in memory
+    stored     runs in files
+    parts      (first, last) shards of each part
+    meanwhile  called once, when the first parts are in flight
     """
     take = take_part_to_gpu if executor.transport == "ipc" else take_part
     files = [executor.call(bundle_runs, *stored)] if stored else []  # once: it may name thousands of files
 
     def call_part(part: int) -> Handle:
         shards = parts[part]
-        # `first`: a worker that makes a part keeps no other waiting for what it holds of theirs.
+        # Priority: otherwise a worker that makes a part would block other parts that need its runs.
         taken = (
             runs
             if len(parts) == 1
