@@ -19,9 +19,7 @@ class MemoryConfig:
 
     device_bytes: Bytes | None = None  # of each GPU; auto: 0.9 of the memory free when the run starts
     host_bytes: Bytes | None = None  # of each host, all its workers together; auto: half of the free memory
-    spill_dir: str | None = (
-        None  # folder for sorted runs that do not fit; auto: beside the output. All hosts must see it
-    )
+    spill_dir: str | None = None  # folder for spilled runs, which all hosts must see; auto: beside the output
 
     def __post_init__(self) -> None:
         for name, least in MIN_BYTES.items():
