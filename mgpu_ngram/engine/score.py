@@ -21,6 +21,7 @@ from mgpu_ngram.engine.trie import edges_of
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.find_codes import find_codes
+from mgpu_ngram.kernels.score.ids_to_codes import BAD_IDS, BAD_OFFSETS, ID, ids_to_codes
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_tokens import MAX_ORDER, score_tokens
 from mgpu_ngram.kernels.score.sum_sentences import sum_sentences
@@ -134,13 +135,14 @@ class Replica:
         edges = model.edges.moved(move) if model.edges else edges_of(model.trie.moved(move))
         self._score = partial(score_by_edges, **vars(edges), order=self.order)
 
-    def score_codes(self, codes_T: Any, bos: bool = True, eos: bool = True) -> BlockScores:
+    def score_codes(self, codes_T: Any, bos: bool = True, eos: bool = True, ends_S: Any = None) -> BlockScores:
         """Score sentences of word codes, each ended by a 0. Codes after the last 0 are no sentence.
 
         bos, eos  whether <s> precedes each sentence, and </s> follows it
+        ends_S    (S,) int64, the position after each 0; None: they are searched, and on a GPU the host waits
         """
-        xp = array_module(codes_T)
-        ends_S = xp.flatnonzero(codes_T == 0) + 1
+        if ends_S is None:
+            ends_S = array_module(codes_T).flatnonzero(codes_T == 0) + 1
         score = partial(self._score, begin=self.begin if bos else -1, end=self.end if eos else -1)
         if self.device == "gpu" or self.threads == 1:
             prob_T, order_T = score(codes_T=codes_T)
@@ -157,20 +159,22 @@ class Replica:
 
         Raises InputError for ids or offsets that are out of range.
         """
-        ids_T, offsets_S = move_to(ids_T, self.device), move_to(offsets_S, self.device).astype(np.int64)
-        xp, V = array_module(ids_T), len(self.words)
+        ids_T, offsets_S = move_to(ids_T, self.device), move_to(offsets_S, self.device).astype(np.int64, copy=False)
+        V = len(self.words)
         if ids_T.ndim != 1 or offsets_S.ndim != 1 or (len(ids_T) and ids_T.dtype.kind not in "iu"):
             raise InputError(f"ids are {ids_T.dtype} of shape {ids_T.shape} but must be a row of integers, offsets too")
-        S = len(offsets_S) - 1
-        if S < 0 or int(offsets_S[0]) or int(offsets_S[-1]) != len(ids_T) or bool((xp.diff(offsets_S) < 0).any()):
-            raise InputError(f"offsets are {offsets_S} but must rise from 0 to the number of ids, {len(ids_T):,}")
-        if len(ids_T) and not 0 <= int(ids_T.min()) <= int(ids_T.max()) < V:
+        T, status = len(ids_T), BAD_OFFSETS
+        if len(offsets_S):
+            if ids_T.dtype not in ID:
+                ids_T = ids_T.astype(np.int64)
+            codes_T, ends_S, status_1 = ids_to_codes(ids_T, offsets_S, V)
+            scores = self.score_codes(codes_T, bos, eos, ends_S)
+            status = int(status_1[0])  # last, because the host waits here
+        if status & BAD_OFFSETS:
+            raise InputError(f"offsets are {offsets_S} but must rise from 0 to the number of ids, {T:,}")
+        if status & BAD_IDS:
             raise InputError(f"ids are {int(ids_T.min())} to {int(ids_T.max())} but must be 0 to {V - 1}")
-        ends_T = xp.zeros(len(ids_T) + S, bool)
-        ends_T[offsets_S[1:] + xp.arange(S)] = True
-        codes_T = xp.zeros(len(ends_T), np.uint32)
-        codes_T[xp.flatnonzero(~ends_T)] = ids_T.astype(np.uint32) + np.uint32(1)
-        return self.score_codes(codes_T, bos, eos)
+        return scores
 
     def score_text(self, text_B: Any, bos: bool = True, eos: bool = True) -> tuple[BlockScores, Any]:
         """Score lines of text; also return positions_T (T,) uint32, where tokens start.

@@ -1,0 +1,77 @@
+"""Turn sentences of word ids into codes, and check the ids and the offsets in the same pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import check
+from ..compile import njit
+from ..dispatch import pick
+from ..launch import grid_for, kernel, launch
+
+ID = {np.dtype(np.int32): "int", np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}
+VARIANTS = tuple({"ID": name} for name in ID.values())
+BAD_IDS, BAD_OFFSETS = 1, 2  # bits of the status, as in ids_to_codes.cu
+THREADS, TILE = 256, 8192  # as in ids_to_codes.cu
+
+
+def ids_to_codes(ids_T: Any, offsets_S1: Any, num_words: int) -> tuple[Any, Any, Any]:
+    """Return the codes of all sentences, where each sentence ends in them, and whether the input is right.
+
+    ids_T       (T,) int32, uint32 or int64, 0 to num_words - 1
+    offsets_S1  (S + 1,) int64, from 0 to T, not falling: sentence s is ids_T[offsets_S1[s]:offsets_S1[s + 1]]
+
+    Returns codes_C (C,) uint32 with C = T + S: a word is its id + 1, and a 0 ends each sentence; ends_S (S,) int64,
+    the position after each 0; and status (1,) int32: 0, or BAD_IDS, BAD_OFFSETS or both. An id that is out of range
+    gets the code 1. With BAD_OFFSETS the codes are 0 to num_words and the ends 0 to C, without meaning. The host waits
+    for nothing: it reads the status after all that it starts with the codes.
+    """
+    check.dtype(ids_T, *ID)
+    check.dtype(offsets_S1, np.int64)
+    if not len(offsets_S1):
+        raise ValueError("got no offsets but needs at least 1, the 0 where the first sentence begins")
+    return pick(cpu=_cpu, cuda=_cuda, ids_T=ids_T, offsets_S1=offsets_S1)(ids_T, offsets_S1, num_words)
+
+
+@njit(nogil=True, cache=True)
+def _cpu(ids_T, offsets_S1, num_words):
+    T, S = len(ids_T), len(offsets_S1) - 1
+    codes_C, ends_S, status = np.zeros(T + S, np.uint32), np.zeros(S, np.int64), np.zeros(1, np.int32)
+    if offsets_S1[0] != 0 or offsets_S1[S] != T or (np.diff(offsets_S1) < 0).any():
+        status[0] = BAD_OFFSETS
+    for t in range(T):
+        if ids_T[t] < 0 or ids_T[t] >= num_words:
+            status[0] |= BAD_IDS
+    if status[0] & BAD_OFFSETS:
+        return codes_C, ends_S, status
+    for s in range(S):
+        for t in range(offsets_S1[s], offsets_S1[s + 1]):
+            known = 0 <= ids_T[t] < num_words
+            codes_C[t + s] = np.uint32(ids_T[t]) + np.uint32(1) if known else np.uint32(1)
+        ends_S[s] = offsets_S1[s + 1] + s + 1
+    return codes_C, ends_S, status
+
+
+def _cuda(ids_T, offsets_S1, num_words):
+    import cupy
+
+    T, S = len(ids_T), len(offsets_S1) - 1
+    codes_C, ends_S, status = cupy.empty(T + S, np.uint32), cupy.empty(S, np.int64), cupy.zeros(1, np.int32)
+    ids_T, offsets_S1 = cupy.ascontiguousarray(ids_T), cupy.ascontiguousarray(offsets_S1)
+    fn = kernel("score/ids_to_codes", "ids_to_codes", ID=ID[ids_T.dtype])
+    args = ids_T, T, offsets_S1, S, np.int64(num_words), codes_C, ends_S, status
+    launch(fn, grid_for(max(T + S, 1), TILE), THREADS, args)
+    return codes_C, ends_S, status
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """Sentences of about 15 words, some empty and one long."""
+    offsets = np.sort(rng.integers(0, size + 1, size // 15))
+    offsets[: len(offsets) // 4] //= 8
+    return {
+        "ids_T": rng.integers(0, 1000, size).astype(np.int32),
+        "offsets_S1": np.concatenate([[0], offsets, [size]]).astype(np.int64),
+        "num_words": 1000,
+    }
