@@ -1,4 +1,4 @@
-"""How much memory tasks may take: to work in, and to keep results until a later task uses them."""
+"""Memory limits of tasks: for their work, and for results that wait for a later task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from mgpu_ngram.engine.device import free_bytes
 
-KEPT_SHARE = {"gpu": 0.6, "cpu": 0.2}  # of the device, for results that wait; tasks work in the rest
+KEPT_SHARE = {"gpu": 0.6, "cpu": 0.2}  # of the device, for waiting results; tasks work in the rest
 SPILLING_KEPT_SHARE = 0.1  # of a GPU that can keep only a small part of all results: tasks are faster with more memory
 KEPT_BESIDE_SHARE = 0.6  # of host memory, when the device is a GPU
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # options of mallopt (malloc.h); once set, glibc no longer raises them
@@ -29,7 +29,7 @@ class Budget:
     tasks          tasks at once in this process
     spills         the results are expected to be many times larger than what a GPU could keep
 
-    `device_limited` holds CuPy's pool to a budget. Methods that ask how much memory is in use change nothing.
+    `device_limited` limits CuPy's pool to a budget. Methods that ask how much memory is in use change nothing.
     """
 
     device: str
@@ -106,7 +106,7 @@ def device_limited(budget: Budget) -> Iterator[None]:
 
 @contextmanager
 def device_alone(budget: Budget) -> Iterator[None]:
-    """As `device_limited`, for one task of this process at a time: it may take all that is left of the GPU.
+    """As `device_limited`, for one task of this process at a time, which may take all that is left of the GPU.
 
     Not reentrant.
     """
@@ -115,7 +115,7 @@ def device_alone(budget: Budget) -> Iterator[None]:
 
 
 class _PoolLimits:
-    """The limits of the scopes that are open in this process; the pool is held to the least of them."""
+    """The limits of all open scopes of this process; the pool obeys the least of them."""
 
     def __init__(self) -> None:
         self._lock, self._open, self._before = threading.Lock(), list[int](), 0
@@ -139,14 +139,14 @@ class _PoolLimits:
         if pool.get_limit() == limit:
             return
         if 0 < limit < pool.total_bytes():
-            pool.free_all_blocks()  # the pool would give out its cached blocks beyond the limit, too
+            pool.free_all_blocks()  # or the pool would also hand out cached blocks above the limit
         pool.set_limit(size=limit)
 
 
 def give_back_freed_memory() -> None:
-    """Let the system have large arrays of host memory back when they are freed; it takes about 3 % of the time.
+    """Return freed large arrays of host memory to the system; this costs about 3 % of the time.
 
-    Otherwise glibc keeps freed arrays of up to 32 MiB for later ones: a fifth more than a small budget.
+    By default glibc keeps freed arrays of up to 32 MiB: a fifth more than a small budget.
     """
     with suppress(OSError, AttributeError):  # another C library
         libc = ctypes.CDLL(None)
@@ -156,22 +156,22 @@ def give_back_freed_memory() -> None:
 
 
 def forget_peak(device: str) -> None:
-    """Start to look for the peak of the device again, from what is in use now."""
+    """Restart the measurement of the device's peak from the memory in use now."""
     if device == "gpu":
         _peak.bytes = _pool().used_bytes()
 
 
 def peak_device_bytes(device: str) -> int:
-    """Return the most bytes of the GPU that arrays have taken at once since `forget_peak`, in scopes of a budget."""
+    """Return the peak bytes of GPU arrays since `forget_peak`, within scopes of a budget."""
     return _peak.bytes if device == "gpu" else 0
 
 
 def peak_host_bytes() -> int:
-    """Return the most host memory that this process has had at once since it started; 0 without /proc."""
+    """Return the peak host memory of this process since its start; 0 without /proc."""
     try:  # not getrusage: a process inherits its parent's peak
         with open("/proc/self/status") as file:
             return next((1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM")), 0)
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return 0
 
 
@@ -181,7 +181,7 @@ def peak_bytes(device: str) -> tuple[int, int]:
 
 
 class _Peak:
-    """The peak of all threads, and in each thread whether it is noted already."""
+    """The peak over all threads, and for each thread whether a hook records it."""
 
     def __init__(self) -> None:
         self.bytes, self.noted = 0, threading.local()
@@ -192,7 +192,7 @@ _peak = _Peak()
 
 @contextmanager
 def _peak_noted() -> Iterator[None]:
-    """Look at the pool after every allocation of this thread."""
+    """Read the pool's size after every allocation of this thread."""
     if getattr(_peak.noted, "here", False):
         yield
         return
@@ -225,7 +225,7 @@ _holding = threading.Lock()  # tasks of a process are threads; a set must not gr
 
 
 def hold(result: Any) -> Any:
-    """Count the `host_bytes` of a result as taken for as long as the result lives; returns the result."""
+    """Count the `host_bytes` of a result as taken while the result lives; return the result."""
     with _holding:
         _held.add(result)
     return result

@@ -1,4 +1,4 @@
-"""The device that an engine function works on, and copies to and from it."""
+"""The device of an engine function, and copies to and from it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.intrinsics import copy_from
 
 COPY_THREADS, SLICE_BYTES = 6, 16 << 20  # of large copies between host and GPU
-ALIGNED = 256  # where arrays begin that are copied together
+ALIGNED = 256  # arrays that are copied together start at multiples of this
 
 T = TypeVar("T")
 
 
 def synchronize(device: str) -> None:
-    """Wait until the GPU has done what was asked of it; nothing to wait for on a CPU."""
+    """Wait until the GPU has finished all work; does nothing on a CPU."""
     if device == "gpu":
         import cupy
 
@@ -33,7 +33,7 @@ def synchronize(device: str) -> None:
 
 
 def to_device(array: Any, device: str) -> Any:
-    """`array` on the device: NumPy as it is, or a CuPy copy."""
+    """Return `array` on the device: NumPy unchanged, or a CuPy copy."""
     if device == "cpu":
         return array
     import cupy
@@ -42,9 +42,9 @@ def to_device(array: Any, device: str) -> Any:
 
 
 def to_host_fast(array: Any) -> np.ndarray:
-    """A copy of a large CuPy array in host memory, by several threads through pinned buffers; NumPy as it is.
+    """Return a copy of a large CuPy array in host memory; NumPy unchanged.
 
-    One thread without them copies 3.5 GB/s on a host where these copy 20 and more.
+    Several threads copy through pinned buffers: at 20 GB/s and more, where one thread without them has 3.5 GB/s.
     """
     if isinstance(array, np.ndarray) or array.nbytes < SLICE_BYTES:
         return to_host(array)
@@ -59,26 +59,26 @@ def to_host_fast(array: Any) -> np.ndarray:
 
 
 def to_device_fast(array: Any, device: str) -> Any:
-    """The opposite of `to_host_fast`; what is on the device already stays."""
+    """Copy to the device as `to_host_fast` copies to the host; an array on the device is returned unchanged."""
     if isinstance(array, np.ndarray) and array.nbytes < SLICE_BYTES:
         return to_device(array, device)
     return to_device_together([array], device)[0]
 
 
 def device_of(array: Any) -> str:
-    """ "gpu" for a CuPy array, "cpu" for all else."""
+    """Return "gpu" for a CuPy array, "cpu" for others."""
     return "gpu" if on_gpu(array) else "cpu"
 
 
 def move_to(array: Any, device: str) -> Any:
-    """An array, or a list of numbers, on a device, from wherever it is."""
+    """Return an array, or a list of numbers, on a device, from any device."""
     if device == "gpu":
         return to_device_fast(array if on_gpu(array) else np.asarray(array), device)
     return to_host_fast(array) if on_gpu(array) else np.asarray(array)
 
 
 def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
-    """As `to_device_fast` of each, packed on their way: of small ones, a copy each takes longer than its bytes."""
+    """As `to_device_fast` of each array, but in one copy: many small copies take longer than their bytes need."""
     here = [a for a in arrays if isinstance(a, np.ndarray)]
     if device == "cpu" or not here:
         return list(arrays)
@@ -86,7 +86,7 @@ def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
 
     starts = [0, *np.cumsum([-(-a.nbytes // ALIGNED) * ALIGNED for a in here]).tolist()]
     packed = cupy.empty(starts[-1], np.uint8)
-    pieces: list[tuple[int, np.ndarray]] = []  # contiguous bytes, and where they begin in `packed`
+    pieces: list[tuple[int, np.ndarray]] = []  # contiguous bytes, and their start in `packed`
     for start, array in zip(starts, here, strict=False):
         rows = [array.reshape(-1)] if array.flags.c_contiguous else list(array)
         pieces += [(start + i * row.nbytes, row.view(np.uint8)) for i, row in enumerate(rows)]
@@ -109,8 +109,10 @@ def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
 
 @njit(nogil=True, cache=True)
 def _pack(first_P, address_P, size_P, first, last, out):
-    """Copy bytes `first` to `last` - 1 of all pieces to `out`: all in one call, or threads would wait for the GIL after
-    each piece."""
+    """Copy bytes `first` to `last` - 1 of all pieces to `out`.
+
+    One call, because threads would wait for the GIL after each piece.
+    """
     for p in range(np.searchsorted(first_P, first, "right") - 1, len(first_P)):
         if first_P[p] >= last:
             break
@@ -120,10 +122,10 @@ def _pack(first_P, address_P, size_P, first, last, out):
 
 
 def each_slice(array: Any, use: Callable[[int, np.ndarray], None], threads: int = 1) -> None:
-    """use(first, bytes) for slices of a contiguous array, of its bytes from `first` on, in host memory.
+    """Call use(first, bytes) for slices of a contiguous array; bytes are in host memory, from byte `first` on.
 
-    So many threads call it, a few at least where a GPU copies; of a CuPy array the bytes are those of a buffer, gone
-    when it returns.
+    `threads` threads call it, or a few more if a GPU copies. For a CuPy array, the bytes are in a buffer that is
+    valid only during the call.
     """
     flat = array.reshape(-1).view(np.uint8)
     if on_gpu(array):
@@ -154,7 +156,7 @@ def each_slice(array: Any, use: Callable[[int, np.ndarray], None], threads: int 
 
 
 def _copy_in_slices(there: Any, here: np.ndarray, copy: Callable) -> None:
-    """copy(stream, pinned buffer, slice there, slice here) for all slices, in several threads."""
+    """Call copy(stream, pinned buffer, device slice, host slice) for all slices, in several threads."""
 
     def copy_some(slices: Sequence[tuple], stream: Any, pinned: np.ndarray) -> None:
         for a, b in slices:
@@ -162,7 +164,7 @@ def _copy_in_slices(there: Any, here: np.ndarray, copy: Callable) -> None:
 
     if here.flags.c_contiguous and there.flags.c_contiguous:
         there, here = there.reshape(-1), here.reshape(-1)
-    rows = [(there[i], here[i]) for i in np.ndindex(here.shape[:-1])]  # of a view, each by itself
+    rows = [(there[i], here[i]) for i in np.ndindex(here.shape[:-1])]  # rows of a strided view are copied separately
     step = SLICE_BYTES // here.itemsize
     slices = [(a[i : i + step], b[i : i + step]) for a, b in rows for i in range(0, len(b), step)]
     _in_threads(_to_host, copy_some, slices)
@@ -173,11 +175,11 @@ def _slices(size: int, step: int) -> list[tuple[int, int]]:
 
 
 class _Way:
-    """To the device, or to the host: pinned buffers, and one copy at a time."""
+    """Pinned buffers for copies in one direction, to the device or to the host, one copy at a time."""
 
     def __init__(self) -> None:
         self.taken = threading.Lock()
-        self.buffers: dict[int, np.ndarray] = {}  # of each thread
+        self.buffers: dict[int, np.ndarray] = {}  # by thread
 
     def buffer(self, thread: int) -> np.ndarray:
         import cupyx
@@ -191,8 +193,9 @@ _to_device, _to_host = _Way(), _Way()
 
 
 def _in_threads(way: _Way, fn: Callable, slices: Sequence[tuple], threads: int = COPY_THREADS) -> None:
-    """fn(some slices, stream, pinned buffer) in so many threads. Each has neighbouring ones, as a file is locked for
-    others while a thread writes to it.
+    """Call fn(slices, stream, pinned buffer) in several threads, each with neighbouring slices.
+
+    Neighbouring, because a file is locked for other threads while a thread writes to it.
     """
     import cupy
 
@@ -210,7 +213,7 @@ def _in_threads(way: _Way, fn: Callable, slices: Sequence[tuple], threads: int =
 
 
 def free_bytes(device: str) -> int:
-    """Memory that a task may use now: free device memory with CuPy's cached blocks, or free host memory."""
+    """Return the memory that a task may use now: free device memory plus CuPy's cached blocks, or free host memory."""
     if device == "gpu":
         import cupy
 
@@ -237,7 +240,7 @@ class Stopwatch:
         self.seconds = add_seconds(self.seconds, seconds)
 
     def lap_shared(self, busy: dict[str, float]) -> None:
-        """Charge the time since the last lap to the stages it was spent waiting for, shared as their busy seconds."""
+        """Charge the time since the last lap to stages, in proportion to their busy seconds."""
         now = time.perf_counter()
         total = sum(busy.values()) or 1.0
         self.add({stage: (now - self._last) * s / total for stage, s in busy.items()})
@@ -245,7 +248,7 @@ class Stopwatch:
 
 
 def add_seconds(*parts: dict[str, float]) -> dict[str, float]:
-    """Sum of several stages-to-seconds tables."""
+    """Return the sum of several tables of seconds by stage."""
     total: dict[str, float] = {}
     for part in parts:
         for stage, s in part.items():
@@ -254,7 +257,7 @@ def add_seconds(*parts: dict[str, float]) -> dict[str, float]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """True for out-of-memory errors of Python, of CuPy's pool and of CUDA itself (pinned memory)."""
+    """Return whether it is an out-of-memory error of Python, of CuPy's pool or of CUDA itself (pinned memory)."""
     named = type(error).__name__ == "OutOfMemoryError" or "cudaErrorMemoryAllocation" in str(error)
     return named or isinstance(error, MemoryError)
 
@@ -280,7 +283,7 @@ def on_device_or_host(fn: Callable[[str], T], device: str, make_room: Callable[[
 def memory_guard(
     doing: str, device: str, way_out: str = "use smaller chunks (chunk_bytes), a lower order or fewer workers"
 ) -> Iterator[None]:
-    """Turn an out-of-memory error into a RunError that says what was being done and the way out."""
+    """Turn an out-of-memory error into a RunError that names the activity and the way out."""
     try:
         yield
     except Exception as error:

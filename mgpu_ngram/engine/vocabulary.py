@@ -39,8 +39,8 @@ else:
 
 VOCABULARY = "vocabulary"  # the kind of checkpoint entry is this, _, and the seed of the word hash
 LEXICON_SHARE = 0.05  # of a GPU's memory, at most, for a lexicon while chunks are counted
-COPIES = 6  # of vocabularies in memory while they are merged or numbered: input, joined, two sorted, output
-RADIX_BYTES = 64  # radix sort orders words of equal count by so many bytes; longer ties are few
+COPIES = 6  # copies of vocabularies in memory during a merge: input, joined, two sorted, output
+RADIX_BYTES = 64  # bytes by which radix sort orders words of equal count; longer ties are few
 START_CODE, END_CODE = np.uint32(2), np.uint32(3)  # codes of <s> and </s>
 UNFINISHED_CODE = np.uint32(0xFFFFFFFF)  # code of the end of a line that gets no </s>
 
@@ -49,14 +49,14 @@ UNFINISHED_CODE = np.uint32(0xFFFFFFFF)  # code of the end of a line that gets n
 class LmplzText:
     """How KenLM's lmplz reads text (lm/builder/corpus_count.cc), and into how many shards its n-grams go.
 
-    A line is <s>, its words and </s>. A last line without a newline has no </s>; when it has no words
-    either, it is no line. <unk>, <s> and </s> are no words that a text may hold. Token ids are words,
-    spelled in decimal, and the separator id is their newline; without one a file is a line, with </s>.
+    A line is <s>, its words and </s>. A last line without a newline has no </s>; if it has no words
+    either, it is not a line. A text must not contain <unk>, <s> and </s> as words. Token ids are words,
+    spelled in decimal, and the separator id is their newline; without a separator a file is one line, with </s>.
     """
 
     skip_symbols: bool  # leave <unk>, <s> and </s> out of the text; else they are refused
     least_shards: int
-    shard_tokens: int  # tokens of the corpus per shard, where there are more than the least; as for `num_parts`
+    shard_tokens: int  # tokens of the corpus per shard, above the least number of shards; as for `num_parts`
     alone_tokens: int
 
     def num_shards(self, tokens: int) -> int:
@@ -96,12 +96,12 @@ def where_vocabularies_fit(fn: Callable, vocabularies: Sequence[LocalVocabulary]
 
 
 def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
-    """Join vocabularies by hash: counts add up, the first place wins. Any order gives the same words.
+    """Join vocabularies by hash: counts add up, the first position wins. Any order gives the same words.
 
     parts  one or more, all in host memory or all on one device
 
-    Returns the merged vocabulary, on the same device; of several parts, by rising hash. Raises HashCollision when
-    two words have one hash.
+    Returns the merged vocabulary, on the same device; of several parts, by rising hash. Raises HashCollision if
+    two words have the same hash.
     """
     if len(parts) == 1:
         return parts[0]
@@ -137,14 +137,14 @@ def merge_vocabularies(*parts: LocalVocabulary) -> LocalVocabulary:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The symbols of a corpus, as every worker needs them to count n-grams; NumPy or CuPy arrays.
+    """The symbols of a corpus, as workers need them to count n-grams; NumPy or CuPy arrays.
 
     unit        "word", "byte" or "id"
     symbols     V, the number of ids
-    tokens      symbols in the corpus, sentence markers among them
-    hash_H      (H,) uint64, ascending: the symbols; of bytes, their values
+    tokens      symbols in the corpus, including sentence markers
+    hash_H      (H,) uint64, ascending: the symbols; for bytes, their values
     ids_H       (H,) int32
-    num_shards  shards of the corpus, and
+    num_shards  shards of the corpus
     shard_V     (V,) uint16, the shard of n-grams with this last context word
     split       words too heavy for a shard (core.shards.split_words)
     """
@@ -214,12 +214,12 @@ def number_symbols(
 ) -> tuple[Lexicon, Vocabulary]:
     """Give every symbol of the corpus its id: see `Vocabulary` for the order.
 
-    merged  every symbol of the corpus once; it is moved to `device`, where the work is done
-    lmplz   how the text was read, if as lmplz reads it; None: as a count reads it
+    merged  every symbol of the corpus once; it is moved to `device`, where the work runs
+    lmplz   set if the text was read as lmplz reads it; None: as a count reads it
 
     Returns (the lexicon for counting, on the device; the vocabulary for writing, in host memory). Raises
-    HashCollision when a word has the hash of a special that it is not, SpecialInText when `lmplz` refuses a word,
-    and RunError when ids do not hold the symbols.
+    HashCollision if a word has the hash of a special, SpecialInText if `lmplz` refuses a word, and RunError if
+    there are more symbols than ids.
     """
     merged = move_vocabulary(merged, device)
     xp = array_module(merged.hash_V)
@@ -241,7 +241,7 @@ def number_symbols(
     vocabulary = _vocabulary_of(merged, rows_V, specials, counts_V, "word" if ids_as_words else unit, ids_as_words)
     hash_V = _after(specials.hash_K, merged.hash_V[rows_V])
     hash_H, ids_H = radix_sort(xp.stack([hash_V, xp.arange(V, dtype=np.uint64)]), 64)
-    hash_H = hash_H.copy()  # no view of both columns
+    hash_H = hash_H.copy()  # not a view that keeps both columns alive
     S = num_shards(tokens, unit) if lmplz is None else lmplz.num_shards(tokens)
     split = () if lmplz is None else split_words(counts_V, S)
     shard_V = _deal(counts_V, S, split)
@@ -252,9 +252,9 @@ class _Specials(NamedTuple):
     """The K specials of a vocabulary, 0 or 3; a text may hold them as words, too.
 
     hash_K     (K,) uint64, in host memory
-    places_K3  (K, 3) int64, in host memory: of each as a word of the text, the count, first source and first offset;
-               0, -1, -1 where the text does not hold it
-    rows       their rows in the merged vocabulary, for those that the text holds
+    places_K3  (K, 3) int64, in host memory: count, first source and first offset of each as a word of the text; 0, -1,
+               -1 if the text does not contain it
+    rows       rows in the merged vocabulary of those that the text contains
     """
 
     hash_K: np.ndarray
@@ -266,7 +266,7 @@ NO_SPECIALS = _Specials(np.empty(0, np.uint64), np.empty((0, 3), np.int64), [])
 
 
 def _find_specials(merged: LocalVocabulary, unit: str, seed: int) -> _Specials:
-    """Find <unk>, <s> and </s> among the words of a text; HashCollision when another word has the hash of one."""
+    """Find <unk>, <s> and </s> among the words of a text. Raises HashCollision if another word has a hash of theirs."""
     xp = array_module(merged.hash_V)
     found = _Specials(special_hashes(unit, seed, xp), np.array([(0, -1, -1)] * len(SPECIALS), np.int64), [])
     for k, h in enumerate(found.hash_K):
@@ -282,7 +282,7 @@ def _find_specials(merged: LocalVocabulary, unit: str, seed: int) -> _Specials:
 
 
 def _refuse_specials(specials: _Specials) -> None:
-    """Raise SpecialInText for the first special that the text holds."""
+    """Raise SpecialInText for the first special that the text contains."""
     found = [(*place, word) for (_, *place), word in zip(specials.places_K3.tolist(), SPECIALS, strict=False)]
     if first := min((f for f in found if f[0] >= 0), default=None):
         raise SpecialInText(*first)
@@ -310,14 +310,14 @@ def _vocabulary_of(
 
 
 def _deal(counts_V: Any, shards: int, split: tuple[int, ...]) -> Any:
-    """(V,) uint16: the shard of each word, dealt by counts; split words count as empty."""
+    """Return (V,) uint16: the shard of each word, dealt by counts; split words have no mass."""
     mass_V = counts_V.copy()
     mass_V[array_module(counts_V).asarray(split, np.int64)] = 0
     return deal_words(mass_V, shards)
 
 
 def _after(head: np.ndarray, tail: Any) -> Any:
-    """`head`, which is in host memory, then `tail`, where `tail` is and of its type."""
+    """Return `head`, in host memory, followed by `tail`, on the device and with the dtype of `tail`."""
     xp = array_module(tail)
     return xp.concatenate([xp.asarray(head, tail.dtype), tail])
 
@@ -331,7 +331,7 @@ def _rows_in_order(merged: LocalVocabulary, unit: str, ids_as_words: bool) -> An
         rows_V = xp.argsort(merged.data if unit == "byte" else merged.data.view("<u4"))
         return rows_V[xp.argsort(-merged.counts_V[rows_V], kind="stable")] if ids_as_words else rows_V
     rows_V = xp.arange(len(merged.counts_V))
-    # Positions in rows_V whose order is not final, and of each the number of its group: words that tie so far.
+    # Positions in rows_V whose order is not final, and the number of the group of each: words that tie so far.
     at_K, group_K = xp.arange(len(rows_V)), ~merged.counts_V.view(np.uint64)
     for first_byte in range(0, RADIX_BYTES, 16):
         rows_K = rows_V[at_K]
@@ -363,7 +363,7 @@ def store_vocabulary(
 
 
 def load_vocabulary(path: str) -> LocalVocabulary:
-    """What `store_vocabulary` wrote, in host memory."""
+    """Return the vocabulary that `store_vocabulary` wrote, in host memory."""
     arrays, metadata = load_arrays(path, verify=False)
     values: dict[str, Any] = metadata["totals"] | {name: np.array(arrays[name]) for name in ARRAYS}
     values |= {"checksums": [tuple(c) for c in values["checksums"]], "seconds": {}}  # seconds were of another run
