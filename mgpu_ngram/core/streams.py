@@ -97,7 +97,7 @@ def open_streams(
         with parquet_file(source) as file:
             yield _row_groups(file, piece, unit)
         if checksums is not None and piece.start == 0:
-            checksums.append((piece.source_index, 0, *_footer_crc(source)))
+            checksums.append((piece.source_index, 0, *footer_crc(source)))
         return
     offset, crc = piece.start, None
     with reader(source) as read:
@@ -189,7 +189,7 @@ def _row_group_text(file: Any, source: Source, groups: Iterable[int]) -> Iterato
             raise InputError(f"{source.name!r} is damaged Parquet {where}: {reason}; write it again") from None
 
 
-def _footer_crc(source: Source) -> tuple[int, int]:
+def footer_crc(source: Source) -> tuple[int, int]:
     """Return (length, CRC-32) of a Parquet file's metadata, which lies before its last 8 bytes."""
     with reader(source) as read:
         tail = np.empty(8, np.uint8)

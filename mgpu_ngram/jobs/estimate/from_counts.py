@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from mgpu_ngram.core.counts import Counts, read_counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.parquet import read_vocabulary
 from mgpu_ngram.core.shards import num_parts
+from mgpu_ngram.core.verify import counts_checksum
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.budget import Budget
@@ -56,9 +55,8 @@ def open_counts(config: EstimateConfig) -> Counts:
 
 def describe(counts: Counts) -> dict[str, Any]:
     """Return what identifies the counts, for manifests."""
-    files = counts.manifest["files"].values()
-    crc32 = zlib.crc32(json.dumps(counts.manifest, sort_keys=True).encode())  # the manifest holds the CRC of every file
-    return {"name": str(counts.path), "size_bytes": sum(f["size_bytes"] for f in files), "crc32": f"{crc32:08x}"}
+    size_bytes, crc32 = counts_checksum(counts.manifest)
+    return {"name": str(counts.path), "size_bytes": size_bytes, "crc32": crc32}
 
 
 def parts_of_counts(
