@@ -194,7 +194,7 @@ def test_rows_of_parquet_and_lines_in_memory_are_finished(passes, tmp_path):
 
 def test_specials_are_refused(passes, tmp_path):
     texts = [b"a b\n", b"the <unk>\n<s> of </s>\n"]
-    way_out = "; take it out, or add --skip-symbols"
+    way_out = "; remove it, or add --skip-symbols"
     for chunk_bytes in (5, 1 << 20):
         with pytest.raises(InputError, match=f"^<unk> stands in '.*001' at byte 4, .*{way_out}"):
             passes(files(tmp_path, *texts), tmp_path, REFUSE, chunk_bytes=chunk_bytes)

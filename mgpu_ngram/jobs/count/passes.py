@@ -1,4 +1,4 @@
-"""A count run from chunks to files: its tasks, called and watched. Both passes, merge, shuffle, write."""
+"""The tasks of a count run: both passes over the chunks, merge, shuffle, write."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ from mgpu_ngram.jobs.saver import Saver
 HASH_SEEDS = 8
 TOP = 5  # n-grams per order in the summary
 ARITY = 8  # vocabularies that are merged at once
-STORED = 64  # stored runs whose dense histograms one task adds up
-WORTH_SAVING_SECONDS = 10.0  # of pass 1: what took less is done again when a run is resumed
+STORED = 64  # stored runs whose dense histograms one task sums
+WORTH_SAVING_SECONDS = 10.0  # of pass 1: a resumed run repeats shorter work
 MAX_READ_THREADS = 12  # 23 GB/s from the page cache; 16 read no faster, and leave less for launching kernels
 
 
 @dataclass
 class _Counted:
-    """The end of pass 2: a corpus in runs that wait to be merged."""
+    """The result of pass 2: a corpus in sorted runs that wait to be merged."""
 
-    runs: list[Handle]  # in memory, and
+    runs: list[Handle]  # in memory
     stored: list[Run]  # in files
     lexicon: Handle
     vocabulary: Handle
     totals: dict[str, Any]
     reports: list[Handle] = field(default_factory=list)  # of the runs in memory, once they are merged
-    seconds: list[dict[str, float]] = field(default_factory=list)  # of these runs, and
+    seconds: list[dict[str, float]] = field(default_factory=list)  # by stage, of these runs
     table_bytes: int = 0  # of their tables, once they are reported
 
 
 class CountPasses:
-    """One run: its chunks, and what is known of them so far."""
+    """The tasks and the state of one run."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class CountPasses:
         progress: Progress,
         lmplz: LmplzText | None = None,
     ):
-        """lmplz: read the text so, with sentence markers; None: as `config` says."""
-        self.lmplz = lmplz  # of ids, tokenising puts in the markers
+        """lmplz: how to read the text, with sentence markers; None: as `config` says."""
+        self.lmplz = lmplz  # if set, tokenising inserts the markers
         self.sentence_markers = config.sentence_markers or (lmplz is not None and config.unit == "word")
         self.config, self.executor, self.chunks, self.budget = config, executor, chunks, budget
         self.checkpoint, self.checkpoint_seconds, self.progress = checkpoint, checkpoint_seconds, progress
@@ -89,18 +89,18 @@ class CountPasses:
         self.stored = [Run({}, stored=(StoredRun(e.path, e.items),), chunks=e.items) for e in entries]
         self.resumed = {item for run in self.stored for item in run.chunks}
         self.saving: list[dict[str, float]] = []  # seconds of each save of vocabularies
-        self.bytes_of_worker: Counter[str] = Counter()  # text that each has counted
+        self.bytes_of_worker: Counter[str] = Counter()  # text that each worker has counted
         self.counting_seconds = 0.0
 
     def _verify(self, paths: list[str]) -> list[str | None]:
-        """What is damaged of each file of the checkpoint, if anything: all workers read at once."""
+        """Return the damage of each file of the checkpoint, or None; all workers read at once."""
         handles = [self.executor.call(damage_of, path, label=f"verifying {path}") for path in paths]
         self.progress.start("verify", len(handles), "files")
         self.executor.wait(handles, lambda _: self.progress.advance(1))
         return self.executor.gather(handles)
 
     def count(self, streams: int) -> _Counted:
-        """Both passes over all chunks; again with another hash should two words collide."""
+        """Run both passes over all chunks; if two words collide, again with another hash."""
         for seed in range(HASH_SEEDS):
             try:
                 return self._passes(streams, seed)
@@ -112,8 +112,8 @@ class CountPasses:
 
     def _refusal(self, source_index: int, offset: int, word: bytes) -> str:
         source = next(p.source for c in self.chunks for p in c.pieces if p.source_index == source_index)
-        return (f"{word.decode()} stands in {place_in(source, offset)}, where a model's text has no such word; "
-                "take it out, or add --skip-symbols (skip_symbols: true) to leave such words out")  # fmt: skip
+        return (f"{word.decode()} stands in {place_in(source, offset)}, but a model's text must not contain this word; "
+                "remove it, or add --skip-symbols (skip_symbols: true) to skip such words")  # fmt: skip
 
     def _passes(self, streams: int, seed: int) -> _Counted:
         """Call all tasks of both passes at once, so that no worker waits for this process; then watch them."""
@@ -152,14 +152,14 @@ class CountPasses:
             for c in self.chunks
             if c.index not in self.resumed
         }  # fmt: skip
-        del tokenised, streams_of, vocabularies, numbered  # workers free what nobody asks for any more
+        del tokenised, streams_of, vocabularies, numbered  # workers free results without handles
         saves = self._watch_vocabularies(found, seed)
         known_totals = executor.gather([totals])[0]
         runs = self._watch_runs(running, known_totals["tokens"], saves)
         return _Counted(runs, self.stored, lexicon, vocabulary, known_totals)
 
     def _watch_vocabularies(self, found: dict[Handle, int], seed: int) -> list[Handle]:
-        """Pass 1, until every chunk has its vocabulary; returns the last saves. Runs are of no use without these."""
+        """Watch pass 1 until every chunk has its vocabulary; return the last saves. Runs are useless without these."""
         sizes = {c.index: c.size_bytes for c in self.chunks}
         saver = Saver(self.executor, self.checkpoint_seconds, save_vocabularies, self.folder, seed)
         start = time.monotonic()
@@ -179,7 +179,7 @@ class CountPasses:
         return saver.flush() if is_resumable and took >= min(self.checkpoint_seconds, WORTH_SAVING_SECONDS) else []
 
     def _watch_runs(self, running: dict[Handle, Chunk], tokens: int, saves: list[Handle]) -> list[Handle]:
-        """Pass 2, until every chunk is in a run and `saves` are done; returns the runs in memory."""
+        """Watch pass 2 until every chunk is in a run and `saves` are done; return the runs in memory."""
         text_bytes = sum(c.size_bytes for c in self.chunks) or 1
         self.progress.start("count", len(self.chunks), "chunks", "tokens")
         self.progress.advance(len(self.resumed))
@@ -199,7 +199,7 @@ class CountPasses:
         return list(saver.waiting)
 
     def _saved(self, handle: Handle) -> list[Handle]:
-        """Note what a save returned: runs, which are in its files from now on, or the seconds of vocabularies."""
+        """Record the result of a save: runs that are now in files, or the seconds of vocabularies."""
         [saved] = self.executor.gather([handle])
         if isinstance(saved, Run):
             self.stored.append(saved)
@@ -208,25 +208,25 @@ class CountPasses:
         return []
 
     def merge(self, counted: _Counted) -> list[Handle]:
-        """The runs of a worker become one handle; dense histograms are added up in a tree and cut into shards."""
+        """Bundle each worker's runs into one handle; sum dense histograms as a tree and cut them into shards."""
         executor, runs = self.executor, counted.runs
         counted.runs = []
         if executor.transport != "memory":
             groups = executor.groups(runs)
             runs = [executor.call(bundle_runs, *g, colocate_with=g[0]) if len(g) > 1 else g[0] for g in groups]
-        if counted.totals["dense"] or counted.stored:  # what a resumed run stored may be dense, whatever this one does
+        if counted.totals["dense"] or counted.stored:  # stored runs may be dense even if this run is not
             stored = [bundle_runs(*counted.stored[i : i + STORED]) for i in range(0, len(counted.stored), STORED)]
             bins = [executor.call(bins_of, r) for r in [*runs, *stored]]
             [total] = reduce_tasks(executor, bundle_runs, bins, arity=2)
             runs = [*runs, executor.call(shard_bins, total, counted.lexicon)]
         self.progress.start("reduce", len(runs), "runs")
-        executor.wait(iter(list(runs)), lambda _: self.progress.advance(1))  # tasks are put beside what is finished
-        # not before: a run that was saved is forgotten with all that was made of it, or it would be made again for that
+        executor.wait(iter(list(runs)), lambda _: self.progress.advance(1))  # tasks run where finished arguments are
+        # Only now: Dask would recompute a saved run if a task still depended on it.
         counted.reports = [executor.call(_report_of, run, priority=True) for run in runs]
         return runs
 
     def report(self, counted: _Counted) -> None:
-        """Note what merged runs took and how large they are."""
+        """Record seconds and sizes of merged runs."""
         reports, counted.reports = counted.reports, []
         found = self.executor.gather(reports)
         counted.seconds, counted.table_bytes = [seconds for seconds, _ in found], sum(size for _, size in found)
@@ -234,11 +234,11 @@ class CountPasses:
     def write(
         self, counted: _Counted, runs: list[Handle], folder: str
     ) -> list[tuple[list[WrittenFile], dict[str, float]]]:
-        """Shuffle runs to the parts that own their shards; every part is merged and written by one task."""
+        """Shuffle runs to the parts of their shards; one task merges and writes each part."""
         config, executor = self.config, self.executor
         parts = self.parts(counted)
         threads = executor.threads * executor.workers // min(executor.workers, len(parts))
-        # of chunks that another run counted, order 1 is there or not, by the strategy of that run
+        # Chunks that an earlier run counted may or may not have order 1, depending on that run's strategy.
         first_order = 2 if config.strategy == "auto" or self.resumed else 1
         options = WriteOptions(folder, self.budget, config.min_count, TOP, threads, first_order)
         written = executor.call(_write_symbols, counted.vocabulary, options)
@@ -260,9 +260,9 @@ class CountPasses:
         return [*results, *executor.gather([written])]
 
     def parts(self, counted: _Counted) -> list[tuple[int, int]]:
-        """(first, last) shards of each part: as many as workers, or more so that two fit that come from others."""
+        """Return (first, last) shards of each part: one part per worker, or more, so that two received parts fit."""
         S, workers = counted.totals["num_shards"], self.executor.workers
-        rounds = 1  # where workers share memory, parts are views
+        rounds = 1  # if workers share memory, parts are views
         if self.executor.transport != "memory":
             stored_bytes = sum(os.path.getsize(s.path) for run in counted.stored for s in run.stored)
             part_bytes = self.budget.part_bytes(counted.table_bytes // workers)
@@ -271,14 +271,14 @@ class CountPasses:
         return [(p * S // P, (p + 1) * S // P) for p in range(P)]
 
     def worker_rates(self, tokens: int) -> dict[str, float]:
-        """Tokens per second that each worker has counted."""
+        """Return the tokens per second that each worker has counted."""
         text_bytes = sum(c.size_bytes for c in self.chunks) or 1
         seconds = self.counting_seconds or 1.0
         return {w: tokens * b / text_bytes / seconds for w, b in sorted(self.bytes_of_worker.items())}
 
 
 def save_runs(runs: list[Run], items: list[int], folder: str, budget: Budget) -> Run:
-    """Sum runs into a file of the checkpoint, or into several when there is no memory to merge all at once."""
+    """Sum runs into a file of the checkpoint, or into several if memory cannot merge all at once."""
     start = time.perf_counter()
     groups: list[list[Run]] = [[]]
     for run in runs:
@@ -293,7 +293,7 @@ def save_runs(runs: list[Run], items: list[int], folder: str, budget: Budget) ->
 def save_vocabularies(
     vocabularies: list[LocalVocabulary], items: list[int], folder: str, seed: int
 ) -> dict[str, float]:
-    """Merge vocabularies of chunks into a file of the checkpoint; returns the seconds that it took."""
+    """Merge vocabularies of chunks into a file of the checkpoint; return the seconds."""
     start = time.perf_counter()
     merged = merge_vocabularies(*(move_vocabulary(v, "cpu") for v in vocabularies))
     store_vocabulary(merged, f"{VOCABULARY}_{seed}", items, folder)
@@ -326,7 +326,7 @@ def _number(
 
 @dataclass
 class _Numbered:
-    """The end of pass 1."""
+    """The result of pass 1."""
 
     lexicon: Lexicon
     vocabulary: Vocabulary

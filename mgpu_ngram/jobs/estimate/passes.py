@@ -1,4 +1,4 @@
-"""From counted n-grams, spread over workers, to one model: the steps until all parts are estimated."""
+"""The steps from counted n-grams, spread over workers, to estimated parts of one model."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
 
-ARITY = 8  # vectors over the vocabulary that are added up at once
+ARITY = 8  # vectors over the vocabulary that one task sums
 LESS = "use smaller chunks (chunk_bytes), prune, a lower order, or more workers"
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What people look for in an estimate, by order.
+    """The statistics of an estimate, by order.
 
     kept, total       n-grams in the model, and before pruning
-    counts_of_counts  how many have adjusted count 1, 2, 3, 4, as discounts were computed from them
+    counts_of_counts  number of n-grams with adjusted count 1, 2, 3, 4, from which discounts are computed
     discounts         of adjusted counts 1, 2, and 3 or more
     fallback          orders whose discounts could not be computed
     """
@@ -72,10 +72,10 @@ class Statistics:
 
 @dataclass
 class _Words:
-    """Single words: adjusted counts and whether they are kept (V,), on the device.
+    """Single words: adjusted counts (V,) and whether they are kept (V,), on the device.
 
-    size    words that are kept, and all
-    tokens  of the text, no sentence markers
+    size    (kept words, all words)
+    tokens  of the text, without sentence markers
     """
 
     count_V: Any
@@ -90,7 +90,7 @@ class Estimation:
 
     limit       the words of a limited vocabulary; None: it is not limited
     vocabulary  the handle of the `Vocabulary`, which has `symbols` words
-    split       words whose trigrams and longer n-grams are dealt by the word before them
+    split       words whose trigrams and longer n-grams are assigned by the word before them
     """
 
     def __init__(
@@ -108,18 +108,18 @@ class Estimation:
         self.vocabulary, self.symbols = vocabulary, symbols
         self.split = tuple(split) if options.order > 2 else ()
         self.seconds: list[dict[str, float]] = []
-        self.tokens = 0  # of the text, once `finish` knows
+        self.tokens = 0  # of the text, set by `finish`
         self.bad = None if limit is None else self.executor.call(words_outside, vocabulary, limit, self.budget.device)
 
     def part(self, pieces: Sequence[Handle | Run], shard: int) -> Handle:
-        """The task that sums what runs hold of a shard and adjusts its counts."""
+        """Call the task that sums the share of all runs in a shard and adjusts its counts; return its handle."""
         return self.executor.call(
             make_part, pieces, shard, self.symbols, self.options, self.bad, self.budget, self.folder, self.split,
             label=f"adjusting counts of part {shard}", affinity=shard,
         )  # fmt: skip
 
     def finish(self, parts: list[Handle]) -> tuple[Handle, Statistics]:
-        """(the model, what to tell of it); `parts` is emptied, so that each goes when it has been used."""
+        """Return (the model's handle, its statistics); empties `parts`, so that each part is freed after use."""
         executor, device = self.executor, self.budget.device
         lefts = [executor.call(_left_of, part) for part in parts]
         lefts = [h for i in range(ARITY) for h in reduce_tasks(executor, _add, lefts[i::ARITY], ARITY)]
@@ -154,7 +154,7 @@ class Estimation:
     def _statistics(self, parts: list[Handle], words: Handle, split_left: Handle | None) -> Statistics:
         call, orders = self.executor.call, range(2, self.options.order + 1)
         slips = not self.config.exact_discounts and self.options.order > 1
-        # All is asked for at once: to wait for an answer takes as long as a short task.
+        # Call all tasks before waiting: one wait takes as long as a short task.
         asked = [call(_report_of_words, words), *(call(_report_of, part) for part in parts)]
         if slips:
             ranks = call(ranks_of, self.vocabulary)
@@ -187,15 +187,17 @@ class Estimation:
     def _slipped(
         self, parts: list[Handle], ranks: Handle, last: tuple[int, int, int], split_left: Handle | None
     ) -> list[tuple[int, int, int]]:
-        """(order, adjusted count, raw count) of n-grams of which lmplz's counts of counts take the raw count: suffixes
-        of the last n-gram, when n-grams are compared from their last word on, by lmplz's ids. `last` is of that word.
+        """Return (order, adjusted count, raw count) of n-grams whose raw count lmplz uses in its counts of counts.
+
+        These are the suffixes of the last n-gram, if n-grams are compared by lmplz's ids, last word first. `last`
+        describes its last word.
         """
         executor, (word, adjusted, raw) = self.executor, last
         slipped, suffix, holders = [(1, adjusted, raw)], [word], list(parts)
         for n in range(2, self.options.order):
             found = executor.gather([executor.call(last_longer, part, suffix, ranks) for part in holders])
             _, first, adjusted, raw = max(found)
-            if first <= START_ID:  # before which nothing stands
+            if first <= START_ID:  # no word precedes <s>
                 break
             if n > 2 or first not in self.split:
                 holders = [holders[found.index(max(found))]]
@@ -208,7 +210,7 @@ class Estimation:
 
 
 def read_limit(path: str | None) -> Words | None:
-    """The words of a file, white space between; None of no file."""
+    """Return the words of a file, separated by white space; None without a file."""
     if path is None:
         return None
     try:
@@ -218,7 +220,7 @@ def read_limit(path: str | None) -> Words | None:
 
 
 def words_outside(vocabulary: Vocabulary, limit: Words, device: str) -> Any:
-    """(V,) bool: words that a limited vocabulary lacks; specials it has."""
+    """Return (V,) bool, the words outside a limited vocabulary; specials are always inside."""
     bad_V = np.ones(len(vocabulary), bool)
     words = Words(vocabulary.offsets_V, vocabulary.data)
     bad_V[words.ids(limit.offsets_V, limit.data)] = False
@@ -230,7 +232,7 @@ def make_part(
     runs: Sequence[Run], shard: int, symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget, folder: str,
     split: Sequence[int],
 ) -> Part:  # fmt: skip
-    """Sum what runs hold of a shard, and adjust its counts."""
+    """Sum the share of all runs in a shard, and adjust its counts."""
     stored = {s.path: s for run in runs for s in run.stored}
     pieces = [*runs, *(take_part(open_run(s), shard, shard + 1) for s in stored.values())]
 
@@ -244,9 +246,7 @@ def adjusted(
     find: Callable[[int], list[ShardedTable]], symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget,
     folder: str, split: Sequence[int] = (),
 ) -> Part:  # fmt: skip
-    """Sum what is found of each order, and adjust its counts, in host memory where the device has no room for all; the
-    result waits where there is room.
-    """
+    """Sum the tables of each order and adjust their counts; in host memory if the device is full. Spill the result."""
     watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
 
     def adjust(*tables: Table) -> Part:
@@ -284,7 +284,7 @@ def _at(vector: Any, place: int) -> int:
 
 
 def _add(*vectors: Any) -> Any:
-    """Their sum, where the first is, or in host memory where that has no room; some parts may wait there."""
+    """Return the sum, on the device of the first vector, or in host memory if that is full."""
 
     def add(device: str) -> Any:
         total = move_to(vectors[0], device).copy()
@@ -296,7 +296,7 @@ def _add(*vectors: Any) -> Any:
 
 
 def count_words(lefts: list[Any], vocabulary: Vocabulary, options: EstimateOptions, bad_V: Any, device: str) -> _Words:
-    """Adjusted counts of single words, by what each part tells of the words before them."""
+    """Return the adjusted counts of single words, from each part's numbers of words before them."""
     counts_V = to_device(vocabulary.counts_V, device)
     left_V = move_to(_add(*lefts), device) if lefts else counts_V
     count_V, kept_V = adjust_unigrams(left_V, counts_V, options, bad_V)
@@ -317,13 +317,13 @@ def ranks_of(vocabulary: Vocabulary) -> np.ndarray:
 
 
 def last_word(vocabulary: Vocabulary, words: _Words, rank_V: np.ndarray) -> tuple[int, int, int]:
-    """The word of the text with the greatest rank, its adjusted count and its raw count."""
+    """Return the word of the text with the greatest rank, its adjusted count and its raw count."""
     word = int(np.where(vocabulary.counts_V > 0, rank_V, -1).argmax())
     return word, int(words.count_V[word]), int(vocabulary.counts_V[word])
 
 
 def _with_split(part: Part, split: Sequence[int], left_L: Any, device: str) -> Part:
-    """A part on the device, with the adjusted counts of its split bigrams."""
+    """Return a part on the device, with the adjusted counts of its split bigrams."""
     part = result_to_device(part, device)
     return with_split_counts(part, split, len(part.left_V), move_to(left_L, device)) if split else part
 
@@ -331,13 +331,13 @@ def _with_split(part: Part, split: Sequence[int], left_L: Any, device: str) -> P
 def split_probs_of(
     part: Part, split: Sequence[int], left_L: Any, discounts: Discounts, unigrams: Unigrams, device: str
 ) -> list[np.ndarray]:
-    """Places and probabilities of the split bigrams of a part, in host memory."""
+    """Return places and probabilities of the split bigrams of a part, in host memory."""
     bigrams = _with_split(replace(part, orders={2: part.orders[2]}), split, left_L, device)
     return [to_host(array) for array in split_probs(bigrams, split, discounts, unigrams.prob_V)]
 
 
 def join_split(found: list[list[np.ndarray]], places: int) -> np.ndarray:
-    """(H * V,) float32: probabilities of all split bigrams."""
+    """Return (H * V,) float32, the probabilities of all split bigrams."""
     prob_L = np.zeros(places, np.float32)
     for place_P, prob_P in found:
         prob_L[place_P] = prob_P
@@ -348,7 +348,7 @@ def estimate_of(
     part: Part, discounts: dict[int, Discounts], unigrams: Unigrams, budget: Budget, folder: str, split: Sequence[int],
     left_L: Any, split_L: Any,
 ) -> Estimated:  # fmt: skip
-    """Probabilities and backoffs of a part; they wait where there is room."""
+    """Return the probabilities and backoffs of a part; spill them."""
     watch = Stopwatch(budget.device)
 
     def estimate(device: str) -> Estimated:
