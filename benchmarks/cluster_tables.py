@@ -17,9 +17,10 @@ from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.sorted_runs import Run, merged_blocks, open_run, spill_run, take_part
 from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.count.passes import CountPasses
-from mgpu_ngram.jobs.count.run import CHECKPOINT_SECONDS, UNRESERVED_BYTES, CountConfig
+from mgpu_ngram.jobs.count.run import UNRESERVED_BYTES, CountConfig
 from mgpu_ngram.jobs.count.shuffle import shuffle
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 
 
 @dataclass

@@ -25,6 +25,7 @@ from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.blocks import device_blocks
 from mgpu_ngram.engine.device import Stopwatch
 from mgpu_ngram.engine.sorted_runs import Run
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import run as count_job
 from mgpu_ngram.jobs.count.passes import MAX_READ_THREADS
 from mgpu_ngram.jobs.count.plan import BLOCK_BYTES
@@ -200,7 +201,9 @@ def spill(suite: Suite, corpus: Corpus) -> None:
 def _run(executor: Executor, corpus: Corpus, memory: MemoryConfig) -> count_job.CountResult:
     """A whole run, to Parquet."""
     config = count_job.CountConfig(corpus.paths, ORDER)
-    return count_job.run(config, executor, corpus.folder / "counts", overwrite=True, memory=memory)
+    return count_job.run(
+        config, RunContext(executor, corpus.folder / "counts", overwrite=True, memory=memory or MemoryConfig())
+    )
 
 
 def _stages(run: count_job.CountResult) -> str:

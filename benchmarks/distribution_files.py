@@ -23,6 +23,7 @@ from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.distributions import CHUNK_BYTES, array_files, write_at
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.model_file import save_model
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.distribution.run import DistributionConfig, DistributionResult
 from mgpu_ngram.jobs.distribution.run import run as run_job
 from mgpu_ngram.kernels.dispatch import to_host
@@ -59,7 +60,7 @@ def disk(bench: DistributionBench) -> None:
 
 def _job(executor: Executor, model: Path, text: Path, folder: Path) -> DistributionResult:
     config = DistributionConfig(str(model), [str(text)], format=FORMAT)
-    return run_job(config, executor, folder / "rows", overwrite=True)
+    return run_job(config, RunContext(executor, folder / "rows", overwrite=True))
 
 
 def _rows(bench: DistributionBench, case: Case, executor: Executor, job: partial[DistributionResult]) -> None:

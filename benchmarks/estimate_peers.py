@@ -22,6 +22,7 @@ from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.trie import Ngrams, Trie
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.trie import build_trie
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import run as estimate_job
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 
@@ -71,7 +72,7 @@ def _estimate(device: str, text: Path, arpa: Path) -> tuple[float, int]:
     start = time.perf_counter()
     try:
         config = EstimateConfig([str(text)], order=ORDER, format="arpa", discount_fallback=[])
-        tokens = estimate_job.run_to_file(config, executor, arpa, overwrite=True).tokens
+        tokens = estimate_job.run(config, RunContext(executor, arpa, single_file=True, overwrite=True)).tokens
     finally:
         executor.close()
     return time.perf_counter() - start, tokens

@@ -21,7 +21,7 @@ from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.discounts import FALLBACK
 from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.jobs.count.run import CHECKPOINT_SECONDS
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import run as job
 from mgpu_ngram.jobs.estimate.assemble import Estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig, EstimateResult
@@ -147,10 +147,7 @@ def estimated(
     """
     config = EstimateConfig(paths, order=ORDER, discount_fallback=[], exact_discounts=exact_discounts)
     source, place = open_corpus(paths), folder / "model"
-    with job.estimated(config, source, executor, place, False, None, None, CHECKPOINT_SECONDS, False) as (
-        model,
-        result,
-    ):
+    with job.estimated(config, source, RunContext(executor, place), place) as (model, result):
         [seconds] = executor.gather([executor.call(_seconds_of, model)])
         used = executor.fetch(executor.call(use, model)) if use else None
     return replace(result, seconds=add_seconds(result.seconds, seconds)), used

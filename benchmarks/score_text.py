@@ -19,7 +19,8 @@ from mgpu_ngram.engine.device import Stopwatch, to_host_fast
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.trie import edges_of
-from mgpu_ngram.jobs.score.run import ScoreConfig, ScoreResult, score
+from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.score.run import Printing, ScoreConfig, ScoreResult, open_inputs, score
 from mgpu_ngram.kernels.dispatch import to_host
 
 ROUNDS = 3
@@ -39,12 +40,14 @@ def text(suite: Suite, subject: Subject, folder: Path) -> None:
     executor = LocalExecutor(suite.device)
     try:
         found: list[np.ndarray] = []
-        score(config, executor, take=lambda chunk: found.append(chunk.sentences["prob_log10"]))
+        context, corpus = RunContext(executor, None), open_inputs(config)
+        take = Printing(lambda chunk: found.append(chunk.sentences["prob_log10"]))
+        score(config, context, corpus, printing=take)
         expected = to_host(Replica(model, suite.device).score_codes(subject.text_T).total_S)
         if not np.array_equal(np.concatenate(found), expected):
             raise WrongResult("sentences as text have other scores than as codes; not timed")
         suite.release()
-        results = [score(config, executor) for _ in range(ROUNDS)]
+        results = [score(config, context, corpus) for _ in range(ROUNDS)]
     finally:
         executor.close()
     _rows(suite, subject, results, path.stat().st_size)

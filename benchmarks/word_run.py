@@ -15,6 +15,7 @@ from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.word_codes import ORDER
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.counts import read_counts
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import run as count_job
 
 WORKERS, RUNS = 2, 3
@@ -61,7 +62,7 @@ def _run(path: Path) -> tuple[float, Path]:
     start = time.perf_counter()
     try:
         config = count_job.CountConfig([str(path)], ORDER)
-        result = count_job.run(config, executor, path.with_name("counts"), overwrite=True)
+        result = count_job.run(config, RunContext(executor, path.with_name("counts"), overwrite=True))
     finally:
         executor.close()
     return time.perf_counter() - start, result.path

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import mgpu_ngram
-from mgpu_ngram import cli, config, kenlm
+from mgpu_ngram import cli, config
+from mgpu_ngram.commands import COMMANDS
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.stages.registry import STAGES, kenlm
 
 NOTE = "<!-- Written by docs/generate_reference.py; edit the code that it reads. -->\n\n"
 
@@ -36,28 +38,19 @@ def write(folder: Path) -> None:
 
 def verbs() -> dict[str, argparse.ArgumentParser]:
     """Every command's parser by its name, without aliases."""
-    found: dict[str, argparse.ArgumentParser] = {}
-    for name, parser in _subparsers().choices.items():
-        if parser not in found.values():
-            found[name] = parser
-    return found
-
-
-def _subparsers() -> argparse._SubParsersAction:
-    return next(action for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return {name: cli._parser(name)[1][name] for name in COMMANDS}
 
 
 def cli_page() -> str:
     """Markdown of every verb: usage, description, arguments."""
     parts = [
         "# Command line\n\nResults go to standard output; progress and errors go to standard error. "
-        "Exit status: 0 done, 1 the run failed, 2 bad input.\n\n"
+        "Exit status: 0 done, 1 the run failed, 2 bad input, 130 interrupted.\n\n"
     ]
-    purpose = {choice.dest: choice.help or "" for choice in _subparsers()._choices_actions}
     for name, parser in verbs().items():
         first, *more = parser.format_usage().removeprefix("usage: ").rstrip().split("\n")
         usage = "\n".join([first, *(f"    {line.strip()}" for line in more)])
-        parts.append(f"## {name}\n\n{_cell(purpose.get(name, ''))}\n\n```text\n{usage}\n```\n\n")
+        parts.append(f"## {name}\n\n{_cell(COMMANDS[name][1])}\n\n```text\n{usage}\n```\n\n")
         rows = [
             (_flags(action), (action.help or "") % {**vars(action), "prog": parser.prog})
             for action in parser._actions
@@ -85,7 +78,7 @@ def _flags(action: argparse.Action) -> str:
 
 def sections() -> dict[str, type]:
     """The config class behind each section of a YAML file."""
-    stages = {f"{name}": stage.CONFIG for name, stage in config.STAGES.items()}
+    stages = {name: stage.config for name, stage in STAGES.items()}
     return {"file": config._Document, "cluster": config.ClusterConfig, "memory": MemoryConfig, **stages}
 
 

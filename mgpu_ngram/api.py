@@ -10,6 +10,7 @@ from mgpu_ngram.cluster.devices import cpu_cores, free_memory, resolve_device, v
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.config import ClusterConfig, check_checkpoint_seconds
+from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.distributions import CompactBlocks, array_files, read_distributions
 from mgpu_ngram.core.errors import InputError
@@ -17,9 +18,11 @@ from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.typed_config import fill
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import run as count_job
 from mgpu_ngram.jobs.estimate import run as estimate_job
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.jobs.score import run as score_job
 
 
@@ -77,7 +80,7 @@ def count(
     client: Any = None,
     progress: Progress | None = None,
     memory: dict[str, Any] | None = None,
-    checkpoint_seconds: float = count_job.CHECKPOINT_SECONDS,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
     resume: bool = False,
     **options: Any,
 ) -> Counts:
@@ -110,10 +113,17 @@ def count(
     executor = LocalExecutor(resolve_device(device)) if client is None else client_executor(client, device)
     owned = scratch_folder() if output is None else None
     try:
-        target: Any = Path(owned) / "counts" if owned else output
-        result = count_job.run(
-            config, executor, target, overwrite, progress, corpus, limits, checkpoint_seconds, resume
+        inputs = open_corpus(corpus, config.unit, config.dtype, config.text_column)
+        context = RunContext(
+            executor,
+            Path(owned) / "counts" if owned else output,
+            overwrite=overwrite,
+            resume=resume,
+            progress=progress or Progress(),
+            memory=limits,
+            checkpoint_seconds=checkpoint_seconds,
         )
+        result = count_job.run(config, context, inputs)
         return Counts(result.path, owned_folder=owned)
     except BaseException:
         if owned:
@@ -141,12 +151,15 @@ def estimate_arrays(
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
     which = {"counts": str(source.path)} if isinstance(source, Counts) else {"corpus": ["given"]}
     config = fill(estimate_job.EstimateConfig, {**which, "order": order, **given}, "estimate")
-    inputs = None if isinstance(source, Counts) else source
     limits = fill(MemoryConfig, memory or {}, "memory")
     executor = LocalExecutor(resolve_device(device)) if client is None else client_executor(client, device)
     folder = scratch_folder()
     try:
-        return estimate_job.run_to_model(config, executor, folder, progress, inputs, limits)
+        inputs = None
+        if not isinstance(source, Counts):
+            inputs = open_corpus(source, config.unit, config.dtype, config.text_column)
+        context = RunContext(executor, folder, progress=progress or Progress(), memory=limits)
+        return estimate_job.run_to_model(config, context, inputs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         executor.close()
@@ -182,13 +195,15 @@ def score(
     """
     if "name" in options:
         raise InputError("name is for jobs of a YAML file; give output=FILE")
-    config = fill(score_job.ScoreConfig, {"model": str(model), "text": [], **options}, "score")
+    config = fill(score_job.ScoreConfig, {"model": str(model), "text": [], "verify": verify, **options}, "score")
     if output is not None:
         score_job.check_file(output, overwrite)
     score_job.identify(config.model)
     executor = LocalExecutor(resolve_device(device)) if client is None else client_executor(client, device)
     try:
-        return score_job.score(config, executor, output, progress=progress, inputs=text, verify=verify)
+        inputs = open_corpus(text, text_column=config.text_column)
+        context = RunContext(executor, output, single_file=True, overwrite=overwrite, progress=progress or Progress())
+        return score_job.run(config, context, inputs)
     finally:
         executor.close()
 

@@ -1,13 +1,14 @@
-"""The command line: `mgpu-ngram run | plan | count | estimate | trie | score | distribution | export | info | bench`.
+"""The command line, `mgpu-ngram COMMAND`.
 
-Results go to stdout and can be piped; progress and errors go to stderr. Exit status 0: done; 1: the
-run failed; 2: bad input; 130: interrupted.
+Results go to stdout and can be piped; progress and errors go to stderr. Exit status 0: done; 1: the run failed;
+2: bad input; 130: interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import os
 import signal
@@ -15,10 +16,9 @@ import sys
 import traceback
 from typing import NoReturn
 
-from mgpu_ngram.commands import bench, count, counts, distribution, estimate, run, score, trie
+from mgpu_ngram.commands import ALIASES, COMMANDS
 from mgpu_ngram.core.errors import InputError, RunError, show_warnings_plainly
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.device import out_of_memory
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXAMPLES = """examples:
@@ -65,14 +65,15 @@ def _terminated(*_: object) -> None:
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
-    """The arguments of a command; texts and overrides may stand on both sides of flags."""
-    parser = _parser()
+    """Return the arguments of a command; texts and overrides may stand on both sides of flags."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser, commands = _parser(next((word for word in argv if not word.startswith("-")), ""))
     arguments, rest = parser.parse_known_args(argv)
-    many = getattr(arguments, "overrides", getattr(arguments, "corpus", None))
-    if rest and (many is None or any(word.startswith("-") for word in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if many is not None:
-        many += rest
+    many = getattr(arguments, "many", None)
+    if many is not None and not any(word.startswith("-") for word in rest):
+        getattr(arguments, many).extend(rest)
+    elif rest:
+        commands[arguments.command].error(f"unrecognized arguments: {' '.join(rest)}")
     return arguments
 
 
@@ -81,10 +82,9 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, InputError | RunError):
         return text
     if isinstance(error, KeyboardInterrupt):
-        return (
-            "interrupted; outputs that were not finished are removed, what a long count, estimate or distribution "
-            "has saved goes on with --resume"
-        )
+        return "interrupted; unfinished outputs are removed; a job that has saved a checkpoint continues with --resume"
+    from mgpu_ngram.engine.device import out_of_memory
+
     if out_of_memory(error):
         return f"out of memory ({text}); lower chunk_bytes or the number of workers, or run where there is more"
     return f"the run failed: {type(error).__name__}: {text}; --debug shows where"
@@ -97,7 +97,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"mgpu-ngram: {message}; see {self.prog} --help\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(wanted: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser, and those of the commands by name; only that of the `wanted` command has its arguments."""
     parser = _Parser(
         prog="mgpu-ngram",
         description="N-gram counts, scores and next-word distributions on GPUs and CPUs.",
@@ -106,7 +107,21 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"mgpu-ngram {VERSION}")
-    verbs = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (run, count, estimate, trie, score, distribution, counts, bench):
-        module.add(verbs)
-    return parser
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands: dict[str, argparse.ArgumentParser] = {}
+    for name, (module, help) in COMMANDS.items():
+        aliases = [alias for alias, verb in ALIASES.items() if verb == name]
+        command = subparsers.add_parser(
+            name,
+            help=help,
+            aliases=aliases,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        commands[name] = command
+        if ALIASES.get(wanted, wanted) == name:
+            command.add_argument("--json", action="store_true", help="print JSON for machines")
+            command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+            command.set_defaults(command=name)
+            importlib.import_module(module).add(command, name)
+    return parser, commands

@@ -6,26 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.typed_config import fill, suggest
-from mgpu_ngram.jobs.count import run as count
-from mgpu_ngram.jobs.distribution import run as distribution
-from mgpu_ngram.jobs.estimate import run as estimate
-from mgpu_ngram.jobs.score import run as score
-from mgpu_ngram.jobs.trie import run as trie
-
-STAGES: dict[str, Any] = {  # each has CONFIG, open_inputs, plan and run
-    "count": count,
-    "estimate": estimate,
-    "trie": trie,
-    "score": score,
-    "distribution": distribution,
-}
-MAKERS = {"model": ("estimate", "trie"), "counts": ("count",)}  # stages, by what later jobs may name of them
-NOT_BUILT = ("lda", "decode")
+from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
+from mgpu_ngram.stages.contract import Product
+from mgpu_ngram.stages.registry import PLANNED, STAGES
 
 
 @dataclass(frozen=True)
@@ -62,7 +48,7 @@ class RunConfig:
     jobs: list[tuple[str, Any]]
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
-    checkpoint_seconds: float = count.CHECKPOINT_SECONDS
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
     dask: dict[str, Any] = field(default_factory=dict)
 
 
@@ -72,7 +58,7 @@ class _Document:
     jobs: list[dict]
     cluster: dict = field(default_factory=dict)
     memory: dict = field(default_factory=dict)
-    checkpoint_seconds: float = count.CHECKPOINT_SECONDS  # how often finished work is saved
+    checkpoint_seconds: float = CHECKPOINT_SECONDS  # how often finished work is saved
     dask: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,8 +76,10 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
 
     Raises InputError for whatever a run could not use.
     """
+    import yaml
+
     try:
-        document = yaml.load(Path(path).read_text("utf-8"), _Loader)
+        document = yaml.load(Path(path).read_text("utf-8"), _loader())
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from None
     except yaml.MarkedYAMLError as error:
@@ -121,49 +109,51 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
     return RunConfig(Path(filled.output), jobs, cluster, memory, filled.checkpoint_seconds, filled.dask)
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML without its silence about a key given twice."""
+def _loader() -> Any:
+    """Return a YAML loader that refuses a key given twice."""
+    import yaml
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                    if key.value in seen:
+                        mark = key.start_mark
+                        raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is given twice", problem_mark=mark)
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def _job(job: dict, where: str) -> tuple[str, Any]:
     if len(job) != 1:
         raise InputError(f"{where} has {len(job)} keys but must have one, the stage: {', '.join(STAGES)}")
     (stage, settings), *_ = job.items()
-    if stage in NOT_BUILT:
+    if stage in PLANNED:
         raise InputError(f"{where}: stage {stage!r} is not built yet; known: {', '.join(STAGES)}")
     if stage not in STAGES:
         raise InputError(f"{where}: unknown stage {stage!r}; {suggest(str(stage), STAGES)}")
-    return stage, fill(STAGES[stage].CONFIG, settings, f"{where}.{stage}")
+    return stage, fill(STAGES[stage].config, settings, f"{where}.{stage}")
 
 
 def _linked(jobs: list[tuple[str, Any]], output: str, path: str) -> list[tuple[str, Any]]:
-    """With the path of a model, or of counts, where a job has the name of an earlier one that makes it."""
-    made: dict[str, dict[str, str]] = {"model": {}, "counts": {}}
+    """Put the path of an earlier job's product where a setting has the name of that job."""
+    made: dict[tuple[Product, str], str] = {}  # (what, name of the job) -> path
     linked = []
     for i, (stage, settings) in enumerate(jobs):
-        for key, by_name in made.items():
-            wanted = getattr(settings, key, None)
-            if wanted in by_name:
-                settings = replace(settings, **{key: by_name[wanted]})
-            elif wanted in [later.name for later_stage, later in jobs[i + 1 :] if later_stage in MAKERS[key]]:
+        for key, product in STAGES[stage].needs.items():
+            wanted = getattr(settings, key)
+            if (product, wanted) in made:
+                settings = replace(settings, **{key: made[product, wanted]})
+            elif any(later.name == wanted and STAGES[name].makes == product for name, later in jobs[i + 1 :]):
                 raise InputError(
                     f"{path}: {key} of job {settings.name!r} is {wanted!r}, which the job of that name makes later; "
                     f"put that job first, or write ./{wanted} for a path"
                 )
         folder = Path(output) / settings.name
-        if stage == "count":
-            made["counts"][settings.name] = str(folder)
-        elif stage in MAKERS["model"]:
-            made["model"][settings.name] = str(folder / STAGES[stage].model_file(settings))
+        made[STAGES[stage].makes, settings.name] = str(folder / STAGES[stage].product(settings))
         linked.append((stage, settings))
     return linked
 
@@ -179,6 +169,8 @@ def _override(document: dict, override: str) -> None:
             at = at[int(key)] if isinstance(at, list) else at.setdefault(key, {})
         except (ValueError, IndexError, AttributeError):
             raise InputError(f"override {override!r}: there is no {key!r}; write it as jobs.0.count.order=3") from None
+    import yaml
+
     try:
         at[int(last) if isinstance(at, list) else last] = yaml.safe_load(text)
     except (ValueError, IndexError, TypeError, yaml.YAMLError):

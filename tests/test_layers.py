@@ -11,21 +11,22 @@ import mgpu_ngram
 
 PACKAGE = Path(mgpu_ngram.__file__).parent
 
-# What each layer may import of the package: a layer, or one module of it. cli, api -> config -> jobs
+# What each layer may import of the package: a layer, or one module of it. cli -> commands -> stages -> jobs
 # -> engine -> kernels; the executor's protocol is all that a job knows of the cluster.
 ALLOWED = {
     "__init__": {"api", "compact", "model", "core"},
     "__main__": {"entry"},
     "entry": {"cli"},
-    "cli": {"commands", "engine", "core"},
-    "commands": {"commands", "api", "config", "report", "jobs", "engine", "core", "cluster", "benchmarks"},
+    "cli": {"commands", "engine.device", "core"},
+    "commands": {"commands", "stages", "api", "config", "report", "jobs.context", "core", "cluster", "benchmarks"},
+    "stages": {"stages", "report", "jobs", "engine", "core"},
     "api": {"config", "jobs", "engine", "core", "cluster"},
     "model": {"api", "next_words", "jobs", "engine", "core", "cluster.devices"},
     "next_words": {"api", "engine", "core", "cluster.devices", "cluster.executor"},
     "compact": {"engine", "core", "cluster.devices"},
     "kenlm": {"engine", "core"},
-    "report": {"jobs", "core"},
-    "config": {"jobs", "core"},
+    "report": {"jobs.progress"},
+    "config": {"stages", "jobs.context", "core"},
     "jobs": {"jobs", "engine", "core", "kernels", "cluster.executor"},
     "engine": {"engine", "core", "kernels"},
     "cluster": {"cluster", "core.errors", "core.memory_config", "core.scratch", "core.version"},

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mgpu_ngram import cli, kenlm
-from mgpu_ngram.commands import score as score_command
+from mgpu_ngram.commands import run as run_command
 from mgpu_ngram.engine import score as engine
 
 MODELS = {
@@ -292,7 +292,7 @@ def test_a_damaged_model(score, tmp_path):
 
 
 def test_what_cannot_be_is_said_before_a_cluster_starts(score, monkeypatch):
-    monkeypatch.setattr(score_command, "open_executor", lambda _: pytest.fail("it started"))
+    monkeypatch.setattr(run_command, "open_executor", lambda *_: pytest.fail("it started"))
     for words, model in ((), "none.arpa"), (("-o", "text"), "model.arpa"):
         assert score(*words, model=model)[0] == 2
 
@@ -311,11 +311,11 @@ def test_nothing_is_left_in_the_temporary_folder(score, tmp_path, monkeypatch):
 def test_no_bar_between_lines_on_a_terminal(flags, bars, score, monkeypatch):
     shown = []
 
-    class Terminal(score_command.Bars):
-        def __enter__(self):
-            shown.append(True)
-            return super().__enter__()
+    class Terminal(run_command.Bars):
+        def __init__(self, drawn):
+            super().__init__(drawn)
+            shown.append(drawn)
 
-    monkeypatch.setattr(score_command, "Bars", Terminal)
+    monkeypatch.setattr(run_command, "Bars", Terminal)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert score(*flags)[0] == 0 and bool(shown) == bars
+    assert score(*flags)[0] == 0 and shown == [bars]

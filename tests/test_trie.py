@@ -217,6 +217,6 @@ def test_names_of_jobs(here):
 
 
 def test_help_has_examples(mgpu_ngram):
-    for verb in ("trie", "score"):
+    for verb in ("convert", "score"):
         status, out, _ = mgpu_ngram(verb, "--help")
         assert status == 0 and f"mgpu-ngram {verb} model" in out

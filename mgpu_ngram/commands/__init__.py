@@ -1,1 +1,15 @@
-"""The commands of the command line, one module each: `add(verbs)` makes its parser, and a function runs it."""
+"""The commands. A module is imported when its command is given; its `add(parser, verb)` adds the arguments."""
+
+from __future__ import annotations
+
+from mgpu_ngram.stages.registry import ENTRIES
+
+COMMANDS: dict[str, tuple[str, str]] = {  # name -> (module, what it does)
+    "run": ("mgpu_ngram.commands.run", "run the jobs of a YAML file"),
+    "plan": ("mgpu_ngram.commands.plan", "say what a YAML file would do; computes nothing"),
+    **{entry.verbs[0]: ("mgpu_ngram.commands.stage", entry.help) for entry in ENTRIES.values()},
+    "export": ("mgpu_ngram.commands.export", "print n-grams as text, ngram TAB count"),
+    "info": ("mgpu_ngram.commands.info", "describe counts, distributions, a model file or what a job made"),
+    "bench": ("mgpu_ngram.commands.bench", "measure a stage beside its limits"),
+}
+ALIASES = {alias: entry.verbs[0] for entry in ENTRIES.values() for alias in entry.verbs[1:]}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.benchmarks import BENCHES, open_bench
-from mgpu_ngram.commands.shared import DEVICES, command
+from mgpu_ngram.commands.shared import DEVICES
 from mgpu_ngram.core.errors import InputError
 
 EXAMPLES = """examples:
@@ -28,8 +28,8 @@ CHECK, QUOTE = "check", "quote"
 CHECK_FLAGS = {"new", "tolerance"}
 
 
-def add(verbs: Any) -> None:
-    bench = command(verbs, "bench", "measure a stage beside its limits", EXAMPLES)
+def add(bench: argparse.ArgumentParser, verb: str) -> None:
+    bench.epilog = EXAMPLES
     bench.add_argument("what", choices=[*BENCHES, CHECK, QUOTE])
     bench.add_argument(
         "of", nargs="*", metavar="OF",

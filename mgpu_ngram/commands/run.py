@@ -1,124 +1,178 @@
-"""`mgpu-ngram run` and `plan`: the jobs of a YAML file."""
+"""`mgpu-ngram run`: the jobs of a YAML file. Every job, of a file or of a command, passes through `run_jobs`."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mgpu_ngram.api import describe_cluster, open_executor
-from mgpu_ngram.commands.shared import add_scheduler_flags, command, scheduler_overrides, stdout
-from mgpu_ngram.config import STAGES, RunConfig, load
-from mgpu_ngram.core.corpus import Corpus
+from mgpu_ngram.api import open_executor
+from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout
+from mgpu_ngram.config import RunConfig
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model_file import identify
-from mgpu_ngram.core.output import check_free, find_manifest
-from mgpu_ngram.jobs.distribution.config import known_facts
-from mgpu_ngram.report import Bars, show_plan, show_result
+from mgpu_ngram.core.output import find_manifest
+from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.report import Bars
+from mgpu_ngram.stages.contract import Result, Stage, Target
+from mgpu_ngram.stages.registry import STAGES
 
-RUN_EXAMPLES = """examples:
+if TYPE_CHECKING:
+    from mgpu_ngram.core.corpus import Corpus
+
+EXAMPLES = """examples:
   mgpu-ngram run configs/quickstart.yaml
   mgpu-ngram run configs/quickstart.yaml cluster.workers=4 jobs.0.count.order=3 --overwrite
   mgpu-ngram run configs/quickstart.yaml --resume
   mgpu-ngram run configs/quickstart.yaml --scheduler-file scheduler.json"""
-PLAN_EXAMPLES = """example:
-  mgpu-ngram plan configs/quickstart.yaml"""
 
 
-def add(verbs: Any) -> None:
-    run = command(verbs, "run", "run the jobs of a YAML file", RUN_EXAMPLES)
-    run.add_argument("config", metavar="CONFIG.yaml")
-    run.add_argument("overrides", nargs="*", metavar="key=value", help="settings over those of the file")
-    add_scheduler_flags(run)
-    run.add_argument("--resume", action="store_true", help="go on with a run that ended early")
-    run.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
-    run.set_defaults(verb=_run)
+@dataclass(frozen=True)
+class Job:
+    """One job: a stage, its settings, and where it writes."""
 
-    plan = command(verbs, "plan", "say what a YAML file would do; computes nothing", PLAN_EXAMPLES)
-    plan.add_argument("config", metavar="CONFIG.yaml")
-    plan.add_argument("overrides", nargs="*", metavar="key=value")
-    add_scheduler_flags(plan)
-    plan.set_defaults(verb=_plan)
+    stage: Stage[Any, Any]
+    settings: Any
+    target: Target
+
+    @property
+    def path(self) -> Path:
+        """The output of a job that has one."""
+        return Path(self.target.path or "")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How jobs treat what an earlier run left.
+
+    overwrite  replace outputs, and drop what is unfinished
+    resume     leave finished jobs, continue those that have a checkpoint, start the others
+    or_start   with resume: do not refuse when nothing is there
+    """
+
+    overwrite: bool = False
+    resume: bool = False
+    or_start: bool = False
+
+
+@dataclass(frozen=True)
+class FinishedBefore:
+    """The result of a job whose output an earlier run made."""
+
+    path: Path
+
+    def as_json(self) -> dict[str, object]:
+        return {"path": str(self.path), "finished_before": True}
+
+
+def add(parser: argparse.ArgumentParser, verb: str) -> None:
+    parser.epilog = EXAMPLES
+    parser.add_argument("config", metavar="CONFIG.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings over those of the file")
+    add_scheduler_flags(parser)
+    parser.add_argument("--resume", action="store_true", help="continue a run that ended early")
+    parser.add_argument(
+        "--resume-or-start", action="store_true", help="the same; start the run if there is nothing to resume"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
+    parser.set_defaults(verb=_run, many="overrides")
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    config = load(arguments.config, [*scheduler_overrides(arguments), *arguments.overrides])
-    jobs = [(stage, settings, config.output / settings.name) for stage, settings in config.jobs]
-    run_jobs(jobs, config, arguments)
+    config = load_config(arguments)
+    jobs = [Job(STAGES[stage], settings, Target(config.output / settings.name)) for stage, settings in config.jobs]
+    resume = arguments.resume or arguments.resume_or_start
+    options = RunOptions(arguments.overwrite, resume, arguments.resume_or_start)
+    results = run_jobs(jobs, config, options, quiet=arguments.json)
+    if arguments.json:
+        with stdout():
+            print(json.dumps([result.as_json() for result in results], indent=2))
 
 
 def run_jobs(
-    jobs: list[tuple[str, Any, Path]], config: RunConfig, arguments: argparse.Namespace, corpus: Corpus | None = None
-) -> None:
-    """Run jobs, each a (stage, settings, output), one after the other; show each result when it is there."""
-    results = []
-    if arguments.resume and not arguments.overwrite:
-        made = [job for job in jobs if _is_made(*job)]
-        jobs = [job for job in jobs if job not in made]
-        results = [{"path": str(target), "finished_before": True} for _, _, target in made]
-        for _, _, target in made:
-            print(f"{target}: finished before", file=sys.stderr)
-    for _, _, target in jobs:
-        check_free(target, arguments.overwrite)  # at once, for a cluster takes its time to start
-    # all, before the first runs: a wrong path in the last job must not cost the work of those before
-    for i, (stage, settings, _) in enumerate(jobs):
-        earlier = [target for _, _, target in jobs[:i]]
-        if hasattr(settings, "model") and not any(Path(settings.model).is_relative_to(target) for target in earlier):
-            identify(settings.model)
-            if stage == "distribution":
-                known_facts(settings)
-    corpora = [corpus or STAGES[stage].open_inputs(settings) for stage, settings, _ in jobs]
-    if jobs:
-        executor = open_executor(config.cluster, config.dask)
-        try:
-            if executor.dashboard and sys.stderr.isatty():
-                print(f"dashboard: {executor.dashboard}", file=sys.stderr)
-            for (stage, settings, target), inputs in zip(jobs, corpora, strict=True):
-                with Bars() as bars:
-                    result = STAGES[stage].run(
-                        settings, executor, target, arguments.overwrite, bars, inputs, config.memory,
-                        config.checkpoint_seconds, arguments.resume,
-                    )  # fmt: skip
-                results.append(result.as_json())
-                if not arguments.json:
-                    with stdout():
-                        show_result(result)
-        finally:
-            executor.close()
-    if arguments.json:
-        with stdout():
-            print(json.dumps(results, indent=2))
+    jobs: Sequence[Job],
+    config: RunConfig,
+    options: RunOptions,
+    corpus: Corpus | None = None,
+    quiet: bool = False,
+) -> list[Result]:
+    """Run jobs one after the other, show each result when it is there unless `quiet`, and return the results: first
+    those of jobs that an earlier run finished.
+
+    corpus  the open input of a single job, in place of what its settings name
+    """
+    # All checks come first: a wrong path in the last job must not cost the work of the jobs before it.
+    for job in jobs:
+        job.stage.check_memory(config.memory, job.settings.name)
+    finished = [job for job in jobs if _is_finished(job)] if options.resume and not options.overwrite else []
+    for job in finished:
+        print(f"{job.path}: finished before", file=sys.stderr)
+    results: list[Result] = [FinishedBefore(job.path) for job in finished]
+    jobs = [job for job in jobs if job not in finished]
+    resuming = _to_resume(jobs, options)
+    for job in jobs:
+        if not options.resume or job not in resuming:
+            job.stage.check_target(job.settings, job.target, options.overwrite)
+    for i, job in enumerate(jobs):
+        if not any(_is_made_by(job, earlier) for earlier in jobs[:i]):
+            job.stage.check(job.settings)
+    corpora = [corpus or job.stage.open_inputs(job.settings) for job in jobs]
+    if not jobs:
+        return results
+    executor = open_executor(config.cluster, config.dask)
+    try:
+        if executor.dashboard and sys.stderr.isatty():
+            print(f"dashboard: {executor.dashboard}", file=sys.stderr)
+        for job, inputs in zip(jobs, corpora, strict=True):
+            stage = job.stage
+            executor.resume_hint = stage.resume_hint
+            with Bars(stage.shows_progress(job.settings)) as bars, stdout():
+                context = RunContext(
+                    executor, job.target.path, job.target.single_file, options.overwrite, job in resuming, bars,
+                    config.memory, config.checkpoint_seconds,
+                )  # fmt: skip
+                results.append(stage.run(job.settings, context, inputs))
+            if not quiet:
+                with stdout():
+                    stage.show_result(job.settings, results[-1])
+                    if job.target.path is not None:
+                        print()
+    finally:
+        executor.close()
+    return results
 
 
-def _is_made(stage: str, settings: Any, target: Path) -> bool:
-    """Whether a run before this one has made just this output. Raises InputError for one made of something else."""
-    manifest = find_manifest(target)
-    if manifest is None or manifest["format"] != STAGES[stage].FORMAT:
+def _is_made_by(job: Job, earlier: Job) -> bool:
+    """Whether a setting of a job is inside the output of an earlier one."""
+    needed = (getattr(job.settings, key) for key in job.stage.needs)
+    return any(value and Path(value).is_relative_to(earlier.path) for value in needed)
+
+
+def _is_finished(job: Job) -> bool:
+    """Whether an earlier run has made just this output. Raises InputError for one made of something else."""
+    manifest = find_manifest(job.path)
+    if manifest is None or manifest["format"] != job.stage.format:
         return False
     try:
-        what = STAGES[stage].changed_since(settings, manifest)
+        change = job.stage.changed_since(job.settings, manifest)
     except InputError:  # what it was made from is gone
         return False
-    if what:
-        raise InputError(f"{target} is finished, but {what}; put back what changed or make it again with --overwrite")
+    if change:
+        raise InputError(
+            f"{job.path} is finished, but {change}; put back what changed or make it again with --overwrite"
+        )
     return True
 
 
-def _plan(arguments: argparse.Namespace) -> None:
-    config = load(arguments.config, [*scheduler_overrides(arguments), *arguments.overrides])
-    cluster = describe_cluster(config.cluster, config.dask)
-    plans = [
-        STAGES[stage].plan(
-            settings, cluster["workers"], cluster["device"], cluster["free_bytes"], config.memory, config.output
-        )
-        | {"transport": cluster["transport"]}
-        for stage, settings in config.jobs
-    ]
-    with stdout():
-        if arguments.json:
-            print(json.dumps(plans, indent=2))
-        else:
-            for plan in plans:
-                show_plan(plan)
+def _to_resume(jobs: Sequence[Job], options: RunOptions) -> list[Job]:
+    """Return the jobs that continue from a checkpoint: with several jobs, or or_start, only those that have one."""
+    if not options.resume:
+        return []
+    able = [job for job in jobs if job.stage.resumes]
+    if len(jobs) == 1 and not options.or_start:
+        return able  # which says what is missing
+    return [job for job in able if os.path.lexists(f"{os.path.realpath(job.path)}.checkpoint")]

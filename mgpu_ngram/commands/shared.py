@@ -1,4 +1,4 @@
-"""What several commands share."""
+"""Arguments and helpers that several commands share."""
 
 from __future__ import annotations
 
@@ -12,30 +12,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mgpu_ngram.config import ClusterConfig
-from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.config import ClusterConfig, RunConfig, load
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.typed_config import fill
-from mgpu_ngram.jobs.count.run import CHECKPOINT_SECONDS
+from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
+
+if TYPE_CHECKING:
+    from mgpu_ngram.core.corpus import Corpus
 
 DEVICES = ["auto", "cpu", "gpu"]
 
 
-def command(verbs: Any, name: str, help: str, examples: str) -> argparse.ArgumentParser:
-    """The parser of a command, with examples under its help, and the flags that every command has."""
-    parser = verbs.add_parser(
-        name,
-        help=help,
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return parser
+def load_config(arguments: argparse.Namespace) -> RunConfig:
+    """Read the YAML file of a command, with its overrides and the flags of the scheduler."""
+    return load(arguments.config, [*scheduler_overrides(arguments), *arguments.overrides])
 
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
@@ -48,13 +41,17 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_memory_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that say what a run may take, and what it keeps when it ends early."""
-    parser.add_argument("--resume", action="store_true", help="go on with a run that ended early")
+    """The flags that say what a run may take."""
     parser.add_argument(
         "--device-bytes", metavar="SIZE", help="of each GPU that the run may take (default: most of it)"
     )
     parser.add_argument("--host-bytes", metavar="SIZE", help="of each host's memory (default: half of what is free)")
-    parser.add_argument("--spill-dir", metavar="FOLDER", help="where what does not fit goes (default: beside OUT)")
+    parser.add_argument("--spill-dir", metavar="FOLDER", help="where results go that do not fit (default: beside OUT)")
+
+
+def add_resume_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of stages that save finished work."""
+    parser.add_argument("--resume", action="store_true", help="continue a run that ended early")
     parser.add_argument(
         "--checkpoint-seconds", type=float, metavar="S", default=CHECKPOINT_SECONDS,
         help=f"how often finished work is saved (default {CHECKPOINT_SECONDS:.0f})",
@@ -63,7 +60,8 @@ def add_memory_flags(parser: argparse.ArgumentParser) -> None:
 
 def memory_config(arguments: argparse.Namespace) -> MemoryConfig:
     """What the flags of `add_memory_flags` say of memory."""
-    return fill(MemoryConfig, {k: getattr(arguments, k) for k in ("device_bytes", "host_bytes", "spill_dir")}, "memory")
+    names = ("device_bytes", "host_bytes", "spill_dir")
+    return fill(MemoryConfig, {name: getattr(arguments, name, None) for name in names}, "memory")
 
 
 def add_scheduler_flags(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +94,7 @@ def scheduler_overrides(arguments: argparse.Namespace) -> list[str]:
 
 @contextmanager
 def stdout() -> Iterator[None]:
-    """Around what prints results: a reader of the pipe that has seen enough is no failure, a full disk is."""
+    """Guard printing: ignore a broken pipe, report a full disk."""
     try:
         yield
         sys.stdout.flush()
@@ -108,13 +106,16 @@ def stdout() -> Iterator[None]:
 
 
 @contextmanager
-def stdin_as_file(
-    paths: list[str], folder: Path, unit: str = "word", dtype: str = "uint16", text_column: str = "text"
-) -> Iterator[Corpus | None]:
-    """The corpus with - kept in a file in `folder`, which workers read in parallel; None where - is not in it."""
+def stdin_as_file(settings: Any, setting: str, folder: Path) -> Iterator[Corpus | None]:
+    """Yield the corpus of the inputs in a setting, with "-" kept in a file in `folder`, which workers read in parallel;
+    None when "-" is not among them.
+    """
+    paths = getattr(settings, setting)
     if "-" not in paths:
         yield None
         return
+    from mgpu_ngram.core.corpus import open_corpus
+
     if sys.stdin is None:
         raise InputError("input '-' is standard input, which is closed; pipe text to it, or name a file")
     try:
@@ -129,6 +130,7 @@ def stdin_as_file(
         except OSError as error:
             raise RunError(f"cannot keep stdin in {folder} ({error.strerror}); free space there") from None
         named = [file.name if path == "-" else path for path in paths]
-        corpus = open_corpus(named, unit, dtype, text_column)
+        unit, dtype = getattr(settings, "unit", "word"), getattr(settings, "dtype", "uint16")
+        corpus = open_corpus(named, unit, dtype if unit == "id" else "uint16", settings.text_column)
         sources = (replace(s, name="-") if s.name == file.name else s for s in corpus.sources)
         yield replace(corpus, sources=tuple(sources))

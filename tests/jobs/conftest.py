@@ -16,7 +16,10 @@ from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core import shards
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.run import CountConfig, run
+from mgpu_ngram.jobs.progress import Progress
 
 HOOKS = Path(__file__).with_name("hooks.py")
 SHARD_TOKENS = 6000
@@ -51,7 +54,18 @@ def run_here():
         executor = LocalExecutor(workers=workers)
         try:
             config = CountConfig([str(c) for c in corpus], **options)
-            return run(config, executor, output, overwrite, progress, None, memory, checkpoint_seconds, resume)
+            return run(
+                config,
+                RunContext(
+                    executor,
+                    output,
+                    overwrite=overwrite,
+                    progress=progress or Progress(),
+                    memory=memory or MemoryConfig(),
+                    checkpoint_seconds=checkpoint_seconds,
+                    resume=resume,
+                ),
+            )
         finally:
             executor.close()
 

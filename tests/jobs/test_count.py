@@ -26,12 +26,14 @@ from hypothesis import strategies as st
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core import shards
+from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.vocabulary import HashCollision
 from mgpu_ngram.engine import tokenise_words
+from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.count.run import CountConfig, plan, run
 from mgpu_ngram.kernels.count.hash_words import hash_words
@@ -114,7 +116,9 @@ def run_here(output, corpus, workers=2, **options):
     in_memory = isinstance(corpus, Lines)
     try:
         config = CountConfig([] if in_memory else [str(c) for c in corpus], **options)
-        return run(config, executor, output, inputs=corpus if in_memory else None)
+        return run(
+            config, RunContext(executor, output), open_corpus(corpus, config.unit, config.dtype) if in_memory else None
+        )
     finally:
         executor.close()
 
@@ -348,7 +352,7 @@ def test_output_is_the_same_byte_for_byte_on_any_cluster(unit, tmp_path, cluster
         assert contents(folder) == first, (workers, chunk_bytes, strategy)
     for chunk_bytes in (None, 97):
         config = CountConfig([str(p) for p in paths], chunk_bytes=chunk_bytes, **options)
-        run(config, cluster, tmp_path / f"dask-{chunk_bytes}")
+        run(config, RunContext(cluster, tmp_path / f"dask-{chunk_bytes}"))
         assert contents(tmp_path / f"dask-{chunk_bytes}") == first, chunk_bytes
 
 
@@ -453,7 +457,7 @@ def test_data_model_on_two_worker_processes(tmp_path, cluster):
     try:
         for chunk_bytes in (9, 1000):
             config = CountConfig([str(p) for p in paths], order=4, chunk_bytes=chunk_bytes)
-            run(config, cluster, tmp_path / f"out-{chunk_bytes}")
+            run(config, RunContext(cluster, tmp_path / f"out-{chunk_bytes}"))
             tokens = sum(len(line) for text in MODEL_TEXTS for line in words_of(text))
             check_data_model(tmp_path / f"out-{chunk_bytes}", MODEL_TEXTS, 4, -(-tokens // 7))
         assert contents(tmp_path / "out-9") == contents(tmp_path / "out-1000")
@@ -702,12 +706,12 @@ def test_a_collision_is_seen_by_a_worker_process(cluster, tmp_path):
 def test_plan_says_what_would_be_done_without_reading(tmp_path):
     with open(tmp_path / "huge", "wb") as file:
         file.truncate(1 << 28)
-    planned = plan(CountConfig([str(tmp_path / "huge")], order=5), 4, "cpu", 64 << 30)
+    planned = plan(CountConfig([str(tmp_path / "huge")], order=5), PlanContext(4, "cpu", 64 << 30))
     assert planned["input_bytes"] == 1 << 28 and planned["chunks"] == 4 * planned["chunks_per_worker"] >= 4
     assert planned["shards"] == -(-planned["tokens_about"] // (4 << 20)) > 10
     for i in range(8):  # files that are never cut: those of a chunk are as many
         (tmp_path / f"{i}.gz").write_bytes(gzip.compress(os.urandom(4 << 20), 1))
-    planned_gz = plan(CountConfig([str(tmp_path / "*.gz")]), 2, "cpu", 64 << 30)
+    planned_gz = plan(CountConfig([str(tmp_path / "*.gz")]), PlanContext(2, "cpu", 64 << 30))
     assert planned_gz["chunks"] == 2 == 2 * planned_gz["chunks_per_worker"]
     held = 50 * planned["tokens_about"]
     assert held > 2e9 and (planned["spill_bytes"] > held / 2 or planned["host_bytes"] > held / 2)
@@ -715,12 +719,15 @@ def test_plan_says_what_would_be_done_without_reading(tmp_path):
     assert all(p["strategy"] in STRATEGIES and p["reason"] for p in planned["orders"])
     assert planned["device_bytes"] == max(p["device_bytes"] for p in planned["orders"])
     with pytest.raises(InputError, match=r"global at order 4 needs 17,179,869,184 bytes"):
-        plan(CountConfig([str(tmp_path / "huge")], order=8, unit="byte", strategy="global"), 4, "cpu", 64 << 30)
+        plan(
+            CountConfig([str(tmp_path / "huge")], order=8, unit="byte", strategy="global"),
+            PlanContext(4, "cpu", 64 << 30),
+        )
     os.truncate(tmp_path / "huge", 1 << 40)  # a hole: nothing could read a terabyte in the time of a test
     with pytest.raises(InputError, match="bytes of sorted runs may be spilled"):
-        plan(CountConfig([str(tmp_path / "huge")], order=5), 4, "cpu", 64 << 30)
+        plan(CountConfig([str(tmp_path / "huge")], order=5), PlanContext(4, "cpu", 64 << 30))
     with pytest.raises(InputError, match="missing"):
-        plan(CountConfig([str(tmp_path / "missing")]), 4, "cpu", 64 << 30)
+        plan(CountConfig([str(tmp_path / "missing")]), PlanContext(4, "cpu", 64 << 30))
 
 
 @pytest.mark.parametrize(

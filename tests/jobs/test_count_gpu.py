@@ -11,6 +11,7 @@ from mgpu_ngram.core.counts import read_manifest
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine import count
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.kernels.common.find_tokens import random_text
 
@@ -35,7 +36,7 @@ def files_of(folder):
 
 
 def outcome(executor, corpus, out, **options):
-    return files_of(run(CountConfig(corpus, **options), executor, out).path)
+    return files_of(run(CountConfig(corpus, **options), RunContext(executor, out)).path)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_larger_than_the_device(case, host_bytes, corpus, on_cpu, tmp_path):
     """A budget of 256 MiB: small blocks through the ring; streams and runs on the host, and then in files."""
     memory = fill(MemoryConfig, {"device_bytes": "256 MiB", "host_bytes": host_bytes}, "memory")
     out = tmp_path / "out"
-    run(CountConfig(corpus, **CASES[case]), LocalExecutor("gpu"), out, memory=memory)
+    run(CountConfig(corpus, **CASES[case]), RunContext(LocalExecutor("gpu"), out, memory=memory or MemoryConfig()))
     assert files_of(out) == on_cpu[case]
 
 
@@ -82,7 +83,10 @@ def test_many_chunks_and_the_least_budget(host_bytes, many_words, tmp_path):
     """Twelve chunks or more, each with a vocabulary of a tenth of the device: they wait on the host, and in files."""
     text, expected = many_words
     memory = fill(MemoryConfig, {"device_bytes": "256 MiB", "host_bytes": host_bytes}, "memory")
-    result = run(CountConfig([text], order=2), LocalExecutor("gpu"), tmp_path / "out", memory=memory)
+    result = run(
+        CountConfig([text], order=2),
+        RunContext(LocalExecutor("gpu"), tmp_path / "out", memory=memory or MemoryConfig()),
+    )
     assert files_of(result.path) == expected
     assert result.peak_device_bytes <= 256 << 20
 
@@ -106,7 +110,9 @@ def test_running_out_of_device_memory(corpus, on_cpu, tmp_path, monkeypatch):
         memory = MemoryConfig(256 << 20)
         object.__setattr__(memory, "device_bytes", megabytes << 20)
         config = CountConfig(corpus, chunk_bytes=1 << 30, **CASES["words"])
-        out = run(config, LocalExecutor("gpu"), tmp_path / f"{megabytes}", memory=memory).path
+        out = run(
+            config, RunContext(LocalExecutor("gpu"), tmp_path / f"{megabytes}", memory=memory or MemoryConfig())
+        ).path
         assert files_of(out) == on_cpu["words"]
 
 

@@ -27,6 +27,7 @@ from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine import device, replicas
 from mgpu_ngram.engine import distribution_tasks as distribute
+from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.distribution import config as distribution_settings
 from mgpu_ngram.jobs.distribution import passes as distribution_passes
 from mgpu_ngram.jobs.distribution.run import DistributionConfig, plan, run
@@ -133,7 +134,7 @@ def test_rows(format, mode, bos, positions, arpa, text, lines, here, tmp_path, s
     lines = [line or "b" for line in lines]
     text.write_text("\n".join(lines))
     settings = {"format": format, "mode": mode, "sentence_markers": bos, "positions": positions, "scale": "log10"}
-    result = run(config(arpa, text, **settings), here, tmp_path / "out")
+    result = run(config(arpa, text, **settings), RunContext(here, tmp_path / "out"))
     wanted = expected(lines, mode, bos, positions)
     assert np.array_equal(read(result.path), wanted) and len(wanted) == result.manifest["histories"]
 
@@ -142,20 +143,20 @@ def test_rows_by_hand(arpa, here, tmp_path):
     """After "<s> a": b is stored; </s> after a; the others back off twice."""
     (tmp_path / "text").write_text("a\n")
     settings = {"positions": "last", "scale": "log10", "format": "npy"}
-    run(config(arpa, tmp_path / "text", **settings), here, tmp_path / "out")
+    run(config(arpa, tmp_path / "text", **settings), RunContext(here, tmp_path / "out"))
     single = [-2, 0, -1, -0.75, -1.25]
     pairs = [-2.25, -0.25, -0.875, -1, -0.375]
     triples = [-2.3125, -0.3125, -0.9375, -1.0625, -0.25]
     assert np.load(tmp_path / "out" / "rows.npy").tolist() == [[single, pairs, triples]]
     settings |= {"mode": "stored", "orders": "max"}
-    run(config(arpa, tmp_path / "text", **settings), here, tmp_path / "stored")
+    run(config(arpa, tmp_path / "text", **settings), RunContext(here, tmp_path / "stored"))
     assert np.load(tmp_path / "stored" / "rows.npy").tolist() == [[[-np.inf] * 4 + [-0.25]]]
 
 
 @pytest.mark.parametrize("orders", ["all", "max", 2, "1,3", [3, 1]])
 @pytest.mark.parametrize("scale", ["prob", "ln"])
 def test_scales_and_orders(scale, orders, arpa, text, lines, here, tmp_path):
-    run(config(arpa, text, scale=scale, orders=orders), here, tmp_path / "out")
+    run(config(arpa, text, scale=scale, orders=orders), RunContext(here, tmp_path / "out"))
     kept = {"all": [0, 1, 2], "max": [2], 2: [1]}.get(orders if isinstance(orders, (str, int)) else "", [0, 2])
     log10 = expected(lines)[:, kept].astype(np.float64)
     wanted = 10.0**log10 if scale == "prob" else log10 * np.log(10)
@@ -165,7 +166,7 @@ def test_scales_and_orders(scale, orders, arpa, text, lines, here, tmp_path):
 @pytest.mark.parametrize("format", ["npy", "zarr"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_types(dtype, format, arpa, text, lines, here, tmp_path):
-    run(config(arpa, text, scale="log10", dtype=dtype, format=format), here, tmp_path / "out")
+    run(config(arpa, text, scale="log10", dtype=dtype, format=format), RunContext(here, tmp_path / "out"))
     wanted = expected(lines)
     if dtype == "bfloat16":
         bits = wanted.view(np.uint32)
@@ -191,7 +192,7 @@ def ranked(wanted, k, mode):
 @pytest.mark.parametrize("format", ["npy", "zarr", "parquet"])
 def test_top_k(format, mode, arpa, text, lines, here, tmp_path, small_files):
     settings = {"top_k": 3, "scale": "log10", "mode": mode, "format": format}
-    result = run(config(arpa, text, **settings), here, tmp_path / "out")
+    result = run(config(arpa, text, **settings), RunContext(here, tmp_path / "out"))
     ids, values = ranked(expected(lines, mode), 3, mode)
     if format != "parquet":
         found_ids, found_values = (np.asarray(array) for array in ng.open_distributions(result.path))
@@ -225,13 +226,13 @@ def stored_table(wanted, lowest=0):
 @pytest.mark.parametrize("orders", ["all", "2,3"])
 def test_stored_rows_as_parquet(orders, arpa, text, lines, here, tmp_path, small_files):
     settings = {"orders": orders, "scale": "log10", "mode": "stored", "format": "parquet"}
-    result = run(config(arpa, text, **settings), here, tmp_path / "out")
+    result = run(config(arpa, text, **settings), RunContext(here, tmp_path / "out"))
     wanted = expected(lines, "stored")
     table = stored_table(wanted, 0 if orders == "all" else 1)
     files = sorted(result.path.glob("part-*.parquet"))
     assert tables(files) == table and pq.ParquetFile(files[0]).num_row_groups == 4
     for scale, value in ("prob", 10 ** np.array(table["value"])), ("ln", np.log(10) * np.array(table["value"])):
-        run(config(arpa, text, **settings | {"scale": scale}), here, tmp_path / scale)
+        run(config(arpa, text, **settings | {"scale": scale}), RunContext(here, tmp_path / scale))
         found = tables(sorted((tmp_path / scale).glob("part-*.parquet")))
         np.testing.assert_allclose(found.pop("value"), value, rtol=1e-6)
         assert found == {name: column for name, column in table.items() if name != "value"}
@@ -243,7 +244,7 @@ def test_stored_rows_as_parquet(orders, arpa, text, lines, here, tmp_path, small
 
 def test_compact_blocks_are_whole(arpa, text, lines, here, tmp_path, small_files):
     """Each output holds all that rows are made of, exactly."""
-    run(config(arpa, text, format="compact"), here, tmp_path / "out")
+    run(config(arpa, text, format="compact"), RunContext(here, tmp_path / "out"))
     blocks = ng.open_distributions(tmp_path / "out")
     wanted = expected(lines)
     assert len(blocks) == -(-len(wanted) // 70) and blocks.words.id("b") == 4 and blocks.begin == 1
@@ -269,7 +270,7 @@ def check_lacking(executor, text, lines, tmp_path):
         settings = {"format": format, "scale": "log10", "mode": "stored", "chunk_bytes": 500, **more}
         if format == "compact":
             del settings["mode"], settings["scale"]
-        run(config(model, text, **settings), executor, tmp_path / format)
+        run(config(model, text, **settings), RunContext(executor, tmp_path / format))
     assert np.array_equal(read(tmp_path / "zarr"), wanted)
     for array, best in zip(ng.open_distributions(tmp_path / "npy"), ranked(wanted, 3, "stored"), strict=True):
         assert np.array_equal(np.asarray(array), best)
@@ -280,7 +281,7 @@ def check_lacking(executor, text, lines, tmp_path):
     smoothed = expected(lines, ngrams=LACKING)
     found = [ng.compact.densify(block, "cpu", scale="log10") for block in blocks]
     assert np.array_equal(np.concatenate(found), smoothed)
-    run(config(model, text, scale="log10"), executor, tmp_path / "smoothed")
+    run(config(model, text, scale="log10"), RunContext(executor, tmp_path / "smoothed"))
     assert np.array_equal(read(tmp_path / "smoothed"), smoothed)
 
 
@@ -293,13 +294,13 @@ def test_words_that_are_no_utf8(arpa_text, here, tmp_path):
                                           .replace(b"b </s>", b"\xff </s>"))  # fmt: skip
     (tmp_path / "text").write_bytes(b"a \xff\n")
     settings = {"mode": "stored", "format": "parquet", "orders": 3}
-    result = run(config(tmp_path / "model.arpa", tmp_path / "text", **settings), here, tmp_path / "out")
+    result = run(config(tmp_path / "model.arpa", tmp_path / "text", **settings), RunContext(here, tmp_path / "out"))
     assert tables(result.path.glob("*.parquet"))["word"] == ["\ufffd"]
     assert distributions.read_words(result.path)[0].symbol(4) == b"\xff"
 
 
 def test_dask_reads_what_it_must(arpa, text, lines, here, tmp_path, small_files):
-    run(config(arpa, text, scale="log10"), here, tmp_path / "out")
+    run(config(arpa, text, scale="log10"), RunContext(here, tmp_path / "out"))
     array, wanted = ng.open_distributions(tmp_path / "out"), expected(lines)
     assert array.shape == wanted.shape and len(array.chunks[0]) == -(-len(wanted) // 70) and array.dtype == np.float32
     assert np.array_equal(array[65:75, -1].compute(), wanted[65:75, -1])
@@ -309,7 +310,7 @@ def test_dask_reads_what_it_must(arpa, text, lines, here, tmp_path, small_files)
 def test_no_text(arpa, here, tmp_path):
     (tmp_path / "text").write_text("")
     for format, more in FORMATS.items():
-        result = run(config(arpa, tmp_path / "text", format=format, **more), here, tmp_path / format)
+        result = run(config(arpa, tmp_path / "text", format=format, **more), RunContext(here, tmp_path / format))
         assert result.manifest["histories"] == 0
     assert read(tmp_path / "zarr").shape == (0, 3, 5) and len(ng.open_distributions(tmp_path / "compact")) == 0
     assert [array.shape for array in ng.open_distributions(tmp_path / "npy")] == [(0, 3, 3)] * 2
@@ -318,10 +319,10 @@ def test_no_text(arpa, here, tmp_path):
 def test_a_model_without_backoffs(arpa, text, lines, here, tmp_path):
     model = tmp_path / "m.safetensors"
     trie.build(trie.TrieConfig(str(arpa), backoff=False), model)
-    run(config(model, text, mode="stored", scale="log10"), here, tmp_path / "out")
+    run(config(model, text, mode="stored", scale="log10"), RunContext(here, tmp_path / "out"))
     assert np.array_equal(read(tmp_path / "out"), expected(lines, "stored"))
     with pytest.raises(InputError, match=r"m\.safetensors has no backoffs, which smoothed rows need; .* mode stored$"):
-        run(config(model, text), here, tmp_path / "out", overwrite=True)
+        run(config(model, text), RunContext(here, tmp_path / "out", overwrite=True))
 
 
 def test_a_damaged_model(arpa, text, here, tmp_path):
@@ -332,12 +333,12 @@ def test_a_damaged_model(arpa, text, here, tmp_path):
     assert data.count(value) == 1
     model.write_bytes(data.replace(value, np.float32(-0.25).tobytes()))
     with pytest.raises(InputError, match=r"m\.safetensors is damaged: "):
-        run(config(model, text), here, tmp_path / "out")
-    run(config(model, text, verify=False), here, tmp_path / "out")
+        run(config(model, text), RunContext(here, tmp_path / "out"))
+    run(config(model, text, verify=False), RunContext(here, tmp_path / "out"))
 
 
 def test_the_manifest(arpa, text, lines, here, tmp_path):
-    result = run(config(arpa, text, orders="1,3", dtype="float16"), here, tmp_path / "out")
+    result = run(config(arpa, text, orders="1,3", dtype="float16"), RunContext(here, tmp_path / "out"))
     found = json.loads((tmp_path / "out" / "manifest.json").read_text())
     H = len(expected(lines))
     assert found["arrays"] == {"rows": {"shape": [H, 2, 5], "dtype": "float16", "chunk_rows": H}}
@@ -357,7 +358,10 @@ def whole(arpa, text, here, contents, tmp_path, small_files):
     """The files of each format, of one chunk and one process."""
     found = {}
     for format, more in FORMATS.items():
-        result = run(config(arpa, text, format=format, chunk_bytes=1 << 20, **more), here, tmp_path / f"whole {format}")
+        result = run(
+            config(arpa, text, format=format, chunk_bytes=1 << 20, **more),
+            RunContext(here, tmp_path / f"whole {format}"),
+        )
         found[format] = contents(result.path)
     return found
 
@@ -370,13 +374,13 @@ def test_cuts_change_nothing(format, chunk_bytes, arpa, text, here, contents, wh
     monkeypatch.setattr(device, "SLICE_BYTES", 17)
     monkeypatch.setattr(distribute, "free_bytes", lambda device: 0)
     cut = config(arpa, text, format=format, chunk_bytes=chunk_bytes, **FORMATS[format])
-    assert contents(run(cut, here, tmp_path / "out").path) == whole[format]
+    assert contents(run(cut, RunContext(here, tmp_path / "out")).path) == whole[format]
 
 
 def test_compressed_text(arpa, text, here, contents, whole, tmp_path):
     packed = tmp_path / "text.gz"
     packed.write_bytes(gzip.compress(text.read_bytes()))
-    result = run(config(arpa, packed), here, tmp_path / "out")
+    result = run(config(arpa, packed), RunContext(here, tmp_path / "out"))
     assert without_inputs(contents(result.path)) == without_inputs(whole["zarr"])
 
 
@@ -402,7 +406,7 @@ def test_tasks_of_a_host_share_its_memory(arpa, text, here, tmp_path, monkeypatc
     real, told = distribute.block_rows, set()
     monkeypatch.setattr(distribute, "free_bytes", lambda device: 900)
     monkeypatch.setattr(distribute, "block_rows", lambda *more: (told.add(more[-1]), real(*more))[1])
-    run(config(arpa, text), here, tmp_path / "out")
+    run(config(arpa, text), RunContext(here, tmp_path / "out"))
     assert told == {300}, "of three"
 
 
@@ -417,7 +421,7 @@ def test_a_few_tasks_ahead(arpa, text, here, tmp_path, monkeypatch):
 
     told = Told()
     monkeypatch.setattr(here, "call", call)
-    run(config(arpa, text, chunk_bytes=60), here, tmp_path / "out", progress=told)
+    run(config(arpa, text, chunk_bytes=60), RunContext(here, tmp_path / "out", progress=told or Progress()))
     assert max(under_way) == 3 * distribution_settings.AHEAD < len(under_way) == told.phases[-1][4]
 
 
@@ -431,7 +435,7 @@ def test_parts_are_whole(arpa, text, here, whole, tmp_path, monkeypatch):
         return real(chunk, following, starts, first, last, options)
 
     monkeypatch.setattr(distribution_passes, "write_distributions", follow)
-    result = run(config(arpa, text, format="compact", chunk_bytes=100), here, tmp_path / "out")
+    result = run(config(arpa, text, format="compact", chunk_bytes=100), RunContext(here, tmp_path / "out"))
     ranges.sort()
     assert len(ranges) > 15 and all(first % 70 == 0 for first, _ in ranges)
     assert [last for _, last in ranges] == [first for first, _ in ranges[1:]] + [result.manifest["histories"]]
@@ -443,7 +447,7 @@ def test_parts_are_whole(arpa, text, here, whole, tmp_path, monkeypatch):
 def test_on_a_cluster(cluster, arpa, text, contents, whole, hooks, tmp_path):
     for format, chunk_bytes in itertools.product(FORMATS, (300, 2000)):
         cut = config(arpa, text, format=format, chunk_bytes=chunk_bytes, **FORMATS[format])
-        result = run(cut, cluster, tmp_path / "out", overwrite=True)
+        result = run(cut, RunContext(cluster, tmp_path / "out", overwrite=True))
         assert contents(result.path) == whole[format]
 
 
@@ -459,7 +463,7 @@ def test_workers_die(format, deaths, cluster, arpa, text, contents, whole, hooks
     """Before and after chunks, and when they have noted which are done."""
     hooks(**dict.fromkeys(deaths, ""))
     cut = config(arpa, text, format=format, chunk_bytes=300)
-    result = run(cut, cluster, tmp_path / "out", checkpoint_seconds=0)
+    result = run(cut, RunContext(cluster, tmp_path / "out", checkpoint_seconds=0))
     assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "every bomb went off"
     assert contents(result.path) == whole[format]
     assert [name for name in os.listdir(tmp_path) if name.startswith("out")] == ["out"]
@@ -471,13 +475,13 @@ def test_a_chunk_that_always_kills_its_worker(cluster, arpa, text, hooks, tmp_pa
     with pytest.raises(
         RunError, match=r"^making the distributions of chunk 3: .*text, bytes [\d,]+ to [\d,]+ killed ev"
     ):
-        run(cut, cluster, tmp_path / "out")
+        run(cut, RunContext(cluster, tmp_path / "out"))
     cluster._watch.error = None  # for the tests that share these workers
 
 
 def test_workers_that_stand_elsewhere(cluster, arpa, text, lines, hooks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run(DistributionConfig(arpa.name, [text.name], scale="log10"), cluster, "out")
+    run(DistributionConfig(arpa.name, [text.name], scale="log10"), RunContext(cluster, "out"))
     assert np.array_equal(read("out"), expected(lines))
 
 
@@ -491,8 +495,8 @@ def test_several_gpus(gpus, arpa, text, here, contents, tmp_path, monkeypatch):
     try:
         for format, more in FORMATS.items():
             settings = {"format": format, **more}
-            alone = run(config(arpa, text, **settings), here, tmp_path / f"alone {format}")
-            cut = run(config(arpa, text, chunk_bytes=300, **settings), executor, tmp_path / format)
+            alone = run(config(arpa, text, **settings), RunContext(here, tmp_path / f"alone {format}"))
+            cut = run(config(arpa, text, chunk_bytes=300, **settings), RunContext(executor, tmp_path / format))
             assert contents(cut.path) == contents(alone.path)
     finally:
         executor.close()
@@ -504,7 +508,9 @@ def test_on_a_gpu(format, arpa, text, here, contents, whole, tmp_path):
     executor = LocalExecutor("gpu")
     try:
         settings = {"format": format, **FORMATS[format]}
-        assert contents(run(config(arpa, text, **settings), executor, tmp_path / "out").path) == whole[format]
+        assert (
+            contents(run(config(arpa, text, **settings), RunContext(executor, tmp_path / "out")).path) == whole[format]
+        )
     finally:
         executor.close()
 
@@ -564,7 +570,7 @@ def unfinished(arpa, text, tmp_path, format="zarr"):
     try:
         with pytest.raises(KeyboardInterrupt):
             cut = config(arpa, text, format=format, **CUT, **FORMATS[format])
-            run(cut, executor, tmp_path / "out", progress=Interrupt(8, tmp_path, 4), checkpoint_seconds=0)
+            run(cut, RunContext(executor, tmp_path / "out", progress=Interrupt(8, tmp_path, 4), checkpoint_seconds=0))
     finally:
         executor.close()  # what had begun notes one more chunk
     assert names(tmp_path) == ["out.checkpoint"] and len(noted(tmp_path)) >= 4
@@ -584,7 +590,7 @@ def test_resumed(format, arpa, text, here, whole, contents, tmp_path, monkeypatc
     other, told = LocalExecutor(workers=1), Told()
     try:
         again = config(arpa, text, format=format, **FORMATS[format])
-        result = run(again, other, tmp_path / "out", progress=told, resume=True)
+        result = run(again, RunContext(other, tmp_path / "out", progress=told or Progress(), resume=True))
     finally:
         other.close()
     assert [phase[1] for phase in told.phases] == [phase[4] for phase in told.phases], "bars go to their ends"
@@ -597,7 +603,7 @@ def test_files_that_are_gone_are_made_again(arpa, text, here, whole, contents, t
     unfinished(arpa, text, tmp_path)
     [files] = tmp_path.glob("out.checkpoint/entries-*/files_*")
     shutil.rmtree(files)
-    result = run(config(arpa, text), here, tmp_path / "out", resume=True)
+    result = run(config(arpa, text), RunContext(here, tmp_path / "out", resume=True))
     assert result.resumed_chunks == 0 and contents(result.path) == whole["zarr"]
 
 
@@ -609,10 +615,10 @@ def test_an_output_that_appears_meanwhile(arpa, text, here, whole, contents, tmp
             (tmp_path / "out").mkdir()
 
     with pytest.raises(InputError, match="out exists; add --overwrite"):
-        run(config(arpa, text, **CUT), here, tmp_path / "out", progress=Appear(), checkpoint_seconds=0)
+        run(config(arpa, text, **CUT), RunContext(here, tmp_path / "out", progress=Appear(), checkpoint_seconds=0))
     done = noted(tmp_path)
     (tmp_path / "out").rmdir()
-    result = run(config(arpa, text), here, tmp_path / "out", resume=True)
+    result = run(config(arpa, text), RunContext(here, tmp_path / "out", resume=True))
     assert result.resumed_chunks == len(done) > 0 and contents(result.path) == whole["zarr"]
 
 
@@ -625,11 +631,11 @@ def test_an_interrupt_once_it_has_its_name(arpa, text, here, whole, contents, tm
             raise KeyboardInterrupt
         real(path, *more, **named)
 
-    run(config(arpa, text, scale="ln"), here, tmp_path / "out")
+    run(config(arpa, text, scale="ln"), RunContext(here, tmp_path / "out"))
     with monkeypatch.context() as slow:
         slow.setattr(output.shutil, "rmtree", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            run(config(arpa, text, **CUT), here, tmp_path / "out", overwrite=True, checkpoint_seconds=0)
+            run(config(arpa, text, **CUT), RunContext(here, tmp_path / "out", overwrite=True, checkpoint_seconds=0))
     assert contents(tmp_path / "out") == whole["zarr"]
     old = [name for name in names(tmp_path) if name != "out"]
     assert len(old) == 1 and ".old-" in old[0]
@@ -638,8 +644,8 @@ def test_an_interrupt_once_it_has_its_name(arpa, text, here, whole, contents, tm
 def test_neither_resumed_nor_overwritten(arpa, text, here, whole, contents, tmp_path):
     unfinished(arpa, text, tmp_path)
     with pytest.raises(InputError, match=r"holds an unfinished run of .* add --resume .* or --overwrite"):
-        run(config(arpa, text), here, tmp_path / "out")
-    result = run(config(arpa, text), here, tmp_path / "out", overwrite=True)
+        run(config(arpa, text), RunContext(here, tmp_path / "out"))
+    result = run(config(arpa, text), RunContext(here, tmp_path / "out", overwrite=True))
     assert result.resumed_chunks == 0 and contents(result.path) == whole["zarr"] and names(tmp_path) == ["out"]
 
 
@@ -664,13 +670,13 @@ def test_another_run_is_refused(change, message, arpa, text, here, tmp_path):
     unfinished(arpa, text, tmp_path)
     more = change(arpa, text)
     with pytest.raises(InputError, match=message):
-        run(config(arpa, text, **more), here, tmp_path / "out", resume=True)
+        run(config(arpa, text, **more), RunContext(here, tmp_path / "out", resume=True))
     assert names(tmp_path) == ["out.checkpoint"]
 
 
 def test_a_run_that_noted_nothing_leaves_nothing(arpa, text, here, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run(config(arpa, text, **CUT), here, tmp_path / "out", progress=Interrupt(3))
+        run(config(arpa, text, **CUT), RunContext(here, tmp_path / "out", progress=Interrupt(3)))
     here.close()
     assert names(tmp_path) == []
 
@@ -694,9 +700,9 @@ def test_the_driver_is_killed(arpa, text, here, contents, hooks, tmp_path):
     assert len(started) >= 2
     psutil.wait_procs(started, timeout=30)
     done = noted(tmp_path)
-    result = run(config(arpa, text), here, tmp_path / "out", resume=True)
+    result = run(config(arpa, text), RunContext(here, tmp_path / "out", resume=True))
     assert result.resumed_chunks == len(done) >= 4 and names(tmp_path) == ["out"]
-    assert contents(result.path) == contents(run(config(arpa, text), here, tmp_path / "again").path)
+    assert contents(result.path) == contents(run(config(arpa, text), RunContext(here, tmp_path / "again")).path)
 
 
 def test_the_scheduler_is_lost(dask_processes, arpa, text, here, whole, contents, hooks, tmp_path):
@@ -711,11 +717,13 @@ def test_the_scheduler_is_lost(dask_processes, arpa, text, here, whole, contents
     executor = connect(None, str(file), "cpu", 2)
     try:
         with pytest.raises(RunError, match=r"^the Dask scheduler \S+ was lost; start one, then run again"):
-            run(config(arpa, text, **CUT), executor, tmp_path / "out", progress=Lose(), checkpoint_seconds=0)
+            run(
+                config(arpa, text, **CUT), RunContext(executor, tmp_path / "out", progress=Lose(), checkpoint_seconds=0)
+            )
     finally:
         executor.close()
     assert names(tmp_path) == ["out.checkpoint"]
-    result = run(config(arpa, text), here, tmp_path / "out", resume=True)
+    result = run(config(arpa, text), RunContext(here, tmp_path / "out", resume=True))
     assert result.resumed_chunks > 0 and contents(result.path) == whole["zarr"]
 
 
@@ -729,14 +737,14 @@ def test_an_output_that_does_not_fit(format, arpa, text, lines, here, tmp_path, 
         usage = type(shutil.disk_usage(tmp_path))(1 << 40, 0, free)
         monkeypatch.setattr(distribution_passes.shutil, "disk_usage", lambda path, usage=usage: usage)
         if free == needed:
-            run(config(arpa, text, format=format), here, tmp_path / "out")
+            run(config(arpa, text, format=format), RunContext(here, tmp_path / "out"))
             shutil.rmtree(tmp_path / "out")
             continue
         message = (
             rf"^the output needs {needed:,} bytes but {free:,} are free in {tmp_path}; give top_k, .* or a path with"
         )
         with pytest.raises(InputError, match=message):
-            run(config(arpa, text, format=format), here, tmp_path / "out")
+            run(config(arpa, text, format=format), RunContext(here, tmp_path / "out"))
     assert names(tmp_path) == []
 
 
@@ -747,7 +755,7 @@ def test_what_is_there_needs_no_room(arpa, text, here, whole, contents, tmp_path
     needed = whole_bytes(whole) - 512 * sum(p.stat().st_blocks for p in tmp_path.glob("out.checkpoint/*/*/**/*"))
     usage = type(shutil.disk_usage(tmp_path))(1 << 40, 0, max(0, needed))
     monkeypatch.setattr(distribution_passes.shutil, "disk_usage", lambda path: usage)
-    assert contents(run(config(arpa, text), here, tmp_path / "out", resume=True).path) == whole["zarr"]
+    assert contents(run(config(arpa, text), RunContext(here, tmp_path / "out", resume=True)).path) == whole["zarr"]
 
 
 def whole_bytes(files):
@@ -772,9 +780,9 @@ def test_a_disk_that_fills_up(format, arpa, text, here, whole, contents, tmp_pat
         full.setattr(distributions, "write_at", until_some_are_noted(distributions.write_at, lambda file: True))
         full.setattr(output, "open_file", until_some_are_noted(output.open_file, lambda path: "files_" in str(path)))
         with pytest.raises(RunError, match=r"^cannot write .* after [\d,]+ bytes: No space left on device; free space"):
-            run(cut, here, tmp_path / "out", checkpoint_seconds=0)
+            run(cut, RunContext(here, tmp_path / "out", checkpoint_seconds=0))
     assert names(tmp_path) == ["out.checkpoint"]
-    result = run(cut, here, tmp_path / "out", resume=True)
+    result = run(cut, RunContext(here, tmp_path / "out", resume=True))
     assert result.resumed_chunks > 0 and contents(result.path) == whole[format]
 
 
@@ -815,7 +823,9 @@ def test_a_task_names_all_files_that_it_writes(format, arpa, text, here, small_f
         return real(written, *more)
 
     monkeypatch.setattr(distribution_passes, "save_done", follow)
-    result = run(config(arpa, text, format=format, **FORMATS[format]), here, tmp_path / "out", checkpoint_seconds=0)
+    result = run(
+        config(arpa, text, format=format, **FORMATS[format]), RunContext(here, tmp_path / "out", checkpoint_seconds=0)
+    )
     files = {path.name for path in result.path.rglob("*") if path.is_file()}
     assert named == files - {"manifest.json", "words.safetensors", "zarr.json"} and named
 
@@ -833,7 +843,7 @@ def test_text_that_changes_meanwhile(data, format, arpa, text, here, tmp_path, s
     message = r"^chunk \d: .*text, bytes .* has \d+ histories but had \d+ at first: it was changed; run again$"
     cut = config(arpa, text, format=format, chunk_bytes=500, **FORMATS[format])
     with pytest.raises(RunError, match=message):
-        run(cut, here, tmp_path / "out", progress=Change())
+        run(cut, RunContext(here, tmp_path / "out", progress=Change()))
     here.close()
     assert names(tmp_path) == []
 
@@ -845,11 +855,11 @@ def test_a_model_that_changes_meanwhile(arpa, text, here, tmp_path):
             replicas._held.clear()
 
     with pytest.raises(RunError, match=rf"^{arpa} is [\d,]+ bytes of \d+ here but was .*; run again with one file$"):
-        run(config(arpa, text), here, tmp_path / "out", progress=Change())
+        run(config(arpa, text), RunContext(here, tmp_path / "out", progress=Change()))
 
 
 def test_progress(arpa, text, lines, here, tmp_path):
-    run(config(arpa, text, **CUT), here, tmp_path / "out", progress=(progress := Told()))
+    run(config(arpa, text, **CUT), RunContext(here, tmp_path / "out", progress=(progress := Told())))
     told = progress.phases
     chunks = told[0][1]
     assert told[0] == ["count", chunks, "chunks", "bytes", chunks, text.stat().st_size]
@@ -896,11 +906,11 @@ def test_orders_that_the_model_has_not(orders, arpa, text, here, tmp_path):
     with pytest.raises(
         InputError, match=r"^orders is .* but (the model has orders 1 to 3; give some|must be all, max or)"
     ):
-        run(config(arpa, text, orders=orders), here, tmp_path / "out")
+        run(config(arpa, text, orders=orders), RunContext(here, tmp_path / "out"))
     model = tmp_path / "m.safetensors"
     trie.build(trie.TrieConfig(str(arpa)), model)
     with pytest.raises(InputError, match=r"^orders is "):
-        plan(config(model, text, orders=orders), 1, "cpu")
+        plan(config(model, text, orders=orders), PlanContext(1, "cpu", 1 << 30))
     assert names(tmp_path) == []
 
 
@@ -910,8 +920,10 @@ def test_a_line_without_words_is_no_history(arpa, here, tmp_path):
         bare = config(arpa, tmp_path / name, positions="last", sentence_markers=False)
         message = rf"^'.*{name}': the line that ends at byte {at} is empty, and an empty history needs <s>; remove the"
         with pytest.raises(InputError, match=message):
-            run(bare, here, tmp_path / "out")
-        result = run(config(arpa, tmp_path / name, positions="last"), here, tmp_path / "out", overwrite=True)
+            run(bare, RunContext(here, tmp_path / "out"))
+        result = run(
+            config(arpa, tmp_path / name, positions="last"), RunContext(here, tmp_path / "out", overwrite=True)
+        )
         assert result.manifest["histories"] == data.count(b"\n")
         shutil.rmtree(tmp_path / "out")
 
@@ -924,4 +936,4 @@ def test_errors_of_the_system_in_a_task(error, arpa, text, here, monkeypatch, tm
     monkeypatch.setattr(distribute, "_find", fail)
     message = f"^making the distributions of chunk \\d: .* failed: {type(error).__name__}: .*{error.args[-1]}"
     with pytest.raises(RunError, match=message):
-        run(config(arpa, text), here, tmp_path / "out")
+        run(config(arpa, text), RunContext(here, tmp_path / "out"))

@@ -30,9 +30,10 @@ from mgpu_ngram.engine import estimate as engine
 from mgpu_ngram.engine import spill as keep
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import Stopwatch
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
 from mgpu_ngram.jobs.estimate import run as estimate
-from mgpu_ngram.jobs.estimate.run import EstimateConfig, changed_since, run, run_to_file, run_to_model
+from mgpu_ngram.jobs.estimate.run import EstimateConfig, changed_since, run, run_to_model
 from mgpu_ngram.jobs.progress import Progress
 
 ORACLE = Path(__file__).resolve().parents[2].parent / "shared" / "oracles" / "lmplz_ref.py"
@@ -68,7 +69,10 @@ def make(here, tmp_path_factory):
             paths.append(str(path))
         config = EstimateConfig(paths, **{"format": "arpa", **options})
         output = folder / f"model.{config.format}"
-        result = run_to_file(config, executor or here, output, overwrite=True, memory=memory)
+        result = run(
+            config,
+            RunContext(executor or here, output, single_file=True, overwrite=True, memory=memory or MemoryConfig()),
+        )
         assert result.size_bytes == output.stat().st_size and result.path == output
         assert {p.name for p in folder.iterdir()} <= {*map(os.path.basename, paths), "text0", "text1", "text2",
                                                       "model.arpa", "model.safetensors", "limit"}  # fmt: skip
@@ -516,7 +520,10 @@ def on_cluster(corpus, tmp_path_factory):
     executor = LocalExecutor(workers=1)
     try:
         path = tmp_path_factory.mktemp("whole") / "model"
-        run_to_file(EstimateConfig([str(c) for c in corpus], **{**options, "chunk_bytes": 1 << 30}), executor, path)
+        run(
+            EstimateConfig([str(c) for c in corpus], **{**options, "chunk_bytes": 1 << 30}),
+            RunContext(executor, path, single_file=True),
+        )
     finally:
         executor.close()
     return EstimateConfig([str(c) for c in corpus], **options), path.read_bytes()
@@ -536,7 +543,7 @@ def names(folder):
 def test_workers_change_nothing(workers, start, cluster, on_cluster, hooks, tmp_path):
     config, data = on_cluster
     executor = cluster if workers == 2 else start(1)
-    result = run_to_file(config, executor, tmp_path / "model")
+    result = run(config, RunContext(executor, tmp_path / "model", single_file=True))
     assert result.path.read_bytes() == data and result.workers == workers
     assert names(tmp_path) == ["model"]
 
@@ -546,7 +553,7 @@ def test_a_gpu_makes_the_same_model(on_cluster, tmp_path):
     config, data = on_cluster
     executor = LocalExecutor("gpu", 1)
     try:
-        assert run_to_file(config, executor, tmp_path / "model").path.read_bytes() == data
+        assert run(config, RunContext(executor, tmp_path / "model", single_file=True)).path.read_bytes() == data
     finally:
         executor.close()
 
@@ -554,14 +561,14 @@ def test_a_gpu_makes_the_same_model(on_cluster, tmp_path):
 @pytest.mark.multigpu
 def test_several_gpus(several_gpus, on_cluster, many_parts, tmp_path):
     config, data = on_cluster
-    assert run_to_file(config, several_gpus, tmp_path / "model").path.read_bytes() == data
+    assert run(config, RunContext(several_gpus, tmp_path / "model", single_file=True)).path.read_bytes() == data
 
 
 def test_what_a_killed_run_left_of_the_file_goes(on_cluster, here, tmp_path):
     config, data = on_cluster
     for name in ".model.0123abcd.tmp", ".model2.0123abcd.tmp", ".model.tmp":
         (tmp_path / name).write_bytes(b"half")
-    assert run_to_file(config, here, tmp_path / "model").path.read_bytes() == data
+    assert run(config, RunContext(here, tmp_path / "model", single_file=True)).path.read_bytes() == data
     assert names(tmp_path) == [".model.tmp", ".model2.0123abcd.tmp", "model"]
 
 
@@ -575,7 +582,7 @@ def test_more_stretches_than_workers_may_have_waiting(cluster, on_cluster, many_
 
     monkeypatch.setattr(estimate_model, "windowed", watched)
     monkeypatch.setattr(estimate_model, "STRETCH_COPIES", 1 << 40)
-    assert run_to_file(config, cluster, tmp_path / "model").path.read_bytes() == data
+    assert run(config, RunContext(cluster, tmp_path / "model", single_file=True)).path.read_bytes() == data
     assert windows == [4] and 4 < len(stretches) <= estimate_model.MAX_STRETCHES
 
 
@@ -584,7 +591,7 @@ def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_fol
     tasks = ["make_part", "estimate_of", "make_stretch", "link_stretch", "join", "save"]
     hooks(**{f"{task}.{when}": "" for task in tasks for when in ("before", "after") if task != "save"})
     hooks(**{"save.before": ""})
-    result = run_to_file(config, cluster, tmp_path / "model", checkpoint_seconds=0)
+    result = run(config, RunContext(cluster, tmp_path / "model", single_file=True, checkpoint_seconds=0))
     assert names(hooks_folder) == ["shard_tokens"], "every bomb went off"
     assert result.path.read_bytes() == data and names(tmp_path) == ["model"]
     cluster.client.wait_for_workers(2, timeout=60)
@@ -622,7 +629,12 @@ def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path):
     killer = threading.Thread(target=kill_now_and_then)
     killer.start()
     try:
-        result = run_to_file(config, cluster, tmp_path / "model", progress=progress, checkpoint_seconds=0)
+        result = run(
+            config,
+            RunContext(
+                cluster, tmp_path / "model", single_file=True, progress=progress or Progress(), checkpoint_seconds=0
+            ),
+        )
     finally:
         over.set()
         killer.join()
@@ -640,7 +652,7 @@ import hooks
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.jobs.estimate import EstimateConfig, run_to_file
+from mgpu_ngram.jobs.estimate import EstimateConfig
 config = EstimateConfig(sys.argv[3:], order=4, chunk_bytes=20000, discount_fallback=[])
 run_to_file(config, LocalExecutor(workers=2), sys.argv[2], checkpoint_seconds=0)
 """
@@ -669,8 +681,8 @@ def test_the_driver_is_killed_while_it_counts(workers, corpus, on_cluster, hooks
     executor = LocalExecutor(workers=workers)
     try:
         with pytest.raises(InputError, match="holds an unfinished run of .* add --resume"):
-            run_to_file(config, executor, tmp_path / "model")
-        result = run_to_file(config, executor, tmp_path / "model", resume=True)
+            run(config, RunContext(executor, tmp_path / "model", single_file=True))
+        result = run(config, RunContext(executor, tmp_path / "model", single_file=True, resume=True))
     finally:
         executor.close()
     assert result.resumed_chunks >= 3 and result.path.read_bytes() == data and names(tmp_path) == ["model"]
@@ -687,7 +699,10 @@ class Interrupt(Progress):
 
 def unfinished(config, here, folder, phase="adjust"):
     with pytest.raises(KeyboardInterrupt):
-        run_to_file(config, here, folder / "model", progress=Interrupt(phase), checkpoint_seconds=0)
+        run(
+            config,
+            RunContext(here, folder / "model", single_file=True, progress=Interrupt(phase), checkpoint_seconds=0),
+        )
     assert names(folder) == ["model.checkpoint"] and stored(folder) > 0
 
 
@@ -698,7 +713,7 @@ def test_interrupted(phase, on_cluster, here, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(estimate, "_part_tokens", lambda budget: 10_000)
         unfinished(config, here, tmp_path, phase)
-    result = run_to_file(config, here, tmp_path / "model", resume=True)
+    result = run(config, RunContext(here, tmp_path / "model", single_file=True, resume=True))
     assert result.resumed_chunks > 0 and result.path.read_bytes() == data and names(tmp_path) == ["model"]
 
 
@@ -708,13 +723,18 @@ def test_discounts_that_cannot_be_computed_are_no_reason_to_count_again(here, te
     config = EstimateConfig([str(tmp_path / "text")], order=8, chunk_bytes=1000)
     for _ in range(2):
         with pytest.raises(InputError, match="--discount-fallback"):
-            run_to_file(config, here, tmp_path / "model", checkpoint_seconds=0, resume=stored(tmp_path) > 0)
+            run(
+                config,
+                RunContext(
+                    here, tmp_path / "model", single_file=True, checkpoint_seconds=0, resume=stored(tmp_path) > 0
+                ),
+            )
         assert names(tmp_path) == ["model.checkpoint", "text"]
     more = {"format": "arpa", "prune": [0, 1], **FALLBACK}
     config = EstimateConfig(config.corpus, order=8, chunk_bytes=1000, **more)
-    result = run_to_file(config, here, tmp_path / "model", resume=True)
+    result = run(config, RunContext(here, tmp_path / "model", single_file=True, resume=True))
     assert result.resumed_chunks > 1 and names(tmp_path) == ["model", "text"]
-    assert result.statistics == run_to_file(config, here, tmp_path / "again").statistics
+    assert result.statistics == run(config, RunContext(here, tmp_path / "again", single_file=True)).statistics
     assert (tmp_path / "model").read_bytes() == (tmp_path / "again").read_bytes()
 
 
@@ -733,10 +753,15 @@ def test_other_settings_are_not_resumed(changes, message, here, text, tmp_path):
     corpus = [str(tmp_path / "text" / "one")]
     unfinished(EstimateConfig(corpus, order=3, chunk_bytes=1000), here, tmp_path / "out")
     with pytest.raises(InputError, match=re.escape(message)):
-        run_to_file(EstimateConfig(corpus, **{"order": 3, **changes}), here, tmp_path / "out" / "model", resume=True)
+        run(
+            EstimateConfig(corpus, **{"order": 3, **changes}),
+            RunContext(here, tmp_path / "out" / "model", single_file=True, resume=True),
+        )
     (tmp_path / "text" / "one").write_bytes(text + b"a\n")
     with pytest.raises(InputError, match=r"the corpus changed: corpus.inputs.0.size_bytes"):
-        run_to_file(EstimateConfig(corpus, order=3), here, tmp_path / "out" / "model", resume=True)
+        run(
+            EstimateConfig(corpus, order=3), RunContext(here, tmp_path / "out" / "model", single_file=True, resume=True)
+        )
 
 
 @pytest.mark.parametrize("format", ["arpa", "safetensors"])
@@ -747,12 +772,12 @@ def test_a_full_disk(format, on_cluster, here, full_disk, tmp_path, monkeypatch)
         full_disk(room=3000, of=".model.")
         message = r"^cannot write \S+/model after [\d,]+ bytes: No space left on device; free space there or give .*$"
         with pytest.raises(RunError, match=message) as error:
-            run_to_file(config, here, tmp_path / "model", checkpoint_seconds=0)
+            run(config, RunContext(here, tmp_path / "model", single_file=True, checkpoint_seconds=0))
         assert "\n" not in str(error.value)
         assert names(tmp_path) == ["model.checkpoint"]
         patch.undo()
     full_disk(room=1 << 30, of=".model.")
-    result = run_to_file(config, here, tmp_path / "model", resume=True)
+    result = run(config, RunContext(here, tmp_path / "model", single_file=True, resume=True))
     assert result.resumed_chunks > 0 and names(tmp_path) == ["model"]
     assert format == "arpa" or result.path.read_bytes() == data
 
@@ -772,9 +797,11 @@ def test_a_full_disk_where_parts_wait(here, text, full_disk, tmp_path, monkeypat
     full_disk(of="waiting-")
     message = r"^cannot write \S+/spill/\S+/waiting-\w+.safetensors after 0 bytes: No space left on device; free space"
     with pytest.raises(RunError, match=message):
-        run_to_file(config, here, output, progress=Note(), memory=memory, checkpoint_seconds=0)
+        run(config, RunContext(here, output, True, progress=Note(), memory=memory, checkpoint_seconds=0))
     full_disk(room=1 << 30)
-    result = run_to_file(config, here, output, memory=memory, resume=True)  # the counts were kept
+    result = run(
+        config, RunContext(here, output, single_file=True, memory=memory or MemoryConfig(), resume=True)
+    )  # the counts were kept
     assert result.resumed_chunks > 0 and result.tokens == len(text.split())
     assert names(tmp_path) == ["model", "spill", "text"] and names(tmp_path / "spill") == []
 
@@ -787,21 +814,21 @@ def test_what_is_overwritten(format, here, text, tmp_path):
     """A model of the same kind; nothing else."""
     (tmp_path / "text").write_bytes(text)
     config = EstimateConfig([str(tmp_path / "text")], order=2, format=format)
-    path = run_to_file(config, here, tmp_path / "new" / "model").path
+    path = run(config, RunContext(here, tmp_path / "new" / "model", single_file=True)).path
     before = path.read_bytes()
     with pytest.raises(InputError, match=r"^output .*model exists; add --overwrite"):
-        run_to_file(config, here, path)
+        run(config, RunContext(here, path, single_file=True))
     other = EstimateConfig(config.corpus, order=3, format=format)
-    assert run_to_file(other, here, path, overwrite=True).path.read_bytes() != before
+    assert run(other, RunContext(here, path, single_file=True, overwrite=True)).path.read_bytes() != before
     for foreign in (b"", b"text\n", text):
         path.write_bytes(foreign)
         with pytest.raises(InputError, match="is no (ARPA|model) file, so it is not overwritten"):
-            run_to_file(config, here, path, overwrite=True)
+            run(config, RunContext(here, path, single_file=True, overwrite=True))
         assert path.read_bytes() == foreign
     with pytest.raises(InputError, match="is no (ARPA|model) file"):
-        run_to_file(config, here, tmp_path / "new", overwrite=True)
+        run(config, RunContext(here, tmp_path / "new", single_file=True, overwrite=True))
     with pytest.raises(InputError, match="is not a local path"):
-        run_to_file(config, here, "s3://bucket/model")
+        run(config, RunContext(here, "s3://bucket/model", single_file=True))
     assert names(path.parent) == ["model"]
 
 
@@ -809,9 +836,12 @@ def test_one_format_does_not_overwrite_the_other(here, text, tmp_path):
     (tmp_path / "text").write_bytes(text)
     for format, other in itertools.permutations(("arpa", "safetensors")):
         path = tmp_path / format
-        run_to_file(EstimateConfig([str(tmp_path / "text")], order=2, format=format), here, path)
+        run(EstimateConfig([str(tmp_path / "text")], order=2, format=format), RunContext(here, path, single_file=True))
         with pytest.raises(InputError, match="so it is not overwritten"):
-            run_to_file(EstimateConfig([str(tmp_path / "text")], order=2, format=other), here, path, overwrite=True)
+            run(
+                EstimateConfig([str(tmp_path / "text")], order=2, format=other),
+                RunContext(here, path, single_file=True, overwrite=True),
+            )
 
 
 @pytest.mark.parametrize("format", ["arpa", "safetensors"])
@@ -819,7 +849,7 @@ def test_as_a_job(format, here, text, make, tmp_path):
     """A folder with the model and what it was made of; and the same model in memory."""
     (tmp_path / "text").write_bytes(text)
     config = EstimateConfig([str(tmp_path / "text")], order=3, format=format, prune=[0, 1])
-    result = run(config, here, tmp_path / "out")
+    result = run(config, RunContext(here, tmp_path / "out"))
     name = {"arpa": "model.arpa", "safetensors": "model.safetensors"}[format]
     assert result.path == tmp_path / "out" / name and names(tmp_path / "out") == ["manifest.json", name]
     assert names(tmp_path) == ["out", "text"]
@@ -834,10 +864,10 @@ def test_as_a_job(format, here, text, make, tmp_path):
     assert changed_since(EstimateConfig(config.corpus, order=3, format=format, prune=[0, 2]), manifest)
     assert json.loads(json.dumps(result.as_json()))["tokens_per_second"] > 0
     with pytest.raises(InputError, match="exists; add --overwrite"):
-        run(config, here, tmp_path / "out")
-    run(config, here, tmp_path / "out", overwrite=True)
+        run(config, RunContext(here, tmp_path / "out"))
+    run(config, RunContext(here, tmp_path / "out", overwrite=True))
     (tmp_path / "spill").mkdir()
-    model = run_to_model(config, here, tmp_path / "spill")
+    model = run_to_model(config, RunContext(here, tmp_path / "spill"))
     if format == "safetensors":
         assert model.fingerprint == result.fingerprint
     assert names(tmp_path) == ["out", "spill", "text"] and names(tmp_path / "spill") == []
@@ -847,7 +877,7 @@ def test_a_limited_vocabulary_that_changed_makes_another_model(here, text, tmp_p
     (tmp_path / "text").write_bytes(text)
     (tmp_path / "limit").write_text("w1 w2")
     config = EstimateConfig([str(tmp_path / "text")], order=2, limit_vocab_file=str(tmp_path / "limit"))
-    run(config, here, tmp_path / "out")
+    run(config, RunContext(here, tmp_path / "out"))
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert not changed_since(config, manifest)
     (tmp_path / "limit").write_text("w1 w2 w3")
@@ -885,7 +915,10 @@ def test_phases(order, copies, told, text, here, tmp_path, monkeypatch):
             self.all[-1][2] += done
 
     units = Units()
-    result = run_to_file(EstimateConfig([str(tmp_path / "text")], order=order), here, tmp_path / "out", progress=units)
+    result = run(
+        EstimateConfig([str(tmp_path / "text")], order=order),
+        RunContext(here, tmp_path / "out", single_file=True, progress=units or Progress()),
+    )
     assert [u[0] for u in units.all] == ["tokenise", "count", "reduce", "adjust", "estimate", "assemble"]
     assert all(total == done > 0 for _, total, done in units.all)
     [stretches] = map(len, cuts)
@@ -950,7 +983,7 @@ def test_blank_lines_are_sentences(make):
 def test_an_empty_text_is_refused(text, here, tmp_path):
     (tmp_path / "text").write_bytes(text)
     with pytest.raises(InputError, match="^the text is empty: .*one sentence per line$"):
-        run_to_file(EstimateConfig([str(tmp_path / "text")], order=2), here, tmp_path / "model")
+        run(EstimateConfig([str(tmp_path / "text")], order=2), RunContext(here, tmp_path / "model", single_file=True))
     assert names(tmp_path) == ["text"]
 
 
@@ -1121,7 +1154,9 @@ def test_a_limit_that_cannot_be_read(here, text, tmp_path):
     with pytest.raises(
         InputError, match=r"^limit_vocab_file .*none: cannot be read \(No such file or directory\)"
     ) as e:
-        run_to_file(config, here, tmp_path / "model", progress=Interrupt("tokenise"))  # before any work
+        run(
+            config, RunContext(here, tmp_path / "model", single_file=True, progress=Interrupt("tokenise"))
+        )  # before any work
     assert "\n" not in str(e.value) and names(tmp_path) == ["text"]
 
 

@@ -13,6 +13,7 @@ from mgpu_ngram.core import shards
 from mgpu_ngram.core.arpa import read_arpa
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import run as count
 from mgpu_ngram.jobs.count.run import CountConfig
 from mgpu_ngram.jobs.estimate import from_counts as estimate_counts
@@ -44,7 +45,7 @@ def counted(executors, tmp_path, monkeypatch):
         monkeypatch.setitem(shards.SHARD_TOKENS, "word", shard_tokens)
         (tmp_path / f"text of {name}").write_bytes(text)
         config = CountConfig([str(tmp_path / f"text of {name}")], **{"sentence_markers": True, **options})
-        return count.run(config, executors(), tmp_path / name).path
+        return count.run(config, RunContext(executors(), tmp_path / name)).path
 
     return run
 
@@ -60,7 +61,7 @@ def model_of(executors, tmp_path):
         else:
             given = {"counts": str(source)}
         config = EstimateConfig(**given, **options)
-        estimate.run_to_file(config, executors(workers), tmp_path / "model", overwrite=True)
+        estimate.run(config, RunContext(executors(workers), tmp_path / "model", single_file=True, overwrite=True))
         return (tmp_path / "model").read_bytes()
 
     return run
@@ -151,12 +152,15 @@ def test_on_two_processes(start, device, counted, model_of, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)  # workers stand elsewhere
     for memory in None, MemoryConfig(host_bytes=64 << 20):
         config = EstimateConfig(counts="counts", discount_fallback=[])
-        result = estimate.run_to_file(config, cluster, tmp_path / "model", overwrite=True, memory=memory)
+        result = estimate.run(
+            config,
+            RunContext(cluster, tmp_path / "model", single_file=True, overwrite=True, memory=memory or MemoryConfig()),
+        )
         assert (tmp_path / "model").read_bytes() == expected and result.workers == 2
     config = EstimateConfig(counts="counts")
     (folder / "order=4" / "part-00003.parquet").unlink()
     with pytest.raises(InputError, match="part-00003.parquet is missing; .* count again"):
-        estimate.run_to_file(config, cluster, tmp_path / "other")
+        estimate.run(config, RunContext(cluster, tmp_path / "other", single_file=True))
     assert not list(tmp_path.glob("other*"))
 
 
@@ -193,11 +197,9 @@ def test_the_slip_of_lmplz(counted, executors, tmp_path):
         folder = counted(text, f"counts {turn}", order=3)
         for exact in True, False:
             found = [
-                estimate.run_to_file(
+                estimate.run(
                     EstimateConfig(**source, order=3, discount_fallback=[], exact_discounts=exact),
-                    executors(),
-                    tmp_path / "model",
-                    overwrite=True,
+                    RunContext(executors(), tmp_path / "model", single_file=True, overwrite=True),
                 ).statistics
                 for source in ({"corpus": [str(tmp_path / "text")]}, {"counts": str(folder)})
             ]
@@ -218,7 +220,9 @@ def test_the_slip_of_lmplz_at_order_1(counted, executors, tmp_path):
     (tmp_path / "text").write_bytes(text)
     for source in {"corpus": [str(tmp_path / "text")]}, {"counts": str(counted(text, order=3))}:
         config = EstimateConfig(**source, order=3)
-        found = estimate.run_to_file(config, executors(), tmp_path / "model", overwrite=True).statistics
+        found = estimate.run(
+            config, RunContext(executors(), tmp_path / "model", single_file=True, overwrite=True)
+        ).statistics
         assert {n: [f"{d:.6g}" for d in ds] for n, ds in found.discounts.items()} == printed
 
 
@@ -226,7 +230,9 @@ def test_folders(counted, executors, tmp_path):
     """The manifest says of which counts a model is; a run that ended early starts again."""
     folder = counted(random_text())
     config = EstimateConfig(counts=str(folder), discount_fallback=[])
-    result = estimate.run(config, executors(), tmp_path / "out", resume=True)  # there is nothing to go on with
+    result = estimate.run(
+        config, RunContext(executors(), tmp_path / "out", resume=True)
+    )  # there is nothing to go on with
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     [named] = manifest["inputs"]
     sizes = [p.stat().st_size for p in folder.rglob("*.parquet")]
@@ -249,13 +255,13 @@ def test_folders(counted, executors, tmp_path):
 def test_in_memory_and_with_a_header(counted, executors, tmp_path):
     folder = counted(random_text())
     model = estimate.run_to_model(
-        EstimateConfig(counts=str(folder), order=2, discount_fallback=[]), executors(), tmp_path
+        EstimateConfig(counts=str(folder), order=2, discount_fallback=[]), RunContext(executors(), tmp_path)
     )
     assert model.trie.order == 2
     config = EstimateConfig(
         counts=str(folder), order=2, discount_fallback=[], format="arpa", verbose_header=True, prune=[0, 1]
     )
-    result = estimate.run_to_file(config, executors(), tmp_path / "model.arpa")
+    result = estimate.run(config, RunContext(executors(), tmp_path / "model.arpa", single_file=True))
     assert f"# Input file: {folder}\n# Token count: {result.tokens}\n" in (tmp_path / "model.arpa").read_text()
     assert [len(level) for level in read_arpa(tmp_path / "model.arpa").levels()] == list(
         result.statistics.kept.values()
@@ -304,4 +310,4 @@ def test_no_counts(executors, tmp_path):
     (tmp_path / "file").write_text("a b\n")
     for path, why in (tmp_path / "none", "there is nothing at that path"), (tmp_path / "file", "it has no manifest"):
         with pytest.raises(InputError, match=f"^{path} is not an output of count: {why}"):
-            estimate.run_to_file(EstimateConfig(counts=str(path)), executors(), tmp_path / "out")
+            estimate.run(EstimateConfig(counts=str(path)), RunContext(executors(), tmp_path / "out", single_file=True))

@@ -3,6 +3,7 @@
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 from mgpu_ngram.jobs.progress import Progress
@@ -25,7 +26,7 @@ def test_with_other_workers_and_other_memory(corpus, tmp_path, monkeypatch, befo
     def run(name, workers, **options):
         executor = LocalExecutor("cpu", workers)
         try:
-            return estimate.run_to_file(config, executor, tmp_path / name, **options)
+            return estimate.run(config, RunContext(executor, tmp_path / name, single_file=True, **options))
         finally:
             executor.close()
 

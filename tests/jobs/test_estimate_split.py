@@ -7,6 +7,7 @@ from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.engine import assemble
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.sorted_runs import moved
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
 from mgpu_ngram.jobs.estimate import passes as estimate_passes
 from mgpu_ngram.jobs.estimate import run as estimate
@@ -33,7 +34,7 @@ def estimated(device, tmp_path, monkeypatch):
         config = EstimateConfig([str(tmp_path / "text")], discount_fallback=[], **options)
         executor = cluster or LocalExecutor(device, 1)
         try:
-            result = estimate.run_to_file(config, executor, tmp_path / "model", overwrite=True)
+            result = estimate.run(config, RunContext(executor, tmp_path / "model", single_file=True, overwrite=True))
         finally:
             if cluster is None:
                 executor.close()

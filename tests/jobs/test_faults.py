@@ -19,6 +19,7 @@ from mgpu_ngram.cluster.dask import connect
 from mgpu_ngram.cluster.faults import MAX_DEATHS
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.timeout(120)
 
 def on(executor, corpus, output, progress=None, **more):
     config = CountConfig([str(c) for c in corpus], **OPTIONS)
-    return run(config, executor, output, progress=progress, **more)
+    return run(config, RunContext(executor, output, progress=progress or Progress(), **more))
 
 
 def kill(executor, choose):

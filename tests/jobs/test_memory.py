@@ -26,6 +26,7 @@ from mgpu_ngram.engine import spill
 from mgpu_ngram.engine.budget import Budget, give_back_freed_memory
 from mgpu_ngram.jobs import budget as jobs_budget
 from mgpu_ngram.jobs.budget import make_budget
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.count.run import CountConfig, run
@@ -113,7 +114,7 @@ class Watch(threading.Thread):
 def count_alone(config, folder):
     executor = LocalExecutor("cpu", 1)
     try:
-        run(config, executor, f"{folder}-{os.getpid()}")
+        run(config, RunContext(executor, f"{folder}-{os.getpid()}"))
     finally:
         executor.close()
 
@@ -139,13 +140,18 @@ def test_small_budgets_of_two_processes(contents, run_here, tmp_path):
     executor = start_cluster("cpu", 2)
     try:
         executor.everywhere(warm_up)
-        run(small, executor, tmp_path / "warm")
+        run(small, RunContext(executor, tmp_path / "warm"))
         executor.everywhere(give_back_freed_memory)
         watch = Watch(executor.everywhere(os.getpid))
         watch.start()
         try:
             config = CountConfig([str(tmp_path / "text")], **options)
-            run(config, executor, tmp_path / "out", False, Look(), memory=memory)
+            run(
+                config,
+                RunContext(
+                    executor, tmp_path / "out", overwrite=False, progress=Look(), memory=memory or MemoryConfig()
+                ),
+            )
         finally:
             watch.over = True
             watch.join()
@@ -196,7 +202,7 @@ def test_budgets_are_of_the_worker_with_least_and_the_peak_of_the_one_with_most(
     (tmp_path / "text").write_text("a b c\n")
     executor = Two(workers=1)
     assert make_budget(MemoryConfig(), executor).host_bytes == 100 << 20  # half of it
-    result = run(CountConfig([str(tmp_path / "text")], order=2), executor, tmp_path / "out")
+    result = run(CountConfig([str(tmp_path / "text")], order=2), RunContext(executor, tmp_path / "out"))
     assert (result.peak_device_bytes, result.peak_host_bytes) == (7, 80)
     executor.close()
 

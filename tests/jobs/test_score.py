@@ -18,6 +18,7 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import check_free
 from mgpu_ngram.engine import replicas
 from mgpu_ngram.engine import score as engine
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.score import run as score_job
 from mgpu_ngram.jobs.score.run import ScoreConfig, run, score
@@ -197,7 +198,7 @@ def test_a_model_that_changes(arpa, lines, here, monkeypatch):
 
 
 def test_a_folder(arpa, lines, here, whole, tmp_path):
-    result = run(config(arpa, lines), here, tmp_path / "out")
+    result = run(config(arpa, lines), RunContext(here, tmp_path / "out"))
     assert result.path == tmp_path / "out" and result.totals == whole[0]
     assert table(tmp_path / "out" / "scores.parquet") == whole[1]["sentence"]
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
@@ -305,7 +306,7 @@ def test_workers_that_stand_elsewhere(cluster, arpa, lines, whole, tmp_path, mon
     """A relative path of a model is one from here, as those of texts are."""
     monkeypatch.chdir(tmp_path)
     assert score(config(arpa.name, lines.name), cluster).totals == whole[0]
-    made = trie.run(trie.TrieConfig(arpa.name), cluster, "made")
+    made = trie.run(trie.TrieConfig(arpa.name), RunContext(cluster, "made"))
     assert score(config(made.path.relative_to(tmp_path), lines.name), cluster).totals == whole[0]
 
 
@@ -328,7 +329,7 @@ def test_the_manifest_names_the_model_that_scored(arpa, lines, here, tmp_path):
         def finish(self):
             arpa.write_text("another")
 
-    run(config(arpa, lines), here, tmp_path / "out", progress=Changes())
+    run(config(arpa, lines), RunContext(here, tmp_path / "out", progress=Changes()))
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["model"]["identity"] == before
     assert arpa.read_text() == "another"
 

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.run import CountConfig, run
 
 WORKERS = 4
@@ -33,7 +34,9 @@ def tasks(cluster):
 
 def test_several_workers_merge_and_write(cluster, corpus, undisturbed, contents, hooks, tasks, tmp_path):
     """10 shards, in a part for each, which goes to another worker where its own is late."""
-    result = run(CountConfig([str(c) for c in corpus], order=4, chunk_bytes=3000), cluster, tmp_path / "out")
+    result = run(
+        CountConfig([str(c) for c in corpus], order=4, chunk_bytes=3000), RunContext(cluster, tmp_path / "out")
+    )
     assert contents(result.path) == undisturbed
     written = Counter()
     for name, workers in tasks.items():
@@ -46,7 +49,7 @@ def test_dense_histograms_are_added_up_two_by_two(cluster, corpus, contents, hoo
     """In log2 of the workers steps: three sums of two, after each worker's own."""
     options = {"order": 2, "unit": "byte", "strategy": "global"}
     config = CountConfig([str(c) for c in corpus], chunk_bytes=3000, **options)
-    result = run(config, cluster, tmp_path / "out")
+    result = run(config, RunContext(cluster, tmp_path / "out"))
     assert contents(result.path) == contents(run_here(tmp_path / "here", corpus, 1, **options).path)
     assert tasks["bins_of_1"].total() == WORKERS
     sums = {name: workers.total() for name, workers in tasks.items() if name.startswith("bundle_runs_")}

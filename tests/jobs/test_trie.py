@@ -13,8 +13,9 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.model_file import load_model
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine import states
+from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.trie import run as trie
-from mgpu_ngram.jobs.trie.run import CONFIG, TrieConfig, build, open_inputs, plan, run
+from mgpu_ngram.jobs.trie.run import TrieConfig, build, plan, run
 
 ARPA = r"""\data\
 ngram 1=5
@@ -196,9 +197,13 @@ def executor():
 
 def test_as_a_job(arpa, executor, tmp_path):
     config, output = TrieConfig(arpa, "edge", quantize=8), tmp_path / "out"
-    assert open_inputs(config) is None and CONFIG is TrieConfig
-    assert plan(config, 2, "cpu") == {"job": "trie", "model": arpa, "index": "edge", "device": "cpu"}
-    result = run(config, executor, output)
+    assert plan(config, PlanContext(2, "cpu", 1 << 30)) == {
+        "job": "trie",
+        "model": arpa,
+        "index": "edge",
+        "device": "cpu",
+    }
+    result = run(config, RunContext(executor, output))
     assert sorted(path.name for path in output.iterdir()) == ["manifest.json", "model.safetensors"]
     assert result.path == output / "model.safetensors" and load_model(result.path).edges
     named = json.loads(json.dumps(result.as_json()))
@@ -206,10 +211,10 @@ def test_as_a_job(arpa, executor, tmp_path):
     manifest = json.loads((output / "manifest.json").read_text())
     assert manifest["orders"] == [5, 6, 2] and manifest["fingerprint"] == load_model(result.path).fingerprint
     assert manifest["options"] == {"index": "edge", "fanout": None, "quantize": 8, "backoff": True}
-    assert plan(TrieConfig(arpa), 2, "cpu")["index"] == "auto"
+    assert plan(TrieConfig(arpa), PlanContext(2, "cpu", 1 << 30))["index"] == "auto"
     with pytest.raises(InputError, match="exists; add --overwrite"):
-        run(config, executor, output)
-    run(TrieConfig(arpa), executor, output, overwrite=True)
+        run(config, RunContext(executor, output))
+    run(TrieConfig(arpa), RunContext(executor, output, overwrite=True))
     assert load_model(output / "model.safetensors").edges is None
 
 
@@ -217,9 +222,9 @@ def test_as_a_job(arpa, executor, tmp_path):
 @pytest.mark.timeout(120)
 def test_the_worker_dies(bomb, arpa, executor, start, hooks, hooks_folder, contents, tmp_path):
     """Before it has made the model, or when the file is there."""
-    run(TrieConfig(arpa), executor, tmp_path / "here")
+    run(TrieConfig(arpa), RunContext(executor, tmp_path / "here"))
     hooks(**{bomb: ""})
-    run(TrieConfig(arpa), start(1), tmp_path / "there")
+    run(TrieConfig(arpa), RunContext(start(1), tmp_path / "there"))
     assert not (hooks_folder / bomb).exists(), "the bomb went off"
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.tables import MAX_ORDER
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
+
+MAX_ID = {"uint16": (1 << 16) - 1, "uint32": (1 << 32) - 1}  # token ids, by dtype
 
 
 def check_separator(unit: str, dtype: str, separator_id: int | None) -> None:
@@ -18,8 +18,8 @@ def check_separator(unit: str, dtype: str, separator_id: int | None) -> None:
         return
     if unit != "id":
         raise InputError(f"separator_id needs unit id but unit is {unit}; leave it out")
-    if not 0 <= separator_id <= np.iinfo(dtype).max:
-        raise InputError(f"separator_id is {separator_id} but {dtype} holds 0 to {np.iinfo(dtype).max}")
+    if not 0 <= separator_id <= MAX_ID[dtype]:
+        raise InputError(f"separator_id is {separator_id} but {dtype} holds 0 to {MAX_ID[dtype]}")
 
 
 @dataclass(frozen=True)

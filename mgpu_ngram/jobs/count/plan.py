@@ -19,6 +19,7 @@ from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.plan import TextFacts, choose
 from mgpu_ngram.engine.token_streams import SMALL_BYTES
 from mgpu_ngram.jobs.budget import AUTO_DEVICE_SHARE, AUTO_HOST_SHARE, is_spilling, make_budget, text_within
+from mgpu_ngram.jobs.context import PlanContext
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.kernels import check
 
@@ -71,24 +72,14 @@ def num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
     return max(chunks, sum(source.size_bytes >= SMALL_BYTES for source in corpus.sources))
 
 
-def plan(
-    config: CountConfig,
-    workers: int,
-    device: str,
-    memory_bytes: int,
-    memory: MemoryConfig | None = None,
-    output: str | Path = ".",
-) -> dict[str, Any]:
-    """What `run` would do, from the sizes of the inputs alone: chunks, shards, strategies, bytes, spills.
-
-    memory_bytes  free memory of a GPU, or of the host
-    output        folder of the result, beside which runs are spilled unless `memory` says otherwise
+def plan(config: CountConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what `run` would do, from the sizes of the inputs alone: chunks, shards, strategies, bytes, spills.
 
     Raises InputError where the run could not fit.
     """
-    memory = memory or MemoryConfig()
+    workers, device, memory = context.workers, context.device, context.memory
     host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * free_host_bytes())
-    device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * memory_bytes)
+    device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * context.free_bytes)
     corpus = open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
     spills = is_spilling(most_table_bytes(config, corpus), device, device_bytes, workers)
     budget = Budget(device, device_bytes if device == "gpu" else 0, host_bytes // workers, spills=spills)
@@ -103,7 +94,7 @@ def plan(
     on_devices = int(budget.kept_device_share() * workers * device_bytes) if device == "gpu" else 0
     on_host = replace(budget, host_bytes=host_bytes).kept_host_bytes()
     spill_bytes = max(0, table_bytes - on_devices - on_host)
-    spill_folder = Path(memory.spill_dir or output).absolute()
+    spill_folder = Path(memory.spill_dir or context.output).absolute()
     disk_bytes = shutil.disk_usage(next(p for p in [spill_folder, *spill_folder.parents] if p.exists())).free
     if spill_bytes > disk_bytes:
         raise InputError(

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.counts import FORMAT
 from mgpu_ngram.core.crc import combine_crc32
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.budget import peak_bytes
@@ -22,20 +20,18 @@ from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.engine.write import WrittenFile
 from mgpu_ngram.jobs.budget import limited
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.jobs.count.passes import TOP, CountPasses
 from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams, plan
-from mgpu_ngram.jobs.progress import Progress
-from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 else:
     pa = LazyModule("pyarrow")
 
-__all__ = ["CHECKPOINT_SECONDS", "CONFIG", "FORMAT", "CountConfig", "CountResult", "open_inputs", "plan", "run"]
+__all__ = ["FORMAT", "CountConfig", "CountResult", "changed_since", "open_inputs", "plan", "run"]
 
-CONFIG = CountConfig
 UNRESERVED_BYTES = 1 << 30  # of a device's budget, for what other streams allocate
 
 
@@ -78,38 +74,27 @@ def changed_since(config: CountConfig, manifest: dict[str, Any]) -> str:
     return what_changed({"inputs": inputs, "options": manifest.get("options")}, made_of)
 
 
-def run(
-    config: CountConfig,
-    executor: Executor,
-    output: str | Path,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-    inputs: Any = None,
-    memory: MemoryConfig | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    resume: bool = False,
-) -> CountResult:
+def run(config: CountConfig, context: RunContext, inputs: Corpus | None = None) -> CountResult:
     """Count a corpus and write OUT/order=N/part-*.parquet, OUT/vocabulary.parquet, OUT/manifest.json.
 
-    inputs              an in-memory corpus in place of config.corpus
-    memory              what the run may take of each GPU and host, and where it spills
-    checkpoint_seconds  how often finished work is saved beside the output, in OUT.checkpoint
-    resume              go on from there; the result is that of an uninterrupted run
+    inputs  an open corpus in place of config.corpus
     """
-    progress, memory = progress or Progress(), memory or MemoryConfig()
+    executor, memory, progress = context.executor, context.memory, context.progress
     start = time.perf_counter()
-    corpus = open_inputs(config if inputs is None else replace(config, corpus=inputs))
-    with Output.create(output, overwrite) as out:
+    corpus = inputs or open_inputs(config)
+    with Output.create(context.target, context.overwrite) as out:
         executor.check_folder(str(out.folder))
         budget = count_budget(memory, executor, most_table_bytes(config, corpus))
         executor = limited(executor, budget)
         executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
         chosen = {"chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget)}
         identity = _identity(config, corpus)
-        with Checkpoint.open(out.path, identity, resume, overwrite, memory.spill_dir, chosen) as checkpoint:
+        with Checkpoint.open(
+            out.path, identity, context.resume, context.overwrite, memory.spill_dir, chosen
+        ) as checkpoint:
             executor.check_folder(str(checkpoint.entries_folder))
             chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
-            job = CountPasses(config, executor, chunks, budget, checkpoint, checkpoint_seconds, progress)
+            job = CountPasses(config, executor, chunks, budget, checkpoint, context.checkpoint_seconds, progress)
             counted = job.count(num_streams(config, corpus, len(chunks)))
             runs = job.merge(counted)
             job.report(counted)

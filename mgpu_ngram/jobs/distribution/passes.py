@@ -31,15 +31,8 @@ from mgpu_ngram.engine.distribution_tasks import (
     write_words,
 )
 from mgpu_ngram.engine.row_options import RowOptions
-from mgpu_ngram.jobs.distribution.config import (
-    AHEAD,
-    DistributionConfig,
-    chunk_bytes,
-    row_bytes,
-    rows_for,
-    table_rows,
-    text_bytes,
-)
+from mgpu_ngram.jobs.distribution.config import DistributionConfig
+from mgpu_ngram.jobs.distribution.sizes import AHEAD, chunk_bytes, row_bytes, rows_for, table_rows, text_bytes
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.saver import Saver
 

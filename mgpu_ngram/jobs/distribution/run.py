@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.distributions import FORMAT
-from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.jobs.distribution.config import (
-    DistributionConfig,
-    chunk_bytes,
-    known_facts,
-    row_bytes,
-    rows_for,
-    text_bytes,
-)
+from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.distribution.config import DistributionConfig
 from mgpu_ngram.jobs.distribution.passes import DistributionPasses
-from mgpu_ngram.jobs.progress import Progress
-from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
+from mgpu_ngram.jobs.distribution.sizes import chunk_bytes, known_facts, row_bytes, rows_for, text_bytes
 
 __all__ = [
-    "CONFIG",
     "FORMAT",
     "DistributionConfig",
     "DistributionResult",
@@ -39,8 +29,6 @@ __all__ = [
     "plan",
     "run",
 ]
-
-CONFIG = DistributionConfig
 
 
 @dataclass(frozen=True)
@@ -75,9 +63,10 @@ def open_inputs(config: DistributionConfig) -> Corpus:
     return open_corpus(config.text, "word", text_column=config.text_column)
 
 
-def plan(config: DistributionConfig, workers: int, device: str, *_: Any) -> dict[str, Any]:
-    """What `run` would do, from the sizes of the inputs alone; without those of a model that is not known yet."""
+def plan(config: DistributionConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what `run` would do, from the sizes of the inputs; without sizes of a model that is still to be made."""
     facts, corpus = known_facts(config), open_inputs(config)
+    workers, device = context.workers, context.device
     histories = int(corpus.text_bytes / text_bytes(config))
     found = {
         "job": config.name,
@@ -126,33 +115,24 @@ def _identity(made_of: dict[str, Any], corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def run(
-    config: DistributionConfig,
-    executor: Executor,
-    output: str | Path,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-    inputs: Any = None,
-    memory: MemoryConfig | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    resume: bool = False,
-) -> DistributionResult:
+def run(config: DistributionConfig, context: RunContext, inputs: Corpus | None = None) -> DistributionResult:
     """Write the distributions after every history of a text, as `core.distributions` lays them out.
 
-    inputs              an in-memory corpus in place of config.text
-    checkpoint_seconds  how often finished chunks are noted in OUT.checkpoint, where the files grow
-    resume              go on from there; the result is that of an uninterrupted run
+    inputs  an open corpus in place of config.text
+
+    The files grow in OUT.checkpoint, where finished chunks are noted.
     """
-    progress, start = progress or Progress(), time.perf_counter()
-    corpus = open_inputs(config if inputs is None else replace(config, text=inputs))
+    executor, progress, start = context.executor, context.progress, time.perf_counter()
+    corpus = inputs or open_inputs(config)
     made_of = _made_of(config, corpus)
-    with Output.create(output, overwrite) as out:
+    with Output.create(context.target, context.overwrite) as out:
         executor.check_folder(str(out.folder))
         chosen = {"chunk_bytes": config.chunk_bytes, "workers": executor.workers, "device": executor.device}
-        with Checkpoint.open(out.path, _identity(made_of, corpus), resume, overwrite, None, chosen) as checkpoint:
+        identity = _identity(made_of, corpus)
+        with Checkpoint.open(out.path, identity, context.resume, context.overwrite, None, chosen) as checkpoint:
             executor.check_folder(str(checkpoint.entries_folder))
             job = DistributionPasses(config, executor, corpus, made_of["model"]["identity"], checkpoint, progress)
-            job.write(checkpoint_seconds)
+            job.write(context.checkpoint_seconds)
             progress.finish()
             manifest = made_of | job.described()
             write_manifest(job.folder, manifest, FORMAT)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mgpu_ngram.core.discounts import check_fallback
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.tables import MAX_ORDER
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
-from mgpu_ngram.engine.estimate import EstimateOptions
 from mgpu_ngram.jobs.count.config import CountConfig, check_separator
+
+if TYPE_CHECKING:
+    from mgpu_ngram.engine.estimate import EstimateOptions
 
 OF_TEXT = ("unit", "dtype", "separator_id", "skip_symbols", "text_column", "chunk_bytes")  # settings of how it is read
 
@@ -80,5 +82,7 @@ class EstimateConfig:
 
     def options(self, order: int) -> EstimateOptions:
         """Of a model of that order."""
+        from mgpu_ngram.engine.estimate import EstimateOptions
+
         thresholds = [*self.prune[:order], *[self.prune[-1] if self.prune else 0] * (order - len(self.prune))]
         return EstimateOptions(order, tuple(thresholds), self.vocab_pad, self.interpolate_unigrams)

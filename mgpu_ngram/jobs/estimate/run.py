@@ -15,7 +15,6 @@ from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.model_file import BackoffModel, check_free_file
 from mgpu_ngram.core.output import Output, check_free, clear_temporaries, write_manifest
 from mgpu_ngram.core.version import VERSION
@@ -24,6 +23,7 @@ from mgpu_ngram.engine.budget import Budget, peak_bytes
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.vocabulary import LmplzText
 from mgpu_ngram.jobs.budget import limited
+from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.count.passes import CountPasses
 from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams
 from mgpu_ngram.jobs.count.plan import plan as count_plan
@@ -34,9 +34,7 @@ from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of_counts
 from mgpu_ngram.jobs.estimate.passes import Estimation, Statistics, read_limit
 from mgpu_ngram.jobs.progress import Progress
-from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 
-CONFIG = EstimateConfig
 FORMAT = "mgpu_ngram model"
 TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # of a part while it is estimated, for each token that its shards stand for
 ALONE = {"gpu": 1.6, "cpu": 1.0}  # times as many tokens may the only part of a worker have: no other waits beside it
@@ -89,86 +87,58 @@ def open_inputs(config: EstimateConfig) -> Corpus | None:
     """The corpus that a config names, if it does: counts may be what an earlier job makes. Raises InputError when it
     cannot be used.
     """
-    return None if config.counts else _corpus(config, config.corpus)
+    return None if config.counts else open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
 
 
-def _corpus(config: EstimateConfig, given: Any) -> Corpus:
-    return open_corpus(given, config.unit, config.dtype, config.text_column)
-
-
-def _opened(config: EstimateConfig, inputs: Any = None) -> tuple[EstimateConfig, Corpus | Counts]:
-    """(the config with its order, what it names); `inputs` is an in-memory corpus in place of config.corpus."""
+def _opened(config: EstimateConfig, inputs: Corpus | None = None) -> tuple[EstimateConfig, Corpus | Counts]:
+    """(the config with its order, what it names); `inputs` is an open corpus in place of config.corpus."""
     if config.counts:
         counts = open_counts(config)
         return replace(config, order=config.order or counts.max_order), counts
-    corpus = _corpus(config, config.corpus if inputs is None else inputs)
+    corpus = inputs or open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
     return replace(config, order=config.highest), corpus
 
 
-def plan(
-    config: EstimateConfig, workers: int, device: str, memory_bytes: int, memory: MemoryConfig | None = None,
-    output: str | Path = ".",
-) -> dict[str, Any]:  # fmt: skip
-    """What `run` would do, from the sizes of the inputs alone: how it would count, and into how many parts its n-grams
-    would go at least.
+def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what `run` would do, from the sizes of the inputs alone: how it would count, and the least number of parts
+    that its n-grams would be cut into.
     """
     if config.counts:
-        return {"job": config.name, "counts": config.counts, "device": device, "workers": workers}
-    counted = count_plan(config.counting(), workers, device, memory_bytes, memory, output)
-    return counted | {"job": config.name, "shards": workers, "model": model_file(config)}
+        return {"job": config.name, "counts": config.counts, "device": context.device, "workers": context.workers}
+    counted = count_plan(config.counting(), context)
+    return counted | {"job": config.name, "shards": context.workers, "model": model_file(config)}
 
 
-def run(
-    config: EstimateConfig,
-    executor: Executor,
-    output: str | Path,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-    inputs: Any = None,
-    memory: MemoryConfig | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    resume: bool = False,
-) -> EstimateResult:
-    """Write OUT/model.safetensors or OUT/model.arpa, and OUT/manifest.json. Arguments as of `jobs.count.run`."""
+def run(config: EstimateConfig, context: RunContext, inputs: Corpus | None = None) -> EstimateResult:
+    """Write OUT/model.safetensors or OUT/model.arpa, and OUT/manifest.json; only the model for a single file.
+
+    inputs  an open corpus in place of config.corpus
+    """
+    if context.single_file:
+        return _run_to_file(config, context, inputs)
     config, source = _opened(config, inputs)
-    with Output.create(output, overwrite) as out:
-        executor.check_folder(str(out.folder))
+    with Output.create(context.target, context.overwrite) as out:
+        context.executor.check_folder(str(out.folder))
         path = out.folder / model_file(config)
-        with estimated(config, source, executor, out.path, overwrite, progress, memory, checkpoint_seconds, resume) as (
-            model,
-            result,
-        ):
-            result = _saved(config, executor, model, result, path)
+        with estimated(config, source, context, out.path) as (model, result):
+            result = _saved(config, context.executor, model, result, path)
             write_manifest(out.folder, _manifest(config, source, result), FORMAT)
             out.commit()
     return replace(result, path=out.path / path.name)
 
 
-def run_to_file(
-    config: EstimateConfig,
-    executor: Executor,
-    output: str | Path,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-    inputs: Any = None,
-    memory: MemoryConfig | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    resume: bool = False,
-) -> EstimateResult:
-    """Write the model alone, to a file."""
-    path = check_free_model(config, output, overwrite)
+def _run_to_file(config: EstimateConfig, context: RunContext, inputs: Corpus | None) -> EstimateResult:
+    """Write the model alone."""
+    path = check_free_model(config, context.target, context.overwrite)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make folder {path.parent}: {error.strerror}; give another output path") from error
-    executor.check_folder(str(path.parent))
+    context.executor.check_folder(str(path.parent))
     config, source = _opened(config, inputs)
-    with estimated(config, source, executor, path, overwrite, progress, memory, checkpoint_seconds, resume) as (
-        model,
-        result,
-    ):
-        clear_temporaries(path)  # nobody else makes it while we have its checkpoint
-        return _saved(config, executor, model, result, path)
+    with estimated(config, source, context, path) as (model, result):
+        clear_temporaries(path)  # nobody else writes it while this run has its checkpoint
+        return _saved(config, context.executor, model, result, path)
 
 
 def check_free_model(config: EstimateConfig, output: str | Path, overwrite: bool) -> Path:
@@ -188,27 +158,25 @@ def _is_arpa(path: str | Path) -> bool:
         return False
 
 
-def run_to_model(
-    config: EstimateConfig, executor: Executor, folder: str | Path, progress: Progress | None = None,
-    inputs: Any = None, memory: MemoryConfig | None = None,
-) -> BackoffModel:  # fmt: skip
-    """The model in host memory; `folder` is where workers may spill. Nothing is saved to go on with."""
+def run_to_model(config: EstimateConfig, context: RunContext, inputs: Corpus | None = None) -> BackoffModel:
+    """Return the model in host memory. Workers spill to the context's output, a folder; no checkpoint is kept."""
     config, source = _opened(config, inputs)
-    spill = Path(folder) / "model"
-    with estimated(config, source, executor, spill, False, progress, memory, math.inf, False) as (model, _):
-        return executor.fetch(executor.call(in_host_memory, model))
+    context = replace(context, checkpoint_seconds=math.inf, resume=False)
+    with estimated(config, source, context, Path(context.target) / "model") as (model, _):
+        return context.executor.fetch(context.executor.call(in_host_memory, model))
 
 
 @contextmanager
 def estimated(
-    config: EstimateConfig, source: Corpus | Counts, executor: Executor, path: Path, overwrite: bool,
-    progress: Progress | None, memory: MemoryConfig | None, checkpoint_seconds: float, resume: bool,
-) -> Iterator[tuple[Handle, EstimateResult]]:  # fmt: skip
-    """A handle of the model and the result, without path and size yet. The checkpoint goes if the block ends well.
+    config: EstimateConfig, source: Corpus | Counts, context: RunContext, path: Path
+) -> Iterator[tuple[Handle, EstimateResult]]:
+    """Yield a handle of the model, and the result without its path and size. The checkpoint of `path` is deleted when
+    the block ends well.
 
     A run from counts that ended early starts again: nothing that it does is worth saving.
     """
-    progress, memory, start = progress or Progress(), memory or MemoryConfig(), time.perf_counter()
+    executor, memory, progress, start = context.executor, context.memory, context.progress, time.perf_counter()
+    resume, overwrite = context.resume, context.overwrite
     limit = read_limit(config.limit_vocab_file)  # before work begins
     table_bytes = most_table_bytes(config.counting(), source) if isinstance(source, Corpus) else 0
     budget = count_budget(memory, executor, table_bytes)
@@ -230,7 +198,7 @@ def estimated(
             estimation, parts = parts_of_counts(config, limit, source, resources, (part_tokens, alone_tokens))
         else:
             estimation, parts, resumed = _parts_of_text(
-                config, limit, source, executor, budget, checkpoint, checkpoint_seconds, progress
+                config, limit, source, executor, budget, checkpoint, context.checkpoint_seconds, progress
             )
         model, statistics = estimation.finish(parts)
         of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgpu_ngram.cluster.executor import Executor, Handle, in_order
+from mgpu_ngram.cluster.executor import Handle, in_order
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Corpus, Piece, open_corpus
 from mgpu_ngram.core.errors import InputError
@@ -24,11 +24,11 @@ from mgpu_ngram.core.output import Output, check_free, check_suffix, new_file, w
 from mgpu_ngram.core.parquet import strings
 from mgpu_ngram.core.read_text import read_blocks
 from mgpu_ngram.core.sources import Source
-from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.score import ChunkScores, ScoreOptions, score_chunk
-from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.score.config import ScoreConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,27 +48,6 @@ MAX_ADDED = 1 << 20  # fractions, in units, whose sum fits int64; and as many wh
 MAX_EXACT = 1 << 42  # up to this one, which no text comes near: sums of larger ones depend on how text was cut
 FORMAT = "mgpu_ngram scores"
 SCORES = "scores.parquet"
-
-
-@dataclass(frozen=True)
-class ScoreConfig:
-    """Settings of a score job; the keys of its YAML."""
-
-    model: str  # a model file, an ARPA file, or the name of an earlier job that makes a model
-    text: list[str]  # paths, globs, directories or fsspec URLs; one sentence per line
-    sentence_markers: bool = True  # <s> stands before each sentence, and </s> after it, which is scored
-    level: Literal["word", "sentence"] = "sentence"  # a row of the result
-    index: Literal["edge", "btree"] = "edge"  # the edge table, faster; or the trie alone, smaller
-    text_column: str = "text"  # of Parquet inputs
-    chunk_bytes: Bytes | None = None  # text per task; auto: by device, text and workers
-    name: str = "score"  # folder of the result under the run's output
-
-    def __post_init__(self) -> None:
-        check_at_least(self, 1, "chunk_bytes")
-        check_name(self.name)
-
-
-CONFIG = ScoreConfig
 
 
 @dataclass(frozen=True)
@@ -138,8 +117,9 @@ def open_inputs(config: ScoreConfig) -> Corpus:
     return open_corpus(config.text, "word", text_column=config.text_column)
 
 
-def plan(config: ScoreConfig, workers: int, device: str, *_: Any) -> dict[str, Any]:
-    """What `run` would do, from the sizes of the inputs alone."""
+def plan(config: ScoreConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what `run` would do, from the sizes of the inputs alone."""
+    workers, device = context.workers, context.device
     corpus = open_inputs(config)
     size = config.chunk_bytes or _chunk_bytes(corpus, workers, device, config.level == "word")
     chunks = corpus.chunks(size)
@@ -159,20 +139,26 @@ def plan(config: ScoreConfig, workers: int, device: str, *_: Any) -> dict[str, A
 
 def run(
     config: ScoreConfig,
-    executor: Executor,
-    output: str | Path,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-    inputs: Any = None,
-    *_: Any,
+    context: RunContext,
+    inputs: Corpus | None = None,
+    printing: Printing | None = None,
 ) -> ScoreResult:
-    """Score a corpus and write OUT/scores.parquet and OUT/manifest.json. A run that ended early is not gone on with.
+    """Score a corpus and write OUT/scores.parquet and OUT/manifest.json; only the Parquet file for a single file.
 
-    inputs  an in-memory corpus in place of config.text
+    inputs    an open corpus in place of config.text
+    printing  what to do with the scores when the context has no output
+
+    A run that ended early cannot be resumed.
     """
-    made_of = _made_of(config, open_inputs(config if inputs is None else replace(config, text=inputs)))
-    with Output.create(output, overwrite) as out:
-        result = score(config, executor, out.folder / SCORES, progress=progress, inputs=inputs)
+    corpus = inputs or open_inputs(config)
+    if context.output is None:
+        return score(config, context, corpus, printing=printing)
+    if context.single_file:
+        check_file(context.output, context.overwrite)
+        return score(config, context, corpus, context.output)
+    made_of = _made_of(config, corpus)
+    with Output.create(context.output, context.overwrite) as out:
+        result = score(config, context, corpus, out.folder / SCORES)
         made = {"totals": result.totals.summary(), "versions": {"mgpu-ngram": VERSION, "pyarrow": pa.__version__}}
         write_manifest(out.folder, made_of | made, FORMAT)
         out.commit()
@@ -210,35 +196,42 @@ def _is_parquet(path: str | Path) -> bool:
         return file.read(4) == b"PAR1"
 
 
+@dataclass(frozen=True)
+class Printing:
+    """What a run does with scores that go to no file.
+
+    take    is called with the scores of each chunk, in the order of the text
+    words   what chunks say of words, as in `ScoreOptions`
+    totals  as in `ScoreOptions`
+    """
+
+    take: Callable[[ChunkScores], None]
+    words: str = ""
+    totals: bool = True
+
+
 def score(
     config: ScoreConfig,
-    executor: Executor,
+    context: RunContext,
+    corpus: Corpus,
     file: str | Path | None = None,
-    take: Callable[[ChunkScores], None] | None = None,
-    words: str = "",
-    totals: bool = True,
-    progress: Progress | None = None,
-    inputs: Any = None,
-    verify: bool = True,
+    printing: Printing | None = None,
 ) -> ScoreResult:
-    """Score a corpus.
-
-    file    a Parquet file to write, rows as config.level says
-    take    is called with the scores of each chunk, in the order of the text
-    words, totals  what chunks say of words (`ScoreOptions`) where no file is written
-    verify  compare the checksums of a model file
+    """Score a corpus, and write a Parquet file if one is named.
 
     The driver holds a few chunks at once; a worker holds its replica of the model and a block of text.
     """
-    progress, start = progress or Progress(), time.perf_counter()
-    corpus = open_inputs(config if inputs is None else replace(config, text=inputs))
+    executor, progress, start = context.executor, context.progress, time.perf_counter()
     if file is not None:
         words = "columns" if config.level == "word" else ""
+    else:
+        words = printing.words if printing else ""
+    take, totals = (printing.take, printing.totals) if printing else (None, True)
     chunk_bytes = config.chunk_bytes or _chunk_bytes(corpus, executor.workers, executor.device, bool(words))
     model = os.path.abspath(config.model)  # workers may stand elsewhere
     options = ScoreOptions(
         model, identify(model), config.index, config.sentence_markers, words, totals, executor.device,
-        chunk_bytes, executor.tasks_per_host, executor.threads, verify,
+        chunk_bytes, executor.tasks_per_host, executor.threads, config.verify,
     )  # fmt: skip
     chunks = corpus.chunks(chunk_bytes)
     found: list[Totals] = []

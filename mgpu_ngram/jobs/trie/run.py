@@ -8,49 +8,23 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel, check_free_file, identify, save_model
 from mgpu_ngram.core.output import Output, check_suffix, write_manifest
-from mgpu_ngram.core.typed_config import check_name
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.trie import FANOUT, edges_of, quantize, with_fanout
+from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.trie.config import TrieConfig
 from mgpu_ngram.kernels.dispatch import to_host
 
 FORMAT = "mgpu_ngram trie"
 MODEL = "model.safetensors"  # in the folder of a run
-
-
-@dataclass(frozen=True)
-class TrieConfig:
-    """Settings of a trie job; the keys of its YAML."""
-
-    model: str  # an ARPA file, plain or compressed, or a model file
-    index: Literal["btree", "edge", "both"] | None = None  # edge adds the edge table: faster to score with, and larger.
-    # The trie, which has the other index in it, is always there, so both says the same as edge. auto: as the model
-    # file has it; btree of an ARPA file
-    fanout: int | None = None  # words that a search of the trie looks at in one step; auto: as the model file has it;
-    # 32 of an ARPA file
-    quantize: int | None = None  # bits of a code for each log10 probability and backoff from order 2 on; auto: floats
-    backoff: bool = True  # false leaves the backoffs out, for what never reads them: stored distributions
-    name: str = "trie"  # folder of the result under the run's output
-
-    def __post_init__(self) -> None:
-        if self.fanout is not None and not 4 <= self.fanout <= 128:
-            raise InputError(f"fanout is {self.fanout} but must be 4 to 128")
-        if self.quantize is not None and not 2 <= self.quantize <= 16:
-            raise InputError(f"quantize is {self.quantize} bits but must be 2 to 16; leave it out for floats")
-        if not self.backoff and self.index in ("edge", "both"):
-            raise InputError(f"index {self.index} holds backoffs but backoff is false; make index btree, or keep them")
-        check_name(self.name)
-
-
-CONFIG = TrieConfig
 
 
 @dataclass(frozen=True)
@@ -86,13 +60,9 @@ def model_file(config: TrieConfig) -> str:
     return MODEL
 
 
-def open_inputs(config: TrieConfig) -> None:
-    """Nothing: the model may be what an earlier job makes."""
-
-
-def plan(config: TrieConfig, workers: int, device: str, *_: Any) -> dict[str, Any]:
-    """What `run` would do."""
-    return {"job": config.name, "model": config.model, "index": config.index or "auto", "device": device}
+def plan(config: TrieConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what `run` would do."""
+    return {"job": config.name, "model": config.model, "index": config.index or "auto", "device": context.device}
 
 
 def changed_since(config: TrieConfig, manifest: dict[str, Any]) -> str:
@@ -109,16 +79,20 @@ def _made_of(config: TrieConfig) -> dict[str, Any]:
     }
 
 
-def run(config: TrieConfig, executor: Executor, output: str | Path, overwrite: bool = False, *_: Any) -> TrieResult:
-    """Write OUT/model.safetensors and OUT/manifest.json, by one worker. A run that ended early is not gone on with."""
-    with Output.create(output, overwrite) as out:
+def run(config: TrieConfig, context: RunContext) -> TrieResult:
+    """Write OUT/model.safetensors and OUT/manifest.json, by one worker; only the model for a single file.
+
+    A run that ended early cannot be resumed.
+    """
+    executor = context.executor
+    if context.single_file:
+        target = Path(context.target).absolute()
+        check_free_file(target, context.overwrite)
+        return replace(_built(config, executor, target, context.overwrite), path=Path(context.target))
+    with Output.create(context.target, context.overwrite) as out:
         executor.check_folder(str(out.folder))
-        there = replace(config, model=os.path.abspath(config.model))  # workers may stand elsewhere
-        # True: the model may be there already if a worker died that had made it
-        asked = there, out.folder / MODEL, executor.device, executor.threads, True
-        task = executor.call(build, *asked, label="the trie")
-        executor.wait([task])
-        [result] = executor.gather([task])
+        # The model may be there already: a worker that died may have written it.
+        result = _built(config, executor, out.folder / MODEL, True)
         manifest = _made_of(config) | {
             "orders": result.counts,
             "fingerprint": result.fingerprint,
@@ -127,6 +101,15 @@ def run(config: TrieConfig, executor: Executor, output: str | Path, overwrite: b
         write_manifest(out.folder, manifest, FORMAT)
         out.commit()
     return replace(result, path=out.path / MODEL)
+
+
+def _built(config: TrieConfig, executor: Executor, path: Path, overwrite: bool) -> TrieResult:
+    """Let one worker build the model file."""
+    config = replace(config, model=os.path.abspath(config.model))  # a worker may have another working folder
+    task = executor.call(build, config, path, executor.device, executor.threads, overwrite, label="the trie")
+    executor.wait([task])
+    [result] = executor.gather([task])
+    return result
 
 
 def build(

@@ -1,0 +1,62 @@
+"""`mgpu-ngram export`: the n-grams of counts as text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from mgpu_ngram.commands.shared import stdout
+from mgpu_ngram.core.errors import InputError
+
+if TYPE_CHECKING:
+    from mgpu_ngram.core.counts import Ngram
+
+EXAMPLES = """examples:
+  mgpu-ngram export counts --order 3 | grep '^of the'
+  mgpu-ngram export counts --order 5 --top 100"""
+
+
+def add(parser: argparse.ArgumentParser, verb: str) -> None:
+    parser.epilog = EXAMPLES
+    parser.description = (
+        "Print n-grams, ngram TAB count. Bytes that are no printable ASCII appear as \\n, \\t or \\xff."
+    )
+    parser.add_argument("path", metavar="OUT")
+    parser.add_argument("--order", type=int, required=True, metavar="N")
+    parser.add_argument("--top", type=int, metavar="K", help="only the K that occur most")
+    parser.set_defaults(verb=_export)
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from mgpu_ngram.core.counts import read_counts
+
+    counts = read_counts(arguments.path)
+    if not 1 <= arguments.order <= counts.max_order:
+        raise InputError(f"{arguments.path}: has orders 1 to {counts.max_order}, not {arguments.order}")
+    if arguments.top is not None and arguments.top < 1:
+        raise InputError(f"--top is {arguments.top} but must be at least 1")
+    order = counts.order(arguments.order)
+    with stdout():
+        for ngram, n in order.top(arguments.top) if arguments.top else order:
+            if arguments.json:
+                line = json.dumps({"ngram": _json_ngram(ngram, counts.unit), "count": n}).encode()
+            else:
+                line = _text_ngram(ngram, counts.unit) + b"\t%d" % n
+            sys.stdout.buffer.write(line + b"\n")
+
+
+def _text_ngram(ngram: Ngram, unit: str) -> bytes:
+    """Words as they are; ids in decimals; bytes that would break lines, or are not ASCII, as \\n or \\xff."""
+    if isinstance(ngram, tuple):
+        return " ".join(map(str, ngram)).encode()
+    data = ngram.encode() if isinstance(ngram, str) else ngram
+    return data.decode("latin-1").encode("unicode_escape") if unit == "byte" else data
+
+
+def _json_ngram(ngram: Ngram, unit: str) -> Any:
+    """Words as text; ids, and bytes by their values, as a list."""
+    if isinstance(ngram, bytes):
+        return list(ngram) if unit == "byte" else ngram.decode("utf-8", "backslashreplace")
+    return ngram

@@ -1,0 +1,61 @@
+"""`mgpu-ngram info`: what an output, a model file or another file is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+from mgpu_ngram.commands.shared import stdout
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.output import find_manifest
+from mgpu_ngram.report import show_file, show_model
+from mgpu_ngram.stages.registry import STAGES, stage_of_format
+
+EXAMPLES = """examples:
+  mgpu-ngram info counts
+  mgpu-ngram info counts --json | jq .orders
+  mgpu-ngram info model.safetensors
+  mgpu-ngram info runs/scores/score
+  mgpu-ngram info distributions"""
+
+
+def add(parser: argparse.ArgumentParser, verb: str) -> None:
+    parser.epilog = EXAMPLES
+    parser.add_argument("path", metavar="PATH")
+    parser.set_defaults(verb=_info)
+
+
+def _info(arguments: argparse.Namespace) -> None:
+    path = arguments.path
+    if os.path.isfile(path):
+        _show_file(path, arguments.json)
+        return
+    if not os.path.lexists(path):
+        raise InputError(f"there is nothing at {path}; give a model file, or the folder that a job wrote")
+    manifest = find_manifest(path) or {}
+    stage = stage_of_format(manifest.get("format"))
+    if stage is None:
+        from mgpu_ngram.core.counts import read_counts
+
+        stage, manifest = STAGES["count"], read_counts(path).manifest  # it says what is wrong
+    described = stage.describe(path, manifest)
+    with stdout():
+        if arguments.json:
+            print(json.dumps(described, indent=2))
+        else:
+            stage.show_info(path, described)
+
+
+def _show_file(path: str, as_json: bool) -> None:
+    from mgpu_ngram.core.file_kind import identify_file
+    from mgpu_ngram.core.model_file import FORMAT
+
+    described = identify_file(path)
+    with stdout():
+        if as_json:
+            print(json.dumps(described, indent=2))
+        elif described["format"] == FORMAT:
+            show_model(path, described)
+        else:
+            show_file(path, described)

@@ -1,0 +1,43 @@
+"""`mgpu-ngram plan`: what the jobs of a YAML file would do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from mgpu_ngram.api import describe_cluster
+from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout
+from mgpu_ngram.jobs.context import PlanContext
+from mgpu_ngram.stages.registry import STAGES
+
+EXAMPLES = """example:
+  mgpu-ngram plan configs/quickstart.yaml"""
+
+
+def add(parser: argparse.ArgumentParser, verb: str) -> None:
+    parser.epilog = EXAMPLES
+    parser.add_argument("config", metavar="CONFIG.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    add_scheduler_flags(parser)
+    parser.set_defaults(verb=_plan, many="overrides")
+
+
+def _plan(arguments: argparse.Namespace) -> None:
+    config = load_config(arguments)
+    for name, settings in config.jobs:
+        STAGES[name].check_memory(config.memory, settings.name)
+    found = describe_cluster(config.cluster, config.dask)
+    context = PlanContext(
+        found["workers"], found["device"], found["free_bytes"], found["transport"], config.memory, config.output
+    )
+    plans = [
+        (STAGES[name], STAGES[name].plan(settings, context) | {"transport": context.transport})
+        for name, settings in config.jobs
+    ]
+    with stdout():
+        if arguments.json:
+            print(json.dumps([plan for _, plan in plans], indent=2))
+            return
+        for stage, plan in plans:
+            stage.show_plan(plan)
+            print()

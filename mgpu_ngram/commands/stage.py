@@ -1,0 +1,74 @@
+"""The commands of the stages: `mgpu-ngram count`, `estimate`, `convert`, `score`, `distribution`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.commands.run import FinishedBefore, Job, RunOptions, run_jobs
+from mgpu_ngram.commands.shared import (
+    add_cluster_flags,
+    add_memory_flags,
+    add_resume_flags,
+    cluster_config,
+    memory_config,
+    stdin_as_file,
+    stdout,
+)
+from mgpu_ngram.config import RunConfig, check_checkpoint_seconds
+from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
+from mgpu_ngram.stages.contract import Stage, Target
+from mgpu_ngram.stages.registry import ENTRIES, STAGES
+
+
+def add(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the arguments of the stage that this verb names."""
+    name = next(name for name, entry in ENTRIES.items() if verb in entry.verbs)
+    stage = STAGES[name]
+    parser.epilog = stage.examples
+    stage.add_flags(parser)
+    add_cluster_flags(parser)
+    if stage.memory_keys:
+        add_memory_flags(parser)
+    if stage.resumes:
+        add_resume_flags(parser)
+    parser.set_defaults(verb=partial(_run_stage, stage))
+
+
+def _run_stage(stage: Stage[Any, Any], arguments: argparse.Namespace) -> None:
+    settings, target = stage.settings(arguments), stage.target(arguments)
+    seconds = getattr(arguments, "checkpoint_seconds", CHECKPOINT_SECONDS)
+    check_checkpoint_seconds(seconds)
+    options = RunOptions(arguments.overwrite, getattr(arguments, "resume", False))
+    memory = memory_config(arguments)
+    config = RunConfig(Path(target.path or ""), [], cluster_config(arguments), memory, seconds)
+    stage.check(settings)  # at once: starting a cluster and reading a pipe take long
+    if not options.resume:
+        stage.check_target(settings, target, options.overwrite)
+    with ExitStack() as stack:
+        corpus = None
+        if stage.stdin_setting:
+            corpus = stack.enter_context(stdin_as_file(settings, stage.stdin_setting, _folder(target, stack)))
+        [result] = run_jobs([Job(stage, settings, target)], config, options, corpus, quiet=arguments.json)
+        if arguments.json:
+            with stdout():
+                if isinstance(result, FinishedBefore):
+                    print(json.dumps([result.as_json()], indent=2))
+                else:
+                    stage.print_json(result)
+
+
+def _folder(target: Target, stack: ExitStack) -> Path:
+    """Return where standard input is kept for the workers: beside the output, or in a temporary folder."""
+    if target.path is not None:
+        return Path(target.path).absolute().parent
+    from mgpu_ngram.core.scratch import scratch_folder
+
+    folder = Path(scratch_folder())
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -1,0 +1,59 @@
+"""What a job is given beside its settings: to run, and to be planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mgpu_ngram.cluster.executor import Executor
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Where a job runs and what it may take.
+
+    executor            runs the tasks
+    output              the folder to write: it appears when it is whole. None: the job writes no file
+    single_file         `output` is the file of the result alone, without a folder and a manifest
+    overwrite           replace an output of the same kind
+    resume              continue from OUT.checkpoint; the result is that of an uninterrupted run
+    progress            is told about phases
+    memory              what the run may take of each GPU and host, and where it spills
+    checkpoint_seconds  how often finished work is saved in OUT.checkpoint
+    """
+
+    executor: Executor
+    output: str | Path | None
+    single_file: bool = False
+    overwrite: bool = False
+    resume: bool = False
+    progress: Progress = field(default_factory=Progress)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+
+    @property
+    def target(self) -> str | Path:
+        """`output`, for a job that always writes."""
+        if self.output is None:
+            raise ValueError("the job writes an output but the context has none; give RunContext an output")
+        return self.output
+
+
+@dataclass(frozen=True)
+class PlanContext:
+    """The workers that a plan is for.
+
+    free_bytes  of one GPU, or of the host when `device` is "cpu"
+    transport   how arrays go from worker to worker
+    output      folder of the whole run; sorted runs spill beside it
+    """
+
+    workers: int
+    device: str
+    free_bytes: int
+    transport: str = "memory"
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    output: str | Path = "."

@@ -1,0 +1,165 @@
+"""What the command line, YAML files, plans, reports and resumed runs must know of a stage.
+
+This module and the modules of the stages import nothing heavy at their top, because `--help` loads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar
+
+from mgpu_ngram.core.errors import InputError
+
+if TYPE_CHECKING:
+    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.core.memory_config import MemoryConfig
+    from mgpu_ngram.jobs.context import PlanContext, RunContext
+
+Product = Literal["model", "counts", "other"]
+
+
+class Settings(Protocol):
+    """The settings of one job: a frozen dataclass whose fields are the keys of its YAML."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Result(Protocol):
+    """What a run returns: values for people and for machines."""
+
+    def as_json(self) -> dict[str, object]: ...
+
+
+C = TypeVar("C", bound=Settings)
+R = TypeVar("R", bound=Result)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a command writes.
+
+    path         None: nowhere, the command prints
+    single_file  the file of the result alone; else a folder with a manifest
+    """
+
+    path: str | Path | None  # a text keeps what Path would change, such as s3://
+    single_file: bool = False
+
+
+class Stage(ABC, Generic[C, R]):
+    """A stage: settings in, an output folder out. One subclass and one instance each.
+
+    name           of the stage in YAML files, and of its modules in jobs/, engine/ and kernels/
+    config         the class of its settings
+    format         of its manifests: "mgpu_ngram counts"
+    makes          what later jobs may name of its output
+    needs          settings that may name an earlier job, and what that job must make: {"model": "model"}
+    resumes        whether a run that ended early continues from its checkpoint
+    memory_keys    keys of the YAML section `memory` that take effect; others are refused
+    examples       of its command, for --help
+    stdin_setting  the setting in which "-" means standard input; "" for none
+    bench          name of its benchmark for `mgpu-ngram bench`; "" for none
+    """
+
+    name: str
+    config: type[C]
+    format: str
+    makes: Product = "other"
+    needs: ClassVar[Mapping[str, Product]] = {}
+    resumes: bool = False
+    memory_keys: frozenset[str] = frozenset()
+    examples: str
+    stdin_setting: str = ""
+    bench: str = ""
+
+    @abstractmethod
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of the command, but not those that every stage has."""
+
+    @abstractmethod
+    def settings(self, arguments: argparse.Namespace) -> C:
+        """Return the settings that the arguments of the command say. Raises InputError."""
+
+    @abstractmethod
+    def target(self, arguments: argparse.Namespace) -> Target:
+        """Return where the command writes."""
+
+    def check_target(self, config: C, target: Target, overwrite: bool) -> None:
+        """Raise InputError unless the target may be written. Called before any work."""
+        from mgpu_ngram.core.output import check_free
+
+        if target.path is not None:
+            check_free(target.path, overwrite)
+
+    def check(self, config: C) -> None:
+        """Raise InputError for settings that the files they name contradict, except what an earlier job makes."""
+
+    def open_inputs(self, config: C) -> Corpus | None:
+        """Return the text that the settings name; None when the stage reads no text."""
+        return None
+
+    @abstractmethod
+    def plan(self, config: C, context: PlanContext) -> dict[str, object]:
+        """Return what a run would do, as JSON values by name. Computes nothing."""
+
+    @abstractmethod
+    def run(self, config: C, context: RunContext, inputs: Corpus | None) -> R:
+        """Run the job. Raises InputError or RunError."""
+
+    @abstractmethod
+    def changed_since(self, config: C, manifest: dict[str, object]) -> str:
+        """Return how a finished output differs from what these settings would make; "" when it does not."""
+
+    def product(self, config: C) -> str:
+        """Return the path inside the output folder that later jobs take; "" for the folder itself."""
+        return ""
+
+    def describe(self, path: str, manifest: dict[str, object]) -> dict[str, object]:
+        """Return what `info` says of an output folder, as JSON values by name."""
+        return manifest
+
+    @abstractmethod
+    def show_result(self, config: C, result: R) -> None:
+        """Print the summary of a run."""
+
+    @abstractmethod
+    def show_plan(self, plan: dict[str, object]) -> None:
+        """Print a plan."""
+
+    @abstractmethod
+    def show_info(self, path: str, described: dict[str, object]) -> None:
+        """Print what `describe` returned."""
+
+    def shows_progress(self, config: C) -> bool:
+        """Return whether bars may be drawn during the run: not between lines that the run prints itself."""
+        return True
+
+    def print_json(self, result: R) -> None:
+        """Print the result of the command for machines."""
+        print(json.dumps(result.as_json(), indent=2))
+
+    def check_memory(self, memory: MemoryConfig, job: str) -> None:
+        """Raise InputError for a limit that would have no effect."""
+        for key, value in vars(memory).items():
+            if value is not None and key not in self.memory_keys:
+                raise InputError(
+                    f"memory.{key} is {value} but has no effect on job {job!r} of stage {self.name}; leave it out, or "
+                    "run this job from a file of its own"
+                )
+
+    @property
+    def resume_hint(self) -> str:
+        """How to continue, at the end of a message that says to run again."""
+        return "with --resume" if self.resumes else ""
+
+
+def given(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, object]:
+    """Return the settings among `names` that the command line sets: a flag that was left out is None, False or []."""
+    values = {name: getattr(arguments, name, None) for name in names}
+    return {name: value for name, value in values.items() if value is not None and value is not False and value != []}

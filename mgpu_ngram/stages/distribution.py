@@ -1,0 +1,167 @@
+"""The distribution stage: its command, and how its plans, results and outputs are shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mgpu_ngram.jobs.distribution.config import DistributionConfig
+from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where
+from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.stages.flags import add_model, add_no_verify, add_overwrite, add_text
+
+if TYPE_CHECKING:
+    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.distribution.run import DistributionResult
+
+EXAMPLES = """examples:
+  mgpu-ngram distribution model.safetensors heldout.txt -o rows --orders max --dtype float16
+  mgpu-ngram distribution model.arpa heldout.txt -o best --top-k 100 --format parquet
+  mgpu-ngram distribution model.safetensors crawl/*.txt.zst -o blocks --format compact --workers 4
+  echo "the cat" | mgpu-ngram distribution model.arpa - -o next --positions last"""
+FLAGS: dict[str, dict[str, Any]] = {
+    "orders": {"metavar": "all|max|LIST", "help": "orders of the rows, such as 1,2,5 (default all)"},
+    "mode": {
+        "choices": ["smoothed", "stored"], "help": "with backoff (default); or stored n-grams alone, and 0 elsewhere"
+    },
+    "top_k": {"type": int, "metavar": "K", "help": "only the K most probable words of each row"},
+    "format": {
+        "choices": ["zarr", "npy", "compact", "parquet"],
+        "help": "whole rows (zarr, the default, or npy), exact blocks of which rows can be made (compact), or tables",
+    },
+    "dtype": {"choices": ["float32", "float16", "bfloat16"], "help": "of rows (default float32)"},
+    "scale": {"choices": ["prob", "log10", "ln"], "help": "of values (default prob)"},
+    "positions": {
+        "choices": ["every", "last"],
+        "help": "a history ends before every word and at the end of each line (default); or a line is one",
+    },
+    "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
+    "chunk_bytes": {"metavar": "SIZE", "help": "text per task, such as '64 KiB'"},
+}  # fmt: skip
+
+
+class DistributionStage(Stage[DistributionConfig, "DistributionResult"]):
+    """Text or histories in, the probability of every next word out."""
+
+    name = "distribution"
+    config = DistributionConfig
+    format = "mgpu_ngram distributions"
+    needs: ClassVar[Mapping[str, Product]] = {"model": "model"}
+    resumes = True
+    examples = EXAMPLES
+    stdin_setting = "text"
+    bench = "distribution"
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        add_model(parser)
+        add_text(parser, "text", metavar="TEXT|HISTORIES")
+        parser.add_argument("-o", "--output", required=True, metavar="OUT", help="folder to write")
+        parser.add_argument("-n", dest="bare", action="store_true", help="no <s> before a line; its end is no position")
+        add_overwrite(parser)
+        for setting, how in FLAGS.items():
+            parser.add_argument("--" + setting.replace("_", "-"), **how)
+        add_no_verify(parser)
+
+    def settings(self, arguments: argparse.Namespace) -> DistributionConfig:
+        from mgpu_ngram.core.typed_config import fill
+
+        found = given(arguments, ["model", "text", *FLAGS])
+        found |= {"sentence_markers": not arguments.bare, "verify": not arguments.no_verify}
+        return fill(DistributionConfig, found, "distribution")
+
+    def target(self, arguments: argparse.Namespace) -> Target:
+        return Target(arguments.output)
+
+    def check(self, config: DistributionConfig) -> None:
+        from mgpu_ngram.core.model_file import identify
+        from mgpu_ngram.jobs.distribution.sizes import known_facts
+
+        identify(config.model)
+        known_facts(config)
+
+    def open_inputs(self, config: DistributionConfig) -> Corpus:
+        from mgpu_ngram.jobs.distribution.run import open_inputs
+
+        return open_inputs(config)
+
+    def plan(self, config: DistributionConfig, context: PlanContext) -> dict[str, Any]:
+        from mgpu_ngram.jobs.distribution.run import plan
+
+        return plan(config, context)
+
+    def run(self, config: DistributionConfig, context: RunContext, inputs: Corpus | None) -> DistributionResult:
+        from mgpu_ngram.jobs.distribution.run import run
+
+        return run(config, context, inputs)
+
+    def changed_since(self, config: DistributionConfig, manifest: dict[str, Any]) -> str:
+        from mgpu_ngram.jobs.distribution.run import changed_since
+
+        return changed_since(config, manifest)
+
+    def print_json(self, result: DistributionResult) -> None:
+        print(json.dumps([result.as_json()], indent=2))
+
+    def show_result(self, config: DistributionConfig, result: DistributionResult) -> None:
+        _show_written(result)
+
+    def show_plan(self, plan: dict[str, Any]) -> None:
+        _show_plan(plan)
+
+    def show_info(self, path: str, described: dict[str, Any]) -> None:
+        _show_distributions(path, described)
+
+
+STAGE = DistributionStage()
+
+
+def _show_written(result: DistributionResult) -> None:
+    m = result.manifest
+    print(f"{shown_path(result.path)}: {_distributions(m)}")
+    print(f"{result.wall_seconds:.2f} s on {where(result)}: {result.histories_per_second:,.0f} histories/s, ", end="")
+    print(f"{result.bytes_per_second / 1e9:,.3f} GB/s")
+    show_seconds(result.seconds)
+    show_transport(result)
+    if result.resumed_chunks:
+        print(f"{many(result.resumed_chunks, 'chunk')} had been written before")
+
+
+def _distributions(m: dict[str, Any]) -> str:
+    """What an output holds, in a line."""
+    orders = ", ".join(map(str, m["orders"]))
+    top_k = m["options"].get("top_k")
+    columns = f"{many(top_k, 'word')} of {m['symbols']:,}" if top_k else many(m["symbols"], "word")
+    histories = f"{m['histories']:,} {'history' if m['histories'] == 1 else 'histories'}"
+    return f"{histories}, orders {orders}, {columns}: {m['size_bytes']:,} bytes of {m['options']['format']}"
+
+
+def _show_plan(plan: dict[str, Any]) -> None:
+    print(f"{plan['job']}: {many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes")
+    print(
+        f"about {plan['histories_about']:,} histories, by {plan['model']}, to {plan['format']}; "
+        f"{many(plan['workers'], plan['device'] + ' worker')} (transport {plan['transport']})"
+    )
+    if "chunks" in plan:
+        print(
+            f"about {plan['output_bytes_about']:,} bytes, in {many(plan['chunks'], 'chunk')} of up to "
+            f"{plan['chunk_bytes']:,} bytes of text"
+        )
+
+
+def _show_distributions(path: str, manifest: dict[str, Any]) -> None:
+    """What an output of distributions holds."""
+    print(f"{path}: {_distributions(manifest)}")
+    for name, array in manifest.get("arrays", {}).items():
+        shape = " x ".join(f"{n:,}" for n in array["shape"])
+        print(f"{name}.{manifest['options']['format']}: {shape}, {array['dtype']}")
+    if "part_histories" in manifest:
+        print(f"a file for every {manifest['part_histories']:,} histories")
+    size = sum(i["size_bytes"] for i in manifest["inputs"])
+    print(
+        f"from {many(len(manifest['inputs']), 'input')} of {size:,} bytes, by {manifest['model']['path']} of order "
+        f"{manifest['order']}"
+    )
+    show_options(manifest)

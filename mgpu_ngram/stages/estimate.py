@@ -1,0 +1,182 @@
+"""The estimate stage: its command, and how its plans, results and outputs are shown."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.jobs.estimate.config import EstimateConfig
+from mgpu_ngram.report import many, print_table, show_memory, show_options, show_seconds, shown_path, table, where
+from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.stages.count import show_count_plan, show_text_plan
+from mgpu_ngram.stages.flags import add_overwrite, add_text
+
+if TYPE_CHECKING:
+    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.estimate.passes import Statistics
+    from mgpu_ngram.jobs.estimate.run import EstimateResult
+
+EXAMPLES = """examples:
+  mgpu-ngram estimate books/*.txt.gz -o model.safetensors --order 5
+  mgpu-ngram estimate corpus.txt -o model.arpa --prune 0 0 1
+  mgpu-ngram estimate --from-counts counts -o model.safetensors
+  zcat corpus.gz | mgpu-ngram estimate - -o model.arpa --discount-fallback
+  mgpu-ngram estimate tokens.bin -o model.arpa --unit id --separator-id 0"""
+FLAGS: dict[str, dict[str, Any]] = {
+    "order": {"type": int, "metavar": "N", "help": "highest n-gram order (default 5; that of counts)"},
+    "prune": {
+        "type": int, "nargs": "+", "metavar": "K",
+        "help": "leave out n-grams that occur K times or less, by order; the last K is that of all higher orders, too",
+    },
+    "limit_vocab_file": {"metavar": "F", "help": "leave out n-grams with words that do not stand in this file"},
+    "vocab_pad": {"type": int, "metavar": "V", "help": "words that the uniform distribution is over, at least"},
+    "discount_fallback": {
+        "type": float, "nargs": "*", "metavar": "D",
+        "help": "discounts of counts 1, 2, 3 and more for orders where none can be computed (default 0.5 1 1.5)",
+    },
+    "interpolate_unigrams": {
+        "type": int, "choices": [0, 1], "nargs": "?", "const": 1,
+        "help": "0: <unk> has all that order 1 leaves, as SRILM does it (default 1)",
+    },
+    "skip_symbols": {"action": "store_true", "help": "leave <unk>, <s> and </s> out of the text (else refused)"},
+    "collapse_values": {"action": "store_true", "help": "one value in place of two (ARPA file only)"},
+    "exact_discounts": {"action": "store_true", "help": "without lmplz's slip in its counts of counts"},
+    "verbose_header": {"action": "store_true", "help": "comments at the head of an ARPA file"},
+    "unit": {"choices": ["word", "id"], "help": "what n-grams are made of (default word)"},
+    "dtype": {"choices": ["uint16", "uint32"], "help": "of raw token ids (default uint16)"},
+    "separator_id": {"type": int, "metavar": "ID", "help": "token id that ends a sentence"},
+    "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
+    "chunk_bytes": {"metavar": "SIZE", "help": "text per task, such as '64 MiB'"},
+}  # fmt: skip
+
+
+class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
+    """Text or counts in, a modified Kneser-Ney model out."""
+
+    name = "estimate"
+    config = EstimateConfig
+    format = "mgpu_ngram model"
+    makes = "model"
+    needs: ClassVar[Mapping[str, Product]] = {"counts": "counts"}
+    resumes = True
+    memory_keys = frozenset({"device_bytes", "host_bytes", "spill_dir"})
+    examples = EXAMPLES
+    stdin_setting = "corpus"
+    bench = "estimate"
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        add_text(parser, "corpus", required=False)
+        parser.add_argument("--from-counts", dest="counts", metavar="DIR", help="what count wrote, in place of TEXT")
+        parser.add_argument(
+            "-o", "--output", required=True, metavar="OUT", help="OUT.arpa: an ARPA file; OUT.safetensors: a model file"
+        )
+        add_overwrite(parser)
+        for setting, how in FLAGS.items():
+            parser.add_argument("--" + setting.replace("_", "-"), **how)
+
+    def settings(self, arguments: argparse.Namespace) -> EstimateConfig:
+        from mgpu_ngram.core.typed_config import fill
+
+        found = given(arguments, ["corpus", "counts", *FLAGS])
+        if arguments.discount_fallback is not None:
+            found["discount_fallback"] = arguments.discount_fallback
+        if arguments.interpolate_unigrams is not None:
+            found["interpolate_unigrams"] = bool(arguments.interpolate_unigrams)
+        found["format"] = Path(arguments.output).suffix.removeprefix(".")
+        if found["format"] not in ("arpa", "safetensors"):
+            raise InputError(
+                f"output {arguments.output!r} must end with .arpa (ARPA file) or .safetensors (model file)"
+            )
+        return fill(EstimateConfig, found, "estimate")
+
+    def target(self, arguments: argparse.Namespace) -> Target:
+        return Target(arguments.output, single_file=True)
+
+    def check_target(self, config: EstimateConfig, target: Target, overwrite: bool) -> None:
+        if not target.single_file or target.path is None:
+            return super().check_target(config, target, overwrite)
+        from mgpu_ngram.jobs.estimate.run import check_free_model
+
+        check_free_model(config, target.path, overwrite)
+
+    def open_inputs(self, config: EstimateConfig) -> Corpus | None:
+        from mgpu_ngram.jobs.estimate.run import open_inputs
+
+        return open_inputs(config)
+
+    def plan(self, config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
+        from mgpu_ngram.jobs.estimate.run import plan
+
+        return plan(config, context)
+
+    def run(self, config: EstimateConfig, context: RunContext, inputs: Corpus | None) -> EstimateResult:
+        from mgpu_ngram.jobs.estimate.run import run
+
+        return run(config, context, inputs)
+
+    def changed_since(self, config: EstimateConfig, manifest: dict[str, Any]) -> str:
+        from mgpu_ngram.jobs.estimate.run import changed_since
+
+        return changed_since(config, manifest)
+
+    def product(self, config: EstimateConfig) -> str:
+        return "model.arpa" if config.format == "arpa" else "model.safetensors"
+
+    def show_result(self, config: EstimateConfig, result: EstimateResult) -> None:
+        _show_estimate(result)
+
+    def show_plan(self, plan: dict[str, Any]) -> None:
+        if "counts" in plan:
+            where = many(plan["workers"], f"{plan['device']} worker")
+            print(f"{plan['job']}: {plan['counts']} to a Kneser-Ney model, on {where} (transport {plan['transport']})")
+            return
+        show_text_plan(plan, f", {many(plan['shards'], 'shard')}")
+        show_count_plan(plan)
+
+    def show_info(self, path: str, described: dict[str, Any]) -> None:
+        _show_estimated(path, described)
+
+
+STAGE = EstimateStage()
+
+
+def _show_estimate(result: EstimateResult) -> None:
+    found = result.statistics
+    print(f"{shown_path(result.path)}: {sum(found.kept.values()):,} n-grams in {result.size_bytes:,} bytes")
+    print(f"unigram tokens {result.tokens:,}, types {result.types:,}")
+    _show_statistics(found)
+    print(f"{result.wall_seconds:.2f} s on {where(result)}: {result.tokens_per_second:,.0f} tokens/s")
+    show_seconds(result.seconds)
+    show_memory(result)
+    if result.resumed_chunks:
+        print(f"{many(result.resumed_chunks, 'chunk')} had been counted before")
+
+
+def _show_statistics(found: Statistics) -> None:
+    """What lmplz prints: n-grams, counts of counts and discounts by order."""
+    pruned = found.kept != found.total
+    rows = table("order", "n-grams", *["of"] * pruned, "with 1", "2", "3", "4", "D1", "D2", "D3+")
+    for n in sorted(found.kept):
+        sizes = [found.kept[n], *[found.total[n]] * pruned, *found.counts_of_counts[n]]
+        rows.add_row(str(n), *(f"{size:,}" for size in sizes), *(f"{d:.6g}" for d in found.discounts[n]))
+    print_table(rows)
+    for n in found.fallback:
+        print(f"order {n}: no discounts could be computed; those of discount_fallback are taken")
+
+
+def _show_estimated(path: str, manifest: dict[str, Any]) -> None:
+    """What the output of an estimate job holds."""
+    from mgpu_ngram.jobs.estimate.passes import Statistics
+
+    found = manifest["statistics"]
+    by_order = {k: {int(n): v for n, v in by.items()} for k, by in found.items() if k != "fallback"}
+    size = sum(i["size_bytes"] for i in manifest["inputs"])
+    print(f"{path}: a Kneser-Ney model of order {manifest['order']}, {sum(found['kept'].values()):,} n-grams, of "
+          f"{many(len(manifest['inputs']), 'input')} of {size:,} bytes")  # fmt: skip
+    print(f"unigram tokens {manifest['tokens']:,}, types {manifest['types']:,}; fingerprint {manifest['fingerprint']}")
+    _show_statistics(Statistics(**by_order, fallback=found["fallback"]))
+    show_options(manifest)

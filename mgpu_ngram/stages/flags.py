@@ -1,0 +1,30 @@
+"""Arguments that the commands of several stages have."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_text(parser: argparse.ArgumentParser, setting: str, metavar: str = "TEXT", required: bool = True) -> None:
+    """Add the inputs, which may stand on both sides of flags."""
+    parser.add_argument(
+        setting, nargs="+" if required else "*", metavar=metavar, help="file, glob, directory, URL, or - for stdin"
+    )
+    parser.set_defaults(many=setting)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="model file, or ARPA file, plain or compressed")
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--overwrite", action="store_true", help="replace an output of the same kind")
+
+
+def add_no_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-verify", action="store_true", help="do not compare the checksums of a model file")
+
+
+def add_text_flags(parser: argparse.ArgumentParser, chunk_example: str) -> None:
+    parser.add_argument("--text-column", metavar="NAME", help="text column of Parquet inputs (default text)")
+    parser.add_argument("--chunk-bytes", metavar="SIZE", help=f"text per task, such as '{chunk_example}'")

@@ -1,0 +1,63 @@
+"""The list of stages. A new stage is one line here."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mgpu_ngram.stages.contract import Product, Stage
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A stage that is loaded when it is asked for.
+
+    module  its module, which has an attribute STAGE
+    help    what its command does, in the list of commands
+    verbs   names of its command; the first one is shown
+    """
+
+    module: str
+    help: str
+    verbs: tuple[str, ...]
+
+
+ENTRIES: dict[str, Entry] = {
+    "count": Entry("mgpu_ngram.stages.count", "count the n-grams of text", ("count",)),
+    "estimate": Entry("mgpu_ngram.stages.estimate", "make a Kneser-Ney model of text", ("estimate",)),
+    "trie": Entry("mgpu_ngram.stages.trie", "convert a model to a model file, which loads fast", ("convert", "trie")),
+    "score": Entry("mgpu_ngram.stages.score", "score text as KenLM's query does", ("score",)),
+    "distribution": Entry(
+        "mgpu_ngram.stages.distribution", "write the probabilities of every next word", ("distribution",)
+    ),
+}
+PLANNED = ("lda", "decode")  # named in error messages
+
+
+class _Stages(Mapping[str, "Stage[Any, Any]"]):
+    """The stages by name; a module is imported when its stage is asked for."""
+
+    def __getitem__(self, name: str) -> Stage[Any, Any]:
+        stage: Stage[Any, Any] = importlib.import_module(ENTRIES[name].module).STAGE
+        return stage
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ENTRIES)
+
+    def __len__(self) -> int:
+        return len(ENTRIES)
+
+
+STAGES = _Stages()
+
+
+def makers_of(product: Product) -> list[str]:
+    """Return the names of the stages that make a model, or counts."""
+    return [name for name, stage in STAGES.items() if stage.makes == product]
+
+
+def stage_of_format(format: object) -> Stage[Any, Any] | None:
+    """Return the stage whose manifests have this format."""
+    return next((stage for stage in STAGES.values() if stage.format == format), None)

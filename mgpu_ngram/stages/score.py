@@ -1,0 +1,202 @@
+"""The score stage: its command, and how its plans, results and outputs are shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.jobs.score.config import ScoreConfig
+from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where
+from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.stages.count import show_text_plan
+from mgpu_ngram.stages.flags import add_model, add_no_verify, add_overwrite, add_text, add_text_flags
+
+if TYPE_CHECKING:
+    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.engine.score import ChunkScores
+    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.score.run import ScoreResult, Totals
+
+EXAMPLES = """examples:
+  mgpu-ngram score model.arpa heldout.txt -v summary
+  mgpu-ngram score model.safetensors heldout.txt.gz -v word
+  mgpu-ngram score model.safetensors crawl/*.txt.zst -o scores.parquet --workers 4
+  echo "the cat sat" | mgpu-ngram score model.arpa -"""
+LEVELS = ("word", "sentence", "summary")
+
+
+@dataclass(frozen=True)
+class ScoreCommand(ScoreConfig):
+    """Settings of the command, which prints scores unless it writes a file."""
+
+    printed: tuple[str, ...] = ()  # of LEVELS
+
+
+class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
+    """Text in, log10 probabilities out, as KenLM's query gives them."""
+
+    name = "score"
+    config = ScoreConfig
+    format = "mgpu_ngram scores"
+    needs: ClassVar[Mapping[str, Product]] = {"model": "model"}
+    examples = EXAMPLES
+    stdin_setting = "text"
+    bench = "score"
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        add_model(parser)
+        add_text(parser, "text")
+        parser.add_argument(
+            "-v", dest="levels", action="append", choices=LEVELS,
+            help="what to print, several times for several (default: all); or the rows of -o (default: sentence)",
+        )  # fmt: skip
+        parser.add_argument(
+            "-n", dest="bare", action="store_true", help="no <s> before a sentence and no </s> after it"
+        )
+        parser.add_argument("-o", "--output", metavar="SCORES.parquet", help="a Parquet file to write instead")
+        add_overwrite(parser)
+        parser.add_argument(
+            "--index", choices=["edge", "btree"], help="edge table, faster (default); or the trie alone, smaller"
+        )
+        add_no_verify(parser)
+        add_text_flags(parser, "8 MiB")
+
+    def settings(self, arguments: argparse.Namespace) -> ScoreConfig:
+        from mgpu_ngram.core.typed_config import fill
+
+        levels = arguments.levels or (["sentence"] if arguments.output else ["summary"] if arguments.json else LEVELS)
+        found = given(arguments, ["model", "text", "index", "text_column", "chunk_bytes"])
+        found |= {"sentence_markers": not arguments.bare, "verify": not arguments.no_verify}
+        if arguments.output:
+            if len(levels) != 1 or levels[0] == "summary":
+                raise InputError(f"rows of -o cannot be {' and '.join(levels)}; give -v word or -v sentence")
+            found["level"] = levels[0]
+            levels = ["summary"]
+        elif arguments.json and levels != ["summary"]:
+            raise InputError("--json prints the summary alone; leave -v out, or give -o SCORES.parquet")
+        config = fill(ScoreConfig, found, "score")
+        return ScoreCommand(**vars(config), printed=tuple(levels))
+
+    def target(self, arguments: argparse.Namespace) -> Target:
+        return Target(arguments.output or None, single_file=True)
+
+    def check_target(self, config: ScoreConfig, target: Target, overwrite: bool) -> None:
+        if not target.single_file or target.path is None:
+            return super().check_target(config, target, overwrite)
+        from mgpu_ngram.jobs.score.run import check_file
+
+        check_file(target.path, overwrite)
+
+    def check(self, config: ScoreConfig) -> None:
+        from mgpu_ngram.core.model_file import identify
+
+        identify(config.model)
+
+    def open_inputs(self, config: ScoreConfig) -> Corpus:
+        from mgpu_ngram.jobs.score.run import open_inputs
+
+        return open_inputs(config)
+
+    def plan(self, config: ScoreConfig, context: PlanContext) -> dict[str, Any]:
+        from mgpu_ngram.jobs.score.run import plan
+
+        return plan(config, context)
+
+    def run(self, config: ScoreConfig, context: RunContext, inputs: Corpus | None) -> ScoreResult:
+        from mgpu_ngram.jobs.score.run import Printing, run
+
+        printing = None
+        if context.output is None and isinstance(config, ScoreCommand):
+            words = "lines" if "word" in config.printed else ""
+            printing = Printing(_printer(config.printed), words, "sentence" in config.printed)
+        return run(config, context, inputs, printing)
+
+    def changed_since(self, config: ScoreConfig, manifest: dict[str, Any]) -> str:
+        from mgpu_ngram.jobs.score.run import changed_since
+
+        return changed_since(config, manifest)
+
+    def shows_progress(self, config: ScoreConfig) -> bool:
+        prints = isinstance(config, ScoreCommand) and config.printed != ("summary",)
+        return not (prints and sys.stdout.isatty())  # a bar would be drawn between the lines
+
+    def print_json(self, result: ScoreResult) -> None:
+        print(json.dumps(result.totals.summary(), indent=2))
+
+    def show_result(self, config: ScoreConfig, result: ScoreResult) -> None:
+        if not isinstance(config, ScoreCommand):
+            _show_scores(result)
+        elif "summary" in config.printed:
+            _show_totals(result.totals)
+
+    def show_plan(self, plan: dict[str, Any]) -> None:
+        show_text_plan(plan, f"; {plan['index']} of {plan['model']}")
+
+    def show_info(self, path: str, described: dict[str, Any]) -> None:
+        _show_scored(path, described)
+
+
+STAGE = ScoreStage()
+
+
+def _printer(levels: tuple[str, ...]) -> Callable[[ChunkScores], None]:
+    """Return a function that prints the scores of a chunk."""
+
+    def write(scores: ChunkScores) -> None:
+        if "word" in levels:
+            sys.stdout.buffer.write(scores.lines)
+        elif "sentence" in levels and scores.sentences:
+            from mgpu_ngram.engine.score_lines import sentence_lines
+
+            sys.stdout.buffer.write(sentence_lines(*map(scores.sentences.__getitem__, ("prob_log10", "oovs"))))
+
+    return write
+
+
+def _show_scores(result: ScoreResult) -> None:
+    totals = result.totals
+    print(f"{shown_path(result.path)}: {many(totals.sentences, 'sentence')}, {totals.tokens:,} tokens")
+    _show_totals(totals)
+    print(f"{result.wall_seconds:.2f} s on {where(result)}: ", end="")
+    print(f"{result.tokens_per_second:,.0f} tokens/s")
+    show_seconds(result.seconds)
+    show_transport(result)
+
+
+def _show_totals(totals: Totals) -> None:
+    """The summary of KenLM's query."""
+    for name, value in ("including", totals.perplexity), ("excluding", totals.perplexity_without_oovs):
+        print(f"Perplexity {name} OOVs:\t{_double(value)}")
+    print(f"OOVs:\t{totals.oovs}\nTokens:\t{totals.tokens}")
+
+
+def _double(value: float) -> str:
+    """A number from 1e-6 on as KenLM prints it: the shortest that reads back the same, with e from 1e21 on."""
+    if math.isnan(value):
+        return "NaN"
+    if value < 1e21:
+        import numpy as np
+
+        return np.format_float_positional(value, trim="-")
+    return repr(value).replace("e+", "e").replace(".0e", "e")
+
+
+def _show_scored(path: str, manifest: dict[str, Any]) -> None:
+    """What the output of a score job holds."""
+    from mgpu_ngram.jobs.score.run import Totals
+
+    found, size = manifest["totals"], sum(i["size_bytes"] for i in manifest["inputs"])
+    log10, oov_log10 = (-math.inf if found[name] is None else found[name] for name in ("log10", "oov_log10"))
+    totals = Totals(found["sentences"], found["tokens"], found["oovs"], log10, oov_log10)
+    print(
+        f"{path}: scores of {many(totals.sentences, 'sentence')} from {many(len(manifest['inputs']), 'input')} of "
+        f"{size:,} bytes, by {manifest['model']['path']}"
+    )
+    _show_totals(totals)
+    show_options(manifest)

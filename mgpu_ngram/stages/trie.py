@@ -1,0 +1,117 @@
+"""The trie stage: its command `convert`, and how its plans, results and outputs are shown."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mgpu_ngram.jobs.trie.config import TrieConfig
+from mgpu_ngram.report import show_model, shown_path
+from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.stages.flags import add_overwrite
+
+if TYPE_CHECKING:
+    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.trie.run import TrieResult
+
+EXAMPLES = """examples:
+  mgpu-ngram convert model.arpa.gz -o model.safetensors
+  mgpu-ngram convert model.arpa -o small.safetensors --quantize 8
+  mgpu-ngram convert model.safetensors -o fast.safetensors --index edge"""
+MODEL = "model.safetensors"  # in the folder of a run
+
+
+class TrieStage(Stage[TrieConfig, "TrieResult"]):
+    """An ARPA file or a model file in, a model file with the index and the precision that are asked for out."""
+
+    name = "trie"
+    config = TrieConfig
+    format = "mgpu_ngram trie"
+    makes = "model"
+    needs: ClassVar[Mapping[str, Product]] = {"model": "model"}
+    examples = EXAMPLES
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("model", metavar="MODEL", help="ARPA file, plain or compressed, or a model file")
+        parser.add_argument("-o", "--output", required=True, metavar="OUT.safetensors", help="model file to write")
+        add_overwrite(parser)
+        parser.add_argument(
+            "--index", choices=["btree", "edge", "both"],
+            help="btree: the trie alone; edge, both: the edge table too, three times as large (default: as a model "
+            "file has it, btree of an ARPA file)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--fanout", type=int, metavar="K",
+            help="words that a search compares in one step (default: as a model file has it, 32 of an ARPA file)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--quantize", type=int, metavar="BITS", help="codes of so many bits in place of probabilities and backoffs"
+        )
+        parser.add_argument("--no-backoff", action="store_true", help="leave out backoffs; such a model scores no text")
+
+    def settings(self, arguments: argparse.Namespace) -> TrieConfig:
+        from mgpu_ngram.core.typed_config import fill
+
+        found = given(arguments, ["model", "index", "fanout", "quantize"])
+        return fill(TrieConfig, found | {"backoff": not arguments.no_backoff}, "trie")
+
+    def target(self, arguments: argparse.Namespace) -> Target:
+        return Target(arguments.output, single_file=True)
+
+    def check_target(self, config: TrieConfig, target: Target, overwrite: bool) -> None:
+        if not target.single_file or target.path is None:
+            return super().check_target(config, target, overwrite)
+        from mgpu_ngram.core.model_file import check_free_file
+
+        check_free_file(target.path, overwrite)
+
+    def check(self, config: TrieConfig) -> None:
+        from mgpu_ngram.core.model_file import identify
+
+        identify(config.model)
+
+    def plan(self, config: TrieConfig, context: PlanContext) -> dict[str, Any]:
+        from mgpu_ngram.jobs.trie.run import plan
+
+        return plan(config, context)
+
+    def run(self, config: TrieConfig, context: RunContext, inputs: Corpus | None) -> TrieResult:
+        from mgpu_ngram.jobs.trie.run import run
+
+        return run(config, context)
+
+    def changed_since(self, config: TrieConfig, manifest: dict[str, Any]) -> str:
+        from mgpu_ngram.jobs.trie.run import changed_since
+
+        return changed_since(config, manifest)
+
+    def product(self, config: TrieConfig) -> str:
+        return MODEL
+
+    def describe(self, path: str, manifest: dict[str, Any]) -> dict[str, Any]:
+        from mgpu_ngram.core.model_file import describe_model
+
+        return describe_model(os.path.join(path, MODEL))
+
+    def show_result(self, config: TrieConfig, result: TrieResult) -> None:
+        _show_trie(result)
+
+    def show_plan(self, plan: dict[str, Any]) -> None:
+        print(f"{plan['job']}: {plan['model']} to a model file, index {plan['index']}, on the {plan['device']}")
+
+    def show_info(self, path: str, described: dict[str, Any]) -> None:
+        show_model(os.path.join(path, MODEL), described)
+
+
+STAGE = TrieStage()
+
+
+def _show_trie(result: TrieResult) -> None:
+    counts = " + ".join(f"{count:,}" for count in result.counts)
+    print(f"{shown_path(result.path)}: order {result.order}, {sum(result.counts):,} n-grams ({counts})")
+    print(f"{result.size_bytes:,} bytes, {result.bytes_per_ngram:.1f} an n-gram; fingerprint {result.fingerprint}")
+    spent = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in result.seconds.items())
+    print(f"time went to {spent}")
