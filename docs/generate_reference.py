@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import mgpu_ngram
-from mgpu_ngram import cli, config
+from mgpu_ngram import cli, config, kenlm
 from mgpu_ngram.commands import COMMANDS
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.stages.registry import STAGES, kenlm
+from mgpu_ngram.stages.registry import STAGES
 
 NOTE = "<!-- Written by docs/generate_reference.py; edit the code that it reads. -->\n\n"
 
