@@ -1,4 +1,4 @@
-"""Every CUDA source compiles for every GPU we name, without a GPU: NVRTC from its wheel, else nvcc."""
+"""Every CUDA source compiles for every supported GPU, without a GPU: with NVRTC from its wheel, else with nvcc."""
 
 import ctypes
 import functools
@@ -33,7 +33,7 @@ def cases():
 
 @functools.cache
 def nvrtc():
-    """The library of the wheel nvidia-cuda-nvrtc, None without it."""
+    """Return the library of the wheel nvidia-cuda-nvrtc, or None."""
     spec = importlib.util.find_spec("nvidia")
     folders = spec.submodule_search_locations if spec else []
     found = [path for folder in folders for path in Path(folder).glob("*/lib/libnvrtc.so.*")]

@@ -1,4 +1,4 @@
-"""Every kernel pair, found by its file: example inputs, CPU twin, and on a GPU the same result from CUDA."""
+"""All kernel pairs, found by their files: the CPU twin runs on example inputs, and CUDA gives the same result."""
 
 import ast
 import copy
@@ -17,7 +17,7 @@ from mgpu_ngram.kernels.dispatch import array_module, on_gpu, pick, to_host
 FOLDER = Path(mgpu_ngram.kernels.__file__).parent
 SIZES = (0, 1, 2, 7, 255, 4097)
 GPU_SIZES = (*SIZES, 10_000, 300_001)
-# arguments that a contract says are written to
+# arguments that a contract allows to be written
 WRITES = {("radix_sort", "columns"), ("intern", "table"), ("write_rows", "out_HNV"), ("find_and_write_rows", "out_HNV")}
 
 
@@ -32,7 +32,7 @@ every_pair = pytest.mark.parametrize("pair", PAIRS)
 
 
 def load(pair):
-    """(module, public function) of a pair."""
+    """Return (module, public function) of a pair."""
     module = importlib.import_module(f"mgpu_ngram.kernels.{pair}")
     return module, getattr(module, pair.split(".")[1])
 
@@ -42,13 +42,13 @@ def inputs_of(pair, size):
 
 
 def to_gpu(value):
-    """Arrays moved to the GPU; a word table starts empty there."""
+    """Return arrays copied to the GPU; a word table is empty there."""
     import cupy
 
     if isinstance(value, WordTable):
         assert len(value) == 0
         return WordTable(cupy.empty(0))
-    if isinstance(value, tuple):  # a table: where its segments end stays in host memory
+    if isinstance(value, tuple):  # a table: ends of segments stay in host memory
         return (*(to_gpu(v) for v in value[:2]), *value[2:])
     if isinstance(value, list):
         return [to_gpu(v) for v in value]
@@ -56,7 +56,7 @@ def to_gpu(value):
 
 
 def host(value):
-    """A result in host memory, as something that compares: arrays with their dtype and shape."""
+    """Return a result in host memory in a form that compares: arrays with dtype and shape."""
     if isinstance(value, WordTable):
         return host(value.hash_V)
     if isinstance(value, (list, tuple)):
@@ -68,9 +68,9 @@ def host(value):
 
 
 def outcome(pair, inputs):
-    """What a pair returns, and what it leaves in a table or in what it is told to fill."""
+    """Return a pair's results, with the table or the array that it fills."""
     result = load(pair)[1](**inputs)
-    if pair == "count.hash_count":  # its order is not defined, nor which place stands for an n-gram
+    if pair == "count.hash_count":  # neither its order nor the position of an n-gram is defined
         positions_G, counts_G = (to_host(a) for a in result)
         assert positions_G.dtype == counts_G.dtype == np.int64
         tokens, order = to_host(inputs["tokens_T"]).tolist(), inputs["order"]
@@ -137,7 +137,7 @@ def test_cuda_equals_cpu(pair, size):
 
 
 def inner(value):
-    """The same arrays as parts of larger ones: rows of one column no longer end where those of the next begin."""
+    """Return the same arrays as parts of larger ones: the rows of adjacent columns are not adjacent."""
     if isinstance(value, (list, tuple)):
         return type(value)(inner(v) for v in value)
     if getattr(value, "ndim", 0) < 2:
@@ -150,7 +150,7 @@ def inner(value):
 @every_pair
 @pytest.mark.parametrize("size", (7, 255, 4098))
 def test_parts_of_larger_arrays(pair, size, device):
-    """A result is that of the same arrays alone, or they are refused."""
+    """The result equals that of the arrays alone, or the arrays are refused."""
     inputs = inputs_of(pair, size)
     expected = outcome(pair, copy.deepcopy(inputs))
     if device == "gpu":
@@ -172,13 +172,13 @@ def test_cuda_returns_gpu_arrays(pair):
         return [on_gpu(value)] if hasattr(value, "dtype") else []
 
     result = load(pair)[1](**{name: to_gpu(value) for name, value in inputs_of(pair, 255).items()})
-    if pair == "count.merge_tables":  # where segments end stays in host memory
+    if pair == "count.merge_tables":  # ends of segments stay in host memory
         result = result[:2]
     assert all(places(result))
 
 
 class Elsewhere:
-    """Looks like an array of a GPU: enough for a kernel to be refused."""
+    """Imitates a GPU array: enough for a kernel to refuse it."""
 
     def __init__(self, array):
         self.dtype, self.shape, self.__cuda_array_interface__ = array.dtype, array.shape, {}

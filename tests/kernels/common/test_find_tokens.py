@@ -1,4 +1,4 @@
-"""Word starts and newlines, where KenLM's lmplz finds them, and where its query does."""
+"""Find word starts and newlines as KenLM's lmplz does, and as its query does."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The sort of rows, against Python's sort, which is stable."""
+"""Sort rows as Python's sort, which is stable, does."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from mgpu_ngram.kernels.dispatch import to_host
 
 
 def key_of(row, key_bits):
-    """The first `key_bits` bits of a row."""
+    """Return the first `key_bits` bits of a row."""
     number = 0
     for column in row:
         number = number << 64 | column
@@ -30,7 +30,7 @@ def run(rows, key_bits, to_device, columns=None):
 
 @st.composite
 def cases(draw):
-    """Rows of 1 to 4 columns, with keys of few distinct values, the bits past the key cleared."""
+    """Draw rows of 1 to 4 columns; keys have few distinct values, and the bits after the key are cleared."""
     columns = draw(st.integers(1, 4))
     key_bits = draw(st.integers(1, 64 * columns))
     keys = draw(st.lists(st.integers(0, 2**key_bits - 1), min_size=1, max_size=4))

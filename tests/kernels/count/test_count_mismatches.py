@@ -1,4 +1,4 @@
-"""A token that bears another word's number is found."""
+"""Count tokens that have another word's number."""
 
 import re
 
@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
 
-WORDS = (b"a", b"ab", b"abc", b"abcdefghij", b"abcdefghik", b"b")  # most are another's beginning
+WORDS = (b"a", b"ab", b"abc", b"abcdefghij", b"abcdefghik", b"b")  # most are prefixes of others
 
 
 def mismatches(text, numbers, words, to_device):
-    """numbers: of each token (a word or a newline) of the text, its word's index in `words`, None for a newline."""
+    """numbers: for each token (a word or a newline) of the text, its word's index in `words`; None for a newline."""
     positions = [m.start() for m in re.finditer(rb"[^\x00\t\n\r ]+|\n", text)]
     tokens = [0 if n is None else n + 1 for n in numbers]
     offsets = np.cumsum([0, *(len(w) for w in words)])

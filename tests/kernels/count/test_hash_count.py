@@ -17,7 +17,7 @@ def expected_counts(codes, order):
 
 
 def run(tokens_T, codes, order, lut=None):
-    """n-gram -> count; `codes` are those of the tokens."""
+    """Return n-gram -> count; `codes` are the codes of the tokens."""
     positions_G, counts_G = (to_host(a) for a in hash_count(tokens_T, order, lut))
     assert positions_G.dtype == counts_G.dtype == np.int64
     ngrams = [tuple(codes[p : p + order]) for p in positions_G.tolist()]
@@ -45,7 +45,7 @@ def test_against_counter(to_device, order, codes):
 def test_bytes_through_a_table_of_codes(to_device):
     lut = np.zeros(256, np.uint16)
     lut[list(b"qcba")] = [1, 2, 3, 4]
-    lut[ord("A")] = 4  # two bytes of one code are one symbol
+    lut[ord("A")] = 4  # two bytes with one code are one symbol
     text = np.random.default_rng(4).choice(list(b"abcA\nq"), 5003).astype(np.uint8)
     codes = lut[text].tolist()
     assert run(to_device(text), codes, 3, lut) == expected_counts(codes, 3)
@@ -53,7 +53,7 @@ def test_bytes_through_a_table_of_codes(to_device):
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_growth_past_the_first_capacity(order, device, to_device):
-    """Distinct n-grams for more than half of the first table, twice each; it grows and stays exact."""
+    """More distinct n-grams than half of the first table, twice each: the table grows and stays exact."""
     distinct = MIN_CAPACITY if device == "cpu" else 5 << 19  # a GPU starts at 1 << 22
     half = np.random.default_rng(6).permutation(distinct).astype(np.uint32) + np.uint32(1)
     tokens_T = np.concatenate([half, [np.uint32(0)], half])

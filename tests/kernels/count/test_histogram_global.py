@@ -1,4 +1,4 @@
-"""Dense histograms, both strategies and the count of raw bytes, against collections.Counter."""
+"""Dense histograms, against collections.Counter."""
 
 from collections import Counter
 
@@ -54,7 +54,7 @@ def test_against_counter(to_device, case):
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize("offset", [0, 1, 15])
 def test_bytes_through_a_table_of_codes(order, offset, to_device):
-    """`offset`: on a GPU, wide loads need aligned memory, and a slice has none."""
+    """`offset`: wide loads on a GPU need aligned memory, which a slice is not."""
     text = np.random.default_rng(order).choice(list(b"abc\nq"), 1000 + offset).astype(np.uint8)
     lut = np.zeros(256, np.uint16)
     lut[list(b"qcba")] = [1, 2, 3, 4]

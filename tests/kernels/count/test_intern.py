@@ -1,4 +1,4 @@
-"""Word numbers by first appearance, over several calls and through growth of the table."""
+"""Number words by first appearance, over several calls and while the table grows."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def run(blocks, to_device, scale, capacity=16):
 
 
 def expected(blocks):
-    """The same by a dict, which keeps its keys in order of insertion."""
+    """The same with a dict, which keeps its keys in order of insertion."""
     numbers, results = {}, []
     for block in blocks:
         known = len(numbers)

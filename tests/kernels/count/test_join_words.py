@@ -1,4 +1,4 @@
-"""Rows that are one word joined, against a dict."""
+"""Join rows of equal words, against a dict."""
 
 import itertools
 
@@ -22,7 +22,7 @@ ROWS = st.lists(
 
 
 def joined(rows, hashes, to_device):
-    """hash -> (row that stands first, count); and mismatches. rows_R brings rows of equal hash together."""
+    """Return (hash -> (first row, count), mismatches). rows_R sorts rows by hash."""
     words, counts, sources, offsets = zip(*rows, strict=True) if rows else ((),) * 4
     rows_R = np.array(sorted(range(len(rows)), key=lambda r: (hashes[r], -r)), np.int64)
     hash_R = np.array([hashes[r] for r in rows_R], np.uint64)
@@ -44,7 +44,7 @@ def test_by_hand(to_device):
 
 
 def test_words_that_differ_are_counted(to_device):
-    # rows_R goes backwards here, so that the last row of a hash is what the others are compared with
+    # rows_R is descending here, so the other rows of a hash are compared with its last row
     words = [b"of", b"off", b"o", b"oe", b"of", b"of"]
     assert joined([(w, 1, 0, 0) for w in words], [3] * 6, to_device) == ({3: (5, 6)}, 3)
     assert joined([(w, 1, 0, 0) for w in words], range(6), to_device)[1] == 0

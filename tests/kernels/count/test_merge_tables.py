@@ -1,4 +1,4 @@
-"""Merging sorted tables segment by segment: sums of Counters, in any order and grouping."""
+"""Merge sorted tables segment by segment: sums of Counters, in any order and grouping."""
 
 from collections import Counter
 
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from mgpu_ngram.kernels.count.merge_tables import ITEMS, THREADS, merge_tables
 from mgpu_ngram.kernels.dispatch import to_host
 
-TILE_ROWS = THREADS * ITEMS  # merged rows that one block of the CUDA kernel takes at most
+TILE_ROWS = THREADS * ITEMS  # the most merged rows of one block of the CUDA kernel
 LARGEST = 2**64 - 1
 
 
 def table_of(segments, columns, to_device):
-    """A table of one Counter of keys (tuples of `columns` numbers) a segment."""
+    """Return a table of one Counter per segment; keys are tuples of `columns` numbers."""
     rows = [(key, counter[key]) for counter in segments for key in sorted(counter)]
     keys = np.array([key for key, _ in rows], np.uint64).reshape(len(rows), columns).T
     counts = np.array([count for _, count in rows], np.int64)
@@ -24,7 +24,7 @@ def table_of(segments, columns, to_device):
 
 
 def segments_of(table):
-    """The rows of each segment as (key, count), in their order."""
+    """Return the rows of each segment as (key, count), in order."""
     keys, counts, ends_S = table
     assert keys.dtype == np.uint64 and counts.dtype == ends_S.dtype == np.int64
     assert isinstance(ends_S, np.ndarray) and ends_S[-1] == keys.shape[1] == len(counts)
@@ -33,13 +33,13 @@ def segments_of(table):
 
 
 def sums_of(tables):
-    """The sorted sums of tables given as Counters, one a segment."""
+    """Return the sorted sums of tables, each given as one Counter per segment."""
     return [sorted(sum(segment, Counter()).items()) for segment in zip(*tables, strict=True)]
 
 
 @st.composite
 def tables_of_counters(draw, most=5):
-    """(columns, tables): up to `most` tables of the same 1 to 4 segments, of keys with few distinct numbers."""
+    """Draw (columns, up to `most` tables of the same 1 to 4 segments, with keys of few distinct numbers)."""
     columns, segments = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     numbers = st.sampled_from([0, 1, 2**63 - 1, 2**63, LARGEST])
     counter = st.dictionaries(st.tuples(*[numbers] * columns), st.integers(1, 2**40), max_size=12).map(Counter)
@@ -96,7 +96,7 @@ def test_a_lone_table_comes_back_as_it_is(to_device):
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 5, 40])
 def test_keys_that_differ_in_any_column(columns, to_device):
-    """A key for each column that differs from the others there alone."""
+    """For each column, a key that differs from the others only there."""
     base = (7,) * columns
     keys = [base, *[(*base[:c], value, *base[c + 1 :]) for c in range(columns) for value in (1, LARGEST)]]
     tables = [[Counter({key: i + 1 for i, key in enumerate(keys) if i % 3 != skip})] for skip in (0, 1)]
@@ -122,7 +122,7 @@ def test_keys_whose_columns_lie_side_by_side(to_device):
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("rows", [TILE_ROWS // 2, TILE_ROWS - 1, 2 * TILE_ROWS, 5 * TILE_ROWS])
 def test_pairs_at_the_borders_of_tiles(rows, first, to_device):
-    """Keys in both tables only, but for one row before them in one table: a border falls on every place of a pair."""
+    """Keys in both tables, but for one row before them in one table: tile borders fall on every place of a pair."""
     keys_a, keys_b = np.arange(first, rows), np.arange(1, rows)
     arrays = [(k.astype(np.uint64)[None], counts) for k, counts in ((keys_a, keys_a + 1), (keys_b, 10 * keys_b))]
     keys, counts, ends_S = merge_tables([(to_device(k), to_device(c), np.array([len(c)])) for k, c in arrays])
@@ -147,7 +147,7 @@ def test_a_million_rows_in_300_segments(columns, shared):
 
 
 def check_against_lexsort(rows, columns, segments, shared, to_device):
-    """Three tables, of which a part `shared` of the rows is drawn from the same keys."""
+    """Three tables; a share `shared` of their rows is drawn from the same keys."""
     rng = np.random.default_rng(rows + columns)
 
     def draw(size):
@@ -177,7 +177,7 @@ def check_against_lexsort(rows, columns, segments, shared, to_device):
 
 
 def test_a_table_of_much_room_is_copied(to_device):
-    """Equal tables leave half of what is allocated; a slice would hold on to it."""
+    """Equal tables leave half of the allocation unused; a slice would keep all of it alive."""
     table = table_of([Counter({(i,): 1 for i in range(1000)})], 1, to_device)
     keys, counts, _ = merge_tables([table, table])
     assert keys.base is None and counts.base is None

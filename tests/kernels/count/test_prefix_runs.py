@@ -1,4 +1,4 @@
-"""Distinct n-grams of all orders read off sorted keys, against collections.Counter."""
+"""Count distinct n-grams of all orders from sorted keys, against collections.Counter."""
 
 import itertools
 from collections import Counter
@@ -33,7 +33,7 @@ def counts_of(windows, weights, n):
 
 
 def run(windows, order, bits, first, last, tools, weights=None):
-    """[(n-gram, count), ...] for each order from first to last."""
+    """Return [(n-gram, count), ...] for each order from first to last."""
     to_device, pack_keys, unpack_keys = tools
     columns = to_device(pack_keys(windows, order, bits))
     weights_R = None if weights is None else to_device(np.array(weights, np.int64))

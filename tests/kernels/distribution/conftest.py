@@ -1,4 +1,4 @@
-"""What tests of finding share: tries of n-grams that are given in a dict."""
+"""Fixtures for tests that find histories: tries of n-grams given in a dict."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from mgpu_ngram.engine.trie import build_trie
 
 @pytest.fixture(scope="session")
 def trie_of():
-    """A function: the trie of {n-gram: (prob, backoff)}."""
+    """A function that returns the trie of {n-gram: (prob, backoff)}."""
 
     def make(ngrams, fanout=2, dtype=np.uint32):
         order = max(map(len, ngrams))

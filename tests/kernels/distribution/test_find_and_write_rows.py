@@ -1,4 +1,4 @@
-"""Rows of histories that are found on the way: by hand, and word by word from a dict of n-grams."""
+"""Rows of histories found in one kernel: by hand, and word by word from a dict of n-grams."""
 
 import math
 
@@ -16,7 +16,7 @@ STORED_AS = {"float32": np.float32, "float16": np.float16}
 
 def rows(trie_of, to_device, ngrams, codes, positions, begin, orders, multiply, nothing, fanout=32, dtype=np.uint32,
          stored_as="float32", padding=0):  # fmt: skip
-    """What is written for a model {n-gram: (value, backoff)}: (H, orders, V); behind the rows nothing is."""
+    """Return the rows of a model {n-gram: (value, backoff)}, (H, orders, V); the padding must stay unchanged."""
     trie = trie_of(ngrams, fanout, dtype).moved(to_device)
     V, value_G = trie.symbols, abs(trie.prob_G) if multiply else trie.prob_G  # a trie has logarithms
     memory = to_device(np.full((len(positions), len(orders), V + padding), 77, STORED_AS[stored_as]))
@@ -31,7 +31,7 @@ def rows(trie_of, to_device, ngrams, codes, positions, begin, orders, multiply, 
 
 
 def plain_rows(ngrams, codes, positions, begin, orders, multiply, nothing):
-    """By the definition: an n-gram's own value, or that of the order below with the history's backoff."""
+    """By the definition: an n-gram's own value, or the value of the order below with the history's backoff."""
     V = sum(len(g) == 1 for g in ngrams)
     made = []
     for t in positions:
@@ -56,7 +56,7 @@ BIGRAMS = {(0,): (0.5, 1), (1,): (0.25, 0.5), (2,): (0.25, 2), (1, 0): (0.75, 1)
 
 
 def test_by_hand(trie_of, to_device):
-    """Of the text 1 2 | 1: after 1, after 1 2 (2 has no children), at the beginning, after the last 1."""
+    """The text 1 2 | 1: after 1, after 1 2 (2 has no children), at the beginning, after the last 1."""
     found = rows(trie_of, to_device, BIGRAMS, [2, 3, 0, 2], [1, 2, 3, 4], -1, (1, 2), True, None)
     u, after_1, after_2 = [0.5, 0.25, 0.25], [0.75, 0.125, 0.125], [1.0, 0.5, 0.5]
     assert found.tolist() == [[u, after_1], [u, after_2], [u, u], [u, after_1]]
@@ -66,7 +66,7 @@ def test_by_hand(trie_of, to_device):
 
 
 def random_ngrams(rng, V, order, size, multiply):
-    """Values that are added or multiplied without rounding; with every n-gram all that stands inside it."""
+    """Return n-grams with all their parts, and values that can be added or multiplied without rounding."""
     text = np.minimum(rng.zipf(1.4, size + order) - 1, V - 1).tolist()
     longest = [tuple(text[i : i + order]) for i in range(size)]
     inside = {g[a:b] for g in longest for a in range(order) for b in range(a + 1, order + 1)}
@@ -104,7 +104,7 @@ LIMITS = [{}, {"FEWEST_WORDS": 0, "MAX_GRID_Y": 5}, {"FEW_WORDS": (0, 0)}, MANY]
 @pytest.mark.parametrize("stored_as", [*STORED_AS])
 @pytest.mark.parametrize("limits", LIMITS)
 def test_rows_of_several_tiles(V, stored_as, limits, device, trie_of, to_device, monkeypatch):
-    """One and several blocks to a history, small tiles and large, where words are few and where they are many."""
+    """One or several blocks per history, small and large tiles, few and many words."""
     if device == "cpu" and limits:
         pytest.skip("a CPU has no tiles")
     for name, limit in limits.items():
@@ -120,7 +120,7 @@ def test_rows_of_several_tiles(V, stored_as, limits, device, trie_of, to_device,
 
 
 def test_33_orders(trie_of, to_device):
-    """As many words of a history as a warp has lanes."""
+    """A history of as many words as a warp has lanes."""
     ngrams = {(0,) * n: (-n / 64, -2) for n in range(1, 34)} | {(1,): (-0.5, -1)}
     asked = ngrams, [1] * 40 + [0, 1], [0, 1, 31, 32, 33, 40, 41, 42], -1, (1, 17, 33), False, None
     assert rows(trie_of, to_device, *asked).tolist() == plain_rows(*asked).tolist()

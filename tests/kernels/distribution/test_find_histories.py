@@ -1,4 +1,4 @@
-"""Histories found in a trie: by hand, and every suffix of every history looked up in a dict of n-grams."""
+"""Find histories in a trie: by hand, and every suffix of every history in a dict of n-grams."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def find(trie, codes, positions, begin, to_device):
 
 
 def history_of(codes, position, begin, most):
-    """The words before a position, the last of them last."""
+    """Return the words before a position, in order."""
     words = []
     while position > 0 and codes[position - 1]:
         position -= 1
@@ -53,7 +53,7 @@ def assert_found(ngrams, trie, codes, positions, begin, to_device):
 
 
 def random_ngrams(rng, V, order, size):
-    """{n-gram: (prob, backoff)}, no two values alike; with every n-gram all that stands inside it."""
+    """Return {n-gram: (prob, backoff)} with all parts of n-grams and distinct values."""
     text = np.minimum(rng.zipf(1.5, size + order) - 1, V - 1).tolist()
     longest = [tuple(text[i : i + order]) for i in range(0, size, 2)]
     inside = {g[a:b] for g in longest for a in range(order) for b in range(a + 1, order + 1)}
@@ -81,7 +81,7 @@ def test_by_hand(trie_of, to_device):
 
 
 def test_without_begin_by_hand(trie_of, to_device):
-    """A history of no words has nothing, and nothing is carried over from the sentence before."""
+    """An empty history has no children, and no words of the sentence before are used."""
     ngrams = {(0,): (-1, 0.5), (1,): (-2, 0.25), (1, 0): (-3, 0.125), (1, 0, 1): (-4, 0), (0, 1): (-5, 0.0625)}
     first_HK, end_HK, backoff_HK = find(trie_of(ngrams), [2, 0, 1, 0], [0, 1, 2, 3, 4], -1, to_device)
     assert first_HK.tolist() == [[0, 0], [3, 0], [0, 0], [2, 0], [0, 0]]
@@ -109,7 +109,7 @@ def test_any_model(trie_of, to_device, seed, V, order, size, fanout, dtype, back
 
 @pytest.mark.parametrize(("order", "fanout"), [(2, 32), (3, 2), (5, 32), (5, 7)])
 def test_text_longer_than_a_block(order, fanout, trie_of, to_device):
-    """Every position of a text, most of which the model has; runs of children with levels above them."""
+    """Every position of a text, most of which the model knows; ranges of children with index levels above them."""
     rng = np.random.default_rng(order)
     ngrams = random_ngrams(rng, 300, order, 3000)
     codes = np.minimum(rng.zipf(1.5, 2000), 300)
@@ -122,7 +122,7 @@ def test_text_longer_than_a_block(order, fanout, trie_of, to_device):
 
 
 def test_33_orders(trie_of, to_device):
-    """As many words of a history as a warp has lanes."""
+    """A history of as many words as a warp has lanes."""
     ngrams = {(0,) * n: (-1, n / 64) for n in range(1, 34)}
     assert_found(ngrams, trie_of(ngrams), [1] * 40 + [0, 1], [0, 1, 31, 32, 33, 40, 41, 42], -1, to_device)
 

@@ -1,4 +1,4 @@
-"""Runs of children copied out: by hand, and as slices of lists; runs of very different lengths."""
+"""Copy ranges of children: by hand, and as slices of lists; ranges of very different lengths."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def gather(first, end, words, values, to_device, dtype=np.uint32):
 
 
 def assert_gathered(first, end, G, to_device, dtype=np.uint32):
-    """As slices of the lists; all words are different, and so are all values."""
+    """Compare with slices of the lists; all words and all values are distinct."""
     words = np.random.default_rng(G).permutation(G)
     values = -words / 8
     offsets, word_C, value_C = gather(first, end, words, values, to_device, dtype)
@@ -64,7 +64,7 @@ def test_any_runs(to_device, G, runs, dtype):
     [3, 0, 0, 1, 50, 2, 900] * 40 + [20_000] + [1, 0] * 3000,
 ])  # fmt: skip
 def test_runs_and_tiles(lengths, to_device):
-    """Where a block's share begins and ends: within a run, between two, among empty ones."""
+    """A block's share starts and ends inside a range, between two, or among empty ones."""
     rng = np.random.default_rng(len(lengths))
     G = max(lengths) + 100
     first = [int(rng.integers(0, G - length + 1)) for length in lengths]

@@ -1,4 +1,4 @@
-"""Drawn words: the rule in plain Python, and what comes out against exact probabilities."""
+"""Sample words: by the rule in plain Python, and against exact probabilities."""
 
 from itertools import accumulate
 
@@ -30,13 +30,13 @@ def random_number(seed, number, draw):
 
 
 class Model:
-    """Values of V words and, shortest history first, children {word: value} and a backoff: one history."""
+    """One history: values of V words and, shortest history first, (children {word: value}, backoff)."""
 
     def __init__(self, value_V, *history):
         self.value_V, self.history = np.array(value_V, np.float32), history
 
     def row(self, left_out=-1):
-        """float32 probabilities, left_out's 0."""
+        """Return float32 probabilities, 0 for left_out."""
         row = self.value_V.copy()
         for children, backoff in self.history:
             row *= np.float32(backoff)
@@ -54,7 +54,7 @@ class Model:
         return [int(unit * (p / greatest) ** (1 / temperature)) for p in row]
 
     def counting(self, temperature, top_k, top_p, left_out):
-        """{word: weight} of those that can be drawn, by rank."""
+        """Return {word: weight} of the words that can be sampled, by rank."""
         row, weights = self.row(left_out), self.weights(temperature, left_out)
         ranked = sorted(range(len(row)), key=lambda w: (-row[w], w))
         before = [0, *accumulate(weights[w] for w in ranked)]
@@ -64,7 +64,7 @@ class Model:
         }
 
     def drawn(self, seed, number, temperature, top_k, top_p, left_out):
-        """By the rule, with Python's integers."""
+        """Sample by the rule, with Python's integers."""
         row = self.row(left_out)
         if not row or max(row) == 0:
             return -1
@@ -120,7 +120,7 @@ def random_model(rng, V, K):
     return Model(values(V), *history)
 
 
-# Rows .125 .25 .0625 .5 .0625 after two words: word 3 is a child of both, word 1 of the last one alone
+# Row .125 .25 .0625 .5 .0625 after two words: word 3 is a child of both histories, word 1 of the longer one alone
 HAND = Model([0.5, 0.125, 0.25, 0.25, 0.25], ({1: 0.5, 3: 0.125}, 0.5), ({3: 0.5}, 0.5))
 
 
@@ -183,7 +183,7 @@ def test_the_last_word_of_the_last_tile(to_device):
     ("temperature", "top_k", "top_p"), [(1, 0, 1), (0.5, 0, 1), (2, 0, 1), (1, 3, 1), (1, 0, 0.8), (2, 4, 0.9)]
 )
 def test_how_often_words_come(to_device, temperature, top_k, top_p):
-    """Pearson's chi-square of 20,000 draws: 7 words at most, so above 41 once in 10^6 seeds."""
+    """Pearson's chi-square of 20,000 samples of up to 7 words: above 41 for one in 10^6 seeds."""
     model = Model([0.3, 0.2, 0.05, 0.1, 0.15, 0.1, 0.1, 0.2], ({1: 0.3, 2: 0.06, 7: 0.2}, 0.7), ({2: 0.13}, 0.8))
     draws, left_out = 20_000, 4
     p = np.array(model.row(left_out)) ** (1 / temperature)
@@ -233,7 +233,7 @@ def test_ties_go_to_the_lower_id(to_device):
 
 
 def test_the_word_left_out_never_comes(to_device):
-    """As <s> of lmplz, whose probability is 1: neither does it weigh anything."""
+    """For example <s> of lmplz, whose probability is 1: it has no weight either."""
     model = Model([0.001, 1.0, 0.003], ({0: 0.001, 1: 1.0}, 1.0))
     words = sample(model, to_device, range(2000), left_out=1)
     assert set(words) == {0, 2} and 1400 < sum(words) / 2 < 1600

@@ -1,4 +1,4 @@
-"""Scales of values: special values by hand, and the nearest float32 by exact decimal arithmetic."""
+"""Scales of values: special values by hand, and the nearest float32 from exact decimal arithmetic."""
 
 from decimal import Decimal, localcontext
 
@@ -16,7 +16,7 @@ def scaled(values, scale, to_device):
 
 
 def assert_nearest(found, exact, value):
-    """No float32 is nearer to the exact number (a Decimal)."""
+    """Assert that no float32 is nearer to the exact number (a Decimal)."""
     assert found.dtype == np.float32 and np.isfinite(found)
     below, above = (Decimal(float(np.nextafter(found, np.float32(side)))) for side in (-np.inf, np.inf))
     middle = Decimal(float(found))
@@ -39,7 +39,7 @@ def test_log10_is_the_same_array(to_device):
 
 
 def test_where_numbers_become_subnormal_and_zero(to_device):
-    """Half of the least subnormal number is 10 ** -45.15450; all above it rounds up to that number."""
+    """Half of the least subnormal number is 10 ** -45.15450; greater numbers round up to the least subnormal."""
     assert scaled([-45.1545, -45.1546, -44.9, -44.8], "prob", to_device).tolist() == [
         MIN_SUBNORMAL, 0, MIN_SUBNORMAL, MIN_SUBNORMAL,
     ]  # fmt: skip
@@ -47,7 +47,7 @@ def test_where_numbers_become_subnormal_and_zero(to_device):
 
 
 def samples(rng, size):
-    """Values of models and far beyond; those where the power of 2 changes; those next to whole numbers."""
+    """Return values of models and far beyond, values where the power of 2 changes, and neighbours of whole numbers."""
     edges = np.log10(2) * (rng.integers(-149, 4, size) + rng.choice([0, 0.5], size))
     whole = rng.integers(-45, 2, size).astype(np.float64)
     near = (1 + rng.integers(-3, 4, size) * 2.0**-24) * np.concatenate([edges, whole])[rng.permutation(2 * size)[:size]]
@@ -58,7 +58,7 @@ def samples(rng, size):
 
 @pytest.mark.parametrize("scale", ["prob", "ln"])
 def test_every_value_is_the_nearest(scale, to_device):
-    """Those of very many that are hardest to round: nearly in the middle of two float32 numbers."""
+    """The hardest of very many to round: nearly halfway between two float32 numbers."""
     values = samples(np.random.default_rng(1), 100_000)
     about = 10.0 ** values.astype(np.float64) if scale == "prob" else values * np.log(10)
     rounded = about.astype(np.float32)
@@ -79,7 +79,7 @@ def test_probabilities_rise_with_their_logs(to_device):
 @pytest.mark.parametrize("size", [0, 1, 31, 257, 5000])
 @pytest.mark.parametrize("scale", ["prob", "ln"])
 def test_each_value_alone(size, scale, to_device):
-    """Neither the size of an array nor the place in it changes a value."""
+    """Neither the size of an array nor the position in it changes a value."""
     values = samples(np.random.default_rng(size), 1 + size // 4)[:size]
     found = scaled(values, scale, to_device)
     assert found.shape == values.shape

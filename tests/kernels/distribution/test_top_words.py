@@ -1,4 +1,4 @@
-"""The greatest values of rows, against whole rows of plain Python, sorted."""
+"""The greatest values of rows, against sorted whole rows in plain Python."""
 
 import numpy as np
 import pytest
@@ -12,13 +12,13 @@ LOG, PROB = False, True
 
 
 class Rows:
-    """Histories as plain Python: for each one, shortest history first, its children {word: value} and its backoff."""
+    """Histories in plain Python: for each, shortest history first, its children {word: value} and its backoff."""
 
     def __init__(self, value_V, histories, multiply):
         self.value_V, self.histories, self.multiply = np.array(value_V, np.float32).tolist(), histories, multiply
 
     def row(self, h, n, stored):
-        """{word: value}, each step in float32."""
+        """Return {word: value}, each step in float32."""
         row = dict(enumerate(self.value_V))
         for children, backoff in self.histories[h][: n - 1]:
             if stored:
@@ -30,7 +30,7 @@ class Rows:
         return row
 
     def best(self, k, orders, nothing, left_out):
-        """(ids, values), lists of lists of lists."""
+        """Return (ids, values), lists of lists of lists."""
         empty = nothing if nothing is not None else 0 if self.multiply else -np.inf
         ids, values = [], []
         for h in range(len(self.histories)):
@@ -73,7 +73,7 @@ def check(rows, to_device, k, orders, nothing=None, left_out=-1, code=np.uint32)
 
 
 def random_rows(rng, V, histories, K, multiply, kept=(1, 0.9, 0.5, 0.1, 0.01), steps=(2, 30, 10**6)):
-    """Nested children, each time a share of those before; values in few steps, so that there are ties, or in many."""
+    """Nested children, each a share of the ones before; values in few steps (with ties) or in many."""
     step = rng.choice(steps)
 
     def values(count):
@@ -110,7 +110,7 @@ def test_stored_by_hand(to_device):
 
 
 def test_stored_children_that_shorter_histories_lack(to_device):
-    """As where those of shorter ones were filled in."""
+    """As after filling in n-grams of shorter histories."""
     rows = Rows([0.5, 0.25, 0.125, 0.0625], [[({0: 0.25}, 0.5), ({1: 0.5, 3: 0.75}, 2), ({2: 0.125}, 1)]], PROB)
     ids, values = top(rows, to_device, 2, (2, 3, 4), nothing=0.0)
     assert (ids, values) == ([[[0, -1], [3, 1], [2, -1]]], [[[0.25, 0], [0.75, 0.5], [0.125, 0]]])
@@ -155,7 +155,7 @@ def test_a_long_history_of_one_child_each(to_device):
 
 @pytest.mark.parametrize("falling", [False, True])
 def test_all_words_alike_or_the_greatest_last(to_device, falling):
-    """Of ties the lowest ids, whatever the order they come in; each child better than all before is the worst case."""
+    """Ties go to the lowest ids, in any order of candidates; the worst case is a child that beats all before."""
     V = 6000
     child = {w: w / V if falling else 0.5 for w in range(V)}
     rows = Rows([0.25] * V, [[(child, 0.5)], [({}, 0.5)]], PROB)
@@ -165,7 +165,7 @@ def test_all_words_alike_or_the_greatest_last(to_device, falling):
 
 
 def test_backing_off_makes_values_equal(to_device):
-    """A quarter of 1, 3 and 2 times the least float32 is 0, 1 and 0 times that: then the lower id is first."""
+    """A quarter of 1, 3 and 2 times the least float32 is 0, 1 and 0 times it: then the lower id comes first."""
     least = 2.0**-149
     rows = Rows([least, 3 * least, 2 * least], [[({}, 0.25)]], PROB)
     assert top(rows, to_device, 1, (1,))[0] == [[[1]]]
@@ -188,7 +188,7 @@ def test_infinity_is_a_value(to_device):
 
 
 def test_a_longer_history_lowers_what_a_shorter_one_has_high(to_device):
-    """Overridden words must not hold the place of words that count: 3,000 high ones of order 2 are low in order 3."""
+    """Overridden words must not take the place of words that count: 3,000 are high in order 2 and low in order 3."""
     high = {w: 0.5 + w / 2**14 for w in range(3500)}
     low = {w: w / 2**20 for w in range(500, 3500)}
     check(Rows([0.25] * 3600, [[(high, 0.5), (low, 1.0)]], PROB), to_device, 600, (2, 3))

@@ -1,4 +1,4 @@
-"""Rows of all words: by hand, and as the definition gives them, word by word."""
+"""Rows of all words: by hand, and by the definition, word by word."""
 
 import math
 import struct
@@ -17,8 +17,8 @@ STORED_AS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16
 
 
 def arrays_of(histories, unigrams, dtype=np.uint32, gap=0):
-    """Arrays of `write_rows` for histories that are lists, by order, of (backoff, {word: value}); `gap` nodes between
-    the children of two of them belong to no history.
+    """Return arguments of `write_rows` for histories given as lists, by order, of (backoff, {word: value}). Between the
+    children of two histories, `gap` nodes belong to no history.
     """
     H, K = len(histories), len(histories[0]) if histories else 0
     first_HK, end_HK, backoff_HK = np.zeros((H, K), dtype), np.zeros((H, K), dtype), np.ones((H, K), np.float32)
@@ -36,8 +36,8 @@ def arrays_of(histories, unigrams, dtype=np.uint32, gap=0):
 
 
 def rows(to_device, orders, arrays, multiply, nothing=None, stored_as="float32", padding=0, shift=0):
-    """What write_rows fills: (H, orders, V). Rows are `padding` values apart and begin `shift` into their memory, and
-    nothing else is written.
+    """Return the rows of write_rows, (H, orders, V). Rows are `padding` values apart and start at `shift` in memory;
+    all other memory must stay unchanged.
     """
     dtype, (H, V) = STORED_AS[stored_as], (len(arrays[0]), len(arrays[5]))
     memory = np.full(H * len(orders) * (V + padding) + shift, 77, dtype)
@@ -52,7 +52,7 @@ def rows(to_device, orders, arrays, multiply, nothing=None, stored_as="float32",
 
 
 def bfloat16_of(value):
-    """The upper half of a float32, as the nearest of the two that stand around it, ties to even."""
+    """Return the upper half of a float32, rounded to the nearest, ties to even."""
     bits = struct.unpack("<I", struct.pack("<f", value))[0] >> 16
     if math.isinf(value):
         return bits
@@ -78,7 +78,7 @@ def bits_of(value, stored_as):
 
 
 def plain_rows(histories, unigrams, orders, multiply, nothing, stored_as):
-    """The bits of every value, by the definition."""
+    """Return the bits of every value, by the definition."""
     result = []
     for history in histories:
         made = [[np.float32(u) for u in unigrams]]
@@ -103,7 +103,7 @@ def check(to_device, histories, unigrams, orders, multiply, nothing=None, stored
 PROB = [0.5, 0.25, 0.125, 0.125]
 HISTORIES = [
     [(0.5, {1: 0.75, 3: 0.0625}), (2, {3: 0.875})],
-    [(0.25, {0: 0.5}), (1, None)],  # the longer one is no node
+    [(0.25, {0: 0.5}), (1, None)],  # the model lacks the longer history
     [(0.5, {}), (0.25, {})],  # nodes without children
 ]
 
@@ -138,7 +138,7 @@ def test_stored_by_hand(nothing, to_device):
 
 
 def test_stored_children_that_shorter_histories_lack(to_device):
-    """As where those of shorter ones were filled in."""
+    """As after filling in n-grams of shorter histories."""
     histories = [[(0.5, {0: 0.25}), (2, {1: 0.5, 3: 0.75}), (1, {2: 0.125})]]
     found = rows(to_device, (1, 2, 3, 4), arrays_of(histories, PROB), True, 0.0)
     assert found.tolist() == [[PROB, [0.25, 0, 0, 0], [0, 0.5, 0, 0.75], [0, 0, 0.125, 0]]]
@@ -153,7 +153,7 @@ def test_some_orders(orders, nothing, to_device):
 
 
 def test_products_and_sums_are_rounded_order_by_order(to_device):
-    """In float32: neither the backoffs' own product nor more digits in between give these."""
+    """Each step rounds to float32: neither the product of the backoffs nor more digits in between give these values."""
     x, b, big = np.float32(0.7), np.float32(0.6), 2.0**24
     product = np.float32(np.float32(x * b) * b)
     assert product not in (np.float32(x * np.float32(b * b)), np.float32(float(x) * float(b) * float(b)))
@@ -171,7 +171,7 @@ def test_zeros_keep_their_signs(to_device):
 
 
 def nested(rng, words, K, share):
-    """Children of K orders, each of them among those of the one before."""
+    """Return children of K orders, each among the children of the order before."""
     history = []
     for _ in range(K):
         words = [w for w in words if rng.random() < share]
@@ -235,8 +235,8 @@ def test_every_word_is_a_child_of_every_history(multiply, to_device):
 @pytest.mark.parametrize("K", [0, 1, 4, 17])
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_large_work(K, dtype, padding, ahead, to_device, monkeypatch):
-    """Rows as they are made of many histories: starts of tiles first, large tiles, more histories than a layer of
-    the grid has, children asked for before.
+    """Many histories: tile starts come first, tiles are large, histories exceed a layer of the grid, and children are
+    prefetched.
     """
     V, H, N = 2100, 7, min(2, K + 1)
     for name, limit in {"FEW_WORDS": (0, 0), "SHORT_WORDS": (0, 0), "MAX_GRID_Y": 3}.items():
@@ -259,7 +259,7 @@ def test_products_and_sums_may_be_subnormal(to_device):
 
 
 def test_many_histories(to_device):
-    """More than a block of threads takes at once, each with children of its own."""
+    """More histories than a block of threads takes at once, each with its own children."""
     rng = np.random.default_rng(0)
     histories = [nested(rng, range(11), 2, 0.4) for _ in range(700)]
     check(to_device, histories, rng.random(11, np.float32).tolist(), (1, 3), multiply=True)
@@ -279,7 +279,7 @@ def test_32_orders(to_device):
 
 
 def test_a_history_may_stand_between_others(to_device):
-    """Any strides: every second order of a larger array, filled for every third history."""
+    """Any strides: every second order of a larger array, for every third history."""
     histories = [nested(np.random.default_rng(h), range(40), 1, 0.3) for h in range(4)]
     arrays = arrays_of(histories, [0.5] * 40)
     memory = to_device(np.full((12, 4, 48), 77, np.float32))
@@ -301,7 +301,7 @@ HARD = [
 @pytest.mark.parametrize("stored_as", ["float16", "bfloat16"])
 @pytest.mark.parametrize("V", [2000, 2001])
 def test_values_are_rounded_to_the_nearest(stored_as, V, to_device):
-    """Of all sizes: those of any bits, and those that stand on the limits."""
+    """Values of any bits, and values on the limits."""
     rng = np.random.default_rng(0)
     values = rng.integers(0, 2**32, V, np.uint32).view(np.float32)
     values[1000:] = rng.choice([-1, 1], V - 1000) * 2.0 ** rng.uniform(-27, 17, V - 1000)
@@ -359,6 +359,6 @@ def test_other_dtypes_are_refused():
 
 @pytest.mark.parametrize("H", [1, 65535, 65536, 131071, 780_335, 10**7])
 def test_a_grid_for_any_number_of_histories(H):
-    """No more in a layer than a GPU takes, and no layer with more than one too few."""
+    """A layer has no more histories than a GPU allows, and the layers have few idle places."""
     y, z = shared.layers_of(H)
     assert y <= 65535 and H <= y * z < H + z

@@ -1,4 +1,4 @@
-"""Rows of n-grams that lie within longer ones: as a dictionary has them, in any order of queries."""
+"""Find rows of n-grams within longer ones, against a dictionary, in any order of queries."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,7 @@ def keys_of(ngrams, bits):
 @pytest.mark.parametrize("words", [2, 5, 40])
 @pytest.mark.parametrize(("order", "first", "bits"), [(1, 1, 21), (3, 1, 21), (4, 1, 21), (4, 0, 33), (2, 2, 40)])
 def test_as_a_dictionary_has_them(order, first, bits, words, in_order, to_device):
-    """Tables of up to 4,000 n-grams, a third of them of the one word: rows far more than are looked at first share
-    their first column."""
+    """Tables of up to 4,000 n-grams; a third have the same word, so many rows share their first column."""
     rng = np.random.default_rng(order * words)
     longer = rng.integers(1, words + 1, (6_000, first + order))
     longer[::3, : first + order - 1] = 1

@@ -1,4 +1,4 @@
-"""Logarithms that are rounded once, and of nothing."""
+"""Logarithms, rounded once."""
 
 import math
 
@@ -9,7 +9,7 @@ from mgpu_ngram.kernels.estimate.log10_values import log10_values
 
 
 def test_logarithms_by_hand(to_device):
-    """Nothing is -inf, and what rounding has made larger than 1 is 1."""
+    """log10(0) is -inf, and values that rounding has made larger than 1 count as 1."""
     values = np.array([1, 0.1, 10**-0.5, 0, 1.0000001, 1.5, np.finfo(np.float32).tiny], np.float32)
     got = to_host(log10_values(to_device(values)))
     assert got.tolist() == [0, -1, -0.5, -np.inf, 0, 0, np.float32(-37.92978)]

@@ -1,4 +1,4 @@
-"""What follows contexts, by hand."""
+"""Sums over contexts, by hand."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
 
 
 def test_contexts_by_hand(to_device):
-    """Four contexts, of which the second has nothing and the last is pruned but for a count of 0."""
+    """Four contexts: the second has no n-grams, and the last one only pruned n-grams and one with count 0."""
     context_R = to_device(np.array([0, 0, 0, 0, 2, 3, 3], np.uint32))
     count_R = to_device(np.array([1, 2, 3, 1 << 40, 1, 5, 0]))
     marked_R = to_device(np.array([0, 0, 1, 0, 0, 1, 0], bool))

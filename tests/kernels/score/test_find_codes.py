@@ -21,7 +21,7 @@ def arrays(words):
 
 
 def codes(text, words, to_device):
-    """What is found of a text with <unk> and `words`."""
+    """Return the codes of a text in a vocabulary of <unk> and `words`."""
     offsets_V, data = arrays([b"<unk>", *words])
     slots_C, duplicate = index_words(offsets_V, data)
     assert duplicate == -1
@@ -66,7 +66,7 @@ def test_an_empty_vocabulary(to_device):
 
 @pytest.mark.parametrize("odd", range(9))
 def test_words_at_the_end_of_the_text(odd, to_device):
-    """Words of 0 to 40 bytes, prefixes of each other; those of even length are known, the last one in a table, too."""
+    """Words of 0 to 40 bytes, prefixes of each other; words of even length are known, the last one in a table, too."""
     word = bytes(range(65, 65 + 41))
     known = [word[:n] for n in range(2, 41, 2)]
     for n in range(41):
@@ -84,7 +84,7 @@ def test_words_longer_than_any(to_device):
 
 @pytest.mark.parametrize("size", [HELD - 4, HELD - 3, HELD + 1, HELD + 8, HELD + 13])
 def test_long_words_that_begin_alike(size, to_device):
-    """300 words of one length in 512 slots: many meet a slot that differs from them in its last bytes alone."""
+    """300 words of one length in 512 slots: many meet a slot that differs only in its last bytes."""
     words = [b"a" * size + b"%03d" % n for n in range(600)]
     text = b" ".join(words)
     assert codes(text, words[::2], to_device) == [1 if n % 2 else n // 2 + 2 for n in range(600)]
@@ -133,7 +133,7 @@ def test_other_dtypes_are_refused(wrong):
 
 @pytest.mark.parametrize("word", [b"a", b"eight888", b"nine99999", b"x" * 16 + b"yz", b"0123456789" * 4])
 def test_the_hash_by_its_rule(word):
-    """Every 8 bytes of a word count, in turn: as in include/words.cuh, or a GPU would look elsewhere."""
+    """Every 8 bytes of a word count, in turn, as in include/words.cuh; otherwise a GPU would search other slots."""
     most = 2**64 - 1
     h = len(word)
     for i in range(0, len(word), 8):

@@ -1,4 +1,4 @@
-"""By edges, tokens have the scores that `score_tokens` gives them, whose tests reach outside."""
+"""Scores by edges equal those of `score_tokens`, whose tests compare with independent results."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def test_orders_are_met(to_device):
 
 
 def filters_of(table, value, words=True, edges=True):
-    """A table with another filter wherever there is one: all bits of `value`."""
+    """Return a table with all filters replaced by `value`."""
     words_V2, slots_E2 = table.words_V2.copy(), table.slots_E2.copy()
     if words:
         words_V2[:, 0] = value
@@ -63,7 +63,7 @@ def test_filters_end_walks_and_nothing_else(to_device):
 
 @pytest.mark.parametrize("load", [0.5, 0.95])
 def test_walks_do_not_look_past_a_greater_key(load, to_device):
-    """A slot past the end of a search may say what it likes."""
+    """Slots past the end of a search may hold anything."""
     V = 40
     rng = np.random.default_rng(3)
     runs = [np.flatnonzero(rng.random(V) < 0.5) for _ in range(V)]
@@ -91,7 +91,7 @@ def test_walks_do_not_look_past_a_greater_key(load, to_device):
 
 
 def test_slots_of_many_keys(to_device):
-    """Of one home: searches go far."""
+    """Many keys with one home: searches go far."""
     made = text_and_trie(np.random.default_rng(2), 3000)
     table = make_edges(made["word_G"], made["first_child_M"], made["prob_G"], made["backoff_M"], load=1e6)
     assert table.buckets == 1 and len(table.slots_E2) > 500

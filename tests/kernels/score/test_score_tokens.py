@@ -1,4 +1,4 @@
-"""Scores of tokens: by hand, and as the definition of a backoff model gives them, n-gram by n-gram."""
+"""Scores of tokens: by hand, and by the definition of a backoff model, n-gram by n-gram."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from mgpu_ngram.kernels.trie.find_children import sample_every_fanout
 
 
 def trie_of(ngrams, fanout, dtype=np.uint32):
-    """Arguments of `score_tokens` for {n-gram: (prob, backoff)}, with all prefixes and suffixes there."""
+    """Return arguments of `score_tokens` for {n-gram: (prob, backoff)}; adds all prefixes and suffixes."""
     order = max(map(len, ngrams))
     nodes = sorted(ngrams, key=lambda g: (len(g), g))
     histories = [g for g in nodes if len(g) < order]
@@ -29,10 +29,10 @@ def trie_of(ngrams, fanout, dtype=np.uint32):
 
 
 def coded(arrays, ngrams, code, centers, kinds):
-    """Arrays of `trie_of` with codes: kinds is {n-gram of order 2 or more: (code of prob, code of backoff)}."""
+    """Return arrays of `trie_of` with codes: kinds is {n-gram of order 2 or more: (code of prob, code of backoff)}."""
     order = max(map(len, ngrams))
     nodes = sorted(ngrams, key=lambda g: (len(g), g))
-    codes = np.array([kinds.get(g, (77, 77)) for g in nodes], code)  # those of single words mean nothing
+    codes = np.array([kinds.get(g, (77, 77)) for g in nodes], code)  # codes of single words have no meaning
     V, M = sum(len(g) == 1 for g in nodes), sum(len(g) < order for g in nodes)
     words_V2 = np.array([ngrams[g] for g in nodes[:V]], np.float32)
     return arrays | {"prob_G": codes[:, 0].copy(), "backoff_M": codes[:M, 1].copy()} | {
@@ -86,7 +86,7 @@ def test_by_hand(to_device):
 
 
 def test_begin_and_end_by_hand(to_device):
-    """0 is word 2 at the end of a sentence and word 1 before the next; what it ends is no history of what follows."""
+    """0 is word 2 at the end of a sentence and word 1 before the next; histories do not cross sentences."""
     ngrams = {
         (0,): (-4, -8), (1,): (-64, -0.5), (2,): (-2, -16),
         (0, 2): (-0.75, -32), (1, 0): (-1.5, -1), (1, 0, 2): (-0.25, 0), (2, 0): (-128, -128), (0, 2, 0): (-128, 0),
@@ -102,7 +102,7 @@ VALUES = st.floats(-9, 0, width=32)
 
 
 def closed(ngrams):
-    """With all that stands inside an n-gram."""
+    """Return n-grams with all their parts."""
     return {g[a:b] for g in ngrams for a in range(len(g)) for b in range(a + 1, len(g) + 1)}
 
 
@@ -120,7 +120,7 @@ def test_any_model(to_device, data, V, fanout, dtype):
 
 
 def test_codes_by_hand(to_device):
-    """Single words as they are; of a longer n-gram the centre of its order and kind that its code names."""
+    """Single words have exact values; a longer n-gram has the centre of its order and kind that its code selects."""
     centers = np.full((2, 2, 256), 99, np.float32)
     centers[0, 0, [0, 255]], centers[0, 1, [1, 2]], centers[1, 0, 3] = [-0.75, -1.5], [-0.125, -1], -0.0625
     kinds = {(1, 2): (0, 1), (2, 1): (255, 2), (1, 2, 1): (3, 0)}
@@ -137,7 +137,7 @@ def test_codes_by_hand(to_device):
     code=st.sampled_from([np.uint8, np.uint16]), dtype=st.sampled_from([np.uint32, np.int64]),
 )  # fmt: skip
 def test_any_codes(to_device, seed, V, longest, size, code, dtype):
-    """As the model whose values are what its codes stand for."""
+    """Scores equal those of a model with the decoded values."""
     rng = np.random.default_rng(seed)
     text = rng.integers(0, V, size + longest).tolist()
     drawn = [tuple(text[i : i + longest]) for i in rng.integers(0, size + 1, 8)]

@@ -1,4 +1,4 @@
-"""Filters of children: by hand, and as Python's integers have them."""
+"""Filters of children: by hand, and with Python's integers."""
 
 import numpy as np
 import pytest

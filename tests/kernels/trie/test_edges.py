@@ -1,4 +1,4 @@
-"""The edge table: what is in it is found, nothing else is, and its layout is that of its rule."""
+"""The edge table: it finds its edges and no others, and its layout follows its rule."""
 
 import numpy as np
 import pytest
@@ -17,14 +17,14 @@ def test_scrambling_is_a_bijection(bits):
 
 
 def numbers_of(table):
-    """What `find_edge` takes besides the slots."""
+    """Return the arguments of `find_edge` besides the slots."""
     return (
         table.buckets, table.word_bits, table.key_bits, table.node_bits, table.check_bits, table.filter_bits
     )  # fmt: skip
 
 
 def trie_of(runs, V):
-    """Words and children of a trie of two orders: word m has the words `runs[m]` after it."""
+    """Return words and children of a trie of two orders: words `runs[m]` follow word m."""
     word_G = np.array([*range(V), *(w for run in runs for w in run)], np.uint32)
     first_child_M = V + np.cumsum([0, *map(len, runs)])
     rng = np.random.default_rng(len(word_G))
@@ -37,7 +37,7 @@ RUNS = st.integers(1, 9).flatmap(
 
 
 def edges_of(drawn):
-    """{(node, word): child} of a trie of two orders."""
+    """Return {(node, word): child} of a trie of two orders."""
     child = iter(range(drawn[0], 10**6))
     return {(m, w): next(child) for m, run in enumerate(drawn[1]) for w in run}
 
@@ -59,13 +59,13 @@ def test_every_edge_and_no_other(to_device, drawn, load):
 
 
 def keys_of(table, edges):
-    """{x: edge}, by Python's integers but for the scrambling."""
+    """Return {x: edge}, with Python's integers except for the scrambling."""
     packed = [np.array([node << table.word_bits | word], np.uint64) for node, word in edges]
     return dict(zip([int(scramble(key, table.key_bits)[0]) for key in packed], edges, strict=True))
 
 
 def rows_of(table, edges):
-    """{slot: (x, slots past its home)} as the rule says."""
+    """Return {slot: (x, slots past its home)} by the rule."""
     rows, slot = {}, -1
     for x in sorted(keys_of(table, edges)):
         home = 2 * (x * table.buckets >> table.key_bits)
@@ -75,7 +75,7 @@ def rows_of(table, edges):
 
 
 def tag_of(table, x, past):
-    """The tag of a key so many slots past its home."""
+    """Return the tag of a key that lies `past` slots past its home."""
     fraction = x * table.buckets % 2**table.key_bits  # of 2**key_bits
     return (past << table.check_bits) + (1 << table.check_bits) - 1 - (fraction << table.check_bits >> table.key_bits)
 
@@ -113,7 +113,7 @@ def test_filters_of_longer_ngrams(to_device):
 
 @given(drawn=RUNS, load=st.sampled_from([0.5, 0.95]))
 def test_a_search_ends_at_a_greater_key(drawn, load):
-    """It does not see what lies past the first slot that is empty or has no smaller key, though it be its own key."""
+    """A search ends at the first slot that is empty or has no smaller key, even if its own key lies behind."""
     table = make_edges(*trie_of(drawn[1], drawn[0]), load)
     rows = rows_of(table, edges_of(drawn))
     for node in range(drawn[0]):
@@ -162,7 +162,7 @@ def test_fractions_tell_keys_of_a_bucket_apart(keys, buckets):
 @pytest.mark.parametrize("buckets", [2**32 - 1, 2**32 + 11, 2**34])
 @given(node=st.integers(0, 2**33 - 1), word=st.integers(0, 2**20 - 1))
 def test_more_slots_and_nodes_than_32_bits_number(buckets, node, word):
-    """All slots are one row of memory that holds the key at its home: the home is found, and nothing without it."""
+    """All slots share one row of memory with the key at its home: its home matches, and other slots do not."""
     word_bits, key_bits, node_bits, check_bits = key_layout(2**20, 2**33, 2**35, buckets)
     x = int(scramble(np.array([node << word_bits | word], np.uint64), key_bits)[0])
     home, fraction = divmod(x * buckets, 2**key_bits)
@@ -179,7 +179,7 @@ def test_more_slots_and_nodes_than_32_bits_number(buckets, node, word):
 
 @pytest.mark.parametrize("edges", [0, 1, 2, 60])
 def test_few_edges_of_many_words(edges, to_device):
-    """An entry has no bit for a filter until there are more buckets than edges."""
+    """An entry has no bit for a filter unless there are more buckets than edges."""
     V = 1 << 22
     words = np.arange(7, V, 69_991, dtype=np.uint32)[:edges]
     first_child_M = np.full(V + 1, V, np.uint32)

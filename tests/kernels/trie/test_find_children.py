@@ -1,4 +1,4 @@
-"""Children by word: by hand, and as a dictionary of dictionaries has them, for every fanout."""
+"""Children by word: by hand, and against a dictionary of dictionaries, for every fanout."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_words_up_to_the_largest(to_device):
 @pytest.mark.parametrize("first", [2**31 - 3, 2**32 - 3, 2**33])
 @pytest.mark.parametrize("run", [1, 30, 5000])
 def test_more_nodes_than_32_bits_number(first, run):
-    """All words are one word of memory, and each word of a run stands for the run: its last node is found."""
+    """All words share one word of memory, so each word of a range matches: its last node is found."""
     word_G = as_strided(np.array([7], np.uint32), (first + run + 9,), (0,))
     levels = [len(word_G)]
     while levels[-1] > 32:

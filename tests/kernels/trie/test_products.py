@@ -1,4 +1,4 @@
-"""Products of 128 bits are those of Python's integers."""
+"""128-bit products equal those of Python's integers."""
 
 import numpy as np
 from hypothesis import given
