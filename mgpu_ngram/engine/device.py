@@ -213,11 +213,17 @@ def _in_threads(way: _Way, fn: Callable, slices: Sequence[tuple], threads: int =
 
 
 def free_bytes(device: str) -> int:
-    """Return the memory that a task may use now: free device memory plus CuPy's cached blocks, or free host memory."""
+    """Return the memory that a task may use now: free device memory plus CuPy's cached blocks, or free host memory.
+
+    If the pool has a limit, as within `device_limited`, no more than the limit leaves.
+    """
     if device == "gpu":
         import cupy
 
-        return int(cupy.cuda.runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
+        pool = cupy.get_default_memory_pool()
+        free = int(cupy.cuda.runtime.memGetInfo()[0]) + int(pool.free_bytes())
+        limit = int(pool.get_limit())
+        return min(free, max(0, limit - int(pool.used_bytes()))) if limit else free
     return free_host_bytes()
 
 

@@ -1,8 +1,10 @@
 """Where arrays are, how long things took, what an out-of-memory error says."""
 
 import os
+import sys
 import weakref
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -108,6 +110,16 @@ def test_free_bytes_is_less_than_all_there_is(device):
     assert 0 < free_bytes(device) < 1 << 50
     if device == "cpu":
         assert free_bytes(device) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(0, 1050), (1000, 700), (2000, 1050), (200, 0)])
+def test_free_bytes_of_a_pool_with_a_limit(limit, expected, monkeypatch):
+    """1,000 bytes are free beside the pool, which uses 300 and caches 50."""
+    pool = SimpleNamespace(free_bytes=lambda: 50, used_bytes=lambda: 300, get_limit=lambda: limit)
+    runtime = SimpleNamespace(memGetInfo=lambda: (1000, 5000))
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime), get_default_memory_pool=lambda: pool)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    assert free_bytes("gpu") == expected
 
 
 def test_stopwatch_charges_each_second_once(device, monkeypatch):
