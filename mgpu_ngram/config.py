@@ -18,13 +18,14 @@ from mgpu_ngram.stages.registry import PLANNED, STAGES
 class ClusterConfig:
     """Where tasks run."""
 
-    kind: Literal["local", "scheduler_file", "address"] = "local"
-    device: Literal["auto", "cpu", "gpu"] = "auto"
+    kind: Literal["local", "scheduler_file", "address"] = "local"  # a cluster that the run starts on this host, or a
+    # running one, found by its scheduler file or address
+    device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: gpu if there is one; gpu fails without one
     workers: int | None = None  # auto: one per GPU, or per core; 0: in this process, without Dask. How many to
     # wait for, of a cluster that runs elsewhere
-    scheduler_file: str | None = None  # of a scheduler that runs or starts elsewhere: kind scheduler_file
-    address: str | None = None  # of a scheduler that runs, such as tcp://10.0.0.1:8786: kind address
-    protocol: Literal["tcp", "ucx"] | None = None  # of a local cluster
+    scheduler_file: str | None = None  # file that the scheduler writes, kind scheduler_file
+    address: str | None = None  # of the scheduler, such as tcp://10.0.0.1:8786, kind address
+    protocol: Literal["tcp", "ucx"] | None = None  # of the cluster that the run starts; default tcp
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 0:
@@ -54,12 +55,12 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class _Document:
-    output: str
-    jobs: list[dict]
-    cluster: dict = field(default_factory=dict)
-    memory: dict = field(default_factory=dict)
-    checkpoint_seconds: float = CHECKPOINT_SECONDS  # how often finished work is saved
-    dask: dict = field(default_factory=dict)
+    output: str  # local folder; each job writes its own folder in it
+    jobs: list[dict]  # in the order of the run; each has one key, its stage
+    cluster: dict = field(default_factory=dict)  # where tasks run
+    memory: dict = field(default_factory=dict)  # memory that the run may use
+    checkpoint_seconds: float = CHECKPOINT_SECONDS  # interval between saves of finished work; 0: after each chunk
+    dask: dict = field(default_factory=dict)  # Dask settings, keys with dots
 
     def __post_init__(self) -> None:
         check_checkpoint_seconds(self.checkpoint_seconds)

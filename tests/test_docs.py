@@ -172,12 +172,13 @@ def test_reference_pages_hold_everything(reference, tmp_path):
     commands_page, yaml_page, python_page = (
         (tmp_path / f"{name}.md").read_text("utf-8") for name in ("cli", "yaml", "python")
     )
-    for verb in ("run", "plan", "count", "estimate", "score", "distribution", "export", "info", "bench"):
+    for verb in ("run", "plan", "count", "estimate", "score", "distribution", "export", "info", "bench", "convert"):
         assert f"\n## {verb}\n" in commands_page
     assert "| `--text-column NAME` |" in commands_page and "| `-o, --output OUT` |" in commands_page
     for stage, settings in reference.sections().items():
         for key in settings.__dataclass_fields__:
             assert f"| `{key}` |" in yaml_page, f"{stage}: {key}"
+    assert not re.search(r"\|  \|$", commands_page + yaml_page, re.MULTILINE), "every argument and key has its meaning"
     assert "| `order` | integer | `5` |" in yaml_page
     assert "| `corpus` | list of text | required |" in yaml_page
     assert "| `chunk_bytes` | size | `auto` |" in yaml_page

@@ -30,12 +30,12 @@ CHECK_FLAGS = {"new", "tolerance"}
 
 def add(bench: argparse.ArgumentParser, verb: str) -> None:
     bench.epilog = EXAMPLES
-    bench.add_argument("what", choices=[*BENCHES, CHECK, QUOTE])
+    bench.add_argument("what", choices=[*BENCHES, CHECK, QUOTE], help="stage to measure, or an action")
     bench.add_argument(
         "of", nargs="*", metavar="OF",
         help="of bench check: the bench to run again; of bench quote: the pages (default: README.md and docs/*.md)",
     )  # fmt: skip
-    bench.add_argument("--device", default="auto", choices=DEVICES)
+    bench.add_argument("--device", default="auto", choices=DEVICES, help="auto (default): a GPU if the host has one")
     bench.add_argument(
         "--text",
         metavar="FILE",

@@ -23,8 +23,8 @@ def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.description = (
         "Print n-grams, ngram TAB count. Bytes that are no printable ASCII appear as \\n, \\t or \\xff."
     )
-    parser.add_argument("path", metavar="OUT")
-    parser.add_argument("--order", type=int, required=True, metavar="N")
+    parser.add_argument("path", metavar="OUT", help="folder that count wrote")
+    parser.add_argument("--order", type=int, required=True, metavar="N", help="n-gram order")
     parser.add_argument("--top", type=int, metavar="K", help="only the K that occur most")
     parser.set_defaults(verb=_export)
 

@@ -22,7 +22,7 @@ EXAMPLES = """examples:
 
 def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("path", metavar="PATH")
+    parser.add_argument("path", metavar="PATH", help="output folder, model file or ARPA file")
     parser.set_defaults(verb=_info)
 
 

@@ -33,7 +33,7 @@ def load_config(arguments: argparse.Namespace) -> RunConfig:
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that say where a command's tasks run."""
-    parser.add_argument("--device", default="auto", choices=DEVICES)
+    parser.add_argument("--device", default="auto", choices=DEVICES, help="auto (default): a GPU if the host has one")
     parser.add_argument(
         "--workers", type=int, metavar="N", help="Dask workers; 0: in this process (default: one per GPU or core)"
     )

@@ -41,7 +41,10 @@ FLAGS: dict[str, dict[str, Any]] = {
     "sentence_markers": {"action": "store_true", "help": "one <s> and one </s> per line"},
     "lowercase": {"action": "store_true", "help": "turn A-Z into a-z (ASCII only: other letters stay as they are)"},
     "min_count": {"type": int, "metavar": "K", "help": "write only n-grams that occur at least K times"},
-    "strategy": {"choices": ["auto", "global", "private", "sort", "hash"]},
+    "strategy": {
+        "choices": ["auto", "global", "private", "sort", "hash"],
+        "help": "how to count (default auto); all give the same counts",
+    },
     "histograms": {"type": int, "metavar": "K", "help": "copies of the histogram, strategy private (default 1)"},
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
     "chunk_bytes": {"metavar": "SIZE", "help": "text per task, such as '64 MiB'"},

@@ -14,13 +14,13 @@ class ScoreConfig:
 
     model: str  # a model file, an ARPA file, or the name of an earlier job that makes a model
     text: list[str]  # paths, globs, directories or fsspec URLs; one sentence per line
-    sentence_markers: bool = True  # <s> stands before each sentence, and </s> after it, which is scored
-    level: Literal["word", "sentence"] = "sentence"  # a row of the result
+    sentence_markers: bool = True  # <s> before each sentence, and a scored </s> after it
+    level: Literal["word", "sentence"] = "sentence"  # a row of the table is a word or a sentence
     index: Literal["edge", "btree"] = "edge"  # the edge table, faster; or the trie alone, smaller
-    text_column: str = "text"  # of Parquet inputs
-    chunk_bytes: Bytes | None = None  # text per task; auto: by device, text and workers
-    verify: bool = True  # compare the checksums of a model file
-    name: str = "score"  # folder of the result under the run's output
+    text_column: str = "text"  # column of Parquet inputs
+    chunk_bytes: Bytes | None = None  # text of one task; auto: from device, text and workers
+    verify: bool = True  # check the checksums of a model file
+    name: str = "score"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "chunk_bytes")

@@ -14,14 +14,13 @@ class TrieConfig:
     """Settings of a trie job; the keys of its YAML."""
 
     model: str  # an ARPA file, plain or compressed, or a model file
-    index: Literal["btree", "edge", "both"] | None = None  # edge adds the edge table: faster to score with, and larger.
-    # The trie, which has the other index in it, is always there, so both says the same as edge. auto: as the model
-    # file has it; btree of an ARPA file
-    fanout: int | None = None  # words that a search of the trie looks at in one step; auto: as the model file has it;
-    # 32 of an ARPA file
-    quantize: int | None = None  # bits of a code for each log10 probability and backoff from order 2 on; auto: floats
-    backoff: bool = True  # false leaves the backoffs out, for what never reads them: stored distributions
-    name: str = "trie"  # folder of the result under the run's output
+    index: Literal["btree", "edge", "both"] | None = None  # edge, both: add the edge table, which is faster and
+    # larger; btree: the trie alone. auto: as in the input model file; btree for an ARPA file
+    fanout: int | None = None  # words that a search of the trie compares in one step; auto: as in the input model
+    # file; 32 for an ARPA file
+    quantize: int | None = None  # bits of the codes for log10 probabilities and backoffs, from order 2 up; auto: floats
+    backoff: bool = True  # false: leave backoffs out; such a model serves stored distributions only
+    name: str = "trie"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:
         if self.fanout is not None and not 4 <= self.fanout <= 128:
