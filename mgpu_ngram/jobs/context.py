@@ -1,4 +1,4 @@
-"""What a job is given beside its settings: to run, and to be planned."""
+"""The context of a job besides its settings, for a run and for a plan."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 
 @dataclass(frozen=True)
 class RunContext:
-    """Where a job runs and what it may take.
+    """Where a job runs, and its limits.
 
     executor            runs the tasks
     output              the folder to write: it appears when it is whole. None: the job writes no file
     single_file         `output` is the file of the result alone, without a folder and a manifest
     overwrite           replace an output of the same kind
     resume              continue from OUT.checkpoint; the result is that of an uninterrupted run
-    progress            is told about phases
-    memory              what the run may take of each GPU and host, and where it spills
+    progress            receives the progress of phases
+    memory              limits for each GPU and host, and the spill folder
     checkpoint_seconds  how often finished work is saved in OUT.checkpoint
     """
 
@@ -36,7 +36,7 @@ class RunContext:
 
     @property
     def target(self) -> str | Path:
-        """`output`, for a job that always writes."""
+        """Return `output`; for a job that always writes."""
         if self.output is None:
             raise ValueError("the job writes an output but the context has none; give RunContext an output")
         return self.output
@@ -44,7 +44,7 @@ class RunContext:
 
 @dataclass(frozen=True)
 class PlanContext:
-    """The workers that a plan is for.
+    """The workers that a plan assumes.
 
     free_bytes  of one GPU, or of the host when `device` is "cpu"
     transport   how arrays go from worker to worker

@@ -1,4 +1,4 @@
-"""The memory of a count run and the chunks of its corpus, known before the run starts; and the plan that users see."""
+"""Plan the memory of a count run and the chunks of its corpus, before the run and for `mgpu-ngram plan`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from mgpu_ngram.jobs.context import PlanContext
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.kernels import check
 
-BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # of text; a guess for plans
-CODE_BITS = {"word": 21, "byte": 9}  # a guess for words
-BLOCK_BYTES = {"cpu": 64 << 20, "gpu": 128 << 20}  # of text, brought to the device at once
+BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # of text; an estimate for plans
+CODE_BITS = {"word": 21, "byte": 9}  # an estimate for words
+BLOCK_BYTES = {"cpu": 64 << 20, "gpu": 128 << 20}  # of text, copied to the device at once
 MIN_BLOCK_BYTES = 1 << 16
 BYTES_PER_TEXT_BYTE = {"gpu": 24, "cpu": 40}  # of memory, until a chunk is counted and cut; a GPU has taken 17
 MAX_TEXT_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}  # of a chunk
 
 
 def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budget) -> int:
-    """Text per chunk: what was asked for, else that of M x G chunks for G workers, M as small as memory allows."""
+    """Return the text per chunk: the setting, else that of M x G chunks for G workers, M as small as memory allows."""
     if config.chunk_bytes is not None:
         return config.chunk_bytes
     most, total = text_bytes(budget), corpus.text_bytes
@@ -43,7 +43,7 @@ def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budge
 
 
 def _bytes_per_text_byte(config: CountConfig) -> float:
-    """Of the tables of a chunk when all its n-grams are distinct: in parts, and summed."""
+    """Return the bytes of a chunk's tables per byte of text if all n-grams are distinct: in parts, and summed."""
     itemsize = np.dtype(config.dtype).itemsize
     bits = CODE_BITS.get(config.unit, 8 * itemsize)
     row_bytes = sum(8 * (check.num_columns(n, bits) + 1) for n in range(2, config.order + 1))
@@ -56,17 +56,17 @@ def count_budget(memory: MemoryConfig, executor: Executor, table_bytes: int = 0)
 
 
 def _ring_bytes(budget: Budget) -> int:
-    """Return the bytes of the buffers on the device through which text is read; CuPy's pool does not hold them."""
+    """Return the bytes of the device buffers through which text is read; they are outside CuPy's pool."""
     return RING_SLOTS * min(BLOCK_BYTES[budget.device], text_bytes(budget))
 
 
 def text_bytes(budget: Budget) -> int:
-    """Return the most text of a chunk: all that is made of it until it is counted fits the budget."""
+    """Return the most text of a chunk for which everything up to its counts fits the budget."""
     return text_within(budget, BYTES_PER_TEXT_BYTE[budget.device], MAX_TEXT_BYTES[budget.device])
 
 
 def num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
-    """About how many streams are counted one by one: lines are joined by chunk, and so are small files."""
+    """Return about how many streams are counted separately: lines are joined by chunk, and so are small files."""
     if config.unit == "word":
         return chunks
     return max(chunks, sum(source.size_bytes >= SMALL_BYTES for source in corpus.sources))
@@ -75,7 +75,7 @@ def num_streams(config: CountConfig, corpus: Corpus, chunks: int) -> int:
 def plan(config: CountConfig, context: PlanContext) -> dict[str, Any]:
     """Return what `run` would do, from the sizes of the inputs alone: chunks, shards, strategies, bytes, spills.
 
-    Raises InputError where the run could not fit.
+    Raises InputError if the run could not fit.
     """
     workers, device, memory = context.workers, context.device, context.memory
     host_bytes = memory.host_bytes or int(AUTO_HOST_SHARE * free_host_bytes())
@@ -89,7 +89,7 @@ def plan(config: CountConfig, context: PlanContext) -> dict[str, Any]:
     work_bytes = device_bytes if device == "gpu" else budget.host_bytes
     text = TextFacts(config.unit, symbols, largest, symbols_are_known=False)
     plans = choose(config.order, text, config.strategy, config.histograms, device, work_bytes)
-    table_bytes = _table_bytes(tokens, symbols, config.order, len(chunks))  # all n-grams distinct
+    table_bytes = _table_bytes(tokens, symbols, config.order, len(chunks))  # if all n-grams are distinct
     held_bytes = table_bytes + tokens * (1 if config.unit == "byte" else 4)
     on_devices = int(budget.kept_device_share() * workers * device_bytes) if device == "gpu" else 0
     on_host = replace(budget, host_bytes=host_bytes).kept_host_bytes()
@@ -127,20 +127,20 @@ def _token_bytes(config: CountConfig) -> float:
 
 
 def _guess(config: CountConfig, corpus: Corpus) -> tuple[int, int]:
-    """(tokens, symbols) of a corpus that is not read yet."""
+    """Return estimated (tokens, symbols) of a corpus that is not read yet."""
     tokens = int(corpus.text_bytes / _token_bytes(config))
     if config.unit == "byte":
         return tokens, 256
     most = 1 << 8 * np.dtype(config.dtype).itemsize if config.unit == "id" else tokens
-    return tokens, max(1, min(tokens, most, int(30 * tokens**0.55)))  # Heaps' law, about English
+    return tokens, max(1, min(tokens, most, int(30 * tokens**0.55)))  # Heaps' law, approximately for English
 
 
 def most_table_bytes(config: CountConfig, corpus: Corpus) -> int:
-    """Bytes of the tables of a corpus if all its n-grams are distinct."""
+    """Return the bytes of the tables of a corpus if all its n-grams are distinct."""
     return _table_bytes(*_guess(config, corpus), config.order, 1)
 
 
 def _table_bytes(tokens: int, symbols: int, order: int, chunks: int) -> int:
-    """Bytes of the tables of all chunks if all n-grams of a chunk are distinct."""
+    """Return the bytes of the tables of all chunks if all n-grams of each chunk are distinct."""
     bits = check.code_bits(symbols)
     return sum(min(tokens, chunks * symbols**n) * 8 * (check.num_columns(n, bits) + 1) for n in range(2, order + 1))

@@ -32,12 +32,12 @@ else:
 
 __all__ = ["FORMAT", "CountConfig", "CountResult", "changed_since", "open_inputs", "plan", "run"]
 
-UNRESERVED_BYTES = 1 << 30  # of a device's budget, for what other streams allocate
+UNRESERVED_BYTES = 1 << 30  # of a device's budget, for allocations of other streams
 
 
 @dataclass(frozen=True)
 class CountResult:
-    """What a run did. `manifest` is also in the output; the rest depends on the cluster and the clock."""
+    """The result of a run. `manifest` is also in the output; the other fields depend on the cluster and the clock."""
 
     path: Path
     manifest: dict[str, Any]
@@ -47,30 +47,30 @@ class CountResult:
     wall_seconds: float
     workers: int
     device: str
-    transport: str  # how arrays cross from worker to worker
+    transport: str  # how arrays move between workers
     worker_rates: dict[str, float]  # tokens per second of each worker's share, while chunks were counted
-    peak_device_bytes: int  # the most that one worker took of its GPU
-    peak_host_bytes: int  # the most host memory that the process of one worker has had since it started
-    resumed_chunks: int  # that a run before this one had counted
+    peak_device_bytes: int  # peak of the worker that took most of its GPU
+    peak_host_bytes: int  # peak of the worker process with the most host memory, since its start
+    resumed_chunks: int  # chunks that an earlier run had counted
 
     @property
     def tokens_per_second(self) -> float:
         return self.manifest["tokens"] / self.wall_seconds
 
     def as_json(self) -> dict[str, Any]:
-        """For machines: all of it by name."""
+        """Return all fields by name, for machines."""
         return asdict(self) | {"path": str(self.path), "tokens_per_second": self.tokens_per_second}
 
 
 def open_inputs(config: CountConfig) -> Corpus:
-    """The corpus that a config names. Raises InputError when it cannot be used."""
+    """Return the corpus that a config names. Raises InputError if it cannot be used."""
     return open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
 
 
 def changed_since(config: CountConfig, manifest: dict[str, Any]) -> str:
-    """How an output differs from what this job would make, by settings and the names and sizes of inputs; "" if not."""
+    """Return how an output differs from this job's, by settings and names and sizes of inputs; "" if it does not."""
     made_of = {"inputs": open_inputs(config).described, "options": _settings(config)}
-    inputs = [{"name": i["name"], "size_bytes": i["size_bytes"]} for i in manifest.get("inputs", ())]  # and checksums
+    inputs = [{"name": i["name"], "size_bytes": i["size_bytes"]} for i in manifest.get("inputs", ())]  # no checksums
     return what_changed({"inputs": inputs, "options": manifest.get("options")}, made_of)
 
 
@@ -129,12 +129,12 @@ def run(config: CountConfig, context: RunContext, inputs: Corpus | None = None) 
 
 
 def _identity(config: CountConfig, corpus: Corpus) -> dict[str, Any]:
-    """What a run must share with the one that it resumes."""
+    """Return what a run must have in common with the run that it resumes."""
     return {"corpus": {"inputs": corpus.states}, "settings": _settings(config), "versions": {"mgpu-ngram": VERSION}}
 
 
 def _settings(config: CountConfig) -> dict[str, Any]:
-    """Those that the result depends on."""
+    """Return the settings that affect the result."""
     settings = asdict(config)
     for key in ("corpus", "strategy", "histograms", "chunk_bytes", "name"):
         del settings[key]
@@ -142,7 +142,7 @@ def _settings(config: CountConfig) -> dict[str, Any]:
 
 
 def _top(files: Sequence[WrittenFile], max_order: int) -> dict[int, list[tuple[str, int]]]:
-    """The n-grams that occur most, by order; ties by ids."""
+    """Return the most frequent n-grams by order; ties by ids."""
     top = {}
     for n in range(1, max_order + 1):
         best = sorted((-count, codes, text) for file in files if file.order == n for count, codes, text in file.top)
@@ -153,7 +153,7 @@ def _top(files: Sequence[WrittenFile], max_order: int) -> dict[int, list[tuple[s
 def _manifest(
     config: CountConfig, corpus: Corpus, totals: dict[str, Any], files: Sequence[WrittenFile]
 ) -> dict[str, Any]:
-    """What the result depends on and what it is: no word of chunks, workers or devices."""
+    """Return the manifest: the result and what it depends on, nothing about chunks, workers or devices."""
     parts: list[list] = [[] for _ in corpus.sources]
     for part in totals["checksums"]:
         parts[part[0]].append(part)

@@ -41,8 +41,8 @@ class DistributionConfig:
         if self.format == "compact" and given:
             name, value = given[0]
             raise InputError(
-                f"{name} is {value} but format compact is exact and holds all of every row: it is chosen when rows are "
-                f"made of it; leave {name} out, or give format zarr"
+                f"{name} is {value} but format compact is exact and holds all of every row: it applies when rows are "
+                f"made of the blocks; leave {name} out, or give format zarr"
             )
         if self.format == "parquet" and self.dtype not in (None, "float32"):
             raise InputError(f"dtype is {self.dtype} but the values of format parquet are float32; leave dtype out")
@@ -56,13 +56,13 @@ class DistributionConfig:
         RowOptions.of(1, "all", **self.how())
 
     def row_options(self, order: int) -> RowOptions:
-        """For a model of that order. Raises InputError for one that it has not."""
+        """Return the row options for a model of that order. Raises InputError for orders that it lacks."""
         from mgpu_ngram.engine.row_options import RowOptions
 
         return RowOptions.of(order, "all" if self.orders is None else self.orders, **self.how())
 
     def how(self) -> dict[str, Any]:
-        """How rows are made, whatever their orders."""
+        """Return the settings of rows besides their orders."""
         return {
             "mode": self.mode or "smoothed",
             "scale": self.scale or "prob",

@@ -1,4 +1,4 @@
-"""A distribution run from chunks to files: its tasks, called and watched."""
+"""The tasks of a distribution run, from chunks to files."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 else:
     pa = LazyModule("pyarrow")
 
-BLOCK_BYTES = 512  # of stat's st_blocks
+BLOCK_BYTES = 512  # the unit of stat's st_blocks
 COUNTED = 64  # chunks whose histories one task counts, at most
-COMPACT_HISTORIES = 1 << 16  # of a compact block: the next one has many of the same children
-MAX_GROUP, PARQUET_GROUPS = 1 << 13, 4  # histories of a row group, and these of a file
+COMPACT_HISTORIES = 1 << 16  # of a compact block; consecutive histories share many children
+MAX_GROUP, PARQUET_GROUPS = 1 << 13, 4  # histories per row group, and row groups per file
 WAYS_OUT = "give top_k, fewer orders, dtype float16 or format compact, or a path with more room"
 
 
 class DistributionPasses:
-    """One run: its model, the chunks of its text, and the folder where its files grow."""
+    """One run: its model, the chunks of its text, and the folder of its growing files."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class DistributionPasses:
         progress: Progress,
     ):
         self.config, self.executor, self.checkpoint, self.progress = config, executor, checkpoint, progress
-        path = os.path.abspath(config.model)  # workers may stand elsewhere
+        path = os.path.abspath(config.model)  # workers may have another current directory
         self.model = ModelFile(path, identity, executor.device, executor.threads, config.verify)
         [(self.facts, seconds)] = self._ask(executor.call(model_facts, self.model, label=f"loading {config.model}"))
         self.seconds = [seconds]
@@ -81,7 +81,7 @@ class DistributionPasses:
         return self.executor.gather(handles)
 
     def _count(self) -> list[int]:
-        """Histories of each chunk."""
+        """Return the number of histories of each chunk."""
         config, executor, chunks = self.config, self.executor, self.chunks
         size = max(1, min(COUNTED, len(chunks) // (AHEAD * executor.workers)))
         counts: dict[int, list[int]] = {}
@@ -105,9 +105,9 @@ class DistributionPasses:
         return [count for i in sorted(counts) for count in counts[i]]
 
     def _tasks(self) -> list[tuple[int, list[Chunk], list[int], int, int]]:
-        """(chunk, those after it that it needs, the starts of all these, first and last of what its task writes).
+        """Return a task per chunk: (chunk, later chunks that it needs, starts of all these, first and last history).
 
-        A part belongs to the chunk in which it begins.
+        A part of the output belongs to the chunk in which it begins.
         """
         starts, part, tasks = self.starts, self.part, []
         for c, (begin, end) in enumerate(pairwise(starts)):
@@ -118,7 +118,7 @@ class DistributionPasses:
         return tasks
 
     def write(self, checkpoint_seconds: float) -> None:
-        """Write the files: chunk by chunk, a few ahead of those that are done."""
+        """Write the files chunk by chunk, with a few chunks in flight beyond those that are done."""
         executor, config = self.executor, self.config
         tasks = [task for task in self._tasks() if task[0] not in self.done]
         self._check_room()
@@ -155,7 +155,7 @@ class DistributionPasses:
         windowed(executor, map(call, tasks), AHEAD * executor.workers, done)
 
     def _check_room(self) -> None:
-        """Raise InputError unless the disk has room for all the arrays, beside what is there of them already."""
+        """Raise InputError unless the disk has room for all arrays, minus what an earlier run has allocated."""
         files = array_files(self.folder, self.config.format, self.arrays)
         there = sum(path.stat().st_blocks * BLOCK_BYTES for path in self.folder.rglob("*"))
         needed = sum(file.row_bytes for file in files) * self.starts[-1] - there
@@ -165,7 +165,7 @@ class DistributionPasses:
             raise InputError(f"the output needs {needed:,} bytes but {free:,} are free in {where}; {WAYS_OUT}")
 
     def described(self) -> dict[str, Any]:
-        """What the manifest says beside what the output was made of."""
+        """Return the manifest's entries about the output; its inputs are described elsewhere."""
         files = [path for path in self.folder.rglob("[!.]*") if path.is_file() and path.name != MANIFEST]
         parts = {"arrays": self.arrays} if self.arrays else {"part_histories": self.part}
         return parts | {
@@ -179,9 +179,9 @@ class DistributionPasses:
 
 
 def _growing(entries: Path) -> tuple[Path, str]:
-    """(folder where files grow, kind of the entries that say what of them is done): both have one token in their names.
+    """Return (folder of growing files, kind of the checkpoint entries about them); their names share a token.
 
-    So entries of a folder that is gone, as when a run ends between its last two steps, mean nothing.
+    If the folder is gone, because a run ended between its last two steps, its entries have no effect.
     """
     folder = next(entries.glob("files_*"), entries / f"files_{secrets.token_hex(8)}")
     folder.mkdir(exist_ok=True)
@@ -189,7 +189,7 @@ def _growing(entries: Path) -> tuple[Path, str]:
 
 
 def _arrays(config: DistributionConfig, rows: RowOptions, histories: int, symbols: int) -> dict[str, Any]:
-    """Those of the output, as in `array_files`; none of compact blocks and Parquet."""
+    """Return the descriptions of the output's arrays, as in `array_files`; empty for compact blocks and Parquet."""
     if config.format in ("compact", "parquet"):
         return {}
     shape = histories, len(rows.orders), rows.top_k or symbols

@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DistributionResult:
-    """What a run did. `manifest` is also in the output; the rest depends on the cluster and the clock."""
+    """The result of a run. `manifest` is also in the output; the other fields depend on the cluster and the clock."""
 
     path: Path
     manifest: dict[str, Any]
@@ -41,8 +41,8 @@ class DistributionResult:
     wall_seconds: float
     workers: int
     device: str
-    transport: str  # how arrays cross from worker to worker
-    resumed_chunks: int  # that a run before this one had written
+    transport: str  # how arrays move between workers
+    resumed_chunks: int  # chunks that an earlier run had written
 
     @property
     def histories_per_second(self) -> float:
@@ -53,18 +53,18 @@ class DistributionResult:
         return self.manifest["size_bytes"] / self.wall_seconds
 
     def as_json(self) -> dict[str, Any]:
-        """For machines: all of it by name."""
+        """Return all fields by name, for machines."""
         rates = {"histories_per_second": self.histories_per_second, "bytes_per_second": self.bytes_per_second}
         return asdict(self) | {"path": str(self.path)} | rates
 
 
 def open_inputs(config: DistributionConfig) -> Corpus:
-    """The text that a config names. Raises InputError when it cannot be used."""
+    """Return the text that a config names. Raises InputError if it cannot be used."""
     return open_corpus(config.text, "word", text_column=config.text_column)
 
 
 def plan(config: DistributionConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do, from the sizes of the inputs; without sizes of a model that is still to be made."""
+    """Return what `run` would do, from the sizes of the inputs; without sizes if the model does not exist yet."""
     facts, corpus = known_facts(config), open_inputs(config)
     workers, device = context.workers, context.device
     histories = int(corpus.text_bytes / text_bytes(config))
@@ -87,13 +87,13 @@ def plan(config: DistributionConfig, context: PlanContext) -> dict[str, Any]:
 
 
 def changed_since(config: DistributionConfig, manifest: dict[str, Any]) -> str:
-    """How an output differs from what this job would make, by settings, model, names and sizes of inputs; "" if not."""
+    """Return how an output differs from this job's, by settings, model, and names and sizes of inputs."""
     made_of = _made_of(config, open_inputs(config))
     return what_changed({name: manifest.get(name) for name in made_of}, made_of)
 
 
 def _made_of(config: DistributionConfig, corpus: Corpus) -> dict[str, Any]:
-    """What an output depends on."""
+    """Return what an output depends on."""
     names = ("format", "positions", "sentence_markers", "text_column")
     options = {name: getattr(config, name) for name in names}
     if config.format != "compact":
@@ -106,7 +106,7 @@ def _made_of(config: DistributionConfig, corpus: Corpus) -> dict[str, Any]:
 
 
 def _identity(made_of: dict[str, Any], corpus: Corpus) -> dict[str, Any]:
-    """What a run must share with the one that it resumes."""
+    """Return what a run must have in common with the run that it resumes."""
     return {
         "text": {"inputs": corpus.states},
         "model": made_of["model"],
@@ -116,11 +116,11 @@ def _identity(made_of: dict[str, Any], corpus: Corpus) -> dict[str, Any]:
 
 
 def run(config: DistributionConfig, context: RunContext, inputs: Corpus | None = None) -> DistributionResult:
-    """Write the distributions after every history of a text, as `core.distributions` lays them out.
+    """Write the distributions after every history of a text, in the layout of `core.distributions`.
 
-    inputs  an open corpus in place of config.text
+    inputs  an open corpus instead of config.text
 
-    The files grow in OUT.checkpoint, where finished chunks are noted.
+    The files grow in OUT.checkpoint, where finished chunks are recorded.
     """
     executor, progress, start = context.executor, context.progress, time.perf_counter()
     corpus = inputs or open_inputs(config)

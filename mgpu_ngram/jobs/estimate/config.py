@@ -14,7 +14,7 @@ from mgpu_ngram.jobs.count.config import CountConfig, check_separator
 if TYPE_CHECKING:
     from mgpu_ngram.engine.estimate import EstimateOptions
 
-OF_TEXT = ("unit", "dtype", "separator_id", "skip_symbols", "text_column", "chunk_bytes")  # settings of how it is read
+OF_TEXT = ("unit", "dtype", "separator_id", "skip_symbols", "text_column", "chunk_bytes")  # settings for reading text
 
 
 @dataclass(frozen=True)
@@ -70,18 +70,18 @@ class EstimateConfig:
 
     @property
     def highest(self) -> int:
-        """The order of a model of a corpus."""
+        """Return the order of a model of a corpus."""
         return 5 if self.order is None else self.order
 
     def counting(self) -> CountConfig:
-        """How its n-grams are counted."""
+        """Return the settings for counting the n-grams."""
         return CountConfig(
             self.corpus, self.highest, self.unit, self.dtype, self.separator_id,
             text_column=self.text_column, chunk_bytes=self.chunk_bytes,
         )  # fmt: skip
 
     def options(self, order: int) -> EstimateOptions:
-        """Of a model of that order."""
+        """Return the options for a model of that order."""
         from mgpu_ngram.engine.estimate import EstimateOptions
 
         thresholds = [*self.prune[:order], *[self.prune[-1] if self.prune else 0] * (order - len(self.prune))]

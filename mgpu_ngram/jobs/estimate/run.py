@@ -36,19 +36,19 @@ from mgpu_ngram.jobs.estimate.passes import Estimation, Statistics, read_limit
 from mgpu_ngram.jobs.progress import Progress
 
 FORMAT = "mgpu_ngram model"
-TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # of a part while it is estimated, for each token that its shards stand for
-ALONE = {"gpu": 1.6, "cpu": 1.0}  # times as many tokens may the only part of a worker have: no other waits beside it
+TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # memory of a part while it is estimated, per token of the text in its shards
+ALONE = {"gpu": 1.6, "cpu": 1.0}  # factor of tokens for the only part of a worker: no other part waits
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
-SMOOTHING = "Smoothing: Modified Kneser-Ney"  # as lmplz puts it
+SMOOTHING = "Smoothing: Modified Kneser-Ney"  # lmplz's words
 
 
 @dataclass(frozen=True)
 class EstimateResult:
-    """A model that was made, and what people look for in how.
+    """An estimated model and its statistics.
 
     path        of the model file or the ARPA file
-    tokens      words of the text; no sentence markers
-    types       words of the vocabulary, <unk>, <s> and </s> among them
+    tokens      words of the text, without sentence markers
+    types       words of the vocabulary, including <unk>, <s> and </s>
     statistics  by order
     seconds     by stage, summed over workers
     """
@@ -74,24 +74,24 @@ class EstimateResult:
         return self.tokens / self.wall_seconds
 
     def as_json(self) -> dict[str, Any]:
-        """For machines: all of it by name."""
+        """Return all fields by name, for machines."""
         return asdict(self) | {"path": str(self.path), "tokens_per_second": self.tokens_per_second}
 
 
 def model_file(config: EstimateConfig) -> str:
-    """The name of the model in the folder of a run."""
+    """Return the name of the model in the folder of a run."""
     return "model.arpa" if config.format == "arpa" else "model.safetensors"
 
 
 def open_inputs(config: EstimateConfig) -> Corpus | None:
-    """The corpus that a config names, if it does: counts may be what an earlier job makes. Raises InputError when it
+    """Return the corpus that a config names; None for counts, which an earlier job may make. Raises InputError if it
     cannot be used.
     """
     return None if config.counts else open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
 
 
 def _opened(config: EstimateConfig, inputs: Corpus | None = None) -> tuple[EstimateConfig, Corpus | Counts]:
-    """(the config with its order, what it names); `inputs` is an open corpus in place of config.corpus."""
+    """Return (the config with its order, its corpus or counts); `inputs` is an open corpus instead of config.corpus."""
     if config.counts:
         counts = open_counts(config)
         return replace(config, order=config.order or counts.max_order), counts
@@ -101,7 +101,7 @@ def _opened(config: EstimateConfig, inputs: Corpus | None = None) -> tuple[Estim
 
 def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
     """Return what `run` would do, from the sizes of the inputs alone: how it would count, and the least number of parts
-    that its n-grams would be cut into.
+    of its n-grams.
     """
     if config.counts:
         return {"job": config.name, "counts": config.counts, "device": context.device, "workers": context.workers}
@@ -112,7 +112,7 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
 def run(config: EstimateConfig, context: RunContext, inputs: Corpus | None = None) -> EstimateResult:
     """Write OUT/model.safetensors or OUT/model.arpa, and OUT/manifest.json; only the model for a single file.
 
-    inputs  an open corpus in place of config.corpus
+    inputs  an open corpus instead of config.corpus
     """
     if context.single_file:
         return _run_to_file(config, context, inputs)
@@ -137,12 +137,12 @@ def _run_to_file(config: EstimateConfig, context: RunContext, inputs: Corpus | N
     context.executor.check_folder(str(path.parent))
     config, source = _opened(config, inputs)
     with estimated(config, source, context, path) as (model, result):
-        clear_temporaries(path)  # nobody else writes it while this run has its checkpoint
+        clear_temporaries(path)  # no other process writes it while this run has its checkpoint
         return _saved(config, context.executor, model, result, path)
 
 
 def check_free_model(config: EstimateConfig, output: str | Path, overwrite: bool) -> Path:
-    """The absolute path of a model to be written. Raises InputError unless it may be made, or replaced."""
+    """Return the absolute path of the model to write. Raises InputError unless it may be created or replaced."""
     if config.format == "arpa":
         check_free(output, overwrite, "ARPA file", _is_arpa)
     else:
@@ -170,10 +170,10 @@ def run_to_model(config: EstimateConfig, context: RunContext, inputs: Corpus | N
 def estimated(
     config: EstimateConfig, source: Corpus | Counts, context: RunContext, path: Path
 ) -> Iterator[tuple[Handle, EstimateResult]]:
-    """Yield a handle of the model, and the result without its path and size. The checkpoint of `path` is deleted when
-    the block ends well.
+    """Yield a handle of the model, and the result without its path and size. The checkpoint of `path` is deleted if the
+    block ends without an error.
 
-    A run from counts that ended early starts again: nothing that it does is worth saving.
+    Estimation from counts cannot be resumed, because none of its work is worth saving.
     """
     executor, memory, progress, start = context.executor, context.memory, context.progress, time.perf_counter()
     resume, overwrite = context.resume, context.overwrite
@@ -218,11 +218,11 @@ def _parts_of_text(
     config: EstimateConfig, limit: Words | None, corpus: Corpus, executor: Executor, budget: Budget,
     checkpoint: Checkpoint, checkpoint_seconds: float, progress: Progress,
 ) -> tuple[Estimation, list[Handle], int]:  # fmt: skip
-    """(the steps that are left, parts with their adjusted counts, chunks that a run before this one had counted)."""
+    """Return (the remaining steps, parts with adjusted counts, number of chunks that an earlier run had counted)."""
     counting, folder = config.counting(), str(checkpoint.entries_folder)
     chosen = checkpoint.chosen
     chunks = corpus.chunks(chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
-    cut = chosen["least_shards"], chosen["shard_tokens"], chosen["alone_tokens"]  # as saved runs were
+    cut = chosen["least_shards"], chosen["shard_tokens"], chosen["alone_tokens"]  # the same as in saved runs
     text = LmplzText(config.skip_symbols, *cut)
     job = CountPasses(counting, executor, chunks, budget, checkpoint, checkpoint_seconds, progress, text)
     counted = job.count(num_streams(counting, corpus, len(chunks)))
@@ -254,7 +254,7 @@ def _parts_of_text(
 
 
 def _part_tokens(budget: Budget) -> int:
-    """Tokens of the text for whose n-grams there is memory to work in while a part of them is made and estimated."""
+    """Return the tokens of text per part for which memory suffices while the part is made and estimated."""
     memory_bytes = budget.task_bytes() if budget.device == "gpu" else budget.host_bytes // budget.tasks
     return max(1 << 16, memory_bytes // TOKEN_BYTES[budget.device])
 
@@ -279,7 +279,7 @@ def _saved(
 
 
 def _settings(config: EstimateConfig) -> dict[str, Any]:
-    """Those that the result depends on."""
+    """Return the settings that affect the result."""
     settings = asdict(config)
     for key in ("corpus", "counts", "chunk_bytes", "name"):
         del settings[key]
@@ -287,8 +287,9 @@ def _settings(config: EstimateConfig) -> dict[str, Any]:
 
 
 def _identity(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]:
-    """What a run must share with the one that it resumes: what its counts depend on. What is made of them may change,
-    such as discounts after those that could not be computed.
+    """Return what a run must have in common with the run that it resumes: what its counts depend on.
+
+    Later settings may change, such as discounts after an error that none could be computed.
     """
     inputs = [describe(source)] if isinstance(source, Counts) else source.states
     settings = {name: value for name, value in _settings(config).items() if name in COUNTED_BY}
@@ -307,7 +308,7 @@ def _manifest(config: EstimateConfig, source: Corpus | Counts, result: EstimateR
 
 
 def _made_of(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]:
-    """What an output depends on; the file of a limited vocabulary is among its inputs."""
+    """Return what an output depends on; the file of a limited vocabulary is among its inputs."""
     inputs = [describe(source)] if isinstance(source, Counts) else source.described
     if config.limit_vocab_file is not None:
         inputs = inputs + open_corpus([config.limit_vocab_file]).described
@@ -315,7 +316,7 @@ def _made_of(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]:
 
 
 def changed_since(config: EstimateConfig, manifest: dict[str, Any]) -> str:
-    """How an output differs from what this job would make, by settings and the names and sizes of inputs; "" if not."""
+    """Return how an output differs from this job's, by settings and names and sizes of inputs; "" if it does not."""
     config, source = _opened(config)
     made_of = _made_of(config, source)
     return what_changed({name: manifest.get(name) for name in made_of}, made_of)

@@ -1,4 +1,4 @@
-"""Make a model file: an ARPA file or a model file in, one with the index and the precision that are asked for out."""
+"""Make a model file from an ARPA file or a model file, with the requested index and precision."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from mgpu_ngram.jobs.trie.config import TrieConfig
 from mgpu_ngram.kernels.dispatch import to_host
 
 FORMAT = "mgpu_ngram trie"
-MODEL = "model.safetensors"  # in the folder of a run
+MODEL = "model.safetensors"  # name in the folder of a run
 
 
 @dataclass(frozen=True)
 class TrieResult:
-    """A model file that was made.
+    """The model file of a run.
 
     counts   n-grams of each order
-    seconds  that it took to `read`, to `build` the trie, to add the `index`, to `write`
+    seconds  to `read`, to `build` the trie, to add the `index`, to `write`
     """
 
     path: Path
@@ -47,16 +47,16 @@ class TrieResult:
 
     @property
     def bytes_per_ngram(self) -> float:
-        """Of the file, its words among them."""
+        """Bytes of the file per n-gram, including its words."""
         return self.size_bytes / sum(self.counts)
 
     def as_json(self) -> dict[str, Any]:
-        """For machines: all of it by name."""
+        """Return all fields by name, for machines."""
         return asdict(self) | {"path": str(self.path), "order": self.order, "bytes_per_ngram": self.bytes_per_ngram}
 
 
 def model_file(config: TrieConfig) -> str:
-    """The name of the model in the folder of a run."""
+    """Return the name of the model in the folder of a run."""
     return MODEL
 
 
@@ -66,13 +66,13 @@ def plan(config: TrieConfig, context: PlanContext) -> dict[str, Any]:
 
 
 def changed_since(config: TrieConfig, manifest: dict[str, Any]) -> str:
-    """How an output differs from what this job would make, by its settings and its model; "" if it does not."""
+    """Return how an output differs from this job's, by its settings and its model; "" if it does not."""
     made_of = _made_of(config)
     return what_changed({name: manifest.get(name) for name in made_of}, made_of)
 
 
 def _made_of(config: TrieConfig) -> dict[str, Any]:
-    """What an output depends on."""
+    """Return what an output depends on."""
     return {
         "model": {"path": config.model, "identity": identify(config.model)},
         "options": {name: value for name, value in asdict(config).items() if name not in ("model", "name")},
@@ -82,7 +82,7 @@ def _made_of(config: TrieConfig) -> dict[str, Any]:
 def run(config: TrieConfig, context: RunContext) -> TrieResult:
     """Write OUT/model.safetensors and OUT/manifest.json, by one worker; only the model for a single file.
 
-    A run that ended early cannot be resumed.
+    Not resumable.
     """
     executor = context.executor
     if context.single_file:
@@ -91,7 +91,7 @@ def run(config: TrieConfig, context: RunContext) -> TrieResult:
         return replace(_built(config, executor, target, context.overwrite), path=Path(context.target))
     with Output.create(context.target, context.overwrite) as out:
         executor.check_folder(str(out.folder))
-        # The model may be there already: a worker that died may have written it.
+        # The model may exist already: a worker that died may have written it.
         result = _built(config, executor, out.folder / MODEL, True)
         manifest = _made_of(config) | {
             "orders": result.counts,
@@ -115,17 +115,17 @@ def _built(config: TrieConfig, executor: Executor, path: Path, overwrite: bool) 
 def build(
     config: TrieConfig, output: str | Path, device: str = "cpu", threads: int = 1, overwrite: bool = False
 ) -> TrieResult:
-    """Write a model file, which appears when it is whole.
+    """Write a model file, which appears when it is complete.
 
-    output     its path; folders on the way are made
-    device     "cpu" or "gpu", where trie and index are built; they are the same
-    threads    that parse an ARPA file
-    overwrite  replace a model file; nothing else is replaced
+    output     its path; parent folders are created
+    device     "cpu" or "gpu", where to build trie and index; both give the same file
+    threads    threads that parse an ARPA file
+    overwrite  replace a model file; any other file is never replaced
     """
     check_free_file(output, overwrite)
     check_suffix(output, "a model file", ".safetensors")
     output = Path(output)
-    try:  # at once, for a large model takes its time
+    try:  # before the work: a large model takes a while
         output.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=output.parent).close()
     except OSError as error:
@@ -141,7 +141,7 @@ def build(
 
 
 def _changed(model: BackoffModel, config: TrieConfig, device: str, watch: Stopwatch) -> BackoffModel:
-    """The model as the settings want it."""
+    """Return the model with the index, fanout and precision of the settings."""
     trie = with_fanout(model.trie, config.fanout or model.trie.fanout).moved(partial(to_device, device=device))
     if not config.backoff:
         trie = replace(trie, backoff_M=trie.backoff_M[:0])
