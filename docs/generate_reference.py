@@ -19,7 +19,7 @@ from typing import Any
 
 import mgpu_ngram
 from mgpu_ngram import cli, config, kenlm
-from mgpu_ngram.commands import COMMANDS
+from mgpu_ngram.commands import commands
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.stages.registry import STAGES
 
@@ -38,7 +38,7 @@ def write(folder: Path) -> None:
 
 def verbs() -> dict[str, argparse.ArgumentParser]:
     """Every command's parser by its name, without aliases."""
-    return {name: cli._parser(name)[1][name] for name in COMMANDS}
+    return {name: cli._parser(name)[1][name] for name in commands()}
 
 
 def cli_page() -> str:
@@ -50,7 +50,7 @@ def cli_page() -> str:
     for name, parser in verbs().items():
         first, *more = parser.format_usage().removeprefix("usage: ").rstrip().split("\n")
         usage = "\n".join([first, *(f"    {line.strip()}" for line in more)])
-        parts.append(f"## {name}\n\n{_cell(COMMANDS[name][1])}\n\n```text\n{usage}\n```\n\n")
+        parts.append(f"## {name}\n\n{_cell(commands()[name][1])}\n\n```text\n{usage}\n```\n\n")
         rows = [
             (_flags(action), (action.help or "") % {**vars(action), "prog": parser.prog})
             for action in parser._actions

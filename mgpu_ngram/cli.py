@@ -16,7 +16,7 @@ import sys
 import traceback
 from typing import NoReturn
 
-from mgpu_ngram.commands import ALIASES, COMMANDS
+from mgpu_ngram.commands import aliases, commands
 from mgpu_ngram.core.errors import InputError, RunError, show_warnings_plainly
 from mgpu_ngram.core.version import VERSION
 
@@ -67,13 +67,13 @@ def _terminated(*_: object) -> None:
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     """Return the arguments of a command; texts and overrides may stand on both sides of flags."""
     argv = sys.argv[1:] if argv is None else argv
-    parser, commands = _parser(next((word for word in argv if not word.startswith("-")), ""))
+    parser, parsers = _parser(next((word for word in argv if not word.startswith("-")), ""))
     arguments, rest = parser.parse_known_args(argv)
     many = getattr(arguments, "many", None)
     if many is not None and not any(word.startswith("-") for word in rest):
         getattr(arguments, many).extend(rest)
     elif rest:
-        commands[arguments.command].error(f"unrecognized arguments: {' '.join(rest)}")
+        parsers[arguments.command].error(f"unrecognized arguments: {' '.join(rest)}")
     return arguments
 
 
@@ -108,20 +108,20 @@ def _parser(wanted: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.Ar
     )
     parser.add_argument("--version", action="version", version=f"mgpu-ngram {VERSION}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    commands: dict[str, argparse.ArgumentParser] = {}
-    for name, (module, help) in COMMANDS.items():
-        aliases = [alias for alias, verb in ALIASES.items() if verb == name]
+    parsers: dict[str, argparse.ArgumentParser] = {}
+    for name, (module, help) in commands().items():
+        others = [alias for alias, verb in aliases().items() if verb == name]
         command = subparsers.add_parser(
             name,
             help=help,
-            aliases=aliases,
+            aliases=others,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        commands[name] = command
-        if ALIASES.get(wanted, wanted) == name:
+        parsers[name] = command
+        if aliases().get(wanted, wanted) == name:
             command.add_argument("--json", action="store_true", help="print JSON for machines")
             command.add_argument("--debug", action="store_true", help="show the traceback of an error")
             command.set_defaults(command=name)
             importlib.import_module(module).add(command, name)
-    return parser, commands
+    return parser, parsers

@@ -20,7 +20,7 @@ import pytest
 
 from mgpu_ngram import cli
 from mgpu_ngram.cluster import devices
-from mgpu_ngram.commands import COMMANDS
+from mgpu_ngram.commands import commands
 from mgpu_ngram.engine import count as engine_count
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count import run as count_job
@@ -28,7 +28,7 @@ from mgpu_ngram.jobs.count import run as count_job
 TEXT = b"of the people by the people\nfor the people of the people\n"
 COMMAND = [sys.executable, "-m", "mgpu_ngram"]
 HERE = ["--workers", "0"]
-VERBS = list(COMMANDS)
+VERBS = list(commands())
 
 
 @pytest.fixture

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from mgpu_ngram.stages.registry import ENTRIES
 
-COMMANDS: dict[str, tuple[str, str]] = {  # name -> (module, what it does)
-    "run": ("mgpu_ngram.commands.run", "run the jobs of a YAML file"),
-    "plan": ("mgpu_ngram.commands.plan", "say what a YAML file would do; computes nothing"),
-    **{entry.verbs[0]: ("mgpu_ngram.commands.stage", entry.help) for entry in ENTRIES.values()},
-    "export": ("mgpu_ngram.commands.export", "print n-grams as text, ngram TAB count"),
-    "info": ("mgpu_ngram.commands.info", "describe counts, distributions, a model file or what a job made"),
-    "bench": ("mgpu_ngram.commands.bench", "measure a stage beside its limits"),
-}
-ALIASES = {alias: entry.verbs[0] for entry in ENTRIES.values() for alias in entry.verbs[1:]}
+
+def commands() -> dict[str, tuple[str, str]]:
+    """Return (module, what it does) of every command by its name."""
+    return {
+        "run": ("mgpu_ngram.commands.run", "run the jobs of a YAML file"),
+        "plan": ("mgpu_ngram.commands.plan", "say what a YAML file would do; computes nothing"),
+        **{entry.verbs[0]: ("mgpu_ngram.commands.stage", entry.help) for entry in ENTRIES.values()},
+        "export": ("mgpu_ngram.commands.export", "print n-grams as text, ngram TAB count"),
+        "info": ("mgpu_ngram.commands.info", "describe counts, distributions, a model file or what a job made"),
+        "bench": ("mgpu_ngram.commands.bench", "measure a stage beside its limits"),
+    }
+
+
+def aliases() -> dict[str, str]:
+    """Return the name of the command that each other name stands for."""
+    return {alias: entry.verbs[0] for entry in ENTRIES.values() for alias in entry.verbs[1:]}
