@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from mgpu_ngram.benchmarks.options import BenchOptions
 
 # The name of each bench, also of its CSV file, and its module, which is imported when it is needed.
-BENCHES = {name: f"{__name__}.{name}" for name in ("count", "cluster", "score", "distribution", "estimate")}
+BENCHES = {name: f"{__name__}.{name}" for name in ("count", "cluster", "score", "distribution", "estimate", "startup")}
 
 
 class Bench(Protocol):

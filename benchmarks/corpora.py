@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.kernels.compile import njit
 
 BLOCK_WORDS = 1 << 20  # words generated at once; the corpus depends on it, so it is fixed
 STEP = np.uint64(0x9E3779B97F4A7C15)  # from counter to counter

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from mgpu_ngram.benchmarks.models import write_model, zipf_codes, zipf_words
 from mgpu_ngram.benchmarks.score_models import TEXT_WORDS, Subject, queries
@@ -21,6 +20,7 @@ from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.trie import edges_of
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.score.run import Printing, ScoreConfig, ScoreResult, open_inputs, score
+from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.dispatch import to_host
 
 ROUNDS = 3

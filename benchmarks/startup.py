@@ -1,0 +1,150 @@
+"""`mgpu-ngram bench startup`: from Enter to the answer. Every measurement is a command in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.benchmarks.corpora import zipf_text
+from mgpu_ngram.benchmarks.options import BenchOptions
+from mgpu_ngram.benchmarks.suite import Suite, open_suite
+from mgpu_ngram.core.errors import RunError
+
+FLAGS = {"tokens", "only", "folder"}
+MEASURES = ("mgpu_ngram", "kernels")
+RUNS = 5
+TOKENS = {"gpu": 8_000_000, "cpu": 1_000_000}  # of the text that a model is made of
+MIN_TOKENS = 1_000
+SCORED_TOKENS = {"gpu": 1_000_000, "cpu": 1_000_000}
+VOCABULARY = 50_000
+LINES = b"the cat sat on the mat\nthe dog sat on the log\nthe cat ate the dog\n"
+HELP_SECONDS, INFO_SECONDS = 0.2, 0.4  # CPU time at most
+STAGE_SECONDS = {"gpu": 1.3, "cpu": 0.8}  # at most
+SCORE_SECONDS, ESTIMATE_SECONDS = {"gpu": 1.5, "cpu": None}, {"gpu": 2.2, "cpu": None}
+
+
+class StartupBench:
+    """The rows, and a folder with texts and models.
+
+    tokens  words of the text that the large model is made of
+    """
+
+    def __init__(self, suite: Suite, tokens: int, folder: Path):
+        self.suite, self.tokens, self.folder = suite, tokens, folder
+        (folder / "lines.txt").write_bytes(LINES)
+
+    def run(self, *words: str) -> tuple[float, float]:
+        """Run a command; return its seconds and its CPU seconds. Raises RunError when it fails."""
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # as installed
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        command = [sys.executable, "-m", "mgpu_ngram", *words]
+        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True)
+        seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+        if done.returncode:
+            raise RunError(f"'mgpu-ngram {' '.join(words)}' ended with {done.returncode}: {done.stderr.strip()}")
+        return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    def measure(
+        self, name: str, sizes: str, words: list[str], cpu_target: float | None = None, target: float | None = None
+    ) -> None:
+        """Add the rows of a command, its wall time and its CPU time, after a run that warms the caches.
+
+        cpu_target, target  seconds at most, CPU time and wall time
+        """
+        self.run(*words)
+        walls, cpus = zip(*(self.run(*words) for _ in range(RUNS)), strict=True)
+        for time_of, seconds, limit in (("wall", walls, target), ("CPU time", cpus, cpu_target)):
+            self.suite.add(
+                f"startup/{name}", f"{sizes}, {time_of}", seconds, items=1, unit="runs/s",
+                target=1 / limit if limit else None, notes="" if limit is None else f"at most {limit} s",
+            )  # fmt: skip
+
+    def estimate(self, text: str, model: str) -> list[str]:
+        """Return the command that makes a model of a text."""
+        device = ["--device", self.suite.device, "--overwrite"]
+        return ["estimate", text, "-o", model, "--order", "5", "--discount-fallback", *device]
+
+    @cached_property
+    def small_model(self) -> str:
+        """The path of a model of three lines."""
+        self.run(*self.estimate("lines.txt", "small.safetensors"))
+        return "small.safetensors"
+
+    @cached_property
+    def text(self) -> str:
+        """The path of a generated text of `tokens` words."""
+        self.suite.say(f"writing a text of {self.tokens:,} words")
+        zipf_text(self.folder / "text.txt", self.tokens, VOCABULARY)
+        return "text.txt"
+
+
+def commands(bench: StartupBench) -> None:
+    """Rows: help and info."""
+    for words in (["--help"], ["score", "--help"], ["estimate", "--help"]):
+        bench.measure(" ".join(words), "warm caches", words, HELP_SECONDS)
+    bench.measure("info", "a model of three lines", ["info", bench.small_model], INFO_SECONDS)
+
+
+def stages(bench: StartupBench) -> None:
+    """Rows: each stage on three lines."""
+    model, device = bench.small_model, ["--device", bench.suite.device]
+    table = {
+        "count": ["count", "lines.txt", "-o", "counts", "--overwrite", *device],
+        "estimate": bench.estimate("lines.txt", "again.safetensors"),
+        "trie": ["trie", model, "-o", "trie.safetensors", "--overwrite", *device],
+        "score": ["score", model, "lines.txt", *device],
+        "distribution": ["distribution", model, "lines.txt", "-o", "rows", "--top-k", "5", "--overwrite", *device],
+    }
+    for name, words in table.items():
+        bench.measure(name, "three lines", words, target=STAGE_SECONDS[bench.suite.device])
+
+
+def estimate(bench: StartupBench) -> None:
+    """Rows: a generated text to a model file."""
+    words = bench.estimate(bench.text, "large.safetensors")
+    bench.measure("estimate", f"tokens={bench.tokens}", words, target=ESTIMATE_SECONDS[bench.suite.device])
+
+
+def score(bench: StartupBench) -> None:
+    """Rows: the summary of a text, with a large model."""
+    tokens = SCORED_TOKENS[bench.suite.device]
+    bench.run(*bench.estimate(bench.text, "large.safetensors"))
+    zipf_text(bench.folder / "scored.txt", tokens, VOCABULARY, seed=1)
+    size = (bench.folder / "large.safetensors").stat().st_size
+    words = ["score", "large.safetensors", "scored.txt", "-v", "summary", "--device", bench.suite.device]
+    sizes = f"tokens={tokens} model_bytes={size}"
+    bench.measure("score -v summary", sizes, words, target=SCORE_SECONDS[bench.suite.device])
+
+
+PARTS: dict[str, Callable[[StartupBench], None]] = {
+    "commands": commands,
+    "stages": stages,
+    "estimate": estimate,
+    "score": score,
+}
+
+
+def bench(options: BenchOptions) -> list[dict[str, Any]]:
+    """Measure commands as a user waits for them, write startup.csv to the folder of results, and return the rows.
+
+    tokens  words of the text that the large model is made of
+
+    Each row is the median of 5 runs with warm caches: of wall time, or of CPU time.
+    """
+    parts = options.parts(PARTS)
+    tokens = options.num_tokens(TOKENS, MIN_TOKENS)
+    suite = open_suite("startup", options)
+    with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-", dir=options.folder) as place:
+        shared = StartupBench(suite, tokens, Path(place))
+        for part in parts:
+            suite.measure_part(PARTS[part], shared)
+    return [asdict(row) for row in suite.rows]
