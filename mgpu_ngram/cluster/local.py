@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -28,6 +29,8 @@ class LocalExecutor:
         self.pool = ThreadPoolExecutor(self.workers)
         self._priority_thread = ThreadPoolExecutor(1)
         self.closed = False
+        if device == "gpu":
+            self.pool.submit(_open_gpu)  # while the driver reads and plans: CuPy and CUDA take about a second
 
     def call(
         self,
@@ -121,6 +124,14 @@ class LocalExecutor:
         self.pool.shutdown(wait=True, cancel_futures=True)
         self.closed = True
         self._priority_thread.shutdown(wait=True)
+
+
+def _open_gpu() -> None:
+    """Import CuPy and create the CUDA context. The first task reports an error, for it meets the same one."""
+    with suppress(Exception):
+        import cupy
+
+        cupy.empty(1)
 
 
 def _run(fn: Callable, args: tuple) -> Any:

@@ -760,3 +760,22 @@ def test_gpu_workers_run_one_task_at_a_time():
             DaskExecutor(client, "gpu")
         executor = DaskExecutor(client, "cpu")
         assert (executor.workers, executor.tasks_per_host) == (2, 2)
+
+
+def test_the_gpu_is_opened_before_the_first_task(monkeypatch):
+    done = []
+    monkeypatch.setattr("mgpu_ngram.cluster.local._open_gpu", lambda: done.append("opened"))
+    executor = LocalExecutor("gpu")
+    try:
+        assert executor.gather([executor.call(lambda: list(done))]) == [["opened"]]
+    finally:
+        executor.close()
+
+
+def test_a_gpu_that_cannot_be_opened_is_left_to_the_tasks(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    executor = LocalExecutor("gpu")
+    try:
+        assert executor.gather([executor.call(lambda: 1)]) == [1]
+    finally:
+        executor.close()
