@@ -65,7 +65,7 @@ class Text:
 
 
 class Oracle:
-    """The right table of one order of a text, or of as much of it as can be sorted whole."""
+    """The right table of one order of a text, or of the longest beginning that can be sorted whole."""
 
     def __init__(self, suite: Suite, text: Text, n: int):
         self.text, self.part, self.n = text, text.head(ORACLE_BYTES[suite.device]), n
@@ -94,12 +94,12 @@ def label(strategy: str, histograms: int) -> str:
 
 
 def count_text(text: Text, plan: OrderPlan, histograms: int, budget: Budget) -> Table:
-    """What the engine does with raw bytes on the device: the sorted table of one order."""
+    """Return the sorted table of one order that the engine makes of raw bytes on the device."""
     return count_codes(Codes(text.text_B, len(text), text.lut), text.symbols, [plan], budget, histograms)[0]
 
 
 def plan_for(suite: Suite, text: Text, n: int, strategy: str, histograms: int = 1) -> OrderPlan | str:
-    """The engine's plan for one order, or why there is none."""
+    """Return the engine's plan for one order, or the reason why it has none."""
     try:
         facts = TextFacts("byte", text.symbols, len(text))
         plans = choose(n, facts, strategy, histograms, suite.device, suite.free_bytes())
@@ -122,7 +122,7 @@ def run(suite: Suite, text: Text) -> None:
 
 
 def ladder(size_bytes: int) -> list[int]:
-    """Corpus sizes of experiment B: the whole, a quarter of it, ... a thousandth, and at least 1 KiB."""
+    """Return the corpus sizes of experiment B: the whole, a quarter of it, ... a thousandth, and at least 1 KiB."""
     return [size_bytes >> shift for shift in range(10, -1, -2) if size_bytes >> shift >= 1024 or shift == 0]
 
 

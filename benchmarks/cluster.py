@@ -1,4 +1,4 @@
-"""`mgpu-ngram bench cluster`: what several workers gain over one, and what the cluster costs."""
+"""`mgpu-ngram bench cluster`: the gain of several workers over one, and the cost of the cluster."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def candidates(table_bytes: int, workers: int) -> int:
 
 
 def make_run(worker: int, workers: int, universe: int, device: str) -> Run:
-    """A sorted table of order 4 in S shards: of `universe` n-grams those that this worker has.
+    """Return a sorted table of order 4 in S shards: the share of one worker in `universe` n-grams.
 
     N-gram j belongs to all workers with a small probability, else to one. Three n-grams in a row share
     their first key column.
@@ -166,7 +166,7 @@ def _make_runs(executor: Executor, universe: int, device: str) -> list[Handle]:
 
 
 def _pieces(executor: Executor, runs: Sequence[Handle]) -> list[list[Handle]]:
-    """Of each part of the shards, what every run holds."""
+    """Return the pieces of every run, for each part of the shards."""
     G = executor.workers
     return [
         [executor.call(take_part, r, k * S // G, (k + 1) * S // G, colocate_with=r) for r in runs] for k in range(G)
@@ -184,7 +184,7 @@ def _shuffled(executor: Executor, runs: Sequence[Handle]) -> None:
 
 
 def _receive(*pieces: Run) -> None:
-    """The pieces are there: that is all."""
+    """Do nothing: the task ends when its pieces have arrived."""
 
 
 def _wait(executor: Executor, handles: list[Handle]) -> list[Handle]:
@@ -198,7 +198,7 @@ def _rows_and_total(run: Run) -> tuple[int, int]:
 
 
 def _time(call: Callable[[], Any], device: str) -> list[float]:
-    """Seconds of several calls by the clock, after a warm-up."""
+    """Return the wall-clock seconds of several calls, after a warm-up."""
     call()
     seconds = []
     for _ in range(ROUNDS[device]):
@@ -209,7 +209,7 @@ def _time(call: Callable[[], Any], device: str) -> list[float]:
 
 
 def _check_places(executor: Executor, handles: list[Handle]) -> None:
-    """Every worker must hold one of them."""
+    """Raise RunError unless every worker holds one of the values."""
     executor.wait(handles)
     if len(found := executor.groups(handles)) != executor.workers:
         raise RunError(f"{len(handles)} values lie on {len(found)} of {executor.workers} workers; measure again")

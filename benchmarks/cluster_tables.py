@@ -1,4 +1,4 @@
-"""A corpus counted by the tasks of `jobs.count.passes` up to its merged tables, which nobody writes."""
+"""A corpus counted by the tasks of `jobs.count.passes` up to its merged tables, without writing them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Merged:
 
 
 def count_to_tables(paths: Sequence[str], executor: Executor, folder: Path, chunk_bytes: int | None = None) -> Merged:
-    """What `jobs.count.run` does, up to its merged tables: nothing is written.
+    """Count as `jobs.count.run` does, up to the merged tables, and write nothing.
 
-    folder  for what does not fit in memory
+    folder  for runs that do not fit in memory
     """
     start = time.perf_counter()
     config = CountConfig(list(paths), ORDER, chunk_bytes=chunk_bytes)
@@ -60,9 +60,9 @@ def count_to_tables(paths: Sequence[str], executor: Executor, folder: Path, chun
 
 
 def merge_part(runs: Sequence[Run], first: int, last: int, budget: Budget, folder: str) -> list[Run]:
-    """What `engine.write.write_part` does up to its files: blocks of merged rows, each left where there is room.
+    """Merge as `engine.write.write_part` does, up to its files: blocks of merged rows, on the device while they fit.
 
-    Nothing else will need the device, so all of it may fill but what the next block takes.
+    No later task needs the device, so it may fill up to the memory that the next block takes.
     """
     stored = {s.path: s for run in runs for s in run.stored}
     parts = [*runs, *(take_part(open_run(s), first, last) for s in stored.values())]
@@ -77,7 +77,7 @@ def merge_part(runs: Sequence[Run], first: int, last: int, budget: Budget, folde
 
 
 def totals_of(merged: Sequence[Run]) -> dict[int, int]:
-    """N-grams by order."""
+    """Return the number of n-grams of each order."""
     totals: Counter[int] = Counter()
     for run in [*merged, *(open_run(s) for part in merged for s in part.stored)]:
         totals.update({n: int(t.counts.sum()) for n, tables in run.tables.items() for t in tables})

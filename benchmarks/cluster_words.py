@@ -1,4 +1,4 @@
-"""Words, orders 1 to 5, through an executor: text in the page cache to merged tables, and what a small memory costs."""
+"""Words, orders 1 to 5, through an executor: cached text to merged tables, and the cost of a small memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TEXT_TO_SHARDS = "cluster/words text to shards"
 
 @dataclass(frozen=True)
 class Corpus:
-    """Generated files of words, each with its n-grams by order, in a folder that is ours."""
+    """Generated files of words, each with its number of n-grams of each order."""
 
     folder: Path
     files: list[tuple[Path, list[int]]]
@@ -67,7 +67,7 @@ class Corpus:
         return f"tokens={self.totals[0]} bytes={size_bytes} n=1..{ORDER}"
 
     def head(self, tokens: int) -> Corpus:
-        """Its first files that have no more than `tokens`; one at least."""
+        """Return the first files that have no more than `tokens` together, at least one."""
         files: list[tuple[Path, list[int]]] = []
         for path, totals in self.files:
             if files and sum(t[0] for _, t in files) + totals[0] > tokens:
@@ -77,7 +77,7 @@ class Corpus:
 
 
 def speedup(suite: Suite, executor: Executor, corpus: Corpus) -> None:
-    """One row: this executor on the corpus, beside one worker where that was measured before."""
+    """One row: this executor on the corpus, beside one worker if that was measured before."""
     suite.say(f"words: text to shards, {executor.workers} workers, transport {executor.transport}")
     seconds = _rounds(executor, corpus)
     one = next((r for r in suite.rows if r.kernel == TEXT_TO_SHARDS and r.sizes.endswith(" workers=1")), None)
@@ -96,7 +96,7 @@ def speedup(suite: Suite, executor: Executor, corpus: Corpus) -> None:
 
 
 def read(suite: Suite, executor: Executor, corpus: Corpus) -> None:
-    """One row: all workers bring text to their devices at once and do nothing with it: the floor of pass 1."""
+    """One row: all workers copy text to their devices at once and do nothing with it: the floor of pass 1."""
     suite.say(f"text to the devices, {executor.workers} workers")
     text = open_corpus(corpus.paths)
     chunks = text.chunks(-(-text.size_bytes // executor.workers))
@@ -119,7 +119,7 @@ def read(suite: Suite, executor: Executor, corpus: Corpus) -> None:
 
 
 def read_chunk(chunk: Chunk, device: str, threads: int) -> int:
-    """Bytes of text that came to the device."""
+    """Copy a chunk to the device; return its bytes of text."""
     blocks = device_blocks(chunk, "word", BLOCK_BYTES[device], 0, device, threads, None, Stopwatch(device))
     return sum(int(block.owned_S.sum()) for block, _ in blocks)
 
@@ -160,7 +160,7 @@ def overhead(suite: Suite, corpus: Corpus) -> None:
 
 
 def spill(suite: Suite, corpus: Corpus) -> None:
-    """Two rows: whole runs with all memory, and with a tenth of what the tables take."""
+    """Two rows: whole runs with all memory, and with a tenth of the size of the tables."""
     corpus = corpus.head(SPILL_TOKENS)
     limited = "device_bytes" if suite.device == "gpu" else "host_bytes"
     executor = LocalExecutor(suite.device, 1)
@@ -207,12 +207,12 @@ def _run(executor: Executor, corpus: Corpus, memory: MemoryConfig) -> count_job.
 
 
 def _stages(run: count_job.CountResult) -> str:
-    """What the time of a run went to."""
+    """Return the seconds of each stage of a run, as text."""
     return "seconds: " + ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in run.seconds.items())
 
 
 def _rounds(executor: Executor, corpus: Corpus) -> list[float]:
-    """Seconds of several rounds, after a checked small one and a warm-up."""
+    """Return the seconds of several rounds, after a small one that is checked and a warm-up."""
     _check_beginning(executor, corpus)
     count_to_tables(corpus.paths[:1], executor, corpus.folder)
     seconds: list[float] = []
@@ -233,7 +233,7 @@ def _check_totals(totals: Sequence[int], corpus: Corpus) -> None:
 
 
 def _beginning(corpus: Corpus) -> Corpus:
-    """Its first lines, as a corpus of its own."""
+    """Return the first lines as a corpus."""
     head = corpus.folder / "head.txt"
     with open(corpus.paths[0], "rb") as file:
         head.write_bytes(b"".join(file.readlines(6 * ORACLE_WORDS)))
@@ -241,7 +241,7 @@ def _beginning(corpus: Corpus) -> Corpus:
 
 
 def _check_beginning(executor: Executor, corpus: Corpus) -> None:
-    """The first lines, in several chunks, beside collections.Counter, n-gram by n-gram."""
+    """Compare the counts of the first lines, in several chunks, with collections.Counter, n-gram by n-gram."""
     [path] = _beginning(corpus).paths
     size_bytes = Path(path).stat().st_size
     merged = count_to_tables([path], executor, corpus.folder, max(1, size_bytes // (2 * executor.workers)))

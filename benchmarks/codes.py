@@ -1,4 +1,4 @@
-"""Codes on the device to sorted tables: what the engine does once text has become numbers."""
+"""Codes on the device to sorted tables: the work of the engine after text has become numbers."""
 
 from __future__ import annotations
 

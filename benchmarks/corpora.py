@@ -16,7 +16,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels.compile import njit
 
-BLOCK_WORDS = 1 << 20  # words generated at once; the corpus depends on it, so it is fixed
+BLOCK_WORDS = 1 << 20  # words generated in one block; the corpus depends on it, so it is fixed
 STEP = np.uint64(0x9E3779B97F4A7C15)  # from counter to counter
 QUANTILES = 1 << 24  # resolution of the Zipf law
 SUCCESSORS = 4  # fixed successors of each word
@@ -24,7 +24,7 @@ SHORTEST_WORDS, LONGEST_WORDS = 10, 30  # words of a sentence: 20 on average
 # Words of 1, 2, ... 11 letters end at these ranks; all others have 12 letters.
 LENGTH_ENDS = (3, 33, 183, 883, 3_383, 11_383, 31_383, 71_383, 131_383, 231_383, 381_383)
 ENGLISH = Path(__file__).parent / "english.txt"  # 58 kB of documentation; texts depend on it, so it is fixed
-BLOCK_BYTES = 1 << 20  # of English-like text, generated at once; the text depends on it, so it is fixed
+BLOCK_BYTES = 1 << 20  # of English-like text, generated in one block; the text depends on it, so it is fixed
 NEWLINE = 10
 
 

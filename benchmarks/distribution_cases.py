@@ -1,4 +1,4 @@
-"""What `bench distribution` measures on: models of generated text, the histories of more text, room for rows."""
+"""The subjects of `bench distribution`: models of generated text, histories of more text, room for rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Case:
 
     @classmethod
     def make(cls, shape: Shape, tokens: int, text_words: int, device: str, text_seed: int = 1) -> Case:
-        """With a vocabulary of all words of the language, also of those that the text does not show."""
+        """Return the subject with a vocabulary of all words of the language, also words that the text lacks."""
         xp, language = array_module(to_device(np.empty(0), device)), shape.symbols - 3
         training_T = zipf_codes(tokens, language, xp=xp)
         text_T = zipf_codes(text_words, language, text_seed, xp)
@@ -79,7 +79,7 @@ class Case:
         return f"{self.subject.model_sizes} V={self.symbols} H={histories}"
 
     def positions(self, histories: int) -> Any:
-        """Those of the first tokens of the text."""
+        """Return the positions of the first tokens of the text."""
         return array_module(self.subject.text_T).arange(histories)
 
     def longest_history(self) -> Any:
@@ -98,7 +98,7 @@ class Case:
 
 @dataclass
 class DistributionBench:
-    """What parts share: the rows so far, room for rows of probabilities, and models that are made once."""
+    """The rows so far, room for rows of probabilities, and models that are made once, for all parts of the bench."""
 
     suite: Suite
     tokens: int
@@ -131,7 +131,7 @@ class DistributionBench:
         return min(fit, len(case.subject.text_T))
 
     def target(self, rate: float) -> float | None:
-        """What a GPU is to reach; nothing on a CPU."""
+        """Return a target on a GPU, None on a CPU."""
         return rate if self.suite.device == "gpu" else None
 
     def written(self, share: float, case: Case, options: RowOptions) -> float | None:

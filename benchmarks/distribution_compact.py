@@ -18,7 +18,7 @@ from mgpu_ngram.engine.next_word import Found, densify
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution.gather_children import gather_children
 
-# Targets are those of one H200.
+# Targets of one H200.
 TOP_K, TOP_SPEEDUP = 100, 3  # over the dense rows that are not written
 FIND_TARGET = 500e6  # histories a second
 COPY_SHARE = 0.5

@@ -1,4 +1,4 @@
-"""The figures of `bench distribution`, drawn from its rows, with what papers and peers report beside them."""
+"""The figures of `bench distribution`, drawn from its rows beside the figures of papers and peers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _dense(rows: Sequence[Row]) -> None:
 
 
 def _small(rows: Sequence[Row]) -> None:
-    """Curves by histories at once, and what the ceiling allows."""
+    """Curves by histories at once, and the rate that the ceiling allows."""
     for V in sorted({size_of(r, "V") for r in rows}):
         mine = sorted(
             (r for r in rows if size_of(r, "V") == V and size_of(r, "orders") > 1), key=lambda r: size_of(r, "H")

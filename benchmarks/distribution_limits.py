@@ -1,4 +1,4 @@
-"""What bounds distributions: how fast the device writes and copies; and times without what the host adds to them."""
+"""The bounds of distributions: the rates at which the device writes and copies; and times without the host's share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ extern "C" __global__ void pause(i64 cycles) {
 
 
 def ceilings(bench: DistributionBench) -> None:
-    """Rows: writing the room, and copying half of it to the other half. Whatever is measured, these are, too."""
+    """Rows: writing the room, and copying half of it to the other half. They are always measured."""
     suite, room = bench.suite, bench.room
     suite.say("ceilings")
     with ThreadPoolExecutor(cpu_cores()) as pool:

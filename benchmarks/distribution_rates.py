@@ -23,7 +23,7 @@ from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.engine.row_options import RowOptions
 
 HISTORIES_UNIT = "histories/s"
-# Targets are those of one H200.
+# Targets of one H200.
 DENSE_SHARE, SMALL_SHARE = 0.95, 0.8  # of what it writes: the latter of small vocabularies,
 SMALL_HISTORIES = 10_000  # from so many histories on
 ONE_HISTORY_SECONDS = 10e-6  # on the device, for V = 10,000

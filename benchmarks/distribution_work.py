@@ -1,4 +1,4 @@
-"""Distributions by plain array code: what the kernels are checked by."""
+"""Distributions by plain array code, which check the kernels."""
 
 from __future__ import annotations
 

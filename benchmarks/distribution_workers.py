@@ -20,7 +20,7 @@ KERNEL = "distribution/workers rows"
 
 @dataclass(frozen=True)
 class Share:
-    """What one worker makes rows of, and where, on its device."""
+    """The case and the room for rows of one worker, on its device."""
 
     case: Case
     options: RowOptions

@@ -1,4 +1,4 @@
-"""Models beside plain Python, and what must hold of any model."""
+"""Checks of a model: beside plain Python, and sums that every model must have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes on the device to a trie on the device: what one device does of an estimate, step by step."""
+"""Codes on the device to a trie on the device: the steps of an estimate on one device."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def lmplz(bench: EstimateBench) -> None:
     by_memory: dict[str, list[float]] = {memory: [] for memory in MEMORY if program}
     _, tokens = _estimate(suite.device, path, folder / "ours.arpa")  # the warm-up
     sizes = f"tokens={tokens} bytes={path.stat().st_size} n=1..{ORDER}" + (f" text={path.name}" if bench.real else "")
-    for _ in range(ROUNDS):  # one after the other, as other work on the machine comes and goes
+    for _ in range(ROUNDS):  # in turn, because other work on the machine varies
         seconds.append(_estimate(suite.device, path, folder / "ours.arpa")[0])
         as_command.append(_command(suite.device, path, folder / "ours.arpa"))
         for memory, of_memory in by_memory.items():
@@ -67,7 +67,7 @@ def lmplz(bench: EstimateBench) -> None:
 
 
 def _estimate(device: str, text: Path, arpa: Path) -> tuple[float, int]:
-    """Seconds of a whole job, and words of the text."""
+    """Return the seconds of a whole job, and the words of the text."""
     executor = LocalExecutor(device)
     start = time.perf_counter()
     try:
@@ -79,14 +79,14 @@ def _estimate(device: str, text: Path, arpa: Path) -> tuple[float, int]:
 
 
 def _command(device: str, text: Path, arpa: Path) -> float:
-    """Seconds of the same as a command, in one process."""
+    """Return the seconds of the same job as a command, in one process."""
     command = [sys.executable, "-m", "mgpu_ngram", "estimate", str(text), "-o", str(arpa), "--order", str(ORDER)]
     command += ["--discount-fallback", "--device", device, "--workers", "0", "--overwrite"]
     return _run(command, "mgpu-ngram", "see why")
 
 
 def _lmplz(program: str, text: Path, arpa: Path, memory: str) -> float:
-    """Seconds of a run, its start with them."""
+    """Return the seconds of lmplz, including its start."""
     command = [program, "-o", str(ORDER), "-S", memory, "-T", str(arpa.parent), "--text", str(text)]
     command += ["--arpa", str(arpa), "--discount_fallback"]  # which is used where discounts cannot be computed
     return _run(command, program, "take it off the PATH to go on without")

@@ -30,14 +30,14 @@ FILE_TOKENS = {"gpu": 200_000_000, "cpu": 250_000}
 TARGET = 120e6  # tokens/s on one H200
 TARGET_SPEEDUP = {2: 1.8, 4: 3.4}  # over one H200
 LARGE_TOKENS, LARGE_WORKERS, LARGE_SECONDS = 1_000_000_000, 4, 4.0  # a target by itself
-ENOUGH_SECONDS = 45.0  # of one measurement, once there is one
+ENOUGH_SECONDS = 45.0  # after which no further round starts
 TEXT_TO_MODEL, BY_WORKERS = "estimate/text to model", "estimate/text to model by workers"
 AS_LMPLZ = "estimate/text to model as lmplz"
 
 
 @dataclass
 class EstimateBench:
-    """What parts share: the rows, the numbers of workers, and a folder with a generated text.
+    """The rows, the numbers of workers, and a folder with a generated text, for all parts of the bench.
 
     real  a text that is not generated, for the part that compares with lmplz
     """

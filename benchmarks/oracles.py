@@ -32,7 +32,7 @@ def python_loop(text: bytes, n: int) -> dict[str, int]:
 
 
 def count_lines(lines: Iterable[bytes], order: int) -> list[Counter]:
-    """Word n-grams of orders 1..order in one process: what collections.Counter does best."""
+    """Return a Counter of word n-grams for each order 1..order."""
     counters: list[Counter] = [Counter() for _ in range(order)]
     for line in lines:
         words = line.split()

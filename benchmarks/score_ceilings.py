@@ -1,4 +1,4 @@
-"""What bounds scoring (gLM, section 5.7): its reads beside random reads of as large a table, in the same run."""
+"""The bound of scoring (gLM, section 5.7): its reads beside random reads of an equally large table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rate depends on: Figures 9 and 10 of gLM, its B-stumps (5.2) and its compile-time constants (5.6)."""
+"""Effects on the rate: Figures 9 and 10 of gLM, its B-stumps (5.2) and its compile-time constants (5.6)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def parameters(subject: Subject) -> list[tuple[Any, Index, dict[str, int]]]:
 
 
 def compiler(values: dict[str, int]) -> Callable:
-    """What `kernels.launch.kernel` does, with numbers in the source."""
+    """Compile as `kernels.launch.kernel` does, with numbers in the source."""
 
     @cache
     def kernel(stem: str, name: str, **defines: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The figures of `bench score`, drawn from its rows, with what papers and peers report beside them."""
+"""The figures of `bench score`, drawn from its rows beside the figures of papers and peers."""
 
 from __future__ import annotations
 

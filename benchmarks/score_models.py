@@ -1,4 +1,4 @@
-"""What `bench score` measures: models of generated text, their indexes, and the text that they score."""
+"""The subjects of `bench score`: models of generated text, their indexes, and the text that they score."""
 
 from __future__ import annotations
 

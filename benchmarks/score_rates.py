@@ -111,7 +111,7 @@ def rate(
     targets: dict[str, float],
     **how: Any,
 ) -> Row:
-    """A row: queries a second of an index. Targets are those of a GPU."""
+    """Add the row of an index, in queries a second. Targets hold for a GPU."""
     target = targets.get(index.name) if suite.device == "gpu" else None
     call = partial(index.score, codes_T)
     what: dict[str, Any] = {"items": len(codes_T), "unit": UNIT, "target": target}

@@ -1,4 +1,4 @@
-"""Scoring in plain array code, NumPy or CuPy: what the kernels are checked by, and what their searches read."""
+"""Scoring in plain array code, NumPy or CuPy: to check the kernels and to count the reads of their searches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ BLOCK_TOKENS = 1 << 23  # walked at once
 
 @dataclass(frozen=True)
 class Work:
-    """A text scored, and what that took. A search looks for an n-gram's last word among the children of its history.
+    """The scores of a text, and the work that they take.
+
+    A search looks for an n-gram's last word among the children of its history.
 
     scores    as `kernels.score.score_tokens` returns them
     searches  for n-grams of order 2, 3, ...: in an edge table a lookup at most, see `lookups`

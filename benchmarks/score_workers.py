@@ -17,7 +17,7 @@ KERNEL = f"score/workers {EDGES}"
 
 @dataclass(frozen=True)
 class Share:
-    """What one worker scores, on its device."""
+    """The index and the text of one worker, on its device."""
 
     index: Index
     codes_T: Any
@@ -41,7 +41,7 @@ def make_share(worker: int, tokens: int, device: str) -> Share:
 
 
 def score_share(share: Share, start: float, passes: int, device: str) -> Done:
-    """Score its text."""
+    """Score the text of a share, in so many passes."""
     share.index.score(share.codes_T)  # the first time takes longer
     seconds, (prob_T, _) = timed(lambda: share.index.score(share.codes_T), start, passes, device)
     return Done(seconds, float(prob_T.sum(dtype=np.float64)), len(prob_T), share.sizes)

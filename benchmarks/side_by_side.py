@@ -37,9 +37,9 @@ class Done:
 
 @dataclass(frozen=True)
 class Work:
-    """What is measured.
+    """A measurement.
 
-    share   share(worker, tokens, device): what that worker works on, with a text of its own
+    share   share(worker, tokens, device): the share of a worker, with a text of its own
     passes  over a share in one round
     run     run(share, start, passes, device) -> Done, by way of `timed`
     """
@@ -53,7 +53,7 @@ class Work:
 
 def side_by_side(suite: Suite, work: Work, tokens: int, clusters: list[int]) -> None:
     """A row for each number of workers: results stay on the devices."""
-    totals: dict[int, float] = {}  # by share, which does not depend on how many there are
+    totals: dict[int, float] = {}  # by share; the same for any number of workers
     for G in clusters:
         suite.say(f"{work.kernel}: {G} at once")
         executor = open_executor(ClusterConfig(device=suite.device, workers=G))  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def side_by_side(suite: Suite, work: Work, tokens: int, clusters: list[int]) -> 
 
 
 def add_row(suite: Suite, executor: Executor, work: Work, tokens: int, totals: dict[int, float]) -> None:
-    """The row of the workers that there are."""
+    """Add the row of all workers of the executor."""
     G, device = executor.workers, suite.device
     shares = [executor.call(work.share, k, tokens, device, affinity=k) for k in range(G)]
     executor.wait(shares)
@@ -98,9 +98,9 @@ def add_row(suite: Suite, executor: Executor, work: Work, tokens: int, totals: d
 
 
 def timed(fn: Callable[[], Any], start: float, passes: int, device: str) -> tuple[float, Any]:
-    """(seconds, what the last call returned) of fn, again and again as soon as the clock of this host says `start`.
+    """Call fn `passes` times from the time `start` on; return the seconds since `start` and the last result.
 
-    Who comes late is not given the time.
+    A worker that is late does not get the time back.
     """
     synchronize(device)
     time.sleep(max(0.0, start - time.time()))

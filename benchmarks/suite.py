@@ -49,7 +49,7 @@ class Suite:
         self.ceilings: dict[str, float] = {}  # bytes per second
 
     def say(self, what: str) -> None:
-        """Tell stderr what is done now."""
+        """Print a line of progress to stderr."""
         print(f"bench: {what}", file=sys.stderr, flush=True)
 
     def run(
@@ -63,7 +63,7 @@ class Suite:
         runs: int | None = None,
         **how: Any,
     ) -> Row:
-        """Check what `call` returns, then time it, as a row. What runs out of memory is a row that says so.
+        """Check what `call` returns, then time it and add a row. Running out of memory gives a row that says so.
 
         how  as for `add`
         """
@@ -94,7 +94,7 @@ class Suite:
         baseline_seconds: float | None = None,
         notes: str = "",
     ) -> Row:
-        """Add a row for runs that took `seconds` each, of `items` things; `unit` is such as "tokens/s"."""
+        """Add a row for runs that took `seconds` each, of `items` items each; `unit` is a rate, such as "tokens/s"."""
         median = statistics.median(seconds)
         row = self._row(kernel, sizes, notes)
         row.runs, row.median_seconds, row.min_seconds, row.max_seconds = (
@@ -124,7 +124,7 @@ class Suite:
         return Row(kernel, sizes, self.name, self.version, notes=notes, **self.origin)
 
     def release(self) -> None:
-        """Give cached device memory back, so that each measurement finds the same."""
+        """Give cached device memory back, so that each measurement finds the same memory."""
         if self.device == "gpu":
             synchronize(self.device)
             self.xp.get_default_memory_pool().free_all_blocks()
@@ -144,17 +144,17 @@ class Suite:
         self.save()
 
     def free_bytes(self) -> int:
-        """Memory that the next measurement may use."""
+        """Return the memory that the next measurement may use."""
         self.release()
         return free_bytes(self.device)
 
     def budget(self) -> Budget:
-        """What the engine may take, as in a run."""
+        """Return the budget of the engine, as in a run."""
         device_bytes = int(AUTO_DEVICE_SHARE * free_bytes("gpu")) if self.device == "gpu" else 0
         return Budget(self.device, device_bytes, int(AUTO_HOST_SHARE * free_bytes("cpu")))
 
     def measure_ceilings(self) -> None:
-        """What this machine can do at best: the measure of everything else."""
+        """Measure the best rates of this machine, which bound all other rows."""
         self.say("ceilings")
         xp, n = self.xp, CEILING_BYTES[self.device] // 8
         rng = np.random.default_rng(0)

@@ -9,7 +9,7 @@ from typing import Any
 from mgpu_ngram.engine.device import synchronize
 
 MIN_RUNS, MAX_RUNS = 3, 15
-BUDGET_SECONDS = {"gpu": 1.0, "cpu": 1.5}  # of one row, warm-up apart; slow calls still get MIN_RUNS
+BUDGET_SECONDS = {"gpu": 1.0, "cpu": 1.5}  # for one row, without the warm-up; slow calls still get MIN_RUNS
 
 
 def measure(
@@ -21,7 +21,7 @@ def measure(
 ) -> list[float]:
     """Return the seconds of several calls after a warm-up: by CUDA events around each on a GPU, else by the clock.
 
-    setup  makes the argument of each call, outside the clock: for calls that use up their input
+    setup  makes the argument of each call, untimed: for calls that use up their input
     runs   how many; by default as many as a second or so allows, at least 3
     """
     seconds: list[float] = []

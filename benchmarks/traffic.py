@@ -1,4 +1,4 @@
-"""Bytes that counting must move, given how it works: what a time is held against."""
+"""The bytes that each algorithm of counting must move, which bound its time."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def _sizes(tokens: int) -> str:
 
 
 def _count(codes_T: Any, budget: Budget) -> list[Table]:
-    """What the engine does with codes on the device."""
+    """Count codes on the device with the engine."""
     plans = [OrderPlan(n, "sort", "asked for", 0) for n in range(1, ORDER + 1)]
     return count_codes(Codes(codes_T, len(codes_T)), VOCABULARY, plans, budget)
 

@@ -24,7 +24,7 @@ COMPARED_ROWS = 100_000  # of each order
 
 
 def run(suite: Suite, path: Path, tokens: int) -> None:
-    """Rows for Counter, for a run, and for a run up to its merged tables, which is what Counter makes."""
+    """Rows for Counter, for a run, and for a run up to its merged tables, which correspond to the Counter."""
     suite.say("words: a whole run beside collections.Counter")
     start = time.perf_counter()
     with open(path, "rb") as file:

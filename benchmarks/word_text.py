@@ -30,7 +30,7 @@ TARGET = 3e8  # tokens/s on one H200
 
 @dataclass
 class Counted:
-    """A corpus counted by the engine in one chunk: what a run holds before it writes."""
+    """A corpus counted by the engine in one chunk, before anything is written."""
 
     vocabulary: Vocabulary
     run: Run  # orders 2 and up; order 1 is the vocabulary's
@@ -39,7 +39,7 @@ class Counted:
 
     @property
     def tables(self) -> list[ShardedTable]:
-        """Those of the run, by order."""
+        """The tables of the run, by order."""
         return [table for _, [table] in sorted(self.run.tables.items())]
 
 
