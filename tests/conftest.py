@@ -4,6 +4,7 @@ import errno
 import functools
 import os
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -40,8 +41,27 @@ def pytest_configure():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items):
-    """Skip tests marked `gpu` without a GPU, those marked `multigpu` with fewer than two."""
+UNIT_SECONDS = 0.03  # that a quiet core needs for the unit of work below
+
+
+@functools.cache
+def slowness():
+    """Return how many times as slow as a quiet machine this one is, measured once; 1 or more."""
+    start = time.monotonic()
+    sum(i * i for i in range(1_000_000))
+    return max(1.0, (time.monotonic() - start) / UNIT_SECONDS)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Scale the time limits of tests, and skip tests that need more GPUs than there are.
+
+    A limit ends a test that hangs. It is meant for a quiet machine, so it is scaled by how slow this one is now, and
+    by 3 because it may be slower when the test runs.
+    """
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        seconds = mark.args[0] if mark else float(config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(3 * slowness() * seconds), append=False)
     for mark, least in ("gpu", 1), ("multigpu", 2):
         for item in items:
             if item.get_closest_marker(mark):

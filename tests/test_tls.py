@@ -43,9 +43,7 @@ def cluster(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    subprocess.run(
-        ["bash", "-euc", block("certificates", port)], cwd=folder, check=True, capture_output=True, timeout=60
-    )
+    subprocess.run(["bash", "-euc", block("certificates", port)], cwd=folder, check=True, capture_output=True)
     (folder / "runs").mkdir()
     (folder / "runs" / "python_docs.txt").write_text("of the people by the people\n" * 1000)
     (folder / "tls.yaml").write_text(block("tls.yaml", port))
@@ -56,10 +54,9 @@ def cluster(tmp_path_factory):
             for command in [scheduler, worker, worker]:
                 words = shlex.split(command, comments=True)
                 started.append(subprocess.Popen(words, cwd=folder, env=ENVIRONMENT, stdout=log, stderr=log))
-        deadline = time.monotonic() + 60
         while (folder / "log").read_text().count("Registered to:") < 2:
             ended = [process for process in started if process.poll() is not None]
-            assert not ended and time.monotonic() < deadline, (folder / "log").read_text()
+            assert not ended, (folder / "log").read_text()
             time.sleep(0.1)
         yield folder, port
     finally:
@@ -73,7 +70,7 @@ def run(folder, *arguments, without=()):
     assert all(any(word in line for line in lines) for word in without)
     (folder / "run.yaml").write_text("".join(line for line in lines if not any(word in line for word in without)))
     command = [BIN / "mgpu-ngram", "run", "run.yaml", "--overwrite", *arguments]
-    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
     return done.returncode, done.stderr
 
 
@@ -103,9 +100,7 @@ def test_nothing_less_gets_in(cluster, protocol, without, message):
 
 def test_a_certificate_of_another_authority_is_refused(cluster, tmp_path):
     folder, port = cluster
-    subprocess.run(
-        ["bash", "-euc", block("certificates", port)], cwd=tmp_path, check=True, capture_output=True, timeout=60
-    )
+    subprocess.run(["bash", "-euc", block("certificates", port)], cwd=tmp_path, check=True, capture_output=True)
     (tmp_path / "tls.yaml").write_text((folder / "tls.yaml").read_text())
     shutil.copytree(folder / "runs", tmp_path / "runs")
     status, error = run(tmp_path)

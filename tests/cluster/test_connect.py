@@ -108,6 +108,10 @@ def left_behind(dask_scheduler):
     )
 
 
+def slow_tasks(dask_scheduler):
+    return [key for key in dask_scheduler.tasks if key.startswith("slowly")]
+
+
 def hears_of_lost_workers(dask_worker):
     return getattr(dask_worker.stream_handlers["remove-worker"], "__qualname__", "ours")
 
@@ -123,7 +127,8 @@ def test_through_an_address_and_closing_leaves_nothing_behind(running):
     executor.close()
     with Client(address, set_as_default=False) as client:
         assert set(client.run(os.getpid).values()) == pids, "the workers are still there"
-        client.submit(square, 2, pure=False).result(timeout=10)  # long before 100 tasks of 0.3 s are done
+        client.submit(square, 2, pure=False).result()
+        assert client.run_on_scheduler(slow_tasks) == [], "nothing of ours runs on"
         assert client.run_on_scheduler(left_behind) == ([], [])
         assert set(client.run(hears_of_lost_workers).values()) == {"Worker._handle_remove_worker"}
 
@@ -226,7 +231,6 @@ def test_a_scheduler_that_is_lost(tmp_path):
         handles = [executor.call(slowly, i) for i in range(50)]
         executor.wait(handles[:1])
         cluster.processes[0].kill()
-        start = time.monotonic()
         with pytest.raises(
             RunError, match="^the Dask scheduler tcp://.* was lost; start one, then run again with --resume$"
         ):
@@ -235,7 +239,6 @@ def test_a_scheduler_that_is_lost(tmp_path):
             with pytest.raises(RunError, match="the Dask scheduler tcp://.* was lost"):
                 use(handles)
         executor.close()
-        assert time.monotonic() - start < 30
 
 
 def test_workers_that_nobody_starts_again(tmp_path):

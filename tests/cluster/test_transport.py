@@ -167,11 +167,11 @@ def test_a_worker_serves_its_peers_while_it_copies(executor, tmp_path):
 def test_a_late_worker_of_another_host_takes_the_slow_way(executor):
     cluster, client = executor.client.cluster, executor.client
     cluster.scale(3)
-    client.wait_for_workers(3, timeout=60)
+    client.wait_for_workers(3)
     made = executor.call(make, affinity=0)
     executor.wait([made])
     late = client.submit(run_task, look, executor._name, "gpu", "", made, workers=[2], pure=False)
-    outcome = late.result(timeout=60).open()
+    outcome = late.result().open()
     assert outcome.pop("read") == 0
     assert {k: outcome[k] for k in EXPECTED} == EXPECTED
     client.retire_workers(names=[2])
@@ -190,7 +190,7 @@ def test_a_sender_that_dies_costs_its_work_again(executor):
 
 def test_memory_that_cannot_be_read_goes_through_the_host(executor):
     """The probe passed but a worker fails now: it must not ask for ever."""
-    executor.client.wait_for_workers(2, timeout=60)
+    executor.client.wait_for_workers(2)
     made = executor.call(make, affinity=0)
     executor.wait([made])
     set_everywhere(executor, "imports", [])

@@ -109,7 +109,7 @@ def test_in_the_slab(executor):
     os.kill(pid, signal.SIGKILL)
     while pid in executor.everywhere(os.getpid):
         time.sleep(0.1)
-    executor.client.wait_for_workers(2, timeout=60)
+    executor.client.wait_for_workers(2)
     assert sorted(executor.everywhere(slab_bytes)) == [0, 1 << 30]
     for _ in range(3):
         crossed(executor)
@@ -150,7 +150,7 @@ def test_a_sender_that_is_killed(executor):
     checks = [executor.call(check_large, h, size_bytes, affinity=1) for h in handles]
     os.kill(pid, signal.SIGKILL)
     assert [same for same, _ in executor.gather(checks)] == [True] * 4
-    executor.client.wait_for_workers(2, timeout=60)
+    executor.client.wait_for_workers(2)
     crossed(executor)
 
 
