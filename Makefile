@@ -5,7 +5,7 @@ VENV = .venv
 BIN = $(VENV)/bin
 PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart test lint docs bench venv clean
+.PHONY: quickstart test test-dask lint docs bench venv clean
 
 quickstart: $(VENV)/.base ## set up, then count real English text and make a language model of it
 	$(BIN)/python examples/python_docs.py runs/python_docs.txt
@@ -15,6 +15,17 @@ quickstart: $(VENV)/.base ## set up, then count real English text and make a lan
 test: $(VENV)/.test ## set up, then run all tests that this machine can run
 	$(BIN)/python -m pytest -m "gpu or multigpu"
 	$(BIN)/python -m pytest -m "not gpu and not multigpu" --numprocesses logical --maxprocesses 4 --dist loadfile
+
+# "dask>=A,<=B" in pyproject.toml -> A B
+DASK_RELEASES = $(shell sed -n 's/.*"dask>=\(.*\),<=\(.*\)".*/\1 \2/p' pyproject.toml)
+test-dask: $(VENV)/.test ## test executors on the oldest and the newest release of Dask that is accepted
+	for release in $(DASK_RELEASES); do \
+	  $(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/dask-$$release \
+	    dask==$$release distributed==$$release && \
+	  PYTHONPATH=$(CURDIR)/build/dask-$$release $(BIN)/python -m pytest --quiet tests/cluster/test_executors.py \
+	    tests/cluster/test_faults.py tests/cluster/test_connect.py tests/jobs/test_sharing.py \
+	    --numprocesses 2 --dist loadfile || exit 1; \
+	done
 
 lint: $(VENV)/.lint ## ruff and mypy
 	$(BIN)/ruff check .

@@ -28,7 +28,9 @@ from mgpu_ngram.core.version import VERSION
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(120)
 # Workers must find the functions of this file.
-FINDS_TESTS = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+FINDS_TESTS = os.environ | {
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+}
 
 
 def map_tasks(executor, fn, items, *shared):

@@ -1,5 +1,6 @@
 """Workers that die, GPUs that break, and schedulers that go: right results, or one line that says whose fault it is."""
 
+import asyncio
 import os
 import random
 import signal
@@ -60,6 +61,38 @@ def test_only_the_task_that_kills_is_blamed(cluster):
     with pytest.raises(RunError, match="chunk 40"):
         cluster.call(work, 1)
     cluster._watch.error = None  # for the tests that share these workers
+
+
+class FakeFuture:
+    def __init__(self, key):
+        self.key = key
+
+
+@pytest.mark.parametrize("first", ["guilty", "innocent"])
+def test_a_task_that_was_only_queued_is_not_blamed(first):
+    """Four workers die; each had both tasks, and had started the guilty one only."""
+
+    async def cancel(futures, asynchronous):
+        pass
+
+    client = SimpleNamespace(_event_handlers={}, subscribe_topic=lambda *_: None, sync=lambda _: None, cancel=cancel)
+    both = sorted(["guilty", "innocent"], key=lambda name: name != first)
+
+    async def events():
+        watch = Watch(client, "tcp://scheduler:1", "topic")
+        futures = [FakeFuture(name) for name in both]
+        for future in futures:
+            watch.add(future, f"chunk of {future.key}")
+        for _ in range(4):
+            assert watch.error is None
+            watch._on_task((0.0, {"key": "guilty", "worker": "tcp://w:1", "name": "w"}))
+            lost = {"action": "remove-worker", "worker": "tcp://w:1", "expected": False, "processing-tasks": both}
+            await watch._on_workers((0.0, lost))
+        return watch
+
+    watch = asyncio.run(events())
+    assert {name: watch._tasks[name].deaths for name in both} == {"guilty": 4, "innocent": 0}
+    assert str(watch.error).startswith("chunk of guilty killed every worker that ran it (4 times)")
 
 
 def test_kills_at_random_change_nothing(cluster):
