@@ -105,7 +105,7 @@ def cache_folder() -> Path | None:
     import numba
 
     theirs = vars(numba.config)["CACHE_DIR"]
-    if theirs and _is_writable(Path(theirs)):
+    if theirs and is_writable(Path(theirs)):
         return Path(theirs)
     return user_folder("numba")
 
@@ -118,16 +118,17 @@ def user_folder(name: str) -> Path | None:
     """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    if os.path.isabs(home) and _is_writable(Path(home, PACKAGE, name)):
+    if os.path.isabs(home) and is_writable(Path(home, PACKAGE, name)):
         return Path(home, PACKAGE, name)
     try:
         private = Path(tempfile.gettempdir(), f"{PACKAGE}-cache-{user}")
     except OSError:  # no temporary directory can be written
         return None
-    return private / name if _is_private(private) and _is_writable(private / name) else None
+    return private / name if _is_private(private) and is_writable(private / name) else None
 
 
-def _is_writable(folder: Path) -> bool:
+def is_writable(folder: Path) -> bool:
+    """Make a folder, and return whether files can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .compile import announce, is_writable, user_folder
+
+COMPILING = "compiling CUDA kernels, once per machine"
 FOLDER = Path(__file__).parent
 OPTIONS = ("-std=c++17",)
 INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
@@ -26,9 +30,23 @@ def source(stem: str, defines: dict[str, Any] | None = None) -> str:
 
 
 @functools.cache
+def open_cache() -> None:
+    """Let CuPy keep compiled kernels in its cache folder, else in ours where that cannot be written; announce the
+    compilation when the folder is empty.
+    """
+    folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path("~/.cupy/kernel_cache").expanduser())
+    if not is_writable(folder) and (ours := user_folder("cupy")):
+        folder = ours
+        os.environ["CUPY_CACHE_DIR"] = str(ours)  # CuPy reads it whenever it compiles
+    if folder.is_dir() and not any(folder.iterdir()):
+        announce(COMPILING)
+
+
+@functools.cache
 def _module(stem: str, defines: tuple[tuple[str, Any], ...], device: int) -> Any:
     import cupy
 
+    open_cache()
     return cupy.RawModule(code=source(stem, dict(defines)), options=OPTIONS)
 
 

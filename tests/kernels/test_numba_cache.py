@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_ngram.kernels import compile as compiled
+from mgpu_ngram.kernels import launch
 
 
 def run(script, folder, stderr=subprocess.PIPE, **environment):
@@ -128,3 +129,24 @@ def test_a_call_replaces_the_lazy_functions_that_it_needs(monkeypatch, tmp_path)
     assert g(1) == 4
     assert not isinstance(scope["f"], compiled.Lazy)
     assert g.__name__ == "g" and g.signatures and Path(g.py_func.__code__.co_filename).name == "<string>"
+
+
+def test_the_kernel_cache_of_cupy_moves_where_its_own_cannot_be_written(tmp_path):
+    script = (
+        "import os; from mgpu_ngram.kernels.launch import open_cache\n"
+        "open_cache(); print(os.environ.get('CUPY_CACHE_DIR'))"
+    )
+    assert run(script, tmp_path, CUPY_CACHE_DIR="/dev/null/x").stdout == f"{tmp_path}/home/.cache/mgpu_ngram/cupy\n"
+    assert run(script, tmp_path, CUPY_CACHE_DIR=str(tmp_path / "mine")).stdout == f"{tmp_path}/mine\n"
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_cuda_kernels_are_announced_when_their_cache_is_empty(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(launch, "announce", said.append)
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    launch.open_cache.__wrapped__()
+    assert said == [launch.COMPILING]
+    (tmp_path / "a.cubin").touch()
+    launch.open_cache.__wrapped__()
+    assert said == [launch.COMPILING]
