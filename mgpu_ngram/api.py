@@ -1,4 +1,4 @@
-"""The Python interface: what `import mgpu_ngram as ng` offers."""
+"""The functions of the Python interface, `import mgpu_ngram as ng`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mgpu_ngram.jobs.score import run as score_job
 
 
 def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None) -> Executor:
-    """Where a run's tasks go: a Dask cluster on this host, one that runs elsewhere, or this process (workers 0)."""
+    """Return the executor of a run: a Dask cluster on this host, a running one, or this process (workers 0)."""
     if cluster.kind == "local" and cluster.workers == 0:
         return LocalExecutor(resolve_device(cluster.device))
     from mgpu_ngram.cluster.dask import connect, start_cluster
@@ -38,9 +38,9 @@ def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None) ->
 
 
 def describe_cluster(cluster: ClusterConfig, dask: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What a run would find: workers, device, free bytes of a GPU or of the host, and how arrays would travel.
+    """Return what a run would find: workers, device, free bytes of a GPU or of the host, and the transport of arrays.
 
-    A cluster that runs is asked, and so are two or more GPUs of this host; anything else starts nothing.
+    Connects to a running cluster, and starts one for two or more GPUs of this host; otherwise starts nothing.
     """
     if cluster.kind == "local":
         device = resolve_device(cluster.device)
@@ -60,7 +60,7 @@ def describe_cluster(cluster: ClusterConfig, dask: dict[str, Any] | None = None)
 
 
 def client_executor(client: Any, device: str = "auto") -> Executor:
-    """Around a user's `distributed.Client`. Device "auto" is what its workers find."""
+    """Return an executor around a user's `distributed.Client`; device "auto" is the device of its workers."""
     from mgpu_ngram.cluster.dask import DaskExecutor
 
     if not hasattr(client, "submit"):
@@ -88,18 +88,18 @@ def count(
 
     corpus   path, glob, directory or fsspec URL, or a list of them; or an iterable of str or bytes
              lines (a list of lines: `Lines([...])`), an Arrow string array, or token ids (unit "id")
-    output   folder to write; a temporary one that goes with the result when None. With `client`,
-             a folder that the workers see, too
+    output   folder to write; None: a temporary folder that is deleted with the result. With `client`,
+             a folder that the workers also see
     device   "auto", "cpu" or "gpu"
-    client   an existing `distributed.Client`; in this process when None
-    memory   what the run may take: device_bytes of each GPU, host_bytes of each host, as 64 << 30 or
-             "64 GiB"; and spill_dir, where sorted runs go that do not fit
+    client   an existing `distributed.Client`; None: this process
+    memory   limits: device_bytes of each GPU, host_bytes of each host, as 64 << 30 or "64 GiB"; and
+             spill_dir, the folder for sorted runs that do not fit
     checkpoint_seconds  how often finished work is saved in OUTPUT.checkpoint
-    resume   go on with the run that left OUTPUT.checkpoint
+    resume   resume the run that left OUTPUT.checkpoint
     options  the other settings of `CountConfig`: unit, dtype, separator_id, sentence_markers,
              lowercase, min_count, strategy, histograms, text_column, chunk_bytes
 
-    Returns `Counts`. Raises InputError for what cannot be used, RunError when the run fails.
+    Returns `Counts`. Raises InputError for invalid input and RunError if the run fails.
     """
     if "workers" in options:
         raise InputError("ng.count runs in this process; for workers give client=distributed.Client(n_workers=2)")
@@ -142,7 +142,7 @@ def estimate_arrays(
     memory: dict[str, Any] | None,
     options: dict[str, Any],
 ) -> BackoffModel:
-    """A Kneser-Ney model in host memory: see `mgpu_ngram.estimate`."""
+    """Return a Kneser-Ney model in host memory: see `mgpu_ngram.estimate`."""
     for name, why in {"name": "jobs of a YAML file", "format": "files", "verbose_header": "ARPA files"}.items():
         if name in options:
             raise InputError(f"{name} is for {why}; leave it out")
@@ -179,19 +179,20 @@ def score(
 ) -> score_job.ScoreResult:
     """Score text of any size: `result.totals.perplexity`, and a table of all sentences or words in `output`.
 
-    model    path of a model file or an ARPA file; with `client`, one that the workers see, too, and each loads
-    text     path, glob, directory or fsspec URL, or a list of them; or what `count` takes: `Lines([...])`, Arrow arrays
+    model    path of a model file or an ARPA file; with `client`, a file that all workers see and load
+    text     path, glob, directory or fsspec URL, or a list of them; or an in-memory corpus, as in
+             `count`: `Lines([...])`, Arrow arrays
     output   a Parquet file to write, rows in the order of the text; None: totals only
     device   "auto", "cpu" or "gpu"
-    client   an existing `distributed.Client`; in this process when None
+    client   an existing `distributed.Client`; None: this process
     verify   compare the checksums of a model file
     options  the other settings of `ScoreConfig`: level, sentence_markers, index, text_column, chunk_bytes
 
     The model stays in the memory of this process (with `client`: of each worker) for the next call. A call with another
     model, index or device frees it, and so does the end of the process (with `client`: `client.restart()`).
 
-    For sentences that are in memory already see `Model`, which is freed like any object. Raises InputError for what
-    cannot be used, RunError when the run fails.
+    For sentences in memory see `Model`, which is freed like any object. Raises InputError for invalid input and
+    RunError if the run fails.
     """
     if "name" in options:
         raise InputError("name is for jobs of a YAML file; give output=FILE")
@@ -209,13 +210,12 @@ def score(
 
 
 def open_distributions(path: str | Path) -> Any:
-    """What `mgpu-ngram distribution` wrote, read when it is computed.
+    """Open an output of `mgpu-ngram distribution`; data is read on demand.
 
-    Of whole rows, a Dask array (H, orders, V); with top_k two of them, (ids, values), each (H, orders, k). bfloat16 is
-    made float32. The words that columns and ids stand for are the model's, and in words.safetensors beside them
-    (`mgpu_ngram.core.distributions.read_words`). Of format compact a sequence of `CompactBlock`s with .words and
-    .prob_V, of which `mgpu_ngram.compact.densify` makes rows. Raises InputError for what is no such output, and for
-    Parquet.
+    Whole rows: returns a Dask array (H, orders, V). With top_k: two Dask arrays, (ids, values), each (H, orders, k).
+    bfloat16 becomes float32. Columns and ids are words of the model, which words.safetensors lists
+    (`mgpu_ngram.core.distributions.read_words`). Format compact: returns a sequence of `CompactBlock`s with .words and
+    .prob_V; `mgpu_ngram.compact.densify` makes their rows. Raises InputError for other folders, and for Parquet.
     """
     from mgpu_ngram.cluster.dask_arrays import rows_on_demand
 

@@ -32,10 +32,10 @@ EXAMPLES = """examples:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns its exit status."""
+    """Run one command; return its exit status."""
     arguments = _parse(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # an n-gram that the terminal cannot show fails no run
+        sys.stdout.reconfigure(errors="backslashreplace")  # do not fail for an n-gram that the terminal cannot show
     if sys.stderr is None:  # closed
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
@@ -58,14 +58,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _terminated(*_: object) -> None:
-    """SIGTERM, as of `timeout` or a batch system, cleans up as Ctrl-C does."""
+    """Clean up after SIGTERM, from `timeout` or a batch system, as after Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a script runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script ignores it in background commands
     signal.raise_signal(signal.SIGINT)  # waits where interrupts are held
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
-    """Return the arguments of a command; texts and overrides may stand on both sides of flags."""
+    """Return the arguments of a command; texts and overrides may precede and follow flags."""
     argv = sys.argv[1:] if argv is None else argv
     parser, parsers = _parser(next((word for word in argv if not word.startswith("-")), ""))
     arguments, rest = parser.parse_known_args(argv)
@@ -91,14 +91,14 @@ def _one_line(error: BaseException) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"mgpu-ngram: {message}; see {self.prog} --help\n")
 
 
 def _parser(wanted: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """Return the parser, and those of the commands by name; only that of the `wanted` command has its arguments."""
+    """Return the parser, and those of the commands by name; only the `wanted` command gets its arguments."""
     parser = _Parser(
         prog="mgpu-ngram",
         description="N-gram counts, scores and next-word distributions on GPUs and CPUs.",

@@ -67,7 +67,7 @@ class _Document:
 
 
 def check_checkpoint_seconds(seconds: float) -> None:
-    """Raise InputError for what is no time."""
+    """Raise InputError unless it is a time in seconds."""
     if not seconds >= 0:
         raise InputError(f"checkpoint_seconds is {seconds} but must be 0 (after every chunk) or more")
 
@@ -75,7 +75,7 @@ def check_checkpoint_seconds(seconds: float) -> None:
 def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
     """Read a YAML file; `overrides` are `key=value`, with dots into sections: cluster.workers=4, jobs.0.count.order=3.
 
-    Raises InputError for whatever a run could not use.
+    Raises InputError for anything that a run could not use.
     """
     import yaml
 
@@ -140,8 +140,8 @@ def _job(job: dict, where: str) -> tuple[str, Any]:
 
 
 def _linked(jobs: list[tuple[str, Any]], output: str, path: str) -> list[tuple[str, Any]]:
-    """Put the path of an earlier job's product where a setting has the name of that job."""
-    made: dict[tuple[Product, str], str] = {}  # (what, name of the job) -> path
+    """Replace names of earlier jobs in settings by the paths of their products."""
+    made: dict[tuple[Product, str], str] = {}  # (product, name of its job) -> path
     linked = []
     for i, (stage, settings) in enumerate(jobs):
         for key, product in STAGES[stage].needs.items():

@@ -1,4 +1,4 @@
-"""The entry point of `mgpu-ngram` and of `python -m mgpu_ngram`. It takes Ctrl-C before the rest is imported.
+"""The entry point of `mgpu-ngram` and of `python -m mgpu_ngram`. It handles Ctrl-C before it imports the rest.
 
 Exit status 130: interrupted.
 """
@@ -14,7 +14,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def main() -> int:
-    """Run one command; returns its exit status."""
+    """Run one command; return its exit status."""
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a script's background job ignores Ctrl-C
     if ours:
         signal.signal(signal.SIGINT, _leave)

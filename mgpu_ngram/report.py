@@ -1,4 +1,4 @@
-"""What people see of any stage: progress bars on a terminal's stderr, parts of summaries on stdout."""
+"""Output that stages share: progress bars on a terminal's stderr, parts of summaries on stdout."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PIPE_COLUMNS = 100  # width of output that goes to no terminal
+PIPE_COLUMNS = 100  # width of output without a terminal
 
 
 class Work(Protocol):
-    """What results of several stages say of the work that was done."""
+    """Fields about the work of a run that results of several stages share."""
 
     @property
     def workers(self) -> int: ...
@@ -30,7 +30,7 @@ class Work(Protocol):
 
 
 class MemoryWork(Work, Protocol):
-    """The same, with the most memory that one worker took."""
+    """As `Work`, with the peak memory of one worker."""
 
     @property
     def peak_device_bytes(self) -> int: ...
@@ -106,7 +106,7 @@ def where(result: Work) -> str:
 
 
 def shown_path(path: Path | None) -> Path | None:
-    """Return a path relative to the working folder, when it lies below it."""
+    """Return a path relative to the working folder if it is inside."""
     return path.relative_to(Path.cwd()) if path and path.is_relative_to(Path.cwd()) else path
 
 
@@ -117,7 +117,7 @@ def show_seconds(seconds: dict[str, float]) -> None:
 
 
 def show_memory(result: MemoryWork) -> None:
-    """Print the most memory that one worker took."""
+    """Print the peak memory of one worker."""
     if result.peak_device_bytes:
         print(f"device memory: {result.peak_device_bytes:,} bytes at most")
     if result.peak_host_bytes:
@@ -126,7 +126,7 @@ def show_memory(result: MemoryWork) -> None:
 
 
 def show_transport(result: Work) -> None:
-    """Print how arrays went from worker to worker, when there was more than one."""
+    """Print how arrays moved between workers, if there was more than one."""
     if result.workers > 1 or result.device == "gpu":
         print(f"transport: {result.transport}")
 
@@ -140,7 +140,7 @@ def show_options(manifest: dict[str, Any]) -> None:
 
 
 def show_model(path: str, found: dict[str, Any]) -> None:
-    """Print what a model file holds."""
+    """Print a description of a model file."""
     counts = " + ".join(f"{count:,}" for count in found["orders"])
     print(f"{path}: a model of order {found['order']}, {sum(found['orders']):,} n-grams ({counts})")
     values = "quantised values" if found["quantized"] else "float32 values"

@@ -1,4 +1,4 @@
-"""Tasks on a Dask cluster, whoever started it."""
+"""Run tasks on a Dask cluster, ours or a user's."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ from mgpu_ngram.cluster.faults import Watch
 from mgpu_ngram.cluster.worker import Plugin, Prompt, run_task, versions
 from mgpu_ngram.core.errors import RunError
 
-MAX_CALLED = 100  # tasks that are sent together: while it takes them, the scheduler hears nobody else
-CALLED_SECONDS = 0.005  # and those that are called in so long: workers need not wait for a slow caller
+MAX_CALLED = 100  # tasks per message: the scheduler is blocked while it takes them
+CALLED_SECONDS = 0.005  # longest delay of a message, so workers do not wait for a slow caller
 
 
 @dataclass
 class _Call:
-    """A task that is not sent yet. It holds the handles among its arguments, or they would be forgotten before; its
-    own it does not, so that nobody runs what nobody waits for any more, as after an error."""
+    """A task that is not sent yet.
+
+    It holds the handles among its arguments, so that their values live. It does not hold its own handle, so that a task
+    is dropped if nobody waits for it any more, as after an error.
+    """
 
     future: weakref.ref[Future]
     args: tuple[Any, ...]
@@ -43,9 +46,9 @@ class _Call:
 class DaskExecutor:
     """An `Executor` around a `distributed.Client`.
 
-    device   "auto" is what the workers find
-    ours     whether the cluster was started for this executor; another's is left as it was
-    closing  what close() ends too
+    device   "auto": the device of the workers
+    ours     whether the cluster was started for this executor; any other cluster is left as it was
+    closing  contexts that close() ends, too
     """
 
     def __init__(self, client: Client, device: str = "auto", ours: bool = False, closing: ExitStack | None = None):
@@ -83,8 +86,8 @@ class DaskExecutor:
     ) -> Future:
         with self._scheduler():
             name = getattr(fn, "__name__", type(fn).__name__)
-            # Dask queues tasks until a worker is free by what all tasks of one name wait for: tasks that wait for less
-            # get a name of their own, or all would go to the worker that has the one thing that they wait for
+            # Dask decides by name whether tasks queue until a worker is free, from the arguments of all tasks of that
+            # name. Tasks with fewer arguments get their own name, or all would go to the worker that holds one.
             key = f"{name}_{sum(isinstance(a, Future) for a in args)}-{uuid.uuid4().hex}"
             future: Future = Future(key, self.client)
             self._watch.add(future, label)
@@ -98,11 +101,11 @@ class DaskExecutor:
             return future
 
     def _send(self) -> None:
-        """Send all tasks that were called since the last time, in that order."""
+        """Send all tasks that were called since the last message, in that order."""
         with self._calling:
             called, self._called = self._called, {}
         wanted: dict[str, _Call] = {}
-        while called:  # the last first: a call that nobody wants may be all that wants those before it
+        while called:  # last first: a dropped call may hold the only handles of earlier ones
             key, call = called.popitem()
             if call.future() is not None:
                 wanted[key] = call
@@ -142,7 +145,7 @@ class DaskExecutor:
     def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
         with self._scheduler():
             self._send()
-            # Dask would wait for ever for one that came and goes again, as it cannot read our tasks
+            # Dask would wait forever for a worker that joins and leaves again because it cannot read our tasks
             workers = checks.scheduler_info(self.client)["workers"].items()
             there = [address for address, worker in workers if worker["status"] in ("running", "paused")]
             answers = list(self.client.run(fn, *args, workers=there, on_error="return").values())
@@ -150,13 +153,13 @@ class DaskExecutor:
             if isinstance(answer, Exception) and not isinstance(answer, OSError):
                 raise answer
         answers = [a for a in answers if not isinstance(a, OSError)]  # others died just now
-        return answers or self.gather([self.call(fn, *args)])  # all did: ask the next one that comes
+        return answers or self.gather([self.call(fn, *args)])  # all died: ask the next worker that joins
 
     def groups(self, handles: Sequence[Future]) -> list[list[Future]]:
         groups = defaultdict(list)
         with self._scheduler():
             for handle in handles:
-                groups[self._watch.holder_of(str(handle.key))].append(handle)  # a lost one by itself
+                groups[self._watch.holder_of(str(handle.key))].append(handle)  # a lost handle forms its own group
         return [groups[holder] for holder in sorted(groups)]
 
     def worker_of(self, handle: Future) -> str:
@@ -185,7 +188,7 @@ class DaskExecutor:
 
     def close(self) -> None:
         if not self._ours and self.client.status == "running":
-            with suppress(OSError, RuntimeError):  # the scheduler is gone, and all of this with it
+            with suppress(OSError, RuntimeError):  # the scheduler is gone, and its state with it
                 self._watch.close()
                 self.client.unregister_worker_plugin(self._name)
         if self._closing is not None:
@@ -193,7 +196,7 @@ class DaskExecutor:
 
     @contextmanager
     def _scheduler(self) -> Iterator[None]:
-        """Turn what Dask raises when it has lost its scheduler, or we have ended the run, into one line."""
+        """Turn exceptions of Dask after the loss of its scheduler, or after the end of a run, into one line."""
         if self._watch.error:
             raise self._watch.error
         if self.client.status != "running":

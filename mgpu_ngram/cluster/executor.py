@@ -1,4 +1,4 @@
-"""What a job may ask of whatever runs its tasks. A handle stands for a result that stays where it was made."""
+"""The interface through which jobs run tasks. A handle stands for a result that stays where it was made."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Done = Callable[[Any], Iterable[Any] | None]
 
 
 class Executor(Protocol):
-    """Runs pure functions. Arguments may be handles, or lists of handles: they arrive as values.
+    """Runs pure functions. Arguments may be handles or lists of handles; tasks receive their values.
 
     workers    tasks that run at once
     device     "cpu" or "gpu", where tasks work
     threads    host threads that one task may use
-    tasks_per_host    tasks at once that share a host, and
-    tasks_per_process  those of them that share a process
-    transport  how values go from worker to worker: "memory", "ipc", "ucx" or "tcp"
+    tasks_per_host     tasks at once on one host
+    tasks_per_process  tasks at once in one process
+    transport  how values move between workers: "memory", "ipc", "ucx" or "tcp"
     dashboard  address of the cluster's dashboard, if it has one
-    resume_hint  how a run goes on after its cluster is lost, such as "with --resume"; the caller of a run sets it, and
-               errors end with it. Empty: the run starts anew
+    resume_hint  how to resume a run after its cluster is lost, such as "with --resume"; the caller of a run sets it,
+               and errors end with it. Empty: the run must start again
     """
 
     workers: int
@@ -45,8 +45,8 @@ class Executor(Protocol):
     ) -> Handle:
         """Run fn(*args) somewhere. It may begin only when this process waits, gathers, or asks everywhere.
 
-        label  what the task is to people, for errors: "chunk 3: books.txt, bytes 0 to 1,000"
-        affinity       prefer worker number `affinity % workers`; another takes the task when that one is gone
+        label          name of the task in errors: "chunk 3: books.txt, bytes 0 to 1,000"
+        affinity       prefer worker number `affinity % workers`; another worker takes the task if that one is gone
         colocate_with  prefer the worker that holds the value of this finished handle
         priority       start before tasks that were called earlier and have not started
         """
@@ -54,30 +54,30 @@ class Executor(Protocol):
     def wait(self, handles: Iterable[Handle], done: Done | None = None) -> None:
         """Wait for all; call `done` with each handle as it finishes. The first error is raised.
 
-        `done` may return further handles, which are then waited for, too.
-        A finished handle is not kept: what nobody else holds is freed while others are still awaited.
+        `done` may return further handles to wait for. Finished handles are not kept, so values without other
+        handles are freed during the wait.
         """
 
     def gather(self, handles: Sequence[Handle]) -> list[Any]:
-        """The values, here. For small ones; arrays of a device may come as NumPy arrays."""
+        """Return small values to this process; device arrays may become NumPy arrays."""
 
     def fetch(self, handle: Handle) -> Any:
-        """The value, here: a large one, straight from the worker that holds it."""
+        """Return a large value to this process, directly from the worker that holds it."""
 
     def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
-        """fn(*args) in every worker process, at once: for small questions, with small answers."""
+        """Run fn(*args) in every worker process at once; for short functions with small results."""
 
     def groups(self, handles: Sequence[Handle]) -> list[list[Handle]]:
-        """Finished handles by the worker that made their value, each group in the order given."""
+        """Return finished handles grouped by the worker that made their value; groups keep the order."""
 
     def worker_of(self, handle: Handle) -> str:
-        """The name of the worker that ran it."""
+        """Return the name of the worker that ran it."""
 
     def check_folder(self, folder: str) -> None:
         """Raise InputError unless every worker sees this folder of ours."""
 
     def reserve(self, device_bytes: int) -> None:
-        """A hint that every worker will need so much of its device: arrays then cross faster."""
+        """Announce how much device memory every worker will need: then arrays move faster."""
 
     def describe(self) -> str:
         """Return where tasks run, for reports: "this process, 2 threads" or "2 cpu workers"."""
@@ -113,8 +113,8 @@ def windowed(
     """Wait for the tasks of `calls`, at most `window` of them unfinished at once: workers fetch arguments early.
 
     calls      a lazy iterable: drawing a handle from it calls its task
-    done       called with each handle as it finishes; may return further handles, which are then waited for, too,
-               and do not count towards the window
+    done       called with each handle as it finishes; may return further handles to wait for, which do not count
+               towards the window
     meanwhile  called once, after the first calls
     """
     waiting, counted = iter(calls), set[Handle]()

@@ -1,4 +1,4 @@
-"""Tasks in this process: as many threads as cores on a CPU, one on a GPU; and one for tasks that go first."""
+"""Run tasks in this process: a thread per core on a CPU, one on a GPU; and one thread for priority tasks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LocalExecutor:
         return self.pool.submit(_run, fn, args)
 
     def _enter(self, task: list[Any], arguments: list[Future], _: Future | None = None) -> None:
-        """Give a task to the thread of the first as soon as the last of its arguments has finished."""
+        """Give a priority task to its thread as soon as the last of its arguments has finished."""
         while arguments and arguments[-1].done():
             arguments.pop()
         if arguments:
@@ -63,7 +63,7 @@ class LocalExecutor:
 
     def _run_priority(self, task: list[Any]) -> None:
         handle, fn, args = task
-        task.clear()  # which finished arguments still refer to: it would keep them alive
+        task.clear()  # finished arguments refer to the task, which would keep them alive
         if self.closed:
             handle.cancel()
         if handle.set_running_or_notify_cancel():
@@ -110,10 +110,10 @@ class LocalExecutor:
         return "0"
 
     def check_folder(self, folder: str) -> None:
-        """Every task sees what this process sees."""
+        """Do nothing: every task sees the folders of this process."""
 
     def reserve(self, device_bytes: int) -> None:
-        """Nothing crosses."""
+        """Do nothing: no arrays move."""
 
     def describe(self) -> str:
         if self.device == "gpu":
@@ -139,7 +139,7 @@ def _run(fn: Callable, args: tuple) -> Any:
 
 
 def _handles(args: Iterable[Any]) -> Iterator[Future]:
-    """Those that `_value` waits for."""
+    """Yield the handles that `_value` waits for."""
     for arg in args:
         if isinstance(arg, Future):
             yield arg

@@ -55,7 +55,7 @@ def add(bench: argparse.ArgumentParser, verb: str) -> None:
     bench.add_argument("--workers", metavar="G,G", help="such as 1,2,4 (default: by the GPUs of the host)")
     bench.add_argument("--only", metavar="PART,PART", help="parts of the bench, such as 1,shuffle (default: all)")
     bench.add_argument("--folder", metavar="FOLDER", help="for texts and models (default: a temporary one)")
-    bench.add_argument("--new", metavar="FOLDER", help="of bench check: results to compare with those in --results")
+    bench.add_argument("--new", metavar="FOLDER", help="of bench check: results to compare with the ones in --results")
     bench.add_argument(
         "--tolerance", type=float, metavar="SHARE", help="of bench check: rates may fall by this share (default: 0.1)"
     )
@@ -128,7 +128,7 @@ def _quote(arguments: argparse.Namespace) -> None:
 
 
 def _refuse_others(arguments: argparse.Namespace, allowed: set[str]) -> None:
-    """Raise InputError for the first flag, in the order of the alphabet, that is given and not allowed."""
+    """Raise InputError for the first flag, in alphabetical order, that is given and not allowed."""
     flags_of = {name: open_bench(name).FLAGS for name in BENCHES} | {CHECK: CHECK_FLAGS}
     for flag in sorted(set().union(*flags_of.values()) - allowed):
         if getattr(arguments, flag) is not None:

@@ -20,12 +20,10 @@ EXAMPLES = """examples:
 
 def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLES
-    parser.description = (
-        "Print n-grams, ngram TAB count. Bytes that are no printable ASCII appear as \\n, \\t or \\xff."
-    )
+    parser.description = "Print n-grams, ngram TAB count. Bytes other than printable ASCII appear as \\n, \\t or \\xff."
     parser.add_argument("path", metavar="OUT", help="folder that count wrote")
     parser.add_argument("--order", type=int, required=True, metavar="N", help="n-gram order")
-    parser.add_argument("--top", type=int, metavar="K", help="only the K that occur most")
+    parser.add_argument("--top", type=int, metavar="K", help="only the K most frequent n-grams")
     parser.set_defaults(verb=_export)
 
 
@@ -48,7 +46,7 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _text_ngram(ngram: Ngram, unit: str) -> bytes:
-    """Words as they are; ids in decimals; bytes that would break lines, or are not ASCII, as \\n or \\xff."""
+    """Return words unchanged, ids in decimal, and bytes with line breaks and non-ASCII as \\n or \\xff."""
     if isinstance(ngram, tuple):
         return " ".join(map(str, ngram)).encode()
     data = ngram.encode() if isinstance(ngram, str) else ngram
@@ -56,7 +54,7 @@ def _text_ngram(ngram: Ngram, unit: str) -> bytes:
 
 
 def _json_ngram(ngram: Ngram, unit: str) -> Any:
-    """Words as text; ids, and bytes by their values, as a list."""
+    """Return words as text; ids, and bytes by their values, as a list."""
     if isinstance(ngram, bytes):
         return list(ngram) if unit == "byte" else ngram.decode("utf-8", "backslashreplace")
     return ngram

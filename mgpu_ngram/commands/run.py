@@ -47,11 +47,11 @@ class Job:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How jobs treat what an earlier run left.
+    """How jobs treat the outputs and checkpoints of an earlier run.
 
-    overwrite  replace outputs, and drop what is unfinished
-    resume     leave finished jobs, continue those that have a checkpoint, start the others
-    or_start   with resume: do not refuse when nothing is there
+    overwrite  replace outputs, and delete checkpoints
+    resume     skip finished jobs, resume jobs that have a checkpoint, start the others
+    or_start   with resume: not an error if there is nothing to resume
     """
 
     overwrite: bool = False
@@ -61,7 +61,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class FinishedBefore:
-    """The result of a job whose output an earlier run made."""
+    """The result of a job that an earlier run finished."""
 
     path: Path
 
@@ -100,10 +100,11 @@ def run_jobs(
     corpus: Corpus | None = None,
     quiet: bool = False,
 ) -> list[Result]:
-    """Run jobs one after the other, show each result when it is there unless `quiet`, and return the results: first
-    those of jobs that an earlier run finished.
+    """Run jobs in order, show each result when its job ends (unless `quiet`), and return all results.
 
-    corpus  the open input of a single job, in place of what its settings name
+    Results of jobs that an earlier run finished come first.
+
+    corpus  the open input of a single job, instead of the input that its settings name
     """
     # All checks come first: a wrong path in the last job must not cost the work of the jobs before it.
     for job in jobs:
@@ -147,19 +148,19 @@ def run_jobs(
 
 
 def _is_made_by(job: Job, earlier: Job) -> bool:
-    """Whether a setting of a job is inside the output of an earlier one."""
+    """Return whether a setting of a job is a path inside the output of an earlier one."""
     needed = (getattr(job.settings, key) for key in job.stage.needs)
     return any(value and Path(value).is_relative_to(earlier.path) for value in needed)
 
 
 def _is_finished(job: Job) -> bool:
-    """Whether an earlier run has made just this output. Raises InputError for one made of something else."""
+    """Return whether an earlier run made exactly this output. Raises InputError if it used other settings or inputs."""
     manifest = find_manifest(job.path)
     if manifest is None or manifest["format"] != job.stage.format:
         return False
     try:
         change = job.stage.changed_since(job.settings, manifest)
-    except InputError:  # what it was made from is gone
+    except InputError:  # its inputs are gone
         return False
     if change:
         raise InputError(

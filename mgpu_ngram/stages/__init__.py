@@ -1,1 +1,1 @@
-"""The stages: what a user can ask for, one module each, behind one contract. See docs/add-a-stage.md."""
+"""The stages, one module each, behind one contract. See docs/add-a-stage.md."""

@@ -1,4 +1,4 @@
-"""What the command line, YAML files, plans, reports and resumed runs must know of a stage.
+"""The contract between a stage and the command line, YAML files, plans, reports and resumed runs.
 
 This module and the modules of the stages import nothing heavy at their top, because `--help` loads them.
 """
@@ -31,7 +31,7 @@ class Settings(Protocol):
 
 
 class Result(Protocol):
-    """What a run returns: values for people and for machines."""
+    """The result of a run, for people and for machines."""
 
     def as_json(self) -> dict[str, object]: ...
 
@@ -45,10 +45,10 @@ class Target:
     """Where a command writes.
 
     path         None: nowhere, the command prints
-    single_file  the file of the result alone; else a folder with a manifest
+    single_file  write only the file of the result; else a folder with a manifest
     """
 
-    path: str | Path | None  # a text keeps what Path would change, such as s3://
+    path: str | Path | None  # a str keeps URLs such as s3://, which Path would change
     single_file: bool = False
 
 
@@ -58,8 +58,8 @@ class Stage(ABC, Generic[C, R]):
     name           of the stage in YAML files, and of its modules in jobs/, engine/ and kernels/
     config         the class of its settings
     format         of its manifests: "mgpu_ngram counts"
-    makes          what later jobs may name of its output
-    needs          settings that may name an earlier job, and what that job must make: {"model": "model"}
+    makes          the products that later jobs may name as inputs
+    needs          settings that may name an earlier job -> the product of that job: {"model": "model"}
     resumes        whether a run that ended early continues from its checkpoint
     memory_keys    keys of the YAML section `memory` that take effect; others are refused
     examples       of its command, for --help
@@ -84,7 +84,7 @@ class Stage(ABC, Generic[C, R]):
 
     @abstractmethod
     def settings(self, arguments: argparse.Namespace) -> C:
-        """Return the settings that the arguments of the command say. Raises InputError."""
+        """Return the settings from the arguments of the command. Raises InputError."""
 
     @abstractmethod
     def target(self, arguments: argparse.Namespace) -> Target:
@@ -98,7 +98,7 @@ class Stage(ABC, Generic[C, R]):
             check_free(target.path, overwrite)
 
     def check(self, config: C) -> None:
-        """Raise InputError for settings that the files they name contradict, except what an earlier job makes."""
+        """Raise InputError if a file named in the settings contradicts them; skips files that an earlier job makes."""
 
     def open_inputs(self, config: C) -> Corpus | None:
         """Return the text that the settings name; None when the stage reads no text."""
@@ -114,14 +114,14 @@ class Stage(ABC, Generic[C, R]):
 
     @abstractmethod
     def changed_since(self, config: C, manifest: dict[str, object]) -> str:
-        """Return how a finished output differs from what these settings would make; "" when it does not."""
+        """Return how a finished output differs from the output of these settings; "" if it does not."""
 
     def product(self, config: C) -> str:
         """Return the path inside the output folder that later jobs take; "" for the folder itself."""
         return ""
 
     def describe(self, path: str, manifest: dict[str, object]) -> dict[str, object]:
-        """Return what `info` says of an output folder, as JSON values by name."""
+        """Return the description of an output folder for `info`, as JSON values by name."""
         return manifest
 
     @abstractmethod
@@ -155,11 +155,11 @@ class Stage(ABC, Generic[C, R]):
 
     @property
     def resume_hint(self) -> str:
-        """How to continue, at the end of a message that says to run again."""
+        """The end of a message "run again", which says how to resume."""
         return "with --resume" if self.resumes else ""
 
 
 def given(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, object]:
-    """Return the settings among `names` that the command line sets: a flag that was left out is None, False or []."""
+    """Return the settings among `names` that the command line sets; an absent flag is None, False or []."""
     values = {name: getattr(arguments, name, None) for name in names}
     return {name: value for name, value in values.items() if value is not None and value is not False and value != []}

@@ -35,8 +35,8 @@ EXAMPLES = """examples:
   zcat corpus.gz | mgpu-ngram count - -o counts --min-count 2"""
 FLAGS: dict[str, dict[str, Any]] = {
     "order": {"type": int, "metavar": "N", "help": "highest n-gram order; all from 1 are counted (default 5)"},
-    "unit": {"choices": ["word", "byte", "id"], "help": "what n-grams are made of (default word)"},
-    "dtype": {"choices": ["uint16", "uint32"], "help": "of raw token ids (default uint16)"},
+    "unit": {"choices": ["word", "byte", "id"], "help": "symbols of the n-grams (default word)"},
+    "dtype": {"choices": ["uint16", "uint32"], "help": "type of raw token ids (default uint16)"},
     "separator_id": {"type": int, "metavar": "ID", "help": "token id that no n-gram crosses"},
     "sentence_markers": {"action": "store_true", "help": "one <s> and one </s> per line"},
     "lowercase": {"action": "store_true", "help": "turn A-Z into a-z (ASCII only: other letters stay as they are)"},
@@ -160,7 +160,7 @@ def show_count_plan(plan: dict[str, Any]) -> None:
 
 
 def _show_info(path: str, manifest: dict[str, Any]) -> None:
-    """What an output holds."""
+    """Print a description of an output."""
     size = sum(i["size_bytes"] for i in manifest["inputs"])
     unit = UNITS[manifest["unit"]]
     print(f"{path}: counts of {manifest['unit']} n-grams, orders 1 to {manifest['order']}")
@@ -182,7 +182,7 @@ def _show_orders(manifest: dict[str, Any], strategies: dict[int, str] | None = N
 
 
 def _show_reasons(plans: Any) -> None:
-    """Why each strategy: a line for neighbouring orders that share it and, numbers apart, its reason."""
+    """Print the reason for each strategy; adjacent orders with the same strategy and reason share a line."""
     for (strategy, _), group in itertools.groupby(plans, lambda p: (p[1], p[2].translate(WITHOUT_DIGITS))):
         orders, reasons = zip(*((order, reason) for order, _, reason in group), strict=True)
         which = f"order {orders[0]}" if len(orders) == 1 else f"orders {orders[0]} to {orders[-1]}"
@@ -191,7 +191,7 @@ def _show_reasons(plans: Any) -> None:
 
 
 def _show_top(order: int, top: list[tuple[str, int]]) -> None:
-    """As many of the heaviest n-grams as fit a line, but at least one."""
+    """Print as many of the most frequent n-grams as fit a line, but at least one."""
     line, width = f"{order:5}", console().width
     for i, (text, count) in enumerate(top):
         shown = repr(text) if len(text) <= MAX_SHOWN else repr(text[:MAX_SHOWN]) + "..."

@@ -27,27 +27,27 @@ EXAMPLES = """examples:
   zcat corpus.gz | mgpu-ngram estimate - -o model.arpa --discount-fallback
   mgpu-ngram estimate tokens.bin -o model.arpa --unit id --separator-id 0"""
 FLAGS: dict[str, dict[str, Any]] = {
-    "order": {"type": int, "metavar": "N", "help": "highest n-gram order (default 5; that of counts)"},
+    "order": {"type": int, "metavar": "N", "help": "highest n-gram order (default 5, or the order of the counts)"},
     "prune": {
         "type": int, "nargs": "+", "metavar": "K",
-        "help": "leave out n-grams that occur K times or less, by order; the last K is that of all higher orders, too",
+        "help": "drop n-grams that occur at most K times, by order; the last K also holds for all higher orders",
     },
-    "limit_vocab_file": {"metavar": "F", "help": "leave out n-grams with words that do not stand in this file"},
-    "vocab_pad": {"type": int, "metavar": "V", "help": "words that the uniform distribution is over, at least"},
+    "limit_vocab_file": {"metavar": "F", "help": "drop n-grams with words that are not in this file"},
+    "vocab_pad": {"type": int, "metavar": "V", "help": "least vocabulary size for the uniform distribution"},
     "discount_fallback": {
         "type": float, "nargs": "*", "metavar": "D",
-        "help": "discounts of counts 1, 2, 3 and more for orders where none can be computed (default 0.5 1 1.5)",
+        "help": "discounts of counts 1, 2, 3 and more for orders without computable discounts (default 0.5 1 1.5)",
     },
     "interpolate_unigrams": {
         "type": int, "choices": [0, 1], "nargs": "?", "const": 1,
-        "help": "0: <unk> has all that order 1 leaves, as SRILM does it (default 1)",
+        "help": "0: <unk> gets all mass that order 1 leaves, as in SRILM (default 1)",
     },
-    "skip_symbols": {"action": "store_true", "help": "leave <unk>, <s> and </s> out of the text (else refused)"},
-    "collapse_values": {"action": "store_true", "help": "one value in place of two (ARPA file only)"},
-    "exact_discounts": {"action": "store_true", "help": "without lmplz's slip in its counts of counts"},
+    "skip_symbols": {"action": "store_true", "help": "drop <unk>, <s> and </s> from the text (else errors)"},
+    "collapse_values": {"action": "store_true", "help": "one value for probability and backoff (ARPA file only)"},
+    "exact_discounts": {"action": "store_true", "help": "do not reproduce lmplz's slip in its counts of counts"},
     "verbose_header": {"action": "store_true", "help": "comments at the head of an ARPA file"},
-    "unit": {"choices": ["word", "id"], "help": "what n-grams are made of (default word)"},
-    "dtype": {"choices": ["uint16", "uint32"], "help": "of raw token ids (default uint16)"},
+    "unit": {"choices": ["word", "id"], "help": "symbols of the n-grams (default word)"},
+    "dtype": {"choices": ["uint16", "uint32"], "help": "type of raw token ids (default uint16)"},
     "separator_id": {"type": int, "metavar": "ID", "help": "token id that ends a sentence"},
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
     "chunk_bytes": {"metavar": "SIZE", "help": "text per task, such as '64 MiB'"},
@@ -70,7 +70,9 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         add_text(parser, "corpus", required=False)
-        parser.add_argument("--from-counts", dest="counts", metavar="DIR", help="what count wrote, in place of TEXT")
+        parser.add_argument(
+            "--from-counts", dest="counts", metavar="DIR", help="output folder of count, instead of TEXT"
+        )
         parser.add_argument(
             "-o", "--output", required=True, metavar="OUT", help="OUT.arpa: an ARPA file; OUT.safetensors: a model file"
         )
@@ -157,7 +159,7 @@ def _show_estimate(result: EstimateResult) -> None:
 
 
 def _show_statistics(found: Statistics) -> None:
-    """What lmplz prints: n-grams, counts of counts and discounts by order."""
+    """Print the statistics that lmplz prints: n-grams, counts of counts and discounts by order."""
     pruned = found.kept != found.total
     rows = table("order", "n-grams", *["of"] * pruned, "with 1", "2", "3", "4", "D1", "D2", "D3+")
     for n in sorted(found.kept):
@@ -165,11 +167,11 @@ def _show_statistics(found: Statistics) -> None:
         rows.add_row(str(n), *(f"{size:,}" for size in sizes), *(f"{d:.6g}" for d in found.discounts[n]))
     print_table(rows)
     for n in found.fallback:
-        print(f"order {n}: no discounts could be computed; those of discount_fallback are taken")
+        print(f"order {n}: no discounts could be computed; uses discount_fallback")
 
 
 def _show_estimated(path: str, manifest: dict[str, Any]) -> None:
-    """What the output of an estimate job holds."""
+    """Print a description of the output of an estimate job."""
     from mgpu_ngram.jobs.estimate.passes import Statistics
 
     found = manifest["statistics"]

@@ -1,4 +1,4 @@
-"""Arguments that the commands of several stages have."""
+"""Arguments that the commands of several stages share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 
 def add_text(parser: argparse.ArgumentParser, setting: str, metavar: str = "TEXT", required: bool = True) -> None:
-    """Add the inputs, which may stand on both sides of flags."""
+    """Add the inputs, which may precede and follow flags."""
     parser.add_argument(
         setting, nargs="+" if required else "*", metavar=metavar, help="file, glob, directory, URL, or - for stdin"
     )

@@ -12,10 +12,10 @@ from mgpu_ngram.stages.contract import Product, Stage
 
 @dataclass(frozen=True)
 class Entry:
-    """A stage that is loaded when it is asked for.
+    """A stage that is imported on first use.
 
     module  its module, which has an attribute STAGE
-    help    what its command does, in the list of commands
+    help    description of its command in the list of commands
     verbs   names of its command; the first one is shown
     """
 
@@ -37,7 +37,7 @@ PLANNED = ("lda", "decode")  # named in error messages
 
 
 class _Stages(Mapping[str, "Stage[Any, Any]"]):
-    """The stages by name; a module is imported when its stage is asked for."""
+    """The stages by name; the module of a stage is imported on first use."""
 
     def __getitem__(self, name: str) -> Stage[Any, Any]:
         stage: Stage[Any, Any] = importlib.import_module(ENTRIES[name].module).STAGE
