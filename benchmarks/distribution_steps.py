@@ -98,9 +98,7 @@ def one_by_one(bench: DistributionBench) -> None:
     positions_H = whole_histories(case, bench.most(case, options))  # of rows; of scores fewer fill the device
     H, few = len(positions_H), min(len(positions_H), max(1, QUERIES[suite.device] // ((case.order + 1) * V)))
     queries_Q = queries_after(case, positions_H[H - few :])
-    score = partial(
-        score_by_edges, **vars(edges_of(case.subject.trie)), order=case.order, begin=-1, end=-1, codes_T=queries_Q
-    )
+    score = partial(score_by_edges, edges_of(case.subject.trie), case.order, begin=-1, end=-1, codes_T=queries_Q)
     call = partial(case.distributor.find_and_make, codes_T, positions_H, options, out=bench.rows(H, case, options))
     wrong = int((call()[H - few :, 0].reshape(-1) != score()[0].reshape(-1, case.order + 1)[:, case.order - 1]).sum())
     if wrong:

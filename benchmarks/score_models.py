@@ -14,7 +14,7 @@ from mgpu_ngram.benchmarks.models import seen_words, trie_of, zipf_codes, zipf_w
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.trie import edges_of
+from mgpu_ngram.engine.trie import edges_of, index_of, values_of
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_tokens import score_tokens
@@ -89,14 +89,11 @@ def tree(trie: Trie) -> Index:
 
 
 def _by_edges(table: EdgeTable, order: int, codes_T: Any) -> Scores:
-    return score_by_edges(**vars(table), order=order, begin=BEGIN, end=END, codes_T=codes_T)
+    return score_by_edges(table, order, BEGIN, END, codes_T)
 
 
 def _by_trie(trie: Trie, codes_T: Any) -> Scores:
-    return score_tokens(
-        trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts, trie.fanout, trie.prob_G, trie.backoff_M,
-        trie.order, BEGIN, END, codes_T, trie.words_V2, trie.centers,
-    )  # fmt: skip
+    return score_tokens(index_of(trie), values_of(trie), trie.order, BEGIN, END, codes_T)
 
 
 def in_threads(index: Index, threads: int, pool: ThreadPoolExecutor) -> Index:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,39 +11,53 @@ from ..compile import njit
 from ..dispatch import pick
 from ..launch import current_limits, grid_for, kernel, launch
 from ..score.score_tokens import text_and_trie
-from ..trie.find_children import find_child
+from ..trie.find_children import TrieIndex, find_child
 
 FEW_WALKS = 64  # per multiprocessor: as many as it has warps
 VARIANTS = tuple({"CHILD": child, "LANES": lanes} for child in check.INTEGER.values() for lanes in (1, 32))
 
 
-def find_histories(
-    word_G: Any,
-    first_child_M: Any,
-    samples: Any,
-    sample_starts: Any,
-    fanout: int,
-    order: int,
-    codes_T: Any,
-    positions_H: Any,
-    begin: int,
-    backoff_M: Any,
-    neutral: float = -0.0,
-) -> tuple[Any, Any, Any]:
-    """Return the children and the backoff of the last 1, 2, ... words of each history.
+class Positions(NamedTuple):
+    """Histories as positions of a text.
 
-    word_G, first_child_M, samples, sample_starts, fanout  a trie and its index, as `find_children` takes them
-    order        N of the trie, at least 1; a history has at most K = N - 1 words
     codes_T      (T,) uint32, word + 1, words below V; 0 ends a sentence
     positions_H  (H,) int64, 0 to T: the history of position t is the words before codes_T[t] in its sentence
     begin        the word below V that precedes every sentence (<s>), or -1 for none
-    backoff_M    (M,) float32, in any scale; or (0,) if the trie has no backoffs
-    neutral      the backoff without effect: -0 for logarithms (x + -0 is x, also for -0), 1 for probabilities
+    """
+
+    codes_T: Any
+    positions_H: Any
+    begin: int
+
+
+class Children(NamedTuple):
+    """The children and the backoff of the last 1, ..., K words of each history.
+
+    first_HK, end_HK  (H, K) uint32 or int64: the children of the last k + 1 words are nodes first to end - 1, by
+                      rising word; both 0 for no children
+    backoff_HK        (H, K) float32, of those words; neutral if the trie lacks them
+    """
+
+    first_HK: Any
+    end_HK: Any
+    backoff_HK: Any
+
+
+def find_histories(
+    index: TrieIndex, order: int, positions: Positions, backoff_M: Any, neutral: float = -0.0
+) -> Children:
+    """Return the children and the backoff of the last 1, 2, ... words of each history.
+
+    order      N of the trie, at least 1; a history has at most K = N - 1 words
+    backoff_M  (M,) float32, in any scale; or (0,) if the trie has no backoffs
+    neutral    the backoff without effect: -0 for logarithms (x + -0 is x, also for -0), 1 for probabilities
 
     Returns first_HK, end_HK (H, K) of first_child_M's dtype and backoff_HK (H, K) float32. The children of the last
     k + 1 words of history h are the nodes first_HK[h, k] to end_HK[h, k] - 1. If the history is shorter, or the trie
     lacks these words, both are 0 and the backoff is `neutral`. Without backoffs every backoff is `neutral`.
     """
+    word_G, first_child_M, samples, sample_starts, _ = index
+    codes_T, positions_H, _ = positions
     check.dtype(word_G, np.uint32)
     check.dtype(first_child_M, np.uint32, np.int64)
     check.dtype(codes_T, np.uint32)
@@ -55,10 +69,7 @@ def find_histories(
         "codes_T": codes_T, "positions_H": positions_H, "backoff_M": backoff_M,
     }  # fmt: skip
     run = pick(cpu=_cpu, cuda=_cuda, **arrays)
-    return run(
-        word_G, first_child_M, samples, sample_starts, fanout, order, codes_T, positions_H, begin, backoff_M,
-        np.float32(neutral),
-    )  # fmt: skip
+    return Children(*run(*index, order, *positions, backoff_M, np.float32(neutral)))
 
 
 def check_backoffs(backoff_M, first_child_M):
@@ -125,10 +136,11 @@ def fits_a_warp(K: int, fanout: int) -> bool:
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     """Return a trigram model of a text and its histories: at all positions, or at some in random order."""
     made = text_and_trie(rng, size)
-    for name in "prob_G", "end":
-        del made[name]
-    made["first_child_M"] = made["first_child_M"].astype(np.uint32 if size % 2 else np.int64)
-    if size % 5 == 2:
-        made["backoff_M"] = made["backoff_M"][:0]
-    made["positions_H"] = np.arange(size + 1) if size % 3 == 2 else rng.integers(0, size + 1, size)
-    return made
+    index, backoff_M = made["index"], made["values"].backoff_M
+    positions_H = np.arange(size + 1) if size % 3 == 2 else rng.integers(0, size + 1, size)
+    return {
+        "index": index._replace(first_child_M=index.first_child_M.astype(np.uint32 if size % 2 else np.int64)),
+        "order": made["order"],
+        "positions": Positions(made["codes_T"], positions_H, made["begin"]),
+        "backoff_M": backoff_M[:0] if size % 5 == 2 else backoff_M,
+    }

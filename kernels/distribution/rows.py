@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,32 @@ BLOCK_TILES = 4  # tiles per block, one warp each
 BLOCK = {"WARPS": BLOCK_TILES, "LANES": 32}
 BLOCK_TILE = 512  # words per tile; as many as a warp stores at once if there are at most
 FEWEST_WORDS = 4096  # words per multiprocessor in all
+
+
+class WordValues(NamedTuple):
+    """The words of n-grams, and the values of n-grams and single words, in one scale; no value is NaN.
+
+    word_G   (G,) uint32, rising among the children of a history
+    value_G  (G,) float32, of n-grams
+    value_V  (V,) float32, of single words
+    """
+
+    word_G: Any
+    value_G: Any
+    value_V: Any
+
+
+class RowKind(NamedTuple):
+    """The kind of rows that `write_rows` writes.
+
+    multiply  True for probabilities, False for logarithms
+    nothing   None: smoothed rows. Else stored rows, with this value for words that are no children
+    bfloat16  rows are uint16: the upper half of a float32
+    """
+
+    multiply: bool
+    nothing: float | None = None
+    bfloat16: bool = False
 
 
 def check_rows(out_HNV, orders, H, K, V):

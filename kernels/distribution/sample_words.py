@@ -13,7 +13,9 @@ from ..count.hash_words import mix64
 from ..dispatch import pick
 from ..launch import kernel, launch
 from ..trie.products import upper_product
-from .top_words import MAX_BLOCKS, check_ranges, histories_and_children
+from .find_histories import Children
+from .rows import WordValues
+from .top_words import MAX_BLOCKS, check_children, histories_and_children
 
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 THREADS, TILE = 256, 4096  # as in sample_words.cu
@@ -22,12 +24,8 @@ GAMMA = np.uint64(0x9E3779B97F4A7C15)  # the increment of SplitMix64
 
 
 def sample_words(
-    first_HK: Any,
-    end_HK: Any,
-    backoff_HK: Any,
-    word_G: Any,
-    value_G: Any,
-    value_V: Any,
+    children: Children,
+    values: WordValues,
     numbers_H: Any,
     seed: int,
     temperature: float = 1.0,
@@ -37,7 +35,7 @@ def sample_words(
 ) -> Any:
     """Return one word for each history, sampled from the smoothed row of the highest order, K + 1.
 
-    first_HK, end_HK, backoff_HK, word_G, value_G, value_V  as in `top_words`; values are probabilities, V up to 2^26
+    children, values  as in `top_words`; values are probabilities, V up to 2^26
     numbers_H    (H,) int64: a history's number among all histories of a run, whichever call samples it
     seed         0 to 2^64 - 1; seed and number select the random numbers of a history
     temperature  words have probability proportional to p ** (1 / temperature); 0: the most probable word, ties by
@@ -62,7 +60,9 @@ def sample_words(
     GPU and CPU sample the same words at temperature 1. Their pow may differ in its last bits, so at other
     temperatures a word may differ, with a probability below 10^-9.
     """
-    check_ranges(first_HK, end_HK, backoff_HK, word_G, value_G, value_V)
+    check_children(children, values)
+    first_HK, end_HK, backoff_HK = children
+    word_G, value_G, value_V = values
     check.dtype(numbers_H, np.int64)
     if len(numbers_H) != len(first_HK):
         raise ValueError(f"got {len(first_HK)} histories and {len(numbers_H)} numbers; pass one of each per history")
@@ -173,7 +173,7 @@ def _cuda(
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     """Return `histories_and_children`; by size, sample from all words or from the most probable ones."""
     made = histories_and_children(rng, size, True)
-    H = len(made["first_HK"])
+    H = len(made["children"].first_HK)
     return {
         **made,
         "numbers_H": rng.permutation(2 * H)[:H],

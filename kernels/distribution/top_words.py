@@ -10,6 +10,8 @@ from .. import check
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import kernel, launch
+from .find_histories import Children
+from .rows import WordValues
 
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 MAX_TOP_K = 1024  # shared memory holds twice as many keys and TILE new ones
@@ -20,12 +22,8 @@ MAX_BLOCKS = 2**31 - 1  # of a grid: one block per row, since some rows take a t
 def top_words(
     k: int,
     orders: tuple[int, ...],
-    first_HK: Any,
-    end_HK: Any,
-    backoff_HK: Any,
-    word_G: Any,
-    value_G: Any,
-    value_V: Any,
+    children: Children,
+    values: WordValues,
     ranked_V: Any,
     multiply: bool,
     nothing: float | None = None,
@@ -35,12 +33,8 @@ def top_words(
 
     k           1 to 1,024
     orders      rising, each 1 to K + 1
-    first_HK, end_HK  (H, K) uint32 or int64: the children of the history's last 1, ..., K words are n-grams first to
-                end - 1; both 0 for no children. For smoothed rows, children must be children of all shorter histories
-    backoff_HK  (H, K) float32, in the scale of the values; neutral if the trie lacks the words
-    word_G      (G,) uint32, rising among the children of a history
-    value_G     (G,) float32; no value here or below is NaN
-    value_V     (V,) float32, of single words
+    children    as `find_histories` returns them, backoffs in the scale of `values`. For smoothed rows, children must be
+                children of all shorter histories
     ranked_V    (V,) uint32: the single words by falling value
     multiply    True: multiply by backoffs (probabilities, not negative); False: add them (logarithms)
     nothing     None: smoothed rows. Else stored rows: only the children of the history of n - 1 words count (all words
@@ -51,7 +45,9 @@ def top_words(
     remaining ids are -1 and their values `nothing` (smoothed: 0 if multiply, else -inf). Values equal those of
     `write_rows` to the bit, except 0 for -0.
     """
-    check_ranges(first_HK, end_HK, backoff_HK, word_G, value_G, value_V)
+    check_children(children, values)
+    first_HK, end_HK, backoff_HK = children
+    word_G, value_G, value_V = values
     check.dtype(ranked_V, np.uint32)
     if len(ranked_V) != len(value_V):
         raise ValueError(f"got {len(value_V)} words and {len(ranked_V)} ranks; pass one of each per word")
@@ -72,8 +68,10 @@ def top_words(
     )  # fmt: skip
 
 
-def check_ranges(first_HK: Any, end_HK: Any, backoff_HK: Any, word_G: Any, value_G: Any, value_V: Any) -> None:
-    """Raise TypeError or ValueError unless dtypes and lengths of ranges, backoffs, words and values fit together."""
+def check_children(children: Children, values: WordValues) -> None:
+    """Raise TypeError or ValueError unless dtypes and lengths of children and values fit together."""
+    first_HK, end_HK, backoff_HK = children
+    word_G, value_G, value_V = values
     check.dtype(first_HK, np.uint32, np.int64)
     check.dtype(end_HK, first_HK.dtype)
     check.dtype(backoff_HK, np.float32)
@@ -189,12 +187,12 @@ def _cuda(
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     """Return `histories_and_children`; by size rows are stored or smoothed, of probabilities or logarithms."""
     made = histories_and_children(rng, size, multiply := size % 2 == 1)
-    K = made["first_HK"].shape[1]
+    K = made["children"].first_HK.shape[1]
     return {
         "k": (1, 10, 100, MAX_TOP_K)[size % 4],
         "orders": tuple(range(1, K + 2)) if size % 5 else (K + 1,),
         **made,
-        "ranked_V": np.argsort(-made["value_V"], kind="stable").astype(np.uint32),
+        "ranked_V": np.argsort(-made["values"].value_V, kind="stable").astype(np.uint32),
         "multiply": multiply,
         "nothing": None if size % 3 else 0.0 if multiply else -np.inf,
         "left_out": 1 if size % 7 else -1,
@@ -218,11 +216,8 @@ def histories_and_children(rng: np.random.Generator, size: int, multiply: bool) 
     values = [rng.integers(1, 1000, length) / np.float32(1024) for length in (G, V, H * K)]  # many ties
     value_G, value_V, backoffs = (v if multiply else -8 * v for v in values)
     code = np.uint32 if size % 2 else np.int64
+    backoff_HK = backoffs.reshape(H, K).astype(np.float32)
     return {
-        "first_HK": first_HK.astype(code),
-        "end_HK": end_HK.astype(code),
-        "backoff_HK": backoffs.reshape(H, K).astype(np.float32),
-        "word_G": word_G,
-        "value_G": value_G.astype(np.float32),
-        "value_V": value_V.astype(np.float32),
+        "children": Children(first_HK.astype(code), end_HK.astype(code), backoff_HK),
+        "values": WordValues(word_G, value_G.astype(np.float32), value_V.astype(np.float32)),
     }

@@ -11,11 +11,14 @@ from .. import check
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import current_limits, kernel, launch
+from .find_histories import Children
 from .rows import (
     BFLOAT16,
     FLOAT32,
     HALF,
     MAX_GRID_Y,
+    RowKind,
+    WordValues,
     check_rows,
     is_aligned,
     is_little_work,
@@ -42,41 +45,32 @@ VARIANTS = (
 def write_rows(
     out_HNV: Any,
     orders: tuple[int, ...],
-    first_HK: Any,
-    end_HK: Any,
-    backoff_HK: Any,
-    word_G: Any,
-    value_G: Any,
-    value_V: Any,
-    multiply: bool,
-    nothing: float | None = None,
-    bfloat16: bool = False,
+    children: Children,
+    values: WordValues,
+    kind: RowKind,
 ) -> None:
     """Fill out_HNV: the value of every word for each history and each of `orders`.
 
-    out_HNV    (H, len(orders), V or more) float32, float16, or with `bfloat16` uint16 (the upper half of a float32).
+    out_HNV    (H, len(orders), V or more) float32, float16, or uint16 if kind.bfloat16.
                The last axis is contiguous; values behind the V words are undefined. Fastest if rows start at multiples
                of 128 bytes and have room up to the next one, because memory is written in units of 128 bytes
     orders     rising, from 1 to K + 1
-    first_HK, end_HK  (H, K) uint32 or int64, K at most 32: the children of a history's last k + 1 words are nodes
-               first to end - 1, by rising word; both 0 for no children
-    backoff_HK (H, K) float32, of those words; neutral if the trie lacks them
-    word_G, value_G  (G,) uint32 and float32, of nodes
-    value_V    (V,) float32, of single words
-    multiply   True for probabilities, False for logarithms
-    nothing    None: smoothed rows. Else stored rows, with this value for words that are no children
+    children   as `find_histories` returns them, K at most 32
 
     Returns nothing. Row 1 is value_V. A smoothed row n is row n - 1 times (for logarithms: plus) the backoff of the
     last n - 1 words; a child of these words has the child's value instead (Katz, 1987). A stored row n has the
     children's values and else `nothing`. Sums and products are float32, in this order; results are rounded at the end,
     ties to even.
     """
+    first_HK, end_HK, backoff_HK = children
+    word_G, value_G, value_V = values
+    multiply, nothing, bfloat16 = kind
     check.dtype(out_HNV, *([np.uint16] if bfloat16 else [np.float32, np.float16]))
     check.dtype(first_HK, np.uint32, np.int64)
     check.dtype(end_HK, first_HK.dtype)
     check.dtype(word_G, np.uint32)
-    for values in backoff_HK, value_G, value_V:
-        check.dtype(values, np.float32)
+    for floats in backoff_HK, value_G, value_V:
+        check.dtype(floats, np.float32)
     if end_HK.shape != first_HK.shape or backoff_HK.shape != first_HK.shape:
         shapes = f"first_HK is {first_HK.shape}, end_HK {end_HK.shape}, backoff_HK {backoff_HK.shape}"
         raise ValueError(f"{shapes}; pass the arrays that find_histories returns")
@@ -231,13 +225,9 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     return {
         "out_HNV": np.zeros((H, len(orders), size), dtype),
         "orders": orders,
-        "first_HK": end_HK - lengths.astype(np.uint32),
-        "end_HK": end_HK,
-        "backoff_HK": sign * rng.random((H, K), np.float32),
-        "word_G": word_G.astype(np.uint32),
-        "value_G": sign * rng.random(len(word_G), np.float32),
-        "value_V": sign * rng.random(size, np.float32),
-        "multiply": multiply,
-        "nothing": (0.0 if multiply else -np.inf) if size % 4 == 3 else None,
-        "bfloat16": dtype == np.uint16,
+        "children": Children(end_HK - lengths.astype(np.uint32), end_HK, sign * rng.random((H, K), np.float32)),
+        "values": WordValues(
+            word_G.astype(np.uint32), sign * rng.random(len(word_G), np.float32), sign * rng.random(size, np.float32)
+        ),
+        "kind": RowKind(multiply, (0.0 if multiply else -np.inf) if size % 4 == 3 else None, dtype == np.uint16),
     }

@@ -13,42 +13,30 @@ from ..dispatch import pick, to_host
 from ..intrinsics import prefetch
 from ..launch import grid_for, kernel, launch
 from ..trie.child_filters import filter_bit
-from ..trie.edges import edge_home, make_edges, probe_edges
+from ..trie.edges import EdgeTable, edge_home, make_edges, probe_edges
 from .score_tokens import THREADS, check_order, text_and_trie
 
 BATCH = 64  # start positions of walks that a CPU follows together
 NONE = np.float32(1)  # no log10 probability is positive
 
 
-def score_by_edges(
-    slots_E2: Any,
-    words_V2: Any,
-    buckets: int,
-    word_bits: int,
-    key_bits: int,
-    node_bits: int,
-    check_bits: int,
-    filter_bits: int,
-    order: int,
-    begin: int,
-    end: int,
-    codes_T: Any,
-) -> tuple[Any, Any]:
+def score_by_edges(table: EdgeTable, order: int, begin: int, end: int, codes_T: Any) -> tuple[Any, Any]:
     """Return the log10 probability and the order of the longest match of every token.
 
-    slots_E2, words_V2, buckets and all bits  an `EdgeTable`
-    order    of its trie, 1 to 96. The trie must hold every suffix of its n-grams; no log10 probability is above 0
+    order  of the table's trie, 1 to 96. The trie must hold every suffix of its n-grams; no log10 probability is
+           above 0
     begin, end, codes_T  as in `score_tokens`
 
     Returns prob_T (T,) float32 and order_T (T,) uint8, equal to those of `score_tokens`.
     """
+    slots_E2, words_V2 = table.slots_E2, table.words_V2
     check.dtype(slots_E2, np.uint64)
     check.dtype(words_V2, np.uint64)
     check.dtype(codes_T, np.uint32)
     check_order(order)
     run = pick(cpu=_cpu, cuda=_cuda, slots_E2=slots_E2, words_V2=words_V2, codes_T=codes_T)
-    bits = word_bits, key_bits, node_bits, check_bits, filter_bits
-    return run(slots_E2, words_V2, buckets, *bits, order, begin, end, codes_T)
+    bits = table.word_bits, table.key_bits, table.node_bits, table.check_bits, table.filter_bits
+    return run(slots_E2, words_V2, table.buckets, *bits, order, begin, end, codes_T)
 
 
 def _cpu(
@@ -173,5 +161,5 @@ def _cuda(
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     """Return the text and the trie of `score_tokens`."""
     made = text_and_trie(rng, size)
-    table = make_edges(made["word_G"], made["first_child_M"], made["prob_G"], made["backoff_M"])
-    return vars(table.moved(to_host)) | {name: made[name] for name in ("order", "begin", "end", "codes_T")}
+    table = make_edges(*made["index"][:2], *made["values"][:2])
+    return {"table": table.moved(to_host)} | {name: made[name] for name in ("order", "begin", "end", "codes_T")}

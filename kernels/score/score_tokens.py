@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from ..trie.edges import check_backoffs
-from ..trie.find_children import find_child, sample_every_fanout
+from ..trie.find_children import TrieIndex, find_child, sample_every_fanout
 
 VALUE = {np.dtype(np.float32): "float", np.dtype(np.uint8): "u8", np.dtype(np.uint16): "u16"}
 VARIANTS = tuple({"CHILD": child, "VALUE": value} for child in check.INTEGER.values() for value in VALUE.values())
@@ -19,36 +19,36 @@ THREADS = 256
 MAX_ORDER = 96  # shared memory holds so many rows of THREADS times 8 bytes; a match's order is a byte
 
 
+class TrieValues(NamedTuple):
+    """The values of a trie's nodes.
+
+    prob_G     (G,) float32, log10; of a quantised trie (core.trie.Trie) uint8 or uint16
+    backoff_M  (M,) as prob_G
+    words_V2, centers  of a quantised trie, float32: the values of single words, and the values of codes
+    """
+
+    prob_G: Any
+    backoff_M: Any
+    words_V2: Any = None
+    centers: Any = None
+
+
 def score_tokens(
-    word_G: Any,
-    first_child_M: Any,
-    samples: Any,
-    sample_starts: Any,
-    fanout: int,
-    prob_G: Any,
-    backoff_M: Any,
-    order: int,
-    begin: int,
-    end: int,
-    codes_T: Any,
-    words_V2: Any = None,
-    centers: Any = None,
+    index: TrieIndex, values: TrieValues, order: int, begin: int, end: int, codes_T: Any
 ) -> tuple[Any, Any]:
     """Return the log10 probability and the order of the longest match of every token.
 
-    word_G, first_child_M, samples, sample_starts, fanout  a trie and its index, as `find_children` takes them
-    prob_G     (G,) float32, log10; of a quantised trie (core.trie.Trie) uint8 or uint16
-    backoff_M  (M,) as prob_G
     order      of the trie, 1 to 96. The trie must hold every suffix of its n-grams
     begin, end  words below V that precede a sentence and that end it (<s> and </s>), or -1 for none
     codes_T    (T,) uint32, word + 1, or 0 for `end`; after a 0 the next sentence starts with `begin`. The first token
                starts a sentence
-    words_V2, centers  of a quantised trie, float32: the values of single words, and the values of codes
 
     Returns prob_T (T,) float32 and order_T (T,) uint8; both are 0 at a sentence end without `end`. P(w | h) is the
     probability of the longest n-gram h' w of the trie, times the backoff weights of the longer histories, shortest
     first (Katz, 1987). The float32 sum has KenLM's order.
     """
+    word_G, first_child_M, samples, sample_starts, fanout = index
+    prob_G, backoff_M, words_V2, centers = values
     check.dtype(word_G, np.uint32)
     check.dtype(first_child_M, np.uint32, np.int64)
     if centers is None:
@@ -150,10 +150,10 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     made = text_and_trie(rng, size)
     if size % 3 == 1:
         code = np.uint8 if size % 2 else np.uint16
-        for name in "prob_G", "backoff_M":
-            made[name] = rng.integers(0, 50, len(made[name])).astype(code)
-        made["words_V2"] = -rng.random((int(made["first_child_M"][0]), 2), np.float32)
-        made["centers"] = -rng.random((2, 2, np.iinfo(code).max + 1), np.float32)
+        prob_G, backoff_M = (rng.integers(0, 50, len(made["values"][i])).astype(code) for i in range(2))
+        words_V2 = -rng.random((int(made["index"].first_child_M[0]), 2), np.float32)
+        centers = -rng.random((2, 2, np.iinfo(code).max + 1), np.float32)
+        made["values"] = TrieValues(prob_G, backoff_M, words_V2, centers)
     return made
 
 
@@ -167,17 +167,13 @@ def text_and_trie(rng: np.random.Generator, size: int) -> dict[str, Any]:
     triples = triples[np.isin(pairs[triples // V] % V * V + triples % V, pairs)]
     first_3 = np.searchsorted(triples // V, np.arange(len(pairs) + 1)) + V + len(pairs)
     word_G = np.concatenate([np.arange(V), pairs % V, triples % V]).astype(np.uint32)
+    first_child_M = np.concatenate([first_2[:-1], first_3]).astype(np.uint32)
     samples, sample_starts = sample_every_fanout(word_G, 32)
     codes_T = (words_T + 1).astype(np.uint32)
     codes_T[rng.random(size) < 1 / 15] = 0
     return {
-        "word_G": word_G,
-        "first_child_M": np.concatenate([first_2[:-1], first_3]).astype(np.uint32),
-        "samples": samples,
-        "sample_starts": sample_starts,
-        "fanout": 32,
-        "prob_G": -rng.random(len(word_G), np.float32) * 5,
-        "backoff_M": -rng.random(V + len(pairs), np.float32),
+        "index": TrieIndex(word_G, first_child_M, samples, sample_starts, 32),
+        "values": TrieValues(-rng.random(len(word_G), np.float32) * 5, -rng.random(V + len(pairs), np.float32)),
         "order": 3,
         "begin": min(1, V - 1) if size % 3 else -1,
         "end": 2 if size % 5 else -1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,16 @@ from ..dispatch import array_module, pick
 from ..launch import grid_for, kernel, launch
 
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
+
+
+class TrieIndex(NamedTuple):
+    """The nodes of a trie and the index over their words, as `find_children` takes them."""
+
+    word_G: Any
+    first_child_M: Any
+    samples: Any
+    sample_starts: Any
+    fanout: int
 
 
 def find_children(

@@ -19,11 +19,12 @@ from mgpu_ngram.engine.device import memory_guard, move_to, to_device_fast, to_h
 from mgpu_ngram.engine.histories import Encoder
 from mgpu_ngram.engine.replicas import held_replica
 from mgpu_ngram.engine.row_options import DTYPES, ROW_ALIGNMENT_BYTES, RowOptions
+from mgpu_ngram.engine.trie import index_of
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.distribution.find_and_write_rows import find_and_write_rows
-from mgpu_ngram.kernels.distribution.find_histories import find_histories
+from mgpu_ngram.kernels.distribution.find_histories import Children, Positions, find_histories
 from mgpu_ngram.kernels.distribution.gather_children import gather_children
-from mgpu_ngram.kernels.distribution.rows import MAX_BACKOFF_ORDERS
+from mgpu_ngram.kernels.distribution.rows import MAX_BACKOFF_ORDERS, RowKind, WordValues
 from mgpu_ngram.kernels.distribution.sample_words import sample_words
 from mgpu_ngram.kernels.distribution.scale_values import scale_values
 from mgpu_ngram.kernels.distribution.top_words import top_words
@@ -60,14 +61,14 @@ class Found(NamedTuple):
         first_HK, end_HK, backoff_HK = (array[begin:end] for array in self.arrays)
         return Found(first_HK, end_HK, backoff_HK, self.scale)
 
-    def arrays_in(self, scale: str) -> tuple[Any, Any, Any]:
+    def arrays_in(self, scale: str) -> Children:
         """Return the arrays with backoffs in another scale. They must be in that one, or in log10."""
         if self.scale == scale:
-            return self.arrays
+            return Children(*self.arrays)
         if self.scale != "log10":
             raise ValueError(f"backoffs are in {self.scale} but are asked for in {scale}; find histories in that scale")
         backoff_HK = scale_values(self.backoff_HK.reshape(-1), scale).reshape(self.backoff_HK.shape)
-        return self.first_HK, self.end_HK, backoff_HK
+        return Children(self.first_HK, self.end_HK, backoff_HK)
 
 
 class Scaled(NamedTuple):
@@ -122,9 +123,7 @@ class Rows:
 
         def write(begin: int, end: int) -> None:
             some = found.part(begin, end).arrays_in(options.scale)
-            write_rows(
-                out[begin:end], options.orders, *some, self.word_G, scaled.value_G, scaled.value_V, *_kind(options)
-            )
+            write_rows(out[begin:end], options.orders, some, self._values(scaled), _kind(options))
 
         self._in_pieces(write, found.first_HK, MIN_PIECE_ROWS)
         return out[:, :, : len(self.prob_V)]
@@ -149,8 +148,8 @@ class Rows:
         def choose(begin: int, end: int) -> tuple[Any, Any]:
             some = found.part(begin, end).arrays_in(options.scale)
             return top_words(
-                options.top_k or 0, options.orders, *some, self.word_G, scaled.value_G, scaled.value_V, ranked_V,
-                options.scale == "prob", options.nothing, self.left_out,
+                options.top_k or 0, options.orders, some, self._values(scaled), ranked_V, options.scale == "prob",
+                options.nothing, self.left_out,
             )  # fmt: skip
 
         ids, values = _joined(self._in_pieces(choose, found.first_HK, MIN_PIECE_ROWS))
@@ -170,9 +169,8 @@ class Rows:
         def draw(begin: int, end: int) -> tuple[Any]:
             some = found.part(begin, end).arrays_in("prob")
             words_H = sample_words(
-                *some, self.word_G, scaled.value_G, scaled.value_V, numbers_H[begin:end], seed, temperature, top_k,
-                top_p, self.left_out,
-            )  # fmt: skip
+                some, self._values(scaled), numbers_H[begin:end], seed, temperature, top_k, top_p, self.left_out
+            )
             return (words_H,)
 
         [words_H] = _joined(self._in_pieces(draw, numbers_H, MIN_PIECE_ROWS))
@@ -186,6 +184,9 @@ class Rows:
             return [fn(0, H)]
         with ThreadPoolExecutor(self.threads) as pool:
             return list(pool.map(lambda begin: fn(begin, min(begin + size, H)), range(0, H, size)))
+
+    def _values(self, scaled: Scaled) -> WordValues:
+        return WordValues(self.word_G, scaled.value_G, scaled.value_V)
 
     def _check(self, options: RowOptions) -> None:
         if options.mode == "smoothed" and not self.has_backoffs:
@@ -229,9 +230,9 @@ class Rows:
             return self._last_ranks[1]
 
 
-def _kind(options: RowOptions) -> tuple[bool, float | None, bool]:
-    """Return the last three arguments of `write_rows`."""
-    return options.scale == "prob", options.nothing, options.dtype == "bfloat16"
+def _kind(options: RowOptions) -> RowKind:
+    """Return the kind of rows as `write_rows` takes it."""
+    return RowKind(options.scale == "prob", options.nothing, options.dtype == "bfloat16")
 
 
 def _joined(pieces: list[tuple]) -> tuple:
@@ -276,11 +277,9 @@ class NextWordModel(Rows):
         """
         t, backoff_M = self.trie, self.scaled(scale).backoff_M
 
-        def look_up(begin: int, end: int) -> tuple[Any, Any, Any]:
-            return find_histories(
-                t.word_G, t.first_child_M, t.samples, t.sample_starts, t.fanout, t.order, codes_T,
-                positions_H[begin:end], self._before(bos), backoff_M, 1.0 if scale == "prob" else -0.0,
-            )  # fmt: skip
+        def look_up(begin: int, end: int) -> Children:
+            positions = Positions(codes_T, positions_H[begin:end], self._before(bos))
+            return find_histories(index_of(t), t.order, positions, backoff_M, 1.0 if scale == "prob" else -0.0)
 
         first_HK, end_HK, backoff_HK = _joined(self._in_pieces(look_up, positions_H, MIN_PIECE_HISTORIES))
         return Found(first_HK, end_HK, backoff_HK, scale)
@@ -295,8 +294,8 @@ class NextWordModel(Rows):
         t, scaled = self.trie, self.scaled(options.scale)
         out = self._room(len(positions_H), options) if out is None else out
         find_and_write_rows(
-            out, options.orders, t.word_G, t.first_child_M, t.samples, t.sample_starts, t.fanout, t.order, codes_T,
-            positions_H, self._before(bos), scaled.backoff_M, scaled.value_G, scaled.value_V, *_kind(options),
+            out, options.orders, index_of(t), t.order, Positions(codes_T, positions_H, self._before(bos)),
+            scaled.backoff_M, self._values(scaled), _kind(options),
         )  # fmt: skip
         return out[:, :, : self.symbols]
 

@@ -17,7 +17,7 @@ from mgpu_ngram.engine.blocks import device_blocks
 from mgpu_ngram.engine.device import Stopwatch, free_bytes, memory_guard, move_to, to_device_fast
 from mgpu_ngram.engine.replicas import held_replica
 from mgpu_ngram.engine.score_lines import TextScores, spell_words, word_lines
-from mgpu_ngram.engine.trie import edges_of
+from mgpu_ngram.engine.trie import edges_of, index_of, values_of
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.find_codes import find_codes
@@ -126,14 +126,10 @@ class Replica:
         self._words = [move(array) for array in (self.words.slots_C, self.words.offsets_V, self.words.data)]
         if index == "btree":
             trie = model.trie.moved(move)
-            names = (
-                "word_G", "first_child_M", "samples", "sample_starts", "fanout", "prob_G", "backoff_M", "order",
-                "words_V2", "centers",
-            )  # fmt: skip
-            self._score = partial(score_tokens, **{name: getattr(trie, name) for name in names})
+            self._score = partial(score_tokens, index_of(trie), values_of(trie), self.order)
             return
         edges = model.edges.moved(move) if model.edges else edges_of(model.trie.moved(move))
-        self._score = partial(score_by_edges, **vars(edges), order=self.order)
+        self._score = partial(score_by_edges, edges, self.order)
 
     def score_codes(self, codes_T: Any, bos: bool = True, eos: bool = True, ends_S: Any = None) -> BlockScores:
         """Score sentences of word codes, each ended by a 0. Codes after the last 0 are no sentence.

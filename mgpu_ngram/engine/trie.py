@@ -13,8 +13,9 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.trie import Ngrams, Trie, node_dtype
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.score.score_tokens import TrieValues
 from mgpu_ngram.kernels.trie.edges import EdgeTable, make_edges
-from mgpu_ngram.kernels.trie.find_children import find_children, sample_every_fanout
+from mgpu_ngram.kernels.trie.find_children import TrieIndex, find_children, sample_every_fanout
 
 FANOUT = 32  # words that a warp reads at once: a line of 128 bytes
 
@@ -111,6 +112,16 @@ def _codes(values: Any, centers: Any) -> Any:
     centers[:] = xp.asarray(means[np.cumsum(sizes > 0)])  # an empty bin has the centre of the one before it
     above = xp.clip(xp.searchsorted(centers, values), 1, bins - 1)
     return above - (values - centers[above - 1] < centers[above] - values)
+
+
+def index_of(trie: Trie) -> TrieIndex:
+    """Return the nodes of a trie and their index, as kernels take them."""
+    return TrieIndex(trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts, trie.fanout)
+
+
+def values_of(trie: Trie) -> TrieValues:
+    """Return the values of a trie's nodes, as `score_tokens` takes them."""
+    return TrieValues(trie.prob_G, trie.backoff_M, trie.words_V2, trie.centers)
 
 
 def edges_of(trie: Trie) -> EdgeTable:

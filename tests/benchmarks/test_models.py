@@ -22,7 +22,8 @@ from mgpu_ngram.benchmarks.models import (
 )
 from mgpu_ngram.core.trie import ARRAYS
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.kernels.score.score_tokens import score_tokens
+from mgpu_ngram.engine.trie import index_of
+from mgpu_ngram.kernels.score.score_tokens import TrieValues, score_tokens
 
 UNK, S, E, A, B, C = range(6)  # <unk>, <s>, </s> and three words
 SYMBOLS = 6
@@ -117,8 +118,7 @@ def test_the_trie_has_every_ngram_of_the_text(sentences, order):
 
 
 def score(trie, codes_T):
-    index = trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts, trie.fanout
-    return score_tokens(*index, trie.prob_G, trie.backoff_M, trie.order, S, E, codes_T)
+    return score_tokens(index_of(trie), TrieValues(trie.prob_G, trie.backoff_M), trie.order, S, E, codes_T)
 
 
 def test_words_that_a_text_lacks_become_unknown():

@@ -228,8 +228,8 @@ def test_histories_by_hand(by_hand):
 
 @pytest.mark.parametrize(("number", "what"), [(0, "log10 probabilities"), (1, "orders")])
 def test_a_wrong_score_is_no_row(subject, monkeypatch, tmp_path, number, what):
-    def wrong(**arguments):
-        scores = score_by_edges(**arguments)
+    def wrong(*arguments):
+        scores = score_by_edges(*arguments)
         scores[number][7] += 1
         return scores
 

@@ -9,7 +9,7 @@ import pytest
 
 from mgpu_ngram.core.arpa import read_arpa
 from mgpu_ngram.core.trie import Ngrams
-from mgpu_ngram.engine.trie import build_trie
+from mgpu_ngram.engine.trie import build_trie, index_of, values_of
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_tokens import score_tokens
@@ -77,11 +77,8 @@ def test_golden_queries(model, shared_data, to_device, tmp_path):
             printed += [True] * (len(ids) - markers) + [markers]
         begin, end = (arpa.words.id("<s>"), arpa.words.id("</s>")) if markers else (-1, -1)
         codes_T = to_device(np.array(codes, np.uint32))
-        by_trie = score_tokens(
-            trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts, trie.fanout, trie.prob_G,
-            trie.backoff_M, trie.order, begin, end, codes_T,
-        )  # fmt: skip
-        by_edges = score_by_edges(**vars(edges), order=trie.order, begin=begin, end=end, codes_T=codes_T)
+        by_trie = score_tokens(index_of(trie), values_of(trie), trie.order, begin, end, codes_T)
+        by_edges = score_by_edges(edges, trie.order, begin, end, codes_T)
         assert all(np.array_equal(to_host(a), to_host(b)) for a, b in zip(by_trie, by_edges, strict=True))
         prob, order = (to_host(a)[np.array(printed)] for a in by_trie)
         expected = list(itertools.chain(*lines))

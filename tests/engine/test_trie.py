@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Ngrams, node_dtype
 from mgpu_ngram.engine import trie as trie_module
-from mgpu_ngram.engine.trie import BadNgram, build_trie, edges_of, quantize, with_fanout
+from mgpu_ngram.engine.trie import BadNgram, build_trie, edges_of, index_of, quantize, values_of, with_fanout
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_tokens import score_tokens
@@ -282,12 +282,9 @@ def model_of_text(build, order, seed, words=6):
 def scores(trie, codes_T, edges):
     if edges:
         table = edges_of(trie)
-        found = score_by_edges(**vars(table), order=trie.order, begin=1, end=2, codes_T=codes_T)
+        found = score_by_edges(table, trie.order, 1, 2, codes_T)
     else:
-        found = score_tokens(
-            trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts, trie.fanout, trie.prob_G,
-            trie.backoff_M, trie.order, 1, 2, codes_T, trie.words_V2, trie.centers,
-        )  # fmt: skip
+        found = score_tokens(index_of(trie), values_of(trie), trie.order, 1, 2, codes_T)
     return [to_host(a).tolist() for a in found]
 
 

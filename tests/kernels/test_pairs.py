@@ -13,6 +13,7 @@ import pytest
 import mgpu_ngram.kernels
 from mgpu_ngram.kernels.count.intern import WordTable
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, pick, to_host
+from mgpu_ngram.kernels.trie.edges import EdgeTable
 
 FOLDER = Path(mgpu_ngram.kernels.__file__).parent
 SIZES = (0, 1, 2, 7, 255, 4097)
@@ -41,6 +42,20 @@ def inputs_of(pair, size):
     return load(pair)[0].example(np.random.default_rng(size), size)
 
 
+def is_group(value):
+    """Whether this is a group of arguments: a NamedTuple, or an `EdgeTable`."""
+    return hasattr(value, "_fields") or isinstance(value, EdgeTable)
+
+
+def fields_of(value):
+    return value._asdict() if hasattr(value, "_fields") else dict(vars(value))
+
+
+def grouped(fn, value):
+    """A group with fn of each of its fields."""
+    return type(value)(**{name: fn(field) for name, field in fields_of(value).items()})
+
+
 def to_gpu(value):
     """Return arrays copied to the GPU; a word table is empty there."""
     import cupy
@@ -48,6 +63,8 @@ def to_gpu(value):
     if isinstance(value, WordTable):
         assert len(value) == 0
         return WordTable(cupy.empty(0))
+    if is_group(value):
+        return grouped(to_gpu, value)
     if isinstance(value, tuple):  # a table: ends of segments stay in host memory
         return (*(to_gpu(v) for v in value[:2]), *value[2:])
     if isinstance(value, list):
@@ -59,6 +76,8 @@ def host(value):
     """Return a result in host memory in a form that compares: arrays with dtype and shape."""
     if isinstance(value, WordTable):
         return host(value.hash_V)
+    if is_group(value):
+        return [host(v) for v in fields_of(value).values()]
     if isinstance(value, (list, tuple)):
         return [host(v) for v in value]
     if isinstance(value, np.ndarray) or on_gpu(value):
@@ -79,7 +98,22 @@ def outcome(pair, inputs):
 
 
 def array_names(inputs):
-    return [name for name, v in inputs.items() if isinstance(v, (np.ndarray, WordTable))]
+    """Names of arrays, also those in groups, once each."""
+    names = []
+    for name, v in inputs.items():
+        names += array_names(fields_of(v)) if is_group(v) else [name] * isinstance(v, (np.ndarray, WordTable))
+    return list(dict.fromkeys(names))
+
+
+def with_moved(inputs, name, move):
+    """Inputs whose arrays of that name, also those in groups, are moved."""
+    changed = {}
+    for n, v in inputs.items():
+        if is_group(v):
+            changed[n] = type(v)(**with_moved(fields_of(v), name, move))
+        else:
+            changed[n] = move(v) if n == name else v
+    return changed
 
 
 WITH_ARRAYS = [pair for pair in PAIRS if len(array_names(inputs_of(pair, 50))) > 1]
@@ -138,6 +172,8 @@ def test_cuda_equals_cpu(pair, size):
 
 def inner(value):
     """Return the same arrays as parts of larger ones: the rows of adjacent columns are not adjacent."""
+    if is_group(value):
+        return grouped(inner, value)
     if isinstance(value, (list, tuple)):
         return type(value)(inner(v) for v in value)
     if getattr(value, "ndim", 0) < 2:
@@ -200,7 +236,7 @@ def test_mixed_places_are_refused(pair):
     inputs = inputs_of(pair, 50)
     for moved in array_names(inputs):
         with pytest.raises(TypeError) as error:
-            load(pair)[1](**inputs | {moved: elsewhere(inputs[moved])})
+            load(pair)[1](**with_moved(inputs, moved, elsewhere))
         for name in array_names(inputs):
             assert f"{name} on the {'GPU' if name == moved else 'host'}" in str(error.value)
 
@@ -211,7 +247,7 @@ def test_mixed_places_are_refused_on_a_gpu(pair):
     inputs = inputs_of(pair, 50)
     for moved in array_names(inputs):
         with pytest.raises(TypeError) as error:
-            load(pair)[1](**inputs | {moved: to_gpu(inputs[moved])})
+            load(pair)[1](**with_moved(inputs, moved, to_gpu))
         for name in array_names(inputs):
             assert f"{name} on the {'GPU' if name == moved else 'host'}" in str(error.value)
 

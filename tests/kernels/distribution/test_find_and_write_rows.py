@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mgpu_ngram.engine.trie import index_of
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution import rows as module
 from mgpu_ngram.kernels.distribution.find_and_write_rows import find_and_write_rows
+from mgpu_ngram.kernels.distribution.find_histories import Positions
+from mgpu_ngram.kernels.distribution.rows import RowKind, WordValues
+from mgpu_ngram.kernels.trie.find_children import TrieIndex
 
 STORED_AS = {"float32": np.float32, "float16": np.float16}
 
@@ -20,11 +24,10 @@ def rows(trie_of, to_device, ngrams, codes, positions, begin, orders, multiply, 
     trie = trie_of(ngrams, fanout, dtype).moved(to_device)
     V, value_G = trie.symbols, abs(trie.prob_G) if multiply else trie.prob_G  # a trie has logarithms
     memory = to_device(np.full((len(positions), len(orders), V + padding), 77, STORED_AS[stored_as]))
-    find_and_write_rows(
-        memory[:, :, :V], orders, trie.word_G, trie.first_child_M, trie.samples, trie.sample_starts,
-        trie.fanout, trie.order, to_device(np.array(codes, np.uint32)), to_device(np.array(positions, np.int64)), begin,
-        trie.backoff_M, value_G, value_G[:V], multiply, nothing,
-    )  # fmt: skip
+    where = Positions(to_device(np.array(codes, np.uint32)), to_device(np.array(positions, np.int64)), begin)
+    values = WordValues(trie.word_G, value_G, value_G[:V])
+    kind = RowKind(multiply, nothing)
+    find_and_write_rows(memory[:, :, :V], orders, index_of(trie), trie.order, where, trie.backoff_M, values, kind)
     written = to_host(memory)
     assert (written[:, :, V:] == 77).all()
     return written[:, :, :V]
@@ -134,9 +137,11 @@ def test_what_does_not_fit(trie_of, to_device):
 
 
 def test_a_room_of_another_shape():
+    words, floats = np.zeros(3, np.uint32), np.zeros(3, np.float32)
+    index = TrieIndex(words, np.zeros(4, np.uint32), np.zeros(0, np.uint32), np.zeros(1, np.int64), 32)
+    where = Positions(np.zeros(0, np.uint32), np.zeros(2, np.int64), -1)
     with pytest.raises(ValueError, match=r"out_HNV has shape \(1, 2, 3\) but the rows need \(2, 2, 3\)"):
         find_and_write_rows(
-            np.zeros((1, 2, 3), np.float32), (1, 2), np.zeros(3, np.uint32), np.zeros(4, np.uint32),
-            np.zeros(0, np.uint32), np.zeros(1, np.int64), 32, 2, np.zeros(0, np.uint32), np.zeros(2, np.int64), -1,
-            np.zeros(3, np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32), True,
+            np.zeros((1, 2, 3), np.float32), (1, 2), index, 2, where, floats, WordValues(words, floats, floats),
+            RowKind(True),
         )  # fmt: skip

@@ -7,16 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mgpu_ngram.engine.trie import index_of
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.distribution.find_histories import find_histories
+from mgpu_ngram.kernels.distribution.find_histories import Positions, find_histories
 
 
 def find(trie, codes, positions, begin, to_device):
     moved = trie.moved(to_device)
-    found = find_histories(
-        moved.word_G, moved.first_child_M, moved.samples, moved.sample_starts, moved.fanout, moved.order,
-        to_device(np.array(codes, np.uint32)), to_device(np.array(positions, np.int64)), begin, moved.backoff_M,
-    )  # fmt: skip
+    where = Positions(to_device(np.array(codes, np.uint32)), to_device(np.array(positions, np.int64)), begin)
+    found = find_histories(index_of(moved), moved.order, where, moved.backoff_M)
     first_HK, end_HK, backoff_HK = map(to_host, found)
     assert first_HK.dtype == end_HK.dtype == trie.first_child_M.dtype and backoff_HK.dtype == np.float32
     assert first_HK.shape == end_HK.shape == backoff_HK.shape == (len(positions), trie.order - 1)

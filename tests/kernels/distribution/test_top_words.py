@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.distribution.find_histories import Children
+from mgpu_ngram.kernels.distribution.rows import WordValues
 from mgpu_ngram.kernels.distribution.top_words import MAX_TOP_K, top_words
 
 LOG, PROB = False, True
@@ -59,9 +61,16 @@ class Rows:
         }  # fmt: skip
 
 
+def grouped(arrays):
+    """Arrays by name, as the kernel takes them."""
+    children, values = (cls(*(arrays[name] for name in cls._fields)) for cls in (Children, WordValues))
+    rest = {name: array for name, array in arrays.items() if name not in (*Children._fields, *WordValues._fields)}
+    return {"children": children, "values": values} | rest
+
+
 def top(rows, to_device, k, orders, nothing=None, left_out=-1, code=np.uint32):
     arrays = {name: to_device(a) for name, a in rows.arrays(code).items()}
-    made = top_words(k, tuple(orders), **arrays, multiply=rows.multiply, nothing=nothing, left_out=left_out)
+    made = top_words(k, tuple(orders), **grouped(arrays), multiply=rows.multiply, nothing=nothing, left_out=left_out)
     ids, values = map(to_host, made)
     assert ids.dtype == np.int32 and values.dtype == np.float32
     assert ids.shape == values.shape == (len(rows.histories), len(orders), k)
@@ -231,11 +240,11 @@ def test_other_orders_are_refused(orders):
 )
 def test_other_shapes_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        top_words(1, (1,), **(HAND.arrays() | change), multiply=PROB)
+        top_words(1, (1,), **grouped(HAND.arrays() | change), multiply=PROB)
 
 
 @pytest.mark.parametrize("name", list(HAND.arrays()))
 def test_other_dtypes_are_refused(name):
     arrays = HAND.arrays()
     with pytest.raises(TypeError, match="expected (uint32|float32|uint32 or int64) but got float64"):
-        top_words(1, (1,), **(arrays | {name: arrays[name].astype(float)}), multiply=PROB)
+        top_words(1, (1,), **grouped(arrays | {name: arrays[name].astype(float)}), multiply=PROB)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution import rows as shared
 from mgpu_ngram.kernels.distribution import write_rows as module
+from mgpu_ngram.kernels.distribution.find_histories import Children
+from mgpu_ngram.kernels.distribution.rows import RowKind, WordValues
 from mgpu_ngram.kernels.distribution.write_rows import write_rows
 
 STORED_AS = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
@@ -35,6 +37,12 @@ def arrays_of(histories, unigrams, dtype=np.uint32, gap=0):
     return first_HK, end_HK, backoff_HK, word_G, value_G, np.array(unigrams, np.float32)
 
 
+def write(out_HNV, orders, arrays, *kind):
+    """Call `write_rows` with `arrays_of` histories."""
+    arrays = tuple(arrays)
+    write_rows(out_HNV, orders, Children(*arrays[:3]), WordValues(*arrays[3:]), RowKind(*kind))
+
+
 def rows(to_device, orders, arrays, multiply, nothing=None, stored_as="float32", padding=0, shift=0):
     """Return the rows of write_rows, (H, orders, V). Rows are `padding` values apart and start at `shift` in memory;
     all other memory must stay unchanged.
@@ -43,7 +51,7 @@ def rows(to_device, orders, arrays, multiply, nothing=None, stored_as="float32",
     memory = np.full(H * len(orders) * (V + padding) + shift, 77, dtype)
     memory_on_device = to_device(memory)
     out_HNV = memory_on_device[shift:].reshape(H, len(orders), V + padding)[:, :, :V]
-    write_rows(out_HNV, orders, *map(to_device, arrays), multiply, nothing, stored_as == "bfloat16")
+    write(out_HNV, orders, map(to_device, arrays), multiply, nothing, stored_as == "bfloat16")
     written = to_host(memory_on_device)
     assert (written[:shift] == 77).all()
     written = written[shift:].reshape(H, len(orders), V + padding)
@@ -283,7 +291,7 @@ def test_a_history_may_stand_between_others(to_device):
     histories = [nested(np.random.default_rng(h), range(40), 1, 0.3) for h in range(4)]
     arrays = arrays_of(histories, [0.5] * 40)
     memory = to_device(np.full((12, 4, 48), 77, np.float32))
-    write_rows(memory[::3, ::2, 4:44], (1, 2), *map(to_device, arrays), True)
+    write(memory[::3, ::2, 4:44], (1, 2), map(to_device, arrays), True)
     written = to_host(memory)
     expected = np.full((12, 4, 48), 77, np.float32)
     expected[::3, ::2, 4:44] = rows(to_device, (1, 2), arrays, multiply=True)
@@ -331,29 +339,29 @@ def test_what_does_not_fit_together():
     out = np.zeros((3, 2, 4), np.float32)
     for orders in (), (0, 1), (2, 2), (3, 2), (3, 4):
         with pytest.raises(ValueError, match="must rise from 1 to 3 at most"):
-            write_rows(out, orders, *arrays, True)
+            write(out, orders, arrays, True)
     with pytest.raises(ValueError, match=r"shape \(3, 2, 4\) but the rows need \(3, 3, 4\)"):
-        write_rows(out, (1, 2, 3), *arrays, True)
+        write(out, (1, 2, 3), arrays, True)
     with pytest.raises(ValueError, match=r"end_HK \(3, 1\)"):
-        write_rows(out, (1, 2), arrays[0], arrays[1][:, :1], *arrays[2:], True)
+        write(out, (1, 2), (arrays[0], arrays[1][:, :1], *arrays[2:]), True)
     with pytest.raises(ValueError, match="strides .* its last axis must be contiguous"):
-        write_rows(np.zeros((4, 2, 3), np.float32).T, (1, 2), *arrays, True)
+        write(np.zeros((4, 2, 3), np.float32).T, (1, 2), arrays, True)
     with pytest.raises(ValueError, match="strides .* none negative; pass another array"):
-        write_rows(out[::-1], (1, 2), *arrays, True)
+        write(out[::-1], (1, 2), arrays, True)
     many = np.zeros((3, 33), np.uint32)
     with pytest.raises(ValueError, match="children of 33 orders but the kernels take at most 32"):
-        write_rows(out, (1, 2), many, many, many.astype(np.float32), *arrays[3:], True)
+        write(out, (1, 2), (many, many, many.astype(np.float32), *arrays[3:]), True)
 
 
 def test_other_dtypes_are_refused():
     arrays = arrays_of(HISTORIES, PROB)
     for dtype, bfloat16 in (np.float64, False), (np.uint16, False), (np.float16, True):
         with pytest.raises(TypeError, match="expected (float32 or float16|uint16) but got"):
-            write_rows(np.zeros((3, 2, 4), dtype), (1, 2), *arrays, True, bfloat16=bfloat16)
+            write(np.zeros((3, 2, 4), dtype), (1, 2), arrays, True, None, bfloat16)
     for i, dtype in enumerate((np.uint64, np.int64, np.float64, np.int32, np.float64, np.float64)):
         with pytest.raises(TypeError, match="expected .* but got"):
-            write_rows(
-                np.zeros((3, 2, 4), np.float32), (1, 2), *arrays[:i], arrays[i].astype(dtype), *arrays[i + 1 :], True
+            write(
+                np.zeros((3, 2, 4), np.float32), (1, 2), (*arrays[:i], arrays[i].astype(dtype), *arrays[i + 1 :]), True
             )
 
 

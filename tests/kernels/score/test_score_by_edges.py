@@ -9,18 +9,22 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
-from mgpu_ngram.kernels.score.score_tokens import score_tokens, text_and_trie
+from mgpu_ngram.kernels.score.score_tokens import TrieValues, score_tokens, text_and_trie
 from mgpu_ngram.kernels.trie.edges import edge_home, make_edges
+from mgpu_ngram.kernels.trie.find_children import TrieIndex
 
 ALL = np.uint64(2**64 - 1)
 
 
 def both(made, to_device, load=0.5, change=lambda table: table):
-    moved = {name: to_device(v) if isinstance(v, np.ndarray) else v for name, v in made.items()}
-    table = make_edges(*(made[name] for name in ("word_G", "first_child_M", "prob_G", "backoff_M")), load)
-    rest = {name: moved[name] for name in ("order", "begin", "end", "codes_T")}
-    found = score_by_edges(**vars(change(table).moved(to_device)), **rest)
-    return [to_host(a) for a in found], [to_host(a) for a in score_tokens(**moved)]
+    *index, fanout = made["index"]
+    prob_G, backoff_M, *_ = made["values"]
+    table = make_edges(*index[:2], prob_G, backoff_M, load)
+    rest = {name: made[name] for name in ("order", "begin", "end")} | {"codes_T": to_device(made["codes_T"])}
+    found = score_by_edges(change(table).moved(to_device), **rest)
+    values = TrieValues(to_device(prob_G), to_device(backoff_M))
+    expected = score_tokens(TrieIndex(*map(to_device, index), fanout), values, **rest)
+    return [to_host(a) for a in found], [to_host(a) for a in expected]
 
 
 def equal(found, expected):
@@ -85,7 +89,7 @@ def test_walks_do_not_look_past_a_greater_key(load, to_device):
                 slots_E2[past, 0] = tag << shift | np.uint64(V)
             changed = filters_of(replace(table, slots_E2=slots_E2), ALL, edges=False)
             codes_T = to_device(np.array([node + 1, word + 1], np.uint32))
-            _, order_T = score_by_edges(**vars(changed.moved(to_device)), order=2, begin=-1, end=-1, codes_T=codes_T)
+            _, order_T = score_by_edges(changed.moved(to_device), order=2, begin=-1, end=-1, codes_T=codes_T)
             assert order_T.tolist() == [1, 1]
     assert min(within.values()) > 5
 
@@ -93,7 +97,7 @@ def test_walks_do_not_look_past_a_greater_key(load, to_device):
 def test_slots_of_many_keys(to_device):
     """Many keys with one home: searches go far."""
     made = text_and_trie(np.random.default_rng(2), 3000)
-    table = make_edges(made["word_G"], made["first_child_M"], made["prob_G"], made["backoff_M"], load=1e6)
+    table = make_edges(*made["index"][:2], *made["values"][:2], load=1e6)
     assert table.buckets == 1 and len(table.slots_E2) > 500
     assert equal(*both(made, to_device, load=1e6))
 
@@ -101,4 +105,4 @@ def test_slots_of_many_keys(to_device):
 def test_orders_that_do_not_fit(to_device):
     table = make_edges(np.zeros(1, np.uint32), np.ones(2, np.uint32), *(np.zeros(1, np.float32),) * 2)
     with pytest.raises(ValueError, match="order is 0 but must be 1 to 96"):
-        score_by_edges(**vars(table), order=0, begin=-1, end=-1, codes_T=np.zeros(1, np.uint32))
+        score_by_edges(table, order=0, begin=-1, end=-1, codes_T=np.zeros(1, np.uint32))

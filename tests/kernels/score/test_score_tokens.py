@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.score.score_tokens import score_tokens
-from mgpu_ngram.kernels.trie.find_children import sample_every_fanout
+from mgpu_ngram.kernels.score.score_tokens import TrieValues, score_tokens
+from mgpu_ngram.kernels.trie.find_children import TrieIndex, sample_every_fanout
 
 
 def trie_of(ngrams, fanout, dtype=np.uint32):
@@ -28,6 +28,14 @@ def trie_of(ngrams, fanout, dtype=np.uint32):
     }, {"fanout": fanout, "order": order}
 
 
+def grouped(arrays, rest):
+    """Arrays of `trie_of` or `coded`, and other arguments by name, as `score_tokens` takes them."""
+    rest = dict(rest)
+    arrays = arrays | {"fanout": rest.pop("fanout")}
+    index, values = (cls(**{n: arrays[n] for n in cls._fields if n in arrays}) for cls in (TrieIndex, TrieValues))
+    return {"index": index, "values": values} | rest
+
+
 def coded(arrays, ngrams, code, centers, kinds):
     """Return arrays of `trie_of` with codes: kinds is {n-gram of order 2 or more: (code of prob, code of backoff)}."""
     order = max(map(len, ngrams))
@@ -45,7 +53,9 @@ def score(ngrams, codes, to_device, fanout=2, dtype=np.uint32, begin=-1, end=-1,
     if quantized:
         arrays = coded(arrays, ngrams, *quantized)
     moved = {name: to_device(a) for name, a in arrays.items()}
-    prob_T, order_T = score_tokens(**moved, **rest, begin=begin, end=end, codes_T=to_device(np.array(codes, np.uint32)))
+    prob_T, order_T = score_tokens(
+        **grouped(moved, rest), begin=begin, end=end, codes_T=to_device(np.array(codes, np.uint32))
+    )
     assert (prob_T.dtype, order_T.dtype) == (np.float32, np.uint8)
     return to_host(prob_T).tolist(), to_host(order_T).tolist()
 
@@ -156,16 +166,16 @@ def test_what_does_not_fit_together():
     arrays, rest = trie_of({(0,): (-1, -2), (0, 0): (-1, 0)}, 2)
     rest |= {"begin": -1, "end": -1, "codes_T": np.zeros(1, np.uint32)}
     with pytest.raises(ValueError, match="has 0 backoffs for 1 histories, and scores need them; make it again with"):
-        score_tokens(**(arrays | {"backoff_M": np.empty(0, np.float32)}), **rest)
+        score_tokens(**grouped(arrays | {"backoff_M": np.empty(0, np.float32)}, rest))
     eight = coded(arrays, {(0,): (-1, -2), (0, 0): (-1, 0)}, np.uint8, np.zeros((1, 2, 256), np.float32), {})
-    score_tokens(**eight, **rest)
+    score_tokens(**grouped(eight, rest))
     with pytest.raises(ValueError, match=r"shape \(2, 2, 256\) but must have \(1, 2, 256\) for uint8 and order 2"):
-        score_tokens(**(eight | {"centers": np.zeros((2, 2, 256), np.float32)}), **rest)
+        score_tokens(**grouped(eight | {"centers": np.zeros((2, 2, 256), np.float32)}, rest))
     with pytest.raises(ValueError, match=r"must have \(1, 2, 65536\) for uint16"):
-        score_tokens(**(eight | {n: eight[n].astype(np.uint16) for n in ("prob_G", "backoff_M")}), **rest)
+        score_tokens(**grouped(eight | {n: eight[n].astype(np.uint16) for n in ("prob_G", "backoff_M")}, rest))
     for change in {"centers": None}, {"backoff_M": np.zeros(1, np.float32)}, {"words_V2": np.zeros((1, 2))}:
         with pytest.raises(TypeError, match="expected"):
-            score_tokens(**(eight | change), **rest)
+            score_tokens(**grouped(eight | change, rest))
 
 
 @pytest.mark.parametrize("order", [1, 2, 5, 20])
@@ -185,4 +195,4 @@ def test_text_longer_than_a_block(order, to_device):
 def test_orders_that_do_not_fit(to_device):
     arrays, rest = trie_of({(0,): (-1, 0)}, 2)
     with pytest.raises(ValueError, match="order is 97 but must be 1 to 96"):
-        score_tokens(**arrays, **(rest | {"order": 97}), begin=-1, end=-1, codes_T=np.zeros(1, np.uint32))
+        score_tokens(**grouped(arrays, rest | {"order": 97}), begin=-1, end=-1, codes_T=np.zeros(1, np.uint32))

@@ -1,0 +1,60 @@
+"""Rules of style that a linter does not check, read from the sources."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import mgpu_ngram
+
+PACKAGE = Path(mgpu_ngram.__file__).parent
+MAX_PARAMETERS = 8
+# Functions that may have more parameters, and why.
+MANY_OPTIONS = {
+    "api.count": "options of the Python interface",
+    "next_words.iter_distributions": "options of the Python interface",
+    "next_words.map_distributions": "options of the Python interface",
+    "benchmarks.suite.add": "the columns of a row",
+}
+TWINS = ("_cpu", "_cuda")  # the two halves of a kernel take flat arguments, as Numba and CUDA do
+
+
+def sources():
+    """Yield (dotted name without the package, path) of every module."""
+    for folder in (PACKAGE, *(p for p in sorted(PACKAGE.iterdir()) if p.is_dir())):
+        for path in sorted(folder.glob("*.py") if folder is PACKAGE else folder.rglob("*.py")):
+            yield ".".join(path.relative_to(PACKAGE).with_suffix("").parts), path
+
+
+def with_many_parameters(source):
+    """Return {name: number of parameters} of functions with too many, self and cls not counted."""
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if any(ast.unparse(decorator).startswith("njit") for decorator in node.decorator_list):
+            continue
+        arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+        number = sum(argument.arg not in ("self", "cls") for argument in arguments)
+        if number > MAX_PARAMETERS:
+            found[node.name] = number
+    return found
+
+
+@pytest.mark.parametrize(("name", "path"), [pytest.param(name, path, id=name) for name, path in sources()])
+def test_functions_have_few_parameters(name, path):
+    many = with_many_parameters(path.read_text())
+    if name.startswith("kernels."):
+        many = {function: number for function, number in many.items() if function not in TWINS}
+    many = {function: number for function, number in many.items() if f"{name}.{function}" not in MANY_OPTIONS}
+    assert not many, f"pass parameters that belong together as one value, a NamedTuple or a dataclass: {many}"
+
+
+def test_what_counts_as_many_parameters():
+    eight, nine = (", ".join(f"p{i}" for i in range(n)) for n in (8, 9))
+    assert with_many_parameters(f"def f({eight}): pass\nclass C:\n    def g(self, {eight}): pass") == {}
+    assert with_many_parameters(f"@njit(cache=True)\ndef f({nine}): pass") == {}
+    assert with_many_parameters(f"def f({nine}): pass\nclass C:\n    def g(self, {eight}, *, k=1): pass") == {
+        "f": 9,
+        "g": 9,
+    }
