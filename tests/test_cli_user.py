@@ -129,6 +129,26 @@ def test_kenlm_binaries_name_the_way_out(folder, mgpu_ngram):
         ng.Model.load("m.bin")
 
 
+def test_standard_input_is_called_dash(folder):
+    command = [sys.executable, "-m", "mgpu_ngram", "score", "m.arpa", "-", *HERE]
+    done = subprocess.run(command, input=b'{"text": "a"}\n', capture_output=True)
+    assert done.returncode == 2 and done.stderr.startswith(b"mgpu-ngram: '-' holds JSON lines")
+    assert b"jq -r .text - > text.txt" in done.stderr
+
+
+def test_a_folder_that_is_not_writable(folder, mgpu_ngram, monkeypatch):
+    """The superuser may write everywhere, so the system's answer is replaced."""
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (str(folder), os.W_OK))
+    err = refused(mgpu_ngram("score", "m.arpa", "text", "-o", "s.parquet", *HERE))
+    assert f"cannot write in {folder}: Permission denied; give another output path" in err
+
+
+def test_a_model_is_no_list_of_words(folder, mgpu_ngram):
+    flags = ["--order", "2", "--discount-fallback", "--limit-vocab-file", "m.arpa"]
+    err = refused(mgpu_ngram("estimate", "text", "-o", "e.arpa", *flags, *HERE))
+    assert "'m.arpa' is an ARPA file, not text" in err and not Path("e.arpa").exists()
+
+
 def test_orders(folder, mgpu_ngram):
     """A high one works, though its bins are more than a float can say; higher ones are refused at once."""
     (folder / "long").write_text(" ".join(map(str, range(300))))

@@ -131,6 +131,9 @@ def stdin_as_file(settings: Any, setting: str, folder: Path) -> Iterator[Corpus 
             raise RunError(f"cannot keep stdin in {folder} ({error.strerror}); free space there") from None
         named = [file.name if path == "-" else path for path in paths]
         unit, dtype = getattr(settings, "unit", "word"), getattr(settings, "dtype", "uint16")
-        corpus = open_corpus(named, unit, dtype if unit == "id" else "uint16", settings.text_column)
+        try:
+            corpus = open_corpus(named, unit, dtype if unit == "id" else "uint16", settings.text_column)
+        except InputError as error:
+            raise InputError(str(error).replace(file.name, "-")) from None
         sources = (replace(s, name="-") if s.name == file.name else s for s in corpus.sources)
         yield replace(corpus, sources=tuple(sources))

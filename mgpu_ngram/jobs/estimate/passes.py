@@ -12,6 +12,7 @@ import numpy as np
 from mgpu_ngram.cluster.executor import Handle, reduce_tasks
 from mgpu_ngram.core.discounts import Discounts, check_fallback, discounts_of
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.file_heads import HEAD_BYTES, refuse_as_text
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.words import Words
@@ -214,7 +215,9 @@ def read_limit(path: str | None) -> Words | None:
     if path is None:
         return None
     try:
-        return Words.of([b"<unk>", *sorted(set(Path(path).read_bytes().split()))])
+        text = Path(path).read_bytes()
+        refuse_as_text(path, text[:HEAD_BYTES])
+        return Words.of([b"<unk>", *sorted(set(text.split()))])
     except OSError as error:
         raise InputError(f"limit_vocab_file {path}: cannot be read ({error.strerror}); give a file of words") from None
 

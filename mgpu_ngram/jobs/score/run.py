@@ -182,9 +182,12 @@ def _made_of(config: ScoreConfig, corpus: Corpus) -> dict[str, Any]:
 
 def check_file(path: str | Path, overwrite: bool) -> None:
     """Raise InputError unless a file may be written there."""
-    if os.path.isdir(path) or not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path) or not os.path.isdir(folder):
         raise InputError(f"output {path} is no file in a folder that exists; give the path of a Parquet file to write")
     check_free(path, overwrite, "Parquet file", _is_parquet)
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"cannot write in {folder}: Permission denied; give another output path")
     check_suffix(path, "a Parquet file", ".parquet")
 
 
