@@ -175,3 +175,15 @@ def test_a_path_that_is_not_utf8(folder, mgpu_ngram):
 def test_a_file_as_spill_dir(folder, mgpu_ngram):
     err = refused(mgpu_ngram("count", "text", "-o", "out", "--spill-dir", "text", *HERE))
     assert err.endswith("Not a directory; give another spill_dir\n")
+
+
+def test_an_unknown_flag_points_to_the_help_of_its_command(folder, mgpu_ngram):
+    for verb in "score", "count", "convert", "trie":
+        err = refused(mgpu_ngram(verb, "m.arpa", *["text"] * (verb == "score"), "-o", "x", "--foo"))
+        name = "convert" if verb == "trie" else verb
+        assert err == f"mgpu-ngram: unrecognized arguments: --foo; see mgpu-ngram {name} --help\n"
+
+
+def test_a_run_in_this_process_names_no_workers(folder, mgpu_ngram):
+    status, out, _ = mgpu_ngram("count", "text", "-o", "out", "--order", "2", *HERE)
+    assert status == 0 and "worker" not in out and re.search(r" s on .*this process", out), out

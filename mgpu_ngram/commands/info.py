@@ -8,7 +8,7 @@ import os
 
 from mgpu_ngram.commands.shared import stdout
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.output import find_manifest
+from mgpu_ngram.core.output import MANIFEST, find_manifest
 from mgpu_ngram.report import show_file, show_model
 from mgpu_ngram.stages.registry import STAGES, stage_of_format
 
@@ -32,7 +32,9 @@ def _info(arguments: argparse.Namespace) -> None:
         _show_file(path, arguments.json)
         return
     if not os.path.lexists(path):
-        raise InputError(f"there is nothing at {path}; give a model file, or the folder that a job wrote")
+        raise InputError(f"{path!r} does not exist; give a file, or the folder that a job wrote")
+    if not os.path.lexists(os.path.join(path, MANIFEST)):
+        raise InputError(f"{path!r} is no output of mgpu-ngram: it has no {MANIFEST}; give the folder that a job wrote")
     manifest = find_manifest(path) or {}
     stage = stage_of_format(manifest.get("format"))
     if stage is None:

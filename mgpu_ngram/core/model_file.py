@@ -17,7 +17,7 @@ from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import is_safetensors
 from mgpu_ngram.core.model_checks import contradiction
-from mgpu_ngram.core.output import check_free
+from mgpu_ngram.core.output import check_free, check_suffix
 from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Trie
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.trie.edges import EdgeTable
@@ -156,6 +156,7 @@ def check_free_file(path: str | Path, overwrite: bool) -> None:
             return False
 
     check_free(path, overwrite, "model file", is_model)
+    check_suffix(path, "a model file", ".safetensors")
 
 
 def identify(path: str | Path) -> str:

@@ -14,7 +14,7 @@ from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel, check_free_file, identify, save_model
-from mgpu_ngram.core.output import Output, check_suffix, write_manifest
+from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
 from mgpu_ngram.engine.open_model import open_model
@@ -123,7 +123,6 @@ def build(
     overwrite  replace a model file; any other file is never replaced
     """
     check_free_file(output, overwrite)
-    check_suffix(output, "a model file", ".safetensors")
     output = Path(output)
     try:  # before the work: a large model takes a while
         output.parent.mkdir(parents=True, exist_ok=True)
