@@ -20,7 +20,6 @@ html_show_sphinx = False
 myst_heading_anchors = 3
 smartquotes = False
 autodoc_member_order = "bysource"
-suppress_warnings = ["toc.not_included"]
 
 TABLE_LINE = re.compile(r"(\S+(?:, \S+)*)  +(\S.*)")
 
