@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import psutil
-
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import free_host_bytes
 
@@ -83,6 +81,8 @@ def has_other_users() -> bool:
 
     A person is a user id from FIRST_USER on; programs of the system have smaller ones, and NOBODY.
     """
+    import psutil  # when first used: it takes a while to load
+
     owners = (process.info["uids"] for process in psutil.process_iter(["uids"]))
     people = {uids.real for uids in owners if uids and uids.real >= FIRST_USER}
     return bool(people - {NOBODY, os.getuid()})

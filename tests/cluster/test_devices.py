@@ -4,6 +4,7 @@ import importlib.util
 import sys
 import types
 
+import psutil
 import pytest
 
 from mgpu_ngram.cluster import devices
@@ -108,6 +109,6 @@ def test_host():
 def test_other_users_are_people(owners, others, monkeypatch):
     uids = [owner if owner is None else types.SimpleNamespace(real=owner) for owner in owners]
     processes = [types.SimpleNamespace(info={"uids": u}) for u in uids]
-    monkeypatch.setattr(devices.psutil, "process_iter", lambda names: processes)
+    monkeypatch.setattr(psutil, "process_iter", lambda names: processes)
     monkeypatch.setattr(devices.os, "getuid", lambda: 1000)
     assert devices.has_other_users() == others
