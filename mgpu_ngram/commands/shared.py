@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -40,13 +40,18 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     add_scheduler_flags(parser)
 
 
-def add_memory_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that say what a run may take."""
-    parser.add_argument(
-        "--device-bytes", metavar="SIZE", help="of each GPU that the run may take (default: most of it)"
-    )
-    parser.add_argument("--host-bytes", metavar="SIZE", help="of each host's memory (default: half of what is free)")
-    parser.add_argument("--spill-dir", metavar="FOLDER", help="where results go that do not fit (default: beside OUT)")
+MEMORY_FLAGS = {
+    "device_bytes": ("--device-bytes", "SIZE", "of each GPU that the run may take (default: most of it)"),
+    "host_bytes": ("--host-bytes", "SIZE", "of each host's memory (default: half of what is free)"),
+    "spill_dir": ("--spill-dir", "FOLDER", "where results go that do not fit (default: beside OUT)"),
+}
+
+
+def add_memory_flags(parser: argparse.ArgumentParser, keys: Container[str]) -> None:
+    """Add the flags that set these keys of the `memory` section."""
+    for key, (flag, metavar, text) in MEMORY_FLAGS.items():
+        if key in keys:
+            parser.add_argument(flag, metavar=metavar, help=text)
 
 
 def add_resume_flags(parser: argparse.ArgumentParser) -> None:
@@ -60,8 +65,7 @@ def add_resume_flags(parser: argparse.ArgumentParser) -> None:
 
 def memory_config(arguments: argparse.Namespace) -> MemoryConfig:
     """What the flags of `add_memory_flags` say of memory."""
-    names = ("device_bytes", "host_bytes", "spill_dir")
-    return fill(MemoryConfig, {name: getattr(arguments, name, None) for name in names}, "memory")
+    return fill(MemoryConfig, {name: getattr(arguments, name, None) for name in MEMORY_FLAGS}, "memory")
 
 
 def add_scheduler_flags(parser: argparse.ArgumentParser) -> None:

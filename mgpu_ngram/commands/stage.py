@@ -33,8 +33,7 @@ def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = stage.examples
     stage.add_flags(parser)
     add_cluster_flags(parser)
-    if stage.memory_keys:
-        add_memory_flags(parser)
+    add_memory_flags(parser, stage.memory_keys)
     if stage.resumes:
         add_resume_flags(parser)
     parser.set_defaults(verb=partial(_run_stage, stage))

@@ -80,6 +80,16 @@ def limited(executor: Executor, budget: Budget) -> Executor:
     return executor if budget.device == "cpu" else cast(Executor, _Limited(executor, budget))
 
 
+def limited_to(executor: Executor, memory: MemoryConfig, outside_bytes: int = 0) -> Executor:
+    """Return the executor with all its tasks held to `memory.device_bytes`, if that is given.
+
+    outside_bytes  bytes of the device that a task takes outside CuPy's pool
+    """
+    if memory.device_bytes is None:
+        return executor
+    return limited(executor, Budget(executor.device, memory.device_bytes - outside_bytes, 0))
+
+
 @dataclass(frozen=True)
 class _Limited:
     """An executor; all but `call` is the inner one's."""

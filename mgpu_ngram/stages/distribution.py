@@ -49,6 +49,7 @@ class DistributionStage(Stage[DistributionConfig, "DistributionResult"]):
     name = "distribution"
     config = DistributionConfig
     format = "mgpu_ngram distributions"
+    memory_keys = frozenset({"device_bytes"})
     needs: ClassVar[Mapping[str, Product]] = {"model": "model"}
     resumes = True
     examples = EXAMPLES

@@ -44,6 +44,7 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
     name = "score"
     config = ScoreConfig
     format = "mgpu_ngram scores"
+    memory_keys = frozenset({"device_bytes", "host_bytes"})
     needs: ClassVar[Mapping[str, Product]] = {"model": "model"}
     examples = EXAMPLES
     stdin_setting = "text"

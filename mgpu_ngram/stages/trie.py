@@ -30,6 +30,7 @@ class TrieStage(Stage[TrieConfig, "TrieResult"]):
     name = "trie"
     config = TrieConfig
     format = "mgpu_ngram trie"
+    memory_keys = frozenset({"device_bytes"})
     makes = "model"
     needs: ClassVar[Mapping[str, Product]] = {"model": "model"}
     examples = EXAMPLES

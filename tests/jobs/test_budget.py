@@ -9,12 +9,14 @@ import pytest
 
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.engine import budget as engine_budget
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.jobs import budget as jobs_budget
-from mgpu_ngram.jobs.budget import LimitedTask, chunks_ahead, limited, make_budget, text_within
+from mgpu_ngram.jobs.budget import LimitedTask, chunks_ahead, limited, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.count.plan import MAX_TEXT_BYTES, text_bytes
+from mgpu_ngram.stages.registry import STAGES
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file
 
@@ -117,6 +119,36 @@ def test_every_task_of_a_limited_executor_is_within_the_budget(monkeypatch):
     assert pool.limit == 0 and executor.workers == 2 and executor.everywhere(len, "ab") == [2]
     executor.close()
     assert inner.closed
+
+
+def test_a_limit_of_the_memory_section():
+    """Of 2**28 bytes, five are outside the pool; without a limit the executor is as it was."""
+    executor = LocalExecutor(workers=1)
+    executor.device = "gpu"
+    assert limited_to(executor, MemoryConfig(), 5) is executor
+    assert limited_to(executor, MemoryConfig(1 << 28), 5).budget == Budget("gpu", (1 << 28) - 5, 0)
+    executor.device = "cpu"
+    assert limited_to(executor, MemoryConfig(1 << 28)) is executor
+    executor.close()
+
+
+@pytest.mark.parametrize(
+    ("stage", "refused"),
+    [
+        ("count", []),
+        ("estimate", []),
+        ("score", ["spill_dir"]),
+        ("trie", ["host_bytes", "spill_dir"]),
+        ("distribution", ["host_bytes", "spill_dir"]),
+    ],
+)
+def test_limits_that_have_no_effect_are_refused(stage, refused):
+    for key, value in {"device_bytes": 1 << 28, "host_bytes": 1 << 28, "spill_dir": "/big"}.items():
+        if key in refused:
+            with pytest.raises(InputError, match=f"memory.{key} is .* has no effect on job 'mine' of stage {stage}"):
+                STAGES[stage].check_memory(MemoryConfig(**{key: value}), "mine")
+        else:
+            STAGES[stage].check_memory(MemoryConfig(**{key: value}), "mine")
 
 
 def test_on_a_cpu_there_is_nothing_to_limit():

@@ -15,13 +15,14 @@ from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.output import check_free
 from mgpu_ngram.engine import replicas
 from mgpu_ngram.engine import score as engine
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.score import run as score_job
-from mgpu_ngram.jobs.score.run import ScoreConfig, run, score
+from mgpu_ngram.jobs.score.run import Printing, ScoreConfig, run
 from mgpu_ngram.jobs.trie import run as trie
 
 pytestmark = pytest.mark.timeout(120)
@@ -51,6 +52,13 @@ def lines(tmp_path):
 
 def config(arpa, text, **more):
     return ScoreConfig(str(arpa), [str(text)], **more)
+
+
+def score(config, executor, file=None, take=None, progress=None):
+    """Score to a Parquet file, or only to totals; `take` is called with the scores of each chunk."""
+    context = RunContext(executor, None, progress=progress or Progress())
+    printing = Printing(take) if take else None
+    return score_job.score(config, context, score_job.open_inputs(config), file, printing)
 
 
 def table(path):
@@ -246,6 +254,27 @@ def test_blocks_are_smaller_where_memory_is_short(arpa, lines, here, whole, monk
     assert set(sizes) == {1000}
 
 
+def test_a_limit_of_host_memory(arpa, lines, here, whole, tmp_path, monkeypatch):
+    """Chunks, and how many of them are in flight, are as small as it asks for: 0.8 of 96 MiB for three tasks."""
+    size, real, windows, sizes = lines.stat().st_size, score_job.in_order, [], []
+
+    def in_order(executor, calls, window):
+        windows.append(window)
+        calls = list(calls)
+        sizes.append(len(calls))
+        return real(executor, iter(calls), window)
+
+    monkeypatch.setattr(score_job, "in_order", in_order)
+    most = int(0.8 * (96 << 20)) // 3
+    monkeypatch.setattr(score_job, "BYTES_PER_TEXT_BYTE", most // (size // 10))
+    for i, (memory, result_bytes) in enumerate([(None, 1), (96 << 20, 1), (96 << 20, 1 << 30)]):
+        monkeypatch.setattr(score_job, "RESULT_BYTES", {False: result_bytes})
+        context = RunContext(here, tmp_path / str(i), memory=MemoryConfig(host_bytes=memory))
+        assert run(config(arpa, lines), context).totals == whole[0]
+    assert windows == [12, 12, 3]
+    assert sizes[0] == 1 and sizes[1] == sizes[2] >= 10
+
+
 def test_a_process_keeps_several_models(arpa, lines, here, tmp_path, monkeypatch):
     """One replica for each file and index; each is loaded once."""
     opened, real = [], replicas.open_model
@@ -272,7 +301,7 @@ def test_checksums_are_compared_unless_that_is_declined(arpa, lines, here, tmp_p
     path.write_bytes(data)
     with pytest.raises(InputError, match="is damaged: array"):
         score(config(path, lines), here)
-    assert score(config(path, lines), here, verify=False).totals.sentences == 2000
+    assert score(config(path, lines, verify=False), here).totals.sentences == 2000
 
 
 def test_chunks_are_no_more_than_there_must_be(arpa, lines, monkeypatch):

@@ -14,7 +14,10 @@ from mgpu_ngram.core.distributions import FORMAT
 from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.blocks import RING_SLOTS
 from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.engine.distribution_tasks import MAX_TEXT_BYTES
+from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.distribution.config import DistributionConfig
 from mgpu_ngram.jobs.distribution.passes import DistributionPasses
@@ -131,7 +134,8 @@ def run(config: DistributionConfig, context: RunContext, inputs: Corpus | None =
         identity = _identity(made_of, corpus)
         with Checkpoint.open(out.path, identity, context.resume, context.overwrite, None, chosen) as checkpoint:
             executor.check_folder(str(checkpoint.entries_folder))
-            job = DistributionPasses(config, executor, corpus, made_of["model"]["identity"], checkpoint, progress)
+            held = limited_to(executor, context.memory, RING_SLOTS * MAX_TEXT_BYTES)
+            job = DistributionPasses(config, held, corpus, made_of["model"]["identity"], checkpoint, progress)
             job.write(context.checkpoint_seconds)
             progress.finish()
             manifest = made_of | job.described()

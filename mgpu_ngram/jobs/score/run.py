@@ -19,14 +19,17 @@ from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Corpus, Piece, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
+from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.output import Output, check_free, check_suffix, new_file, write_manifest
 from mgpu_ngram.core.parquet import strings
 from mgpu_ngram.core.read_text import read_blocks
 from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.blocks import RING_SLOTS
 from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.score import ChunkScores, ScoreOptions, score_chunk
+from mgpu_ngram.engine.score import BYTES_PER_TEXT_BYTE, ChunkScores, ScoreOptions, score_chunk
+from mgpu_ngram.jobs.budget import chunks_ahead, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.score.config import ScoreConfig
 
@@ -42,6 +45,7 @@ CHUNK_BYTES = {"cpu": 8 << 20, "gpu": 64 << 20}  # text per task, at most
 MIN_CHUNK_BYTES = 1 << 18
 MAX_WHOLE = 4  # times the text of a chunk: what a task takes that cannot be cut, such as a compressed file
 BYTES_PER_TOKEN = 5.5  # of text; a guess for plans
+RESULT_BYTES = {False: 1, True: 8}  # scores for each byte of text, without and with those of words; about
 WORDS_SHARE = 8  # words take so much more room than sentences
 UNIT = 2.0**-40  # in which sums of sentences are added up: a float32 is a multiple of it unless it is below 2**-17
 MAX_ADDED = 1 << 20  # fractions, in units, whose sum fits int64; and as many whole numbers
@@ -231,6 +235,12 @@ def score(
         words = printing.words if printing else ""
     take, totals = (printing.take, printing.totals) if printing else (None, True)
     chunk_bytes = config.chunk_bytes or _chunk_bytes(corpus, executor.workers, executor.device, bool(words))
+    ahead = AHEAD * executor.workers
+    if context.memory != MemoryConfig():
+        budget = make_budget(context.memory, executor)
+        chunk_bytes = config.chunk_bytes or text_within(budget, BYTES_PER_TEXT_BYTE, chunk_bytes)
+        ahead = chunks_ahead(budget, executor.workers, RESULT_BYTES[bool(words)] * chunk_bytes, AHEAD)
+        executor = limited_to(executor, context.memory, RING_SLOTS * chunk_bytes)
     model = os.path.abspath(config.model)  # workers may stand elsewhere
     options = ScoreOptions(
         model, identify(model), config.index, config.sentence_markers, words, totals, executor.device,
@@ -258,7 +268,7 @@ def score(
                 counts.append(chunks_done)
                 yield executor.call(score_chunk, chunk, options, label=f"scoring {chunk}")
 
-        for scores in in_order(executor, calls(), AHEAD * executor.workers):
+        for scores in in_order(executor, calls(), ahead):
             took(scores, counts.popleft())
         progress.finish()
     whole = _added(found)

@@ -19,6 +19,7 @@ from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.trie import FANOUT, edges_of, quantize, with_fanout
+from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.trie.config import TrieConfig
 from mgpu_ngram.kernels.dispatch import to_host
@@ -84,7 +85,7 @@ def run(config: TrieConfig, context: RunContext) -> TrieResult:
 
     Not resumable.
     """
-    executor = context.executor
+    executor = limited_to(context.executor, context.memory)
     if context.single_file:
         target = Path(context.target).absolute()
         check_free_file(target, context.overwrite)
