@@ -32,7 +32,7 @@ def load_config(arguments: argparse.Namespace) -> RunConfig:
 
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that say where a command's tasks run."""
+    """Add the flags for where a command's tasks run."""
     parser.add_argument("--device", default="auto", choices=DEVICES, help="auto (default): a GPU if the host has one")
     parser.add_argument(
         "--workers", type=int, metavar="N", help="Dask workers; 0: in this process (default: one per GPU or core)"
@@ -55,7 +55,7 @@ def add_memory_flags(parser: argparse.ArgumentParser, keys: Container[str]) -> N
 
 
 def add_resume_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of stages that save finished work."""
+    """Add the flags of stages that save finished work."""
     parser.add_argument("--resume", action="store_true", help="continue a run that ended early")
     parser.add_argument(
         "--checkpoint-seconds", type=float, metavar="S", default=CHECKPOINT_SECONDS,
@@ -64,7 +64,7 @@ def add_resume_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def memory_config(arguments: argparse.Namespace) -> MemoryConfig:
-    """What the flags of `add_memory_flags` say of memory."""
+    """Return the memory limits from the flags of `add_memory_flags`."""
     return fill(MemoryConfig, {name: getattr(arguments, name, None) for name in MEMORY_FLAGS}, "memory")
 
 
@@ -75,7 +75,7 @@ def add_scheduler_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def cluster_config(arguments: argparse.Namespace) -> ClusterConfig:
-    """What the flags of `add_cluster_flags` say."""
+    """Return the cluster settings from the flags of `add_cluster_flags`."""
     where = {"address": arguments.scheduler, "scheduler_file": arguments.scheduler_file}
     where = {kind: at for kind, at in where.items() if at}
     settings = {"kind": next(iter(where), "local"), "device": arguments.device, "workers": arguments.workers}
@@ -83,7 +83,7 @@ def cluster_config(arguments: argparse.Namespace) -> ClusterConfig:
 
 
 def scheduler_overrides(arguments: argparse.Namespace) -> list[str]:
-    """The flags --scheduler and --scheduler-file as settings of a YAML file."""
+    """Return the flags --scheduler and --scheduler-file as settings of a YAML file."""
     if arguments.scheduler:
         return [
             "cluster.kind=address",

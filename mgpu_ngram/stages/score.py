@@ -39,7 +39,7 @@ class ScoreCommand(ScoreConfig):
 
 
 class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
-    """Text in, log10 probabilities out, as KenLM's query gives them."""
+    """Text in, log10 probabilities out, equal to those of KenLM's query."""
 
     name = "score"
     config = ScoreConfig
@@ -171,14 +171,14 @@ def _show_scores(result: ScoreResult) -> None:
 
 
 def _show_totals(totals: Totals) -> None:
-    """The summary of KenLM's query."""
+    """Print the summary of KenLM's query."""
     for name, value in ("including", totals.perplexity), ("excluding", totals.perplexity_without_oovs):
         print(f"Perplexity {name} OOVs:\t{_double(value)}")
     print(f"OOVs:\t{totals.oovs}\nTokens:\t{totals.tokens}")
 
 
 def _double(value: float) -> str:
-    """A number from 1e-6 on as KenLM prints it: the shortest that reads back the same, with e from 1e21 on."""
+    """Return a number from 1e-6 on as KenLM prints it: the shortest that reads back the same, with e from 1e21 on."""
     if math.isnan(value):
         return "NaN"
     if value < 1e21:
@@ -189,7 +189,7 @@ def _double(value: float) -> str:
 
 
 def _show_scored(path: str, manifest: dict[str, Any]) -> None:
-    """What the output of a score job holds."""
+    """Print a description of the output of a score job."""
     from mgpu_ngram.jobs.score.run import Totals
 
     found, size = manifest["totals"], sum(i["size_bytes"] for i in manifest["inputs"])

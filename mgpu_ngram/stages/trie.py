@@ -25,7 +25,7 @@ MODEL = "model.safetensors"  # in the folder of a run
 
 
 class TrieStage(Stage[TrieConfig, "TrieResult"]):
-    """An ARPA file or a model file in, a model file with the index and the precision that are asked for out."""
+    """An ARPA file or a model file in, a model file with the requested index and precision out."""
 
     name = "trie"
     config = TrieConfig
@@ -49,7 +49,7 @@ class TrieStage(Stage[TrieConfig, "TrieResult"]):
             help="words that a search compares in one step (default: as a model file has it, 32 of an ARPA file)",
         )  # fmt: skip
         parser.add_argument(
-            "--quantize", type=int, metavar="BITS", help="codes of so many bits in place of probabilities and backoffs"
+            "--quantize", type=int, metavar="BITS", help="store probabilities and backoffs as codes of this many bits"
         )
         parser.add_argument("--no-backoff", action="store_true", help="leave out backoffs; such a model scores no text")
 

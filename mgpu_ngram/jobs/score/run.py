@@ -40,28 +40,28 @@ else:
     pa = LazyModule("pyarrow")
     pq = LazyModule("pyarrow.parquet")
 
-AHEAD = 4  # chunks per worker that are under way before the first of them is in
+AHEAD = 4  # chunks per worker in flight or buffered
 CHUNK_BYTES = {"cpu": 8 << 20, "gpu": 64 << 20}  # text per task, at most
 MIN_CHUNK_BYTES = 1 << 18
-MAX_WHOLE = 4  # times the text of a chunk: what a task takes that cannot be cut, such as a compressed file
-BYTES_PER_TOKEN = 5.5  # of text; a guess for plans
+MAX_WHOLE = 4  # times the text of a chunk: the most of a source that cannot be cut, such as a compressed file
+BYTES_PER_TOKEN = 5.5  # of text; an estimate for plans
 RESULT_BYTES = {False: 1, True: 8}  # scores for each byte of text, without and with those of words; about
-WORDS_SHARE = 8  # words take so much more room than sentences
-UNIT = 2.0**-40  # in which sums of sentences are added up: a float32 is a multiple of it unless it is below 2**-17
-MAX_ADDED = 1 << 20  # fractions, in units, whose sum fits int64; and as many whole numbers
-MAX_EXACT = 1 << 42  # up to this one, which no text comes near: sums of larger ones depend on how text was cut
+WORDS_SHARE = 8  # results for words take so much more memory than for sentences
+UNIT = 2.0**-40  # of sums of sentences: every float32 from 2**-17 on is a multiple of it
+MAX_ADDED = 1 << 20  # fractions, in units, whose sum fits int64; likewise whole numbers
+MAX_EXACT = 1 << 42  # sums above it, which no text reaches, depend on how text was cut
 FORMAT = "mgpu_ngram scores"
 SCORES = "scores.parquet"
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Of all sentences that were scored.
+    """Totals of all scored sentences.
 
-    tokens     words, and one </s> a sentence unless sentence markers were off
-    oovs       words that the model does not know
-    log10      sum of log10 probabilities, and
-    oov_log10  the part of unknown words in it
+    tokens     words, and one </s> per sentence unless sentence markers are off
+    oovs       unknown words
+    log10      sum of log10 probabilities
+    oov_log10  the share of unknown words in that sum
     """
 
     sentences: int
@@ -77,17 +77,17 @@ class Totals:
 
     @property
     def perplexity_without_oovs(self) -> float:
-        """Of the words that the model knows, after whatever stands before them."""
+        """The perplexity of known words, in their full contexts; NaN without any."""
         return perplexity(self.log10 - self.oov_log10, self.tokens - self.oovs)
 
     def summary(self) -> dict[str, Any]:
-        """All of it by name; None for what JSON has no number for: NaN and infinity."""
+        """Return all totals by name; None for NaN and infinity, which JSON lacks."""
         perplexities = {"perplexity": self.perplexity, "perplexity_without_oovs": self.perplexity_without_oovs}
         return {name: x if math.isfinite(x) else None for name, x in (asdict(self) | perplexities).items()}
 
 
 def perplexity(log10: float, tokens: int) -> float:
-    """Of tokens with that sum of log10 probabilities; NaN without tokens, infinite beyond the largest double."""
+    """Return the perplexity of tokens with this sum of log10 probabilities; NaN without tokens, inf beyond a double."""
     try:
         return 10 ** (-log10 / tokens) if tokens else float("nan")
     except OverflowError:
@@ -96,7 +96,7 @@ def perplexity(log10: float, tokens: int) -> float:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """What a run did; `path` is None where nothing was written."""
+    """The result of a run; `path` is None if it wrote no file."""
 
     path: Path | None
     totals: Totals
@@ -104,20 +104,20 @@ class ScoreResult:
     wall_seconds: float
     workers: int
     device: str
-    transport: str  # how arrays cross from worker to worker
+    transport: str  # how arrays move between workers
 
     @property
     def tokens_per_second(self) -> float:
         return self.totals.tokens / self.wall_seconds
 
     def as_json(self) -> dict[str, Any]:
-        """For machines: all of it by name."""
+        """Return all fields by name, for machines."""
         named = {"path": self.path and str(self.path), "totals": self.totals.summary()}
         return asdict(self) | named | {"tokens_per_second": self.tokens_per_second}
 
 
 def open_inputs(config: ScoreConfig) -> Corpus:
-    """The text that a config names. Raises InputError when it cannot be used."""
+    """Return the text that a config names. Raises InputError if it cannot be used."""
     return open_corpus(config.text, "word", text_column=config.text_column)
 
 
@@ -152,7 +152,7 @@ def run(
     inputs    an open corpus in place of config.text
     printing  what to do with the scores when the context has no output
 
-    A run that ended early cannot be resumed.
+    Not resumable.
     """
     corpus = inputs or open_inputs(config)
     if context.output is None:
@@ -170,13 +170,13 @@ def run(
 
 
 def changed_since(config: ScoreConfig, manifest: dict[str, Any]) -> str:
-    """How an output differs from what this job would make, by settings, model, names and sizes of inputs; "" if not."""
+    """Return how an output differs from this job's, by settings, model, and names and sizes of inputs."""
     made_of = _made_of(config, open_inputs(config))
     return what_changed({name: manifest.get(name) for name in made_of}, made_of)
 
 
 def _made_of(config: ScoreConfig, corpus: Corpus) -> dict[str, Any]:
-    """What an output depends on."""
+    """Return what an output depends on."""
     return {
         "inputs": corpus.described,
         "model": {"path": config.model, "identity": identify(config.model)},
@@ -196,7 +196,7 @@ def check_file(path: str | Path, overwrite: bool) -> None:
 
 
 def _is_parquet(path: str | Path) -> bool:
-    """Whether a regular file begins as Parquet does. Nothing else is replaced: a model, a device, a pipe."""
+    """Return whether it is a regular file that starts like Parquet. Other files are never replaced."""
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
@@ -205,10 +205,10 @@ def _is_parquet(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class Printing:
-    """What a run does with scores that go to no file.
+    """How a run handles scores that it does not write to a file.
 
-    take    is called with the scores of each chunk, in the order of the text
-    words   what chunks say of words, as in `ScoreOptions`
+    take    called with the scores of each chunk, in the order of the text
+    words   as in `ScoreOptions`
     totals  as in `ScoreOptions`
     """
 
@@ -241,7 +241,7 @@ def score(
         chunk_bytes = config.chunk_bytes or text_within(budget, BYTES_PER_TEXT_BYTE, chunk_bytes)
         ahead = chunks_ahead(budget, executor.workers, RESULT_BYTES[bool(words)] * chunk_bytes, AHEAD)
         executor = limited_to(executor, context.memory, RING_SLOTS * chunk_bytes)
-    model = os.path.abspath(config.model)  # workers may stand elsewhere
+    model = os.path.abspath(config.model)  # workers may have another current directory
     options = ScoreOptions(
         model, identify(model), config.index, config.sentence_markers, words, totals, executor.device,
         chunk_bytes, executor.tasks_per_host, executor.threads, config.verify,
@@ -261,7 +261,7 @@ def score(
             progress.advance(chunks_done, found[-1].tokens)
 
         progress.start("score", len(chunks), "chunks", "tokens")
-        counts: deque[int] = deque()  # chunks that are done with each call
+        counts: deque[int] = deque()  # number of chunks that each call completes
 
         def calls() -> Iterator[Handle]:
             for chunk, chunks_done in _in_parts(chunks, chunk_bytes):
@@ -278,9 +278,9 @@ def score(
 
 
 def _in_parts(chunks: list[Chunk], chunk_bytes: int) -> Iterator[tuple[Chunk, int]]:
-    """Chunks and how many are done with each; but one that could not be cut to its size is read here, part by part.
+    """Yield (chunk, number of chunks that it completes). A chunk that is too large is read here and yielded in parts.
 
-    So is a large compressed file, whose scores would fill the memory of a worker, and then that of the driver.
+    For example a large compressed file: its scores would fill the memory of a worker, and then of the driver.
     """
     for chunk in chunks:
         if chunk.size_bytes <= MAX_WHOLE * chunk_bytes:
@@ -296,7 +296,7 @@ def _in_parts(chunks: list[Chunk], chunk_bytes: int) -> Iterator[tuple[Chunk, in
 
 
 def _totals(scores: ChunkScores) -> Totals:
-    """Of a chunk, log10 in units."""
+    """Return the totals of a chunk, log10 in units."""
     if not scores.sentences:
         return Totals(0, 0, 0, 0, 0)
     log10, words, oovs, oov_log10 = scores.sentences.values()
@@ -304,13 +304,13 @@ def _totals(scores: ChunkScores) -> Totals:
 
 
 def _added(parts: list[Totals]) -> Totals:
-    """Of all chunks, log10 as such."""
+    """Return the totals of all chunks, log10 as float."""
     sums = {f.name: sum(getattr(part, f.name) for part in parts) for f in fields(Totals)}
     return Totals(**sums | {name: sums[name] * UNIT for name in ("log10", "oov_log10")})
 
 
 def _in_units(values: np.ndarray) -> float:
-    """The sum as an integer of units, so that it does not depend on how text was cut."""
+    """Return the sum as an integer number of units, so that it does not depend on how text was cut."""
     if not (np.abs(values) < MAX_EXACT).all():
         return float(values.sum(dtype=np.float64)) / UNIT
     total = 0
@@ -322,7 +322,7 @@ def _in_units(values: np.ndarray) -> float:
 
 
 def _chunk_bytes(corpus: Corpus, workers: int, device: str, words: bool) -> int:
-    """Text per task: less where words come back, and where workers would have too few."""
+    """Return the text per task: less if words are returned, or if workers would have too few tasks."""
     most = CHUNK_BYTES[device] // (WORDS_SHARE if words else 1)
     return max(MIN_CHUNK_BYTES, min(most, corpus.text_bytes // (AHEAD * workers)))
 
@@ -334,7 +334,7 @@ WORD_COLUMNS = {
 
 
 class _Table:
-    """A Parquet file that grows chunk by chunk; it gets its name when it is whole."""
+    """A Parquet file that grows chunk by chunk; it gets its name when it is complete."""
 
     def __init__(self, path: str | Path, level: str):
         self.path, self.words = path, level == "word"
