@@ -6,9 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.cluster.devices import cpu_cores, free_memory, resolve_device, visible_gpus
+from mgpu_ngram.cluster.devices import cpu_cores, free_memory, resolve_device
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.cluster.placement import choose_workers
 from mgpu_ngram.config import ClusterConfig, check_checkpoint_seconds
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.counts import Counts
@@ -26,35 +27,42 @@ from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.jobs.score import run as score_job
 
 
-def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None) -> Executor:
-    """Return the executor of a run: a Dask cluster on this host, a running one, or this process (workers 0)."""
-    if cluster.kind == "local" and cluster.workers == 0:
-        return LocalExecutor(resolve_device(cluster.device))
-    from mgpu_ngram.cluster.dask import connect, start_cluster
+def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None, work_bytes: int = 0) -> Executor:
+    """Return an executor: of this process, of a Dask cluster started on this host, or of one that runs elsewhere.
 
-    if cluster.kind == "local":
-        return start_cluster(resolve_device(cluster.device), cluster.workers, dask, cluster.protocol)
-    return connect(cluster.address, cluster.scheduler_file, cluster.device, cluster.workers, dask)
+    work_bytes  size of the work, by which workers "auto" chooses between this process and a cluster on this host
+    """
+    if cluster.kind != "local":
+        from mgpu_ngram.cluster.dask import connect
+
+        return connect(cluster.address, cluster.scheduler_file, cluster.device, cluster.workers, dask)
+    device = resolve_device(cluster.device)
+    workers = choose_workers(device, cluster.workers, work_bytes).workers
+    if workers == 0:
+        return LocalExecutor(device)
+    from mgpu_ngram.cluster.dask import start_cluster
+
+    return start_cluster(device, workers, dask, cluster.protocol, cluster.secure)
 
 
-def describe_cluster(cluster: ClusterConfig, dask: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return what a run would find: workers, device, free bytes of a GPU or of the host, and the transport of arrays.
+def describe_cluster(cluster: ClusterConfig, dask: dict[str, Any] | None = None, work_bytes: int = 0) -> dict[str, Any]:
+    """Return what a run would find: workers, device, free bytes of a GPU or of the host, how arrays travel, and why.
 
     Connects to a running cluster, and starts one for two or more GPUs of this host; otherwise starts nothing.
     """
     if cluster.kind == "local":
         device = resolve_device(cluster.device)
-        workers = cluster.workers or (cpu_cores() if device == "cpu" else visible_gpus())
-        if cluster.workers == 0 and device == "gpu":
-            workers = 1
+        workers, reason = choose_workers(device, cluster.workers, work_bytes)
         if device == "cpu" or workers < 2:
-            transport = "memory" if cluster.workers == 0 else "tcp"
-            return {"workers": workers, "device": device, "free_bytes": free_memory(device), "transport": transport}
-    executor = open_executor(cluster, dask)
+            found = {"device": device, "free_bytes": free_memory(device), "reason": reason}
+            if workers:
+                return found | {"workers": workers, "transport": "tcp"}
+            return found | {"workers": 1 if device == "gpu" else cpu_cores(), "transport": "memory"}
+    executor = open_executor(cluster, dask, work_bytes)
     try:
         free = executor.gather([executor.call(free_memory, executor.device)])[0]
         found = {"workers": executor.workers, "device": executor.device, "transport": executor.transport}
-        return found | {"free_bytes": free}
+        return found | {"free_bytes": free, "reason": executor.describe()}
     finally:
         executor.close()
 

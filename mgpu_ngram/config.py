@@ -25,6 +25,8 @@ class ClusterConfig:
     # wait for, of a cluster that runs elsewhere
     scheduler_file: str | None = None  # file that the scheduler writes, kind scheduler_file
     address: str | None = None  # of the scheduler, such as tcp://10.0.0.1:8786, kind address
+    secure: bool | None = None  # encrypt a local cluster, so that other users of this host cannot connect; auto: where
+    # the host has other users. Not with ucx
     protocol: Literal["tcp", "ucx"] | None = None  # of the cluster that the run starts; default tcp
 
     def __post_init__(self) -> None:
@@ -37,6 +39,8 @@ class ClusterConfig:
                 raise InputError(f"{kind} is given but kind is {self.kind}; make it {kind}, or leave {kind} out")
         if self.kind != "local" and self.workers == 0:
             raise InputError(f"workers is 0 but kind is {self.kind}; leave workers out, or make kind local")
+        if self.kind != "local" and self.secure is not None:
+            raise InputError(f"secure is {self.secure} but kind is {self.kind}, which has its own; leave it out")
         if self.kind != "local" and self.protocol:
             raise InputError(f"protocol is {self.protocol} but kind is {self.kind}, which has its own; leave it out")
 

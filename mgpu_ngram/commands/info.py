@@ -7,7 +7,7 @@ import json
 import os
 
 from mgpu_ngram.commands.shared import stdout
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import MANIFEST, find_manifest
 from mgpu_ngram.report import show_file, show_model
 from mgpu_ngram.stages.registry import STAGES, stage_of_format
@@ -17,12 +17,14 @@ EXAMPLES = """examples:
   mgpu-ngram info counts --json | jq .orders
   mgpu-ngram info model.safetensors
   mgpu-ngram info runs/scores/score
-  mgpu-ngram info distributions"""
+  mgpu-ngram info distributions
+  mgpu-ngram info counts --verify"""
 
 
 def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("path", metavar="PATH", help="output folder, model file or ARPA file")
+    parser.add_argument("--verify", action="store_true", help="compare the inputs of an output with its checksums")
     parser.set_defaults(verb=_info)
 
 
@@ -41,12 +43,26 @@ def _info(arguments: argparse.Namespace) -> None:
         from mgpu_ngram.core.counts import read_counts
 
         stage, manifest = STAGES["count"], read_counts(path).manifest  # it says what is wrong
+    if arguments.verify:
+        _verify(path, manifest)
+        return
     described = stage.describe(path, manifest)
     with stdout():
         if arguments.json:
             print(json.dumps(described, indent=2))
         else:
             stage.show_info(path, described)
+
+
+def _verify(path: str, manifest: dict[str, object]) -> None:
+    """Compare the inputs that a manifest names with the files that are there now."""
+    from mgpu_ngram.core.verify import verify_inputs
+
+    differences = verify_inputs(manifest)
+    if differences:
+        raise RunError(f"{len(differences)} inputs of {path} differ: {'; '.join(differences)}; make the output again")
+    with stdout():
+        print(f"{path}: all inputs are those that it was made from")
 
 
 def _show_file(path: str, as_json: bool) -> None:

@@ -26,18 +26,18 @@ def _plan(arguments: argparse.Namespace) -> None:
     config = load_config(arguments)
     for name, settings in config.jobs:
         STAGES[name].check_memory(config.memory, settings.name)
-    found = describe_cluster(config.cluster, config.dask)
+    jobs = [(STAGES[name], settings) for name, settings in config.jobs]
+    work = (stage.work_bytes(settings, stage.open_inputs(settings)) for stage, settings in jobs)
+    found = describe_cluster(config.cluster, config.dask, max(work))
     context = PlanContext(
         found["workers"], found["device"], found["free_bytes"], found["transport"], config.memory, config.output
     )
-    plans = [
-        (STAGES[name], STAGES[name].plan(settings, context) | {"transport": context.transport})
-        for name, settings in config.jobs
-    ]
+    plans = [(stage, stage.plan(settings, context) | {"transport": context.transport}) for stage, settings in jobs]
     with stdout():
         if arguments.json:
             print(json.dumps([plan for _, plan in plans], indent=2))
             return
+        print(f"runs {found['reason']}\n")
         for stage, plan in plans:
             stage.show_plan(plan)
             print()

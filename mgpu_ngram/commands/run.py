@@ -124,7 +124,8 @@ def run_jobs(
     corpora = [corpus or job.stage.open_inputs(job.settings) for job in jobs]
     if not jobs:
         return results
-    executor = open_executor(config.cluster, config.dask)
+    work = (job.stage.work_bytes(job.settings, inputs) for job, inputs in zip(jobs, corpora, strict=True))
+    executor = open_executor(config.cluster, config.dask, max(work))
     try:
         if executor.dashboard and sys.stderr.isatty():
             print(f"dashboard: {executor.dashboard}", file=sys.stderr)

@@ -104,6 +104,10 @@ class Stage(ABC, Generic[C, R]):
         """Return the text that the settings name; None when the stage reads no text."""
         return None
 
+    def work_bytes(self, config: C, inputs: Corpus | None) -> int:
+        """Return the size of the work, about, by which a run chooses between this process and a cluster."""
+        return inputs.text_bytes if inputs else 0
+
     @abstractmethod
     def plan(self, config: C, context: PlanContext) -> dict[str, object]:
         """Return what a run would do, as JSON values by name. Computes nothing."""

@@ -88,6 +88,11 @@ class DistributionStage(Stage[DistributionConfig, "DistributionResult"]):
 
         return open_inputs(config)
 
+    def work_bytes(self, config: DistributionConfig, inputs: Corpus | None) -> int:
+        from mgpu_ngram.jobs.distribution.sizes import output_bytes
+
+        return max(super().work_bytes(config, inputs), output_bytes(config, inputs) if inputs else 0)
+
     def plan(self, config: DistributionConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.distribution.run import plan
 

@@ -52,6 +52,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
     "chunk_bytes": {"metavar": "SIZE", "help": "text per task, such as '64 MiB'"},
 }  # fmt: skip
+BYTES_PER_TOKEN = 6  # of text, about
 
 
 class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
@@ -109,6 +110,12 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
         from mgpu_ngram.jobs.estimate.run import open_inputs
 
         return open_inputs(config)
+
+    def work_bytes(self, config: EstimateConfig, inputs: Corpus | None) -> int:
+        from mgpu_ngram.core.output import find_manifest
+
+        manifest = find_manifest(config.counts) if config.counts else None
+        return BYTES_PER_TOKEN * manifest["tokens"] if manifest else super().work_bytes(config, inputs)
 
     def plan(self, config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.estimate.run import plan

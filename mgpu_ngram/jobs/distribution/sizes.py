@@ -66,3 +66,11 @@ def table_rows(rows: RowOptions, symbols: int) -> int:
     if rows.top_k:
         return len(rows.orders) * rows.top_k
     return symbols if 1 in rows.orders else STORED_ROWS
+
+
+def output_bytes(config: DistributionConfig, corpus: Corpus) -> int:
+    """Return the bytes of the files, about; 0 when the model is not known yet."""
+    facts = known_facts(config)
+    if facts is None:
+        return 0
+    return int(corpus.text_bytes / text_bytes(config)) * row_bytes(config, rows_for(config, facts), facts.symbols)
