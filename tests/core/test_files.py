@@ -81,7 +81,7 @@ def test_bad_files_say_so(tree, tmp_path, monkeypatch):
     (tree / "empty").mkdir()
     with pytest.raises(InputError, match="empty' is a directory without files"):
         open_corpus(tree / "empty")
-    with pytest.raises(InputError, match="no regular file"):
+    with pytest.raises(InputError, match="not a regular file"):
         open_corpus("/dev/null")
     (tree / "odd.bin").write_bytes(b"123")
     with pytest.raises(InputError, match="odd.bin' holds 3 bytes, no multiple of the 2"):
