@@ -125,6 +125,8 @@ def test_kenlm_binaries_name_the_way_out(folder, mgpu_ngram):
         err = refused(mgpu_ngram(*words))
         assert "m.bin' is a KenLM binary model, which cannot be read yet; give the ARPA file " in err
         assert "mgpu-ngram convert" in err
+    err = refused(mgpu_ngram("score", "m.bin", "text", "--scheduler-file", "none"))  # before it waits for a cluster
+    assert "'m.bin' is a KenLM binary model" in err
     with pytest.raises(InputError):
         ng.Model.load("m.bin")
 

@@ -15,7 +15,7 @@ import numpy as np
 from mgpu_ngram.core.arrays import array_crcs, load_arrays, save_arrays
 from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.file_heads import is_safetensors
+from mgpu_ngram.core.file_heads import HEAD_BYTES, compression, is_safetensors, refuse_as_arpa
 from mgpu_ngram.core.model_checks import contradiction
 from mgpu_ngram.core.output import check_free, check_suffix
 from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Trie
@@ -165,11 +165,15 @@ def identify(path: str | Path) -> str:
     Raises InputError if there is no file.
     """
     try:
-        if is_model_file(path):
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+        if is_safetensors(head):
             return str(load_arrays(path, verify=False)[1].get("fingerprint"))
         found = os.stat(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give a model file or an ARPA file") from None
+    if not compression(head):
+        refuse_as_arpa(str(path), head)
     return f"{found.st_size:,} bytes of {found.st_mtime_ns}"
 
 
