@@ -189,7 +189,10 @@ def test_the_file_in_configs(folder, mgpu_ngram, request):
         ("model.arpa text -o out --checkpoint-seconds -1", "checkpoint_seconds is -1.0 but must be 0"),
         ("model.arpa text -o out --chunk-bytes 0", "chunk_bytes is 0 but must be at least 1"),
         ("model.arpa text -o out --resume", "nothing to resume: "),
-        ("model.arpa empty -o out -n --positions last", "'empty': the line that ends at byte 2 has no words"),
+        (
+            "model.arpa empty -o out -n --positions last",
+            "'empty': the line that ends at byte 2 is empty, and an empty history",
+        ),
     ],
 )
 def test_refused(words, message, folder, mgpu_ngram):
