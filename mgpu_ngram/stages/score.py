@@ -63,7 +63,9 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
         parser.add_argument("-o", "--output", metavar="SCORES.parquet", help="a Parquet file to write instead")
         add_overwrite(parser)
         parser.add_argument(
-            "--index", choices=["edge", "btree"], help="edge table, faster (default); or the trie alone, smaller"
+            "--index",
+            choices=["auto", "edge", "btree"],
+            help="edge table, faster; or the trie alone, smaller and ready at once (default: by the text)",
         )
         add_no_verify(parser)
         add_text_flags(parser, "8 MiB")

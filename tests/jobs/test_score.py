@@ -373,3 +373,27 @@ def test_words_are_not_made_for_a_table_of_sentences(arpa, lines, here, tmp_path
     made = []
     score(config(arpa, lines), here, tmp_path / "x", take=made.append)
     assert made and not any(scores.words or scores.lines for scores in made)
+
+
+@pytest.mark.parametrize(
+    ("device", "tokens", "edge_table", "index", "expected"),
+    [
+        ("cpu", 49, False, "auto", "btree"),
+        ("cpu", 50, False, "auto", "edge"),
+        ("cpu", 49, True, "auto", "edge"),
+        ("gpu", 1, False, "auto", "edge"),
+        ("cpu", 49, False, "edge", "edge"),
+        ("cpu", 1_000, False, "btree", "btree"),
+    ],
+)
+def test_a_short_text_beside_a_large_model_builds_no_edge_table(
+    device, tokens, edge_table, index, expected, monkeypatch
+):
+    monkeypatch.setattr(score_job, "is_model_file", lambda _: True)
+    monkeypatch.setattr(score_job, "describe_model", lambda _: {"orders": [30, 70], "edge_table": edge_table})
+    made = score_job.ScoreConfig("model", ["text"], index=index)
+    assert score_job._index(made, int(tokens * score_job.BYTES_PER_TOKEN), device) == expected
+
+
+def test_the_index_of_an_arpa_file_is_the_edge_table(arpa):
+    assert score_job._index(score_job.ScoreConfig(str(arpa), ["text"]), 1, "cpu") == "edge"
