@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import mgpu_ngram
 from mgpu_ngram.benchmarks.corpora import zipf_text
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, open_suite
@@ -28,6 +29,7 @@ SCORED_TOKENS = {"gpu": 1_000_000, "cpu": 1_000_000}
 VOCABULARY = 50_000
 LINES = b"the cat sat on the mat\nthe dog sat on the log\nthe cat ate the dog\n"
 HELP_SECONDS, INFO_SECONDS = 0.2, 0.4  # CPU time at most
+PACKAGE_PARENT = str(Path(mgpu_ngram.__file__).resolve().parents[1])  # commands run in another folder
 STAGE_SECONDS = {"gpu": 1.3, "cpu": 0.8}  # at most
 SCORE_SECONDS, ESTIMATE_SECONDS = {"gpu": 1.5, "cpu": None}, {"gpu": 2.2, "cpu": None}
 
@@ -45,6 +47,7 @@ class StartupBench:
     def run(self, *words: str) -> tuple[float, float]:
         """Run a command; return its seconds and its CPU seconds. Raises RunError when it fails."""
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # as installed
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE_PARENT, environment.get("PYTHONPATH")]))
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         command = [sys.executable, "-m", "mgpu_ngram", *words]
         done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True)

@@ -36,7 +36,7 @@ def toy(tmp_path, monkeypatch):
 def test_on_the_command_line(toy, mgpu_ngram):
     assert "lengths       write the length of each file" in mgpu_ngram("--help")[1]
     assert "mgpu-ngram lengths a.txt" in mgpu_ngram("lengths", "--help")[1]
-    assert mgpu_ngram("lengths", "a", "b", "-o", "out", *HERE)[:2] == (0, "out: [3, 5] bytes, 0 resumed\n\n")
+    assert mgpu_ngram("lengths", "a", "b", "-o", "out", *HERE)[:2] == (0, "out: [3, 5] bytes, 0 resumed\n")
     assert mgpu_ngram("lengths", "a", "-o", "out", *HERE)[0] == 2  # it exists
     status, out, _ = mgpu_ngram("lengths", "--unit", "lines", "-o", "out", "b", "--overwrite", "--json", *HERE)
     assert status == 0 and json.loads(out)["lengths"] == [3]
@@ -50,9 +50,9 @@ def test_on_the_command_line(toy, mgpu_ngram):
 def test_in_a_yaml_file(toy, mgpu_ngram):
     text = "output: runs\ncluster: {workers: 0}\njobs:\n- lengths: {text: [a, b, c]}\n- lengths: {name: n, text: a}\n"
     Path("run.yaml").write_text(text)
-    assert mgpu_ngram("plan", "run.yaml")[1] == "lengths: 3 files\n\nn: 1 files\n\n"
+    assert mgpu_ngram("plan", "run.yaml")[1].endswith("lengths: 3 files\n\nn: 1 files\n\n")
     status, out, err = mgpu_ngram("run", "run.yaml")
-    assert (status, out, err) == (0, "lengths: [3, 5, 0] bytes, 0 resumed\n\nn: [3] bytes, 0 resumed\n\n", "")
+    assert (status, out, err) == (0, "lengths: [3, 5, 0] bytes, 0 resumed\n\nn: [3] bytes, 0 resumed\n", "")
     assert mgpu_ngram("run", "run.yaml", "--resume")[2].count("finished before") == 2
     status, _, err = mgpu_ngram("run", "run.yaml", "jobs.0.lengths.unit=words", "--overwrite")
     assert status == 2 and "jobs[0].lengths.unit is 'words'" in err

@@ -340,7 +340,7 @@ def test_compact_blocks(model, tmp_path):
     [block] = model.iter_distributions(["zebra", ""], compact=True)  # nothing was found
     assert block.word_C.tolist() == [] and block.first_HK.dtype == np.uint32
     assert np.array_equal(host(ng.compact.densify(block, model.device)), host(model.distribution(["zebra", ""])))
-    with pytest.raises(ng.InputError, match=r"lacks the probabilities of single words; give it with"):
+    with pytest.raises(ng.InputError, match=r"lacks the probabilities of single words; add them with"):
         ng.compact.densify(load_compact(tmp_path / "block.safetensors"), "cpu")
 
 

@@ -132,17 +132,17 @@ def run_jobs(
         for job, inputs in zip(jobs, corpora, strict=True):
             stage = job.stage
             executor.resume_hint = stage.resume_hint
-            with Bars(stage.shows_progress(job.settings)) as bars, stdout():
-                context = RunContext(
-                    executor, job.target.path, job.target.single_file, options.overwrite, job in resuming, bars,
-                    config.memory, config.checkpoint_seconds,
-                )  # fmt: skip
-                results.append(stage.run(job.settings, context, inputs))
-            if not quiet:
-                with stdout():
-                    stage.show_result(job.settings, results[-1])
-                    if job.target.path is not None:
+            with stdout():
+                with Bars(stage.shows_progress(job.settings)) as bars:
+                    context = RunContext(
+                        executor, job.target.path, job.target.single_file, options.overwrite, job in resuming, bars,
+                        config.memory, config.checkpoint_seconds,
+                    )  # fmt: skip
+                    results.append(stage.run(job.settings, context, inputs))
+                if not quiet:
+                    if job is not jobs[0]:
                         print()
+                    stage.show_result(job.settings, results[-1])
     finally:
         executor.close()
     return results

@@ -53,8 +53,8 @@ def _run_stage(stage: Stage[Any, Any], arguments: argparse.Namespace) -> None:
         corpus = None
         if stage.stdin_setting:
             corpus = stack.enter_context(stdin_as_file(settings, stage.stdin_setting, _folder(target, stack)))
-        [result] = run_jobs([Job(stage, settings, target)], config, options, corpus, quiet=arguments.json)
-        if arguments.json:
+        results = run_jobs([Job(stage, settings, target)], config, options, corpus, quiet=arguments.json)
+        for result in results if arguments.json else ():  # none where the reader of a pipe has gone
             with stdout():
                 if isinstance(result, FinishedBefore):
                     print(json.dumps([result.as_json()], indent=2))

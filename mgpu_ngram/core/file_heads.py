@@ -89,8 +89,12 @@ def what_begins(head: bytes) -> str:
         return f"{compressed} data"
     for marks in UNICODE, MAGIC:
         for magic, what in marks.items():
-            if head.startswith(magic):
-                return f"{what} text" if marks is UNICODE else what
+            if not head.startswith(magic):
+                continue
+            if marks is MAGIC:
+                return what
+            if b"\0" in head:  # a line feed of UTF-16 has one; other bytes may stand where a mark would
+                return f"{what} text"
     if is_safetensors(head):
         return OUR_MODEL if b"mgpu_ngram model" in head else SAFETENSORS
     if head[257:262] == b"ustar":

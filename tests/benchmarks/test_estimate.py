@@ -26,11 +26,12 @@ STAGES = ("read", "tokenise", "vocabulary", "count", "reduce", "adjust", "estima
 FAKE = f"""#!{sys.executable}
 import sys
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import run as job
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 assert sys.argv[-1] == "--discount_fallback" and given["-S"] in ("50%", "1G"), sys.argv
 config = job.EstimateConfig([given["--text"]], order=int(given["-o"]), format="arpa", discount_fallback=[])
-job.run_to_file(config, LocalExecutor("cpu", 1), given["--arpa"], overwrite=True)
+job.run(config, RunContext(LocalExecutor("cpu", 1), given["--arpa"], single_file=True, overwrite=True))
 """
 
 

@@ -652,9 +652,10 @@ import hooks
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.jobs.estimate import EstimateConfig
+from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.estimate.run import EstimateConfig, run
 config = EstimateConfig(sys.argv[3:], order=4, chunk_bytes=20000, discount_fallback=[])
-run_to_file(config, LocalExecutor(workers=2), sys.argv[2], checkpoint_seconds=0)
+run(config, RunContext(LocalExecutor(workers=2), sys.argv[2], single_file=True, checkpoint_seconds=0))
 """
 
 

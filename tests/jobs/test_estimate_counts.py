@@ -289,9 +289,10 @@ def test_counts_that_cannot_serve(counted, executors, tmp_path, counting, text, 
     """One line, and nothing is left."""
     folder = counted(text, **counting)
     before = sorted(tmp_path.iterdir())
-    for make in estimate.run, estimate.run_to_file:
+    for single_file in False, True:
         with pytest.raises(InputError) as refusal:
-            make(EstimateConfig(counts=str(folder), **options), executors(), tmp_path / "out")
+            context = RunContext(executors(), tmp_path / "out", single_file)
+            estimate.run(EstimateConfig(counts=str(folder), **options), context)
         assert re.search(why, str(refusal.value)) and "\n" not in str(refusal.value)
         assert sorted(tmp_path.iterdir()) == before
 
