@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mgpu_ngram.cluster.devices import cpu_cores, free_memory, resolve_device
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.cluster.placement import choose_workers
 from mgpu_ngram.config import ClusterConfig, check_checkpoint_seconds
-from mgpu_ngram.core.corpus import open_corpus
-from mgpu_ngram.core.counts import Counts
-from mgpu_ngram.core.distributions import CompactBlocks, array_files, read_distributions
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.jobs.context import RunContext
-from mgpu_ngram.jobs.count import run as count_job
-from mgpu_ngram.jobs.estimate import run as estimate_job
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
-from mgpu_ngram.jobs.score import run as score_job
+
+if TYPE_CHECKING:
+    from mgpu_ngram.core.counts import Counts
+    from mgpu_ngram.core.model_file import BackoffModel
+    from mgpu_ngram.jobs.score.run import ScoreResult
 
 
 def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None, work_bytes: int = 0) -> Executor:
@@ -109,6 +107,10 @@ def count(
 
     Returns `Counts`. Raises InputError for invalid input and RunError if the run fails.
     """
+    from mgpu_ngram.core.corpus import open_corpus
+    from mgpu_ngram.core.counts import Counts
+    from mgpu_ngram.jobs.count import run as count_job
+
     if "workers" in options:
         raise InputError("ng.count runs in this process; for workers give client=distributed.Client(n_workers=2)")
     if "name" in options:
@@ -151,6 +153,10 @@ def estimate_arrays(
     options: dict[str, Any],
 ) -> BackoffModel:
     """Return a Kneser-Ney model in host memory: see `mgpu_ngram.estimate`."""
+    from mgpu_ngram.core.corpus import open_corpus
+    from mgpu_ngram.core.counts import Counts
+    from mgpu_ngram.jobs.estimate import run as estimate_job
+
     for name, why in {"name": "jobs of a YAML file", "format": "files", "verbose_header": "ARPA files"}.items():
         if name in options:
             raise InputError(f"{name} is for {why}; leave it out")
@@ -184,7 +190,7 @@ def score(
     progress: Progress | None = None,
     verify: bool = True,
     **options: Any,
-) -> score_job.ScoreResult:
+) -> ScoreResult:
     """Score text of any size: `result.totals.perplexity`, and a table of all sentences or words in `output`.
 
     model    path of a model file or an ARPA file; with `client`, a file that all workers see and load
@@ -202,6 +208,9 @@ def score(
     For sentences in memory see `Model`, which is freed like any object. Raises InputError for invalid input and
     RunError if the run fails.
     """
+    from mgpu_ngram.core.corpus import open_corpus
+    from mgpu_ngram.jobs.score import run as score_job
+
     if "name" in options:
         raise InputError("name is for jobs of a YAML file; give output=FILE")
     config = fill(score_job.ScoreConfig, {"model": str(model), "text": [], "verify": verify, **options}, "score")
@@ -226,6 +235,7 @@ def open_distributions(path: str | Path) -> Any:
     .prob_V; `mgpu_ngram.compact.densify` makes their rows. Raises InputError for other folders, and for Parquet.
     """
     from mgpu_ngram.cluster.dask_arrays import rows_on_demand
+    from mgpu_ngram.core.distributions import CompactBlocks, array_files, read_distributions
 
     manifest = read_distributions(path)
     format = manifest["options"]["format"]

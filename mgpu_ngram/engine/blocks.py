@@ -13,7 +13,7 @@ import numpy as np
 
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.read_text import TextBlock, block_checksums, read_blocks
-from mgpu_ngram.engine.device import Stopwatch
+from mgpu_ngram.engine.device import Stopwatch, pinned_buffer
 
 RING_SLOTS = 3  # one block being read, one being copied, one being processed
 
@@ -64,10 +64,8 @@ class _Ring:
 
     def pinned(self, slot: int, nbytes: int) -> np.ndarray:
         """Return the slot's pinned buffer, of at least `nbytes`."""
-        import cupyx
-
         if self.host[slot] is None or len(self.host[slot]) < nbytes:
-            self.host[slot] = cupyx.empty_pinned(nbytes, np.uint8)
+            self.host[slot] = pinned_buffer(nbytes)
         return self.host[slot][:nbytes]
 
     def run(self, read: Any) -> Iterator[tuple[TextBlock, Any, dict[str, float]]]:
