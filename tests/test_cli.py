@@ -492,7 +492,7 @@ def test_overrides_refused(override, pieces, folder, mgpu_ngram):
         ("export out --order 1 --top 0", ["--top is 0", "at least 1"]),
         ("export text --order 1", ["text is not an output of count"]),
         ("export missing --order 1", ["missing is not an output of count", "nothing at that path"]),
-        ("info missing", ["there is nothing at missing; give"]),
+        ("info missing", [".missing. does not exist; give a file, or"]),
         ("info .", ["no manifest.json"]),
         ("", ["COMMAND"]),
         ("cuont text", ["'cuont'", "'count'"]),

@@ -185,7 +185,8 @@ def test_a_worker_of_another_version_that_joins_in_the_middle_leaves(tmp_path, n
                 handles += [executor.call(slowly, len(handles)) for _ in range(3)]
                 executor.wait(handles[-3:-2])
             executor.wait(handles)
-            assert {executor.worker_of(h) for h in handles} == {"w0"} and executor.gather(handles[:4]) == [0, 0, 0, 3]
+            assert {executor.worker_of(h) for h in handles} == {"w0"}
+            assert executor.gather(handles) == [i // 3 * 3 for i in range(len(handles))]
             log = late.stderr.read().decode()
         executor.close()
     why = f"versions of mgpu-ngram differ: {VERSION} in the run, 0.0.1 here; install the same everywhere; this worker"

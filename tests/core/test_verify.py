@@ -11,9 +11,11 @@ import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core import verify
+from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.counts import read_manifest
 from mgpu_ngram.core.lines import Lines
 from mgpu_ngram.core.verify import counts_checksum, verify_inputs
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.run import CountConfig, run
 
 TEXT = b"the cat\nthe dog\n"
@@ -70,8 +72,8 @@ def test_inputs_of_a_run(tmp_path, monkeypatch):
     pq.write_table(pa.table({"words": ["a b", "c"]}), rows)
     executor = LocalExecutor(workers=2)
     paths = ["plain.txt", str(packed), "rows.parquet"]
-    run(CountConfig(paths, order=2, text_column="words", chunk_bytes=3000), executor, "out")
-    run(CountConfig([], order=2), executor, "memory", inputs=Lines(["a b"]))
+    run(CountConfig(paths, order=2, text_column="words", chunk_bytes=3000), RunContext(executor, "out"))
+    run(CountConfig([], order=2), RunContext(executor, "memory"), open_corpus(Lines(["a b"])))
     executor.close()
     manifest = read_manifest("out")
     assert verify_inputs(manifest) == [] == verify_inputs(read_manifest("memory"))
@@ -85,7 +87,7 @@ def test_inputs_of_a_run(tmp_path, monkeypatch):
 def test_counts_that_a_model_was_made_from(tmp_path):
     executor = LocalExecutor(workers=1)
     (tmp_path / "text").write_bytes(TEXT)
-    run(CountConfig([str(tmp_path / "text")], order=2), executor, tmp_path / "counts")
+    run(CountConfig([str(tmp_path / "text")], order=2), RunContext(executor, tmp_path / "counts"))
     executor.close()
     manifest = read_manifest(tmp_path / "counts")
     size_bytes, crc32 = counts_checksum(manifest)

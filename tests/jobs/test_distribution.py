@@ -28,8 +28,8 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine import device, replicas
 from mgpu_ngram.engine import distribution_tasks as distribute
 from mgpu_ngram.jobs.context import PlanContext, RunContext
-from mgpu_ngram.jobs.distribution import config as distribution_settings
 from mgpu_ngram.jobs.distribution import passes as distribution_passes
+from mgpu_ngram.jobs.distribution import sizes as distribution_sizes
 from mgpu_ngram.jobs.distribution.run import DistributionConfig, plan, run
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.trie import run as trie
@@ -391,14 +391,14 @@ def without_inputs(files):
 def test_chunks_follow_what_comes_of_them(text):
     """A task writes about so much, whatever the vocabulary; and every worker has some."""
     corpus = open_corpus([str(text)])
-    assert distribution_settings.chunk_bytes(corpus, 1, "cpu", 1, 5.5) == distribution_settings.MIN_CHUNK_BYTES
+    assert distribution_sizes.chunk_bytes(corpus, 1, "cpu", 1, 5.5) == distribution_sizes.MIN_CHUNK_BYTES
     large = replace(corpus, sources=(replace(corpus.sources[0], size_bytes=1 << 40),))
-    most = distribution_settings.MAX_CHUNK_BYTES
-    assert distribution_settings.chunk_bytes(large, 1, "cpu", 1, 5.5) == most
-    assert distribution_settings.chunk_bytes(large, 1 << 20, "cpu", 1, 5.5) == 1 << 18
+    most = distribution_sizes.MAX_CHUNK_BYTES
+    assert distribution_sizes.chunk_bytes(large, 1, "cpu", 1, 5.5) == most
+    assert distribution_sizes.chunk_bytes(large, 1 << 20, "cpu", 1, 5.5) == 1 << 18
     for positions in "every", "last":
-        length = distribution_settings.text_bytes(DistributionConfig("m", ["t"], positions=positions))
-        rows = distribution_settings.chunk_bytes(large, 1, "gpu", 1 << 20, length) / length
+        length = distribution_sizes.text_bytes(DistributionConfig("m", ["t"], positions=positions))
+        rows = distribution_sizes.chunk_bytes(large, 1, "gpu", 1 << 20, length) / length
         assert 1000 < rows < 1025, "of 1 MiB each"
 
 
@@ -422,7 +422,7 @@ def test_a_few_tasks_ahead(arpa, text, here, tmp_path, monkeypatch):
     told = Told()
     monkeypatch.setattr(here, "call", call)
     run(config(arpa, text, chunk_bytes=60), RunContext(here, tmp_path / "out", progress=told or Progress()))
-    assert max(under_way) == 3 * distribution_settings.AHEAD < len(under_way) == told.phases[-1][4]
+    assert max(under_way) == 3 * distribution_sizes.AHEAD < len(under_way) == told.phases[-1][4]
 
 
 def test_parts_are_whole(arpa, text, here, whole, tmp_path, monkeypatch):

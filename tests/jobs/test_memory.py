@@ -40,6 +40,7 @@ OPTIONS = {"order": 8, "min_count": 2}
 # In a process of its own: prints the most memory that a run took at once, and bytes of the tables in it.
 MEASURE = """
 import sys, threading, time
+from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.jobs.count.run import CountConfig, run
@@ -57,12 +58,13 @@ def watch():
 
 folder, budget = sys.argv[1], int(sys.argv[2])
 executor = LocalExecutor(workers=2)
-run(CountConfig([f"{folder}/small"], order=8), executor, f"{folder}/warm")
+run(CountConfig([f"{folder}/small"], order=8), RunContext(executor, f"{folder}/warm"))
 watching, before, most = True, own_bytes(), 0
 watcher = threading.Thread(target=watch)
 watcher.start()
-memory = MemoryConfig(host_bytes=budget, spill_dir=f"{folder}/spill") if budget else None
-result = run(CountConfig([f"{folder}/text"], order=8, min_count=2), executor, f"{folder}/out", memory=memory)
+memory = MemoryConfig(host_bytes=budget, spill_dir=f"{folder}/spill") if budget else MemoryConfig()
+config = CountConfig([f"{folder}/text"], order=8, min_count=2)
+result = run(config, RunContext(executor, f"{folder}/out", memory=memory))
 watching = False
 watcher.join()
 columns = {n: 1 if 11 * n <= 64 else 2 for n in range(2, 9)}  # 2,000 words: 11 bits each
