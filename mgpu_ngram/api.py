@@ -12,6 +12,7 @@ from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.cluster.placement import choose_workers
 from mgpu_ngram.config import ClusterConfig, check_checkpoint_seconds
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.typed_config import fill
@@ -213,6 +214,7 @@ def score(
 
     if "name" in options:
         raise InputError("name is for jobs of a YAML file; give output=FILE")
+    check_path(model, "model")
     config = fill(score_job.ScoreConfig, {"model": str(model), "text": [], "verify": verify, **options}, "score")
     if output is not None:
         score_job.check_file(output, overwrite)

@@ -94,7 +94,7 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}; save it as UTF-8 text") from None
     if not isinstance(document, dict):
-        kind = "empty" if document is None else f"a {type(document).__name__}"
+        kind = "empty" if document is None else f"of type {type(document).__name__}"
         raise InputError(f"{path}: is {kind} but must be a mapping with keys output and jobs")
     for override in overrides or []:
         _override(document, override)

@@ -161,6 +161,20 @@ def test_what_is_no_corpus(corpus):
         ng.count(corpus)
 
 
+def test_a_number_is_no_path_and_no_word():
+    """Each function names its argument, the value and the types that it takes."""
+    for call, name in (
+        (lambda: ng.read_counts(5), "path"),
+        (lambda: ng.Model.load(5), "path"),
+        (lambda: ng.open_distributions(5), "path"),
+        (lambda: ng.score(5, ng.Lines(LINES)), "model"),
+    ):
+        with pytest.raises(ng.InputError, match=f"^{name} is 5 but must be a path, as str or pathlib.Path$"):
+            call()
+    with pytest.raises(ng.InputError, match="^word is 5 but must be str or bytes$"):
+        ng.estimate(ng.Lines(LINES), order=1, discount_fallback=(0.5, 1.0, 1.5)).vocabulary.id(5)
+
+
 def test_options_of_a_run():
     lines = ng.Lines(["The the", "THE"])
     assert ng.count(lines, 1, lowercase=True)["the"] == 3

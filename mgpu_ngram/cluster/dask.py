@@ -168,7 +168,8 @@ def _read_scheduler_file(path: Path, deadline: float) -> str:
                     "start the scheduler with dask scheduler --scheduler-file, on storage that all hosts share"
                 ) from None
         if not is_told:
-            print(f"mgpu-ngram: waiting up to {WORKERS_SECONDS} s for scheduler file {path}", file=sys.stderr)
+            # One write: print writes the newline apart, so a line of another thread could come before it.
+            sys.stderr.write(f"mgpu-ngram: waiting up to {WORKERS_SECONDS} s for scheduler file {path}\n")
             is_told = True
         time.sleep(0.1)
 

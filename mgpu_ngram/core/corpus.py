@@ -185,7 +185,7 @@ def open_corpus(inputs: Any, unit: str = "word", dtype: str = "uint16", text_col
     lines = inputs.lines if isinstance(inputs, Lines) else inputs
     if isinstance(lines, Mapping) or hasattr(lines, "columns"):  # iterating them gives names, not lines
         kind = type(lines).__name__
-        raise InputError(f"the corpus is a {kind}; give its column of lines, such as table['text']")
+        raise InputError(f"the corpus is of type {kind}; give its column of lines, such as table['text']")
     data = id_bytes(lines, dtype) if unit == "id" else line_bytes(lines)
     name = "<ids in memory>" if unit == "id" else "<lines in memory>"
     return Corpus((Source(name, "memory", len(data), itemsize=itemsize, data=data),), unit)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import FORMAT_VERSION, MANIFEST, Output
 from mgpu_ngram.core.parquet import open_parquet, read_vocabulary, reading
@@ -80,6 +81,7 @@ class Counts:
     """
 
     def __init__(self, path: str | Path, owned_folder: str | Path | None = None):
+        check_path(path, "path")
         self.path = Path(path)
         if owned_folder is not None:
             self._remove = weakref.finalize(self, _remove_folder, Path(owned_folder), os.getpid())

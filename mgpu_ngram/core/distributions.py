@@ -25,6 +25,7 @@ import numpy as np
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.compact import load_compact
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.output import find_manifest, new_file, write_at
 from mgpu_ngram.core.words import Words
 
@@ -200,6 +201,7 @@ def read_words(path: str | Path) -> tuple[Words, np.ndarray, int]:
 
 def read_distributions(path: str | Path) -> dict[str, Any]:
     """Return the manifest of an output. Raises InputError if there is none."""
+    check_path(path, "path")
     manifest = find_manifest(path)
     if manifest is None or manifest["format"] != FORMAT:
         found = "it has no manifest.json of ours that this version reads"

@@ -13,6 +13,12 @@ from mgpu_ngram.core.errors import InputError
 REMOTE = ("http", "https", "s3", "s3a")  # schemes whose drivers the extra "remote" installs
 
 
+def check_path(path: Any, name: str) -> None:
+    """Raise InputError, which says `name`, unless `path` is text or a path object."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"{name} is {path!r} but must be a path, as str or pathlib.Path")
+
+
 def find_files(paths: list[str]) -> list[tuple[str, str]]:
     """Return (name, location) of every file that the paths name."""
     found = [_expand(path) for path in paths]

@@ -29,7 +29,7 @@ def line_bytes(lines: Any) -> bytes:
         chunks = lines.chunks if isinstance(lines, arrow.ChunkedArray) else [lines]
         return b"".join(arrow_lines(chunk).tobytes() for chunk in chunks)
     if not isinstance(lines, Iterable):
-        raise InputError(f"the corpus is a {type(lines).__name__}; give paths, or an iterable of str or bytes lines")
+        raise InputError(f"the corpus is {lines!r}; give paths, or an iterable of str or bytes lines")
     return b"".join(_line(i, line) for i, line in enumerate(lines))
 
 
@@ -40,7 +40,7 @@ def _line(i: int, line: Any) -> bytes:
         except UnicodeEncodeError as error:
             raise InputError(f"line {i} of the corpus cannot be written as UTF-8: {error.reason}; give bytes") from None
     if not isinstance(line, bytes):
-        raise InputError(f"line {i} of the corpus is a {type(line).__name__}; lines are str or bytes")
+        raise InputError(f"line {i} of the corpus is of type {type(line).__name__}; lines are str or bytes")
     return line if line.endswith(b"\n") else line + b"\n"
 
 

@@ -68,7 +68,9 @@ class Words:
         return self.data[self.offsets_V[v] : self.offsets_V[v + 1]].tobytes()
 
     def id(self, word: str | bytes) -> int:
-        """Return the id of `word`, 0 if it is unknown."""
+        """Return the id of `word`, 0 if it is unknown. Raises InputError unless it is str or bytes."""
+        if not isinstance(word, (str, bytes)):
+            raise InputError(f"word is {word!r} but must be str or bytes")
         try:
             symbol = np.frombuffer(_bytes(word), np.uint8)
         except UnicodeEncodeError:  # half of a surrogate pair, which no word contains

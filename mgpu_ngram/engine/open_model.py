@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mgpu_ngram.core.arpa import Arpa, read_arpa
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.model_file import BackoffModel, is_model_file, load_model
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.engine.device import Stopwatch, to_device, to_host_fast
@@ -31,6 +32,7 @@ def open_model(
 
     Raises InputError for another kind of file, a damaged file or an inconsistent model; for an ARPA file with the line.
     """
+    check_path(path, "path")
     watch = watch or Stopwatch(device)
     if Path(path).is_file() and is_model_file(path):
         model = load_model(path, verify)
