@@ -17,7 +17,7 @@ from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.sorted_runs import Run, add_bins, bundle_runs, merge_runs, take_part
+from mgpu_ngram.engine.sorted_runs import SortedRun, add_bins, bundle_runs, merge_runs, take_shards
 from mgpu_ngram.jobs.count import run as count_job
 from mgpu_ngram.jobs.count.plan import count_budget
 from mgpu_ngram.kernels.dispatch import array_module
@@ -136,7 +136,7 @@ def candidates(table_bytes: int, workers: int) -> int:
     return max(1, int(rows * (COMMON_SHARE + (1 - COMMON_SHARE) * workers)) // S) * S
 
 
-def make_run(worker: int, workers: int, universe: int, device: str) -> Run:
+def make_run(worker: int, workers: int, universe: int, device: str) -> SortedRun:
     """Return a sorted table of order 4 in S shards: the share of one worker in `universe` n-grams.
 
     N-gram j belongs to all workers with a small probability, else to one. Three n-grams in a row share
@@ -155,7 +155,7 @@ def make_run(worker: int, workers: int, universe: int, device: str) -> Run:
         counts.append((random[mine] >> np.uint64(20)).astype(np.int64) % 8 + worker + 1)
         ends.append(len(j))
     table = ShardedTable(xp.concatenate(keys, axis=1), xp.concatenate(counts), np.cumsum(ends), ORDER, BITS)
-    return Run({ORDER: [table]})
+    return SortedRun({ORDER: [table]})
 
 
 def _make_runs(executor: Executor, universe: int, device: str) -> list[Handle]:
@@ -169,7 +169,7 @@ def _pieces(executor: Executor, runs: Sequence[Handle]) -> list[list[Handle]]:
     """Return the pieces of every run, for each part of the shards."""
     G = executor.workers
     return [
-        [executor.call(take_part, r, k * S // G, (k + 1) * S // G, colocate_with=r) for r in runs] for k in range(G)
+        [executor.call(take_shards, r, k * S // G, (k + 1) * S // G, colocate_with=r) for r in runs] for k in range(G)
     ]
 
 
@@ -183,7 +183,7 @@ def _shuffled(executor: Executor, runs: Sequence[Handle]) -> None:
     _wait(executor, [executor.call(_receive, *p, affinity=k) for k, p in enumerate(_pieces(executor, runs))])
 
 
-def _receive(*pieces: Run) -> None:
+def _receive(*pieces: SortedRun) -> None:
     """Do nothing: the task ends when its pieces have arrived."""
 
 
@@ -192,7 +192,7 @@ def _wait(executor: Executor, handles: list[Handle]) -> list[Handle]:
     return handles
 
 
-def _rows_and_total(run: Run) -> tuple[int, int]:
+def _rows_and_total(run: SortedRun) -> tuple[int, int]:
     [table] = run.tables[ORDER]
     return len(table), int(table.counts.sum())
 

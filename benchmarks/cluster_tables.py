@@ -14,7 +14,7 @@ from mgpu_ngram.core.checkpoint import Checkpoint
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.sorted_runs import Run, merged_blocks, open_run, spill_run, take_part
+from mgpu_ngram.engine.sorted_runs import SortedRun, merged_blocks, open_run, spill_run, take_shards
 from mgpu_ngram.jobs.count import plan as count_plan
 from mgpu_ngram.jobs.count.passes import CountPasses
 from mgpu_ngram.jobs.count.run import UNRESERVED_BYTES, CountConfig
@@ -52,31 +52,31 @@ def count_to_tables(paths: Sequence[str], executor: Executor, folder: Path, chun
         parts: list[Handle] = []
         shared = budget, str(checkpoint.entries_folder)
 
-        def call(part: int, pieces: list[Handle | Run]) -> Handle:
+        def call(part: int, pieces: list[Handle | SortedRun]) -> Handle:
             return executor.call(merge_part, pieces, *shards[part], *shared, affinity=part)
 
         shuffle(executor, runs, job.stored, shards, call, parts.append)
         return Merged(parts, counted.vocabulary, counted.totals["tokens"], time.perf_counter() - start)
 
 
-def merge_part(runs: Sequence[Run], first: int, last: int, budget: Budget, folder: str) -> list[Run]:
+def merge_part(runs: Sequence[SortedRun], first: int, last: int, budget: Budget, folder: str) -> list[SortedRun]:
     """Merge as `engine.write.write_part` does, up to its files: blocks of merged rows, on the device while they fit.
 
     No later task needs the device, so it may fill up to the memory that the next block takes.
     """
     stored = {s.path: s for run in runs for s in run.stored}
-    parts = [*runs, *(take_part(open_run(s), first, last) for s in stored.values())]
+    parts = [*runs, *(take_shards(open_run(s), first, last) for s in stored.values())]
     merged = []
     for order in sorted({n for part in parts for n in part.tables}):
         tables = [t for part in parts for t in part.tables.get(order, [])]
         for block in merged_blocks(tables, first, budget):
-            run = Run({order: [block.table]})
+            run = SortedRun({order: [block.table]})
             stays = budget.device == "gpu" and budget.working_bytes() > budget.block_bytes()
             merged.append(run if stays else spill_run(run, budget, folder))
     return merged
 
 
-def totals_of(merged: Sequence[Run]) -> dict[int, int]:
+def totals_of(merged: Sequence[SortedRun]) -> dict[int, int]:
     """Return the number of n-grams of each order."""
     totals: Counter[int] = Counter()
     for run in [*merged, *(open_run(s) for part in merged for s in part.stored)]:

@@ -24,7 +24,7 @@ from mgpu_ngram.core.memory_config import MIN_BYTES, MemoryConfig
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.blocks import device_blocks
 from mgpu_ngram.engine.device import Stopwatch
-from mgpu_ngram.engine.sorted_runs import Run
+from mgpu_ngram.engine.sorted_runs import SortedRun
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count import run as count_job
 from mgpu_ngram.jobs.count.passes import MAX_READ_THREADS
@@ -254,7 +254,7 @@ def _check_beginning(executor: Executor, corpus: Corpus) -> None:
             raise WrongResult(f"text, order {n}: n-grams differ from those of collections.Counter; not timed")
 
 
-def _ngrams(runs: Sequence[Run], order: int, vocabulary: Vocabulary) -> dict[tuple[bytes, ...], int]:
+def _ngrams(runs: Sequence[SortedRun], order: int, vocabulary: Vocabulary) -> dict[tuple[bytes, ...], int]:
     found: dict[tuple[bytes, ...], int] = {}
     for run in runs:
         [table] = run.tables[order]

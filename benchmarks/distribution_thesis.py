@@ -64,8 +64,8 @@ def _in_blocks(case: Case, histories: int, out: Any) -> tuple[Any, int]:
     """Find all, then write as many rows at once as there is room for; returns the last ones, and whose they are."""
     found = case.find_first(histories)
     for begin in range(0, histories, len(out)):
-        some = found.part(begin, begin + len(out))
-        rows = case.distributor.dense(some, case.options(), out[: len(some.first_HK)])
+        block = found.part(begin, begin + len(out))
+        rows = case.distributor.dense(block, case.options(), out[: len(block.first_HK)])
     return rows, begin
 
 
@@ -117,7 +117,7 @@ def _without_backoffs(case: Case) -> NextWordModel:
 
 def _sizes(bench: DistributionBench, name: str, case: Case) -> None:
     """Rows: bytes of a model file with backoffs, and without."""
-    trie, path = case.subject.trie.moved(to_host_fast), bench.folder / "sized"
+    trie, path = case.subject.trie.map_arrays(to_host_fast), bench.folder / "sized"
     for what, saved in (("with", trie), ("without", replace(trie, backoff_M=trie.backoff_M[:0]))):
         row = bench.suite.add_note(
             f"distribution/model {name} {what} backoffs", case.subject.model_sizes, "size of its file"

@@ -29,7 +29,7 @@ def sentences_of(codes_T: np.ndarray, words: Words) -> list[tuple[bytes, ...]]:
 def entries_of(trie: Trie, words: Words) -> Entries:
     """{n-gram: (log10 probability, log10 backoff)} of every node."""
     spelt, entries = [words.symbol(v) for v in range(len(words))], Entries()
-    for level in levels_of(trie.moved(to_host)):
+    for level in levels_of(trie.map_arrays(to_host)):
         backoffs = np.zeros(len(level), np.float32) if level.backoff is None else level.backoff
         for ids, *values in zip(level.ids[:].tolist(), level.prob.tolist(), backoffs.tolist(), strict=True):
             entries[tuple(spelt[v] for v in ids)] = values[0], values[1]

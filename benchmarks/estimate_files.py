@@ -60,7 +60,7 @@ def _check(path: Path, format: str, model: Estimate, fingerprint: str) -> None:
             raise WrongResult("a model file that was written holds another model; not timed")
         return
     found = read_arpa(path, cpu_cores())
-    expected: Any = levels_of(model.trie.moved(to_host_fast))
+    expected: Any = levels_of(model.trie.map_arrays(to_host_fast))
     for n, (got, level) in enumerate(zip(found.levels(), expected, strict=True), 1):
         same = np.array_equal(got.ids, level.ids[:]) and np.array_equal(got.prob, to_host(level.prob))
         if not same or (level.backoff is not None and not np.array_equal(got.backoff, level.backoff)):

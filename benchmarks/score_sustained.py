@@ -53,6 +53,6 @@ def _ends(seconds: list[float], clocks: list[Clocks], items: int) -> str:
     """Return the rates of the first and the last runs, and the clocks then."""
     few = max(1, len(seconds) // 10)
     parts = []
-    for name, some, clock in (("first", seconds[:few], clocks[:1]), ("last", seconds[-few:], clocks[-1:])):
-        parts.append(f"{name} {with_unit(items / statistics.median(some), '')}" + "".join(f" at {c}" for c in clock))
+    for name, passes, clock in (("first", seconds[:few], clocks[:1]), ("last", seconds[-few:], clocks[-1:])):
+        parts.append(f"{name} {with_unit(items / statistics.median(passes), '')}" + "".join(f" at {c}" for c in clock))
     return "; ".join(parts)

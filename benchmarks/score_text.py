@@ -71,7 +71,7 @@ def _rows(suite: Suite, subject: Subject, results: list[ScoreResult], size_bytes
 def load(suite: Suite, subject: Subject, folder: Path) -> None:
     """Rows: files in the page cache to a replica that is ready to score, and the stages of it."""
     suite.say("files of the model to a replica")
-    model, edges = host_model(subject), edges_of(subject.trie).moved(to_host_fast)
+    model, edges = host_model(subject), edges_of(subject.trie).map_arrays(to_host_fast)
     files = {
         "model": folder / "model",
         "model with edge table": folder / "edges",
@@ -112,7 +112,7 @@ def _load(suite: Suite, subject: Subject, name: str, path: Path, verify: bool, c
 
 
 def host_model(subject: Subject) -> BackoffModel:
-    return BackoffModel.of(subject.trie.moved(to_host_fast), subject.words)
+    return BackoffModel.of(subject.trie.map_arrays(to_host_fast), subject.words)
 
 
 def write_text(path: Path, codes_T: np.ndarray, words: Words) -> None:

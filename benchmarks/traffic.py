@@ -20,7 +20,7 @@ def radix_bytes(T: int, order: int, bits: int) -> int:
 
 
 def runs_bytes(T: int, order: int, bits: int) -> int:
-    """prefix_runs, its tables apart: keys in to count the heads, and again to write the runs."""
+    """count_prefixes, its tables apart: keys in to count the heads, and again to write the n-grams."""
     return 2 * 8 * check.num_columns(order, bits) * T
 
 

@@ -20,8 +20,8 @@ from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
+from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
-from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
 from mgpu_ngram.kernels.dispatch import to_host
 
 ORDER = 5
@@ -129,9 +129,9 @@ def _kernels(suite: Suite, codes_T: Any, tokens: int, distinct: list[int]) -> No
     )
     columns = radix_sort(columns, ORDER * bits)
     suite.run(
-        "words/prefix_runs",
+        "words/prefix_runs",  # count_prefixes; the name that stored rows have
         sizes,
-        lambda: prefix_runs(columns, bits, 1, ORDER),
+        lambda: count_prefixes(columns, bits, 1, ORDER),
         bytes_moved=runs_bytes(T, ORDER, bits) + sum(table_bytes(n, bits, G) for n, G in enumerate(distinct, 1)),
         **row,
     )

@@ -15,7 +15,7 @@ from mgpu_ngram.benchmarks.word_text import Counted
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import Vocabulary
-from mgpu_ngram.engine.sorted_runs import Run, take_part
+from mgpu_ngram.engine.sorted_runs import SortedRun, take_shards
 from mgpu_ngram.engine.write import WriteOptions, write_part
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -29,9 +29,9 @@ def run(suite: Suite, counted: Counted, folder: Path) -> None:
     """One row: rows of all orders from 2 on per second, device to files in the page cache."""
     suite.say("words: tables to Parquet")
     S = next(s for s in range(counted.num_shards, 0, -1) if _rows(counted, s) <= MAX_ROWS or s == 1)
-    part = take_part(counted.run, 0, S)
+    part = take_shards(counted.run, 0, S)
     warm = {n: [_head(table)] for n, [table] in part.tables.items()}
-    _write(suite, Run(warm), S, counted.vocabulary, folder / "warm")
+    _write(suite, SortedRun(warm), S, counted.vocabulary, folder / "warm")
     seconds = _write(suite, part, S, counted.vocabulary, folder / "parquet")
     for n, [table] in part.tables.items():
         for shard in range(S):
@@ -62,7 +62,7 @@ def _head(table: ShardedTable) -> ShardedTable:
     return ShardedTable(table.keys[:, :WARM_ROWS], table.counts[:WARM_ROWS], ends_S, table.order, table.bits)
 
 
-def _write(suite: Suite, part: Run, shards: int, vocabulary: Vocabulary, out: Path) -> float:
+def _write(suite: Suite, part: SortedRun, shards: int, vocabulary: Vocabulary, out: Path) -> float:
     """Seconds of writing a part."""
     for n in range(2, ORDER + 1):
         (out / f"order={n}").mkdir(parents=True)

@@ -84,7 +84,7 @@ def _check(path: Path, counters: list[Counter]) -> None:
         table = counts.order(n).to_arrow()
         oracles.check_total(len(table), len(counter), f"distinct n-grams of a run, order {n}")
         oracles.check_total(int(np.asarray(table["count"]).sum()), counter.total(), f"n-grams of a run, order {n}")
-        some = table.take(np.arange(0, len(table), max(1, len(table) // COMPARED_ROWS)))
-        for ngram, found in zip(some["ngram"].to_pylist(), some["count"].to_pylist(), strict=True):
+        sample = table.take(np.arange(0, len(table), max(1, len(table) // COMPARED_ROWS)))
+        for ngram, found in zip(sample["ngram"].to_pylist(), sample["count"].to_pylist(), strict=True):
             if counter[tuple(ngram.encode().split(b" "))] != found:
                 raise WrongResult(f"a run counts {ngram!r} {found} times, collections.Counter does not; not timed")

@@ -17,7 +17,7 @@ from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import CountOptions, count_chunk, unigram_table
 from mgpu_ngram.engine.device import Stopwatch, add_seconds
-from mgpu_ngram.engine.sorted_runs import Run
+from mgpu_ngram.engine.sorted_runs import SortedRun
 from mgpu_ngram.engine.token_streams import TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.vocabulary import merge_vocabularies, number_symbols
@@ -33,7 +33,7 @@ class Counted:
     """A corpus counted by the engine in one chunk, before anything is written."""
 
     vocabulary: Vocabulary
-    run: Run  # orders 2 and up; order 1 is the vocabulary's
+    run: SortedRun  # orders 2 and up; order 1 is the vocabulary's
     num_shards: int
     seconds: dict[str, float]
 

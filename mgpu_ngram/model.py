@@ -126,8 +126,8 @@ class Model(NextWords):
             yield from map(scored, texts)
             return
         with ThreadPoolExecutor(cpu_cores()) as pool:
-            while some := list(islice(texts, 2 * cpu_cores())):
-                yield from pool.map(scored, some)
+            while batch := list(islice(texts, 2 * cpu_cores())):
+                yield from pool.map(scored, batch)
 
 
 def _texts(sentences: Iterable[str | bytes], size_bytes: int) -> Iterator[bytes]:

@@ -130,8 +130,8 @@ class NextWords:
             made, found = rows_of(block, self.device, cpu_cores())
             step = rows or self._rows(options)
             for i in range(0, len(block), step):
-                some = found.part(i, i + step)
-                yield self._make_block(len(some.first_HK), partial(made.make, some, options))
+                piece = found.part(i, i + step)
+                yield self._make_block(len(piece.first_HK), partial(made.make, piece, options))
 
     def map_distributions(
         self,
@@ -272,11 +272,11 @@ class NextWords:
             # These take memory, so they come before free memory is measured; the first one holds the backoffs.
             for rows_of_mode in replica, replica.of_mode(options.mode):
                 rows_of_mode.scaled(options.scale)
-        for some in batches(histories, rows or (SENT_ROWS if compact else self._rows(options))):
+        for batch in batches(histories, rows or (SENT_ROWS if compact else self._rows(options))):
             if compact:
-                yield replica.compact(self._find(some, bos, "log10")).with_words(self._prob_V)
+                yield replica.compact(self._find(batch, bos, "log10")).with_words(self._prob_V)
             else:
-                codes_T, positions_H = self._codes(some)
+                codes_T, positions_H = self._codes(batch)
                 make = partial(replica.find_and_make, codes_T, positions_H, options, bos)
                 yield self._make_block(len(positions_H), make)
 
@@ -300,14 +300,14 @@ class NextWords:
                 if executor.device == "gpu":  # where the model goes, too
                     free = max(0, free - replica_bytes(self.arrays.trie))
                 rows = min(MAX_CALLED, block_rows(options, len(self.arrays.words), executor.device, free))
-            there = str(self.path), self.identity, executor.device, executor.threads
+            model = str(self.path), self.identity, executor.device, executor.threads
             order = self.arrays.trie.order
             encoder = Encoder(self.arrays.words, order, "cpu")
 
             def calls() -> Iterator[Handle]:
-                for i, some in enumerate(batches(histories, rows or SENT_ROWS)):
-                    codes = shortened(*encoder.histories(some), order - 1)  # they pass through the scheduler
-                    yield executor.call(use_block, there, codes, bos, options, fn, label=f"block {i} of distributions")
+                for i, batch in enumerate(batches(histories, rows or SENT_ROWS)):
+                    codes = shortened(*encoder.histories(batch), order - 1)  # they pass through the scheduler
+                    yield executor.call(use_block, model, codes, bos, options, fn, label=f"block {i} of distributions")
 
             yield from in_order(executor, calls(), AHEAD * executor.workers)
         finally:

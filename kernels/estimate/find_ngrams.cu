@@ -24,9 +24,9 @@ extern "C" __global__ void find_ngrams(const u64* columns, i64 stride_columns, i
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c) {  // reads later columns only if the earlier ones are equal
         if (same) {
-          u64 there = __ldg(columns + c * stride_columns + middle);
-          below = there < key[c];
-          same = there == key[c];
+          u64 stored = __ldg(columns + c * stride_columns + middle);
+          below = stored < key[c];
+          same = stored == key[c];
         }
       }
       if (same) found = true;

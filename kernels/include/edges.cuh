@@ -20,9 +20,9 @@ __device__ __forceinline__ ulonglong2 find_edge(const Edges& edges, u64 node, u3
   u64 slot = 2 * __umul64hi(x, edges.buckets), tag = ~(x * edges.buckets) >> (64 - edges.check_bits);
   while (true) {
     ulonglong2 found = edges.slots_E[slot];
-    u64 there = found.x >> (edges.node_bits + edges.filter_bits);
-    if (there < tag) found.x = 0;
-    if (there <= tag) return found;
+    u64 stored = found.x >> (edges.node_bits + edges.filter_bits);
+    if (stored < tag) found.x = 0;
+    if (stored <= tag) return found;
     ++slot;
     tag += 1ULL << edges.check_bits;
   }

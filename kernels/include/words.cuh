@@ -51,10 +51,10 @@ __device__ __forceinline__ u32 find_word(const Words& words, const u8* text_B, i
     if (head.x != first || head.y != second || tail.x != third || tail.y >> 32 != (u64)bytes) continue;
     u32 id = (u32)tail.y;
     if (bytes <= HELD) return id;
-    i64 at = start + HELD, there = words.offsets_V[id] + HELD, there_stop = there + bytes - HELD;
-    while (at < stop && chunk(text_B, B, at, stop) == chunk(words.data, words.data_bytes, there, there_stop)) {
+    i64 at = start + HELD, known = words.offsets_V[id] + HELD, known_stop = known + bytes - HELD;
+    while (at < stop && chunk(text_B, B, at, stop) == chunk(words.data, words.data_bytes, known, known_stop)) {
       at += 8;
-      there += 8;
+      known += 8;
     }
     if (at >= stop) return id;
   }

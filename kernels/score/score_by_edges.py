@@ -95,9 +95,9 @@ def _score(
             for a in range(asked):
                 at, tag = slots[a] << uint64(1), tags[a]
                 entry, next_entry = numbers[at], numbers[at + uint64(2)]
-                there, next_there = entry >> tag_shift, next_entry >> tag_shift
-                first = (there == tag) & (entry != 0)
-                second = (there > tag) & (next_there == tag + step)
+                stored, next_stored = entry >> tag_shift, next_entry >> tag_shift
+                first = (stored == tag) & (entry != 0)
+                second = (stored > tag) & (next_stored == tag + step)
                 found = first | second
                 entry = next_entry if second else entry
                 at = (at + (uint64(second) << uint64(1))) << uint64(1)
@@ -107,7 +107,7 @@ def _score(
                 found_at[walks] = starts[a]
                 walks += np.int64(found) & goes_on[a]
                 far[fars] = a
-                fars += np.int64((there > tag) & (next_there > tag + step))
+                fars += np.int64((stored > tag) & (next_stored > tag + step))
             for b in range(fars):
                 prefetch(numbers, np.int64((slots[far[b]] + uint64(2)) << uint64(1)))  # type: ignore[call-arg]
             for b in range(fars):
@@ -162,4 +162,4 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     """Return the text and the trie of `score_tokens`."""
     made = text_and_trie(rng, size)
     table = make_edges(*made["index"][:2], *made["values"][:2])
-    return {"table": table.moved(to_host)} | {name: made[name] for name in ("order", "begin", "end", "codes_T")}
+    return {"table": table.map_arrays(to_host)} | {name: made[name] for name in ("order", "begin", "end", "codes_T")}

@@ -52,9 +52,9 @@ class EdgeTable:
     check_bits: int
     filter_bits: int
 
-    def moved(self, move: Callable[[Any], Any]) -> EdgeTable:
-        """Return the table with `move` applied to its arrays, such as a copy to a device."""
-        return replace(self, slots_E2=move(self.slots_E2), words_V2=move(self.words_V2))
+    def map_arrays(self, fn: Callable[[Any], Any]) -> EdgeTable:
+        """Return the table with `fn` applied to its arrays, such as a copy to a device."""
+        return replace(self, slots_E2=fn(self.slots_E2), words_V2=fn(self.words_V2))
 
 
 def scramble(keys: Any, bits: int) -> Any:

@@ -112,8 +112,8 @@ def check_folder(client: Client, folder: str) -> None:
     finally:
         marker.unlink()
     workers = scheduler_info(client)["workers"]
-    for address, there in seen.items():
-        if there is False:  # not an exception, which means that the worker has just died
+    for address, is_seen in seen.items():
+        if is_seen is False:  # not an exception, which means that the worker has just died
             name = workers[address]["name"] if address in workers else "?"
             raise InputError(
                 f"worker {name} ({address}) does not see {Path(folder).absolute()}; put the output "

@@ -204,10 +204,10 @@ def _check_security(address: str) -> None:
 
 
 def _wait_for_workers(client: Client, workers: int | None, address: str, deadline: float) -> None:
-    while (there := len(scheduler_info(client)["workers"])) < (workers or 1):
+    while (joined := len(scheduler_info(client)["workers"])) < (workers or 1):
         if time.monotonic() > deadline:
             raise InputError(
-                f"{there} of {workers or 1} workers came to the Dask cluster {address} within {WORKERS_SECONDS} s; "
+                f"{joined} of {workers or 1} workers came to the Dask cluster {address} within {WORKERS_SECONDS} s; "
                 "start more, or ask for fewer with --workers"
             )
         time.sleep(0.1)

@@ -147,8 +147,8 @@ class DaskExecutor:
             self._send()
             # Dask would wait forever for a worker that joins and leaves again because it cannot read our tasks
             workers = checks.scheduler_info(self.client)["workers"].items()
-            there = [address for address, worker in workers if worker["status"] in ("running", "paused")]
-            answers = list(self.client.run(fn, *args, workers=there, on_error="return").values())
+            addresses = [address for address, worker in workers if worker["status"] in ("running", "paused")]
+            answers = list(self.client.run(fn, *args, workers=addresses, on_error="return").values())
         for answer in answers:
             if isinstance(answer, Exception) and not isinstance(answer, OSError):
                 raise answer

@@ -67,8 +67,8 @@ class Watch:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._subscribed.wait(), ECHO_SECONDS)
         workers = await dask_private.list_workers(self.client)
-        there = sorted(workers.keys() - self._gone, key=lambda address: str(workers[address]["name"]))
-        self._workers = dict.fromkeys(there) | self._workers
+        addresses = sorted(workers.keys() - self._gone, key=lambda address: str(workers[address]["name"]))
+        self._workers = dict.fromkeys(addresses) | self._workers
 
     def add(self, future: Future, label: str) -> None:
         task = self._tasks.setdefault(str(future.key), _Task(""))

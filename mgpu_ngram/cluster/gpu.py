@@ -206,9 +206,9 @@ def from_host(array: np.ndarray) -> Any:
     import cupy
 
     with cupy.cuda.Stream.null as stream:
-        there = cupy.asarray(array)
+        copy = cupy.asarray(array)
         stream.synchronize()
-    return there
+    return copy
 
 
 def as_bytes(array: Any) -> Any:

@@ -330,8 +330,8 @@ def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     changes = []
     for path in {**after, **before}:
         name = ".".join(path)
-        here, there = (before, after) if path in before else (after, before)
-        if here[path] in NOTHING and any(other[: len(path)] == path != other for other in there):
+        side, other_side = (before, after) if path in before else (after, before)
+        if side[path] in NOTHING and any(other[: len(path)] == path != other for other in other_side):
             continue  # the values inside it are listed as new or gone
         if path not in before:
             changes.append((path[0], f"{name} was not there, is {after[path]}"))

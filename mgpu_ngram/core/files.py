@@ -27,7 +27,7 @@ def find_files(paths: list[str]) -> list[tuple[str, str]]:
     for path, files in zip(paths, found, strict=True):
         if not files:
             is_line = any(c.isspace() for c in path) and not any(found)
-            hint = "; lines of text, if these are some, are given in Python as ng.Lines([...])" if is_line else ""
+            hint = "; if it is a line of text, give ng.Lines([...]) in Python" if is_line else ""
             raise InputError(f"input {path!r} {_why_nothing(path)}{hint}")
     return [file for files in found for file in files]
 

@@ -103,9 +103,9 @@ class Trie:
         named = {name: getattr(self, name) for name in (*ARRAYS, *CODED, FILLED)}
         return {name: array for name, array in named.items() if array is not None}
 
-    def moved(self, move: Callable[[Any], Any]) -> Trie:
-        """Return the trie with `move` applied to its arrays, such as a copy to a device."""
-        arrays: dict[str, Any] = {name: move(array) for name, array in self.arrays().items()}
+    def map_arrays(self, fn: Callable[[Any], Any]) -> Trie:
+        """Return the trie with `fn` applied to its arrays, such as a copy to a device."""
+        arrays: dict[str, Any] = {name: fn(array) for name, array in self.arrays().items()}
         return replace(self, **arrays)
 
     def suffixes(self) -> Any:

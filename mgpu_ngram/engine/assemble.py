@@ -17,8 +17,8 @@ import numpy as np
 from mgpu_ngram.core.trie import Trie, node_dtype
 from mgpu_ngram.engine.estimate import Estimated, Unigrams, Weights, word_ids
 from mgpu_ngram.engine.trie import FANOUT, Level, join_levels, negative
+from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
-from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
 from mgpu_ngram.kernels.estimate.log10_values import log10_values
@@ -52,9 +52,9 @@ class Stretch:
         ]
         return Stretch(levels, {n: named[f"keys.{n}"] for n in self.keys}, self.seconds)
 
-    def moved(self, move: Callable[[Any], Any]) -> Stretch:
-        """Return the stretch with `move` applied to its arrays one by one, such as a copy to a device."""
-        return self.with_arrays({name: move(array) for name, array in self.arrays().items()})
+    def map_arrays(self, fn: Callable[[Any], Any]) -> Stretch:
+        """Return the stretch with `fn` applied to its arrays one by one, such as a copy to a device."""
+        return self.with_arrays({name: fn(array) for name, array in self.arrays().items()})
 
 
 def assemble(unigrams: Unigrams, parts: Sequence[Estimated], bits: int, collapse: bool = False) -> Trie:
@@ -171,7 +171,7 @@ def _levels(
         columns = merged.columns
         level, lower = Level(new_V[word_ids(columns, n, bits, n - 1)], merged.values, None), levels[-1]
         lower.backoff_G = xp.zeros(len(lower.word_G), np.float32)
-        [(parents, sizes_P)] = prefix_runs(columns, bits, n - 1, n - 1)
+        [(parents, sizes_P)] = count_prefixes(columns, bits, n - 1, n - 1)
         # Parents are contexts of kept n-grams: without pruning, the same keys.
         sought = [weights.columns] if len(sizes_P) == len(weights.values) else [weights.columns, parents]
         if n == 2:
@@ -179,8 +179,8 @@ def _levels(
         else:
             nodes = [find_ngrams(below, n - 1, bits, found, 0) for found in sought]
         node_C, node_P = nodes[0], nodes[-1]
-        there = node_C >= 0
-        lower.backoff_G[node_C[there]] = weights.values[there]
+        is_kept_C = node_C >= 0
+        lower.backoff_G[node_C[is_kept_C]] = weights.values[is_kept_C]
         sizes_M = xp.zeros(len(lower.word_G) + 1, node_dtype(len(level.word_G)))
         sizes_M[1 + node_P] = sizes_P
         level.first_child_M = xp.cumsum(sizes_M, dtype=sizes_M.dtype)

@@ -33,19 +33,19 @@ from mgpu_ngram.engine.plan import (
     hash_bytes_per_token,
     sort_bytes_per_token,
 )
-from mgpu_ngram.engine.sorted_runs import Run, moved, spill_run, where_it_fits
+from mgpu_ngram.engine.sorted_runs import SortedRun, map_table, spill_run, where_it_fits
 from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise
 from mgpu_ngram.engine.vocabulary import END_CODE, START_CODE, UNFINISHED_CODE, Lexicon
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.hash_count import hash_count
 from mgpu_ngram.kernels.count.histogram_global import histogram_global
 from mgpu_ngram.kernels.count.histogram_private import histogram_private
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.count.ngram_keys import ngram_keys
-from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 MIN_PART_TOKENS = 1 << 16
@@ -101,7 +101,7 @@ def dense_orders(lexicon: Lexicon, options: CountOptions) -> list[int]:
 
 def count_chunk(
     chunk: Chunk, tokenised: TokenisedChunk | None, lexicon: Lexicon, reading: TokeniseOptions, options: CountOptions
-) -> Run:
+) -> SortedRun:
     """Count the n-grams of every order in a chunk, and cut the tables into shards.
 
     Omits order 1 under strategy auto, because the vocabulary has counted it.
@@ -115,7 +115,7 @@ def count_chunk(
     device = options.budget.device
     watch = Stopwatch(device)
     plans = counted_orders(lexicon, options)
-    run = Run({}, chunks=(chunk.index,))
+    run = SortedRun({}, chunks=(chunk.index,))
     if plans:
         if tokenised is None or tokenised.streams is None:
             tokenised = tokenise(chunk, replace(reading, budget=None))
@@ -123,8 +123,8 @@ def count_chunk(
         dense = dense_orders(lexicon, options)
 
         def count(device: str) -> tuple[dict[int, list[ShardedTable]], dict[int, Any]]:
-            there = replace(options, budget=replace(options.budget, device=device))
-            return _count(tokenised, lexicon, plans, dense, there, watch)
+            placed = replace(options, budget=replace(options.budget, device=device))
+            return _count(tokenised, lexicon, plans, dense, placed, watch)
 
         with memory_guard("counting n-grams", device):
             run.tables, run.bins = on_device_or_host(count, device)
@@ -149,7 +149,7 @@ def _count(
     while tables:  # frees each table once it is cut; moves to the host at once if the run will not stay on the device
         table = _cut(tables.pop(0), lexicon, cut)
         if options.budget.spills and options.budget.place(table.nbytes) != "device":
-            table = moved(table, to_host_fast)
+            table = map_table(table, to_host_fast)
         cut[table.order] = [table]
         del table  # now only `cut` refers to it and can move it off the device
     return cut, stay
@@ -163,7 +163,7 @@ def _cut(table: Table, lexicon: Lexicon, before: dict[int, list[ShardedTable]]) 
     """
 
     def make_room() -> None:
-        before.update({order: [moved(t, to_host_fast) for t in tables] for order, tables in before.items()})
+        before.update({order: [map_table(t, to_host_fast) for t in tables] for order, tables in before.items()})
 
     return where_it_fits(partial(split, lexicon=lexicon), table, make_room=make_room)
 
@@ -241,7 +241,7 @@ def count_streams(
                     if most < MIN_PART_TOKENS:
                         raise
                 tables = []
-                pieces = {n: [moved(t, to_host_fast) for t in p] for n, p in pieces.items()}  # frees device memory
+                pieces = {n: [map_table(t, to_host_fast) for t in p] for n, p in pieces.items()}  # frees device memory
                 continue
             while tables:  # the last reference is in `pieces`, whose tables may have to leave the device
                 pieces[tables[0].order].append(tables.pop(0))
@@ -288,7 +288,7 @@ def _by_sort(part: Codes, orders: list[int], bits: int) -> list[Table]:
     order = orders[-1]
     columns = ngram_keys(part.tokens_T, order, bits, part.lut, None, part.owned)
     columns = radix_sort(columns, order * bits)
-    tables = prefix_runs(columns, bits, orders[0], order)
+    tables = count_prefixes(columns, bits, orders[0], order)
     return [Table(*tables[n - orders[0]], n, bits) for n in orders]
 
 
@@ -335,13 +335,13 @@ def _sum(*tables: Table) -> Table:
     return Table(keys, counts, first.order, first.bits)
 
 
-def shard_bins(run: Run, lexicon: Lexicon) -> Run:
+def shard_bins(run: SortedRun, lexicon: Lexicon) -> SortedRun:
     """Convert the dense histograms of a run to tables cut into shards."""
     tables = {}
     for n, bins in run.bins.items():
         table = bins_to_table(bins, n, lexicon.symbols, check.code_bits(lexicon.symbols))
         tables[n] = [where_it_fits(partial(split, lexicon=lexicon), table)]
-    return Run(tables, chunks=run.chunks)
+    return SortedRun(tables, chunks=run.chunks)
 
 
 def split(table: Table, lexicon: Lexicon) -> ShardedTable:

@@ -50,9 +50,9 @@ def to_host_fast(array: Any) -> np.ndarray:
         return to_host(array)
     host = np.empty(array.shape, array.dtype)
 
-    def copy(stream: Any, pinned: np.ndarray, there: Any, here: np.ndarray) -> None:
-        there.get(stream=stream, out=pinned, blocking=True)
-        np.copyto(here, pinned)
+    def copy(stream: Any, pinned: np.ndarray, source: Any, target: np.ndarray) -> None:
+        source.get(stream=stream, out=pinned, blocking=True)
+        np.copyto(target, pinned)
 
     _copy_in_slices(array, host, copy)
     return host
@@ -101,10 +101,10 @@ def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
             stream.synchronize()
 
     _in_threads(_to_device, fill, _slices(starts[-1], SLICE_BYTES))
-    moved = iter(
+    copies = iter(
         packed[start : start + a.nbytes].view(a.dtype).reshape(a.shape) for start, a in zip(starts, here, strict=False)
     )
-    return [next(moved) if isinstance(a, np.ndarray) else a for a in arrays]
+    return [next(copies) if isinstance(a, np.ndarray) else a for a in arrays]
 
 
 @njit(nogil=True, cache=True)
@@ -155,19 +155,20 @@ def each_slice(array: Any, use: Callable[[int, np.ndarray], None], threads: int 
         list(pool.map(lambda part: use(part[0], flat[slice(*part)]), _slices(len(flat), SLICE_BYTES)))
 
 
-def _copy_in_slices(there: Any, here: np.ndarray, copy: Callable) -> None:
+def _copy_in_slices(source: Any, target: np.ndarray, copy: Callable) -> None:
     """Call copy(stream, pinned buffer, device slice, host slice) for all slices, in several threads."""
 
-    def copy_some(slices: Sequence[tuple], stream: Any, pinned: np.ndarray) -> None:
+    def copy_each(slices: Sequence[tuple], stream: Any, pinned: np.ndarray) -> None:
         for a, b in slices:
-            copy(stream, pinned.view(here.dtype)[: len(b)], a, b)
+            copy(stream, pinned.view(target.dtype)[: len(b)], a, b)
 
-    if here.flags.c_contiguous and there.flags.c_contiguous:
-        there, here = there.reshape(-1), here.reshape(-1)
-    rows = [(there[i], here[i]) for i in np.ndindex(here.shape[:-1])]  # rows of a strided view are copied separately
-    step = SLICE_BYTES // here.itemsize
+    if target.flags.c_contiguous and source.flags.c_contiguous:
+        source, target = source.reshape(-1), target.reshape(-1)
+    # Rows of a strided view are copied separately.
+    rows = [(source[i], target[i]) for i in np.ndindex(target.shape[:-1])]
+    step = SLICE_BYTES // target.itemsize
     slices = [(a[i : i + step], b[i : i + step]) for a, b in rows for i in range(0, len(b), step)]
-    _in_threads(_to_host, copy_some, slices)
+    _in_threads(_to_host, copy_each, slices)
 
 
 def _slices(size: int, step: int) -> list[tuple[int, int]]:

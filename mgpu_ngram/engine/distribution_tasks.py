@@ -175,7 +175,7 @@ def write_distributions(
 ) -> Written:
     """Write the rows of histories `first` to `last` - 1. A second call writes the same bytes to the same places.
 
-    following  the next chunks that contain some of these histories, because parts end between chunks' boundaries
+    following  the next chunks, if they contain any of these histories, because parts end between chunks' boundaries
     starts     number of the first history of each of these chunks, and the end of the last one
     """
     device = options.model.device
@@ -185,8 +185,8 @@ def write_distributions(
         watch.lap("load")
         found = _find([chunk, *following], starts, first, last, options, replica, watch)
         write = {"compact": _write_compact, "parquet": _write_parquet}.get(options.format, _write_arrays)
-        for at, some in found if options.arrays else _in_parts(found, options.part):
-            files += write(replica, at, some, options, watch)
+        for at, batch in found if options.arrays else _in_parts(found, options.part):
+            files += write(replica, at, batch, options, watch)
     return Written(last - first, tuple(dict.fromkeys(files)), watch.seconds)
 
 
@@ -240,11 +240,11 @@ def _in_parts(found: Iterator[tuple[int, Found]], part: int) -> Iterator[tuple[i
     """Yield (row, found) in whole parts: the rows from a multiple of `part` to the next one."""
     waiting: list[Found] = []
     begin = 0
-    for row, some in found:
-        begin, at, H = begin if waiting else row, 0, len(some.first_HK)
+    for row, batch in found:
+        begin, at, H = begin if waiting else row, 0, len(batch.first_HK)
         while at < H:
             n = min(part - (row + at) % part, H - at)
-            waiting.append(some.part(at, at + n))
+            waiting.append(batch.part(at, at + n))
             at += n
             if (row + at) % part == 0:
                 yield begin, _joined(waiting)
@@ -275,8 +275,8 @@ def _write_arrays(
     xp = array_module(found.first_HK)
     out = xp.empty((0 if rows.top_k else step, *files[0].shape[1:]), files[0].stored)
     for i in range(0, H, step):
-        some = found.part(i, i + step)
-        made = replica.top(some, rows) if rows.top_k else [replica.dense(some, rows, out[: len(some.first_HK)])]
+        block = found.part(i, i + step)
+        made = replica.top(block, rows) if rows.top_k else [replica.dense(block, rows, out[: len(block.first_HK)])]
         watch.lap("rows")
         for file, array in zip(files, made, strict=True):
             each_slice(array, partial(_write_slice, file, (row + i) * file.row_bytes), options.model.threads)

@@ -21,7 +21,7 @@ from mgpu_ngram.core.discounts import Discounts
 from mgpu_ngram.core.shards import words_at
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.trie import node_dtype
-from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
+from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
 from mgpu_ngram.kernels.estimate.interpolate import interpolate
@@ -161,10 +161,10 @@ class Estimated:
     def with_arrays(self, named: dict[str, Any]) -> Estimated:
         """Return the same with other arrays."""
 
-        def moved(kind: str, weights: dict[int, Weights]) -> dict[int, Weights]:
+        def named_weights(kind: str, weights: dict[int, Weights]) -> dict[int, Weights]:
             return {n: Weights(named[f"{kind}{n}.columns"], named[f"{kind}{n}.values"]) for n in weights}
 
-        return Estimated(moved("p", self.probabilities), moved("b", self.backoffs), self.seconds)
+        return Estimated(named_weights("p", self.probabilities), named_weights("b", self.backoffs), self.seconds)
 
 
 def adjust_counts(
@@ -326,13 +326,13 @@ def _gammas(discounts: Discounts, kinds_C3: Any, pruned_C: Any, total_C: Any) ->
     """
     gamma_C = array_module(total_C).zeros(len(total_C), np.float32)
     for begin in range(0, len(gamma_C), CONTEXTS_AT_ONCE):
-        some = slice(begin, begin + CONTEXTS_AT_ONCE)
-        left_C = gamma_C[some]
+        rows = slice(begin, begin + CONTEXTS_AT_ONCE)
+        left_C = gamma_C[rows]
         for kind, discount in enumerate(discounts):
-            left_C += np.float32(discount) * kinds_C3[some, kind].astype(np.float32)
+            left_C += np.float32(discount) * kinds_C3[rows, kind].astype(np.float32)
         if pruned_C is not None:
-            left_C += pruned_C[some].astype(np.float32)
-        left_C /= total_C[some].astype(np.float32)
+            left_C += pruned_C[rows].astype(np.float32)
+        left_C /= total_C[rows].astype(np.float32)
     return gamma_C
 
 
@@ -358,7 +358,7 @@ def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any, spli
 
 def _interpolated(order: Order, discounts: Discounts, lower_L: Any) -> tuple[Any, Weights]:
     """Return (probabilities of the n-grams of one order, backoffs of their contexts)."""
-    [(contexts, sizes_C)] = prefix_runs(order.keys, order.bits, order.n - 1, order.n - 1)
+    [(contexts, sizes_C)] = count_prefixes(order.keys, order.bits, order.n - 1, order.n - 1)
     context_R = _contexts(sizes_C, len(order))
     del sizes_C  # frees memory: contexts are nearly as many as n-grams
     total_C, kinds_C3, pruned_C = sum_contexts(context_R, order.count_R, order.marked_R, contexts.shape[1])

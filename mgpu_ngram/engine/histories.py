@@ -138,5 +138,5 @@ def batches(histories: Any, rows: int) -> Iterator[Any]:
         yield from (histories[i : i + rows] for i in range(0, len(histories), rows))
         return
     waiting = iter(histories)
-    while some := list(islice(waiting, rows)):
-        yield some
+    while batch := list(islice(waiting, rows)):
+        yield batch

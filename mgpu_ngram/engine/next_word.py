@@ -122,8 +122,8 @@ class Rows:
         scaled = self.scaled(options.scale)
 
         def write(begin: int, end: int) -> None:
-            some = found.part(begin, end).arrays_in(options.scale)
-            write_rows(out[begin:end], options.orders, some, self._values(scaled), _kind(options))
+            piece = found.part(begin, end).arrays_in(options.scale)
+            write_rows(out[begin:end], options.orders, piece, self._values(scaled), _kind(options))
 
         self._in_pieces(write, found.first_HK, MIN_PIECE_ROWS)
         return out[:, :, : len(self.prob_V)]
@@ -146,9 +146,9 @@ class Rows:
         ranked_V = self._ranked(scaled)
 
         def choose(begin: int, end: int) -> tuple[Any, Any]:
-            some = found.part(begin, end).arrays_in(options.scale)
+            piece = found.part(begin, end).arrays_in(options.scale)
             return top_words(
-                options.top_k or 0, options.orders, some, self._values(scaled), ranked_V, options.scale == "prob",
+                options.top_k or 0, options.orders, piece, self._values(scaled), ranked_V, options.scale == "prob",
                 options.nothing, self.left_out,
             )  # fmt: skip
 
@@ -167,9 +167,9 @@ class Rows:
         scaled = self.scaled("prob")
 
         def draw(begin: int, end: int) -> tuple[Any]:
-            some = found.part(begin, end).arrays_in("prob")
+            piece = found.part(begin, end).arrays_in("prob")
             words_H = sample_words(
-                some, self._values(scaled), numbers_H[begin:end], seed, temperature, top_k, top_p, self.left_out
+                piece, self._values(scaled), numbers_H[begin:end], seed, temperature, top_k, top_p, self.left_out
             )
             return (words_H,)
 
@@ -255,7 +255,7 @@ class NextWordModel(Rows):
                 "of a lower order"
             )
         without_suffixes = replace(model.trie, suffix_L=model.trie.suffix_L[:0])  # rows do not need suffixes
-        trie = without_suffixes.moved(partial(to_device_fast, device=device)).decoded()
+        trie = without_suffixes.map_arrays(partial(to_device_fast, device=device)).decoded()
         self.begin = model.words.id("<s>")
         prob_V, left_out = trie.prob_G[: trie.symbols], self.begin or -1
         super().__init__(

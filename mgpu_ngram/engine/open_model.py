@@ -44,7 +44,7 @@ def open_model(
     except BadNgram as error:
         where = f"{str(path)!r}, line {arpa.line_of(error.order, error.row)}"
         raise InputError(f"{where}: the {error.order}-gram {error.what}") from None
-    model = BackoffModel.of(trie.moved(to_host_fast), arpa.words)
+    model = BackoffModel.of(trie.map_arrays(to_host_fast), arpa.words)
     watch.lap("build")
     return model
 

@@ -125,10 +125,10 @@ class Replica:
         move = partial(to_device_fast, device=device)
         self._words = [move(array) for array in (self.words.slots_C, self.words.offsets_V, self.words.data)]
         if index == "btree":
-            trie = model.trie.moved(move)
+            trie = model.trie.map_arrays(move)
             self._score = partial(score_tokens, index_of(trie), values_of(trie), self.order)
             return
-        edges = model.edges.moved(move) if model.edges else edges_of(model.trie.moved(move))
+        edges = model.edges.map_arrays(move) if model.edges else edges_of(model.trie.map_arrays(move))
         self._score = partial(score_by_edges, edges, self.order)
 
     def score_codes(self, codes_T: Any, bos: bool = True, eos: bool = True, ends_S: Any = None) -> BlockScores:

@@ -1,4 +1,4 @@
-"""Runs: the sorted tables of some chunks, kept in memory or in files until they are merged."""
+"""Sorted runs: the sorted tables of one or more chunks, in memory or in files until they are merged."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from mgpu_ngram.engine.device import (
 )
 from mgpu_ngram.engine.spill import result_to_device, spill
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
+from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
-from mgpu_ngram.kernels.count.prefix_runs import prefix_runs
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 RUN = "run"  # kind of checkpoint entry
@@ -35,15 +35,15 @@ MERGE_COPIES = {"cpu": 8, "gpu": 5}  # of a row while it is merged and written: 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run in a file that every worker sees."""
+    """A sorted run in a file that every worker sees."""
 
     path: str
     chunks: tuple[int, ...]
 
 
 @dataclass
-class Run:
-    """Counts of some chunks. Every chunk of a corpus is in exactly one run when the result is made.
+class SortedRun:
+    """The counts of one or more chunks. Every chunk of a corpus is in exactly one run when the result is made.
 
     tables   order -> tables cut into shards, all of one S, to be summed
     bins     order -> dense histogram, not yet a table
@@ -73,7 +73,7 @@ class Run:
         named = {f"{n}.{i}": t for n, tables in self.tables.items() for i, t in enumerate(tables)}
         return {f"{name}.{field}": getattr(t, field) for name, t in named.items() for field in ("keys", "counts")}
 
-    def with_arrays(self, named: dict[str, Any]) -> Run:
+    def with_arrays(self, named: dict[str, Any]) -> SortedRun:
         """The same run with other arrays of the tables, such as of another device."""
         tables = {
             n: [replace(t, keys=named[f"{n}.{i}.keys"], counts=named[f"{n}.{i}.counts"]) for i, t in enumerate(ts)]
@@ -82,14 +82,14 @@ class Run:
         return replace(self, tables=tables)
 
 
-def spill_run(run: Run, budget: Budget, folder: str) -> Run:
+def spill_run(run: SortedRun, budget: Budget, folder: str) -> SortedRun:
     """Spill a run, see `spill`: a file holds its sorted tables, and every worker sees the file."""
     return spill(
         run, budget, folder, lambda run, folder: store_run(result_to_device(run, "cpu"), folder, durable=False)
     )
 
 
-def store_run(run: Run, folder: str, durable: bool = True) -> Run:
+def store_run(run: SortedRun, folder: str, durable: bool = True) -> SortedRun:
     """Sum the tables of a run, write them to a file of `folder`, and return the run without them.
 
     durable  wait until the disk has the file: needed to resume from the file, not to spill to it
@@ -109,10 +109,10 @@ def store_run(run: Run, folder: str, durable: bool = True) -> Run:
     for n, bins in run.bins.items():
         arrays[f"{n}.bins"] = to_host(bins)
     path = save_entry(folder, RUN, run.chunks, arrays, {"bits": bits}, durable)
-    return Run({}, {}, (*run.stored, StoredRun(path, run.chunks)), seconds=run.seconds)
+    return SortedRun({}, {}, (*run.stored, StoredRun(path, run.chunks)), seconds=run.seconds)
 
 
-def open_run(stored: StoredRun) -> Run:
+def open_run(stored: StoredRun) -> SortedRun:
     """Return a stored run, as views of its file."""
     arrays, metadata = load_arrays(stored.path, verify=False)
     tables, bins = {}, {}
@@ -122,12 +122,12 @@ def open_run(stored: StoredRun) -> Run:
     for name in arrays:
         if name.endswith(".bins"):
             bins[int(name.partition(".")[0])] = arrays[name]
-    return Run(tables, bins, (), stored.chunks)
+    return SortedRun(tables, bins, (), stored.chunks)
 
 
-def bundle_runs(*runs: Run) -> Run:
+def bundle_runs(*runs: SortedRun) -> SortedRun:
     """Return several runs as one; only dense histograms and seconds are summed."""
-    return Run(
+    return SortedRun(
         {n: [t for r in runs for t in r.tables.get(n, [])] for n in _orders(r.tables for r in runs)},
         {n: add_bins(*[r.bins[n] for r in runs if n in r.bins]) for n in _orders(r.bins for r in runs)},
         tuple(s for r in runs for s in r.stored),
@@ -136,7 +136,7 @@ def bundle_runs(*runs: Run) -> Run:
     )
 
 
-def merge_runs(*runs: Run) -> Run:
+def merge_runs(*runs: SortedRun) -> SortedRun:
     """Sum runs to one table per order. Any order of merging gives the same table; stored runs stay in their files."""
     run = bundle_runs(*runs)
     watch = Stopwatch("gpu" if any(on_gpu(t.counts) for tables in run.tables.values() for t in tables) else "cpu")
@@ -155,7 +155,7 @@ def merge(tables: Sequence[ShardedTable]) -> ShardedTable:
 
 def merge_to(tables: Sequence[ShardedTable], device: str) -> ShardedTable:
     """Sum tables of one order and one S on a device, wherever they are."""
-    return merge(_moved_together(tables, device))
+    return merge(_tables_to_device(tables, device))
 
 
 def _merge(*tables: ShardedTable) -> ShardedTable:
@@ -178,7 +178,7 @@ def sort_together(tables: Sequence[ShardedTable]) -> ShardedTable:
         for c, column in enumerate(columns):
             xp.concatenate([[*t.keys, t.counts.view(np.uint64)][c] for t in shards], out=column)
         columns = radix_sort(columns, first.order * first.bits)
-        summed += prefix_runs(columns[:-1], first.bits, first.order, first.order, columns[-1].view(np.int64))
+        summed += count_prefixes(columns[:-1], first.bits, first.order, first.order, columns[-1].view(np.int64))
     keys, counts = (xp.concatenate(arrays, axis=-1) for arrays in zip(*summed, strict=True))
     return ShardedTable(keys, counts, np.cumsum([len(c) for _, c in summed]), first.order, first.bits)
 
@@ -197,7 +197,7 @@ def add_bins(*histograms: Any) -> Any:
 
 
 def where_it_fits(fn: Callable, *tables: Any, make_room: Callable[[], None] | None = None) -> Any:
-    """Return fn(*tables) on the device of all tables; in host memory when some are there or the device is full.
+    """Return fn(*tables) on the device of all tables; in host memory when one is there or the device is full.
 
     make_room  see `on_device_or_host`
     """
@@ -205,42 +205,42 @@ def where_it_fits(fn: Callable, *tables: Any, make_room: Callable[[], None] | No
     here = places.pop() if len(places) == 1 else "both"
 
     def call(device: str) -> Any:
-        return fn(*(tables if device == here else [moved(t, to_host_fast) for t in tables]))
+        return fn(*(tables if device == here else [map_table(t, to_host_fast) for t in tables]))
 
     return on_device_or_host(call, "gpu" if here == "gpu" else "cpu", make_room)
 
 
-def moved(table: Any, move: Callable[[Any], Any]) -> Any:
-    """Return a table with its arrays moved."""
-    return replace(table, keys=move(table.keys), counts=move(table.counts))
+def map_table(table: Any, fn: Callable[[Any], Any]) -> Any:
+    """Return the table with `fn` applied to its arrays, such as a copy to a device."""
+    return replace(table, keys=fn(table.keys), counts=fn(table.counts))
 
 
-def _moved_together(tables: Sequence[ShardedTable], device: str) -> list[ShardedTable]:
+def _tables_to_device(tables: Sequence[ShardedTable], device: str) -> list[ShardedTable]:
     arrays = to_device_together([a for t in tables for a in (t.keys, t.counts)], device)
     return [
         replace(t, keys=keys, counts=counts) for t, keys, counts in zip(tables, arrays[::2], arrays[1::2], strict=True)
     ]
 
 
-def bins_of(run: Run) -> Run:
+def bins_of(run: SortedRun) -> SortedRun:
     """Return the sum of the dense histograms of a run and of its stored runs."""
-    return bundle_runs(Run({}, run.bins), *(Run({}, open_run(s).bins) for s in run.stored))
+    return bundle_runs(SortedRun({}, run.bins), *(SortedRun({}, open_run(s).bins) for s in run.stored))
 
 
-def take_part(run: Run, first: int, last: int) -> Run:
-    """Return shards `first` to `last` - 1 of a run, as views. All its stored runs are in the result, uncut."""
+def take_shards(run: SortedRun, first: int, last: int) -> SortedRun:
+    """Return shards `first` to `last` - 1 of a run, as views, and all of its stored runs, uncut."""
     tables = {n: [t.part(first, last) for t in ts] for n, ts in run.tables.items()}
-    return Run(tables, {}, run.stored, run.chunks)
+    return SortedRun(tables, {}, run.stored, run.chunks)
 
 
-def take_part_to_gpu(run: Run, first: int, last: int) -> Run:
-    """As `take_part`, on the GPU if it has room: other GPUs of the host read it there, but host memory goes by TCP."""
-    part = take_part(run, first, last)
+def take_shards_to_gpu(run: SortedRun, first: int, last: int) -> SortedRun:
+    """As `take_shards`, on the GPU if it has room: peers read GPU memory directly, host memory goes by TCP."""
+    part = take_shards(run, first, last)
 
-    def take(device: str) -> Run:
+    def take(device: str) -> SortedRun:
         if device == "cpu":
             return part
-        return replace(part, tables={n: _moved_together(ts, device) for n, ts in part.tables.items()})
+        return replace(part, tables={n: _tables_to_device(ts, device) for n, ts in part.tables.items()})
 
     return on_device_or_host(take, "gpu" if part.host_bytes <= free_bytes("gpu") // 2 else "cpu")
 
@@ -259,7 +259,7 @@ def merged_blocks(tables: Sequence[ShardedTable], first: int, budget: Budget) ->
 
     tables  all of one order and S; in memory, or views of files
 
-    A block is as large as the working memory allows: all shards, some, or a range of keys of one shard.
+    A block is as large as the working memory allows: several shards, or a range of keys of one shard.
     """
     row_bytes = 8 * len(tables[0].keys) + 8
     most_rows = max(1, min(budget.working_bytes(), budget.block_bytes()) // (MERGE_COPIES[budget.device] * row_bytes))
@@ -273,7 +273,7 @@ def merged_blocks(tables: Sequence[ShardedTable], first: int, budget: Budget) ->
         cuts = [parts] if last > at + 1 else list(_by_key(parts, most_rows))
         for i, cut in enumerate(cuts):
             with memory_guard("merging tables", budget.device):
-                table = merge(_moved_together(cut, budget.device))
+                table = merge(_tables_to_device(cut, budget.device))
             yield MergedBlock(table, first + at, i == len(cuts) - 1)
         at = last
 

@@ -92,8 +92,8 @@ def quantize(trie: Trie, bits: int) -> Trie:
     for (begin, end), (prob_centers, backoff_centers) in zip(pairwise(trie.starts[1:]), centers, strict=True):
         prob_G[begin:end] = _codes(trie.prob_G[begin:end], prob_centers[: 1 << bits]).astype(code)
         backoffs = trie.backoff_M[begin:end]
-        there = xp.flatnonzero(backoffs)
-        backoff_M[begin + there] = (2 + _codes(backoffs[there], backoff_centers[2 : 1 << bits])).astype(code)
+        nonzero = xp.flatnonzero(backoffs)
+        backoff_M[begin + nonzero] = (2 + _codes(backoffs[nonzero], backoff_centers[2 : 1 << bits])).astype(code)
     words_V2 = xp.zeros((trie.symbols, 2), np.float32)
     words_V2[:, 0] = trie.prob_G[: trie.symbols]
     words_V2[: len(trie.backoff_M), 1] = trie.backoff_M[: trie.symbols]
@@ -254,11 +254,11 @@ def join_levels(stretches: Sequence[Sequence[Level]], fanout: int) -> Trie:
         whole, at = xp.empty(sum(len(getattr(level, name)) for level in levels), dtype), 0
         for i, level in enumerate(levels):
             array = getattr(level, name)
-            there = whole[at : at + len(array)]
+            target = whole[at : at + len(array)]
             if added:
-                xp.add(array, np.int64(added[i]), out=there, casting="unsafe")
+                xp.add(array, np.int64(added[i]), out=target, casting="unsafe")
             else:
-                there[:] = array
+                target[:] = array
             at += len(array)
             setattr(level, name, None)
         return whole

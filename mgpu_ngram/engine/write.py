@@ -17,7 +17,15 @@ from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import heaviest, unigram_table
 from mgpu_ngram.engine.device import Stopwatch, to_host_fast
-from mgpu_ngram.engine.sorted_runs import MERGE_COPIES, MergedBlock, Run, merged_blocks, moved, open_run, take_part
+from mgpu_ngram.engine.sorted_runs import (
+    MERGE_COPIES,
+    MergedBlock,
+    SortedRun,
+    map_table,
+    merged_blocks,
+    open_run,
+    take_shards,
+)
 
 T = TypeVar("T")
 
@@ -49,18 +57,18 @@ class WrittenFile:
 
 
 def write_part(
-    runs: Sequence[Run], first: int, last: int, vocabulary: Vocabulary, options: WriteOptions
+    runs: Sequence[SortedRun], first: int, last: int, vocabulary: Vocabulary, options: WriteOptions
 ) -> tuple[list[WrittenFile], dict[str, float]]:
     """Merge shards `first` to `last` - 1 of sorted runs; write order=N/part-SSSSS.parquet for each order and shard.
 
-    runs  their tables hold only these shards (`take_part`); their stored runs hold all shards
+    runs  their tables hold only these shards (`take_shards`); their stored runs hold all shards
 
     Merges block by block within the budget and writes files while the next blocks are merged.
     Returns the files, and the seconds of `reduce` and `write`.
     """
     watch = Stopwatch(options.budget.device)
     stored = {s.path: s for run in runs for s in run.stored}
-    parts = [*runs, *(take_part(open_run(s), first, last) for s in stored.values())]
+    parts = [*runs, *(take_shards(open_run(s), first, last) for s in stored.values())]
     with ThreadPoolExecutor(options.threads) as pool, ThreadPoolExecutor(1) as merging:
         writing = _Writing(pool, options.budget)
         for order in sorted({n for part in parts for n in part.tables if n >= options.first_order}):
@@ -73,7 +81,7 @@ def write_part(
                     writing.add_pieces(partial(write, shard=block.first), _pieces(block, blocks))
                     watch.lap("write")
                     continue
-                table = moved(block.table, to_host_fast)
+                table = map_table(block.table, to_host_fast)
                 watch.lap("reduce")
                 shards = [s for s in range(len(table.ends_S)) if order > 1 or block.first + s == 0]
                 shards.sort(key=table.size_of, reverse=True)
@@ -138,7 +146,7 @@ def _ahead(pool: ThreadPoolExecutor, items: Iterator[T]) -> Iterator[T]:
 def _pieces(block: MergedBlock, blocks: Iterator[MergedBlock]) -> Iterator[Table]:
     """Yield the tables of one shard that spans several blocks, from `block` on."""
     while True:
-        yield moved(block.table.shard(0), to_host_fast)
+        yield map_table(block.table.shard(0), to_host_fast)
         if block.whole:
             return
         block = next(blocks)

@@ -124,7 +124,7 @@ def test_a_wrong_strategy_is_an_error_and_no_row(small, text_file, tmp_path, mon
 
 
 def test_a_wrong_sort_of_words_is_an_error(small, text_file, tmp_path, monkeypatch):
-    right = engine.prefix_runs
+    right = engine.count_prefixes
 
     def wrong(columns, bits, first_order, last_order, *rest):
         tables = right(columns, bits, first_order, last_order, *rest)
@@ -132,7 +132,7 @@ def test_a_wrong_sort_of_words_is_an_error(small, text_file, tmp_path, monkeypat
             tables[3][1][:2] += np.array([1, -1])
         return tables
 
-    monkeypatch.setattr(engine, "prefix_runs", wrong)
+    monkeypatch.setattr(engine, "count_prefixes", wrong)
     with pytest.raises(WrongResult, match="order 4"):
         bench(BenchOptions("cpu", tmp_path, text_file, "2 kB", 1000))
 

@@ -277,11 +277,11 @@ def test_tables_leave_a_full_device_before_parts_grow_too_small(to_counter, monk
 
     def leave(table, move):
         there[:] = [t for t in there if t is not table]
-        return real_moved(table, np.array)
+        return real_map_table(table, np.array)
 
-    real_sparse, real_moved = count_module._sparse, count_module.moved
+    real_sparse, real_map_table = count_module._sparse, count_module.map_table
     monkeypatch.setattr(count_module, "_sparse", sparse)
-    monkeypatch.setattr(count_module, "moved", leave)
+    monkeypatch.setattr(count_module, "map_table", leave)
     monkeypatch.setattr(count_module, "on_gpu", lambda array: any(t.counts is array for t in there))
     monkeypatch.setattr(count_module, "_part_tokens", lambda *_: 20)
     monkeypatch.setattr(count_module, "MIN_PART_TOKENS", 20)
@@ -406,7 +406,7 @@ def test_what_is_cut_leaves_a_full_device_before_the_next_is_cut_on_the_host(tim
 
     for module in count_module, runs_module:
         monkeypatch.setattr(module, "on_gpu", lambda array: True)
-        monkeypatch.setattr(module, "moved", leave)
+        monkeypatch.setattr(module, "map_table", leave)
     monkeypatch.setattr(count_module, "split", cut)
     before = {n: [SimpleNamespace(counts=f"table {n}")] for n in (2, 3)}
     assert count_module._cut(SimpleNamespace(counts="table 4"), None, before) == "table 4 cut"
@@ -437,7 +437,7 @@ def test_what_has_left_a_full_device_is_free_there(monkeypatch):
 
     monkeypatch.setattr(count_module, "on_gpu", lambda array: True)
     monkeypatch.setattr(runs_module, "on_gpu", lambda array: True)
-    monkeypatch.setattr(count_module, "moved", lambda table, move: Cut(table.order))
+    monkeypatch.setattr(count_module, "map_table", lambda table, move: Cut(table.order))
     monkeypatch.setattr(count_module, "split", split)
     monkeypatch.setattr(count_module, "global_codes", lambda *_: [])
     monkeypatch.setattr(count_module, "count_streams", lambda *_: ([Cut(2), Cut(3), Cut(4)], {}))
@@ -450,7 +450,7 @@ def test_tables_of_a_run_that_will_not_stay_leave_as_they_are_cut(monkeypatch):
     """Where the device is expected to keep little of all."""
     left = []
     monkeypatch.setattr(Budget, "place", lambda self, nbytes: "host" if nbytes > 2 else "device")
-    monkeypatch.setattr(count_module, "moved", lambda table, move: left.append(table.order) or table)
+    monkeypatch.setattr(count_module, "map_table", lambda table, move: left.append(table.order) or table)
     monkeypatch.setattr(
         count_module, "split", lambda table, lexicon: SimpleNamespace(order=table.order, nbytes=table.order)
     )

@@ -18,21 +18,21 @@ from mgpu_ngram.engine import sorted_runs as runs_module
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import to_device as move_to
 from mgpu_ngram.engine.sorted_runs import (
-    Run,
+    SortedRun,
     StoredRun,
     add_bins,
     bins_of,
     bundle_runs,
+    map_table,
     merge,
     merge_runs,
     merged_blocks,
-    moved,
     open_run,
     sort_together,
     spill_run,
     store_run,
-    take_part,
-    take_part_to_gpu,
+    take_shards,
+    take_shards_to_gpu,
     where_it_fits,
 )
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
@@ -68,7 +68,7 @@ def to_run(to_sharded, to_device):
 
     def convert(plain, index):
         tables, bins = plain
-        return Run(
+        return SortedRun(
             {n: [to_sharded(t, n, BITS) for t in ts] for n, ts in tables.items()},
             {n: to_device(np.array(b, np.uint32)) for n, b in bins.items()},
             (StoredRun(f"stored {index}", (100 + index,)),),
@@ -123,7 +123,7 @@ def test_runs_merge_in_any_order_and_grouping(to_run, to_plain, data, plain):
     order = data.draw(st.permutations(range(len(plain))))
     cut = data.draw(st.integers(0, len(plain)))
     runs = [to_run(plain[i], i) for i in order]
-    groups = [merge_runs(*runs[:cut], Run({})), bundle_runs(Run({}), *runs[cut:])]
+    groups = [merge_runs(*runs[:cut], SortedRun({})), bundle_runs(SortedRun({}), *runs[cut:])]
     for merged in (merge_runs(*runs), merge_runs(*groups), merge_runs(*reversed(groups))):
         tables, bins, stored, chunks = to_plain(merged)
         assert (tables, bins) == expected and list(tables) == sorted(tables)
@@ -188,7 +188,7 @@ def test_a_stored_run_opens_as_its_sum(to_run, to_plain, tmp_path_factory, plain
     opened = open_run(stored.stored[-1])
     assert to_plain(opened) == (*sums_of(plain), (), run.chunks)
     assert not any(on_gpu(t.counts) for ts in opened.tables.values() for t in ts)
-    there = pickle.loads(pickle.dumps(take_part(opened, 0, SHARDS)))  # views of a file go by value
+    there = pickle.loads(pickle.dumps(take_shards(opened, 0, SHARDS)))  # views of a file go by value
     assert to_plain(there)[0] == sums_of(plain)[0]
 
 
@@ -198,7 +198,7 @@ def test_a_run_pickles(to_run, to_plain, tmp_path, device):
     there = pickle.loads(pickle.dumps(run))
     assert to_plain(there) == to_plain(run) and there.seconds == run.seconds
     assert (there.nbytes, there.host_bytes) == (16 * 2 + 24, 0 if device == "gpu" else 16 * 2 + 24)
-    (stored,) = store_run(Run(*to_run(plain, 0).__dict__.values()), str(tmp_path)).stored[1:]
+    (stored,) = store_run(SortedRun(*to_run(plain, 0).__dict__.values()), str(tmp_path)).stored[1:]
     opened = open_run(stored)
     there = pickle.loads(pickle.dumps(opened))
     (tmp_path / stored.path).unlink()
@@ -207,7 +207,7 @@ def test_a_run_pickles(to_run, to_plain, tmp_path, device):
 
 def test_histograms_of_stored_runs_come_back(to_run, to_plain, tmp_path):
     stored = store_run(to_run(({2: [[{(1, 1): 1}, {}, {}]]}, {1: [1, 2], 2: [1, 0, 0, 5]}), 0), str(tmp_path))
-    run = bundle_runs(Run({}, to_run(({}, {1: [10, 0]}), 1).bins), Run({}, stored=stored.stored[1:]))
+    run = bundle_runs(SortedRun({}, to_run(({}, {1: [10, 0]}), 1).bins), SortedRun({}, stored=stored.stored[1:]))
     found = bins_of(run)
     assert to_plain(found) == ({}, {1: [11, 2], 2: [1, 0, 0, 5]}, (), ())
     assert to_plain(bins_of(run)) == to_plain(found)
@@ -218,7 +218,7 @@ def test_histograms_of_stored_runs_come_back(to_run, to_plain, tmp_path):
 def test_parts_hold_every_shard_once(to_run, to_plain, data, plain, S):
     run = bundle_runs(*(to_run(p, i) for i, p in enumerate(plain)))
     cuts = sorted(data.draw(st.lists(st.integers(0, S), max_size=3)))
-    parts = [take_part(run, a, b) for a, b in itertools.pairwise([0, *cuts, S])]
+    parts = [take_shards(run, a, b) for a, b in itertools.pairwise([0, *cuts, S])]
     whole = to_plain(run)[0]
     for (a, b), part in zip(itertools.pairwise([0, *cuts, S]), parts, strict=True):
         tables, bins, stored, chunks = to_plain(part)
@@ -233,8 +233,8 @@ def test_parts_hold_every_shard_once(to_run, to_plain, data, plain, S):
 
 def test_parts_of_parts(to_run, to_plain):
     run = to_run(({2: [[{(1, 1): 1}, {(1, 2): 2, (2, 2): 5}, {(3, 3): 3}]]}, {}), 0)
-    assert to_plain(take_part(take_part(run, 1, 3), 1, 2))[0] == {2: [[{(3, 3): 3}]]}
-    assert to_plain(take_part(take_part(run, 1, 3), 0, 1))[0] == {2: [[{(1, 2): 2, (2, 2): 5}]]}
+    assert to_plain(take_shards(take_shards(run, 1, 3), 1, 2))[0] == {2: [[{(3, 3): 3}]]}
+    assert to_plain(take_shards(take_shards(run, 1, 3), 0, 1))[0] == {2: [[{(1, 2): 2, (2, 2): 5}]]}
 
 
 def out_of_memory(*args, **options):
@@ -245,14 +245,14 @@ def out_of_memory(*args, **options):
 @pytest.mark.parametrize("room", ["enough", "seems", "none"])
 def test_parts_that_wait_on_the_host_go_to_the_gpu(room, to_run, to_plain, monkeypatch):
     run = to_run(({2: [[{(1, 1): 1}, {(1, 2): 2, (2, 2): 5}, {(3, 3): 3}]]}, {}), 0)
-    run.tables = {2: [moved(t, to_host) for t in run.tables[2]]}
+    run.tables = {2: [map_table(t, to_host) for t in run.tables[2]]}
     if room == "seems":
         monkeypatch.setattr(runs_module, "to_device_together", out_of_memory)
     elif room == "none":
         monkeypatch.setattr(runs_module, "free_bytes", lambda device: 0)
-    part = take_part_to_gpu(run, 1, 3)
+    part = take_shards_to_gpu(run, 1, 3)
     assert on_gpu(part.tables[2][0].counts) == on_gpu(part.tables[2][0].keys) == (room == "enough")
-    assert to_plain(part) == to_plain(take_part(run, 1, 3))
+    assert to_plain(part) == to_plain(take_shards(run, 1, 3))
 
 
 @pytest.fixture
@@ -283,10 +283,10 @@ def test_runs_stay_in_memory_while_there_is_room(device, nothing_held, to_run, t
 
 @pytest.mark.gpu
 def test_runs_stay_on_a_gpu_with_room(pack_keys):
-    run = Run(
+    run = SortedRun(
         {
             2: [
-                moved(
+                map_table(
                     ShardedTable(pack_keys([(1, 1)], 2, BITS), np.array([1]), np.array([1]), 2, BITS),
                     lambda a: move_to(a, "gpu"),
                 )
@@ -301,11 +301,11 @@ def test_tables_that_left_a_full_device_count_as_held(nothing_held, monkeypatch,
     """where_it_fits may have put tables in host memory: the device has room now, but the tables stay on the host."""
     monkeypatch.setattr(Budget, "place", lambda self, nbytes: "device")
     monkeypatch.setattr(memory_module, "KEPT_BESIDE_SHARE", 0.25)
-    table = moved(to_sharded([{(1, 1): 1, (1, 2): 1}, {}, {}], 2, BITS), to_host)
+    table = map_table(to_sharded([{(1, 1): 1, (1, 2): 1}, {}, {}], 2, BITS), to_host)
     budget = Budget("gpu", 1 << 30, 4 * 48)
-    first = spill_run(Run({2: [table]}, chunks=(0,)), budget, str(tmp_path))
+    first = spill_run(SortedRun({2: [table]}, chunks=(0,)), budget, str(tmp_path))
     assert first.host_bytes == 32 and not budget.fits_host(17) and budget.fits_host(16)
-    second = spill_run(Run({2: [table]}, chunks=(1,)), budget, str(tmp_path))
+    second = spill_run(SortedRun({2: [table]}, chunks=(1,)), budget, str(tmp_path))
     assert second.host_bytes == 0 and [s.chunks for s in second.stored] == [(1,)]
 
 
@@ -337,7 +337,7 @@ def test_a_full_device_goes_on_in_host_memory(monkeypatch):
 
 def test_tables_of_both_places_meet_on_the_host(to_sharded, to_counters):
     a, b = to_sharded([{(1, 1): 1}], 2, BITS), to_sharded([{(1, 1): 4}], 2, BITS)
-    merged = merge([moved(a, to_host), b])
+    merged = merge([map_table(a, to_host), b])
     assert not on_gpu(merged.counts) and to_counters(merged) == [{(1, 1): 5}]
 
 
@@ -347,7 +347,7 @@ def stored_views(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("sources"))
 
     def store(table):
-        (stored,) = store_run(Run({table.order: [table]}), folder).stored
+        (stored,) = store_run(SortedRun({table.order: [table]}), folder).stored
         return open_run(stored).tables[table.order][0]
 
     return store

@@ -116,7 +116,7 @@ def test_what_was_filled_in_stays_known(build, device):
     bare = replace(trie, backoff_M=trie.backoff_M[:0])
     for made in quantize(trie, 8), quantize(trie, 8).decoded(), with_fanout(trie, 5), bare, quantize(bare, 8):
         assert on_gpu(made.filled_F) == (device == "gpu") and to_host(made.filled_F).tolist() == [3]
-        there = made.moved(to_host)
+        there = made.map_arrays(to_host)
         assert isinstance(there.filled_F, np.ndarray) and there.filled_F.tolist() == [3]
 
 
@@ -303,7 +303,7 @@ def test_a_quantised_trie_scores_as_its_values_do(build, to_device, order, bits)
 def test_a_trie_moves_with_its_codes(build, device):
     made = quantize(model_of_text(build, 3, 0)[0], 4)
     assert set(made.arrays()) == {*ARRAYS, *CODED}
-    there = made.moved(to_host)
+    there = made.map_arrays(to_host)
     assert all(isinstance(a, np.ndarray) for a in there.arrays().values()) and there.quantized
     assert all(on_gpu(a) == (device == "gpu") for a in made.arrays().values())
 

@@ -19,7 +19,7 @@ from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.engine import write as write_module
 from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.sorted_runs import Run, StoredRun, bundle_runs, store_run, take_part
+from mgpu_ngram.engine.sorted_runs import SortedRun, StoredRun, bundle_runs, store_run, take_shards
 from mgpu_ngram.engine.write import WriteOptions, write_part, write_symbols
 
 SHARDS, BITS = 3, 4
@@ -50,10 +50,10 @@ def to_runs(to_sharded, tmp_path):
     """Runs of plain tables. The last two are in files, one of them beside tables, and named by two runs."""
 
     def convert(plain, orders=(1, 2, 3)):
-        runs = [Run({n: [to_sharded(t[n], n, BITS)] for n in orders}) for t in plain]
+        runs = [SortedRun({n: [to_sharded(t[n], n, BITS)] for n in orders}) for t in plain]
         (tmp_path / "entries").mkdir(exist_ok=True)
         stored = [store_run(run, str(tmp_path / "entries")) for run in runs[-2:]]
-        return [bundle_runs(*runs[:2], stored[0]), *runs[2:-2], Run({}), bundle_runs(*stored)]
+        return [bundle_runs(*runs[:2], stored[0]), *runs[2:-2], SortedRun({}), bundle_runs(*stored)]
 
     return convert
 
@@ -73,7 +73,7 @@ def write(tmp_path):
             (folders[-1] / f"order={n}").mkdir(parents=True)
         written = []
         for first, last in zip(cuts, cuts[1:], strict=False):
-            parts = [take_part(run, first, last) for run in runs]
+            parts = [take_shards(run, first, last) for run in runs]
             files, seconds = write_part(
                 parts, first, last, vocabulary, WriteOptions(str(folders[-1]), budget, **options)
             )
@@ -150,7 +150,7 @@ def test_large_shards_in_pieces_and_small_ones_between(few_rows, ample, to_shard
         [{(1, 1): 1, (1, 2): 2, (2, 1): 3, (5, 5): 1}, {}, {(3, 3): 1}],
         [{(1, 2): 1, (6, 6): 9}, {(4, 4): 2}, {(3, 1): 4, (3, 2): 4, (3, 3): 1, (3, 4): 4}],
     ]
-    runs, vocabulary = [Run({2: [to_sharded(t, 2, BITS)]}) for t in tables], vocabulary_of(WORDS)
+    runs, vocabulary = [SortedRun({2: [to_sharded(t, 2, BITS)]}) for t in tables], vocabulary_of(WORDS)
     files, written, folder = write(runs, few_rows(2, 1), vocabulary, orders=(2,), top=2)
     names = sorted(written)
     rows = [pq.read_table(folder / name).to_pylist() for name in names]
@@ -239,7 +239,7 @@ class Piece(Table):
 
 
 def test_a_shard_of_which_nothing_is_left_has_an_empty_file(few_rows, to_sharded, write):
-    runs = [Run({2: [to_sharded([{(1, 1): 1, (1, 2): 2, (2, 2): 1}, {}, {}], 2, BITS)]})]
+    runs = [SortedRun({2: [to_sharded([{(1, 1): 1, (1, 2): 2, (2, 2): 1}, {}, {}], 2, BITS)]})]
     for rows in (1, 100):
         _, written, folder = write(runs, few_rows(rows, 1), vocabulary_of(WORDS), orders=(2,), min_count=3)
         assert [(f.rows, f.distinct, f.total) for _, f in sorted(written.items())] == [(0, 3, 4), (0, 0, 0), (0, 0, 0)]
@@ -248,14 +248,14 @@ def test_a_shard_of_which_nothing_is_left_has_an_empty_file(few_rows, to_sharded
 
 def test_a_stored_run_named_by_several_counts_once(ample, to_sharded, write, tmp_path):
     """Every piece of a run brings its stored ones along."""
-    stored = store_run(Run({2: [to_sharded([{(1, 1): 5}, {}, {}], 2, BITS)]}), str(tmp_path))
-    runs = [stored, replace(stored), Run({}, stored=stored.stored * 2)]
+    stored = store_run(SortedRun({2: [to_sharded([{(1, 1): 5}, {}, {}], 2, BITS)]}), str(tmp_path))
+    runs = [stored, replace(stored), SortedRun({}, stored=stored.stored * 2)]
     written = write(runs, ample, vocabulary_of(WORDS), orders=(2,))[1]
     assert sorted(f.total for f in written.values()) == [0, 0, 5]
 
 
 def test_no_runs_no_files(ample, tmp_path):
-    files, _ = write_part([Run({})], 0, SHARDS, vocabulary_of(WORDS), WriteOptions(str(tmp_path), ample))
+    files, _ = write_part([SortedRun({})], 0, SHARDS, vocabulary_of(WORDS), WriteOptions(str(tmp_path), ample))
     assert files == [] and list(tmp_path.iterdir()) == []
 
 
@@ -268,7 +268,7 @@ def test_an_error_of_a_thread_is_the_callers(rows, few_rows, to_runs, write):
 
 
 def test_a_lost_stored_run_is_an_error(ample, tmp_path):
-    runs = [Run({}, stored=(StoredRun(str(tmp_path / "gone"), (0,)),))]
+    runs = [SortedRun({}, stored=(StoredRun(str(tmp_path / "gone"), (0,)),))]
     with pytest.raises(InputError, match="gone"):
         write_part(runs, 0, SHARDS, vocabulary_of(WORDS), WriteOptions(str(tmp_path), ample))
 

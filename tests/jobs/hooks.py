@@ -39,7 +39,7 @@ TASKS = {  # the modules where workers look them up, and from where the driver t
     "tokenise": (tokenise, count_passes),
     "count_chunk": (count, count_passes),
     "bundle_runs": (runs, count_passes, shuffle),
-    "take_part": (runs, shuffle),
+    "take_shards": (runs, shuffle),
     "write_part": (write, count_passes),
     "save_vocabularies": (count_passes,),
     "save_runs": (count_passes,),

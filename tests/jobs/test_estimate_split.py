@@ -6,7 +6,7 @@ import pytest
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.engine import assemble
 from mgpu_ngram.engine.budget import Budget
-from mgpu_ngram.engine.sorted_runs import moved
+from mgpu_ngram.engine.sorted_runs import map_table
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
 from mgpu_ngram.jobs.estimate import passes as estimate_passes
@@ -56,7 +56,7 @@ def test_a_gpu_that_fills_up(full, estimated, device, monkeypatch):
         if full == "merge_to":  # of the second order; it has fallen back to host memory by itself
             merged = real(first, *more)
             calls.append(not on_gpu(merged.keys))
-            return moved(merged, to_host) if len(calls) % 2 else merged
+            return map_table(merged, to_host) if len(calls) % 2 else merged
         result = real(first, *more)
         arrays = result.arrays().values()
         calls.append(not any(map(on_gpu, arrays)))

@@ -25,7 +25,7 @@ from mgpu_ngram.jobs.progress import Progress
 
 OPTIONS = {"order": 4, "chunk_bytes": 3000}
 KILLS = {"tokenise": 8, "count": 8}  # at any time of phases
-BOMBS = ("bundle_runs", "take_part", "write_part")  # tasks of a moment: the merge, the shuffle, the writing
+BOMBS = ("bundle_runs", "take_shards", "write_part")  # tasks of a moment: the merge, the shuffle, the writing
 BOMBS_EACH, BOMB_SECONDS = 2, 0.02
 pytestmark = pytest.mark.timeout(120)
 
@@ -81,7 +81,7 @@ def test_a_death_in_every_task(device, cluster, start, corpus, undisturbed, cont
     too, the result is that of a CPU.
     """
     before = ["tokenise.before", "count_chunk.before", "bundle_runs.before", "write_part.before"]
-    after = ["tokenise", "save_vocabularies", "count_chunk", "save_runs", "take_part", "write_part"]
+    after = ["tokenise", "save_vocabularies", "count_chunk", "save_runs", "take_shards", "write_part"]
     hooks(**dict.fromkeys([*before, *(f"{task}.after" for task in after)], ""))
     executor = cluster if device == "cpu" else start(2, device)
     result = on(executor, corpus, tmp_path / "out", checkpoint_seconds=0)

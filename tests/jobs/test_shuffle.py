@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.engine.sorted_runs import Run, StoredRun, take_part
+from mgpu_ngram.engine.sorted_runs import SortedRun, StoredRun, take_shards
 from mgpu_ngram.jobs.count.shuffle import shuffle
 
 SHARDS = 12
@@ -20,7 +20,7 @@ class Rows:
 
 
 def make_run(i):
-    return Run({2: [Rows([f"run {i} shard {s}" for s in range(SHARDS)])]}, chunks=(i,))
+    return SortedRun({2: [Rows([f"run {i} shard {s}" for s in range(SHARDS)])]}, chunks=(i,))
 
 
 def found_in(pieces):
@@ -37,7 +37,7 @@ class Recorder(LocalExecutor):
         self.colocated = []
 
     def call(self, fn, *args, colocate_with=None, **where):
-        if fn is take_part:
+        if fn is take_shards:
             self.colocated.append((args[0], colocate_with))
         return super().call(fn, *args, colocate_with=colocate_with, **where)
 
@@ -48,7 +48,7 @@ class Recorder(LocalExecutor):
 def test_every_part_gets_what_all_runs_hold_of_it(num_runs, files, num_parts):
     executor = Recorder(workers=2)
     handles = [executor.call(make_run, i) for i in range(num_runs)]
-    stored = [Run({}, stored=(StoredRun(path, (number,)),)) for number, path in enumerate(files, num_runs)]
+    stored = [SortedRun({}, stored=(StoredRun(path, (number,)),)) for number, path in enumerate(files, num_runs)]
     parts = [(p * SHARDS // num_parts, (p + 1) * SHARDS // num_parts) for p in range(num_parts)]
     runs, called, finished = list(handles), {}, []
 

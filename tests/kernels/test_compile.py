@@ -74,7 +74,7 @@ def compile_cuda(text, architecture):
 
 
 def test_sources_are_found():
-    assert {"count/ngram_keys", "common/radix_sort", "count/prefix_runs"} <= set(STEMS)
+    assert {"count/ngram_keys", "common/radix_sort", "count/count_prefixes"} <= set(STEMS)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -122,7 +122,7 @@ WITH_ARRAYS = [pair for pair in PAIRS if len(array_names(inputs_of(pair, 50))) >
 def test_all_pairs_are_found():
     stages = {pair.split(".")[0] for pair in PAIRS}
     assert "count" in stages
-    known = "hash_words intern gather_words ngram_keys prefix_runs merge_tables"
+    known = "hash_words intern gather_words ngram_keys count_prefixes merge_tables"
     assert {"common.find_tokens", "common.radix_sort", *(f"count.{name}" for name in known.split())} <= set(PAIRS)
     sources = {f"{p.parent.name}.{p.stem}" for p in FOLDER.glob("*/*.cu")}
     assert sources <= set(PAIRS), "a .cu without its pair"

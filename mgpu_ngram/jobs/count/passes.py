@@ -20,7 +20,7 @@ from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, SpecialIn
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, device_of
-from mgpu_ngram.engine.sorted_runs import RUN, Run, StoredRun, bins_of, bundle_runs, store_run
+from mgpu_ngram.engine.sorted_runs import RUN, SortedRun, StoredRun, bins_of, bundle_runs, store_run
 from mgpu_ngram.engine.spill import spill
 from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
 from mgpu_ngram.engine.tokenise import tokenise, without_words
@@ -56,7 +56,7 @@ class _Counted:
     """The result of pass 2: a corpus in sorted runs that wait to be merged."""
 
     runs: list[Handle]  # in memory
-    stored: list[Run]  # in files
+    stored: list[SortedRun]  # in files
     lexicon: Handle
     vocabulary: Handle
     totals: dict[str, Any]
@@ -86,7 +86,7 @@ class CountPasses:
         self.checkpoint, self.checkpoint_seconds, self.progress = checkpoint, checkpoint_seconds, progress
         self.folder = str(checkpoint.entries_folder)
         entries = checkpoint.entries(RUN, self._verify)
-        self.stored = [Run({}, stored=(StoredRun(e.path, e.items),), chunks=e.items) for e in entries]
+        self.stored = [SortedRun({}, stored=(StoredRun(e.path, e.items),), chunks=e.items) for e in entries]
         self.resumed = {item for run in self.stored for item in run.chunks}
         self.saving: list[dict[str, float]] = []  # seconds of each save of vocabularies
         self.bytes_of_worker: Counter[str] = Counter()  # text that each worker has counted
@@ -174,9 +174,9 @@ class CountPasses:
             return saver.add(handle, chunk)
 
         self.executor.wait(iter(list(found)), done)
-        took = time.monotonic() - start
+        elapsed = time.monotonic() - start
         is_resumable = self.checkpoint_seconds < math.inf
-        return saver.flush() if is_resumable and took >= min(self.checkpoint_seconds, WORTH_SAVING_SECONDS) else []
+        return saver.flush() if is_resumable and elapsed >= min(self.checkpoint_seconds, WORTH_SAVING_SECONDS) else []
 
     def _watch_runs(self, running: dict[Handle, Chunk], tokens: int, saves: list[Handle]) -> list[Handle]:
         """Watch pass 2 until every chunk is in a run and `saves` are done; return the runs in memory."""
@@ -201,7 +201,7 @@ class CountPasses:
     def _saved(self, handle: Handle) -> list[Handle]:
         """Record the result of a save: runs that are now in files, or the seconds of vocabularies."""
         [saved] = self.executor.gather([handle])
-        if isinstance(saved, Run):
+        if isinstance(saved, SortedRun):
             self.stored.append(saved)
         else:
             self.saving.append(saved)
@@ -244,7 +244,7 @@ class CountPasses:
         written = executor.call(_write_symbols, counted.vocabulary, options)
         results = []
 
-        def call(part: int, pieces: list[Handle | Run]) -> Handle:
+        def call(part: int, pieces: list[Handle | SortedRun]) -> Handle:
             first, last = parts[part]
             return executor.call(
                 write_part, pieces, first, last, counted.vocabulary, options,
@@ -277,10 +277,10 @@ class CountPasses:
         return {w: tokens * b / text_bytes / seconds for w, b in sorted(self.bytes_of_worker.items())}
 
 
-def save_runs(runs: list[Run], items: list[int], folder: str, budget: Budget) -> Run:
+def save_runs(runs: list[SortedRun], items: list[int], folder: str, budget: Budget) -> SortedRun:
     """Sum runs into a file of the checkpoint, or into several if memory cannot merge all at once."""
     start = time.perf_counter()
-    groups: list[list[Run]] = [[]]
+    groups: list[list[SortedRun]] = [[]]
     for run in runs:
         if groups[-1] and sum(r.nbytes for r in groups[-1]) + run.nbytes > budget.block_bytes():
             groups.append([])
@@ -339,7 +339,7 @@ def _vocabulary_of(made: TokenisedChunk | _Numbered) -> LocalVocabulary | Vocabu
     return made.vocabulary
 
 
-def _report_of(run: Run) -> tuple[dict[str, float], int]:
+def _report_of(run: SortedRun) -> tuple[dict[str, float], int]:
     return run.seconds, run.nbytes
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mgpu_ngram.cluster.executor import Executor, Handle, windowed
-from mgpu_ngram.engine.sorted_runs import Run, bundle_runs, take_part, take_part_to_gpu
+from mgpu_ngram.engine.sorted_runs import SortedRun, bundle_runs, take_shards, take_shards_to_gpu
 
 
 def shuffle(
     executor: Executor,
     runs: list[Handle],
-    stored: Sequence[Run],
+    stored: Sequence[SortedRun],
     parts: Sequence[tuple[int, int]],
-    call: Callable[[int, list[Handle | Run]], Handle],
+    call: Callable[[int, list[Handle | SortedRun]], Handle],
     done: Callable[[Handle], None],
     meanwhile: Callable[[], None] | None = None,
 ) -> None:
@@ -24,7 +24,7 @@ def shuffle(
     parts      (first, last) shards of each part
     meanwhile  called once, when the first parts are in flight
     """
-    take = take_part_to_gpu if executor.transport == "ipc" else take_part
+    take = take_shards_to_gpu if executor.transport == "ipc" else take_shards
     files = [executor.call(bundle_runs, *stored)] if stored else []  # once: it may name thousands of files
 
     def call_part(part: int) -> Handle:

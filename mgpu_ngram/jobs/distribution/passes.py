@@ -87,10 +87,10 @@ class DistributionPasses:
         counts: dict[int, list[int]] = {}
         called = {}
         for i in range(0, len(chunks), size):
-            some = chunks[i : i + size]
+            batch = chunks[i : i + size]
             handle = executor.call(
-                count_histories, some, config.positions, config.sentence_markers, executor.device, executor.threads,
-                label=f"counting the histories of {some[0]}",
+                count_histories, batch, config.positions, config.sentence_markers, executor.device, executor.threads,
+                label=f"counting the histories of {batch[0]}",
             )  # fmt: skip
             called[handle] = i
         self.progress.start("count", len(chunks), "chunks", "bytes")
@@ -157,8 +157,8 @@ class DistributionPasses:
     def _check_room(self) -> None:
         """Raise InputError unless the disk has room for all arrays, minus what an earlier run has allocated."""
         files = array_files(self.folder, self.config.format, self.arrays)
-        there = sum(path.stat().st_blocks * BLOCK_BYTES for path in self.folder.rglob("*"))
-        needed = sum(file.row_bytes for file in files) * self.starts[-1] - there
+        allocated = sum(path.stat().st_blocks * BLOCK_BYTES for path in self.folder.rglob("*"))
+        needed = sum(file.row_bytes for file in files) * self.starts[-1] - allocated
         free = shutil.disk_usage(self.folder).free
         if needed > free:
             where = self.checkpoint.folder.parent

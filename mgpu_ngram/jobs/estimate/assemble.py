@@ -206,7 +206,7 @@ def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, d
     watch = Stopwatch(device)
 
     def joined(device: str) -> Any:
-        return join_stretches([stretch.moved(partial(move_to, device=device)) for stretch in stretches])
+        return join_stretches([stretch.map_arrays(partial(move_to, device=device)) for stretch in stretches])
 
     trie = on_device_or_host(joined, device)
     words = _kept_words(vocabulary, unigrams)
@@ -243,7 +243,7 @@ def save(
 ) -> tuple[int, str, dict[str, float]]:
     """Write a model. Return (bytes, fingerprint, seconds by stage). The file appears at `path` when it is whole."""
     watch = Stopwatch("cpu")
-    trie, fingerprint = model.trie.moved(to_host_fast), ""
+    trie, fingerprint = model.trie.map_arrays(to_host_fast), ""
     if format == "arpa":
         write_arpa(path, model.words, levels_of(trie), header, threads)
         size_bytes = Path(path).stat().st_size
@@ -256,4 +256,4 @@ def save(
 
 def in_host_memory(model: Estimate) -> BackoffModel:
     """Return the model as the Python interface takes it."""
-    return BackoffModel.of(model.trie.moved(to_host_fast), model.words)
+    return BackoffModel.of(model.trie.map_arrays(to_host_fast), model.words)

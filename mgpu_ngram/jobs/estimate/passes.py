@@ -43,7 +43,7 @@ from mgpu_ngram.engine.estimate import (
     split_probs,
     with_split_counts,
 )
-from mgpu_ngram.engine.sorted_runs import Run, merge_to, open_run, take_part, where_it_fits
+from mgpu_ngram.engine.sorted_runs import SortedRun, merge_to, open_run, take_shards, where_it_fits
 from mgpu_ngram.engine.spill import result_to_device, spill
 from mgpu_ngram.jobs.estimate.assemble import Assembly, Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
@@ -112,7 +112,7 @@ class Estimation:
         self.tokens = 0  # of the text, set by `finish`
         self.bad = None if limit is None else self.executor.call(words_outside, vocabulary, limit, self.budget.device)
 
-    def part(self, pieces: Sequence[Handle | Run], shard: int) -> Handle:
+    def part(self, pieces: Sequence[Handle | SortedRun], shard: int) -> Handle:
         """Call the task that sums the share of all runs in a shard and adjusts its counts; return its handle."""
         return self.executor.call(
             make_part, pieces, shard, self.symbols, self.options, self.bad, self.budget, self.folder, self.split,
@@ -232,12 +232,12 @@ def words_outside(vocabulary: Vocabulary, limit: Words, device: str) -> Any:
 
 
 def make_part(
-    runs: Sequence[Run], shard: int, symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget, folder: str,
-    split: Sequence[int],
+    runs: Sequence[SortedRun], shard: int, symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget,
+    folder: str, split: Sequence[int],
 ) -> Part:  # fmt: skip
     """Sum the share of all runs in a shard, and adjust its counts."""
     stored = {s.path: s for run in runs for s in run.stored}
-    pieces = [*runs, *(take_part(open_run(s), shard, shard + 1) for s in stored.values())]
+    pieces = [*runs, *(take_shards(open_run(s), shard, shard + 1) for s in stored.values())]
 
     def find(n: int) -> list[ShardedTable]:
         return [t for piece in pieces for t in piece.tables.get(n, [])]

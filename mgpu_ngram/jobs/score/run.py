@@ -254,7 +254,7 @@ def score(
     with ExitStack() as stack:
         write = stack.enter_context(_Table(file, config.level)).write if file is not None else None
 
-        def took(scores: ChunkScores, chunks_done: int) -> None:
+        def collect(scores: ChunkScores, chunks_done: int) -> None:
             found.append(_totals(scores))
             seconds.append(scores.seconds)
             for use in (write, take):
@@ -271,7 +271,7 @@ def score(
                 yield executor.call(score_chunk, chunk, options, label=f"scoring {chunk}")
 
         for scores in in_order(executor, calls(), ahead):
-            took(scores, counts.popleft())
+            collect(scores, counts.popleft())
         progress.finish()
     whole = _added(found)
     path = None if file is None else Path(file)

@@ -142,7 +142,7 @@ def build(
 
 def _changed(model: BackoffModel, config: TrieConfig, device: str, watch: Stopwatch) -> BackoffModel:
     """Return the model with the index, fanout and precision of the settings."""
-    trie = with_fanout(model.trie, config.fanout or model.trie.fanout).moved(partial(to_device, device=device))
+    trie = with_fanout(model.trie, config.fanout or model.trie.fanout).map_arrays(partial(to_device, device=device))
     if not config.backoff:
         trie = replace(trie, backoff_M=trie.backoff_M[:0])
     if config.quantize:
@@ -153,7 +153,7 @@ def _changed(model: BackoffModel, config: TrieConfig, device: str, watch: Stopwa
     edges, index = None, config.index or ("edge" if model.edges and config.backoff else "btree")
     if index != "btree":
         model.check_scores(config.model)
-        edges = edges_of(trie).moved(to_host)
-    model = BackoffModel.of(trie.moved(to_host), model.words, edges)
+        edges = edges_of(trie).map_arrays(to_host)
+    model = BackoffModel.of(trie.map_arrays(to_host), model.words, edges)
     watch.lap("index")
     return model

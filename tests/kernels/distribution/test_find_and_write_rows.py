@@ -21,7 +21,7 @@ STORED_AS = {"float32": np.float32, "float16": np.float16}
 def rows(trie_of, to_device, ngrams, codes, positions, begin, orders, multiply, nothing, fanout=32, dtype=np.uint32,
          stored_as="float32", padding=0):  # fmt: skip
     """Return the rows of a model {n-gram: (value, backoff)}, (H, orders, V); the padding must stay unchanged."""
-    trie = trie_of(ngrams, fanout, dtype).moved(to_device)
+    trie = trie_of(ngrams, fanout, dtype).map_arrays(to_device)
     V, value_G = trie.symbols, abs(trie.prob_G) if multiply else trie.prob_G  # a trie has logarithms
     memory = to_device(np.full((len(positions), len(orders), V + padding), 77, STORED_AS[stored_as]))
     where = Positions(to_device(np.array(codes, np.uint32)), to_device(np.array(positions, np.int64)), begin)

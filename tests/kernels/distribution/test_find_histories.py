@@ -13,7 +13,7 @@ from mgpu_ngram.kernels.distribution.find_histories import Positions, find_histo
 
 
 def find(trie, codes, positions, begin, to_device):
-    moved = trie.moved(to_device)
+    moved = trie.map_arrays(to_device)
     where = Positions(to_device(np.array(codes, np.uint32)), to_device(np.array(positions, np.int64)), begin)
     found = find_histories(index_of(moved), moved.order, where, moved.backoff_M)
     first_HK, end_HK, backoff_HK = map(to_host, found)

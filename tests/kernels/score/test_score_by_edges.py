@@ -21,7 +21,7 @@ def both(made, to_device, load=0.5, change=lambda table: table):
     prob_G, backoff_M, *_ = made["values"]
     table = make_edges(*index[:2], prob_G, backoff_M, load)
     rest = {name: made[name] for name in ("order", "begin", "end")} | {"codes_T": to_device(made["codes_T"])}
-    found = score_by_edges(change(table).moved(to_device), **rest)
+    found = score_by_edges(change(table).map_arrays(to_device), **rest)
     values = TrieValues(to_device(prob_G), to_device(backoff_M))
     expected = score_tokens(TrieIndex(*map(to_device, index), fanout), values, **rest)
     return [to_host(a) for a in found], [to_host(a) for a in expected]
@@ -89,7 +89,7 @@ def test_walks_do_not_look_past_a_greater_key(load, to_device):
                 slots_E2[past, 0] = tag << shift | np.uint64(V)
             changed = filters_of(replace(table, slots_E2=slots_E2), ALL, edges=False)
             codes_T = to_device(np.array([node + 1, word + 1], np.uint32))
-            _, order_T = score_by_edges(changed.moved(to_device), order=2, begin=-1, end=-1, codes_T=codes_T)
+            _, order_T = score_by_edges(changed.map_arrays(to_device), order=2, begin=-1, end=-1, codes_T=codes_T)
             assert order_T.tolist() == [1, 1]
     assert min(within.values()) > 5
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels import check
-from mgpu_ngram.kernels.count.prefix_runs import SEGMENT, prefix_runs
+from mgpu_ngram.kernels.count.count_prefixes import SEGMENT, count_prefixes
 from mgpu_ngram.kernels.dispatch import to_host
 
 CASES = st.tuples(
@@ -37,7 +37,7 @@ def run(windows, order, bits, first, last, tools, weights=None):
     to_device, pack_keys, unpack_keys = tools
     columns = to_device(pack_keys(windows, order, bits))
     weights_R = None if weights is None else to_device(np.array(weights, np.int64))
-    tables = prefix_runs(columns, bits, first, last, weights_R)
+    tables = count_prefixes(columns, bits, first, last, weights_R)
     found = []
     for n, (keys, counts) in zip(range(first, last + 1), tables, strict=True):
         assert keys.dtype == np.uint64 and counts.dtype == np.int64

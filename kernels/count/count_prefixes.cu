@@ -44,7 +44,7 @@ extern "C" __global__ void count_heads(const u64* columns, i64 stride, i64 R, in
 
 // Write the groups of each order: keys cut to that many words, and counts. weight_before[r] is the sum of
 // the weights of rows 0..r-1; null means that every row has weight 1. counts must be zero.
-extern "C" __global__ void emit_runs(const u64* columns, i64 stride, i64 R, int C, int bits, int first_order,
+extern "C" __global__ void write_groups(const u64* columns, i64 stride, i64 R, int C, int bits, int first_order,
                                      int num_orders, const i64* offsets_NW, i64 W, const i64* weight_before,
                                      const u64* key_pointers, const u64* count_pointers, const i64* sizes) {
   i64 warps = (i64)gridDim.x * (blockDim.x / 32);

@@ -15,10 +15,10 @@ from ..launch import grid_for, kernel, launch
 from .ngram_keys import example as keys_example
 from .ngram_keys import ngram_keys
 
-SEGMENT = 512  # rows of one warp; as in prefix_runs.cu
+SEGMENT = 512  # rows of one warp; as in count_prefixes.cu
 
 
-def prefix_runs(
+def count_prefixes(
     columns: Any, bits: int, first_order: int, last_order: int, weights_R: Any = None
 ) -> list[tuple[Any, Any]]:
     """Return the distinct n-grams and their counts for each order from first to last.
@@ -102,17 +102,17 @@ def _count(columns, first_order, mask_NC):
 def _emit(
     columns, first_order, mask_NC, weights_R, weighted, width_N, size_N, key_start_N, count_start_N, keys, counts
 ):
-    run_N = np.full(len(size_N), -1)
+    group_N = np.full(len(size_N), -1)
     for r in range(columns.shape[1]):
         shared, words = _shared_words(columns, r, mask_NC), _words(columns, r, mask_NC)
         weight = weights_R[r] if weighted else 1
         for i in range(words - first_order + 1):
             n = first_order + i
             if n > shared:
-                run_N[i] += 1
+                group_N[i] += 1
                 for c in range(width_N[i]):
-                    keys[key_start_N[i] + c * size_N[i] + run_N[i]] = columns[c, r] & mask_NC[n, c]
-            counts[count_start_N[i] + run_N[i]] += weight
+                    keys[key_start_N[i] + c * size_N[i] + group_N[i]] = columns[c, r] & mask_NC[n, c]
+            counts[count_start_N[i] + group_N[i]] += weight
 
 
 def _cuda(columns, bits, first_order, last_order, weights_R):
@@ -135,7 +135,7 @@ def _cuda_orders(columns, bits, first_order, last_order, weights_R):
     columns, stride = check.column_stride(columns)
     shape = (columns, stride, R, np.int32(C), np.int32(bits), np.int32(first_order), np.int32(N))
     heads_NW = cupy.empty((N, W), np.int64)
-    launch(kernel("count/prefix_runs", "count_heads"), blocks, 256, (*shape, heads_NW, W))
+    launch(kernel("count/count_prefixes", "count_heads"), blocks, 256, (*shape, heads_NW, W))
     ends_NW = cupy.cumsum(heads_NW, axis=1)
     sizes = [int(s) for s in ends_NW[:, -1].get()]
     ends_NW -= heads_NW
@@ -147,7 +147,7 @@ def _cuda_orders(columns, bits, first_order, last_order, weights_R):
     addresses = [[k.data.ptr for k, _ in tables], [c.data.ptr for _, c in tables], [c.size for _, c in tables]]
     pointers = cupy.asarray(np.array(addresses, np.uint64))
     launch(
-        kernel("count/prefix_runs", "emit_runs"),
+        kernel("count/count_prefixes", "write_groups"),
         blocks,
         256,
         (*shape, ends_NW, W, before_R, pointers[0], pointers[1], pointers[2]),
