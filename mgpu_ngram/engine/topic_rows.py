@@ -1,0 +1,143 @@
+"""The word counts of each topic as a row, and the word probabilities that they give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy import uint32
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.words import read_only
+from mgpu_ngram.kernels.compile import njit
+
+
+@dataclass(frozen=True, eq=False)
+class TopicRows:
+    """Word counts of Z topics, a compressed sparse row matrix, and the prior of words.
+
+    starts_Z1  (Z + 1,) int64: topic z has the entries starts_Z1[z] to starts_Z1[z + 1]
+    words_N    (N,) uint32, word ids, ascending within a topic
+    counts_N   (N,) uint32, above 0; or float64, to add the pseudo-counts of seed words
+    beta_V     (V,) float64, above 0, the Dirichlet prior of each word
+    """
+
+    starts_Z1: np.ndarray
+    words_N: np.ndarray
+    counts_N: np.ndarray
+    beta_V: np.ndarray
+
+    @classmethod
+    def of_dense(cls, counts_VZ: np.ndarray, beta: float | np.ndarray) -> TopicRows:
+        """Return the rows of a dense (V, Z) matrix of counts. beta: one prior for all words, or (V,)."""
+        topics_N, words_N = np.nonzero(counts_VZ.T)
+        starts_Z1 = np.searchsorted(topics_N, np.arange(counts_VZ.shape[1] + 1))
+        return cls(starts_Z1, words_N.astype(uint32), counts_VZ[words_N, topics_N], _priors(beta, len(counts_VZ)))
+
+    @classmethod
+    def of_words(
+        cls,
+        word_starts_V1: np.ndarray,
+        topics_N: np.ndarray,
+        counts_N: np.ndarray,
+        num_topics: int,
+        beta: float | np.ndarray,
+    ) -> TopicRows:
+        """Return the rows of counts that are kept by word.
+
+        word_starts_V1  (V + 1,) int64: word v has the entries word_starts_V1[v] to word_starts_V1[v + 1]
+        topics_N        (N,) topics below num_topics, in any order within a word
+        counts_N        (N,) counts above 0
+        beta            one prior for all words, or (V,)
+        """
+        starts_Z1 = np.zeros(num_topics + 1, np.int64)
+        np.cumsum(np.bincount(topics_N, minlength=num_topics), out=starts_Z1[1:])
+        words_N, by_topic_N = np.empty(len(topics_N), uint32), np.empty_like(counts_N)
+        inputs = map(read_only, (word_starts_V1, topics_N, counts_N))
+        _transpose(*inputs, starts_Z1[:-1].copy(), words_N, by_topic_N)
+        return cls(starts_Z1, words_N, by_topic_N, _priors(beta, len(word_starts_V1) - 1))
+
+    @property
+    def num_topics(self) -> int:
+        """Return Z, the number of topics."""
+        return len(self.starts_Z1) - 1
+
+    @property
+    def num_words(self) -> int:
+        """Return V, the number of words of the vocabulary."""
+        return len(self.beta_V)
+
+    @cached_property
+    def totals_Z(self) -> np.ndarray:
+        """Return (Z,) float64, the tokens of each topic."""
+        sums_N1 = np.concatenate([[0], np.cumsum(self.counts_N, dtype=np.float64)])
+        return np.diff(sums_N1[self.starts_Z1])
+
+    @cached_property
+    def shares_Z(self) -> np.ndarray:
+        """Return (Z,) float64, the share of all tokens that each topic has; equal shares if no token exists."""
+        tokens = self.totals_Z.sum()
+        return self.totals_Z / tokens if tokens else np.full(self.num_topics, 1 / self.num_topics)
+
+    @cached_property
+    def scales_Z(self) -> np.ndarray:
+        """Return (Z,) float64, 1 / (n_k + sum of beta): the factor from counts to probabilities."""
+        return 1 / (self.totals_Z + (self.beta_V.sum() or 1.0))  # without words, anything
+
+    @cached_property
+    def word_totals_V(self) -> np.ndarray:
+        """Return (V,) float64, the tokens of each word in all topics."""
+        return self.word_sums(np.ones(self.num_topics))
+
+    def word_sums(self, weight_Z: np.ndarray, squared: bool = False) -> np.ndarray:
+        """Return (V,) float64, the sum over topics of weight_Z times the word's counts, or times their squares."""
+        sums_V = np.zeros(self.num_words)
+        inputs = self.starts_Z1, self.words_N, self.counts_N, np.asarray(weight_Z, np.float64)
+        _add_rows(*map(read_only, inputs), squared, sums_V)
+        return sums_V
+
+    def row(self, z: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the words of topic z and their counts, as views."""
+        entries = slice(int(self.starts_Z1[z]), int(self.starts_Z1[z + 1]))
+        return self.words_N[entries], self.counts_N[entries]
+
+    def probabilities(self, z: int) -> np.ndarray:
+        """Return (V,) float64, p(word | topic z) = (n_kv + beta_v) / (n_k + sum of beta)."""
+        words_R, counts_R = self.row(z)
+        weight_V = self.beta_V.copy()
+        weight_V[words_R] += counts_R
+        return weight_V * self.scales_Z[z]
+
+    def take(self, topics_K: np.ndarray) -> TopicRows:
+        """Return some topics, in the order that is given."""
+        sizes_K = np.diff(self.starts_Z1)[topics_K]
+        entries = [np.arange(self.starts_Z1[z], self.starts_Z1[z + 1]) for z in np.asarray(topics_K).tolist()]
+        entries_N = np.concatenate([np.empty(0, np.int64), *entries])
+        starts_K1 = np.concatenate([[0], np.cumsum(sizes_K)])
+        return TopicRows(starts_K1, self.words_N[entries_N], self.counts_N[entries_N], self.beta_V)
+
+
+def _priors(beta: float | np.ndarray, num_words: int) -> np.ndarray:
+    beta_V = np.broadcast_to(np.asarray(beta, np.float64), num_words).copy()
+    if not (beta_V > 0).all():
+        raise InputError(f"beta is {beta_V.min():g} for some word, but priors are above 0; give a larger one")
+    return beta_V
+
+
+@njit(nogil=True, cache=True)
+def _transpose(word_starts_V1, topics_N, counts_N, next_Z, words_N, by_topic_N):
+    """Write the entries of each topic from position next_Z on. Words ascend because they are read in order."""
+    for v in range(len(word_starts_V1) - 1):
+        for e in range(word_starts_V1[v], word_starts_V1[v + 1]):
+            to = next_Z[topics_N[e]]
+            words_N[to], by_topic_N[to] = v, counts_N[e]
+            next_Z[topics_N[e]] = to + 1
+
+
+@njit(nogil=True, cache=True)
+def _add_rows(starts_Z1, words_N, counts_N, weight_Z, squared, sums_V):
+    for z in range(len(weight_Z)):
+        for e in range(starts_Z1[z], starts_Z1[z + 1]):
+            count = float(counts_N[e])
+            sums_V[words_N[e]] += weight_Z[z] * (count * count if squared else count)
