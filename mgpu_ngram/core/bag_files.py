@@ -1,0 +1,57 @@
+"""Blocks of bags of words as files of arrays, which readers map into memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from mgpu_ngram.core.arrays import load_arrays, save_arrays
+from mgpu_ngram.core.bags import Bags
+from mgpu_ngram.core.errors import InputError
+
+FORMAT = "bags of words"
+ARRAYS = ("starts_D1", "words_P", "counts_P")
+
+
+def save_bags(path: str | Path, bags: Bags, durable: bool = True) -> int:
+    """Write bags of words to one file; return its bytes. Arguments and errors are those of `save_arrays`."""
+    arrays = {name: getattr(bags, name) for name in ARRAYS}
+    return save_arrays(path, arrays, {"format": FORMAT, "num_words": bags.num_words}, durable)
+
+
+def load_bags(path: str | Path, verify: bool = True) -> Bags:
+    """Return the bags of a file as views of one memory map; reading executes nothing.
+
+    verify  compare checksums and check every pair, which reads all of the file
+
+    Raises InputError if the file is missing or damaged, or holds something else.
+    """
+    arrays, metadata = load_arrays(path, verify)
+    num_words = metadata.get("num_words") if isinstance(metadata, dict) else None
+    if metadata.get("format") != FORMAT or set(arrays) != set(ARRAYS) or type(num_words) is not int:
+        raise InputError(f"{path} holds no bags of words; give a file that save_bags wrote")
+    kinds = [arrays[name].dtype.name for name in ARRAYS]
+    if kinds != ["int64", "uint32", "uint32"]:
+        raise InputError(f"{path} holds arrays of {', '.join(kinds)}, not int64, uint32, uint32; make it again")
+    bags = Bags(arrays["starts_D1"], arrays["words_P"], arrays["counts_P"], num_words)
+    return bags.check(str(path)) if verify else bags
+
+
+def save_blocks(folder: str | Path, blocks: Iterable[Bags], durable: bool = True) -> list[Path]:
+    """Write each block to a file of a folder, which is made; return the files, in order."""
+    os.makedirs(folder, exist_ok=True)
+    paths = []
+    for i, block in enumerate(blocks):
+        paths.append(Path(folder, f"bags-{i:06}.safetensors"))
+        save_bags(paths[-1], block, durable)
+    return paths
+
+
+def load_blocks(folder: str | Path, verify: bool = True) -> Iterator[Bags]:
+    """Yield the blocks of a folder that `save_blocks` filled, in order, each as views of a memory map."""
+    paths = sorted(Path(folder).glob("bags-*.safetensors"))
+    if not paths:
+        raise InputError(f"{folder} holds no bags of words; give a folder that save_blocks wrote")
+    for path in paths:
+        yield load_bags(path, verify)

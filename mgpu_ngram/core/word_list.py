@@ -1,0 +1,77 @@
+"""The vocabulary of bags of words: a file with a word a line, or words in Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Set
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.read_text import read_blocks
+from mgpu_ngram.core.words import Words
+
+
+def read_word_list(path: str | os.PathLike) -> Words:
+    """Return the words of a file, one a line, plain or compressed; word v is line v + 1.
+
+    A line may end with CR LF. Raises InputError if the file cannot be read or has no line.
+    """
+    corpus = open_corpus([path])
+    lines = _text(corpus).split(b"\n")[:-1]
+    if not lines:
+        raise InputError(f"the vocabulary {os.fspath(path)!r} has no line; give a file with a word a line")
+    return make_words([line.removesuffix(b"\r") for line in lines])
+
+
+def as_words(vocabulary: Any, name: str = "the vocabulary") -> Words:
+    """Return the words of a vocabulary in the order of their ids.
+
+    vocabulary  `Words`; the path of a file with a word a line; a dict from word to id; a set, which is sorted; or any
+                other iterable of words
+    name        for messages
+
+    Raises InputError for ids that are not 0 to V - 1, and for items that are no words.
+    """
+    if isinstance(vocabulary, Words):
+        return vocabulary
+    if isinstance(vocabulary, (str, os.PathLike)):
+        return read_word_list(vocabulary)
+    if isinstance(vocabulary, Mapping):
+        ids = sorted(vocabulary.values())
+        wrong = next((i for i, v in enumerate(ids) if v != i), None)
+        if wrong is not None:
+            raise InputError(f"{name} has {len(ids):,} words but no id {wrong:,}, or twice; give ids 0, 1, 2 ...")
+        vocabulary = sorted(vocabulary, key=vocabulary.__getitem__)
+    elif isinstance(vocabulary, Set):
+        vocabulary = sorted(vocabulary)
+    words = vocabulary.tolist() if isinstance(vocabulary, np.ndarray) else list(vocabulary)
+    wrong = next((i for i, word in enumerate(words) if not isinstance(word, (str, bytes))), None)
+    if wrong is not None:
+        raise InputError(f"word {wrong:,} of {name} is {words[wrong]!r}; words are str")
+    return make_words(words)
+
+
+def make_words(words: list[Any]) -> Words:
+    """Return the words of a list, str or bytes; word 0 need not be <unk>."""
+    encoded = [word.encode("utf-8", "surrogateescape") if isinstance(word, str) else word for word in words]
+    return Words(np.cumsum([0, *map(len, encoded)], dtype=np.int64), np.frombuffer(b"".join(encoded), np.uint8))
+
+
+def refuse_duplicates(words: Words, name: str) -> None:
+    """Raise InputError if a word occurs twice: text could not be given its ids."""
+    symbols = [words.symbol(v) for v in range(len(words))]
+    if len(set(symbols)) == len(symbols):
+        return
+    first: dict[bytes, int] = {}
+    for v, symbol in enumerate(symbols):
+        if first.setdefault(symbol, v) != v:
+            where = f"words {first[symbol]:,} and {v:,}"
+            raise InputError(f"{where} of {name} are both {words.word(v)!r}; give each word once")
+
+
+def _text(corpus: Corpus) -> bytes:
+    blocks = (block for chunk in corpus.chunks(1 << 62) for block in read_blocks(chunk, "word", 4 << 20))
+    return b"".join(block.data.tobytes() for block in blocks)
