@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mgpu_ngram.cluster.devices import cpu_cores, free_memory, resolve_device
 from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.local import LocalExecutor
-from mgpu_ngram.cluster.placement import choose_workers
+from mgpu_ngram.cluster.placement import Work, choose_place
 from mgpu_ngram.config import ClusterConfig, check_checkpoint_seconds
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from mgpu_ngram.jobs.score.run import ScoreResult
 
 
-def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None, work_bytes: int = 0) -> Executor:
+def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None, work: Work | None = None) -> Executor:
     """Return an executor: of this process, of a Dask cluster started on this host, or of one that runs elsewhere.
 
-    work_bytes  size of the work, by which workers "auto" chooses between this process and a cluster on this host
+    work  its size, by which device "auto" chooses between CPU and GPU, and workers "auto" between this process and a
+          cluster on this host; None: unknown
     """
     if cluster.kind != "local":
         from mgpu_ngram.cluster.dask import connect
 
         return connect(cluster.address, cluster.scheduler_file, cluster.device, cluster.workers, dask)
-    device = resolve_device(cluster.device)
-    workers = choose_workers(device, cluster.workers, work_bytes).workers
+    workers, _, device = choose_place(cluster.device, cluster.workers, work or Work())
     if workers == 0:
         return LocalExecutor(device)
     from mgpu_ngram.cluster.dask import start_cluster
@@ -44,20 +44,21 @@ def open_executor(cluster: ClusterConfig, dask: dict[str, Any] | None = None, wo
     return start_cluster(device, workers, dask, cluster.protocol, cluster.secure)
 
 
-def describe_cluster(cluster: ClusterConfig, dask: dict[str, Any] | None = None, work_bytes: int = 0) -> dict[str, Any]:
+def describe_cluster(
+    cluster: ClusterConfig, dask: dict[str, Any] | None = None, work: Work | None = None
+) -> dict[str, Any]:
     """Return what a run would find: workers, device, free bytes of a GPU or of the host, how arrays travel, and why.
 
     Connects to a running cluster, and starts one for two or more GPUs of this host; otherwise starts nothing.
     """
     if cluster.kind == "local":
-        device = resolve_device(cluster.device)
-        workers, reason = choose_workers(device, cluster.workers, work_bytes)
+        workers, reason, device = choose_place(cluster.device, cluster.workers, work or Work())
         if device == "cpu" or workers < 2:
             found = {"device": device, "free_bytes": free_memory(device), "reason": reason}
             if workers:
                 return found | {"workers": workers, "transport": "tcp"}
             return found | {"workers": 1 if device == "gpu" else cpu_cores(), "transport": "memory"}
-    executor = open_executor(cluster, dask, work_bytes)
+    executor = open_executor(cluster, dask, work)
     try:
         free = executor.gather([executor.call(free_memory, executor.device)])[0]
         found = {"workers": executor.workers, "device": executor.device, "transport": executor.transport}

@@ -20,7 +20,8 @@ class ClusterConfig:
 
     kind: Literal["local", "scheduler_file", "address"] = "local"  # a cluster that the run starts on this host, or a
     # running one, found by its scheduler file or address
-    device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: gpu if there is one; gpu fails without one
+    device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: gpu if there is one and the work is
+    # worth opening it; gpu fails without one
     workers: int | None = None  # auto: one per GPU, or per core; 0: in this process, without Dask. How many to
     # wait for, of a cluster that runs elsewhere
     scheduler_file: str | None = None  # file that the scheduler writes, kind scheduler_file

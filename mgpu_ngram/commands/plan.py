@@ -6,7 +6,7 @@ import argparse
 import json
 
 from mgpu_ngram.api import describe_cluster
-from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout
+from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
 from mgpu_ngram.jobs.context import PlanContext
 from mgpu_ngram.stages.registry import STAGES
 
@@ -27,8 +27,8 @@ def _plan(arguments: argparse.Namespace) -> None:
     for name, settings in config.jobs:
         STAGES[name].check_memory(config.memory, settings.name)
     jobs = [(STAGES[name], settings) for name, settings in config.jobs]
-    work = (stage.work_bytes(settings, stage.open_inputs(settings)) for stage, settings in jobs)
-    found = describe_cluster(config.cluster, config.dask, max(work))
+    work = work_of(((stage, settings, stage.open_inputs(settings)) for stage, settings in jobs), config.memory)
+    found = describe_cluster(config.cluster, config.dask, work)
     context = PlanContext(
         found["workers"], found["device"], found["free_bytes"], found["transport"], config.memory, config.output
     )

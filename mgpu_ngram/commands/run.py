@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mgpu_ngram.api import open_executor
-from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout
+from mgpu_ngram.commands.shared import add_scheduler_flags, load_config, stdout, work_of
 from mgpu_ngram.config import RunConfig
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.output import find_manifest
@@ -124,8 +124,10 @@ def run_jobs(
     corpora = [corpus or job.stage.open_inputs(job.settings) for job in jobs]
     if not jobs:
         return results
-    work = (job.stage.work_bytes(job.settings, inputs) for job, inputs in zip(jobs, corpora, strict=True))
-    executor = open_executor(config.cluster, config.dask, max(work))
+    work = work_of(
+        ((job.stage, job.settings, inputs) for job, inputs in zip(jobs, corpora, strict=True)), config.memory
+    )
+    executor = open_executor(config.cluster, config.dask, work)
     try:
         if executor.dashboard and sys.stderr.isatty():
             print(f"dashboard: {executor.dashboard}", file=sys.stderr)

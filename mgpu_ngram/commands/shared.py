@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mgpu_ngram.cluster.placement import Work
 from mgpu_ngram.config import ClusterConfig, RunConfig, load
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
@@ -22,6 +24,7 @@ from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.stages.contract import Stage
 
 DEVICES = ["auto", "cpu", "gpu"]
 
@@ -33,7 +36,12 @@ def load_config(arguments: argparse.Namespace) -> RunConfig:
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags for where a command's tasks run."""
-    parser.add_argument("--device", default="auto", choices=DEVICES, help="auto (default): a GPU if the host has one")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        choices=DEVICES,
+        help="auto (default): a GPU, if there is one and it pays to open it",
+    )
     parser.add_argument(
         "--workers", type=int, metavar="N", help="Dask workers; 0: in this process (default: one per GPU or core)"
     )
@@ -94,6 +102,16 @@ def scheduler_overrides(arguments: argparse.Namespace) -> list[str]:
         file = json.dumps(arguments.scheduler_file)
         return ["cluster.kind=scheduler_file", f"cluster.scheduler_file={file}", "cluster.address=null"]
     return []
+
+
+def work_of(jobs: Iterable[tuple[Stage[Any, Any], Any, Corpus | None]], memory: MemoryConfig) -> Work:
+    """Return the work of jobs, each a (stage, settings, input) triple: the largest size, and the sum of CPU seconds."""
+    sizes, seconds = [0], [0.0]
+    for stage, settings, inputs in jobs:
+        sizes.append(stage.work_bytes(settings, inputs))
+        seconds.append(stage.cpu_seconds(settings, inputs))
+    limits_gpu = memory.device_bytes is not None  # so the user expects a GPU
+    return Work(max(sizes), math.inf if limits_gpu else sum(seconds))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -107,6 +108,10 @@ class Stage(ABC, Generic[C, R]):
     def work_bytes(self, config: C, inputs: Corpus | None) -> int:
         """Return the size of the work, about, by which a run chooses between this process and a cluster."""
         return inputs.text_bytes if inputs else 0
+
+    def cpu_seconds(self, config: C, inputs: Corpus | None) -> float:
+        """Return about how long 2 cores work, by which a run with device auto leaves the GPU closed; inf: unknown."""
+        return math.inf
 
     @abstractmethod
     def plan(self, config: C, context: PlanContext) -> dict[str, object]:

@@ -21,6 +21,7 @@ from mgpu_ngram.report import (
     where,
 )  # fmt: skip
 from mgpu_ngram.stages.contract import Stage, Target, given
+from mgpu_ngram.stages.cpu_rates import COUNT_BYTES
 from mgpu_ngram.stages.flags import add_overwrite, add_text
 
 if TYPE_CHECKING:
@@ -86,6 +87,9 @@ class CountStage(Stage[CountConfig, "CountResult"]):
         from mgpu_ngram.jobs.count.run import open_inputs
 
         return open_inputs(config)
+
+    def cpu_seconds(self, config: CountConfig, inputs: Corpus | None) -> float:
+        return self.work_bytes(config, inputs) / COUNT_BYTES
 
     def plan(self, config: CountConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.count.plan import plan

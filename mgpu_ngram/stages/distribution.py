@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.distribution.config import DistributionConfig
 from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.stages.cpu_rates import HISTORIES, ROW_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_model, add_no_verify, add_overwrite, add_text
 
 if TYPE_CHECKING:
@@ -92,6 +94,15 @@ class DistributionStage(Stage[DistributionConfig, "DistributionResult"]):
         from mgpu_ngram.jobs.distribution.sizes import output_bytes
 
         return max(super().work_bytes(config, inputs), output_bytes(config, inputs) if inputs else 0)
+
+    def cpu_seconds(self, config: DistributionConfig, inputs: Corpus | None) -> float:
+        from mgpu_ngram.jobs.distribution.sizes import known_facts, output_bytes, text_bytes
+
+        opening = opening_seconds(config.model)
+        if inputs is None or math.isinf(opening) or (known_facts(config) is None and not config.top_k):
+            return math.inf  # whole rows of an ARPA file: how many words it has is not known yet
+        histories = inputs.text_bytes / text_bytes(config)
+        return opening + histories / HISTORIES + output_bytes(config, inputs) / ROW_BYTES
 
     def plan(self, config: DistributionConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.distribution.run import plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,6 +13,7 @@ from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.report import many, print_table, show_memory, show_options, show_seconds, shown_path, table, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.count import show_count_plan, show_text_plan
+from mgpu_ngram.stages.cpu_rates import ESTIMATE_BYTES
 from mgpu_ngram.stages.flags import add_overwrite, add_text
 
 if TYPE_CHECKING:
@@ -116,6 +118,10 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
 
         manifest = find_manifest(config.counts) if config.counts else None
         return BYTES_PER_TOKEN * manifest["tokens"] if manifest else super().work_bytes(config, inputs)
+
+    def cpu_seconds(self, config: EstimateConfig, inputs: Corpus | None) -> float:
+        size = self.work_bytes(config, inputs)
+        return size / ESTIMATE_BYTES if inputs or size else math.inf  # inf: counts that an earlier job makes
 
     def plan(self, config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.estimate.run import plan

@@ -15,6 +15,7 @@ from mgpu_ngram.jobs.score.config import ScoreConfig
 from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.count import show_text_plan
+from mgpu_ngram.stages.cpu_rates import SCORE_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_model, add_no_verify, add_overwrite, add_text, add_text_flags
 
 if TYPE_CHECKING:
@@ -105,6 +106,9 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
         from mgpu_ngram.jobs.score.run import open_inputs
 
         return open_inputs(config)
+
+    def cpu_seconds(self, config: ScoreConfig, inputs: Corpus | None) -> float:
+        return opening_seconds(config.model) + self.work_bytes(config, inputs) / SCORE_BYTES
 
     def plan(self, config: ScoreConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.score.run import plan

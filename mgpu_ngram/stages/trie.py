@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mgpu_ngram.jobs.trie.config import TrieConfig
 from mgpu_ngram.report import show_model, shown_path
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.stages.cpu_rates import CONVERT_BYTES
 from mgpu_ngram.stages.flags import add_overwrite
 
 if TYPE_CHECKING:
@@ -73,6 +75,9 @@ class TrieStage(Stage[TrieConfig, "TrieResult"]):
         from mgpu_ngram.core.model_file import identify
 
         identify(config.model)
+
+    def cpu_seconds(self, config: TrieConfig, inputs: Corpus | None) -> float:
+        return os.path.getsize(config.model) / CONVERT_BYTES if os.path.isfile(config.model) else math.inf
 
     def plan(self, config: TrieConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.trie.run import plan

@@ -1,9 +1,18 @@
-"""When Dask starts by itself."""
+"""When a GPU opens and Dask starts by themselves."""
+
+import math
 
 import pytest
 
 from mgpu_ngram.cluster import placement
-from mgpu_ngram.cluster.placement import CPU_CLUSTER_BYTES, GPU_CLUSTER_BYTES, choose_workers
+from mgpu_ngram.cluster.placement import (
+    CPU_CLUSTER_BYTES,
+    GPU_CLUSTER_BYTES,
+    GPU_START_SECONDS,
+    Work,
+    choose_place,
+    choose_workers,
+)
 
 
 @pytest.fixture
@@ -39,3 +48,28 @@ def test_dask_starts_where_several_devices_have_much_to_do(device, gpus, cores, 
     host(gpus, cores)
     placed = choose_workers(device, None, size)
     assert placed.workers == workers and reason in placed.reason
+
+
+@pytest.mark.parametrize(
+    ("wanted", "workers", "seconds", "device"),
+    [
+        ("auto", None, 0.0, "cpu"),
+        ("auto", None, GPU_START_SECONDS, "gpu"),
+        ("auto", None, math.inf, "gpu"),
+        ("auto", 0, 0.0, "gpu"),
+        ("gpu", None, 0.0, "gpu"),
+        ("cpu", None, math.inf, "cpu"),
+    ],
+)
+def test_a_gpu_opens_for_work_that_takes_longer(wanted, workers, seconds, device, host, monkeypatch):
+    host(gpus=1, cores=2)
+    monkeypatch.setattr(placement, "resolve_device", lambda wanted: "gpu" if wanted == "auto" else wanted)
+    placed = choose_place(wanted, workers, Work(66, seconds))
+    assert (placed.device, placed.workers) == (device, 0)
+    assert ("a GPU takes 0.8 s to open" in placed.reason) == (wanted == "auto" and device == "cpu")
+
+
+def test_small_work_is_no_reason_on_a_host_without_gpu(host, monkeypatch):
+    host(gpus=0, cores=2)
+    monkeypatch.setattr(placement, "resolve_device", lambda wanted: "cpu")
+    assert choose_place("auto", None, Work(66, 0.0)) == (0, "in this process: 2 cores", "cpu")

@@ -1,0 +1,29 @@
+"""Rates of 2 CPU cores, by which a run with device auto tells whether the work is worth a GPU.
+
+All are rounded down from commands with warm caches: texts of 1 M words (4.9 MB), models of 1 M to 3 M n-grams.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+COUNT_BYTES = 8e6  # of text a second, orders 1 to 5, to Parquet: 9.2 MB/s
+ESTIMATE_BYTES = 4e6  # of text a second, orders 1 to 5, to a model file: 4.4 MB/s; ARPA files are written at 3 MB/s
+SCORE_BYTES = 20e6  # of text a second: 50 MB/s on the trie, less what a text of 16 MB and more spends on an edge table
+ARPA_BYTES = 90e6  # a second, to build and index a trie, which a GPU does at once: 28 MB take 0.29 s. The CPU parses.
+CONVERT_BYTES = 70e6  # a second, of an ARPA file that is read and built: 28 MB take 0.39 s
+HISTORIES = 20_000  # a second: the most probable words of each, 5 orders of 35,000 words, take 0.33 s for 17,000
+ROW_BYTES = 200e6  # a second, of rows that are computed and written
+
+
+def opening_seconds(model: str) -> float:
+    """Return how much longer 2 cores take than a GPU to open a model; inf for a model that does not exist yet.
+
+    0 for a model file of any size: it is mapped, and its checksums are compared on the CPU also for a GPU.
+    """
+    from mgpu_ngram.core.model_file import is_model_file
+
+    if not os.path.isfile(model):
+        return math.inf
+    return 0.0 if is_model_file(model) else os.path.getsize(model) / ARPA_BYTES
