@@ -1,0 +1,130 @@
+"""The table of topics: sizes, words, documents and neighbours of each topic, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from mgpu_ngram.engine.doc_topics import Representatives
+from mgpu_ngram.engine.topic_distances import Nearest
+from mgpu_ngram.engine.topic_rows import TopicRows
+from mgpu_ngram.engine.topic_words import FREX_WEIGHT, LAMBDA, most_frequent_and_exclusive, most_probable, most_relevant
+
+ALWAYS = ("topic", "share", "tokens", "words", "relevant_words", "frex_words")  # of a TopicSummary, in its JSON
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass(frozen=True)
+class TopicSummary:
+    """One topic.
+
+    share      of all tokens
+    documents  that belong to it; None if unknown
+    words      the most probable words, best first; relevant_words and frex_words: by relevance and by FREX
+    coherence  values by measure
+    nearest    [(topic, distance)], nearest first
+    examples   [(document, share of the topic)], representative documents
+    """
+
+    topic: int
+    share: float
+    tokens: int
+    documents: int | None
+    words: list[str]
+    relevant_words: list[str]
+    frex_words: list[str]
+    coherence: dict[str, float] = field(default_factory=dict)
+    nearest: list[tuple[int, float]] = field(default_factory=list)
+    examples: list[tuple[int, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TopicTable:
+    """All topics, the largest first.
+
+    lambda_      weight of probability in relevance
+    frex_weight  weight of frequency in FREX
+    """
+
+    topics: list[TopicSummary]
+    lambda_: float = LAMBDA
+    frex_weight: float = FREX_WEIGHT
+
+    def as_json(self) -> dict[str, object]:
+        """Return the table as values of JSON. Documents and topics that are unknown are left out."""
+        rows = [asdict(row) for row in self.topics]
+        rows = [{k: v for k, v in row.items() if k in ALWAYS or v not in (None, {}, [])} for row in rows]
+        return {"lambda": self.lambda_, "frex_weight": self.frex_weight, "topics": rows}
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """Facts about topics that a table shows if they are known.
+
+    documents_Z  (Z,) of `documents_of_topics`
+    coherence    (Z,) values by measure, of `coherence`
+    nearest      of `nearest_topics`
+    examples     of `representative_documents`
+    """
+
+    documents_Z: np.ndarray | None = None
+    coherence: Mapping[str, np.ndarray] = field(default_factory=dict)
+    nearest: Nearest | None = None
+    examples: Representatives | None = None
+
+
+def topic_table(
+    rows: TopicRows,
+    word: Callable[[int], str],
+    n: int = 10,
+    facts: TopicFacts | None = None,
+    lambda_: float = LAMBDA,
+    frex_weight: float = FREX_WEIGHT,
+    threads: int = 1,
+) -> TopicTable:
+    """Return the table of topics.
+
+    word  returns a word by id, such as Words.word
+    n     words of each list
+    """
+    facts = facts or TopicFacts()
+    best = (
+        most_probable(rows, n, threads),
+        most_relevant(rows, n, lambda_, threads),
+        most_frequent_and_exclusive(rows, n, frex_weight, threads),
+    )
+    lists = [[_spelled(word, *row) for row in zip(*top, strict=True)] for top in best]
+    nearest, examples = facts.nearest, facts.examples
+    topics = []
+    for z in np.argsort(-rows.totals_Z, kind="stable").tolist():
+        topics.append(
+            TopicSummary(
+                topic=z,
+                share=float(rows.shares_Z[z]),
+                tokens=round(rows.totals_Z[z]),
+                documents=None if facts.documents_Z is None else int(facts.documents_Z[z]),
+                words=lists[0][z],
+                relevant_words=lists[1][z],
+                frex_words=lists[2][z],
+                coherence={name: float(values_Z[z]) for name, values_Z in facts.coherence.items()},
+                nearest=_row(nearest.topics_Zn[z], nearest.distances_Zn[z]) if nearest else [],
+                examples=_row(examples.documents_Zn[z], examples.shares_Zn[z]) if examples else [],
+            )
+        )
+    return TopicTable(topics, lambda_, frex_weight)
+
+
+def shown(text: str) -> str:
+    """Return text that a terminal or a page can show: a replacement character for each one that it cannot."""
+    return "".join(c if c.isprintable() else REPLACEMENT for c in text)
+
+
+def _row(ids_n: np.ndarray, values_n: np.ndarray) -> list[tuple[int, float]]:
+    return [(i, value) for i, value in zip(ids_n.tolist(), values_n.tolist(), strict=True) if i >= 0]
+
+
+def _spelled(word: Callable[[int], str], words_n: np.ndarray, scores_n: np.ndarray) -> list[str]:
+    """Return the words as text, but not those that no topic has."""
+    return [shown(word(int(v))) for v in words_n[np.isfinite(scores_n)]]

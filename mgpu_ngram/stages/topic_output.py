@@ -1,0 +1,102 @@
+"""How topics are shown on a terminal: a table of all, one of them with its documents, and their shares in groups."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from mgpu_ngram.report import console, many, print_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mgpu_ngram.engine.doc_topics import GroupShares
+    from mgpu_ngram.engine.topic_table import TopicSummary, TopicTable
+
+LISTS = {"probability": "words", "relevance": "relevant_words", "frex": "frex_words"}  # fields of a TopicSummary
+STEPS = "▁▂▃▄▅▆▇█"
+MANY_GROUPS = 6  # above, the shares of a topic are drawn, not written
+SNIPPET = 300  # characters of a document that are shown
+
+
+def show_topics(table: TopicTable, lists: Sequence[str] = ("relevance",), limit: int | None = None) -> None:
+    """Print a line for each topic and list of words, the largest topics first.
+
+    lists  names of LISTS
+    limit  topics that are shown; None for all
+    """
+    rows = table.topics[:limit]
+    measures = list(rows[0].coherence) if rows else []
+    has_documents = any(row.documents is not None for row in rows)
+    made = _table("topic", "share", *["documents"] * has_documents, *measures, *["by"] * (len(lists) > 1), "words")
+    for row in rows:
+        for i, name in enumerate(lists):
+            facts = [str(row.topic), f"{row.share:.2%}", *[f"{row.documents or 0:,}"] * has_documents]
+            facts += [f"{row.coherence[measure]:.3f}" for measure in measures]
+            cells = facts if i == 0 else [""] * len(facts)
+            made.add_row(*cells, *[name] * (len(lists) > 1), " ".join(getattr(row, LISTS[name])))
+    print_table(made)
+    if len(rows) < len(table.topics):
+        print(f"{many(len(table.topics) - len(rows), 'smaller topic')} not shown")
+
+
+def show_topic(row: TopicSummary, text: Callable[[int], str] | None = None) -> None:
+    """Print all facts about one topic.
+
+    text  returns a document by number; None to print numbers alone
+    """
+    documents = "" if row.documents is None else f", {many(row.documents, 'document')}"
+    print(f"topic {row.topic}: {row.share:.2%} of tokens{documents}")
+    for name, attribute in LISTS.items():
+        _print_wrapped(f"{name}: {' '.join(getattr(row, attribute))}")
+    if row.coherence:
+        print("coherence: " + ", ".join(f"{name} {value:.3f}" for name, value in row.coherence.items()))
+    if row.nearest:
+        print("nearest: " + ", ".join(f"{topic} ({distance:.3f})" for topic, distance in row.nearest))
+    for document, share in row.examples:
+        snippet = _snippet(text(document)) if text else ""
+        _print_wrapped(f"document {document:,} ({share:.0%})" + (f": {snippet}" if snippet else ""))
+
+
+def show_groups(shares: GroupShares, table: TopicTable, limit: int | None = None) -> None:
+    """Print the shares of topics in groups: as numbers, or drawn when there are many groups."""
+    drawn = len(shares.groups) > MANY_GROUPS
+    names = [name or "(none)" for name in shares.groups]
+    if drawn:
+        print(
+            f"{many(len(names), 'group')}, {names[0]} to {names[-1]}; the largest share of each topic is a full block"
+        )
+    made = _table("topic", *(["largest", "in", "over groups"] if drawn else names), "words")
+    for row in table.topics[:limit]:
+        values = shares.shares_GZ[:, row.topic].tolist()
+        if drawn:
+            top = max(values)
+            steps = "".join(STEPS[round(value / (top or 1.0) * (len(STEPS) - 1))] for value in values)
+            cells = [f"{top:.1%}", names[values.index(top)], steps]
+        else:
+            cells = [f"{value:.1%}" for value in values]
+        made.add_row(str(row.topic), *cells, " ".join(row.relevant_words))
+    print_table(made)
+
+
+def _table(*columns: str) -> Table:
+    """Return an empty table; columns of text are aligned left, and words that do not fit are cut off."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        left = name in ("words", "by", "in", "over groups")
+        made.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
+    return made
+
+
+def _print_wrapped(line: str) -> None:
+    print(textwrap.fill(line, console().width, subsequent_indent="  ", break_on_hyphens=False))
+
+
+def _snippet(text: str) -> str:
+    from mgpu_ngram.engine.topic_table import shown
+
+    line = shown(" ".join(text.split()))
+    return line if len(line) <= SNIPPET else line[: SNIPPET - 1] + "…"
