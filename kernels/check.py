@@ -22,6 +22,13 @@ def length(array: Any, limit: int) -> None:
         raise ValueError(f"got {len(array)} elements but at most {limit - 1} fit one call; cut them into parts")
 
 
+def contiguous(**arrays: Any) -> None:
+    """Raise ValueError unless all arrays are C-contiguous."""
+    for name, array in arrays.items():
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name} is not C-contiguous; give a copy, such as numpy.ascontiguousarray({name})")
+
+
 def code_bits(symbols: int) -> int:
     """Return the bits of one code: codes are 1 to `symbols`, and 0 ends a window."""
     return max(1, int(symbols).bit_length())

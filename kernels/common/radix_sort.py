@@ -30,8 +30,7 @@ def radix_sort(columns: Any, key_bits: int) -> Any:
     over memory per 8 bits of the key (Adinets and Merrill, "Onesweep", 2022).
     """
     check.dtype(columns, np.uint64)
-    if not columns.flags.c_contiguous:
-        raise ValueError("columns are not C-contiguous; give a copy, such as numpy.ascontiguousarray(columns)")
+    check.contiguous(columns=columns)
     if key_bits > 64 * len(columns):
         raise ValueError(f"a key of {key_bits} bits needs {-(-key_bits // 64)} columns but there are {len(columns)}")
     return pick(cpu=_cpu, cuda=_cuda, columns=columns)(columns, key_bits)

@@ -1,1 +1,1 @@
-"""Kernels of the lda stage."""
+"""Kernels of topic models (latent Dirichlet allocation)."""
