@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = (".py", ".cu", ".cuh", ".txt")
+SOURCES = (".py", ".cu", ".cuh", ".txt", ".html", ".css", ".js")
 
 
 def run(*command, **options):

@@ -41,8 +41,7 @@ def most_relevant(rows: TopicRows, n: int, lambda_: float = LAMBDA, threads: int
     """
     _check_share("lambda", lambda_)
     total_V = rows.word_totals_V
-    with np.errstate(divide="ignore"):
-        log_share_V = np.log(total_V / max(total_V.sum(), 1.0))
+    log_share_V = np.log(np.where(total_V > 0, total_V, 1) / max(total_V.sum(), 1.0))
 
     def relevance(z: int) -> np.ndarray:
         log_prob_V = np.log(rows.probabilities(z))

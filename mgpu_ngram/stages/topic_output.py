@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from mgpu_ngram.report import console, many, print_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from mgpu_ngram.engine.doc_topics import GroupShares
     from mgpu_ngram.engine.topic_table import TopicSummary, TopicTable
 
@@ -29,14 +27,15 @@ def show_topics(table: TopicTable, lists: Sequence[str] = ("relevance",), limit:
     rows = table.topics[:limit]
     measures = list(rows[0].coherence) if rows else []
     has_documents = any(row.documents is not None for row in rows)
-    made = _table("topic", "share", *["documents"] * has_documents, *measures, *["by"] * (len(lists) > 1), "words")
+    columns = ["topic", "share", *["documents"] * has_documents, *measures, *["by"] * (len(lists) > 1), "words"]
+    lines = []
     for row in rows:
         for i, name in enumerate(lists):
             facts = [str(row.topic), f"{row.share:.2%}", *[f"{row.documents or 0:,}"] * has_documents]
             facts += [f"{row.coherence[measure]:.3f}" for measure in measures]
             cells = facts if i == 0 else [""] * len(facts)
-            made.add_row(*cells, *[name] * (len(lists) > 1), " ".join(getattr(row, LISTS[name])))
-    print_table(made)
+            lines.append([*cells, *[name] * (len(lists) > 1), " ".join(getattr(row, LISTS[name]))])
+    _print(columns, lines)
     if len(rows) < len(table.topics):
         print(f"{many(len(table.topics) - len(rows), 'smaller topic')} not shown")
 
@@ -67,7 +66,7 @@ def show_groups(shares: GroupShares, table: TopicTable, limit: int | None = None
         print(
             f"{many(len(names), 'group')}, {names[0]} to {names[-1]}; the largest share of each topic is a full block"
         )
-    made = _table("topic", *(["largest", "in", "over groups"] if drawn else names), "words")
+    lines = []
     for row in table.topics[:limit]:
         values = shares.shares_GZ[:, row.topic].tolist()
         if drawn:
@@ -76,19 +75,22 @@ def show_groups(shares: GroupShares, table: TopicTable, limit: int | None = None
             cells = [f"{top:.1%}", names[values.index(top)], steps]
         else:
             cells = [f"{value:.1%}" for value in values]
-        made.add_row(str(row.topic), *cells, " ".join(row.relevant_words))
-    print_table(made)
+        lines.append([str(row.topic), *cells, " ".join(row.relevant_words)])
+    _print(["topic", *(["largest", "in", "over groups"] if drawn else names), "words"], lines)
 
 
-def _table(*columns: str) -> Table:
-    """Return an empty table; columns of text are aligned left, and words that do not fit are cut off."""
+def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; words that do not fit are cut off."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
+    for i, name in enumerate(columns):
         left = name in ("words", "by", "in", "over groups")
-        made.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
-    return made
+        width = 0 if name == "words" else max(len(name), *(len(row[i]) for row in rows), 0)
+        made.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis", min_width=width)
+    for row in rows:
+        made.add_row(*row)
+    print_table(made)
 
 
 def _print_wrapped(line: str) -> None:
