@@ -9,9 +9,15 @@ from pathlib import Path
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.file_heads import is_safetensors
 
 FORMAT = "bags of words"
 ARRAYS = ("starts_D1", "words_P", "counts_P")
+
+
+def is_bag_file(head: bytes) -> bool:
+    """Return whether the first bytes of a file are those of a file of bags of words."""
+    return is_safetensors(head) and FORMAT.encode() in head and b"counts_P" in head
 
 
 def save_bags(path: str | Path, bags: Bags, durable: bool = True) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +25,7 @@ class Source:
     size_bytes: int  # as stored
     location: str = ""  # absolute path or fsspec URL
     itemsize: int = 1  # bytes per token id; 1 for words and bytes
-    column: str = ""  # text column of a Parquet file
+    column: str = ""  # text column of a Parquet file, or key of JSON lines
     row_groups: tuple[int, ...] = ()  # bytes of that column in each row group, uncompressed
     data: bytes = field(default=b"", repr=False)  # of an in-memory corpus: bytes from data_start on
     data_start: int = 0
@@ -57,7 +57,7 @@ def file_source(name: str, location: str, unit: str, itemsize: int, text_column:
     if format == "parquet":
         if unit == "id":
             raise InputError(f"{name!r} is a Parquet file; token ids are read from raw binary files: export the column")
-        return _parquet_source(source, text_column)
+        return parquet_source(source, text_column)
     if format == "plain" and unit == "word":
         refuse_as_text(name, head, text_column)
     if format == "plain" and size_bytes % itemsize:
@@ -88,10 +88,14 @@ def odd_size(name: str, size_bytes: int, itemsize: int) -> str:
             f"the file is cut short or its dtype is not uint{8 * itemsize}")  # fmt: skip
 
 
-def _parquet_source(source: Source, text_column: str) -> Source:
+def parquet_source(source: Source, text_column: str, fits: Callable[[Any], bool] = is_text) -> Source:
+    """Return the source with its column and row groups. Raises InputError if the file lacks such a column.
+
+    fits  tells from a column's Arrow type whether it can be the text column
+    """
     with parquet_file(source) as file:
         schema, metadata = file.schema_arrow, file.metadata
-        texts = [column.name for column in schema if is_text(column.type)]
+        texts = [column.name for column in schema if fits(column.type)]
         only = texts[0] if len(texts) == 1 and text_column == "text" else None  # a named column is used, never guessed
         column = text_column if text_column in schema.names else only
         if column is None or column not in texts:
@@ -99,7 +103,8 @@ def _parquet_source(source: Source, text_column: str) -> Source:
             what = f"the column {text_column!r}" if column is None else f"text in the column {text_column!r}"
             way_out = f"name one with text_column: {', '.join(texts)}" if texts else "no column of it is text"
             raise InputError(f"{source.name!r} lacks {what}; {way_out}; its columns: {columns}")
-        leaf = [schema_column.path for schema_column in metadata.schema].index(column)
+        paths = [leaf.path for leaf in metadata.schema]  # of a list: COLUMN.list.element
+        leaf = next(i for i, path in enumerate(paths) if path == column or path.startswith(f"{column}.list."))
         groups = (metadata.row_group(g) for g in range(metadata.num_row_groups))
         return replace(source, column=column, row_groups=tuple(g.column(leaf).total_uncompressed_size for g in groups))
 

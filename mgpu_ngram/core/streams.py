@@ -104,7 +104,8 @@ def open_streams(
         if source.format not in CUTTABLE:
             crc = None if checksums is None else Crc(piece.end)
             texts = decompressed(source, read, crc)
-            yield [ArrayStream(_checked(texts, source) if unit == "word" else texts)]
+            is_plain_text = unit == "word" and not source.column  # else JSON lines
+            yield [ArrayStream(_checked(texts, source) if is_plain_text else texts)]
         else:
             stream = _lines(piece, read, pool) if unit == "word" else _tokens(piece, read, pool, halo)
             if checksums is not None and plain_crcs:

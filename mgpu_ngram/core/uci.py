@@ -7,14 +7,14 @@ word and count. Documents and words count from 1.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from mgpu_ngram.core.ahead import map_ahead
 from mgpu_ngram.core.bags import MAX_COUNT, MAX_WORDS, Bags, make_bags
 from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.errors import InputError
@@ -28,9 +28,6 @@ MAX_THREADS = 8
 SHOWN_BYTES = 60  # of a line in a message
 EMPTY_PER_PAIR, EMPTY_ALWAYS = 1000, 1_000_000  # more documents than this for the pairs show a damaged header
 MAX_DIGITS = 18  # of a number
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class UciHeader(NamedTuple):
@@ -64,8 +61,9 @@ def read_uci(source: Source) -> Iterator[Bags]:
     first = next(texts, np.empty(0, np.uint8))
     header, start = _header(source.name, first)
     parts = _Parts(source.name, header)
-    with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
-        for parsed in _ahead(pool, lambda text: _parse_text(text, header), chain([first[start:]], texts)):
+    threads = min(MAX_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads) as pool:
+        for parsed in map_ahead(pool, lambda text: _parse_text(text, header), chain([first[start:]], texts), threads):
             yield from parts.add(parsed)
     yield from parts.finish()
 
@@ -75,17 +73,6 @@ def _texts(source: Source, block_bytes: int) -> Iterator[np.ndarray]:
     for chunk in Corpus((source,), "word").chunks(1 << 62):
         for block in read_blocks(chunk, "word", block_bytes):
             yield block.data
-
-
-def _ahead(pool: ThreadPoolExecutor, fn: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Yield fn(item) in order; threads work ahead, on as many items as there are threads."""
-    under_way: deque[Future[R]] = deque()
-    for item in items:
-        under_way.append(pool.submit(fn, item))
-        if len(under_way) > MAX_THREADS:
-            yield under_way.popleft().result()
-    while under_way:
-        yield under_way.popleft().result()
 
 
 def _header(name: str, text: np.ndarray) -> tuple[UciHeader, int]:

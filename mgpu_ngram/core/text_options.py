@@ -1,0 +1,74 @@
+"""How text becomes bags of words: the options of scikit-learn's CountVectorizer, with its defaults."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.stop_words import ENGLISH
+from mgpu_ngram.core.word_list import read_word_list
+
+DEFAULT_PATTERN = r"(?u)\b\w\w+\b"
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    r"""How text becomes bags of words. Picklable. Lists of tokens obey stop_words, min_df, max_df and max_features.
+
+    lowercase      lowercase the text first, as str.lower does
+    token_pattern  regular expression of a token, in Python's syntax; of its one group, if it has one. The default is
+                   words of two letters, digits or underscores and more
+    stop_words     words that are left out: "english", the path of a file with a word a line, or an iterable of str.
+                   They are compared with the lowercased text
+    min_df         leave out words in fewer documents: a number (int), or a share of the documents (float)
+    max_df         leave out words in more documents: a number (int), or a share of the documents (float)
+    max_features   keep this many words, those with most tokens; ties in the order of the alphabet
+
+    Raises InputError for values out of range and for a pattern that does not compile.
+    """
+
+    lowercase: bool = True
+    token_pattern: str = DEFAULT_PATTERN
+    stop_words: Any = None
+    min_df: int | float = 1
+    max_df: int | float = 1.0
+    max_features: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop_words", _stop_words(self.stop_words))
+        for name in ("min_df", "max_df"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            if not whole and not (isinstance(value, float) and 0 <= value <= 1):
+                raise InputError(f"{name} is {value!r}; give a whole number from 1 on, or a share from 0.0 to 1.0")
+        if self.max_features is not None and (type(self.max_features) is not int or self.max_features < 1):
+            raise InputError(f"max_features is {self.max_features!r}; give a whole number from 1 on, or None")
+        try:
+            groups = re.compile(self.token_pattern).groups
+        except (re.error, TypeError) as error:
+            raise InputError(f"token_pattern {self.token_pattern!r} is no regular expression: {error}") from None
+        if groups > 1:
+            raise InputError(f"token_pattern {self.token_pattern!r} has {groups} groups; use (?:...) for all but one")
+
+    @property
+    def has_default_pattern(self) -> bool:
+        """Return whether tokens are words of two letters and more, for which there are kernels."""
+        return self.token_pattern == DEFAULT_PATTERN
+
+
+def _stop_words(value: Any) -> frozenset[str]:
+    """Return stop words as a set of str."""
+    if value is None:
+        return frozenset()
+    if isinstance(value, str) and value == "english":
+        return ENGLISH
+    if isinstance(value, (str, os.PathLike)):
+        return frozenset(word.strip() for word in read_word_list(value)) - {""}
+    words = list(value) if isinstance(value, Iterable) else [value]
+    if not all(isinstance(word, str) for word in words):
+        raise InputError(f"stop_words is {value!r}; give 'english', the path of a file, or a list of str")
+    return frozenset(words)

@@ -1,0 +1,141 @@
+"""Open files as bags of words: UCI docword, sparse .npz, files of ours, or documents as text and lists of tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from mgpu_ngram.core.ahead import map_ahead
+from mgpu_ngram.core.bag_files import is_bag_file, load_bags
+from mgpu_ngram.core.bags import Bags
+from mgpu_ngram.core.corpus import Chunk, Corpus
+from mgpu_ngram.core.csr_npz import is_csr_npz, read_csr_npz
+from mgpu_ngram.core.documents import first_text, open_documents, stored_source
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.files import find_files
+from mgpu_ngram.core.sources import Source
+from mgpu_ngram.core.text_options import TextOptions
+from mgpu_ngram.core.uci import is_uci, read_uci, read_uci_header
+from mgpu_ngram.core.word_list import as_words
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.bag_corpus import BagCorpus, corpus_of_documents
+from mgpu_ngram.engine.local_bags import LocalBags
+from mgpu_ngram.engine.text_bags import read_local_bags
+
+CHUNK_BYTES = 32 << 20  # text that one thread or worker turns into bags of words
+MAX_THREADS = 8
+Spread = Callable[[Callable[[Chunk], LocalBags], Sequence[Chunk]], Iterable[LocalBags]]
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+
+
+def open_bags(
+    inputs: str | os.PathLike | Sequence[str | os.PathLike],
+    vocabulary: Any = None,
+    options: TextOptions | None = None,
+    text_column: str = "text",
+    device: str = "cpu",
+    spread: Spread | None = None,
+) -> BagCorpus:
+    """Return the corpus of files.
+
+    inputs       files, globs, directories or fsspec URLs. UCI docword files, sparse matrices of scipy.sparse.save_npz,
+                 files of save_bags; or documents: plain text, a document a line; JSON lines; Parquet. Text, JSON lines
+                 and docword files may be compressed. First bytes tell the format, not names
+    vocabulary   see `as_words`. Bags need none; of docword.NAME.txt the file vocab.NAME.txt beside it is used. For
+                 documents it is found, which reads all of them
+    options      how text becomes bags of words
+    text_column  column of Parquet files, or key of JSON lines, with a text or a list of tokens
+    device       "cpu" or "gpu", where text becomes bags of words
+    spread       spread(fn, chunks) returns fn of each chunk in order, such as by the workers of a cluster; both are
+                 picklable. None: threads of this process, or one for a token_pattern, which holds the GIL
+
+    Raises InputError for files that cannot be used, and for a mix of documents and of bags.
+    """
+    paths = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    files = find_files([os.fspath(path) for path in paths])
+    sources = [stored_source(name, location) for name, location in files]
+    formats = [_format(source) for source in sources]
+    name = repr(sources[0].name) + (f" and {len(sources) - 1:,} more" if len(sources) > 1 else "")
+    words = None if vocabulary is None else as_words(vocabulary)
+    if other := next((i for i, f in enumerate(formats) if (f == "documents") != (formats[0] == "documents")), 0):
+        raise InputError(
+            f"{sources[0].name!r} is {_said(formats[0])} but {sources[other].name!r} is {_said(formats[other])}; "
+            "give files of one kind"
+        )
+    if formats[0] != "documents":
+        return _corpus_of_bags(name, sources, formats, words)
+    corpus = open_documents(files, text_column)
+    options = options or TextOptions()
+    threads = MAX_THREADS if options.has_default_pattern and device == "cpu" else 1
+    parts = partial(_local_parts, corpus, options, device, spread or partial(_in_threads, threads))
+    return corpus_of_documents(name, parts, words, options, states=tuple(corpus.states))
+
+
+def _format(source: Source) -> str:
+    if source.format == "parquet":
+        return "documents"
+    head = first_text(source)
+    if source.format == "plain" and is_csr_npz(head):
+        return "csr"
+    if source.format == "plain" and is_bag_file(head):
+        return "bags"
+    return "uci" if is_uci(head) else "documents"
+
+
+def _said(format: str) -> str:
+    names = {"uci": "a UCI docword file", "csr": "a sparse matrix", "bags": "a file of bags of words"}
+    return names.get(format, "a file of documents")
+
+
+def _corpus_of_bags(name: str, sources: list[Source], formats: list[str], words: Words | None) -> BagCorpus:
+    if words is None and (path := _uci_vocabulary(sources[0], formats[0])):
+        words = as_words(path)
+    num_words = read_uci_header(sources[0]).words if formats[0] == "uci" else _size(sources[0], formats[0])
+
+    def parts() -> Iterator[Bags]:
+        for source, format in zip(sources, formats, strict=True):
+            yield from _read(source, format)
+
+    return BagCorpus(name, parts, num_words, words, states=tuple(Corpus(tuple(sources), "byte").states))
+
+
+def _size(source: Source, format: str) -> int:
+    return next(_read(source, format)).num_words
+
+
+def _read(source: Source, format: str) -> Iterator[Bags]:
+    if format == "uci":
+        yield from read_uci(source)
+    elif format == "csr":
+        yield read_csr_npz(source)
+    else:
+        yield load_bags(source.location)
+
+
+def _uci_vocabulary(source: Source, format: str) -> str | None:
+    """Return the path of vocab.NAME.txt beside docword.NAME.txt, compressed or not, if there is one."""
+    folder, file = os.path.split(source.location)
+    if format != "uci" or not source.is_local or not file.startswith("docword."):
+        return None
+    for suffix in COMPRESSED:
+        file = file.removesuffix(suffix)
+    path = os.path.join(folder, "vocab." + file.removeprefix("docword."))
+    return next((path + suffix for suffix in ("", *COMPRESSED) if os.path.isfile(path + suffix)), None)
+
+
+def _local_parts(corpus: Corpus, options: TextOptions, device: str, spread: Spread) -> Iterator[LocalBags]:
+    """Return the bags of the chunks of documents, in order."""
+    fn = partial(read_local_bags, options=options, device=device)
+    return iter(spread(fn, corpus.chunks(CHUNK_BYTES)))
+
+
+def _in_threads(threads: int, fn: Callable[[Chunk], LocalBags], chunks: Sequence[Chunk]) -> Iterator[LocalBags]:
+    threads = min(threads, os.cpu_count() or 1, len(chunks))
+    if threads < 2:
+        yield from map(fn, chunks)
+        return
+    with ThreadPoolExecutor(threads) as pool:  # Numba and Arrow release the GIL
+        yield from map_ahead(pool, fn, chunks, threads)

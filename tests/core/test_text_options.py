@@ -1,0 +1,53 @@
+"""The options of text, and the English stop words."""
+
+import pickle
+
+import pytest
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.stop_words import ENGLISH
+from mgpu_ngram.core.text_options import TextOptions
+
+
+def test_defaults():
+    options = TextOptions()
+    assert options.has_default_pattern and options.stop_words == frozenset()
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert not TextOptions(token_pattern=r"\S+").has_default_pattern
+
+
+def test_stop_words(tmp_path):
+    (tmp_path / "stop.txt").write_text("the\n\n of \n")
+    assert TextOptions(stop_words=str(tmp_path / "stop.txt")).stop_words == {"the", "of"}
+    assert TextOptions(stop_words=["a", "a"]).stop_words == {"a"} == TextOptions(stop_words=frozenset("a")).stop_words
+    assert TextOptions(stop_words="english").stop_words is ENGLISH
+    assert len(ENGLISH) == 318 and {"the", "amoungst"} < ENGLISH and "computer" not in ENGLISH
+
+
+def test_stop_words_are_those_of_scikit_learn():
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    assert text.ENGLISH_STOP_WORDS == ENGLISH
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"min_df": 0}, "min_df is 0; give a whole number from 1 on, or a share"),
+        ({"min_df": 1.5}, "min_df is 1.5"),
+        ({"max_df": -0.1}, "max_df is -0.1"),
+        ({"max_df": True}, "max_df is True"),
+        ({"max_df": float("nan")}, "max_df is nan"),
+        ({"max_features": 0}, "max_features is 0; give"),
+        ({"max_features": 2.0}, "max_features is 2.0"),
+        ({"token_pattern": "("}, "token_pattern '\\(' is no regular expression"),
+        ({"token_pattern": "(a)(b)"}, "has 2 groups; use"),
+        ({"token_pattern": None}, "token_pattern None is no regular"),
+        ({"stop_words": 3}, "stop_words is 3; give 'english'"),
+        ({"stop_words": ["a", 3]}, "stop_words is .* give"),
+        ({"stop_words": "klingon"}, "'klingon' does not exist"),
+    ],
+)
+def test_refusals(changes, said):
+    with pytest.raises(InputError, match=said) as error:
+        TextOptions(**changes)
+    assert "\n" not in str(error.value)
