@@ -37,8 +37,9 @@
   const map = byId("map"), WIDTH = 640, HEIGHT = 550, MARGIN = 46;
   const dots = [];
 
+  const most = reduce(topics, (t) => t.share, Math.max, 0) || 1;
+
   function radius(topic) {
-    const most = reduce(topics, (t) => t.share, Math.max, 0) || 1;
     const largest = Math.min(44, 190 / Math.sqrt(topics.length) + 6);
     return Math.max(2.5, largest * Math.sqrt(topic.share / most));
   }
@@ -61,13 +62,12 @@
       const r = radius(topic);
       make("circle", dot, { r });
       make("title", dot, {}, `Topic ${topic.id}: ${percent(topic.share)} of tokens\n${label(topic, 6)}`);
-      if (r > 8 || topics.length <= 60) make("text", dot, {}, topic.id);
+      make("text", dot, {}, topic.id);
       dot.setAttribute("aria-label", `Topic ${topic.id}, ${percent(topic.share)} of tokens: ${label(topic, 5)}`);
       dot.addEventListener("click", () => select(k));
       dots.push(dot);
     });
     map.axes = axes;
-    placeDots();
   }
 
   function placeDots() {
@@ -79,6 +79,19 @@
       const [x, y] = at(topic);
       dots[k].setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
     });
+    placeNumbers(at);
+  }
+
+  /** Show the numbers that have room: of the selected topic, then of the largest. */
+  function placeNumbers(at) {
+    const shown = [];
+    for (const k of [...topics.keys()].sort((a, b) => (b === selected) - (a === selected))) {
+      const [x, y] = at(topics[k]), width = 4 + 7 * String(topics[k].id).length, number = dots[k].querySelector("text");
+      const wanted = k === selected || topics.length <= 60 || zoom > 2 || radius(topics[k]) > 8;
+      const free = wanted && shown.every(([x1, y1, w]) => Math.abs(x - x1) > (width + w) / 2 || Math.abs(y - y1) > 13);
+      if (free) shown.push([x, y, width]);
+      number.style.display = free ? "" : "none";
+    }
   }
 
   function setZoom(value) {
@@ -102,7 +115,7 @@
     map.setAttribute("aria-activedescendant", `dot-${selected}`);
     marked = -1;
     markWord(-1);
-    if (zoom > 1) placeDots();
+    placeDots();
     drawTopic();
   }
 

@@ -60,8 +60,7 @@ class Browser:
         os.close(to_browser)
         os.close(from_browser)
         self._buffer, self._number, self._session = b"", 0, None
-        targets = self.call("Target.getTargets")["targetInfos"]
-        target = next(t["targetId"] for t in targets if t["type"] == "page")
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]  # the first one may load a start page
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
@@ -131,7 +130,8 @@ class Browser:
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\0")
         message = json.loads(line)
-        self._note(message.get("method"), message.get("params", {}))
+        if message.get("sessionId") == self._session:
+            self._note(message.get("method"), message.get("params", {}))
         return message
 
     def _note(self, method, params):
