@@ -1,4 +1,4 @@
-"""What all tests share: which devices there are, where the shared data lies, and keys packed by hand."""
+"""Fixtures of all tests: available devices, the folder of shared data, and keys packed by hand."""
 
 import errno
 import functools
@@ -23,7 +23,7 @@ settings.load_profile("mgpu_ngram")
 
 @functools.cache
 def gpus_or_reason():
-    """(number of GPUs that CuPy can use, why there are no more)."""
+    """Return (number of GPUs that CuPy can use, why there are no more)."""
     try:
         import cupy
 
@@ -36,27 +36,28 @@ def gpus_or_reason():
 
 
 def pytest_configure():
-    """Ctrl-C is ignored by what runs in the background, and would be by the processes that tests start there."""
+    """Undo an ignored SIGINT, as background jobs have it: processes that tests start would inherit it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-UNIT_SECONDS = 0.03  # that a quiet core needs for the unit of work below
+UNIT_SECONDS = 0.03  # seconds that the unit of work below takes on an idle core
 
 
 @functools.cache
 def slowness():
-    """Return how many times as slow as a quiet machine this one is, measured once; 1 or more."""
+    """Return how many times slower this machine is than an idle one, measured once; 1 or more."""
     start = time.monotonic()
     sum(i * i for i in range(1_000_000))
     return max(1.0, (time.monotonic() - start) / UNIT_SECONDS)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Scale the time limits of tests, and skip tests that need more GPUs than there are.
+    """Scale the time limits of tests, and skip tests that need more GPUs than the machine has.
 
-    A limit ends a test that hangs. It is meant for a quiet machine, so it is scaled by how slow this one is now, and
-    by 3 because it may be slower when the test runs.
+    A limit ends a test that hangs. Limits are set for an idle machine, so they are scaled by the present slowness, and
+    by 3 because the machine may be slower when the test runs.
+
     """
     for item in items:
         mark = item.get_closest_marker("timeout")
@@ -71,7 +72,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Why tests were skipped: one line a reason."""
+    """Report why tests were skipped: one line per reason."""
     reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
     for reason, times in reasons.most_common():
         terminalreporter.write_line(f"{times} skipped: {reason.removeprefix('Skipped: ')}")
@@ -79,13 +80,13 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(scope="session", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 def device(request):
-    """ "cpu" and, where there is one, "gpu": a test that takes it runs once on each."""
+    """Run the test once on "cpu" and, if the machine has a GPU, once on "gpu"."""
     return request.param
 
 
 @pytest.fixture(scope="session")
 def to_device(device):
-    """A function that brings NumPy arrays to `device`; one writable copy each."""
+    """Return a function that copies NumPy arrays to `device`; each copy is writable."""
     if device == "cpu":
         return np.array
     import cupy
@@ -94,7 +95,7 @@ def to_device(device):
 
 
 class FullDisk:
-    """A file on a disk that takes `room` more bytes."""
+    """A file on a disk that has room for `room` more bytes."""
 
     def __init__(self, file, room):
         self.file, self.room = file, room
@@ -120,7 +121,7 @@ class FullDisk:
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """full_disk(room, of): the disk takes `room` bytes of each new file of an output whose path holds `of`."""
+    """Return full_disk(room, of): new files whose path holds `of` then get at most `room` bytes each."""
     real, real_write_at, files = output.open_file, output.write_at, {}
 
     def fill(room=0, of=""):
@@ -142,7 +143,7 @@ def full_disk(monkeypatch):
 
 @pytest.fixture(scope="session")
 def shared_data():
-    """The folder `shared/data` beside the checkout."""
+    """Return the folder `shared/data` beside the checkout."""
     if not SHARED_DATA.is_dir():
         pytest.skip("the folder shared/data is not beside this checkout")
     return SHARED_DATA
@@ -150,7 +151,7 @@ def shared_data():
 
 @pytest.fixture(scope="session")
 def pack_keys():
-    """pack_keys(ngrams, order, bits): (C, G) uint64 keys of tuples of codes, by Python's integers."""
+    """Return pack_keys(ngrams, order, bits): (C, G) uint64 keys of tuples of codes, packed with Python integers."""
 
     def pack(ngrams, order, bits):
         columns = -(-order * bits // 64)
@@ -167,7 +168,7 @@ def pack_keys():
 
 @pytest.fixture(scope="session")
 def unpack_keys():
-    """unpack_keys(keys, order, bits): the tuples of codes of (C, G) uint64 host keys; pads are left out."""
+    """Return unpack_keys(keys, order, bits): the tuples of codes of (C, G) uint64 host keys, without pads."""
 
     def unpack(keys, order, bits):
         ngrams = []
@@ -209,13 +210,13 @@ ngram 3=1
 
 @pytest.fixture(scope="session")
 def arpa_text():
-    """A trigram model whose sums are exact: of "a b" -0.5 - 0.25 - (0.03125 + 0.625), of "c" -(0.5 + 2) - 1."""
+    """Return a trigram model with exact sums: "a b" has -0.5 - 0.25 - (0.03125 + 0.625), "c" has -(0.5 + 2) - 1."""
     return ARPA
 
 
 @pytest.fixture
 def arpa(arpa_text, tmp_path):
-    """The path of a file of that model."""
+    """Return the path of a file of that model."""
     path = tmp_path / "model.arpa"
     path.write_text(arpa_text)
     return path
@@ -223,7 +224,7 @@ def arpa(arpa_text, tmp_path):
 
 @pytest.fixture
 def mgpu_ngram(capsys):
-    """mgpu_ngram(*words) runs a command in this process: (status, stdout, stderr)."""
+    """Return mgpu_ngram(*words), which runs a command in this process: (status, stdout, stderr)."""
 
     def run(*words):
         try:

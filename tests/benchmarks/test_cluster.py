@@ -1,4 +1,4 @@
-"""`mgpu-ngram bench cluster` runs whole, writes what it promises, and times no wrong result."""
+"""`mgpu-ngram bench cluster` runs completely, writes all rows and files, and times no wrong result."""
 
 import csv
 from collections import Counter
@@ -20,7 +20,7 @@ from mgpu_ngram.kernels.dispatch import to_host
 
 @pytest.fixture(scope="module")
 def small():
-    """Few rounds: nothing here asks for good ones."""
+    """Run with few rounds: the tests need no precise times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster_words, "ROUNDS", 1)
         patch.setattr(cluster_words, "ORACLE_WORDS", 2_000)
@@ -67,7 +67,7 @@ def test_rows_are_consistent(bench_run):
     held_bytes = int(shuffled["sizes"].split()[0].removeprefix("table_bytes="))
     assert held_bytes == pytest.approx(2 * (64 << 10), rel=0.1)
     assert shuffled["rate"] == pytest.approx(held_bytes / 2 / shuffled["median_seconds"])
-    assert all(row["target"] is None for row in bench_run[0])  # they are of GPUs
+    assert all(row["target"] is None for row in bench_run[0])  # these rows are of GPUs
 
 
 def test_csv_and_figure(bench_run):
@@ -93,7 +93,7 @@ def test_a_corpus_and_its_head(corpus):
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_merged_tables_hold_every_ngram(corpus, monkeypatch, on_disk):
-    monkeypatch.setitem(SHARD_TOKENS, "word", 500)  # ten shards, so two parts
+    monkeypatch.setitem(SHARD_TOKENS, "word", 500)  # ten shards, so two partitions
     if on_disk:
         monkeypatch.setattr(cluster_tables, "spill_run", lambda run, _, folder: engine_runs.store_run(run, folder))
     executor = LocalExecutor("cpu", 2)
@@ -107,7 +107,7 @@ def test_merged_tables_hold_every_ngram(corpus, monkeypatch, on_disk):
     assert [totals[n] for n in range(1, 6)] == corpus.totals
 
 
-def test_a_wrong_merge_is_no_row(corpus, monkeypatch):
+def test_a_wrong_merge_gives_no_row(corpus, monkeypatch):
     right = engine_runs.merge_tables
 
     def wrong(tables):
@@ -126,7 +126,7 @@ def test_a_wrong_merge_is_no_row(corpus, monkeypatch):
     assert not suite.rows
 
 
-def test_a_lost_chunk_is_no_row(corpus):
+def test_a_lost_chunk_gives_no_row(corpus):
     whole = Corpus(corpus.folder, [*corpus.files[:-1], (corpus.files[-1][0], [n + 1 for n in corpus.files[-1][1]])])
     suite, executor = Suite("cpu"), LocalExecutor("cpu", 1)
     try:
@@ -137,7 +137,7 @@ def test_a_lost_chunk_is_no_row(corpus):
     assert not suite.rows
 
 
-def test_runs_overlap_as_they_say():
+def test_runs_overlap_as_stated():
     G, universe = 3, cluster_arrays.candidates(240_000, 3)
     runs = [cluster_arrays.make_run(k, G, universe, "cpu") for k in range(G)]
     expected: Counter[tuple[int, ...]] = Counter()

@@ -1,4 +1,4 @@
-"""The corpora of the benchmarks are what they say."""
+"""The corpora of the benchmarks have the stated properties."""
 
 import hashlib
 from collections import Counter
@@ -51,7 +51,7 @@ def test_english_like_text_is_the_same_everywhere():
         and text.endswith(b"\n")
         and text[:-1] == english_like_text(3_500_000).tobytes()[:2_999_999]
     )
-    assert len(set(text)) == SYMBOLS == len(set(ENGLISH.read_bytes()))  # the alphabet of every count
+    assert len(set(text)) == SYMBOLS == len(set(ENGLISH.read_bytes()))  # all counts have the same alphabet
     assert hashlib.sha256(text).hexdigest()[:16] == DIGEST
     assert english_like_text(100, seed=1).tobytes() != text[:100] and len(english_like_text(0)) == 0
 
@@ -82,15 +82,15 @@ def test_sentences(stream):
 def test_words_follow_zipf(stream):
     counts = np.bincount(stream[stream > 0], minlength=5_001)[1:]
     of_rank = np.log1p(1 / np.arange(1, 5_001)) / np.log(5_001)
-    # Successors are drawn once per word, so a word gets more or less than its share; ranges of ranks get theirs.
+    # Successors are sampled once per word, so single words deviate from their share; ranges of ranks do not.
     for a, b in ((0, 10), (10, 100), (100, 1_000), (1_000, 5_000)):
         assert counts[a:b].sum() / 200_000 == pytest.approx(of_rank[a:b].sum(), rel=0.25)
 
 
-def test_half_of_the_words_are_one_of_four_successors(stream):
+def test_half_of_the_words_follow_one_of_four_successors(stream):
     after = Counter(stream[1:][(stream[:-1] == 1) & (stream[1:] > 0)].tolist())
     share = sum(n for _, n in after.most_common(4)) / after.total()
-    assert 0.5 < share < 0.75  # of independent draws the four heaviest words alone are a quarter
+    assert 0.5 < share < 0.75  # with independent samples, the four heaviest words alone would be a quarter
     assert len(after) > 200
 
 

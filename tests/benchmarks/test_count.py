@@ -1,4 +1,4 @@
-"""`mgpu-ngram bench count` runs whole, writes what it promises, and times no wrong result."""
+"""`mgpu-ngram bench count` runs completely, writes all rows and files, and times no wrong result."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ def text_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def small():
-    """Ceilings of a few megabytes: nothing here asks for good ones."""
+    """Run with ceilings of a few megabytes: the tests need no precise times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 22})
         patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12})
@@ -93,7 +93,7 @@ def test_csv_and_figures(suite_run):
     assert len(list(folder.iterdir())) == 4
 
 
-def test_rows_replace_their_like_and_keep_others(tmp_path):
+def test_rows_replace_rows_of_the_same_work_and_keep_others(tmp_path):
     path = tmp_path / "new" / "count.csv"
     rows.write_rows([rows.Row("sort", "T=1", "cpu", "1", rate=1.5), rows.Row("hash", "T=1", "cpu", "1")], path)
     rows.write_rows([rows.Row("sort", "T=1", "cpu", "2", rate=123456.7), rows.Row("sort", "T=1", "gpu", "2")], path)
@@ -115,7 +115,7 @@ def one_elsewhere(bins):
 
 
 @pytest.mark.parametrize("spoil", [one_more, one_elsewhere])
-def test_a_wrong_strategy_is_an_error_and_no_row(small, text_file, tmp_path, monkeypatch, spoil):
+def test_a_wrong_strategy_is_an_error_and_gives_no_row(small, text_file, tmp_path, monkeypatch, spoil):
     right = engine.histogram_private
     monkeypatch.setattr(engine, "histogram_private", lambda *arguments: spoil(right(*arguments)))
     with pytest.raises(WrongResult, match="strategy private at n=1"):
@@ -150,7 +150,7 @@ def last_symbol_first(bins_A, symbols):
 
 
 @pytest.mark.parametrize("spoil", [reversed_bins, reversed_after_the_first_symbol, last_symbol_first])
-def test_a_wrong_histogram_is_an_error_and_no_row(spoil):
+def test_a_wrong_histogram_is_an_error_and_gives_no_row(spoil):
     suite, text = Suite("cpu"), byte_ngrams.Text.of(np.frombuffer(SENTENCES, np.uint8))
 
     def wrong(text_B, n, symbols, lut):
@@ -212,7 +212,7 @@ def test_check_bytes_sees_each_difference(pack_keys):
             oracles.check_bytes(table_of(ngrams, counts), alphabet, right, "wrong")
 
 
-def test_what_does_not_fit_is_a_row():
+def test_work_that_does_not_fit_is_a_row():
     def too_large():
         raise MemoryError("no room")
 

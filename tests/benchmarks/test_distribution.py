@@ -1,4 +1,4 @@
-"""`mgpu-ngram bench distribution` runs whole, writes what it promises, and times no wrong result."""
+"""`mgpu-ngram bench distribution` runs completely, writes all rows and files, and times no wrong result."""
 
 import csv
 import importlib.util
@@ -56,7 +56,7 @@ NGPU_LM = {(150, 1): 1e3, (150, 64): 1e5, (210, 1): 1e2}
 
 @pytest.fixture(scope="module", autouse=True)
 def small():
-    """Few words and few rounds: nothing here asks for good numbers."""
+    """Run with few words and few rounds: the tests need no precise times."""
     with pytest.MonkeyPatch.context() as patch:
         shapes = {SMALL: Shape(150, 1_000), MIDDLE: Shape(200, 1_500), LARGE: Shape(301), LARGEST: Shape(402)}
         for name, shape in shapes.items():
@@ -75,7 +75,7 @@ def small():
         patch.setattr(side_by_side, "DELAY_SECONDS", 0.1)
         for module in side_by_side, distribution_files:
             patch.setattr(module, "ROUNDS", 1)
-        # Processes take seconds to start; distribution_workers has some.
+        # Worker processes take seconds to start; only the rows of distribution_workers start them.
         patch.setattr(distribution_files, "open_executor", lambda config: LocalExecutor("cpu", config.workers))
         yield
 
@@ -140,7 +140,7 @@ def numbers(row):
 def test_rows_are_consistent(bench_run):
     rows = {(row["kernel"].removeprefix("distribution/"), row["sizes"]): row for row in bench_run[0]}
     for (kernel, _), row in rows.items():
-        assert row["target"] is None  # they are of GPUs
+        assert row["target"] is None  # these rows are of GPUs
         sizes = numbers(row)
         if "float32" in kernel and row["median_seconds"]:
             orders = 1 if "orders max" in kernel else sizes["n"]
@@ -194,7 +194,7 @@ def test_only_some_parts(tmp_path):
         ({"folder": "nowhere"}, "nowhere: no such folder"),
     ],
 )
-def test_what_cannot_be_used(options, message, tmp_path):
+def test_invalid_options(options, message, tmp_path):
     with pytest.raises(InputError, match=message):
         distribution.bench(BenchOptions("cpu", tmp_path, **{"tokens": TOKENS} | options))
 
@@ -215,7 +215,7 @@ def test_flags_of_other_benches_are_refused(capsys):
     )
 
 
-# By hand: after <s> come a (twice of three times) and b; after <s> a only b.
+# By hand: <s> is followed by a (two of three times) and b; "<s> b" is followed by a only.
 A, B, C = 3, 4, 5
 SYMBOLS = 6
 
@@ -237,12 +237,12 @@ def test_rows_by_hand():
         row_of(case.subject.trie, nodes, "smoothed")
         for nodes in [*distribution_work.nodes_of(case, 2).tolist(), [-1, -1]]
     )
-    counts = [1, 3, 3, 2, 3, 1]  # of 10: a 2, b 3, </s> 3, and 1 for what is not there
+    counts = [1, 3, 3, 2, 3, 1]  # of 10: a 2, b 3, </s> 3, and 1 for each missing one
     assert (10 ** first[0])[[0, 2, 3, 4, 5]] == pytest.approx([counts[v] / 10 for v in (0, 2, 3, 4, 5)])
-    # 2 successors of <s>, half of each of their counts taken: backoff 0.5 * 2 / 3.
+    # <s> has 2 successors; half of each count is discounted: backoff 0.5 * 2 / 3.
     assert (10 ** first[1])[[2, A, B, C]] == pytest.approx([3 / 10 / 3, 2 / 3, 1 / 3, 1 / 10 / 3])
-    assert first[2].tolist() == first[1].tolist()  # <s> is all there is
-    # a: 1 successor of 2; <s> a: the same.
+    assert first[2].tolist() == first[1].tolist()  # <s> is the whole history
+    # a has 1 successor of 2 tokens; "<s> a" the same.
     assert (10 ** after_a[1])[[2, A, B, C]] == pytest.approx([3 / 10 / 4, 2 / 10 / 4, 1, 1 / 10 / 4])
     assert (10 ** after_a[2])[[2, A, B, C]] == pytest.approx([3 / 10 / 16, 2 / 10 / 16, 1, 1 / 10 / 16])
     assert all(row.tolist() == no_such[0].tolist() for row in no_such)
@@ -251,7 +251,7 @@ def test_rows_by_hand():
 
 
 def ngrams_in(trie):
-    """{n-gram: node}, by going down the trie."""
+    """Return {n-gram: node}, found by walking down the trie."""
     nodes = {(word,): word for word in range(trie.symbols)}
     for ngram, node in (found := list(nodes.items())):
         if node < trie.histories:
@@ -264,7 +264,7 @@ words = st.lists(st.integers(A, C), max_size=6)
 
 
 @given(st.lists(words, min_size=1, max_size=5), st.lists(words, min_size=1, max_size=4), st.integers(2, 4))
-def test_array_code_backs_off_as_katz_does(training, text, order):
+def test_array_code_uses_katz_backoff(training, text, order):
     case = case_of(training, text, order)
     trie, codes_T = case.subject.trie, case.subject.text_T
     nodes, rows, before = ngrams_in(trie), [], [1]
@@ -301,7 +301,7 @@ def test_right_rows_pass_and_wrong_ones_do_not(case, dtype, mode, scale):
     options, rows = made(case, dtype=dtype, mode=mode, scale=scale)
     check_rows(case, options, rows)
     bits = rows.view(np.uint32 if dtype == "float32" else np.uint16)
-    bits[0, 0, 7] += 40 if dtype == "float32" else 4  # of the first history, of which rows are always looked at
+    bits[0, 0, 7] += 40 if dtype == "float32" else 4  # rows of the first history are always compared
     with pytest.raises(WrongResult, match="1 of 1,505 probabilities after history 0 are not those of array code"):
         check_rows(case, options, rows)
 
@@ -349,7 +349,7 @@ def test_a_wrong_child_is_found(case):
             check_children(case, found, tuple(arrays))
 
 
-def test_a_wrong_row_is_no_row(run, monkeypatch):
+def test_a_wrong_row_gives_no_row_of_results(run, monkeypatch):
     dense = distribution_cases.NextWordModel.dense
 
     def wrong(self, found, options, out=None):
@@ -367,7 +367,7 @@ def test_a_wrong_row_is_no_row(run, monkeypatch):
         distribution_steps.one_by_one(run)
 
 
-def test_a_wrong_share_is_no_row(run):
+def test_a_wrong_share_gives_no_row(run):
     executor = LocalExecutor("cpu", 1)
     try:
         with pytest.raises(WrongResult, match=r"share 0 sums to [0-9.]+ here but 1.0 elsewhere"):
@@ -377,22 +377,22 @@ def test_a_wrong_share_is_no_row(run):
     assert not run.suite.rows
 
 
-def test_a_drawn_word_has_a_place(case, run):
+def test_a_sampled_word_has_a_rank(case, run):
     distribution_compact.check_drawn(case, np.array([0, 300, 2]))
     for wrong in 301, -1, 1:
         with pytest.raises(WrongResult, match="1 of 3 words that were drawn"):
             distribution_compact.check_drawn(case, np.array([5, wrong, 7]))
 
 
-def test_rows_in_the_room_are_apart(run, case):
+def test_rows_in_a_buffer_do_not_overlap(run, case):
     options = RowOptions.of(5, "all", dtype="float16")
     rows = run.rows(3, case, options)
-    assert rows.shape == (3, 5, 320) and rows.strides == (5 * 640, 640, 2)  # 602 bytes, up to a multiple of 128
+    assert rows.shape == (3, 5, 320) and rows.strides == (5 * 640, 640, 2)  # 602 bytes, rounded up to a multiple of 128
     assert run.rows(3, case, options, packed=True).strides == (5 * 602, 602, 2)
     assert run.most(case, options) == (1 << 20) // (5 * 640)
 
 
-def test_rows_that_are_not_written_are_found(run, case):
+def test_missing_rows_are_found(run, case):
     rows = run.rows(2, case, case.options())[:, :, :301]
     distribution_steps._check_untouched(rows)
     with pytest.raises(WrongResult, match="1,505 of 1,505 probabilities after history 0"):
@@ -404,7 +404,7 @@ def test_rows_that_are_not_written_are_found(run, case):
 
 def test_words_one_by_one_by_hand():
     case = case_of([[A, B]], [[A, B, C], [A], [C, B, A, B]], 3)
-    # Codes: a b c 0 a 0 c b a b 0. Two words of a sentence stand before its third word, and those after that.
+    # Codes: a b c 0 a 0 c b a b 0. In a sentence, two words precede the third word and each word after it.
     assert distribution_steps.whole_histories(case, 99).tolist() == [2, 3, 8, 9, 10]
     assert distribution_steps.whole_histories(case, 2).tolist() == [2, 3]
     queries = distribution_steps.queries_after(case, np.array([3, 8])).reshape(2, SYMBOLS, 4)

@@ -1,4 +1,4 @@
-"""`mgpu-ngram bench estimate` runs whole, writes what it promises, and times no wrong result."""
+"""`mgpu-ngram bench estimate` runs completely, writes all rows and files, and times no wrong result."""
 
 import csv
 import lzma
@@ -22,7 +22,7 @@ from mgpu_ngram.engine import estimate as engine
 
 TOKENS = 3_000
 STAGES = ("read", "tokenise", "vocabulary", "count", "reduce", "adjust", "estimate", "assemble")
-# What lmplz is called with; it makes the model with this engine.
+# A stand-in for lmplz, called with the same flags; it makes the model with this engine.
 FAKE = f"""#!{sys.executable}
 import sys
 from mgpu_ngram.cluster.local import LocalExecutor
@@ -37,7 +37,7 @@ job.run(config, RunContext(LocalExecutor("cpu", 1), given["--arpa"], single_file
 
 @pytest.fixture(scope="module", autouse=True)
 def small():
-    """Little text and few rounds: nothing here asks for good ones."""
+    """Run with little text and few rounds: the tests need no precise times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(estimate_ids, "ORACLE_TOKENS", 500)
         patch.setattr(estimate_text, "ORACLE_TOKENS", 500)
@@ -52,7 +52,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def lmplz_on_path(tmp_path_factory):
-    """lmplz(text of a script) puts that on the PATH in its place; None takes it off."""
+    """Return a function: lmplz(text of a script) puts the script on the PATH in place of lmplz; None removes lmplz."""
     folder = tmp_path_factory.mktemp("bin")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(folder))
@@ -87,7 +87,7 @@ def test_every_part_has_rows(bench_run):
 
 def test_rows_are_consistent(bench_run):
     rows = {(r["kernel"].removeprefix("estimate/"), r["sizes"].split()[-1]): r for r in bench_run[0]}
-    assert all(row["target"] is None for row in rows.values())  # they are of GPUs
+    assert all(row["target"] is None for row in rows.values())  # these rows are of GPUs
     one, two = (rows["text to model by workers", f"workers={G}"] for G in (1, 2))
     assert one["speedup"] is None
     assert two["speedup"] == pytest.approx(one["median_seconds"] / two["median_seconds"])
@@ -124,7 +124,7 @@ def test_without_lmplz(lmplz_on_path, tmp_path):
     ]
     assert [row["kernel"] for row in found] == ["estimate/text to ARPA", "estimate/text to ARPA as a command"]
     assert found[0]["baseline"] == "" and found[0]["speedup"] is None
-    assert not list(tmp_path.glob("*.png"))  # which shows steps
+    assert not list(tmp_path.glob("*.png"))  # the figure shows steps
 
 
 def test_a_real_text(lmplz_on_path, tmp_path):
@@ -138,7 +138,7 @@ def test_a_real_text(lmplz_on_path, tmp_path):
     assert command["speedup"] == pytest.approx(peer["median_seconds"] / command["median_seconds"])
 
 
-def test_another_model_of_lmplz_is_no_row(lmplz_on_path, tmp_path):
+def test_a_different_model_of_lmplz_gives_no_row(lmplz_on_path, tmp_path):
     run = EstimateBench(Suite("cpu"), TOKENS, [1], tmp_path)
     lmplz_on_path(FAKE.replace("discount_fallback=[]", "prune=[0, 0, 1], discount_fallback=[]"))
     with pytest.raises(WrongResult, match="other n-grams"):
@@ -146,7 +146,7 @@ def test_another_model_of_lmplz_is_no_row(lmplz_on_path, tmp_path):
     assert not run.suite.rows
 
 
-def test_an_lmplz_that_fails(lmplz_on_path, tmp_path):
+def test_a_failing_lmplz(lmplz_on_path, tmp_path):
     lmplz_on_path("#!/bin/sh\necho no memory >&2\nexit 3\n")
     with pytest.raises(RunError, match="status 3: no memory; take it off the PATH"):
         estimate_peers.lmplz(EstimateBench(Suite("cpu"), TOKENS, [1], tmp_path))
@@ -154,7 +154,7 @@ def test_an_lmplz_that_fails(lmplz_on_path, tmp_path):
 
 @pytest.fixture
 def golden(shared_data, tmp_path):
-    """A model of lmplz itself."""
+    """A model that lmplz made."""
     path = tmp_path / "golden.arpa"
     path.write_bytes(_read(shared_data / "golden" / "models" / "small.o3.arpa"))
     return path
@@ -183,10 +183,10 @@ def test_the_same_models_by_value(golden, tmp_path):
 
 
 def test_plain_python_by_hand():
-    """Two sentences, a b and a: every adjusted count is 1 but those of <s> a, and <s>; discounts are given."""
+    """Two sentences, a b and a. Every adjusted count is 1 except those of <s> a and <s>; the discounts are given."""
     model = oracles.kneser_ney([(b"a", b"b"), (b"a",)], 2, (0.5, 1.0, 1.5))
-    # Before a stands <s>, before b stands a, before </s> stand a and b: 4 in all, of which 0.5 + 0.5 + 1 are left
-    # for <unk>, a, b and </s> alike.
+    # Left contexts: <s> of a, a of b, a and b of </s>: 4 in all. The discounts leave 0.5 + 0.5 + 1 of them
+    # to <unk>, a, b and </s> in equal parts.
     low = {b"<unk>": 0.125, b"a": 0.5 / 4 + 0.125, b"b": 0.5 / 4 + 0.125, b"</s>": 1 / 4 + 0.125}
     high = {
         (b"<s>", b"a"): (2 - 1) / 2 + 0.5 * low[b"a"],
@@ -203,7 +203,7 @@ def test_plain_python_by_hand():
 
 
 @pytest.mark.parametrize("part", ["ids", "text"])
-def test_a_wrong_probability_is_no_row(part, monkeypatch, tmp_path):
+def test_a_wrong_probability_gives_no_row(part, monkeypatch, tmp_path):
     right = engine.interpolate
 
     def wrong(*arguments):
@@ -227,7 +227,7 @@ def test_a_wrong_backoff_is_found():
         check_sums(trie)
 
 
-def test_a_lost_sentence_is_no_row(monkeypatch):
+def test_a_lost_sentence_gives_no_row(monkeypatch):
     monkeypatch.setattr(estimate_ids, "_check_beginning", lambda *_: None)
     right = estimate_ids.make_model
     monkeypatch.setattr(estimate_ids, "make_model", lambda marked_T, *rest: right(marked_T[:-13], *rest))
@@ -237,7 +237,7 @@ def test_a_lost_sentence_is_no_row(monkeypatch):
     assert not suite.rows
 
 
-def test_another_model_of_more_workers_is_no_row(monkeypatch, tmp_path):
+def test_a_different_model_of_more_workers_gives_no_row(monkeypatch, tmp_path):
     real = estimate_text._rounds
 
     def rounds(run, executor):
@@ -253,7 +253,7 @@ def test_another_model_of_more_workers_is_no_row(monkeypatch, tmp_path):
     assert len(run.suite.rows) == 1
 
 
-def test_a_file_that_holds_another_model_is_no_row(monkeypatch, tmp_path):
+def test_a_file_with_a_different_model_gives_no_row(monkeypatch, tmp_path):
     real = estimate_files.save
 
     def save(model, path, format, *rest):

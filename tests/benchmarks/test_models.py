@@ -1,4 +1,4 @@
-"""The models of the benchmarks are relative frequencies of their text; generated text has the n-grams of English."""
+"""The models of the benchmarks hold relative frequencies of their text; generated text has the n-grams of English."""
 
 import math
 from collections import Counter
@@ -40,7 +40,7 @@ def sentences_of(codes_T):
 
 
 def values_of(levels):
-    """{n-gram: (10 ** prob, 10 ** backoff)}; no n-gram twice."""
+    """Return {n-gram: (10 ** prob, 10 ** backoff)}; each n-gram occurs once."""
     values = {}
     for n, level in enumerate(levels, 1):
         assert level.ids.dtype == np.uint32 and level.prob.dtype == np.float32 and level.ids.shape == (len(level), n)
@@ -52,7 +52,7 @@ def values_of(levels):
 
 
 def oracle(sentences, order):
-    """The same by dictionaries."""
+    """Return the same values, computed with dictionaries."""
     counts = Counter()
     for words in sentences:
         padded = [S, *words, E]
@@ -88,7 +88,7 @@ def test_probabilities_are_rounded_logarithms():
 
 
 @given(texts, st.integers(1, 5))
-def test_values_are_those_of_dictionaries(sentences, order):
+def test_values_match_dictionaries(sentences, order):
     levels = list(ngrams_of(codes_of(sentences), SYMBOLS, order))
     found, expected = values_of(levels), oracle(sentences, order)
     assert len(levels) == order and found.keys() == expected.keys()
@@ -159,7 +159,7 @@ def test_arpa_by_hand(tmp_path):
         assert found[ngram] == pytest.approx(value, rel=1e-6), ngram
 
 
-TOKENS = 190_000  # as the English text that generated text is compared with has
+TOKENS = 190_000  # like the English text that generated text is compared with
 
 
 @pytest.fixture(scope="module")
@@ -180,11 +180,11 @@ def test_generated_text_has_the_ngrams_of_english(stream):
     for n in range(1, 6):
         windows = [tuple(words[i : i + n]) for words in sentences for i in range(len(words) - n + 1)]
         share_N.append(len(set(windows)) / len(windows))
-    # As many words of the English Wikipedia.
+    # The shares of as many words of the English Wikipedia.
     assert share_N == pytest.approx([0.10, 0.53, 0.85, 0.96, 0.99], abs=0.04)
 
 
-def test_the_language_is_one_and_its_texts_differ(stream):
+def test_the_language_is_fixed_and_texts_differ(stream):
     other = zipf_codes(TOKENS, seed=1)
     assert not {*map(tuple, sentences_of(stream))} & {*map(tuple, sentences_of(other))}
     pairs = [Counter(pairwise(codes_T.tolist())) for codes_T in (stream, other)]
@@ -215,7 +215,7 @@ def test_a_small_language():
     assert A + 1 <= stream[stream > 0].min() and stream.max() <= 43
 
 
-def test_a_model_and_what_it_has_not_seen(stream):
+def test_scores_of_seen_and_unseen_text(stream):
     trie, words, heldout_T = zipf_model(TOKENS, 20_000, order=4)
     assert trie.symbols == len(words) == 3 + len({*stream.tolist()} - {0}) and trie.order == 4
     heldout = zipf_codes(20_000, seed=1)
@@ -228,7 +228,7 @@ def test_a_model_and_what_it_has_not_seen(stream):
     assert np.bincount(matched_T, minlength=5)[1:].min() > len(heldout_T) / 100  # matches of every order
 
 
-def test_a_model_is_the_same_again():
+def test_a_model_is_reproducible():
     first, again, other = (zipf_model(20_000, 1_000, vocabulary=5_000, seed=seed) for seed in (3, 3, 4))
     assert all(np.array_equal(getattr(first[0], name), getattr(again[0], name)) for name in ARRAYS)
     assert first[1] == again[1] and np.array_equal(first[2], again[2])

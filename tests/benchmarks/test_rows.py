@@ -1,4 +1,4 @@
-"""Rows keep where they come from, pages quote them without drift, and a check compares and ages them."""
+"""Rows record their origin, pages quote them exactly, and `bench check` compares rows and finds stale ones."""
 
 import subprocess
 from pathlib import Path
@@ -101,7 +101,7 @@ def test_rows_from_before_a_column_keep_their_cells(tmp_path):
     assert old.startswith("old,T=1,cpu,1,3,,,,1.50e+09,") and old.endswith(",x,,,,,")
 
 
-def test_a_row_says_where_it_comes_from():
+def test_a_row_records_its_origin():
     suite = Suite("cpu", command="mgpu-ngram bench score")
     row = suite.add_note("a", "T=1", "")
     assert (row.commit, row.date, row.command) == (origin.commit(), origin.origin()["date"], "mgpu-ngram bench score")
@@ -167,7 +167,7 @@ def test_the_check_as_a_command(tmp_path, capsys):
         ("quote nopage.md", "nopage.md: no such file"),
     ],
 )
-def test_what_cannot_be_used(words, message, capsys):
+def test_invalid_options(words, message, capsys):
     assert cli.main(["bench", *words.split()]) == 2
     assert message in capsys.readouterr().err
 
@@ -185,7 +185,7 @@ def test_a_row_is_stale_when_its_code_changed_after_its_commit(tmp_path, monkeyp
     git("init", "-q")
     rows = tmp_path / "rows.csv"
     first = commit("code.py", "1")
-    write_rows([row("recorded", 1.0)], rows)  # without a commit: it counts from when it was recorded
+    write_rows([row("recorded", 1.0)], rows)  # without a commit, the row's date counts
     commit("rows.csv", rows.read_text())
     monkeypatch.setattr(origin, "CHECKOUT", tmp_path)
     monkeypatch.setattr(open_bench("score"), "MEASURES", ("code.py",))
@@ -197,6 +197,6 @@ def test_a_row_is_stale_when_its_code_changed_after_its_commit(tmp_path, monkeyp
     commit("code.py", "2")
     for old in recorded, row("a", 1.0, commit=first):
         assert check.Ages("score", rows).stale(old).startswith("its code changed by ")
-    rows.write_text("".join(f"{line},,\n" for line in rows.read_text().splitlines()))  # columns that came later
+    rows.write_text("".join(f"{line},,\n" for line in rows.read_text().splitlines()))  # columns added later
     commit("rows.csv", rows.read_text())
     assert check.Ages("score", rows).stale(recorded).startswith("its code changed by ")

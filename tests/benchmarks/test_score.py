@@ -1,4 +1,4 @@
-"""`mgpu-ngram bench score` runs whole, writes what it promises, and times no wrong result."""
+"""`mgpu-ngram bench score` runs completely, writes all rows and files, and times no wrong result."""
 
 import csv
 import importlib.util
@@ -44,7 +44,7 @@ FIGURES = {"table3", "table4", "table5", "figure9", "figure10", "stumps"}
 
 @pytest.fixture(scope="module", autouse=True)
 def small():
-    """Little text and few rounds: nothing here asks for good ones."""
+    """Run with little text and few rounds: the tests need no precise times."""
     with pytest.MonkeyPatch.context() as patch:
         for numbers, value in (
             (score_models.QUERIES, 300), (score_models.REPEATS, 3), (score_models.TEXT_WORDS, 1_500),
@@ -98,7 +98,7 @@ def test_rows_are_consistent(bench_run):
         tokens = [int(word[2:]) for word in row["sizes"].split() if word.startswith("T=")]
         if row["median_seconds"] and tokens and "workers" not in row["sizes"] and "on end" not in row["kernel"]:
             assert row["rate"] == pytest.approx(tokens[0] / row["median_seconds"]), row["kernel"]
-        assert (row["target"] is None) == ("size of" not in row["kernel"])  # others are of GPUs
+        assert (row["target"] is None) == ("size of" not in row["kernel"])  # other rows are of GPUs
     rows = {(r["kernel"], r["sizes"].split()[0], r["sizes"].split()[-1]): r for r in bench_run[0]}
     one, two = (rows["score/workers edge table", "n=5", f"workers={G}"] for G in (1, 2))
     assert one["speedup"] is None and two["speedup"] == pytest.approx(two["rate"] / one["rate"])
@@ -128,7 +128,7 @@ def test_only_some_parts(tmp_path):
     assert len(list(tmp_path.glob("*.png"))) == 1
 
 
-# 6 words follow a, so it is no B-stump of 4; nothing follows </s>, which is no parent.
+# 6 words follow a, more than a B-stump of 4 holds; nothing follows </s>, so it is no parent.
 A, B, C, F = 3, 4, 5, 8
 SYMBOLS = 9
 SENTENCES = [[A, B], [A, C], [A, 6], [A, 7], [A, F], [B, A]]
@@ -152,19 +152,19 @@ def test_stumps_by_hand(by_hand, fanout, share, met):
 
 
 def test_lines_by_hand(by_hand):
-    # The children of <s> are nodes 9 and 10, those of a 11 to 16: more than 4, so every 4th is looked at before them.
+    # The children of <s> are nodes 9 and 10. a has children 11 to 16, more than 4: every 4th is read before them.
     assert by_hand.first_child_M[[1, A, B]].tolist() == [9, 11, 17]
-    # Three tokens, all found: 3 probabilities, 3 places of children, and 1, 2, 1 levels.
+    # Three tokens, all found: 3 probabilities, 3 ranges of children, and 1, 2, 1 levels.
     assert Work.of(by_hand, codes_of([[A, B]])).lines == 3 + 3 + 4
-    # Neither <s> f nor f b are there: two backoffs.
+    # The model lacks <s> f and f b: two backoffs.
     assert Work.of(by_hand, codes_of([[F, B]])).lines == 3 + 2 + 3 + 3
-    # Nothing follows <unk>: neither a level for b, nor a probability that is not the word's own.
+    # Nothing follows <unk>: no level is read for b, and only the word's own probability.
     work = Work.of(by_hand, codes_of([[0, B]]))
     assert work.lines == 3 + 2 + 3 + 2 and (work.searches.tolist(), work.parents.tolist()) == ([3], [2])
 
 
 def ngrams_in(trie):
-    """{n-gram: node}, by going down the trie."""
+    """Return {n-gram: node}, found by walking down the trie."""
     nodes = {(word,): word for word in range(trie.symbols)}
     for ngram, node in (found := list(nodes.items())):
         if node < trie.histories:
@@ -174,7 +174,7 @@ def ngrams_in(trie):
 
 
 def log10(trie, nodes, history, word):
-    """Katz's backing off, in float32; and how long the match is."""
+    """Return the score by Katz's backoff in float32, and the length of the match."""
     if (*history, word) in nodes:
         return trie.prob_G[nodes[*history, word]], len(history) + 1
     prob, order = log10(trie, nodes, history[1:], word)
@@ -185,7 +185,7 @@ words = st.lists(st.integers(A, F), max_size=8)
 
 
 @given(st.lists(words, min_size=1, max_size=8), st.lists(words, min_size=1, max_size=6), st.integers(2, 5))
-def test_array_code_scores_as_katz_does(training, text, order):
+def test_array_code_scores_with_katz_backoff(training, text, order):
     trie, codes_T = trie_of(codes_of(training), SYMBOLS, order, fanout=2), codes_of(text)
     nodes, expected, searches, levels, backoffs, let_through = ngrams_in(trie), [], Counter(), 0, 0, 0
     filter_bits = 3
@@ -227,7 +227,7 @@ def test_histories_by_hand(by_hand):
 
 
 @pytest.mark.parametrize(("number", "what"), [(0, "log10 probabilities"), (1, "orders")])
-def test_a_wrong_score_is_no_row(subject, monkeypatch, tmp_path, number, what):
+def test_a_wrong_score_gives_no_row(subject, monkeypatch, tmp_path, number, what):
     def wrong(*arguments):
         scores = score_by_edges(*arguments)
         scores[number][7] += 1
@@ -240,7 +240,7 @@ def test_a_wrong_score_is_no_row(subject, monkeypatch, tmp_path, number, what):
     assert not [row for row in suite.rows if "kenlm" not in row.kernel]
 
 
-def test_text_that_scores_otherwise_is_no_row(subject, monkeypatch, tmp_path):
+def test_a_wrong_score_of_text_gives_no_row(subject, monkeypatch, tmp_path):
     write = score_text.write_text
     monkeypatch.setattr(score_text, "write_text", lambda path, codes_T, words: write(path, codes_T[::-1], words))
     suite = Suite("cpu")
@@ -249,7 +249,7 @@ def test_text_that_scores_otherwise_is_no_row(subject, monkeypatch, tmp_path):
     assert not suite.rows
 
 
-def test_a_model_that_scores_otherwise_is_no_row(subject, monkeypatch, tmp_path):
+def test_a_wrong_score_of_a_model_gives_no_row(subject, monkeypatch, tmp_path):
     save = score_text.save_model
     other = score_text.host_model(subject.of_order(2))
     monkeypatch.setattr(score_text, "save_model", lambda path, model: save(path, other))
@@ -259,7 +259,7 @@ def test_a_model_that_scores_otherwise_is_no_row(subject, monkeypatch, tmp_path)
     assert not suite.rows
 
 
-def test_a_share_that_scores_otherwise_is_no_row():
+def test_a_wrong_score_of_a_share_gives_no_row():
     suite, executor = Suite("cpu"), LocalExecutor("cpu", 1)
     try:
         with pytest.raises(WrongResult, match=r"share 0 sums to -[0-9.]+ here but -1.0 elsewhere"):
@@ -269,7 +269,7 @@ def test_a_share_that_scores_otherwise_is_no_row():
     assert not suite.rows
 
 
-def test_what_does_not_fit_is_a_note(subject, monkeypatch):
+def test_work_that_does_not_fit_is_a_note(subject, monkeypatch):
     class FullSubject(Subject):
         @classmethod
         def make(cls, *_):
@@ -282,7 +282,7 @@ def test_what_does_not_fit_is_a_note(subject, monkeypatch):
     assert [row.kernel for row in suite.rows[:-1]] == ["score/table4 edge table", "score/table4 B+-tree"]
 
 
-def test_kenlm_stands_beside(subject, monkeypatch, tmp_path):
+def test_kenlm_is_compared(subject, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "kenlm", kenlm)  # a stand-in
     suite = Suite("cpu")
     score_rates.table3(suite, subject, tmp_path)
@@ -293,7 +293,7 @@ def test_kenlm_stands_beside(subject, monkeypatch, tmp_path):
     assert ours.baseline == "kenlm module, 1 thread" and ours.speedup == pytest.approx(ours.rate / peer.rate)
 
 
-# Stands in for KenLM's programs: ids are uint32, and a query of them says the sum that a file names.
+# Stands in for KenLM's programs: ids are uint32, and query prints the sum that a file names.
 FAKE_KENLM = """#!{python}
 import sys
 data = sys.stdin.buffer.read()
@@ -327,7 +327,7 @@ def test_kenlm_on_word_ids(subject, monkeypatch, tmp_path):
     assert row.rate == pytest.approx(16 * len(codes_T) / row.median_seconds)
 
 
-def test_a_kenlm_that_scores_otherwise_is_no_row(subject, monkeypatch, tmp_path):
+def test_a_kenlm_with_other_scores_gives_no_row(subject, monkeypatch, tmp_path):
     class Other(kenlm.Model):
         def score(self, sentence):
             return super().score(sentence) * 1.001

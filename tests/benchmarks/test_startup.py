@@ -1,4 +1,4 @@
-"""`mgpu-ngram bench startup` runs whole, and a command that fails is no row."""
+"""`mgpu-ngram bench startup` runs completely, and a command that fails gives no row."""
 
 import csv
 

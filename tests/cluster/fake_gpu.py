@@ -1,6 +1,7 @@
-"""A GPU for tests without one: its arrays lie in files, which another process may read while their owner lives.
+"""A GPU for tests on machines without one. Arrays lie in files that another process may read while the owner lives.
 
 Workers load this file with --preload; tests import it by the same name.
+
 """
 
 import itertools
@@ -16,15 +17,15 @@ from mgpu_ngram.cluster import gpu, transport, worker
 
 FOLDER = Path(os.environ.get("FAKE_GPU_FOLDER", "."))
 numbers = itertools.count()
-# Kept there, for a preloaded file is imported more than once:
-# imports, records that this process read from others; and with any content
-# broken, the device does not work any more; refuse, memory of others cannot be opened; full, no memory is left
-# slow, two paths: a copy makes the first when it begins, and waits until the second is there
+# Kept in a folder, because a preloaded file is imported more than once.
+# imports: records of arrays that this process read from others. If the other files have any content:
+# broken, the device no longer works; refuse, memory of peers cannot be opened; full, no memory is left
+# slow, two paths: a copy creates the first file when it begins, then waits for the second
 state = gpu.__dict__.setdefault("fake", types.SimpleNamespace(imports=[], broken=[], refuse=[], full=[], slow=[]))
 
 
 class FakeArray:
-    """As much of cupy.ndarray as the cluster uses."""
+    """The part of cupy.ndarray that the cluster uses."""
 
     def __init__(self, data):
         self.data = data

@@ -1,4 +1,4 @@
-"""Clusters that others started: schedulers and workers as processes of their own, and what is wrong with some."""
+"""Clusters that others started: schedulers and workers as separate processes, and faults in them."""
 
 import copy
 import os
@@ -34,7 +34,7 @@ FINDS_TESTS = os.environ | {
 
 
 def map_tasks(executor, fn, items, *shared):
-    """fn(item, *shared) for every item."""
+    """Call fn(item, *shared) for every item."""
     return [executor.call(fn, item, *shared) for item in items]
 
 
@@ -48,7 +48,7 @@ def settings_restored():
 
 @contextmanager
 def started(folder, workers=2, scheduler_options=(), worker_options=()):
-    """A scheduler and workers, ended with the block; .file, .address once there, .processes."""
+    """A scheduler and its workers, ended with the block. Has .file, .processes and, once known, .address."""
     file = folder / "scheduler.json"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     python = [sys.executable, "-m", "dask"]
@@ -68,7 +68,7 @@ def started(folder, workers=2, scheduler_options=(), worker_options=()):
 
 
 def end(process):
-    """With the workers that a nanny started."""
+    """End a process and the processes that it started, such as a nanny's worker."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -102,7 +102,7 @@ def test_through_a_scheduler_file(running):
 
 
 def left_behind(dask_scheduler):
-    """(plugins of ours, topics of ours that somebody follows)"""
+    """Return (our plugins on the scheduler, our topics that have subscribers)."""
     topics = dask_scheduler._broker._topics.items()
     return (
         [name for name in dask_scheduler.worker_plugins if "mgpu" in name],
@@ -128,9 +128,9 @@ def test_through_an_address_and_closing_leaves_nothing_behind(running):
     executor.wait(handles[:1])
     executor.close()
     with Client(address, set_as_default=False) as client:
-        assert set(client.run(os.getpid).values()) == pids, "the workers are still there"
+        assert set(client.run(os.getpid).values()) == pids, "the workers are still running"
         client.submit(square, 2, pure=False).result()
-        assert client.run_on_scheduler(slow_tasks) == [], "nothing of ours runs on"
+        assert client.run_on_scheduler(slow_tasks) == [], "no plugin or topic of ours remains"
         assert client.run_on_scheduler(left_behind) == ([], [])
         assert set(client.run(hears_of_lost_workers).values()) == {"Worker._handle_remove_worker"}
 
@@ -141,7 +141,7 @@ def test_too_few_workers(running, monkeypatch):
         connect(None, str(running.file), "cpu", 3)
 
 
-def test_workers_and_file_that_come_late(tmp_path):
+def test_late_workers_and_a_late_file(tmp_path):
     """A batch job starts the driver, the scheduler and the workers at the same time."""
     outcome = []
 
@@ -158,7 +158,7 @@ def test_workers_and_file_that_come_late(tmp_path):
         assert outcome == [[0, 1, 4]]
 
 
-def test_a_worker_that_joins_in_the_middle_is_used(tmp_path):
+def test_a_worker_that_joins_during_a_run_is_used(tmp_path):
     with started(tmp_path, 1) as cluster:
         executor = connect(None, str(cluster.file), "cpu", 1)
         handles = [executor.call(slowly, i, affinity=0) for i in range(35)]
@@ -173,15 +173,15 @@ ANOTHER_VERSION = "from mgpu_ngram.cluster import worker\nworker.VERSION = '0.0.
 
 
 @pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
-def test_a_worker_of_another_version_that_joins_in_the_middle_leaves(tmp_path, nanny):
-    """It runs nothing, and its log says why; the run goes on."""
+def test_a_worker_of_another_version_that_joins_during_a_run_leaves(tmp_path, nanny):
+    """It runs no task, and its log gives the reason; the run continues."""
     preload = tmp_path / "preload.py"
     preload.write_text(ANOTHER_VERSION)
     with started(tmp_path, 1) as cluster:
         executor = connect(None, str(cluster.file), "cpu", 1)
         with started_worker(cluster, "late", nanny, "--preload", str(preload), stderr=subprocess.PIPE) as late:
             handles = []
-            while late.poll() is None:  # there is work for it as long as it is there
+            while late.poll() is None:  # tasks remain for the worker as long as it is connected
                 handles += [executor.call(slowly, len(handles)) for _ in range(3)]
                 executor.wait(handles[-3:-2])
             executor.wait(handles)
@@ -216,18 +216,18 @@ def test_no_scheduler(tmp_path, monkeypatch, capsys):
     with pytest.raises(InputError, match=r"scheduler file .*none.json cannot be read \(FileNotFoundError\) after 1 s"):
         connect(None, str(tmp_path / "none.json"), "cpu", 1)
     waiting = f"mgpu-ngram: waiting up to 1 s for scheduler file {tmp_path / 'none.json'}\n"
-    assert capsys.readouterr().err == waiting, "said at once, and once"
+    assert capsys.readouterr().err == waiting, "printed at once, and once only"
     with pytest.raises(InputError, match="tls://127.0.0.1:1 needs a certificate; give the settings distributed.comm"):
         connect("tls://127.0.0.1:1", None, "cpu", 1)
 
 
 @pytest.mark.parametrize("address", ["", "host", "http://host:80", "tcp://host", "host:port"])
-def test_addresses_that_are_none(address):
+def test_invalid_addresses(address):
     with pytest.raises(InputError, match=f"address is '{address}' but must be tcp://HOST:PORT, tls://HOST:PORT or"):
         connect(address, None, "cpu", 1)
 
 
-def test_a_scheduler_that_is_lost(tmp_path):
+def test_a_lost_scheduler(tmp_path):
     with started(tmp_path, 1) as cluster:
         executor = connect(None, str(cluster.file), "cpu", 1)
         executor.resume_hint = "with --resume"
@@ -244,13 +244,13 @@ def test_a_scheduler_that_is_lost(tmp_path):
         executor.close()
 
 
-def test_workers_that_nobody_starts_again(tmp_path):
+def test_workers_that_are_not_restarted(tmp_path):
     with started(tmp_path, 2, worker_options=["--no-nanny"]) as cluster:
         executor = connect(None, str(cluster.file), "cpu", 2, {"distributed.scheduler.no-workers-timeout": "2s"})
         handles = [executor.call(slowly, i) for i in range(10)]
         cluster.processes[1].kill()
         executor.wait(handles)
-        assert executor.gather(handles) == list(range(10)), "the other one did it all"
+        assert executor.gather(handles) == list(range(10)), "the other worker ran all tasks"
         more = [executor.call(slowly, i) for i in range(10)]
         cluster.processes[2].kill()
         with pytest.raises(
@@ -299,16 +299,16 @@ def test_tls(tmp_path):
         assert address.startswith("tls://")
         assert executor.gather(map_tasks(executor, square, range(3))) == [0, 1, 4]
         executor.close()
-        executor = connect(address.removeprefix("tls://"), None, "cpu", 1, settings)  # the settings say it is TLS
+        executor = connect(address.removeprefix("tls://"), None, "cpu", 1, settings)  # the settings ask for TLS
         assert executor.gather([executor.call(square, 3)]) == [9]
         executor.close()
 
 
-# Refusals, from what workers would say of themselves
+# Refusals, from facts that workers would report
 
 
 def answers(**by_worker):
-    """A client whose workers answer as given, each a change to what is right."""
+    """A client whose workers report these facts; each case changes one correct fact."""
     right = {"device": "gpu", "cores": set(range(4)), "gpu": "", "host": "h", "identity": "h 0", "pid": 1}
     right["versions"] = checks.worker.facts("cpu")["versions"] | {"cupy": "14.0.0"}
     found = {}
@@ -352,7 +352,7 @@ def test_refusals(by_worker, message):
     assert "\n" not in str(error.value)
 
 
-def test_workers_that_are_alike_pass():
+def test_identical_workers_pass():
     micro = ".".join([*checks.worker.facts("cpu")["versions"]["python"].split(".")[:2], "99"])
     client, workers = answers(a={}, b={"versions": {"python": micro}})
     assert checks.check_workers(client, workers, "auto")[0] == "gpu"
@@ -363,21 +363,21 @@ def test_workers_that_are_alike_pass():
     [
         ({"a": 1}, {"a": range(8)}, 8),
         ({"a": 2}, {"a": range(9)}, 4),
-        ({"a": 1, "b": 1}, {"a": range(8), "b": range(8)}, 4),  # no worker is bound to cores of its own
-        ({"a": 1, "b": 1}, {"a": range(8), "b": range(8, 16)}, 8),  # each is
+        ({"a": 1, "b": 1}, {"a": range(8), "b": range(8)}, 4),  # no worker is bound to its own cores
+        ({"a": 1, "b": 1}, {"a": range(8), "b": range(8, 16)}, 8),  # each worker is bound to its own cores
         ({"a": 1, "b": 1, "c": 1}, {"a": range(8), "b": range(8), "c": range(4, 12)}, 3),  # a: 4 / 2 + 4 / 3
         ({"a": 1, "b": 1, "c": 1}, {"a": range(6), "b": range(6), "c": range(6)}, 2),  # 6 x 1/3
         ({"a": 1, "elsewhere": 1}, {"a": range(8), "elsewhere": range(4)}, 4),
         ({"a": 4}, {"a": range(2)}, 1),
     ],
 )
-def test_threads_by_the_cores_that_workers_share(tasks, cores, threads):
+def test_threads_follow_the_cores_that_workers_share(tasks, cores, threads):
     facts = {name: {"host": "x" if name == "elsewhere" else "h", "cores": set(cores[name])} for name in tasks}
     assert checks.threads_per_task(tasks, facts) == threads
 
 
 def test_a_scheduler_that_does_not_answer_is_one_line():
-    """Dask itself has no answer then, and raises nothing."""
+    """Dask itself then waits and raises nothing."""
     client = SimpleNamespace(scheduler_info=lambda n_workers: {"type": "Scheduler"})
     with pytest.raises(RunError, match="does not answer any more; see that it runs, then run again"):
         checks.scheduler_info(client)

@@ -1,4 +1,4 @@
-"""Private names of Dask are used in one file, so that a new release breaks one file only."""
+"""One file alone uses Dask's private names, so that a new release breaks one file only."""
 
 import ast
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 import mgpu_ngram.cluster
 
 CLUSTER = Path(mgpu_ngram.cluster.__file__).parent
-OURS = {"self", "cls", "_here", "_tasks", "other"}  # names whose attributes are not Dask's
-# attributes without an underscore that Dask documents nowhere
+OURS = {"self", "cls", "_here", "_tasks", "other"}  # names of other objects than Dask's
+# attributes without an underscore that Dask does not document
 UNDOCUMENTED = {
     "OFFLOAD_THRESHOLD", "batched_stream", "client_comms", "connection_args", "identity", "interval",
     "scheduler_comm", "set_restrictions", "stream_comms", "stream_handlers",
@@ -17,7 +17,7 @@ UNDOCUMENTED = {
 
 
 def private_names(source):
-    """Private names of other packages that a page uses."""
+    """Private names of other packages that a file uses."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("dask", "distributed"):

@@ -1,4 +1,4 @@
-"""Which device a run gets, for every state a machine can be in."""
+"""The device of a run, for every state of a machine."""
 
 import importlib.util
 import sys
@@ -13,7 +13,7 @@ from mgpu_ngram.core.errors import InputError
 
 @pytest.fixture
 def machine(monkeypatch):
-    """machine(gpus=, cupy=, nvml=): what is there; gpus None means a driver that does not answer."""
+    """Return a function: machine(gpus=, cupy=, nvml=) sets the state; gpus None is a driver that does not answer."""
 
     def make(gpus=0, cupy=True, nvml=True, visible=None):
         class NVMLError(Exception):
@@ -100,9 +100,9 @@ def test_host():
 @pytest.mark.parametrize(
     ("owners", "others"),
     [
-        ([0, 33, 1000], False),  # the system, a daemon, and we ourselves
+        ([0, 33, 1000], False),  # the system, a daemon, and this process
         ([0, 1000, 1001], True),
-        ([0, 1000, 65534], False),  # nobody
+        ([0, 1000, 65534], False),  # no user
         ([1000, None], False),  # a process that has just ended
     ],
 )

@@ -1,4 +1,4 @@
-"""The same small job, which knows nothing of n-grams, in this process and on two worker processes."""
+"""The same small job without n-grams, in this process and on two worker processes."""
 
 import gc
 import os
@@ -26,14 +26,14 @@ from mgpu_ngram.cluster.executor import in_order, reduce_tasks, windowed
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # pickled by value: workers need not find this file
 
 
 THRESHOLDS = ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"]
 
 
 def map_tasks(executor, fn, items, *shared):
-    """fn(item, *shared) for every item."""
+    """Call fn(item, *shared) for every item."""
     return [executor.call(fn, item, *shared) for item in items]
 
 
@@ -80,18 +80,18 @@ def test_describe_workers(executor):
         assert executor.describe() == "2 cpu workers"
 
 
-def test_a_run_may_say_how_it_resumes(executor):
+def test_a_run_may_state_how_it_resumes(executor):
     assert executor.resume_hint == ""
     executor.resume_hint = "with --resume"
     assert executor.resume_hint == "with --resume"
     executor.resume_hint = ""
 
 
-def test_workers_of_ours_keep_freed_memory_and_do_not_look_at_modules_again(monkeypatch):
-    """And this process is as it was once they are gone."""
+def test_local_workers_keep_freed_memory_and_import_modules_once(monkeypatch):
+    """When the cluster closes, this process gets its former settings back."""
     for name in THRESHOLDS:
         monkeypatch.delenv(name, raising=False)  # another cluster of this process may have set it
-    gc.unfreeze()  # as if no other cluster of this process were there
+    gc.unfreeze()  # as if this process had no other cluster
     executor = start_cluster("cpu", 1)
     try:
         executor.gather([executor.call(square, 1)])
@@ -130,7 +130,7 @@ def test_reduce_stops_at_so_many_roots(roots, expected, executor):
 
 @pytest.mark.parametrize("window", [1, 3, 100])
 def test_a_window_of_calls(window, executor):
-    """No call is made before enough of those before it have finished; all are told of."""
+    """A call is made only when enough earlier calls have finished; `done` receives every handle."""
     made, told = [], []
 
     def call(x):
@@ -144,7 +144,10 @@ def test_a_window_of_calls(window, executor):
 
 
 def test_further_tasks_do_not_widen_a_window(executor):
-    """Each finished call is followed by a further task: these are waited for, too, and make no room for calls."""
+    """Each finished call returns a further task.
+
+    `windowed` also waits for these tasks, but they take no place in the window.
+    """
     made, finished, followed = [], [], []
 
     def call(x):
@@ -167,7 +170,7 @@ def test_further_tasks_do_not_widen_a_window(executor):
 
 @pytest.mark.parametrize("window", [1, 3, 100])
 def test_values_in_order(window, executor):
-    """At most `window` calls are made and not yet yielded, and calls are made only as values are asked for."""
+    """At most `window` calls are made and not yet yielded, and calls are made only when values are requested."""
     made, taken = [], []
 
     def call(x):
@@ -190,7 +193,7 @@ def test_values_in_order_end_with_the_first_error(executor):
         next(values)
 
 
-def test_wait_tells_of_every_handle(executor):
+def test_wait_reports_every_handle(executor):
     handles, told = map_tasks(executor, square, range(10)), []
     executor.wait(handles, told.append)
     assert sorted(executor.gather(told)) == [x * x for x in range(10)]
@@ -198,7 +201,7 @@ def test_wait_tells_of_every_handle(executor):
 
 
 def test_a_worker_that_ends_is_not_asked(cluster, monkeypatch):
-    """Dask would wait for it, for ever where it came without this package and cannot read what ends it."""
+    """Dask would wait for it, even forever: a worker without this package cannot unpickle the call that ends it."""
     known, asked, run = dask_executor.checks.scheduler_info, [], cluster.client.run
 
     def with_one_more(client):
@@ -221,7 +224,7 @@ def test_everywhere(executor):
 
 
 def test_calls_are_never_merged(executor):
-    """The same call twice runs twice: nothing may be taken for pure because its arguments look alike."""
+    """The same call twice runs twice: equal arguments do not make a function pure."""
     first, second = executor.gather([executor.call(os.urandom, 16), executor.call(os.urandom, 16)])
     assert first != second
 
@@ -232,16 +235,16 @@ def test_an_error_keeps_its_type_and_message(executor):
         executor.wait(handles)
     with pytest.raises(InputError, match="^3 is no good; give 4$"):
         executor.gather(map_tasks(executor, fail, range(6)))
-    assert executor.gather([executor.call(square, 3)]) == [9], "it still works"
+    assert executor.gather([executor.call(square, 3)]) == [9], "the executor still works"
 
 
-def test_an_error_passes_through_what_depends_on_it(executor):
+def test_an_error_reaches_dependent_tasks(executor):
     [total] = reduce_tasks(executor, add, map_tasks(executor, fail, range(20)), 2)
     with pytest.raises(InputError, match="3 is no good"):
         executor.wait([total])
 
 
-def test_a_chain_longer_than_the_workers_does_not_lock(executor):
+def test_a_chain_longer_than_the_workers_does_not_deadlock(executor):
     handle = executor.call(square, 1)
     for _ in range(20):
         handle = executor.call(add, handle, 1)
@@ -250,7 +253,7 @@ def test_a_chain_longer_than_the_workers_does_not_lock(executor):
 
 @pytest.mark.parametrize("device", ["local", "dask"])
 def test_wait_keeps_no_finished_handle(device, cluster):
-    """Callers drop handles to free memory while others are still awaited."""
+    """Callers drop handles to free memory while they wait for others."""
     executor = LocalExecutor(workers=2) if device == "local" else cluster
     followed, alive = [], []
 
@@ -262,12 +265,12 @@ def test_wait_keeps_no_finished_handle(device, cluster):
 
     def done(_):
         gc.collect()
-        time.sleep(0.2)  # for the others to finish: they may be held until they are told of
+        time.sleep(0.2)  # released by the other tasks: handles may be kept until `done` receives them
         alive.append(sum(ref() is not None for ref in followed))
 
     executor.wait(handles(), done)
     assert len(alive) == 6
-    assert alive == sorted(alive, reverse=True) and alive[-1] == 1, "only the one told of last is still held"
+    assert alive == sorted(alive, reverse=True) and alive[-1] == 1, "only the last reported handle is kept"
 
 
 def test_groups_and_workers_here():
@@ -278,10 +281,10 @@ def test_groups_and_workers_here():
     assert executor.worker_of(handles[0]) == "0" and executor.transport == "memory"
 
 
-# Tasks that go first, in this process
+# Priority tasks, in this process
 
 
-SOON = 300  # seconds; a task that is not done by then never will be
+SOON = 300  # seconds; a task that is not done by then is deadlocked
 
 
 def wait_until(holds):
@@ -291,7 +294,7 @@ def wait_until(holds):
 
 @pytest.fixture
 def here():
-    """An executor of two threads, and a function: a handle that is finished, with 1, when an event is set."""
+    """An executor of two threads, and a function that returns a handle: it finishes with 1 when an event is set."""
     executor, events = LocalExecutor(workers=2), []
 
     def gate():
@@ -304,7 +307,7 @@ def here():
     executor.close()
 
 
-def test_what_is_ready_goes_before_what_waits(here):
+def test_ready_tasks_run_before_waiting_tasks(here):
     executor, gate = here
     (slow, open_slow), (slower, open_slower) = gate(), gate()
     waiting = executor.call(sum, [executor.call(add, 5, priority=True), slower, slow], priority=True)
@@ -318,7 +321,7 @@ def test_what_is_ready_goes_before_what_waits(here):
     assert chained.result(SOON) == 8
 
 
-def test_what_is_ready_runs_in_the_order_of_calls(here):
+def test_ready_tasks_run_in_call_order(here):
     executor, gate = here
     slow, open_slow = gate()
     order = []
@@ -334,8 +337,8 @@ def test_what_is_ready_runs_in_the_order_of_calls(here):
     st.integers(1, 3),
 )
 @settings(max_examples=40, deadline=None)
-def test_no_mix_of_priorities_locks(tasks, workers):
-    """Task i adds 1 to the sum of any earlier ones, which it takes one by one or as a list."""
+def test_no_mix_of_priorities_deadlocks(tasks, workers):
+    """Task i adds 1 to the sum of earlier results, which it takes one by one or as a list."""
     executor, handles, values = LocalExecutor(workers=workers), [], []
     try:
         for first, as_list, before in tasks:
@@ -350,7 +353,7 @@ def test_no_mix_of_priorities_locks(tasks, workers):
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-def test_what_became_of_an_argument_reaches_a_first_task(as_list, here):
+def test_the_outcome_of_an_argument_reaches_a_priority_task(as_list, here):
     executor, gate = here
     slow, open_slow = gate()
 
@@ -370,7 +373,7 @@ def test_what_became_of_an_argument_reaches_a_first_task(as_list, here):
     assert after(slow).result(SOON) == 1 and cancelled.cancelled()
 
 
-def test_an_error_cancels_first_tasks_that_wait(here):
+def test_an_error_cancels_waiting_priority_tasks(here):
     executor, gate = here
     slow, open_slow = gate()
     ran = []
@@ -382,14 +385,14 @@ def test_an_error_cancels_first_tasks_that_wait(here):
     assert waiting.cancelled() and ran == []
 
 
-def test_a_first_task_keeps_nothing_alive(here):
+def test_a_priority_task_keeps_nothing_alive(here):
     executor, gate = here
     slow, open_slow = gate()
     made = executor.call(lambda _: {1, 2}, slow)
     followed = weakref.ref(made)
     size = executor.call(len, made, priority=True)
     del made
-    gc.disable()  # as long as nothing is collected
+    gc.disable()  # before garbage collection
     try:
         open_slow.set()
         assert size.result(SOON) == 2
@@ -398,8 +401,8 @@ def test_a_first_task_keeps_nothing_alive(here):
         gc.enable()
 
 
-def test_a_first_task_of_many_arguments(here):
-    """A save may take thousands of runs: all there already, or all still to come."""
+def test_a_priority_task_with_many_arguments(here):
+    """A save may take thousands of runs: all finished already, or all still unfinished."""
     executor, gate = here
     slow, open_slow = gate()
     there = [executor.call(add, i) for i in range(3000)]
@@ -412,7 +415,7 @@ def test_a_first_task_of_many_arguments(here):
 
 
 def test_closing_settles_every_task():
-    """Those that run end; the others are cancelled, or fail for want of an argument."""
+    """Running tasks end; the others are cancelled, or fail because an argument is missing."""
     executor, running = LocalExecutor(workers=1), threading.Barrier(3)
     release, release_first = threading.Event(), threading.Event()
 
@@ -438,7 +441,7 @@ def test_closing_settles_every_task():
     assert all(handle.cancelled() for handle in others)
 
 
-def test_a_task_that_runs_gets_its_first_argument_while_closing(here):
+def test_a_running_task_gets_its_first_argument_during_close(here):
     executor, gate = here
     slow, open_slow = gate()
     first = executor.call(add, slow, 1, priority=True)
@@ -451,7 +454,7 @@ def test_a_task_that_runs_gets_its_first_argument_while_closing(here):
     assert not closing.is_alive() and last.result(0) == 3
 
 
-def test_near_and_groups_and_workers(cluster):
+def test_affinity_groups_and_workers(cluster):
     assert cluster.transport == "tcp"
     handles = [cluster.call(os.getpid, affinity=i) for i in range(6)]
     cluster.wait(iter(handles))
@@ -471,8 +474,8 @@ def put(path, *after):
     path.touch()
 
 
-def test_what_nobody_waits_for_any_more_is_not_begun(cluster, tmp_path, monkeypatch):
-    """As after an error, when the next run goes on with the same executor."""
+def test_dropped_tasks_are_not_started(cluster, tmp_path, monkeypatch):
+    """For example after an error, when the next run uses the same executor."""
     monkeypatch.setattr(dask_executor, "CALLED_SECONDS", 60)
     first = cluster.call(put, tmp_path / "first")
     second = cluster.call(put, tmp_path / "second", first)
@@ -484,23 +487,23 @@ def test_what_nobody_waits_for_any_more_is_not_begun(cluster, tmp_path, monkeypa
 
 
 def test_many_calls_at_once(cluster):
-    """More than go in one message, each with one before it."""
+    """More calls than one message holds, each with one dependency."""
     calls = [cluster.call(add, 1)]
     for _ in range(250):
         calls.append(cluster.call(add, 1, calls[-1]))
     assert cluster.gather(calls) == list(range(1, 252))
 
 
-def test_text_in_memory_is_no_news(cluster):
-    """Dask warns of messages from 10 MB on."""
+def test_text_in_memory_does_not_warn(cluster):
+    """Dask warns about messages of 10 MB and more."""
     texts = [bytes(12 << 20) + bytes([i]) for i in range(3)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert cluster.gather([cluster.call(len, text) for text in texts]) == [(12 << 20) + 1] * 3
 
 
-def test_a_value_that_cannot_be_sent_ends_the_run(cluster):
-    """Dask by itself would wait for ever."""
+def test_a_value_that_cannot_be_pickled_ends_the_run(cluster):
+    """Dask alone would wait forever."""
     lock = cluster.call(threading.Lock, affinity=0)
     with pytest.raises(RunError, match="result cannot be sent to another process: .*cannot pickle"):
         cluster.wait([cluster.call(str, lock, affinity=1)])
@@ -508,13 +511,13 @@ def test_a_value_that_cannot_be_sent_ends_the_run(cluster):
 
 @pytest.fixture
 def foreign(cluster):
-    """Around a cluster that it did not start."""
+    """A DaskExecutor around a cluster that it did not start."""
     made = DaskExecutor(cluster.client)
     yield made
     made.close()
 
 
-def test_folders_that_workers_see(foreign, tmp_path):
+def test_shared_folders(foreign, tmp_path):
     foreign.check_folder(str(tmp_path))
     assert not list(tmp_path.iterdir())
     LocalExecutor().check_folder(str(tmp_path))
@@ -523,14 +526,14 @@ def test_folders_that_workers_see(foreign, tmp_path):
 
 
 def test_a_folder_that_a_worker_does_not_see(cluster, foreign, tmp_path, monkeypatch):
-    def run(function, path, on_error):  # as if the second worker's host had other files
+    def run(function, path, on_error):  # as if the host of the second worker had other files
         return {address: i == 0 for i, address in enumerate(cluster.client.scheduler_info()["workers"])}
 
     with monkeypatch.context() as patch:
         patch.setattr(cluster.client, "run", run)
         with pytest.raises(InputError, match=r"worker \d .* does not see .*; put the output .* on storage that all"):
             foreign.check_folder(str(tmp_path))
-        cluster.check_folder(str(tmp_path))  # whose workers are all here
+        cluster.check_folder(str(tmp_path))  # its own workers are all on this host
 
 
 # A cluster of processes
@@ -543,7 +546,7 @@ def cluster():
     made.close()
 
 
-def test_two_processes_that_listen_on_loopback_only(cluster):
+def test_worker_processes_listen_on_loopback_only(cluster):
     pids = set(cluster.client.run(os.getpid).values())
     assert len(pids) == cluster.workers == 2 and os.getpid() not in pids
     listening = [
@@ -571,7 +574,7 @@ def test_a_task_that_kills_its_workers_fails_the_run():
 
 
 def kill_worker_once(path):
-    """The first worker that gets here dies; the task runs again on the one that takes its place."""
+    """Kill the first worker that calls this; the task runs again on the worker that replaces it."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -579,15 +582,15 @@ def kill_worker_once(path):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_lost_worker_costs_its_tasks_again(cluster, tmp_path):
+def test_tasks_of_a_lost_worker_run_again(cluster, tmp_path):
     before = map_tasks(cluster, square, range(6))
     cluster.wait(before)
     assert cluster.gather([cluster.call(kill_worker_once, str(tmp_path / "died"))]) == ["done"]
     assert cluster.gather(before) == [0, 1, 4, 9, 16, 25]
 
 
-def test_ctrl_c_is_for_the_driver_alone(cluster):
-    """A terminal sends it to every process; a worker that heard it would print a traceback of its own."""
+def test_only_the_driver_handles_ctrl_c(cluster):
+    """A terminal sends SIGINT to every process; a worker that handled it would print its own traceback."""
     pids = set(cluster.client.run(os.getpid).values())
     for pid in pids:
         os.kill(pid, signal.SIGINT)
@@ -607,7 +610,7 @@ if __name__ == "__main__":
 """
 
 
-def test_ctrl_c_is_for_the_driver_alone_from_the_first_cluster_on(tmp_path):
+def test_only_the_driver_handles_ctrl_c_with_its_first_cluster(tmp_path):
     (tmp_path / "script.py").write_text(HEARS_CTRL_C)
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("[True, True] False\n", "")
@@ -620,7 +623,8 @@ def test_closing_leaves_no_process_and_no_folder():
     started = [p for p in mine.children(recursive=True) if p.pid not in before]
     folders = executor.client.run(lambda dask_worker: dask_worker.local_directory).values()
     [scratch] = {os.path.dirname(os.path.dirname(folder)) for folder in folders}
-    started = [p for p in started if "resource_tracker" not in " ".join(p.cmdline())]  # Python's own, kept
+    # Python's own tracker process remains.
+    started = [p for p in started if "resource_tracker" not in " ".join(p.cmdline())]
     assert len(started) >= 2 and os.path.isdir(scratch)
     executor.close()
     _, alive = psutil.wait_procs(started, 20)
@@ -664,7 +668,7 @@ def test_dask_settings_are_checked(settings, message):
         start_cluster("cpu", 1, settings)
 
 
-def test_a_secure_cluster_refuses_whoever_has_no_certificate():
+def test_a_secure_cluster_refuses_clients_without_a_certificate():
     executor = start_cluster("cpu", 1, secure=True)
     try:
         assert executor.gather([executor.call(square, 3)]) == [9]
@@ -701,7 +705,7 @@ def test_clusters_are_secure_where_the_host_has_other_users(secure, others, prot
     assert asked["protocol"] == scheme and ("security" in asked) == (scheme == "tls")
 
 
-def test_secure_clusters_that_cannot_be(monkeypatch):
+def test_secure_clusters_that_cannot_start(monkeypatch):
     with pytest.raises(InputError, match="secure is true but the protocol ucx has no encryption; use tcp, or"):
         start_cluster("cpu", 1, protocol="ucx", secure=True)
     monkeypatch.setitem(sys.modules, "cryptography", None)
@@ -723,8 +727,8 @@ def test_dask_settings_reach_the_scheduler_and_the_workers():
 
 
 @pytest.mark.parametrize(("preload", "given"), [("a.py", ["a.py"]), (["a.py", "b.py"], ["a.py", "b.py"]), ([], [])])
-def test_preloads_reach_workers_of_gpus(preload, given, monkeypatch):
-    """dask-cuda, which has one of its own, does not look for them in Dask's settings."""
+def test_preloads_reach_gpu_workers(preload, given, monkeypatch):
+    """dask-cuda sets its own preload and ignores the preloads of Dask's settings."""
     asked = {}
 
     def refuse(**options):
@@ -768,7 +772,7 @@ def test_the_gpu_is_opened_before_the_first_task(monkeypatch):
         executor.close()
 
 
-def test_a_gpu_that_cannot_be_opened_is_left_to_the_tasks(monkeypatch):
+def test_a_gpu_that_cannot_be_opened_fails_in_the_tasks(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     executor = LocalExecutor("gpu")
     try:

@@ -1,4 +1,4 @@
-"""Workers that die, GPUs that break, and schedulers that go: right results, or one line that says whose fault it is."""
+"""Killed workers, broken GPUs and lost schedulers: the right result, or one line that names the cause."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ def add(*values):
 
 
 def test_only_the_task_that_kills_is_blamed(cluster):
-    """Innocent tasks wait on the same workers, and die with them as often."""
+    """Innocent tasks wait on the same workers, and are lost as often."""
     innocent = [cluster.call(work, i, label=f"chunk {i}") for i in range(40)]
     guilty = cluster.call(kill_worker, label="chunk 40: books.txt, bytes 0 to 1,000")
     innocent += [cluster.call(work, i, label=f"chunk {i}") for i in range(41, 60)]
@@ -60,7 +60,7 @@ def test_only_the_task_that_kills_is_blamed(cluster):
     )
     with pytest.raises(RunError, match="chunk 40"):
         cluster.call(work, 1)
-    cluster._watch.error = None  # for the tests that share these workers
+    cluster._watch.error = None  # other tests share these workers
 
 
 class FakeFuture:
@@ -70,7 +70,7 @@ class FakeFuture:
 
 @pytest.mark.parametrize("first", ["guilty", "innocent"])
 def test_a_task_that_was_only_queued_is_not_blamed(first):
-    """Four workers die; each had both tasks, and had started the guilty one only."""
+    """Four workers die; each held both tasks, but had started only the guilty one."""
 
     async def cancel(futures, asynchronous):
         pass
@@ -95,8 +95,8 @@ def test_a_task_that_was_only_queued_is_not_blamed(first):
     assert str(watch.error).startswith("chunk of guilty killed every worker that ran it (4 times)")
 
 
-def test_kills_at_random_change_nothing(cluster):
-    """Each after some progress, by a fixed seed, while tasks run, wait, send and receive."""
+def test_random_kills_change_nothing(cluster):
+    """Each kill follows some progress, with a fixed seed, while tasks run, wait, send and receive."""
     choose, kills = random.Random(3), []
 
     def maybe_kill(_):
@@ -113,21 +113,21 @@ def test_kills_at_random_change_nothing(cluster):
         assert cluster.gather([total]) == [sum(i * i for i in range(40))]
 
 
-def test_a_result_that_was_lost_and_made_again_is_no_error(cluster):
-    """Between the end of a task and our look at it, its worker died."""
+def test_a_recomputed_result_is_no_error(cluster):
+    """The worker of a task dies after the task ends and before the driver reads its state."""
     cluster._raise_error_of(SimpleNamespace(status="lost", exception=lambda: None))
     with pytest.raises(ZeroDivisionError):
         cluster._raise_error_of(SimpleNamespace(status="error", exception=ZeroDivisionError))
 
 
-def test_everywhere_but_on_a_worker_that_dies(cluster, tmp_path):
+def test_everywhere_skips_a_worker_that_dies(cluster, tmp_path):
     cluster.client.wait_for_workers(2)
     assert cluster.everywhere(die_first, str(tmp_path / "first")) == ["alive"]
     cluster.client.wait_for_workers(2)
 
 
 def test_everywhere_when_all_workers_die():
-    """One that comes back is asked."""
+    """A worker that restarts is called."""
     executor = start_cluster("cpu", 1)
     try:
         nanny = executor.client.cluster.workers[0]
@@ -148,7 +148,7 @@ def die_first(path):
 
 
 def message_seconds(client):
-    """Between messages of the scheduler, of the workers, and of the client."""
+    """The seconds between messages of the scheduler, of the workers, and of the client."""
     of_scheduler = client.run_on_scheduler(
         lambda dask_scheduler: {
             stream.interval
@@ -164,7 +164,7 @@ def test_messages_wait_less_on_our_own_clusters_only(cluster, tmp_path):
     assert message_seconds(cluster.client) == ({0.001}, {0.001}, 0.001)
     workers = set(cluster.client.run(os.getpid).values())
     cluster.everywhere(die_first, str(tmp_path / "died"))
-    while True:  # until the next one is there, and set up
+    while True:  # until the replacement is running and set up
         now = set(cluster.client.run(os.getpid, on_error="ignore").values())
         seconds = message_seconds(cluster.client)
         if len(now) == 2 and now != workers and seconds == ({0.001}, {0.001}, 0.001):
@@ -181,8 +181,8 @@ def test_messages_wait_less_on_our_own_clusters_only(cluster, tmp_path):
         executor.close()
 
 
-def test_a_nanny_that_waits_for_ever_does_not_keep_close():
-    """As one does whose worker was killed while it started, if the next one's answer went to the wrong start."""
+def test_a_nanny_that_waits_forever_does_not_block_close():
+    """It waits forever if its worker was killed during start and the answer of the next one reached the wrong start."""
     executor = start_cluster("cpu", 1)
     [nanny] = executor.client.cluster.workers.values()
     nanny.process.status = Status.starting
@@ -192,8 +192,8 @@ def test_a_nanny_that_waits_for_ever_does_not_keep_close():
     assert not psutil.pid_exists(pid)
 
 
-def test_a_worker_that_dask_lost_sight_of_does_not_keep_close(capfd):
-    """As of one that was killed while it registered: Dask hears that it is gone, but never heard that it came."""
+def test_a_worker_that_dask_lost_does_not_block_close(capfd):
+    """For example one killed while it registered: Dask saw it leave but never join."""
     executor = start_cluster("cpu", 2)
     cluster = executor.client.cluster
     nannies = list(cluster.workers.values())
@@ -203,7 +203,7 @@ def test_a_worker_that_dask_lost_sight_of_does_not_keep_close(capfd):
     pids = [nanny.pid for nanny in nannies]
     executor.close()
     assert not any(map(psutil.pid_exists, filter(None, pids)))
-    assert cluster.status == Status.closed, "Python would close it again when it ends"
+    assert cluster.status == Status.closed, "Python would close the cluster again at exit"
     assert capfd.readouterr().err == ""
 
 
@@ -217,7 +217,7 @@ def test_dasks_own_limit_can_be_set():
 
 
 def test_no_workers_left():
-    """Of a cluster that is not ours, whose workers nobody starts again."""
+    """On a foreign cluster, whose workers nobody restarts."""
     here = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None, "silence_logs": 51}
     with (
         dask.config.set({"distributed.scheduler.no-workers-timeout": "2s"}),
@@ -232,13 +232,13 @@ def test_no_workers_left():
         executor.close()
 
 
-def test_a_worker_that_goes_while_we_connect():
-    """The message that asks for news of workers waits a while; what went until then is not waited for."""
+def test_a_worker_that_leaves_during_connect():
+    """The message that requests worker events is delayed; workers that left before it are not waited for."""
     here = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None, "silence_logs": 51}
     with LocalCluster(n_workers=2, **here) as cluster, Client(cluster) as client:
         client.scheduler_comm.interval = 0.5
         client.log_event("any", {})
-        client.cancel([client.submit(work, 1)])  # a message now, so the next one waits
+        client.cancel([client.submit(work, 1)])  # a message now, so the next one is delayed
         with ThreadPoolExecutor(1) as pool:
             watch = pool.submit(Watch, client, "address", "topic")
             while WORKERS not in client._event_handlers:
@@ -248,11 +248,11 @@ def test_a_worker_that_goes_while_we_connect():
             assert gone not in watch.result(30)._workers
 
 
-# A GPU that stops working, without one
+# A failing GPU, on a machine without a GPU
 
 
 def break_gpu(path):
-    """The first process that gets here loses its GPU; with no path, every one."""
+    """The first process that calls this loses its GPU; with no path, every process does."""
     from mgpu_ngram.cluster import gpu
 
     if path:
@@ -270,7 +270,7 @@ def fail_plainly():
 
 @contextmanager
 def gpu_workers(tmp_path):
-    """Two workers that hold their CPU for a GPU. No fixture, for those start before a test's stderr is captured."""
+    """Two workers that use their CPU as a GPU. Not a fixture: fixtures start before a test's stderr is captured."""
     (tmp_path / "pretend.py").write_text(
         "from mgpu_ngram.cluster import gpu, worker\n"
         "def dask_setup(_):\n"
@@ -290,13 +290,13 @@ def gpu_workers(tmp_path):
         executor.close()
 
 
-def test_a_worker_that_lost_its_gpu_starts_again(tmp_path, capfd):
+def test_a_worker_that_lost_its_gpu_restarts(tmp_path, capfd):
     with gpu_workers(tmp_path) as executor:
         pids = set(executor.client.run(os.getpid).values())
         redone = executor.call(break_gpu, str(tmp_path / "broken"), label="chunk 3")
         executor.wait([redone])
         executor.client.wait_for_workers(2)
-        assert len(pids & set(executor.client.run(os.getpid).values())) == 1, "one of the two is new"
+        assert len(pids & set(executor.client.run(os.getpid).values())) == 1, "one of the two workers is new"
     assert (
         "lost its GPU context (cudaErrorIllegalAddress: an illegal memory access) in chunk 3; restarting"
         in capfd.readouterr().err

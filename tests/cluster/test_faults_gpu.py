@@ -1,4 +1,4 @@
-"""A kernel that touches memory it may not: the worker's CUDA context is lost, and only that worker's process."""
+"""A kernel that reads invalid memory: the worker's CUDA context is lost, and only that worker restarts."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(200)]
 
 
 def touch_what_it_may_not(path):
-    """Once, by the first process that gets here; always without a path."""
+    """Fail once, in the first process that calls this; always if there is no path."""
     import cupy
 
     if path:
@@ -41,7 +41,7 @@ def executor():
 
 
 def test_an_illegal_access(tmp_path, capfd):
-    executor = start_cluster("gpu", 1)  # no fixture: those start before stderr is captured
+    executor = start_cluster("gpu", 1)  # not a fixture: fixtures start before stderr is captured
     try:
         assert executor.gather([executor.call(touch_what_it_may_not, str(tmp_path / "once"), label="chunk 3")]) == [45]
     finally:
@@ -50,7 +50,7 @@ def test_an_illegal_access(tmp_path, capfd):
     assert "lost its GPU context (" in err and "in chunk 3; restarting" in err
 
 
-def test_a_task_that_always_does_it_is_named(executor):
+def test_a_task_that_always_fails_is_named(executor):
     with pytest.raises(RunError, match=r"^chunk 3 killed every worker .* \(4 times\); the GPU failed: .*llegal"):
         executor.wait([executor.call(touch_what_it_may_not, "", label="chunk 3")])
 

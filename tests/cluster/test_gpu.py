@@ -1,4 +1,4 @@
-"""What is lent arrives, through the CUDA calls of `cluster.gpu` as host memory stands in for a device's."""
+"""Lent arrays arrive, through the CUDA calls of `cluster.gpu`, with host memory in place of device memory."""
 
 import contextlib
 import ctypes
@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.cluster import gpu
 
-ROOM = 4096  # bytes of an allocation that is lent, and
+ROOM = 4096  # bytes of a lent allocation, and
 SLAB = 1 << 16  # of the slab
 
 
 class Array(np.ndarray):
-    """As much of cupy.ndarray as is lent."""
+    """The part of cupy.ndarray that can be lent."""
 
     data = property(lambda self: types.SimpleNamespace(ptr=self.ctypes.data))
 
@@ -49,7 +49,7 @@ class Stream:
 
 
 class Device:
-    """Stands in for `cupy`: handles are addresses, and what is open is counted."""
+    """Stands in for `cupy`: handles are addresses, and open handles are counted."""
 
     def __init__(self):
         self.open, self.allocated = [], []
@@ -62,7 +62,7 @@ class Device:
             ctypes.memmove(to, source, nbytes)
 
         def open_handle(handle):
-            assert handle not in self.open, "one process may not open the same allocation twice"
+            assert handle not in self.open, "a process may not open the same allocation twice"
             self.open.append(handle)
             return int.from_bytes(handle, "little")
 
@@ -110,7 +110,7 @@ ARRAYS = st.tuples(
 
 
 def make(dtype, shape, rows, columns, turned, into):
-    """An array with a part of it as a view, in memory that begins `into`."""
+    """An array with a view of part of it, in memory that begins `into` bytes after a boundary."""
     whole = np.frombuffer(into, dtype, int(np.prod(shape))).reshape(shape).view(Array)
     whole[...] = np.arange(whole.size).reshape(shape) % 251
     part = whole[rows] if len(shape) == 1 else whole[rows, columns]
@@ -136,7 +136,7 @@ def test_views_of_any_kind_arrive(plans, on_host):
                 assert (copy.shape, copy.dtype, copy.flags.c_contiguous) == (array.shape, array.dtype, True)
                 assert np.array_equal(copy, array) and not np.shares_memory(copy, array)
         lasting = any(r["lasting"] and r["segments"] for r in loan.records)
-        assert made.open == [made.whole.handle] * lasting, "what was lent for once is closed"
+        assert made.open == [made.whole.handle] * lasting, "a loan for one reader is closed"
         assert all(memory.size <= ROOM for memory in made.allocated)
         gpu.close_lasting()
         assert made.open == []
@@ -159,12 +159,12 @@ def test_many_short_rows_are_one_piece():
         assert len(record["segments"]) < gpu.MAX_PIECES
 
 
-def test_a_copy_that_lies_in_the_slab_lives_as_long_as_the_loan(monkeypatch):
+def test_a_copy_in_the_slab_lives_as_long_as_the_loan(monkeypatch):
     with device() as made:
         gpu._slab = made.whole
         copies = []
 
-        def contiguous(array):  # the pool gives it room in the slab
+        def contiguous(array):  # the pool allocates it in the slab
             room = made.slab[: array.nbytes]
             copies.append(weakref.ref(copy := np.frombuffer(room, array.dtype).reshape(array.shape).view(Array)))
             copy[...] = array

@@ -1,4 +1,4 @@
-"""When a GPU opens and Dask starts by themselves."""
+"""When a run opens a GPU or starts Dask by itself."""
 
 import math
 
@@ -26,7 +26,7 @@ def host(monkeypatch):
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_what_was_asked_for_is_taken(device, workers, host):
+def test_the_requested_workers_are_used(device, workers, host):
     host(gpus=4, cores=64)
     assert choose_workers(device, workers, 1 << 50).workers == workers
     assert "asked for" in choose_workers(device, workers, 0).reason
@@ -44,7 +44,7 @@ def test_what_was_asked_for_is_taken(device, workers, host):
         ("cpu", 4, 9, CPU_CLUSTER_BYTES, 9, "a Dask worker for each of 9 cores: 1,073,741,824 bytes"),
     ],
 )
-def test_dask_starts_where_several_devices_have_much_to_do(device, gpus, cores, size, workers, reason, host):
+def test_dask_starts_for_several_devices_with_much_work(device, gpus, cores, size, workers, reason, host):
     host(gpus, cores)
     placed = choose_workers(device, None, size)
     assert placed.workers == workers and reason in placed.reason

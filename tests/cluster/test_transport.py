@@ -1,4 +1,4 @@
-"""Values that cross between processes, with arrays of a GPU that is not there: memory that other processes may read."""
+"""Values that cross between processes, with arrays on a fake GPU: memory that other processes may read."""
 
 import importlib.util
 import os
@@ -47,7 +47,7 @@ def matrix():
 
 
 def make():
-    """Every kind of array a result may hold: one twice, one not contiguous, an empty one, one of the host."""
+    """Return every kind of array that a result may hold: one twice, one strided, an empty one, one in host memory."""
     from fake_gpu import FakeArray
 
     keys = FakeArray(matrix())
@@ -64,7 +64,7 @@ def make():
 
 
 def look(tables):
-    """(what arrived, in plain words; how many arrays were read from another process's memory)."""
+    """Return (the received value as plain Python; the number of arrays read from another process's memory)."""
     from mgpu_ngram.cluster import gpu
 
     also = tables.also
@@ -93,7 +93,7 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def executor(tmp_path_factory):
-    """Around two workers with fake GPUs on one host; a third to come says it is on another."""
+    """An executor with two workers with fake GPUs on one host; a third, late worker reports another host."""
     folder = tmp_path_factory.mktemp("device")
     os.environ["FAKE_GPU_FOLDER"] = str(folder)
     options = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None, "silence_logs": 51}
@@ -128,7 +128,7 @@ def test_arrays_are_read_from_the_memory_of_a_peer(executor):
     there, here = seen(executor, made, 1), seen(executor, made, 0)
     assert there.pop("pid") != here.pop("pid")
     assert there.pop("read") == 3, "three arrays, one of them in two places"
-    assert here.pop("read") == 0, "what stays in its process is not copied"
+    assert here.pop("read") == 0, "an array that stays in its process is not copied"
     assert there == here == EXPECTED
 
 
@@ -138,7 +138,7 @@ def test_the_driver_gets_numpy(executor):
     assert tables.also["again"] is tables.keys and tables.also["empty"].shape == (0, 2)
 
 
-def test_what_a_full_device_receives_lies_in_host_memory(executor):
+def test_a_full_device_receives_into_host_memory(executor):
     made = executor.call(make, affinity=0)
     executor.wait([made])
     set_everywhere(executor, "full", [True])
@@ -149,22 +149,22 @@ def test_what_a_full_device_receives_lies_in_host_memory(executor):
     assert {k: outcome[k] for k in EXPECTED} == EXPECTED | {"kinds": ["ndarray"] * 4}
 
 
-def test_a_worker_serves_its_peers_while_it_copies(executor, tmp_path):
+def test_a_worker_serves_peers_while_it_copies(executor, tmp_path):
     begun, go_on = tmp_path / "begun", tmp_path / "go_on"
     here, there = executor.call(make, affinity=0), executor.call(make, affinity=1)
     executor.wait([here, there])
     set_everywhere(executor, "slow", [str(begun), str(go_on)])
     copying = executor.call(look, here, affinity=1)
-    executor.everywhere(os.getpid)  # or nothing would begin before this process waits
+    executor.everywhere(os.getpid)  # sends the call: tasks begin when this process waits or asks everywhere
     while not begun.exists():
         time.sleep(0.01)
-    set_everywhere(executor, "slow", [])  # of copies to come: this one has read it
+    set_everywhere(executor, "slow", [])  # for later copies: this copy has read the setting
     executor.wait([executor.call(lambda tables: go_on.touch(), there, affinity=0)])
     assert executor.gather([copying])[0]["keys"] == EXPECTED["keys"]
-    assert begun.with_suffix(".done").exists(), "it got nothing from a worker that copied"
+    assert begun.with_suffix(".done").exists(), "the task got nothing from the worker that copied"
 
 
-def test_a_late_worker_of_another_host_takes_the_slow_way(executor):
+def test_a_late_worker_of_another_host_uses_tcp(executor):
     cluster, client = executor.client.cluster, executor.client
     cluster.scale(3)
     client.wait_for_workers(3)
@@ -177,7 +177,7 @@ def test_a_late_worker_of_another_host_takes_the_slow_way(executor):
     client.retire_workers(names=[2])
 
 
-def test_a_sender_that_dies_costs_its_work_again(executor):
+def test_tasks_of_a_killed_sender_run_again(executor):
     handles = [executor.call(make, affinity=0) for _ in range(4)]
     executor.wait(handles)
     before = seen(executor, handles[0], 0)["pid"]
@@ -188,8 +188,8 @@ def test_a_sender_that_dies_costs_its_work_again(executor):
         assert outcome["pid"] != before
 
 
-def test_memory_that_cannot_be_read_goes_through_the_host(executor):
-    """The probe passed but a worker fails now: it must not ask for ever."""
+def test_unreadable_memory_goes_through_the_host(executor):
+    """The probe passed but a worker fails later: it must not retry forever."""
     executor.client.wait_for_workers(2)
     made = executor.call(make, affinity=0)
     executor.wait([made])
@@ -205,7 +205,7 @@ def test_memory_that_cannot_be_read_goes_through_the_host(executor):
 
 @pytest.fixture
 def device(monkeypatch, tmp_path):
-    """The fake GPU here, with `offer` as what this process says of itself."""
+    """The fake GPU in this process, with `offer` as the offer of this process."""
     for name in ("is_array", "contiguous", "lend", "import_arrays", "to_host", "from_host", "why_lost"):
         monkeypatch.setattr(gpu, name, getattr(gpu, name))
     monkeypatch.setattr(gpu, "synchronize", gpu.synchronize)
@@ -232,18 +232,18 @@ def cross(value, recipient, before=lambda: None):
     [
         ({OFFER: {"host": "a", "pid": -1}}, "ipc"),
         ({OFFER: {"host": "b", "pid": -1}}, "host"),
-        ({OFFER: {"host": "a", "pid": os.getpid()}}, "host"),  # a process cannot open its own
+        ({OFFER: {"host": "a", "pid": os.getpid()}}, "host"),  # a process cannot open its own memory
         ({}, "host"),
     ],
 )
-def test_the_way_depends_on_who_asks(recipient, way, device):
+def test_the_transport_depends_on_the_reader(recipient, way, device):
     header, parcel = cross(make(), recipient)
     assert way in header["sub-header"]
     assert look(parcel.open())["keys"] == EXPECTED["keys"]
     assert type(parcel.open().keys).__name__ == "FakeArray"
 
 
-def test_what_is_lent_is_copied_once_and_lives_as_long_as_the_value(device):
+def test_a_lent_array_is_copied_once_and_lives_as_long_as_the_value(device):
     parcel = Parcel(make())
     loans = []
     for _ in range(2):
@@ -253,13 +253,13 @@ def test_what_is_lent_is_copied_once_and_lives_as_long_as_the_value(device):
     assert EXPECTED["columns"] in [copy.data.tolist() for copy in parcel.loan.memory]
 
 
-def test_peers_that_ask_at_once_share_a_loan(device, monkeypatch):
-    """A second one in its place would free what the first peer reads."""
+def test_concurrent_readers_share_a_loan(device, monkeypatch):
+    """A second loan in place of the first would free the memory that the first peer reads."""
     lend, together, loans = gpu.lend, threading.Barrier(2), []
 
     def slow(arrays):
         with suppress(threading.BrokenBarrierError):
-            together.wait(0.5)  # for another one to come in
+            together.wait(0.5)  # so that another reader can come in
         loans.append(lend(arrays))
         return loans[-1]
 
@@ -273,8 +273,8 @@ def test_peers_that_ask_at_once_share_a_loan(device, monkeypatch):
 
 
 @pytest.mark.parametrize("may_lend", [True, False])
-def test_a_worker_is_left_as_it_was(may_lend, monkeypatch):
-    """Threads for messages are for workers that read each other's memory, as long as we are there."""
+def test_a_worker_is_left_unchanged(may_lend, monkeypatch):
+    """Message threads exist only for workers that read each other's memory, and only while the executor is open."""
     monkeypatch.setattr(transport, "_here", transport._Worker())
     worker = SimpleNamespace(rpc=SimpleNamespace(connection_args={}))
     settings = lambda: (distributed.comm.utils.OFFLOAD_THRESHOLD, distributed.utils._offload_executor)  # noqa: E731
@@ -289,7 +289,7 @@ def test_a_worker_is_left_as_it_was(may_lend, monkeypatch):
 
 
 def test_a_lost_sender_is_a_network_failure(device, monkeypatch):
-    """OSError is what Dask takes for one: it forgets the peer's copy and makes another."""
+    """Dask treats OSError as a network failure: it forgets the peer's copy and recomputes the value."""
 
     def die():
         monkeypatch.setattr(transport, "is_running", lambda pid: False)
@@ -297,7 +297,7 @@ def test_a_lost_sender_is_a_network_failure(device, monkeypatch):
 
     with pytest.raises(OSError, match="the sender was lost while its memory was read: division by zero"):
         cross(make(), {OFFER: {"host": "a", "pid": -1}}, die)
-    assert device.offer, "other peers are as good as before"
+    assert device.offer, "other peers still work"
 
 
 def test_a_receiver_without_its_gpu_ends_itself(device, monkeypatch):

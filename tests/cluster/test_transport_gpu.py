@@ -1,4 +1,4 @@
-"""Arrays that cross between real GPUs, each way of going, and equal when they arrive."""
+"""Arrays that cross between real GPUs, by each transport, arrive unchanged."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def make():
 
 
 def check(arrays):
-    """The names of arrays that did not arrive as they left."""
+    """Return the names of arrays that arrived changed."""
     import cupy
 
     matrix = expected("<u8").reshape(10, 100)
@@ -84,7 +84,7 @@ def crossed(executor):
     handle = executor.call(make, affinity=0)
     executor.wait([handle])
     [(here, mine), (there, its)] = executor.gather([executor.call(check, handle, affinity=i) for i in range(2)])
-    assert mine != its, "it did not cross"
+    assert mine != its, "the array did not cross"
     assert (here, there) == ([], [])
 
 
@@ -100,7 +100,7 @@ def slab_bytes():
 
 
 def test_in_the_slab(executor):
-    """Its arrays are read where they lie; a worker that starts again has none, and lends copies."""
+    """Peers read arrays in the slab without a copy; a restarted worker has no slab and lends copies."""
     executor.reserve((1 << 30) + 12_345)
     assert executor.everywhere(slab_bytes) == [1 << 30, 1 << 30], "peers open other sizes fifty times slower"
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What tests of reading share: a folder of files, all text of a corpus, and reads in small steps."""
+"""Fixtures of tests that read text: a folder of files, all text of a corpus, and reads in small steps."""
 
 import pickle
 
@@ -14,7 +14,7 @@ from mgpu_ngram.core.sources import CUTTABLE
 
 @pytest.fixture
 def tree(tmp_path):
-    """A folder of files of two lines, some below others, some hidden."""
+    """A folder of two-line files: visible, hidden, and in subfolders."""
     for name in ("b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt", ".hidden", "sub/.git/e.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"of the\nin the\n")
@@ -23,13 +23,13 @@ def tree(tmp_path):
 
 @pytest.fixture(scope="session")
 def owned_text():
-    """Read all, hold every block to its contract, and return {source: owned bytes} and {source: CRC}."""
+    """Read all, check the contract of every block, and return {source: owned bytes} and {source: CRC}."""
 
     def read(corpus, chunk_bytes, block_bytes, halo=0, **options):
         found = {index: bytearray() for index in range(len(corpus.sources))}
         checksums, by_block = [], []
         itemsize = max((source.itemsize for source in corpus.sources), default=1)
-        last, done = 0, set()  # `done`: sources whose last line, without a newline, has been read
+        last, done = 0, set()  # `done`: sources whose unterminated last line has been read
         for chunk in pickle.loads(pickle.dumps(corpus.chunks(chunk_bytes))):
             for block in read_blocks(chunk, corpus.unit, block_bytes, halo, checksums=checksums, **options):
                 by_block += block_checksums(block, block.data, chunk)
@@ -64,7 +64,7 @@ def owned_text():
 
 @pytest.fixture
 def read_in_steps(monkeypatch):
-    """read_in_steps(strip_bytes, probe_bytes): sets what is read at once, on every page that reads."""
+    """Return read_in_steps(strip_bytes, probe_bytes), which sets the size of each read in all modules that read."""
 
     def set_steps(strip_bytes, probe_bytes=stored.PROBE_BYTES):
         for page in (decompress, reading, streams):

@@ -1,4 +1,4 @@
-"""ARPA files in and out: against a reader in plain Python, lmplz's own files, and KenLM where it is installed."""
+"""ARPA files are read and written: compared with a plain Python reader, lmplz's files, and KenLM if installed."""
 
 import bz2
 import gzip
@@ -50,7 +50,7 @@ def as_float32(values):
     return np.array(values, np.float32).tolist()
 
 
-REFERENCE_BYTES = 5 << 20  # of a file that `reference` reads: a second for every 2 MB
+REFERENCE_BYTES = 5 << 20  # bytes of a file that `reference` reads: 1 second per 2 MB
 
 
 class Refused(Exception):
@@ -59,9 +59,9 @@ class Refused(Exception):
 
 @np.errstate(over="ignore")
 def reference(text):
-    """(words, [(ids, prob, backoff) of each order]) of an ARPA file in bytes, line by line; or Refused(line)."""
+    """Return (words, [(ids, prob, backoff) of each order]) of an ARPA file in bytes, or Refused(line)."""
     lines = text.split(b"\n")
-    ended = lines.pop()  # "" where the last line has its newline
+    ended = lines.pop()  # "" after the newline of the last line
     lines = [*lines, ended] if ended else lines
     last_whole = len(lines) - bool(ended)
     at = 0
@@ -135,7 +135,7 @@ def reference(text):
 
 
 def read(path, **options):
-    """What `reference` gives, of a file."""
+    """Return what `reference` returns for a file."""
     model = read_arpa(path, **options)
     return list(map(model.words.symbol, range(len(model.words)))), [lists(level) for level in model.levels()]
 
@@ -153,7 +153,7 @@ def changed(old, new, text=SMALL):
 
 @pytest.fixture
 def put(tmp_path, monkeypatch):
-    """put(text) writes model.arpa in the current folder and returns its name."""
+    """Return a function: put(text) writes model.arpa in the current folder and returns its name."""
     monkeypatch.chdir(tmp_path)
 
     def write(text, name="model.arpa"):
@@ -174,7 +174,7 @@ def test_a_model_by_hand(put):
     assert two.prob.tolist() == [np.float32(-0.1), np.float32(-0.3), np.float32(-4e-7)]
     assert two.backoff.tolist() == [np.float32(-0.2), 0, 0]
     assert three.ids.tolist() == [[1, 3, 4]] and three.prob.tolist() == [-0.75] and three.backoff is None
-    assert [len(level.prob) for level in model.levels()] == [5, 3, 1]  # again
+    assert [len(level.prob) for level in model.levels()] == [5, 3, 1]  # a second time
 
 
 SAME = {
@@ -195,11 +195,11 @@ SAME = {
 
 
 @pytest.mark.parametrize("text", SAME.values(), ids=SAME.keys())
-def test_the_same_model_in_other_spellings(put, text):
+def test_other_spellings_of_the_same_model(put, text):
     assert read(put(text)) == reference(SMALL) == reference(text)
 
 
-def test_unk_is_0_wherever_it_stands(put):
+def test_unk_is_0_in_any_position(put):
     text = changed(b"-2\tthe\t0.5\n", b"-2\tthe\t0.5\n-1.5\t<unk>\t0\n", SMALL.replace(b"-1.5\t<unk>\t0\n", b""))
     model = read_arpa(put(text))
     assert list(model.words) == ["<unk>", "<s>", "</s>", "of", "the"]
@@ -220,7 +220,7 @@ def test_a_missing_unk_is_added(put, options, log10):
     assert [model.line_of(1, row) for row in (0, 1, 4)] == [7, 7, 10]
 
 
-def test_probabilities_of_0_as_other_tools_write_them(put):
+def test_zero_probabilities_in_the_notation_of_other_tools(put):
     text = changed(b"0\t<s>", b"-99\t<s>").replace(b"-0.5\t</s>", b"-inf\t</s>").replace(b"-2\tthe", b"-1e39\tthe")
     assert next(read_arpa(put(text)).levels()).prob.tolist() == [-1.5, -99, -np.inf, -0.25, -np.inf]
 
@@ -406,11 +406,11 @@ def test_refusals(put, text, message):
         ("<unk> <s> </s> of of <UNK>", 6, 9),
         ("<unk> <s> </s> <UNK> of of", 6, 8),
         ("<s> </s> of <UNK> of <unk>", 6, 9),
-        ("<unk> <s> </s> <s> 1 2", 5, 8),  # and a line too many
+        ("<unk> <s> </s> <s> 1 2", 5, 8),  # and one line too many
         ("<unk> <s> </s> 1 2 <s>", 5, 10),
     ],
 )
-def test_the_first_word_that_stands_twice_is_reported(put, words, count, line):
+def test_the_first_duplicate_word_is_reported(put, words, count, line):
     head = f"\\data\\\nngram 1={count}\n\n\\1-grams:\n"
     text = (head + "".join(f"-1\t{word}\n" for word in words.split()) + "\n\\end\\\n").encode()
     assert outcome(put(text)) == reference_outcome(text) == line
@@ -477,7 +477,7 @@ def test_files_that_cannot_be_read(put, tmp_path):
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
 @pytest.mark.parametrize("repeat", [1, 50_000])
 def test_compressed_files(put, compress, repeat):
-    """The larger one outgrows the first guess of its size."""
+    """The text of the larger file exceeds the first guess of its size."""
     text = b"# comment\n" * (repeat - 1) + SMALL
     assert read(put(compress(text), "model.z")) == reference(SMALL)
 
@@ -503,7 +503,7 @@ def test_lines_of_rows(put):
 
 
 def many_lines(rng, n=60):
-    """A model of 2 n-grams a word, in bytes; sorted as lmplz does, so that neighbours share words."""
+    """Return the bytes of a model with 2 n-grams per word, sorted as lmplz sorts, so that neighbours share words."""
     words = [b"<unk>", b"<s>", b"</s>", *(b"%x" % rng.randrange(16**k) + b"-%d" % k for k in range(1, n))]
     pairs = sorted({(rng.choice(words), rng.choice(words)) for _ in range(2 * n)}, key=lambda p: p[::-1])
     text = b"\\data\\\nngram 1=%d\nngram 2=%d\n\n\\1-grams:\n" % (len(words), len(pairs))
@@ -513,7 +513,7 @@ def many_lines(rng, n=60):
 
 
 @pytest.mark.parametrize("strip_bytes", [1, 40, 300])
-def test_threads_and_strips_give_the_same(put, monkeypatch, strip_bytes):
+def test_threads_and_strips_give_the_same_model(put, monkeypatch, strip_bytes):
     text = many_lines(random.Random(1))
     expected = reference(text)
     monkeypatch.setattr(arpa_text, "STRIP_BYTES", strip_bytes)
@@ -526,7 +526,7 @@ def test_threads_and_strips_give_the_same(put, monkeypatch, strip_bytes):
 
 
 def test_the_first_wrong_line_is_reported(put, monkeypatch):
-    """Several lines damaged, of one order and of two."""
+    """Several lines are damaged, in one order and in two."""
     rng = random.Random(2)
     whole = many_lines(rng).split(b"\n")
     monkeypatch.setattr(arpa_text, "STRIP_BYTES", 50)
@@ -541,7 +541,7 @@ def test_the_first_wrong_line_is_reported(put, monkeypatch):
 
 
 def outcome(path, threads=1):
-    """A model, or the number of the wrong line."""
+    """Return the model, or the number of the wrong line."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -559,7 +559,7 @@ def reference_outcome(text):
 
 
 def damaged(rng, text):
-    """A text with one to three random faults."""
+    """Return a text with one to three random faults."""
     for _ in range(rng.randint(1, 3)):
         lines = text.split(b"\n")
         i, j = sorted(rng.randrange(len(text) + 1) for _ in range(2))
@@ -599,7 +599,7 @@ def changed_number(rng, text):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damaged_files_are_read_or_refused_as_the_reference_does(put, seed):
+def test_damaged_files_are_handled_like_the_reference(put, seed):
     rng = random.Random(seed)
     refused = 0
     for _ in range(300):
@@ -610,10 +610,10 @@ def test_damaged_files_are_read_or_refused_as_the_reference_does(put, seed):
     assert 100 < refused < 300
 
 
-KENLM_READS = {"ngram 2=3x", "-0.3of the"}  # wrong lines that it takes; on a negative count it crashes
+KENLM_READS = {"ngram 2=3x", "-0.3of the"}  # KenLM accepts these wrong lines; on a negative count it crashes
 
 
-def test_kenlm_reads_what_we_read(put):
+def test_kenlm_accepts_files_that_we_accept(put):
     kenlm = pytest.importorskip("kenlm", reason="the kenlm module is not installed")
     model = kenlm.Model(put(SMALL))
     expected = list(model.full_scores("of the of x"))
@@ -650,7 +650,7 @@ def models(draw):
 
 
 @given(models())
-def test_what_is_written_reads_back_the_same(tmp_path_factory, model):
+def test_written_models_read_back_unchanged(tmp_path_factory, model):
     words, levels = model
     path = tmp_path_factory.getbasetemp() / "model.arpa"
     write_arpa(path, words, levels)
@@ -690,7 +690,7 @@ def test_models_of_lmplz_are_read_and_written_back(shared_data, tmp_path):
             words, expected = reference(text)
             assert [model.words.symbol(v) for v in range(len(words))] == words
             assert [lists(level) for level in levels] == expected
-        if "filtered" in file.name:  # by KenLM's filter, which pads the counts
+        if "filtered" in file.name:  # KenLM's filter wrote it with padded counts
             continue
         write_arpa(tmp_path / "again.arpa", model.words, levels, threads=2)
         assert (tmp_path / "again.arpa").read_bytes() == text, file.name

@@ -1,4 +1,4 @@
-"""Arrays in files: bytes worked by hand, round trips, and every way in which a file can be wrong."""
+"""Arrays in files: bytes worked by hand, round trips, and every kind of damage."""
 
 import errno
 import json
@@ -22,7 +22,7 @@ TYPES += ["float16", "float32", "float64"]
 
 
 def crafted(fields, data=b"", crcs=None, metadata=None, version="1", kind="mgpu_ngram arrays"):
-    """The bytes of a file as the format has it, whose header is whole whatever it says."""
+    """Return the bytes of a file with this header, padded as the format requires; the header may be wrong."""
     strings = {"format": kind, "format_version": version}
     strings |= {"metadata": json.dumps(metadata or {}), "crc32": json.dumps(crcs or dict.fromkeys(fields, "00000000"))}
     header = {"__metadata__": strings, **fields}
@@ -63,7 +63,7 @@ def test_a_header_may_list_arrays_in_any_order(tmp_path):
 
 @st.composite
 def some_arrays(draw):
-    """Arrays of all types, of 0 to 3 dimensions, some with rows of none, whole or views with gaps."""
+    """Return arrays of all types, of 0 to 3 dimensions, some empty, contiguous or strided."""
     arrays = {}
     for i in range(draw(st.integers(0, 4))):
         shape = draw(st.lists(st.integers(0, 7), max_size=3))
@@ -103,7 +103,7 @@ def test_round_trip(tmp_path_factory, arrays, slice_bytes):
         assert int(crcs[name], 16) == zlib.crc32(arrays[name].tobytes())
 
 
-def test_the_package_of_the_format_reads_it(tmp_path):
+def test_the_safetensors_package_reads_it(tmp_path):
     safetensors = pytest.importorskip("safetensors.numpy")
     arrays = {kind: np.arange(24).astype(kind).reshape(2, 12)[:, 3:] for kind in TYPES}
     arrays |= {"none": np.empty((0, 3)), "one": np.array(7, np.int8)}
@@ -127,7 +127,7 @@ def test_arrays_are_read_only_views_of_the_file(tmp_path):
     assert array.tolist() == list(range(1000))
 
 
-def test_views_with_gaps_are_not_copied_whole(tmp_path, monkeypatch):
+def test_strided_views_are_not_copied_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(arrays_module, "SLICE_BYTES", 64 << 10)
     keys = np.arange(1 << 20, dtype=np.uint64).reshape(2, -1)[:, 1:]
     arrays = {"rows": keys, "columns": keys.T}
@@ -150,7 +150,7 @@ def test_other_types_are_refused(tmp_path, array):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_name_of_the_metadata_is_taken(tmp_path):
+def test_the_reserved_name_of_metadata_is_refused(tmp_path):
     with pytest.raises(ValueError, match="rename it"):
         save_arrays(tmp_path / "file", {"__metadata__": np.zeros(1)}, {})
 
@@ -164,7 +164,7 @@ def small(tmp_path):
     return path, path.read_bytes()
 
 
-def test_every_flipped_bit_is_seen(small):
+def test_every_flipped_bit_is_found(small):
     path, content = small
     for i in range(len(content)):
         flipped = bytearray(content)
@@ -185,7 +185,7 @@ def test_unverified_data_is_not_read_but_the_header_is(small):
         load_arrays(path, verify=False)
 
 
-def test_every_cut_is_seen(small):
+def test_every_truncation_is_found(small):
     path, content = small
     for size_bytes in range(len(content)):
         path.write_bytes(content[:size_bytes])
@@ -255,7 +255,7 @@ def test_missing_files_are_refused(tmp_path):
             load_arrays(path)
 
 
-def test_files_that_take_a_few_bytes_at_a_time(tmp_path, monkeypatch):
+def test_files_with_short_writes(tmp_path, monkeypatch):
     write_at = output_module.write_at
     monkeypatch.setattr(output_module, "write_at", lambda file, data, offset: write_at(file, data[:7], offset))
     save_arrays(tmp_path / "file", {"a": np.arange(100), "b": np.arange(3, dtype=np.int8)}, {})
@@ -285,7 +285,7 @@ def test_all_threads_have_stopped_when_a_file_is_closed(small, full_disk, monkey
 
 @pytest.mark.parametrize("room, written", [(0, 0), (1 << 20, 1 << 20), ((1 << 20) + 8, (1 << 20) + 8)])
 def test_a_full_disk_keeps_the_older_file(room, written, small, full_disk, monkeypatch):
-    """Full at once, after a slice, and before the header."""
+    """The disk is full at once, after a slice, and before the header."""
     path, content = small
     monkeypatch.setattr(arrays_module, "SLICE_BYTES", 1 << 20)
     monkeypatch.setattr(arrays_module, "MAX_THREADS", 1)
@@ -295,7 +295,7 @@ def test_a_full_disk_keeps_the_older_file(room, written, small, full_disk, monke
     assert path.read_bytes() == content and [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_a_file_is_on_disk_before_it_is_renamed(tmp_path, monkeypatch):
     events = []
     fsync, replace = os.fsync, os.replace
 

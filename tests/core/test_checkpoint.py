@@ -1,4 +1,4 @@
-"""Checkpoints: what is kept, found, refused and taken away."""
+"""Checkpoints: which entries are kept, found, refused and removed."""
 
 import json
 import os
@@ -46,14 +46,14 @@ def damage(path):
 
 @pytest.fixture
 def unfinished(tmp_path):
-    """An unfinished run with one entry, of items 1 and 2."""
+    """An unfinished run with one entry, for items 1 and 2."""
     with open_checkpoint(tmp_path, chosen={"chunk_bytes": 7}) as checkpoint:
         save(checkpoint, [1, 2])
     return checkpoint
 
 
 def dead_process():
-    """The number of a process that is gone."""
+    """The number of an ended process."""
     process = subprocess.Popen([sys.executable, "-S", "-c", ""])
     process.wait()
     return process.pid
@@ -96,14 +96,14 @@ def test_a_run_that_fails_without_entries_leaves_nothing(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_an_unfinished_run_is_neither_lost_nor_resumed_unasked(tmp_path, unfinished):
+def test_an_unfinished_run_needs_resume_or_overwrite(tmp_path, unfinished):
     with pytest.raises(InputError, match=r"unfinished run of 2\d\d\d-.* with 1 entries; add --resume .*--overwrite"):
         open_checkpoint(tmp_path)
     assert len(names(unfinished.entries_folder)) == 1
     with open_checkpoint(tmp_path, restart=True) as checkpoint:
         assert checkpoint.entries("run") == []
         assert checkpoint.entries_folder != unfinished.entries_folder
-        with pytest.raises(RunError, match="cannot write"):  # a worker of the old run that still works
+        with pytest.raises(RunError, match="cannot write"):  # a worker of the old run is still working
             save(unfinished, [5])
         assert checkpoint.entries("run") == []
     assert names(tmp_path) == []
@@ -131,7 +131,7 @@ def test_a_run_killed_before_its_first_entry_resumes(tmp_path):
 
 
 def changed(**values):
-    """The identity with other values; a__b is key b of value a, and `None` takes it away."""
+    """Return the identity with changed values; a__b is key b of value a, and `None` removes it."""
     identity = json.loads(json.dumps(IDENTITY))
     for name, value in values.items():
         *before, last = name.split("__")
@@ -165,12 +165,12 @@ def changed(**values):
         ),
     ],
 )
-def test_resume_refuses_what_changed_and_says_so(tmp_path, unfinished, identity, message):
+def test_resume_refuses_a_changed_identity_and_names_the_change(tmp_path, unfinished, identity, message):
     with pytest.raises(InputError) as refused:
         open_checkpoint(tmp_path, resume=True, identity=identity)
     assert f"{tmp_path}/out.checkpoint cannot be resumed: {message}" in str(refused.value)
     assert "\n" not in str(refused.value)
-    open_checkpoint(tmp_path, resume=True).keep()  # which left it as it was
+    open_checkpoint(tmp_path, resume=True).keep()  # the refusal left the checkpoint unchanged
 
 
 def test_an_identity_is_compared_as_json(tmp_path, unfinished):
@@ -192,7 +192,7 @@ def test_entries_never_share_an_item(tmp_path):
 
 @given(st.lists(st.sets(st.integers(0, 9), max_size=5), max_size=8))
 @settings(max_examples=25)
-def test_chosen_entries_are_disjoint_and_no_other_fits(tmp_path_factory, many):
+def test_chosen_entries_are_disjoint_and_complete(tmp_path_factory, many):
     folder = tmp_path_factory.mktemp("run")
     with open_checkpoint(folder) as checkpoint:
         for items in many:
@@ -206,7 +206,7 @@ def test_chosen_entries_are_disjoint_and_no_other_fits(tmp_path_factory, many):
         checkpoint.discard()
 
 
-def test_a_damaged_entry_is_dropped_and_a_smaller_one_takes_its_place(tmp_path):
+def test_a_smaller_entry_replaces_a_damaged_one(tmp_path):
     checkpoint = open_checkpoint(tmp_path)
     data, header, whole = save(checkpoint, [1, 2, 3]), save(checkpoint, [7, 8]), save(checkpoint, [2])
     for path, old, new in ((data, b"\3", b"\2"), (header, b"[7, 8]", b"[7, 9]")):
@@ -228,7 +228,7 @@ def test_the_newest_generation_of_an_item_wins(order, tmp_path):
     paths = {g: save(checkpoint, [4], generation=g, durable=False) for g in order}
     [entry] = checkpoint.entries("run")
     assert (entry.path, entry.generation) == (paths[2], 2)
-    assert all(os.path.exists(path) for path in paths.values())  # a crash may still damage the newest
+    assert all(os.path.exists(path) for path in paths.values())  # a crash may still damage the newest entry
 
 
 def test_a_damaged_newest_generation_falls_back_to_the_one_before(tmp_path):
@@ -243,8 +243,8 @@ def test_a_damaged_newest_generation_falls_back_to_the_one_before(tmp_path):
 def test_a_durable_entry_deletes_the_older_ones_that_it_covers(tmp_path):
     checkpoint = open_checkpoint(tmp_path)
     kept = [
-        save(checkpoint, [1, 3], generation=1),  # of item 3 nothing newer is saved
-        save(checkpoint, [1], generation=2),  # as new
+        save(checkpoint, [1, 3], generation=1),  # item 3 has no newer entry
+        save(checkpoint, [1], generation=2),  # equally new
         save(checkpoint, [2], generation=3),  # newer
         save(checkpoint, [1], "other"),
     ]
@@ -275,7 +275,7 @@ def test_a_negative_generation_is_refused(tmp_path):
         save_entry(str(tmp_path), "run", [1], ARRAYS, generation=-1)
 
 
-def test_what_is_damaged_of_an_entry(tmp_path):
+def test_damage_of_an_entry_is_described(tmp_path):
     path = save_entry(str(tmp_path), "run", [1], ARRAYS)
     assert damage_of(path) is None
     damage(path)
@@ -301,8 +301,8 @@ def test_an_entry_that_cannot_be_read_now_is_kept(when, tmp_path, monkeypatch):
 
 @given(st.lists(st.tuples(st.sets(st.integers(0, 9), max_size=4), st.booleans()), max_size=8))
 @settings(max_examples=25)
-def test_others_say_what_is_whole(tmp_path_factory, many):
-    """As if entries were verified one by one; each of them once at most, and those that do not overlap together."""
+def test_a_verify_function_decides_which_entries_are_whole(tmp_path_factory, many):
+    """The result equals verifying one by one; each entry is verified at most once, disjoint ones together."""
     folder = tmp_path_factory.mktemp("run")
     with open_checkpoint(folder) as checkpoint:
         items_of = {save(checkpoint, sorted(items)): items for items, _ in many}
@@ -338,7 +338,7 @@ def test_others_say_what_is_whole(tmp_path_factory, many):
         checkpoint.discard()
 
 
-def test_half_written_files_are_no_entries_and_go_when_a_run_resumes(tmp_path, unfinished):
+def test_partial_files_are_no_entries_and_are_removed_on_resume(tmp_path, unfinished):
     half = unfinished.entries_folder / ".run-0123456789abcdef.safetensors.01234567.tmp"
     half.write_text("half")
     (unfinished.folder / ".owner.json.01234567.tmp").write_text("half")
@@ -350,12 +350,12 @@ def test_half_written_files_are_no_entries_and_go_when_a_run_resumes(tmp_path, u
 
 
 @pytest.mark.parametrize("kind", ["", "a-b", "../a"])
-def test_odd_kinds_are_refused(tmp_path, kind):
+def test_invalid_kinds_are_refused(tmp_path, kind):
     with pytest.raises(ValueError, match="letters, digits and _"):
         save_entry(str(tmp_path), kind, [], {})
 
 
-def test_entries_may_lie_elsewhere(tmp_path, monkeypatch):
+def test_entries_in_another_folder(tmp_path, monkeypatch):
     (tmp_path / "fast").mkdir()
     monkeypatch.chdir(tmp_path)
     with open_checkpoint(tmp_path, entries_folder="fast") as checkpoint:
@@ -372,7 +372,7 @@ def test_entries_may_lie_elsewhere(tmp_path, monkeypatch):
     assert names(tmp_path) == ["fast", "new"] and names(tmp_path / "new") == []
 
 
-def test_entries_that_are_gone_cannot_be_resumed(tmp_path):
+def test_missing_entries_cannot_be_resumed(tmp_path):
     with open_checkpoint(tmp_path, entries_folder=str(tmp_path / "fast")) as checkpoint:
         save(checkpoint, [1])
     (tmp_path / "fast").rename(tmp_path / "gone")
@@ -404,15 +404,15 @@ def test_a_second_run_is_refused(tmp_path, flags):
 
 
 @pytest.mark.parametrize("pid", ["dead", "own"])
-def test_an_owner_that_is_gone_is_ignored(tmp_path, unfinished, pid):
-    """Also one whose number this process has now, as in a container that was started again."""
+def test_an_ended_owner_is_ignored(tmp_path, unfinished, pid):
+    """Also if this process has the same number, as in a restarted container."""
     token = unfinished._owner["token"]
     write_owner(unfinished, socket.gethostname(), dead_process() if pid == "dead" else os.getpid(), token)
     open_checkpoint(tmp_path, resume=True).keep()
     assert len(unfinished.entries("run")) == 1
 
 
-def test_an_owner_on_another_host_is_believed_unless_told_otherwise(tmp_path, unfinished):
+def test_an_owner_on_another_host_counts_as_running_unless_overridden(tmp_path, unfinished):
     write_owner(unfinished, "elsewhere", 1)
     with pytest.raises(InputError, match=r"process 1 on elsewhere works on .*, or when it is gone add --resume or"):
         open_checkpoint(tmp_path)
@@ -423,7 +423,7 @@ def test_an_owner_on_another_host_is_believed_unless_told_otherwise(tmp_path, un
 
 
 @pytest.mark.parametrize("end", ["keep", "discard"])
-def test_a_run_whose_checkpoint_was_taken_touches_it_no_more(tmp_path, end):
+def test_a_run_that_lost_its_checkpoint_does_not_change_it(tmp_path, end):
     taken = open_checkpoint(tmp_path)
     save(taken, [1])
     write_owner(taken, "elsewhere", 1)
@@ -433,7 +433,7 @@ def test_a_run_whose_checkpoint_was_taken_touches_it_no_more(tmp_path, end):
 
 
 def test_a_run_that_another_overtakes_is_refused(tmp_path, monkeypatch):
-    """Both find no checkpoint; the other makes it first."""
+    """Both find no checkpoint; the other creates it first."""
     rename, other = os.rename, []
 
     def overtaken(old, new):
@@ -474,7 +474,7 @@ def test_making_and_clearing_an_output_spares_checkpoints(tmp_path, unfinished):
     with Output.create(tmp_path / "out"):
         assert {"out.checkpoint", *half_made} < set(names(tmp_path))
     assert len(unfinished.entries("run")) == 1
-    open_checkpoint(tmp_path, restart=True).discard()  # which clears what a dead run had half made
+    open_checkpoint(tmp_path, restart=True).discard()  # clears the partial outputs of an ended run
     assert names(tmp_path) == half_made[1:]
 
 
@@ -510,7 +510,7 @@ def test_a_newer_format_is_refused(tmp_path, unfinished, monkeypatch):
         open_checkpoint(tmp_path, restart=True)
 
 
-def test_a_place_that_cannot_be_written_is_bad_input(tmp_path):
+def test_an_unwritable_folder_is_bad_input(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot make checkpoint .*; give another output path"):
         Checkpoint.open(tmp_path / "file" / "out", IDENTITY, False, False)
@@ -536,5 +536,5 @@ def test_a_place_that_cannot_be_written_is_bad_input(tmp_path):
         ({"a": 1}, {}, "the a changed: a was 1, is gone"),
     ],
 )
-def test_what_changed_by_hand(old, new, told):
+def test_changes_by_hand(old, new, told):
     assert what_changed(old, new) == told

@@ -1,4 +1,4 @@
-"""What a corpus is: what it may not be made of, and how it is cut."""
+"""A corpus: which inputs are refused, and how it is cut into chunks."""
 
 import gzip
 import pickle
@@ -38,7 +38,7 @@ from mgpu_ngram.core.sources import Source
         (7, {"unit": "id"}, "no array of token ids"),
     ],
 )
-def test_bad_inputs_say_so(inputs, options, message, tmp_path, monkeypatch):
+def test_bad_inputs_are_named(inputs, options, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message) as caught:
         open_corpus(inputs, **options)

@@ -1,4 +1,4 @@
-"""The public Counts object against collections.Counter."""
+"""The public Counts object, compared with collections.Counter."""
 
 import gc
 import pickle
@@ -28,7 +28,7 @@ def ngrams_of(lines, n):
 
 
 def write_output(path, lines, unit, num_shards=3, max_order=MAX_ORDER):
-    """Write what count would for `lines`, lists of symbols as bytes."""
+    """Write the output of count for `lines`, lists of symbols as bytes."""
     occurrences = Counter(symbol for line in lines for symbol in line)
     if unit == "word":
         symbols = [*SPECIALS, *sorted(occurrences, key=lambda w: (-occurrences[w], w))]
@@ -90,7 +90,7 @@ CORPORA = {
 
 @pytest.fixture(params=CORPORA)
 def corpus(request, tmp_path, monkeypatch):
-    """A Counts and what it must hold: order -> Counter."""
+    """A Counts and its expected contents: order -> Counter."""
     monkeypatch.setattr(parquet_module, "GROUP_ROWS", 37)  # several row groups
     unit, lines, spell = CORPORA[request.param]
     counts = read_counts(write_output(tmp_path / "out", lines, unit))
@@ -156,7 +156,7 @@ def test_forms_of_a_key_of_words(text):
     assert [text[form] for form in forms] == [expected] * len(forms)
 
 
-def test_words_that_are_not_text_are_found_by_str_too(tmp_path):
+def test_words_that_are_not_utf8_are_found_by_str(tmp_path):
     counts = read_counts(write_output(tmp_path / "out", [[b"caf\xe9", b"x"]], "word"))
     assert counts["caf\udce9 x"] == counts[b"caf\xe9 x"] == 1
 
@@ -168,7 +168,7 @@ def test_forms_of_other_keys(tmp_path):
     assert ids[1, 2] == ids[[1, 2]] == ids[np.array([1, 2]).tolist()] == ids[(np.int64(1), np.uint16(2))] == 1
 
 
-def test_keys_that_cannot_be(corpus):
+def test_invalid_keys(corpus):
     counts, _ = corpus
     too_long = {"word": "a b c d e f", "byte": b"abcdef", "id": (1, 2, 3, 4, 5, 6)}[counts.unit]
     with pytest.raises(KeyError, match="has order 6 but .* has orders 1, 2, 3, 4, 5"):
@@ -211,7 +211,7 @@ def test_a_damaged_part_is_bad_input(text, damage):
     elif damage == "cut":
         path.write_bytes(content[: len(content) // 2])
     else:
-        content[60] ^= 0xFF  # within the first page
+        content[60] ^= 0xFF  # in the first page
         path.write_bytes(content)
     for read in (
         lambda: text["the of"],

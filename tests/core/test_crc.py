@@ -1,4 +1,4 @@
-"""CRCs of parts make the CRC of the whole."""
+"""The CRC of a file equals the combined CRCs of its parts."""
 
 import zlib
 
@@ -17,6 +17,6 @@ def test_crcs_combine(text, cuts, random):
     assert combine_crc32(parts) == zlib.crc32(text)
 
 
-def test_a_missing_part_is_noticed():
+def test_a_missing_part_is_found():
     with pytest.raises(ValueError, match="start at byte 3 but starts at 5"):
         combine_crc32([(0, 0, 3, 1), (0, 5, 2, 1)])

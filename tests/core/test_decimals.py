@@ -1,4 +1,4 @@
-"""Numbers in text: against exact fractions, NumPy's shortest representation and the format of lmplz."""
+"""Numbers in text, compared with exact fractions, NumPy's shortest representation and lmplz's format."""
 
 import struct
 from fractions import Fraction
@@ -29,7 +29,7 @@ def write_all(values, out):
 
 
 def read(texts):
-    """(values, bytes that were read of each) of a list of texts."""
+    """Return (values, bytes read of each) of a list of texts."""
     lines = [t.encode() + b"\n" for t in texts]
     starts = np.cumsum([0, *map(len, lines)])[:-1]
     values, ends = np.empty(len(texts), np.float32), np.empty(len(texts), np.int64)
@@ -48,9 +48,9 @@ def bits(values):
 
 
 def nearest(text):
-    """The bits of the float32 nearest to a decimal, ties to even; by exact fractions."""
+    """Return the bits of the float32 nearest to a decimal, ties to even, by exact fractions."""
     value = abs(Fraction(text))
-    low, high = 0, 0x7F800000  # bits of positive floats ascend as they do
+    low, high = 0, 0x7F800000  # bits of positive floats rise with their values
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if exact(middle) <= value else (low, middle)
@@ -60,12 +60,12 @@ def nearest(text):
 
 
 def exact(pattern):
-    """The number that 32 bits stand for; 2**128 for infinity."""
+    """Return the number that 32 bits represent; 2**128 for infinity."""
     return Fraction(2**128) if pattern == 0x7F800000 else Fraction(struct.unpack("<f", struct.pack("<I", pattern))[0])
 
 
 def halfway(pattern):
-    """The decimal halfway between two floats, all of its digits."""
+    """Return the decimal halfway between two floats, with all digits."""
     middle = (exact(pattern) + exact(pattern + 1)) / 2
     shift = next(e for e in range(200) if (middle * 10**e).denominator == 1)
     return f"{int(middle * 10**shift)}e-{shift}"
@@ -116,7 +116,7 @@ def test_hard_numbers_are_rounded_correctly(sign):
 @example(0x7F7FFFFF, 0)
 @example(0x7F7FFFFF, -1)
 @example(0x7FFFFF, 1)
-def test_what_lies_about_halfway_is_rounded_correctly(pattern, off):
+def test_decimals_near_halfway_are_rounded_correctly(pattern, off):
     digits, exponent = halfway(pattern).split("e")
     text = f"{int(digits) * 10**5 + off}e{int(exponent) - 5}"
     assert bits(read([text])[0]) == [nearest(text)]
@@ -129,8 +129,8 @@ def test_any_decimal_is_rounded_correctly(text):
     assert bits(values) == [nearest(text)]
 
 
-def test_doubles_in_full_are_rounded_correctly():
-    """17 digits, as tools write that compute in double: those that a float32 lies next to among them."""
+def test_full_doubles_are_rounded_correctly():
+    """17 digits, as tools print that compute in double; includes doubles next to a float32."""
     rng = np.random.default_rng(5)
     doubles = -rng.exponential(3, 2_000)
     texts = [repr(float(d)) for d in doubles]
@@ -166,7 +166,7 @@ def test_written_floats_are_the_shortest():
 
 
 def lmplz_spelling(digits, exponent):
-    """Decimals from 1e-6 to below 1e21, else an exponent without a plus."""
+    """Return decimals from 1e-6 to below 1e21, otherwise an exponent without a plus."""
     sign, digits = ("-" if digits.startswith("-") else ""), digits.lstrip("-").replace(".", "")
     if digits == "0":
         return sign + "0"

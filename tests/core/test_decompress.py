@@ -1,4 +1,4 @@
-"""Compressed sources: members one after another, and damage."""
+"""Compressed sources: concatenated members, and damage."""
 
 import bz2
 import gzip
@@ -15,7 +15,7 @@ COMPRESS = {"gzip": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zs
 
 
 @pytest.mark.parametrize("format", COMPRESS)
-def test_members_follow_one_another(tmp_path, format, owned_text, read_in_steps):
+def test_concatenated_members(tmp_path, format, owned_text, read_in_steps):
     read_in_steps(70, 7)
     parts = [b"of the\n" * 50, b"", b"in ", b"the"]
     stored = b"".join(COMPRESS[format](part) for part in parts)
@@ -42,14 +42,14 @@ def test_damage_is_named(tmp_path, format, owned_text):
     path.write_bytes(stored + b"garbage")
     with pytest.raises(InputError, match="books.txt' is (damaged|truncated)"):
         owned_text(open_corpus(path), 1 << 20, 1000)
-    if format != "zstd":  # its frames have a checksum only if asked for
+    if format != "zstd":  # zstd frames have a checksum only on request
         middle = len(stored) // 2
         path.write_bytes(stored[:middle] + bytes(b ^ 255 for b in stored[middle : middle + 50]) + stored[middle + 50 :])
         with pytest.raises(InputError, match=rf"books.txt' is damaged {format} data"):
             owned_text(open_corpus(path), 1 << 20, 1000)
 
 
-def test_compressed_ids_that_end_inside_one(tmp_path, owned_text):
+def test_compressed_ids_that_end_inside_an_id(tmp_path, owned_text):
     (tmp_path / "ids").write_bytes(gzip.compress(b"12345"))
     with pytest.raises(InputError, match="ids' holds 5 bytes, no multiple of the 2"):
         owned_text(open_corpus(tmp_path / "ids", unit="id"), 100, 100)

@@ -1,4 +1,4 @@
-"""Files of distributions: written in pieces, in any order, read whole; by NumPy and Zarr, too."""
+"""Files of distributions, written in pieces in any order and read whole, also by NumPy and Zarr."""
 
 import errno
 import fcntl
@@ -23,7 +23,7 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import write_manifest
 from mgpu_ngram.core.words import Words
 
-SHAPES = [(1, 1, 1), (7, 2, 3), (8, 1, 5), (0, 2, 3), (9, 3, 50)]  # the rows of the last one are larger than chunks
+SHAPES = [(1, 1, 1), (7, 2, 3), (8, 1, 5), (0, 2, 3), (9, 3, 50)]  # rows of the last one are larger than chunks
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +37,13 @@ def make(path, shape, dtype="float32"):
 
 
 def pieces(rng, size):
-    """(first, last) bytes of pieces that cover an array, in any order."""
+    """Return (first, last) bytes of pieces that cover an array, in any order."""
     cuts = np.unique(np.concatenate([[0, size], rng.integers(0, size + 1, 12)])).tolist()
     return rng.permutation(list(zip(cuts, cuts[1:], strict=False))).tolist()
 
 
 def written(path, shape, dtype="float32"):
-    """(file, its array) of random bits, written piece by piece, some of them twice."""
+    """Return (file, its array) of random bits, written piece by piece, some pieces twice."""
     rng = np.random.default_rng(0)
     file = make(path, shape, dtype)
     array = rng.integers(0, 100, shape).astype(file.stored)
@@ -57,7 +57,7 @@ def written(path, shape, dtype="float32"):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("format", ["npy", "zarr"])
-def test_whatever_is_written_is_read(format, shape, dtype, tmp_path):
+def test_written_arrays_read_back(format, shape, dtype, tmp_path):
     file, array = written(tmp_path / f"rows.{format}", shape, dtype)
     assert np.array_equal(file.read(0, shape[0]), array) and file.read(0, shape[0]).dtype == array.dtype
     for begin in range(shape[0]):
@@ -69,7 +69,7 @@ def test_whatever_is_written_is_read(format, shape, dtype, tmp_path):
         assert set(file.files(shape[0] - 1, shape[0])) <= set(map(str, found))
 
 
-def test_a_system_that_writes_a_little_at_a_time(tmp_path, monkeypatch):
+def test_short_writes(tmp_path, monkeypatch):
     real = distributions.write_at
     monkeypatch.setattr(distributions, "write_at", lambda file, data, offset: real(file, data[:7], offset))
     file, array = written(tmp_path / "rows.zarr", (7, 2, 3))
@@ -134,7 +134,7 @@ def test_bfloat16_is_widened(format, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["npy", "zarr"])
-def test_made_again_it_keeps_what_is_there(format, tmp_path):
+def test_reopening_keeps_existing_data(format, tmp_path):
     file, array = written(tmp_path / f"rows.{format}", (7, 2, 3))
     file.create()
     assert np.array_equal(file.read(0, 7), array)
@@ -163,7 +163,7 @@ def test_a_full_disk(format, tmp_path, monkeypatch):
     assert file.read(0, 1).tobytes()[4:14] == b"\1" * 10
 
 
-def test_damage_is_told(tmp_path):
+def test_damage_is_reported(tmp_path):
     file, _ = written(tmp_path / "rows.zarr", (7, 1, 5))
     os.truncate(file.files(3, 4)[0], 59)
     with pytest.raises(InputError, match=r"c\.1\.0\.0 has 59 bytes, not 60; make the output again"):

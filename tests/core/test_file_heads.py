@@ -1,4 +1,4 @@
-"""What files are by their first bytes, and what is said of a file that is given as text but holds none."""
+"""The format of a file by its first bytes, and the error for a file without text that is given as text."""
 
 import gzip
 import io
@@ -72,7 +72,7 @@ def test_other_formats_are_refused_as_text(tmp_path, what, head):
     assert what_begins(head) == what
     (tmp_path / "a.txt").write_bytes(b"of the\n")
     (tmp_path / "b c.txt").write_bytes(head)
-    for inputs in tmp_path, [tmp_path / "b c.txt"]:  # a folder, too
+    for inputs in tmp_path, [tmp_path / "b c.txt"]:  # a folder that holds the file, and the file
         with pytest.raises(InputError) as error:
             open_corpus(inputs)
         assert str(error.value) == f"{str(tmp_path / 'b c.txt')!r} is {what}, not text; name the text files alone"
@@ -80,7 +80,7 @@ def test_other_formats_are_refused_as_text(tmp_path, what, head):
 
 
 @pytest.mark.parametrize("head", TEXT)
-def test_text_is_text(tmp_path, head):
+def test_text_is_accepted(tmp_path, head):
     assert what_begins(head[:HEAD_BYTES]) == "" == compression(head)
     (tmp_path / "text").write_bytes(head)
     assert open_corpus(tmp_path / "text").size_bytes == len(head)

@@ -1,4 +1,4 @@
-"""What `identify_file` tells of a file; headers of KenLM binary models are those that KenLM wrote."""
+"""The description from `identify_file`; the headers of KenLM binary models were written by KenLM."""
 
 import bz2
 import io
@@ -33,7 +33,7 @@ ngram 2=1
 
 \end\
 """
-KENLM = {  # type, order, whether the vocabulary is in it
+KENLM = {  # type, order, whether the file holds the vocabulary
     "t2.probing": ("probing", 2, True),
     "t3.probing_i_novocab": ("probing", 3, False),
     "t3.rest": ("probing with rest costs", 3, True),
@@ -135,7 +135,7 @@ def test_files_that_hold_no_model(put, tmp_path):
         assert identify_file(put(content))["format"] == format, content[:9]
 
 
-def test_what_cannot_be_read(put, tmp_path):
+def test_unreadable_files(put, tmp_path):
     for path, message in [
         (tmp_path, "is not a regular file; give the path of one"),
         (tmp_path / "none", "cannot read '.*none': No such file or directory"),

@@ -1,4 +1,4 @@
-"""Which files stand behind paths, globs, directories and URLs, and what is said where there are none."""
+"""The files of paths, globs, directories and URLs, and the errors if there are none."""
 
 import sys
 
@@ -28,12 +28,12 @@ def test_files_keep_their_order_and_expansions_are_sorted(tree):
     assert names(open_corpus(f"file://{tree}/a.txt"), tree) == ["a.txt"]
 
 
-def test_a_path_that_looks_like_a_glob_is_taken_literally(tmp_path):
+def test_an_existing_path_with_glob_characters_is_literal(tmp_path):
     (tmp_path / "a[1].txt").write_bytes(TEXT)
     assert names(open_corpus(tmp_path / "a[1].txt"), tmp_path) == ["a[1].txt"]
 
 
-def test_a_relative_path_is_reopened_from_anywhere(tree, monkeypatch):
+def test_a_relative_path_is_reopened_from_any_folder(tree, monkeypatch):
     monkeypatch.chdir(tree)
     (source,) = open_corpus("a.txt").sources
     assert (source.name, source.location) == ("a.txt", str(tree / "a.txt"))
@@ -75,9 +75,9 @@ def test_a_missing_driver_is_named(url, driver, monkeypatch):
     assert str(error.value).endswith("; pip install 'mgpu-ngram[remote]'") and "\n" not in str(error.value)
 
 
-def test_bad_files_say_so(tree, tmp_path, monkeypatch):
+def test_bad_files_are_named(tree, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="missing.txt' does not exist or holds no file; correct the path$"):
-        open_corpus([tree / "a.txt", tree / "missing.txt"])  # no talk of Lines: others exist
+        open_corpus([tree / "a.txt", tree / "missing.txt"])  # no hint about Lines, because other files exist
     (tree / "empty").mkdir()
     with pytest.raises(InputError, match="empty' is a directory without files"):
         open_corpus(tree / "empty")

@@ -1,4 +1,4 @@
-"""A corpus in memory: lines, Arrow arrays and token ids."""
+"""In-memory corpora: lines, Arrow arrays and token ids."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""A container's limit counts, not the memory of its host."""
+"""A container's memory limit counts, not the memory of its host."""
 
 from mgpu_ngram.core import memory_config as memory
 

@@ -1,4 +1,4 @@
-"""A model in a file: what was saved is loaded, and whatever is damaged, newer or something else is refused."""
+"""A model file: a saved model loads unchanged; damaged, newer and foreign files are refused."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ from mgpu_ngram.engine.trie import build_trie, edges_of, quantize, with_fanout
 
 
 def trie_of(probs=(-1, -2, -3, -4), fanout=2):
-    """Four words, three bigrams, three trigrams, one n-gram of four words."""
+    """Return a model of four words, three bigrams, three trigrams and one 4-gram."""
     orders = [
         ([[0], [1], [2], [3]], probs, (0, -0.5, 0, -0.25)),
         ([[3, 2], [1, 3], [3, 3]], (-0.5, -0.75, -4), (0, -1.5, 0)),
@@ -63,7 +63,7 @@ def quantised(model):
 
 @pytest.fixture
 def filled():
-    """Without 3 2: 1 3 2 needs it."""
+    """Return the same model without 3 2, which 1 3 2 needs."""
     orders = [
         ([[0], [1], [2], [3]], (-1, -2, -3, -4), (0, -0.5, 0, -0.25)),
         ([[1, 3], [3, 3]], (-0.75, -4), (-1.5, 0)),
@@ -81,7 +81,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("verify", [True, False])
-def test_what_was_saved_is_loaded(model, verify, tmp_path):
+def test_a_saved_model_loads_unchanged(model, verify, tmp_path):
     path = tmp_path / "m.safetensors"
     assert save_model(path, model) == path.stat().st_size
     loaded = load_model(path, verify)
@@ -107,7 +107,7 @@ def test_codes_are_kept(quantised, tmp_path):
     assert same(loaded, quantised) and loaded.trie.quantized and loaded.trie.prob_G.dtype == np.uint8
 
 
-def test_nodes_that_were_filled_in_are_kept(filled, tmp_path):
+def test_filled_nodes_are_kept(filled, tmp_path):
     assert filled.trie.filled_F.tolist() == [5] and filled.trie.filled_F.dtype == np.uint32
     for trie in filled.trie, quantize(filled.trie, 8), with_fanout(filled.trie, 3):
         for edges in None, edges_of(trie):
@@ -120,7 +120,7 @@ def test_nodes_that_were_filled_in_are_kept(filled, tmp_path):
 
 
 def test_a_file_has_no_more_than_the_model(model, quantised, filled, tmp_path):
-    """Files of models from which nothing is missing are those of before; those of before are loaded."""
+    """A model without missing n-grams needs no array of filled nodes, and a file without that array still loads."""
     for saved, more in (model, []), (quantised, CODED), (filled, [FILLED]):
         save_model(tmp_path / "m", saved)
         assert load_arrays(tmp_path / "m")[0].keys() == {*ARRAYS, *more, "offsets_V", "data"}
@@ -140,7 +140,7 @@ def test_without_backoffs(model, tmp_path):
         tables(loaded)
 
 
-def test_where_a_model_may_be_written(model, tmp_path):
+def test_writable_targets(model, tmp_path):
     path = tmp_path / "m.safetensors"
     check_free_file(path, overwrite=False)
     save_model(path, model)
@@ -163,7 +163,7 @@ def test_where_a_model_may_be_written(model, tmp_path):
             check_free_file(nowhere, overwrite=True)
 
 
-def test_the_fingerprint_is_that_of_the_contents(model, with_edges, quantised):
+def test_the_fingerprint_is_of_the_contents(model, with_edges, quantised):
     assert BackoffModel.of(trie_of(), Words.of(WORDS)).fingerprint == model.fingerprint
     others = [
         BackoffModel.of(trie_of(probs=(-1, -2, -3, -5)), Words.of(WORDS)),
@@ -209,7 +209,7 @@ def test_a_newer_version_is_refused(model, tmp_path, monkeypatch):
         load_model(path)
 
 
-def test_damage_is_found_and_not_looked_for_when_asked(model, tmp_path):
+def test_damage_is_found_unless_verify_is_off(model, tmp_path):
     path = tmp_path / "m.safetensors"
     save_model(path, model)
     with open(path, "r+b") as file:
@@ -223,7 +223,7 @@ def test_damage_is_found_and_not_looked_for_when_asked(model, tmp_path):
 
 
 def changed(name, change):
-    """A saved file of which an array or a number is changed or left out, with right checksums."""
+    """A saved file with one array or number changed or left out, and valid checksums."""
 
     def save(path, model):
         save_model(path, model)
@@ -240,7 +240,7 @@ def changed(name, change):
 
 
 def put(*values):
-    """A change that writes values at places: (place, value), ..."""
+    """Return a change that writes values at places: (place, value), ..."""
 
     def change(array):
         for place, value in values:
@@ -288,11 +288,11 @@ def refused(save, message, model, tmp_path):
     assert "\n" not in str(error.value)
 
 
-NODES = np.uint64(15)  # the bits of a child in an entry: there are 11 nodes
+NODES = np.uint64(15)  # bits of a child in an entry: the trie has 11 nodes
 
 
 def last_child(node):
-    """A change that makes the edge to the last node, 10, lead to another."""
+    """Return a change that redirects the edge to the last node, 10, to another node."""
 
     def change(slots_E2):
         entry_E = slots_E2[:, 0]
@@ -380,7 +380,7 @@ def test_a_model_of_single_words(tmp_path):
     assert same(load_model(tmp_path / "m"), model)
 
 
-def test_a_file_that_is_cut_within_its_header(model, tmp_path):
+def test_a_file_truncated_in_its_header(model, tmp_path):
     path = tmp_path / "m.safetensors"
     save_model(path, model)
     path.write_bytes(path.read_bytes()[:100])
@@ -389,16 +389,16 @@ def test_a_file_that_is_cut_within_its_header(model, tmp_path):
         load_model(path)
 
 
-def test_fields_are_those_of_a_trie(model):
+def test_fields_match_a_trie(model):
     assert {f.name for f in dataclasses.fields(model.trie)} == {*ARRAYS, *CODED, FILLED, "starts", "fanout"}
 
 
-def test_a_text_that_happens_to_have_the_brace(tmp_path):
-    """Its first 8 bytes would be the length of a header that is longer than any."""
+def test_a_text_with_a_brace_at_byte_8(tmp_path):
+    """Its first 8 bytes would be a header length beyond any file's."""
     (tmp_path / "text").write_bytes(b"# by us {2024}\n\\data\\\n")
     assert not is_model_file(tmp_path / "text")
 
 
-def test_where_orders_begin_is_of_the_contents(model):
+def test_where_orders_begin_is_in_the_fingerprint(model):
     other = dataclasses.replace(model.trie, starts=(0, 4, 6, 10, 11))
     assert BackoffModel.of(other, model.words).fingerprint != model.fingerprint

@@ -1,4 +1,4 @@
-"""Output folders: whole or not there, and never somebody else's."""
+"""Output folders appear complete or not at all, and never replace foreign folders."""
 
 import errno
 import json
@@ -43,7 +43,7 @@ def test_an_exception_leaves_nothing(tmp_path, error):
     assert names(tmp_path) == []
 
 
-def test_nothing_is_committed_untold(tmp_path):
+def test_nothing_is_committed_without_commit(tmp_path):
     with Output.create(tmp_path / "out") as output:
         fill(output)
     assert names(tmp_path) == []
@@ -79,7 +79,7 @@ def old_output(tmp_path):
         output.commit()
 
 
-def test_overwrite_swaps_at_commit_only(tmp_path):
+def test_overwrite_swaps_only_at_commit(tmp_path):
     old_output(tmp_path)
     with Output.create(tmp_path / "out", overwrite=True) as output:
         fill(output)
@@ -106,7 +106,7 @@ def test_a_failed_overwrite_keeps_the_old_output(tmp_path, monkeypatch):
     assert names(tmp_path) == ["out"]
 
 
-def test_a_path_that_appeared_meanwhile_is_not_touched(tmp_path):
+def test_a_path_that_appeared_during_the_run_is_kept(tmp_path):
     with pytest.raises(InputError, match="exists"), Output.create(tmp_path / "out") as output:
         fill(output)
         (tmp_path / "out").mkdir()
@@ -131,7 +131,7 @@ def test_a_killed_run_leaves_no_final_name_and_the_next_run_cleans_up(tmp_path):
     (left,) = names(tmp_path)
     assert left.startswith("out.partial-")
     others = [f"out.partial-{_host()}-{os.getpid()}-00000000", "out.partial-otherhost-1-00000000", "out.partial-notes"]
-    for name in others:  # a live run, another host's, and a folder that only looks alike
+    for name in others:  # a live run's folder, another host's, and a folder with a similar name
         (tmp_path / name).mkdir()
     with Output.create(tmp_path / "out") as output:
         fill(output)
@@ -139,7 +139,7 @@ def test_a_killed_run_leaves_no_final_name_and_the_next_run_cleans_up(tmp_path):
     assert names(tmp_path) == sorted(["out", *others])
 
 
-def test_an_output_that_a_killed_run_had_moved_aside_comes_back(tmp_path):
+def test_an_output_moved_aside_by_a_killed_run_is_restored(tmp_path):
     old_output(tmp_path)
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
@@ -159,7 +159,7 @@ def test_a_link_is_followed(tmp_path):
     assert (tmp_path / "out" / "data").read_text() == "new"
 
 
-def test_a_place_that_cannot_be_written_is_bad_input(tmp_path, monkeypatch):
+def test_an_unwritable_folder_is_bad_input(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot make output folder"):
         Output.create(tmp_path / "file" / "out")

@@ -1,4 +1,4 @@
-"""Tables to Parquet, against plain Python and other people's readers."""
+"""Tables written to Parquet, compared with plain Python and read by other packages."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ def vocabulary_of(symbols, unit="word"):
 
 
 def table_of(grams, order, bits):
-    """A Table of n-grams given as id tuples -> count."""
+    """Return a Table of n-grams given as id tuples -> count."""
     stream = np.array([i + 1 for gram in sorted(grams) for i in gram], np.uint32)
     keys = ngram_keys(stream, order, bits, positions_R=np.arange(len(grams)) * order)
     return Table(keys, np.array([grams[gram] for gram in sorted(grams)], np.int64), order, bits)
@@ -60,7 +60,7 @@ def test_words_as_text(tmp_path, order, bits):
 
 @pytest.mark.parametrize("rows", [1, 63, 64, 65, 300])
 def test_words_of_all_lengths(rows, tmp_path):
-    """16 bytes are copied at once, where the words before and after have as many."""
+    """Words are copied 16 bytes at a time, unless fewer bytes precede or follow the word."""
     words = [bytes([97 + i % 26]) * (40 - i % 41) for i in range(3, 200)] + [b"yy", b"z"]
     grams = random_grams(np.random.default_rng(rows), len(words), 3, rows)
     write_part(table_of(grams, 3, 25), vocabulary_of(words), tmp_path / "part", True)
@@ -68,7 +68,7 @@ def test_words_of_all_lengths(rows, tmp_path):
     assert texts == [" ".join(words[i].decode() for i in gram) for gram in sorted(grams)]
 
 
-def test_words_that_are_not_text(tmp_path):
+def test_words_that_are_not_utf8(tmp_path):
     words = [*WORDS[:3], b"caf\xe9", b"\xff\xfe"]
     write_part(table_of({(3, 4): 2, (4, 4): 1}, 2, 3), vocabulary_of(words), tmp_path / "part", as_text=False)
     assert pq.read_table(tmp_path / "part")["ngram"].to_pylist() == [b"caf\xe9 \xff\xfe", b"\xff\xfe \xff\xfe"]
@@ -108,7 +108,7 @@ def test_row_groups_are_cut_by_rows_and_by_bytes(tmp_path, monkeypatch):
     write_part(table, vocabulary, tmp_path / "whole", as_text=True)
     monkeypatch.setattr(parquet_module, "GROUP_ROWS", 100)
     write_part(table, vocabulary, tmp_path / "rows", as_text=True)
-    monkeypatch.setattr(parquet_module, "GROUP_BYTES", 299)  # below one long word: it has a group to itself
+    monkeypatch.setattr(parquet_module, "GROUP_BYTES", 299)  # a long word precedes it: a row group of one row
     write_part(table, vocabulary, tmp_path / "bytes", as_text=True)
     write_vocabulary(vocabulary, tmp_path / "vocabulary", as_text=True)
     groups = [pq.ParquetFile(tmp_path / name).num_row_groups for name in ("whole", "rows", "bytes", "vocabulary")]
@@ -181,21 +181,21 @@ def test_an_error_midway_keeps_the_older_file(tmp_path, monkeypatch, cut):
     with pytest.raises(KeyboardInterrupt), PartWriter(tmp_path / "part", 3, vocabulary_of(WORDS), True) as part:
         part.add(table)
         raise KeyboardInterrupt
-    assert len(calls) == (len(table) // 100 if cut else 2)  # the rows that waited are not written either
+    assert len(calls) == (len(table) // 100 if cut else 2)  # nor are the buffered rows
     assert not hasattr(part, "written")
     assert [p.name for p in tmp_path.iterdir()] == ["part"]
     assert (tmp_path / "part").read_text() == "older"
 
 
 def pieces_of(table, cuts):
-    """Tables of the rows between cuts, in arrays of their own."""
+    """Return tables of the rows between cuts, each with its own arrays."""
     ends = [0, *sorted(cuts), len(table)]
     for a, b in zip(ends, ends[1:], strict=False):
         yield Table(table.keys[:, a:b].copy(), table.counts[a:b].copy(), table.order, table.bits)
 
 
 def groups_by_hand(texts, group_rows, group_bytes):
-    """How many rows each row group has: as many as both limits allow, at least one."""
+    """Return the rows of each row group: as many as both limits allow, at least one."""
     groups, rows, size_bytes = [], 0, 0
     for text in texts:
         if rows and (rows == group_rows or size_bytes + len(text) > group_bytes):
@@ -214,7 +214,7 @@ def groups_by_hand(texts, group_rows, group_bytes):
 )
 @example(unit="word", num_grams=130, cuts=[64], group_rows=64, group_bytes=700)  # a group with rows left over
 @settings(max_examples=80)
-def test_bytes_do_not_depend_on_how_rows_come(tmp_path_factory, unit, num_grams, cuts, group_rows, group_bytes):
+def test_bytes_do_not_depend_on_the_batches(tmp_path_factory, unit, num_grams, cuts, group_rows, group_bytes):
     folder = tmp_path_factory.mktemp("parts")
     symbols = {
         "word": WORDS,
@@ -231,7 +231,7 @@ def test_bytes_do_not_depend_on_how_rows_come(tmp_path_factory, unit, num_grams,
         with PartWriter(folder / "cut", 3, vocabulary, unit == "word") as part:
             for piece in pieces_of(table, [min(c, len(grams)) for c in cuts]):
                 part.add(piece)
-                piece.keys[:], piece.counts[:] = 0, 0  # the caller's again
+                piece.keys[:], piece.counts[:] = 0, 0  # the caller may reuse the arrays
     content = (folder / "cut").read_bytes()
     assert content == (folder / "whole").read_bytes()
     assert part.written == whole
@@ -245,8 +245,8 @@ def test_bytes_do_not_depend_on_how_rows_come(tmp_path_factory, unit, num_grams,
         assert file.read()["ngram"].to_pylist() == [text.decode() for text in texts]
 
 
-def test_at_most_one_group_of_rows_waits(tmp_path, monkeypatch):
-    """Whatever comes, all but the last rows, fewer than a group, are on their way to the file."""
+def test_at_most_one_group_of_rows_is_buffered(tmp_path, monkeypatch):
+    """After each batch, all rows except an incomplete last group are queued for the file."""
     monkeypatch.setattr(parquet_module, "GROUP_ROWS", 100)
     grams = random_grams(np.random.default_rng(0), len(WORDS), 3)
     table = table_of(grams, 3, 25)
@@ -313,7 +313,7 @@ def test_vocabulary_round_trip(tmp_path, name):
         (WORDS, True),
         ([], True),
         ([b"\xff"], False),
-        ([b"\xc3", b"\xa9"], False),  # valid only when run together
+        ([b"\xc3", b"\xa9"], False),  # valid only as a concatenation
     ],
 )
 def test_vocabulary_is_text(words, text):

@@ -1,4 +1,4 @@
-"""Reading: whatever the format, the cut and the block, the same text arrives once and in order."""
+"""Reading: for every format, cut and block size, the same text arrives once and in order."""
 
 import bz2
 import gzip
@@ -76,7 +76,7 @@ def test_no_cut_changes_the_text(tmp_path_factory, owned_text, texts, chunk_byte
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
 @pytest.mark.parametrize("where", ["file", "memory", "gzip"])
 def test_windows_are_counted_once_and_whole(tmp_path, dtype, where):
-    """Plain statement: the windows that start in owned tokens are the windows of the corpus, file by file."""
+    """Definition: the windows that start in owned tokens are the windows of the corpus, file by file."""
     rng = np.random.default_rng(1)
     unit = "byte" if dtype == "uint8" else "id"
     streams = [rng.integers(0, 200, size).astype(dtype) for size in (0, 1, 2, 57, 3)]
@@ -107,7 +107,7 @@ def test_a_line_of_100_megabytes(tmp_path):
     path = tmp_path / "a.txt"
     with open(path, "wb") as file:
         file.write(b"first\n")
-        file.truncate(100_000_000)  # NULs up to here, without taking room
+        file.truncate(100_000_000)  # NULs up to this point; the sparse file takes no space
         file.seek(0, 2)
         file.write(b"end\nlast")
     sizes = []
@@ -129,7 +129,7 @@ def test_many_tiny_files(tmp_path, owned_text):
 
 
 def test_checksums_of_blocks_by_hand(tmp_path):
-    """Lines are of the piece that they start in, an added newline is not stored, and a halo is another block's."""
+    """A line belongs to the piece that it starts in. Added newlines are not stored; a halo is part of another block."""
     for name, text in [("a", b"of the\nin"), ("b", b""), ("c", gzip.compress(b"the\n")), ("d", b"\n")]:
         (tmp_path / name).write_bytes(text)
 
@@ -139,7 +139,8 @@ def test_checksums_of_blocks_by_hand(tmp_path):
             for block in read_blocks(chunk, unit, block_bytes, halo, checksums=checksums, plain_crcs=False):
                 by_block += block_checksums(block, block.data, chunk)
         stored = (tmp_path / "c").read_bytes()
-        assert checksums == [(2, 0, len(stored), zlib.crc32(stored))]  # host reading gave those of the compressed file
+        # Host reading gives the CRC of the compressed file.
+        assert checksums == [(2, 0, len(stored), zlib.crc32(stored))]
         return by_block
 
     def parts(*texts):
@@ -151,7 +152,7 @@ def test_checksums_of_blocks_by_hand(tmp_path):
 
 
 def test_a_line_that_is_too_long(tmp_path, monkeypatch):
-    """One of 9 bytes with its newline just fits."""
+    """A line of 9 bytes with its newline just fits."""
     message = "text': the line at byte 2 is longer than 9 bytes; break it into lines"
     monkeypatch.setattr(reading, "MAX_LINE_BYTES", 9)
     path = tmp_path / "text"
@@ -179,7 +180,7 @@ def test_the_caller_may_reuse_its_buffer(tmp_path, owned_text):
     for unit, halo in (("word", 0), ("byte", 3)):
         buffers.clear()
         assert owned_text(open_corpus(tmp_path, unit), 1 << 20, 500, halo, allocate=allocate)[0] == {0: text}
-        assert list(buffers) == [500 + halo]  # one size serves all
+        assert list(buffers) == [500 + halo]  # one size fits all
 
 
 def test_block_bytes_has_a_least_value():

@@ -1,4 +1,4 @@
-"""Temporary folders of processes that were killed do not stay."""
+"""Temporary folders of killed processes are removed."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 from mgpu_ngram.core.scratch import is_running, scratch_folder
 
 
-def test_folders_of_dead_processes_go_and_others_stay(tmp_path, monkeypatch):
+def test_folders_of_dead_processes_are_removed_and_others_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
@@ -24,12 +24,12 @@ def test_folders_of_dead_processes_go_and_others_stay(tmp_path, monkeypatch):
     assert is_running(os.getpid()) and not is_running(dead.pid)
 
 
-def test_a_process_that_has_ended_does_not_run_though_nobody_waited_for_it():
+def test_a_zombie_process_counts_as_ended():
     ended = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
-    ended.stdout.read()  # until it is gone
+    ended.stdout.read()  # until it has ended
     until = time.monotonic() + 10
     while is_running(ended.pid) and time.monotonic() < until:
         time.sleep(0.01)
     assert not is_running(ended.pid)
-    os.kill(ended.pid, 0)  # the system still has its number
+    os.kill(ended.pid, 0)  # the system still lists its number
     ended.communicate()

@@ -1,4 +1,4 @@
-"""Dealing words to shards, and reading words out of packed keys."""
+"""Words are assigned to shards, and words are read out of packed keys."""
 
 import heapq
 
@@ -30,7 +30,7 @@ def test_number_of_shards_refuses_an_unknown_unit():
     [(0, 1, 1), (160, 1, 1), (161, 1, 2), (200, 1, 2), (201, 1, 3), (640, 4, 4), (641, 4, 7)],
 )
 def test_number_of_parts(tokens, workers, parts):
-    """Of 100 tokens, or of 160 where there is one a worker; never fewer than workers."""
+    """Parts of 100 tokens, or of 160 if that makes one part per worker; never fewer parts than workers."""
     assert num_parts(tokens, workers, 100, 160) == parts
     assert num_parts(tokens, 9, 100, 10) == 9
 
@@ -43,7 +43,7 @@ def test_deal_by_hand():
 
 
 def deal_one_by_one(masses, S):
-    """Heaviest first, each to the lightest shard so far; ties by rising number."""
+    """Assign the heaviest first, each to the lightest shard so far; ties by rising number."""
     shards = [(0, s) for s in range(S)]
     dealt = [0] * len(masses)
     for i in sorted(range(len(masses)), key=lambda i: (-masses[i], i)):
@@ -54,17 +54,17 @@ def deal_one_by_one(masses, S):
 
 
 @given(st.lists(st.integers(0, 50), max_size=60), st.integers(4, 12))
-def test_few_words_are_dealt_one_by_one(counts, S):
+def test_few_words_are_assigned_one_by_one(counts, S):
     assert deal_words(np.array(counts, np.int64), S).tolist() == deal_one_by_one(counts, S)
 
 
-def test_one_shard_takes_all():
+def test_a_single_shard_takes_all():
     assert deal_words(np.array([3, 1, 2]), 1).tolist() == [0, 0, 0]
     assert deal_words(np.zeros(0, np.int64), 5).tolist() == []
 
 
 @given(st.integers(0, 2**32), st.integers(2, 5), st.integers(0, 400))
-def test_many_words_are_dealt_in_bundles(seed, S, V):
+def test_many_words_are_assigned_in_bundles(seed, S, V):
     counts = np.random.default_rng(seed).integers(0, 100, V).tolist()
     heaviest = sorted(range(V), key=lambda v: (-counts[v], v))
     alone, rest = heaviest[: 16 * S], heaviest[16 * S :]
@@ -82,7 +82,7 @@ def test_bundles_balance_as_well_as_single_words(S, V, by_rank):
     rng = np.random.default_rng(S)
     rates_V = 1 / np.arange(1.0, V + 1)  # Zipf's law
     counts_V = rng.poisson(rates_V * S * 300_000 / rates_V.sum())
-    if not by_rank:  # token ids go by value
+    if not by_rank:  # token ids are ordered by value
         rng.shuffle(counts_V)
     masses = [
         np.sort(np.bincount(shard_V, counts_V, S))
@@ -99,7 +99,7 @@ def test_deal_refuses_too_many_shards(S):
 
 @settings(deadline=None)  # the first call compiles
 @given(st.integers(1, 32), st.integers(1, 7), st.integers(1, 20), st.randoms(use_true_random=False))
-def test_words_at_every_place(bits, order, rows, random):
+def test_words_at_every_position(bits, order, rows, random):
     codes = [[random.randrange(1, 2**bits) for _ in range(order)] for _ in range(rows)]
     stream = np.array([code for row in codes for code in row], np.uint32)
     keys = ngram_keys(stream, order, bits, positions_R=np.arange(rows) * order)
@@ -107,7 +107,7 @@ def test_words_at_every_place(bits, order, rows, random):
         assert words_at(keys, order, bits, n).tolist() == [row[n] for row in codes]
 
 
-def test_words_at_refuses_a_place_outside():
+def test_words_at_refuses_a_position_outside():
     with pytest.raises(ValueError, match=r"outside 0\.\.1"):
         words_at(np.zeros((1, 1), np.uint64), 2, 8, 2)
 
@@ -125,7 +125,7 @@ def test_owner_is_the_last_context_word(bits):
 
 
 def test_split_words_by_hand():
-    """Heavier than 100 / 5; specials are none; the 16 heaviest at most."""
+    """Words heavier than 100 / 5 are split, at most the 16 heaviest; specials are never split."""
     counts_V = np.array([0, 25, 25, 22, 20, 6, 2])
     assert split_words(counts_V, 1) == () and split_words(counts_V, 4) == ()
     assert split_words(counts_V, 5) == (3,) and split_words(counts_V, 6) == (3, 4)
@@ -133,8 +133,8 @@ def test_split_words_by_hand():
 
 
 @pytest.mark.parametrize("bits", [3, 25])
-def test_owners_beside_a_split_word(bits):
-    """Code 3, word 2, is split: a, b, d are in shards 7, 0, 9 and it is in 5."""
+def test_owners_of_ngrams_with_a_split_word(bits):
+    """Code 3 is word 2, which is split and in shard 5; words 0, 1 and 3 are in shards 7, 0 and 9."""
     stream = np.array([1, 2, 3, 4, 3, 3, 1], np.uint32)
     shard_V = np.array([7, 0, 5, 9], np.uint16)
     by_hand = {2: [7, 0, 5, 9, 5, 5], 3: [0, 0, 9, 9, 5], 4: [0, 9, 9, 5]}

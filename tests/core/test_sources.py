@@ -1,4 +1,4 @@
-"""Formats by content, Parquet's text column, and zstd's module."""
+"""Formats found from the content, Parquet's text column, and the zstandard module."""
 
 import bz2
 import gzip
@@ -54,7 +54,7 @@ def test_parquet_columns(tmp_path):
         open_corpus(path, unit="id")
 
 
-def test_zstandard_is_asked_for_only_when_met(tmp_path, monkeypatch):
+def test_zstandard_is_required_only_for_zstd_files(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     (tmp_path / "a").write_bytes(TEXT)
     open_corpus(tmp_path / "a")

@@ -9,7 +9,7 @@ from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.errors import InputError
 
 
-def test_files_that_change_are_noticed(tmp_path, owned_text):
+def test_changed_files_are_found(tmp_path, owned_text):
     path = tmp_path / "a.txt"
     path.write_bytes(b"of the\n" * 100)
     corpus = open_corpus(path)

@@ -1,4 +1,4 @@
-"""Streams: Parquet's values as lines, and how far a halo reaches."""
+"""Streams: Parquet values as lines, and the reach of a halo."""
 
 import zlib
 

@@ -1,4 +1,4 @@
-"""Settings classes filled strictly."""
+"""Config classes are filled strictly."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -51,7 +51,7 @@ def test_sizes(text, size_bytes):
 
 
 @pytest.mark.parametrize("text", ["", "big", "5 parsecs", "MiB", "1.2.3", "-5", "1e6", None, True, [], "9" * 400])
-def test_what_is_no_size(text):
+def test_invalid_sizes(text):
     with pytest.raises(InputError, match=r"size is .* but must be a size such as 67108864, '64 MiB' or '2 GB'"):
         parse_bytes(text, "size")
 

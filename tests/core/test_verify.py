@@ -1,4 +1,4 @@
-"""Inputs that changed after a run are found."""
+"""Verification finds inputs that changed after a run."""
 
 import gzip
 import json
@@ -44,8 +44,8 @@ def test_a_file_by_hand(strip_bytes, tmp_path, monkeypatch):
     assert line.startswith("cannot read ") and "a.txt" in line and "\n" not in line
 
 
-def test_what_cannot_be_compared_is_not():
-    """Lines in memory; without a CRC, as manifests of scores, sizes alone; and no inputs at all."""
+def test_inputs_that_cannot_be_compared():
+    """Lines in memory; manifests of scores, which have sizes but no CRC; and manifests without inputs."""
     assert verify_inputs({"inputs": [{"name": "<lines in memory>", "size_bytes": 3, "crc32": "0"}]}) == []
     assert verify_inputs({}) == []
 
@@ -56,7 +56,7 @@ def test_a_manifest_without_checksums(tmp_path):
     assert len(verify_inputs({"inputs": [{"name": "a", "size_bytes": 15}]}, tmp_path)) == 1
 
 
-def test_every_input_has_its_line(tmp_path):
+def test_every_input_gets_a_line(tmp_path):
     (tmp_path / "b").write_bytes(b"")
     inputs = [{"name": n, "size_bytes": 0, "crc32": c} for n, c in [("a", "0"), ("b", "00000000"), ("b", "00000001")]]
     found = verify_inputs({"inputs": inputs}, tmp_path)
@@ -64,7 +64,7 @@ def test_every_input_has_its_line(tmp_path):
 
 
 def test_inputs_of_a_run(tmp_path, monkeypatch):
-    """Plain, compressed and Parquet; the checksums are those that the run wrote."""
+    """Plain, compressed and Parquet files; the checksums are those in the manifest of the run."""
     monkeypatch.chdir(tmp_path)
     plain, packed, rows = tmp_path / "plain.txt", tmp_path / "packed.gz", tmp_path / "rows.parquet"
     plain.write_bytes(TEXT * 1000)

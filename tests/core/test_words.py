@@ -13,7 +13,7 @@ BY_HAND = ["<unk>", "<s>", "</s>", "of", "the", "Straße", "a-word-of-more-than-
 
 
 def as_arrays(texts):
-    """(offsets, data) of a list of bytes."""
+    """Return (offsets, data) of a list of bytes."""
     return np.cumsum([0, *map(len, texts)], dtype=np.int64), np.frombuffer(b"".join(texts), np.uint8)
 
 
@@ -40,7 +40,7 @@ def test_membership():
     assert "thee" not in words and "<UNK>" not in words and "\ud800" not in words and 4 not in words
 
 
-def test_bytes_that_are_no_utf8_survive():
+def test_words_that_are_not_utf8_survive():
     words = Words.of(["<unk>", b"caf\xe9", b"\xff\xfe", b"a\0b"])
     assert list(words) == ["<unk>", "caf\udce9", "\udcff\udcfe", "a\0b"]
     assert [words.id(word) for word in words] == [0, 1, 2, 3]
@@ -53,12 +53,12 @@ def test_ids_past_the_last_are_refused(v):
         Words.of(BY_HAND).word(v)
 
 
-def test_a_word_that_stands_twice_is_refused():
+def test_a_duplicate_word_is_refused():
     with pytest.raises(ValueError, match="word 3 is 'a', as an earlier one is; give each word once"):
         Words.of(["<unk>", "a", "b", "a"]).id("a")
 
 
-def test_words_are_equal_by_their_bytes():
+def test_words_are_equal_if_their_bytes_are():
     assert Words.of(["<unk>", "ab"]) == Words.of([b"<unk>", b"ab"])
     assert Words.of(["<unk>", "ab"]) != Words.of(["<unk>", "a", "b"])
     assert Words.of(["<unk>", "a", "bc"]) != Words.of(["<unk>", "ab", "c"])
@@ -66,7 +66,7 @@ def test_words_are_equal_by_their_bytes():
 
 @given(st.lists(st.binary(max_size=20), unique=True), st.lists(st.binary(max_size=20)), st.integers(0, 9))
 def test_lookups_agree_with_a_dict(listed, others, odd):
-    """At any offset in the text, and where words end with it."""
+    """At any offset in the text, also for words at its end."""
     listed = [word for word in listed if word != b"<unk>"]
     words = Words.of([b"<unk>", *listed])
     ids = {word: v for v, word in enumerate(listed, 1)}
@@ -88,7 +88,7 @@ def test_many_words_in_many_threads():
     assert np.concatenate(parts).tolist() == [ids.get(text, 0) for text in texts]
 
 
-def test_no_words_are_asked_for():
+def test_no_words():
     assert words_of_nothing().tolist() == []
 
 
@@ -109,7 +109,7 @@ def test_ids_of_ngrams_by_hand():
     offsets, data = as_arrays([b"the the", *texts, b"of"])
     ids = words.ids_of_ngrams(offsets[1:-1], data, 2)
     assert ids.dtype == np.uint32
-    # one word too few, one too many: what is left is no word
+    # n-grams of one word too few or too many: a missing or overlong last word is unknown
     assert ids.tolist() == [[4, 3], [3, 3], [0, 4], [6, 5], [4, 0], [3, 0]]
     assert words.ids_of_ngrams(offsets[:1], data, 3).shape == (0, 3)
     assert words.ids_of_ngrams(*as_arrays([b"the of the"]), 3).tolist() == [[4, 3, 4]]
