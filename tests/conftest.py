@@ -57,7 +57,6 @@ def pytest_collection_modifyitems(config, items):
 
     A limit ends a test that hangs. Limits are set for an idle machine, so they are scaled by the present slowness, and
     by 3 because the machine may be slower when the test runs.
-
     """
     for item in items:
         mark = item.get_closest_marker("timeout")

@@ -1,7 +1,6 @@
 """A GPU for tests on machines without one. Arrays lie in files that another process may read while the owner lives.
 
 Workers load this file with --preload; tests import it by the same name.
-
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""What tests of the engine share: tables as dicts and back, and budgets."""
+"""Fixtures of the engine's tests: tables as dicts and back, and budgets."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ AMPLE_BYTES = 32 << 30
 
 @pytest.fixture(scope="session")
 def to_table(to_device, pack_keys):
-    """A table of {tuple of codes: count}."""
+    """Return a table of {tuple of codes: count}."""
 
     def convert(counter, order, bits):
         ngrams = sorted(counter)
@@ -26,7 +26,7 @@ def to_table(to_device, pack_keys):
 
 @pytest.fixture(scope="session")
 def to_counter(unpack_keys):
-    """The {tuple of codes: count} of a table, which must be sorted and without repeats."""
+    """Return {tuple of codes: count} of a table, which must be sorted and without duplicates."""
 
     def convert(table):
         assert table.keys.dtype == np.uint64 and table.counts.dtype == np.int64
@@ -40,7 +40,7 @@ def to_counter(unpack_keys):
 
 @pytest.fixture(scope="session")
 def to_sharded(to_device, pack_keys):
-    """A sharded table of one {tuple of codes: count} a shard."""
+    """Return a sharded table of one {tuple of codes: count} per shard."""
 
     def convert(shards, order, bits):
         rows = [(ngram, shard[ngram]) for shard in shards for ngram in sorted(shard)]
@@ -53,7 +53,7 @@ def to_sharded(to_device, pack_keys):
 
 @pytest.fixture(scope="session")
 def to_counters(to_counter):
-    """The {tuple of codes: count} of each shard of a table."""
+    """Return {tuple of codes: count} of each shard of a table."""
 
     def convert(table):
         assert isinstance(table.ends_S, np.ndarray) and table.ends_S.dtype == np.int64
@@ -65,13 +65,13 @@ def to_counters(to_counter):
 
 @pytest.fixture(scope="session")
 def ample(device):
-    """A budget that is never short."""
+    """Return a budget that is never exhausted."""
     return Budget(device, AMPLE_BYTES, AMPLE_BYTES)
 
 
 @pytest.fixture(scope="session")
 def few_rows(device):
-    """few_rows(rows, columns): a budget whose blocks hold so many rows of keys of so many columns."""
+    """Return few_rows(rows, columns): a budget whose blocks hold `rows` rows of keys of `columns` columns."""
 
     def make(rows, columns):
         class FewRows(Budget):

@@ -1,4 +1,4 @@
-"""The blocks of a chunk, on their way to the device."""
+"""The blocks of a chunk reach the device completely and in order."""
 
 import gc
 import gzip
@@ -16,8 +16,8 @@ from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 
 @pytest.mark.parametrize("block_bytes", [64, 1000, 1 << 20])
-def test_blocks_bring_all_bytes_in_order(device, block_bytes, tmp_path):
-    """More blocks than the ring has slots: no buffer is handed over while it is still read."""
+def test_blocks_hold_all_bytes_in_order(device, block_bytes, tmp_path):
+    """With more blocks than the ring has slots, no buffer is reused while the device still reads it."""
     text = b"".join(b"line %d of the text\n" % i for i in range(1000))
     (tmp_path / "text").write_bytes(text)
     (chunk,) = open_corpus(str(tmp_path / "text")).chunks(1 << 30)
@@ -32,7 +32,7 @@ def test_blocks_bring_all_bytes_in_order(device, block_bytes, tmp_path):
 
 
 class HostRing:
-    """Hands blocks over as the ring of a GPU does, in host memory."""
+    """Yields blocks in the same way as the ring of a GPU, in host memory."""
 
     def run(self, read):
         for block in read(lambda nbytes: np.empty(nbytes, np.uint8)):
@@ -41,7 +41,7 @@ class HostRing:
 
 @pytest.fixture(params=["cpu", "ring", pytest.param("gpu", marks=pytest.mark.gpu)])
 def path(request, monkeypatch):
-    """The device whose path blocks take: "ring" is a GPU's without a GPU."""
+    """The device of the blocks: "ring" is the GPU's ring, without a GPU."""
     if request.param == "ring":
         monkeypatch.setattr(blocks_module, "_idle_ring", lambda block_bytes: HostRing())
         monkeypatch.setattr(blocks_module, "_idle_rings", [])
@@ -51,10 +51,10 @@ def path(request, monkeypatch):
 @pytest.mark.parametrize(("unit", "halo"), [("word", 0), ("byte", 3), ("id", 2)])
 @pytest.mark.parametrize("block_bytes", [62, 1001, 1 << 20])
 def test_checksums_are_those_of_the_stored_bytes(path, unit, halo, block_bytes, tmp_path):
-    """Wherever they are computed; the caller may change the bytes that it is given."""
+    """Checksums do not depend on the device that computes them; the caller may change the bytes that it receives."""
     text = b"".join(b"Line %d of the text\n" % i for i in range(2000))
     texts = [text, b"", text[:-1], b"\n", b"end. "] + [b"of %d " % (i % 3) for i in range(100)]
-    texts = [*(t + b"." * (len(t) % 2) for t in texts), gzip.compress(text)]  # ids are of two bytes
+    texts = [*(t + b"." * (len(t) % 2) for t in texts), gzip.compress(text)]  # ids have two bytes
     for i, stored in enumerate(texts):
         (tmp_path / f"{i:03}").write_bytes(stored)
     checksums = []
@@ -85,21 +85,21 @@ def test_a_caller_may_stop_early(device, tmp_path):
 
 
 def test_blocks_after_a_task_that_failed(device, tmp_path):
-    """It is collected in any order, a stream before the blocks that it brought, perhaps."""
+    """Garbage collection frees the objects in any order, perhaps a stream before its blocks."""
     (tmp_path / "text").write_bytes(b"of the\n" * 10)
     (chunk,) = open_corpus(str(tmp_path / "text")).chunks(1 << 30)
     for _ in range(5):
         blocks = device_blocks(chunk, "word", 1 << 10, 0, device, 1, None, Stopwatch(device))
         assert to_host(next(blocks)[1]).tobytes() == b"of the\n" * 10
         cycle = [blocks]
-        cycle.append(cycle)  # as the traceback of an error and its frames are
+        cycle.append(cycle)  # like the traceback of an error and its frames
         del blocks, cycle
         gc.collect()
 
 
 @pytest.mark.parametrize("unit", ["word", "byte"])
-def test_checksums_of_chunks_of_a_cpu_join_those_of_a_gpu(unit, device, tmp_path):
-    """As where a full GPU leaves some to the host, or a run is resumed elsewhere: words are cut at line ends."""
+def test_checksums_of_chunks_on_cpu_and_gpu_join(unit, device, tmp_path):
+    """A full GPU leaves chunks to the CPU, and a run may resume on another device: words are cut at line ends."""
     text = b"".join(b"%d of the people\n" % i for i in range(5000)) + b"no newline"
     (tmp_path / "text").write_bytes(text)
     chunks = open_corpus([str(tmp_path / "text")], unit).chunks(7001)

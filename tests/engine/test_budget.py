@@ -1,4 +1,4 @@
-"""Budgets: by hand, and against a fake pool."""
+"""Budgets, worked by hand and with a fake memory pool."""
 
 import gc
 import subprocess
@@ -25,13 +25,13 @@ from mgpu_ngram.engine.budget import (
 
 @dataclass(eq=False)
 class Result:
-    """Something that holds host memory."""
+    """An object that holds host memory."""
 
     host_bytes: int
 
 
 class Pool:
-    """CuPy's, with the methods that a budget calls."""
+    """A fake of CuPy's pool, with the methods that a budget calls."""
 
     def __init__(self, used_bytes):
         self._used_bytes, self.limit, self.freed = used_bytes, 0, 0
@@ -54,7 +54,7 @@ class Pool:
 
 @pytest.fixture(autouse=True)
 def shares(monkeypatch):
-    """Shares that are easy by hand. Results that other tests hold do not count."""
+    """Set shares that are easy to compute by hand, and ignore results that other tests hold."""
     monkeypatch.setattr(memory_module, "KEPT_SHARE", {"gpu": 0.4, "cpu": 0.25})
     monkeypatch.setattr(memory_module, "KEPT_BESIDE_SHARE", 0.25)
     monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())
@@ -62,7 +62,7 @@ def shares(monkeypatch):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """gpu(used_bytes, free_bytes): a fake GPU. Returns its pool."""
+    """Return gpu(used_bytes, free_bytes), which sets up a fake GPU and returns its pool."""
 
     def make(used_bytes, free_bytes=1 << 40):
         pool = Pool(used_bytes)
@@ -74,22 +74,23 @@ def gpu(monkeypatch):
     return make
 
 
-def test_what_a_task_may_take_by_hand(gpu):
+def test_working_memory_by_hand(gpu):
     assert Budget("cpu", 0, 1000).working_bytes() == 750
     assert Budget("cpu", 0, 1000, 3).working_bytes() == 250
     pool = gpu(used_bytes=100, free_bytes=600)
-    assert Budget("gpu", 500, 1000).working_bytes() == 400  # of the budget, what results hold is taken
-    assert Budget("gpu", 5000, 1000).working_bytes() == 600  # others use the GPU, too
+    assert Budget("gpu", 500, 1000).working_bytes() == 400  # held results reduce the budget
+    assert Budget("gpu", 5000, 1000).working_bytes() == 600  # other processes use the GPU, too
     assert Budget("gpu", 500, 1000, 3).host_working_bytes() == 250
-    assert pool.limit == 0  # which no question sets
+    assert pool.limit == 0  # reading the budget does not set the limit
 
 
-def test_a_scope_limits_the_pool_and_restores_what_was_before(gpu):
+def test_a_scope_limits_the_pool_and_restores_the_old_limit(gpu):
     pool = gpu(used_bytes=100)
-    pool.limit = 9000  # the user's own
+    pool.limit = 9000  # the user's own limit
     with device_limited(Budget("gpu", 700, 0)):
         assert pool.limit == 700
-        with pytest.raises(ZeroDivisionError), device_limited(Budget("gpu", 500, 0)):  # within the other: the least
+        # Nested scopes: the lower limit holds.
+        with pytest.raises(ZeroDivisionError), device_limited(Budget("gpu", 500, 0)):
             assert pool.limit == 500
             raise ZeroDivisionError
         assert pool.limit == 700
@@ -99,7 +100,7 @@ def test_a_scope_limits_the_pool_and_restores_what_was_before(gpu):
     assert pool.limit == 9000
     with device_limited(Budget("cpu", 0, 700)):
         assert pool.limit == 9000
-    with device_limited(Budget("gpu", 0, 700)):  # as for the pool, 0 is no limit
+    with device_limited(Budget("gpu", 0, 700)):  # 0 is no limit, as in CuPy
         assert pool.limit == 9000
 
 
@@ -116,8 +117,8 @@ def test_cached_blocks_beyond_a_limit_are_freed_once(gpu):
         assert pool.limit == 0 and pool.freed == freed
 
 
-def test_scopes_of_threads_overlap(gpu):
-    """The limit lasts until the last of them ends, in whichever order they end."""
+def test_overlapping_scopes_of_threads(gpu):
+    """The limit lasts until the last scope ends, in any order."""
     pool, seen = gpu(0), []
     entered, leave = [threading.Event() for _ in range(2)], [threading.Event() for _ in range(2)]
 
@@ -131,7 +132,7 @@ def test_scopes_of_threads_overlap(gpu):
         thread.start()
         assert event.wait(10)
         seen.append(pool.limit)
-    for thread, event in zip(threads, leave, strict=True):  # the first to enter leaves first
+    for thread, event in zip(threads, leave, strict=True):  # the first scope to begin ends first
         event.set()
         thread.join()
         seen.append(pool.limit)
@@ -170,11 +171,11 @@ def test_the_hook_of_a_thread_is_entered_once(gpu, monkeypatch):
         (Budget("cpu", 0, 8000), 3000),  # half of three quarters
         (Budget("cpu", 0, 8000, 4), 750),
         (Budget("gpu", 2000, 8000), 600),  # half of 0.6
-        (Budget("gpu", 16_000, 8000), 3000),  # it passes through the host
+        (Budget("gpu", 16_000, 8000), 3000),  # copies pass through the host
         (Budget("gpu", 16_000, 8000, 2), 1500),
     ],
 )
-def test_what_a_block_may_take_by_hand(budget, expected):
+def test_block_memory_by_hand(budget, expected):
     assert budget.block_bytes() == expected
 
 
@@ -199,8 +200,8 @@ def test_results_stay_on_the_device_until_its_share_is_full(gpu):
     assert Budget("gpu", 100, 0).place(25) == "disk"
 
 
-def test_a_device_keeps_little_of_what_is_sure_not_to_fit(gpu):
-    """A tenth in place of 0.4, so that more is left to work in."""
+def test_a_device_keeps_few_results_if_they_exceed_it(gpu):
+    """A tenth instead of 0.4, which leaves more working memory."""
     for used_bytes, place in [(0, "device"), (10, "device"), (11, "host")]:
         gpu(used_bytes)
         assert Budget("gpu", 100, 1000, spills=True).place(25) == place
@@ -211,8 +212,8 @@ def test_a_device_keeps_little_of_what_is_sure_not_to_fit(gpu):
     assert Budget("cpu", 0, 8000, spills=True).block_bytes() == Budget("cpu", 0, 8000).block_bytes()
 
 
-def test_holding_is_by_identity():
-    """Equal results are two, one held twice is one; a held one is returned."""
+def test_tracking_is_by_identity():
+    """Two equal results count as two; one result tracked twice counts once and is returned."""
     budget = Budget("cpu", 0, 400)
     a, b = Result(40), Result(40)
     assert hold(a) is a and hold(a) is a
@@ -221,15 +222,15 @@ def test_holding_is_by_identity():
     assert budget.fits_host(20) and not budget.fits_host(21)
 
 
-def test_what_a_result_gives_up_is_free_again():
+def test_memory_of_a_freed_result_is_free_again():
     budget, result = Budget("cpu", 0, 400), hold(Result(100))
     assert not budget.fits_host(1)
     result.host_bytes = 30
     assert budget.fits_host(70) and not budget.fits_host(71)
 
 
-def test_several_threads_hold_and_ask_at_once():
-    """Tasks of a process are threads: one may hold its result while another asks for room."""
+def test_threads_track_and_ask_concurrently():
+    """The tasks of a process are threads: one may track its result while another asks for memory."""
     budget, errors, stop = Budget("cpu", 0, 1 << 30), [], threading.Event()
     kept = [hold(Result(1)) for _ in range(2000)]
 
@@ -302,7 +303,7 @@ def test_peak_of_the_device():
 
 @pytest.mark.gpu
 def test_a_real_gpu():
-    """Room is what the limit leaves; beyond it the pool refuses; after the scope the pool is as it was."""
+    """The limit determines free memory, and the pool refuses to exceed it; after the scope the pool is as before."""
     import cupy
 
     pool = cupy.get_default_memory_pool()
@@ -324,7 +325,7 @@ def test_a_real_gpu():
 
 
 def test_the_peak_of_the_host_is_this_processs_own():
-    """Not that of the one that started it; of an array that is gone, too."""
+    """The peak excludes the parent process and includes arrays that are freed already."""
     large = bytearray(b"a") * (600 << 20)
     assert peak_host_bytes() > len(large)
     program = "import numpy, mgpu_ngram.engine.budget as m; numpy.ones(200 << 20, 'u1'); print(m.peak_host_bytes())"

@@ -1,4 +1,4 @@
-"""Pass 2, against collections.Counter: every strategy, any parts, out of memory on the way."""
+"""Pass 2, compared with collections.Counter: every strategy, any parts, and out-of-memory errors."""
 
 import itertools
 import lzma
@@ -49,8 +49,8 @@ from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 STRATEGIES = ("global", "private", "sort", "hash")
-MIXED = ("global", "sort", "hash", "sort", "private")  # each order its own way
-SHARDS = 3  # that the corpora here are cut into: small ones have but one
+MIXED = ("global", "sort", "hash", "sort", "private")  # each order by another strategy
+SHARDS = 3  # shards of the corpora here; small ones have only one
 
 
 def plans_of(order, strategy):
@@ -59,13 +59,13 @@ def plans_of(order, strategy):
 
 
 def lexicon_of(symbols, num_shards=1, shard_V=None):
-    """What counting needs to know when streams are in global codes already."""
+    """Return counting options for streams that are already in global codes."""
     nothing = np.empty(0, np.int64)
     return Lexicon("word", symbols, 1000, nothing, nothing, num_shards, shard_V)
 
 
 def count_all(streams, symbols, budget, plans, histograms=1):
-    """The tables of streams, by order; histograms as tables, too."""
+    """Return the tables of streams by order; histograms as tables, too."""
     options = CountOptions(budget, max((p.order for p in plans), default=1), histograms=histograms)
     tables, bins = count_streams(streams, lexicon_of(symbols), plans, options)
     tables += [bins_to_table(b, n, symbols, check.code_bits(symbols)) for n, b in bins.items()]
@@ -73,7 +73,7 @@ def count_all(streams, symbols, budget, plans, histograms=1):
 
 
 def windows(codes, order, owned=None):
-    """Counter of the whole windows that start in the first `owned` codes."""
+    """Return a Counter of the whole windows that start in the first `owned` codes."""
     starts = range(min(len(codes) if owned is None else owned, len(codes) - order + 1))
     found = Counter(tuple(codes[t : t + order]) for t in starts)
     return {ngram: count for ngram, count in found.items() if 0 not in ngram}
@@ -100,7 +100,7 @@ def test_mark_sentences_by_hand(to_device):
         0,
         0,
     ]  # a 0 for </s>
-    assert marked([0, 0, 9, 0]) == [2, 3, 0, 2, 3, 0, 2, 9, 3, 0]  # an empty line is a sentence, too
+    assert marked([0, 0, 9, 0]) == [2, 3, 0, 2, 3, 0, 2, 9, 3, 0]  # an empty line is also a sentence
     assert marked([]) == []
 
 
@@ -145,7 +145,7 @@ def test_raw_bytes_with_their_codes(strategy, ample, to_device, to_counter):
         assert to_counter(table) == windows(codes, n, 20)
 
 
-def test_some_orders_only(ample, to_device, to_counter):
+def test_only_the_given_orders_are_counted(ample, to_device, to_counter):
     """As `auto` plans: order 1 comes from the vocabulary."""
     codes = np.random.default_rng(2).integers(0, 6, 300)
     plans = plans_of(4, "sort")
@@ -157,7 +157,7 @@ def test_some_orders_only(ample, to_device, to_counter):
     assert count_all([stream], 5, ample, []) == []
 
 
-def test_dense_orders_come_as_histograms(ample, to_device):
+def test_dense_orders_are_histograms(ample, to_device):
     codes = to_device(np.array([1, 2, 1, 2, 2, 0], np.uint32))
     tables, bins = count_streams([Codes(codes, 6)] * 2, lexicon_of(2), plans_of(2, "global"), CountOptions(ample, 2))
     assert tables == [] and on_gpu(bins[1]) == on_gpu(bins[2]) == (ample.device == "gpu")
@@ -165,7 +165,7 @@ def test_dense_orders_come_as_histograms(ample, to_device):
 
 
 def test_wide_keys(ample, to_device, to_counter):
-    """Two and three columns, with words across them."""
+    """Keys of two and three columns, with words that span columns."""
     codes = np.random.default_rng(3).choice([0, 1, 2**24, 2**25 - 1, 7], 300)
     stream = Codes(to_device(codes.astype(np.uint32)), 300)
     for strategy in ("sort", "hash"):
@@ -176,7 +176,7 @@ def test_wide_keys(ample, to_device, to_counter):
 
 @pytest.fixture
 def parts(monkeypatch):
-    """parts(limit): count at most `limit` tokens at once. Returns the list of the parts' sizes."""
+    """Return parts(limit): count at most `limit` tokens at once. Returns the list of the parts' sizes."""
 
     def force(limit):
         sizes = []
@@ -205,9 +205,9 @@ def test_parts_make_no_difference(strategy, limit, ample, to_device, to_counter,
     assert max(sizes) <= limit and sum(sizes) == 139
 
 
-def test_parts_follow_the_memory_that_may_be_used(device, monkeypatch):
+def test_parts_follow_the_available_memory(device, monkeypatch):
     options = CountOptions(Budget(device, 0, 0))
-    # 0.8 of it, 130 bytes per token (see test_plan); what results hold beyond the limit leaves less than nothing
+    # 0.8 of it, 130 bytes per token (see test_plan); held results exceed the limit and leave a negative rest
     for working_bytes, tokens in [(10**9, 800_000_000 // 130), (0, 1 << 16), (-(10**9), 1 << 16), (10**15, 1 << 31)]:
         monkeypatch.setattr(Budget, "working_bytes", lambda self, found=working_bytes: found)
         assert count_module._part_tokens(19, plans_of(5, "sort"), options) == tokens
@@ -215,7 +215,7 @@ def test_parts_follow_the_memory_that_may_be_used(device, monkeypatch):
 
 @pytest.fixture
 def little_memory(monkeypatch):
-    """little_memory(most): parts of more than `most` tokens run out of memory. Returns the sizes tried."""
+    """Return little_memory(most): parts of more than `most` tokens run out of memory. Returns the attempted sizes."""
 
     def force(most, error=MemoryError):
         tried = []
@@ -245,7 +245,7 @@ def test_out_of_memory_halves_the_parts(ample, to_device, to_counter, little_mem
 
 
 @pytest.mark.parametrize("strategy", ["sort", "mixed"])
-def test_out_of_memory_for_a_later_part_counts_nothing_twice(strategy, ample, to_device, to_counter, monkeypatch):
+def test_out_of_memory_in_a_later_part_counts_nothing_twice(strategy, ample, to_device, to_counter, monkeypatch):
     codes = np.random.default_rng(6).integers(0, 4, 150)
     calls = itertools.count()
 
@@ -261,11 +261,11 @@ def test_out_of_memory_for_a_later_part_counts_nothing_twice(strategy, ample, to
     stream = Codes(to_device(codes.astype(np.uint32)), 150)
     for n, table in enumerate(count_all([stream], 3, ample, plans_of(2, strategy)), 1):
         assert to_counter(table) == windows(codes.tolist(), n)
-    assert next(calls) > 4  # it did run out, and went on
+    assert next(calls) > 4  # memory ran out once, and counting continued
 
 
 def test_tables_leave_a_full_device_before_parts_grow_too_small(to_counter, monkeypatch):
-    """A device that is made up has room for the tables of two parts; parts are the least already."""
+    """The fake device has room for the tables of two parts, and parts have the least size already."""
     codes = np.random.default_rng(6).integers(0, 4, 150)
     there = []
 
@@ -290,18 +290,18 @@ def test_tables_leave_a_full_device_before_parts_grow_too_small(to_counter, monk
 
 
 def two_words(device):
-    """A chunk of "of the of", tokenised, and how it was read."""
+    """Return a tokenised chunk of "of the of", and how it was read."""
     reading = TokeniseOptions(order=2, device=device)
     (chunk,) = open_corpus(Lines(["of the of"])).chunks(100)
     tokenised = tokenise(chunk, reading)
     return chunk, tokenised, number_symbols(tokenised.vocabulary, "word", False, 0, device)[0], reading
 
 
-def test_out_of_memory_for_good_is_one_clear_error(device, ample, little_memory):
+def test_persistent_out_of_memory_is_one_clear_error(device, ample, little_memory):
     tried = little_memory(0)
     with pytest.raises(RunError, match=r"out of (host|device) memory while counting n-grams"):
         count_chunk(*two_words(device), CountOptions(ample, 2, "sort"))
-    # Four codes; halves would be smaller than the least part. Of a GPU the host tries them after it.
+    # Four codes: halves would be below the least size. After the GPU, the host tries.
     assert tried == {"cpu": [4], "gpu": [4, 4]}[device]
 
 
@@ -337,7 +337,7 @@ def test_split_by_the_last_context_word(order, to_table, to_counters, data, shar
 
 
 def test_split_into_many_shards(to_table, to_counters):
-    """Rows of one shard stay sorted, whatever lies between them."""
+    """Rows of one shard stay sorted, even if rows of other shards lie between them."""
     rng = np.random.default_rng(7)
     counter = Counter(map(tuple, rng.integers(1, 3001, (5000, 2)).tolist()))
     shard_V = rng.integers(0, 1024, 3000).astype(np.uint16)
@@ -347,7 +347,7 @@ def test_split_into_many_shards(to_table, to_counters):
     assert to_counters(split(to_table(counter, 2, 12), lexicon_of(3000, 1024, shard_V))) == expected
 
 
-def test_order_1_lies_in_shard_0(to_table, to_counters):
+def test_order_1_is_in_shard_0(to_table, to_counters):
     counter = {(1,): 5, (4,): 2, (2,): 1}
     lexicon = lexicon_of(4, 3, np.array([2, 1, 0, 1], np.uint16))
     assert to_counters(split(to_table(counter, 1, 3), lexicon)) == [counter, {}, {}]
@@ -391,8 +391,8 @@ def test_heaviest_breaks_ties_by_key(pack_keys, counter, k):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_what_is_cut_leaves_a_full_device_before_the_next_is_cut_on_the_host(times, monkeypatch):
-    """A device that is made up has no room for cutting, once or twice."""
+def test_cut_pieces_leave_a_full_device_before_the_host_continues(times, monkeypatch):
+    """The fake device has no room to cut, once or twice."""
     failures, left = [MemoryError] * times, []
 
     def cut(table, lexicon):
@@ -414,7 +414,7 @@ def test_what_is_cut_leaves_a_full_device_before_the_next_is_cut_on_the_host(tim
 
 
 class Cut:
-    """A table that knows its order alone."""
+    """A table with only an order."""
 
     counts = None
 
@@ -422,8 +422,8 @@ class Cut:
         self.order = order
 
 
-def test_what_has_left_a_full_device_is_free_there(monkeypatch):
-    """The last table finds no room until all before it have gone."""
+def test_tables_moved_off_a_full_device_free_its_memory(monkeypatch):
+    """The last table fits only when all earlier tables have left the device."""
     failures, cut = [MemoryError], []
 
     def split(table, lexicon):
@@ -446,8 +446,8 @@ def test_what_has_left_a_full_device_is_free_there(monkeypatch):
     assert list(tables) == [2, 3, 4] and len(cut) == 3 and not failures
 
 
-def test_tables_of_a_run_that_will_not_stay_leave_as_they_are_cut(monkeypatch):
-    """Where the device is expected to keep little of all."""
+def test_tables_of_a_run_that_will_spill_leave_the_device_at_once(monkeypatch):
+    """If the device is expected to keep only little of the result."""
     left = []
     monkeypatch.setattr(Budget, "place", lambda self, nbytes: "host" if nbytes > 2 else "device")
     monkeypatch.setattr(count_module, "map_table", lambda table, move: left.append(table.order) or table)
@@ -467,7 +467,7 @@ def symbol_windows(sequences, order):
 
 
 def number_corpus(corpus, reading, chunk_bytes, markers=False):
-    """Chunks of a corpus with what pass 1 leaves of each; the lexicon, cut into SHARDS; the vocabulary."""
+    """Return the chunks of a corpus, each with its result of pass 1; the lexicon with SHARDS shards; the vocabulary."""
     chunks = corpus.chunks(chunk_bytes)
     tokenised = [tokenise(chunk, reading) for chunk in chunks]
     local = merge_vocabularies(*(t.vocabulary for t in tokenised))
@@ -478,7 +478,7 @@ def number_corpus(corpus, reading, chunk_bytes, markers=False):
 
 
 class Counted:
-    """{symbols: count} of each order of a corpus: what a job does, without an executor."""
+    """Return {symbols: count} of each order of a corpus, as a job computes it, without an executor."""
 
     def __init__(self, to_counters, corpus, reading, budget, strategy, chunk_bytes, markers=False):
         chunks, self.lexicon, self.vocabulary = number_corpus(corpus, reading, chunk_bytes, markers)
@@ -532,7 +532,7 @@ def test_auto_leaves_order_1_to_the_vocabulary(order, ample, to_counters):
         assert counted[n] == symbol_windows([line.split() for line in lines], n)
 
 
-def test_words_alone_are_not_read_again(device, ample):
+def test_unigrams_need_no_second_read(device, ample):
     chunk, _, lexicon, reading = two_words(device)
     run = count_chunk(chunk, None, lexicon, reading, CountOptions(ample, order=1))
     assert run.tables == run.bins == run.seconds == {} and run.chunks == (chunk.index,)
@@ -548,7 +548,7 @@ def test_words_alone_are_not_read_again(device, ample):
 def test_bytes_of_a_corpus(strategy, ample, to_counters, lines, chunk_bytes, block_bytes):
     reading = TokeniseOptions("byte", 3, device=ample.device, block_bytes=block_bytes)
     counted = Counted(to_counters, open_corpus(Lines(lines), "byte"), reading, ample, strategy, chunk_bytes)
-    text = [bytes([v]) for line in lines for v in line + b"\n"]  # n-grams of bytes run through newlines
+    text = [bytes([v]) for line in lines for v in line + b"\n"]  # n-grams of bytes cross newlines
     assert list(counted.tables) == [1, 2, 3]
     for n in counted.tables:
         assert counted[n] == symbol_windows([text], n)
@@ -584,7 +584,7 @@ def test_ids_of_a_corpus(strategy, ample, to_counters, ids, separator, chunk_byt
 
 
 def test_golden_counts(ample, to_counters, shared_data):
-    """`tiny.txt` against counts that collections.Counter made once."""
+    """`tiny.txt` has the stored counts, which collections.Counter made."""
     corpus = open_corpus(str(shared_data / "golden" / "inputs" / "tiny.txt"))
     reading = TokeniseOptions(device=ample.device)
     for kind, markers in ("plain", False), ("padded", True):
@@ -599,7 +599,7 @@ def test_golden_counts(ample, to_counters, shared_data):
 
 
 def contents(run, to_counters):
-    """All that a run holds, as plain values; seconds apart."""
+    """Return the contents of a run as plain values, without seconds."""
     tables = {n: [to_counters(table) for table in tables] for n, tables in run.tables.items()}
     return tables, {n: (b.dtype, to_host(b).tolist()) for n, b in run.bins.items()}, run.stored, run.chunks
 
@@ -608,7 +608,7 @@ TEXT = [b"of the of", b"", b"the end of the", b"of it"] * 5
 
 
 def counted_twice(reading, budget, strategy, to_counters, chunk_bytes=40):
-    """For each of several chunks what it holds when counted from its streams, and ways to count it again."""
+    """For several chunks, return the run counted from kept streams, and functions that count it again."""
     chunks, lexicon, _ = number_corpus(open_corpus(Lines(TEXT)), reading, chunk_bytes)
     assert len(chunks) > 2
     options = CountOptions(budget, reading.order, strategy, streams=len(chunks), chunks=len(chunks))
@@ -621,13 +621,13 @@ def counted_twice(reading, budget, strategy, to_counters, chunk_bytes=40):
 
 
 @pytest.mark.parametrize("strategy", ["auto", *STRATEGIES])
-def test_a_chunk_is_counted_the_same_again(strategy, ample, to_counters):
+def test_a_chunk_counted_again_gives_the_same_run(strategy, ample, to_counters):
     reading = TokeniseOptions(order=3, device=ample.device)
     for first, tokenised, again in counted_twice(reading, ample, strategy, to_counters):
         before = [to_host(s.tokens_T).tolist() for s in tokenised.streams]
         assert contents(again(tokenised), to_counters) == first
         assert [to_host(s.tokens_T).tolist() for s in tokenised.streams] == before
-        other = pickle.loads(pickle.dumps(tokenised))  # as another worker gets it
+        other = pickle.loads(pickle.dumps(tokenised))  # as another worker receives it
         assert contents(again(other), to_counters) == first
 
 
@@ -644,7 +644,7 @@ def test_without_streams_the_text_is_read_again(strategy, ample, to_counters):
         assert contents(again(None, reading=full), to_counters) == first
 
 
-def test_a_run_without_room_goes_to_a_file(ample, to_counters, tmp_path):
+def test_a_run_that_does_not_fit_is_spilled(ample, to_counters, tmp_path):
     full = Budget(ample.device, ample.device_bytes, 0)
     chunk, tokenised, lexicon, reading = two_words(ample.device)
     with pytest.MonkeyPatch.context() as patch:
@@ -659,8 +659,8 @@ DENSE = {"global": [1, 2, 3], "private": [1, 2, 3], "mixed": [1], "sort": [], "h
 
 
 @pytest.mark.parametrize("strategy", DENSE)
-def test_dense_orders_stay_histograms_while_there_is_room(strategy, device, monkeypatch):
-    """3 symbols: 3, 9 and 27 bins of 8 bytes a chunk, which may take a quarter of the bytes of a block."""
+def test_dense_orders_stay_histograms_while_they_fit(strategy, device, monkeypatch):
+    """3 symbols: 3, 9 and 27 bins of 8 bytes per chunk, which may take a quarter of the bytes of a block."""
     plans, lexicon = plans_of(3, strategy), lexicon_of(3)
     monkeypatch.setattr(count_module, "plan_orders", lambda *_: plans)
     for chunks in (1, 10):
@@ -673,8 +673,8 @@ def test_dense_orders_stay_histograms_while_there_is_room(strategy, device, monk
 
 @pytest.mark.parametrize("strategy", ["auto", "global", "private", "sort"])
 @pytest.mark.parametrize("chunks_of_a_worker", [1, 10**6])
-def test_every_chunk_leaves_the_same_orders_dense(strategy, chunks_of_a_worker, ample, to_counters):
-    """Whatever a chunk holds: the sum of runs must know which orders it finds where."""
+def test_every_chunk_keeps_the_same_orders_dense(strategy, chunks_of_a_worker, ample, to_counters):
+    """This holds for any chunk: summing runs requires each order in the same form."""
     reading = TokeniseOptions("byte", 3, device=ample.device)
     lines = [b"", b"a", b"abc" * 20, b"", b"b" * 30, b"abcdefgh"] * 10
     chunks, lexicon, _ = number_corpus(open_corpus(Lines(lines), "byte"), reading, 50)
@@ -689,9 +689,9 @@ def test_every_chunk_leaves_the_same_orders_dense(strategy, chunks_of_a_worker, 
 
 
 def test_a_histogram_beyond_the_budget_is_refused(device):
-    """plan_orders asks the budget, not the machine."""
+    """plan_orders uses the budget, not the memory of the machine."""
     lexicon = lexicon_of(1000)
-    for tasks, host_bytes in (1, 5_000_000), (2, 10_000_000):  # 1000**2 bins of 4 bytes are 0.8 of 5 MB
+    for tasks, host_bytes in (1, 5_000_000), (2, 10_000_000):  # 1000**2 bins of 4 bytes fit 0.8 of 5 MB
         options = CountOptions(Budget(device, 5_000_000, host_bytes, tasks), 2, "global")
         assert [p.strategy for p in plan_orders(lexicon, options)] == ["global"] * 2
         less = CountOptions(Budget(device, 4_999_990, host_bytes - 20, tasks), 2, "global")
@@ -701,7 +701,7 @@ def test_a_histogram_beyond_the_budget_is_refused(device):
 
 @pytest.fixture
 def small_device():
-    """A budget of 256 MiB of the GPU, whose pool is empty and held to the budget."""
+    """A budget of 256 MiB of the GPU; its pool is empty and limited to the budget."""
     import cupy
 
     blocks_module._idle_rings.clear()
@@ -714,7 +714,10 @@ def small_device():
 @pytest.mark.gpu
 @pytest.mark.parametrize("strategy", ["auto", "hash"])
 def test_a_table_larger_than_the_device_budget(strategy, small_device, tmp_path):
-    """6 million random ids: orders 2 to 5 are about 480 MB of rows. The pool keeps to 256 MiB, the counts are right."""
+    """6 million random ids: orders 2 to 5 take about 480 MB.
+
+    The pool stays within 256 MiB, and the counts are right.
+    """
     import cupy
 
     class Peak(cupy.cuda.MemoryHook):
@@ -734,7 +737,7 @@ def test_a_table_larger_than_the_device_budget(strategy, small_device, tmp_path)
         lexicon = number_symbols(tokenised.vocabulary, "id", False, 0, "cpu")[0]
         run = count_chunk(chunk, tokenised, lexicon, reading, CountOptions(small_device, 5, strategy))
     assert run.nbytes > small_device.device_bytes >= peak.size_bytes > 0
-    codes_T = ids.astype(np.int64)  # every id occurs, so ids are codes less one
+    codes_T = ids.astype(np.int64)  # every id occurs, so an id is its code minus one
     assert lexicon.symbols == 50_000
     pairs, counts = np.unique(codes_T[:-1] << 16 | codes_T[1:], return_counts=True)
     assert lexicon.num_shards == 2

@@ -1,4 +1,4 @@
-"""Where arrays are, how long things took, what an out-of-memory error says."""
+"""The device of arrays, stopwatches, and errors that mean out of memory."""
 
 import os
 import sys
@@ -46,11 +46,11 @@ def test_a_small_copy_to_the_host(to_device):
 @pytest.mark.gpu
 @pytest.mark.parametrize("slice_bytes", [8, 1000, 4096])
 def test_a_large_copy_to_the_host(slice_bytes, monkeypatch):
-    """In slices, by several threads: whole arrays, and views that leave out first and last columns."""
+    """Several threads copy slices of whole arrays, and of views without the first and last columns."""
     import cupy
 
     monkeypatch.setattr(device_module, "SLICE_BYTES", slice_bytes)
-    monkeypatch.setattr(device_module._to_host, "buffers", {})  # of this size
+    monkeypatch.setattr(device_module._to_host, "buffers", {})  # slices of this size
     monkeypatch.setattr(device_module._to_device, "buffers", {})
     for array in (np.arange(5001), np.arange(5001, dtype=np.uint64).reshape(3, 1667)):
         there = cupy.asarray(array)
@@ -62,11 +62,11 @@ def test_a_large_copy_to_the_host(slice_bytes, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("slice_bytes", [64, 1000, 1 << 20])
 def test_many_arrays_copied_together(slice_bytes, monkeypatch):
-    """Rows and views of rows, empty ones too; what is on the GPU stays as it is."""
+    """Rows, views of rows and empty arrays are copied; arrays on the GPU stay unchanged."""
     import cupy
 
     monkeypatch.setattr(device_module, "SLICE_BYTES", slice_bytes)
-    monkeypatch.setattr(device_module._to_host, "buffers", {})  # of this size
+    monkeypatch.setattr(device_module._to_host, "buffers", {})  # slices of this size
     monkeypatch.setattr(device_module._to_device, "buffers", {})
     base = np.random.default_rng(0).integers(0, 1 << 63, (3, 400), np.uint64)
     there = cupy.arange(7)
@@ -80,10 +80,10 @@ def test_many_arrays_copied_together(slice_bytes, monkeypatch):
 
 
 @pytest.mark.parametrize("slice_bytes", [2, 1000, 1 << 20])
-def test_slices_are_the_whole(slice_bytes, to_device, monkeypatch):
-    """Each byte comes once, at its place, from whatever thread."""
+def test_slices_cover_the_whole_array(slice_bytes, to_device, monkeypatch):
+    """Each byte arrives once, at its place, from any thread."""
     monkeypatch.setattr(device_module, "SLICE_BYTES", slice_bytes)
-    monkeypatch.setattr(device_module._to_host, "buffers", {})  # of this size
+    monkeypatch.setattr(device_module._to_host, "buffers", {})  # slices of this size
     monkeypatch.setattr(device_module._to_device, "buffers", {})
     whole = np.random.default_rng(0).integers(0, 1 << 16, (7, 11, 13), np.uint16)
     for array in (whole, whole[:1], whole[:0]):
@@ -106,7 +106,7 @@ def test_a_slice_that_fails(to_device):
         each_slice(to_device(np.arange(5)), fail, 2)
 
 
-def test_free_bytes_is_less_than_all_there_is(device):
+def test_free_bytes_is_less_than_the_total(device):
     assert 0 < free_bytes(device) < 1 << 50
     if device == "cpu":
         assert free_bytes(device) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -114,7 +114,7 @@ def test_free_bytes_is_less_than_all_there_is(device):
 
 @pytest.mark.parametrize(("limit", "expected"), [(0, 1050), (1000, 700), (2000, 1050), (200, 0)])
 def test_free_bytes_of_a_pool_with_a_limit(limit, expected, monkeypatch):
-    """1,000 bytes are free beside the pool, which uses 300 and caches 50."""
+    """1,000 bytes are free outside the pool, which uses 300 and caches 50."""
     pool = SimpleNamespace(free_bytes=lambda: 50, used_bytes=lambda: 300, get_limit=lambda: limit)
     runtime = SimpleNamespace(memGetInfo=lambda: (1000, 5000))
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime), get_default_memory_pool=lambda: pool)
@@ -132,7 +132,7 @@ def test_stopwatch_charges_each_second_once(device, monkeypatch):
     synchronize(device)
 
 
-def test_time_spent_waiting_is_shared_as_the_busy_seconds(monkeypatch):
+def test_waiting_time_is_divided_like_busy_time(monkeypatch):
     times = iter([10.0, 16.0, 18.0])
     monkeypatch.setattr("mgpu_ngram.engine.device.time.perf_counter", lambda: next(times))
     watch = Stopwatch("cpu", {"read": 1.0}, _last=next(times))
@@ -147,9 +147,9 @@ def test_add_seconds():
     assert add_seconds({"read": 1.0}, {}, {"read": 2.0, "count": 4.0}) == {"read": 3.0, "count": 4.0}
 
 
-def test_out_of_memory_is_told_from_other_errors():
+def test_out_of_memory_errors_are_recognised():
     class OutOfMemoryError(MemoryError):
-        """As CuPy's."""
+        """Named like CuPy's error."""
 
     assert out_of_memory(MemoryError()) and out_of_memory(OutOfMemoryError())
     assert out_of_memory(np._core._exceptions._ArrayMemoryError((1 << 60,), np.dtype(np.uint8)))
@@ -181,7 +181,7 @@ def test_attempts_on_the_device_and_on_the_host(device, makes_room, failures, tr
     assert found == tried
 
 
-def test_errors_that_no_other_attempt_mends():
+def test_errors_that_are_not_retried():
     tried = []
 
     def attempt(error, device):
@@ -198,7 +198,7 @@ def test_errors_that_no_other_attempt_mends():
     assert tried[2:] == ["gpu", "cpu"]
 
 
-def test_a_failed_attempt_is_freed_before_the_next():
+def test_memory_of_a_failed_attempt_is_freed_before_the_next():
     made = []
 
     def attempt(device):
@@ -222,7 +222,7 @@ def test_memory_guard_gives_the_numbers_and_the_way_out(monkeypatch):
     )
 
 
-def test_memory_guard_lets_all_else_pass():
+def test_memory_guard_passes_other_errors():
     with memory_guard("counting n-grams", "cpu"):
         done = True
     with pytest.raises(ZeroDivisionError), memory_guard("counting n-grams", "cpu"):

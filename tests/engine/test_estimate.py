@@ -1,4 +1,4 @@
-"""Kneser-Ney models of counted text beside those of KenLM's lmplz, however the n-grams are cut into parts."""
+"""Kneser-Ney models of counts equal those of KenLM's lmplz, for any division of the n-grams into parts."""
 
 import lzma
 import re
@@ -17,7 +17,7 @@ from mgpu_ngram.engine.estimate import EstimateOptions
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
 
-CASES = {  # the others are those of tests/jobs/test_estimate.py
+CASES = {  # tests/jobs/test_estimate.py has the others
     "small.o1": ("small.txt", 1, {}),
     "small.o3": ("small.txt", 3, {}),
     "small.o3.prune001": ("small.txt", 3, {"prune": (0, 0, 1)}),
@@ -34,20 +34,20 @@ SPECIALS = [b"<unk>", b"<s>", b"</s>"]
 
 
 def read(path):
-    """A file, or what is in it with .xz."""
+    """Return the bytes of a file, or of the .xz file beside it."""
     return path.read_bytes() if path.exists() else lzma.open(f"{path}.xz").read()
 
 
 @lru_cache(maxsize=2)
 def counted(data, order):
-    """(words by id as lmplz numbers them, {n-gram of ids: count}) of text: specials in it are left out."""
+    """Return (words by lmplz's id, {n-gram of ids: count}) of text, without the specials in it."""
     words = dict(zip(SPECIALS, range(3), strict=True))
     counts = Counter()
     lines = data.split(b"\n")
     for i, line in enumerate(lines):
         found = [w for w in re.split(rb"[\0\t\r ]+", line) if w and w not in SPECIALS]
         ids = [1, *(words.setdefault(w, len(words)) for w in found), 2]
-        if i == len(lines) - 1:  # not ended
+        if i == len(lines) - 1:  # the last line has no newline
             ids.pop()
         for n in range(1, order + 1) if ids != [1] else ():
             counts.update(zip(*(ids[i:] for i in range(n)), strict=False))
@@ -55,9 +55,9 @@ def counted(data, order):
 
 
 def cut(counts, order, bits, parts, to_device, split):
-    """The tables of each part, by order: an n-gram is in that of its last context word, or of the one before.
+    """Return the tables of each part, by order: an n-gram belongs to its last context word, or the word before.
 
-    Keys are slices of longer columns, as merging leaves them.
+    Keys are slices of longer columns, as after a merge.
     """
     made = []
     for p in range(parts):
@@ -88,7 +88,7 @@ def estimated(
     stretches=1,
     **options,
 ):
-    """The trie, the words that it keeps, and the discounts, of counts by n-gram."""
+    """Return the trie, the kept words and the discounts of counts by n-gram."""
     split = split if order > 2 else ()
     V = len(words)
     bits = max(17, check.code_bits(V))  # four words need two columns
@@ -106,7 +106,7 @@ def estimated(
         found[2] = found[2] + engine.count_counts(left_L)
         adjusted = [engine.with_split_counts(part, split, V, left_L) for part in adjusted]
     if not exact and order > 1:
-        rank_V = np.arange(V)  # ids are lmplz's
+        rank_V = np.arange(V)  # ids as in lmplz
         word = max(v for v in range(V) if counts[v,] and v != 1)
         slipped, suffix = [(1, int(count_V[word]), counts[word,])], [word]
         for n in range(2, order):
@@ -138,7 +138,7 @@ def estimated(
 
 
 def entries(trie, words):
-    """{n-gram: (log10 probability, log10 backoff)} of every node."""
+    """Return {n-gram: (log10 probability, log10 backoff)} of every node."""
     word_G, prob_G, backoff_M, first_child_M = (
         to_host(a).tolist() for a in (trie.word_G, trie.prob_G, trie.backoff_M, trie.first_child_M)
     )
@@ -151,7 +151,7 @@ def entries(trie, words):
 
 
 def arpa_entries(text):
-    """The same of an ARPA file."""
+    """Return {n-gram: (log10 probability, log10 backoff)} of an ARPA file."""
     found, inside = {}, False
     for line in text.split(b"\n"):
         inside |= line.endswith(b"-grams:")
@@ -163,14 +163,14 @@ def arpa_entries(text):
 
 
 def heaviest(counts, n):
-    """The n words that stand most often, by id; specials left out."""
+    """Return the n most frequent words by id, without specials."""
     return tuple(sorted(sorted((v for v, *more in counts if v > 2 and not more), key=lambda v: -counts[v,])[:n]))
 
 
 @pytest.mark.parametrize("split", [0, 4])
 @pytest.mark.parametrize("case", CASES)
 def test_golden_models(case, split, shared_data, to_device):
-    """Also where words are split."""
+    """Models match lmplz, also with split words."""
     name, order, options = CASES[case]
     golden = shared_data / "golden"
     if "limit" in options:
@@ -189,7 +189,7 @@ def test_golden_models(case, split, shared_data, to_device):
 
 @pytest.mark.parametrize("options", [{}, {"prune": (0, 1)}, {"limit": [b"w1", b"w2", b"w3", b"w9"]}])
 def test_parts_give_the_same_model(options, to_device, monkeypatch):
-    """Bit for bit, also where some have nothing, where words are split, and where the model is made in stretches."""
+    """Bit for bit, also with empty parts, split words, and a model made in stretches."""
     rng = np.random.default_rng(0)
     text = b"\n".join(b" ".join(b"w%d" % w for w in rng.zipf(1.5, 9).clip(1, 40)) for _ in range(300)) + b"\n"
     words, counts = counted(text, 4)
@@ -205,7 +205,7 @@ def test_parts_give_the_same_model(options, to_device, monkeypatch):
 
 @pytest.mark.parametrize("prune", [(0,), (0, 0, 2)])
 def test_probabilities_sum_to_one(prune, to_device):
-    """After every history, over all words but <s>."""
+    """The sum is over all words except <s>, after every history."""
     rng = np.random.default_rng(1)
     text = b"\n".join(b" ".join(b"w%d" % w for w in rng.zipf(1.6, 12).clip(1, 30)) for _ in range(400)) + b"\n"
     words, counts = counted(text, 3)

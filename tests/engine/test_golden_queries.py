@@ -1,4 +1,4 @@
-"""What KenLM's query prints for the golden models and texts: every probability, match and perplexity."""
+"""The golden models and texts give the output of KenLM's query: every probability, match and perplexity."""
 
 import itertools
 import lzma
@@ -37,7 +37,7 @@ def contents(path):
 
 
 def golden(path):
-    """([(word, id, matched, log10)] of each line, summary by name), as query -v word -v sentence -v summary prints."""
+    """Return ([(word, id, matched, log10)] of each line, summary by name), from query with all -v."""
     lines, summary = [], {}
     for line in contents(path).decode("utf-8", "surrogateescape").split("\n"):
         name, colon, value = line.partition(":\t")

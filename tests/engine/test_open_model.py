@@ -1,4 +1,4 @@
-"""A model from whatever file it is in: the same from an ARPA file and from one of ours; one line for bad ones."""
+"""open_model gives the same model from ARPA files and model files, and one line for bad files."""
 
 import gzip
 
@@ -80,7 +80,7 @@ def test_bad_models(old, new, message, arpa):
     assert "\n" not in str(error.value)
 
 
-def test_what_is_no_file(tmp_path):
+def test_invalid_files(tmp_path):
     with pytest.raises(InputError, match="nowhere"):
         open_model(tmp_path / "nowhere.arpa")
     with pytest.raises(InputError, match="no"):

@@ -1,4 +1,4 @@
-"""Which strategy counts an order, and what it says."""
+"""The strategy that counts an order, and the stated reason."""
 
 import pytest
 from hypothesis import given
@@ -28,19 +28,19 @@ def plans(
 def test_bytes_by_hand():
     assert dense_bytes(2, 256) == 65536 * 4
     assert dense_bytes(1, 10, histograms=3) == 120
-    # order 5 of 19 bits: keys of two columns, twice; tables of 1, 1, 1, 2, 2 columns and a count each; 2 of slack
+    # order 5 of 19 bits: keys of two columns, twice; tables of 1, 1, 1, 2, 2 columns plus counts; 2 bytes of slack
     assert sort_bytes_per_token(5, 19) == 2 * 2 * 8 + (1 + 1 + 1 + 2 + 2) * 8 + 5 * 8 + 2
     assert hash_bytes_per_token(3, 25) == 96 + 3 * 8 * 3
 
 
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "auto"])
-def test_what_is_asked_for_is_done(strategy):
+def test_a_requested_strategy_is_used(strategy):
     found = plans(strategy=strategy)
     assert [(p.order, p.strategy, p.reason) for p in found] == [(n, strategy, "asked for") for n in (1, 2, 3)]
     assert all(p.device_bytes > 0 for p in found)
 
 
-def test_strategies_are_those_of_the_command_line():
+def test_strategies_match_the_command_line():
     assert set(STRATEGIES) == {"auto", "global", "private", "sort", "hash"}
 
 
@@ -71,7 +71,7 @@ def test_dense_fits_up_to_the_last_byte():
         plans(order=2, symbols=1000, strategy="global", memory_bytes=4_999_990)
 
 
-def test_auto_takes_the_cheaper_way_and_says_why():
+def test_auto_uses_the_cheaper_strategy_and_states_why():
     few, many = plans(order=2, symbols=100, tokens=10**8), plans(order=2, symbols=9_000, tokens=1000)
     assert few[1].strategy == "global" and "100**2 bins fit" in few[1].reason
     assert many[1].strategy == "sort" and "sorted once for all orders" in many[1].reason
@@ -86,7 +86,7 @@ def test_auto_on_a_gpu_uses_private_histograms():
     assert [p.strategy for p in found[1:]] == ["private", "private"]
 
 
-def test_a_guessed_vocabulary_is_called_a_guess():
+def test_an_estimated_vocabulary_is_called_a_guess():
     found = choose(2, TextFacts("word", 100, 10**8, symbols_are_known=False), "auto", 1, "cpu", GIB)
     assert found[1].strategy == "sort" and "about 100**2 bins" in found[1].reason
 
@@ -109,7 +109,7 @@ def test_auto_never_plans_a_histogram_beyond_the_budget(world):
     for plan in plans(strategy="auto", **world)[1:]:
         assert plan.strategy in ("sort", "global", "private")
         if plan.strategy != "sort":
-            copies = world["histograms"] if plan.strategy == "private" else 1  # what the engine will allocate
+            copies = world["histograms"] if plan.strategy == "private" else 1  # bytes that the engine will allocate
             need = 4 * world["symbols"] ** plan.order * copies
             assert plan.device_bytes == need <= world["memory_bytes"] * MEMORY_SHARE
 

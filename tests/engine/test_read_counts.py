@@ -1,4 +1,4 @@
-"""Tables read back from the files of a count."""
+"""Tables read back from the output of count."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ WORDS = [b"<unk>", b"<s>", b"</s>", b"the", b"caf\xc3\xa9", b"caf\xe9", b"w" * 4
 
 @pytest.fixture
 def shards(tmp_path, monkeypatch, pack_keys):
-    """A function: (paths, the tables written there) of an order, in row groups of 50."""
+    """Return a function that gives (paths, the tables written there) of an order, in row groups of 50."""
     monkeypatch.setattr(parquet, "GROUP_ROWS", 50)
     offsets_V = np.cumsum([0, *map(len, WORDS)])
     none_V = np.zeros(len(WORDS), np.int64)
@@ -46,7 +46,7 @@ def shards(tmp_path, monkeypatch, pack_keys):
 @pytest.mark.parametrize(
     ("order", "sizes"), [(2, [0]), (2, [1]), (3, [130, 0, 49, 50, 51]), (5, [400, 7]), (10, [60, 60]), (19, [99])]
 )
-def test_what_was_written(shards, order, sizes, threads, as_text):
+def test_written_tables_read_back(shards, order, sizes, threads, as_text):
     paths, written = shards(order, sizes, as_text)
     tables = read_tables(paths, order, Words.of(WORDS), threads)
     assert [len(t) for t in tables] == [len(t) for t in written]

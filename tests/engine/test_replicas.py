@@ -1,4 +1,4 @@
-"""Replicas of models: which are kept, and which make way. Models are fake, files hold a few bytes."""
+"""Which replicas of models are kept and which are dropped, with fake models and files of a few bytes."""
 
 from collections import OrderedDict
 
@@ -10,7 +10,7 @@ from mgpu_ngram.engine.replicas import BYTES_PER_FILE_BYTE, held_replica
 
 
 class Models:
-    """Fake models in files: counts what is loaded, and fails as often as told."""
+    """Fake models in files: counts loads, and fails as often as requested."""
 
     def __init__(self, folder):
         self.folder, self.loaded, self.failures, self.free = folder, [], [], 1 << 40
@@ -60,7 +60,7 @@ def test_two_models_that_alternate_are_loaded_once_each(models):
     assert models.loaded == ["a", "b", "a", "a"]
 
 
-def test_the_least_recently_used_makes_way_when_a_new_one_does_not_fit(models):
+def test_the_least_recently_used_is_dropped_when_a_new_one_does_not_fit(models):
     models.get("a"), models.get("b"), models.get("a")
     models.free = 10 * BYTES_PER_FILE_BYTE
     models.get("c")
@@ -71,7 +71,7 @@ def test_the_least_recently_used_makes_way_when_a_new_one_does_not_fit(models):
 
     class Watched(OrderedDict):
         def popitem(self, last=True):
-            models.free += 5  # two make room
+            models.free += 5  # two are dropped
             dropped.append(real(self, last)[0][1][-1])
 
     replicas._held = Watched(replicas._held)
@@ -80,7 +80,7 @@ def test_the_least_recently_used_makes_way_when_a_new_one_does_not_fit(models):
     assert dropped == ["a", "c"] and models.held() == [("score", "b"), ("other", "c")]
 
 
-def test_running_out_of_memory_drops_one_after_the_other(models):
+def test_out_of_memory_drops_one_replica_after_another(models):
     models.get("a"), models.get("b")
     models.failures = [MemoryError()]
     assert models.get("c") == ["score", "c"] and models.held() == [("score", "b"), ("score", "c")]
@@ -99,14 +99,14 @@ def test_replicas_of_a_file_that_has_changed_are_dropped(models):
     first, kept = models.get("a"), models.get("b")
     models.get("a", kind="distribution")
     models.write("a", "2")
-    assert models.get("a") is first  # who knows the file of before gets it
+    assert models.get("a") is first  # a caller with the old identity gets the old replica
     assert models.get("a", "2") is not first and models.held() == [("score", "b"), ("score", "a")]
     assert models.get("b") is kept
     with pytest.raises(RunError, match=f"{models.path('a')} is 2 here but was 1; run again with one file"):
         models.get("a")
 
 
-def test_checksums_that_were_not_compared_are_compared_when_asked(models):
+def test_skipped_checksums_are_compared_on_request(models):
     unverified = models.get("a", verify=False)
     verified = models.get("a", verify=True)
     assert verified is not unverified and models.held() == [("score", "a")]

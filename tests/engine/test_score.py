@@ -1,4 +1,4 @@
-"""Replicas: sentences as a plain scorer of n-grams in dicts has them, whichever way they come."""
+"""Replicas score sentences like a plain scorer with n-grams in dicts, for every kind of input."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ IDS = ["<unk>", "<s>", "</s>", "a", "b"]
 
 
 def plain_score(words, bos, eos):
-    """[(log10, words matched)] by the definition."""
+    """Return [(log10, words matched)] by the definition."""
     words = [w if w in IDS else "<unk>" for w in words] + ["</s>"] * eos
     history, found = ["<s>"] * bos, []
     for word in words:
@@ -90,13 +90,13 @@ def check(scores, expected, sentences, eos):
         ([[1, 2]], [0, 1], r"ids are int64 of shape \(1, 2\) but must be a row of integers"),
     ],
 )
-def test_ids_that_cannot_be(replica, device, ids, offsets, message):
+def test_invalid_ids(replica, device, ids, offsets, message):
     with pytest.raises(InputError, match=message):
         replica.score_ids(move(np.array(ids), device), move(np.array(offsets, np.int64), device))
 
 
 def test_threads_share_long_streams(arpa, monkeypatch):
-    """Cut where sentences end: one that is longer than a piece stays whole."""
+    """Streams are cut at sentence ends; a sentence longer than a piece stays whole."""
     monkeypatch.setattr(score, "PIECE_TOKENS", 10)
     rng = np.random.default_rng(0)
     alone, shared = Replica(open_model(arpa), "cpu"), Replica(open_model(arpa), "cpu", threads=3)
@@ -105,5 +105,5 @@ def test_threads_share_long_streams(arpa, monkeypatch):
         for bos, eos in (True, True), (False, False):
             one, several = (vars(replica.score_ids(ids, offsets, bos, eos)) for replica in (alone, shared))
             assert all(np.array_equal(one[name], several[name]) for name in one)
-    tail = np.array([4, 5, 0] + [4] * 30, np.uint32)  # of which the last is no sentence
+    tail = np.array([4, 5, 0] + [4] * 30, np.uint32)  # the last one is no whole sentence
     assert np.array_equal(shared.score_codes(tail).prob_T, alone.score_codes(tail).prob_T)

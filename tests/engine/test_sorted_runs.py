@@ -1,4 +1,4 @@
-"""Runs against Counters, one an order and shard: merged, stored, dealt to parts, and merged in blocks."""
+"""Sorted runs, compared with Counters: merged, stored, divided into parts, and merged in blocks."""
 
 import bisect
 import itertools
@@ -38,20 +38,20 @@ from mgpu_ngram.engine.sorted_runs import (
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 SHARDS = 3
-BITS = 25  # three words take two columns, and the second word lies in both
+BITS = 25  # three words take two columns; the second word spans both
 CODES = st.sampled_from([1, 2, 3, 2**24, 2**25 - 1])
 EARLIER = StoredRun("earlier", (97, 98))
 
 
 def shards(order, S=SHARDS, most=6):
-    """S Counters of n-grams. The same n-gram may stand in several: nothing here asks who owns it."""
+    """Return S Counters of n-grams. The same n-gram may be in several, because these tests need no owners."""
     counter = st.dictionaries(st.tuples(*[CODES] * order), st.integers(1, 2**40), max_size=most).map(Counter)
     return st.lists(counter, min_size=S, max_size=S)
 
 
 @st.composite
 def plain_runs(draw, most=4):
-    """Up to `most` runs as plain values: ({order: tables as Counters}, {order: histogram}), each maybe empty."""
+    """Return up to `most` runs as plain values: ({order: tables as Counters}, {order: histogram}), each maybe empty."""
     tables = st.dictionaries(st.sampled_from([1, 2, 3]), st.integers(1, 2), max_size=3)
     bins = st.fixed_dictionaries(
         {}, optional={n: st.lists(st.integers(0, 9), min_size=2**n, max_size=2**n) for n in (1, 2)}
@@ -64,7 +64,7 @@ def plain_runs(draw, most=4):
 
 @pytest.fixture(scope="session")
 def to_run(to_sharded, to_device):
-    """A run of plain values; run number i is of chunk i."""
+    """Return a run of plain values; run number i is of chunk i."""
 
     def convert(plain, index):
         tables, bins = plain
@@ -81,7 +81,7 @@ def to_run(to_sharded, to_device):
 
 @pytest.fixture(scope="session")
 def to_plain(to_counters):
-    """What a run holds, as plain values; seconds apart."""
+    """Return the contents of a run as plain values, without seconds."""
 
     def convert(run):
         tables = {n: [to_counters(t) for t in tables] for n, tables in run.tables.items()}
@@ -91,7 +91,7 @@ def to_plain(to_counters):
 
 
 def sums_of(plain):
-    """One table an order and one histogram an order: the sums of runs given as plain values."""
+    """Return the sum of runs of plain values: one table and one histogram per order."""
     tables, bins = {}, {}
     for some_tables, some_bins in plain:
         for n, ts in some_tables.items():
@@ -141,8 +141,8 @@ def test_many_tables_are_sorted_together(to_sharded, to_counters, tables):
 
 @settings(max_examples=40)
 @given(plain=plain_runs())
-def test_inputs_stay_as_they_are(to_run, to_plain, plain):
-    """A task may run twice, and another may read the same runs."""
+def test_inputs_stay_unchanged(to_run, to_plain, plain):
+    """A task may run twice, and another task may read the same runs."""
     runs = [to_run(p, i) for i, p in enumerate(plain)]
     before = [(to_plain(run), dict(run.seconds)) for run in runs]
     for join in (bundle_runs, merge_runs):
@@ -157,7 +157,7 @@ def test_inputs_stay_as_they_are(to_run, to_plain, plain):
     assert {n: len(ts) for n, ts in joined.tables.items()} == Counter(n for ts, _ in plain for n in ts for _ in ts[n])
 
 
-def test_histograms_add_up_where_one_is_on_a_gpu(device, to_device):
+def test_histograms_add_up_if_one_is_on_a_gpu(device, to_device):
     a, b, c = np.array([1, 2], np.uint32), to_device(np.array([3, 0], np.uint32)), np.array([5, 5], np.uint32)
     for some in itertools.permutations([a, b, c]):
         total = add_bins(*some)
@@ -165,7 +165,7 @@ def test_histograms_add_up_where_one_is_on_a_gpu(device, to_device):
     assert [x.tolist() for x in (a, to_host(b), c)] == [[1, 2], [3, 0], [5, 5]]
 
 
-def test_a_lone_table_is_not_copied(to_sharded):
+def test_a_single_table_is_not_copied(to_sharded):
     table = to_sharded([{(1, 1): 1}], 2, BITS)
     assert merge([table]) is table
 
@@ -178,7 +178,7 @@ def test_a_stored_run_opens_as_its_sum(to_run, to_plain, tmp_path_factory, plain
     before = to_plain(run)
     stored = store_run(run, str(folder))
     assert to_plain(run) == before
-    if not run.tables and not run.bins:  # nothing to write
+    if not run.tables and not run.bins:  # there is nothing to write
         assert stored is run and not list(folder.iterdir())
         return
     assert stored.tables == stored.bins == {} and stored.chunks == () and stored.nbytes == 0
@@ -188,7 +188,7 @@ def test_a_stored_run_opens_as_its_sum(to_run, to_plain, tmp_path_factory, plain
     opened = open_run(stored.stored[-1])
     assert to_plain(opened) == (*sums_of(plain), (), run.chunks)
     assert not any(on_gpu(t.counts) for ts in opened.tables.values() for t in ts)
-    there = pickle.loads(pickle.dumps(take_shards(opened, 0, SHARDS)))  # views of a file go by value
+    there = pickle.loads(pickle.dumps(take_shards(opened, 0, SHARDS)))  # pickling copies views of a file
     assert to_plain(there)[0] == sums_of(plain)[0]
 
 
@@ -243,7 +243,7 @@ def out_of_memory(*args, **options):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("room", ["enough", "seems", "none"])
-def test_parts_that_wait_on_the_host_go_to_the_gpu(room, to_run, to_plain, monkeypatch):
+def test_parts_on_the_host_move_to_the_gpu(room, to_run, to_plain, monkeypatch):
     run = to_run(({2: [[{(1, 1): 1}, {(1, 2): 2, (2, 2): 5}, {(3, 3): 3}]]}, {}), 0)
     run.tables = {2: [map_table(t, to_host) for t in run.tables[2]]}
     if room == "seems":
@@ -257,14 +257,14 @@ def test_parts_that_wait_on_the_host_go_to_the_gpu(room, to_run, to_plain, monke
 
 @pytest.fixture
 def nothing_held(monkeypatch):
-    """What other tests hold is not counted; results may take a quarter of the host."""
+    """Set shares: results of other tests do not count, and results may take a quarter of host memory."""
     monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())
     monkeypatch.setitem(memory_module.KEPT_SHARE, "cpu", 0.25)
     monkeypatch.setattr(memory_module, "KEPT_BESIDE_SHARE", 0.25)
 
 
-def test_runs_stay_in_memory_while_there_is_room(device, nothing_held, to_run, to_plain, tmp_path):
-    """On a GPU without room: host memory may keep a quarter of 4 x 96 bytes, two runs of 48, and files the rest."""
+def test_runs_stay_in_memory_while_they_fit(device, nothing_held, to_run, to_plain, tmp_path):
+    """The GPU is full. Host memory keeps a quarter of 4 x 96 bytes, two runs of 48; files keep the rest."""
     budget = Budget(device, 0, 4 * 96)
     plain = {2: [[{(1, 1): 1, (1, 2): 4}, {}, {(3, 3): 3}]]}, {1: [1, 2]}
     kept = []
@@ -278,11 +278,11 @@ def test_runs_stay_in_memory_while_there_is_room(device, nothing_held, to_run, t
     assert to_plain(open_run(kept[2].stored[-1]))[:2] == to_plain(run)[:2]
     assert len(list(tmp_path.iterdir())) == 1
     del kept[0]
-    assert spill_run(run, budget, str(tmp_path)).host_bytes == 48  # there is room again
+    assert spill_run(run, budget, str(tmp_path)).host_bytes == 48  # memory is free again
 
 
 @pytest.mark.gpu
-def test_runs_stay_on_a_gpu_with_room(pack_keys):
+def test_runs_stay_on_a_gpu_while_they_fit(pack_keys):
     run = SortedRun(
         {
             2: [
@@ -297,8 +297,8 @@ def test_runs_stay_on_a_gpu_with_room(pack_keys):
     assert (kept.nbytes, kept.host_bytes) == (16, 0)
 
 
-def test_tables_that_left_a_full_device_count_as_held(nothing_held, monkeypatch, to_sharded, tmp_path):
-    """where_it_fits may have put tables in host memory: the device has room now, but the tables stay on the host."""
+def test_tables_moved_off_a_full_device_are_counted(nothing_held, monkeypatch, to_sharded, tmp_path):
+    """where_it_fits may have put tables in host memory: the device has room again, but the tables stay on the host."""
     monkeypatch.setattr(Budget, "place", lambda self, nbytes: "device")
     monkeypatch.setattr(memory_module, "KEPT_BESIDE_SHARE", 0.25)
     table = map_table(to_sharded([{(1, 1): 1, (1, 2): 1}, {}, {}], 2, BITS), to_host)
@@ -309,8 +309,8 @@ def test_tables_that_left_a_full_device_count_as_held(nothing_held, monkeypatch,
     assert second.host_bytes == 0 and [s.chunks for s in second.stored] == [(1,)]
 
 
-def test_a_full_device_goes_on_in_host_memory(monkeypatch):
-    """where_it_fits: on the device first; then, and only when memory was the reason, with host arrays."""
+def test_a_full_device_falls_back_to_host_memory(monkeypatch):
+    """where_it_fits tries the device first, then, only after an out-of-memory error, host arrays."""
     table = Table(np.array([[1 << 63]], np.uint64), np.array([2]), 1, 1)
     monkeypatch.setattr(runs_module, "on_gpu", lambda array: True)
     taken = []
@@ -330,12 +330,12 @@ def test_a_full_device_goes_on_in_host_memory(monkeypatch):
         where_it_fits(broken, table)
     monkeypatch.setattr(runs_module, "on_gpu", lambda array: False)
     taken.clear()
-    with pytest.raises(MemoryError):  # the host itself is full: there is nowhere to go
+    with pytest.raises(MemoryError):  # the host is full, too: no fall-back is left
         where_it_fits(full_at_first, table)
     assert taken == []
 
 
-def test_tables_of_both_places_meet_on_the_host(to_sharded, to_counters):
+def test_tables_on_device_and_host_are_merged_on_the_host(to_sharded, to_counters):
     a, b = to_sharded([{(1, 1): 1}], 2, BITS), to_sharded([{(1, 1): 4}], 2, BITS)
     merged = merge([map_table(a, to_host), b])
     assert not on_gpu(merged.counts) and to_counters(merged) == [{(1, 1): 5}]
@@ -343,7 +343,7 @@ def test_tables_of_both_places_meet_on_the_host(to_sharded, to_counters):
 
 @pytest.fixture(scope="session")
 def stored_views(tmp_path_factory):
-    """A table as views of a file."""
+    """Return a table as views of a file."""
     folder = str(tmp_path_factory.mktemp("sources"))
 
     def store(table):
@@ -354,9 +354,9 @@ def stored_views(tmp_path_factory):
 
 
 def bounded(fn, most):
-    """`fn`, but it fails when it is called more than `most` times.
+    """Return `fn`, which fails after more than `most` calls.
 
-    A time limit would not do: Hypothesis takes it for a failure like any other, and tries again without one.
+    A time limit would not do: Hypothesis treats it like any failure and tries again without a limit.
     """
     calls = itertools.count(1)
 
@@ -368,7 +368,7 @@ def bounded(fn, most):
 
 
 def blocks_of(tables, first, budget):
-    """All merged blocks. Every cut leaves rows on both sides; it looks at one key, and for it in every table."""
+    """Return all merged blocks. Every cut leaves rows on both sides, and compares one key with every table."""
     rows = [len(t) for t in tables]
     cuts = len(tables[0].ends_S) + 2 * sum(rows)
     looks = cuts * (1 + sum(n.bit_length() for n in rows))
@@ -379,7 +379,7 @@ def blocks_of(tables, first, budget):
 
 
 def check_blocks(blocks, sources, first, most_rows, to_counters):
-    """Hold blocks to their contract: merged, in order, whole, and no larger than asked for."""
+    """Check the contract of blocks: merged, in order, complete, and within the requested size."""
     S = len(sources[0])
     expected = [dict(sorted(sum((Counter(s[i]) for s in sources), Counter()).items())) for i in range(S)]
     found, at, goes_on = [{} for _ in range(S)], 0, False
@@ -388,7 +388,7 @@ def check_blocks(blocks, sources, first, most_rows, to_counters):
         last = block.first - first
         assert last == at - goes_on and (len(rows) == 1 or (block.whole and not goes_on))
         for shard, counter in enumerate(rows, last):
-            if counter and found[shard]:  # a shard that goes on, goes on above
+            if counter and found[shard]:  # the next block continues the shard with greater keys
                 assert min(counter) > max(found[shard])
             found[shard] |= counter
         merged_rows = [sum(key in source[i] for key in c) for i, c in enumerate(rows, last) for source in sources]
@@ -423,7 +423,7 @@ def test_blocks_add_up_to_the_whole(
 
 
 def test_blocks_of_large_shards(to_sharded, to_counters, few_rows):
-    """Thousands of rows of skewed words, by steps from one block to hundreds."""
+    """Thousands of rows of skewed words, in one block to hundreds of blocks."""
     rng = np.random.default_rng(9)
     sources = []
     for size in (3000, 10, 0, 1500):
@@ -470,7 +470,7 @@ def test_no_shards_are_no_blocks(few_rows):
 
 
 def test_tables_are_not_read_before_their_block(to_sharded, few_rows, monkeypatch):
-    """Blocks come one by one: the next one is made when it is asked for."""
+    """Blocks are lazy: the next block is merged on request."""
     made = []
     real = runs_module.merge
     monkeypatch.setattr(runs_module, "merge", lambda tables: made.append(1) or real(tables))

@@ -1,4 +1,4 @@
-"""Where results wait, by hand: on a fake GPU, in host memory, in a file."""
+"""Where intermediate results are kept, worked by hand: on a fake GPU, in host memory, in a file."""
 
 import gc
 import weakref
@@ -14,7 +14,7 @@ from mgpu_ngram.engine.spill import result_to_device, spill
 
 
 class OnGpu(np.ndarray):
-    """An array that counts as one of a GPU until it is copied."""
+    """An array that counts as a GPU array until it is copied."""
 
 
 @dataclass
@@ -36,14 +36,14 @@ class Result:
 
 
 def result_of(*on_gpu):
-    """A result of 40 bytes; of each array, whether it is on the GPU."""
+    """Return a result of 40 bytes; `on_gpu` says for each array whether it is on the GPU."""
     arrays = np.arange(3), np.arange(4, dtype=np.int32)
-    return Result(*(a.view(OnGpu) if there else a for a, there in zip(arrays, on_gpu, strict=True)))
+    return Result(*(a.view(OnGpu) if is_on_gpu else a for a, is_on_gpu in zip(arrays, on_gpu, strict=True)))
 
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch):
-    """A function that says how many bytes of the fake GPU are used; host memory may keep a quarter of its bytes."""
+    """Return a function that sets the used bytes of the fake GPU; results may take a quarter of host memory."""
     used = [0]
     monkeypatch.setattr(spill_module, "on_gpu", lambda array: isinstance(array, OnGpu))
     monkeypatch.setattr(spill_module, "to_host_fast", lambda array: np.array(array, copy=isinstance(array, OnGpu)))
@@ -66,12 +66,12 @@ def test_a_result_stays_on_a_gpu_with_room(gpu, tmp_path):
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 @pytest.mark.parametrize("on_gpu", [(False, False), (True, False)])
-def test_a_result_that_is_partly_on_the_host_leaves_the_device(on_gpu, device, tmp_path):
+def test_a_result_partly_on_the_host_leaves_the_device(on_gpu, device, tmp_path):
     kept = spill(result_of(*on_gpu), Budget(device, 100, 4 * 40), str(tmp_path))
     assert type(kept.first) is type(kept.second) is np.ndarray and kept.plain() == result_of(*on_gpu).plain()
 
 
-def test_host_memory_counts_what_waits_for_as_long_as_it_lives(tmp_path):
+def test_host_memory_counts_spilled_results_while_they_live(tmp_path):
     budget = Budget("cpu", 0, 4 * 80)
     first, second = (spill(result_of(False, False), budget, str(tmp_path)) for _ in range(2))
     assert not budget.fits_host(1) and list(tmp_path.iterdir()) == []
@@ -83,8 +83,8 @@ def test_host_memory_counts_what_waits_for_as_long_as_it_lives(tmp_path):
     assert budget.fits_host(40) and not budget.fits_host(41) and second.more == 7
 
 
-def test_a_result_may_have_a_file_of_its_own_kind(tmp_path):
-    """`store` gets the result where it is."""
+def test_a_result_may_use_its_own_file_format(tmp_path):
+    """`store` receives the result on its present device."""
     there, stored = result_of(True, True), []
 
     def store(result, folder):

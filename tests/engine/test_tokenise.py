@@ -1,4 +1,4 @@
-"""Pass 1, against regular expressions and dicts."""
+"""Pass 1, compared with regular expressions and dicts."""
 
 import gc
 import itertools
@@ -29,7 +29,7 @@ from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 
 def files(tmp_path, *texts):
-    """Paths of new files, one per text."""
+    """Return paths of new files, one per text."""
     for i, text in enumerate(texts):
         (tmp_path / f"{i}").write_bytes(text)
     return [str(tmp_path / f"{i}") for i in range(len(texts))]
@@ -41,7 +41,7 @@ def only_chunk(inputs, options):
 
 
 def symbols(vocabulary):
-    """symbol -> (count, first source, first offset), in the vocabulary's order."""
+    """Return symbol -> (count, first source, first offset), in the vocabulary's order."""
     data, offsets = vocabulary.data.tobytes(), vocabulary.offsets_V.tolist()
     names = [data[a:b] for a, b in itertools.pairwise(offsets)]
     columns = vocabulary.counts_V, vocabulary.first_source_V, vocabulary.first_offset_V
@@ -53,7 +53,7 @@ def streams(found):
 
 
 def words_of(texts):
-    """symbol -> (count, source, offset) in order of appearance."""
+    """Return symbol -> (count, source, offset) in order of appearance."""
     seen, counts = {}, Counter()
     for source, text in enumerate(texts):
         for m in re.finditer(rb"[^\x00\t\n\r ]+", text):
@@ -70,14 +70,14 @@ def test_words_by_hand(device, tmp_path):
         (b"of", (3, 0, 0)), (b"the", (2, 0, 3)), (b"end", (1, 0, 10)), (b"new", (1, 1, 6)),
     ]  # fmt: skip
     assert streams(found) == [[1, 2, 1, 0, 3, 0, 2, 0, 0, 4, 1, 0]]
-    assert (v.tokens, v.lines, v.size_bytes) == (7, 5, 27)  # a newline ends a last line that lacks one
+    assert (v.tokens, v.lines, v.size_bytes) == (7, 5, 27)  # the last line gets its missing newline
     assert [(source, length) for source, _, length, _ in v.checksums] == [(0, 13), (1, 12)]
     assert on_gpu(found.streams[0].tokens_T) == (device == "gpu")
     assert set(v.seconds) >= {"read", "tokenise"}
 
 
 def test_words_as_lmplz_reads_them_by_hand(device, tmp_path):
-    """V + 1 = 5 ends a line that gets no </s>; specials have a place but no count."""
+    """V + 1 = 5 ends a line that gets no </s>; specials have a position but no count."""
     options = TokeniseOptions(device=device, lmplz=True)
     found = only_chunk(files(tmp_path, b"of the <s> of\nend", b"<unk>", b"the\n \n of", b"a\n <s> "), options)
     v = found.vocabulary
@@ -139,17 +139,17 @@ def test_lower_case_is_ascii_only(device, to_device):
 
 
 def room_for(nbytes, monkeypatch):
-    """By device: a budget of a full GPU and of host memory that may hold `nbytes` of results."""
-    monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())  # what other tests hold is not counted
+    """Return budgets by device: of a full GPU, and of host memory that keeps `nbytes` of results."""
+    monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())  # results of other tests do not count
     monkeypatch.setitem(memory_module.KEPT_SHARE, "cpu", 0.25)
     monkeypatch.setattr(memory_module, "KEPT_BESIDE_SHARE", 0.25)
     return lambda device: Budget(device, 0, 4 * nbytes)
 
 
-def test_chunks_wait_on_the_host_while_it_has_room(device, monkeypatch, tmp_path):
-    """Streams and vocabularies; other chunks are read again, and their vocabularies are in unlinked files."""
+def test_chunks_stay_in_host_memory_while_they_fit(device, monkeypatch, tmp_path):
+    """Streams and vocabularies stay; other chunks are read again, and their vocabularies go to unlinked files."""
     tokens, hashes = 3 * 4, 2 * 8
-    needed = tokens + hashes  # by pass 2
+    needed = tokens + hashes  # pass 2 reads it again
     words = 2 * (8 + 8 + 8 + 4 + 8) + 8 + len("ofthe")  # all arrays of a vocabulary
     budget = room_for(2 * (tokens + words), monkeypatch)(device)
     options = TokeniseOptions(device=device, budget=budget, spill_folder=str(tmp_path))
@@ -166,11 +166,11 @@ def test_chunks_wait_on_the_host_while_it_has_room(device, monkeypatch, tmp_path
     del first, found, second
     gc.collect()
     assert memory_module._held_bytes() == kept.host_bytes == needed  # without the words
-    assert streams(only_chunk(Lines(["of the"]), options)) == [[1, 2, 0]]  # there is room again
+    assert streams(only_chunk(Lines(["of the"]), options)) == [[1, 2, 0]]  # memory is free again
 
 
 def test_a_full_device_tokenises_in_host_memory(monkeypatch):
-    """The same tokens and words; an error that memory is not the reason of is raised."""
+    """The tokens and words are the same; errors other than out of memory are raised."""
     on_host, tried = TokeniseOptions(), []
 
     def full(chunk, options, error=MemoryError):
@@ -185,7 +185,7 @@ def test_a_full_device_tokenises_in_host_memory(monkeypatch):
     assert tried == ["gpu", "cpu", "cpu"]
     assert streams(found) == streams(expected) and symbols(found.vocabulary) == symbols(expected.vocabulary)
     monkeypatch.setattr(tokenise_module, "device_alone", nullcontext)
-    monkeypatch.setattr(Budget, "place", lambda self, nbytes: "device")  # which has room again
+    monkeypatch.setattr(Budget, "place", lambda self, nbytes: "device")  # memory is free again
     budget = room_for(12 + 85, monkeypatch)("gpu")
     found = only_chunk(Lines(["of the"]), replace(on_host, device="gpu", budget=budget))
     assert memory_module._held_bytes() == 12 + 85 and not budget.fits_host(1) and found.streams is not None
@@ -195,14 +195,14 @@ def test_a_full_device_tokenises_in_host_memory(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_streams_wait_on_the_device_while_it_has_room():
+def test_streams_stay_on_the_device_while_they_fit():
     found = only_chunk(Lines(["of the"]), TokeniseOptions(device="gpu", budget=Budget("gpu", 1 << 40, 0)))
     assert on_gpu(found.streams[0].tokens_T) and found.host_bytes == 0
 
 
 @pytest.mark.parametrize("unit", ["word", "byte", "id"])
-def test_nothing_to_keep_always_fits(device, unit, monkeypatch, tmp_path):
-    """An empty chunk has streams, of which there are none."""
+def test_an_empty_chunk_always_fits(device, unit, monkeypatch, tmp_path):
+    """Its streams are kept, with no tokens."""
     budget = room_for(0, monkeypatch)(device)
     (chunk,) = open_corpus(np.empty(0, np.uint16) if unit == "id" else Lines([]), unit).chunks(100) or [Chunk(0, (), 0)]
     options = TokeniseOptions(unit, device=device, budget=budget, spill_folder=str(tmp_path))
@@ -236,14 +236,14 @@ def test_a_collision_with_a_word_of_an_earlier_block_is_found(device, monkeypatc
 
 
 def bytes_of(texts):
-    """byte -> (count, source, offset), by rising value."""
+    """Return byte -> (count, source, offset), by rising value."""
     data = b"".join(texts)
     places = {v: next((i, t.find(v)) for i, t in enumerate(texts) if v in t) for v in set(data)}
     return {bytes([v]): (data.count(v), *places[v]) for v in sorted(places)}
 
 
 def owned_windows(found, order):
-    """Counter of the n-grams that start in the owned part of a chunk's streams, as symbols; 0 ends windows."""
+    """Return a Counter of the n-grams that start in the owned part of a chunk's streams, as symbols; 0 ends windows."""
     windows = Counter()
     for stream in found.streams:
         tokens = to_host(stream.tokens_T)
@@ -281,8 +281,8 @@ def test_bytes_of_several_files(device, tmp_path, monkeypatch, texts, order, blo
     assert owned_windows(found, order) == windows_of(texts, order)
 
 
-def test_first_places_of_late_bytes(device, tmp_path):
-    text = b"a" * 70_000 + b"b" + b"a" * 5 + b"cb"  # past the part that is looked at as a whole
+def test_first_positions_of_late_bytes(device, tmp_path):
+    text = b"a" * 70_000 + b"b" + b"a" * 5 + b"cb"  # past the prefix that is searched as a whole
     found = only_chunk(files(tmp_path, text), TokeniseOptions("byte", 2, device=device))
     assert symbols(found.vocabulary) == {b"a": (70_005, 0, 0), b"b": (2, 0, 70_000), b"c": (1, 0, 70_006)}
 

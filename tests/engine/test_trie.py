@@ -1,4 +1,4 @@
-"""The trie of a model: by hand, as a dictionary of n-grams has it, and what it refuses."""
+"""The trie of a model: by hand, compared with a dictionary of n-grams, and with invalid input."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from mgpu_ngram.kernels.score.score_tokens import score_tokens
 
 @pytest.fixture(scope="session")
 def build(to_device):
-    """A function: {n-gram: (prob, backoff)} -> Trie, rows in the order given."""
+    """Return a function: {n-gram: (prob, backoff)} -> Trie, rows in the given order."""
 
     def make(ngrams, fanout=4):
         orders = []
@@ -34,7 +34,7 @@ def build(to_device):
 
 
 def contents(trie):
-    """{n-gram: (prob, backoff)} of every node, and {n-gram: n-gram of its suffix link}, read from the arrays."""
+    """Return {n-gram: (prob, backoff)} of every node, and {n-gram: n-gram of its suffix link}, from the arrays."""
     word, prob, backoff, first, suffix = (
         to_host(a).tolist() for a in (trie.word_G, trie.prob_G, trie.backoff_M, trie.first_child_M, trie.suffixes())
     )
@@ -52,7 +52,7 @@ def contents(trie):
 
 
 def filled_in(trie):
-    """The n-grams of nodes that were filled in, in the order of these."""
+    """Return the filled n-grams, in the order of their nodes."""
     if trie.filled_F is None:
         return []
     nodes, ngrams = to_host(trie.filled_F), list(contents(trie)[0])  # by node
@@ -80,7 +80,7 @@ def test_by_hand(build):
 
 
 def test_suffixes_by_hand(build):
-    """Only those of orders 3 to N - 1 are stored."""
+    """Only suffixes of orders 3 to N - 1 are stored."""
     grams = [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 1), (0, 1, 0), (0, 0, 1, 0)]  # nodes 0 to 7
     trie = build({g: (-1, 0) for g in grams})
     assert to_host(trie.suffix_L).tolist() == [3, 4]
@@ -88,13 +88,13 @@ def test_suffixes_by_hand(build):
 
 
 def test_a_probability_of_1_is_minus_0(build):
-    """Whatever sign a file gives it."""
+    """With either sign in the file."""
     trie = build({(0,): (0.0, 0), (1,): (-0.0, 0), (0, 0): (0.0, 0)})
     assert np.signbit(to_host(trie.prob_G)).all()
 
 
 def test_a_missing_suffix_is_filled_in_by_hand(build):
-    """As KenLM does: 1 2 3 0 needs 2 3 0 and 3 0; these get what backing off gives them."""
+    """As in KenLM: 1 2 3 0 needs 2 3 0 and 3 0, which get their backoff probabilities."""
     ngrams = {
         (0,): (-1, -0.125), (1,): (-2, -0.25), (2,): (-3, -0.5), (3,): (-4, -0.75),
         (1, 2): (-5, -1), (2, 3): (-6, -1.5),
@@ -108,8 +108,8 @@ def test_a_missing_suffix_is_filled_in_by_hand(build):
     assert to_host(trie.filled_F).tolist() == [6, 8] and filled_in(trie) == [(3, 0), (2, 3, 0)]
 
 
-def test_what_was_filled_in_stays_known(build, device):
-    """Whatever is made of a trie, wherever it is; and of no other one."""
+def test_filled_nodes_stay_marked(build, device):
+    """In every copy of the trie, on any device; and only there."""
     ngrams = {(0,): (-1, 0), (1,): (-2, 0), (0, 1): (-3, 0), (0, 1, 1): (-4, 0)}
     trie, whole = build(ngrams), build(ngrams | {(1, 1): (-5, 0)})
     assert filled_in(trie) == [(1, 1)] and whole.filled_F is None and FILLED not in whole.arrays()
@@ -128,7 +128,7 @@ def test_what_was_filled_in_stays_known(build, device):
         ([(2, 0), (2, 0, 1), (2, 0, 1, 0), (0, 0, 1, 1)], "row 1 of order 4 lacks its history, its first 3 words"),
     ],
 )
-def test_what_is_refused(extra, message, to_device):
+def test_invalid_ngrams(extra, message, to_device):
     unigrams = Ngrams(to_device(np.arange(3, dtype=np.uint32)[:, None]), *(to_device(np.zeros(3, np.float32)),) * 2)
     orders = [unigrams]
     for n in range(2, max(map(len, extra)) + 1):
@@ -144,7 +144,7 @@ def with_prefixes(ngrams):
 
 
 def back_off(ngrams, ngram):
-    """P of an n-gram that is not there, by the definition, in float32."""
+    """Return P of a missing n-gram, by the definition, in float32."""
     if ngram in ngrams:
         return np.float32(ngrams[ngram][0])
     return back_off(ngrams, ngram[1:]) + np.float32(ngrams.get(ngram[:-1], (0, 0))[1])
@@ -184,7 +184,7 @@ def test_no_ngrams_of_higher_orders(build, to_device):
 
 
 def bigrams(build, probs, backoffs, V=16):
-    """A trie of orders 1 to 3 whose bigrams have these values, in the order of their nodes."""
+    """Return a trie of orders 1 to 3 whose bigrams have these values, in the order of their nodes."""
     grams = {(w,): (-w / 4, -w / 8) for w in range(V)} | {(0, 0, 0): (-3, 0)}
     pairs = [(i // V, i % V) for i in range(len(probs))]
     return build(grams | {g: values for g, *values in zip(pairs, probs, backoffs, strict=True)})
@@ -217,14 +217,14 @@ def test_bins_by_hand(build):
 
 
 def test_a_value_between_two_centres(build):
-    """The higher one is taken where both are as near."""
+    """Ties go to the higher centre."""
     probs = [-9, -7.5, -6.875, -4.125, -3, -1, -0.5, -0.25]  # -6.875 lies between -8.25 and -5.5
     found, _ = contents(quantize(bigrams(build, probs, [0] * 8), 2).decoded())
     assert [found[0, w][0] for w in range(8)] == [-8.25, -8.25, -5.5, -5.5, -2, -0.375, -0.375, -0.375]
 
 
 def test_as_many_codes_as_values(build):
-    """Nothing changes: each has a bin of its own."""
+    """Each value has its own bin, so no value changes."""
     probs, backoffs = [-4, -3, -2, -1], [-2, 0, 0, -1]
     found, _ = contents(quantize(bigrams(build, probs, backoffs), 2).decoded())
     assert [found[0, w] for w in range(4)] == list(zip(probs, backoffs, strict=True))
@@ -236,7 +236,7 @@ VALUE_LISTS = st.integers(1, 240).flatmap(
 
 
 def plain_bins(values, bins):
-    """Centres by their definition. All sums are exact."""
+    """Return centres by their definition; all sums are exact."""
     ordered, B = sorted(values), len(values)
     parts = [ordered[B * b // bins : B * (b + 1) // bins] for b in range(bins)]
     return [f32(sum(part) / len(part)) for part in parts if part]
@@ -272,7 +272,7 @@ def test_any_values(build, probs, bits, seed):
 
 
 def model_of_text(build, order, seed, words=6):
-    """All n-grams of a random text, so none lacks a suffix, with random values."""
+    """Return all n-grams of a random text with random values; no suffix is missing."""
     rng = np.random.default_rng(seed)
     text = rng.integers(0, words, 400).tolist()
     there = {tuple(text[i : i + n]) for n in range(1, order + 1) for i in range(400 - n)} | {(w,) for w in range(words)}
@@ -290,7 +290,7 @@ def scores(trie, codes_T, edges):
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
 @pytest.mark.parametrize("bits", [2, 8, 11])
-def test_a_quantised_trie_scores_as_its_values_do(build, to_device, order, bits):
+def test_a_quantised_trie_scores_like_its_decoded_values(build, to_device, order, bits):
     trie, rng = model_of_text(build, order, order)
     made = quantize(trie, bits)
     codes_T = to_device(rng.integers(0, 7, 500).astype(np.uint32))
@@ -328,14 +328,14 @@ def test_without_backoffs(build):
     assert np.array_equal(to_host(made.prob_G), to_host(quantize(trie, 8).prob_G))
 
 
-def test_nodes_take_32_bits_while_they_can():
+def test_nodes_take_32_bits_while_they_fit():
     assert node_dtype(1) == node_dtype(2**31) == node_dtype(2**32 - 1) == np.uint32
     assert node_dtype(2**32) == node_dtype(2**40) == np.int64
 
 
 @pytest.mark.parametrize("parents", [2**31 + 1, 2**32, 2**33])
 def test_keys_of_many_nodes(parents, to_device):
-    """Parents beyond 32 bits keep theirs, and keys compare like (parent, word)."""
+    """Parents beyond 32 bits stay whole, and keys compare like (parent, word)."""
     words = 2 ** (64 - (parents - 1).bit_length())
     parents_R = [0, 0, 1, 2**31 - 1, 2**31, parents - 1, parents - 1]
     words_R = [0, words - 1, 0, 5, 4, words - 2, words - 1]
@@ -357,7 +357,7 @@ def test_short_keys_fill_the_upper_bits(to_device):
 
 
 def test_a_trie_of_64_bit_nodes(build, to_device, monkeypatch):
-    """As it would be from 2**32 nodes on."""
+    """As with 2**32 nodes or more."""
     expected, _ = model_of_text(build, 4, 3)
     monkeypatch.setattr(trie_module, "node_dtype", lambda nodes: np.dtype(np.int64))
     trie, rng = model_of_text(build, 4, 3)
@@ -368,8 +368,8 @@ def test_a_trie_of_64_bit_nodes(build, to_device, monkeypatch):
         assert scores(a, codes_T, edges=False) == scores(b, codes_T, edges=False) == scores(a, codes_T, edges=True)
 
 
-def test_a_model_that_no_edge_table_holds(monkeypatch):
-    """Keys of 65 bits take billions of nodes."""
+def test_a_model_too_large_for_an_edge_table(monkeypatch):
+    """Keys of 65 bits need billions of nodes."""
 
     def too_large(*_):
         raise OverflowError("9 histories by 9 words need keys of 65 bits, and an edge table holds 64")

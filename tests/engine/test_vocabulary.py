@@ -1,4 +1,4 @@
-"""Merging vocabularies and numbering words, against dicts and Python's sort."""
+"""Merged vocabularies and word numbers, compared with dicts and Python's sort."""
 
 import itertools
 import pickle
@@ -36,7 +36,7 @@ from mgpu_ngram.kernels.count.hash_words import hash_words
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 ARRAYS = ("hash_V", "offsets_V", "data", "counts_V", "first_source_V", "first_offset_V")
-PREFIX = b"sixteen-bytes-of"  # 16 of them: longer words that share them are put in order another way
+PREFIX = b"sixteen-bytes-of"  # 16 bytes: longer words with this prefix are sorted by another method
 NAMES = [b"a", b"ab", b"b", b"\xc3\xa9", b"\xff", b"<s>", b"</s>", b"<unk>", PREFIX, PREFIX[:15],
          *(PREFIX + w for w in (b"a", b"ab", b"b", b"\x01", b"-and-many-more", b"-and-many-mora"))]  # fmt: skip
 
@@ -47,7 +47,7 @@ def hash_of(word, seed=0):
 
 
 def local(words, hashes=None, **totals):
-    """A LocalVocabulary of {word: (count, source, offset)}."""
+    """Return a LocalVocabulary of {word: (count, source, offset)}."""
     offsets_V = np.cumsum([0, *(len(w) for w in words)]).astype(np.int64)
     hashes = hashes or {w: hash_of(w) for w in words}
     columns = np.array(list(words.values()), np.int64).reshape(-1, 3).T
@@ -63,7 +63,7 @@ def local(words, hashes=None, **totals):
 
 
 def contents(v):
-    """symbol -> (count, source, offset), in order."""
+    """Return symbol -> (count, source, offset), in order."""
     assert v.offsets_V.dtype == v.counts_V.dtype == v.first_offset_V.dtype == np.int64
     assert v.data.dtype == np.uint8 and v.first_source_V.dtype == np.int32
     data = v.data.tobytes()
@@ -74,14 +74,14 @@ def contents(v):
 
 
 def merged_on(device, *parts):
-    """The parts merged on a device; the result is there, too."""
+    """Return the parts merged on a device; the result is there, too."""
     merged = merge_vocabularies(*(move_vocabulary(part, device) for part in parts))
     assert {on_gpu(getattr(merged, name)) for name in ARRAYS} == {device == "gpu"}
     return merged
 
 
 def summed(*parts):
-    """Counts add up, the first place wins."""
+    """Counts add up; the first position wins."""
     merged = {}
     for part in parts:
         for word, (count, *place) in part.items():
@@ -160,7 +160,7 @@ def test_one_part_stays_as_it_is():
 
 
 @pytest.mark.parametrize("other", [b"the", b"off", b"o", b"oe"])
-def test_one_hash_for_two_words_is_found(device, other):
+def test_two_words_with_one_hash_are_found(device, other):
     a, b = local({b"of": (1, 0, 0)}, {b"of": 77}), local({other: (1, 0, 9)}, {other: 77})
     for parts in (a, b), (b, a), (local({b"a": (1, 0, 0)}, {b"a": 1}), a, a, b):
         with pytest.raises(HashCollision):
@@ -169,7 +169,7 @@ def test_one_hash_for_two_words_is_found(device, other):
 
 
 @pytest.mark.gpu
-def test_moving_there_and_back_changes_nothing():
+def test_a_round_trip_to_the_device_changes_nothing():
     part = local({b"of": (2, 1, 30), b"the": (1, 0, 5)}, tokens=3, lines=1, checksums=[(0, 9)], seconds={"read": 1.0})
     there = move_vocabulary(part, "gpu")
     assert all(on_gpu(getattr(there, name)) for name in ARRAYS)
@@ -205,7 +205,7 @@ def test_ids_by_hand(device):
     assert (lexicon.tokens, lexicon.num_shards, lexicon.shard_V.tolist()) == (7, 1, [0] * 6)
 
 
-def test_specials_that_stand_in_the_text(device):
+def test_specials_in_the_text(device):
     words = {b"<s>": (2, 1, 10), b"of": (9, 0, 0), b"<unk>": (3, 0, 7)}
     found = contents(number(words, device)[1])
     assert list(found.items())[:3] == [(b"<unk>", (3, 0, 7)), (b"<s>", (2, 1, 10)), (b"</s>", (0, -1, -1))]
@@ -237,13 +237,14 @@ def test_ids_against_pythons_sort(device, words, seed):
 def test_ties_among_words_with_long_common_beginnings(device):
     rng = np.random.default_rng(1)
     tails = {bytes(rng.integers(97, 100, rng.integers(0, 6), np.uint8)) for _ in range(300)}
-    heads = [*(PREFIX * times for times in range(1, 8)), b"x"]  # 64 bytes are sorted one way, the rest another
+    # The first 64 bytes are sorted by one method, the rest by another.
+    heads = [*(PREFIX * times for times in range(1, 8)), b"x"]
     words = {p + t: (int(rng.integers(1, 4)), 0, 0) for t in tails for p in heads}
     assert list(contents(number(words, device)[1]))[3:] == in_order(words)
 
 
 @pytest.mark.parametrize("room", ["device", "host", "disk"])
-def test_a_vocabulary_stays_where_there_is_room(room, monkeypatch, tmp_path):
+def test_a_vocabulary_stays_on_the_device_while_it_fits(room, monkeypatch, tmp_path):
     monkeypatch.setattr(memory_module, "_held", weakref.WeakSet())
     monkeypatch.setattr(spill_module, "on_gpu", lambda array: True)
     monkeypatch.setattr(spill_module, "to_host_fast", np.copy)
@@ -258,8 +259,8 @@ def test_a_vocabulary_stays_where_there_is_room(room, monkeypatch, tmp_path):
     assert kept.data.flags.writeable == (room == "host") and list(tmp_path.iterdir()) == []
 
 
-def test_vocabularies_meet_on_a_gpu_with_room(monkeypatch):
-    """In host memory when it has none, or seems to have some; other errors are raised."""
+def test_vocabularies_are_merged_on_a_gpu_with_room(monkeypatch):
+    """They are merged in host memory if the GPU is full, or fails with out of memory; other errors are raised."""
     parts = [local({b"the": (5, 0, 0)}), local({b"the": (1, 0, 9)})]
     nbytes = sum(part.nbytes for part in parts)
     enough, moves = nbytes * vocabulary_module.COPIES, []
@@ -284,8 +285,8 @@ def test_vocabularies_meet_on_a_gpu_with_room(monkeypatch):
         where_vocabularies_fit(merge, parts, Budget("gpu", 1, 1))
 
 
-def test_a_lexicon_that_would_crowd_a_gpu_stays_on_the_host(device):
-    lexicon = lexicon_of(100)  # 14 bytes a symbol, of a twentieth
+def test_a_lexicon_too_large_for_a_gpu_stays_on_the_host(device):
+    lexicon = lexicon_of(100)  # 14 bytes a symbol, of a twentieth of the GPU
     roomy, crowded = Budget("gpu", 20 * 1400, 0), Budget("gpu", 20 * 1400 - 1, 0)
     assert [lexicon.place(b) for b in (roomy, crowded, Budget("cpu", 0, 1 << 40))] == ["gpu", "cpu", "cpu"]
     assert place_lexicon(lexicon, roomy) is lexicon
@@ -296,12 +297,12 @@ def test_a_lexicon_that_would_crowd_a_gpu_stays_on_the_host(device):
 def test_codes_of_a_chunk(device):
     lexicon, _ = number({b"the": (5, 0, 0), b"a": (1, 0, 4), b"<s>": (1, 0, 6)}, device)
     hash_V = np.array([hash_of(w) for w in (b"a", b"<s>", b"the")], np.uint64)
-    for place in {"cpu", device}:  # a chunk's vocabulary may lie elsewhere
+    for place in {"cpu", device}:  # the vocabulary of a chunk may be on another device
         chunk = move_vocabulary(local({w: (1, 0, 0) for w in (b"a", b"<s>", b"the")}), place)
         assert chunk.hash_V.tolist() == hash_V.tolist()
         codes = lexicon.codes(chunk.hash_V, device)
         assert codes.dtype == np.uint32 and on_gpu(codes) == (device == "gpu")
-        assert to_host(codes).tolist() == [0, 5, 2, 4, UNFINISHED_CODE]  # id + 1, and 0 where windows end
+        assert to_host(codes).tolist() == [0, 5, 2, 4, UNFINISHED_CODE]  # id + 1, and 0 at the ends of windows
         assert lexicon.codes(chunk.hash_V, "cpu").tolist() == [0, 5, 2, 4, UNFINISHED_CODE]
     assert to_host(lexicon.codes(np.empty(0, np.uint64), device)).tolist() == [0, UNFINISHED_CODE]
 
@@ -311,7 +312,7 @@ def lexicon_of(symbols):
     return Lexicon("word", symbols, 99, hash_H, ids_H[::-1].copy(), 3, (ids_H % 3).astype(np.uint16))
 
 
-def test_shards_are_beside_the_device(device):
+def test_shards_are_copied_to_the_device(device):
     lexicon = lexicon_of(5)
     shard_V = lexicon.shards_on(device)
     assert on_gpu(shard_V) == (device == "gpu")
@@ -320,7 +321,7 @@ def test_shards_are_beside_the_device(device):
     assert lexicon.shards_on("cpu").tolist() == [0, 1, 2, 0, 1]
 
 
-def test_a_lexicon_travels_without_its_copies(device):
+def test_a_lexicon_is_pickled_without_its_copies(device):
     lexicon = lexicon_of(5)
     before = len(pickle.dumps(lexicon))
     hash_V = np.array([14, 10, 11], np.uint64)
@@ -358,7 +359,7 @@ def test_as_text(words, unit, text):
 
 
 @pytest.mark.parametrize("unit", ["byte", "id"])
-def test_bytes_and_ids_go_by_value(unit, device):
+def test_bytes_and_ids_are_ordered_by_value(unit, device):
     values = [65535, 3, 256, 200, 0] if unit == "id" else [200, 3, 10, 0]
     size = 4 if unit == "id" else 1
     words = {v.to_bytes(size, "little"): (i + 1, 0, i) for i, v in enumerate(values)}

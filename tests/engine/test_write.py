@@ -1,4 +1,4 @@
-"""Merged tables to Parquet files: the same bytes whatever the blocks, and what plain Python says they hold."""
+"""Merged tables written to Parquet: the same bytes for any blocks, and the rows of plain Python."""
 
 import gc
 import threading
@@ -36,7 +36,7 @@ def vocabulary_of(symbols, unit="word"):
 
 
 def plain_tables(seed, sizes=(12, 40, 60)):
-    """{order: Counters of its shards}; order 1 in shard 0, as it is cut. Few counts, so many are equal."""
+    """Return {order: Counters of its shards}; order 1 in shard 0. Few different counts, so many are equal."""
     rng = np.random.default_rng(seed)
     tables = {n: [Counter() for _ in range(SHARDS)] for n in (1, 2, 3)}
     for n, size in zip(tables, sizes, strict=True):
@@ -47,7 +47,10 @@ def plain_tables(seed, sizes=(12, 40, 60)):
 
 @pytest.fixture
 def to_runs(to_sharded, tmp_path):
-    """Runs of plain tables. The last two are in files, one of them beside tables, and named by two runs."""
+    """Return runs of plain tables.
+
+    The last two are stored in files; one has tables as well, and both refer to one run.
+    """
 
     def convert(plain, orders=(1, 2, 3)):
         runs = [SortedRun({n: [to_sharded(t[n], n, BITS)] for n in orders}) for t in plain]
@@ -64,7 +67,7 @@ def files_of(folder):
 
 @pytest.fixture
 def write(tmp_path):
-    """write(runs, budget, ...): the files of all shards, and what was said of each, by name."""
+    """Return write(runs, budget, ...): the files of all shards and their descriptions, by name."""
     folders = []
 
     def all_parts(runs, budget, vocabulary, cuts=(0, SHARDS), orders=(1, 2, 3), **options):
@@ -93,7 +96,7 @@ def text_of(codes, symbols):
 
 
 def check_files(folder, written, plain, symbols, min_count, top, as_text):
-    """Hold every file to the sum of plain tables."""
+    """Compare every file with the sum of the plain tables."""
     names = ["order=1/part-00000.parquet", *(f"order={n}/part-{s:05d}.parquet" for n in (2, 3) for s in range(SHARDS))]
     assert sorted(written) == names
     for name in names:
@@ -119,14 +122,14 @@ def test_files_do_not_depend_on_blocks(symbols, min_count, top, ample, few_rows,
     runs, vocabulary = to_runs(plain), vocabulary_of(symbols)
     files, written, folder = write(runs, ample, vocabulary, min_count=min_count, top=top)
     check_files(folder, written, plain, symbols, min_count, top, as_text=symbols is WORDS)
-    for rows in (1, 2, 9, 60):  # of a block; a shard has up to 49 rows
+    for rows in (1, 2, 9, 60):  # rows of a block; a shard has up to 49 rows
         again = write(runs, few_rows(rows, 1), vocabulary, min_count=min_count, top=top, threads=3)
         assert again[:2] == (files, written)
 
 
 @pytest.mark.parametrize("cuts", [(0, 1, 2, 3), (0, 2, 3), (0, 0, 1, 3, 3)])
 def test_files_do_not_depend_on_parts(cuts, ample, few_rows, to_runs, write):
-    """A part may also have no shard. Order 1 is in the part of shard 0 alone."""
+    """A part may have no shard. Order 1 is only in the part of shard 0."""
     runs, vocabulary = to_runs([plain_tables(seed) for seed in range(5)]), vocabulary_of(WORDS)
     files, written, _ = write(runs, ample, vocabulary)
     assert [name for name in files if name.startswith("order=1")] == ["order=1/part-00000.parquet"]
@@ -134,7 +137,7 @@ def test_files_do_not_depend_on_parts(cuts, ample, few_rows, to_runs, write):
         assert write(runs, budget, vocabulary, cuts)[:2] == (files, written)
 
 
-def test_blocks_do_not_show_in_row_groups(ample, few_rows, to_runs, write, monkeypatch):
+def test_row_groups_do_not_depend_on_blocks(ample, few_rows, to_runs, write, monkeypatch):
     monkeypatch.setattr(parquet_module, "GROUP_ROWS", 7)
     runs, vocabulary = to_runs([plain_tables(seed) for seed in range(4)]), vocabulary_of(WORDS)
     files, _, folder = write(runs, ample, vocabulary, min_count=2)
@@ -145,7 +148,7 @@ def test_blocks_do_not_show_in_row_groups(ample, few_rows, to_runs, write, monke
 
 
 def test_large_shards_in_pieces_and_small_ones_between(few_rows, ample, to_sharded, write):
-    """Blocks of both kinds take turns; an empty shard has a file, too."""
+    """Both kinds of blocks alternate; an empty shard has a file, too."""
     tables = [
         [{(1, 1): 1, (1, 2): 2, (2, 1): 3, (5, 5): 1}, {}, {(3, 3): 1}],
         [{(1, 2): 1, (6, 6): 9}, {(4, 4): 2}, {(3, 1): 4, (3, 2): 4, (3, 3): 1, (3, 4): 4}],
@@ -168,19 +171,19 @@ def test_large_shards_in_pieces_and_small_ones_between(few_rows, ample, to_shard
 
 
 def one_row(order=1):
-    return Table(np.ones((1, 1), np.uint64), np.ones(1, np.int64), order, BITS)  # of 16 bytes
+    return Table(np.ones((1, 1), np.uint64), np.ones(1, np.int64), order, BITS)  # of 16 bytes each
 
 
 @pytest.fixture
 def writing():
-    """What writes shards by two threads, beside a GPU: 64 bytes may wait in host memory."""
-    budget = Budget("gpu", 0, 645)  # 0.4 of it is to work in, a quarter of that for rows that wait
+    """Return options that write shards with two threads, with a GPU: 64 bytes may be buffered in host memory."""
+    budget = Budget("gpu", 0, 645)  # 0.4 of it is working memory, a quarter of that for buffered rows
     with ThreadPoolExecutor(2) as pool:
         yield write_module._Writing(pool, budget)
 
 
-def test_large_shards_are_written_at_once(writing):
-    """Pieces of one wait for each other, and then beside those of the next, for as many threads as there are."""
+def test_large_shards_are_written_concurrently(writing):
+    """Pieces of one shard are written in order, beside those of the next shard, one shard per thread."""
     together = threading.Barrier(2)
 
     def write(tables):
@@ -192,7 +195,7 @@ def test_large_shards_are_written_at_once(writing):
     assert writing.finish() == [2, 1]
 
 
-def test_only_so_many_rows_wait(writing):
+def test_buffered_rows_are_limited(writing):
     go_on, started = threading.Event(), []
 
     def write(tables):
@@ -201,7 +204,7 @@ def test_only_so_many_rows_wait(writing):
         return len(tables)
 
     writing.add([partial(write, [one_row()] * 2)], 32)
-    writing.add([partial(write, [one_row()])], 32)  # there is no room for more
+    writing.add([partial(write, [one_row()])], 32)  # the limit is reached
     assert not go_on.is_set()
     threading.Timer(0.1, go_on.set).start()
     writing.add([lambda: 3], 16)
@@ -229,16 +232,16 @@ def test_a_shard_larger_than_the_host_is_written_while_it_is_merged(writing):
 
     writing.add_pieces(write, merged())
     [(rows, most)] = writing.finish()
-    assert rows == 9 and most <= 6  # five of 16 bytes are more than 64, and one is made ahead
+    assert rows == 9 and most <= 6  # five of 16 bytes exceed 64, and one is merged ahead
 
 
 class Piece(Table):
-    """One that a WeakSet may hold."""
+    """A table that a WeakSet can hold."""
 
     __hash__ = object.__hash__
 
 
-def test_a_shard_of_which_nothing_is_left_has_an_empty_file(few_rows, to_sharded, write):
+def test_a_shard_that_is_pruned_completely_has_an_empty_file(few_rows, to_sharded, write):
     runs = [SortedRun({2: [to_sharded([{(1, 1): 1, (1, 2): 2, (2, 2): 1}, {}, {}], 2, BITS)]})]
     for rows in (1, 100):
         _, written, folder = write(runs, few_rows(rows, 1), vocabulary_of(WORDS), orders=(2,), min_count=3)
@@ -246,8 +249,8 @@ def test_a_shard_of_which_nothing_is_left_has_an_empty_file(few_rows, to_sharded
         assert all(pq.read_table(folder / name).num_rows == 0 for name in written)
 
 
-def test_a_stored_run_named_by_several_counts_once(ample, to_sharded, write, tmp_path):
-    """Every piece of a run brings its stored ones along."""
+def test_a_stored_run_referenced_twice_counts_once(ample, to_sharded, write, tmp_path):
+    """Every piece of a run refers to all of its stored runs."""
     stored = store_run(SortedRun({2: [to_sharded([{(1, 1): 5}, {}, {}], 2, BITS)]}), str(tmp_path))
     runs = [stored, replace(stored), SortedRun({}, stored=stored.stored * 2)]
     written = write(runs, ample, vocabulary_of(WORDS), orders=(2,))[1]
@@ -260,7 +263,7 @@ def test_no_runs_no_files(ample, tmp_path):
 
 
 @pytest.mark.parametrize("rows", [1, 1000])
-def test_an_error_of_a_thread_is_the_callers(rows, few_rows, to_runs, write):
+def test_an_error_in_a_thread_reaches_the_caller(rows, few_rows, to_runs, write):
     with pytest.raises(RunError, match=r"cannot write .*order=3"):
         write(
             to_runs([plain_tables(seed) for seed in range(4)]), few_rows(rows, 1), vocabulary_of(WORDS), orders=(1, 2)
@@ -299,5 +302,5 @@ def test_the_vocabulary_and_its_unigrams(symbols, with_unigrams, ample, tmp_path
         ("id", [(7).to_bytes(4, "little"), (70_000).to_bytes(4, "little")], "7 70000 7"),
     ],
 )
-def test_ngrams_for_people(unit, symbols, text):
+def test_printable_ngrams(unit, symbols, text):
     assert write_module._display(vocabulary_of(symbols, unit), [1, 2, 1]) == text
