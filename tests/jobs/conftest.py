@@ -1,4 +1,4 @@
-"""What tests of whole runs share: a corpus in many chunks, its right output, clusters with hooks in their workers."""
+"""Fixtures of whole runs: a corpus in many chunks, its correct output, and clusters whose workers run test hooks."""
 
 import copy
 import os
@@ -27,7 +27,7 @@ SHARD_TOKENS = 6000
 
 @pytest.fixture(scope="session")
 def contents():
-    """A function: every file of an output, name -> bytes."""
+    """Return a function that reads every file of an output, name -> bytes."""
 
     def read(folder):
         return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}
@@ -37,7 +37,7 @@ def contents():
 
 @pytest.fixture(params=[2, 4])
 def several_gpus(request):
-    """A cluster of so many GPUs, for tests marked `multigpu`."""
+    """A cluster with that many GPUs, for tests marked `multigpu`."""
     if visible_gpus() < request.param:
         pytest.skip(f"needs {request.param} GPUs")
     executor = start_cluster("gpu", request.param)
@@ -47,7 +47,7 @@ def several_gpus(request):
 
 @pytest.fixture(scope="session")
 def run_here():
-    """A function: count in this process."""
+    """Return a function that counts in this process."""
 
     def count(output, corpus, workers=2, progress=None, memory=None, checkpoint_seconds=120.0, resume=False,
               overwrite=False, **options):  # fmt: skip
@@ -73,7 +73,7 @@ def run_here():
 
 
 def random_text(rng, tokens, words=2000):
-    """Lines of 1 to 30 words, a few of which occur often."""
+    """Write lines of 1 to 30 words, a few of which are frequent."""
     vocabulary = np.array([f"w{i}" for i in range(words)])
     ids = np.minimum(rng.zipf(1.3, tokens) - 1, words - 1)
     ends = np.cumsum(rng.integers(1, 31, tokens))
@@ -83,7 +83,7 @@ def random_text(rng, tokens, words=2000):
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
-    """Two files: some 100 chunks of 3,000 bytes, 10 shards."""
+    """Two files: about 100 chunks of 3,000 bytes, 10 shards."""
     folder = tmp_path_factory.mktemp("corpus")
     rng = np.random.default_rng(0)
     for name, tokens in ("one.txt", 40_000), ("two.txt", 20_000):
@@ -98,7 +98,7 @@ def several_shards(monkeypatch):
 
 @pytest.fixture(scope="session")
 def undisturbed(corpus, contents, run_here, tmp_path_factory):
-    """The right output: of one process with one thread, in one chunk."""
+    """The correct output, from one process with one thread and one chunk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(shards.SHARD_TOKENS, "word", SHARD_TOKENS)
         result = run_here(tmp_path_factory.mktemp("undisturbed") / "out", corpus, 1, order=4)
@@ -108,7 +108,7 @@ def undisturbed(corpus, contents, run_here, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def hooks_folder(tmp_path_factory):
-    """Set for every process that a test starts; see hooks.py."""
+    """The environment of every process that a test starts; see hooks.py."""
     folder = tmp_path_factory.mktemp("hooks")
     (folder / "shard_tokens").write_text(str(SHARD_TOKENS))
     with pytest.MonkeyPatch.context() as patch:
@@ -118,7 +118,7 @@ def hooks_folder(tmp_path_factory):
 
 @pytest.fixture
 def hooks(hooks_folder, several_shards):
-    """A function that sets hooks, text by name; they are gone after the test."""
+    """Return a function that sets hooks, text by name; they are removed after the test."""
 
     def write(**texts):
         for name, text in texts.items():
@@ -132,7 +132,7 @@ def hooks(hooks_folder, several_shards):
 
 @pytest.fixture(scope="module")
 def start(hooks_folder):
-    """A function: a cluster of this host whose workers have the hooks."""
+    """Return a function that starts a cluster on this host whose workers have the hooks."""
     before = copy.deepcopy(dask.config.config)
     with ExitStack() as closing:
 
@@ -148,7 +148,7 @@ def start(hooks_folder):
 
 @pytest.fixture
 def dask_processes(hooks_folder, tmp_path_factory):
-    """A function: (scheduler file, processes) of a scheduler and workers, with the hooks, as commands of their own."""
+    """Return a function that starts a scheduler and workers with the hooks as commands: (scheduler file, processes)."""
     folder = tmp_path_factory.mktemp("dask")
     file = folder / "scheduler.json"
     dask_command = [sys.executable, "-m", "dask"]
@@ -168,7 +168,7 @@ def dask_processes(hooks_folder, tmp_path_factory):
 
 
 def end(process):
-    """With what it started."""
+    """End a process and the processes that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

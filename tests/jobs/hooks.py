@@ -1,11 +1,11 @@
-"""Loaded into the processes of a run by tests of faults: here tasks die, or take their time, as files of FOLDER say.
+"""Loaded into the processes of a run by tests of faults: tasks die or wait, as the files of FOLDER specify.
 
 FOLDER/shard_tokens  holds the words of a shard
-FOLDER/TASK.slow     holds seconds: so long waits TASK before it starts
-FOLDER/TASK.before*  TASK kills its process before it starts, or so many seconds later as the file says, or
-FOLDER/TASK.after*   the same when it is done; the file goes, and one process dies of one file
-FOLDER/TASK.chunk    holds the number of a chunk, at whose start TASK kills its process every time
-FOLDER/TASK.deaths   counts these, in bytes; after MAX_DEATHS the task fails instead
+FOLDER/TASK.slow     holds the seconds that TASK waits before it starts
+FOLDER/TASK.before*  TASK kills its process before it starts, or that many seconds later as the file holds
+FOLDER/TASK.after*   the same when it is done. The file is removed, and one process dies per file
+FOLDER/TASK.chunk    holds the number of a chunk; TASK kills its process whenever it starts this chunk
+FOLDER/TASK.deaths   counts these deaths, in bytes; after MAX_DEATHS the task fails instead
 FOLDER.deaths        counts all deaths, in bytes
 
 As a script it runs the command line: python hooks.py count text -o out
@@ -34,8 +34,8 @@ from mgpu_ngram.jobs.score import run as score_job
 from mgpu_ngram.jobs.trie import run as trie_job
 
 FOLDER = Path(os.environ["NGRAM_TEST_HOOKS"])
-MAX_DEATHS = 6  # more than any run should take: one without a limit ends, too
-TASKS = {  # the modules where workers look them up, and from where the driver takes them
+MAX_DEATHS = 6  # more than any correct run needs; an unlimited retry still ends
+TASKS = {  # the modules where workers look tasks up, and the modules where the driver takes them from
     "tokenise": (tokenise, count_passes),
     "count_chunk": (count, count_passes),
     "bundle_runs": (runs, count_passes, shuffle),
@@ -62,14 +62,14 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-dying = threading.Event()  # in a moment
+dying = threading.Event()  # a moment later
 
 
 def die_once(pattern):
     for bomb in FOLDER.glob(pattern):
         if dying.is_set():
             return
-        with suppress(FileNotFoundError):  # another process was first
+        with suppress(FileNotFoundError):  # another process removed the file first
             seconds = float(bomb.read_text() or 0)
             bomb.unlink()
             dying.set()
@@ -109,7 +109,7 @@ for task, modules in TASKS.items():
     wrapper = hooked(task, fn)
     for module in modules:
         setattr(module, task, wrapper)
-assemble.SAMPLED = 4  # small models, too, are cut
+assemble.SAMPLED = 4  # small models are cut, too
 if tokens := read("shard_tokens"):
     shards.SHARD_TOKENS["word"] = int(tokens)
 

@@ -1,4 +1,4 @@
-"""Budgets of a run, and executors whose tasks keep to them."""
+"""The budget of a run, and executors whose tasks keep to it."""
 
 import sys
 import threading
@@ -23,7 +23,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not 
 
 @pytest.fixture(autouse=True)
 def shares(monkeypatch):
-    """Shares that are easy by hand."""
+    """Set shares that are easy to compute by hand."""
     monkeypatch.setattr(engine_budget, "KEPT_SHARE", {"gpu": 0.4, "cpu": 0.25})
     monkeypatch.setattr(engine_budget, "KEPT_BESIDE_SHARE", 0.25)
 
@@ -31,21 +31,21 @@ def shares(monkeypatch):
 @pytest.mark.parametrize(
     ("budget", "expected"),
     [
-        (Budget("cpu", 0, 160_000), 3000),  # three quarters, 40 bytes for one of text
+        (Budget("cpu", 0, 160_000), 3000),  # three quarters, at 40 bytes per byte of text
         (Budget("cpu", 0, 160_000, 3), 1000),
         (Budget("gpu", 200_000, 160_000), 3000),  # 0.6 of the GPU
         (Budget("gpu", 200_000, 80_000), 2000),
         (Budget("gpu", 0, 0), 1),
-        (Budget("cpu", 0, 1 << 50), 9000),  # the most
+        (Budget("cpu", 0, 1 << 50), 9000),  # the maximum
     ],
 )
-def test_text_of_a_task_by_hand(budget, expected):
+def test_text_per_task_by_hand(budget, expected):
     assert text_within(budget, 40, 9000) == expected
 
 
-def test_text_of_a_chunk_that_is_counted():
+def test_text_per_counted_chunk_by_hand():
     assert text_bytes(Budget("cpu", 0, 160_000)) == 3000
-    assert text_bytes(Budget("gpu", 200_000, 160_000)) == 5000  # 24 bytes for one of text
+    assert text_bytes(Budget("gpu", 200_000, 160_000)) == 5000  # 24 bytes per byte of text
     for device in "cpu", "gpu":
         assert text_bytes(Budget(device, 1 << 50, 1 << 50)) == MAX_TEXT_BYTES[device]
 
@@ -53,11 +53,11 @@ def test_text_of_a_chunk_that_is_counted():
 @pytest.mark.parametrize(
     ("budget", "result_bytes", "expected"),
     [
-        (Budget("cpu", 0, 4000), 100, 12),  # the most, 4 for each of 3 workers
-        (Budget("cpu", 0, 1200), 100, 9),  # 300 bytes may wait: three results
+        (Budget("cpu", 0, 4000), 100, 12),  # the maximum, 4 for each of 3 workers
+        (Budget("cpu", 0, 1200), 100, 9),  # 300 bytes may be buffered: three results
         (Budget("cpu", 0, 4800, 4), 100, 9),
         (Budget("gpu", 1, 1200), 100, 9),
-        (Budget("cpu", 0, 100), 100, 3),  # one at least
+        (Budget("cpu", 0, 100), 100, 3),  # at least one
         (Budget("cpu", 0, 100), 0, 12),
     ],
 )
@@ -66,7 +66,7 @@ def test_chunks_ahead_by_hand(budget, result_bytes, expected):
 
 
 def test_memory_outside_the_pool_is_taken_off(monkeypatch):
-    """Of the GPU; its size may depend on the budget."""
+    """Memory of the GPU outside the pool reduces the budget; its size may depend on the budget."""
     executor = LocalExecutor(workers=1)
     executor.device = "gpu"
     monkeypatch.setattr(jobs_budget, "_free_bytes", lambda device: (1000, 8000))
@@ -79,7 +79,7 @@ def test_memory_outside_the_pool_is_taken_off(monkeypatch):
 
 
 class Pool:
-    """CuPy's, with the methods that a scope calls."""
+    """A fake of CuPy's pool, with the methods that a scope calls."""
 
     def __init__(self):
         self.limit, self.free_all_blocks = 0, None
@@ -95,7 +95,7 @@ class Pool:
 
 
 def test_every_task_of_a_limited_executor_is_within_the_budget(monkeypatch):
-    """Also tasks that run at once, that go first, or that fail; after each the limit is as it was."""
+    """Also concurrent, priority and failing tasks; after each task the limit is as before."""
     pool, together = Pool(), threading.Barrier(2)
     monkeypatch.setattr(engine_budget, "_pool", lambda: pool)
     monkeypatch.setattr(engine_budget, "_peak_noted", nullcontext)
@@ -122,7 +122,7 @@ def test_every_task_of_a_limited_executor_is_within_the_budget(monkeypatch):
 
 
 def test_a_limit_of_the_memory_section():
-    """Of 2**28 bytes, five are outside the pool; without a limit the executor is as it was."""
+    """Of 2**28 bytes, five are outside the pool; without a limit the executor is unchanged."""
     executor = LocalExecutor(workers=1)
     executor.device = "gpu"
     assert limited_to(executor, MemoryConfig(), 5) is executor
@@ -142,7 +142,7 @@ def test_a_limit_of_the_memory_section():
         ("distribution", ["host_bytes", "spill_dir"]),
     ],
 )
-def test_limits_that_have_no_effect_are_refused(stage, refused):
+def test_limits_without_effect_are_refused(stage, refused):
     for key, value in {"device_bytes": 1 << 28, "host_bytes": 1 << 28, "spill_dir": "/big"}.items():
         if key in refused:
             with pytest.raises(InputError, match=f"memory.{key} is .* has no effect on job 'mine' of stage {stage}"):
@@ -151,14 +151,14 @@ def test_limits_that_have_no_effect_are_refused(stage, refused):
             STAGES[stage].check_memory(MemoryConfig(**{key: value}), "mine")
 
 
-def test_on_a_cpu_there_is_nothing_to_limit():
+def test_a_cpu_has_no_pool_to_limit():
     executor = LocalExecutor(workers=1)
     assert limited(executor, Budget("cpu", 0, 700)) is executor
     executor.close()
 
 
 def test_a_limited_task_runs_on_a_cluster():
-    """It has the name of its function, which Dask shows."""
+    """It keeps the name of its function, which Dask shows."""
     cluster = start_cluster("cpu", 1)
 
     def double(x):

@@ -1,4 +1,4 @@
-"""The count job as a whole, against plain Python: chunks, workers and strategies change nothing."""
+"""The count job as a whole, compared with plain Python: chunks, workers and strategies change nothing."""
 
 import bz2
 import gzip
@@ -42,11 +42,11 @@ STRATEGIES = ["auto", "global", "private", "sort", "hash"]
 TEXT = b"of the people\nby the people for the people\n\nthe end of the end"
 
 
-# What plain Python says. An n-gram is a tuple of symbols: bytes of a word, a byte value, or a token id.
+# The plain Python reference. An n-gram is a tuple of symbols: bytes of a word, a byte value, or a token id.
 
 
 def words_of(text, lowercase=False):
-    """The words of each line, split where lmplz splits."""
+    """Return the words of each line, split as lmplz splits."""
     text = text.lower() if lowercase else text
     lines = text.split(b"\n")
     if lines[-1] == b"":
@@ -61,7 +61,7 @@ def count_windows(sequences, order):
 
 
 def expected(texts, unit="word", order=5, lowercase=False, sentence_markers=False, dtype="uint16", separator_id=None):
-    """order -> Counter over the texts of several files."""
+    """Return order -> Counter over the texts of several files."""
     if unit == "word":
         sequences = [line for text in texts for line in words_of(text, lowercase)]
         if sentence_markers:
@@ -77,11 +77,11 @@ def expected(texts, unit="word", order=5, lowercase=False, sentence_markers=Fals
     return count_windows(sequences, order)
 
 
-# What is in an output folder, read by Arrow alone.
+# The contents of an output folder, read by Arrow alone.
 
 
 def rows(folder, order, pattern="part-*.parquet"):
-    """(n-gram, count) of every row, in the order of the files."""
+    """Return (n-gram, count) of every row, in the order of the files."""
     found = []
     for path in sorted((folder / f"order={order}").glob(pattern)):
         table = pq.read_table(path, partitioning=None)
@@ -97,7 +97,7 @@ def symbols(ngram, unit):
 
 
 def counted(folder, order, unit="word"):
-    """order -> Counter of an output, each n-gram in it once."""
+    """Return order -> Counter of an output, in which each n-gram occurs once."""
     result = {}
     for n in range(1, order + 1):
         pairs = [(symbols(ngram, unit), count) for ngram, count in rows(folder, n)]
@@ -107,7 +107,7 @@ def counted(folder, order, unit="word"):
 
 
 def contents(folder):
-    """Every file of an output: name -> bytes."""
+    """Return every file of an output: name -> bytes."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
@@ -124,7 +124,7 @@ def run_here(output, corpus, workers=2, **options):
 
 
 def check(output, texts, corpus, order=5, unit="word", **options):
-    """Run, and compare every order with plain Python; returns the result."""
+    """Count, compare every order with plain Python, and return the result."""
     result = run_here(output, corpus, order=order, unit=unit, **options)
     for key in ("strategy", "chunk_bytes", "histograms", "workers"):
         options.pop(key, None)
@@ -224,8 +224,8 @@ def test_golden_words(name, padded, tmp_path, shared_data):
     assert seen >= 3
 
 
-def test_golden_text_with_unknown_words_in_it(tmp_path, shared_data):
-    """The golden counts are of the text without its <unk>; here <unk> is a word like others, with id 0."""
+def test_golden_text_that_contains_unk(tmp_path, shared_data):
+    """The golden counts are of the text without <unk>; here <unk> is an ordinary word with id 0."""
     golden = shared_data / "golden"
     facts = json.loads((golden / "counts" / "small_unk.json").read_text())
     text = golden_text(golden, "small_unk")
@@ -356,11 +356,11 @@ def test_output_is_the_same_byte_for_byte_on_any_cluster(unit, tmp_path, cluster
         assert contents(tmp_path / f"dask-{chunk_bytes}") == first, chunk_bytes
 
 
-# The data model, with several shards (a corpus that needs them is large: the limit is lowered)
+# The data model, with several shards (only a large corpus needs them, so the limit is lowered)
 
 
 def deal(counts, num_shards):
-    """Words to shards by mass: heaviest first, each to the lightest shard so far; light ones in bundles."""
+    """Assign words to shards by count: heaviest first, each to the lightest shard so far; light ones in bundles."""
     if num_shards == 1:
         return dict.fromkeys(range(len(counts)), 0)
     ranked = sorted(range(len(counts)), key=lambda w: (-counts[w], w))
@@ -377,7 +377,7 @@ def deal(counts, num_shards):
 
 
 def first_places(texts):
-    """word -> (input, byte offset) of its first occurrence."""
+    """Return word -> (input, byte offset) of its first occurrence."""
     places = {}
     for source, text in enumerate(texts):
         for match in re.finditer(rb"[^\0\t\n\r ]+", text):
@@ -386,7 +386,7 @@ def first_places(texts):
 
 
 def check_data_model(folder, texts, order, num_shards, markers=False):
-    """All that section "data model" promises of an output of words, worked out in plain Python."""
+    """Check every promise of section "data model" for an output of words, in plain Python."""
     lines = [line for text in texts for line in words_of(text)]
     count = Counter(word for line in lines for word in line)
     specials = [b"<unk>", b"<s>", b"</s>"]
@@ -416,7 +416,7 @@ def check_data_model(folder, texts, order, num_shards, markers=False):
             ids = [tuple(id_of[w] for w in ngram) for ngram in part]
             assert ids == sorted(ids), "rows of a part are sorted by their word ids"
             if n > 1:
-                assert all(owner[i[-2]] == shard for i in ids), "an n-gram lies with its last context word"
+                assert all(owner[i[-2]] == shard for i in ids), "an n-gram is in the shard of its last context word"
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["num_shards"] == num_shards
     assert manifest["tokens"] == sum(count.values())
@@ -487,8 +487,8 @@ def test_several_shards_of_bytes_and_ids(unit, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("unit", ["id", "byte", "word"])
-def test_first_places_in_a_large_file_before_small_ones(unit, tmp_path):
-    """Large and small files of a block go through different hands; the first place is the first of all."""
+def test_first_positions_in_a_large_file_before_small_ones(unit, tmp_path):
+    """Large and small files of a block are tokenised by different code; the first position is the first of all."""
     large = np.full(800_000, 0x2020, "<u2")
     large[[10, 20]] = 0x6161, 0x6262
     (tmp_path / "large").write_bytes(large.tobytes())
@@ -506,7 +506,7 @@ def test_first_places_in_a_large_file_before_small_ones(unit, tmp_path):
     assert contents(tmp_path / "0") == contents(tmp_path / "1")
 
 
-# Edges
+# Edge cases
 
 
 @pytest.mark.parametrize(
@@ -538,14 +538,14 @@ def test_odd_texts(text, unit, tmp_path):
         assert pq.read_schema(path).field("ngram").type == (pa.string() if text_column else pa.binary())
 
 
-def test_odd_words_in_a_corpus_that_is_not_utf8_pass_unharmed(tmp_path):
+def test_words_that_are_not_utf8_are_kept(tmp_path):
     (tmp_path / "text").write_bytes(b"\xff\xfe caf\xe9\n")
     run_here(tmp_path / "out", [tmp_path / "text"], order=2)
     assert rows(tmp_path / "out", 2) == [(b"\xff\xfe caf\xe9", 1)]
 
 
-def test_chunks_without_words_are_chunks(tmp_path):
-    """Of a long word, nearly all chunks hold nothing: they own the lines that start in them."""
+def test_chunks_without_words(tmp_path):
+    """A long word spans many chunks. Nearly all own no line start, so they hold nothing."""
     text = b"a" * 100 + b" b\n" + b"\n" * 50
     (tmp_path / "text").write_bytes(text)
     check(tmp_path / "out", [text], [tmp_path / "text"], 2, chunk_bytes=1)
@@ -577,7 +577,7 @@ def test_words_of_any_order(text_file, tmp_path):
         check(tmp_path / strategy, [text], [text_file], 300, strategy=strategy)
 
 
-def test_every_compression_whatever_the_name(tmp_path):
+def test_every_compression_under_any_name(tmp_path):
     text = TEXT + b"\n"
     stored = {
         "a.txt": gzip.compress(text),
@@ -655,7 +655,7 @@ def test_lines_in_memory_count_like_a_file(text_file, tmp_path):
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, None], ids=["between chunks", "within a chunk"])
-def test_a_hash_collision_starts_again_with_another_hash(chunk_bytes, text_file, tmp_path, monkeypatch):
+def test_a_hash_collision_restarts_with_another_hash(chunk_bytes, text_file, tmp_path, monkeypatch):
     real, seeds = tokenise_words.hash_words, set()
 
     def collide_under_seed_0(text_B, positions_T, seed=0):
@@ -671,7 +671,7 @@ def test_a_hash_collision_starts_again_with_another_hash(chunk_bytes, text_file,
 
 
 def test_a_word_with_the_hash_of_a_special_is_another_word(tmp_path):
-    """The word was found by running the hash backwards from that of <s>."""
+    """The word was computed by inverting the hash of <s>."""
     word = b"00000000gC\x1a!\xa7I=]"
     words = np.frombuffer(b"<s> " + word, np.uint8)
     both = hash_words(words, np.array([0, 4], np.uint32), 0)
@@ -690,8 +690,8 @@ def test_collisions_under_every_hash_fail_the_run(text_file, tmp_path, monkeypat
     assert [p.name for p in tmp_path.iterdir()] == ["text"]
 
 
-def test_a_collision_is_seen_by_a_worker_process(cluster, tmp_path):
-    """The exception that asks for another hash reaches the driver as itself."""
+def test_a_collision_in_a_worker_process_is_handled(cluster, tmp_path):
+    """The exception that requests another hash reaches the driver with its type."""
 
     def collide():
         raise HashCollision(0)
@@ -703,13 +703,13 @@ def test_a_collision_is_seen_by_a_worker_process(cluster, tmp_path):
 # Plans and settings
 
 
-def test_plan_says_what_would_be_done_without_reading(tmp_path):
+def test_plan_describes_the_run_without_reading(tmp_path):
     with open(tmp_path / "huge", "wb") as file:
         file.truncate(1 << 28)
     planned = plan(CountConfig([str(tmp_path / "huge")], order=5), PlanContext(4, "cpu", 64 << 30))
     assert planned["input_bytes"] == 1 << 28 and planned["chunks"] == 4 * planned["chunks_per_worker"] >= 4
     assert planned["shards"] == -(-planned["tokens_about"] // (4 << 20)) > 10
-    for i in range(8):  # files that are never cut: those of a chunk are as many
+    for i in range(8):  # files that are never cut: chunks have equal numbers of them
         (tmp_path / f"{i}.gz").write_bytes(gzip.compress(os.urandom(4 << 20), 1))
     planned_gz = plan(CountConfig([str(tmp_path / "*.gz")]), PlanContext(2, "cpu", 64 << 30))
     assert planned_gz["chunks"] == 2 == 2 * planned_gz["chunks_per_worker"]
@@ -723,7 +723,7 @@ def test_plan_says_what_would_be_done_without_reading(tmp_path):
             CountConfig([str(tmp_path / "huge")], order=8, unit="byte", strategy="global"),
             PlanContext(4, "cpu", 64 << 30),
         )
-    os.truncate(tmp_path / "huge", 1 << 40)  # a hole: nothing could read a terabyte in the time of a test
+    os.truncate(tmp_path / "huge", 1 << 40)  # a sparse file: a terabyte could not be read in the time of a test
     with pytest.raises(InputError, match="bytes of sorted runs may be spilled"):
         plan(CountConfig([str(tmp_path / "huge")], order=5), PlanContext(4, "cpu", 64 << 30))
     with pytest.raises(InputError, match="missing"):
@@ -746,17 +746,17 @@ def test_plan_says_what_would_be_done_without_reading(tmp_path):
         ({"name": "a/b"}, "name is 'a/b'"),
     ],
 )
-def test_impossible_settings(options, message):
+def test_invalid_settings(options, message):
     with pytest.raises(InputError, match=message):
         CountConfig([], **options)
 
 
-def test_a_budget_is_found_when_workers_have_let_go_of_what_was_before(cluster, monkeypatch):
+def test_a_budget_waits_until_workers_have_freed_earlier_results(cluster, monkeypatch):
     monkeypatch.setattr(cluster.client.scheduler_comm, "interval", 0.3)  # messages are slow
 
     def make():
         made = np.ones(10)
-        sys.mgpu_ngram_made = weakref.ref(made)  # one object of each worker process
+        sys.mgpu_ngram_made = weakref.ref(made)  # one object on each worker process
         return made
 
     def is_held():

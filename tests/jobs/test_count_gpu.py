@@ -1,4 +1,4 @@
-"""The count job on real GPUs: the same bytes as on a CPU, whose counts test_count.py holds to plain Python."""
+"""The count job on real GPUs: the same bytes as on a CPU, which test_count.py compares with plain Python."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def on_cpu(corpus, tmp_path_factory):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("strategy", ["auto", "sort", "hash"])
 @pytest.mark.parametrize("chunk_bytes", [None, 70_001])
-def test_a_gpu_writes_what_a_cpu_writes(case, strategy, chunk_bytes, corpus, on_cpu, tmp_path):
+def test_gpu_and_cpu_write_the_same_bytes(case, strategy, chunk_bytes, corpus, on_cpu, tmp_path):
     options = CASES[case] | {"strategy": strategy, "chunk_bytes": chunk_bytes}
     assert outcome(LocalExecutor("gpu"), corpus, tmp_path / "out", **options) == on_cpu[case]
 
@@ -58,7 +58,7 @@ def test_a_gpu_writes_what_a_cpu_writes(case, strategy, chunk_bytes, corpus, on_
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("host_bytes", ["64 MiB", "4 GiB"])
 def test_larger_than_the_device(case, host_bytes, corpus, on_cpu, tmp_path):
-    """A budget of 256 MiB: small blocks through the ring; streams and runs on the host, and then in files."""
+    """A budget of 256 MiB: small blocks pass through the ring; streams and runs go to host memory, then to files."""
     memory = fill(MemoryConfig, {"device_bytes": "256 MiB", "host_bytes": host_bytes}, "memory")
     out = tmp_path / "out"
     run(CountConfig(corpus, **CASES[case]), RunContext(LocalExecutor("gpu"), out, memory=memory or MemoryConfig()))
@@ -67,7 +67,7 @@ def test_larger_than_the_device(case, host_bytes, corpus, on_cpu, tmp_path):
 
 @pytest.fixture(scope="module")
 def many_words(tmp_path_factory):
-    """A text of 6 million words, most of them rare, and its counts by a CPU."""
+    """A text of 6 million words, most of them rare, and its counts from a CPU."""
     folder = tmp_path_factory.mktemp("many")
     words = np.array([b"%07x " % i for i in range(2_000_000)])
     text = words[np.random.default_rng(0).integers(0, len(words), 6_000_000)].view(np.uint8)
@@ -80,7 +80,7 @@ def many_words(tmp_path_factory):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("host_bytes", ["64 MiB", "8 GiB"])
 def test_many_chunks_and_the_least_budget(host_bytes, many_words, tmp_path):
-    """Twelve chunks or more, each with a vocabulary of a tenth of the device: they wait on the host, and in files."""
+    """Twelve chunks or more, each vocabulary a tenth of the device: they are kept in host memory and in files."""
     text, expected = many_words
     memory = fill(MemoryConfig, {"device_bytes": "256 MiB", "host_bytes": host_bytes}, "memory")
     result = run(
@@ -94,7 +94,7 @@ def test_many_chunks_and_the_least_budget(host_bytes, many_words, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize("strategy", ["global", "private"])
 def test_dense_histograms_of_four_bytes(strategy, tmp_path):
-    """16 GiB of bins when all 256 bytes occur."""
+    """16 GiB of bins if all 256 bytes occur."""
     data = np.random.default_rng(0).integers(0, 256, 100_000, np.uint8)
     (tmp_path / "data").write_bytes(data.tobytes())
     options = {"unit": "byte", "order": 4}
@@ -104,7 +104,7 @@ def test_dense_histograms_of_four_bytes(strategy, tmp_path):
 
 @pytest.mark.gpu
 def test_running_out_of_device_memory(corpus, on_cpu, tmp_path, monkeypatch):
-    """The parts that are counted at once shrink until they fit; a device too small for any leaves them to the host."""
+    """Parts are halved until they fit; if the device is too small for any part, the host counts."""
     monkeypatch.setattr(count, "_part_tokens", lambda *_: 1 << 30)
     for megabytes in 96, 1:
         memory = MemoryConfig(256 << 20)
@@ -119,7 +119,7 @@ def test_running_out_of_device_memory(corpus, on_cpu, tmp_path, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
 def test_counting_on_the_host_where_the_gpu_is_full(case, corpus, on_cpu, tmp_path, monkeypatch):
-    """Every chunk finds no room on the GPU."""
+    """Every chunk finds the GPU full."""
     import cupy
 
     counted = count.count_streams

@@ -1,4 +1,4 @@
-"""Whole runs of distributions: however text is cut, whoever dies and whenever it ends, the same files."""
+"""Whole runs of distributions: the same files for any cut, after worker deaths, and after a resume."""
 
 import errno
 import gzip
@@ -42,7 +42,7 @@ NGRAMS = {  # of the fixture arpa_text: log10 probability and backoff
     ("<s>", "a"): (-0.5, -0.0625), ("a", "b"): (-0.375, -0.03125), ("b", "</s>"): (-0.625, 0),
     ("a", "</s>"): (-0.875, 0), ("<s>", "a", "b"): (-0.25, 0),
 }  # fmt: skip
-LACKING = {g: v for g, v in NGRAMS.items() if g != ("b", "</s>")} | {  # which is filled in
+LACKING = {g: v for g, v in NGRAMS.items() if g != ("b", "</s>")} | {  # a filled n-gram
     ("b", "a"): (-1.5, 0), ("a", "b", "</s>"): (-0.125, 0),
 }  # fmt: skip
 FORMATS = {
@@ -54,7 +54,7 @@ FORMATS = {
 
 
 def rows(history, mode, ngrams):
-    """(3, 5) float32, log10: of each order, of each word."""
+    """Return (3, 5) float32, log10: for each order, the value of each word."""
     known = [word if word in WORDS else "<unk>" for word in history]
     row = np.array([ngrams[word,][0] for word in WORDS], np.float32)
     made = [row]
@@ -109,7 +109,7 @@ def text(lines, tmp_path):
 
 @pytest.fixture
 def small_files(monkeypatch):
-    """Several files of each format, and row groups."""
+    """Small chunks: several files of each format, and several row groups."""
     monkeypatch.setattr(distributions, "CHUNK_BYTES", 60 * 70)
     monkeypatch.setattr(distribution_passes, "COMPACT_HISTORIES", 70)
     monkeypatch.setattr(distribution_passes, "MAX_GROUP", 25)
@@ -123,7 +123,7 @@ def read(path):
     return np.asarray(ng.open_distributions(path))
 
 
-# What is written
+# The output
 
 
 @pytest.mark.parametrize("positions", ["every", "last"])
@@ -140,7 +140,7 @@ def test_rows(format, mode, bos, positions, arpa, text, lines, here, tmp_path, s
 
 
 def test_rows_by_hand(arpa, here, tmp_path):
-    """After "<s> a": b is stored; </s> after a; the others back off twice."""
+    """After "<s> a": b is stored; </s> backs off to a; the other words back off twice."""
     (tmp_path / "text").write_text("a\n")
     settings = {"positions": "last", "scale": "log10", "format": "npy"}
     run(config(arpa, tmp_path / "text", **settings), RunContext(here, tmp_path / "out"))
@@ -179,7 +179,7 @@ def test_narrow_types(dtype, format, arpa, text, lines, here, tmp_path):
 
 
 def ranked(wanted, k, mode):
-    """(ids, values) of the greatest of each row but <s>, ties by id; -1 where nothing is stored."""
+    """Return (ids, values) of the greatest of each row except <s>, ties by id; -1 where nothing is stored."""
     wanted = wanted.copy()
     wanted[:, :, 1] = -np.inf
     ids = np.argsort(-wanted, axis=2, kind="stable")[:, :, :k]
@@ -214,7 +214,7 @@ def tables(files):
 
 
 def stored_table(wanted, lowest=0):
-    """The columns of rows of mode stored."""
+    """Return the columns of rows in mode stored."""
     table = {name: [] for name in ("history", "order", "id", "word", "value")}
     for h, n, v in np.ndindex(wanted.shape):
         if wanted[h, n, v] > -np.inf and n >= lowest:
@@ -243,7 +243,7 @@ def test_stored_rows_as_parquet(orders, arpa, text, lines, here, tmp_path, small
 
 
 def test_compact_blocks_are_whole(arpa, text, lines, here, tmp_path, small_files):
-    """Each output holds all that rows are made of, exactly."""
+    """Each output holds all data that its rows need, exactly."""
     run(config(arpa, text, format="compact"), RunContext(here, tmp_path / "out"))
     blocks = ng.open_distributions(tmp_path / "out")
     wanted = expected(lines)
@@ -263,7 +263,7 @@ def write_lacking(path):
 
 
 def check_lacking(executor, text, lines, tmp_path):
-    """Each format has what is stored; and smoothed rows are those of a model that nobody filled anything in."""
+    """Every format holds the stored values; smoothed rows equal those of a model without filled n-grams."""
     model, wanted = write_lacking(tmp_path / "lacking.arpa"), expected(lines, "stored", ngrams=LACKING)
     assert len(ng.Model.load(model, "cpu").arrays.trie.filled_F) == 1 and (wanted[:, 2, 2] == -0.125).any()
     for format, more in FORMATS.items():
@@ -285,11 +285,11 @@ def check_lacking(executor, text, lines, tmp_path):
     assert np.array_equal(read(tmp_path / "smoothed"), smoothed)
 
 
-def test_a_model_that_lacks_some_ngrams(text, lines, here, tmp_path, small_files):
+def test_a_model_with_missing_ngrams(text, lines, here, tmp_path, small_files):
     check_lacking(here, text, lines, tmp_path)
 
 
-def test_words_that_are_no_utf8(arpa_text, here, tmp_path):
+def test_words_that_are_not_utf8(arpa_text, here, tmp_path):
     (tmp_path / "model.arpa").write_bytes(arpa_text.encode().replace(b"\tb", b"\t\xff").replace(b"a b", b"a \xff")
                                           .replace(b"b </s>", b"\xff </s>"))  # fmt: skip
     (tmp_path / "text").write_bytes(b"a \xff\n")
@@ -299,7 +299,7 @@ def test_words_that_are_no_utf8(arpa_text, here, tmp_path):
     assert distributions.read_words(result.path)[0].symbol(4) == b"\xff"
 
 
-def test_dask_reads_what_it_must(arpa, text, lines, here, tmp_path, small_files):
+def test_dask_reads_only_the_requested_rows(arpa, text, lines, here, tmp_path, small_files):
     run(config(arpa, text, scale="log10"), RunContext(here, tmp_path / "out"))
     array, wanted = ng.open_distributions(tmp_path / "out"), expected(lines)
     assert array.shape == wanted.shape and len(array.chunks[0]) == -(-len(wanted) // 70) and array.dtype == np.float32
@@ -326,7 +326,7 @@ def test_a_model_without_backoffs(arpa, text, lines, here, tmp_path):
 
 
 def test_a_damaged_model(arpa, text, here, tmp_path):
-    """Told by its checksums, unless they are not wanted."""
+    """Checksums find the damage, unless verify is off."""
     model = tmp_path / "m.safetensors"
     trie.build(trie.TrieConfig(str(arpa)), model)
     data, value = model.read_bytes(), np.float32(-0.375).tobytes()
@@ -350,12 +350,12 @@ def test_the_manifest(arpa, text, lines, here, tmp_path):
     json.dumps(result.as_json())
 
 
-# However it is cut
+# Any cut
 
 
 @pytest.fixture
 def whole(arpa, text, here, contents, tmp_path, small_files):
-    """The files of each format, of one chunk and one process."""
+    """The files of each format, from one chunk and one process."""
     found = {}
     for format, more in FORMATS.items():
         result = run(
@@ -369,7 +369,7 @@ def whole(arpa, text, here, contents, tmp_path, small_files):
 @pytest.mark.parametrize("chunk_bytes", [1, 100, 1500])
 @pytest.mark.parametrize("format", FORMATS)
 def test_cuts_change_nothing(format, chunk_bytes, arpa, text, here, contents, whole, tmp_path, monkeypatch):
-    """Of text, and of rows: blocks of one history, where memory is short; and of their bytes on the way to the disk."""
+    """Cuts of the text; cuts of the rows, down to blocks of one history; and cuts of the bytes written to the disk."""
     monkeypatch.setattr(distribute, "MIN_TEXT_BYTES", 50)
     monkeypatch.setattr(device, "SLICE_BYTES", 17)
     monkeypatch.setattr(distribute, "free_bytes", lambda device: 0)
@@ -388,8 +388,8 @@ def without_inputs(files):
     return {name: data for name, data in files.items() if name != "manifest.json"}
 
 
-def test_chunks_follow_what_comes_of_them(text):
-    """A task writes about so much, whatever the vocabulary; and every worker has some."""
+def test_chunks_follow_the_output_size(text):
+    """A task writes about the same number of bytes for any vocabulary, and every worker gets tasks."""
     corpus = open_corpus([str(text)])
     assert distribution_sizes.chunk_bytes(corpus, 1, "cpu", 1, 5.5) == distribution_sizes.MIN_CHUNK_BYTES
     large = replace(corpus, sources=(replace(corpus.sources[0], size_bytes=1 << 40),))
@@ -407,11 +407,11 @@ def test_tasks_of_a_host_share_its_memory(arpa, text, here, tmp_path, monkeypatc
     monkeypatch.setattr(distribute, "free_bytes", lambda device: 900)
     monkeypatch.setattr(distribute, "block_rows", lambda *more: (told.add(more[-1]), real(*more))[1])
     run(config(arpa, text), RunContext(here, tmp_path / "out"))
-    assert told == {300}, "of three"
+    assert told == {300}, "of three tasks"
 
 
-def test_a_few_tasks_ahead(arpa, text, here, tmp_path, monkeypatch):
-    """No more are called than keep the workers busy: a scheduler need not hold them all."""
+def test_few_tasks_are_submitted_ahead(arpa, text, here, tmp_path, monkeypatch):
+    """Only as many tasks are submitted as keep the workers busy, so the scheduler need not hold all of them."""
     real, under_way = here.call, []
 
     def call(fn, *more, **named):
@@ -425,8 +425,8 @@ def test_a_few_tasks_ahead(arpa, text, here, tmp_path, monkeypatch):
     assert max(under_way) == 3 * distribution_sizes.AHEAD < len(under_way) == told.phases[-1][4]
 
 
-def test_parts_are_whole(arpa, text, here, whole, tmp_path, monkeypatch):
-    """Each is one task's, of the chunk in which it begins."""
+def test_parts_are_written_by_one_task(arpa, text, here, whole, tmp_path, monkeypatch):
+    """Each part is written by the task of the chunk in which it begins."""
     real, ranges = distribution_passes.write_distributions, []
 
     def follow(chunk, following, starts, first, last, options):
@@ -451,7 +451,7 @@ def test_on_a_cluster(cluster, arpa, text, contents, whole, hooks, tmp_path):
         assert contents(result.path) == whole[format]
 
 
-def test_a_model_that_lacks_some_ngrams_on_a_cluster(cluster, text, lines, hooks, tmp_path, small_files):
+def test_a_model_with_missing_ngrams_on_a_cluster(cluster, text, lines, hooks, tmp_path, small_files):
     check_lacking(cluster, text, lines, tmp_path)
 
 
@@ -460,11 +460,11 @@ def test_a_model_that_lacks_some_ngrams_on_a_cluster(cluster, text, lines, hooks
     [("zarr", ["write_distributions.after", "save_done.after"]), ("compact", ["write_distributions.before"])],
 )
 def test_workers_die(format, deaths, cluster, arpa, text, contents, whole, hooks, hooks_folder, tmp_path):
-    """Before and after chunks, and when they have noted which are done."""
+    """Before and after chunks, and after they have recorded the finished chunks."""
     hooks(**dict.fromkeys(deaths, ""))
     cut = config(arpa, text, format=format, chunk_bytes=300)
     result = run(cut, RunContext(cluster, tmp_path / "out", checkpoint_seconds=0))
-    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "every bomb went off"
+    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "a worker died in every task"
     assert contents(result.path) == whole[format]
     assert [name for name in os.listdir(tmp_path) if name.startswith("out")] == ["out"]
 
@@ -476,10 +476,10 @@ def test_a_chunk_that_always_kills_its_worker(cluster, arpa, text, hooks, tmp_pa
         RunError, match=r"^making the distributions of chunk 3: .*text, bytes [\d,]+ to [\d,]+ killed ev"
     ):
         run(cut, RunContext(cluster, tmp_path / "out"))
-    cluster._watch.error = None  # for the tests that share these workers
+    cluster._watch.error = None  # other tests share these workers
 
 
-def test_workers_that_stand_elsewhere(cluster, arpa, text, lines, hooks, tmp_path, monkeypatch):
+def test_workers_with_another_current_folder(cluster, arpa, text, lines, hooks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(DistributionConfig(arpa.name, [text.name], scale="log10"), RunContext(cluster, "out"))
     assert np.array_equal(read("out"), expected(lines))
@@ -515,11 +515,11 @@ def test_on_a_gpu(format, arpa, text, here, contents, whole, tmp_path):
         executor.close()
 
 
-# When it ends early
+# Early ends
 
 
 class Interrupt(Progress):
-    """Ctrl-C when `done` chunks are written, and `least` of them noted below a folder."""
+    """Send Ctrl-C when `done` chunks are written and `least` of them are recorded below a folder."""
 
     def __init__(self, done, folder=None, least=0):
         self.left, self.folder, self.least, self.phase = done, folder, least, ""
@@ -535,11 +535,11 @@ class Interrupt(Progress):
                 while self.least and len(noted(self.folder)) < self.least and time.monotonic() < deadline:
                     time.sleep(0.01)
                 raise KeyboardInterrupt
-            time.sleep(0.02)  # for what is noted meanwhile
+            time.sleep(0.02)  # for chunks recorded meanwhile
 
 
 class Told(Progress):
-    """Keeps what it is told: of each phase its start, then sums of done and amount."""
+    """Records the progress: of each phase its start, then the sums of done and amount."""
 
     def __init__(self):
         self.phases = []
@@ -556,7 +556,7 @@ CUT = {"chunk_bytes": 60}
 
 
 def noted(folder):
-    """Chunks that are done, by the checkpoint below a folder."""
+    """Return the finished chunks, from the checkpoint below a folder."""
     files = folder.glob("out.checkpoint/entries-*/done_*.safetensors")
     return {item for file in files for item in load_arrays(file)[1]["items"]}
 
@@ -572,14 +572,14 @@ def unfinished(arpa, text, tmp_path, format="zarr"):
             cut = config(arpa, text, format=format, **CUT, **FORMATS[format])
             run(cut, RunContext(executor, tmp_path / "out", progress=Interrupt(8, tmp_path, 4), checkpoint_seconds=0))
     finally:
-        executor.close()  # what had begun notes one more chunk
+        executor.close()  # a running task records one more chunk
     assert names(tmp_path) == ["out.checkpoint"] and len(noted(tmp_path)) >= 4
     return noted(tmp_path)
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_resumed(format, arpa, text, here, whole, contents, tmp_path, monkeypatch):
-    """Chunks that are noted are not made again, with whatever number of workers."""
+    """Recorded chunks are not computed again, with any number of workers."""
     done = unfinished(arpa, text, tmp_path, format)
     real, made = distribution_passes.write_distributions, []
     monkeypatch.setattr(
@@ -593,13 +593,13 @@ def test_resumed(format, arpa, text, here, whole, contents, tmp_path, monkeypatc
         result = run(again, RunContext(other, tmp_path / "out", progress=told or Progress(), resume=True))
     finally:
         other.close()
-    assert [phase[1] for phase in told.phases] == [phase[4] for phase in told.phases], "bars go to their ends"
+    assert [phase[1] for phase in told.phases] == [phase[4] for phase in told.phases], "bars reach their ends"
     assert result.resumed_chunks == len(done) and done.isdisjoint(made) and made
     assert contents(result.path) == whole[format] and names(tmp_path) == ["out"]
 
 
-def test_files_that_are_gone_are_made_again(arpa, text, here, whole, contents, tmp_path):
-    """As when a run ends between moving the files and giving them their name."""
+def test_missing_files_are_written_again(arpa, text, here, whole, contents, tmp_path):
+    """As after a run that ended between moving the files and renaming the folder."""
     unfinished(arpa, text, tmp_path)
     [files] = tmp_path.glob("out.checkpoint/entries-*/files_*")
     shutil.rmtree(files)
@@ -607,8 +607,8 @@ def test_files_that_are_gone_are_made_again(arpa, text, here, whole, contents, t
     assert result.resumed_chunks == 0 and contents(result.path) == whole["zarr"]
 
 
-def test_an_output_that_appears_meanwhile(arpa, text, here, whole, contents, tmp_path):
-    """Nothing that was noted is lost."""
+def test_an_output_that_appears_during_the_run(arpa, text, here, whole, contents, tmp_path):
+    """No recorded chunk is lost."""
 
     class Appear(Progress):
         def finish(self):
@@ -622,7 +622,7 @@ def test_an_output_that_appears_meanwhile(arpa, text, here, whole, contents, tmp
     assert result.resumed_chunks == len(done) > 0 and contents(result.path) == whole["zarr"]
 
 
-def test_an_interrupt_once_it_has_its_name(arpa, text, here, whole, contents, tmp_path, monkeypatch):
+def test_an_interrupt_after_the_rename(arpa, text, here, whole, contents, tmp_path, monkeypatch):
     """While the old output, which may be large, is removed."""
     real = shutil.rmtree
 
@@ -641,7 +641,7 @@ def test_an_interrupt_once_it_has_its_name(arpa, text, here, whole, contents, tm
     assert len(old) == 1 and ".old-" in old[0]
 
 
-def test_neither_resumed_nor_overwritten(arpa, text, here, whole, contents, tmp_path):
+def test_existing_output_needs_resume_or_overwrite(arpa, text, here, whole, contents, tmp_path):
     unfinished(arpa, text, tmp_path)
     with pytest.raises(InputError, match=r"holds an unfinished run of .* add --resume .* or --overwrite"):
         run(config(arpa, text), RunContext(here, tmp_path / "out"))
@@ -674,7 +674,7 @@ def test_another_run_is_refused(change, message, arpa, text, here, tmp_path):
     assert names(tmp_path) == ["out.checkpoint"]
 
 
-def test_a_run_that_noted_nothing_leaves_nothing(arpa, text, here, tmp_path):
+def test_a_run_without_recorded_chunks_leaves_nothing(arpa, text, here, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(config(arpa, text, **CUT), RunContext(here, tmp_path / "out", progress=Interrupt(3)))
     here.close()
@@ -682,7 +682,7 @@ def test_a_run_that_noted_nothing_leaves_nothing(arpa, text, here, tmp_path):
 
 
 def test_the_driver_is_killed(arpa, text, here, contents, hooks, tmp_path):
-    """With its two workers; what was noted is there."""
+    """Together with its two workers; recorded chunks are kept."""
     hooks(**{"write_distributions.slow": 0.1})
     command = [sys.executable, str(HOOKS), "distribution", str(arpa), str(text), "-o", str(tmp_path / "out")]
     command += ["--chunk-bytes", "300", "--checkpoint-seconds", "0", "--workers", "2", "--device", "cpu"]
@@ -731,7 +731,7 @@ def test_the_scheduler_is_lost(dask_processes, arpa, text, here, whole, contents
 
 
 @pytest.mark.parametrize("format", ["zarr", "npy"])
-def test_an_output_that_does_not_fit(format, arpa, text, lines, here, tmp_path, monkeypatch):
+def test_an_output_larger_than_the_disk(format, arpa, text, lines, here, tmp_path, monkeypatch):
     needed = expected(lines).nbytes
     for free in needed, needed - 1:
         usage = type(shutil.disk_usage(tmp_path))(1 << 40, 0, free)
@@ -748,7 +748,7 @@ def test_an_output_that_does_not_fit(format, arpa, text, lines, here, tmp_path, 
     assert names(tmp_path) == []
 
 
-def test_what_is_there_needs_no_room(arpa, text, here, whole, contents, tmp_path, monkeypatch):
+def test_existing_files_need_no_further_space(arpa, text, here, whole, contents, tmp_path, monkeypatch):
     unfinished(arpa, text, tmp_path)
     sparse = sum(path.stat().st_blocks for path in tmp_path.rglob("c.*"))
     assert sparse > 0, "this file system has no blocks"
@@ -763,8 +763,8 @@ def whole_bytes(files):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_disk_that_fills_up(format, arpa, text, here, whole, contents, tmp_path, monkeypatch):
-    """When chunks are noted already: one line says so, and with more room the run goes on."""
+def test_a_full_disk(format, arpa, text, here, whole, contents, tmp_path, monkeypatch):
+    """Some chunks are recorded already: one line reports the full disk, and the run resumes when space is free."""
 
     def until_some_are_noted(real, is_output):
         def write(file, *more):
@@ -786,8 +786,8 @@ def test_a_disk_that_fills_up(format, arpa, text, here, whole, contents, tmp_pat
     assert result.resumed_chunks > 0 and contents(result.path) == whole[format]
 
 
-def test_a_disk_that_fills_up_later(arpa, text, here, tmp_path, monkeypatch):
-    """What was written is still on its way to it."""
+def test_a_disk_that_is_full_at_fsync(arpa, text, here, tmp_path, monkeypatch):
+    """Written data is still on its way to the disk."""
 
     def fail(file):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -798,8 +798,8 @@ def test_a_disk_that_fills_up_later(arpa, text, here, tmp_path, monkeypatch):
     assert list(tmp_path.glob("done*")) == []
 
 
-def test_what_is_noted_is_on_the_disk_before(tmp_path, monkeypatch):
-    """Files, and the folders that they are new in."""
+def test_data_is_on_disk_before_it_is_recorded(tmp_path, monkeypatch):
+    """Files, and the folders that contain new files."""
     told = []
     monkeypatch.setattr(distribute.os, "fsync", lambda file: told.append(os.fstat(file).st_ino))
     monkeypatch.setattr(distribute, "save_entry", lambda *entry: told.append(entry))
@@ -832,8 +832,8 @@ def test_a_task_names_all_files_that_it_writes(format, arpa, text, here, small_f
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("data", ["a\n" * 10 + " " * 10_000, "\n" * 10_000], ids=["fewer", "more"])
-def test_text_that_changes_meanwhile(data, format, arpa, text, here, tmp_path, small_files):
-    """Between the two times that it is read: of as many bytes, with fewer histories or more."""
+def test_text_that_changes_during_the_run(data, format, arpa, text, here, tmp_path, small_files):
+    """Between the two reads: the same number of bytes, with fewer histories or more."""
 
     class Change(Progress):
         def start(self, phase, total, unit="", rate=""):
@@ -848,7 +848,7 @@ def test_text_that_changes_meanwhile(data, format, arpa, text, here, tmp_path, s
     assert names(tmp_path) == []
 
 
-def test_a_model_that_changes_meanwhile(arpa, text, here, tmp_path):
+def test_a_model_that_changes_during_the_run(arpa, text, here, tmp_path):
     class Change(Progress):
         def start(self, phase, total, unit="", rate=""):
             arpa.write_text(arpa.read_text() + "\n")
@@ -866,7 +866,7 @@ def test_progress(arpa, text, lines, here, tmp_path):
     assert told[1] == ["distribution", chunks, "chunks", "histories", chunks, len(expected(lines))] and chunks > 10
 
 
-# What cannot be
+# Invalid input
 
 
 @pytest.mark.parametrize(
@@ -895,14 +895,14 @@ def test_progress(arpa, text, lines, here, tmp_path):
         ({"name": "a/b"}, "name is 'a/b' but must be a plain folder name"),
     ],
 )
-def test_settings_that_cannot_be(settings, message):
+def test_invalid_settings(settings, message):
     with pytest.raises(InputError, match=message) as error:
         DistributionConfig("m", ["t"], **settings)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("orders", [4, 0, "2,4", [], "x", "1;2"])
-def test_orders_that_the_model_has_not(orders, arpa, text, here, tmp_path):
+def test_orders_that_the_model_lacks(orders, arpa, text, here, tmp_path):
     with pytest.raises(
         InputError, match=r"^orders is .* but (the model has orders 1 to 3; give some|must be all, max or)"
     ):
@@ -914,7 +914,7 @@ def test_orders_that_the_model_has_not(orders, arpa, text, here, tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_line_without_words_is_no_history(arpa, here, tmp_path):
+def test_a_line_without_words_has_no_history(arpa, here, tmp_path):
     for name, data, at in ("first", b"\na\n", 0), ("later", b"a b\n \t\nb\n", 6), ("last", b"a\nb\n\n", 4):
         (tmp_path / name).write_bytes(data)
         bare = config(arpa, tmp_path / name, positions="last", sentence_markers=False)
@@ -929,7 +929,7 @@ def test_a_line_without_words_is_no_history(arpa, here, tmp_path):
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), TimeoutError("too late")])
-def test_errors_of_the_system_in_a_task(error, arpa, text, here, monkeypatch, tmp_path):
+def test_system_errors_in_a_task(error, arpa, text, here, monkeypatch, tmp_path):
     def fail(*options):
         raise error
 

@@ -1,4 +1,4 @@
-"""Models from text, as files: those of KenLM's lmplz, however the work is cut, on a cluster, and when things fail."""
+"""Model files of text equal those of KenLM's lmplz, for any division of the work, on a cluster, and after faults."""
 
 import itertools
 import json
@@ -51,13 +51,13 @@ def here():
 
 @pytest.fixture(autouse=True)
 def small_models_are_cut(monkeypatch):
-    """Into stretches, as large ones are by several workers."""
+    """Cut the model into stretches, as several workers do with a large one."""
     monkeypatch.setattr(assemble, "SAMPLED", 4)
 
 
 @pytest.fixture(scope="module")
 def make(here, tmp_path_factory):
-    """A function: (the bytes of the file, the result) of texts, or of paths."""
+    """Return a function: (the bytes of the file, the result) of texts, or of paths."""
     folder = tmp_path_factory.mktemp("made")
 
     def estimated(*texts, executor=None, memory=None, **options):
@@ -89,15 +89,15 @@ def random_lines(rng, lines, words=40, exponent=1.4):
 
 @pytest.fixture(scope="module")
 def text():
-    """Some 4,000 words, of which discounts of orders 1 to 3 can be computed."""
+    """About 4,000 words, enough to compute the discounts of orders 1 to 3."""
     return b"".join(line + b"\n" for line in random_lines(np.random.default_rng(5), 700, 400))
 
 
-# What is in files, read plainly
+# File contents, read by plain Python
 
 
 def arpa_values(data):
-    """{n-gram: (log10 probability, backoff)}, as bytes, of an ARPA file; sections as its header says."""
+    """Return {n-gram: (log10 probability, backoff)}, as bytes, of an ARPA file; sections match its header."""
     head, *sections = data.split(b"-grams:\n")
     counts = [int(c) for c in re.findall(rb"^ngram \d+=(\d+)$", head, re.MULTILINE)]
     found = {}
@@ -110,7 +110,7 @@ def arpa_values(data):
 
 
 def model_values(path):
-    """The same, as numbers, of a model file: of order 1 first."""
+    """Return the same as numbers, of a model file, order 1 first."""
     arrays, metadata = load_arrays(path)
     ends, data = arrays["offsets_V"].tolist(), arrays["data"].tobytes()
     words = [data[a:b] for a, b in itertools.pairwise(ends)]
@@ -123,22 +123,22 @@ def model_values(path):
     backoffs = np.zeros(len(names), np.float32)
     backoffs[: len(arrays["backoff_M"])] = arrays["backoff_M"]
     assert len(set(names)) == len(names) == len(ids)
-    return names, np.column_stack([-np.abs(arrays["prob_G"]), backoffs])  # of <s>, too, log10 of 1 is 0
+    return names, np.column_stack([-np.abs(arrays["prob_G"]), backoffs])  # also of <s>: log10 of 1 is 0
 
 
 def assert_same_model(got, wanted):
-    """As ARPA files."""
+    """Print the values as in ARPA files."""
     got, wanted = arpa_values(got), arpa_values(wanted)
     assert got.keys() == wanted.keys()
     mine, theirs = (np.array([values[g] for g in wanted], np.float32) for values in (got, wanted))
     np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
 
 
-# KenLM's
+# KenLM's output
 
 
 def golden_models():
-    """(name, file of the text, options, whether lmplz fails) of each command that made a model."""
+    """Return (name, file of the text, options, whether lmplz fails) of each command that made a model."""
     path = ORACLE.parents[1] / "data" / "golden" / "COMMANDS.txt"
     lines = path.read_text().splitlines() if path.exists() else []
     options = {
@@ -170,7 +170,7 @@ GOLDEN = golden_models()
 
 
 def unpacked(path):
-    """What is in a file, or in the one with .xz."""
+    """Return the bytes of a file, or of the .xz file beside it."""
     return path.read_bytes() if path.exists() else lzma.open(f"{path}.xz").read()
 
 
@@ -180,7 +180,7 @@ def rounded(discounts):
 
 @pytest.mark.parametrize(("name", "text", "options", "fails"), GOLDEN)
 def test_golden_models(name, text, options, fails, shared_data, make, tmp_path):
-    """Files and figures of lmplz's runs; where there is no file any more, the figures."""
+    """Files and figures of lmplz's runs; only the figures if the file is not stored."""
     golden = shared_data / "golden"
     log = (golden / "models" / f"{name}.log").read_text()
     corpus = next(p for p in (golden / "inputs" / text, golden / "inputs" / f"{text}.xz") if p.exists())
@@ -221,9 +221,7 @@ def test_there_are_golden_models(shared_data):
 
 
 def golden_queries():
-    """(text of the model, options, [name of a text that was scored with it]) of each model that query could read, where
-    what it printed is still there.
-    """
+    """Return (text of the model, options, [name of a scored text]) of each model whose query output is stored."""
     golden = ORACLE.parents[1] / "data" / "golden"
     commands = (golden / "COMMANDS.txt").read_text() if golden.exists() else ""
     asked = set(re.findall(r"^query .* models/(\S+)\.arpa < inputs/(\S+)\.txt$", commands, re.MULTILINE))
@@ -238,7 +236,7 @@ def golden_queries():
 
 @pytest.mark.parametrize(("text", "options", "asked"), golden_queries())
 def test_scores_and_perplexity_are_kenlms(text, options, asked, shared_data, make, tmp_path, request):
-    """What query prints of texts that the model has not seen, with and without <s> and </s>."""
+    """The stored output of query for unseen texts, with and without <s> and </s>."""
     golden, name = shared_data / "golden", request.node.callspec.id
     corpus = next(p for p in (golden / "inputs" / text, golden / "inputs" / f"{text}.xz") if p.exists())
     if "limit_vocab_file" in options:
@@ -267,7 +265,7 @@ def test_there_are_golden_queries(shared_data):
 
 
 def oracle(order, path, *words):
-    """(log, line of comparison) of the plain implementation beside ../shared."""
+    """Return (log, line of comparison) of the plain implementation in ../shared."""
     if not ORACLE.exists():
         pytest.skip("the folder shared is not beside this checkout")
     command = [sys.executable, str(ORACLE), str(order), str(path), *map(str, words)]
@@ -275,7 +273,7 @@ def oracle(order, path, *words):
     return done.stderr, done.stdout
 
 
-CASES = [  # order, lines, words, options; orders above what the text has, among them
+CASES = [  # order, lines, words, options; some orders exceed the longest line
     (1, 30, 9, {}),
     (1, 90, 60, {"prune": [2]}),
     (2, 1, 3, {}),
@@ -297,7 +295,7 @@ CASES = [  # order, lines, words, options; orders above what the text has, among
 
 @pytest.mark.parametrize(("order", "lines", "words", "options"), CASES)
 def test_against_plain_python(order, lines, words, options, make, tmp_path):
-    """Random text: the same n-grams, values, discounts and sizes."""
+    """Random text gives the same n-grams, values, discounts and sizes."""
     rng = np.random.default_rng([order, lines, words])
     text = tmp_path / "text"
     text.write_bytes(b"\n".join([*random_lines(rng, lines, words), b"w1 w2", b""]))
@@ -329,30 +327,31 @@ def test_against_plain_python(order, lines, words, options, make, tmp_path):
 
 
 def test_the_slip_by_hand(make):
-    """Of "a b a b", whose bigrams are <s> a, a b, b a, b </s>: the last suffix is "a b", for b came last, so order 1
-    takes its raw count of 2 in place of the 1 that stands before it, and order 2 its raw count of 2 in place of 2.
+    """Text "a b a b" has the bigrams <s> a, a b, b a, b </s>. Its last suffix is "a b", because b appeared last.
+
+    lmplz then uses raw counts: b has 2 instead of the adjusted 1, and "a b" has 2, as its adjusted count.
     """
     text = b"a b a b\n"
     exact, slipped = (make(text, order=3, exact_discounts=e, **FALLBACK)[1].statistics for e in (True, False))
-    # order 1: a after <s> and b, b after a, </s> after b; order 2: <s> a by its raw count, a b after <s> and b
+    # order 1: a after <s> and b, b after a, </s> after b; order 2: "<s> a" with its raw count, "a b" after <s> and b
     assert exact.counts_of_counts == {1: [2, 1, 0, 0], 2: [3, 1, 0, 0], 3: [4, 0, 0, 0]}
     assert slipped.counts_of_counts == {1: [1, 2, 0, 0], 2: [3, 1, 0, 0], 3: [4, 0, 0, 0]}
 
 
-def test_the_slip_is_of_the_word_that_came_last_in_the_last_file(make):
-    """q, which occurs 3 times, after <s> and q; not c, which stands further from the beginning of its file."""
+def test_the_slip_is_of_the_word_that_appeared_last_in_the_last_file(make):
+    """The word is q, 3 times, after <s> and q; not c, which is further from the beginning of its file."""
     joined, cut = (
         make(*texts, order=3, **FALLBACK)[1].statistics for texts in ([b"a b c\nq q q\n"], [b"a b c\n", b"q q q\n"])
     )
     assert joined.counts_of_counts[1] == cut.counts_of_counts[1] == [3, 1, 1, 0]  # a, b, c; </s>; q
 
 
-# Nothing that a run chooses changes the model
+# No choice of a run changes the model
 
 
 @pytest.fixture(scope="module")
 def whole(text, make):
-    """The bytes of both formats, made in one chunk."""
+    """Return the bytes of both formats, made from one chunk."""
     options = {"order": 4, "prune": [0, 0, 1], **FALLBACK}
     return {format: make(text, format=format, **options)[0] for format in ("arpa", "safetensors")}, options
 
@@ -384,7 +383,7 @@ def test_files_change_nothing(text, whole, make, tmp_path):
 
 @pytest.mark.parametrize("shard_tokens", [1 << 20, 500, 30])
 def test_parts_change_nothing(shard_tokens, text, whole, make, monkeypatch):
-    """Some of which have no n-grams at all."""
+    """Some parts have no n-grams."""
     data, options = whole
     monkeypatch.setattr(estimate, "_part_tokens", lambda budget: shard_tokens)
     for format in data:
@@ -392,7 +391,7 @@ def test_parts_change_nothing(shard_tokens, text, whole, make, monkeypatch):
 
 
 def test_memory_changes_nothing(text, whole, make, tmp_path, monkeypatch):
-    """Parts wait on the host, in files, and in either as there is room."""
+    """Parts are kept in host memory, in files, or in both."""
     data, options = whole
     monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 500)
     in_files, save_entry, room = [], keep.save_entry, random.Random(0)
@@ -409,7 +408,7 @@ def test_memory_changes_nothing(text, whole, make, tmp_path, monkeypatch):
 
 
 def test_a_small_budget(make, monkeypatch):
-    """Parts that the least memory has no room for wait in files, for as long as they wait."""
+    """Parts that do not fit the least memory are spilled to files, only while they are needed."""
     rng = np.random.default_rng(0)
     lines = rng.zipf(1.2, (30_000, 20)).clip(1, 50_000)
     text = b"".join(b" ".join(b"w%d" % w for w in line) + b"\n" for line in lines.tolist())
@@ -422,18 +421,18 @@ def test_a_small_budget(make, monkeypatch):
     assert found == expected and in_files and not any(map(os.path.exists, in_files))
 
 
-def test_what_waits_in_host_memory_counts_as_held(text, whole, make, monkeypatch):
+def test_results_in_host_memory_are_counted(text, whole, make, monkeypatch):
     sizes, hold = [], keep.hold
     monkeypatch.setattr(keep, "hold", lambda held: sizes.append(held.host_bytes) or hold(held))
     monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 1 << 20)
     make(text, **whole[1])
-    # Streams, vocabulary and run of the only chunk; two parts, the estimates of each, and two stretches, made and then
-    # linked. Some have 100 rows or more, of 2 numbers of 8 bytes or more.
+    # Streams, vocabulary and run of the only chunk; two parts, the estimates of each, and two stretches, before and
+    # after linking. Some have 100 rows or more, of 2 numbers of 8 bytes or more.
     assert len(sizes) == 11 and min(sizes) > 16 * 100
 
 
 def estimated_by_hand():
-    """Of order 2 over <unk>, <s>, </s> and a, in 3 bits: "<s> a" and "a </s>"."""
+    """Return a part of order 2 over <unk>, <s>, </s> and a, in 3 bits: "<s> a" and "a </s>"."""
     keys = np.array([[(2 * 8 + 4) << 58, (4 * 8 + 3) << 58]], np.uint64)
     contexts = np.array([[2 << 61, 4 << 61]], np.uint64)
     values = np.array([-0.5, -0.25], np.float32)
@@ -442,7 +441,7 @@ def estimated_by_hand():
     )
 
 
-def test_what_waits_in_a_file_leaves_none(tmp_path):
+def test_spilled_results_use_no_host_memory(tmp_path):
     there = estimated_by_hand()
     kept = keep.spill(there, Budget("cpu", 0, 0), str(tmp_path))
     assert names(tmp_path) == [] and kept.seconds == there.seconds
@@ -451,8 +450,8 @@ def test_what_waits_in_a_file_leaves_none(tmp_path):
         assert isinstance(kept.arrays()[name].base, np.memmap) or kept.arrays()[name] is not array
 
 
-def test_a_device_with_no_room_for_the_model(monkeypatch):
-    """It is put together in host memory, of the same parts."""
+def test_a_device_without_room_for_the_model(monkeypatch):
+    """It is assembled in host memory from the same parts."""
     parts, devices, assemble = [estimated_by_hand()], [], estimate_model.assemble
 
     def full_at_first(unigrams, parts, *more):
@@ -479,7 +478,7 @@ def test_a_device_with_no_room_for_the_model(monkeypatch):
 
 @pytest.mark.parametrize("options", [{}, {"prune": [0, 1, 1]}, {"vocab_pad": 9000}])
 def test_sentences_in_another_order(options, text, make):
-    """The same n-grams and values, bit for bit; the slip alone depends on the order."""
+    """The n-grams and values are the same, bit for bit; only the slip of lmplz depends on the order."""
     lines = text.splitlines()
     random.Random(3).shuffle(lines)
     options = {"order": 3, "exact_discounts": True, **options, **FALLBACK}
@@ -491,7 +490,7 @@ def test_sentences_in_another_order(options, text, make):
     "options", [{}, {"prune": [0, 1, 2]}, {"prune": [3]}, {"interpolate_unigrams": False}, {"limit": True}]
 )
 def test_rows_sum_to_one(options, text, make, tmp_path):
-    """After every history that the model has, and after others."""
+    """After every history of the model, and after other histories."""
     if options.pop("limit", False):
         (tmp_path / "limit").write_text(" ".join(f"w{w}" for w in range(1, 30, 2)))
         options["limit_vocab_file"] = str(tmp_path / "limit")
@@ -515,7 +514,7 @@ def cluster(start):
 
 @pytest.fixture(scope="module")
 def on_cluster(corpus, tmp_path_factory):
-    """The options of runs on a cluster, and what they make."""
+    """Return the options of runs on a cluster, and the expected files."""
     options = {"order": 4, "chunk_bytes": 20_000, "format": "safetensors", **FALLBACK}
     executor = LocalExecutor(workers=1)
     try:
@@ -531,7 +530,7 @@ def on_cluster(corpus, tmp_path_factory):
 
 @pytest.fixture
 def many_parts(monkeypatch):
-    """As tokens of a part are the driver's business."""
+    """Return the least tokens per part, which the driver reads."""
     monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 10_000)
 
 
@@ -564,7 +563,7 @@ def test_several_gpus(several_gpus, on_cluster, many_parts, tmp_path):
     assert run(config, RunContext(several_gpus, tmp_path / "model", single_file=True)).path.read_bytes() == data
 
 
-def test_what_a_killed_run_left_of_the_file_goes(on_cluster, here, tmp_path):
+def test_the_file_of_a_killed_run_is_removed(on_cluster, here, tmp_path):
     config, data = on_cluster
     for name in ".model.0123abcd.tmp", ".model2.0123abcd.tmp", ".model.tmp":
         (tmp_path / name).write_bytes(b"half")
@@ -572,7 +571,7 @@ def test_what_a_killed_run_left_of_the_file_goes(on_cluster, here, tmp_path):
     assert names(tmp_path) == [".model.tmp", ".model2.0123abcd.tmp", "model"]
 
 
-def test_more_stretches_than_workers_may_have_waiting(cluster, on_cluster, many_parts, tmp_path, monkeypatch):
+def test_more_stretches_than_the_window_holds(cluster, on_cluster, many_parts, tmp_path, monkeypatch):
     config, data = on_cluster
     windows, stretches, real = [], [], estimate_model.windowed
 
@@ -592,7 +591,7 @@ def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_fol
     hooks(**{f"{task}.{when}": "" for task in tasks for when in ("before", "after") if task != "save"})
     hooks(**{"save.before": ""})
     result = run(config, RunContext(cluster, tmp_path / "model", single_file=True, checkpoint_seconds=0))
-    assert names(hooks_folder) == ["shard_tokens"], "every bomb went off"
+    assert names(hooks_folder) == ["shard_tokens"], "a worker died in every task"
     assert result.path.read_bytes() == data and names(tmp_path) == ["model"]
     cluster.client.wait_for_workers(2, timeout=60)
 
@@ -610,7 +609,7 @@ class Phases(Progress):
 
 
 def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path):
-    """After counting; some workers die as soon as they are back."""
+    """Workers die after counting; some die as soon as they have restarted."""
     config, data = on_cluster
     slow = {"make_part": 0.2, "estimate_of": 0.2, "make_stretch": 0.3, "join": 0.3, "save": 0.6}
     hooks(**{f"{task}.slow": seconds for task, seconds in slow.items()})
@@ -622,7 +621,7 @@ def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path):
         while not over.wait(choose.uniform(0.05, 0.3)):
             if killed.get(progress.phase, 9) < 2:
                 nannies = list(cluster.client.cluster.workers.values())
-                with suppress(ProcessLookupError, TypeError):  # it is not back yet
+                with suppress(ProcessLookupError, TypeError):  # it has not restarted yet
                     os.kill(choose.choice(nannies).pid, signal.SIGKILL)
                     killed[progress.phase] += 1
 
@@ -643,7 +642,7 @@ def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path):
     cluster.client.wait_for_workers(2, timeout=60)
 
 
-# Runs that end early
+# Early ends
 
 DRIVER = """
 import sys
@@ -665,7 +664,7 @@ def stored(folder):
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_the_driver_is_killed_while_it_counts(workers, corpus, on_cluster, hooks, tmp_path):
-    """Another process goes on, with more workers or fewer, and other parts."""
+    """Another process resumes, with more or fewer workers and other parts."""
     config, data = on_cluster
     hooks(**{"count_chunk.slow": 0.15})
     command = [sys.executable, "-c", DRIVER, str(HOOKS.parent), str(tmp_path / "model"), *config.corpus]
@@ -709,7 +708,7 @@ def unfinished(config, here, folder, phase="adjust"):
 
 @pytest.mark.parametrize("phase", ["adjust", "estimate", "assemble"])
 def test_interrupted(phase, on_cluster, here, tmp_path, monkeypatch):
-    """And gone on with where there is more memory."""
+    """The run resumes with more memory."""
     config, data = on_cluster
     with monkeypatch.context() as patch:
         patch.setattr(estimate, "_part_tokens", lambda budget: 10_000)
@@ -718,8 +717,8 @@ def test_interrupted(phase, on_cluster, here, tmp_path, monkeypatch):
     assert result.resumed_chunks > 0 and result.path.read_bytes() == data and names(tmp_path) == ["model"]
 
 
-def test_discounts_that_cannot_be_computed_are_no_reason_to_count_again(here, text, tmp_path):
-    """Settings that the counts do not depend on may change."""
+def test_discounts_that_cannot_be_computed_need_no_second_count(here, text, tmp_path):
+    """Settings that do not affect the counts may change."""
     (tmp_path / "text").write_bytes(text)
     config = EstimateConfig([str(tmp_path / "text")], order=8, chunk_bytes=1000)
     for _ in range(2):
@@ -783,7 +782,7 @@ def test_a_full_disk(format, on_cluster, here, full_disk, tmp_path, monkeypatch)
     assert format == "arpa" or result.path.read_bytes() == data
 
 
-def test_a_full_disk_where_parts_wait(here, text, full_disk, tmp_path, monkeypatch):
+def test_a_full_disk_of_spilled_parts(here, text, full_disk, tmp_path, monkeypatch):
     (tmp_path / "text").write_bytes(text)
     phases = []
 
@@ -800,9 +799,8 @@ def test_a_full_disk_where_parts_wait(here, text, full_disk, tmp_path, monkeypat
     with pytest.raises(RunError, match=message):
         run(config, RunContext(here, output, True, progress=Note(), memory=memory, checkpoint_seconds=0))
     full_disk(room=1 << 30)
-    result = run(
-        config, RunContext(here, output, single_file=True, memory=memory or MemoryConfig(), resume=True)
-    )  # the counts were kept
+    # The counts are kept.
+    result = run(config, RunContext(here, output, single_file=True, memory=memory or MemoryConfig(), resume=True))
     assert result.resumed_chunks > 0 and result.tokens == len(text.split())
     assert names(tmp_path) == ["model", "spill", "text"] and names(tmp_path / "spill") == []
 
@@ -811,8 +809,8 @@ def test_a_full_disk_where_parts_wait(here, text, full_disk, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("format", ["arpa", "safetensors"])
-def test_what_is_overwritten(format, here, text, tmp_path):
-    """A model of the same kind; nothing else."""
+def test_overwritten_outputs(format, here, text, tmp_path):
+    """A model of the same format is overwritten; other files are refused."""
     (tmp_path / "text").write_bytes(text)
     config = EstimateConfig([str(tmp_path / "text")], order=2, format=format)
     path = run(config, RunContext(here, tmp_path / "new" / "model", single_file=True)).path
@@ -847,7 +845,7 @@ def test_one_format_does_not_overwrite_the_other(here, text, tmp_path):
 
 @pytest.mark.parametrize("format", ["arpa", "safetensors"])
 def test_as_a_job(format, here, text, make, tmp_path):
-    """A folder with the model and what it was made of; and the same model in memory."""
+    """A folder with the model and a manifest; the model in memory is the same."""
     (tmp_path / "text").write_bytes(text)
     config = EstimateConfig([str(tmp_path / "text")], order=3, format=format, prune=[0, 1])
     result = run(config, RunContext(here, tmp_path / "out"))
@@ -874,7 +872,7 @@ def test_as_a_job(format, here, text, make, tmp_path):
     assert names(tmp_path) == ["out", "spill", "text"] and names(tmp_path / "spill") == []
 
 
-def test_a_limited_vocabulary_that_changed_makes_another_model(here, text, tmp_path):
+def test_a_changed_vocabulary_limit_gives_another_model(here, text, tmp_path):
     (tmp_path / "text").write_bytes(text)
     (tmp_path / "limit").write_text("w1 w2")
     config = EstimateConfig([str(tmp_path / "text")], order=2, limit_vocab_file=str(tmp_path / "limit"))
@@ -886,7 +884,7 @@ def test_a_limited_vocabulary_that_changed_makes_another_model(here, text, tmp_p
 
 
 def test_a_header(text, make, tmp_path):
-    """As lmplz writes it, before the same model."""
+    """lmplz's header precedes the same model."""
     (tmp_path / "text").write_bytes(text)
     plain, head = (make(tmp_path / "text", order=2, verbose_header=v)[0] for v in (False, True))
     tokens = len(text.split())
@@ -896,8 +894,8 @@ def test_a_header(text, make, tmp_path):
 
 @pytest.mark.parametrize(("order", "copies", "told"), [(2, 3, 1), (4, 3, 1), (2, 10**9, 1), (4, 10**9, 2)])
 def test_phases(order, copies, told, text, here, tmp_path, monkeypatch):
-    """Each is told, with as many units as are finished: of a model that is put together in many stretches each is told
-    when it is made, and again when it has its suffixes; in few, once.
+    """Each phase reports as many units as it finishes. A model in many stretches reports each stretch twice: when it is
+    made, and when it has its suffixes; a model in few stretches once.
     """
     (tmp_path / "text").write_bytes(text)
     monkeypatch.setattr(estimate, "_part_tokens", lambda budget: 500)
@@ -928,7 +926,7 @@ def test_phases(order, copies, told, text, here, tmp_path, monkeypatch):
     assert {"tokenise", "adjust", "estimate", "assemble", "write"} <= result.seconds.keys()
 
 
-# Texts at the edge
+# Texts at the limits
 
 
 @pytest.mark.parametrize(
@@ -940,15 +938,16 @@ def test_phases(order, copies, told, text, here, tmp_path, monkeypatch):
         (b"\n\na\n\n", b"\n\na\n \n"),
     ],
 )
-def test_texts_that_are_the_same(text, same, make):
+def test_repeated_texts(text, same, make):
     options = {"order": 3, **FALLBACK}
     assert make(text, **options)[0] == make(same, **options)[0]
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 8])
 def test_one_word(order, make):
-    """ "a": each n-gram of <s> a </s> is there once. By hand, D1 = 0.5: of two words, each has half of 0.5, and a third
-    of the other half, which <unk> shares.
+    """Text "a": each n-gram of <s> a </s> occurs once.
+
+    By hand, D1 = 0.5: each of two words keeps half of 0.5 and gets a third of the other 0.5, which <unk> shares.
     """
     data, result = make(b"a\n", order=order, **FALLBACK)
     values = {g: tuple(map(float, v)) for g, v in arpa_values(data).items()}
@@ -966,8 +965,8 @@ def test_one_word(order, make):
     assert (result.tokens, result.types, result.order) == (1, 4, order)
 
 
-def test_a_line_without_an_end(make):
-    """Its words count, and what follows it does not: nothing follows "a b"."""
+def test_a_last_line_without_newline(make):
+    """Its words count, but not the n-grams that would follow: nothing follows "a b"."""
     values = arpa_values(make(b"a b\nc a b", order=3, **FALLBACK)[0])
     assert {b"c a b", b"<s> c a", b"a b </s>"} <= values.keys()
     assert values[b"c a"][1] != b"0" and values[b"<s> c"][1] != b"0"
@@ -997,7 +996,7 @@ def test_special_words(make):
 
 
 def test_token_ids(make, tmp_path):
-    """They are the words that their decimals are."""
+    """They are words, in decimal notation."""
     ids = np.random.default_rng(0).zipf(1.6, 900).clip(1, 50).astype("<u2")
     ids[::9] = 0
     ids.tofile(tmp_path / "ids")
@@ -1007,8 +1006,8 @@ def test_token_ids(make, tmp_path):
     assert_same_model(data, make(text.encode(), exact_discounts=True, **options)[0])
 
 
-def test_words_that_are_pruned(text, make):
-    """Words get other ids; scores are those of the ARPA file, where a word that is gone is <unk>."""
+def test_pruned_words(text, make):
+    """Words get other ids; scores match the ARPA file, where a pruned word is <unk>."""
     data, result = make(text, order=3, prune=[2, 2, 3])
     values, kept = arpa_values(data), result.statistics.kept[1]
     assert 3 < kept < result.statistics.total[1] == result.types
@@ -1022,7 +1021,7 @@ def test_words_that_are_pruned(text, make):
 
 
 def walk(values, line):
-    """The log10 probability of a sentence by an ARPA file, in plain Python."""
+    """Return the log10 probability of a sentence by an ARPA file, in plain Python."""
     words = [b"<s>", *(w if w in values else b"<unk>" for w in line.split()), b"</s>"]
     total = 0.0
     for i in range(1, len(words)):
@@ -1042,12 +1041,12 @@ def test_collapsed_values_add_up_to_scores(options, text, make):
     assert collapsed.keys() == values.keys()
     assert {float(backoff) for _, backoff in collapsed.values()} == {0.0}
     for line in [*text.splitlines()[:200], b"zzz w1 w2 w1 zzz", b"w9 w8 w7 w6 w5 w4 w3"]:
-        # nothing follows </s>, so its backoffs, 0, are the last that are left over; those of <s> come first
+        # nothing follows </s>, so its backoffs are 0; those of <s> come first
         assert walk(collapsed, line) + float(values[b"<s>"][1]) == pytest.approx(walk(values, line), abs=1e-4)
 
 
-def test_probabilities_of_nothing_are_as_lmplz_writes_them(make):
-    """D3+ is 3 where no count is 4: a word of count 3 has nothing, and no share of the uniform distribution."""
+def test_zero_probabilities_are_written_as_by_lmplz(make):
+    """D3+ is 3 where no count is 4: a word of count 3 has no mass, and gets no share of the uniform distribution."""
     text = b"a b c\na d c\ne a\nf a c g\n"
     data, result = make(text, order=2, exact_discounts=True, interpolate_unigrams=False, discount_fallback=[1, 2, 3])
     values = arpa_values(data)
@@ -1056,18 +1055,18 @@ def test_probabilities_of_nothing_are_as_lmplz_writes_them(make):
     assert float(values[b"<unk>"][0]) == 0
 
 
-def test_a_backoff_of_nothing_is_a_number(make):
-    """Which readers take; lmplz writes -inf."""
+def test_a_zero_backoff_is_a_number(make):
+    """Readers accept it; lmplz writes -inf."""
     path = make(b"a b c\na c\n", order=2, discount_fallback=[0])[1].path
     backoffs = {float(v[1]) for g, v in arpa_values(path.read_bytes()).items() if b" " not in g}
     assert max(b for b in backoffs if b) < -37 and min(backoffs) > -99
     model = ng.Model.load(path, device="cpu")
-    assert model.score("a b c") == pytest.approx(np.log10(0.5), abs=1e-6)  # all but b after a are certain
+    assert model.score("a b c") == pytest.approx(np.log10(0.5), abs=1e-6)  # every bigram except a b is certain
 
 
 @pytest.mark.parametrize("order", [2, 3])
 def test_the_end_of_a_sentence_is_never_pruned(order, make):
-    """By hand: a, b and c are pruned with their counts, 4 of 5 bigrams; </s> has its own, less 0.5 of D1."""
+    """By hand: a, b and c are pruned with their counts, 4 of 5 bigrams; </s> keeps its count less D1 = 0.5."""
     values = arpa_values(make(b"a b\nc b\n", order=order, prune=[5], **FALLBACK)[0])
     assert values.keys() == {b"<unk>", b"<s>", b"</s>"}
     gamma = (4 + 0.5) / 5
@@ -1101,7 +1100,7 @@ def test_the_end_of_a_sentence_is_never_pruned(order, make):
         ({"name": "a/b"}, "name"),
     ],
 )
-def test_settings_that_cannot_be(settings, message):
+def test_invalid_settings(settings, message):
     with pytest.raises(InputError, match=re.escape(message)) as error:
         EstimateConfig(**{"corpus": ["text"], **settings})
     assert "\n" not in str(error.value)
@@ -1123,7 +1122,7 @@ def test_fallback_discounts(given, three, make):
     assert s.discounts == {1: three, 2: three} and s.fallback == [1, 2]
 
 
-def test_no_word_of_some_count(make):
+def test_a_count_without_words(make):
     message = (
         "^no discount can be computed for 1-grams with adjusted count 3, because none has adjusted count 2 "
         r"\(seen: 3 with 1, 0 with 2, 0 with 3, 0 with 4\); .*--discount-fallback"
@@ -1134,8 +1133,9 @@ def test_no_word_of_some_count(make):
 
 
 def test_discounts_out_of_range(make):
-    """Order 1, raw counts: two words, a and </s>, with 1, one with 2, four with 3: y = 2 / (2 + 2 * 1) = 1 / 2, so
-    D2 = 2 - 3 * 1 / 2 * 4 / 1 = -4.
+    """Order 1, raw counts: two words, a and </s>, with 1, one with 2, four with 3.
+
+    y = 2 / (2 + 2 * 1) = 1 / 2, so D2 = 2 - 3 * 1 / 2 * 4 / 1 = -4.
     """
     words = b"a " + b"b " * 2 + b"c d e f " * 3
     with pytest.raises(
@@ -1149,7 +1149,7 @@ def test_discounts_out_of_range(make):
     assert s.discounts == {1: (0.1, 0.1, 0.1)} and s.fallback == [1]
 
 
-def test_a_limit_that_cannot_be_read(here, text, tmp_path):
+def test_an_unreadable_limit_file(here, text, tmp_path):
     (tmp_path / "text").write_bytes(text)
     config = EstimateConfig([str(tmp_path / "text")], order=2, limit_vocab_file=str(tmp_path / "none"))
     with pytest.raises(
@@ -1161,7 +1161,7 @@ def test_a_limit_that_cannot_be_read(here, text, tmp_path):
     assert "\n" not in str(e.value) and names(tmp_path) == ["text"]
 
 
-def test_a_limit_that_has_no_word_of_the_text(text, make, tmp_path):
+def test_a_limit_without_words_of_the_text(text, make, tmp_path):
     (tmp_path / "limit").write_bytes(b"zzz <s> zzz\t</s>\n<unk>")
     data, result = make(text, order=2, limit_vocab_file=str(tmp_path / "limit"))
     assert arpa_values(data).keys() <= {b"<unk>", b"<s>", b"</s>", b"<s> </s>"} and result.statistics.kept[1] == 3

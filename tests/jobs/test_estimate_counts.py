@@ -1,4 +1,4 @@
-"""Models of counts: those of the text that was counted, to the last bit."""
+"""Models of counts equal those of the counted text, bit for bit."""
 
 import json
 import lzma
@@ -20,12 +20,12 @@ from mgpu_ngram.jobs.estimate import from_counts as estimate_counts
 from mgpu_ngram.jobs.estimate import run as estimate
 from mgpu_ngram.jobs.estimate.run import EstimateConfig
 
-SMALL_SHARDS = 20_000  # tokens: 12 shards of small.txt
+SMALL_SHARDS = 20_000  # tokens per shard: 12 shards of small.txt
 
 
 @pytest.fixture
 def executors(device):
-    """A function: an executor with so many workers, which ends with the test."""
+    """Return a function: an executor with that many workers, closed after the test."""
     made = []
 
     def make(workers=2):
@@ -39,7 +39,7 @@ def executors(device):
 
 @pytest.fixture
 def counted(executors, tmp_path, monkeypatch):
-    """A function: the folder with counts of text, in several shards."""
+    """Return a function: the folder with counts of text, in several shards."""
 
     def run(text, name="counts", shard_tokens=SMALL_SHARDS, **options):
         monkeypatch.setitem(shards.SHARD_TOKENS, "word", shard_tokens)
@@ -52,7 +52,7 @@ def counted(executors, tmp_path, monkeypatch):
 
 @pytest.fixture
 def model_of(executors, tmp_path):
-    """A function: the bytes of the model file, or the ARPA file, of counts or of text."""
+    """Return a function: the bytes of the model file, or the ARPA file, of counts or of text."""
 
     def run(source, workers=2, **options):
         if isinstance(source, bytes):
@@ -79,7 +79,7 @@ def random_text(lines=400, seed=0, words=60):
 
 @pytest.mark.parametrize("order", [None, 4, 2, 1])
 def test_the_model_of_the_text(small, counted, model_of, order):
-    """Bit for bit, of the order that was counted and of lower ones, whose highest counts are then raw."""
+    """Bit for bit, of the counted order and of lower orders, whose highest counts are then raw."""
     folder = counted(small, order=5)
     assert len(list((folder / "order=2").iterdir())) == 12
     expected = model_of(small, order=order)
@@ -99,7 +99,7 @@ def test_the_model_of_the_text(small, counted, model_of, order):
     ],
 )
 def test_golden_models(small, counted, model_of, shared_data, tmp_path, model, options):
-    """Those that KenLM's lmplz made of the text."""
+    """The stored models, which KenLM's lmplz made of the text."""
     golden = shared_data / "golden"
     if "limit_vocab_file" in options:
         options = options | {"limit_vocab_file": str(golden / "inputs" / options["limit_vocab_file"])}
@@ -110,7 +110,7 @@ def test_golden_models(small, counted, model_of, shared_data, tmp_path, model, o
 
 
 def entries(path):
-    """{n-gram: (log10 probability, log10 backoff)} of an ARPA file."""
+    """Return {n-gram: (log10 probability, log10 backoff)} of an ARPA file."""
     text = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
     found = {}
     for line in text.split(b"\n"):
@@ -120,8 +120,8 @@ def entries(path):
     return found
 
 
-def test_parts_are_as_many_as_memory_needs(counted, model_of, monkeypatch):
-    """Of several shards each, and of one."""
+def test_the_number_of_parts_follows_memory(counted, model_of, monkeypatch):
+    """Parts of several shards each, and of one shard."""
     text = random_text()
     folder = counted(text, shard_tokens=300)
     names = sorted(path.name for path in (folder / "order=2").iterdir())
@@ -143,13 +143,13 @@ def test_parts_are_as_many_as_memory_needs(counted, model_of, monkeypatch):
 
 
 def test_on_two_processes(start, device, counted, model_of, tmp_path, monkeypatch):
-    """The fixture's workers have CPUs. One spills all that waits."""
+    """The fixture's workers have CPUs. One case spills all intermediate results."""
     if device == "gpu":
         pytest.skip("once is enough")
     text = random_text()
     folder, expected = counted(text, shard_tokens=300), model_of(text, discount_fallback=[])
     cluster = start(2)
-    monkeypatch.chdir(tmp_path)  # workers stand elsewhere
+    monkeypatch.chdir(tmp_path)  # workers have another current folder
     for memory in None, MemoryConfig(host_bytes=64 << 20):
         config = EstimateConfig(counts="counts", discount_fallback=[])
         result = estimate.run(
@@ -164,15 +164,15 @@ def test_on_two_processes(start, device, counted, model_of, tmp_path, monkeypatc
     assert not list(tmp_path.glob("other*"))
 
 
-def test_words_that_are_no_utf8(counted, model_of):
-    """Words in binary, and one that is half a letter."""
+def test_words_that_are_not_utf8(counted, model_of):
+    """Binary words, and half of a character."""
     text = random_text().replace(b"w1 ", b"\xff\xe9 ").replace(b"w2 ", "日本 ".encode()).replace(b"w3 ", b"\xe6 ")
-    text += b"\x0b\x0c \xc2\xa0 " + "\u3000".encode() + b"\n"  # no blanks
+    text += b"\x0b\x0c \xc2\xa0 " + "\u3000".encode() + b"\n"  # no spaces
     assert model_of(counted(text, order=3), discount_fallback=[]) == model_of(text, order=3, discount_fallback=[])
 
 
-def test_text_that_count_reads_otherwise(counted, model_of):
-    """An unfinished last line is finished; ASCII letters may have been lowered."""
+def test_text_that_count_normalises(counted, model_of):
+    """An unfinished last line is finished; ASCII letters may be lowercased."""
     text = random_text() + b"a line"
     assert model_of(counted(text, order=3), discount_fallback=[]) == model_of(
         text + b"\n", order=3, discount_fallback=[]
@@ -181,18 +181,18 @@ def test_text_that_count_reads_otherwise(counted, model_of):
     assert model_of(lower, discount_fallback=[]) == model_of(text + b"\n", order=3, discount_fallback=[])
 
 
-def test_odd_text(counted, model_of):
-    """Empty lines alone; one word; words beside blanks."""
+def test_unusual_text(counted, model_of):
+    """Empty lines only; one word; words with repeated spaces."""
     for i, text in enumerate([b"\n", b"\n\n\n", b"a\n", b"\0a\t\r b  \n\n a\n"]):
         folder = counted(text, f"counts {i}", shard_tokens=1, order=3)
         assert model_of(folder, discount_fallback=[]) == model_of(text, order=3, discount_fallback=[])
 
 
 def test_the_slip_of_lmplz(counted, executors, tmp_path):
-    """Words have the places where they stood first: they decide of which n-grams lmplz takes the raw count."""
+    """The first position of a word decides for which n-grams lmplz uses the raw count."""
     lines = random_text(6, seed=9, words=6).splitlines(keepends=True)
     seen = []
-    for turn, text in enumerate([b"".join(lines), b"".join(lines[::-1])]):  # other words stand first
+    for turn, text in enumerate([b"".join(lines), b"".join(lines[::-1])]):  # other words appear first
         (tmp_path / "text").write_bytes(text)
         folder = counted(text, f"counts {turn}", order=3)
         for exact in True, False:
@@ -209,7 +209,7 @@ def test_the_slip_of_lmplz(counted, executors, tmp_path):
 
 
 def test_the_slip_of_lmplz_at_order_1(counted, executors, tmp_path):
-    """Of text whose last new word stands twice after one word. The figures are those that lmplz prints."""
+    """Text whose last new word occurs twice after one word; the figures are lmplz's output."""
     lines = [b" ".join(b"w%d" % (i * i * j % 97 % (5 + 6 * j)) for j in range(1, 8)) for i in range(90)]
     text = b"".join(line + b"\n" for line in [*lines, b"w1 last", b"w1 last"])
     printed = {
@@ -227,12 +227,10 @@ def test_the_slip_of_lmplz_at_order_1(counted, executors, tmp_path):
 
 
 def test_folders(counted, executors, tmp_path):
-    """The manifest says of which counts a model is; a run that ended early starts again."""
+    """The manifest names the counts of a model; a run that ended early starts again."""
     folder = counted(random_text())
     config = EstimateConfig(counts=str(folder), discount_fallback=[])
-    result = estimate.run(
-        config, RunContext(executors(), tmp_path / "out", resume=True)
-    )  # there is nothing to go on with
+    result = estimate.run(config, RunContext(executors(), tmp_path / "out", resume=True))  # there is nothing to resume
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     [named] = manifest["inputs"]
     sizes = [p.stat().st_size for p in folder.rglob("*.parquet")]
@@ -285,8 +283,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("counting", "text", "options", "why"), REFUSED)
-def test_counts_that_cannot_serve(counted, executors, tmp_path, counting, text, options, why):
-    """One line, and nothing is left."""
+def test_invalid_counts(counted, executors, tmp_path, counting, text, options, why):
+    """The error is one line, and no file remains."""
     folder = counted(text, **counting)
     before = sorted(tmp_path.iterdir())
     for single_file in False, True:

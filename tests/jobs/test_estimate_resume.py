@@ -1,4 +1,4 @@
-"""Runs from text that ended early, gone on with by others."""
+"""Runs from text that ended early and are resumed by other runs."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from mgpu_ngram.jobs.progress import Progress
 
 
 class Ended(Progress):
-    """Ends a run when all is counted and saved."""
+    """End a run when all chunks are counted and saved."""
 
     def start(self, phase, *_):
         if phase == "adjust":
@@ -19,8 +19,8 @@ class Ended(Progress):
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (4, 1)])
 @pytest.mark.parametrize("less_memory", [False, True])
-def test_with_other_workers_and_other_memory(corpus, tmp_path, monkeypatch, before, after, less_memory):
-    """What was saved is in as many shards as the first run made of the text."""
+def test_resume_with_other_workers_and_other_memory(corpus, tmp_path, monkeypatch, before, after, less_memory):
+    """The saved runs keep the number of shards that the first run chose."""
     config = EstimateConfig([str(path) for path in corpus], order=3, chunk_bytes=50_000)
 
     def run(name, workers, **options):

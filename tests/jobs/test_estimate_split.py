@@ -1,4 +1,4 @@
-"""Models of text with words that are heavier than a shard."""
+"""Models of text with words that are heavier than a shard, and therefore split."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 @pytest.fixture
 def estimated(device, tmp_path, monkeypatch):
-    """A function: (the bytes of a model, its statistics, the words that were split) of text in about so many shards."""
+    """Return a function: (the bytes of a model, its statistics, the split words) of text in about that many shards."""
     split = []
     real = estimate_passes.Estimation.__init__
 
@@ -46,14 +46,14 @@ def estimated(device, tmp_path, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("full", ["merge_to", "adjust_counts", "estimate_part", "assemble"])
 def test_a_gpu_that_fills_up(full, estimated, device, monkeypatch):
-    """What it has no room for is done in host memory: the same model."""
+    """Work that does not fit moves to host memory: the same model."""
     text, options = random_text(400), {"order": 3, "prune": [0, 1]}
     expected = estimated(text, 3, **options)
     page = estimate_model if full == "assemble" else estimate_passes
     real, calls = getattr(page, full), []
 
     def fails_on_a_gpu(first, *more):
-        if full == "merge_to":  # of the second order; it has fallen back to host memory by itself
+        if full == "merge_to":  # of order 2, which falls back to host memory by itself
             merged = real(first, *more)
             calls.append(not on_gpu(merged.keys))
             return map_table(merged, to_host) if len(calls) % 2 else merged
@@ -77,7 +77,7 @@ def random_text(lines, seed=0, words=40):
 
 @pytest.mark.parametrize("options", [{"order": 5}, {"order": 3, "prune": [0, 1]}, {"order": 2}])
 def test_the_model_of_one_shard(estimated, options):
-    """Bit for bit; words are split where shards are many."""
+    """Bit for bit; words are split if there are many shards."""
     text = random_text(400)
     *expected, split = estimated(text, 1, **options)
     assert split == ()
@@ -88,15 +88,15 @@ def test_the_model_of_one_shard(estimated, options):
 
 
 @pytest.mark.parametrize("place", ["device", "host", "disk"])
-@pytest.mark.parametrize("copies, stretches", [(4, 5), (1, 2), (0, 0)])  # 0: in one go
-def test_one_worker_makes_as_many_stretches_as_memory_asks_for(copies, stretches, place, estimated, monkeypatch):
-    """Bit for bit the same model, wherever stretches wait."""
+@pytest.mark.parametrize("copies, stretches", [(4, 5), (1, 2), (0, 0)])  # 0: in one pass
+def test_one_worker_makes_as_many_stretches_as_memory_allows(copies, stretches, place, estimated, monkeypatch):
+    """Bit for bit the same model, wherever stretches are kept."""
     text, made, real = random_text(400), [], estimate_model.assemble_stretch
     expected = estimated(text, 1, order=5)
     monkeypatch.setattr(assemble, "SAMPLED", 4)
     monkeypatch.setattr(Budget, "place", lambda self, nbytes: place)
     monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: place != "disk")
-    monkeypatch.setattr(Budget, "task_bytes", lambda self: 100_000)  # where values of n-grams take 120,000
+    monkeypatch.setattr(Budget, "task_bytes", lambda self: 100_000)  # values of n-grams take 120,000 of it
     monkeypatch.setattr(estimate_model, "STRETCH_COPIES", copies)
     monkeypatch.setattr(estimate_model, "assemble_stretch", lambda *a: made.append(a[-1]) or real(*a))
     assert estimated(text, 6, order=5)[:2] == expected[:2]
@@ -104,7 +104,7 @@ def test_one_worker_makes_as_many_stretches_as_memory_asks_for(copies, stretches
 
 
 def test_the_slip_of_lmplz(estimated):
-    """The last n-grams, of which it takes the raw counts, may lie in another part than the bigram that they end in."""
+    """The last n-grams, whose raw counts lmplz uses, may be in another part than the bigram at their end."""
     moved = 0
     for seed in range(12):
         text = random_text(6, seed, words=6)

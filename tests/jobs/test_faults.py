@@ -1,4 +1,4 @@
-"""Runs on clusters whose workers die or come late, or whose scheduler goes: the right output, or one line of why."""
+"""Runs on clusters with dying or late workers, or a lost scheduler: the correct output, or one line with the cause."""
 
 import json
 import os
@@ -24,8 +24,8 @@ from mgpu_ngram.jobs.count.run import CountConfig, run
 from mgpu_ngram.jobs.progress import Progress
 
 OPTIONS = {"order": 4, "chunk_bytes": 3000}
-KILLS = {"tokenise": 8, "count": 8}  # at any time of phases
-BOMBS = ("bundle_runs", "take_shards", "write_part")  # tasks of a moment: the merge, the shuffle, the writing
+KILLS = {"tokenise": 8, "count": 8}  # at any moment of a phase
+BOMBS = ("bundle_runs", "take_shards", "write_part")  # short tasks: the merge, the shuffle, the writing
 BOMBS_EACH, BOMB_SECONDS = 2, 0.02
 pytestmark = pytest.mark.timeout(120)
 
@@ -36,9 +36,9 @@ def on(executor, corpus, output, progress=None, **more):
 
 
 def kill(executor, choose):
-    """Kill one worker that is there; its nanny starts another. Returns whether there was one.
+    """Kill one running worker; its nanny starts another. Return whether a worker was killed.
 
-    A task that was running in all deaths but one that it may have is spared: the run would be right to end.
+    The worker of a task that was running in MAX_DEATHS - 1 deaths is spared: one more would rightly end the run.
     """
     cluster, tasks = executor.client.cluster, executor._watch._tasks
 
@@ -77,22 +77,20 @@ def test_undisturbed(cluster, corpus, undisturbed, contents, hooks, tmp_path):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.multigpu)])
 @pytest.mark.timeout(300)
 def test_a_death_in_every_task(device, cluster, start, corpus, undisturbed, contents, hooks, hooks_folder, tmp_path):
-    """Of tasks that write files: when the files are there. After every chunk, for chunks may all end at once. Of GPUs,
-    too, the result is that of a CPU.
-    """
+    """Tasks that write files die after they have written them. GPUs give the same output as a CPU."""
     before = ["tokenise.before", "count_chunk.before", "bundle_runs.before", "write_part.before"]
     after = ["tokenise", "save_vocabularies", "count_chunk", "save_runs", "take_shards", "write_part"]
     hooks(**dict.fromkeys([*before, *(f"{task}.after" for task in after)], ""))
     executor = cluster if device == "cpu" else start(2, device)
     result = on(executor, corpus, tmp_path / "out", checkpoint_seconds=0)
-    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "every bomb went off"
+    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "a worker died in every task"
     assert contents(result.path) == undisturbed
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize("wanted", ["count", "write"])
 def test_all_workers_die_at_once(wanted, cluster, corpus, undisturbed, contents, hooks, tmp_path):
-    """Nothing that was counted is left, and for a moment there is no worker at all."""
+    """All counted chunks are lost, and for a moment the cluster has no worker."""
     killed = []
 
     class KillAll(Progress):
@@ -108,8 +106,8 @@ def test_all_workers_die_at_once(wanted, cluster, corpus, undisturbed, contents,
     assert contents(result.path) == undisturbed
 
 
-def test_what_is_saved_is_not_counted_again(cluster, corpus, undisturbed, contents, hooks, tmp_path):
-    """A worker dies that counted about half of the chunks: only those that it had not saved are counted again."""
+def test_saved_chunks_are_not_counted_again(cluster, corpus, undisturbed, contents, hooks, tmp_path):
+    """A worker dies that counted about half of the chunks: only its unsaved chunks are counted again."""
     labels, saved = [], set()
 
     class KillOne(Progress):
@@ -140,12 +138,12 @@ def test_what_is_saved_is_not_counted_again(cluster, corpus, undisturbed, conten
     finally:
         cluster.client.subscribe_topic(cluster._name, on_task)
     again = {label for label, times in Counter(labels).items() if label.startswith("counting") and times > 1}
-    assert len(saved) > 30 and len(again & saved) < len(saved) // 6  # a few had not been let go
+    assert len(saved) > 30 and len(again & saved) < len(saved) // 6  # a few results were not released yet
     assert contents(result.path) == undisturbed
 
 
 class Killed(Progress):
-    """A phase is over for the driver when as many workers have died in it as KILLS says."""
+    """The driver ends a phase only after as many workers have died in it as KILLS says."""
 
     def __init__(self):
         self.phase, self.kills, self.seen = "", Counter(), threading.Condition()
@@ -161,9 +159,7 @@ class Killed(Progress):
 
 
 def test_kills_at_random(cluster, corpus, undisturbed, contents, hooks, hooks_folder, tmp_path):
-    """Sometimes a worker dies as soon as it is back, or another one was killed; sometimes later. Where tasks are few,
-    one of them begins or ends soon before.
-    """
+    """Kills come right after a restart or another kill, or later. In phases with few tasks, tasks kill their worker."""
     choose, over, progress = random.Random(1), threading.Event(), Killed()
     deaths = hooks_folder.with_name(f"{hooks_folder.name}.deaths")
     deaths.touch()
@@ -185,7 +181,7 @@ def test_kills_at_random(cluster, corpus, undisturbed, contents, hooks, hooks_fo
     finally:
         over.set()
         killer.join()
-    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "every bomb went off"
+    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "a worker died in every task"
     assert progress.kills == KILLS and sum(KILLS.values()) + deaths.stat().st_size - before >= 20
     assert contents(result.path) == undisturbed
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
@@ -205,7 +201,7 @@ def test_a_chunk_that_always_kills_its_worker(task, start, corpus, undisturbed, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_worker_that_joins_in_the_middle_is_used(start, corpus, undisturbed, contents, hooks, tmp_path):
+def test_a_worker_that_joins_during_a_run_is_used(start, corpus, undisturbed, contents, hooks, tmp_path):
     executor = start(1)
     alone = on(executor, corpus, tmp_path / "alone")
     assert contents(alone.path) == undisturbed and list(alone.worker_rates) == ["0"]

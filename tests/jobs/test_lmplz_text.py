@@ -1,4 +1,4 @@
-"""Both passes over text that is read as lmplz reads it, against plain Python and KenLM's own figures."""
+"""Both passes over text read as lmplz reads it, compared with plain Python and KenLM's own figures."""
 
 import bz2
 import gzip
@@ -41,7 +41,7 @@ def files(folder, *texts, make=bytes):
 
 @pytest.fixture(scope="session")
 def passes(device, unpack_keys):
-    """A function: {order: {n-gram: count}}, [(word, count) by id] and the totals, after both passes and the merge."""
+    """Return a function: ({order: {n-gram: count}}, [(word, count) by id], totals) after both passes and the merge."""
 
     def run(corpus, folder, lmplz, order=3, chunk_bytes=1 << 20, block_bytes=1 << 20, cluster=None, **options):
         with pytest.MonkeyPatch.context() as patch:
@@ -92,8 +92,10 @@ def to_numpy(array):
 
 
 def sentences(*texts):
-    """The lines of texts with their markers: as lmplz splits, its specials left out, a piece after the last newline
-    without </s>, and nothing where that has no words."""
+    """Return the lines of texts with their markers, split as lmplz splits, without its specials.
+
+    A piece after the last newline gets no </s>; if it has no words, it is left out.
+    """
     found = []
     for text in texts:
         *lines, last = [
@@ -109,7 +111,7 @@ def windows(lines, order):
 
 
 def by_rank(lines):
-    """[(word, count)] by id."""
+    """Return [(word, count)] by id."""
     counts = Counter(word for line in lines for word in line)
     rest = sorted(set(counts) - set(SPECIALS), key=lambda w: (-counts[w], w))
     return [(word, counts[word]) for word in (*SPECIALS, *rest)]
@@ -123,7 +125,7 @@ def check(result, lines):
 
 
 def test_by_hand(passes, tmp_path):
-    """The golden edge_train_nonl.txt, whose model has 'b </s>' and 'c </s>' but of the first two lines alone."""
+    """The golden edge_train_nonl.txt: its model has 'b </s>' and 'c </s>' only from the first two lines."""
     paths = files(tmp_path, b"a b c\na b\nc a b")
     for strategy in STRATEGIES:
         found, words, totals = passes(paths, tmp_path, REFUSE, 2, strategy=strategy)
@@ -134,7 +136,7 @@ def test_by_hand(passes, tmp_path):
         assert words == [(b"<unk>", 0), (b"<s>", 3), (b"</s>", 2), (b"a", 3), (b"b", 3), (b"c", 2)]
         assert (totals["tokens"], totals["lines"], totals["symbols"], totals["num_shards"]) == (13, 3, 6, 1)
     counted, *_ = passes(paths, tmp_path, None, 2, sentence_markers=True)
-    assert counted[2] == found[2] + Counter({(b"b", b"</s>"): 1})  # a count ends every line
+    assert counted[2] == found[2] + Counter({(b"b", b"</s>"): 1})  # 0 ends every line
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,8 @@ TEXTS = st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join), m
     texts=TEXTS, order=st.integers(1, 4), chunk_bytes=st.integers(1, 60), block_bytes=st.integers(1, 60),
     strategy=st.sampled_from(STRATEGIES), make=st.sampled_from([bytes, gzip.compress, bz2.compress]),
 )  # fmt: skip
-@example([b" ", b"a", b" <s>", b"b", b"\n", b"c"], 2, 1000, 1000, "sort", bytes)  # last lines that meet in a block
+# Unfinished last lines share a block.
+@example([b" ", b"a", b" <s>", b"b", b"\n", b"c"], 2, 1000, 1000, "sort", bytes)
 def test_against_plain_python(passes, tmp_path_factory, texts, order, chunk_bytes, block_bytes, strategy, make):
     folder = tmp_path_factory.mktemp("texts")
     (folder / "corpus").mkdir()
@@ -179,13 +182,13 @@ def test_against_plain_python(passes, tmp_path_factory, texts, order, chunk_byte
 
 @pytest.mark.parametrize("chunk_bytes", [64, 1 << 20])
 def test_text_that_is_read_again(passes, tmp_path, monkeypatch, chunk_bytes):
-    """As where memory has no room for streams."""
+    """As if memory had no room for streams."""
     monkeypatch.setattr(count_passes, "without_words", lambda tokenised: None)
     texts = [b"a b <unk>\nc" * 9, b"c a b", b"b\n", b" "]
     check(passes(files(tmp_path, *texts), tmp_path, SKIP, 3, chunk_bytes, 10), sentences(*texts))
 
 
-def test_rows_of_parquet_and_lines_in_memory_are_finished(passes, tmp_path):
+def test_last_lines_of_parquet_and_memory_are_finished(passes, tmp_path):
     pq.write_table(pa.table({"text": ["a b", None, "c", " "]}), tmp_path / "rows.parquet", row_group_size=2)
     expected = sentences(b"a b\n\nc\n \n")
     check(passes([str(tmp_path / "rows.parquet")], tmp_path, REFUSE), expected)
@@ -203,7 +206,7 @@ def test_specials_are_refused(passes, tmp_path):
     pq.write_table(pa.table({"text": ["a b", "c", "a <s>"]}), tmp_path / "rows", row_group_size=2)
     with pytest.raises(InputError, match="^<s> stands in '.*rows' at byte 2 of the text of row group 1,"):
         passes([str(tmp_path / "rows")], tmp_path, REFUSE)
-    for text in (b"<S> <s>> <UNK>\n", b"x<unk>\n"):  # words of their own
+    for text in (b"<S> <s>> <UNK>\n", b"x<unk>\n"):  # ordinary words
         check(passes(files(tmp_path, text), tmp_path, REFUSE), sentences(text))
 
 
@@ -230,7 +233,7 @@ def test_shards(passes, tmp_path, least, shard_tokens, alone_tokens, shards):
 
 
 def id_sentences(separator, *streams):
-    """Runs of ids between separators with their markers; what follows the last has no </s>, and is nothing if empty."""
+    """Return runs of ids between separators with their markers; the last has no </s>, and is left out if empty."""
     found = []
     for ids in streams:
         runs = [[]]
@@ -247,7 +250,7 @@ def id_sentences(separator, *streams):
 
 
 def id_ranks(lines):
-    """[(word, count)] by id: ties by value."""
+    """Return [(word, count)] by id: ties by value."""
     counts = Counter(word for line in lines for word in line)
     rest = sorted(set(counts) - set(SPECIALS), key=lambda w: (-counts[w], int(w)))
     return [(word, counts[word]) for word in (*SPECIALS, *rest)]
@@ -318,7 +321,7 @@ LOGS = ["small.o3", "small_unk.o3.skip", "edge_nonl", "edge_empty", "edge_crlf"]
 
 @pytest.mark.parametrize("log", LOGS)
 def test_what_lmplz_logged(passes, shared_data, tmp_path, log):
-    """Tokens, which leave out </s>; types, with the three specials; and distinct n-grams of each order."""
+    """Tokens exclude </s>; types include the three specials; and the distinct n-grams of each order."""
     golden = shared_data / "golden"
     name = log.split(".")[0].replace("edge_", "edge_train_")
     path = golden / "inputs" / (f"{name}.txt" if name.startswith("edge") else f"{name}.txt.xz")

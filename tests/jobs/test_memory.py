@@ -1,4 +1,4 @@
-"""A table ten times the memory that a run may take: it stays within it, and nobody sees that in the result."""
+"""A table of ten times the memory budget: the run stays within the budget, and the result is the same."""
 
 import gzip
 import itertools
@@ -37,7 +37,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not 
 BUDGET = 64 << 20
 OPTIONS = {"order": 8, "min_count": 2}
 
-# In a process of its own: prints the most memory that a run took at once, and bytes of the tables in it.
+# A separate process: prints the peak memory of a run, and the bytes of its tables.
 MEASURE = """
 import sys, threading, time
 from mgpu_ngram.jobs.context import RunContext
@@ -74,7 +74,7 @@ print(most - before, tables)
 
 
 def random_words(path, tokens):
-    """Lines of 50 of 2,000 words: nearly all n-grams are distinct from order 4 on."""
+    """Write lines of 50 out of 2,000 words: nearly all n-grams are distinct from order 4 on."""
     words = np.array([f"w{i:04} " for i in range(2000)], "S6")
     rng = np.random.default_rng(0)
     with open(path, "wb") as file:
@@ -100,7 +100,7 @@ def test_a_table_of_ten_times_the_budget(contents, run_here, tmp_path):
 
 
 class Watch(threading.Thread):
-    """The most memory that each of these processes has at once beside what it has now, as `MEASURE` has it."""
+    """The peak memory of each process beyond its present use, as `MEASURE` computes it."""
 
     def __init__(self, pids):
         super().__init__()
@@ -127,7 +127,7 @@ def own_bytes(pid):
 
 
 def test_small_budgets_of_two_processes(contents, run_here, tmp_path):
-    """Each has half of what the host gives, and together they stay within it: runs wait in files."""
+    """Each process may use half of the host's budget, and both together stay within it: runs are spilled."""
     random_words(tmp_path / "small", 100_000)
     random_words(tmp_path / "text", 4_000_000)
     spilled, options = [], {"order": 5, "min_count": 2}
@@ -138,7 +138,8 @@ def test_small_budgets_of_two_processes(contents, run_here, tmp_path):
             spilled.extend((tmp_path / "spill").rglob("run-*"))
 
     small = CountConfig([str(tmp_path / "small")], chunk_bytes=50_000, **options)
-    warm_up = partial(count_alone, small, str(tmp_path / "warm"))  # of both, or one loads what it runs only later
+    # In both processes, or one would import modules only later.
+    warm_up = partial(count_alone, small, str(tmp_path / "warm"))
     executor = start_cluster("cpu", 2)
     try:
         executor.everywhere(warm_up)
@@ -166,8 +167,10 @@ def test_small_budgets_of_two_processes(contents, run_here, tmp_path):
     assert contents(tmp_path / "out") == contents(tmp_path / "plenty")
 
 
-def test_no_memory_for_what_waits(contents, corpus, run_here, several_shards, undisturbed, tmp_path, monkeypatch):
-    """Every vocabulary, of a chunk or of several, and every run is in a file; text is read twice."""
+def test_no_memory_for_intermediate_results(
+    contents, corpus, run_here, several_shards, undisturbed, tmp_path, monkeypatch
+):
+    """Every vocabulary, of one or more chunks, and every run is in a file; the text is read twice."""
     in_files = []
     monkeypatch.setattr(spill, "load_arrays", lambda *a, **o: in_files.append(1) or load_arrays(*a, **o))
     monkeypatch.setattr(Budget, "fits_host", lambda self, nbytes: False)
@@ -175,7 +178,7 @@ def test_no_memory_for_what_waits(contents, corpus, run_here, several_shards, un
     result = run_here(tmp_path / "out", corpus, order=4, chunk_bytes=20_000, memory=memory)
     assert contents(result.path) == undisturbed and result.seconds["tokenise"] > 0
     chunks = sum(-(-path.stat().st_size // 20_000) for path in corpus)
-    assert len(in_files) > chunks > count_passes.ARITY  # merged ones, too
+    assert len(in_files) > chunks > count_passes.ARITY  # also merged runs
     assert list((tmp_path / "spill").iterdir()) == []
 
 
@@ -194,13 +197,13 @@ def test_parts_by_hand(transport, device_bytes, expected):
 
 
 class Two(LocalExecutor):
-    """Says of itself what two processes of two hosts would say."""
+    """Returns the facts that two processes of two hosts would report."""
 
     def everywhere(self, fn, *args):
         return [(0, 300 << 20), (0, 200 << 20)] if fn is jobs_budget._free_bytes else [(5, 80), (7, 60)]
 
 
-def test_budgets_are_of_the_worker_with_least_and_the_peak_of_the_one_with_most(tmp_path):
+def test_the_budget_is_of_the_smallest_worker_and_the_peak_of_the_largest(tmp_path):
     (tmp_path / "text").write_text("a b c\n")
     executor = Two(workers=1)
     assert make_budget(MemoryConfig(), executor).host_bytes == 100 << 20  # half of it
@@ -209,8 +212,8 @@ def test_budgets_are_of_the_worker_with_least_and_the_peak_of_the_one_with_most(
     executor.close()
 
 
-def test_a_budget_knows_of_tables_that_are_sure_not_to_fit(monkeypatch):
-    """4 times what devices may keep, 0.6 of them, were all n-grams distinct."""
+def test_a_budget_knows_of_tables_that_will_not_fit(monkeypatch):
+    """4 times the bytes that devices may keep, 0.6 of each, if all n-grams were distinct."""
     executor = LocalExecutor(workers=1)
     monkeypatch.setattr(jobs_budget, "_free_bytes", lambda device: (1000, 1 << 30))
     memory = MemoryConfig(device_bytes=1 << 28)
@@ -233,8 +236,8 @@ def test_tables_of_a_corpus_whose_ngrams_are_all_distinct(tmp_path):
     assert count_plan.most_table_bytes(config, corpus) == 1000 * (16 + 16 + 16)
 
 
-def test_text_that_is_stored_otherwise_is_guessed(tmp_path):
-    """A third of the text of a compressed file; of Parquet the column that holds text."""
+def test_the_text_size_of_stored_files_is_estimated(tmp_path):
+    """A compressed file holds three times its bytes as text; Parquet counts the text column."""
     (tmp_path / "plain").write_bytes(b"a word\n" * 1000)
     (tmp_path / "packed.gz").write_bytes(gzip.compress(b"a word\n" * 1000))
     rows = {"text": ["a word"] * 1000, "more": [bytes([i % 256]) * 1000 for i in range(1000)]}
@@ -250,8 +253,8 @@ def test_text_that_is_stored_otherwise_is_guessed(tmp_path):
 
 
 @pytest.mark.parametrize("strategy", ["sort", "global"])
-def test_runs_that_wait_are_as_large_as_they_say(strategy, run_here, tmp_path, monkeypatch):
-    """Parts of the result are cut by it: tables, and what dense histograms have become."""
+def test_sizes_of_intermediate_runs(strategy, run_here, tmp_path, monkeypatch):
+    """Parts are cut by these sizes: tables, and tables made of dense histograms."""
     random_words(tmp_path / "text", 100_000)
     write, sizes = count_passes.CountPasses.write, []
 
@@ -266,7 +269,7 @@ def test_runs_that_wait_are_as_large_as_they_say(strategy, run_here, tmp_path, m
 
 
 @pytest.mark.timeout(60)
-def test_a_full_disk_where_runs_are_spilled(run_here, tmp_path, full_disk):
+def test_a_full_disk_of_spilled_runs(run_here, tmp_path, full_disk):
     random_words(tmp_path / "text", 600_000)
     full_disk(of=".run-")
     memory = MemoryConfig(host_bytes=BUDGET, spill_dir=str(tmp_path / "spill"))

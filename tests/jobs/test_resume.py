@@ -1,4 +1,4 @@
-"""Runs that end early and go on: the output of an undisturbed run, from what was saved; or a refusal in one line."""
+"""Runs that end early and resume: the output of an undisturbed run from the saved entries, or a refusal in one line."""
 
 import gc
 import os
@@ -25,12 +25,12 @@ from mgpu_ngram.jobs.progress import Progress
 HOOKS = Path(__file__).with_name("hooks.py")
 OPTIONS = {"order": 4, "chunk_bytes": 6000}
 NEVER = 1e9
-SMALL = 64 << 20  # bytes, the least that a run can be given
+SMALL = 64 << 20  # bytes, the least chunk size
 pytestmark = pytest.mark.timeout(100)
 
 
 class Interrupt(Progress):
-    """Ctrl-C when `done` units of a phase are finished."""
+    """Send Ctrl-C when `done` units of a phase are finished."""
 
     def __init__(self, phase, done):
         self.wanted, self.left, self.phase = phase, done, ""
@@ -44,7 +44,7 @@ class Interrupt(Progress):
             self.left -= done
             if self.left <= 0:
                 raise KeyboardInterrupt
-            time.sleep(0.02)  # for what is saved meanwhile
+            time.sleep(0.02)  # for entries saved meanwhile
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +53,7 @@ def num_chunks(corpus):
 
 
 def saved(folder, kind="run"):
-    """item -> the file that holds it, of the entries below a folder."""
+    """Return item -> its file, of the entries below a folder."""
     files = folder.rglob(f"{kind}-*.safetensors")
     return {item: file for file in files for item in load_arrays(file)[1]["items"]}
 
@@ -62,7 +62,7 @@ def names(folder):
     return sorted(p.name for p in folder.iterdir())
 
 
-# The driver as a process of its own
+# The driver as a separate process
 
 
 def wait_for(found, process, seconds=60):
@@ -80,7 +80,7 @@ def is_gone(process):
         return True
 
 
-MOMENTS = {  # what lies beside the output then
+MOMENTS = {  # the files beside the output at that moment
     "tokenise": lambda folder: len(list(folder.glob("out.checkpoint/entries-*/vocabulary_0-*.safetensors"))) >= 5,
     "count": lambda folder: len(list(folder.glob("out.checkpoint/entries-*/run-*.safetensors"))) >= 5,
     "write": lambda folder: any(folder.glob("out.partial-*/order=4")),
@@ -88,7 +88,7 @@ MOMENTS = {  # what lies beside the output then
 
 
 def end_early(folder, corpus, workers, moment, number):
-    """Signal a driver at a moment; returns (its exit status, stderr), when all that it started is gone."""
+    """Signal a driver at a moment; return (its exit status, stderr) when all its processes have ended."""
     command = [sys.executable, str(HOOKS), "count", *map(str, corpus), "-o", str(folder / "out"), "--order", "4"]
     command += ["--chunk-bytes", "6000", "--checkpoint-seconds", "0", "--workers", str(workers), "--device", "cpu"]
     process = subprocess.Popen(command, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -109,7 +109,7 @@ def end_early(folder, corpus, workers, moment, number):
 
 @pytest.fixture
 def slow(hooks):
-    """Moments last long enough to be met."""
+    """Slow tasks, so that each moment lasts long enough to hit."""
     hooks(**{"tokenise.slow": 0.1, "count_chunk.slow": 0.15, "write_part.slow": 1})
 
 
@@ -148,7 +148,7 @@ def test_interrupted(workers, corpus, num_chunks, undisturbed, contents, hooks, 
 
 @pytest.fixture
 def unfinished(corpus, num_chunks, run_here, several_shards, tmp_path):
-    """Its own copy of the corpus, and the checkpoint of a run that counted a part of it; returns the corpus."""
+    """Return a private copy of the corpus, with the checkpoint of a run that counted part of it."""
     (tmp_path / "text").mkdir()
     mine = [Path(shutil.copy2(path, tmp_path / "text")) for path in corpus]
     with pytest.raises(KeyboardInterrupt):
@@ -170,8 +170,8 @@ def test_finished_chunks_are_saved_while_others_wait(corpus, num_chunks, run_her
     assert any(found[after : after + num_chunks // 2])
 
 
-def test_what_is_saved_is_no_longer_held(corpus, num_chunks, run_here, tmp_path, monkeypatch):
-    """The last chunk waits until nothing is left of the others but their files."""
+def test_saved_runs_are_released(corpus, num_chunks, run_here, tmp_path, monkeypatch):
+    """The last chunk waits until only the files of the other chunks remain."""
     count_chunk, made, left = count_passes.count_chunk, [], []
 
     def count(chunk, *options):
@@ -207,8 +207,8 @@ def test_vocabularies_are_saved_while_a_chunk_is_slow(corpus, run_here, tmp_path
 
 
 @pytest.mark.parametrize("worth_it", [True, False])
-def test_the_last_vocabularies_are_saved_when_worth_it(worth_it, corpus, num_chunks, run_here, tmp_path, monkeypatch):
-    """While chunks are counted, which does not end before; what it took is in the summary."""
+def test_the_last_vocabularies_are_saved_if_worthwhile(worth_it, corpus, num_chunks, run_here, tmp_path, monkeypatch):
+    """During the count, which does not end before the save; the summary holds the seconds of the save."""
     saves, reduce = [], threading.Event()
 
     def save(vocabularies, items, folder, seed):
@@ -228,7 +228,7 @@ def test_the_last_vocabularies_are_saved_when_worth_it(worth_it, corpus, num_chu
     assert result.seconds.get("checkpoint") == (1000.0 if worth_it else None)
 
 
-def test_neither_resumed_nor_overwritten(unfinished, run_here, contents, tmp_path):
+def test_existing_output_needs_resume_or_overwrite(unfinished, run_here, contents, tmp_path):
     before = contents(tmp_path / "out.checkpoint")
     with pytest.raises(InputError, match=r"holds an unfinished run of .* add --resume .* or --overwrite .* to start"):
         run_here(tmp_path / "out", unfinished, **OPTIONS)
@@ -236,7 +236,7 @@ def test_neither_resumed_nor_overwritten(unfinished, run_here, contents, tmp_pat
 
 
 def tables(files):
-    """An output apart from the names of its inputs."""
+    """Return an output without the names of its inputs."""
     return {name: data for name, data in files.items() if name != "manifest.json"}
 
 
@@ -245,7 +245,9 @@ def tables(files):
     [{"strategy": "hash"}, {"chunk_bytes": 20_000}, {"workers": 1}, {"memory": MemoryConfig(host_bytes=SMALL)}],
     ids=lambda changes: next(iter(changes)),
 )
-def test_resumed_with_what_may_change(changes, unfinished, undisturbed, contents, run_here, tmp_path):
+def test_resume_with_changed_settings_that_do_not_matter(
+    changes, unfinished, undisturbed, contents, run_here, tmp_path
+):
     finished = len(saved(tmp_path))
     result = run_here(tmp_path / "out", unfinished, resume=True, **{**OPTIONS, **changes})
     assert result.resumed_chunks == finished
@@ -273,7 +275,7 @@ def test_other_settings_are_refused(options, message, unfinished, run_here, tmp_
     with pytest.raises(InputError, match=message) as error:
         run_here(tmp_path / "out", unfinished, resume=True, **{**OPTIONS, **options})
     assert "\n" not in str(error.value)
-    assert names(tmp_path) == ["out.checkpoint", "text"], "it can still go on"
+    assert names(tmp_path) == ["out.checkpoint", "text"], "it can still be resumed"
 
 
 def longer(folder):
@@ -319,7 +321,7 @@ def test_a_damaged_entry_is_made_again(kind, unfinished, undisturbed, contents, 
 
 
 class Phases(Progress):
-    """The phases of a run, as [name, units, unit, units finished]."""
+    """Records the phases of a run, as [name, units, unit, finished units]."""
 
     def __init__(self):
         self.all = []
@@ -331,7 +333,7 @@ class Phases(Progress):
         self.all[-1][3] += done
 
 
-def test_tasks_verify_what_was_saved(unfinished, run_here, tmp_path, monkeypatch):
+def test_tasks_verify_saved_entries(unfinished, run_here, tmp_path, monkeypatch):
     paths = {str(file) for kind in ("run", "vocabulary_0") for file in saved(tmp_path, kind).values()}
     runs, vocabularies = (len(set(saved(tmp_path, kind).values())) for kind in ("run", "vocabulary_0"))
     damage_of, verified = count_passes.damage_of, []
@@ -359,7 +361,7 @@ def test_tasks_verify_what_was_saved(unfinished, run_here, tmp_path, monkeypatch
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """Random words: 1.8 million distinct n-grams, of 29 MB."""
+    """Random words: 1.8 million distinct n-grams, 29 MB."""
     path = tmp_path_factory.mktemp("large") / "text"
     words = np.array([f"w{i}" for i in range(2000)])[np.random.default_rng(0).integers(0, 2000, 600_000)]
     path.write_text("\n".join(" ".join(line) for line in words.reshape(-1, 50)) + "\n")
@@ -390,7 +392,7 @@ def test_resumed_from_spilled_runs(large, large_counted, contents, run_here, tmp
     assert names(tmp_path) == ["out", "spill"] and names(spill) == []
 
 
-def test_a_run_that_saved_nothing_leaves_nothing(corpus, run_here, tmp_path):
+def test_a_run_without_entries_leaves_nothing(corpus, run_here, tmp_path):
     memory = MemoryConfig(spill_dir=str(tmp_path / "spill"))
     with pytest.raises(KeyboardInterrupt):
         run_here(tmp_path / "out", corpus, progress=Interrupt("count", 5), memory=memory, **OPTIONS)

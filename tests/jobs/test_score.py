@@ -1,4 +1,4 @@
-"""Whole runs of scoring: however text is cut and whoever dies, the same scores in the same order."""
+"""Whole scoring runs: the same scores in the same order for any cut, and after worker deaths."""
 
 import gzip
 import json
@@ -55,7 +55,7 @@ def config(arpa, text, **more):
 
 
 def score(config, executor, file=None, take=None, progress=None):
-    """Score to a Parquet file, or only to totals; `take` is called with the scores of each chunk."""
+    """Score to a Parquet file, or only to totals; `take` receives the scores of each chunk."""
     context = RunContext(executor, None, progress=progress or Progress())
     printing = Printing(take) if take else None
     return score_job.score(config, context, score_job.open_inputs(config), file, printing)
@@ -67,7 +67,7 @@ def table(path):
 
 @pytest.fixture
 def whole(arpa, lines, here, tmp_path):
-    """(totals, tables by level) of one chunk, the sums of which are exact: values are multiples of 2**-5."""
+    """Return (totals, tables by level) of one chunk; sums are exact, because values are multiples of 2**-5."""
     results = {level: score(config(arpa, lines, level=level), here, tmp_path / level) for level in ("word", "sentence")}
     totals = results["word"].totals
     assert totals == results["sentence"].totals
@@ -91,7 +91,7 @@ def test_cuts_change_nothing(level, chunk_bytes, arpa, lines, here, whole, tmp_p
 
 @pytest.mark.parametrize("level", ["word", "sentence"])
 def test_compressed_files(level, arpa, lines, here, whole, tmp_path, monkeypatch):
-    """A small one is a task's; a large one is read part by part, and goes to all workers."""
+    """A small file is one task; a large one is read in parts that go to all workers."""
     packed = tmp_path / "text.gz"
     packed.write_bytes(gzip.compress(lines.read_bytes()))
     tasks, told = [], []
@@ -123,7 +123,7 @@ def test_on_a_cluster(cluster, arpa, lines, here, whole, hooks, hooks_folder, tm
     hooks(**{"score_chunk.before1": "", "score_chunk.before2": "", "score_chunk.after1": "", "score_chunk.after2": ""})
     cut = config(arpa, lines, level="word", chunk_bytes=lines.stat().st_size // CHUNKS)
     assert score(cut, cluster, tmp_path / "cut").totals == whole[0]
-    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "every bomb went off"
+    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "a worker died in every task"
     assert table(tmp_path / "cut") == whole[1]["word"]
 
 
@@ -149,11 +149,11 @@ def test_a_chunk_that_always_kills_its_worker(cluster, arpa, lines, hooks, tmp_p
     with pytest.raises(RunError, match=r"^scoring chunk 7: .*text, bytes [\d,]+ to [\d,]+ killed every worker"):
         score(cut, cluster, tmp_path / "cut")
     assert not list(tmp_path.glob("*cut*"))
-    cluster._watch.error = None  # for the tests that share these workers
+    cluster._watch.error = None  # other tests share these workers
 
 
-def test_few_wait_for_the_first(arpa, lines, here, monkeypatch):
-    """Chunks are taken in order; while the first one takes its time, no more are made than may wait for it."""
+def test_few_chunks_wait_for_the_first(arpa, lines, here, monkeypatch):
+    """Chunks are consumed in order; while the first one is slow, only a window of others is computed."""
     real, started, taken, first = score_job.score_chunk, [], [], threading.Event()
     window = score_job.AHEAD * here.workers
 
@@ -196,8 +196,8 @@ def test_progress(arpa, lines, here, whole):
     assert [sum(column) for column in zip(*told[1:], strict=True)] == [told[0][1], whole[0].tokens]
 
 
-def test_a_model_that_changes(arpa, lines, here, monkeypatch):
-    """Between the look of the driver and that of a worker."""
+def test_a_model_that_changes_during_the_run(arpa, lines, here, monkeypatch):
+    """Between the driver's read and a worker's."""
     before = score_job.identify(str(arpa))
     arpa.write_text(arpa.read_text() + "\n")
     monkeypatch.setattr(score_job, "identify", lambda path: before)
@@ -215,7 +215,7 @@ def test_a_folder(arpa, lines, here, whole, tmp_path):
     json.dumps(result.as_json())
 
 
-def test_settings_that_cannot_be():
+def test_invalid_settings():
     with pytest.raises(InputError, match="chunk_bytes is 0 but must be at least 1"):
         ScoreConfig("m", ["t"], chunk_bytes=0)
     with pytest.raises(InputError, match="name is 'a/b' but must be a plain folder name"):
@@ -234,7 +234,7 @@ def test_sums_do_not_depend_on_the_order(monkeypatch):
 
 @pytest.mark.parametrize("level", ["word", "sentence"])
 def test_a_chunk_of_many_blocks(level, arpa, lines, here, whole, tmp_path, monkeypatch):
-    """As where memory is short: places in the chunk go on from block to block."""
+    """As with little memory: positions in the chunk continue from block to block."""
     real, blocks = engine.device_blocks, []
     monkeypatch.setattr(engine, "MIN_BLOCK_BYTES", 100)
     monkeypatch.setattr(engine, "free_bytes", lambda device: 0)
@@ -244,8 +244,8 @@ def test_a_chunk_of_many_blocks(level, arpa, lines, here, whole, tmp_path, monke
     assert set(blocks) == {0} and len(blocks) > 50
 
 
-def test_blocks_are_smaller_where_memory_is_short(arpa, lines, here, whole, monkeypatch):
-    """Tasks of a CPU share it."""
+def test_blocks_are_smaller_with_little_memory(arpa, lines, here, whole, monkeypatch):
+    """The tasks of a CPU host share its memory."""
     real, sizes = engine.device_blocks, []
     monkeypatch.setattr(engine, "MIN_BLOCK_BYTES", 1)
     monkeypatch.setattr(engine, "free_bytes", lambda device: engine.BYTES_PER_TEXT_BYTE * here.tasks_per_host * 1000)
@@ -255,7 +255,7 @@ def test_blocks_are_smaller_where_memory_is_short(arpa, lines, here, whole, monk
 
 
 def test_a_limit_of_host_memory(arpa, lines, here, whole, tmp_path, monkeypatch):
-    """Chunks, and how many of them are in flight, are as small as it asks for: 0.8 of 96 MiB for three tasks."""
+    """The limit bounds chunks and the number in flight: 0.8 of 96 MiB for three tasks."""
     size, real, windows, sizes = lines.stat().st_size, score_job.in_order, [], []
 
     def in_order(executor, calls, window):
@@ -289,11 +289,11 @@ def test_a_process_keeps_several_models(arpa, lines, here, tmp_path, monkeypatch
 
 def test_the_edge_table_of_a_file_is_used(arpa, lines, here, whole, tmp_path, monkeypatch):
     trie.build(trie.TrieConfig(str(arpa), "edge"), tmp_path / "m.safetensors")
-    monkeypatch.setattr(engine, "edges_of", None)  # so it is not made
+    monkeypatch.setattr(engine, "edges_of", None)  # so it is not built
     assert score(config(tmp_path / "m.safetensors", lines), here).totals == whole[0]
 
 
-def test_checksums_are_compared_unless_that_is_declined(arpa, lines, here, tmp_path):
+def test_checksums_are_compared_unless_verify_is_off(arpa, lines, here, tmp_path):
     path = tmp_path / "m.safetensors"
     trie.build(trie.TrieConfig(str(arpa)), path)
     data = bytearray(path.read_bytes())
@@ -304,8 +304,8 @@ def test_checksums_are_compared_unless_that_is_declined(arpa, lines, here, tmp_p
     assert score(config(path, lines, verify=False), here).totals.sentences == 2000
 
 
-def test_chunks_are_no_more_than_there_must_be(arpa, lines, monkeypatch):
-    """Less text per task where words come back, and where workers would have too few tasks."""
+def test_chunks_are_as_few_as_possible(arpa, lines, monkeypatch):
+    """Tasks get less text if word scores are returned, or if workers would get too few tasks."""
     corpus = score_job.open_inputs(config(arpa, lines))
     size = corpus.size_bytes
     monkeypatch.setattr(score_job, "MIN_CHUNK_BYTES", 10)
@@ -323,7 +323,7 @@ def test_sums_are_rounded_to_the_nearest_unit():
 
 
 def test_blocks_have_positions_of_32_bits(arpa, lines, here, whole, monkeypatch):
-    """However large chunks may be."""
+    """This holds for chunks of any size."""
     real, sizes = engine.device_blocks, []
     monkeypatch.setattr(engine, "free_bytes", lambda device: 1 << 50)
     monkeypatch.setattr(engine, "device_blocks", lambda c, u, size, *a: sizes.append(size) or real(c, u, size, *a))
@@ -331,8 +331,8 @@ def test_blocks_have_positions_of_32_bits(arpa, lines, here, whole, monkeypatch)
     assert len(sizes) == 1 and sizes[0] < 1 << 32
 
 
-def test_workers_that_stand_elsewhere(cluster, arpa, lines, whole, tmp_path, monkeypatch):
-    """A relative path of a model is one from here, as those of texts are."""
+def test_workers_with_another_current_folder(cluster, arpa, lines, whole, tmp_path, monkeypatch):
+    """A relative path of a model is relative to this process, like paths of texts."""
     monkeypatch.chdir(tmp_path)
     assert score(config(arpa.name, lines.name), cluster).totals == whole[0]
     made = trie.run(trie.TrieConfig(arpa.name), RunContext(cluster, "made"))
@@ -340,8 +340,8 @@ def test_workers_that_stand_elsewhere(cluster, arpa, lines, whole, tmp_path, mon
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), TimeoutError("too late")])
-def test_errors_of_the_system_in_a_task(error, arpa, lines, here, monkeypatch, tmp_path):
-    """They are no errors of what the driver writes: a closed pipe there would end a run as if it were done."""
+def test_system_errors_in_a_task(error, arpa, lines, here, monkeypatch, tmp_path):
+    """They are not errors of the driver's output: there, a broken pipe would end the run as if it were done."""
 
     def fail(options):
         raise error
@@ -369,7 +369,7 @@ def test_perplexities_beyond_the_largest_double():
     assert score_job.Totals(1, 2, 2, -900.0, -900.0).summary()["perplexity"] is None
 
 
-def test_words_are_not_made_for_a_table_of_sentences(arpa, lines, here, tmp_path):
+def test_a_table_of_sentences_needs_no_words(arpa, lines, here, tmp_path):
     made = []
     score(config(arpa, lines), here, tmp_path / "x", take=made.append)
     assert made and not any(scores.words or scores.lines for scores in made)
@@ -386,9 +386,7 @@ def test_words_are_not_made_for_a_table_of_sentences(arpa, lines, here, tmp_path
         ("cpu", 1_000, False, "btree", "btree"),
     ],
 )
-def test_a_short_text_beside_a_large_model_builds_no_edge_table(
-    device, tokens, edge_table, index, expected, monkeypatch
-):
+def test_a_short_text_with_a_large_model_builds_no_edge_table(device, tokens, edge_table, index, expected, monkeypatch):
     monkeypatch.setattr(score_job, "is_model_file", lambda _: True)
     monkeypatch.setattr(score_job, "describe_model", lambda _: {"orders": [30, 70], "edge_table": edge_table})
     made = score_job.ScoreConfig("model", ["text"], index=index)

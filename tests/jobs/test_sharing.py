@@ -1,4 +1,4 @@
-"""Who does what of a count on a cluster: no worker adds up, or has, the whole result."""
+"""The division of a count on a cluster: no worker merges or holds the whole result."""
 
 from collections import Counter, defaultdict
 
@@ -18,7 +18,7 @@ def cluster(start):
 
 @pytest.fixture
 def tasks(cluster):
-    """{name of a task, and how many values it waits for: {worker: how often}} of what runs."""
+    """Return {name of a task, and its number of dependencies: {worker: number of runs}} of the tasks that run."""
     seen = defaultdict(Counter)
 
     def follow(event):
@@ -33,7 +33,7 @@ def tasks(cluster):
 
 
 def test_several_workers_merge_and_write(cluster, corpus, undisturbed, contents, hooks, tasks, tmp_path):
-    """10 shards, in a part for each, which goes to another worker where its own is late."""
+    """10 shards with a part for each; if the worker of a part is late, another worker takes the part."""
     result = run(
         CountConfig([str(c) for c in corpus], order=4, chunk_bytes=3000), RunContext(cluster, tmp_path / "out")
     )
@@ -45,8 +45,8 @@ def test_several_workers_merge_and_write(cluster, corpus, undisturbed, contents,
     assert written.total() == WORKERS and len(written) > 1
 
 
-def test_dense_histograms_are_added_up_two_by_two(cluster, corpus, contents, hooks, tasks, run_here, tmp_path):
-    """In log2 of the workers steps: three sums of two, after each worker's own."""
+def test_dense_histograms_are_added_in_pairs(cluster, corpus, contents, hooks, tasks, run_here, tmp_path):
+    """A tree of log2(workers) levels: three pairwise sums, after each worker's own sum."""
     options = {"order": 2, "unit": "byte", "strategy": "global"}
     config = CountConfig([str(c) for c in corpus], chunk_bytes=3000, **options)
     result = run(config, RunContext(cluster, tmp_path / "out"))

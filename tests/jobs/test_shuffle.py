@@ -1,4 +1,4 @@
-"""The exchange by itself: tables are lists of what each shard holds."""
+"""The exchange alone: tables are lists of the contents of each shard."""
 
 from dataclasses import dataclass
 
@@ -24,13 +24,13 @@ def make_run(i):
 
 
 def found_in(pieces):
-    """(what lies in memory, files) of what a part was given."""
+    """Return (tables in memory, files) of the arguments of a part."""
     rows = [row for piece in pieces for tables in piece.tables.values() for table in tables for row in table.shards]
     return rows, [stored.path for piece in pieces for stored in piece.stored]
 
 
 class Recorder(LocalExecutor):
-    """Notes beside what it was asked to take parts."""
+    """Records which shards are taken."""
 
     def __init__(self, workers):
         super().__init__(workers=workers)
@@ -45,7 +45,7 @@ class Recorder(LocalExecutor):
 @pytest.mark.parametrize("num_parts", [1, 3, 12])
 @pytest.mark.parametrize("files", [[], ["a", "b"]])
 @pytest.mark.parametrize("num_runs", [0, 1, 3])
-def test_every_part_gets_what_all_runs_hold_of_it(num_runs, files, num_parts):
+def test_every_part_gets_its_shards_of_all_runs(num_runs, files, num_parts):
     executor = Recorder(workers=2)
     handles = [executor.call(make_run, i) for i in range(num_runs)]
     stored = [SortedRun({}, stored=(StoredRun(path, (number,)),)) for number, path in enumerate(files, num_runs)]
@@ -53,7 +53,7 @@ def test_every_part_gets_what_all_runs_hold_of_it(num_runs, files, num_parts):
     runs, called, finished = list(handles), {}, []
 
     def call(part, pieces):
-        assert (runs == []) >= (part == num_parts - 1), "or their memory would not be free again"
+        assert (runs == []) >= (part == num_parts - 1), "or their memory would stay in use"
         called[part] = executor.call(found_in, pieces)
         assert len(called) - len(finished) <= 2 * executor.workers
         return called[part]

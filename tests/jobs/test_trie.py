@@ -1,4 +1,4 @@
-"""Model files made from ARPA files and from one another: what is in them, what they score, what is refused."""
+"""Model files made from ARPA files and from other model files: their contents, their scores, and refusals."""
 
 import contextlib
 import dataclasses
@@ -59,7 +59,7 @@ def scores(path):
 
 
 @pytest.mark.parametrize("index", ["btree", "edge", "both"])
-def test_what_is_made(index, arpa, device, tmp_path):
+def test_contents_of_a_model_file(index, arpa, device, tmp_path):
     output = tmp_path / "new" / "folder" / "m.safetensors"
     result = build(TrieConfig(arpa, index), output, device, threads=2)
     assert (result.path, result.order, result.counts) == (output, 3, [5, 6, 2])
@@ -72,15 +72,15 @@ def test_what_is_made(index, arpa, device, tmp_path):
     assert list(output.parent.iterdir()) == [output]
 
 
-def test_an_edge_table_in_a_file_is_not_made_again(arpa, tmp_path, monkeypatch):
+def test_a_stored_edge_table_is_not_built_again(arpa, tmp_path, monkeypatch):
     build(TrieConfig(arpa, "edge"), tmp_path / "m")
     expected = scores(arpa)
     monkeypatch.delattr(states, "edges_of")
     assert scores(tmp_path / "m") == expected
 
 
-def test_edge_tables_and_fanouts_are_added_to_model_files_and_taken_away(arpa, device, tmp_path):
-    """A model file makes what the ARPA file makes."""
+def test_edge_tables_and_fanouts_of_model_files_change(arpa, device, tmp_path):
+    """A model file gives the same output as the ARPA file."""
     names = [("btree", 32), ("edge", 32), ("btree", 4), ("edge", 128)]
     settings = [{"index": index, "fanout": fanout} for index, fanout in names]
     for i, config in enumerate(settings):
@@ -92,8 +92,8 @@ def test_edge_tables_and_fanouts_are_added_to_model_files_and_taken_away(arpa, d
             assert (tmp_path / "again").read_bytes() == (tmp_path / f"{j}").read_bytes()
 
 
-def test_what_a_model_file_has_is_kept(arpa, device, tmp_path):
-    """Unless something else is asked for."""
+def test_properties_of_a_model_file_are_kept(arpa, device, tmp_path):
+    """Unless an option changes them."""
     build(TrieConfig(arpa, "edge", 4), tmp_path / "m", device)
     for asked, wanted in (
         ({}, {"index": "edge", "fanout": 4}),
@@ -111,7 +111,7 @@ def test_what_a_model_file_has_is_kept(arpa, device, tmp_path):
 
 @pytest.mark.parametrize("index", ["btree", "edge"])
 def test_quantised_by_hand(index, arpa, device, tmp_path):
-    """Two bits: four centres of the six bigrams' probabilities; of their backoffs 0 and two more."""
+    """Two bits: four centres of the six bigrams' probabilities; for their backoffs 0 and two more."""
     build(TrieConfig(arpa, index, quantize=2), tmp_path / "m", device)
     # Bins: -2 | -1.75 -1.25 | -0.5 | -0.375 -0.25; of backoffs -0.625 -0.625 | -0.375 -0.125
     changes = {
@@ -132,7 +132,7 @@ def test_quantised_by_hand(index, arpa, device, tmp_path):
     assert load_model(tmp_path / "same").fingerprint == model.fingerprint
 
 
-def test_codes_without_loss(arpa, device, tmp_path):
+def test_lossless_codes(arpa, device, tmp_path):
     build(TrieConfig(arpa, quantize=9), tmp_path / "m", device)
     assert load_model(tmp_path / "m").trie.prob_G.dtype == np.uint16
     assert scores(tmp_path / "m") == scores(arpa)
@@ -153,7 +153,7 @@ def test_without_backoffs(arpa, device, tmp_path):
     assert (tmp_path / "q").read_bytes() == (tmp_path / "r").read_bytes()
 
 
-def test_what_is_quantised_is_not_again(arpa, tmp_path):
+def test_a_quantised_model_is_not_quantised_again(arpa, tmp_path):
     build(TrieConfig(arpa, quantize=8), tmp_path / "m")
     with pytest.raises(InputError, match="m is quantised already; leave quantize out, or give what it was made from"):
         build(TrieConfig(str(tmp_path / "m"), quantize=4), tmp_path / "n")
@@ -167,7 +167,7 @@ def test_an_output_that_exists(arpa, tmp_path):
     with pytest.raises(InputError, match="exists; add --overwrite"):
         build(TrieConfig("nowhere.arpa"), output)
     assert output.read_bytes() == before
-    build(TrieConfig(str(output), "edge"), output, overwrite=True)  # itself, too
+    build(TrieConfig(str(output), "edge"), output, overwrite=True)  # also the input itself
     assert load_model(output).edges and scores(output) == scores(arpa)
     with pytest.raises(InputError, match="model.arpa is no model file, so it is not overwritten"):
         build(TrieConfig(arpa), arpa, overwrite=True)
@@ -175,14 +175,14 @@ def test_an_output_that_exists(arpa, tmp_path):
         build(TrieConfig(arpa), output / "deeper" / "m")
 
 
-def test_a_folder_that_cannot_be_written_is_noticed_before_work(arpa, monkeypatch):
+def test_an_unwritable_folder_is_found_before_work(arpa, monkeypatch):
     monkeypatch.setattr(trie, "open_model", lambda *_, **__: pytest.fail("the model was read"))
     for output in "/proc/m", "/proc/deeper/m":
         with pytest.raises(InputError, match="^cannot write in /proc.*; give another output path$"):
             build(TrieConfig(arpa), output)
 
 
-def test_nothing_stands_there_after_a_failure(arpa, tmp_path, full_disk):
+def test_a_failure_leaves_no_file(arpa, tmp_path, full_disk):
     full_disk(100, "m.safetensors")
     with pytest.raises(RunError, match="cannot write .*m.safetensors"):
         build(TrieConfig(arpa), tmp_path / "out" / "m.safetensors")
@@ -221,11 +221,11 @@ def test_as_a_job(arpa, executor, tmp_path):
 @pytest.mark.parametrize("bomb", ["build.before", "build.after"])
 @pytest.mark.timeout(120)
 def test_the_worker_dies(bomb, arpa, executor, start, hooks, hooks_folder, contents, tmp_path):
-    """Before it has made the model, or when the file is there."""
+    """Before it has made the model, or after it has written the file."""
     run(TrieConfig(arpa), RunContext(executor, tmp_path / "here"))
     hooks(**{bomb: ""})
     run(TrieConfig(arpa), RunContext(start(1), tmp_path / "there"))
-    assert not (hooks_folder / bomb).exists(), "the bomb went off"
+    assert not (hooks_folder / bomb).exists(), "the worker died"
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
 
 
@@ -244,7 +244,7 @@ def test_the_worker_dies(bomb, arpa, executor, start, hooks, hooks_folder, conte
         ({"backoff": "no"}, "backoff is 'no' but must be of type bool"),
     ],
 )
-def test_settings_that_are_refused(settings, message):
+def test_invalid_settings(settings, message):
     with pytest.raises(InputError, match=message):
         fill(TrieConfig, {"model": "m"} | settings, "trie")
 
