@@ -42,7 +42,7 @@ class LengthsResult:
 
 
 def length(path, unit):
-    """The bytes or lines of a file, as an array that a checkpoint can hold."""
+    """Return the bytes or lines of a file, as an array that a checkpoint can hold."""
     data = Path(path).read_bytes()
     return np.array([len(data) if unit == "bytes" else data.count(b"\n")])
 

@@ -24,7 +24,7 @@ HERE = ["--workers", "0"]
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """The toy stage, in the registry; three files of 3, 5 and 0 bytes."""
+    """Register the toy stage, and write three files of 3, 5 and 0 bytes."""
     monkeypatch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
     monkeypatch.setitem(ENTRIES, "lengths", Entry("lengths_stage", "write the length of each file", ("lengths",)))
     monkeypatch.chdir(tmp_path)
@@ -37,7 +37,7 @@ def test_on_the_command_line(toy, mgpu_ngram):
     assert "lengths       write the length of each file" in mgpu_ngram("--help")[1]
     assert "mgpu-ngram lengths a.txt" in mgpu_ngram("lengths", "--help")[1]
     assert mgpu_ngram("lengths", "a", "b", "-o", "out", *HERE)[:2] == (0, "out: [3, 5] bytes, 0 resumed\n")
-    assert mgpu_ngram("lengths", "a", "-o", "out", *HERE)[0] == 2  # it exists
+    assert mgpu_ngram("lengths", "a", "-o", "out", *HERE)[0] == 2  # the output exists
     status, out, _ = mgpu_ngram("lengths", "--unit", "lines", "-o", "out", "b", "--overwrite", "--json", *HERE)
     assert status == 0 and json.loads(out)["lengths"] == [3]
     assert mgpu_ngram("info", "out")[1] == "out: 3 lines\n"
@@ -79,7 +79,7 @@ def test_on_a_cluster(toy):
 
 
 class Interrupt(Progress):
-    """Ctrl-C at the second finished file, when the first one has been saved."""
+    """Send Ctrl-C at the second finished file, when the first is saved."""
 
     finished = 0
 
@@ -106,7 +106,7 @@ def test_resume(toy, mgpu_ngram):
 
 
 def test_every_stage_keeps_the_contract():
-    """No Any in the contract; each stage says what it must, and its settings have a name."""
+    """The contract contains no Any; each stage has every field, and its settings have a name."""
     source = Path(importlib.import_module("mgpu_ngram.stages.contract").__file__).read_text()
     assert not re.search(r"\bAny\b", source)
     for name, stage in STAGES.items():

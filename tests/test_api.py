@@ -1,4 +1,4 @@
-"""The Python interface, as a user writes it."""
+"""The Python interface in the calls of a user."""
 
 import gc
 import gzip
@@ -98,7 +98,7 @@ def test_bytes():
     assert counts[b"ab"] == 2 and counts["b\n"] == 2
 
 
-def test_temporary_folder_goes_with_the_result(text, tmp_path, monkeypatch):
+def test_a_temporary_folder_is_removed_with_the_result(text, tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     counts = ng.count(text / "a.txt", order=2)
@@ -118,7 +118,7 @@ def test_temporary_folder_goes_with_the_result(text, tmp_path, monkeypatch):
     assert not list((tmp_path / "temporary").iterdir()), "a failed run leaves nothing"
 
 
-def test_output_stays(text, tmp_path):
+def test_an_output_folder_is_kept(text, tmp_path):
     out = tmp_path / "out"
     counts = ng.count(text / "a.txt", order=2, output=out)
     assert counts.path == out
@@ -146,7 +146,7 @@ def test_output_stays(text, tmp_path):
         ({"unit": "id"}, "token ids|no array of token ids"),
     ],
 )
-def test_wrong_options(options, message):
+def test_invalid_options(options, message):
     with pytest.raises(ng.InputError, match=message):
         ng.count(ng.Lines(LINES), **options)
 
@@ -156,7 +156,7 @@ def test_wrong_options(options, message):
     [[], 5, b"one text", [1, 2], None, ["a path", b"a line"], {"of": 1}, pa.table({"text": ["of"]})],
     ids=lambda corpus: type(corpus).__name__,
 )
-def test_what_is_no_corpus(corpus):
+def test_invalid_corpora(corpus):
     with pytest.raises(ng.InputError):
         ng.count(corpus)
 
@@ -184,7 +184,7 @@ def test_options_of_a_run():
         assert dict(ng.count(ng.Lines(LINES), 2, strategy=strategy, chunk_bytes="8 B").order(2)) == BIGRAMS
 
 
-def test_progress_is_told():
+def test_progress_is_reported():
     told = []
 
     class Listener:
@@ -217,7 +217,7 @@ def test_client(kind, text, client):
     assert client.status == "running"
 
 
-def test_client_raises_what_a_worker_raised(text, client):
+def test_client_raises_the_error_of_a_worker(text, client):
     (text / "cut.gz").write_bytes(gzip.compress(b"of the people")[:-9])
     with pytest.raises(ng.InputError, match=r"cut.gz' is truncated gzip .* at byte"):
         ng.count(text / "cut.gz", client=client)

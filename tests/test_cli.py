@@ -1,4 +1,4 @@
-"""The command line: what it prints where, its exit status, and one clear line for whatever is wrong."""
+"""The command line: its output, its exit status, and one clear line for each error."""
 
 import gzip
 import io
@@ -33,14 +33,14 @@ VERBS = list(commands())
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The current directory of a user, with a text in it."""
+    """The current folder of a user, with a text in it."""
     (tmp_path / "text").write_bytes(TEXT)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def check_refused(folder, result, *pieces, status=2, left=()):
-    """One line that says all the pieces; nothing written, nothing left."""
+    """Check that stderr is one line with all pieces, that nothing was printed, and that no file remains."""
     code, out, err = result
     assert (code, out) == (status, ""), err
     assert err.startswith("mgpu-ngram: ") and err.endswith("\n") and err.count("\n") == 1, err
@@ -50,10 +50,10 @@ def check_refused(folder, result, *pieces, status=2, left=()):
     assert not new, f"left behind: {new}"
 
 
-# What works
+# Commands that succeed
 
 
-def test_resume_of_what_is_finished(folder, mgpu_ngram):
+def test_resume_of_a_finished_run(folder, mgpu_ngram):
     assert mgpu_ngram("count", "text", "-o", "out", *HERE)[0] == 0
     assert mgpu_ngram("count", "text", "-o", "out", *HERE, "--resume") == (0, "", "out: finished before\n")
     size, twice = len(TEXT), 2 * len(TEXT)
@@ -74,7 +74,7 @@ def test_resume_of_what_is_finished(folder, mgpu_ngram):
 
 def test_count_export_info(folder, mgpu_ngram):
     status, out, err = mgpu_ngram("count", "text", "-o", "out", "--order", 2, *HERE)
-    assert (status, err) == (0, ""), "no progress where stderr is no terminal"
+    assert (status, err) == (0, ""), "no progress if stderr is no terminal"
     for piece in (
         "12 tokens",
         "'the people' 4",
@@ -100,8 +100,8 @@ def test_count_export_info(folder, mgpu_ngram):
     assert json.loads(mgpu_ngram("info", "out", "--json")[1])["orders"]["2"]["total"] == 10
 
 
-def test_what_a_run_by_several_workers_says(folder, mgpu_ngram):
-    """Rates by worker, where the time went, the transport; `plan` names that before."""
+def test_output_of_a_run_with_several_workers(folder, mgpu_ngram):
+    """Rates by worker, the shares of time, and the transport; `plan` names the transport before the run."""
     cluster = ["--workers", "2", "--device", "cpu"]
     (folder / "run.yaml").write_text(
         "output: runs\ncluster: {device: cpu, workers: 2}\njobs:\n- count: {corpus: text}\n"
@@ -136,7 +136,7 @@ def test_count_as_json(folder, mgpu_ngram):
 
 
 def test_zero_is_a_value(folder, mgpu_ngram):
-    """Of a flag: neither order 0 nor separator 0 may read as 'not given'."""
+    """Flags with order 0 and separator 0 do not count as missing."""
     (folder / "ids").write_bytes(bytes([1, 0, 0, 0, 2, 0, 1, 0]))
     assert mgpu_ngram("count", "ids", "-o", "out", "--unit", "id", "--separator-id", 0, "--order", 2, *HERE)[0] == 0
     assert mgpu_ngram("export", "out", "--order", 2)[1] == "2 1\t1\n"
@@ -207,7 +207,7 @@ def test_plan_computes_nothing(folder, mgpu_ngram):
     status, out, _ = mgpu_ngram("plan", "run.yaml", "--json")
     words, plain = json.loads(out)
     assert words["input_bytes"] == 1 << 28 and plain["job"] == "bytes" and plain["input_bytes"] == len(TEXT)
-    os.truncate(folder / "huge", 1 << 40)  # a hole: nobody reads a terabyte meanwhile
+    os.truncate(folder / "huge", 1 << 40)  # a sparse file: a terabyte cannot be read meanwhile
     status, out, err = mgpu_ngram("plan", "run.yaml")
     assert (status, out) == (2, "") and "bytes of sorted runs may be spilled" in err and "lower the order" in err
     assert {p.name for p in folder.iterdir()} == {"text", "huge", "run.yaml"}
@@ -251,7 +251,7 @@ def test_summary_fits_100_columns(folder, mgpu_ngram):
         assert max(map(len, mgpu_ngram(*words)[1].splitlines())) <= 100
 
 
-def test_summary_on_a_terminal_that_lacks_letters(folder):
+def test_summary_on_a_terminal_with_few_characters(folder):
     (folder / "text").write_text("naïve naïve café\n")
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
@@ -292,10 +292,10 @@ def test_stdin(folder, mgpu_ngram, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT)))
     assert mgpu_ngram("count", "-", "text", "-o", "out", "--order", 1, *HERE)[0] == 0
     assert mgpu_ngram("export", "out", "--order", 1, "--top", 1)[1] == "people\t8\n"
-    assert {p.name for p in folder.iterdir()} == {"text", "out"}, "the copy of stdin is gone"
+    assert {p.name for p in folder.iterdir()} == {"text", "out"}, "the copy of stdin is removed"
 
 
-def test_stdin_leaves_no_name_that_differs_from_run_to_run(folder, mgpu_ngram, monkeypatch):
+def test_stdin_has_the_same_name_in_every_run(folder, mgpu_ngram, monkeypatch):
     manifests = []
     for _ in range(2):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT)))
@@ -305,12 +305,12 @@ def test_stdin_leaves_no_name_that_differs_from_run_to_run(folder, mgpu_ngram, m
     assert json.loads(manifests[0])["inputs"][0]["name"] == "-"
 
 
-def test_damaged_stdin_is_called_by_its_name(folder, mgpu_ngram, monkeypatch):
+def test_damaged_stdin_is_named_in_the_error(folder, mgpu_ngram, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(TEXT)[:-9])))
     check_refused(folder, mgpu_ngram("count", "-", "-o", "out", *HERE), "'-' is truncated gzip")
 
 
-def test_progress_on_a_terminal_only(folder):
+def test_progress_only_on_a_terminal(folder):
     command = [*COMMAND, "count", "text", "-o", "out", "--overwrite", *HERE]
     done = subprocess.run(command, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -333,7 +333,7 @@ def test_progress_on_a_terminal_only(folder):
 
 @pytest.fixture
 def odds(folder):
-    """Files that cannot be used, and folders in the way."""
+    """Make files that cannot be used, and folders that are in the way."""
     (folder / "cut.gz").write_bytes(gzip.compress(os.urandom(1000))[:500])
     (folder / "bad.parquet").write_bytes(b"PAR1 no Parquet at all PAR1")
     pq.write_table(pa.table({"number": [1]}), folder / "numbers.parquet")
@@ -461,7 +461,7 @@ def test_run_refuses(text, pieces, folder, mgpu_ngram):
 
 
 def empty_folder(path):
-    """A run may leave the folder of its outputs, without any in it."""
+    """A run may leave the folder of its outputs, but no output in it."""
     return path.is_dir() and not list(path.iterdir())
 
 
@@ -506,14 +506,14 @@ def test_other_refusals(words, pieces, folder, mgpu_ngram):
     check_refused(folder, mgpu_ngram(*words.split()), *pieces, left=["out"])
 
 
-def test_no_gpu_is_never_a_cpu(folder, mgpu_ngram, monkeypatch):
+def test_device_gpu_never_runs_on_a_cpu(folder, mgpu_ngram, monkeypatch):
     monkeypatch.setattr(devices, "visible_gpus", lambda: 0)
     for workers in ("0", "1"):
         result = mgpu_ngram("count", "text", "-o", "out", "--device", "gpu", "--workers", workers)
         check_refused(folder, result, "device gpu was asked for", "--device cpu")
 
 
-# Failed runs
+# Runs that fail
 
 
 def test_full_disk(folder, mgpu_ngram, full_disk):
@@ -523,7 +523,7 @@ def test_full_disk(folder, mgpu_ngram, full_disk):
 
 
 class OutOfMemoryError(Exception):
-    """As CuPy's is called."""
+    """Named like CuPy's error."""
 
 
 @pytest.mark.parametrize("error", [OutOfMemoryError("Out of memory allocating 512 bytes"), MemoryError()])
@@ -538,7 +538,7 @@ def test_out_of_memory(error, folder, mgpu_ngram, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [OutOfMemoryError("Out of memory allocating 512 bytes"), MemoryError()])
-def test_out_of_memory_anywhere_else(error, folder, mgpu_ngram, monkeypatch):
+def test_out_of_memory_in_any_task(error, folder, mgpu_ngram, monkeypatch):
     def fail(*_):
         raise error
 
@@ -547,7 +547,7 @@ def test_out_of_memory_anywhere_else(error, folder, mgpu_ngram, monkeypatch):
     check_refused(folder, result, "out of memory", "lower chunk_bytes or the number of workers", status=1)
 
 
-def test_a_defect_is_one_line_without_debug(folder, mgpu_ngram, monkeypatch):
+def test_a_bug_is_one_line_without_debug(folder, mgpu_ngram, monkeypatch):
     def fail(*_):
         raise KeyError("two\nlines")
 
@@ -571,7 +571,7 @@ def test_interrupted(folder, mgpu_ngram, monkeypatch):
     check_refused(folder, mgpu_ngram("count", "text", "-o", "out", *HERE), "interrupted", status=130)
 
 
-def test_a_wrong_path_of_the_last_job_costs_no_work(folder, mgpu_ngram):
+def test_a_wrong_path_in_the_last_job_stops_the_run_first(folder, mgpu_ngram):
     jobs = "- count: {name: a, corpus: text}\n- count: {name: b, corpus: txet}\n"
     (folder / "run.yaml").write_text(f"output: runs\ncluster: {{workers: 0}}\njobs:\n{jobs}")
     check_refused(folder, mgpu_ngram("run", "run.yaml"), "'txet' does not exist", left=["run.yaml"])
@@ -579,7 +579,7 @@ def test_a_wrong_path_of_the_last_job_costs_no_work(folder, mgpu_ngram):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_by_a_signal(number, folder):
-    """While it waits for stdin: nothing else tells from outside that it has started."""
+    """The signal comes while the run waits for stdin, because only that shows from outside that it has started."""
     command = [*COMMAND, "count", "-", "-o", "out", *HERE]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, text=True, **pipes)
@@ -592,7 +592,7 @@ def test_interrupted_by_a_signal(number, folder):
 
 
 def test_two_worker_processes_print_no_traceback(folder):
-    """Dask's own logs of the failed tasks stay quiet; the message of a worker arrives whole."""
+    """Dask's own logs of failed tasks are silent; the error message of a worker arrives complete."""
     (folder / "cut.gz").write_bytes(gzip.compress(os.urandom(100_000))[:50_000])
     command = [*COMMAND, "count", "cut.gz", "text", "-o", "out", "--workers", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -1,4 +1,4 @@
-"""What a new user may try: wrong files, wrong names and wrong places, each answered in one clear line."""
+"""Mistakes of a new user: wrong files, wrong names and wrong places, each with one clear line."""
 
 import gzip
 import os
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*lacks <unk>")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The current directory of a user: an ARPA file without <unk>, and a text."""
+    """The current folder of a user: an ARPA file without <unk>, and a text."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.arpa").write_text(ARPA)
     (tmp_path / "text").write_bytes(b"a\na a\n")
@@ -44,14 +44,14 @@ def folder(tmp_path, monkeypatch):
 
 
 def refused(result):
-    """The message of a command that was refused."""
+    """Return the error message of a refused command."""
     status, out, err = result
     assert (status, out) == (2, "") and err.startswith("mgpu-ngram: ") and err.count("\n") == 1, err
     return err
 
 
 def test_an_arpa_without_unk_warns_in_one_line_once(folder):
-    """In this process, and of two workers that both load the model."""
+    """In this process, and with two workers that both load the model."""
     for name in "bcd":
         (folder / name).write_bytes(b"a\n" * 9)
     for workers in "0", "2":
@@ -74,7 +74,7 @@ def test_a_library_user_can_filter_the_warning(folder):
         ng.Model.load("m.arpa", device="cpu")
 
 
-def test_info_says_what_a_file_is(folder, mgpu_ngram):
+def test_info_names_the_format_of_a_file(folder, mgpu_ngram):
     (folder / "m.arpa.gz").write_bytes(gzip.compress(ARPA.encode()))
     assert mgpu_ngram("info", "m.arpa") == (0, "m.arpa: ARPA file of order 2, 5 n-grams (3 + 2)\n116 bytes\n", "")
     assert mgpu_ngram("info", "m.arpa.gz")[1].startswith("m.arpa.gz: ARPA file (gzip) of order 2, 5 n-grams (3 + 2)\n")
@@ -93,13 +93,13 @@ def test_info_says_what_a_file_is(folder, mgpu_ngram):
         ("score", "s.jsonl", "ends with .jsonl; name it s.parquet"),
     ],
 )
-def test_a_name_of_another_format_is_refused(verb, name, message, folder, mgpu_ngram):
+def test_a_suffix_of_another_format_is_refused(verb, name, message, folder, mgpu_ngram):
     inputs = ["m.arpa"] if verb == "trie" else ["m.arpa", "text", *HERE]
     assert message in refused(mgpu_ngram(verb, *inputs, "-o", name))
     assert not Path(name).exists()
 
 
-def test_names_that_say_nothing_or_the_right_thing_pass(folder, mgpu_ngram):
+def test_matching_and_unknown_suffixes_are_accepted(folder, mgpu_ngram):
     for name in "m", "m.lm", "m.safetensors", "m.v1.2":
         assert mgpu_ngram("trie", "m.arpa", "-o", name, "--device", "cpu")[0] == 0, name
     for name in "s", "s.parquet", "s.pq":
@@ -114,8 +114,8 @@ def test_a_folder_with_a_model_is_no_text(folder, mgpu_ngram):
     assert "'docs.jsonl' holds JSON lines, which are not read; " in err and "jq -r .text docs.jsonl > text.txt" in err
 
 
-def test_json_lines_as_in_memory_lines_are_counted(folder):
-    """Whoever wants the words of JSON gives the lines."""
+def test_json_lines_are_counted_as_text_from_memory(folder):
+    """To count the words of JSON, give its lines as a corpus in memory."""
     assert ng.count(ng.Lines(['{"text": "a"}']), order=1, device="cpu").max_order == 1
 
 
@@ -125,13 +125,14 @@ def test_kenlm_binaries_name_the_way_out(folder, mgpu_ngram):
         err = refused(mgpu_ngram(*words))
         assert "m.bin' is a KenLM binary model, which cannot be read yet; give the ARPA file " in err
         assert "mgpu-ngram convert" in err
-    err = refused(mgpu_ngram("score", "m.bin", "text", "--scheduler-file", "none"))  # before it waits for a cluster
+    # Before the run waits for a cluster.
+    err = refused(mgpu_ngram("score", "m.bin", "text", "--scheduler-file", "none"))
     assert "'m.bin' is a KenLM binary model" in err
     with pytest.raises(InputError):
         ng.Model.load("m.bin")
 
 
-def test_standard_input_is_called_dash(folder):
+def test_standard_input_is_named_dash(folder):
     command = [sys.executable, "-m", "mgpu_ngram", "score", "m.arpa", "-", *HERE]
     done = subprocess.run(command, input=b'{"text": "a"}\n', capture_output=True)
     assert done.returncode == 2 and done.stderr.startswith(b"mgpu-ngram: '-' holds JSON lines")
@@ -145,14 +146,14 @@ def test_a_folder_that_is_not_writable(folder, mgpu_ngram, monkeypatch):
     assert f"cannot write in {folder}: Permission denied; give another output path" in err
 
 
-def test_a_model_is_no_list_of_words(folder, mgpu_ngram):
+def test_a_model_is_no_limit_vocabulary(folder, mgpu_ngram):
     flags = ["--order", "2", "--discount-fallback", "--limit-vocab-file", "m.arpa"]
     err = refused(mgpu_ngram("estimate", "text", "-o", "e.arpa", *flags, *HERE))
     assert "'m.arpa' is an ARPA file, not text" in err and not Path("e.arpa").exists()
 
 
 def test_orders(folder, mgpu_ngram):
-    """A high one works, though its bins are more than a float can say; higher ones are refused at once."""
+    """A high order works even if its number of bins exceeds a float; higher ones are refused at once."""
     (folder / "long").write_text(" ".join(map(str, range(300))))
     assert mgpu_ngram("count", "long", "-o", "out", "--order", "250", *HERE)[0] == 0
     assert read_counts("out").totals[250] == 51
@@ -186,6 +187,6 @@ def test_an_unknown_flag_points_to_the_help_of_its_command(folder, mgpu_ngram):
         assert err == f"mgpu-ngram: unrecognized arguments: --foo; see mgpu-ngram {name} --help\n"
 
 
-def test_a_run_in_this_process_names_no_workers(folder, mgpu_ngram):
+def test_a_run_in_this_process_mentions_no_workers(folder, mgpu_ngram):
     status, out, _ = mgpu_ngram("count", "text", "-o", "out", "--order", "2", *HERE)
     assert status == 0 and "worker" not in out and re.search(r" s on .*this process", out), out

@@ -1,4 +1,4 @@
-"""A YAML file to jobs, strictly."""
+"""A YAML file is parsed strictly into jobs."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def test_overrides(write):
     run = load(path, [*overrides, "jobs.0.count.lowercase=true"])
     assert (run.output, run.cluster.workers) == (Path("other"), 4)
     assert run.jobs[0][1] == CountConfig(["a", "b"], order=2, lowercase=True)
-    assert load(path).jobs[0][1].order == 5, "the file itself is untouched"
+    assert load(path).jobs[0][1].order == 5, "the file itself is unchanged"
     assert load(path, ["jobs.0.count.name=a=b"]).jobs[0][1].name == "a=b"
 
 

@@ -1,4 +1,4 @@
-"""`mgpu-ngram distribution`: as a user has it, by hand, and what is refused."""
+"""`mgpu-ngram distribution` for a user: results worked by hand, and refusals."""
 
 import io
 import json
@@ -14,8 +14,8 @@ from mgpu_ngram.jobs.distribution import passes as distribution_passes
 
 HERE = ["--workers", "0"]
 MOST = ["--orders", "max", "--scale", "log10"]
-AFTER_START = [-2.5, -0.5, -1.5, -0.5, -1.75]  # <s>: backoff -0.5, but "<s> a" is stored
-AFTER_A = [-2.3125, -0.3125, -0.9375, -1.0625, -0.25]  # "<s> a": -0.0625 and, of "a", -0.25
+AFTER_START = [-2.5, -0.5, -1.5, -0.5, -1.75]  # <s> has backoff -0.5, but "<s> a" is stored
+AFTER_A = [-2.3125, -0.3125, -0.9375, -1.0625, -0.25]  # "<s> a" has backoff -0.0625, and "a" -0.25
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def folder(arpa, tmp_path, monkeypatch):
 
 @pytest.fixture
 def distribution(folder, mgpu_ngram):
-    """distribution(*flags) of the text in this process: (status, stdout, stderr)."""
+    """Return distribution(*flags) of the text in this process: (status, stdout, stderr)."""
     return lambda *flags, text=("text",): mgpu_ngram("distribution", "model.arpa", *text, "-o", "out", *HERE, *flags)
 
 
@@ -71,7 +71,7 @@ def test_every_order(distribution):
 
 
 def test_top_k_by_hand(distribution, mgpu_ngram):
-    """Ties by id; <s> is no word that follows."""
+    """Ties by id; <s> never follows a word."""
     status, out, _ = distribution(*MOST, "--top-k", "2", "--json")
     [result] = json.loads(out)
     assert status == 0 and result["manifest"]["histories"] == 2 and result["bytes_per_second"] > 0
@@ -97,8 +97,8 @@ def test_compact(distribution, mgpu_ngram):
     assert (status, err) == (0, "") and "a file for every 65,536 histories" in out
 
 
-def test_a_model_that_lacks_an_ngram(folder, distribution, mgpu_ngram):
-    """ "b </s>", which "a b </s>" needs: it is filled in, but not stored. Of an ARPA file and of a model file."""
+def test_a_model_with_a_missing_ngram(folder, distribution, mgpu_ngram):
+    """The model lacks "b </s>", which "a b </s>" needs: it is filled but not stored, in ARPA and model files."""
     text = (folder / "model.arpa").read_text()
     (folder / "model.arpa").write_text(text.replace("-0.625\tb </s>", "-0.625\tb a").replace(
         "\\end\\", "-0.125\ta b </s>\n\n\\end\\").replace("ngram 3=1", "ngram 3=2"))  # fmt: skip
@@ -133,7 +133,7 @@ def test_stdin_and_several_texts(distribution, folder, monkeypatch):
     assert names == ["text", "-"] and sorted(p.name for p in folder.iterdir()) == ["model.arpa", "out", "text"]
 
 
-def test_what_is_finished_is_not_made_again(distribution):
+def test_a_finished_output_is_not_made_again(distribution):
     assert distribution(*MOST)[0] == 0
     assert distribution(*MOST, "--resume") == (0, "", "out: finished before\n")
     status, _, err = distribution("--resume")
@@ -160,7 +160,7 @@ def test_a_yaml_file(folder, mgpu_ngram):
     assert (status, err) == (0, "") and "about 80,000 bytes, in " in out
 
 
-def test_the_file_in_configs(folder, mgpu_ngram, request):
+def test_the_example_config(folder, mgpu_ngram, request):
     path = request.config.rootpath / "configs" / "distribution.yaml"
     assert [stage for stage, _ in load(path).jobs] == ["trie", "distribution"]
     overrides = ["jobs.0.trie.model=model.arpa", "jobs.1.distribution.text=text", "cluster.workers=0"]
@@ -202,8 +202,8 @@ def test_refused(words, message, folder, mgpu_ngram):
     assert sorted(p.name for p in folder.iterdir()) == ["empty", "model.arpa", "text"]
 
 
-def test_what_a_model_file_says_is_known_at_once(folder, mgpu_ngram, monkeypatch):
-    """No cluster is started for what it would refuse."""
+def test_properties_of_a_model_file_are_checked_first(folder, mgpu_ngram, monkeypatch):
+    """A request that the model cannot serve starts no cluster."""
     assert mgpu_ngram("trie", "model.arpa", "-o", "m.safetensors", "--no-backoff")[0] == 0
     monkeypatch.setattr("mgpu_ngram.commands.run.open_executor", None)
     for flags, message in (["--mode", "stored", "--orders", "4"], "has orders 1 to 3"), ([], "has no backoffs"):

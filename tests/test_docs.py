@@ -1,8 +1,8 @@
-"""The code of the docs runs as it is written, and the reference pages say what the code says.
+"""The code of the docs runs as written, and the reference pages match the code.
 
-The blocks of ```console and ```python of a page run in order, in a folder with the files that the pages name.
-A ```text block after a ```python block is its output. A block that cannot run here has a comment before it,
-<!-- not run: the reason -->, and the report shows the reason.
+The ```console and ```python blocks of a page run in order, in a folder with the files that the pages name. A ```text
+block after a ```python block is its output. A block that cannot run here has a comment before it,
+<!-- not run: the reason -->, and the test report shows the reason.
 """
 
 import argparse
@@ -30,12 +30,12 @@ BLOCK = re.compile(
     r"(?:<!-- not run: ([^\n]*?) -->\n+)?^```(console|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
 MODELS = ("model.arpa", "model.safetensors")
-TEXT_CRC = 3662129887  # CRC-32 of the text that the pages' outputs were made of
+TEXT_CRC = 3662129887  # CRC-32 of the text that gives the outputs on the pages
 
 
 @dataclass
 class Block:
-    """A block of code: `language`, its text, the line where it stands, and why it is not run, if so."""
+    """A block of code: its language, its text, its line, and the reason if it is not run."""
 
     language: str
     code: str
@@ -44,12 +44,12 @@ class Block:
 
 
 def blocks(text):
-    """The blocks of a page, in order."""
+    """Return the blocks of a page, in order."""
     return [Block(match[2], match[3], text.count("\n", 0, match.start(3)), match[1]) for match in BLOCK.finditer(text)]
 
 
 def runnable():
-    """(page, its blocks) of pages with code."""
+    """Return (page, its blocks) of pages with code."""
     found = [(path, blocks(path.read_text("utf-8"))) for path in PAGES]
     return [
         pytest.param(path, page, id=path.relative_to(ROOT).as_posix())
@@ -59,7 +59,7 @@ def runnable():
 
 
 def commands(code):
-    """(command, expected output) of each `$ ` line of a console block; a backslash continues a line."""
+    """Return (command, expected output) of each `$ ` line of a console block; a backslash continues a line."""
     found = []
     for line in code.splitlines():
         if line.startswith("$ "):
@@ -72,15 +72,14 @@ def commands(code):
 
 
 def shows(expected, output):
-    """Whether the output holds the expected lines; `...` stands for anything, and lines after the last may follow."""
+    """Return whether the output holds the expected lines; `...` matches anything, and further lines may follow."""
     pattern = r".*".join(re.escape(part.strip("\n")) for part in re.split(r"^\.\.\.$", expected, flags=re.MULTILINE))
     return re.match(pattern, output, re.DOTALL) is not None
 
 
 @pytest.fixture(scope="module")
 def taken_for_granted(tmp_path_factory):
-    """(a folder with what the pages name: texts, models, a checkout's configs and examples; whether the text is that
-    which the outputs on the pages were made of)."""
+    """Return (a folder with the files that the pages name; whether its text gives the outputs on the pages)."""
     from pydoc_data.topics import topics
 
     folder = tmp_path_factory.mktemp("docs")
@@ -101,7 +100,7 @@ def taken_for_granted(tmp_path_factory):
     return folder, zlib.crc32("\n".join([*lines, ""]).encode()) == TEXT_CRC
 
 
-@pytest.mark.timeout(900)  # a page is many commands
+@pytest.mark.timeout(900)  # a page has many commands
 @pytest.mark.parametrize(("path", "found"), runnable())
 def test_blocks_run(path, found, taken_for_granted, tmp_path, monkeypatch):
     granted, same_text = taken_for_granted
@@ -160,14 +159,14 @@ def test_blocks_by_hand():
 
 @pytest.fixture(scope="module")
 def reference():
-    """The module docs/generate_reference.py."""
+    """Import the module docs/generate_reference.py."""
     spec = importlib.util.spec_from_file_location("generate_reference", ROOT / "docs" / "generate_reference.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_reference_pages_hold_everything(reference, tmp_path):
+def test_reference_pages_are_complete(reference, tmp_path):
     reference.write(tmp_path)
     commands_page, yaml_page, python_page = (
         (tmp_path / f"{name}.md").read_text("utf-8") for name in ("cli", "yaml", "python")
@@ -178,7 +177,9 @@ def test_reference_pages_hold_everything(reference, tmp_path):
     for stage, settings in reference.sections().items():
         for key in settings.__dataclass_fields__:
             assert f"| `{key}` |" in yaml_page, f"{stage}: {key}"
-    assert not re.search(r"\|  \|$", commands_page + yaml_page, re.MULTILINE), "every argument and key has its meaning"
+    assert not re.search(r"\|  \|$", commands_page + yaml_page, re.MULTILINE), (
+        "every argument and key has a description"
+    )
     assert "| `order` | integer | `5` |" in yaml_page
     assert "| `corpus` | list of text | required |" in yaml_page
     assert "| `chunk_bytes` | size | `auto` |" in yaml_page

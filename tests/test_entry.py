@@ -1,4 +1,4 @@
-"""Ctrl-C, from the first moment on."""
+"""Ctrl-C from the first moment of a command."""
 
 import subprocess
 import sys
@@ -24,12 +24,12 @@ def run(script):
 
 
 @pytest.mark.parametrize("module", ["mgpu_ngram.cli", "argparse"])
-def test_ctrl_c_while_modules_are_imported_ends_with_130_and_one_line(module):
+def test_ctrl_c_during_imports_ends_with_130_and_one_line(module):
     done = run(INTERRUPT_ON_IMPORT.format(module=module))
     assert (done.returncode, done.stderr) == (130, "mgpu-ngram: interrupted\n")
 
 
-def test_ctrl_c_that_leaves_the_command_ends_with_130_and_one_line():
+def test_ctrl_c_outside_the_command_ends_with_130_and_one_line():
     script = (
         "import os, signal, sys\n"
         "from mgpu_ngram import cli, entry\n"
@@ -40,7 +40,7 @@ def test_ctrl_c_that_leaves_the_command_ends_with_130_and_one_line():
     assert (done.returncode, done.stderr) == (130, "mgpu-ngram: interrupted\n")
 
 
-def test_ctrl_c_stays_ignored_where_it_was(tmp_path):
+def test_ctrl_c_stays_ignored_if_it_was(tmp_path):
     script = (
         "import signal\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"

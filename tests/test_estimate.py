@@ -1,4 +1,4 @@
-"""The command estimate, its YAML job and ng.estimate, as a user meets them."""
+"""The command estimate, its YAML job and ng.estimate, in the calls of a user."""
 
 import json
 import math
@@ -94,7 +94,7 @@ jobs:
     ],
 )
 def test_refusals(arguments, why, text, tmp_path, monkeypatch, capsys):
-    """One line, nothing is left."""
+    """The error is one line, and no file remains."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "specials").write_text("a b <s> c\n")
     (tmp_path / "empty").write_text("")
@@ -116,7 +116,7 @@ def test_names_of_outputs(text, tmp_path, capsys):
 
 
 def test_perplexity_of_uniform_text(tmp_path):
-    """A model of one order, all words as frequent: each has the same share."""
+    """In a model of order 1 with equally frequent words, each word has the same probability."""
     (tmp_path / "text").write_text("a b c d\n" * 5)
     model = ng.estimate(str(tmp_path / "text"), 1, discount_fallback=[0, 0, 0], device="cpu")
     assert model.score("a b c d") == pytest.approx(5 * math.log10(1 / 5), abs=1e-5)

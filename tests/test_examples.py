@@ -1,4 +1,4 @@
-"""The scripts in examples/, as a user runs them, and the quickstart."""
+"""The scripts in examples/, in the calls of a user, and the quickstart."""
 
 import itertools
 import os
@@ -20,7 +20,7 @@ def run(*command, **options):
 
 @pytest.fixture(scope="module")
 def docs(tmp_path_factory):
-    """The text of the quickstart, in the folder of a user."""
+    """The text of the quickstart, in a user's folder."""
     folder = tmp_path_factory.mktemp("quickstart")
     done = run(ROOT / "examples" / "python_docs.py", cwd=folder)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -61,7 +61,7 @@ def test_quickstart(docs, monkeypatch, capsys):
 
 
 def test_plot_next_words(tmp_path):
-    """Each panel has the words after one history; their order is that of their probabilities."""
+    """Each panel shows the words after one history, in order of probability."""
     import matplotlib.image
 
     (tmp_path / "text").write_text("of the people by the people for the people\n" * 40 + "of a river\nin the end\n" * 9)
@@ -86,7 +86,7 @@ def test_dask_client(tmp_path):
     assert rows == [["7", "the people"], ["3", "by the"], ["3", "of the"], ["3", "people by"], ["1", "for the"]]
 
 
-def test_dask_client_on_a_cluster_that_runs(tmp_path):
+def test_dask_client_on_a_running_cluster(tmp_path):
     from distributed import LocalCluster
 
     (tmp_path / "text").write_text("of the people\n" * 1234)

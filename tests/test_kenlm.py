@@ -1,4 +1,4 @@
-"""The stand-in for the kenlm module: by hand, and beside a plain scorer; where kenlm is installed, both as one."""
+"""The drop-in for the kenlm module: by hand, compared with a plain scorer, and with kenlm if it is installed."""
 
 import copy
 import gzip
@@ -46,12 +46,12 @@ ngram 3=2
 
 \end\
 """
-A, B, END, UNKNOWN = -0.5, -0.75, -1.5, -1.0  # log10 probabilities of single words; backoffs are added to them
+A, B, END, UNKNOWN = -0.5, -0.75, -1.5, -1.0  # log10 probabilities of single words, to which backoffs are added
 
 
 @pytest.fixture(scope="session", params=["mgpu_ngram.kenlm", "kenlm"])
 def kenlm(request):
-    """Our module and the real one: what is true of the one is true of the other."""
+    """Our module and the real one: every test of this page holds for both."""
     return pytest.importorskip(request.param, reason="the kenlm module is not installed")
 
 
@@ -103,7 +103,7 @@ def test_types_and_defaults(model):
     assert model.perplexity("a b") == model.perplexity(b"a b") == 10 ** (1.8125 / 3)
     assert type(model.score("a")) is type(model.perplexity("a")) is float
     assert [[type(value) for value in word] for word in model.full_scores("a")] == [[float, int, bool]] * 2
-    generator = model.full_scores(3)  # fails when it runs, as generators do
+    generator = model.full_scores(3)  # fails on its first item, as generators do
     with pytest.raises(TypeError, match="Cannot convert <class 'int'> to string"):
         next(generator)
     for call in model.score, model.perplexity, model.__contains__:
@@ -142,7 +142,7 @@ def test_settings(kenlm):
 
 
 def after(kenlm, model, words, bos=False):
-    """The state after words."""
+    """Return the state after words."""
     state = kenlm.State()
     (model.BeginSentenceWrite if bos else model.NullContextWrite)(state)
     for word in words.split():
@@ -161,18 +161,18 @@ def test_states_by_hand(kenlm, model):
         (after(kenlm, model, "a", bos=True), after(kenlm, model, "b <s> a")),
         (a_a, after(kenlm, model, "a a a a"), after(kenlm, model, "a a", bos=True)),
     ]
-    assert after(kenlm, model, "a b", bos=True) == empty, "nothing follows it, nor b, and neither has a backoff"
+    assert after(kenlm, model, "a b", bos=True) == empty, "neither b nor its backoffs matter any more"
     for (i, states), (j, others) in itertools.product(enumerate(same), repeat=2):
         for s, t in itertools.product(states, others):
             assert (s == t, s != t) == (i == j, i != j)
             assert (hash(s) == hash(t)) == (i == j)
             assert (s <= t, s >= t) == (s < t or i == j, s > t or i == j) and (s < t) + (s > t) == (i != j)
-    assert empty < begin < a_a and empty < a < a_a, "longer ones come later"
+    assert empty < begin < a_a and empty < a < a_a, "longer states come later"
     assert sorted([a_a, a, begin, empty]) in ([empty, a, begin, a_a], [empty, begin, a, a_a])
     assert len({s for states in same for s in states}) == len(same)
 
 
-def test_a_state_is_written(kenlm, model):
+def test_a_state_can_be_set(kenlm, model):
     state = after(kenlm, model, "a", bos=True)
     copied, out = copy.copy(state), kenlm.State()
     assert copied == state and copied is not state
@@ -184,8 +184,8 @@ def test_a_state_is_written(kenlm, model):
     assert state == kenlm.State()
 
 
-def test_a_state_in_place(arpa):
-    """Which KenLM cannot: it writes the new state while it reads the old one."""
+def test_a_state_updated_in_place(arpa):
+    """KenLM cannot do this: it writes the new state while it reads the old one."""
     model, state = load(ours, arpa), ours.State()
     model.BeginSentenceWrite(state)
     assert [model.BaseScore(state, word, state) for word in "aab"] == [-0.25, -0.5, -0.5]
@@ -197,7 +197,7 @@ def test_deepcopy():
     assert copy.deepcopy([state]) == [state] and copy.deepcopy(state) is not state, "in kenlm 0.3.0 this raises"
 
 
-def test_one_word_in_full(kenlm, model):
+def test_full_scores_of_one_word(kenlm, model):
     state, out = after(kenlm, model, "a", bos=True), kenlm.State()
     word = model.BaseFullScore(state, "a", out)
     assert (word.log_prob, word.ngram_length, word.oov) == (-0.5, 2, False) and out == after(kenlm, model, "a a")
@@ -210,7 +210,7 @@ def test_one_word_in_full(kenlm, model):
         model.BaseScore(state, 3, out)
 
 
-def test_words_are_remembered_for_a_while(arpa, monkeypatch):
+def test_words_are_cached(arpa, monkeypatch):
     monkeypatch.setattr("mgpu_ngram.kenlm.MAX_IDS", 2)
     model = load(ours, arpa)
     start, out = ours.State(), ours.State()
@@ -219,7 +219,7 @@ def test_words_are_remembered_for_a_while(arpa, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no model\n", ARPA.replace("ngram 2=4", "ngram 2=5").encode()])
-def test_what_cannot_be_loaded(kenlm, content, tmp_path):
+def test_invalid_files(kenlm, content, tmp_path):
     path = tmp_path / "model.arpa"
     if content is not None:
         path.write_bytes(content)
@@ -243,7 +243,7 @@ def test_a_kenlm_binary_file_is_refused(tmp_path):
             with pytest.raises(ValueError, match=message) as caught:
                 load_model(file)
             assert "\n" not in str(caught.value)
-            assert not isinstance(caught.value, OSError)  # after which a client may delete the file
+            assert not isinstance(caught.value, OSError)  # a client may then delete the file
 
 
 def test_other_files(arpa, tmp_path):
@@ -257,20 +257,20 @@ def test_other_files(arpa, tmp_path):
         assert list(model.full_scores("a a b c")) == expected and model.BaseScore(state, "b", state) == -0.0625
 
 
-def test_single_words_alone(tmp_path):
-    path = tmp_path / "model.arpa"  # KenLM wants bigrams
+def test_a_unigram_model(tmp_path):
+    path = tmp_path / "model.arpa"  # KenLM requires bigrams
     path.write_text("\\data\\\nngram 1=4\n\n\\1-grams:\n-1\t<unk>\n-99\t<s>\n-2\t</s>\n-0.5\ta\n\n\\end\\\n")
     model, state = load(ours, path), ours.State()
     assert list(model.full_scores("a b")) == [(-0.5, 1, False), (-1, 1, True), (-2, 1, False)]
     model.BeginSentenceWrite(state)
-    assert state == ours.State(), "no word matters to another"
+    assert state == ours.State(), "words are independent"
     assert model.BaseScore(state, "a", state) == -0.5 and state == ours.State()
 
 
 class PlainModel:
     """A model from random n-grams of words, by the definitions.
 
-    probs     log10 probabilities of n-grams, all of whose suffixes are there
+    probs     log10 probabilities of n-grams; all of their suffixes have one, too
     backoffs  log10 backoffs that are not 0
     """
 
@@ -287,7 +287,7 @@ class PlainModel:
             stops = range(1, len(gram) + 1)
             grams |= {gram[a:b] for b in stops for a in range(b)} if whole else {gram[:b] for b in stops}
         self.order = max(2, *map(len, grams))
-        grams |= {(w, listed[0]) for w in listed[:1]}  # KenLM wants bigrams
+        grams |= {(w, listed[0]) for w in listed[:1]}  # KenLM requires bigrams
         zeros = rng.choice([0.2, 0.9])
         self.probs = {g: np.float32(-5 * rng.random() if rng.random() < 0.9 else 0) for g in grams}
         self.backoffs = {g: np.float32(rng.uniform(-2, whole)) for g in grams if len(g) < self.order}
@@ -298,7 +298,7 @@ class PlainModel:
         given = len(self.probs)
         for gram in sorted(grams, key=len):
             for k in range(len(gram) - 2, 0, -1):
-                if gram[k:] not in self.probs:  # as backing off gives it
+                if gram[k:] not in self.probs:  # its backoff probability
                     self.probs[gram[k:]] = self.probs[gram[k + 1 :]] + self.backoffs.get(gram[k:-1], np.float32(0))
         self.filled = len(self.probs) - given
         self.histories = (
@@ -319,7 +319,7 @@ class PlainModel:
         return "\n".join([*lines, "", "\\end\\", ""])
 
     def step(self, history, word):
-        """(log10 probability, length of the longest match, unknown, history that matters from here on)."""
+        """Return (log10 probability, length of the longest match, whether unknown, the history that matters next)."""
         unknown = word not in self.words
         gram = (*history, "<unk>" if unknown else word)
         while gram not in self.probs:
@@ -342,9 +342,9 @@ def test_random_models(kenlm, tmp_path_factory, seed):
     try:
         model = load(kenlm, path)
     except OSError as error:
-        assert kenlm is not ours and "blank space" in str(error), "there is room in KenLM for few missing suffixes"
+        assert kenlm is not ours and "blank space" in str(error), "KenLM has room for few missing suffixes"
         return
-    seen = {}  # states by the history that each stands for
+    seen = {}  # states by the history that each represents
     for bos, eos in itertools.product([False, True], repeat=2):
         sentence = rng.choices([*plain.words, "oov", "<unk>"], k=rng.randint(0, 12))
         history, state = ("<s>",) * bos, after(kenlm, model, "", bos)
@@ -369,17 +369,17 @@ def test_random_models(kenlm, tmp_path_factory, seed):
             assert len(h) >= len(g) or s < t
 
 
-def test_random_models_are_of_every_kind():
+def test_random_models_cover_every_case():
     models = [PlainModel(seed) for seed in range(60)]
     assert {m.order for m in models} == {2, 3, 4, 5} and {m.lacks_unknown for m in models} == {False, True}
     assert {m.filled > 0 for m in models} == {False, True}
-    assert any(m.histories - set(m.backoffs) for m in models), "histories that are kept for what follows them"
+    assert any(m.histories - set(m.backoffs) for m in models), "histories that are kept because of longer n-grams"
     assert any(set(m.probs) - m.histories for m in models)
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_bits_beside_kenlm(seed, tmp_path):
-    """Scores to the bit, which tells -0 from 0, and which states are equal."""
+    """Scores agree bit for bit, including the sign of 0, and the same states are equal."""
     real = pytest.importorskip("kenlm", reason="the kenlm module is not installed")
     plain, rng = PlainModel(seed), random.Random(seed)
     path = tmp_path / "model.arpa"

@@ -1,4 +1,4 @@
-"""Imports point one way, read from the sources: nothing is imported to find out."""
+"""Imports point in one direction; the test reads the sources and imports nothing."""
 
 import ast
 import subprocess
@@ -11,8 +11,8 @@ import mgpu_ngram
 
 PACKAGE = Path(mgpu_ngram.__file__).parent
 
-# What each layer may import of the package: a layer, or one module of it. cli -> commands -> stages -> jobs
-# -> engine -> kernels; the executor's protocol is all that a job knows of the cluster.
+# What each layer may import from the package: a layer, or one module of it. cli -> commands -> stages -> jobs
+# -> engine -> kernels; a job knows only the executor's protocol of the cluster.
 ALLOWED = {
     "__init__": {"api", "compact", "model", "core"},
     "__main__": {"entry"},
@@ -45,14 +45,14 @@ ALLOWED = {
     "kernels": {"kernels", "core.version"},
     "benchmarks": {"benchmarks", "api", "cli", "config", "report", "jobs", "engine", "core", "kernels", "cluster"},
 }
-EXECUTORS = ("cluster.local", "cluster.dask")  # only these may import one, besides the cluster itself:
+EXECUTORS = ("cluster.local", "cluster.dask")  # only these, besides the cluster itself, may import one:
 BUILDERS = ("commands", "api", "benchmarks", "cluster")
 DASK = ("dask", "distributed", "dask_cuda")
 GPU_ONLY = ("cupy", "cupyx", "cupy_backends", "pynvml", "rmm")
 
 
 def sources():
-    """(dotted name without the package, path) of every module."""
+    """Yield (dotted name without the package, path) of every module."""
     for path in sorted(PACKAGE.glob("*.py")):
         yield path.stem, path
     for folder in sorted(p for p in PACKAGE.iterdir() if p.is_dir()):
@@ -62,7 +62,7 @@ def sources():
 
 
 def imports(tree, name, is_package=False):
-    """(imported dotted name, inside a function) of every import; `from x import y` gives x.y."""
+    """Yield (imported dotted name, inside a function) of every import; `from x import y` gives x.y."""
     base = ["mgpu_ngram", *name.split(".")]
 
     def walk(node, inside):
@@ -82,12 +82,12 @@ def imports(tree, name, is_package=False):
 
 
 def under(name, roots):
-    """Whether a dotted name is one of the roots or lies below one."""
+    """Return whether a dotted name is one of the roots or is below one."""
     return any(name == root or name.startswith(root + ".") for root in roots)
 
 
 def violations(text, name, is_package=False):
-    """What is wrong with the imports of one source."""
+    """Return the forbidden imports of one source."""
     layer = name.split(".")[0]
     if layer not in ALLOWED:
         return [f"{name}: no layer of tests/test_layers.py; say there what it may import"]
@@ -173,7 +173,7 @@ def test_relative_imports_of_a_package_start_at_itself():
 
 
 def test_everything_imports_without_a_gpu():
-    """In a fresh interpreter where GPU libraries cannot be imported."""
+    """In a fresh interpreter that cannot import GPU libraries."""
     modules = [f"mgpu_ngram.{name}" for name, _ in sources() if not name.startswith(("__", "benchmarks"))]
     script = (
         "import importlib, sys\n"

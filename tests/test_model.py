@@ -1,4 +1,4 @@
-"""`ng.Model`, as a user writes it: by hand, beside the drop-in for kenlm, and what is refused."""
+"""`ng.Model` for a user: results worked by hand, compared with the kenlm drop-in, and refusals."""
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -42,7 +42,7 @@ def test_words(model):
     assert (words.id("b"), words.id("c"), words.word(3)) == (4, 0, "a")
 
 
-def test_as_kenlm_has_it(model, arpa):
+def test_scores_match_kenlm(model, arpa):
     other = kenlm.Model(str(arpa))
     for bos, eos in (True, True), (False, True), (True, False), (False, False):
         scores = model.score(iter(SENTENCES), bos, eos)
@@ -59,7 +59,7 @@ def test_no_sentences(model):
     assert model.score_ids(np.zeros(0, np.int32), [0]).shape == (0,)
 
 
-def test_more_than_is_scored_at_once(model, monkeypatch):
+def test_more_sentences_than_one_batch(model, monkeypatch):
     expected, perplexity = model.score(SENTENCES * 5).tolist(), model.perplexity(SENTENCES * 5)
     monkeypatch.setattr(models, "TEXT_BYTES", dict.fromkeys(models.TEXT_BYTES, 4))
     assert model.score(SENTENCES * 5).tolist() == expected
@@ -77,7 +77,7 @@ def test_ids(model, to_device, device, dtype):
     assert isinstance(from_lists, np.ndarray) and from_lists.tolist() == to_host(scores).tolist()
 
 
-def test_what_cannot_be(model, arpa):
+def test_invalid_input(model, arpa):
     with pytest.raises(ng.InputError, match="sentence 1 is 3 but must be a string of words"):
         model.score(["a", 3])
     for call in model.score, model.perplexity:
@@ -122,7 +122,7 @@ def test_on_a_cluster(arpa, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize(("place", "device"), [("cpu", "gpu"), ("gpu", "cpu")])
 def test_ids_of_another_device(place, device, arpa):
-    """They are brought to the model's, and the scores back."""
+    """Ids are copied to the model's device, and the scores back."""
     model = ng.Model.load(arpa, device)
     ids, offsets = put(np.array([3, 4, 0]), place), np.array([0, 2, 3])
     for there in offsets, put(offsets, "gpu"), offsets.tolist():
@@ -137,7 +137,7 @@ def test_a_sentence_that_is_too_long(model, monkeypatch):
         model.score(["a b", "a  b"])
 
 
-def test_a_load_that_does_not_verify(arpa, tmp_path):
+def test_a_load_without_verify(arpa, tmp_path):
     trie.build(trie.TrieConfig(str(arpa)), tmp_path / "m.safetensors")
     data = bytearray((tmp_path / "m.safetensors").read_bytes())
     data[-1] ^= 1
@@ -156,8 +156,8 @@ def test_a_perplexity_beyond_the_largest_double(arpa):
     assert ng.Model.load(arpa, "cpu").perplexity("c") == np.inf
 
 
-def test_sentences_are_scored_some_at_a_time(model, monkeypatch):
-    """The first are scored before the last are asked for."""
+def test_sentences_are_scored_lazily(model, monkeypatch):
+    """The first sentences are scored before the last are requested."""
     monkeypatch.setattr(models, "TEXT_BYTES", dict.fromkeys(models.TEXT_BYTES, 4))
     monkeypatch.setattr(models, "cpu_cores", lambda: 2)
     asked = []

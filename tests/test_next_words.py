@@ -1,4 +1,4 @@
-"""`ng.Model` and the next word: by hand, beside golden rows, by the scores of single words, and what is refused."""
+"""Next words of `ng.Model`: by hand, compared with golden rows and with scores of single words, and refusals."""
 
 import itertools
 import lzma
@@ -37,7 +37,7 @@ def model(arpa, device):
 
 
 def host(made):
-    """What a model made, on the host."""
+    """Return a result of a model, in host memory."""
     return tuple(map(to_host, made)) if isinstance(made, tuple) else to_host(made)
 
 
@@ -72,7 +72,7 @@ def test_stored_by_hand(model):
 
 
 def test_histories_of_all_kinds(model, to_device):
-    """Strings, words and ids; long ones are cut, unknown words are <unk>, <s> may stand before them."""
+    """Strings, words and ids; long histories are cut, unknown words are <unk>, and <s> may precede a history."""
     expected = log10_rows(model, ["<s> a", "<s> a"])
     ids = np.array([1, 3])
     for histories in (
@@ -87,7 +87,7 @@ def test_histories_of_all_kinds(model, to_device):
 
 
 def test_orders_scales_and_types(model):
-    """Each setting changes what it says, and no more."""
+    """Each setting changes only its own property."""
     log10 = host(model.distribution(["<s> a", "b a"], scale="log10"))
     for orders, chosen in (
         ("all", [0, 1, 2]), ("max", [2]), (2, [1]), ((3, 1), [0, 2]), ("1,2", [0, 1]), (np.array([1, 3]), [0, 2]),
@@ -105,7 +105,7 @@ def test_orders_scales_and_types(model):
 
 
 def test_the_score_of_every_word(model):
-    """A row of the highest order in log10 is what scoring gives, one word at a time, to the bit."""
+    """A row of the highest order in log10 equals the scores of all words, bit for bit."""
     words = list(model.vocabulary)
     for history in ["a b a", "b", "", "zebra a"]:
         scored = [model.full_scores(f"{history} {word}", eos=False)[-1][0] for word in words]
@@ -116,7 +116,7 @@ def test_the_score_of_every_word(model):
 
 
 def test_top_k(model):
-    """Ties by id; never <s>, to which lmplz gives a probability of 1."""
+    """Ties by id; never <s>, which has probability 1 in lmplz's models."""
     ids, values = host(model.distribution(["<s> a", "b"], top_k=2, scale="log10"))
     assert ids.tolist() == [[[3, 2], [4, 2], [4, 2]], [[3, 2], [2, 3], [2, 3]]]
     assert values.tolist() == [
@@ -136,9 +136,7 @@ MANY = 300
 
 @pytest.fixture(scope="module")
 def many_words(tmp_path_factory):
-    """The path of a bigram model of 300 words in random order, most of which have no probability left in
-    float32, and many the same.
-    """
+    """The path of a bigram model of 300 words in random order; most have probability 0 in float32, many are equal."""
     rng = np.random.default_rng(0)
     words = ["<unk>", "w1", "<s>", "</s>", *(f"w{i}" for i in range(4, MANY))]
     probs = -rng.integers(500, 990, MANY) / 10
@@ -151,8 +149,8 @@ def many_words(tmp_path_factory):
     return path
 
 
-def test_the_greatest_of_many(many_words, device):
-    """As whole rows sorted, one scale after the other: what has the same probability may differ in log10."""
+def test_the_greatest_of_many_words(many_words, device):
+    """The result equals sorted whole rows, on each scale: words of equal probability may differ in log10."""
     model = ng.Model.load(many_words, device)
     for scale in ("prob", "log10", "ln", "prob"):
         rows = host(model.distribution(["w1", "w9"], scale=scale))
@@ -165,15 +163,15 @@ def test_the_greatest_of_many(many_words, device):
             assert np.array_equal(values[:, :, :k], np.take_along_axis(rows, best[:, :, :k], axis=2))
 
 
-def test_the_greatest_without_begins():
-    """A model of arrays may lack <s>: nothing is left out then."""
+def test_the_greatest_without_bos():
+    """A model from arrays may lack <s>: then no word is left out."""
     unigrams = Ngrams(np.array([[0], [1]], np.uint32), np.array([-0.25, -0.5], np.float32))
     model = ng.Model(BackoffModel.of(build_trie([unigrams]), Words.of(["<unk>", "a"])), "cpu")
     assert model.distribution("a", top_k=2)[0].tolist() == [[[0, 1]]] and model.sample("a", temperature=0) == [0]
 
 
 def test_two_threads(many_words, device):
-    """Each gets the values of its own scale, and the greatest by them; and one replica serves both."""
+    """Each thread gets the values of its own scale and their greatest, from one shared replica."""
     model, barrier, wrong = ng.Model.load(many_words, device), threading.Barrier(3), []
     expected = {s: host(ng.Model.load(many_words, device).distribution("w1", top_k=9, scale=s)) for s in SCALES}
 
@@ -195,7 +193,7 @@ def test_two_threads(many_words, device):
 
 
 def test_threads_share_histories(many_words, monkeypatch):
-    """Rows, the greatest and drawn words are those of one thread, whatever each has."""
+    """Rows, greatest words and sampled words equal those of one thread, for any division."""
     rng = np.random.default_rng(0)
     histories = [" ".join(rng.choice(["w1", "w4", "w9", "x"], rng.integers(0, 4))) for _ in range(50)]
     model = ng.Model.load(many_words, "cpu")
@@ -212,7 +210,7 @@ def test_threads_share_histories(many_words, monkeypatch):
 
 
 def test_backoffs_of_another_scale(model):
-    """They are not converted twice, nor written to compact blocks as log10."""
+    """Backoffs are converted once, and compact blocks hold probabilities, not log10."""
     replica = model._next_word_model
     found = replica.find(*replica.encoder.histories([["a", "b"]]), scale="prob")
     for make in (replica.compact, lambda found: replica.dense(found, RowOptions.of(3, scale="ln"))):
@@ -220,8 +218,8 @@ def test_backoffs_of_another_scale(model):
             make(found)
 
 
-def test_values_in_log10_need_no_room(model):
-    """Nor do they take that of another scale."""
+def test_log10_values_need_no_further_memory(model):
+    """They also do not need the memory of the other scale."""
     replica = model._next_word_model
     prob = replica.scaled("prob")
     assert replica.scaled("log10").value_G is replica.prob_G and replica.scaled("prob") is prob
@@ -235,12 +233,12 @@ def test_rows_begin_at_multiples_of_128_bytes(model):
 
 
 def test_matrices_of_any_layout(model, to_device, monkeypatch):
-    """Large ones, too, that are copied in slices."""
+    """Large matrices, too, which are copied in slices."""
     from mgpu_ngram.engine import device as copies
 
     monkeypatch.setattr(copies, "SLICE_BYTES", 64)
     for way in copies._to_device, copies._to_host:
-        monkeypatch.setattr(way, "buffers", {})  # of this size
+        monkeypatch.setattr(way, "buffers", {})  # slices of this size
     ids = np.array([[4, 2, 1, 3], [0, 1, 4, 4], [3, 3, 3, 3]] * 9)
     expected = log10_rows(model, [" ".join(["<unk>", "<s>", "</s>", "a", "b"][i] for i in row) for row in ids])
     wide = np.concatenate([ids, ids], axis=1)
@@ -251,8 +249,8 @@ def test_matrices_of_any_layout(model, to_device, monkeypatch):
     assert log10_rows(model, np.zeros((2, 0), int)) == log10_rows(model, ["", ""])
 
 
-def test_begins_of_sentences(model):
-    """Before every history, whatever is made; behind order - 1 words it changes nothing."""
+def test_beginnings_of_sentences(model):
+    """<s> precedes every history, for every result; for histories of order - 1 words it changes nothing."""
     histories, longer = ["a", "", "a b", "b a b"], ["<s> a", "<s>", "<s> a b", "<s> b a b"]
     expected = host(model.distribution(longer))
     assert np.array_equal(host(model.distribution(histories, bos=True)), expected)
@@ -266,7 +264,7 @@ def test_begins_of_sentences(model):
 
 
 def test_positions_of_a_text_by_hand(model, to_device):
-    """Before each word, and with <s> before the end of each line, too; or of whole lines."""
+    """Positions before each word, with bos also before the end of each line; or of whole lines."""
     text_B = to_device(np.frombuffer(b"a b\n\n zebra\n", np.uint8))
     for bos, positions, expected in (
         (True, "every", range(6)), (False, "every", [0, 1, 4]), (True, "last", [2, 3, 5]), (False, "last", [2, 3, 5]),
@@ -276,7 +274,7 @@ def test_positions_of_a_text_by_hand(model, to_device):
 
 
 def test_blocks(model):
-    """Blocks of any size are parts of the whole; those in reach of a CPU or GPU are compact, too."""
+    """Blocks of any size concatenate to the whole; blocks for this CPU or GPU can be compact, too."""
     histories = ["<s> a", "b", "", "a b", "zebra"]
     whole = host(model.distribution(histories))
     for rows in (1, 2, 5, None):
@@ -303,8 +301,9 @@ def test_blocks_follow_the_free_memory(model, monkeypatch):
 
 
 def test_rows_of_a_block_by_hand():
-    """Of 1,000 words: 2 orders of 2,000 or 4,000 bytes, with what follows to a multiple of 128, or of 7 pairs of 8; and
-    of what is found of 3 orders.
+    """1,000 words: 2 orders of 2,000 or 4,000 bytes, padded to a multiple of 128, or of 7 pairs of 8 bytes.
+
+    Each history adds its found nodes, of 3 orders.
     """
     found = 3 * FOUND_BYTES
     for how, row_bytes, apart in (
@@ -321,7 +320,7 @@ def test_rows_of_a_block_by_hand():
 
 
 def test_compact_blocks(model, tmp_path):
-    """They hold each run of children once, and stand in a file as they are."""
+    """They hold each run of children once, and files hold them unchanged."""
     histories = ["<s> a", "b a", "b"]
     [block] = model.iter_distributions(histories, compact=True)
     assert (len(block), block.order) == (3, 3)
@@ -344,7 +343,7 @@ def test_compact_blocks(model, tmp_path):
         ng.compact.densify(load_compact(tmp_path / "block.safetensors"), "cpu")
 
 
-def test_what_densify_is_asked_for(model, to_device):
+def test_invalid_arguments_of_densify(model, to_device):
     [block] = model.iter_distributions(["<s> a", "b"], compact=True)
     for how in {"orders": 2}, {"orders": (1, 3), "mode": "stored", "scale": "ln"}, {"dtype": "bfloat16"}:
         expected = host(model.distribution(["<s> a", "b"], **how))
@@ -354,7 +353,7 @@ def test_what_densify_is_asked_for(model, to_device):
         assert np.array_equal(host(out), expected)
 
 
-def test_files_that_hold_no_block(model, arpa, tmp_path):
+def test_files_without_a_block(model, arpa, tmp_path):
     path = tmp_path / "block.safetensors"
     [block] = model.iter_distributions(["<s> a", "b"], compact=True)
     save_compact(path, block)
@@ -369,7 +368,7 @@ def test_files_that_hold_no_block(model, arpa, tmp_path):
 
 
 def test_a_model_without_backoffs(arpa, tmp_path, device):
-    """It has all that is stored, and takes less room; nothing is smoothed, and nothing scored."""
+    """It holds only stored n-grams and takes less memory; it cannot smooth or score."""
     path = tmp_path / "m.safetensors"
     trie.build(trie.TrieConfig(str(arpa), backoff=False), path)
     model, whole = ng.Model.load(path, device), ng.Model.load(arpa, device)
@@ -393,7 +392,7 @@ def test_a_model_without_backoffs(arpa, tmp_path, device):
 
 
 def test_a_quantised_model(arpa, tmp_path, device):
-    """Its rows are those of the values that its codes stand for: with so few n-grams, the same."""
+    """Its rows hold the decoded values: with so few n-grams, the same values."""
     path = tmp_path / "m.safetensors"
     trie.build(trie.TrieConfig(str(arpa), quantize=8), path)
     model, whole = ng.Model.load(path, device), ng.Model.load(arpa, device)
@@ -402,7 +401,7 @@ def test_a_quantised_model(arpa, tmp_path, device):
     assert host(ng.compact.densify(block, device, scale="log10")).tolist() == log10_rows(whole, ["<s> a", "b"])
 
 
-LACKING = [  # b c, c d and b c d: they are filled in, for what has them at its end
+LACKING = [  # b c, c d and b c d are filled, because longer n-grams end with them
     ["-2 <unk> 0", "0 <s> -0.5", "-1 </s> 0", "-0.75 a -0.25", "-1.25 b -0.125", "-1.5 c -0.5", "-1.75 d 0"],
     ["-0.375 a b -0.0625", "-0.875 b a 0", "-99 b d 0", "-0.625 c a 0"],
     ["-0.5 a b a 0", "-0.25 a b c -0.03125"],
@@ -410,7 +409,7 @@ LACKING = [  # b c, c d and b c d: they are filled in, for what has them at its 
 ]
 A, B, C, D = 3, 4, 5, 6
 SINGLES = [-2, 0, -1, -0.75, -1.25, -1.5, -1.75]
-AFTER = {  # what LACKING has
+AFTER = {  # LACKING has these n-grams
     "b": {A: -0.875, D: -99}, "c": {A: -0.625}, "a b": {A: -0.5, C: -0.25}, "b c": {}, "c d": {}, "a b c": {D: -0.125},
 }  # fmt: skip
 STORED = {  # of orders 2, 3 and 4
@@ -421,7 +420,7 @@ STORED = {  # of orders 2, 3 and 4
 
 @pytest.fixture(params=[3, 4])
 def lacking(request, tmp_path, device):
-    """Of order 3 b c alone is missing."""
+    """A model in which, of order 3, only b c is missing."""
     orders = LACKING[: request.param]
     if request.param == 3:
         orders = [*orders[:2], [line.rsplit(" ", 1)[0] for line in orders[2]]]
@@ -429,7 +428,7 @@ def lacking(request, tmp_path, device):
 
 
 def stored_rows(order):
-    """(histories, orders, 7) float32, log10."""
+    """Return (histories, orders, 7) float32, log10."""
     rows = np.full((len(STORED), order, 7), -INF, np.float32)
     rows[:, 0] = SINGLES
     for h, children in enumerate(STORED.values()):
@@ -438,7 +437,7 @@ def stored_rows(order):
     return rows
 
 
-def test_what_is_missing_is_not_stored(lacking):
+def test_filled_ngrams_are_not_stored(lacking):
     order = lacking.arrays.trie.order
     assert lacking.arrays.trie.filled_F.tolist() == {3: [9], 4: [9, 12, 15]}[order]
     log10 = stored_rows(order)
@@ -459,8 +458,8 @@ def test_what_is_missing_is_not_stored(lacking):
         assert np.array_equal(np.concatenate(list(sums)), rows)
 
 
-def test_what_is_missing_is_not_among_the_greatest(lacking):
-    """A stored probability of 10^-99 is, though it is 0 in float32, too."""
+def test_filled_ngrams_are_not_among_the_greatest(lacking):
+    """A stored probability of 10^-99 is among them, though it is 0 in float32."""
     order = lacking.arrays.trie.order
     for scale in "prob", "log10":
         ids, values = host(lacking.distribution(list(STORED), top_k=3, mode="stored", scale=scale))
@@ -476,8 +475,8 @@ def test_what_is_missing_is_not_among_the_greatest(lacking):
     assert ids.tolist() == [[[A], [-1]], [[A], [-1]]]
 
 
-def test_what_is_missing_backs_off(lacking):
-    """In smoothed rows, in scores, and when words are drawn: as if nobody had filled it in."""
+def test_filled_ngrams_back_off(lacking):
+    """Smoothed rows, scores and samples are the same as without filling."""
     order = lacking.arrays.trie.order
     after_b = [-2.125, -0.125, -1.125, -0.875, -1.375, -1.625, -99]
     after_c = [-2.5, -0.5, -1.5, -0.625, -1.75, -2, -2.25]
@@ -495,7 +494,7 @@ def test_what_is_missing_backs_off(lacking):
     assert host(lacking.sample(histories, seed=1)).tolist() == host(other.sample(histories, seed=1)).tolist()
 
 
-def test_blocks_tell_what_is_missing(tmp_path, device):
+def test_blocks_mark_filled_ngrams(tmp_path, device):
     model = model_of(tmp_path / "lacking.arpa", LACKING, device)
     [block] = model.iter_distributions(["a b", "a b c"], compact=True)
     assert block.word_C.tolist() == [A, C, D, A, D, A, C, D, D] and block.filled_F.tolist() == [1, 4, 7]
@@ -510,8 +509,8 @@ def test_blocks_tell_what_is_missing(tmp_path, device):
     assert other.filled_F is None and other.stored() is other and other.arrays().keys() == left.arrays().keys()
 
 
-def test_blocks_of_a_model_that_lacks_some(lacking, tmp_path):
-    """Rows of both modes are those of the model, on any device; of a file and of parts, too."""
+def test_blocks_of_a_model_with_missing_ngrams(lacking, tmp_path):
+    """Rows of both modes equal those of the model, on any device, also from a file and in parts."""
     histories = list(STORED)
     [block] = lacking.iter_distributions(histories, compact=True)
     save_compact(tmp_path / "block.safetensors", block)
@@ -529,15 +528,15 @@ def test_blocks_of_a_model_that_lacks_some(lacking, tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{}, {"quantize": 8}, {"backoff": False}, {"fanout": 5, "index": "edge"}])
-def test_a_file_of_a_model_that_lacks_some(settings, lacking, tmp_path, device):
+def test_a_file_of_a_model_with_missing_ngrams(settings, lacking, tmp_path, device):
     path = tmp_path / "m.safetensors"
     trie.build(trie.TrieConfig(str(tmp_path / "lacking.arpa"), **settings), path, device)
     model, log10 = ng.Model.load(path, device), stored_rows(lacking.arrays.trie.order)
     assert np.array_equal(host(model.distribution(list(STORED), mode="stored", scale="log10")), log10)
 
 
-def test_models_that_lack_any(device):
-    """Random n-grams, each with its history, many without the suffix: what is stored is what was given."""
+def test_models_with_any_missing_ngrams(device):
+    """Random n-grams, each with its history, many without their suffix: exactly the given ones are stored."""
     V, words = 6, Words.of(["<unk>", "<s>", "</s>", "a", "b", "c"])
     for seed, order in itertools.product(range(6), (2, 3, 5)):
         rng = np.random.default_rng(seed)
@@ -571,8 +570,8 @@ def test_models_that_lack_any(device):
             assert np.array_equal(np.concatenate(dense), made)
 
 
-def test_room_for_what_is_stored(lacking):
-    """The copy without what was filled in is kept, and is not made for smoothed rows; it is reckoned with."""
+def test_memory_of_the_stored_mode(lacking):
+    """The copy without filled n-grams is kept and counted, and smoothed rows do not make it."""
     replica, bare = lacking._next_word_model, replace(lacking.arrays.trie, filled_F=None)
     assert replica.of_mode("smoothed") is replica and replica._stored is None
     stored = replica.of_mode("stored")
@@ -583,7 +582,7 @@ def test_room_for_what_is_stored(lacking):
 
 
 def test_out(model, to_device):
-    """A buffer is filled in place: of any stride but that of the last axis."""
+    """A buffer is filled in place, with any strides except on the last axis."""
     expected = host(model.distribution(["<s> a", "b"]))
     wide = to_device(np.zeros((2, 4, 9), np.float32))
     out = wide[:, :3, 2:7]
@@ -603,7 +602,7 @@ def test_out(model, to_device):
 
 
 class Buffer:
-    """What another library has in host memory."""
+    """An array of another library in host memory."""
 
     def __init__(self, array):
         self.array = array
@@ -637,7 +636,7 @@ def test_memory_that_cannot_be_written(arpa):
 
 @pytest.mark.parametrize("bos", [False, True])
 def test_found_and_made_at_once(model, bos):
-    """As a GPU does it, with the arrays of any device, beside one after the other."""
+    """The pipelined result, in which a GPU finds and writes rows at once, equals the two steps."""
     replica = engine.NextWordModel(model.arrays, model.device)
     codes = replica.encoder.histories([[], ["a"], ["a", "b"], ["nowhere", "b"]])
     replica.device = "gpu"
@@ -650,7 +649,7 @@ def test_found_and_made_at_once(model, bos):
 
 
 def test_memory_that_is_too_small(model, monkeypatch):
-    """One line says what was being done, and the way out."""
+    """One line names the operation and the way out."""
 
     def full(*args, **how):
         raise MemoryError("no room")
@@ -687,7 +686,7 @@ def test_a_tensor_is_filled(model):
 
 
 def test_samples(model):
-    """By the probabilities of the highest order without <s>; the seed decides; greedy at 0."""
+    """Samples follow the probabilities of the highest order without <s>; the seed decides; temperature 0 is greedy."""
     histories = ["<s> a"] * 4000
     ids = host(model.sample(histories, seed=1))
     assert ids.dtype == np.int32 and np.array_equal(ids, host(model.sample(histories, seed=1)))
@@ -703,17 +702,17 @@ def test_samples(model):
 
 
 def test_sentences(model):
-    """A model of few words talks; a seed says the same again."""
+    """A model of few words generates sentences; the same seed gives the same ones."""
     said = [model.generate("", 8, seed) for seed in range(30)]
     assert len(set(said)) > 3 and said == [model.generate("", 8, seed) for seed in range(30)]
     words = {word for sentence in said for word in sentence.split()}
     assert words <= {"<unk>", "a", "b"} and max(len(sentence.split()) for sentence in said) <= 8
-    assert model.generate("a", 5, temperature=0) == "b"  # then </s>
+    assert model.generate("a", 5, temperature=0) == "b"  # then comes </s>
     assert model.generate("a", 0) == ""
 
 
 def model_of(path, orders, device):
-    """The model of an ARPA file of lines by order: "-1 a b" or "-1 a b -0.5", with a backoff."""
+    """Return the model of an ARPA file of lines by order: "-1 a b" or "-1 a b -0.5", with a backoff."""
     text = "\\data\\\n" + "".join(f"ngram {n}={len(lines)}\n" for n, lines in enumerate(orders, 1))
     for n, lines in enumerate(orders, 1):
         text += f"\n\\{n}-grams:\n"
@@ -723,15 +722,15 @@ def model_of(path, orders, device):
     return ng.Model.load(path, device)
 
 
-def test_each_word_is_drawn_anew(tmp_path, device):
-    """By a number of its own: else a model of single words would say one of them again and again."""
+def test_each_word_has_its_own_random_number(tmp_path, device):
+    """Otherwise a unigram model would repeat one word."""
     model = model_of(tmp_path / "m.arpa", [["-9 <unk>", "-9 <s>", "-9 </s>", "-0.30103 a", "-0.30103 b"]], device)
     for seed in range(5):
         assert set(model.generate("", 40, seed).split()) == {"a", "b"}
 
 
-def test_what_was_said_before_counts(tmp_path, device):
-    """The beginning of the sentence, the prompt, words that are told apart by ASCII's white space alone."""
+def test_earlier_words_count(tmp_path, device):
+    """The beginning of the sentence, and a prompt whose words are separated by ASCII white space only."""
     words = ["-9 <unk> 0", "-9 <s> 0", "-3 </s> 0", "-2 a 0", "-2 b 0", "-2 c 0", "-2 a\u3000c 0"]
     pairs = ["-1 <s> b 0", "-1 b a 0", "-1 a b 0", "-1 a\u3000c c 0"]
     model = model_of(tmp_path / "m.arpa", [words, pairs, ["-0.1 <s> b c", "-0.1 b a c", "-0.1 a b </s>"]], device)
@@ -746,8 +745,8 @@ def test_what_was_said_before_counts(tmp_path, device):
         model.generate(["a"])
 
 
-def test_nothing_to_say(tmp_path, device):
-    """No word but <s> has a probability left."""
+def test_no_word_left_to_sample(tmp_path, device):
+    """Only <s> has a probability above 0."""
     model = model_of(tmp_path / "m.arpa", [["-99 <unk>", "-9 <s>", "-99 </s>"]], device)
     assert model.generate("") == "" and host(model.sample("")).tolist() == [-1]
 
@@ -763,13 +762,12 @@ def test_an_order_that_is_too_high(tmp_path):
     orders[-1] = [orders[-1][0].removesuffix(" 0")]
     model = model_of(tmp_path / "m.arpa", orders, "cpu")
     assert model.distribution("a").shape == (1, 33, 4)
-    assert (
-        len(model.arrays.trie.suffix_L) == 30 and len(model._next_word_model.trie.suffix_L) == 0
-    )  # nobody follows them
+    # No word follows them.
+    assert len(model.arrays.trie.suffix_L) == 30 and len(model._next_word_model.trie.suffix_L) == 0
 
 
 def test_a_model_file_that_was_replaced(arpa, tmp_path, monkeypatch):
-    """This process keeps one replica of the file that it was told of."""
+    """This process keeps one replica of the file."""
     monkeypatch.setattr(replicas, "_held", OrderedDict())
     path, other = tmp_path / "m.safetensors", tmp_path / "other.safetensors"
     trie.build(trie.TrieConfig(str(arpa)), path)
@@ -840,7 +838,7 @@ def test_histories_that_are_refused(histories, message, arpa):
             next(model.iter_distributions(histories))
 
 
-def test_more_text_than_is_encoded_at_once(arpa, monkeypatch):
+def test_more_text_than_one_encoding_batch(arpa, monkeypatch):
     monkeypatch.setattr(encoding, "MAX_TEXT_BYTES", 5)
     model = ng.Model.load(arpa, "cpu")
     assert len(model.distribution(["a", "bb"])) == 2
@@ -848,8 +846,8 @@ def test_more_text_than_is_encoded_at_once(arpa, monkeypatch):
         model.distribution(["bb", "bb"])
 
 
-def test_histories_are_sent_without_what_is_not_asked_for():
-    """The last words of each, at most so many."""
+def test_only_relevant_words_of_histories_are_sent():
+    """The last words of each history, at most order - 1."""
     codes_T, positions_H = np.array([4, 5, 6, 7, 0, 0, 8, 0, 9, 9, 0], np.uint32), np.array([4, 5, 7, 10])
     for most, codes, positions in (
         (2, [6, 7, 0, 0, 8, 0, 9, 9, 0], [2, 3, 5, 8]), (9, codes_T.tolist(), [4, 5, 7, 10]), (0, [0] * 4, range(4)),
@@ -858,7 +856,7 @@ def test_histories_are_sent_without_what_is_not_asked_for():
         assert made[0].dtype == np.uint32 and [a.tolist() for a in made] == [codes, list(positions)]
 
 
-def test_draws_that_are_refused(arpa):
+def test_invalid_sampling_arguments(arpa):
     model = ng.Model.load(arpa, "cpu")
     for settings, message in (
         ({"temperature": -1}, "temperature is -1 but must be 0 or more"),
@@ -876,7 +874,7 @@ def test_draws_that_are_refused(arpa):
     assert model.sample("a", **numbers).tolist() == model.sample("a", 0.5, 2, 0.5, 3).tolist()
 
 
-def test_other_arguments_that_are_refused(arpa):
+def test_other_invalid_arguments(arpa):
     model = ng.Model.load(arpa, "cpu")
     for words in -1, "x", 2.5, True:
         with pytest.raises(ng.InputError, match=f"max_words is {words!r} but must be a number, 0 or more"):
@@ -900,7 +898,7 @@ def client(cluster):
 
 
 def test_on_a_cluster(arpa, client):
-    """Blocks come in order, whoever made them, and are those of this process."""
+    """Blocks arrive in order from any worker, and equal those of this process."""
     model = ng.Model.load(arpa, "cpu")
     histories = [["<s> a", "b", "", "a b"][i % 4] for i in range(50)]
     whole = model.distribution(histories)
@@ -926,7 +924,7 @@ def test_histories_that_go_through_the_scheduler_are_few_at_once(arpa, client, m
 
 @pytest.mark.parametrize("all_die", [False, True])
 def test_workers_that_die_on_a_cluster(all_die, arpa, tmp_path):
-    """Blocks are those of this process, whether they are waited for or have been made."""
+    """Blocks equal those of this process, whether a worker dies before or after it has made them."""
     model, histories = ng.Model.load(arpa, "cpu"), [["<s> a", "b", "", "a b"][i % 4] for i in range(60)]
     whole = model.distribution(histories)
 
@@ -947,8 +945,8 @@ def test_workers_that_die_on_a_cluster(all_die, arpa, tmp_path):
         assert np.array_equal(np.concatenate([*found, *sums]), whole.sum(axis=2))
 
 
-def test_what_is_missing_on_a_cluster(tmp_path, client):
-    """However the workers' blocks come here."""
+def test_filled_ngrams_on_a_cluster(tmp_path, client):
+    """For both kinds of blocks that workers send."""
     path = tmp_path / "lacking.arpa"
     model, log10 = model_of(path, LACKING, "cpu"), stored_rows(4)
     how = {"mode": "stored", "scale": "log10", "rows": 2, "client": client}
@@ -963,9 +961,7 @@ def test_what_is_missing_on_a_cluster(tmp_path, client):
 
 
 def test_settings_of_workers(arpa, client, cluster, monkeypatch):
-    """<s> stands before histories there, too; blocks follow the memory that workers of a host share, and of this
-    process; and nothing is left behind.
-    """
+    """<s> precedes histories there, too; blocks fit the memory of this process and of workers that share a host."""
     model, histories = ng.Model.load(arpa, "cpu"), ["a", "b b a", "", "a b", "b"]
     whole, row_bytes = model.distribution(histories, bos=True), 3 * 128 + 3 * FOUND_BYTES
     free = 2.5 * row_bytes / BLOCK_SHARE
@@ -979,8 +975,8 @@ def test_settings_of_workers(arpa, client, cluster, monkeypatch):
     assert not [name for name in cluster.scheduler.worker_plugins if name.startswith("mgpu-ngram")]
 
 
-def test_what_is_sent_to_workers(arpa, client, monkeypatch):
-    """Of long histories the words that count: they go through the scheduler."""
+def test_histories_are_sent_shortened(arpa, client, monkeypatch):
+    """Only the words that count of long histories: they pass through the scheduler."""
     sent, new = [], next_words.client_executor
 
     def executor_of(client):
@@ -996,8 +992,8 @@ def test_what_is_sent_to_workers(arpa, client, monkeypatch):
     assert [[array.tolist() for array in codes] for codes in sent] == [[[2, 4, 0, 4, 4, 0], [2, 5]]]
 
 
-def test_blocks_come_straight_from_the_workers(arpa, client, cluster, monkeypatch):
-    """The scheduler gathers none."""
+def test_blocks_come_directly_from_the_workers(arpa, client, cluster, monkeypatch):
+    """The scheduler gathers none of them."""
     gathered, gather = Counter(), cluster.scheduler.handlers["gather"]
 
     def counted(*args, **how):
@@ -1007,11 +1003,11 @@ def test_blocks_come_straight_from_the_workers(arpa, client, cluster, monkeypatc
     monkeypatch.setitem(cluster.scheduler.handlers, "gather", counted)
     assert len(list(ng.Model.load(arpa, "cpu").iter_distributions(["a"] * 5, rows=1, client=client))) == 5
     assert not gathered
-    assert client.gather(client.submit(int, 3), direct=False) == 3 and gathered  # it would have been seen
+    assert client.gather(client.submit(int, 3), direct=False) == 3 and gathered  # a gather would have been seen
 
 
 def test_blocks_wait_for_the_caller(arpa, client):
-    """No more are asked for than a few per worker ahead of the caller."""
+    """At most a few blocks per worker are requested ahead of the caller."""
     model, asked = ng.Model.load(arpa, "cpu"), []
     blocks = model.iter_distributions((asked.append(h) or h for h in ["a"] * 1000), rows=1, client=client)
     assert not asked
@@ -1028,7 +1024,7 @@ def test_workers_that_find_another_file(arpa, client):
         next(model.iter_distributions(["a"], client=client))
 
 
-def test_a_model_that_has_no_file(arpa, client):
+def test_a_model_without_a_file(arpa, client):
     model = ng.Model(ng.Model.load(arpa, "cpu").arrays, "cpu")
     with pytest.raises(ng.InputError, match="workers load a model from its file, but this one was not loaded"):
         next(model.iter_distributions(["a"], client=client))
@@ -1036,7 +1032,7 @@ def test_a_model_that_has_no_file(arpa, client):
 
 @pytest.mark.parametrize("order", [3, 5])
 def test_golden_rows(order, shared_data, device, tmp_path):
-    """Stored rows exactly, smoothed ones within 2e-6 in log10, and what they sum to."""
+    """Stored rows match exactly, smoothed rows within 2e-6 in log10, and their sums."""
     golden = np.load(shared_data / "golden" / "dists" / f"small.o{order}.npz")
     path = tmp_path / "model.arpa"
     path.write_bytes(lzma.decompress((shared_data / "golden" / "models" / f"small.o{order}.arpa.xz").read_bytes()))
@@ -1063,7 +1059,7 @@ def test_golden_rows(order, shared_data, device, tmp_path):
 @pytest.mark.parametrize("dtype, most", [("float32", 1e-5), ("float16", 1e-2), ("bfloat16", 1e-2)])
 @pytest.mark.parametrize("name", ["small.o3.prune001", "small.o5.prune00112", "small.o3.limitvocab"])
 def test_rows_of_pruned_models_sum_to_1(name, dtype, most, shared_data, device, tmp_path):
-    """For every order, after histories of random words, known or not."""
+    """For every order, after histories of random words, known or unknown."""
     path = tmp_path / "model.arpa"
     path.write_bytes(lzma.decompress((shared_data / "golden" / "models" / f"{name}.arpa.xz").read_bytes()))
     model, rng = ng.Model.load(path, device), np.random.default_rng(0)

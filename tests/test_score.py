@@ -1,4 +1,4 @@
-"""`mgpu-ngram score`: by hand, beside KenLM's query, and what is refused."""
+"""`mgpu-ngram score`: by hand, compared with KenLM's query, and refusals."""
 
 import itertools
 import json
@@ -45,7 +45,7 @@ def text(tmp_path, monkeypatch):
 
 @pytest.fixture
 def score(arpa, text, capfdbinary):
-    """score(*words) scores in this process: (status, stdout, stderr)."""
+    """Return score(*words), which scores in this process: (status, stdout, stderr)."""
 
     def run(*words, model=arpa, inputs=(text,)):
         try:
@@ -64,7 +64,7 @@ def contents(path):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_it_prints_what_query_prints(model, shared_data, score, tmp_path):
+def test_the_output_is_that_of_query(model, shared_data, score, tmp_path):
     golden = shared_data / "golden"
     (tmp_path / "golden.arpa").write_bytes(contents(golden / "models" / f"{model}.arpa"))
     for text, flags in itertools.product(MODELS[model].split(), ([], ["-n"])):
@@ -90,7 +90,7 @@ def test_levels(flags, expected, score):
 
 
 def test_without_markers(score):
-    """Words alone, after nothing: an empty line has none."""
+    """Only words, without a history: an empty line has no score."""
     expected = "a=3 1 -0.75\tb=4 2 -0.375\tTotal: -1.125 OOV: 0\nc=0 1 -2\tTotal: -2 OOV: 1\nTotal: 0 OOV: 0\n"
     assert score("-n", "-v", "word", "-v", "sentence") == (0, expected, "")
 
@@ -102,7 +102,7 @@ def test_a_last_line_without_newline_counts(score, tmp_path):
     assert (status, out) == (0, SUMMARY)
 
 
-def test_nothing_to_score(score, tmp_path):
+def test_empty_text(score, tmp_path):
     (tmp_path / "text").write_bytes(b"")
     expected = "Perplexity including OOVs:\tNaN\nPerplexity excluding OOVs:\tNaN\nOOVs:\t0\nTokens:\t0\n"
     assert score() == (0, expected, "")
@@ -116,8 +116,8 @@ def test_json(score):
     assert found["perplexity"] == 10 ** (6.40625 / 6)
 
 
-def test_json_of_nothing(score, tmp_path):
-    """It has no NaN."""
+def test_json_of_empty_text(score, tmp_path):
+    """JSON has no NaN."""
     (tmp_path / "text").write_bytes(b"")
     found = json.loads(score("--json")[1], parse_constant=pytest.fail)
     assert (found["tokens"], found["perplexity"], found["perplexity_without_oovs"]) == (0, None, None)
@@ -125,7 +125,7 @@ def test_json_of_nothing(score, tmp_path):
 
 @pytest.mark.parametrize("index", ["edge", "btree"])
 def test_an_order_that_is_too_high(index, score, tmp_path):
-    """Of a model with one n-gram of each order from 2 on; the stand-in for kenlm scores it."""
+    """The model has one n-gram of each order from 2 on; the kenlm drop-in scores it."""
     for order in 96, 97:
         lines = ["\\data\\", "ngram 1=4", *(f"ngram {n}=1" for n in range(2, order + 1))]
         lines += ["", "\\1-grams:", "-2\t<unk>", "-0.5\t<s>", "-1\t</s>", "-0.75\ta"]
@@ -142,12 +142,12 @@ def test_an_order_that_is_too_high(index, score, tmp_path):
 
 
 class OutOfMemoryError(Exception):
-    """As CuPy's is called."""
+    """Named like CuPy's error."""
 
 
 @pytest.mark.parametrize("error", [OutOfMemoryError("Out of memory allocating 512 bytes"), MemoryError()])
 def test_out_of_memory(error, score, monkeypatch):
-    """A lower order is no way out."""
+    """The message does not propose a lower order."""
 
     def fail(*_):
         raise error
@@ -168,7 +168,7 @@ def test_outputs_that_are_closed(arpa, text):
 
 
 def test_stdin_and_several_texts(arpa, text, tmp_path):
-    """In the order given; nothing is left behind."""
+    """Texts are scored in the given order; no file remains."""
     command = [sys.executable, "-m", "mgpu_ngram", "score", arpa, "-", text, "--workers", "0", "-v", "sentence"]
     done = subprocess.run(command, input=b"b\n", capture_output=True, timeout=100)
     assert done.stdout.decode().splitlines() == [
@@ -196,7 +196,7 @@ def test_tables(score, tmp_path):
     assert status == 0 and pq.read_table("words.parquet")["word"].to_pylist() == ["a", "b", "c"]
 
 
-def test_words_that_are_no_utf8(score, tmp_path):
+def test_words_that_are_not_utf8(score, tmp_path):
     (tmp_path / "text").write_bytes(b"a \xff\n")
     assert score("-v", "word")[1].startswith("a=3 2 -0.5\t\udcff=0 1 -")
     assert score("-o", "words.parquet", "-v", "word")[0] == 0
@@ -204,7 +204,7 @@ def test_words_that_are_no_utf8(score, tmp_path):
 
 
 def test_a_pipe_that_closes(arpa, tmp_path):
-    """As of `| head`: no error."""
+    """As with `| head`: no error."""
     (tmp_path / "long").write_bytes(b"a b a b\n" * 200_000)
     command = f"{sys.executable} -m mgpu_ngram score {arpa} {tmp_path}/long --workers 0 | head -1"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, timeout=100)
@@ -223,13 +223,13 @@ def test_a_pipe_that_closes(arpa, tmp_path):
         (["--chunk-bytes", "0"], "chunk_bytes is 0 but must be at least 1"),
     ],
 )
-def test_flags_that_cannot_be(words, message, score, tmp_path):
+def test_invalid_flags(words, message, score, tmp_path):
     status, out, err = score(*words)
     assert (status, out) == (2, "") and err.startswith("mgpu-ngram: ") and message in err and err.count("\n") == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.arpa", "text"]
 
 
-def test_inputs_that_cannot_be(score, tmp_path):
+def test_invalid_inputs(score, tmp_path):
     (tmp_path / "bad.arpa").write_text("\\data\\\nngram 1=x\n")
     for flags, message in (
         ({"model": "none.arpa"}, "none.arpa: cannot be read (No such file or directory)"),
@@ -247,7 +247,7 @@ def test_stdin_that_is_closed(score, monkeypatch):
 
 
 def test_a_full_disk(score, full_disk, tmp_path):
-    """Of the table: nothing is left under its name."""
+    """The disk of the table is full: no file has the output's name."""
     full_disk(room=100)
     status, _, err = score("-o", "x.parquet")
     assert status == 1 and "cannot write" in err and "No space left" in err
@@ -258,7 +258,7 @@ def test_a_full_disk(score, full_disk, tmp_path):
     ("log10", "shown"),
     [(-1, "10"), (-0.0, "1"), (-16, "10000000000000000"), (-22, "1e22"), (-900, "inf"), (-0.5, repr(10**0.5))],
 )
-def test_perplexities_look_like_kenlms(log10, shown, score, tmp_path):
+def test_perplexities_are_printed_like_kenlms(log10, shown, score, tmp_path):
     """The shortest digits, without .0, and an exponent from 1e21 on."""
     lines = ["\\data\\", "ngram 1=3", "", "\\1-grams:", f"{log10}\t<unk>", f"{log10}\t<s>", f"{log10}\t</s>"]
     (tmp_path / "one.arpa").write_text("\n".join([*lines, "", "\\end\\", ""]))
@@ -275,13 +275,13 @@ def test_only_tables_are_replaced(score, tmp_path):
     assert (tmp_path / "text").read_bytes().startswith(b"a b") and (tmp_path / "pipe").is_fifo()
 
 
-def test_a_link_that_leads_nowhere_is_not_replaced(score, tmp_path):
+def test_a_broken_link_is_not_replaced(score, tmp_path):
     (tmp_path / "x.parquet").symlink_to("nowhere")
     assert "exists; add --overwrite" in score("-o", "x.parquet")[2]
 
 
 def test_a_damaged_model(score, tmp_path):
-    """Is found, unless that is declined."""
+    """The damage is found, unless verify is off."""
     assert cli.main(["trie", "model.arpa", "-o", "m.safetensors"]) == 0
     data = bytearray((tmp_path / "m.safetensors").read_bytes())
     data[-1] ^= 1
@@ -291,13 +291,13 @@ def test_a_damaged_model(score, tmp_path):
     assert score("-v", "summary", "--no-verify", model="m.safetensors")[0] == 0
 
 
-def test_what_cannot_be_is_said_before_a_cluster_starts(score, monkeypatch):
+def test_invalid_requests_fail_before_a_cluster_starts(score, monkeypatch):
     monkeypatch.setattr(run_command, "open_executor", lambda *_: pytest.fail("it started"))
     for words, model in ((), "none.arpa"), (("-o", "text"), "model.arpa"):
         assert score(*words, model=model)[0] == 2
 
 
-def test_nothing_is_left_in_the_temporary_folder(score, tmp_path, monkeypatch):
+def test_no_temporary_file_remains(score, tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     assert score("-v", "summary")[0] == 0

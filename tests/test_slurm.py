@@ -1,4 +1,4 @@
-"""configs/slurm/count.sbatch, run as SLURM would on two "nodes" of this host: CPU workers, loopback only."""
+"""configs/slurm/count.sbatch runs as under SLURM on two "nodes" of this host: CPU workers, loopback only."""
 
 import json
 import os
@@ -25,14 +25,14 @@ SLURM = """#!/bin/bash
 SLURM_JOB_NUM_NODES=$(sed -n 's/^#SBATCH --nodes=\\([0-9]*\\).*/\\1/p' "$1")
 export SLURM_JOB_NUM_NODES SLURM_CPUS_ON_NODE=1 SLURM_GPUS_ON_NODE=4
 """
-# The real one copies the script away, too.
+# The real sbatch copies the script away, too.
 SBATCH = """
 cp "$1" "$STUBS/slurm_script"
 shift
 bash "$STUBS/slurm_script" "$@" >"$STUBS/out" 2>"$STUBS/err" </dev/null &
 echo "Submitted batch job $!"
 """
-# The command once per node; a signal goes on to all of them.
+# Runs the command once per node, and forwards a signal to all of them.
 SRUN = """#!/bin/bash
 printf '%s\\n' "$@" >"$STUBS/srun.log"
 while [[ $1 == -* ]]; do shift; done
@@ -43,7 +43,7 @@ wait
 
 
 class Job:
-    """A submitted script, the leader of all processes that it starts: they share its session."""
+    """A submitted script, the session leader of all processes that it starts."""
 
     def __init__(self, folder, *arguments, **variables):
         self.folder, stubs = folder, folder / "stubs"
@@ -64,7 +64,7 @@ class Job:
         self.pid = int(re.fullmatch(r"Submitted batch job (\d+)\n", self.sbatch.communicate()[0])[1])
 
     def processes(self):
-        """All that it started and that still run."""
+        """Return all of its processes that still run."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -78,13 +78,13 @@ class Job:
         return self.pid in [p.pid for p in self.processes()]
 
     def wait_for(self, pattern):
-        """Until a file of that name is there."""
+        """Wait for a file of that name."""
         while not list(self.folder.glob(pattern)):
             assert self.runs(), self.err()
             time.sleep(0.01)
 
     def wait(self):
-        """Until the script has ended; nothing of it may be left then."""
+        """Wait until the script has ended; none of its processes may remain."""
         while self.runs():
             time.sleep(0.05)
         assert self.processes() == []
@@ -103,7 +103,7 @@ class Job:
 
 @pytest.fixture
 def submit(tmp_path):
-    """submit(*arguments, **variables) -> Job in `tmp_path`, where the corpus lies."""
+    """Return submit(*arguments, **variables) -> Job, in `tmp_path` with the corpus."""
     lines = (f"{i % 101} of the people by the people for the people {i % 7}"[: 20 + i % 31] for i in range(4000))
     (tmp_path / "text").write_text("\n".join(lines) + "\n")
     jobs = []
@@ -134,7 +134,7 @@ def files(folder):
 
 
 def result(job):
-    """What `mgpu-ngram run --json` printed for its one job."""
+    """Return the output of `mgpu-ngram run --json` for its one job."""
     return json.loads(job.out())[0]
 
 
@@ -152,7 +152,7 @@ def test_two_nodes(submit, tmp_path, expected):
     assert (made := files(tmp_path / "out" / "count")) == expected() and "manifest.json" in made
 
 
-def test_a_time_limit_leaves_a_checkpoint_and_the_next_submission_goes_on(submit, tmp_path, expected):
+def test_a_time_limit_leaves_a_checkpoint_and_the_next_submission_resumes(submit, tmp_path, expected):
     hooks = tmp_path / "hooks"
     hooks.mkdir()
     (hooks / "count_chunk.slow").write_text("0.5")
@@ -171,7 +171,7 @@ def test_a_time_limit_leaves_a_checkpoint_and_the_next_submission_goes_on(submit
     assert files(tmp_path / "out" / "count") == expected()
 
 
-# Takes the flags of dask-cuda's command, but starts workers without a GPU.
+# Accepts the flags of dask-cuda's command, but starts workers without a GPU.
 DASK_CUDA = """
 import sys
 from distributed.cli.dask_worker import main
@@ -182,8 +182,8 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_of_gpus(submit, tmp_path):
-    """As many as GPUs of all nodes, by dask-cuda; that they see none is said in one line."""
+def test_gpu_workers(submit, tmp_path):
+    """dask-cuda starts one worker per GPU of all nodes; one line reports that they see no GPU."""
     package = tmp_path / "stub" / "dask_cuda"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""Rules of style that a linter does not check, read from the sources."""
+"""Rules of style that a linter does not check, tested on the sources."""
 
 import ast
 from pathlib import Path
@@ -9,14 +9,14 @@ import mgpu_ngram
 
 PACKAGE = Path(mgpu_ngram.__file__).parent
 MAX_PARAMETERS = 8
-# Functions that may have more parameters, and why.
+# Functions that may have more parameters, with the reason.
 MANY_OPTIONS = {
     "api.count": "options of the Python interface",
     "next_words.iter_distributions": "options of the Python interface",
     "next_words.map_distributions": "options of the Python interface",
     "benchmarks.suite.add": "the columns of a row",
 }
-TWINS = ("_cpu", "_cuda")  # the two halves of a kernel take flat arguments, as Numba and CUDA do
+TWINS = ("_cpu", "_cuda")  # the two halves of a kernel take flat arguments, as Numba and CUDA require
 
 
 def sources():

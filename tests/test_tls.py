@@ -1,4 +1,4 @@
-"""The example of docs/clusters.md with TLS: its commands and its YAML, on loopback."""
+"""The TLS example of docs/clusters.md: its commands and its YAML, on loopback."""
 
 import os
 import re
@@ -22,13 +22,13 @@ ENVIRONMENT["PATH"] = os.pathsep.join([str(BIN), os.environ["PATH"]])
 
 
 def block(title, port):
-    """The code of the page that begins with the comment `# title`, with loopback for its addresses."""
+    """Return the code of the page that begins with the comment `# title`, with loopback for its addresses."""
     (code,) = re.findall(rf"^```\w+\n(# {title}.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     return re.sub(r"10\.0\.0\.\d", "127.0.0.1", code.replace("10.0.0.1:8786", f"127.0.0.1:{port}"))
 
 
 def end(process):
-    """Stop a process and those that it started."""
+    """End a process and the processes that it started."""
     if process.poll() is None:
         for each in [*psutil.Process(process.pid).children(recursive=True), process]:
             each.kill()
@@ -37,7 +37,7 @@ def end(process):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """(a folder with certificates, tls.yaml and its corpus; the port of a scheduler with two workers)."""
+    """Return (a folder with certificates, tls.yaml and its corpus; the port of a scheduler with two workers)."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     folder = tmp_path_factory.mktemp("tls")
@@ -65,7 +65,7 @@ def cluster(tmp_path_factory):
 
 
 def run(folder, *arguments, without=()):
-    """`mgpu-ngram run` of tls.yaml without some of its lines: (exit status, stderr)."""
+    """Run tls.yaml without some of its lines: (exit status, stderr)."""
     lines = (folder / "tls.yaml").read_text().splitlines(keepends=True)
     assert all(any(word in line for line in lines) for word in without)
     (folder / "run.yaml").write_text("".join(line for line in lines if not any(word in line for word in without)))
@@ -92,7 +92,7 @@ TLS = ("distributed.comm.tls.", "require-encryption", "dask:")
         ("tcp", (), r"tcp://127.0.0.1:\d+ is not encrypted but distributed.comm.require-encryption is set; .*"),
     ],
 )
-def test_nothing_less_gets_in(cluster, protocol, without, message):
+def test_incomplete_tls_settings_are_refused(cluster, protocol, without, message):
     folder, port = cluster
     status, error = run(folder, "--scheduler", f"{protocol}://127.0.0.1:{port}", without=without)
     assert status == 2 and re.fullmatch(f"mgpu-ngram: {message}\n", error), error

@@ -1,4 +1,4 @@
-"""`mgpu-ngram trie`, and runs of trie and score jobs from a YAML file: as a user has them, and what is refused."""
+"""`mgpu-ngram trie`, and YAML files with trie and score jobs, for a user, with refusals."""
 
 import gzip
 import json
@@ -55,7 +55,7 @@ def test_info(here, mgpu_ngram):
 
 
 def test_quantised_and_bare(here, mgpu_ngram):
-    """Four values fit four codes, so nothing changes; backoffs, which have two codes of these, may."""
+    """Four values fit four codes, so they do not change; backoffs, which have two of these codes, may."""
     assert mgpu_ngram("trie", "model.arpa", "-o", "q.safetensors", "--quantize", "3")[0] == 0
     assert load_model("q.safetensors").trie.quantized
     assert ng.Model.load("q.safetensors").score(["a b", "c", ""]).tolist() == [-1.40625, -3.5, -1.5]
@@ -66,7 +66,7 @@ def test_quantised_and_bare(here, mgpu_ngram):
         ng.Model.load("bare.safetensors").score("a")
 
 
-def test_what_a_model_file_has_is_kept(here, mgpu_ngram):
+def test_properties_of_a_model_file_are_kept(here, mgpu_ngram):
     for words in ["model.arpa", "-o", "x", "--index", "edge", "--fanout", "4"], ["x", "-o", "y"]:
         assert mgpu_ngram("trie", *words)[0] == 0
     assert (here / "x").read_bytes() == (here / "y").read_bytes()
@@ -89,7 +89,7 @@ def test_what_a_model_file_has_is_kept(here, mgpu_ngram):
         (["model.arpa"], "the following arguments are required: -o/--output"),
     ],
 )
-def test_what_cannot_be(words, message, here, mgpu_ngram):
+def test_invalid_arguments(words, message, here, mgpu_ngram):
     before = sorted(p.name for p in here.iterdir())
     status, out, err = mgpu_ngram("trie", *words, "--overwrite")
     assert (status, out) == (2, "") and err.count("\n") == 1 and message in err
@@ -105,7 +105,7 @@ def test_an_output_that_exists(here, mgpu_ngram):
 
 
 def test_a_yaml_file(here, mgpu_ngram):
-    """The score job reads what the trie job made."""
+    """The score job reads the output of the trie job."""
     status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES)
     assert (status, err) == (0, "")
     assert "runs/scores/trie/model.safetensors: order 3, 10 n-grams" in out
@@ -121,7 +121,7 @@ def test_a_yaml_file(here, mgpu_ngram):
     assert (status, err) == (0, "") and "trie: model.arpa to a model file" in out and "score: 1 input of 7 bytes" in out
 
 
-def test_info_of_what_jobs_made(here, mgpu_ngram):
+def test_info_of_job_outputs(here, mgpu_ngram):
     assert mgpu_ngram("run", CONFIG, *OVERRIDES)[0] == 0
     status, out, err = mgpu_ngram("info", "runs/scores/trie")
     assert (status, err) == (0, "") and out == mgpu_ngram("info", "runs/scores/trie/model.safetensors")[1]
@@ -154,7 +154,7 @@ def test_figures_that_json_lacks(text, unknown, shown, here, mgpu_ngram):
 
 @pytest.mark.parametrize("flags", [[], ["--resume"]])
 def test_a_model_that_a_later_job_makes(flags, here, mgpu_ngram):
-    """Is not there yet: that is said before any work."""
+    """The model does not exist yet: the error comes before any work."""
     score = {"score": {"model": "trie", "text": ["text"]}}
     jobs = [{"count": {"corpus": ["text"]}}, score, {"trie": {"model": "model.arpa"}}]
     run = {"output": "runs", "cluster": {"workers": 0}, "jobs": jobs}
@@ -170,13 +170,13 @@ def test_a_model_that_a_later_job_makes(flags, here, mgpu_ngram):
 
 
 @pytest.mark.parametrize("wrong", ["jobs.1.score.text=none", "jobs.1.score.model=none", "jobs.0.trie.model=none"])
-def test_files_are_looked_for_before_work_starts(wrong, here, mgpu_ngram):
+def test_inputs_are_checked_before_work(wrong, here, mgpu_ngram):
     status, out, err = mgpu_ngram("run", CONFIG, *OVERRIDES, wrong)
     assert (status, out) == (2, "") and "none" in err and err.count("\n") == 1 and not Path("runs").exists()
 
 
-def test_resume_leaves_what_is_finished(here, mgpu_ngram):
-    """Of several jobs the ones that an earlier run finished, if they are what would be made again."""
+def test_resume_keeps_finished_jobs(here, mgpu_ngram):
+    """Jobs that an earlier run finished are kept, if they would give the same output again."""
     assert mgpu_ngram("run", CONFIG, *OVERRIDES)[0] == 0
     shutil.rmtree("runs/scores/score")
     Path("other").write_text("a\n")

@@ -1,4 +1,4 @@
-"""The wheel holds the package and its kernels, and works in an environment of its own, outside the checkout."""
+"""The wheel holds the package and its kernels, and works in a separate environment outside the checkout."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ def run(*command, **options):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The path of a wheel made of a copy of the sources; the checkout itself gets no build folder."""
+    """The path of a wheel built from a copy of the sources; the checkout gets no build folder."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     source.mkdir()
@@ -52,7 +52,7 @@ def test_the_wheel_runs_the_quickstart(wheel, tmp_path):
     python = tmp_path / "env" / "bin" / "python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     dependencies = [folder for folder in sys.path if folder.endswith("site-packages")]
-    (site / "dependencies.pth").write_text("\n".join(dependencies) + "\n")  # without their editable installs
+    (site / "dependencies.pth").write_text("\n".join(dependencies) + "\n")  # not their editable installs
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     here = {"cwd": tmp_path, "env": environment}
@@ -62,7 +62,7 @@ def test_the_wheel_runs_the_quickstart(wheel, tmp_path):
     (tmp_path / "runs" / "python_docs.txt").write_text("".join(lines))
     (tmp_path / "runs" / "python_docs_heldout.txt").write_text("".join(lines[:9]))
     program = tmp_path / "env" / "bin" / "mgpu-ngram"
-    discounts = "jobs.2.estimate.discount_fallback=[0.5, 1, 1.5]"  # so even a text is
+    discounts = "jobs.2.estimate.discount_fallback=[0.5, 1, 1.5]"  # so even text is read
     out = run(program, "run", ROOT / "configs" / "quickstart.yaml", "cluster.workers=0", discounts, **here)
     assert "'the people'" in out and "Perplexity including OOVs:" in out
     model = tmp_path / "runs" / "quickstart" / "estimate" / "model.safetensors"
