@@ -7,10 +7,14 @@ PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-v
 
 .PHONY: quickstart test test-dask lint docs bench venv clean
 
-quickstart: $(VENV)/.base ## set up, then count real English text and make a language model of it
-	$(BIN)/python examples/python_docs.py runs/python_docs.txt
+# The text needs Python alone, so it is written while pip installs, and once.
+quickstart: ## set up, then count real English text and make a language model of it
+	@$(MAKE) --no-print-directory --jobs 2 runs/python_docs.txt $(VENV)/.base
 	$(BIN)/mgpu-ngram run configs/quickstart.yaml --overwrite
 	$(BIN)/python examples/generate.py runs/quickstart/estimate/model.safetensors
+
+runs/python_docs.txt: examples/python_docs.py | $(BIN)/python
+	$(BIN)/python examples/python_docs.py $@
 
 test: $(VENV)/.test ## set up, then run all tests that this machine can run
 	$(BIN)/python -m pytest -m "gpu or multigpu"

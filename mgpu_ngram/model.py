@@ -117,7 +117,7 @@ class Model(NextWords):
         """Yield the scores of sentences in batches, in order; a CPU's cores share them."""
         replica = self._replica
 
-        def scored(text: bytes) -> BlockScores:
+        def scored(text: bytearray) -> BlockScores:
             text_B = to_device(np.frombuffer(text, np.uint8), self.device)
             return replica.score_text(text_B, bos, eos)[0]
 
@@ -130,18 +130,21 @@ class Model(NextWords):
                 yield from pool.map(scored, batch)
 
 
-def _texts(sentences: Iterable[str | bytes], size_bytes: int) -> Iterator[bytes]:
-    """Yield sentences as lines of text, in batches of about `size_bytes`."""
+def _texts(sentences: Iterable[str | bytes], size_bytes: int) -> Iterator[bytearray]:
+    """Yield sentences as lines of text, in batches of about `size_bytes`.
+
+    Writable, as text of files is: for other arrays Numba would compile the kernels again.
+    """
     lines: list[bytes] = []
     size = 0
     for i, sentence in enumerate(sentences):
         lines.append(line_of(sentence, f"sentence {i}"))
         size += len(lines[-1])
         if size >= size_bytes:
-            yield b"".join(lines)
+            yield bytearray().join(lines)
             lines, size = [], 0
     if lines:
-        yield b"".join(lines)
+        yield bytearray().join(lines)
 
 
 def estimate(

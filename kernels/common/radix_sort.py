@@ -61,10 +61,12 @@ def _pass(columns, out, key_column, shift):
     s, low = uint64(shift), uint64(255)
     for r in range(R):
         start[((key[r] >> s) & low) + uint64(1)] += 1
-    if R == 0 or start[1:].max() == R:
-        return False
+    most = 0
     for d in range(256):
+        most = max(most, start[d + 1])
         start[d + 1] += start[d]
+    if most == R:  # also of no rows
+        return False
     if C == 2:  # the common case, without an inner loop
         a, b, x, y = columns[0], columns[1], out[0], out[1]
         for r in range(R):

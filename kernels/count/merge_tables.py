@@ -82,7 +82,7 @@ def _merge_two(keys_a, counts_a, ends_a, keys_b, counts_b, ends_b):
     room = len(counts_a) + len(counts_b)
     keys, counts = np.empty((len(keys_a), room), np.uint64), np.empty(room, np.int64)
     ends_S = np.empty(len(ends_a), np.int64)
-    a, b, g = 0, 0, 0
+    a, b, g = np.int64(0), np.int64(0), 0  # int64: Numba would compile what they are passed to for the literal 0 too
     for s in range(len(ends_S)):
         while a < ends_a[s] and b < ends_b[s]:
             order = _compare_rows(keys_a, a, keys_b, b)

@@ -93,12 +93,14 @@ def _cpu(
     first_HK, end_HK, backoff_HK, word_G, value_G, value_V, numbers_H, seed, inverse, unit, top_k, top_p, left_out
 ):
     (H, K), V = first_HK.shape, len(value_V)
-    id_H = np.full(H, -1, np.int32)
+    id_H = np.empty(H, np.int32)
     row_V, weight_V = np.empty(V, np.float32), np.empty(V, np.int64)
     for h in range(H):
-        row_V[:] = value_V
+        for v in range(V):  # loops: Numba takes 2 s to compile a copy of a slice to a slice
+            row_V[v] = value_V[v]
         for k in range(K):
-            row_V *= backoff_HK[h, k]
+            for v in range(V):
+                row_V[v] *= backoff_HK[h, k]
             for i in range(np.int64(first_HK[h, k]), np.int64(end_HK[h, k])):
                 row_V[word_G[i]] = value_G[i]
         if left_out >= 0:

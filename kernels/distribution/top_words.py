@@ -92,12 +92,12 @@ def _cpu(
     k, orders_N, first_HK, end_HK, backoff_HK, word_G, value_G, value_V, ranked_V, multiply, stored, empty, left_out
 ):
     H, N = len(first_HK), len(orders_N)
-    id_HNK, value_HNK = np.full((H, N, k), -1, np.int32), np.full((H, N, k), empty, np.float32)
+    id_HNK, value_HNK = np.empty((H, N, k), np.int32), np.empty((H, N, k), np.float32)
     keys = np.empty(max(2 * k, 64), np.uint64)  # key: the value's bits, then the complement of the word
     for h in range(H):
         for j in range(N):
             n = orders_N[j]
-            count, bound = 0, np.uint64(0)
+            count, bound = np.int64(0), np.uint64(0)
             for m in range(n - 1, n - 2 if stored else -1, -1):  # children of the history of m words, or single words
                 first, size = np.int64(0), len(value_V)
                 if m:
@@ -106,8 +106,8 @@ def _cpu(
                     count, bound = _prune(keys, count, k)
                 for i in range(first, first + size):
                     value = value_G[i] if m else value_V[ranked_V[i]]
-                    for backoff in backoff_HK[h, m : n - 1]:
-                        value = value * backoff if multiply else value + backoff
+                    for b in range(m, n - 1):
+                        value = value * backoff_HK[h, b] if multiply else value + backoff_HK[h, b]
                     bits = _rank_bits(value)
                     if bits < bound >> np.uint64(32):
                         if m == 0:
@@ -123,20 +123,43 @@ def _cpu(
                     count += 1
                     if count == len(keys):
                         count, bound = _prune(keys, count, k)
-            keys[:count].sort()
+            _sort(keys, count)
             for i in range(min(count, k)):
                 key = keys[count - 1 - i]
                 id_HNK[h, j, i] = np.int64(0xFFFFFFFF) - np.int64(key & np.uint64(0xFFFFFFFF))
                 value_HNK[h, j, i] = _value(key >> np.uint64(32))
+            for i in range(count, k):
+                id_HNK[h, j, i], value_HNK[h, j, i] = -1, empty
     return id_HNK, value_HNK
 
 
 @njit(nogil=True, cache=True)
 def _prune(keys, count, k):
     """Keep the k greatest of at least k keys; return (k, the least of them)."""
-    keys[:count].sort()
-    keys[:k] = keys[count - k : count].copy()
+    _sort(keys, count)
+    for i in range(k):  # count - k may be less than k, but never less than 0: each key is read before it is replaced
+        keys[i] = keys[count - k + i]
     return k, keys[0]
+
+
+@njit(nogil=True, cache=True)
+def _sort(keys, count):
+    """Sort the first `count` keys, which differ, by Shell's method.
+
+    Numba takes 1.3 s to compile an array's own sort. That one takes 47, 32 and 63 ns a key for 16, 64 and 2,048 keys,
+    this one 31, 31 and 78 ns, on 2 cores.
+    """
+    gap = 1
+    while gap < count // 3:
+        gap = 3 * gap + 1
+    while gap:
+        for i in range(gap, count):
+            key, j = keys[i], i
+            while j >= gap and keys[j - gap] > key:
+                keys[j] = keys[j - gap]
+                j -= gap
+            keys[j] = key
+        gap //= 3
 
 
 @njit(nogil=True, cache=True)

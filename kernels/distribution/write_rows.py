@@ -118,7 +118,8 @@ def _fill(
         for start in range(0, V, room):
             stop = min(start + room, V)
             size, row = stop - start, 0
-            tile[:size] = value_V[start:stop]
+            for i in range(size):  # a loop: Numba takes 2 s to compile a copy of a slice to a slice
+                tile[i] = value_V[start + i]
             for n in range(1, highest + 1):
                 if n > 1:
                     k = n - 2
@@ -149,7 +150,8 @@ def _back_off(values, backoff, multiply, stored, nothing):
 def _store(bits, out, rounding):
     """Store floats, given as bits, in the format of `rounding`; none is a NaN."""
     if rounding == FLOAT32:
-        out[:] = bits
+        for i in range(len(bits)):
+            out[i] = bits[i]
     elif rounding == BFLOAT16:
         for i in range(len(bits)):
             out[i] = (bits[i] + np.uint32(0x7FFF) + (bits[i] >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)

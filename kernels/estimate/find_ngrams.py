@@ -69,8 +69,21 @@ def _compare(columns, row, key):
 
 
 @njit(nogil=True, cache=True)
+def _not_below(sampled_S, value, low):
+    """Return the first index from `low` on whose value is not below `value`."""
+    high = len(sampled_S)
+    while low < high:
+        middle = (low + high) // 2
+        if sampled_S[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(nogil=True, cache=True)
 def _find(columns, used, queries, skipped, rows_Q):
-    G, at = columns.shape[1], 0
+    G, at = columns.shape[1], np.int64(0)
     key = np.empty(len(columns), np.uint64)
     sampled_S = columns[0, ::SAMPLED].copy()  # small enough to stay in a cache, where most of a search runs
     for q in range(len(rows_Q)):
@@ -83,10 +96,12 @@ def _find(columns, used, queries, skipped, rows_Q):
                 low, high, step = high, high + step, 2 * step
             high = min(high, G)
         if low == high or (high < G and _compare(columns, high, key) < 0):
-            sample = np.searchsorted(sampled_S, key[0])
+            sample = _not_below(sampled_S, key[0], np.int64(0))
             low = max(0, SAMPLED * (sample - 1))
             if sample < len(sampled_S) and sampled_S[sample] == key[0]:  # many rows share the first column
-                sample = np.searchsorted(sampled_S, key[0], "right")
+                sample = (
+                    _not_below(sampled_S, key[0] + np.uint64(1), sample) if key[0] + np.uint64(1) else len(sampled_S)
+                )
             high = min(G, SAMPLED * sample)
         while low < high:  # the first row that is not below the key
             middle = (low + high) // 2

@@ -50,7 +50,7 @@ class Encoder:
             return self._of_ids(histories)
         histories = list(histories)
         if all(isinstance(history, (str, bytes)) for history in histories):
-            text = b"".join(line_of(history, f"history {i}") for i, history in enumerate(histories))
+            text = bytearray().join(line_of(history, f"history {i}") for i, history in enumerate(histories))
             if len(text) > MAX_TEXT_BYTES:
                 raise InputError(
                     f"the histories have {len(text):,} bytes but may have {MAX_TEXT_BYTES:,} together; give fewer of "

@@ -71,7 +71,8 @@ def _spell(text_B, positions_T, end, end_T, data):
         i = np.int64(positions_T[t])
         if text_B[i] == 10:
             if len(data):
-                data[at : at + len(end)] = end
+                for j in range(len(end)):  # Numba takes 2 s to compile a copy of a slice to a slice
+                    data[at + j] = end[j]
             at += len(end)
         else:
             while i < len(text_B) and not is_space(text_B[i]):

@@ -68,7 +68,7 @@ def special_hashes(unit: str, seed: int, xp: Any) -> np.ndarray:
     if unit == "id":
         return hash_ids((1 << 32) + np.arange(3, dtype=np.uint64))  # ids have 32 bits
     starts = np.cumsum([0, *(len(s) + 1 for s in SPECIALS[:-1])]).astype(np.uint32)
-    text = xp.asarray(np.frombuffer(b" ".join(SPECIALS), np.uint8))
+    text = xp.asarray(np.frombuffer(bytearray(b" ").join(SPECIALS), np.uint8))
     return to_host(hash_words(text, xp.asarray(starts), seed))
 
 
