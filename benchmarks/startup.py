@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from mgpu_ngram.benchmarks.corpora import zipf_text
 from mgpu_ngram.benchmarks.options import BenchOptions
-from mgpu_ngram.benchmarks.suite import Suite, open_suite
+from mgpu_ngram.benchmarks.suite import Suite, WrongResult, open_suite
 from mgpu_ngram.core.errors import RunError
 
 FLAGS = {"tokens", "only", "folder"}
@@ -31,6 +33,10 @@ HELP_SECONDS, INFO_SECONDS = 0.2, 0.4  # CPU time at most
 PACKAGE_PARENT = str(Path(__file__).absolute().parents[2])  # commands run in another folder
 STAGE_SECONDS = {"gpu": 1.3, "cpu": 0.8}  # at most
 SCORE_SECONDS, ESTIMATE_SECONDS = {"gpu": 1.5, "cpu": None}, {"gpu": 2.2, "cpu": None}
+PEER, PEER_PROGRAMS = "peer query", ("build_binary", "query")  # of KenLM
+PEER_TIMES = 1.5  # of query's wall time at most, on the CPU
+
+Seconds = tuple[float, float]  # wall time and CPU time of a run
 
 
 class StartupBench:
@@ -43,40 +49,70 @@ class StartupBench:
         self.suite, self.tokens, self.folder = suite, tokens, folder
         (folder / "lines.txt").write_bytes(LINES)
 
-    def run(self, *words: str) -> tuple[float, float]:
+    def run(self, *words: str) -> Seconds:
         """Run a command; return its seconds and its CPU seconds. Raises RunError when it fails."""
+        return self.program([sys.executable, "-m", "mgpu_ngram", *words], f"mgpu-ngram {' '.join(words)}")[0]
+
+    def program(self, command: list[str], name: str, stdin: Path | None = None) -> tuple[Seconds, str]:
+        """Run a program; return (its seconds and its CPU seconds, what it prints). Raises RunError when it fails."""
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # as installed
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE_PARENT, environment.get("PYTHONPATH")]))
-        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        command = [sys.executable, "-m", "mgpu_ngram", *words]
-        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True)
-        seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+        with open(stdin or os.devnull, "rb") as file:
+            before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+            done = subprocess.run(
+                command, cwd=self.folder, env=environment, stdin=file, capture_output=True, text=True
+            )  # fmt: skip
+            seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         if done.returncode:
-            raise RunError(f"'mgpu-ngram {' '.join(words)}' ended with {done.returncode}: {done.stderr.strip()}")
-        return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            raise RunError(f"'{name}' ended with {done.returncode}: {done.stderr.strip()}")
+        return (seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime), done.stdout
 
     def measure(
-        self, name: str, sizes: str, words: list[str], cpu_target: float | None = None, target: float | None = None
+        self,
+        name: str,
+        sizes: str,
+        words: list[str],
+        cpu_target: float | None = None,
+        target: float | None = None,
+        peer_seconds: Seconds | None = None,
     ) -> None:
         """Add the rows of a command, its wall time and its CPU time, after a run that warms the caches.
 
         cpu_target, target  seconds at most, CPU time and wall time
+        peer_seconds        wall time and CPU time of KenLM's program for the same work
         """
         self.run(*words)
-        walls, cpus = zip(*(self.run(*words) for _ in range(RUNS)), strict=True)
-        for time_of, seconds, limit in (("wall", walls, target), ("CPU time", cpus, cpu_target)):
+        self.add(name, sizes, [self.run(*words) for _ in range(RUNS)], cpu_target, target, peer_seconds)
+
+    def add(
+        self,
+        name: str,
+        sizes: str,
+        runs: list[Seconds],
+        cpu_target: float | None = None,
+        target: float | None = None,
+        peer_seconds: Seconds | None = None,
+    ) -> None:
+        """Add the rows of runs; see `measure`."""
+        limits, peers = (target, cpu_target), peer_seconds or (None, None)
+        for time_of, seconds, limit, peer in zip(
+            ("wall", "CPU time"), zip(*runs, strict=True), limits, peers, strict=True
+        ):
             self.suite.add(
                 f"startup/{name}", f"{sizes}, {time_of}", seconds, items=1, unit="runs/s",
-                target=1 / limit if limit else None, notes="" if limit is None else f"at most {limit} s",
+                target=1 / limit if limit else None, notes="" if limit is None else f"at most {limit:.3g} s",
+                baseline="" if peer is None else f"startup/{PEER}", baseline_seconds=peer,
             )  # fmt: skip
 
-    def measure_default(self, name: str, sizes: str, words: list[str], target: float | None) -> None:
+    def measure_default(
+        self, name: str, sizes: str, words: list[str], target: float | None, peer_seconds: Seconds | None = None
+    ) -> None:
         """Add the rows of small work; with a GPU, by default, which is on the CPU, and as asked for on the GPU."""
         asked = ["--device", self.suite.device]
         if self.suite.device == "gpu":
             self.measure(name, f"{sizes}, --device gpu", [*words, *asked])
             asked = []
-        self.measure(name, sizes, [*words, *asked], target=target)
+        self.measure(name, sizes, [*words, *asked], target=target, peer_seconds=peer_seconds)
 
     def estimate(self, text: str, model: str) -> list[str]:
         """Return the command that makes a model of a text; its last two words name the device."""
@@ -132,7 +168,32 @@ def score(bench: StartupBench) -> None:
     size = (bench.folder / "large.safetensors").stat().st_size
     words = ["score", "large.safetensors", "scored.txt", "-v", "summary"]
     sizes = f"tokens={tokens} model_bytes={size}"
-    bench.measure_default("score -v summary", sizes, words, SCORE_SECONDS[bench.suite.device])
+    peer, target = query(bench, tokens, words), SCORE_SECONDS[bench.suite.device]
+    if peer and bench.suite.device == "cpu":
+        target = PEER_TIMES * peer[0]
+    bench.measure_default("score -v summary", sizes, words, target, peer)
+
+
+def query(bench: StartupBench, tokens: int, words: list[str]) -> Seconds | None:
+    """Rows: KenLM's query for the same text and model, whose summary must be the same; returns its median seconds.
+
+    words  our command
+    """
+    missing = [name for name in PEER_PROGRAMS if shutil.which(name) is None]
+    if missing:
+        bench.suite.say(f"{' and '.join(missing)} not on the PATH, so query's time is left out")
+        return None
+    bench.run(*bench.estimate(bench.text, "large.arpa"))
+    bench.program(["build_binary", "probing", "large.arpa", "large.binary"], "build_binary")
+    command, text = ["query", "-v", "summary", "large.binary"], bench.folder / "scored.txt"
+    found = [bench.program(command, "query", text) for _ in range(RUNS + 1)][1:]
+    ours = bench.program([sys.executable, "-m", "mgpu_ngram", *words], "mgpu-ngram score")[1].splitlines()
+    if not set(ours) <= set(found[0][1].splitlines()):
+        raise WrongResult(f"query prints {found[0][1]!r} but this engine {ours} for the same text; not timed")
+    size = (bench.folder / "large.binary").stat().st_size
+    runs = [seconds for seconds, _ in found]
+    bench.add(PEER, f"tokens={tokens} model_bytes={size}", runs)
+    return median(wall for wall, _ in runs), median(cpu for _, cpu in runs)
 
 
 PARTS: dict[str, Callable[[StartupBench], None]] = {

@@ -1,12 +1,13 @@
 """`mgpu-ngram bench startup` runs completely, and a command that fails gives no row."""
 
 import csv
+import os
 
 import pytest
 
 from mgpu_ngram.benchmarks import startup
 from mgpu_ngram.benchmarks.options import BenchOptions
-from mgpu_ngram.benchmarks.suite import Suite
+from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.core.errors import RunError
 
 
@@ -22,12 +23,15 @@ from mgpu_ngram.core.errors import RunError
 def test_whole_suite(part, kernels, tmp_path, monkeypatch, device):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(startup, "RUNS", 1)
+    monkeypatch.setattr(startup.shutil, "which", lambda name: None)
     monkeypatch.setitem(startup.SCORED_TOKENS, device, 1_000)
     rows = startup.bench(BenchOptions(device, tmp_path, tokens=2_000, only=part))
     assert {row["kernel"] for row in rows} == {f"startup/{kernel}" for kernel in kernels}
     assert all(row["runs"] == 1 and row["median_seconds"] > 0 for row in rows)
     with open(tmp_path / "startup.csv", newline="") as file:
-        assert len(list(csv.DictReader(file))) == len(rows) == 2 * len(kernels)
+        assert len(list(csv.DictReader(file))) == len(rows)
+    by_default = device == "gpu" and part in ("stages", "score")  # beside the rows that ask for the GPU
+    assert len(rows) == (4 if by_default else 2) * len(kernels)
     if part == "commands":
         [row] = [row for row in rows if row["kernel"] == "startup/--help" and row["sizes"].endswith("CPU time")]
         assert row["target"] == 5 and row["notes"] == "at most 0.2 s"
@@ -37,3 +41,35 @@ def test_a_command_that_fails(tmp_path):
     bench = startup.StartupBench(Suite("cpu"), 1_000, tmp_path)
     with pytest.raises(RunError, match=r"'mgpu-ngram info nothing' ended with 2: mgpu-ngram: "):
         bench.run("info", "nothing")
+
+
+PROGRAMS = {
+    "build_binary": "cp $2 $3",
+    "query": "cat > /dev/null; echo Perplexity including OOVs:; echo Name:query",
+}
+
+
+def test_query_prints_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(startup, "RUNS", 2)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name, does in PROGRAMS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    suite = Suite("cpu")
+    bench = startup.StartupBench(suite, 1_000, tmp_path)
+    (tmp_path / "scored.txt").write_text("the cat\n")
+    monkeypatch.setattr(bench, "run", lambda *words: (tmp_path / "large.arpa").touch())
+    program = bench.program
+
+    def prints(what):
+        return lambda command, name, *stdin: (
+            ((1, 1), what) if name == "mgpu-ngram score" else program(command, name, *stdin)
+        )
+
+    monkeypatch.setattr(bench, "text", "text.txt", raising=False)
+    monkeypatch.setattr(bench, "program", prints("Perplexity including OOVs:\n"))
+    wall, cpu = startup.query(bench, 2, [])
+    assert wall > 0 <= cpu and [row.kernel for row in suite.rows] == ["startup/peer query"] * 2
+    monkeypatch.setattr(bench, "program", prints("Perplexity including OOVs:\t2\n"))
+    with pytest.raises(WrongResult, match="not timed"):
+        startup.query(bench, 2, [])
