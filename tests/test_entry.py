@@ -55,3 +55,22 @@ def test_ctrl_c_stays_ignored_if_it_was(tmp_path):
 def test_the_exit_status_is_that_of_the_command():
     done = subprocess.run([sys.executable, "-m", "mgpu_ngram", "count"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("mgpu-ngram: ")
+
+
+def test_the_garbage_collector_rests_at_the_start_and_works_afterwards():
+    script = (
+        "import gc, threading\n"
+        "from mgpu_ngram import cli, entry\n"
+        "entry.START_SECONDS = 0\n"
+        "def main():\n"
+        "    for thread in threading.enumerate():\n"
+        "        thread is threading.main_thread() or thread.join()\n"
+        "    print(gc.isenabled())\n"
+        "cli.main = main\n"
+        "entry.main()\n"
+        "entry.START_SECONDS = 1000\n"
+        "cli.main = lambda: print(gc.isenabled())\n"
+        "entry.main()"
+    )
+    done = run(script)  # it ends although a timer waits
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\nFalse\n", "")
