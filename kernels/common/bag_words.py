@@ -64,6 +64,8 @@ def _cuda(tokens_T, num_words):
     ends_D = cupy.flatnonzero(tokens_T == 0)
     D = len(ends_D)
     T = int(ends_D[-1]) + 1 if D else 0
+    if T == D:
+        return cupy.zeros(D + 1, int64), cupy.empty(0, uint32), cupy.empty(0, uint32)
     token_T = tokens_T[:T]
     document_T = cupy.zeros(T, uint64)
     document_T[1:] = cupy.cumsum(token_T[:-1] == 0)

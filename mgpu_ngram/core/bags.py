@@ -94,7 +94,7 @@ class Bags:
 
     def check(self, name: str = "the bags of words") -> Bags:
         """Return self. Raises InputError, which names `name`, unless the arrays are as the class says."""
-        _check_shape(self, name)
+        _check_shape(self.starts_D1, self.words_P, self.counts_P, name)
         p = int(_first_wrong(read_only(self.starts_D1), read_only(self.words_P), read_only(self.counts_P)))
         if p < 0:
             _check_words(self.words_P, self.starts_D1, self.num_words, name)
@@ -120,13 +120,16 @@ def empty_corpus(name: str, documents: int) -> InputError:
     return InputError(f"{name} has {what}; give at least one document with a word of the vocabulary")
 
 
-def make_bags(starts_D1: Any, words_P: Any, counts_P: Any, num_words: int, name: str = "the matrix") -> Bags:
+def make_bags(
+    starts_D1: Any, words_P: Any, counts_P: Any, num_words: int, name: str = "the matrix", first: int = 0
+) -> Bags:
     """Return the bags of a compressed sparse row matrix as it comes from elsewhere.
 
     starts_D1  (D + 1,) integers, from 0 to P, ascending
     words_P    (P,) integers, ids from 0 to num_words - 1, in any order
     counts_P   (P,) integers or floats with whole values, from 0 to MAX_COUNT
     name       of the matrix, for messages
+    first      number of the first document, for messages
 
     Sums entries of the same document and word, and leaves zeros out. Does not copy uint32 arrays that are sound.
     Raises InputError for fractions, negative counts, NaN, infinities, counts above MAX_COUNT, and ids outside the
@@ -135,15 +138,14 @@ def make_bags(starts_D1: Any, words_P: Any, counts_P: Any, num_words: int, name:
     starts_D1, words_P, counts_P = (np.asarray(array) for array in (starts_D1, words_P, counts_P))
     if not 0 <= num_words <= MAX_WORDS:
         raise InputError(f"{name} has {num_words:,} words but a vocabulary holds up to {MAX_WORDS:,}; merge rare words")
-    for array, what in (starts_D1, "row starts"), (words_P, "word ids"):
-        if array.dtype.kind not in "iu":
-            raise InputError(f"the {what} of {name} are {array.dtype}; give integers")
+    if words_P.dtype.kind not in "iu":
+        raise InputError(f"the word ids of {name} are {words_P.dtype}; give integers")
     if counts_P.dtype.kind not in "iufb":
         raise InputError(f"the counts of {name} are {counts_P.dtype}; give whole numbers")
+    _check_shape(starts_D1, words_P, counts_P, name)
     starts_D1 = starts_D1.astype(np.int64, copy=False)
-    _check_shape(Bags(starts_D1, words_P, counts_P, num_words), name)
-    _check_words(words_P, starts_D1, num_words, name)
-    _check_counts(counts_P, starts_D1, name)
+    _check_words(words_P, starts_D1, num_words, name, first)
+    _check_counts(counts_P, starts_D1, name, first)
     words_P, counts_P = (np.ascontiguousarray(array, uint32) for array in (words_P, counts_P))
     if _first_wrong(read_only(starts_D1), read_only(words_P), read_only(counts_P)) < 0:
         return Bags(starts_D1, words_P, counts_P, num_words)
@@ -151,7 +153,7 @@ def make_bags(starts_D1: Any, words_P: Any, counts_P: Any, num_words: int, name:
     ends_D, too_large = _sum_duplicates(read_only(starts_D1), keys_P)
     if too_large >= 0:
         raise InputError(
-            f"document {too_large:,} of {name} has a word over {MAX_COUNT:,} times in its duplicate entries; "
+            f"document {first + too_large:,} of {name} has a word over {MAX_COUNT:,} times in its duplicate entries; "
             "cut the document"
         )
     pairs = int(ends_D[-1])
@@ -206,32 +208,38 @@ def check_vocabulary(words: Any, num_words: int, name: str, matrix: str) -> None
         )
 
 
-def _check_shape(bags: Bags, name: str) -> None:
-    starts_D1, words_P, counts_P = bags.starts_D1, bags.words_P, bags.counts_P
-    if not starts_D1.ndim == words_P.ndim == counts_P.ndim == 1 or not len(starts_D1):
-        shapes = f"{starts_D1.shape}, {words_P.shape} and {counts_P.shape}"
-        raise InputError(f"{name} has row starts, words and counts of shapes {shapes}; give 1 + D, P and P numbers")
-    if len(words_P) != len(counts_P):
-        raise InputError(f"{name} has {len(words_P):,} word ids but {len(counts_P):,} counts; give as many")
+def check_starts(starts_D1: np.ndarray, pairs: int, name: str) -> None:
+    """Raise InputError, which names the matrix, unless its row starts ascend from 0 to the number of pairs."""
+    if starts_D1.dtype.kind not in "iu" or starts_D1.ndim != 1 or not len(starts_D1):
+        raise InputError(
+            f"the row starts of {name} are {starts_D1.dtype} of shape {starts_D1.shape}; give 1 + D integers"
+        )
     falls = np.flatnonzero(starts_D1[1:] < starts_D1[:-1])[:1]
-    if starts_D1[0] != 0 or starts_D1[-1] != len(words_P) or len(falls):
+    if starts_D1[0] != 0 or starts_D1[-1] != pairs or len(falls):
         where = f" and fall at document {falls[0]:,}" if len(falls) else ""
         raise InputError(
             f"the row starts of {name} go from {starts_D1[0]:,} to {starts_D1[-1]:,}{where}, "
-            f"but must ascend from 0 to {len(words_P):,}; the file or matrix is damaged, make it again"
+            f"but must ascend from 0 to {pairs:,}; the file or matrix is damaged, make it again"
         )
 
 
-def _check_words(words_P: np.ndarray, starts_D1: np.ndarray, num_words: int, name: str) -> None:
+def _check_shape(starts_D1: np.ndarray, words_P: np.ndarray, counts_P: np.ndarray, name: str) -> None:
+    if words_P.ndim != 1 or words_P.shape != counts_P.shape:
+        raise InputError(f"{name} has word ids of shape {words_P.shape} and counts of {counts_P.shape}; give P of each")
+    check_starts(starts_D1, len(words_P), name)
+
+
+def _check_words(words_P: np.ndarray, starts_D1: np.ndarray, num_words: int, name: str, first: int = 0) -> None:
     for p in () if not len(words_P) else (int(words_P.argmin()), int(words_P.argmax())):
         if not 0 <= words_P[p] < num_words:
+            d = first + document_of(starts_D1, p)
             raise InputError(
-                f"document {document_of(starts_D1, p):,} of {name} has the word id {words_P[p]:,}, but the ids of "
+                f"document {d:,} of {name} has the word id {words_P[p]:,}, but the ids of "
                 f"{num_words:,} words go from 0 to {num_words - 1:,}; correct the id or the number of words"
             )
 
 
-def _check_counts(counts_P: np.ndarray, starts_D1: np.ndarray, name: str) -> None:
+def _check_counts(counts_P: np.ndarray, starts_D1: np.ndarray, name: str, first: int) -> None:
     if counts_P.dtype.kind in "ub" and counts_P.dtype.itemsize < 8:  # all their values are counts
         return
     for start in range(0, len(counts_P), STRIP_PAIRS):
@@ -241,7 +249,7 @@ def _check_counts(counts_P: np.ndarray, starts_D1: np.ndarray, name: str) -> Non
         right = (strip >= 0) & (strip <= MAX_COUNT) & (strip == np.floor(strip))
         if not right.all():
             p = start + int(np.argmin(right))
-            raise wrong_count(f"document {document_of(starts_D1, p):,} of {name}", counts_P[p].item())
+            raise wrong_count(f"document {first + document_of(starts_D1, p):,} of {name}", counts_P[p].item())
 
 
 def wrong_count(where: str, count: float) -> InputError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from mgpu_ngram.core.bags import Bags, make_bags
+from mgpu_ngram.core.bags import Bags, check_starts, make_bags
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import filesystem, remote_errors, unreadable
 from mgpu_ngram.core.sources import Source
@@ -18,47 +19,75 @@ from mgpu_ngram.core.sources import Source
 FORMATS = ("csr", "csc", "coo")
 MAX_HEADER_BYTES = 4096  # of the array files in the archive; SciPy's have 128
 STRIP_BYTES = 4 << 20
+BLOCK_PAIRS = 1 << 22  # pairs of a CSR matrix that are read at once; a longer row is read whole
+MAX_EMPTY_ROWS = 1000  # more rows for each count show a damaged file, whose row starts would not fit in memory
 MAX_RATIO = 1100  # of an array's bytes to its bytes in the archive: deflate reaches 1032
 
 
-def read_csr_npz(source: Source) -> Bags:
-    """Return the documents (rows) of a sparse matrix, CSR, CSC or COO. Raises InputError if the file is damaged."""
+def read_csr_npz(source: Source) -> Iterator[Bags]:
+    """Yield the documents (rows) of a sparse matrix: CSR in blocks of about BLOCK_PAIRS pairs, CSC and COO at once.
+
+    Raises InputError if the file is damaged.
+    """
     name = repr(source.name)
     with _archive(source) as archive:
         files = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        format = _format(archive, files, source.name)
-        shape = _array(archive, files, "shape", source.name)
-        if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape.min() < 0:
-            raise _damaged(source.name, f"its shape is {shape.tolist()}, not two sizes")
-        rows, columns = (int(n) for n in shape)
-        data = _array(archive, files, "data", source.name)
-        if format == "coo":
-            return from_coo(
-                (_array(archive, files, "row", source.name), _array(archive, files, "col", source.name), data),
-                (rows, columns),
-                name,
-            )
-        starts, indices = (_array(archive, files, what, source.name) for what in ("indptr", "indices"))
-    if format == "csr":
-        if len(starts) != rows + 1:
-            raise _damaged(source.name, f"it has {rows:,} rows but {len(starts):,} row starts")
-        return make_bags(starts, indices, data, columns, name)
-    return from_csc(starts, indices, data, (rows, columns), name)
+        format, (rows, columns) = _format(archive, files, source.name), _shape(archive, files, source.name)
+        if format == "csr":
+            starts_D1 = _array(archive, files, "indptr", source.name)
+            if len(starts_D1) != rows + 1:
+                raise _damaged(source.name, f"it has {rows:,} rows but {len(starts_D1):,} row starts")
+            yield from _read_rows(archive, files, starts_D1, columns, source.name)
+            return
+        names = ("indptr", "indices", "data") if format == "csc" else ("row", "col", "data")
+        first, second, data = (_array(archive, files, what, source.name) for what in names)
+        if rows > MAX_EMPTY_ROWS * (len(data) + 1000):
+            raise _damaged(source.name, f"it has {rows:,} rows but {len(data):,} counts")
+        yield (from_csc if format == "csc" else from_coo)((first, second, data), (rows, columns), name)
 
 
-def from_csc(starts: Any, rows_P: Any, data_P: Any, shape: tuple[int, int], name: str) -> Bags:
-    """Return the bags of a matrix that is stored by columns; the rest is as for `make_bags`."""
-    starts = np.asarray(starts)
+def csr_npz_words(source: Source) -> int:
+    """Return the number of columns of a sparse matrix. Raises InputError if the file is damaged."""
+    with _archive(source) as archive:
+        files = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        _format(archive, files, source.name)
+        return _shape(archive, files, source.name)[1]
+
+
+def _read_rows(
+    archive: zipfile.ZipFile, files: dict[str, Any], starts_D1: np.ndarray, columns: int, name: str
+) -> Iterator[Bags]:
+    """Yield the rows of a CSR matrix in blocks; holds the row starts and one block in memory."""
+    with _opened(archive, files, "indices", name) as indices, _opened(archive, files, "data", name) as data:
+        check_starts(starts_D1, indices.size, repr(name))
+        if indices.size != data.size:
+            raise _damaged(name, f"it has {indices.size:,} word ids but {data.size:,} counts")
+        first, D = 0, len(starts_D1) - 1
+        while True:
+            room = np.searchsorted(starts_D1, int(starts_D1[first]) + BLOCK_PAIRS, "right") - 1
+            last = min(max(int(room), first + 1), D)
+            starts = starts_D1[first : last + 1].astype(np.int64)
+            pairs = int(starts[-1] - starts[0])
+            yield make_bags(starts - starts[0], indices.read(pairs), data.read(pairs), columns, repr(name), first)
+            if last == D:
+                return
+            first = last
+
+
+def from_csc(triple: tuple[Any, Any, Any], shape: tuple[int, int], name: str) -> Bags:
+    """Return the bags of a matrix of (column starts, rows, values); the rest is as for `make_bags`."""
+    starts, rows_P, data_P = (np.asarray(array) for array in triple)
     sound = starts.dtype.kind in "iu" and starts.ndim == 1 and len(starts) == shape[1] + 1 and starts[0] == 0
     if not sound or (starts[1:] < starts[:-1]).any() or starts[-1] != len(rows_P):
         raise InputError(f"the column starts of {name} do not ascend from 0 to {len(rows_P):,}; make the matrix again")
-    columns_P = np.repeat(np.arange(shape[1], dtype=np.int64), np.diff(starts.astype(np.int64)))
+    lengths: Any = np.diff(starts.astype(np.int64))
+    columns_P = np.repeat(np.arange(shape[1], dtype=np.int64), lengths)
     return from_coo((rows_P, columns_P, data_P), shape, name)
 
 
-def from_coo(triples: tuple[Any, Any, Any], shape: tuple[int, int], name: str) -> Bags:
+def from_coo(triple: tuple[Any, Any, Any], shape: tuple[int, int], name: str) -> Bags:
     """Return the bags of a matrix of (rows, columns, values); the rest is as for `make_bags`."""
-    rows_P, columns_P, data_P = (np.asarray(array) for array in triples)
+    rows_P, columns_P, data_P = (np.asarray(array) for array in triple)
     if rows_P.dtype.kind not in "iu" or rows_P.ndim != 1 or not len(rows_P) == len(columns_P) == len(data_P):
         raise InputError(f"the rows, columns and values of {name} are not as many integers; make the matrix again")
     if len(rows_P) and not (0 <= rows_P.min() and rows_P.max() < shape[0]):
@@ -114,8 +143,47 @@ def _format(archive: zipfile.ZipFile, files: dict[str, Any], name: str) -> str:
     return found
 
 
+def _shape(archive: zipfile.ZipFile, files: dict[str, Any], name: str) -> tuple[int, int]:
+    shape = _array(archive, files, "shape", name)
+    if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape.min() < 0:
+        raise _damaged(name, f"its shape is {shape.tolist()}, not two sizes")
+    return int(shape[0]), int(shape[1])
+
+
 def _array(archive: zipfile.ZipFile, files: dict[str, Any], what: str, name: str) -> np.ndarray:
-    """Return an array of the archive, a .npy file (https://numpy.org/doc/stable/reference/generated/numpy.lib.format)."""
+    """Return an array of the archive."""
+    with _opened(archive, files, what, name) as stored:
+        return stored.read(stored.size).reshape(stored.shape)
+
+
+class _Stored:
+    """An array of an archive that is read piece by piece."""
+
+    def __init__(self, file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype, where: str, name: str):
+        self._file, self.shape, self._dtype, self._where, self._name = file, shape, dtype, where, name
+        self.size = math.prod(shape)
+        self._left = self.size
+
+    def read(self, size: int) -> np.ndarray:
+        """Return the next numbers. Raises InputError if the file ends before."""
+        array = np.empty(size * self._dtype.itemsize, np.uint8)
+        at = 0
+        while at < len(array):
+            piece = self._file.read(min(STRIP_BYTES, len(array) - at))
+            if not piece:
+                raise _damaged(self._name, f"{self._where} ends before its {self.size:,} numbers")
+            array[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            at += len(piece)
+        self._left -= size
+        if not self._left:
+            self._file.read(1)  # at its end the archive checks the CRC-32
+        values = array.view(self._dtype)
+        return values if self._dtype.isnative else values.astype(self._dtype.newbyteorder("="))
+
+
+@contextmanager
+def _opened(archive: zipfile.ZipFile, files: dict[str, Any], what: str, name: str) -> Iterator[_Stored]:
+    """Open an array of the archive, a .npy file (numpy.lib.format), of 0 or 1 dimensions."""
     if what not in files:
         raise _damaged(name, f"it lacks the array {what!r}")
     read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -127,20 +195,10 @@ def _array(archive: zipfile.ZipFile, files: dict[str, Any], what: str, name: str
         shape, _, dtype = read_header[version](file, max_header_size=MAX_HEADER_BYTES)
         if dtype.hasobject:
             raise InputError(f"array {what!r} of {name!r} is a pickle, which could run code; write it as numbers")
-        size_bytes = dtype.itemsize * int(np.prod(shape, dtype=object)) if len(shape) < 2 else -1
+        size_bytes = dtype.itemsize * math.prod(shape) if len(shape) < 2 else -1
         if not 0 <= size_bytes <= min(info.file_size, MAX_RATIO * info.compress_size):
             raise _damaged(name, f"array {what!r} of {dtype} has shape {shape} but {info.file_size:,} bytes")
-        array = np.empty(size_bytes, np.uint8)
-        at = 0
-        while at < size_bytes:
-            piece = file.read(min(STRIP_BYTES, size_bytes - at))
-            if not piece:
-                raise _damaged(name, f"array {what!r} ends after {at:,} of {size_bytes:,} bytes")
-            array[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-            at += len(piece)
-        file.read(1)  # at its end the archive checks the CRC-32
-    values = array.view(dtype).reshape(shape)
-    return values if dtype.isnative else values.astype(dtype.newbyteorder("="))
+        yield _Stored(file, shape, dtype, f"array {what!r}", name)
 
 
 def _damaged(name: str, what: str) -> InputError:

@@ -74,15 +74,14 @@ def as_matrix(rows: Iterable[Any], name: str = "X") -> np.ndarray:
 
 def _of_sparse(X: Any, shape: tuple[int, int], name: str) -> Bags:
     if X.format == "coo":
-        triples = to_host(X.row), to_host(X.col), to_host(X.data)
-        return from_coo(triples, shape, name)
+        return from_coo((to_host(X.row), to_host(X.col), to_host(X.data)), shape, name)
     if X.format not in ("csr", "csc"):
         X = X.tocsr()
     starts, indices, data = (to_host(array) for array in (X.indptr, X.indices, X.data))
     if len(starts) and 0 <= starts[-1] < len(indices):  # SciPy may keep unused room at the end
         indices, data = indices[: starts[-1]], data[: starts[-1]]
     if X.format == "csc":
-        return from_csc(starts, indices, data, shape, name)
+        return from_csc((starts, indices, data), shape, name)
     return make_bags(starts, indices, data, shape[1], name)
 
 
@@ -102,5 +101,4 @@ def _of_sparse_table(X: Any, shape: tuple[int, int], name: str) -> Bags:
 def _of_dense(dense: np.ndarray, first_row: int, name: str) -> Bags:
     rows_P, columns_P = np.nonzero(dense)
     starts_D1 = np.searchsorted(rows_P, np.arange(len(dense) + 1))
-    where = name if first_row == 0 else f"{name}[{first_row:,}:]"
-    return make_bags(starts_D1, columns_P, dense[rows_P, columns_P], dense.shape[1], where)
+    return make_bags(starts_D1, columns_P, dense[rows_P, columns_P], dense.shape[1], name, first_row)

@@ -165,9 +165,9 @@ class _Parts:
         docs_P, words_P, counts_P = (column[:cut] for column in columns)
         rest = [column[cut:] for column in columns]
         self.waiting = [_Parsed(rest[0], rest[1], rest[2], 0, None)] if len(rest[0]) else []
-        starts_D1 = np.searchsorted(docs_P, np.arange(self.next_doc, end + 1))
-        self.next_doc = end
-        return make_bags(starts_D1, words_P, counts_P, self.header.words, repr(self.name))
+        first, self.next_doc = self.next_doc, end
+        starts_D1 = np.searchsorted(docs_P, np.arange(first, end + 1))
+        return make_bags(starts_D1, words_P, counts_P, self.header.words, repr(self.name), first + 1)
 
 
 def _why(line: bytes, header: UciHeader, previous: int) -> str:

@@ -12,7 +12,7 @@ from mgpu_ngram.core.ahead import map_ahead
 from mgpu_ngram.core.bag_files import is_bag_file, load_bags
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.corpus import Chunk, Corpus
-from mgpu_ngram.core.csr_npz import is_csr_npz, read_csr_npz
+from mgpu_ngram.core.csr_npz import csr_npz_words, is_csr_npz, read_csr_npz
 from mgpu_ngram.core.documents import first_text, open_documents, stored_source
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files
@@ -81,6 +81,8 @@ def _format(source: Source) -> str:
     if source.format == "plain" and is_csr_npz(head):
         return "csr"
     if source.format == "plain" and is_bag_file(head):
+        if not source.is_local:
+            raise InputError(f"{source.name!r} is a file of bags of words, which is mapped into memory; download it")
         return "bags"
     return "uci" if is_uci(head) else "documents"
 
@@ -93,7 +95,7 @@ def _said(format: str) -> str:
 def _corpus_of_bags(name: str, sources: list[Source], formats: list[str], words: Words | None) -> BagCorpus:
     if words is None and (path := _uci_vocabulary(sources[0], formats[0])):
         words = as_words(path)
-    num_words = read_uci_header(sources[0]).words if formats[0] == "uci" else _size(sources[0], formats[0])
+    num_words = _num_words(sources[0], formats[0])
 
     def parts() -> Iterator[Bags]:
         for source, format in zip(sources, formats, strict=True):
@@ -102,15 +104,17 @@ def _corpus_of_bags(name: str, sources: list[Source], formats: list[str], words:
     return BagCorpus(name, parts, num_words, words, states=tuple(Corpus(tuple(sources), "byte").states))
 
 
-def _size(source: Source, format: str) -> int:
-    return next(_read(source, format)).num_words
+def _num_words(source: Source, format: str) -> int:
+    if format == "uci":
+        return read_uci_header(source).words
+    return csr_npz_words(source) if format == "csr" else load_bags(source.location, verify=False).num_words
 
 
 def _read(source: Source, format: str) -> Iterator[Bags]:
     if format == "uci":
         yield from read_uci(source)
     elif format == "csr":
-        yield read_csr_npz(source)
+        yield from read_csr_npz(source)
     else:
         yield load_bags(source.location)
 

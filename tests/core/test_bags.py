@@ -110,15 +110,19 @@ def test_words_outside_the_vocabulary(word):
 
 @pytest.mark.parametrize("starts", [[0, 1], [1, 2], [0, 3], [0, 2, 1, 2], []])
 def test_wrong_starts(starts):
-    with pytest.raises(InputError, match=r"row starts.* \(" if not starts else "row starts of x go from .* make it"):
+    with pytest.raises(InputError, match="row starts of x are" if not starts else "row starts of x go from .* make it"):
         make_bags(np.array(starts, np.int64), [0, 1], [1, 1], 5, "x")
 
 
 def test_other_refusals():
-    with pytest.raises(InputError, match="2 word ids but 1 counts"):
+    with pytest.raises(InputError, match=r"word ids of shape \(2,\) and counts of \(1,\)"):
         make_bags([0, 2], [0, 1], [1], 5)
     with pytest.raises(InputError, match="word ids of the matrix are float64; give integers"):
         make_bags([0, 1], [0.5], [1], 5)
+    with pytest.raises(InputError, match="row starts of the matrix are float64 of shape .2,.; give 1 . D integers"):
+        make_bags([0.0, 1.0], [0], [1], 5)
+    with pytest.raises(InputError, match="document 7 of m has the word id 9"):
+        make_bags([0, 1], [9], [1], 5, "m", 7)
     with pytest.raises(InputError, match="counts of the matrix are <U1; give whole numbers"):
         make_bags([0, 1], [0], ["1"], 5)
     with pytest.raises(InputError, match=r"document 0 of the matrix has a word over 4,294,967,295 times"):

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_ngram.core.csr_npz import is_csr_npz, read_csr_npz
+from mgpu_ngram.core import csr_npz
+from mgpu_ngram.core.bags import join_bags
+from mgpu_ngram.core.csr_npz import csr_npz_words, is_csr_npz, read_csr_npz
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.sources import Source
 
@@ -28,7 +30,10 @@ def save(arrays, path, compress=True):
 
 
 def read(path):
-    return read_csr_npz(Source(str(path), "plain", 0, str(path)))
+    source = Source(str(path), "plain", 0, str(path))
+    bags = join_bags(read_csr_npz(source))
+    assert csr_npz_words(source) == bags.num_words
+    return bags
 
 
 def dense(bags):
@@ -69,6 +74,19 @@ def test_as_scipy_writes_it(tmp_path_factory, rows, columns, seed, format):
     assert dense(read(path).check()) == matrix.tolist()
 
 
+def test_rows_are_read_in_blocks(tmp_path, monkeypatch):
+    path = save(CSR, tmp_path / "x.npz")
+    for pairs, documents in (1, [1, 2]), (2, [2, 1]), (3, [3]):
+        monkeypatch.setattr(csr_npz, "BLOCK_PAIRS", pairs)
+        assert [b.documents for b in read_csr_npz(Source("x", "plain", 0, str(path)))] == documents
+        assert dense(read(path)) == ROWS
+    monkeypatch.setattr(csr_npz, "BLOCK_PAIRS", 1)
+    with pytest.raises(InputError, match="document 2 of .* the count 0.5"):
+        read(save(CSR | {"data": np.array([1, 1, 0.5])}, path))
+    empty = CSR | {"indptr": np.zeros(1, int), "indices": np.zeros(0, int), "data": np.zeros(0), "shape": [0, 5]}
+    assert read(save(empty, path)).documents == 0
+
+
 class Evil:
     def __reduce__(self):
         return (pytest.fail, ("the pickle ran",))
@@ -80,7 +98,7 @@ class Evil:
         ({"data": np.array([1.5, 1, 1])}, "document 0 of '.*' has the count 1.5, but counts are whole numbers"),
         ({"data": np.array([1, np.nan, 1])}, "the count nan"),
         ({"data": np.array([1, 1, -1])}, "document 2 of .* the count -1"),
-        ({"data": np.array([1, 1])}, "3 word ids but 2 counts"),
+        ({"data": np.array([1, 1])}, "3 word ids but 2 counts; write it again"),
         ({"data": np.array(["a", "b", "c"])}, "counts of .* are <U1; give whole numbers"),
         ({"indices": np.array([5, 1, 0])}, "document 0 of .* has the word id 5, but the ids of 5 words"),
         ({"indices": np.array([4, 1, -1])}, "word id -1"),
@@ -89,6 +107,7 @@ class Evil:
         ({"indptr": np.array([0.0, 2, 2, 3])}, "row starts of .* are float64"),
         ({"shape": np.array([3, -5])}, r"its shape is \[3, -5\]"),
         ({"shape": np.array([3])}, r"its shape is \[3\]"),
+        ({"format": np.array(b"csc"), "shape": np.array([2**40, 3])}, "it has 1,099,511,627,776 rows but 3 counts"),
         ({"format": np.array(b"bsr")}, "of format 'bsr'; convert it with .tocsr"),
         ({"format": np.array([1])}, "of format .*int64"),
         ({"format": None}, "holds data, indices, indptr, shape, no sparse matrix; write one"),

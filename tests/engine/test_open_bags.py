@@ -120,6 +120,24 @@ def test_on_the_device(tmp_path, device):
     assert open_bags(tmp_path / "x.txt", device=device).read() == BAGS
 
 
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "x.bags"])
+def test_urls(tmp_path, name):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    WRITERS[name](tmp_path / name)
+    memory.pipe(f"/bags/{name}", (tmp_path / name).read_bytes())
+    assert open_bags(f"memory://bags/{name}", WORDS).read() == BAGS
+
+
+def test_a_mapped_file_is_local(tmp_path):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    WRITERS["x.bags"](tmp_path / "x.bags")
+    memory.pipe("/bags/x.bags", (tmp_path / "x.bags").read_bytes())
+    with pytest.raises(
+        InputError, match="x.bags' is a file of bags of words, which is mapped into memory; download it"
+    ):
+        open_bags("memory://bags/x.bags")
+
+
 def test_options_and_columns(tmp_path):
     pq.write_table(pa.table({"text": TEXTS, "title": ["Aa", "the", "Aa"]}), tmp_path / "x.parquet")
     options = TextOptions(stop_words="english", lowercase=False)
