@@ -233,3 +233,17 @@ def mgpu_ngram(capsys):
         return status, *capsys.readouterr()
 
     return run
+
+
+class OutOfMemoryError(Exception):
+    """Named like CuPy's error."""
+
+
+@pytest.fixture(params=[OutOfMemoryError("Out of memory allocating 512 bytes"), MemoryError()], ids=["gpu", "host"])
+def run_out_of_memory(request):
+    """Return a function that raises the error of a full GPU or host, for any arguments."""
+
+    def fail(*_):
+        raise request.param
+
+    return fail

@@ -522,27 +522,15 @@ def test_full_disk(folder, mgpu_ngram, full_disk):
     check_refused(folder, result, "cannot write .*out", "No space left on device", "free space", status=1)
 
 
-class OutOfMemoryError(Exception):
-    """Named like CuPy's error."""
-
-
-@pytest.mark.parametrize("error", [OutOfMemoryError("Out of memory allocating 512 bytes"), MemoryError()])
-def test_out_of_memory(error, folder, mgpu_ngram, monkeypatch):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(engine_count, "_sparse", fail)
+def test_out_of_memory(run_out_of_memory, folder, mgpu_ngram, monkeypatch):
+    monkeypatch.setattr(engine_count, "_sparse", run_out_of_memory)
     result = mgpu_ngram("count", "text", "-o", "out", *HERE)
     pieces = ("out of host memory while counting", "[0-9,]+ bytes are free", r"use smaller chunks \(chunk_bytes\)")
     check_refused(folder, result, *pieces, status=1)
 
 
-@pytest.mark.parametrize("error", [OutOfMemoryError("Out of memory allocating 512 bytes"), MemoryError()])
-def test_out_of_memory_in_any_task(error, folder, mgpu_ngram, monkeypatch):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(count_job, "open_corpus", fail)
+def test_out_of_memory_in_any_task(run_out_of_memory, folder, mgpu_ngram, monkeypatch):
+    monkeypatch.setattr(count_job, "open_corpus", run_out_of_memory)
     result = mgpu_ngram("count", "text", "-o", "out", *HERE)
     check_refused(folder, result, "out of memory", "lower chunk_bytes or the number of workers", status=1)
 

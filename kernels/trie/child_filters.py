@@ -60,16 +60,21 @@ def _cuda(word_G, first_child_M, symbols, filter_bits):
     return filter_M
 
 
-def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Return nodes without children, with a few, and one with half of all children."""
+def example_children(rng: np.random.Generator, size: int) -> np.ndarray:
+    """Return first_child_M (M + 1,) int64 of nodes without children, with a few, and one with half of all children."""
     M = size // 4
     runs_M = rng.poisson(2, M)
     if M:
         runs_M[rng.integers(M)] = size // 2
-    first_child_M = np.concatenate([[0], np.cumsum(runs_M)])
+    return np.concatenate([[0], np.cumsum(runs_M)])
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """Return random words below the nodes of `example_children`."""
+    first_child_M = example_children(rng, size)
     return {
         "word_G": rng.integers(0, 1 << 32, first_child_M[-1], np.uint32),
         "first_child_M": first_child_M.astype(np.uint32 if size % 2 else np.int64),
-        "symbols": M // 3,
+        "symbols": size // 4 // 3,
         "filter_bits": 1 + size % 64,
     }

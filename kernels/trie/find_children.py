@@ -10,6 +10,7 @@ from .. import check
 from ..compile import njit
 from ..dispatch import array_module, pick
 from ..launch import grid_for, kernel, launch
+from .child_filters import example_children
 
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 
@@ -120,13 +121,10 @@ def _cuda(word_G, first_child_M, samples, sample_starts, fanout, nodes_Q, words_
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Return nodes without children, with a few, and one with half of all; some of the words are no children."""
-    M = size // 4
-    runs_M = rng.poisson(2, M)
-    if M:
-        runs_M[rng.integers(M)] = size // 2
-    first_child_M = np.concatenate([[0], np.cumsum(runs_M)])
-    words = [np.sort(rng.choice(3 * run + 5, run, replace=False)) for run in runs_M.tolist()]
+    """Return queries at the nodes of `example_children`: half are for one of its children, the others random."""
+    first_child_M = example_children(rng, size)
+    M = len(first_child_M) - 1
+    words = [np.sort(rng.choice(3 * run + 5, run, replace=False)) for run in np.diff(first_child_M).tolist()]
     word_G = np.concatenate([*words, []]).astype(np.uint32)
     fanout = 4 + size % 40
     samples, sample_starts = sample_every_fanout(word_G, fanout)
@@ -134,9 +132,9 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     words_Q = rng.integers(0, 5 + 3 * (size // 2), size).astype(np.uint32)
     if len(word_G):
         picked_Q = rng.integers(0, len(word_G), size)
-        there_Q = rng.random(size) < 0.5
-        nodes_Q[there_Q] = np.searchsorted(first_child_M, picked_Q[there_Q], "right") - 1
-        words_Q[there_Q] = word_G[picked_Q[there_Q]]
+        known_Q = rng.random(size) < 0.5
+        nodes_Q[known_Q] = np.searchsorted(first_child_M, picked_Q[known_Q], "right") - 1
+        words_Q[known_Q] = word_G[picked_Q[known_Q]]
     return {
         "word_G": word_G,
         "first_child_M": first_child_M.astype(np.uint32 if size % 2 else np.int64),

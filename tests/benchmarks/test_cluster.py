@@ -1,6 +1,5 @@
 """`mgpu-ngram bench cluster` runs completely, writes all rows and files, and times no wrong result."""
 
-import csv
 from collections import Counter
 
 import numpy as np
@@ -70,11 +69,9 @@ def test_rows_are_consistent(bench_run):
     assert all(row["target"] is None for row in bench_run[0])  # these rows are of GPUs
 
 
-def test_csv_and_figure(bench_run):
+def test_csv_and_figure(bench_run, stored_rows):
     found, folder = bench_run
-    with open(folder / "cluster.csv", newline="") as file:
-        kept = list(csv.DictReader(file))
-    assert {(r["kernel"], r["sizes"]) for r in kept} == {(r["kernel"], r["sizes"]) for r in found}
+    stored_rows(folder, found)
     [figure] = folder.glob("cluster_speedup_*.png")
     assert figure.read_bytes().startswith(b"\x89PNG")
 
@@ -107,6 +104,17 @@ def test_merged_tables_hold_every_ngram(corpus, monkeypatch, on_disk):
     assert [totals[n] for n in range(1, 6)] == corpus.totals
 
 
+def check_wrong(corpus, workers, message):
+    """Check that the bench of a corpus finds a wrong result and keeps no row."""
+    suite, executor = Suite("cpu"), LocalExecutor("cpu", workers)
+    try:
+        with pytest.raises(WrongResult, match=message):
+            cluster_words.speedup(suite, executor, corpus)
+    finally:
+        executor.close()
+    assert not suite.rows
+
+
 def test_a_wrong_merge_gives_no_row(corpus, monkeypatch):
     right = engine_runs.merge_tables
 
@@ -117,24 +125,12 @@ def test_a_wrong_merge_gives_no_row(corpus, monkeypatch):
         return keys, counts, ends_S
 
     monkeypatch.setattr(engine_runs, "merge_tables", wrong)
-    suite, executor = Suite("cpu"), LocalExecutor("cpu", 2)
-    try:
-        with pytest.raises(WrongResult, match="order 2"):
-            cluster_words.speedup(suite, executor, corpus)
-    finally:
-        executor.close()
-    assert not suite.rows
+    check_wrong(corpus, 2, "order 2")
 
 
 def test_a_lost_chunk_gives_no_row(corpus):
     whole = Corpus(corpus.folder, [*corpus.files[:-1], (corpus.files[-1][0], [n + 1 for n in corpus.files[-1][1]])])
-    suite, executor = Suite("cpu"), LocalExecutor("cpu", 1)
-    try:
-        with pytest.raises(WrongResult, match="n-grams of order 1"):
-            cluster_words.speedup(suite, executor, whole)
-    finally:
-        executor.close()
-    assert not suite.rows
+    check_wrong(whole, 1, "n-grams of order 1")
 
 
 def test_runs_overlap_as_stated():

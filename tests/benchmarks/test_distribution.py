@@ -1,6 +1,5 @@
 """`mgpu-ngram bench distribution` runs completely, writes all rows and files, and times no wrong result."""
 
-import csv
 import importlib.util
 import math
 from collections import Counter
@@ -162,11 +161,9 @@ def test_rows_are_consistent(bench_run):
     assert one["speedup"] is None and two["speedup"] == pytest.approx(two["rate"] / one["rate"])
 
 
-def test_csv_and_figures(bench_run):
+def test_csv_and_figures(bench_run, stored_rows):
     found, folder = bench_run
-    with open(folder / "distribution.csv", newline="") as file:
-        kept = list(csv.DictReader(file))
-    assert {(r["kernel"], r["sizes"]) for r in kept} == {(r["kernel"], r["sizes"]) for r in found}
+    kept = stored_rows(folder, found)
     assert len(kept) == len(found)
     figures = {path.name.split("_")[1]: path for path in folder.glob("distribution_*.png")}
     assert set(figures) == FIGURES

@@ -1,6 +1,5 @@
 """`mgpu-ngram bench estimate` runs completely, writes all rows and files, and times no wrong result."""
 
-import csv
 import lzma
 import math
 import re
@@ -106,11 +105,9 @@ def test_rows_are_consistent(bench_run):
     assert len(times) == 2 and min(times) == pytest.approx(peer["median_seconds"], rel=0.01)
 
 
-def test_csv_and_figure(bench_run):
+def test_csv_and_figure(bench_run, stored_rows):
     found, folder = bench_run
-    with open(folder / "estimate.csv", newline="") as file:
-        kept = list(csv.DictReader(file))
-    assert {(r["kernel"], r["sizes"]) for r in kept} == {(r["kernel"], r["sizes"]) for r in found}
+    stored_rows(folder, found)
     [figure] = folder.glob("estimate_*.png")
     assert figure.read_bytes().startswith(b"\x89PNG")
 

@@ -1,6 +1,5 @@
 """`mgpu-ngram bench score` runs completely, writes all rows and files, and times no wrong result."""
 
-import csv
 import importlib.util
 import re
 import sys
@@ -112,11 +111,9 @@ def test_rows_are_consistent(bench_run):
     assert 2.5 < int(large["sizes"].split()[1][2:]) / int(small["sizes"].split()[1][2:]) < 4
 
 
-def test_csv_and_figures(bench_run):
+def test_csv_and_figures(bench_run, stored_rows):
     found, folder = bench_run
-    with open(folder / "score.csv", newline="") as file:
-        kept = list(csv.DictReader(file))
-    assert {(r["kernel"], r["sizes"]) for r in kept} == {(r["kernel"], r["sizes"]) for r in found}
+    stored_rows(folder, found)
     figures = {path.name.split("_")[1]: path for path in folder.glob("score_*.png")}
     assert set(figures) == FIGURES
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in figures.values())

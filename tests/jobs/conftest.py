@@ -108,12 +108,26 @@ def undisturbed(corpus, contents, run_here, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def hooks_folder(tmp_path_factory):
-    """The environment of every process that a test starts; see hooks.py."""
+    """The folder of hooks, in the environment of every process that a test starts; see hooks.py."""
     folder = tmp_path_factory.mktemp("hooks")
     (folder / "shard_tokens").write_text(str(SHARD_TOKENS))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NGRAM_TEST_HOOKS", str(folder))
         yield folder
+
+
+@pytest.fixture
+def here():
+    """An executor in this process, with three threads."""
+    executor = LocalExecutor(workers=3)
+    yield executor
+    executor.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(start):
+    """A cluster of two worker processes with the hooks."""
+    return start(2)
 
 
 @pytest.fixture

@@ -83,18 +83,6 @@ def expected(lines, mode="smoothed", bos=True, positions="every", ngrams=NGRAMS)
 
 
 @pytest.fixture
-def here():
-    executor = LocalExecutor(workers=3)
-    yield executor
-    executor.close()
-
-
-@pytest.fixture(scope="module")
-def cluster(start):
-    return start(2)
-
-
-@pytest.fixture
 def lines():
     rng = np.random.default_rng(0)
     return [" ".join(rng.choice(["a", "b", "x"], rng.integers(0, 9))) for _ in range(300)]

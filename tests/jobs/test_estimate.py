@@ -508,11 +508,6 @@ def test_rows_sum_to_one(options, text, make, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def cluster(start):
-    return start(2)
-
-
-@pytest.fixture(scope="module")
 def on_cluster(corpus, tmp_path_factory):
     """Return the options of runs on a cluster, and the expected files."""
     options = {"order": 4, "chunk_bytes": 20_000, "format": "safetensors", **FALLBACK}

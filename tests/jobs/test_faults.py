@@ -55,11 +55,6 @@ def kill(executor, choose):
     return False
 
 
-@pytest.fixture(scope="module")
-def cluster(start):
-    return start(2)
-
-
 @pytest.fixture(autouse=True)
 def healthy(request):
     """A test begins with two workers."""

@@ -13,7 +13,6 @@ import pytest
 
 from mgpu_ngram.cluster.dask import start_cluster
 from mgpu_ngram.cluster.devices import visible_gpus
-from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.output import check_free
@@ -27,18 +26,6 @@ from mgpu_ngram.jobs.trie import run as trie
 
 pytestmark = pytest.mark.timeout(120)
 CHUNKS = 40
-
-
-@pytest.fixture
-def here():
-    executor = LocalExecutor(workers=3)
-    yield executor
-    executor.close()
-
-
-@pytest.fixture(scope="module")
-def cluster(start):
-    return start(2)
 
 
 @pytest.fixture
