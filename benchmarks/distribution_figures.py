@@ -11,7 +11,7 @@ from mgpu_ngram.benchmarks.distribution_cases import LARGE, SMALL
 from mgpu_ngram.benchmarks.distribution_rates import NGPU_LM_RATES
 from mgpu_ngram.benchmarks.distribution_steps import TABLE_54
 from mgpu_ngram.benchmarks.distribution_thesis import TABLE_51, TABLE_53
-from mgpu_ngram.benchmarks.figures import save, size_of
+from mgpu_ngram.benchmarks.figures import draw_each, size_of
 from mgpu_ngram.benchmarks.rows import Row
 
 PREFIX = "distribution/"
@@ -21,20 +21,15 @@ GILM_SATURATED, GLM_SATURATED = 50, 10_000  # sentences, by Li (2018)
 
 def draw(rows: Sequence[Row], folder: Path) -> None:
     """Draw distribution_NAME_DEVICE.png of each experiment that has rows."""
-    for name, prefix, figure in (
-        ("dense", "dense", _dense),
-        ("small", "small batches", _small),
-        ("peers", "peer batches", _peers),
-        ("saturation", "saturation", _saturation),
-        ("order", "table5.3", _order),
-        ("steps", "table5.4", _steps),
-    ):
-        mine = [r for r in rows if r.kernel.startswith(PREFIX + prefix) and r.rate]
-        if mine:
-            plt.figure(figsize=(8, 5))
-            figure(mine)
-            plt.grid(alpha=0.3)
-            save(mine, folder, f"distribution_{name}")
+    figures = {
+        "dense": (PREFIX + "dense", _dense),
+        "small": (PREFIX + "small batches", _small),
+        "peers": (PREFIX + "peer batches", _peers),
+        "saturation": (PREFIX + "saturation", _saturation),
+        "order": (PREFIX + "table5.3", _order),
+        "steps": (PREFIX + "table5.4", _steps),
+    }
+    draw_each(rows, folder, "distribution", figures)
 
 
 def _dense(rows: Sequence[Row]) -> None:

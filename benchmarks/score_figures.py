@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib import pyplot as plt
 
-from mgpu_ngram.benchmarks.figures import save, size_of
+from mgpu_ngram.benchmarks.figures import draw_each, size_of
 from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.benchmarks.score_models import EDGES
 
@@ -39,20 +39,11 @@ RATE = "n-gram queries a second"
 
 def draw(rows: Sequence[Row], folder: Path) -> None:
     """Draw score_NAME_DEVICE.png of each experiment that has rows."""
-    for name, prefix, figure in (
-        ("table3", "score/table3 ", _table3),
-        ("table4", "score/table4 ", _table4),
-        ("table5", "score/table5 ", _table5),
-        ("figure9", "score/figure9 ", _figure9),
-        ("figure10", "score/figure10 ", _figure10),
-        ("stumps", "score/stumps ", _stumps),
-    ):
-        mine = [r for r in rows if r.kernel.startswith(prefix) and r.rate]
-        if mine:
-            plt.figure(figsize=(8, 5))
-            figure(mine)
-            plt.grid(alpha=0.3)
-            save(mine, folder, f"score_{name}")
+    drawn = {
+        "table3": _table3, "table4": _table4, "table5": _table5, "figure9": _figure9, "figure10": _figure10,
+        "stumps": _stumps,
+    }  # fmt: skip
+    draw_each(rows, folder, "score", {name: (f"score/{name} ", figure) for name, figure in drawn.items()})
 
 
 def _curves(rows: Sequence[Row], letter: str) -> None:
