@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError
@@ -40,13 +41,14 @@ class TextOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop_words", _stop_words(self.stop_words))
-        for name in ("min_df", "max_df"):
+        for name in ("min_df", "max_df", "max_features"):
             value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            if not whole and not (isinstance(value, float) and 0 <= value <= 1):
+            if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
+                object.__setattr__(self, name, int(value))
+            elif name == "max_features" and value is not None:
+                raise InputError(f"max_features is {value!r}; give a whole number from 1 on, or None")
+            elif name != "max_features" and not (isinstance(value, float) and 0 <= value <= 1):
                 raise InputError(f"{name} is {value!r}; give a whole number from 1 on, or a share from 0.0 to 1.0")
-        if self.max_features is not None and (type(self.max_features) is not int or self.max_features < 1):
-            raise InputError(f"max_features is {self.max_features!r}; give a whole number from 1 on, or None")
         try:
             groups = re.compile(self.token_pattern).groups
         except (re.error, TypeError) as error:

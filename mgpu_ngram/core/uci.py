@@ -41,8 +41,10 @@ class UciHeader(NamedTuple):
 def is_uci(head: bytes) -> bool:
     """Return whether the first bytes of a file are those of a docword file: three lines of one number each."""
     lines = head.split(b"\n", 4)
-    first, more = lines[:3], lines[3].split() if len(lines) > 4 else []
-    return len(lines) > 3 and all(line.strip().isdigit() for line in first) and len(more) in (0, 3)
+    if len(lines) < 4 or not all(line.strip().isdigit() for line in lines[:3]):
+        return False
+    fields = lines[3].split() if len(lines) > 4 else []
+    return len(fields) in (0, 3) or (len(fields) in (2, 4) and all(field.isdigit() for field in fields))
 
 
 def read_uci_header(source: Source) -> UciHeader:

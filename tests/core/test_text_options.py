@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 
 from mgpu_ngram.core.errors import InputError
@@ -14,6 +15,11 @@ def test_defaults():
     assert options.has_default_pattern and options.stop_words == frozenset()
     assert pickle.loads(pickle.dumps(options)) == options
     assert not TextOptions(token_pattern=r"\S+").has_default_pattern
+
+
+def test_numbers_of_numpy():
+    options = TextOptions(min_df=np.int32(2), max_df=np.float64(0.5), max_features=np.int64(3))
+    assert options == TextOptions(min_df=2, max_df=0.5, max_features=3) and type(options.min_df) is int
 
 
 def test_stop_words(tmp_path):
@@ -33,6 +39,7 @@ def test_stop_words_are_those_of_scikit_learn():
     ("changes", "said"),
     [
         ({"min_df": 0}, "min_df is 0; give a whole number from 1 on, or a share"),
+        ({"min_df": None}, "min_df is None"),
         ({"min_df": 1.5}, "min_df is 1.5"),
         ({"max_df": -0.1}, "max_df is -0.1"),
         ({"max_df": True}, "max_df is True"),

@@ -157,5 +157,6 @@ def test_a_damaged_file_is_read_or_refused_in_one_line(tmp_path_factory, changes
 
 def test_is_uci():
     assert is_uci(SMALL) and is_uci(b"1\n1\n0\n") and not is_uci(b"1\n2\n") and not is_uci(b"1 2\n2\n3\n1 1 1\n")
+    assert is_uci(b"1\n1\n1\n1 1\n") and is_uci(b"1\n1\n1\n1 a 1\n") and not is_uci(b"1\n2\n3\n4\n")
     assert not is_uci(b"1\n2\n3\nsome words\nmore\n")
     assert np.all([not is_uci(head) for head in (b"", b"text\n", b"1\n2\nx\n")])
