@@ -9,6 +9,7 @@ import numpy as np
 from .. import check
 from ..compile import njit
 from ..dispatch import pick
+from ..intrinsics import prefetch
 from ..launch import grid_for, kernel, launch
 from ..trie.edges import check_backoffs
 from ..trie.find_children import TrieIndex, find_child, sample_every_fanout
@@ -111,12 +112,18 @@ def _cpu(
         if word < 0:
             continue
         now[0], matched = word, 1
+        for m in range(length):  # all searches of this word wait for memory together
+            if before[m] < len(first_child_M) - 1:
+                first, last = np.int64(first_child_M[before[m]]), np.int64(first_child_M[before[m] + 1])
+                prefetch(word_G, (first + last) >> 1)  # type: ignore[call-arg]
         while matched < order and matched <= length:
             child = find_child(word_G, first_child_M, samples, sample_starts, fanout, before[matched - 1], word)
             if child < 0:
                 break
             now[matched] = child
             matched += 1
+            if matched < order:
+                prefetch(first_child_M, child)  # type: ignore[call-arg]
         prob = _value(prob_G, words_V2, centers, now[matched - 1], matched, 0)
         for m in range(matched, length + 1):
             prob += _value(backoff_M, words_V2, centers, before[m - 1], m, 1)

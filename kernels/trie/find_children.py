@@ -12,6 +12,7 @@ from ..dispatch import array_module, pick
 from ..launch import grid_for, kernel, launch
 from .child_filters import example_children
 
+MIN_INDEXED = 512  # children of a node that a CPU searches by the index; the words of fewer are few cache lines
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 
 
@@ -80,31 +81,46 @@ def _cpu(word_G, first_child_M, samples, sample_starts, fanout, nodes_Q, words_Q
 
 @njit(nogil=True, cache=True)
 def find_child(word_G, first_child_M, samples, sample_starts, fanout, node, word):
-    """Return the child of `node` by `word`, or -1; as in include/trie.cuh."""
+    """Return the child of `node` by `word`, or -1."""
     if node < 0 or node >= len(first_child_M) - 1:
         return -1
     first, last = np.int64(first_child_M[node]), np.int64(first_child_M[node + 1]) - 1
     if first > last:
         return -1
-    t, step = 0, 1
+    if last - first >= MIN_INDEXED:
+        first, last = _narrowed(samples, sample_starts, np.uint64(fanout), np.uint64(first), np.uint64(last), word)
+    size = last - first + 1
+    while size > 1:  # the last child whose word is not above, without a branch that a core would have to guess
+        half = size >> 1
+        first += half if word_G[first + half] <= word else 0
+        size -= half
+    return first if word_G[first] == word else -1
+
+
+@njit(nogil=True, cache=True)
+def _narrowed(samples, sample_starts, fanout, first, last, word):
+    """Return (first, last) of at most `fanout` neighbours of a long range, among which the word is if it is a child.
+
+    As in include/trie.cuh. Unsigned, because signed divisions also round down.
+    """
+    t, step = np.int64(0), np.uint64(1)
     while t < len(sample_starts) - 1 and last // step - first // step > fanout:
         step *= fanout
         t += 1
     low, high = first // step, last // step
-    while True:
-        row, at = (samples, sample_starts[t - 1]) if t else (word_G, 0)
+    while t > 0:
+        at = np.uint64(sample_starts[t - 1])
         while low < high:
-            middle = (low + high + 1) // 2
-            if row[at + middle] <= word:
+            middle = (low + high + np.uint64(1)) >> np.uint64(1)
+            if samples[at + middle] <= word:
                 low = middle
             else:
-                high = middle - 1
-        if t == 0:
-            return low if word_G[low] == word else -1
+                high = middle - np.uint64(1)
         t -= 1
         step //= fanout
         begin = low * fanout
-        low, high = max(begin, first // step), min(begin + fanout - 1, last // step)
+        low, high = max(begin, first // step), min(begin + fanout - np.uint64(1), last // step)
+    return np.int64(low), np.int64(high)
 
 
 def _cuda(word_G, first_child_M, samples, sample_starts, fanout, nodes_Q, words_Q):
