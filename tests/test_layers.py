@@ -12,7 +12,7 @@ import mgpu_ngram
 PACKAGE = Path(mgpu_ngram.__file__).parent
 
 # What each layer may import from the package: a layer, or one module of it. cli -> commands -> stages -> jobs
-# -> engine -> kernels; a job knows only the executor's protocol of the cluster.
+# -> engine -> kernels; a job knows only the executor's protocol, with its gangs, of the cluster.
 ALLOWED = {
     "__init__": {"api", "compact", "model", "core"},
     "__main__": {"entry"},
@@ -38,7 +38,7 @@ ALLOWED = {
     "kenlm": {"engine", "core"},
     "report": {"jobs.progress"},
     "config": {"stages", "jobs.saver", "core"},
-    "jobs": {"jobs", "engine", "core", "kernels", "cluster.executor"},
+    "jobs": {"jobs", "engine", "core", "kernels", "cluster.executor", "cluster.gang"},
     "engine": {"engine", "core", "kernels"},
     "cluster": {"cluster", "core.errors", "core.memory_config", "core.scratch", "core.version"},
     "core": {"core", "kernels"},
