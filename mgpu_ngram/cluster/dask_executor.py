@@ -18,9 +18,10 @@ from distributed import Client, Future, KilledWorker, as_completed
 from distributed.client import FutureCancelledError
 from distributed.scheduler import NoWorkerError
 
-from mgpu_ngram.cluster import checks, dask_private, gpu
+from mgpu_ngram.cluster import checks, dask_private, gang_driver, gpu
 from mgpu_ngram.cluster.executor import Done
 from mgpu_ngram.cluster.faults import Watch
+from mgpu_ngram.cluster.gang_worker import Place, run_rank
 from mgpu_ngram.cluster.worker import Plugin, Prompt, run_task, versions
 from mgpu_ngram.core.errors import RunError
 
@@ -84,7 +85,7 @@ class DaskExecutor:
         colocate_with: Future | None = None,
         priority: bool = False,
     ) -> Future:
-        with self._scheduler():
+        with self.scheduler():
             name = getattr(fn, "__name__", type(fn).__name__)
             # Dask decides by name whether tasks queue until a worker is free, from the arguments of all tasks of that
             # name. Tasks with fewer arguments get their own name, or all would go to the worker that holds one.
@@ -123,27 +124,27 @@ class DaskExecutor:
         finished = as_completed(handles, loop=self.client.loop)
         del handles
         while True:
-            with self._scheduler():
+            with self.scheduler():
                 self._send()
             if (handle := next(finished, None)) is None:
                 return
-            self._raise_error_of(handle)
+            self.raise_error_of(handle)
             finished.update((done(handle) if done else None) or ())
             del handle  # or it would live until the next one finishes
 
     def gather(self, handles: Sequence[Future]) -> list[Any]:
         self.wait(handles)
-        with self._scheduler():
+        with self.scheduler():
             return [parcel.open() for parcel in self.client.gather(list(handles))]
 
     def fetch(self, handle: Future) -> Any:
         self.wait([handle])
-        with self._scheduler():
+        with self.scheduler():
             parcel = self.client.gather(handle, direct=True)  # through the scheduler where no worker can be reached
         return parcel.open()
 
     def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
-        with self._scheduler():
+        with self.scheduler():
             self._send()
             # Dask would wait forever for a worker that joins and leaves again because it cannot read our tasks
             workers = checks.scheduler_info(self.client)["workers"].items()
@@ -155,9 +156,32 @@ class DaskExecutor:
         answers = [a for a in answers if not isinstance(a, OSError)]  # others died just now
         return answers or self.gather([self.call(fn, *args)])  # all died: ask the next worker that joins
 
+    def gang_size(self, seconds: float = 0) -> int:
+        return gang_driver.size_now(self, seconds)
+
+    def gang(self, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Future]:
+        return gang_driver.run(self, fn, args_by_rank, label)
+
+    def send_ranks(
+        self, fn: Callable, places: Sequence[Place], args_by_rank: Sequence[Sequence[Any]], label: str
+    ) -> list[Future]:
+        """Send the tasks of a gang in one message, each for one worker only."""
+        calls, futures = dict[str, dask_private.Call](), list[Future]()
+        for place, args in zip(places, args_by_rank, strict=True):
+            name = f"rank {place.rank} of {label or 'a gang'}"
+            key = f"{getattr(fn, '__name__', type(fn).__name__)}_rank-{uuid.uuid4().hex}"
+            futures.append(Future(key, self.client))
+            self._watch.add(futures[-1], name)
+            task = (run_rank, self._name, self.device, name, place, self.device, fn, *args)
+            calls[key] = dask_private.Call(run_task, task, [place.addresses[place.rank]], strict=True, priority=True)
+        with self.scheduler():
+            self._send()
+            dask_private.send_tasks(self.client, calls, [next(self._numbers) for _ in calls])
+        return futures
+
     def groups(self, handles: Sequence[Future]) -> list[list[Future]]:
         groups = defaultdict(list)
-        with self._scheduler():
+        with self.scheduler():
             for handle in handles:
                 groups[self._watch.holder_of(str(handle.key))].append(handle)  # a lost handle forms its own group
         return [groups[holder] for holder in sorted(groups)]
@@ -165,14 +189,18 @@ class DaskExecutor:
     def worker_of(self, handle: Future) -> str:
         return self._watch.worker_of(str(handle.key))
 
+    def holder_of(self, handle: Future) -> str:
+        """Return the address of the worker that ran it."""
+        return self._watch.holder_of(str(handle.key))
+
     def check_folder(self, folder: str) -> None:
         if not self._ours:  # the workers of ours are processes of this host
-            with self._scheduler():
+            with self.scheduler():
                 checks.check_folder(self.client, folder)
 
     def reserve(self, device_bytes: int) -> None:
         if self._ours and self.transport == "ipc":
-            with self._scheduler():
+            with self.scheduler():
                 self.client.run(gpu.reserve, device_bytes, on_error="ignore")
 
     @property
@@ -195,7 +223,7 @@ class DaskExecutor:
             self._closing.close()
 
     @contextmanager
-    def _scheduler(self) -> Iterator[None]:
+    def scheduler(self) -> Iterator[None]:
         """Turn exceptions of Dask after the loss of its scheduler, or after the end of a run, into one line."""
         if self._watch.error:
             raise self._watch.error
@@ -206,10 +234,20 @@ class DaskExecutor:
         except (OSError, FutureCancelledError):
             raise self._watch.error or self._lost() from None
 
+    @property
+    def on_loss(self) -> list[Callable[[str], None]]:
+        """Functions called with the address of each worker that leaves."""
+        return self._watch.on_loss
+
+    def way_out(self, first: str) -> str:
+        """Return what the user must do before the next run, and how to resume."""
+        return self._watch.way_out(first)
+
     def _lost(self) -> RunError:
         return RunError(f"the Dask scheduler {self._address} was lost; {self._watch.way_out('start one')}")
 
-    def _raise_error_of(self, handle: Future) -> None:
+    def raise_error_of(self, handle: Future) -> None:
+        """Raise the error of a finished task, if it has one."""
         error = None if handle.status == "finished" else handle.exception()  # waits if its worker was lost since
         if handle.status == "cancelled":
             raise self._watch.error or self._lost()

@@ -173,6 +173,31 @@ def forget_connections(worker: Worker, address: str) -> None:
     worker.rpc.remove(address)
 
 
+# Gangs
+
+
+def is_executing(worker: Worker, key: str) -> bool:
+    """Return whether a task that runs in a thread of this worker is still wanted.
+
+    Replaces nothing: Dask cannot stop a task, and does not tell it that it was cancelled.
+    """
+    task = worker.state.tasks.get(key)
+    return task is not None and task.state in ("executing", "long-running")
+
+
+def add_handler(worker: Worker, name: str, answer: Callable) -> None:
+    """Let other workers call `answer`, a coroutine function, by `worker.rpc(address).name(...)`.
+
+    Replaces nothing: extensions of Dask do the same.
+    """
+    worker.handlers[name] = answer
+
+
+def remove_handler(worker: Worker, name: str) -> None:
+    """Undo `add_handler`."""
+    worker.handlers.pop(name, None)
+
+
 # Transport
 
 

@@ -67,6 +67,23 @@ class Executor(Protocol):
     def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
         """Run fn(*args) in every worker process at once; for short functions with small results."""
 
+    def gang_size(self, seconds: float = 0) -> int:
+        """Return how many ranks a gang can have now: one for each worker that is there, one on a GPU of this process.
+
+        Waits for the first worker, and up to `seconds` for `workers` of them: lost ones may come back.
+        """
+
+    def gang(self, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Handle]:
+        """Run fn(communicator, *args) for each rank, all at once and each on a worker of its own; wait for all.
+
+        label  name of the work in errors: "the sweeps"
+
+        The communicator is a `gang.Communicator`. Waits until enough workers are free. Returns the finished handles of
+        the results, by rank; a result is lost with its worker. A rank runs on a worker that holds one of its arguments,
+        if possible. The first error of a rank is raised; a lost worker raises GangError. In both cases, and after
+        Ctrl-C, all other ranks end with GangError where they call their communicator.
+        """
+
     def groups(self, handles: Sequence[Handle]) -> list[list[Handle]]:
         """Return finished handles grouped by the worker that made their value; groups keep the order."""
 

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,7 @@ class Watch:
         self.client, self.address, self.topic = client, address, topic
         self.resume_hint = ""  # see Executor
         self.error: RunError | None = None
+        self.on_loss: list[Callable[[str], None]] = []  # called with the address of each worker that leaves
         self._tasks: dict[str, _Task] = {}  # by key; also tasks without a handle, which may have to run again
         self._futures: weakref.WeakSet[Future] = weakref.WeakSet()
         self._adding = threading.Lock()
@@ -147,6 +149,8 @@ class Watch:
         elif message.get("action") == "remove-worker":
             self._workers.pop(worker, None)
             self._gone.add(worker)
+            for tell in list(self.on_loss):
+                tell(worker)
             await self._release(worker)
             again = lambda: asyncio.ensure_future(self._release(worker))  # noqa: E731
             asyncio.get_running_loop().call_later(RELEASE_SECONDS, again)

@@ -11,6 +11,8 @@ from typing import Any
 
 from mgpu_ngram.cluster.devices import allow_open_files, cpu_cores
 from mgpu_ngram.cluster.executor import Done
+from mgpu_ngram.cluster.gang import check_size
+from mgpu_ngram.cluster.gang_host import run_in_threads
 
 
 class LocalExecutor:
@@ -102,6 +104,14 @@ class LocalExecutor:
 
     def everywhere(self, fn: Callable, *args: Any) -> list[Any]:
         return [fn(*args)]
+
+    def gang_size(self, seconds: float = 0) -> int:
+        return self.workers
+
+    def gang(self, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Future]:
+        """Run the ranks in threads of their own: they need not wait for those of tasks."""
+        check_size(len(args_by_rank), self.workers, label)
+        return run_in_threads(fn, [[_value(a) for a in args] for args in args_by_rank])
 
     def groups(self, handles: Sequence[Future]) -> list[list[Future]]:
         return [list(handles)] if handles else []

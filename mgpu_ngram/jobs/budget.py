@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -92,13 +92,16 @@ def limited_to(executor: Executor, memory: MemoryConfig, outside_bytes: int = 0)
 
 @dataclass(frozen=True)
 class _Limited:
-    """An executor; all but `call` is the inner one's."""
+    """An executor; all but `call` and `gang` is the inner one's."""
 
     inner: Executor
     budget: Budget
 
     def call(self, fn: Callable, *args: Any, **how: Any) -> Handle:
         return self.inner.call(LimitedTask(fn, self.budget), *args, **how)
+
+    def gang(self, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Handle]:
+        return self.inner.gang(LimitedTask(fn, self.budget), args_by_rank, label)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -115,9 +115,9 @@ def test_random_kills_change_nothing(cluster):
 
 def test_a_recomputed_result_is_no_error(cluster):
     """The worker of a task dies after the task ends and before the driver reads its state."""
-    cluster._raise_error_of(SimpleNamespace(status="lost", exception=lambda: None))
+    cluster.raise_error_of(SimpleNamespace(status="lost", exception=lambda: None))
     with pytest.raises(ZeroDivisionError):
-        cluster._raise_error_of(SimpleNamespace(status="error", exception=ZeroDivisionError))
+        cluster.raise_error_of(SimpleNamespace(status="error", exception=ZeroDivisionError))
 
 
 def test_everywhere_skips_a_worker_that_dies(cluster, tmp_path):

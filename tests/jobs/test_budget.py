@@ -114,6 +114,7 @@ def test_every_task_of_a_limited_executor_is_within_the_budget(monkeypatch):
     assert pool.limit == 0
     two = executor.call(look, first), executor.call(look, 2, priority=True)
     assert executor.gather(two) == [1400, 702] and pool.limit == 0
+    assert executor.gather(executor.gang(lambda comm, more: look(more), [[0], [1]])) == [700, 701] and pool.limit == 0
     with pytest.raises(ZeroDivisionError):
         executor.gather([executor.call(fail, label="failing")])
     assert pool.limit == 0 and executor.workers == 2 and executor.everywhere(len, "ab") == [2]
