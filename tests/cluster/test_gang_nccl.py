@@ -2,7 +2,6 @@
 
 import sys
 import threading
-import time
 import types
 from concurrent.futures import Future
 from typing import ClassVar
@@ -130,8 +129,7 @@ class FakeComm:
 
     def abort(self):
         if "abort" in self.nccl.hang:
-            time.sleep(0.5)
-            return
+            threading.Event().wait()
         self.aborted.set()
         for done in self.began:
             done.done() or done.set_result(None)
