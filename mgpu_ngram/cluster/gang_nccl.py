@@ -67,9 +67,9 @@ class NcclCommunicator(Communicator):
             except Exception as error:
                 opened.set_exception(error)
 
-        def abort_late(future: Future) -> None:
+        def abort_late() -> None:
             with suppress(Exception):
-                future.result().abort()
+                opened.result().abort()
 
         threading.Thread(target=connect, name="mgpu-ngram-nccl-connect", daemon=True).start()
         try:
@@ -82,7 +82,7 @@ class NcclCommunicator(Communicator):
                 "run again with NCCL_DEBUG=WARN to see why"
             ) from None
         except BaseException:
-            opened.add_done_callback(abort_late)
+            threading.Thread(target=abort_late, name="mgpu-ngram-nccl-abort", daemon=True).start()
             raise
 
     def all_reduce_async(self, array: Any) -> Pending:

@@ -70,7 +70,7 @@ class FakeNccl:
     def __init__(self):
         self.hub, self.hang, self.fail, self.comms = None, set(), set(), {}
         self.available, self.NcclError, self.NCCL_SUM = True, NcclError, 0
-        self.connecting = threading.Event()
+        self.connecting, self.collective = threading.Event(), threading.Event()  # whether a rank calls it
         self.__dict__ |= NUMBERS
 
     def get_unique_id(self):
@@ -97,6 +97,7 @@ class FakeComm:
             raise NcclError(f"{name}: remote process exited")
 
     def begin(self, operation, source, target, shape, dtype, stream):
+        self.nccl.collective.set()
         self.call(operation)
         assert not self.destroyed
         self.number += 1
@@ -253,6 +254,7 @@ def wait_on_device(comm):
 @pytest.mark.parametrize("do", [wait_on_host, wait_on_device, NcclCommunicator.barrier])
 def test_an_abort_ends_a_wait(nccl, do):
     futures, aborts = run(nccl, lonely(do))
+    nccl.collective.wait()
     futures[1].result()
     assert not futures[0].done()
     aborts[0].set("worker 1 was lost")
@@ -265,6 +267,7 @@ def test_an_abort_ends_a_call_that_hangs(nccl):
     """A first collective connects inside the call, and does not return when the peer has died."""
     nccl.hang = {"allReduce"}
     futures, aborts = run(nccl, lonely(wait_on_host))
+    nccl.collective.wait()
     futures[1].result()
     aborts[0].set("worker 1 was lost")
     with pytest.raises(GangError, match="^worker 1 was lost$"):
@@ -285,9 +288,22 @@ def test_an_abort_while_nccl_connects(nccl):
         comm.aborted.set()  # and the threads that connect end
 
 
+def test_an_abort_when_nccl_has_just_connected(nccl):
+    """It may hang, too, so the rank does not wait for it."""
+    nccl.hang = {"connect", "abort"}
+    futures, aborts = run(nccl, wait_on_host)
+    nccl.connecting.wait()
+    aborts[0].set("worker 1 was lost")
+    nccl.hang = {"abort"}
+    with pytest.raises(GangError, match="^worker 1 was lost$"):
+        futures[0].result()
+    aborts[1].set("worker 1 was lost")
+
+
 def test_a_gpu_that_nccl_does_not_free_is_given_up(nccl):
     nccl.hang = {"abort"}
     futures, aborts = run(nccl, lonely(wait_on_host))
+    nccl.collective.wait()
     futures[1].result()
     aborts[0].set("worker 1 was lost")
     with pytest.raises(GangError):
