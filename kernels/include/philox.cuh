@@ -3,7 +3,7 @@
 #define FIRST_TOPICS 1
 
 __device__ __forceinline__ u64 random_bits(u64 seed, u32 stream, u32 sweep, u64 document, u32 position) {
-  u32 c0 = (u32)document, c1 = position, c2 = sweep, c3 = (u32)(document >> 32) << 1 | stream;
+  u32 c0 = (u32)document, c1 = position, c2 = sweep, c3 = (u32)(document >> 32) << 2 | stream;
   u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
 #pragma unroll
   for (int round = 0; round < 10; ++round) {

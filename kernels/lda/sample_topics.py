@@ -45,7 +45,7 @@ class Draw(NamedTuple):
 
     seed          0 to 2^64 - 1
     sweep         0 to 2^32 - 1
-    first         number of document 0 in the corpus, below 2^47
+    first         number of document 0 in the corpus, below 2^46
     exclude_self  leave a token's own count out, as collapsed Gibbs sampling does; False: the rule of CuLDA_CGS
     """
 

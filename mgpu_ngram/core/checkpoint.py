@@ -66,6 +66,7 @@ def save_entry(
     metadata: Mapping[str, Any] | None = None,
     durable: bool = True,
     generation: int = 0,
+    keep_older: bool = False,
 ) -> str:
     """Write one entry to the `entries_folder` of a checkpoint; return its path.
 
@@ -75,6 +76,7 @@ def save_entry(
     durable     as in `save_arrays`; a resumed run finds entries that a crash of the host damaged, and deletes them
     generation  0 or more: which save of these items this is, such as the iteration. Once a durable entry is written,
                 the entries of this kind with lower generations, all of whose items it covers, are deleted
+    keep_older  do not delete them: `delete_older` does when all items have an entry of this generation
 
     Raises RunError when the disk is full or the folder is gone.
     """
@@ -86,7 +88,7 @@ def save_entry(
     numbers = [int(i) for i in items]
     own = {"kind": kind, "items": numbers, "generation": int(generation)}
     save_arrays(path, arrays, {**(metadata or {}), **own}, durable)
-    if durable and generation > 0:
+    if durable and generation > 0 and not keep_older:
         _delete_superseded(folder, kind, set(numbers), generation)
     return path
 
@@ -100,6 +102,14 @@ def _delete_superseded(folder: str, kind: str, items: set[int], generation: int)
             continue
         if entry.generation < generation and items.issuperset(entry.items):
             with suppress(OSError):
+                os.unlink(path)
+
+
+def delete_older(folder: str, kind: str, generation: int) -> None:
+    """Delete the entries of a kind with lower generations: all items have durable entries of this generation."""
+    for path in map(str, Path(folder).glob(f"{kind}-*{ENTRY}")):
+        with suppress(InputError, OSError):
+            if _read_entry(path).generation < generation:
                 os.unlink(path)
 
 
@@ -243,6 +253,31 @@ class Checkpoint:
                     _delete(path, damage)
             found = [entry for entry in found if not damages.get(entry.path)]
         return _disjoint(found)
+
+    def newest_generation(self, kind: str, items: Iterable[int]) -> list[Entry]:
+        """Return the entries of the highest generation whose whole entries cover all items; [] if none does.
+
+        Deletes a damaged entry, with a warning.
+        """
+        needed, by_generation = set(items), dict[int, list[Entry]]()
+        for path in map(str, self.entries_folder.glob(f"{kind}-*{ENTRY}")):
+            try:
+                entry = _read_entry(path)
+            except InputError as error:
+                _delete(path, _damage(error))
+                continue
+            by_generation.setdefault(entry.generation, []).append(entry)
+        for generation in sorted(by_generation, reverse=True):
+            whole = []
+            for entry in sorted(by_generation[generation], key=lambda entry: entry.path):
+                if damage := damage_of(entry.path):
+                    _delete(entry.path, damage)
+                else:
+                    whole.append(entry)
+            found = _disjoint(whole)
+            if needed == {item for entry in found for item in entry.items}:
+                return found
+        return []
 
     def keep(self) -> None:
         """Leave the checkpoint for a run that resumes it; delete it when it has no entries."""

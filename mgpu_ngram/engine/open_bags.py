@@ -74,6 +74,12 @@ def open_bags(
     return corpus_of_documents(name, parts, words, options, states=tuple(corpus.states))
 
 
+def states_of_inputs(inputs: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the files of inputs as checkpoints describe them; reads none."""
+    sources = tuple(stored_source(name, location) for name, location in find_files(list(inputs)))
+    return list(Corpus(sources, "byte").states)
+
+
 def _format(source: Source) -> str:
     if source.format == "parquet":
         return "documents"

@@ -32,8 +32,9 @@ ENTRIES: dict[str, Entry] = {
     "distribution": Entry(
         "mgpu_ngram.stages.distribution", "write the probabilities of every next word", ("distribution",)
     ),
+    "lda": Entry("mgpu_ngram.stages.lda", "train a topic model of documents", ("lda",)),
 }
-PLANNED = ("lda", "decode")  # named in error messages
+PLANNED = ("decode",)  # named in error messages
 
 
 class _Stages(Mapping[str, "Stage[Any, Any]"]):

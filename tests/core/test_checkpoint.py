@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import mgpu_ngram.core.checkpoint as checkpoint_module
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
-from mgpu_ngram.core.checkpoint import Checkpoint, damage_of, save_entry, what_changed
+from mgpu_ngram.core.checkpoint import Checkpoint, damage_of, delete_older, save_entry, what_changed
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import Output, _host
 
@@ -259,6 +259,31 @@ def test_newer_entries_come_before_larger_ones(tmp_path):
     for generation, items in ((1, [1, 2, 3]), (2, [3]), (0, [5, 6])):
         save(checkpoint, items, generation=generation, durable=False)
     assert [entry.items for entry in checkpoint.entries("run")] == [(3,), (5, 6)]
+
+
+def test_the_newest_generation_of_all_items(tmp_path):
+    checkpoint = open_checkpoint(tmp_path)
+    save(checkpoint, [1], generation=3, keep_older=True)
+    paths = [save(checkpoint, [item], generation=3, keep_older=True) for item in (2, 3)]
+    unfinished = save(checkpoint, [2], generation=4, keep_older=True)
+    assert [e.items for e in checkpoint.newest_generation("run", [1, 2, 3])] != []
+    assert {e.generation for e in checkpoint.newest_generation("run", [1, 2, 3])} == {3}
+    assert [e.path for e in checkpoint.newest_generation("run", [2])] == [unfinished]
+    assert checkpoint.newest_generation("run", [1, 2, 3, 4]) == []
+    damage(paths[0])
+    with pytest.warns(UserWarning, match="is damaged: .*done again"):
+        assert checkpoint.newest_generation("run", [1, 2, 3]) == []
+
+
+def test_older_generations_are_deleted_together(tmp_path):
+    checkpoint = open_checkpoint(tmp_path)
+    for generation in (1, 2):
+        for item in (1, 2):
+            save(checkpoint, [item], generation=generation, keep_older=True)
+    assert len(list(checkpoint.entries_folder.iterdir())) == 4
+    delete_older(str(checkpoint.entries_folder), "run", 2)
+    assert {entry.generation for entry in checkpoint.entries("run")} == {2}
+    assert len(list(checkpoint.entries_folder.iterdir())) == 2
 
 
 def test_an_entry_without_a_generation_is_of_generation_0(tmp_path):

@@ -1,0 +1,201 @@
+"""A topic model: topics of words, their priors, and the file that keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.arrays import load_arrays, save_arrays
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.output import check_free
+from mgpu_ngram.core.words import Words
+
+FORMAT = "mgpu_ngram topic model"
+FORMAT_VERSION = 1
+MAX_TOPICS = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Priors:
+    """The parameters of the Dirichlet priors.
+
+    alpha_Z  (Z,) float64: of topics in a document
+    beta     of words in a topic
+    seeds    own priors of some words: word id -> (Z,) float32
+    """
+
+    alpha_Z: np.ndarray
+    beta: float
+    seeds: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def sums_Z(self, num_words: int) -> np.ndarray:
+        """Return (Z,) float64, the sum over words of the priors of each topic."""
+        own_KZ = np.array([*self.seeds.values()], np.float64).reshape(len(self.seeds), len(self.alpha_Z))
+        return self.beta * (num_words - len(self.seeds)) + own_KZ.sum(0)
+
+
+@dataclass(frozen=True, eq=False)
+class TopicModel:
+    """Tokens of each word with each topic, by word, and the priors.
+
+    word_starts_V1  (V + 1,) int64: word v has the entries word_starts_V1[v] to word_starts_V1[v + 1]
+    topics_N        (N,) uint16, ascending within a word
+    counts_N        (N,) uint32, at least 1
+    words           the V words; None: only ids are known
+    sweeps          of the training
+    settings        of the training, for people: JSON values
+    history         metrics after some sweeps: dicts with "sweep" and figures, see `engine.lda_metrics`
+    """
+
+    word_starts_V1: np.ndarray
+    topics_N: np.ndarray
+    counts_N: np.ndarray
+    priors: Priors
+    words: Words | None = None
+    sweeps: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+    history: tuple[dict[str, Any], ...] = ()
+
+    @classmethod
+    def of_counts(cls, counts_VZ: np.ndarray, priors: Priors, **others: Any) -> TopicModel:
+        """Return the model of dense counts (V, Z) uint32."""
+        words_N, topics_N = np.nonzero(counts_VZ)
+        starts = np.searchsorted(words_N, np.arange(len(counts_VZ) + 1)).astype(np.int64)
+        return cls(starts, topics_N.astype(np.uint16), counts_VZ[words_N, topics_N], priors, **others)
+
+    @property
+    def num_words(self) -> int:
+        """Return V, the number of words."""
+        return len(self.word_starts_V1) - 1
+
+    @property
+    def num_topics(self) -> int:
+        """Return Z, the number of topics."""
+        return len(self.priors.alpha_Z)
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens that the model was trained on."""
+        return int(self.counts_N.sum(dtype=np.int64))
+
+    def counts_VZ(self) -> np.ndarray:
+        """Return the counts as a dense (V, Z) uint32 array."""
+        counts_VZ = np.zeros((self.num_words, self.num_topics), np.uint32)
+        counts_VZ[np.repeat(np.arange(self.num_words), np.diff(self.word_starts_V1)), self.topics_N] = self.counts_N
+        return counts_VZ
+
+    def totals_Z(self) -> np.ndarray:
+        """Return (Z,) int64, the tokens of each topic."""
+        totals_Z = np.zeros(self.num_topics, np.int64)
+        np.add.at(totals_Z, self.topics_N, self.counts_N)
+        return totals_Z
+
+    def pseudocounts_ZV(self) -> np.ndarray:
+        """Return (Z, V) float64: counts plus word priors, which scikit-learn calls components_."""
+        table_VZ = self.counts_VZ() + self.priors.beta
+        for word, prior_Z in self.priors.seeds.items():
+            table_VZ[word] += prior_Z - self.priors.beta
+        return np.ascontiguousarray(table_VZ.T)
+
+
+def save_topic_model(path: str | Path, model: TopicModel, overwrite: bool = False) -> int:
+    """Write a model to a safetensors file and return its bytes.
+
+    overwrite  replace a topic model; any other file is never replaced
+
+    Raises InputError if the path is taken and RunError if the disk is full.
+    """
+    check_free(path, overwrite, "topic model", is_topic_model)
+    seeds = model.priors.seeds
+    arrays = {
+        "word_starts_V1": model.word_starts_V1,
+        "topics_N": model.topics_N,
+        "counts_N": model.counts_N,
+        "alpha_Z": model.priors.alpha_Z,
+        "seed_words_K": np.array([*seeds], np.int64),
+        "seed_priors_KZ": np.array([*seeds.values()], np.float32).reshape(len(seeds), model.num_topics),
+    }
+    if model.words is not None:
+        arrays |= {"word_offsets_V1": model.words.offsets_V, "word_bytes": model.words.data}
+    metadata = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "beta": model.priors.beta,
+        "sweeps": model.sweeps,
+        "settings": model.settings,
+        "history": list(model.history),
+    }
+    return save_arrays(path, arrays, metadata)
+
+
+def load_topic_model(path: str | Path, verify: bool = True) -> TopicModel:
+    """Return the model of a file, with arrays that are views of a memory map; reading executes nothing.
+
+    verify  compare checksums and check every entry, which reads all of the file
+
+    Raises InputError if the file is missing or damaged, holds something else, or is newer than this program.
+    """
+    arrays, metadata = load_arrays(path, verify)
+    if metadata.get("format") != FORMAT:
+        found = metadata.get("format") or metadata.get("kind") or "other arrays"
+        raise InputError(f"{path} holds no topic model but {found}; give the output of `mgpu-ngram lda`")
+    if metadata["format_version"] > FORMAT_VERSION:
+        raise InputError(
+            f"{path} has topic model version {metadata['format_version']} but this mgpu_ngram reads up to "
+            f"{FORMAT_VERSION}; upgrade mgpu_ngram"
+        )
+    try:
+        seeds = dict(zip(arrays["seed_words_K"].tolist(), arrays["seed_priors_KZ"], strict=True))
+        model = TopicModel(
+            arrays["word_starts_V1"],
+            arrays["topics_N"],
+            arrays["counts_N"],
+            Priors(arrays["alpha_Z"], float(metadata["beta"]), seeds),
+            _words(arrays),
+            int(metadata["sweeps"]),
+            dict(metadata["settings"]),
+            tuple(metadata["history"]),
+        )
+        wrong = _contradiction(model, verify)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        wrong = f"it lacks {error}"
+    if wrong:
+        raise InputError(f"{path} is no sound topic model: {wrong}; make it again")
+    return model
+
+
+def is_topic_model(path: str | Path) -> bool:
+    """Return whether a file is a topic model, by its header."""
+    try:
+        return load_arrays(path, verify=False)[1].get("format") == FORMAT
+    except InputError:
+        return False
+
+
+def _words(arrays: dict[str, np.ndarray]) -> Words | None:
+    return Words(arrays["word_offsets_V1"], arrays["word_bytes"]) if "word_offsets_V1" in arrays else None
+
+
+def _contradiction(model: TopicModel, verify: bool) -> str:
+    """Return how the arrays of a file contradict each other; "" if they do not."""
+    V, Z, N = model.num_words, model.num_topics, len(model.topics_N)
+    dtypes = [a.dtype.name for a in (model.word_starts_V1, model.topics_N, model.counts_N, model.priors.alpha_Z)]
+    if dtypes != ["int64", "uint16", "uint32", "float64"]:
+        return f"its arrays are of {', '.join(dtypes)}"
+    if not 2 <= Z <= MAX_TOPICS or len(model.counts_N) != N or V < 1:
+        return f"it has {Z:,} topics, {V:,} words, {N:,} topics of words and {len(model.counts_N):,} counts"
+    if model.words is not None and len(model.words) != V:
+        return f"it has {len(model.words):,} words and counts of {V:,}"
+    if not (model.priors.beta > 0 and np.isfinite(model.priors.alpha_Z).all() and (model.priors.alpha_Z > 0).all()):
+        return "a prior is not above 0"
+    if any(not 0 <= word < V or prior_Z.shape != (Z,) for word, prior_Z in model.priors.seeds.items()):
+        return "a seed word is outside the vocabulary"
+    starts = model.word_starts_V1
+    if starts[0] != 0 or starts[-1] != N or (verify and (np.diff(starts) < 0).any()):
+        return "its words' entries do not follow each other"
+    if verify and N and (int(model.topics_N.max()) >= Z or not model.counts_N.all()):
+        return f"a topic is above {Z - 1:,} or a count is 0"
+    return ""

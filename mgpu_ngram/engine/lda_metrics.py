@@ -1,0 +1,148 @@
+"""How well topics fit: likelihoods of the training tokens, and the perplexity of held-out documents."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.bags import Bags
+from mgpu_ngram.core.topic_model import Priors
+from mgpu_ngram.engine.lda import Group, Shard, document_counts, to_bag, total, word_topics
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.lda.fold_in import fold_in
+from mgpu_ngram.kernels.lda.philox import HELD_OUT, random_numbers
+from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS, plugin_likelihood
+
+TARGET_BLOCK = 1 << 22  # probabilities that are computed at once
+
+
+def plugin(shard: Shard, group: Group, priors: Priors) -> float:
+    """Return the plug-in log-likelihood, natural, of the tokens of all devices: see `plugin_likelihood`."""
+    words = word_topics(shard.counts_VZ, priors)
+    sums = [
+        shard.each(plugin_likelihood, [(block.documents, part, words) for part in block.parts])
+        for block in shard.blocks
+    ]
+    return total(shard, group, sum(int(number[0]) for block in sums for number in block)) / UNITS
+
+
+def joint(shard: Shard, group: Group, priors: Priors) -> float:
+    """Return ln p(words, topics | priors) of the tokens of all devices, with theta and phi integrated out.
+
+    Griffiths and Steyvers, "Finding scientific topics" (2004), equations 2 and 3, with asymmetric priors.
+    """
+    alpha_Z, V = priors.alpha_Z, len(shard.counts_VZ)
+    alpha, xp = float(alpha_Z.sum()), array_module(shard.counts_VZ)
+    units = 0
+    for block in shard.blocks:
+        _, topic_E, count_E = document_counts(block, shard.num_topics)
+        keys, numbers = (to_host(a) for a in xp.unique(topic_E << 32 | count_E, return_counts=True))
+        topics, counts = keys >> 32, keys & 0xFFFFFFFF
+        units += _units(numbers, _lgamma(counts + alpha_Z[topics]) - _lgamma(alpha_Z)[topics])
+        lengths, numbers = (to_host(a) for a in xp.unique(block.documents.lengths_D, return_counts=True))
+        units += _units(numbers, math.lgamma(alpha) - _lgamma(lengths + alpha))
+    result = total(shard, group, units) / UNITS
+
+    plain_VZ = shard.counts_VZ
+    if priors.seeds:
+        for word, own_Z in priors.seeds.items():
+            prior_Z = own_Z.astype(np.float64)
+            result += float((_lgamma(to_host(plain_VZ[word]) + prior_Z) - _lgamma(prior_Z)).sum())
+        plain_VZ = plain_VZ[xp.asarray(np.setdiff1d(np.arange(V), [*priors.seeds]))]
+    counts, numbers = (to_host(a) for a in xp.unique(plain_VZ, return_counts=True))
+    result += float((numbers * (_lgamma(counts + priors.beta) - math.lgamma(priors.beta))).sum())
+    sums_Z = priors.sums_Z(V)
+    totals_Z = to_host(shard.counts_VZ.sum(0, dtype=np.int64))
+    return result + float((_lgamma(sums_Z) - _lgamma(totals_Z + sums_Z)).sum())
+
+
+def _units(numbers: np.ndarray, terms: np.ndarray) -> int:
+    """Return the sum of so many terms each, in units of 1 / UNITS: the same for any division of documents."""
+    return int((numbers * np.rint(terms * UNITS).astype(np.int64)).sum())
+
+
+def _lgamma(values: np.ndarray) -> np.ndarray:
+    """Return ln Gamma of each value."""
+    return np.array([math.lgamma(x) for x in np.asarray(values, np.float64).ravel().tolist()]).reshape(np.shape(values))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Two halves of the same documents, which take no part in the training."""
+
+    observed: Bags
+    target: Bags
+
+
+def hold_out(bags: Bags, first: int, share: float, seed: int) -> tuple[Bags, HeldOut]:
+    """Return (the bags with held-out documents emptied, the held-out documents).
+
+    first  number of document 0 in the corpus
+    share  of documents that are held out; each by a random number of its own, so any cut of the corpus holds out the
+           same ones. Each token of theirs is observed with probability 1/2, else a target
+    """
+    lengths_D = np.diff(bags.starts_D1)
+    numbers_D = first + np.arange(bags.documents)
+    held_D = random_numbers(seed, HELD_OUT, numbers_D, 0) < share
+    held_P = np.repeat(held_D, lengths_D)
+    pair_T = np.repeat(np.flatnonzero(held_P), bags.counts_P[held_P])
+    document_T = np.repeat(np.arange(bags.documents), lengths_D)[pair_T]
+    position_T = np.arange(len(pair_T)) - np.searchsorted(document_T, document_T)
+    seen_T = random_numbers(seed, HELD_OUT, numbers_D[document_T], 1 + position_T) < 0.5
+    observed_P = np.bincount(pair_T[seen_T], minlength=bags.pairs).astype(np.uint32)
+    target_P = np.bincount(pair_T[~seen_T], minlength=bags.pairs).astype(np.uint32)
+    only = _with_counts(bags, np.where(held_P, 0, bags.counts_P).astype(np.uint32))
+    held = [_chosen(_with_counts(bags, counts_P), held_D) for counts_P in (observed_P, target_P)]
+    return only, HeldOut(*held)
+
+
+def _with_counts(bags: Bags, counts_P: np.ndarray) -> Bags:
+    """Return the bags with other counts, without pairs of count 0."""
+    keep_P = counts_P > 0
+    before_P1 = np.concatenate([[0], np.cumsum(keep_P)])
+    return Bags(before_P1[bags.starts_D1], bags.words_P[keep_P], counts_P[keep_P], bags.num_words)
+
+
+def _chosen(bags: Bags, chosen_D: np.ndarray) -> Bags:
+    """Return the chosen documents; the others have no pairs."""
+    lengths_D = np.diff(bags.starts_D1)[chosen_D]
+    return Bags(np.concatenate([[0], np.cumsum(lengths_D)]), bags.words_P, bags.counts_P, bags.num_words)
+
+
+def completion(counts_VZ: Any, priors: Priors, held_out: HeldOut) -> tuple[int, int]:
+    """Return (sum of ln p of the target tokens in units of 1 / UNITS, their number), by document completion.
+
+    Topics of a document are fitted to its observed half with `fold_in`. Wallach et al., "Evaluation methods for topic
+    models" (2009), section 5.
+    """
+    words, target = word_topics(counts_VZ, priors), held_out.target
+    xp = array_module(counts_VZ)
+    theta_DZ = fold_in(to_bag(held_out.observed, "cpu" if xp is np else "gpu"), words)
+    theta_DZ = theta_DZ / theta_DZ.sum(1, keepdims=True, dtype=np.float64)
+    document_P = np.repeat(np.arange(target.documents), np.diff(target.starts_D1))
+    units, step = 0, max(1, TARGET_BLOCK // theta_DZ.shape[1])
+    for p in range(0, target.pairs, step):
+        phi_PZ = word_shares(words, xp.asarray(target.words_P[p : p + step].astype(np.int64)))
+        p_P = to_host((phi_PZ * theta_DZ[xp.asarray(document_P[p : p + step])]).sum(1))
+        units += int(np.rint(target.counts_P[p : p + step] * np.log(p_P) * UNITS).astype(np.int64).sum())
+    return units, target.tokens
+
+
+def word_shares(words: Any, word_P: Any) -> Any:
+    """Return (P, Z) float64: the probability of words in each topic."""
+    xp = array_module(words.counts_VZ)
+    beta_PZ: Any = words.beta
+    if len(words.seeds_V):
+        row_P = words.seeds_V[word_P]
+        beta_PZ = xp.where(row_P[:, None] >= 0, words.beta_KZ[row_P].astype(np.float64), words.beta)
+    return (words.counts_VZ[word_P] + beta_PZ) * words.inverse_Z.astype(np.float64)
+
+
+def perplexity(shard: Shard, group: Group, priors: Priors, held_out: HeldOut) -> float:
+    """Return the perplexity of the target tokens that all devices hold; NaN if there is none."""
+    units, tokens = completion(shard.counts_VZ, priors, held_out)
+    units, tokens = total(shard, group, units), total(shard, group, tokens)
+    return math.exp(-units / UNITS / tokens) if tokens else math.nan

@@ -1,0 +1,121 @@
+"""Estimate the Dirichlet priors from the topics: Minka's fixed-point iteration over histograms of counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.topic_model import Priors
+from mgpu_ngram.engine.device import to_device
+from mgpu_ngram.engine.lda import Group, Shard, document_counts
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+
+ITERATIONS = 20  # at most, in one call
+TOLERANCE = 1e-4  # of the relative change of a prior
+LEAST = 1e-6  # prior of a topic without tokens
+EXACT = 256  # counts below it have bins of their own; above it, 128 bins share the counts between powers of 2
+HALF = EXACT // 2
+MAX_BITS = 32  # of counts
+
+
+def optimised(shard: Shard, group: Group, priors: Priors) -> Priors:
+    """Return priors that fit the topics of all devices better: asymmetric alpha_Z, symmetric beta.
+
+    Minka, "Estimating a Dirichlet distribution" (2000), equation 55. Words with priors of their own keep them and do
+    not count for beta. Histograms are sums of integers, so the result is the same for any number of devices.
+    """
+    counts_ZB, lengths_B = _document_histograms(shard, group)
+    values_B = _bin_values(counts_ZB.shape[1])
+    alpha_Z = _fixed_point(
+        priors.alpha_Z,
+        lambda alpha_Z: _digamma_sums(counts_ZB, values_B, alpha_Z),
+        lambda alpha_Z: _digamma_sums(lengths_B[None], values_B, alpha_Z.sum()[None])[0],
+    )
+    return Priors(alpha_Z, _optimised_beta(shard, priors), priors.seeds)
+
+
+def _optimised_beta(shard: Shard, priors: Priors) -> float:
+    xp = array_module(shard.counts_VZ)
+    plain = np.setdiff1d(np.arange(len(shard.counts_VZ)), [*priors.seeds])
+    if not len(plain):
+        return priors.beta
+    plain_VZ = shard.counts_VZ[xp.asarray(plain)] if priors.seeds else shard.counts_VZ
+    counts, numbers = (to_host(a) for a in xp.unique(plain_VZ, return_counts=True))
+    totals_Z = to_host(plain_VZ.sum(0, dtype=np.int64))
+    V = len(plain)
+    [beta] = _fixed_point(
+        np.array([priors.beta]),
+        lambda beta: (numbers * (_digamma(counts + beta) - _digamma(beta))).sum()[None],
+        lambda beta: V * (_digamma(totals_Z + V * beta) - _digamma(V * beta)).sum(),
+    )
+    return float(beta)
+
+
+def _fixed_point(prior: np.ndarray, above: Any, below: Any) -> np.ndarray:
+    """Return prior, multiplied by above(prior) / below(prior) until it stays."""
+    for _ in range(ITERATIONS):
+        divisor = below(prior)
+        if not divisor > 0:
+            return prior
+        new = np.maximum(prior * above(prior) / divisor, LEAST)
+        done = (abs(new - prior) <= TOLERANCE * new).all()
+        prior = new
+        if done:
+            break
+    return prior
+
+
+def _document_histograms(shard: Shard, group: Group) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many documents have a count in a bin: (Z, B) of each topic, and (B,) of all their tokens."""
+    xp, Z = array_module(shard.counts_VZ), shard.num_topics
+    longest = max([1, *(int(b.documents.lengths_D.max()) for b in shard.blocks if len(b.documents.lengths_D))])
+    # Each device has a slot of its own, so that the sum of all is the list of all.
+    longest_of = np.zeros(group.size, np.int64)
+    longest_of[group.rank] = longest
+    longest = int(group.all_reduce(to_device(longest_of, shard.device)).max())
+    B = int(_bins(np.array([longest]))[0]) + 1
+    sums = xp.zeros((Z + 1) * B, np.int64)
+    for block in shard.blocks:
+        _, topic_E, count_E = document_counts(block, Z)
+        sums += xp.bincount(topic_E * B + _bins(count_E), minlength=(Z + 1) * B)
+        lengths_D = block.documents.lengths_D.astype(np.int64)
+        sums += xp.bincount(Z * B + _bins(lengths_D[lengths_D > 0]), minlength=(Z + 1) * B)
+    histograms = to_host(group.all_reduce(sums)).reshape(Z + 1, B)
+    return histograms[:Z], histograms[Z]
+
+
+def _bins(counts: Any) -> Any:
+    """Return the bin of each count, from 1 on."""
+    xp = array_module(counts)
+    bits = xp.frexp(counts.astype(np.float64))[1].astype(np.int64)
+    shift = xp.maximum(bits - 8, 0)
+    return xp.where(counts < EXACT, counts, EXACT + (shift - 1) * HALF + (counts >> shift) - HALF)
+
+
+def _bin_values(bins: int) -> np.ndarray:
+    """Return the count in the middle of each bin."""
+    above = np.arange(max(0, bins - EXACT))
+    shift = 1 + above // HALF
+    middle = ((HALF + above % HALF) << shift) + (1 << shift) / 2 - 0.5
+    return np.concatenate([np.arange(min(bins, EXACT), dtype=np.float64), middle])
+
+
+def _digamma_sums(histogram_ZB: np.ndarray, values_B: np.ndarray, prior_Z: np.ndarray) -> np.ndarray:
+    """Return the sum over documents of digamma(count + prior) - digamma(prior), for each topic."""
+    rows, bins = np.nonzero(histogram_ZB)
+    terms = histogram_ZB[rows, bins] * (_digamma(values_B[bins] + prior_Z[rows]) - _digamma(prior_Z)[rows])
+    return np.bincount(rows, terms, minlength=len(histogram_ZB))
+
+
+def _digamma(x: np.ndarray) -> np.ndarray:
+    """Return digamma of numbers above 0: by recurrence from 6 on, where the asymptotic series has 13 digits."""
+    x = np.asarray(x, np.float64)
+    below = np.zeros_like(x)
+    for _ in range(8):
+        small = x < 8
+        below = np.where(small, below - 1 / x, below)
+        x = np.where(small, x + 1, x)
+    y = 1 / (x * x)
+    series = y * (1 / 12 - y * (1 / 120 - y * (1 / 252 - y * (1 / 240 - y * (1 / 132 - y * (691 / 32760 - y / 12))))))
+    return below + np.log(x) - 0.5 / x - series

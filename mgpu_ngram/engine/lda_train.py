@@ -1,0 +1,249 @@
+"""Train a topic model: the sweeps of one device of a group, with metrics, better priors and snapshots."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.arrays import load_arrays
+from mgpu_ngram.core.bag_files import load_bags
+from mgpu_ngram.core.bags import Bags, join_bags
+from mgpu_ngram.core.checkpoint import delete_older, save_entry
+from mgpu_ngram.core.topic_model import Priors
+from mgpu_ngram.engine.lda import Group, Shard, document_counts, make_shard, start, sweep, total
+from mgpu_ngram.engine.lda_metrics import HeldOut, hold_out, joint, perplexity, plugin
+from mgpu_ngram.engine.lda_priors import optimised
+from mgpu_ngram.kernels.dispatch import to_host
+
+SNAPSHOT = "topics"  # kind of the entries of a checkpoint
+_done: dict[str, tuple[int, dict[str, float]]] = {}  # sweeps and last metrics of each run in this process
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train; the same on every device.
+
+    run               name of the run, for `progress_of`
+    num_words, num_topics, seed, exclude_self, held_out, evaluate_every, optimise_every, tolerance  as in `LdaConfig`
+    last              the sweep to stop after
+    folder            where snapshots go; "" for none
+    snapshot_seconds  between two snapshots
+    threads           of a device that is a CPU
+    """
+
+    run: str
+    num_words: int
+    num_topics: int
+    seed: int
+    exclude_self: bool
+    held_out: float
+    evaluate_every: int
+    optimise_every: int
+    tolerance: float
+    last: int
+    folder: str
+    snapshot_seconds: float
+    device: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Consecutive documents of the corpus, in memory or in a file.
+
+    number   of this part of the corpus
+    first    number of its first document in the corpus
+    bags     the documents, or the path of the file that holds them
+    """
+
+    number: int
+    first: int
+    bags: Bags | str
+
+    def load(self) -> Bags:
+        return load_bags(self.bags, verify=False) if isinstance(self.bags, str) else self.bags
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a run after a sweep, without the topics."""
+
+    sweep: int
+    priors: Priors
+    history: tuple[dict[str, float], ...] = ()
+    stopped: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        priors = {
+            "alpha": self.priors.alpha_Z.tolist(),
+            "beta": self.priors.beta,
+            "seeds": [[word, prior_Z.tolist()] for word, prior_Z in self.priors.seeds.items()],
+        }
+        return {"sweep": self.sweep, "priors": priors, "history": list(self.history), "stopped": self.stopped}
+
+    @classmethod
+    def of_json(cls, values: dict[str, Any]) -> Snapshot:
+        priors = values["priors"]
+        seeds = {word: np.array(prior_Z, np.float32) for word, prior_Z in priors["seeds"]}
+        known = Priors(np.array(priors["alpha"], np.float64), priors["beta"], seeds)
+        return cls(values["sweep"], known, tuple(values["history"]), values["stopped"])
+
+
+@dataclass
+class Rank:
+    """What one device of a run holds between calls of `train_rank`.
+
+    before  the held-out halves of its documents
+    """
+
+    shard: Shard
+    held_out: HeldOut
+    state: Snapshot
+    snapshot_time: float = field(default_factory=time.monotonic)
+
+
+def open_rank(
+    group: Group, blocks: Sequence[Documents], training: Training, state: Snapshot, topics: dict[int, str] | None
+) -> Rank:
+    """Return the rank that holds these blocks.
+
+    topics  the file of each block's topics, by its number, when a run is resumed; None: topics are drawn
+    """
+    made, held = [], []
+    for block in blocks:
+        bags, halves = hold_out(block.load(), block.first, training.held_out, training.seed)
+        made.append((block.number, block.first, bags))
+        held.append(halves)
+    shard = make_shard(made, training.num_words, training.num_topics, training.device, training.threads)
+    nothing = Bags(np.zeros(1, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), training.num_words)
+    halves = HeldOut(*(join_bags([nothing, *(getattr(h, half) for h in held)]) for half in ("observed", "target")))
+    loaded = None if topics is None else {number: load_topics(path, number) for number, path in topics.items()}
+    start(shard, group, training.seed, loaded)
+    shard.sweep = state.sweep
+    return Rank(shard, halves, state)
+
+
+def train_rank(
+    group: Group,
+    rank: Rank | Sequence[Documents],
+    training: Training,
+    state: Snapshot | None = None,
+    topics: dict[int, str] | None = None,
+) -> Rank:
+    """Sweep until `training.last`, or until the perplexity stays; return the rank.
+
+    rank           what the call before returned; or the blocks of this device, with `state` and `topics`
+    state, topics  as in `open_rank`
+    """
+    if not isinstance(rank, Rank):
+        if state is None:
+            raise ValueError("a new rank needs the state to start from")
+        rank = open_rank(group, rank, training, state, topics)
+    shard = rank.shard
+    tokens = total(shard, group, shard.tokens)
+    while shard.sweep < training.last and not rank.state.stopped:
+        changed = sweep(shard, group, rank.state.priors, training.seed, training.exclude_self)
+        state = replace(rank.state, sweep=shard.sweep)
+        if training.optimise_every and shard.sweep % training.optimise_every == 0:
+            state = replace(state, priors=optimised(shard, group, state.priors))
+        if shard.sweep == training.last or (training.evaluate_every and shard.sweep % training.evaluate_every == 0):
+            metrics = _metrics(rank, group, training, state.priors, changed, tokens)
+            history = (*state.history, metrics)
+            state = replace(state, history=history, stopped=_stays(history, training.tolerance))
+        rank.state = state
+        _done[training.run] = (shard.sweep, dict(state.history[-1]) if state.history else {})
+        if training.folder:
+            _save_in_time(rank, group, training)
+    return rank
+
+
+def _metrics(
+    rank: Rank, group: Group, training: Training, priors: Priors, changed: int, tokens: int
+) -> dict[str, float]:
+    """Return the metrics after a sweep.
+
+    joint, plugin        log-likelihoods of the training tokens: see `lda_metrics`; natural, for each token
+    perplexity           exp(-plugin)
+    changed              share of the tokens whose topic changed
+    held_out_perplexity  by document completion, if documents are held out
+    """
+    shard = rank.shard
+    plugged = plugin(shard, group, priors) / tokens
+    metrics = {
+        "sweep": shard.sweep,
+        "joint": joint(shard, group, priors) / tokens,
+        "plugin": plugged,
+        "perplexity": math.exp(-plugged),
+        "changed": total(shard, group, changed) / tokens,
+    }
+    if training.held_out:
+        metrics["held_out_perplexity"] = perplexity(shard, group, priors, rank.held_out)
+    return metrics
+
+
+def _stays(history: Sequence[dict[str, float]], tolerance: float) -> bool:
+    """Return whether the perplexity, of held-out documents if there are any, fell by less than the tolerance."""
+    if not tolerance or len(history) < 2:
+        return False
+    before, now = (m.get("held_out_perplexity", m["perplexity"]) for m in history[-2:])
+    return before - now < tolerance * before
+
+
+def progress_of(run: str) -> tuple[int, dict[str, float]]:
+    """Return (sweeps done, last metrics) of a run in this process; (0, {}) for none."""
+    return _done.get(run, (0, {}))
+
+
+def forget(run: str) -> None:
+    """Forget the progress of a run in this process."""
+    _done.pop(run, None)
+
+
+def _save_in_time(rank: Rank, group: Group, training: Training) -> None:
+    """Write a snapshot when it is time by the clock of rank 0."""
+    due = group.rank == 0 and time.monotonic() - rank.snapshot_time >= training.snapshot_seconds
+    if total(rank.shard, group, int(due)):
+        save_snapshot(rank, group, training.folder)
+        rank.snapshot_time = time.monotonic()
+
+
+def save_snapshot(rank: Rank, group: Group, folder: str) -> None:
+    """Write the topics of all devices to the entries of a checkpoint; delete older ones when all are written."""
+    state = rank.state.as_json()
+    for block in rank.shard.blocks:
+        topics = {str(number): topics for number, topics in block.topics().items()}
+        generation = rank.shard.sweep
+        save_entry(folder, SNAPSHOT, [*block.tokens], topics, state, generation=generation, keep_older=True)
+    total(rank.shard, group, 0)  # a barrier: the older snapshot is whole until the new one is
+    if group.rank == 0:
+        delete_older(folder, SNAPSHOT, rank.shard.sweep)
+
+
+def load_topics(path: str, number: int) -> np.ndarray:
+    """Return the topics of a part of the corpus from the entry of a snapshot."""
+    return load_arrays(path, verify=False)[0][str(number)]
+
+
+def counts_of(rank: Rank) -> np.ndarray:
+    """Return counts_VZ in host memory."""
+    return to_host(rank.shard.counts_VZ)
+
+
+def state_of(rank: Rank) -> Snapshot:
+    return rank.state
+
+
+def topics_of_documents(rank: Rank) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return (starts_D1, topics_E, counts_E) of each block: documents' topics and their tokens, CSR."""
+    found = []
+    for block in rank.shard.blocks:
+        document_E, topic_E, count_E = (to_host(a) for a in document_counts(block, rank.shard.num_topics))
+        D = len(block.documents.rows_D2)
+        starts_D1 = np.searchsorted(document_E, np.arange(D + 1))
+        found.append((starts_D1, topic_E.astype(np.uint16), count_E.astype(np.uint32)))
+    return found

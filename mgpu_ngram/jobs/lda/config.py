@@ -1,0 +1,67 @@
+"""The settings of an lda job."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.typed_config import check_at_least, check_name
+
+MAX_TOPICS = 1 << 16
+
+
+@dataclass(frozen=True)
+class LdaConfig:
+    """Settings of an lda job; the keys of its YAML."""
+
+    corpus: list[str]  # UCI docword files, sparse .npz matrices, or documents: plain text with a document a line, JSON
+    # lines, Parquet; paths, globs, directories or fsspec URLs
+    vocabulary: str | None = None  # file of words, one a line. Documents need none: their words are found
+    text_column: str = "text"  # column of Parquet files, or key of JSON lines, with a text or a list of tokens
+    lowercase: bool = True  # lowercase the text first
+    token_pattern: str | None = None  # regular expression of a token; auto: words of two letters or digits and more
+    stop_words: str | None = None  # words to leave out: english, or a file with a word a line
+    min_df: float = 1  # leave out words in fewer documents: a number, or a share below 1
+    max_df: float | None = None  # leave out words in more documents: a number from 2 on, or a share; auto, 1: no limit
+    max_features: int | None = None  # keep this many words, those with most tokens; auto: all
+    topics: int = 100  # number of topics, 2 to 65,536
+    sweeps: int = 200  # over all tokens
+    alpha: float | None = None  # prior of each topic in a document; auto: 50 / topics
+    beta: float = 0.01  # prior of each word in a topic
+    optimise_every: int = 0  # sweeps between estimates of the priors; 0: the priors stay as given
+    exclude_self: bool = True  # leave a token's own count out, as collapsed Gibbs sampling does; false: as CuLDA_CGS
+    seed: int = 1  # of the random numbers, 0 to 2^64 - 1; the same seed gives the same topics on any device
+    evaluate_every: int = 10  # sweeps between metrics; 0: after the last sweep only
+    held_out: float = 0.0  # share of the documents that are left out of training, to measure the perplexity on them
+    tolerance: float = 0.0  # stop when the perplexity falls by less than this share between two metrics; 0: never
+    coherence: bool = False  # measure the coherence of the topics after the last sweep
+    block_tokens: int | None = None  # tokens of a block of documents; auto: as many as fit
+    name: str = "lda"  # folder of the result, in the run's output
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_at_least(self, 2, "topics")
+        check_at_least(self, 1, "sweeps", "max_features", "block_tokens")
+        check_at_least(self, 0, "seed", "evaluate_every", "optimise_every")
+        if self.topics > MAX_TOPICS:
+            raise InputError(f"topics is {self.topics:,} but must be at most {MAX_TOPICS:,}")
+        if self.seed >= 2**64:
+            raise InputError(f"seed is {self.seed} but must be below 2^64")
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            if value is not None and not 1e-6 <= value <= 1e6:
+                raise InputError(f"{name} is {value} but must be 0.000001 to 1,000,000")
+        for name in ("held_out", "tolerance"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise InputError(f"{name} is {value} but must be a share from 0 up, below 1")
+        for name in ("min_df", "max_df"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and (0 <= value < 1 or value == int(value))):
+                raise InputError(f"{name} is {value} but must be a whole number from 1 on, or a share below 1")
+
+    @property
+    def prior(self) -> float:
+        """Return the prior of each topic in a document."""
+        return self.alpha if self.alpha is not None else 50 / self.topics

@@ -1,0 +1,212 @@
+"""Train a topic model from files: documents in, a folder with the model and its metrics out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.cluster.executor import Executor, in_order
+from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
+from mgpu_ngram.core.corpus import Chunk
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.files import find_files
+from mgpu_ngram.core.output import Output, write_manifest
+from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
+from mgpu_ngram.core.topic_model import TopicModel, save_topic_model
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.bag_corpus import BagCorpus
+from mgpu_ngram.engine.lda_train import SNAPSHOT
+from mgpu_ngram.engine.local_bags import LocalBags
+from mgpu_ngram.engine.open_bags import open_bags, states_of_inputs
+from mgpu_ngram.engine.sweep_figure import draw_sweeps
+from mgpu_ngram.jobs.budget import limited_to
+from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.lda.config import LdaConfig
+from mgpu_ngram.jobs.lda.train import Corpus, Snapshots, Trained, corpus_of, train
+
+FORMAT = "mgpu_ngram topics"
+MODEL = "model.safetensors"  # name in the folder of a run
+PICTURE = "perplexity.png"
+BLOCK_TOKENS = 1 << 24  # of a part of the corpus, which is the unit that workers divide
+AHEAD = 2  # chunks of text per worker that wait to be put in order
+
+
+@dataclass(frozen=True)
+class LdaResult:
+    """The model of a run, and how fast it was trained.
+
+    sweeps   that the model has seen, over all runs that were resumed
+    seconds  to read the documents, and to train
+    """
+
+    path: Path
+    documents: int
+    tokens: int
+    words: int
+    topics: int
+    sweeps: int
+    metrics: dict[str, float]
+    seconds: dict[str, float]
+    tokens_per_second: float
+    workers: int
+    device: str
+    transport: str
+    wall_seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields by name, for machines."""
+        return asdict(self) | {"path": str(self.path)}
+
+
+def text_options(config: LdaConfig) -> TextOptions:
+    """Return how the documents of a config become bags of words."""
+    return TextOptions(
+        config.lowercase,
+        config.token_pattern or DEFAULT_PATTERN,
+        config.stop_words,
+        _number_or_share(config.min_df),
+        1.0 if config.max_df in (None, 1) else _number_or_share(config.max_df),
+        config.max_features,
+    )
+
+
+def _number_or_share(value: float) -> int | float:
+    return int(value) if value >= 1 else float(value)
+
+
+def plan(config: LdaConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what `run` would do, from the sizes of the inputs alone."""
+    files = find_files(config.corpus)
+    return {
+        "job": config.name,
+        "inputs": len(files),
+        "topics": config.topics,
+        "sweeps": config.sweeps,
+        "workers": context.workers,
+        "device": context.device,
+        "transport": context.transport,
+    }
+
+
+def work_bytes(config: LdaConfig) -> int:
+    """Return the size of the work, about: the bytes that sweeps read."""
+    return sum(state["size_bytes"] for state in states_of_inputs(config.corpus)) * config.sweeps
+
+
+def changed_since(config: LdaConfig, manifest: dict[str, Any]) -> str:
+    """Return how an output differs from this job's, by its settings and inputs; "" if it does not."""
+    made_of = _made_of(config, states_of_inputs(config.corpus))
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+
+
+def _made_of(config: LdaConfig, inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what an output depends on."""
+    left_out = ("corpus", "name", "block_tokens")
+    return {
+        "inputs": list(inputs),
+        "options": {name: value for name, value in asdict(config).items() if name not in left_out},
+    }
+
+
+def run(config: LdaConfig, context: RunContext) -> LdaResult:
+    """Write OUT/model.safetensors, OUT/perplexity.png and OUT/manifest.json.
+
+    A resumed run continues from its last snapshot, with the result of an uninterrupted one.
+    """
+    begin = time.perf_counter()
+    executor = limited_to(context.executor, context.memory)
+    made_of = _made_of(config, states_of_inputs(config.corpus))
+    with ExitStack() as stack:
+        out = stack.enter_context(Output.create(context.target, context.overwrite))
+        spill = context.memory.spill_dir
+        checkpoint = stack.enter_context(
+            Checkpoint.open(out.path, made_of, context.resume, context.overwrite, spill and str(spill))
+        )
+        executor.check_folder(str(out.folder))
+        opened = _open(config, executor)
+        folder = None
+        if executor.transport != "memory":  # workers are other processes, or on other hosts
+            folder = out.folder / "blocks"
+            folder.mkdir()
+        corpus = corpus_of(opened.blocks(config.block_tokens or BLOCK_TOKENS), opened.num_words, folder)
+        _refuse_empty(corpus, opened.name)
+        read = time.perf_counter()
+        snapshots = Snapshots(
+            str(checkpoint.entries_folder),
+            context.checkpoint_seconds,
+            partial(checkpoint.newest_generation, SNAPSHOT, range(len(corpus.blocks))),
+        )
+        trained = train(config, corpus, executor, opened.words, context.progress, snapshots=snapshots)
+        if folder:
+            for block in folder.iterdir():
+                block.unlink()
+            folder.rmdir()
+        write_model(out.folder, trained.model, config)
+        metrics = trained.model.history[-1] if trained.model.history else {}
+        about = {
+            "documents": corpus.documents,
+            "tokens": corpus.tokens,
+            "words": opened.num_words,
+            "sweeps": trained.model.sweeps,
+            "metrics": metrics,
+            "history": list(trained.model.history),
+            "versions": {"mgpu-ngram": VERSION},
+        }
+        write_manifest(out.folder, made_of | about, FORMAT)
+        out.commit()
+        checkpoint.discard()
+    return LdaResult(
+        out.path,
+        corpus.documents,
+        corpus.tokens,
+        opened.num_words,
+        config.topics,
+        trained.model.sweeps,
+        metrics,
+        {"read": read - begin, "train": trained.seconds},
+        _speed(trained),
+        executor.workers,
+        executor.device,
+        executor.transport,
+        time.perf_counter() - begin,
+    )
+
+
+def _speed(trained: Trained) -> float:
+    """Return the tokens that were drawn in a second."""
+    return trained.tokens * trained.swept / trained.seconds if trained.seconds else 0.0
+
+
+def write_model(folder: Path, model: TopicModel, config: LdaConfig) -> None:
+    """Write the model, and a picture of its metrics where matplotlib is installed."""
+    settings = {name: value for name, value in asdict(config).items() if name not in ("corpus", "name")}
+    save_topic_model(folder / MODEL, replace(model, settings=settings))
+    if find_spec("matplotlib"):
+        draw_sweeps(model.history, folder / PICTURE, config.name)
+
+
+def _refuse_empty(corpus: Corpus, name: str) -> None:
+    if not corpus.tokens:
+        raise InputError(
+            f"{name} has {corpus.documents:,} documents but no word in them; give at least one document with a word"
+        )
+
+
+def _open(config: LdaConfig, executor: Executor) -> BagCorpus:
+    """Return the corpus; the workers turn text into bags of words."""
+
+    def spread(fn: Any, chunks: Sequence[Chunk]) -> Iterable[LocalBags]:
+        calls = (executor.call(fn, chunk, label=str(chunk)) for chunk in chunks)
+        return in_order(executor, calls, AHEAD * executor.workers)
+
+    remote = executor.transport != "memory"
+    return open_bags(
+        config.corpus, config.vocabulary, text_options(config), config.text_column, executor.device,
+        spread if remote else None,
+    )  # fmt: skip

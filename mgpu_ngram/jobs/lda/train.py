@@ -1,0 +1,245 @@
+"""Train a topic model on all workers of an executor, through lost workers, from blocks of documents."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.cluster.gang import GangError
+from mgpu_ngram.core.bags import Bags
+from mgpu_ngram.core.checkpoint import Entry
+from mgpu_ngram.core.errors import RunError, warn
+from mgpu_ngram.core.topic_model import Priors, TopicModel
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine import lda_train
+from mgpu_ngram.engine.lda_train import Documents, Snapshot, Training
+from mgpu_ngram.jobs.lda.config import LdaConfig
+from mgpu_ngram.jobs.progress import Progress
+
+MAX_LOSSES = 3  # a run ends with the next lost worker
+WAIT_SECONDS = 60.0  # for lost workers to come back
+POLL_SECONDS = 0.2  # between looks at the progress of the workers
+Callback = Callable[[int, dict[str, float]], object]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents to train on.
+
+    blocks     in order
+    num_words  V
+    tokens     of all documents
+    """
+
+    blocks: Sequence[Documents]
+    num_words: int
+    documents: int
+    tokens: int
+
+
+def corpus_of(blocks: Iterable[Bags], num_words: int, folder: Path | None = None) -> Corpus:
+    """Return the corpus of consecutive blocks of documents.
+
+    folder  where to write them, for workers of other processes; None: they stay in memory
+    """
+    from mgpu_ngram.core.bag_files import save_bags
+
+    made, documents, tokens = list[Documents](), 0, 0
+    for number, bags in enumerate(blocks):
+        if folder is None:
+            made.append(Documents(number, documents, bags))
+        else:
+            path = folder / f"block-{number:06}.safetensors"
+            save_bags(path, bags, durable=False)
+            made.append(Documents(number, documents, str(path)))
+        documents += bags.documents
+        tokens += bags.tokens
+    return Corpus(made, num_words, documents, tokens)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model, and the handles of the ranks that trained it, by which their documents are found."""
+
+    model: TopicModel
+    ranks: list[Handle]
+    tokens: int
+    seconds: float
+    swept: int
+
+
+def train(
+    config: LdaConfig,
+    corpus: Corpus,
+    executor: Executor,
+    words: Words | None = None,
+    progress: Progress | None = None,
+    callback: Callback | None = None,
+    snapshots: Snapshots | None = None,
+    priors: Priors | None = None,
+) -> Trained:
+    """Return the trained model. Raises RunError if too many workers are lost.
+
+    callback  called with the sweep and its metrics every `evaluate_every` sweeps; training stops when it returns True
+    priors    None: symmetric ones of the config
+    """
+    run = _Run(config, corpus, executor, progress or Progress(), snapshots or Snapshots())
+    state = Snapshot(0, priors or Priors(np.full(config.topics, config.prior), config.beta))
+    return run.train(state, callback, words)
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """Where a run saves its topics.
+
+    folder    of the entries; "" for none
+    seconds   between two snapshots
+    entries   returns the entries of the newest whole snapshot: none yet, []
+    """
+
+    folder: str = ""
+    seconds: float = 0.0
+    entries: Callable[[], list[Entry]] = list
+
+
+class _Run:
+    def __init__(self, config: LdaConfig, corpus: Corpus, executor: Executor, progress: Progress, snapshots: Snapshots):
+        self.config, self.corpus, self.executor = config, corpus, executor
+        self.progress, self.snapshots = progress, snapshots
+        self.name = secrets.token_hex(8)
+        self.ranks: list[Handle] = []
+        self.state = Snapshot(0, Priors(np.zeros(0), 0.0))
+
+    def train(self, state: Snapshot, callback: Callback | None, words: Words | None) -> Trained:
+        config, begin, first = self.config, time.perf_counter(), state
+        losses, started = 0, None
+        self.progress.start("sweep", config.sweeps, rate="tokens")
+        try:
+            with _Watch(self):
+                while True:
+                    try:
+                        if not self.ranks:
+                            state = self._open(first)
+                            started = state.sweep if started is None else started
+                        while state.sweep < config.sweeps and not state.stopped:
+                            state = self._segment(callback)
+                        [counts_VZ] = self._ask(lda_train.counts_of, self.ranks[:1])
+                        break
+                    except GangError as error:
+                        if not error.lost:
+                            raise
+                        losses += 1
+                        self.ranks = []
+                        if losses > MAX_LOSSES:
+                            raise RunError(
+                                f"the training lost workers {losses} times, the last time {', '.join(error.lost)}; "
+                                f"look at their logs, then run again {self.executor.resume_hint}".rstrip()
+                            ) from error
+                        warn(f"{error}; the training goes on from its last snapshot")
+        finally:
+            self.progress.finish()
+            self.executor.everywhere(lda_train.forget, self.name)
+        model = TopicModel.of_counts(counts_VZ, state.priors, words=words, sweeps=state.sweep, history=state.history)
+        seconds = time.perf_counter() - begin
+        return Trained(model, self.ranks, self.corpus.tokens, seconds, state.sweep - (started or 0))
+
+    def _open(self, first: Snapshot) -> Snapshot:
+        """Start the ranks, from the newest snapshot or from `first`; return the state that they have."""
+        entries = self.snapshots.entries()
+        state = Snapshot.of_json(entries[0].metadata) if entries else first
+        files = {item: entry.path for entry in entries for item in entry.items} if entries else None
+        size = max(1, self.executor.gang_size(WAIT_SECONDS if self.ranks else 0) // self.executor.tasks_per_process)
+        parts = split_blocks(self.corpus.blocks, size)
+        training = self._training(state.sweep)
+        arguments = [
+            (part, training, state, files and {block.number: files[block.number] for block in part}) for part in parts
+        ]
+        self.ranks = self.executor.gang(lda_train.train_rank, arguments, label="the start of the training")
+        self.state = state
+        return state
+
+    def _segment(self, callback: Callback | None) -> Snapshot:
+        """Sweep to the end, or to the next metrics if somebody waits for them; return the new state."""
+        last = self.config.sweeps
+        if callback and self.config.evaluate_every:
+            last = min(last, (self.state.sweep // self.config.evaluate_every + 1) * self.config.evaluate_every)
+        training = self._training(last)
+        self.ranks = self.executor.gang(
+            lda_train.train_rank, [(rank, training) for rank in self.ranks], label="the sweeps"
+        )
+        [self.state] = self._ask(lda_train.state_of, self.ranks[:1])
+        history = self.state.history
+        if callback and history and history[-1]["sweep"] == self.state.sweep:
+            metrics = {name: value for name, value in history[-1].items() if name != "sweep"}
+            if callback(self.state.sweep, metrics):
+                self.state = replace(self.state, stopped=True)
+        return self.state
+
+    def _ask(self, fn: Callable, ranks: Sequence[Handle]) -> list[Any]:
+        tasks = [self.executor.call(fn, rank, colocate_with=rank) for rank in ranks]
+        self.executor.wait(tasks)
+        return [self.executor.fetch(task) for task in tasks]
+
+    def _training(self, last: int) -> Training:
+        config, executor = self.config, self.executor
+        return Training(
+            self.name,
+            self.corpus.num_words,
+            config.topics,
+            config.seed,
+            config.exclude_self,
+            config.held_out,
+            config.evaluate_every,
+            config.optimise_every,
+            config.tolerance,
+            last,
+            self.snapshots.folder,
+            self.snapshots.seconds,
+            executor.device,
+            executor.threads * executor.tasks_per_process,
+        )
+
+
+def split_blocks(blocks: Sequence[Documents], size: int) -> list[list[Documents]]:
+    """Return the blocks in `size` parts of consecutive blocks; with fewer blocks, fewer parts."""
+    size = min(size, len(blocks))
+    cuts = [len(blocks) * i // size for i in range(size + 1)]
+    return [list(blocks[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+
+
+class _Watch:
+    """Reports the sweeps of the workers as progress while the block runs."""
+
+    def __init__(self, run: _Run):
+        self.run, self._end = run, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._shown = 0
+
+    def _watch(self) -> None:
+        while not self._end.wait(POLL_SECONDS):
+            try:
+                found = self.run.executor.everywhere(lda_train.progress_of, self.run.name)
+            except Exception:  # a worker is being lost: the training itself will tell
+                continue
+            self._show(max(sweep for sweep, _ in found))
+
+    def _show(self, sweep: int) -> None:
+        if sweep > self._shown:
+            self.run.progress.advance(sweep - self._shown, (sweep - self._shown) * self.run.corpus.tokens)
+            self._shown = sweep
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+        self._show(self.run.state.sweep)

@@ -1,0 +1,139 @@
+"""The lda stage: its command, and how its plans, results and outputs are shown."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any
+
+from mgpu_ngram.jobs.lda.config import LdaConfig
+from mgpu_ngram.report import many, show_seconds, show_transport, shown_path, where
+from mgpu_ngram.stages.contract import Stage, Target, given
+from mgpu_ngram.stages.flags import add_overwrite, add_text
+
+if TYPE_CHECKING:
+    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.lda.run import LdaResult
+
+EXAMPLES = """examples:
+  mgpu-ngram lda docs.parquet -o topics.lda --topics 256 --sweeps 300
+  mgpu-ngram lda docword.nytimes.txt.gz --vocabulary vocab.nytimes.txt -o nytimes.lda --topics 1024
+  mgpu-ngram lda news.jsonl.zst -o news.lda --stop-words english --min-df 5 --max-df 0.5 --held-out 0.1
+  mgpu-ngram lda counts.npz --vocabulary words.txt -o topics.lda --optimise-every 20"""
+FLAGS: dict[str, dict[str, Any]] = {
+    "topics": {"type": int, "metavar": "K", "help": "number of topics, 2 to 65,536 (default 100)"},
+    "sweeps": {"type": int, "metavar": "N", "help": "sweeps over all tokens (default 200)"},
+    "vocabulary": {"metavar": "FILE", "help": "words of a matrix, one a line; documents need none"},
+    "text_column": {"metavar": "NAME", "help": "column of Parquet files, or key of JSON lines (default text)"},
+    "token_pattern": {"metavar": "REGEX", "help": "tokens of documents (default: words of two letters and more)"},
+    "stop_words": {"metavar": "english|FILE", "help": "words to leave out"},
+    "min_df": {"type": float, "metavar": "N", "help": "leave out words in fewer documents: a number, or a share"},
+    "max_df": {"type": float, "metavar": "N", "help": "leave out words in more documents: a number, or a share"},
+    "max_features": {"type": int, "metavar": "N", "help": "keep the N most frequent words"},
+    "alpha": {"type": float, "help": "prior of each topic in a document (default 50 / topics)"},
+    "beta": {"type": float, "help": "prior of each word in a topic (default 0.01)"},
+    "optimise_every": {"type": int, "metavar": "N", "help": "estimate the priors every N sweeps (default 0: never)"},
+    "seed": {"type": int, "help": "of the random numbers (default 1)"},
+    "evaluate_every": {"type": int, "metavar": "N", "help": "sweeps between metrics (default 10)"},
+    "held_out": {"type": float, "metavar": "SHARE", "help": "documents left out to measure the perplexity (default 0)"},
+    "tolerance": {
+        "type": float, "metavar": "SHARE", "help": "stop when the perplexity falls by less between two metrics"
+    },
+    "block_tokens": {"type": int, "metavar": "N", "help": "tokens of the parts that workers divide"},
+}  # fmt: skip
+
+
+class LdaStage(Stage[LdaConfig, "LdaResult"]):
+    """Documents in, a topic model out."""
+
+    name = "lda"
+    config = LdaConfig
+    format = "mgpu_ngram topics"
+    memory_keys = frozenset({"device_bytes", "spill_dir"})
+    makes = "topics"
+    resumes = True
+    examples = EXAMPLES
+    stdin_setting = ""
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        add_text(parser, "corpus", metavar="DOCUMENTS")
+        parser.add_argument("-o", "--output", required=True, metavar="OUT", help="folder to write")
+        add_overwrite(parser)
+        for setting, how in FLAGS.items():
+            parser.add_argument("--" + setting.replace("_", "-"), **how)
+        parser.add_argument("--no-lowercase", action="store_true", help="keep the case of documents")
+        parser.add_argument("--include-self", action="store_true", help="count the token itself, as CuLDA_CGS does")
+
+    def settings(self, arguments: argparse.Namespace) -> LdaConfig:
+        from mgpu_ngram.core.typed_config import fill
+
+        found = given(arguments, ["corpus", *FLAGS])
+        found |= {"lowercase": not arguments.no_lowercase, "exclude_self": not arguments.include_self}
+        return fill(LdaConfig, found, "lda")
+
+    def target(self, arguments: argparse.Namespace) -> Target:
+        return Target(arguments.output)
+
+    def work_bytes(self, config: LdaConfig, inputs: Corpus | None) -> int:
+        from mgpu_ngram.jobs.lda.run import work_bytes
+
+        return work_bytes(config)
+
+    def plan(self, config: LdaConfig, context: PlanContext) -> dict[str, Any]:
+        from mgpu_ngram.jobs.lda.run import plan
+
+        return plan(config, context)
+
+    def run(self, config: LdaConfig, context: RunContext, inputs: Corpus | None) -> LdaResult:
+        from mgpu_ngram.jobs.lda.run import run
+
+        return run(config, context)
+
+    def changed_since(self, config: LdaConfig, manifest: dict[str, Any]) -> str:
+        from mgpu_ngram.jobs.lda.run import changed_since
+
+        return changed_since(config, manifest)
+
+    def product(self, config: LdaConfig) -> str:
+        return "model.safetensors"
+
+    def show_result(self, config: LdaConfig, result: LdaResult) -> None:
+        print(
+            f"{shown_path(result.path)}: {many(result.topics, 'topic')} of {many(result.words, 'word')}, "
+            f"{many(result.sweeps, 'sweep')} over {many(result.tokens, 'token')} "
+            f"of {many(result.documents, 'document')}"
+        )
+        print(f"{result.wall_seconds:.2f} s on {where(result)}: {result.tokens_per_second:,.0f} tokens/s")
+        _show_metrics(result.metrics)
+        show_seconds(result.seconds)
+        show_transport(result)
+
+    def show_plan(self, plan: dict[str, Any]) -> None:
+        print(
+            f"{plan['job']}: {many(plan['inputs'], 'input')}, {many(plan['topics'], 'topic')}, "
+            f"{many(plan['sweeps'], 'sweep')}; {many(plan['workers'], plan['device'] + ' worker')}"
+        )
+
+    def show_info(self, path: str, described: dict[str, Any]) -> None:
+        print(
+            f"{path}: {many(described['options']['topics'], 'topic')} of {many(described['words'], 'word')}, "
+            f"{many(described['sweeps'], 'sweep')} over {many(described['tokens'], 'token')} of "
+            f"{many(described['documents'], 'document')}"
+        )
+        _show_metrics(described["metrics"])
+        print(f"model: {os.path.join(path, 'model.safetensors')}")
+
+
+STAGE = LdaStage()
+
+
+def _show_metrics(metrics: dict[str, float]) -> None:
+    """Print the last metrics of a training."""
+    if not metrics:
+        return
+    held_out = metrics.get("held_out_perplexity")
+    print(
+        f"log-likelihood per token: joint {metrics['joint']:.4f}, plug-in {metrics['plugin']:.4f}"
+        + (f"; held-out perplexity {held_out:,.1f}" if held_out is not None else "")
+    )

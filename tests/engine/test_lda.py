@@ -1,0 +1,230 @@
+"""Topic models on one device: planted topics are found, metrics agree with their definitions in plain NumPy."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.core.bags import make_bags
+from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.lda import make_shard, start, sweep
+from mgpu_ngram.engine.lda_metrics import HeldOut, completion, hold_out, joint, plugin
+from mgpu_ngram.engine.lda_priors import _bin_values, _bins, _digamma, optimised
+from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+
+
+class Alone:
+    """A group of one device."""
+
+    rank, size = 0, 1
+
+    def all_reduce(self, array):
+        return array
+
+    def all_reduce_async(self, array):
+        class Done:
+            def wait(self):
+                return array
+
+        return Done()
+
+
+ALONE = Alone()
+
+
+def bars(rng, documents=400, length=60, side=5):
+    """Return (bags, topics (2 side, V)): each topic is a row or a column of a square of words (Griffiths, 2004)."""
+    topics = np.zeros((2 * side, side * side))
+    for i in range(side):
+        topics[i, i * side : (i + 1) * side] = 1 / side
+        topics[side + i, i::side] = 1 / side
+    theta_DZ = rng.dirichlet(np.full(2 * side, 0.2), documents)
+    counts_DV = np.array([rng.multinomial(length, theta_Z @ topics) for theta_Z in theta_DZ])
+    return bags_of_dense(counts_DV), topics
+
+
+def bags_of_dense(counts_DV):
+    rows, words = np.nonzero(counts_DV)
+    starts = np.searchsorted(rows, np.arange(len(counts_DV) + 1))
+    return make_bags(starts, words, counts_DV[rows, words], counts_DV.shape[1])
+
+
+def trained(bags, num_topics, sweeps, device="cpu", seed=1, threads=2, priors=None, **options):
+    priors = priors or Priors(np.full(num_topics, 50 / num_topics), 0.01)
+    shard = make_shard([(0, 0, bags)], bags.num_words, num_topics, device, threads)
+    start(shard, ALONE, seed)
+    for _ in range(sweeps):
+        sweep(shard, ALONE, priors, seed, **options)
+    return shard, priors
+
+
+def tokens_of(shard, bags):
+    """Return (document, word, topic) of each token."""
+    document_P = np.repeat(np.arange(bags.documents), np.diff(bags.starts_D1))
+    topics = np.concatenate([topics for block in shard.blocks for topics in block.topics().values()])
+    return np.repeat(document_P, bags.counts_P), np.repeat(bags.words_P, bags.counts_P).astype(int), topics.astype(int)
+
+
+def test_planted_topics_are_found(device):
+    bags, planted = bars(np.random.default_rng(1))
+    shard, _ = trained(bags, 10, 150, device, priors=Priors(np.full(10, 0.2), 0.01))
+    found = to_host(shard.counts_VZ).T / to_host(shard.counts_VZ).sum(0)[:, None]
+    cosines = found @ planted.T / np.linalg.norm(found, axis=1)[:, None] / np.linalg.norm(planted, axis=1)
+    assert sorted(cosines.argmax(1)) == list(range(10)), "each planted topic is found once"
+    assert cosines.max(1).min() > 0.97
+
+
+def test_counts_are_those_of_the_topics_after_every_sweep(device):
+    bags, _ = bars(np.random.default_rng(2), 50)
+    shard, priors = trained(bags, 7, 0, device)
+    for _ in range(5):
+        changed = sweep(shard, ALONE, priors, 1)
+        _, words, topics = tokens_of(shard, bags)
+        expected = np.zeros((bags.num_words, 7), int)
+        np.add.at(expected, (words, topics), 1)
+        assert to_host(shard.counts_VZ).tolist() == expected.tolist()
+        assert 0 < changed <= bags.tokens
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_blocks_threads_and_devices_draw_the_same_topics(threads, device):
+    bags, _ = bars(np.random.default_rng(3), 90)
+    expected = tokens_of(trained(bags, 9, 4, threads=2)[0], bags)[2]
+    cuts = [0, 20, 21, 90]
+    parts = [(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
+    shard = make_shard(parts, bags.num_words, 9, device, threads)
+    start(shard, ALONE, 1)
+    priors = Priors(np.full(9, 50 / 9), 0.01)
+    for _ in range(2):
+        sweep(shard, ALONE, priors, 1)
+    snapshot = {number: topics for block in shard.blocks for number, topics in block.topics().items()}
+    again = make_shard(parts, bags.num_words, 9, device, threads)
+    start(again, ALONE, 1, snapshot)
+    again.sweep = 2
+    for _ in range(2):
+        sweep(again, ALONE, priors, 1)
+    assert tokens_of(again, bags)[2].tolist() == expected.tolist()
+
+
+def naive_joint(document, word, topic, D, V, Z, alpha_Z, beta_VZ):
+    """Return the joint log-likelihood by the chain of predictive probabilities, token by token."""
+    n_dz, n_vz, total = np.zeros((D, Z)), np.zeros((V, Z)), 0.0
+    for d, w, k in zip(document, word, topic, strict=True):
+        total += math.log((n_dz[d, k] + alpha_Z[k]) / (n_dz[d].sum() + alpha_Z.sum()))
+        total += math.log((n_vz[w, k] + beta_VZ[w, k]) / (n_vz[:, k].sum() + beta_VZ[:, k].sum()))
+        n_dz[d, k] += 1
+        n_vz[w, k] += 1
+    return total
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_likelihoods_are_those_of_their_definitions(seeded, device):
+    bags, _ = bars(np.random.default_rng(4), 30)
+    Z, V = 5, bags.num_words
+    seeds = {3: np.array([5, 0.1, 0.1, 0.1, 0.1], np.float32), 7: np.full(5, 0.5, np.float32)} if seeded else {}
+    priors = Priors(np.array([0.1, 0.5, 1.0, 0.2, 0.3]), 0.05, seeds)
+    shard, _ = trained(bags, Z, 3, device, priors=priors)
+    document, word, topic = tokens_of(shard, bags)
+    beta_VZ = np.full((V, Z), 0.05)
+    for v, own_Z in seeds.items():
+        beta_VZ[v] = own_Z
+    expected = naive_joint(document, word, topic, bags.documents, V, Z, priors.alpha_Z, beta_VZ)
+    assert joint(shard, ALONE, priors) == pytest.approx(expected, rel=1e-6)
+
+    n_dz, n_vz = np.zeros((bags.documents, Z)), np.zeros((V, Z))
+    np.add.at(n_dz, (document, topic), 1)
+    np.add.at(n_vz, (word, topic), 1)
+    theta = (n_dz + priors.alpha_Z) / (n_dz.sum(1, keepdims=True) + priors.alpha_Z.sum())
+    phi = (n_vz + beta_VZ) / (n_vz + beta_VZ).sum(0)
+    expected = np.log((theta[document] * phi[word]).sum(1)).sum()
+    assert plugin(shard, ALONE, priors) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.skipif(not (SHARED / "oracles" / "lda_eval.py").exists(), reason="needs the shared oracles")
+def test_held_out_perplexity_is_that_of_the_oracle(device, monkeypatch):
+    monkeypatch.syspath_prepend(SHARED / "oracles")
+    import lda_eval
+
+    bags, _ = bars(np.random.default_rng(5), 120)
+    shard, priors = trained(bags, 10, 30, device)
+    indptr, words, counts = bags.starts_D1, bags.words_P.astype(int), bags.counts_P.astype(int)
+    halves = [
+        make_bags(np.concatenate([[0], np.cumsum(half > 0)])[indptr], words[half > 0], half[half > 0], bags.num_words)
+        for half in lda_eval.split_tokens(indptr, words, counts, 3)
+    ]
+    units, tokens = completion(shard.counts_VZ, priors, HeldOut(*halves))
+    phi = lda_eval.phi_from_counts(to_host(shard.counts_VZ), 0.01)
+    expected, number = lda_eval.doc_completion(indptr, words, counts, phi, priors.alpha_Z, seed=3)
+    assert tokens == number
+    assert math.exp(-units / UNITS / tokens) == pytest.approx(expected, rel=1e-5)
+
+
+def test_held_out_documents_do_not_depend_on_the_cut():
+    bags, _ = bars(np.random.default_rng(6), 200)
+    whole, held = hold_out(bags, 1000, 0.25, 7)
+    cut = [hold_out(bags.slice(a, b), 1000 + a, 0.25, 7) for a, b in ((0, 70), (70, 200))]
+    assert [b for only, _ in cut for b in np.diff(only.starts_D1)] == np.diff(whole.starts_D1).tolist()
+    assert sum(h.observed.tokens for _, h in cut) == held.observed.tokens
+    assert held.observed.documents == held.target.documents == pytest.approx(50, abs=15)
+    assert held.observed.tokens + held.target.tokens + whole.tokens == bags.tokens
+    assert held.observed.tokens == pytest.approx(held.target.tokens, rel=0.1)
+    held.observed.check()
+    held.target.check()
+    whole.check()
+
+
+def test_digamma_and_bins():
+    # Abramowitz and Stegun, table 6.1, and -gamma - pi / 2 - 3 ln 2
+    known = {1.0: -0.5772156649015329, 0.25: -4.227453533376265, 10.0: 2.251752589066721}
+    for x, value in known.items():
+        assert _digamma(np.array([x]))[0] == pytest.approx(value, abs=1e-12)
+    counts = np.array([1, 2, 255, 256, 257, 258, 1000, 2**20, 2**31])
+    bins = _bins(counts)
+    assert bins[:4].tolist() == [1, 2, 255, 256] and bins[4] == 256 and bins[5] == 257
+    values = _bin_values(int(bins.max()) + 1)[bins]
+    assert (abs(values - counts) <= counts / 256).all() and (values[:3] == counts[:3]).all()
+    assert (np.diff(_bins(np.arange(1, 5000))) >= 0).all()
+
+
+def test_priors_are_estimated_from_the_topics(device):
+    """Topics of documents drawn from a known Dirichlet prior give that prior back."""
+    rng = np.random.default_rng(8)
+    alpha_Z = np.array([0.2, 1.0, 3.0])
+    counts_DZ = np.array([rng.multinomial(200, theta_Z) for theta_Z in rng.dirichlet(alpha_Z, 3000)])
+    bags = bags_of_dense(np.ones((3000, 200), int))
+    shard = make_shard([(0, 0, bags)], 200, 3, device, 2)
+    start(shard, ALONE, 1, {0: np.concatenate([np.repeat([0, 1, 2], counts_Z) for counts_Z in counts_DZ])})
+    priors = Priors(np.ones(3), 0.1)
+    for _ in range(5):
+        priors = optimised(shard, ALONE, priors)
+    assert priors.alpha_Z == pytest.approx(alpha_Z, rel=0.1)
+
+
+def test_the_paper_s_rule_gives_other_topics():
+    bags, _ = bars(np.random.default_rng(9), 60)
+    ours, theirs = (trained(bags, 6, 3, exclude_self=excluded)[0] for excluded in (True, False))
+    assert (tokens_of(ours, bags)[2] != tokens_of(theirs, bags)[2]).any()
+
+
+def test_a_model_file_keeps_everything(tmp_path):
+    counts_VZ = np.array([[0, 3, 0], [1, 0, 70_000], [0, 0, 0]], np.uint32)
+    seeds = {2: np.array([1, 2, 3], np.float32)}
+    words = Words(np.array([0, 1, 3, 6]), np.frombuffer("aüccc".encode()[:6], np.uint8))
+    model = TopicModel.of_counts(
+        counts_VZ, Priors(np.array([0.1, 0.2, 0.3]), 0.05, seeds), words=words, sweeps=4, settings={"seed": 3},
+        history=({"sweep": 4, "joint": -1.5},),
+    )  # fmt: skip
+    assert model.tokens == 70_004 and model.totals_Z().tolist() == [1, 3, 70_000]
+    save_topic_model(tmp_path / "m", model)
+    found = load_topic_model(tmp_path / "m")
+    assert found.counts_VZ().tolist() == counts_VZ.tolist()
+    assert found.priors.alpha_Z.tolist() == [0.1, 0.2, 0.3] and found.priors.seeds[2].tolist() == [1, 2, 3]
+    assert (found.sweeps, found.settings, found.history) == (4, {"seed": 3}, ({"sweep": 4, "joint": -1.5},))
+    assert list(found.words) == list(words)
+    assert found.pseudocounts_ZV()[:, 2].tolist() == pytest.approx([1, 2, 3])
+    assert found.pseudocounts_ZV()[1].tolist() == pytest.approx([3.05, 0.05, 2])

@@ -1,0 +1,184 @@
+"""Whole trainings of topic models: the same model from any workers, after lost workers and after a resume."""
+
+import json
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.topic_model import load_topic_model
+from mgpu_ngram.engine.bags_of import bags_of
+from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.lda.config import LdaConfig
+from mgpu_ngram.jobs.lda.run import run
+from mgpu_ngram.jobs.lda.train import Snapshots, corpus_of, split_blocks, train
+from mgpu_ngram.jobs.progress import Progress
+
+pytestmark = pytest.mark.timeout(100)
+OPTIONS = {"topics": 8, "evaluate_every": 5, "held_out": 0.2, "optimise_every": 4, "block_tokens": 3000}
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
+    """A file with a document a line: words of one of four topics each, some empty lines."""
+    rng = np.random.default_rng(1)
+    lines = []
+    for d in range(600):
+        words = 20 * (d % 4) + rng.integers(0, 20, rng.integers(0, 60))
+        lines.append(" ".join(f"word{w:02}" for w in words))
+    path = tmp_path_factory.mktemp("documents") / "docs.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def trained(executor, documents, output, sweeps=12, **how):
+    """Return (result, model) of a run; closes the executor."""
+    options = OPTIONS | {k: how.pop(k) for k in list(how) if k in LdaConfig.__dataclass_fields__}
+    try:
+        result = run(LdaConfig([documents], sweeps=sweeps, **options), RunContext(executor, output, **how))
+    finally:
+        executor.close()
+    return result, load_topic_model(output / "model.safetensors")
+
+
+def assert_same(a, b):
+    assert a.history == b.history
+    assert a.counts_VZ().tolist() == b.counts_VZ().tolist()
+    assert a.priors.alpha_Z.tolist() == b.priors.alpha_Z.tolist() and a.priors.beta == b.priors.beta
+
+
+@pytest.fixture(scope="module")
+def here_model(documents, tmp_path_factory):
+    return trained(LocalExecutor(workers=2), documents, tmp_path_factory.mktemp("here") / "out")[1]
+
+
+def test_a_folder_with_the_model_and_its_metrics(documents, tmp_path):
+    result, model = trained(LocalExecutor(workers=1), documents, tmp_path / "out")
+    files = set(os.listdir(tmp_path / "out"))
+    assert {"manifest.json", "model.safetensors"} <= files <= {"manifest.json", "model.safetensors", "perplexity.png"}
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["documents"] == 600 and manifest["words"] == 80 == len(model.words)
+    assert [metrics["sweep"] for metrics in model.history] == [5, 10, 12] and result.sweeps == 12
+    assert model.history[-1]["held_out_perplexity"] < model.history[0]["held_out_perplexity"]
+    assert 0 < manifest["tokens"] - model.tokens < 0.4 * manifest["tokens"], "the other documents are held out"
+    assert not os.path.exists(tmp_path / "out.checkpoint")
+
+
+@pytest.mark.parametrize("block_tokens", [500, 10**6])
+def test_threads_and_blocks_change_nothing(block_tokens, documents, tmp_path, here_model):
+    assert_same(trained(LocalExecutor(workers=1), documents, tmp_path / "a", block_tokens=block_tokens)[1], here_model)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_cluster_makes_the_same_model(workers, start, documents, tmp_path, here_model):
+    assert_same(trained(start(workers), documents, tmp_path / "out")[1], here_model)
+
+
+class At(Progress):
+    """Calls a function once, when a sweep is reported."""
+
+    def __init__(self, sweep, act):
+        self.sweep, self.act, self.done = sweep, act, 0
+
+    def advance(self, done, amount=0):
+        self.done += done
+        if self.done >= self.sweep and self.act:
+            act, self.act = self.act, None
+            act()
+
+
+def test_a_killed_worker_changes_nothing(start, documents, tmp_path, here_model):
+    executor = start(2)
+    pids = executor.everywhere(os.getpid)
+    kill = At(3, lambda: os.kill(pids[0], 9))
+    with pytest.warns(UserWarning, match="the training goes on from its last snapshot"):
+        model = trained(executor, documents, tmp_path / "out", 400, progress=kill, checkpoint_seconds=0.05)[1]
+    assert_same(model, trained(LocalExecutor(workers=2), documents, tmp_path / "again", 400)[1])
+
+
+def test_a_resumed_run_ends_as_an_undisturbed_one(documents, tmp_path):
+    def interrupt():
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+
+    expected = trained(LocalExecutor(workers=2), documents, tmp_path / "whole", 60)[1]
+    executor = LocalExecutor(workers=2)
+    with pytest.raises(KeyboardInterrupt):
+        run_until(executor, documents, tmp_path / "out", interrupt)
+    assert list((tmp_path / "out.checkpoint").rglob("topics-*.safetensors")), "a snapshot is there"
+    assert not (tmp_path / "out").exists()
+    resumed = trained(LocalExecutor(workers=1), documents, tmp_path / "out", 60, resume=True)[1]
+    assert_same(resumed, expected)
+
+
+def run_until(executor, documents, output, act):
+    """Run 60 sweeps with a snapshot after each, and call `act` in this thread when some are done."""
+    seen = threading.Event()
+
+    def callback(sweep, metrics):
+        if sweep >= 20:
+            seen.set()
+            act()
+
+    from mgpu_ngram.jobs.lda import run as job
+
+    original = job.train
+    job.train = lambda *args, **how: original(*args, **how | {"callback": callback})
+    try:
+        trained(executor, documents, output, 60, checkpoint_seconds=0.0)
+    finally:
+        job.train = original
+    assert seen.is_set()
+
+
+def test_a_callback_stops_the_training(documents):
+    bags = bags_of([["a", "b"], ["b", "c", "c"]] * 30)
+    seen = []
+    executor = LocalExecutor(workers=2)
+    config = LdaConfig(["given"], topics=2, sweeps=50, evaluate_every=5)
+    corpus = corpus_of(bags.blocks(), bags.num_words)
+    done = train(config, corpus, executor, callback=lambda sweep, metrics: seen.append((sweep, metrics)) or sweep == 15)
+    executor.close()
+    assert [sweep for sweep, _ in seen] == [5, 10, 15] and done.model.sweeps == 15
+    assert all(metrics.keys() >= {"joint", "plugin", "perplexity"} for _, metrics in seen)
+
+
+def test_training_stops_when_the_perplexity_stays(documents, tmp_path):
+    result, model = trained(LocalExecutor(workers=2), documents, tmp_path / "out", 1000, tolerance=0.05)
+    assert result.sweeps < 200 and model.history[-1]["sweep"] == result.sweeps
+
+
+def test_blocks_are_split_into_consecutive_parts():
+    assert split_blocks([*"abcde"], 2) == [["a", "b"], ["c", "d", "e"]]
+    assert split_blocks([*"ab"], 5) == [["a"], ["b"]]
+    assert Snapshots().entries() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topics": 1}, "topics is 1 but must be at least 2"),
+        ({"topics": 70_000}, "topics is 70,000 but must be at most 65,536"),
+        ({"held_out": 1.0}, "held_out is 1.0 but must be a share from 0 up, below 1"),
+        ({"alpha": 0.0}, "alpha is 0.0 but must be 0.000001 to 1,000,000"),
+        ({"beta": float("nan")}, "beta is nan but must be 0.000001 to 1,000,000"),
+        ({"seed": 2**64}, r"seed is 18446744073709551616 but must be below 2\^64"),
+        ({"min_df": 1.5}, "min_df is 1.5 but must be a whole number from 1 on, or a share below 1"),
+        ({"sweeps": 0}, "sweeps is 0 but must be at least 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        LdaConfig(["a"], **options)
+
+
+def test_an_empty_corpus_is_refused(tmp_path):
+    path = tmp_path / "empty.txt"
+    path.write_text("\n\n")
+    with pytest.raises(InputError, match="no word|no document"):
+        trained(LocalExecutor(workers=1), str(path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

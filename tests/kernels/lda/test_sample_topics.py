@@ -1,0 +1,165 @@
+"""Draws of topics, compared with probabilities in plain Python."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.lda.count_topics import count_topics
+from mgpu_ngram.kernels.lda.examples import corpus
+from mgpu_ngram.kernels.lda.layout import lay_out
+from mgpu_ngram.kernels.lda.sample_topics import Draw, sample_topics
+from mgpu_ngram.kernels.lda.weights import PRIOR_BITS, WordTopics
+
+CHI_SQUARE = {1: 10.83, 2: 13.82, 3: 16.27, 4: 18.47}  # 0.1 % quantiles by degrees of freedom
+
+
+def documents_of(texts, topics, num_topics):
+    """Return (documents, pairs) of documents given as lists of (word, count), and lists of their tokens' topics."""
+    starts_D1 = np.cumsum([0, *map(len, texts)]).astype(np.int64)
+    words_P, counts_P = (np.array([pair[i] for text in texts for pair in text], np.uint32) for i in (0, 1))
+    documents, pairs = lay_out(starts_D1, words_P, counts_P, num_topics)
+    for d, of_document in enumerate(topics):
+        begin = 16 * int(documents.rows_D2[d, 0])
+        documents.topics_T[begin : begin + len(of_document)] = of_document
+    return count_topics(documents, num_topics), pairs
+
+
+def words_of(counts_VZ, totals_Z, alpha_Z, beta, V):
+    """Return word topics with these totals, which may be more than the counts say."""
+    totals_Z = np.asarray(totals_Z, np.float64)
+    alpha_Z = (np.asarray(alpha_Z) * (1 << PRIOR_BITS)).astype(np.float32)
+    inverse_Z, less_Z = ((1 / (totals_Z - less + V * beta)).astype(np.float32) for less in (0, 1))
+    nothing = np.zeros(0, np.int32), np.zeros((0, len(alpha_Z)), np.float32)
+    return WordTopics(np.asarray(counts_VZ, np.uint32), inverse_Z, less_Z, alpha_Z, beta, *nothing)
+
+
+def chances(row_Z, word_Z, totals_Z, alpha_Z, beta, V, z, exclude_self=True):
+    """Return the probability of each topic for a token of topic z, with rational numbers."""
+    weights = []
+    for k in range(len(row_Z)):
+        own = int(exclude_self and k == z)
+        weights.append(
+            (row_Z[k] - own + Fraction(alpha_Z[k]))
+            * (word_Z[k] - own + Fraction(beta))
+            / (totals_Z[k] - own + V * Fraction(beta))
+        )
+    return [float(w / sum(weights)) for w in weights]
+
+
+def drawn(documents, pairs, words, to_device, draws, exclude_self=True, token=0):
+    """Return how often each topic comes out for one token, in this many sweeps from the same state."""
+    found = np.zeros(words.counts_VZ.shape[1], int)
+    words = type(words)(*(to_device(a) if isinstance(a, np.ndarray) else a for a in words))
+    pairs = type(pairs)(*map(to_device, pairs))
+    for sweep in range(draws):
+        here = type(documents)(*(to_device(a.copy()) for a in documents))
+        sample_topics(here, pairs, words, words.counts_VZ.copy(), Draw(11, sweep, 0, exclude_self))
+        found[int(to_host(here.topics_T)[token])] += 1
+    return found
+
+
+def assert_fits(found, expected):
+    """Chi-square of draws and probabilities; rare topics are added up."""
+    expected = np.array(expected) * found.sum()
+    keep = expected >= 5
+    statistic = ((found[keep] - expected[keep]) ** 2 / expected[keep]).sum()
+    assert statistic < CHI_SQUARE[max(1, int(keep.sum()) - 1)], (found, expected)
+
+
+@pytest.mark.parametrize("exclude_self", [True, False])
+def test_a_draw_has_the_probabilities_of_the_formula(exclude_self, to_device):
+    alpha_Z, beta, V = [0.1, 0.7, 0.3, 1.5], 0.25, 3
+    documents, pairs = documents_of([[(0, 1), (1, 4)]], [[1, 1, 1, 0, 2]], 4)
+    counts_VZ = [[3, 2, 0, 1], [1, 2, 2, 0], [0, 1, 4, 9]]
+    totals_Z = np.sum(counts_VZ, 0).tolist()
+    words = words_of(counts_VZ, totals_Z, alpha_Z, beta, V)
+    found = drawn(documents, pairs, words, to_device, 4000, exclude_self)
+    assert_fits(found, chances([1, 3, 1, 0], counts_VZ[0], totals_Z, alpha_Z, beta, V, 1, exclude_self))
+
+
+def test_one_token_for_each_word_and_document_follows_the_prior(device, to_device):
+    """The exact posterior: the other tokens tell nothing of this one, whichever counts are delayed."""
+    D, alpha_Z = 20_000, np.array([1.0, 2.0, 0.5, 4.0])
+    documents, pairs = documents_of([[(d, 1)] for d in range(D)], [[d % 4] for d in range(D)], 4)
+    counts_VZ = np.zeros((D, 4), np.uint32)
+    counts_VZ[np.arange(D), np.arange(D) % 4] = 1
+    words = words_of(counts_VZ, [1e15] * 4, alpha_Z, 0.01, 0)
+    moved = [type(group)(*(to_device(a) if isinstance(a, np.ndarray) else a for a in group)) for group in
+             (documents, pairs, words)]  # fmt: skip
+    sample_topics(*moved, moved[2].counts_VZ.copy(), Draw(3, 1))
+    topics = to_host(moved[0].topics_T)[16 * documents.rows_D2[:, 0].astype(int)]
+    assert_fits(np.bincount(topics, minlength=4), alpha_Z / alpha_Z.sum())
+
+
+def test_the_smallest_probabilities_do_not_vanish(to_device):
+    """With a topic of 10^9 tokens, a word that it lacks has p* = 10^-11, which 16-bit floats round to 0."""
+    alpha_Z = [1e-3, 3.0]
+    documents, pairs = documents_of([[(0, 1)]], [[1]], 2)
+    counts_VZ, totals_Z = [[0, 1]], [10**9, 10**9]
+    words = words_of(counts_VZ, totals_Z, alpha_Z, 0.01, 1)
+    expected = chances([0, 1], counts_VZ[0], totals_Z, alpha_Z, 0.01, 1, 1)
+    assert expected[0] == pytest.approx(3.3e-4, rel=0.02)
+    alpha_Z = [1.0, 3.0]
+    words = words_of(counts_VZ, totals_Z, alpha_Z, 0.01, 1)
+    assert_fits(drawn(documents, pairs, words, to_device, 3000), [0.25, 0.75])
+
+
+def test_a_word_a_million_times_in_a_document(to_device):
+    """The document's counts need several entries, and the tokens several pairs."""
+    n = 1_000_000
+    topics = np.arange(n) % 3
+    documents, pairs = documents_of([[(0, n)]], [topics], 3)
+    assert documents.rows_D2[0, 1] == 3 * -(-(n // 3) // (2**14 - 1)) and len(pairs.count_P) == -(-n // 255)
+    counts_VZ = np.array([np.bincount(topics), [5, 5, 5]])
+    words = words_of(counts_VZ, counts_VZ.sum(0), [0.1, 0.2, 0.3], 0.01, 2)
+    new_VZ = to_device(words.counts_VZ.copy())
+    moved = [type(g)(*(to_device(a) if isinstance(a, np.ndarray) else a for a in g)) for g in (documents, pairs, words)]
+    changed = int(to_host(sample_topics(*moved, new_VZ, Draw(1, 1)))[0])
+    new = to_host(moved[0].topics_T)[:n]
+    assert changed == (new != topics).sum()
+    assert np.bincount(new, minlength=3).tolist() == to_host(new_VZ)[0].tolist()
+    row = np.bincount(topics)
+    expected = np.mean([chances(row, counts_VZ[0], counts_VZ.sum(0), [0.1, 0.2, 0.3], 0.01, 2, z) for z in range(3)], 0)
+    assert_fits(np.bincount(new, minlength=3), expected)
+
+
+@pytest.mark.parametrize("size", [300, 301, 303, 304])
+def test_draws_do_not_depend_on_slots_and_their_order(size, to_device):
+    rng = np.random.default_rng(size)
+    documents, pairs, words = corpus(rng, size)
+    expected, new_VZ = documents.topics_T.copy(), words.counts_VZ.copy()
+    sample_topics(documents._replace(topics_T=expected), pairs, words, new_VZ, Draw(5, 2, 9))
+    words = type(words)(*(to_device(a) if isinstance(a, np.ndarray) else a for a in words))
+    here = type(documents)(*map(to_device, documents))
+    counts_VZ = words.counts_VZ.copy()
+    order = rng.permutation(len(pairs.slots_S3))
+    for slot in np.array_split(order, 3):
+        part = pairs._replace(slots_S3=pairs.slots_S3[slot])
+        sample_topics(here, type(part)(*map(to_device, part)), words, counts_VZ, Draw(5, 2, 9))
+    assert (to_host(here.topics_T) == expected).all() and (to_host(counts_VZ) == new_VZ).all()
+
+
+def test_two_words_swapped_give_swapped_rows():
+    documents, pairs, words = corpus(np.random.default_rng(1), 500)
+    V = len(words.counts_VZ)
+    swap = np.arange(V)
+    swap[[0, 1]] = [1, 0]
+    words = words._replace(seeds_V=np.zeros(0, np.int32))
+    first, second = documents.topics_T.copy(), documents.topics_T.copy()
+    new_VZ, swapped_VZ = words.counts_VZ.copy(), words.counts_VZ[swap]
+    sample_topics(documents._replace(topics_T=first), pairs, words, new_VZ, Draw(5, 2))
+    slots_S3 = pairs.slots_S3.copy()
+    slots_S3[:, 0] = swap[slots_S3[:, 0]]
+    others = words._replace(counts_VZ=words.counts_VZ[swap])
+    sample_topics(
+        documents._replace(topics_T=second), pairs._replace(slots_S3=slots_S3), others, swapped_VZ, Draw(5, 2)
+    )
+    assert (first == second).all() and (new_VZ[swap] == swapped_VZ).all()
+
+
+def test_a_seed_out_of_range_is_refused():
+    documents, pairs, words = corpus(np.random.default_rng(1), 50)
+    with pytest.raises(ValueError, match=r"seed is -1 but must be 0 to 2\^64 - 1"):
+        sample_topics(documents, pairs, words, words.counts_VZ.copy(), Draw(-1, 1))
