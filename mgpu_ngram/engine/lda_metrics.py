@@ -10,7 +10,8 @@ import numpy as np
 
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.topic_model import Priors
-from mgpu_ngram.engine.lda import Group, Shard, document_counts, to_bag, total, word_topics
+from mgpu_ngram.engine.lda import Group, Shard, document_counts, total, word_topics
+from mgpu_ngram.engine.lda_blocks import to_bag
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.fold_in import fold_in
 from mgpu_ngram.kernels.lda.philox import HELD_OUT, random_numbers
@@ -24,7 +25,7 @@ def plugin(shard: Shard, group: Group, priors: Priors) -> float:
     words = word_topics(shard.counts_VZ, priors)
     sums = [
         shard.each(plugin_likelihood, [(block.documents, part, words) for part in block.parts])
-        for block in shard.blocks
+        for block in shard.blocks.loaded()
     ]
     return total(shard, group, sum(int(number[0]) for block in sums for number in block)) / UNITS
 
@@ -37,7 +38,7 @@ def joint(shard: Shard, group: Group, priors: Priors) -> float:
     alpha_Z, V = priors.alpha_Z, len(shard.counts_VZ)
     alpha, xp = float(alpha_Z.sum()), array_module(shard.counts_VZ)
     units = 0
-    for block in shard.blocks:
+    for block in shard.blocks.loaded():
         _, topic_E, count_E = document_counts(block, shard.num_topics)
         keys, numbers = (to_host(a) for a in xp.unique(topic_E << 32 | count_E, return_counts=True))
         topics, counts = keys >> 32, keys & 0xFFFFFFFF

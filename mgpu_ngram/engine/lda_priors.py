@@ -69,14 +69,14 @@ def _fixed_point(prior: np.ndarray, above: Any, below: Any) -> np.ndarray:
 def _document_histograms(shard: Shard, group: Group) -> tuple[np.ndarray, np.ndarray]:
     """Return how many documents have a count in a bin: (Z, B) of each topic, and (B,) of all their tokens."""
     xp, Z = array_module(shard.counts_VZ), shard.num_topics
-    longest = max([1, *(int(b.documents.lengths_D.max()) for b in shard.blocks if len(b.documents.lengths_D))])
+    longest = max([1, *(int(lengths_D.max(initial=1)) for lengths_D in shard.blocks.lengths)])
     # Each device has a slot of its own, so that the sum of all is the list of all.
     longest_of = np.zeros(group.size, np.int64)
     longest_of[group.rank] = longest
     longest = int(group.all_reduce(to_device(longest_of, shard.device)).max())
     B = int(_bins(np.array([longest]))[0]) + 1
     sums = xp.zeros((Z + 1) * B, np.int64)
-    for block in shard.blocks:
+    for block in shard.blocks.loaded():
         _, topic_E, count_E = document_counts(block, Z)
         sums += xp.bincount(topic_E * B + _bins(count_E), minlength=(Z + 1) * B)
         lengths_D = block.documents.lengths_D.astype(np.int64)

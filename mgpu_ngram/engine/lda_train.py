@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +18,20 @@ from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.bag_files import load_bags
 from mgpu_ngram.core.bags import Bags, join_bags
 from mgpu_ngram.core.checkpoint import delete_older, save_entry
+from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
+from mgpu_ngram.core.scratch import PREFIX
 from mgpu_ngram.core.topic_model import Priors
+from mgpu_ngram.engine.device import free_bytes
 from mgpu_ngram.engine.lda import Group, Shard, document_counts, make_shard, start, sweep, total
+from mgpu_ngram.engine.lda_blocks import Room
 from mgpu_ngram.engine.lda_metrics import HeldOut, hold_out, joint, perplexity, plugin
 from mgpu_ngram.engine.lda_priors import optimised
 from mgpu_ngram.kernels.dispatch import to_host
 
+COUNTS_BYTES = 14  # for each word and topic: two tables of counts, and those of a metric or a sum now and then
+DEVICE_SHARE, HOST_SHARE = 0.9, 0.5  # of the free memory, when `memory` gives no limit
 SNAPSHOT = "topics"  # kind of the entries of a checkpoint
+_folders: dict[str, list[Path]] = {}  # of documents that do not fit, by run
 _done: dict[str, tuple[int, dict[str, float]]] = {}  # sweeps and last metrics of each run in this process
 
 
@@ -33,6 +44,7 @@ class Training:
     last              the sweep to stop after
     folder            where snapshots go; "" for none
     snapshot_seconds  between two snapshots
+    memory            limits of each device and host
     threads           of a device that is a CPU
     """
 
@@ -48,6 +60,7 @@ class Training:
     last: int
     folder: str
     snapshot_seconds: float
+    memory: MemoryConfig
     device: str
     threads: int
 
@@ -119,13 +132,28 @@ def open_rank(
         bags, halves = hold_out(block.load(), block.first, training.held_out, training.seed)
         made.append((block.number, block.first, bags))
         held.append(halves)
-    shard = make_shard(made, training.num_words, training.num_topics, training.device, training.threads)
+    size = training.num_words, training.num_topics
+    shard = make_shard(made, *size, training.device, training.threads, _room(training))
     nothing = Bags(np.zeros(1, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), training.num_words)
     halves = HeldOut(*(join_bags([nothing, *(getattr(h, half) for h in held)]) for half in ("observed", "target")))
     loaded = None if topics is None else {number: load_topics(path, number) for number, path in topics.items()}
     start(shard, group, training.seed, loaded)
     shard.sweep = state.sweep
     return Rank(shard, halves, state)
+
+
+def _room(training: Training) -> Room:
+    """Return the memory for blocks: what the limits, or the free memory, leave beside the counts of words."""
+    counts_bytes = COUNTS_BYTES * training.num_words * training.num_topics
+    host_bytes = training.memory.host_bytes or int(HOST_SHARE * free_host_bytes())
+    device_bytes = training.memory.device_bytes
+    if device_bytes is None and training.device == "gpu":
+        device_bytes = int(DEVICE_SHARE * free_bytes("gpu"))
+    folder = Path(training.memory.spill_dir or tempfile.gettempdir(), f"{PREFIX}{os.getpid()}-{training.run}")
+    _folders.setdefault(training.run, []).append(folder)
+    if training.device == "cpu":
+        return Room(None, max(0, host_bytes - counts_bytes), folder)
+    return Room(max(0, (device_bytes or 0) - counts_bytes), host_bytes, folder)
 
 
 def train_rank(
@@ -200,8 +228,10 @@ def progress_of(run: str) -> tuple[int, dict[str, float]]:
 
 
 def forget(run: str) -> None:
-    """Forget the progress of a run in this process."""
+    """Forget the progress of a run in this process, and delete the files of its documents."""
     _done.pop(run, None)
+    for folder in _folders.pop(run, ()):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _save_in_time(rank: Rank, group: Group, training: Training) -> None:
@@ -215,7 +245,7 @@ def _save_in_time(rank: Rank, group: Group, training: Training) -> None:
 def save_snapshot(rank: Rank, group: Group, folder: str) -> None:
     """Write the topics of all devices to the entries of a checkpoint; delete older ones when all are written."""
     state = rank.state.as_json()
-    for block in rank.shard.blocks:
+    for block in rank.shard.blocks.stored():
         topics = {str(number): topics for number, topics in block.topics().items()}
         generation = rank.shard.sweep
         save_entry(folder, SNAPSHOT, [*block.tokens], topics, state, generation=generation, keep_older=True)
@@ -241,7 +271,7 @@ def state_of(rank: Rank) -> Snapshot:
 def topics_of_documents(rank: Rank) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Return (starts_D1, topics_E, counts_E) of each block: documents' topics and their tokens, CSR."""
     found = []
-    for block in rank.shard.blocks:
+    for block in rank.shard.blocks.loaded():
         document_E, topic_E, count_E = (to_host(a) for a in document_counts(block, rank.shard.num_topics))
         D = len(block.documents.rows_D2)
         starts_D1 = np.searchsorted(document_E, np.arange(D + 1))

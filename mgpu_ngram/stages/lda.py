@@ -50,7 +50,7 @@ class LdaStage(Stage[LdaConfig, "LdaResult"]):
     name = "lda"
     config = LdaConfig
     format = "mgpu_ngram topics"
-    memory_keys = frozenset({"device_bytes", "spill_dir"})
+    memory_keys = frozenset({"device_bytes", "host_bytes", "spill_dir"})
     makes = "topics"
     resumes = True
     examples = EXAMPLES

@@ -1,6 +1,7 @@
 """Topic models on one device: planted topics are found, metrics agree with their definitions in plain NumPy."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.lda import make_shard, start, sweep
+from mgpu_ngram.engine.lda import document_counts, make_shard, start, sweep
+from mgpu_ngram.engine.lda_blocks import Room, StreamedBlocks, make_block
 from mgpu_ngram.engine.lda_metrics import HeldOut, completion, hold_out, joint, plugin
 from mgpu_ngram.engine.lda_priors import _bin_values, _bins, _digamma, optimised
 from mgpu_ngram.kernels.dispatch import to_host
@@ -66,7 +68,7 @@ def trained(bags, num_topics, sweeps, device="cpu", seed=1, threads=2, priors=No
 def tokens_of(shard, bags):
     """Return (document, word, topic) of each token."""
     document_P = np.repeat(np.arange(bags.documents), np.diff(bags.starts_D1))
-    topics = np.concatenate([topics for block in shard.blocks for topics in block.topics().values()])
+    topics = np.concatenate([topics for block in shard.blocks.stored() for topics in block.topics().values()])
     return np.repeat(document_P, bags.counts_P), np.repeat(bags.words_P, bags.counts_P).astype(int), topics.astype(int)
 
 
@@ -102,7 +104,7 @@ def test_blocks_threads_and_devices_draw_the_same_topics(threads, device):
     priors = Priors(np.full(9, 50 / 9), 0.01)
     for _ in range(2):
         sweep(shard, ALONE, priors, 1)
-    snapshot = {number: topics for block in shard.blocks for number, topics in block.topics().items()}
+    snapshot = {number: topics for block in shard.blocks.stored() for number, topics in block.topics().items()}
     again = make_shard(parts, bags.num_words, 9, device, threads)
     start(again, ALONE, 1, snapshot)
     again.sweep = 2
@@ -228,3 +230,44 @@ def test_a_model_file_keeps_everything(tmp_path):
     assert list(found.words) == list(words)
     assert found.pseudocounts_ZV()[:, 2].tolist() == pytest.approx([1, 2, 3])
     assert found.pseudocounts_ZV()[1].tolist() == pytest.approx([3.05, 0.05, 2])
+
+
+@pytest.mark.parametrize("room", [Room(), Room(1, None), Room(1, 1)], ids=["resident", "in host memory", "in files"])
+def test_blocks_out_of_the_device_give_the_same_topics(room, device, tmp_path):
+    bags, _ = bars(np.random.default_rng(3), 90)
+    expected, priors = trained(bags, 9, 3)
+    cuts = [0, 20, 40, 41, 70, 90]
+    parts = [(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
+    room = replace(room, folder=tmp_path)
+    shard = make_shard(parts, bags.num_words, 9, device, 2, room)
+    start(shard, ALONE, 1)
+    for _ in range(3):
+        sweep(shard, ALONE, priors, 1)
+    topics = [t for block in shard.blocks.stored() for t in block.topics().values()]
+    assert len(list(shard.blocks.stored())) == (5 if room.host_bytes or (room.device_bytes and device == "gpu") else 1)
+    assert np.concatenate(topics).tolist() == tokens_of(expected, bags)[2].tolist()
+    assert (to_host(shard.counts_VZ) == expected.counts_VZ).all()
+    for figure in (joint, plugin):
+        assert figure(shard, ALONE, priors) == figure(expected, ALONE, priors)
+    assert bool(list(tmp_path.iterdir())) == (room.host_bytes is not None)
+
+
+def test_streamed_blocks_load_what_is_stored():
+    """The order of copies is that of a GPU; on a CPU each copy ends at once."""
+    bags, _ = bars(np.random.default_rng(3), 90)
+    parts = [(i, 10 * i, bags.slice(10 * i, 10 * i + 10)) for i in range(9)]
+    stored = [make_block([part], 9, "cpu", 1) for part in parts]
+    streamed = StreamedBlocks(stored, 9, "cpu")
+    seen = []
+    for number, block in enumerate(streamed.loaded(changes=True)):
+        assert block.first == 10 * number
+        count = int(block.documents.lengths_D.sum())
+        block.set_topics({number: np.full(count, number, np.uint16)})
+        seen.append(count)
+    assert sum(seen) == bags.tokens
+    for number, block in enumerate(streamed.loaded()):
+        assert set(block.topics()[number].tolist()) == {number}
+        _, topic_E, count_E = document_counts(block, 9)
+        assert set(topic_E.tolist()) == {number} and count_E.tolist() == block.documents.lengths_D.tolist()
+        block.set_topics({number: np.zeros(seen[number], np.uint16)})  # a change that is not kept
+    assert all(set(b.topics()[n].tolist()) == {n} for n, b in enumerate(streamed.stored()))

@@ -10,7 +10,9 @@ import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.topic_model import load_topic_model
+from mgpu_ngram.engine import lda_train
 from mgpu_ngram.engine.bags_of import bags_of
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.lda.config import LdaConfig
@@ -182,3 +184,19 @@ def test_an_empty_corpus_is_refused(tmp_path):
     with pytest.raises(InputError, match="no word|no document"):
         trained(LocalExecutor(workers=1), str(path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_documents_that_do_not_fit_memory_are_read_from_files(documents, tmp_path, here_model, monkeypatch):
+    memory = MemoryConfig(spill_dir=str(tmp_path / "spill"))
+    monkeypatch.setattr(lda_train, "free_host_bytes", lambda: 100_000)
+    (tmp_path / "spill").mkdir()
+    seen = []
+
+    class Look(Progress):
+        def advance(self, done, amount=0):
+            seen.extend((tmp_path / "spill").rglob("*.bin"))
+
+    assert_same(
+        trained(LocalExecutor(workers=2), documents, tmp_path / "out", memory=memory, progress=Look())[1], here_model
+    )
+    assert seen and not list((tmp_path / "spill").rglob("*.bin")), "files are deleted at the end"

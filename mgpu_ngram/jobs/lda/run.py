@@ -141,6 +141,7 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
             str(checkpoint.entries_folder),
             context.checkpoint_seconds,
             partial(checkpoint.newest_generation, SNAPSHOT, range(len(corpus.blocks))),
+            context.memory,
         )
         trained = train(config, corpus, executor, opened.words, context.progress, snapshots=snapshots)
         if folder:

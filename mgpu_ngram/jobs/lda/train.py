@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from mgpu_ngram.cluster.gang import GangError
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.checkpoint import Entry
 from mgpu_ngram.core.errors import RunError, warn
+from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import lda_train
@@ -98,16 +99,18 @@ def train(
 
 @dataclass(frozen=True)
 class Snapshots:
-    """Where a run saves its topics.
+    """Where a run saves its topics, and the memory that its documents may take.
 
     folder    of the entries; "" for none
     seconds   between two snapshots
     entries   returns the entries of the newest whole snapshot: none yet, []
+    memory    limits of each device and host; documents that do not fit go to files of its spill_dir
     """
 
     folder: str = ""
     seconds: float = 0.0
     entries: Callable[[], list[Entry]] = list
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
 
 
 class _Run:
@@ -203,6 +206,7 @@ class _Run:
             last,
             self.snapshots.folder,
             self.snapshots.seconds,
+            self.snapshots.memory,
             executor.device,
             executor.threads * executor.tasks_per_process,
         )

@@ -1,0 +1,320 @@
+"""The documents of one device in blocks: all on the device, or in host memory or files and copied there one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from mgpu_ngram.core.bags import Bags, join_bags
+from mgpu_ngram.engine.device import pinned_buffer, to_device
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.lda.count_topics import count_topics
+from mgpu_ngram.kernels.lda.fold_in import Bag
+from mgpu_ngram.kernels.lda.layout import lay_out, repeat
+from mgpu_ngram.kernels.lda.weights import ALIGN, Documents, Pairs, count_bits
+
+MAX_TOKENS = 3 << 30  # of a block, with the gaps between documents: below 2^32
+SLOT_PAIRS = 4096  # pairs of a slot on a GPU: a block of threads takes one slot
+LAYOUT_BYTES = 80  # of device memory that `lay_out` takes for each pair at most
+STREAMED = 2  # blocks on the device at once when blocks are streamed
+T = TypeVar("T")
+Part = tuple[int, int, Bags]  # number of a part of the corpus, number of its first document, its documents
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some consecutive documents of the corpus on a device.
+
+    tokens   of each part of the corpus in this block, by the number of the part
+    first    number of its first document
+    parts    all pairs, in parts that threads may take at once: no word is in two of them
+    """
+
+    tokens: dict[int, int]
+    first: int
+    documents: Documents
+    pairs: Pairs
+    parts: tuple[Pairs, ...]
+
+    def topics(self) -> dict[int, np.ndarray]:
+        """Return uint16 in host memory: the topics of all tokens of each part of the corpus, document by document."""
+        topics = to_host(self.documents.topics_T[self._places()])
+        return dict(zip(self.tokens, np.split(topics, np.cumsum([*self.tokens.values()])[:-1]), strict=True))
+
+    def set_topics(self, topics: dict[int, np.ndarray]) -> None:
+        """Set the topics of all tokens to what `topics` returned, of these parts or more."""
+        xp = array_module(self.documents.topics_T)
+        self.documents.topics_T[self._places()] = xp.asarray(np.concatenate([topics[n] for n in self.tokens]))
+
+    def _places(self) -> Any:
+        """Return the places of all tokens in topics_T."""
+        xp = array_module(self.documents.topics_T)
+        lengths_D = self.documents.lengths_D.astype(np.int64)
+        ends_D = xp.cumsum(lengths_D)
+        total = int(ends_D[-1]) if len(ends_D) else 0
+        gaps_D = ALIGN * self.documents.rows_D2[:, 0].astype(np.int64) - (ends_D - lengths_D)
+        return xp.arange(total) + repeat(gaps_D, lengths_D)
+
+
+def make_block(parts: Sequence[Part], num_topics: int, device: str, threads: int) -> Block:
+    """Return consecutive parts of the corpus on a device; all tokens have topic 0."""
+    tokens = {number: bags.tokens for number, _, bags in parts}
+    first, bags = parts[0][1], join_bags([bags for _, _, bags in parts])
+    starts_D1, words_P, counts_P = to_bag(bags, device)
+    documents, pairs = lay_out(starts_D1, words_P, counts_P, num_topics, SLOT_PAIRS if device == "gpu" else None)
+    if device == "gpu":
+        return Block(tokens, first, documents, pairs, (pairs,))
+    slots = [np.ascontiguousarray(pairs.slots_S3[i::threads]) for i in range(threads)]
+    return Block(tokens, first, documents, pairs, tuple(pairs._replace(slots_S3=part) for part in slots))
+
+
+@dataclass(frozen=True)
+class Room:
+    """The memory that blocks may take.
+
+    device_bytes  of the device; None: all blocks fit
+    host_bytes    of the host, for the blocks of a CPU, or those that do not fit a GPU; None: all blocks fit
+    folder        for blocks that do not fit the host
+    """
+
+    device_bytes: int | None = None
+    host_bytes: int | None = None
+    folder: Path | None = None
+
+
+class Blocks(Protocol):
+    """The blocks of a device, in order."""
+
+    lengths: list[np.ndarray]  # tokens of the documents of each block, in host memory
+
+    def loaded(self, changes: bool = False) -> Iterator[Block]:
+        """Yield each block on the device, with entries that fit its topics.
+
+        changes  the caller changes topics, between drawing this block and the next
+        """
+
+    def stored(self) -> Iterator[Block]:
+        """Yield each block where it is kept: for `topics` and `set_topics`."""
+
+    def count_topics(self, threads: int) -> None:
+        """Bring the entries of blocks that stay on the device up to date with their topics."""
+
+
+class ResidentBlocks:
+    """Blocks that stay on the device. On a CPU, their arrays may be files that are mapped into memory."""
+
+    def __init__(self, blocks: Sequence[Block], num_topics: int):
+        self._blocks, self._num_topics = blocks, num_topics
+        self.lengths = [to_host(block.documents.lengths_D) for block in blocks]
+
+    def loaded(self, changes: bool = False) -> Iterator[Block]:
+        yield from self._blocks
+
+    stored = loaded
+
+    def count_topics(self, threads: int) -> None:
+        parts = [part for block in self._blocks for part in _row_parts(block.documents, threads)]
+        in_threads(threads, count_topics, [(part, self._num_topics) for part in parts])
+
+
+class StreamedBlocks:
+    """Blocks in host memory, or in files, that are copied to the device one after the other.
+
+    One block is copied while the device works on the one before, and the topics of a third one are copied back.
+    """
+
+    def __init__(self, blocks: Sequence[Block], num_topics: int, device: str):
+        self._blocks, self._num_topics, self._device = blocks, num_topics, device
+        self.lengths = [block.documents.lengths_D for block in blocks]
+        places = max(len(block.documents.topics_T) for block in blocks)
+        self._entries = to_device(np.empty(places, blocks[0].documents.entries_T.dtype), device)
+        self._slots = [
+            [_empty_like(arrays, device) for arrays in zip(*(_arrays(block) for block in blocks), strict=True)]
+            for _ in range(min(STREAMED, len(blocks)))
+        ]
+
+    def stored(self) -> Iterator[Block]:
+        yield from self._blocks
+
+    def count_topics(self, threads: int) -> None:
+        """Do nothing: entries are counted when a block is loaded."""
+
+    def loaded(self, changes: bool = False) -> Iterator[Block]:
+        streams = _Streams(self._device)
+        free = streams.now()  # the event after which the slot of the next block is free
+        copied = [streams.copy_in(self._slots[0], _arrays(self._blocks[0]), free)]
+        for i, block in enumerate(self._blocks):
+            slot = self._slots[i % len(self._slots)]
+            if i + 1 < len(self._blocks):
+                following = self._slots[(i + 1) % len(self._slots)]
+                copied.append(streams.copy_in(following, _arrays(self._blocks[i + 1]), free))
+            streams.wait(copied[i])
+            here = self._on_device(block, slot)
+            count_topics(here.documents, self._num_topics)
+            yield here
+            free = streams.copy_out(here.documents.topics_T, block.documents.topics_T if changes else None)
+        streams.finish()
+
+    def _on_device(self, block: Block, slot: Sequence[Any]) -> Block:
+        """Return a block whose arrays are the beginnings of a slot's."""
+        views = [array[: len(of_block)] for array, of_block in zip(slot, _arrays(block), strict=True)]
+        rows_D2, lengths_D, topics_T, *arrays = views
+        documents = Documents(rows_D2, lengths_D, topics_T, self._entries[: len(topics_T)])
+        pairs = Pairs(*arrays)
+        return replace(block, documents=documents, pairs=pairs, parts=(pairs,))
+
+
+def _arrays(block: Block) -> list[Any]:
+    """Return the arrays that are copied: all but the entries."""
+    return [*block.documents[:3], *block.pairs]
+
+
+class _Streams:
+    """Copies beside the work of a GPU; on a CPU, copies at once."""
+
+    def __init__(self, device: str):
+        self.cupy: Any = None
+        if device == "gpu":
+            import cupy
+
+            self.cupy = cupy
+            self._in, self._out = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+
+    def now(self) -> Any:
+        """Return the event after the kernels that the current stream has."""
+        return self.cupy.cuda.get_current_stream().record() if self.cupy else None
+
+    def copy_in(self, slot: Sequence[Any], arrays: Sequence[np.ndarray], free: Any) -> Any:
+        """Copy arrays to the beginnings of a slot's, once it is `free`; return the event of the end."""
+        if not self.cupy:
+            for target, source in zip(slot, arrays, strict=True):
+                target[: len(source)] = source
+            return None
+        self._in.wait_event(free)
+        for target, source in zip(slot, arrays, strict=True):
+            if len(source):
+                target[: len(source)].set(np.ascontiguousarray(source), stream=self._in)
+        return self._in.record()
+
+    def copy_out(self, source: Any, target: np.ndarray | None) -> Any:
+        """Copy back after the kernels of the current stream; return the event after which the source is free."""
+        if not self.cupy:
+            if target is not None:
+                target[...] = source
+            return None
+        event = self.now()
+        if target is None or not len(target):
+            return event
+        self._out.wait_event(event)
+        source.get(stream=self._out, out=target, blocking=False)
+        return self._out.record()
+
+    def wait(self, event: Any) -> None:
+        """Let later kernels of the current stream wait for an event."""
+        if self.cupy:
+            self.cupy.cuda.get_current_stream().wait_event(event)
+
+    def finish(self) -> None:
+        if self.cupy:
+            self._out.synchronize()
+
+
+def _empty_like(arrays: Sequence[np.ndarray], device: str) -> Any:
+    """Return an array on the device that holds any one of these."""
+    return to_device(np.empty_like(max(arrays, key=len)), device)
+
+
+def make_blocks(parts: Sequence[Part], num_topics: int, device: str, threads: int, room: Room | None = None) -> Blocks:
+    """Return the blocks of consecutive parts of the corpus. All tokens have topic 0."""
+    room = room or Room()
+    size_bytes = sum(_device_bytes(bags, num_topics) for _, _, bags in parts)
+    layout_bytes = max((LAYOUT_BYTES * bags.pairs for _, _, bags in parts), default=0)
+    limit = room.host_bytes if device == "cpu" else room.device_bytes
+    if limit is None or size_bytes + layout_bytes <= limit:
+        made = [make_block(group, num_topics, device, threads) for group in _groups(parts, MAX_TOKENS)]
+        return ResidentBlocks(made, num_topics)
+    in_host = room.host_bytes is None or size_bytes <= room.host_bytes
+    tokens = sum(bags.tokens for _, _, bags in parts)
+    groups = _groups(parts, min(MAX_TOKENS, max(1, int(tokens * limit / size_bytes) // (STREAMED + 1))))
+    folders = [None if in_host or not room.folder else room.folder / f"block-{i:06}" for i in range(len(groups))]
+    stored = [
+        _stored(make_block(group, num_topics, device, threads), folder, device)
+        for group, folder in zip(groups, folders, strict=True)
+    ]
+    return ResidentBlocks(stored, num_topics) if device == "cpu" else StreamedBlocks(stored, num_topics, device)
+
+
+def _device_bytes(bags: Bags, num_topics: int) -> int:
+    """Return the bytes of the device that a part of the corpus takes, about."""
+    places = bags.tokens + ALIGN // 2 * bags.documents
+    return places * (2 + count_bits(num_topics)[0].itemsize) + 9 * bags.pairs + 12 * bags.documents
+
+
+def _stored(block: Block, folder: Path | None, device: str) -> Block:
+    """Return the block in host memory, from where a GPU copies fast; or in files of a folder.
+
+    A GPU has the entries of one block, so that a block of its own lacks them.
+    """
+    rows_D2, lengths_D, topics_T, *pairs = (_host_copy(a, i, folder, device) for i, a in enumerate(_arrays(block)))
+    entries_T = block.documents.entries_T
+    entries_T = to_host(entries_T[:0]) if device == "gpu" else _host_copy(entries_T, len(pairs) + 3, folder, device)
+    copy = replace(block, documents=Documents(rows_D2, lengths_D, topics_T, entries_T), pairs=Pairs(*pairs))
+    parts = tuple(copy.pairs._replace(slots_S3=to_host(part.slots_S3)) for part in block.parts)
+    return replace(copy, parts=parts)
+
+
+def _host_copy(array: Any, number: int, folder: Path | None, device: str) -> np.ndarray:
+    """Return a copy of an array in pinned memory for a GPU, in plain memory for a CPU, or in a file of the folder."""
+    if folder is not None and array.size:
+        folder.mkdir(parents=True, exist_ok=True)
+        copy = np.asarray(np.memmap(folder / f"{number}.bin", array.dtype, "w+", shape=array.shape))
+    elif device == "gpu" and array.size:
+        copy = pinned_buffer(array.nbytes).view(array.dtype).reshape(array.shape)
+    else:
+        copy = np.empty(array.shape, array.dtype)
+    copy[...] = to_host(array)
+    return copy
+
+
+def _groups(parts: Sequence[Part], most: int) -> list[list[Part]]:
+    """Return the parts in groups of at most `most` tokens, if a part alone has not more."""
+    groups: list[list[Part]] = []
+    room = 0
+    for part in parts:
+        tokens = part[2].tokens + ALIGN * part[2].documents
+        if not groups or tokens > room:
+            groups.append([])
+            room = most
+        groups[-1].append(part)
+        room -= tokens
+    return groups
+
+
+def in_threads(threads: int, fn: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
+    """Call fn with each tuple of arguments, in so many threads."""
+    if threads == 1 or len(arguments) < 2:
+        return [fn(*each) for each in arguments]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda each: fn(*each), arguments))
+
+
+def _row_parts(documents: Documents, parts: int) -> list[Documents]:
+    """Return the documents in so many parts of about equal length."""
+    if parts == 1:
+        return [documents]
+    rows_D2, lengths_D = documents.rows_D2, documents.lengths_D
+    ends_D = np.cumsum(lengths_D, dtype=np.int64)
+    total = int(ends_D[-1]) if len(ends_D) else 0
+    cuts = [0, *np.searchsorted(ends_D, [total * i // parts for i in range(1, parts)]).tolist(), len(rows_D2)]
+    return [documents._replace(rows_D2=rows_D2[a:b], lengths_D=lengths_D[a:b]) for a, b in pairwise(cuts)]
+
+
+def to_bag(bags: Bags, device: str) -> Bag:
+    """Return the arrays of bags on a device."""
+    return Bag(*(to_device(np.asarray(array), device) for array in (bags.starts_D1, bags.words_P, bags.counts_P)))
