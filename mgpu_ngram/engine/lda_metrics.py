@@ -10,13 +10,17 @@ import numpy as np
 
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.topic_model import Priors
+from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_pairs
+from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda import Group, Shard, document_counts, total, word_topics
-from mgpu_ngram.engine.lda_blocks import to_bag
+from mgpu_ngram.engine.lda_blocks import Block, to_bag
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.fold_in import fold_in
+from mgpu_ngram.kernels.lda.layout import repeat
 from mgpu_ngram.kernels.lda.philox import HELD_OUT, random_numbers
 from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS, plugin_likelihood
 
+TOP_WORDS = 10  # of a topic, whose coherence is measured
 TARGET_BLOCK = 1 << 22  # probabilities that are computed at once
 
 
@@ -147,3 +151,46 @@ def perplexity(shard: Shard, group: Group, priors: Priors, held_out: HeldOut) ->
     units, tokens = completion(shard.counts_VZ, priors, held_out)
     units, tokens = total(shard, group, units), total(shard, group, tokens)
     return math.exp(-units / UNITS / tokens) if tokens else math.nan
+
+
+def coherences(shard: Shard, group: Group, n: int = TOP_WORDS) -> dict[str, float]:
+    """Return the mean over topics of each measure of `engine.coherence`, over the documents of all devices.
+
+    n  top words of each topic: those with most tokens, ties by lower id
+    """
+    words_Zn = top_words(shard.counts_VZ, n)
+    pairs = WordPairs.of(words_Zn, len(shard.counts_VZ))
+    counts = PairCounts(0, np.zeros(len(pairs.words_U), np.int64), np.zeros(len(pairs.others_E), np.int64))
+    for block in shard.blocks.loaded():
+        counts += count_pairs(_bags_of_words(block, pairs), pairs, shard.threads)
+    summed = np.concatenate([[counts.documents], counts.words_U, counts.pairs_E])
+    summed = to_host(group.all_reduce(to_device(summed, shard.device)))
+    counts = PairCounts(int(summed[0]), *np.split(summed[1:], [len(pairs.words_U)]))
+    return {name: float(measure(counts, pairs).mean()) for name, measure in MEASURES.items()}
+
+
+def top_words(counts_VZ: Any, n: int) -> np.ndarray:
+    """Return (Z, n) int64: the words with most tokens of each topic, best first, ties by lower id; n is at most V."""
+    xp = array_module(counts_VZ)
+    left_VZ, topics = counts_VZ + np.uint32(1), xp.arange(counts_VZ.shape[1])
+    found = []
+    for _ in range(min(n, len(counts_VZ))):
+        found.append(left_VZ.argmax(0))
+        left_VZ[found[-1], topics] = 0
+    return to_host(xp.stack(found, axis=1)).astype(np.int64)
+
+
+def _bags_of_words(block: Block, pairs: WordPairs) -> Bags:
+    """Return the documents of a block that have a word, with only the words of these pairs."""
+    xp = array_module(block.pairs.document_P)
+    slots_S3 = to_host(block.pairs.slots_S3)
+    slots_S3 = xp.asarray(slots_S3[np.isin(slots_S3[:, 0], pairs.words_U)])
+    word_S, first_S, sizes_S = slots_S3[:, 0], slots_S3[:, 1], slots_S3[:, 2] - slots_S3[:, 1]
+    before_S = xp.cumsum(sizes_S) - sizes_S
+    places = xp.arange(int(sizes_S.sum())) + repeat(first_S - before_S, sizes_S)
+    keys = xp.unique(block.pairs.document_P[places].astype(np.int64) << 32 | repeat(word_S, sizes_S))
+    keys = to_host(keys)  # a word has several pairs in a document where it is frequent
+    documents = np.flatnonzero(to_host(block.documents.lengths_D))
+    starts_D1 = np.append(np.searchsorted(keys >> 32, documents), len(keys))
+    words_P = (keys & 0xFFFFFFFF).astype(np.uint32)
+    return Bags(starts_D1, words_P, np.ones(len(words_P), np.uint32), pairs.num_words)

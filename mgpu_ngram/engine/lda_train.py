@@ -24,7 +24,7 @@ from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.device import free_bytes
 from mgpu_ngram.engine.lda import Group, Shard, document_counts, make_shard, start, sweep, total
 from mgpu_ngram.engine.lda_blocks import Room
-from mgpu_ngram.engine.lda_metrics import HeldOut, hold_out, joint, perplexity, plugin
+from mgpu_ngram.engine.lda_metrics import HeldOut, coherences, hold_out, joint, perplexity, plugin
 from mgpu_ngram.engine.lda_priors import optimised
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -40,7 +40,8 @@ class Training:
     """How to train; the same on every device.
 
     run               name of the run, for `progress_of`
-    num_words, num_topics, seed, exclude_self, held_out, evaluate_every, optimise_every, tolerance  as in `LdaConfig`
+    num_words, num_topics, seed, exclude_self, held_out, evaluate_every, optimise_every, tolerance, coherence  as in
+                      `LdaConfig`
     last              the sweep to stop after
     folder            where snapshots go; "" for none
     snapshot_seconds  between two snapshots
@@ -57,6 +58,7 @@ class Training:
     evaluate_every: int
     optimise_every: int
     tolerance: float
+    coherence: bool
     last: int
     folder: str
     snapshot_seconds: float
@@ -199,6 +201,7 @@ def _metrics(
     perplexity           exp(-plugin)
     changed              share of the tokens whose topic changed
     held_out_perplexity  by document completion, if documents are held out
+    u_mass, c_npmi, c_uci, c_v  mean coherence over topics, if it is asked for
     """
     shard = rank.shard
     plugged = plugin(shard, group, priors) / tokens
@@ -211,7 +214,7 @@ def _metrics(
     }
     if training.held_out:
         metrics["held_out_perplexity"] = perplexity(shard, group, priors, rank.held_out)
-    return metrics
+    return metrics | (coherences(shard, group) if training.coherence else {})
 
 
 def _stays(history: Sequence[dict[str, float]], tolerance: float) -> bool:

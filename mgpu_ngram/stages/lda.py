@@ -63,12 +63,13 @@ class LdaStage(Stage[LdaConfig, "LdaResult"]):
         for setting, how in FLAGS.items():
             parser.add_argument("--" + setting.replace("_", "-"), **how)
         parser.add_argument("--no-lowercase", action="store_true", help="keep the case of documents")
+        parser.add_argument("--coherence", action="store_true", help="measure the coherence of the topics, too")
         parser.add_argument("--include-self", action="store_true", help="count the token itself, as CuLDA_CGS does")
 
     def settings(self, arguments: argparse.Namespace) -> LdaConfig:
         from mgpu_ngram.core.typed_config import fill
 
-        found = given(arguments, ["corpus", *FLAGS])
+        found = given(arguments, ["corpus", "coherence", *FLAGS])
         found |= {"lowercase": not arguments.no_lowercase, "exclude_self": not arguments.include_self}
         return fill(LdaConfig, found, "lda")
 
@@ -137,3 +138,5 @@ def _show_metrics(metrics: dict[str, float]) -> None:
         f"log-likelihood per token: joint {metrics['joint']:.4f}, plug-in {metrics['plugin']:.4f}"
         + (f"; held-out perplexity {held_out:,.1f}" if held_out is not None else "")
     )
+    if "c_npmi" in metrics:
+        print(f"coherence: NPMI {metrics['c_npmi']:.3f}, C_v {metrics['c_v']:.3f}, u_mass {metrics['u_mass']:.3f}")

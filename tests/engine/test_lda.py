@@ -10,9 +10,10 @@ import pytest
 from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
 from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.coherence import coherence
 from mgpu_ngram.engine.lda import document_counts, make_shard, start, sweep
 from mgpu_ngram.engine.lda_blocks import Room, StreamedBlocks, make_block
-from mgpu_ngram.engine.lda_metrics import HeldOut, completion, hold_out, joint, plugin
+from mgpu_ngram.engine.lda_metrics import HeldOut, coherences, completion, hold_out, joint, plugin, top_words
 from mgpu_ngram.engine.lda_priors import _bin_values, _bins, _digamma, optimised
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS
@@ -271,3 +272,13 @@ def test_streamed_blocks_load_what_is_stored():
         assert set(topic_E.tolist()) == {number} and count_E.tolist() == block.documents.lengths_D.tolist()
         block.set_topics({number: np.zeros(seen[number], np.uint16)})  # a change that is not kept
     assert all(set(b.topics()[n].tolist()) == {n} for n, b in enumerate(streamed.stored()))
+
+
+def test_coherence_is_that_of_the_bags(device):
+    bags, _ = bars(np.random.default_rng(10), 60, 400)
+    shard, _ = trained(bags, 6, 20, device)
+    words_Zn = top_words(shard.counts_VZ, 10)
+    counts_VZ = to_host(shard.counts_VZ)
+    assert words_Zn.tolist() == np.argsort(-counts_VZ.astype(int), axis=0, kind="stable")[:10].T.tolist()
+    expected = {name: values.mean() for name, values in coherence(bags, words_Zn).items()}
+    assert coherences(shard, ALONE) == pytest.approx(expected)

@@ -21,7 +21,14 @@ from mgpu_ngram.jobs.lda.train import Snapshots, corpus_of, split_blocks, train
 from mgpu_ngram.jobs.progress import Progress
 
 pytestmark = pytest.mark.timeout(100)
-OPTIONS = {"topics": 8, "evaluate_every": 5, "held_out": 0.2, "optimise_every": 4, "block_tokens": 3000}
+OPTIONS = {
+    "topics": 8,
+    "evaluate_every": 5,
+    "held_out": 0.2,
+    "optimise_every": 4,
+    "block_tokens": 3000,
+    "coherence": True,
+}
 
 
 @pytest.fixture(scope="module")

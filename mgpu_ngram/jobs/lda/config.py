@@ -35,7 +35,7 @@ class LdaConfig:
     evaluate_every: int = 10  # sweeps between metrics; 0: after the last sweep only
     held_out: float = 0.0  # share of the documents that are left out of training, to measure the perplexity on them
     tolerance: float = 0.0  # stop when the perplexity falls by less than this share between two metrics; 0: never
-    coherence: bool = False  # measure the coherence of the topics after the last sweep
+    coherence: bool = False  # measure the coherence of the topics, too: u_mass, c_npmi, c_uci, c_v; means over topics
     block_tokens: int | None = None  # tokens of a block of documents; auto: as many as fit
     name: str = "lda"  # folder of the result, in the run's output
 

@@ -203,6 +203,7 @@ class _Run:
             config.evaluate_every,
             config.optimise_every,
             config.tolerance,
+            config.coherence,
             last,
             self.snapshots.folder,
             self.snapshots.seconds,
