@@ -39,9 +39,7 @@ def lay_out(
     dtype = count_bits(num_topics)[0]
     documents = Documents(rows_D2, lengths_D.astype(np.uint32), xp.zeros(T, np.uint16), xp.zeros(T, dtype))
 
-    document_P = xp.repeat(
-        xp.arange(D, dtype=np.int64), to_host(xp.diff(starts_D1)).tolist() if xp is not np else np.diff(starts_D1)
-    )
+    document_P = repeat(xp.arange(D, dtype=np.int64), xp.diff(starts_D1))
     token_P = ALIGN * units_D1[document_P] + ends_P[:-1] - first_D1[document_P]
     del ends_P
     order_P = xp.argsort(words_P.astype(np.uint64) << np.uint64(32) | xp.arange(P, dtype=np.uint64))
