@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from mgpu_ngram.benchmarks.options import BenchOptions
 
 # The name of each bench, also of its CSV file, and its module, which is imported when it is needed.
-BENCHES = {name: f"{__name__}.{name}" for name in ("count", "cluster", "score", "distribution", "estimate", "startup")}
+BENCHES = {
+    name: f"{__name__}.{name}" for name in ("count", "cluster", "score", "distribution", "estimate", "lda", "startup")
+}
 
 
 class Bench(Protocol):

@@ -21,6 +21,8 @@ EXAMPLES = """examples:
   mgpu-ngram bench distribution --only dense,saturation
   mgpu-ngram bench estimate --only ids,text --folder /dev/shm
   mgpu-ngram bench estimate --only lmplz --text reviews.txt
+  mgpu-ngram bench lda --only speed
+  mgpu-ngram bench lda --only quality,cpu --text docword.kos.train.txt.xz
   mgpu-ngram bench check score --only table3
   mgpu-ngram bench check --new results
   mgpu-ngram bench quote"""

@@ -157,7 +157,7 @@ def test_the_check_as_a_command(tmp_path, capsys):
     ("words", "message"),
     [
         ("check", "needs a bench to run again"),
-        ("check lda", "takes one of count, cluster"),
+        ("check topics", "takes one of count, cluster"),
         ("check --new nowhere", "nowhere holds no rows"),
         ("check score --new nowhere", "score.csv: no such file"),
         ("check --new x --tolerance 2", "tolerance is 2.0 but must be"),

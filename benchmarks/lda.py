@@ -1,0 +1,47 @@
+"""`mgpu-ngram bench lda`: topic models on one device and several, beside their bounds, other programs and a paper."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.benchmarks.lda_speed import corpus, speed
+from mgpu_ngram.benchmarks.lda_work import LdaBench
+from mgpu_ngram.benchmarks.options import BenchOptions
+from mgpu_ngram.benchmarks.suite import open_suite
+
+TOKENS = {"gpu": 1_000_000_000, "cpu": 1_000_000}  # at most: corpora have their own sizes
+MIN_TOKENS = 2_000
+FLAGS = {"text", "tokens", "workers", "only", "folder"}
+MEASURES = ("kernels/lda", "mgpu_ngram/engine/lda.py", "mgpu_ngram/engine/lda_metrics.py")
+PARTS: dict[str, Callable[[LdaBench], None]] = {
+    "corpus": corpus,
+    "speed": speed,
+}
+
+
+def bench(options: BenchOptions) -> list[dict[str, Any]]:
+    """Measure topic models, write lda.csv and figures to the folder of results, and return the rows.
+
+    text    docword file of a real corpus, with .train. in its name; beside it, with .test., held-out documents. The
+            parts quality and cpu train on it in place of a generated corpus
+    tokens  of a generated corpus at most: its shape shrinks with them
+    only    parts to measure; the rate at which the device copies is always measured
+
+    Counts are compared with the corpus, devices and steps with each other, and WrongResult is raised when one is wrong.
+    Rows are printed and saved part by part.
+    """
+    parts, clusters = options.parts(PARTS), options.clusters()
+    tokens = options.num_tokens(TOKENS, MIN_TOKENS)
+    data = Path(options.text).absolute() if options.text else None
+    suite = open_suite("lda", options)
+    suite.measure_ceilings()
+    suite.release()
+    with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-", dir=options.folder) as place:
+        shared = LdaBench(suite, tokens, clusters, data, Path(place))
+        for part in parts:
+            suite.measure_part(PARTS[part], shared)
+    return [asdict(row) for row in suite.rows]
