@@ -1,5 +1,6 @@
 """Topic models on one device: planted topics are found, metrics agree with their definitions in plain NumPy."""
 
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -282,3 +283,41 @@ def test_coherence_is_that_of_the_bags(device):
     assert words_Zn.tolist() == np.argsort(-counts_VZ.astype(int), axis=0, kind="stable")[:10].T.tolist()
     expected = {name: values.mean() for name, values in coherence(bags, words_Zn).items()}
     assert coherences(shard, ALONE) == pytest.approx(expected)
+
+
+def chances(document, word, topics, i, Z, alpha, beta, V):
+    """Return the probability of each topic for token i, given the topics of all tokens; by the formula, naively."""
+    weights = []
+    for k in range(Z):
+        others = [j for j in range(len(topics)) if j != i and topics[j] == k]
+        n_dk = sum(document[j] == document[i] for j in others)
+        n_wk = sum(word[j] == word[i] for j in others)
+        weights.append((n_dk + alpha) * (n_wk + beta) / (len(others) + V * beta))
+    return np.array(weights) / sum(weights)
+
+
+@pytest.mark.parametrize("counts", [[[1, 0], [0, 1]], [[2, 1], [0, 2]]], ids=["two tokens", "five tokens"])
+def test_the_chain_has_the_stationary_distribution_of_delayed_draws(counts):
+    """Enumerate all states of a tiny corpus: all tokens are drawn at once, each from the counts of the sweep before."""
+    Z, alpha, beta = 2, 0.5, 0.5
+    bags = bags_of_dense(np.array(counts))
+    V, T = bags.num_words, bags.tokens
+    shard, priors = trained(bags, Z, 50, threads=1, priors=Priors(np.full(Z, alpha), beta))
+    document, word, _ = tokens_of(shard, bags)
+    states = list(itertools.product(range(Z), repeat=T))
+    moves = np.array([
+        [np.prod([p_Z[k] for p_Z, k in zip(given, new, strict=True)]) for new in states]
+        for given in ([chances(document, word, z, i, Z, alpha, beta, V) for i in range(T)] for z in states)
+    ])  # fmt: skip
+    expected = np.linalg.matrix_power(moves, 200)[0]
+    exact = np.exp([
+        naive_joint(document, word, z, bags.documents, V, Z, np.full(Z, alpha), np.full((V, Z), beta)) for z in states
+    ])  # fmt: skip
+    found = np.zeros(len(states))
+    for _ in range(16_000):
+        sweep(shard, ALONE, priors, 1)
+        found[states.index(tuple(tokens_of(shard, bags)[2].tolist()))] += 1
+    assert abs(found / found.sum() - expected).sum() / 2 < 0.025
+    if T == 2:  # by hand: both topics change at once, so they differ in half of the states, not in two thirds
+        assert expected[[1, 2]].sum() == pytest.approx(1 / 2)
+        assert (exact / exact.sum())[[1, 2]].sum() == pytest.approx(2 / 3)
