@@ -8,10 +8,10 @@ import numpy as np
 from numpy import uint64
 
 from .. import check
+from ..common.mix import mix64
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
-from .hash_words import mix64
 from .ngram_keys import IDENTITY, code_at, device_lut
 
 VARIANTS = ({"TOKEN_BYTES": 1}, {"TOKEN_BYTES": 4})

@@ -10,6 +10,7 @@ from numpy import uint64
 from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_delimiter, random_text
 
 from .. import check
+from ..common.mix import mix64
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
@@ -28,17 +29,6 @@ def hash_words(text_B: Any, positions_T: Any, seed: int = 0) -> Any:
     check.dtype(text_B, np.uint8)
     check.dtype(positions_T, np.uint32)
     return pick(cpu=_cpu, cuda=_cuda, text_B=text_B, positions_T=positions_T)(text_B, positions_T, np.uint64(seed))
-
-
-@njit(nogil=True, cache=True, inline="always")
-def mix64(x):
-    """Return x mixed by the finaliser of MurmurHash3 (Appleby), a bijection of 64-bit numbers."""
-    x = uint64(x)
-    x ^= x >> uint64(33)
-    x *= uint64(0xFF51AFD7ED558CCD)
-    x ^= x >> uint64(33)
-    x *= uint64(0xC4CEB9FE1A85EC53)
-    return x ^ (x >> uint64(33))
 
 
 @njit(nogil=True, cache=True)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from .. import check
+from ..common.mix import mix64
+from ..common.products import upper_product
 from ..compile import njit
-from ..count.hash_words import mix64
 from ..dispatch import pick
 from ..launch import kernel, launch
-from ..trie.products import upper_product
 from .find_histories import Children
 from .rows import WordValues
 from .top_words import MAX_BLOCKS, check_children, histories_and_children

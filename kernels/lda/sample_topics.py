@@ -8,11 +8,11 @@ import numpy as np
 from numpy import float32, int64, uint32, uint64
 
 from .. import check
+from ..common.products import upper_product
 from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import prefetch
 from ..launch import current_limits, kernel, launch
-from ..trie.products import upper_product
 from .examples import corpus
 from .philox import DRAWS, random_bits
 from .weights import (

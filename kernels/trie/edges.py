@@ -12,10 +12,10 @@ from numpy import uint64
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
 
 from .. import check
+from ..common.products import upper_product, wide_product
 from ..compile import njit
 from ..dispatch import array_module
 from .child_filters import child_filters
-from .products import upper_product, wide_product
 
 LINE_BYTES = 64  # of a cache line of a CPU
 FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)  # odd; as in include/edges.cuh

@@ -16,6 +16,7 @@ from mgpu_ngram.kernels.lda.count_words import count_words
 from mgpu_ngram.kernels.lda.first_topics import first_topics
 from mgpu_ngram.kernels.lda.layout import repeat
 from mgpu_ngram.kernels.lda.sample_topics import Draw, sample_topics
+from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 from mgpu_ngram.kernels.lda.weights import ALIGN, PRIOR_BITS, WordTopics, count_bits
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ def word_topics(counts_VZ: Any, priors: Priors) -> WordTopics:
     """Return what kernels read of the counts and the priors, on the device of counts_VZ (V, Z) uint32."""
     xp = array_module(counts_VZ)
     V, Z = counts_VZ.shape
-    totals_Z = counts_VZ.sum(0, dtype=np.int64)
+    totals_Z = topic_totals(counts_VZ)
     prior_Z = xp.asarray(priors.sums_Z(V))
     seeds_V = np.full(V if priors.seeds else 0, -1, np.int32)
     for row, word in enumerate(priors.seeds):

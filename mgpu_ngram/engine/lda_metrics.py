@@ -19,6 +19,7 @@ from mgpu_ngram.kernels.lda.fold_in import fold_in
 from mgpu_ngram.kernels.lda.layout import repeat
 from mgpu_ngram.kernels.lda.philox import HELD_OUT, random_numbers
 from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS, plugin_likelihood
+from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 
 TOP_WORDS = 10  # of a topic, whose coherence is measured
 TARGET_BLOCK = 1 << 22  # probabilities that are computed at once
@@ -60,7 +61,7 @@ def joint(shard: Shard, group: Group, priors: Priors) -> float:
     counts, numbers = (to_host(a) for a in xp.unique(plain_VZ, return_counts=True))
     result += float((numbers * (_lgamma(counts + priors.beta) - math.lgamma(priors.beta))).sum())
     sums_Z = priors.sums_Z(V)
-    totals_Z = to_host(shard.counts_VZ.sum(0, dtype=np.int64))
+    totals_Z = to_host(topic_totals(shard.counts_VZ))
     return result + float((_lgamma(sums_Z) - _lgamma(totals_Z + sums_Z)).sum())
 
 

@@ -10,6 +10,7 @@ from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda import Group, Shard, document_counts
 from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 
 ITERATIONS = 20  # at most, in one call
 TOLERANCE = 1e-4  # of the relative change of a prior
@@ -42,7 +43,7 @@ def _optimised_beta(shard: Shard, priors: Priors) -> float:
         return priors.beta
     plain_VZ = shard.counts_VZ[xp.asarray(plain)] if priors.seeds else shard.counts_VZ
     counts, numbers = (to_host(a) for a in xp.unique(plain_VZ, return_counts=True))
-    totals_Z = to_host(plain_VZ.sum(0, dtype=np.int64))
+    totals_Z = to_host(topic_totals(plain_VZ))
     V = len(plain)
     [beta] = _fixed_point(
         np.array([priors.beta]),

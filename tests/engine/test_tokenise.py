@@ -24,7 +24,8 @@ from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.token_streams import TokeniseOptions, lower_ascii
 from mgpu_ngram.engine.tokenise import tokenise, without_words
 from mgpu_ngram.engine.vocabulary import merge_vocabularies, move_vocabulary
-from mgpu_ngram.kernels.count.hash_words import hash_ids, mix64
+from mgpu_ngram.kernels.common.mix import mix64
+from mgpu_ngram.kernels.count.hash_words import hash_ids
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
+from mgpu_ngram.kernels.common.products import wide_product
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.trie.edges import edge_home, find_edge, key_layout, make_edges, scramble
-from mgpu_ngram.kernels.trie.products import wide_product
 
 
 @pytest.mark.parametrize("bits", [2, 3, 7, 8, 15, 16])

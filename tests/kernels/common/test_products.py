@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy import uint64
 
+from mgpu_ngram.kernels.common.products import upper_product, wide_product
 from mgpu_ngram.kernels.compile import njit
-from mgpu_ngram.kernels.trie.products import upper_product, wide_product
 
 NUMBERS = st.integers(0, 2**64 - 1)
 
