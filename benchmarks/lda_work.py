@@ -104,7 +104,7 @@ def open_shard(
 
 
 def blocks_of(shard: Shard) -> list[Block]:
-    return list(shard.blocks)
+    return list(shard.blocks.stored())
 
 
 def timed_sweeps(
@@ -157,7 +157,7 @@ def staged_sweeps(shard: Shard, sweeps: int, seed: int = SEED) -> Staged:
         watch.lap("sample")
         shard.counts_VZ[...] = shard.local_VZ
         watch.lap("sum counts")
-        shard.count_topics()
+        shard.blocks.count_topics(1 if shard.device == "gpu" else shard.threads)
         watch.lap("count topics")
         shard.sweep += 1
         done.changed += sum(int(number[0]) for number in changed)
