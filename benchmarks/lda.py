@@ -16,7 +16,12 @@ from mgpu_ngram.benchmarks.suite import open_suite
 TOKENS = {"gpu": 1_000_000_000, "cpu": 1_000_000}  # at most: corpora have their own sizes
 MIN_TOKENS = 2_000
 FLAGS = {"text", "tokens", "workers", "only", "folder"}
-MEASURES = ("kernels/lda", "mgpu_ngram/engine/lda.py", "mgpu_ngram/engine/lda_metrics.py")
+MEASURES = (
+    "kernels/lda",
+    "mgpu_ngram/engine/lda.py",
+    "mgpu_ngram/engine/lda_blocks.py",
+    "mgpu_ngram/engine/lda_metrics.py",
+)
 PARTS: dict[str, Callable[[LdaBench], None]] = {
     "corpus": corpus,
     "speed": speed,
