@@ -98,7 +98,8 @@ def open_shard(
 
     first  number of document 0 in the corpus
     """
-    shard = make_shard([(group.rank, first, bags)], bags.num_words, num_topics, device, cpu_cores())
+    threads = 1 if device == "gpu" else cpu_cores()
+    shard = make_shard([(group.rank, first, bags)], bags.num_words, num_topics, device, threads)
     start(shard, group, seed)
     return shard
 
