@@ -15,7 +15,7 @@ from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda import Group, Shard, document_counts, total, word_topics
 from mgpu_ngram.engine.lda_blocks import Block, to_bag
 from mgpu_ngram.kernels.dispatch import array_module, to_host
-from mgpu_ngram.kernels.lda.fold_in import fold_in
+from mgpu_ngram.kernels.lda.fold_in import fixed_topics, fold_in
 from mgpu_ngram.kernels.lda.layout import repeat
 from mgpu_ngram.kernels.lda.philox import HELD_OUT, random_numbers
 from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS, plugin_likelihood
@@ -126,7 +126,7 @@ def completion(counts_VZ: Any, priors: Priors, held_out: HeldOut) -> tuple[int, 
     """
     words, target = word_topics(counts_VZ, priors), held_out.target
     xp = array_module(counts_VZ)
-    theta_DZ = fold_in(to_bag(held_out.observed, "cpu" if xp is np else "gpu"), words)
+    theta_DZ = fold_in(to_bag(held_out.observed, "cpu" if xp is np else "gpu"), fixed_topics(words))
     theta_DZ = theta_DZ / theta_DZ.sum(1, keepdims=True, dtype=np.float64)
     document_P = np.repeat(np.arange(target.documents), np.diff(target.starts_D1))
     units, step = 0, max(1, TARGET_BLOCK // theta_DZ.shape[1])
