@@ -120,3 +120,8 @@ def test_what_an_earlier_job_makes_has_no_size_yet(gpu_host):
 def test_counts_have_the_size_of_their_text(gpu_host, mgpu_ngram):
     assert mgpu_ngram("count", "text.txt", "-o", "counts", "--device", "cpu", "--sentence-markers")[0] == 0
     assert 0 < of("estimate", counts="counts") < 0.001
+
+
+def test_sweeps_count(gpu_host):
+    Path("documents.txt").write_text("a document\n" * 20_000)
+    assert of("lda", corpus=["documents.txt"], sweeps=10) < GPU_START_SECONDS < of("lda", corpus=["documents.txt"])

@@ -14,6 +14,7 @@ SCORE_BYTES = 20e6  # of text a second: 50 MB/s on the trie, less what a text of
 ARPA_BYTES = 90e6  # a second, to build and index a trie, which a GPU does at once: 28 MB take 0.29 s. The CPU parses.
 CONVERT_BYTES = 70e6  # a second, of an ARPA file that is read and built: 28 MB take 0.39 s
 HISTORIES = 20_000  # a second: the most probable words of each, 5 orders of 35,000 words, take 0.33 s for 17,000
+LDA_BYTES = 60e6  # of documents in one sweep a second: 10 M tokens/s with 256 topics, of 6 bytes each
 ROW_BYTES = 200e6  # a second, of rows that are computed and written
 
 
