@@ -123,5 +123,5 @@ def test_counts_have_the_size_of_their_text(gpu_host, mgpu_ngram):
 
 
 def test_sweeps_count(gpu_host):
-    Path("documents.txt").write_text("a document\n" * 20_000)
+    Path("documents.txt").write_text("a document\n" * 40_000)
     assert of("lda", corpus=["documents.txt"], sweeps=10) < GPU_START_SECONDS < of("lda", corpus=["documents.txt"])
