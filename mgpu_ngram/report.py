@@ -64,6 +64,10 @@ class Bars(Progress):
             amount += self._bars.tasks[self._task].fields["amount"]
             self._bars.update(self._task, advance=done, amount=amount)
 
+    def note(self, text: str) -> None:
+        if self._bars:
+            self._bars.update(self._task, unit=text)
+
 
 def _rich_bars() -> Any:
     from rich import progress

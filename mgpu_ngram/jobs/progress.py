@@ -12,5 +12,8 @@ class Progress:
     def advance(self, done: int, amount: int = 0) -> None:
         """Report `done` more finished units, with `amount` more of the rate's unit."""
 
+    def note(self, text: str) -> None:
+        """Show a figure of the phase beside its bar, such as "perplexity 1,640"."""
+
     def finish(self) -> None:
         """End the phase."""

@@ -144,6 +144,22 @@ def run_until(executor, documents, output, act):
     assert seen.is_set()
 
 
+def test_progress_counts_sweeps_and_shows_the_perplexity(documents, tmp_path):
+    class Seen(Progress):
+        sweeps, tokens, notes = 0, 0, []
+
+        def advance(self, done, amount=0):
+            self.sweeps, self.tokens = self.sweeps + done, self.tokens + amount
+
+        def note(self, text):
+            self.notes.append(text)
+
+    seen = Seen()
+    result, _ = trained(LocalExecutor(workers=2), documents, tmp_path / "out", 300, progress=seen)
+    assert seen.sweeps == 300 and seen.tokens == 300 * result.tokens
+    assert seen.notes and all(note.startswith("perplexity ") for note in seen.notes)
+
+
 def test_a_callback_stops_the_training(documents):
     bags = bags_of([["a", "b"], ["b", "c", "c"]] * 30)
     seen = []

@@ -234,9 +234,12 @@ class _Watch:
                 found = self.run.executor.everywhere(lda_train.progress_of, self.run.name)
             except Exception:  # a worker is being lost: the training itself will tell
                 continue
-            self._show(max(sweep for sweep, _ in found))
+            self._show(*max(found, key=lambda each: each[0]))
 
-    def _show(self, sweep: int) -> None:
+    def _show(self, sweep: int, metrics: dict[str, float] | None = None) -> None:
+        if metrics:
+            perplexity = metrics.get("held_out_perplexity", metrics["perplexity"])
+            self.run.progress.note(f"perplexity {perplexity:,.1f}")
         if sweep > self._shown:
             self.run.progress.advance(sweep - self._shown, (sweep - self._shown) * self.run.corpus.tokens)
             self._shown = sweep
