@@ -22,8 +22,8 @@ class ClusterConfig:
     # running one, found by its scheduler file or address
     device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: gpu if there is one and the work is
     # worth opening it; gpu fails without one
-    workers: int | None = None  # auto: one per GPU, or per core; 0: in this process, without Dask. How many to
-    # wait for, of a cluster that runs elsewhere
+    workers: int | None = None  # auto: this process, or for large inputs a Dask worker per GPU or core; 0: this
+    # process. Of a cluster that runs elsewhere: how many to wait for
     scheduler_file: str | None = None  # file that the scheduler writes, kind scheduler_file
     address: str | None = None  # of the scheduler, such as tcp://10.0.0.1:8786, kind address
     secure: bool | None = None  # encrypt a local cluster, so that other users of this host cannot connect; auto: where

@@ -16,7 +16,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import KenlmBinaryError
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.open_model import open_model
-from mgpu_ngram.engine.states import EMPTY, score_word, score_words, tables
+from mgpu_ngram.engine.states import EMPTY, model_arguments, score_word, score_words
 
 MAX_IDS = 1 << 16  # words whose ids a model caches
 
@@ -93,7 +93,7 @@ class Model:
         self.path = os.path.abspath(_bytes(path))
         try:
             model = open_model(os.fsdecode(self.path))
-            self._tables = tables(model)
+            self._arguments = model_arguments(model)
         except KenlmBinaryError:  # not an OSError: a client may delete the file as damaged
             raise
         except (InputError, OSError, OverflowError) as error:
@@ -129,7 +129,7 @@ class Model:
 
     def _score(self, sentence: str | bytes, bos: bool, eos: bool) -> tuple:
         words, node, end = self._words, self._begin if bos else EMPTY, self._end if eos else -1
-        place = *self._tables, words.offsets_V, words.data, words.slots_C
+        place = *self._arguments, words.offsets_V, words.data, words.slots_C
         return score_words(*place, node, _bytes(sentence), end)  # type: ignore[call-arg]
 
     def BeginSentenceWrite(self, state: State) -> None:
@@ -142,13 +142,13 @@ class Model:
 
     def BaseScore(self, in_state: State, word: str | bytes, out_state: State) -> float:
         """Return the log10 probability of a word after in_state; sets out_state to the state after the word."""
-        prob, _, out_state._node = score_word(*self._tables, in_state._node, self._ids[word])  # type: ignore[call-arg]
+        prob, _, out_state._node = score_word(*self._arguments, in_state._node, self._ids[word])  # type: ignore[call-arg]
         return prob
 
     def BaseFullScore(self, in_state: State, word: str | bytes, out_state: State) -> FullScoreReturn:
         """As BaseScore, but also returns the words of the longest match and whether the word is unknown."""
         id = self._ids[word]
-        prob, order, out_state._node = score_word(*self._tables, in_state._node, id)  # type: ignore[call-arg]
+        prob, order, out_state._node = score_word(*self._arguments, in_state._node, id)  # type: ignore[call-arg]
         return FullScoreReturn(prob, order, id == 0)
 
     def __contains__(self, word: str | bytes) -> bool:

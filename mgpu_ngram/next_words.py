@@ -212,7 +212,7 @@ class NextWords:
         """Created on first use; threads that ask at once share one."""
         with self._loading:
             if self._held is None:
-                way_out = "use a quantised model (mgpu-ngram trie --quantize 8)"
+                way_out = "use a quantised model (mgpu-ngram convert --quantize 8)"
                 with memory_guard("loading a model", self.device, way_out):
                     self._held = NextWordModel(self.arrays, self.device, cpu_cores())
             return self._held

@@ -2,6 +2,7 @@
 #include "floats.cuh"
 #include "rows.cuh"
 // Two kernels: tile_starts finds where the children of each tile of TILE words begin; write_rows writes the rows.
+// For few histories or short rows, find_and_write_rows.cu does the work of both, and of find_histories, in one kernel.
 
 // first_HK, end_HK (H, K), word_G (G,)  ->  start_HTK (H, tiles + 1, K): the first child in or after each tile; then
 // the end. Grid x counts tiles and orders of one history; grid y strides over histories.

@@ -20,7 +20,7 @@ PROBE_SECONDS = 30
 
 
 def scheduler_info(client: Client) -> dict[str, Any]:
-    """Return what the scheduler knows of itself and of all its workers."""
+    """Return the scheduler's description of itself and of all its workers."""
     info = client.scheduler_info(n_workers=-1)
     if "workers" not in info:  # Dask got no answer and does not say so
         raise RunError(f"the Dask scheduler of {client} does not answer any more; see that it runs, then run again")
@@ -28,7 +28,7 @@ def scheduler_info(client: Client) -> dict[str, Any]:
 
 
 def check_tasks(client: Client, workers: dict[str, dict[str, Any]], device: str) -> None:
-    """Raise InputError unless there are workers, and GPU workers run one task at once."""
+    """Raise InputError if the cluster has no workers, or a GPU worker that runs several tasks at once."""
     if not workers:
         raise InputError(f"the Dask cluster {client} has no workers; start some, then run again")
     most = max(w["nthreads"] for w in workers.values())
@@ -89,9 +89,9 @@ def _check_gpus(names: dict[str, Any], facts: dict[str, dict[str, Any]]) -> None
 
 
 def threads_per_task(tasks: dict[str, int], facts: dict[str, dict[str, Any]]) -> int:
-    """Return the threads that every task may use when all run; workers share the cores that they have in common.
+    """Return the threads per task when all tasks run at once; workers that may use the same cores share them.
 
-    tasks  at once, by worker address; dask-cuda binds a worker to the cores beside its GPU
+    tasks  number of tasks at once, by worker address; dask-cuda binds a worker to the cores beside its GPU
     """
     users: Counter[tuple[str, int]] = Counter()
     for address, number in tasks.items():

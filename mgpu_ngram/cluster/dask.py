@@ -156,7 +156,7 @@ def connect(
 
 
 def _read_scheduler_file(path: Path, deadline: float) -> str:
-    """Return the address in it. A batch job may start the scheduler with this process, so the file may appear late."""
+    """Return the address in a scheduler file. The file may appear late: a batch job may start both at once."""
     is_told = False
     while True:
         try:

@@ -12,7 +12,7 @@ from dask.utils import parse_bytes, parse_timedelta
 from mgpu_ngram.core.errors import InputError
 
 UNKNOWN = object()
-ENVIRONMENT = "distributed.nanny.pre-spawn-environ"  # of workers that start here
+ENVIRONMENT = "distributed.nanny.pre-spawn-environ"  # environment variables of workers that start here
 # allowed-failures also counts tasks that only waited on a lost worker; faults.py counts better.
 # Dask makes the C library return all freed memory at once, so every large array waits for new pages: writing files of
 # counts took 1.7 times as long. These are the thresholds that glibc reaches by itself.

@@ -190,7 +190,7 @@ class DaskExecutor:
         return self._watch.worker_of(str(handle.key))
 
     def holder_of(self, handle: Future) -> str:
-        """Return the address of the worker that ran it."""
+        """Return the address of the worker that ran a task last, or the task's key if that worker is lost."""
         return self._watch.holder_of(str(handle.key))
 
     def check_folder(self, folder: str) -> None:

@@ -68,13 +68,13 @@ class Executor(Protocol):
         """Run fn(*args) in every worker process at once; for short functions with small results."""
 
     def gang_size(self, seconds: float = 0) -> int:
-        """Return how many ranks a gang can have now: one for each worker that is there, one on a GPU of this process.
+        """Return how many ranks a gang can have now: the number of tasks that run at once.
 
-        Waits for the first worker, and up to `seconds` for `workers` of them: lost ones may come back.
+        On a cluster, waits for the first worker, and up to `seconds` for all `workers`: lost ones may come back.
         """
 
     def gang(self, fn: Callable, args_by_rank: Sequence[Sequence[Any]], label: str = "") -> list[Handle]:
-        """Run fn(communicator, *args) for each rank, all at once and each on a worker of its own; wait for all.
+        """Run fn(communicator, *args) for each rank, all at once; wait for all.
 
         label  name of the work in errors: "the sweeps"
 
@@ -88,13 +88,13 @@ class Executor(Protocol):
         """Return finished handles grouped by the worker that made their value; groups keep the order."""
 
     def worker_of(self, handle: Handle) -> str:
-        """Return the name of the worker that ran it."""
+        """Return the name of the worker that ran the task of a handle."""
 
     def check_folder(self, folder: str) -> None:
         """Raise InputError unless every worker sees this folder of ours."""
 
     def reserve(self, device_bytes: int) -> None:
-        """Announce how much device memory every worker will need: then arrays move faster."""
+        """Allocate this much device memory at once on every worker, where that makes arrays move faster."""
 
     def describe(self) -> str:
         """Return where tasks run, for reports: "this process, 2 threads" or "2 cpu workers"."""

@@ -19,7 +19,7 @@ from distributed import Client, Future
 from mgpu_ngram.cluster import dask_private
 from mgpu_ngram.core.errors import RunError
 
-MAX_DEATHS = 4  # workers that a task may kill before it is blamed
+MAX_DEATHS = 4  # the run ends when so many workers died while they ran the same task
 RELEASE_SECONDS = 1  # by then the scheduler knows of tasks that were in flight when a worker was lost
 ECHO, ECHO_SECONDS = "echo", 0.02  # key of an event that shows the driver that it receives events
 WORKERS = "all"  # Dask's topic for workers that join and leave
@@ -62,7 +62,7 @@ class Watch:
         client.sync(self._list_workers)
 
     async def _list_workers(self) -> None:
-        """List the workers after we receive events: otherwise we could wait forever for one that left in between."""
+        """List the workers once events arrive: otherwise one that left in between would be awaited forever."""
         scheduler: Any = self.client.scheduler
         while not self._subscribed.is_set():
             await scheduler.log_event(topic=self.topic, msg={"key": ECHO})

@@ -26,10 +26,10 @@ class Pending(Protocol):
     """A collective that has begun. Its arrays must neither change nor be read before it ends."""
 
     def wait(self) -> Any:
-        """Return the result when it is there; raise GangError if the gang ends first."""
+        """Wait for the result and return it; raise GangError if the gang ends first."""
 
     def hold_stream(self) -> Any:
-        """Return the result for kernels: those launched on the current stream from now on start when it is there."""
+        """Return the result at once: kernels launched on the current stream from now on start when it is complete."""
 
 
 class Communicator(ABC):

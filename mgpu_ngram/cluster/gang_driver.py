@@ -19,7 +19,7 @@ from mgpu_ngram.cluster.gang_worker import Place, ranks_here
 if TYPE_CHECKING:
     from mgpu_ngram.cluster.dask_executor import DaskExecutor
 
-START_SECONDS = 10.0  # until all ranks must be there: another gang may hold the workers of some. Doubles each time
+START_SECONDS = 10.0  # for all ranks to start: another gang may hold some of the workers. Doubles with each attempt
 ABORT_SECONDS = 10.0  # to wait for the ranks of an aborted gang to end
 QUIET_SECONDS = 2.0  # to wait for free workers without saying so
 PAUSE_SECONDS = 0.005, 0.1  # between questions to the workers, first and last
@@ -85,7 +85,7 @@ def _find_workers(executor: DaskExecutor, args_by_rank: Sequence[Sequence[Any]],
 
 
 def _place(free: dict[str, int], holders: list[list[str]]) -> tuple[str, ...]:
-    """Return a free worker for each rank: one that holds an argument of it, if possible; else spread over workers."""
+    """Return a free worker for each rank: one that holds an argument of the rank, else the one with most free slots."""
     free, placed = dict(free), dict[int, str]()
     for rank, wanted in enumerate(holders):
         if address := next((a for a in wanted if free.get(a)), ""):

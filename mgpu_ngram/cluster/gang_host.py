@@ -11,7 +11,7 @@ import numpy as np
 
 from mgpu_ngram.cluster.gang import Communicator, GangError, Pending, check_array
 
-POLL_SECONDS = 0.05  # between looks at whether a gang was aborted
+POLL_SECONDS = 0.05  # between checks whether a gang was aborted
 
 
 class Abort:
@@ -54,7 +54,7 @@ class Hub:
         self._closed = ""
 
     def put(self, rank: int, number: int, operation: str, array: np.ndarray) -> Future:
-        """Bring an array to a rank's collective of this number; return the result, which all ranks share."""
+        """Add the array of a rank to the collective of this number; return the result, which all ranks share."""
         with self._lock:
             brought, future = self._rounds.setdefault(number, ({}, Future()))
             if not brought:

@@ -17,12 +17,12 @@ from mgpu_ngram.cluster.gang import Communicator, Pending, check_array
 from mgpu_ngram.cluster.gang_host import POLL_SECONDS, Abort, Channel, HostCommunicator
 from mgpu_ngram.core.errors import RunError
 
-CALL_SECONDS = 1.0  # that an abort waits for a call of NCCL in another thread; a longer one hangs on a dead peer
-ABORT_SECONDS = 10.0  # after which a GPU that NCCL still occupies is given up
-LOST_SECONDS = 5.0  # in which the driver aborts the gang after an error of NCCL, if a worker was lost
+CALL_SECONDS = 1.0  # an abort waits so long for a call of NCCL in another thread; a longer call hangs on a dead peer
+ABORT_SECONDS = 10.0  # the process gives up its GPU if NCCL still occupies it so long after an abort
+LOST_SECONDS = 5.0  # if an error of NCCL comes from a lost worker, the driver aborts the gang within this time
 SPINS = 100  # looks at an event without sleeping, about 0.1 ms
 SLEEP_SECONDS = 50e-6
-WITH_ERROR_LOOK = 200  # looks at an event for each look at errors of NCCL
+LOOKS_PER_ERROR_CHECK = 200  # looks at an event between checks for errors of NCCL
 
 
 class NcclCommunicator(Communicator):
@@ -184,7 +184,7 @@ class _Collective:
         while not self.event.done:
             self._comm.check()
             looks += 1
-            if looks % WITH_ERROR_LOOK == 0:
+            if looks % LOOKS_PER_ERROR_CHECK == 0:
                 self._comm.look_for_errors()
             if looks > SPINS:
                 time.sleep(SLEEP_SECONDS)

@@ -26,8 +26,8 @@ from mgpu_ngram.cluster.gang_host import NOTHING, POLL_SECONDS, Abort, HostCommu
 from mgpu_ngram.cluster.gang_nccl import NcclCommunicator
 from mgpu_ngram.cluster.worker import die
 
-LOST_SECONDS = 5.0  # in which the driver aborts the gang after rank 0 cannot be reached, because its worker was lost
-ALONE = 10  # times its patience that a rank waits for the driver, which leaves it alone only when it runs again
+LOST_SECONDS = 5.0  # if rank 0 cannot be reached because its worker is lost, the driver aborts the gang in this time
+ALONE = 10  # times `patience`: a rank that waits longer to begin runs again, without the others, after a lost worker
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def ranks_here(gang: str, begin: bool) -> list[int]:
 
 
 def run_rank(place: Place, device: str, fn: Callable, *args: Any) -> Any:
-    """Return fn(communicator, *args), when all ranks are there."""
+    """Return fn(communicator, *args); calls fn when all ranks are there."""
     worker, size, abort = get_worker(), len(place.addresses), Abort()
     with _registered(worker, place, abort) as (begun, hub):
         abort.wait_for(begun)

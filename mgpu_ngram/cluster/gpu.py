@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-LENT_BYTES = 448 << 20  # of one allocation: opening 512 MiB or more takes 9.5 ms, less takes 1 ms
+LENT_BYTES = 448 << 20  # size of one allocation: opening 512 MiB or more takes 9.5 ms, less takes 1 ms
 WHOLE_BYTES = 2 << 20  # 112 GiB in such units open in 20 ms, of any other size in 1 s
 ALIGNED = 256
 MAX_PIECES = 64  # pieces in which an array is lent; an array of more pieces is copied first

@@ -1,4 +1,7 @@
-"""Choose between the CPU and the GPU, and between this process and a Dask cluster on this host."""
+"""Choose between the CPU and the GPU, and between this process and a Dask cluster on this host.
+
+Serves `device: auto` and `workers: auto`. `api.open_executor` acts on the choice, or connects to a cluster that runs.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +60,10 @@ def choose_place(device: str, workers: int | None, work: Work) -> Placement:
 
 
 def choose_workers(device: str, workers: int | None, work_bytes: int) -> Placement:
-    """Return the number of Dask workers that pays for an input, and the reason.
+    """Return the number of Dask workers that an input is worth, and the reason.
 
     device      "cpu" or "gpu"
-    workers     what the user asked for: so many are taken; None: choose
+    workers     the number that the user asked for, which is returned; None (`workers: auto`): choose
     work_bytes  size of the input, uncompressed where that is known
     """
     if workers is not None:

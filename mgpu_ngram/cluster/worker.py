@@ -98,9 +98,9 @@ class Plugin(WorkerPlugin):
 
 
 def _lost(here: Worker, address: str) -> None:
-    """Close what this worker has open of a lost worker.
+    """Close this worker's connections to a lost worker, and its handles to the lost worker's GPU memory.
 
-    Memory that the lost worker reserved on its GPU becomes free for its successor only when nobody has it open.
+    The GPU frees this memory for the worker's successor only when no process has it open.
     """
     here.loop.call_later(0.3, partial(dask_private.forget_connections, here, address))
     here.loop.run_in_executor(None, gpu.close_lasting)

@@ -43,8 +43,9 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
         help="auto (default): a GPU, if there is one and it pays to open it",
     )
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="Dask workers; 0: in this process (default: one per GPU or core)"
-    )
+        "--workers", type=int, metavar="N",
+        help="Dask workers; 0: this process (default: this process, or for large inputs a worker per GPU or core)",
+    )  # fmt: skip
     add_scheduler_flags(parser)
 
 

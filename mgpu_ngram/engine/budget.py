@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from mgpu_ngram.engine.device import free_bytes
 
-KEPT_SHARE = {"gpu": 0.6, "cpu": 0.2}  # of the device, for waiting results; tasks work in the rest
-SPILLING_KEPT_SHARE = 0.1  # of a GPU that can keep only a small part of all results: tasks are faster with more memory
-KEPT_BESIDE_SHARE = 0.6  # of host memory, when the device is a GPU
+KEPT_SHARE = {"gpu": 0.6, "cpu": 0.2}  # share of the device for waiting results; tasks work in the rest
+SPILLING_KEPT_SHARE = 0.1  # for a GPU that can keep only a small part of all results: tasks are faster with more memory
+KEPT_BESIDE_SHARE = 0.6  # share of host memory for waiting results, when the device is a GPU
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # options of mallopt (malloc.h); once set, glibc no longer raises them
 RETURNED_BYTES = 1 << 20
 

@@ -18,7 +18,7 @@ from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.intrinsics import copy_from
 
-COPY_THREADS, SLICE_BYTES = 6, 16 << 20  # of large copies between host and GPU
+COPY_THREADS, SLICE_BYTES = 6, 16 << 20  # for large copies between host and GPU
 ALIGNED = 256  # arrays that are copied together start at multiples of this
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def move_to(array: Any, device: str) -> Any:
 
 
 def to_device_together(arrays: Sequence[Any], device: str) -> list[Any]:
-    """As `to_device_fast` of each array, but in one copy: many small copies take longer than their bytes need."""
+    """Return what `to_device_fast` returns for each array, in one copy: many small copies take longer."""
     here = [a for a in arrays if isinstance(a, np.ndarray)]
     if device == "cpu" or not here:
         return list(arrays)
@@ -238,16 +238,16 @@ def free_bytes(device: str) -> int:
 
 @dataclass
 class Stopwatch:
-    """Seconds by stage. `lap` charges the time since the last lap to a stage."""
+    """Seconds by step of the work. `lap` charges the time since the last lap to a step."""
 
     device: str
     seconds: dict[str, float] = field(default_factory=dict)
     _last: float = field(default_factory=time.perf_counter)
 
-    def lap(self, stage: str) -> None:
+    def lap(self, step: str) -> None:
         synchronize(self.device)
         now = time.perf_counter()
-        self.add({stage: now - self._last})
+        self.add({step: now - self._last})
         self._last = now
 
     def add(self, seconds: dict[str, float]) -> None:
@@ -255,19 +255,19 @@ class Stopwatch:
         self.seconds = add_seconds(self.seconds, seconds)
 
     def lap_shared(self, busy: dict[str, float]) -> None:
-        """Charge the time since the last lap to stages, in proportion to their busy seconds."""
+        """Charge the time since the last lap to steps, in proportion to their busy seconds."""
         now = time.perf_counter()
         total = sum(busy.values()) or 1.0
-        self.add({stage: (now - self._last) * s / total for stage, s in busy.items()})
+        self.add({step: (now - self._last) * s / total for step, s in busy.items()})
         self._last = now
 
 
 def add_seconds(*parts: dict[str, float]) -> dict[str, float]:
-    """Return the sum of several tables of seconds by stage."""
+    """Return the sum of several tables of seconds by step."""
     total: dict[str, float] = {}
     for part in parts:
-        for stage, s in part.items():
-            total[stage] = total.get(stage, 0.0) + s
+        for step, s in part.items():
+            total[step] = total.get(step, 0.0) + s
     return total
 
 

@@ -287,7 +287,7 @@ class NextWordModel(Rows):
     def find_and_make(
         self, codes_T: Any, positions_H: Any, options: RowOptions, bos: bool = False, out: Any = None
     ) -> Any:
-        """Return `make` of what `find` finds; a GPU does both in one kernel for whole rows that are few or short."""
+        """Return `make` of what `find` finds; for few or short whole rows, a GPU does both in one kernel."""
         if options.top_k or self.device == "cpu" or self.of_mode(options.mode) is not self:
             return self.make(self.find(codes_T, positions_H, bos, options.scale), options, out)
         self._check(options)

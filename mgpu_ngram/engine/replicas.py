@@ -14,8 +14,8 @@ from mgpu_ngram.core.model_file import BackoffModel, identify
 from mgpu_ngram.engine.device import free_bytes, memory_guard, out_of_memory
 from mgpu_ngram.engine.open_model import open_model
 
-LESS_MEMORY = "use a quantised model (mgpu-ngram trie --quantize 8), or fewer workers"
-BYTES_PER_FILE_BYTE = 4  # of a replica, at most: a trie takes 16 bytes per n-gram, with an edge table 47
+LESS_MEMORY = "use a quantised model (mgpu-ngram convert --quantize 8), or fewer workers"
+BYTES_PER_FILE_BYTE = 4  # at most, of a replica: a trie takes 16 bytes per n-gram, with an edge table 47
 
 R = TypeVar("R")
 

@@ -20,7 +20,7 @@ DTYPES: dict[str, np.dtype] = {
     "bfloat16": np.dtype(np.uint16),
 }
 ROW_ALIGNMENT_BYTES = 128  # alignment of allocated rows: memory is written in units of this size
-BLOCK_SHARE = 0.25  # of the free memory, for a block of rows: the caller has one while the next is made
+BLOCK_SHARE = 0.25  # share of the free memory for a block of rows: the caller has one while the next is made
 MAX_BLOCK_BYTES = {"gpu": 4 << 30, "cpu": 64 << 20}
 MAX_BLOCK_ROWS = 1 << 20  # limit for short rows, because histories take memory, too
 FOUND_BYTES = 64  # approximate bytes per found history, with copies

@@ -29,7 +29,7 @@ from mgpu_ngram.kernels.score.sum_sentences import sum_sentences
 BYTES_PER_TEXT_BYTE = 16  # device bytes of scoring: a token has 26 at peak, and may be 2 bytes of text
 MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 1 << 16, 1 << 30  # positions in a block, and its longest line, fit uint32
 PIECE_TOKENS = 1 << 18  # tokens per thread, approximately
-LESS_TO_SCORE = "use the index btree, a quantised model (mgpu-ngram trie --quantize 8), or fewer workers"
+LESS_TO_SCORE = "use the index btree, a quantised model (mgpu-ngram convert --quantize 8), or fewer workers"
 
 
 @dataclass(frozen=True)

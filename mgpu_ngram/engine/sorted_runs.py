@@ -29,8 +29,8 @@ from mgpu_ngram.kernels.count.merge_tables import merge_tables
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
 RUN = "run"  # kind of checkpoint entry
-MANY_TABLES = 8  # tables for each shard from which on a GPU sorts all rows together instead of merging pair by pair
-MERGE_COPIES = {"cpu": 8, "gpu": 5}  # of a row while it is merged and written: in, out, between levels, on the host
+MANY_TABLES = 8  # with so many tables for each shard, a GPU sorts all rows together instead of merging pair by pair
+MERGE_COPIES = {"cpu": 8, "gpu": 5}  # of each row while it is merged and written: in, out, between levels, on the host
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class StoredRun:
 class SortedRun:
     """The counts of one or more chunks. Every chunk of a corpus is in exactly one run when the result is made.
 
-    tables   order -> tables cut into shards, all of one S, to be summed
+    tables   order -> tables cut into shards, all with S shards, to be summed
     bins     order -> dense histogram, not yet a table
     stored   runs in files
     chunks   numbers of the chunks in `tables` and `bins`
-    seconds  stage -> seconds that the stage took
+    seconds  by step of the work
     """
 
     tables: dict[int, list[ShardedTable]]
@@ -147,14 +147,14 @@ def merge_runs(*runs: SortedRun) -> SortedRun:
 
 
 def merge(tables: Sequence[ShardedTable]) -> ShardedTable:
-    """Sum tables of one order and one S on their device; in host memory when the device is full."""
+    """Sum tables of one order and one number of shards on their device; in host memory when the device is full."""
     if len(tables) == 1:
         return tables[0]
     return where_it_fits(_merge, *tables)
 
 
 def merge_to(tables: Sequence[ShardedTable], device: str) -> ShardedTable:
-    """Sum tables of one order and one S on a device, wherever they are."""
+    """Sum tables of one order and one number of shards on a device, wherever they are."""
     return merge(_tables_to_device(tables, device))
 
 
@@ -166,7 +166,7 @@ def _merge(*tables: ShardedTable) -> ShardedTable:
 
 
 def sort_together(tables: Sequence[ShardedTable]) -> ShardedTable:
-    """Sum tables of one order and one S by sorting all rows of a shard.
+    """Sum tables of one order and one number of shards by sorting all rows of a shard.
 
     For many small tables: starting a kernel for each pair of them would take longer than the work.
     """
@@ -257,7 +257,7 @@ class MergedBlock:
 def merged_blocks(tables: Sequence[ShardedTable], first: int, budget: Budget) -> Iterator[MergedBlock]:
     """Sum tables of the same shards block by block. The first shard has the number `first`.
 
-    tables  all of one order and S; in memory, or views of files
+    tables  all of one order and one number of shards; in memory, or views of files
 
     A block is as large as the working memory allows: several shards, or a range of keys of one shard.
     """

@@ -12,7 +12,7 @@ from mgpu_ngram.engine.budget import Budget, hold
 from mgpu_ngram.engine.device import to_device_together, to_host_fast
 from mgpu_ngram.kernels.dispatch import on_gpu
 
-SPILLED = "waiting"  # kind of checkpoint entry
+SPILLED = "waiting"  # kind of checkpoint entry of a spilled result
 
 
 class HasArrays(Protocol):
@@ -34,7 +34,7 @@ class _InHostMemory:
 
 
 def spill(result: A, budget: Budget, folder: str, store: Callable[[A, str], A] | None = None) -> A:
-    """Return a result that waits where the budget has room: on its device, else in host memory, else in a file.
+    """Return the result, moved to where the budget has room: its device, else host memory, else a file.
 
     folder  where the file is written
     store   store(result, folder) writes the file and returns the result without its arrays; the default unlinks the

@@ -19,7 +19,7 @@ from mgpu_ngram.kernels.trie.edges import find_edge
 EMPTY = -1  # the node of the empty history
 
 
-def tables(model: BackoffModel) -> tuple:
+def model_arguments(model: BackoffModel) -> tuple:
     """Return the first arguments of `score_word` and `score_words`. Raises InputError for a model without backoffs."""
     model.check_scores()
     trie = model.trie.decoded()

@@ -31,8 +31,8 @@ def tokenise(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
 
 
 def _spilled(tokenised: TokenisedChunk, budget: Budget, folder: str) -> TokenisedChunk:
-    """Spill streams and vocabulary. Streams that memory has no room for are dropped: to read the text again costs no
-    more than to write streams and to read them.
+    """Spill streams and vocabulary. Streams that do not fit memory are dropped: reading the text again costs no more
+    than writing and reading streams.
     """
     tokenised = spill(tokenised, budget, folder, lambda tokenised, folder: replace(tokenised, streams=None))
     tokenised.vocabulary = spill(tokenised.vocabulary, budget, folder)

@@ -1,1 +1,1 @@
-"""Whole runs. A stage is STAGE.py, with its parts in STAGE_*.py beside; the other files serve every stage."""
+"""Whole runs. Each stage is a folder; the other files serve every stage."""

@@ -1,4 +1,4 @@
-"""From the `memory` section to the budget of each process of a run, and executors whose tasks keep to it."""
+"""Make the budget of a run from its `memory` section, and executors whose tasks keep to it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def make_budget(
     result_bytes: int = 0,
     outside_pool: Callable[[Budget], int] = lambda budget: 0,
 ) -> Budget:
-    """Return the budget of each process of a run: of the worker that has least, and the same for all.
+    """Return the budget of each process of a run, the same for all: that of the worker with least memory.
 
-    result_bytes  that the run makes and keeps until it writes them, at most
+    result_bytes  the most bytes of results that the run keeps until it writes them
     outside_pool  bytes of the device that a task takes outside CuPy's pool, such as buffers for text
     """
-    # Tasks start behind the release of an earlier job's results, so that those do not count as taken.
+    # Workers release an earlier job's results before they run these tasks; then those do not count as taken.
     executor.wait([executor.call(_nothing, affinity=k) for k in range(executor.workers)])
     device_bytes, host_bytes = map(min, zip(*executor.everywhere(_free_bytes, executor.device), strict=True))
     if memory.host_bytes is not None:
@@ -44,15 +44,15 @@ def _nothing() -> None:
 
 
 def _free_bytes(device: str) -> tuple[int, int]:
-    """Return the free bytes of the device and of the host; the peak of the device is looked for from now on."""
+    """Return the free bytes of the device and of the host; restarts the measurement of the device's peak."""
     forget_peak(device)
     return free_bytes(device) if device == "gpu" else 0, free_host_bytes()
 
 
 def is_spilling(result_bytes: int, device: str, device_bytes: int, workers: int) -> bool:
-    """Return whether GPUs could keep less than a quarter of `result_bytes`, an upper bound of what is to be kept.
+    """Return whether GPUs could keep less than a quarter of `result_bytes`, an upper bound of the results.
 
-    The bound holds when all n-grams are distinct. Of a text many are not, yet GPUs can then hardly keep all.
+    The bound assumes that all n-grams are distinct. Real text has fewer, but GPUs can still hardly keep their counts.
     """
     return device == "gpu" and result_bytes > 4 * KEPT_SHARE["gpu"] * device_bytes * workers
 
@@ -60,17 +60,17 @@ def is_spilling(result_bytes: int, device: str, device_bytes: int, workers: int)
 def text_within(budget: Budget, bytes_per_text_byte: int, most: int) -> int:
     """Return the bytes of text that one task may take at once, at most `most`.
 
-    bytes_per_text_byte  of memory that the task takes for each byte of its text
+    bytes_per_text_byte  bytes of memory that the task takes for each byte of its text
     """
     room = min(budget.task_bytes(), budget.host_bytes)
     return max(1, min(most, room // bytes_per_text_byte))
 
 
 def chunks_ahead(budget: Budget, workers: int, result_bytes: int, most: int) -> int:
-    """Return how many chunks may be in flight or buffered when their results wait for the first of them.
+    """Return how many chunks may be in flight or buffered when results wait for that of the first chunk.
 
-    result_bytes  of host memory that the result of a chunk takes
-    most          chunks for each worker, at most; there is one at least
+    result_bytes  bytes of host memory that the result of a chunk takes
+    most          the most chunks for each worker; the least is 1
     """
     return workers * max(1, min(most, budget.kept_host_bytes() // (budget.tasks * max(1, result_bytes))))
 
@@ -81,7 +81,7 @@ def limited(executor: Executor, budget: Budget) -> Executor:
 
 
 def limited_to(executor: Executor, memory: MemoryConfig, outside_bytes: int = 0) -> Executor:
-    """Return the executor with all its tasks held to `memory.device_bytes`, if that is given.
+    """Return the executor with all its tasks limited to `memory.device_bytes`, if that is given.
 
     outside_bytes  bytes of the device that a task takes outside CuPy's pool
     """
@@ -92,7 +92,7 @@ def limited_to(executor: Executor, memory: MemoryConfig, outside_bytes: int = 0)
 
 @dataclass(frozen=True)
 class _Limited:
-    """An executor; all but `call` and `gang` is the inner one's."""
+    """An executor around `inner`: `call` and `gang` limit tasks to the budget, all else passes through."""
 
     inner: Executor
     budget: Budget
@@ -108,7 +108,7 @@ class _Limited:
 
 
 class LimitedTask:
-    """A task that holds CuPy's pool to a budget while it runs. It has the name of its function: Dask shows that."""
+    """A task that holds CuPy's pool to a budget while it runs. It takes the name of its function, which Dask shows."""
 
     def __init__(self, fn: Callable, budget: Budget):
         self.fn, self.budget = fn, budget

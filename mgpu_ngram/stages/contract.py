@@ -61,7 +61,7 @@ class Stage(ABC, Generic[C, R]):
     format         of its manifests: "mgpu_ngram counts"
     makes          the products that later jobs may name as inputs
     needs          settings that may name an earlier job -> the product of that job: {"model": "model"}
-    resumes        whether a run that ended early continues from its checkpoint
+    resumes        whether --resume continues a run that ended early from its checkpoint
     memory_keys    keys of the YAML section `memory` that take effect; others are refused
     examples       of its command, for --help
     stdin_setting  the setting in which "-" means standard input; "" for none
@@ -106,11 +106,11 @@ class Stage(ABC, Generic[C, R]):
         return None
 
     def work_bytes(self, config: C, inputs: Corpus | None) -> int:
-        """Return the size of the work, about, by which a run chooses between this process and a cluster."""
+        """Return the approximate size of the work, from which a run chooses this process or a cluster."""
         return inputs.text_bytes if inputs else 0
 
     def cpu_seconds(self, config: C, inputs: Corpus | None) -> float:
-        """Return about how long 2 cores work, by which a run with device auto leaves the GPU closed; inf: unknown."""
+        """Return about how long 2 cores work; if short, a run with device auto does not open the GPU. inf: unknown."""
         return math.inf
 
     @abstractmethod
@@ -146,7 +146,7 @@ class Stage(ABC, Generic[C, R]):
         """Print what `describe` returned."""
 
     def shows_progress(self, config: C) -> bool:
-        """Return whether bars may be drawn during the run: not between lines that the run prints itself."""
+        """Return whether the run may draw progress bars; False if it prints lines itself."""
         return True
 
     def print_json(self, result: R) -> None:
@@ -154,7 +154,7 @@ class Stage(ABC, Generic[C, R]):
         print(json.dumps(result.as_json(), indent=2))
 
     def check_memory(self, memory: MemoryConfig, job: str) -> None:
-        """Raise InputError for a limit that would have no effect."""
+        """Raise InputError for a key of `memory` that has no effect on this stage."""
         for key, value in vars(memory).items():
             if value is not None and key not in self.memory_keys:
                 raise InputError(
@@ -164,7 +164,7 @@ class Stage(ABC, Generic[C, R]):
 
     @property
     def resume_hint(self) -> str:
-        """The end of a message "run again", which says how to resume."""
+        """Return the words that follow "run again" in a message: how to resume; "" if the stage does not resume."""
         return "with --resume" if self.resumes else ""
 
 

@@ -1,4 +1,4 @@
-"""The count stage: its command, and how its plans, results and outputs are shown."""
+"""The count stage: the flags of its command, and how its plans, results and outputs are shown."""
 
 from __future__ import annotations
 

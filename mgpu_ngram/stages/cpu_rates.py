@@ -1,4 +1,4 @@
-"""Rates of 2 CPU cores, by which a run with device auto tells whether the work is worth a GPU.
+"""Rates of 2 CPU cores, from which a run with device auto decides whether the work is worth a GPU.
 
 All are rounded down from commands with warm caches: texts of 1 M words (4.9 MB), models of 1 M to 3 M n-grams.
 """
@@ -11,11 +11,11 @@ import os
 COUNT_BYTES = 8e6  # of text a second, orders 1 to 5, to Parquet: 9.2 MB/s
 ESTIMATE_BYTES = 4e6  # of text a second, orders 1 to 5, to a model file: 4.4 MB/s; ARPA files are written at 3 MB/s
 SCORE_BYTES = 20e6  # of text a second: 50 MB/s on the trie, less what a text of 16 MB and more spends on an edge table
-ARPA_BYTES = 90e6  # a second, to build and index a trie, which a GPU does at once: 28 MB take 0.29 s. The CPU parses.
-CONVERT_BYTES = 70e6  # a second, of an ARPA file that is read and built: 28 MB take 0.39 s
-HISTORIES = 20_000  # a second: the most probable words of each, 5 orders of 35,000 words, take 0.33 s for 17,000
+ARPA_BYTES = 90e6  # of an ARPA file a second, to build and index a trie: 28 MB take 0.29 s, on a GPU almost no time
+CONVERT_BYTES = 70e6  # of an ARPA file a second, to read it and build a trie: 28 MB take 0.39 s
+HISTORIES = 20_000  # a second, to find their most probable words: 17,000 take 0.33 s with 5 orders of 35,000 words
 LDA_BYTES = 60e6  # of documents in one sweep a second: 10 M tokens/s with 256 topics, of 6 bytes each
-ROW_BYTES = 200e6  # a second, of rows that are computed and written
+ROW_BYTES = 200e6  # of rows a second, to compute and write them
 
 
 def opening_seconds(model: str) -> float:

@@ -1,4 +1,4 @@
-"""The distribution stage: its command, and how its plans, results and outputs are shown."""
+"""The distribution stage: the flags of its command, and how its plans, results and outputs are shown."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _show_written(result: DistributionResult) -> None:
 
 
 def _distributions(m: dict[str, Any]) -> str:
-    """What an output holds, in a line."""
+    """Return a line that describes an output."""
     orders = ", ".join(map(str, m["orders"]))
     top_k = m["options"].get("top_k")
     columns = f"{many(top_k, 'word')} of {m['symbols']:,}" if top_k else many(m["symbols"], "word")
@@ -169,7 +169,7 @@ def _show_plan(plan: dict[str, Any]) -> None:
 
 
 def _show_distributions(path: str, manifest: dict[str, Any]) -> None:
-    """What an output of distributions holds."""
+    """Print a description of an output."""
     print(f"{path}: {_distributions(manifest)}")
     for name, array in manifest.get("arrays", {}).items():
         shape = " x ".join(f"{n:,}" for n in array["shape"])

@@ -34,7 +34,7 @@ ENTRIES: dict[str, Entry] = {
     ),
     "lda": Entry("mgpu_ngram.stages.lda", "train a topic model of documents", ("lda",)),
 }
-PLANNED = ("decode",)  # named in error messages
+PLANNED = ("decode",)  # stages that do not exist yet; the error for their names says so
 
 
 class _Stages(Mapping[str, "Stage[Any, Any]"]):

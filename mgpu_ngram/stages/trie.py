@@ -1,4 +1,4 @@
-"""The trie stage: its command `convert`, and how its plans, results and outputs are shown."""
+"""The trie stage: the flags of its command `convert`, and how its plans, results and outputs are shown."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ HASH_SEEDS = 8
 TOP = 5  # n-grams per order in the summary
 ARITY = 8  # vocabularies that are merged at once
 STORED = 64  # stored runs whose dense histograms one task sums
-WORTH_SAVING_SECONDS = 10.0  # of pass 1: a resumed run repeats shorter work
+WORTH_SAVING_SECONDS = 10.0  # a shorter pass 1 is not saved: a resumed run repeats it
 MAX_READ_THREADS = 12  # 23 GB/s from the page cache; 16 read no faster, and leave less for launching kernels
 
 
@@ -61,7 +61,7 @@ class _Counted:
     vocabulary: Handle
     totals: dict[str, Any]
     reports: list[Handle] = field(default_factory=list)  # of the runs in memory, once they are merged
-    seconds: list[dict[str, float]] = field(default_factory=list)  # by stage, of these runs
+    seconds: list[dict[str, float]] = field(default_factory=list)  # by step, of these runs
     table_bytes: int = 0  # of their tables, once they are reported
 
 

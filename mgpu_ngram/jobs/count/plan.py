@@ -23,12 +23,12 @@ from mgpu_ngram.jobs.context import PlanContext
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.kernels import check
 
-BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # of text; an estimate for plans
+BYTES_PER_TOKEN = {"word": 5.5, "byte": 1.0}  # bytes of text per token; an estimate for plans
 CODE_BITS = {"word": 21, "byte": 9}  # an estimate for words
 BLOCK_BYTES = {"cpu": 64 << 20, "gpu": 128 << 20}  # of text, copied to the device at once
 MIN_BLOCK_BYTES = 1 << 16
 BYTES_PER_TEXT_BYTE = {"gpu": 24, "cpu": 40}  # of memory, until a chunk is counted and cut; a GPU has taken 17
-MAX_TEXT_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}  # of a chunk
+MAX_TEXT_BYTES = {"cpu": 64 << 20, "gpu": 2 << 30}  # most text of a chunk
 
 
 def chunk_bytes(config: CountConfig, corpus: Corpus, workers: int, budget: Budget) -> int:

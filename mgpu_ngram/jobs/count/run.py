@@ -43,7 +43,7 @@ class CountResult:
     manifest: dict[str, Any]
     plans: list[OrderPlan]
     top: dict[int, list[tuple[str, int]]]
-    seconds: dict[str, float]  # by stage, summed over workers
+    seconds: dict[str, float]  # by step, summed over workers
     wall_seconds: float
     workers: int
     device: str

@@ -40,7 +40,7 @@ class DistributionResult:
 
     path: Path
     manifest: dict[str, Any]
-    seconds: dict[str, float]  # by stage, summed over workers
+    seconds: dict[str, float]  # by step, summed over workers
     wall_seconds: float
     workers: int
     device: str
@@ -144,7 +144,7 @@ def run(config: DistributionConfig, context: RunContext, inputs: Corpus | None =
             os.rename(job.folder, out.folder)
             try:
                 out.commit()
-            finally:  # it may have its name, and what ends early is the removal of the old output
+            finally:  # if commit fails after the rename, only the removal of the old output is unfinished
                 if out.folder.exists():
                     os.rename(out.folder, job.folder)
                 else:

@@ -241,7 +241,7 @@ def _kept_words(vocabulary: Vocabulary, unigrams: Unigrams) -> Words:
 def save(
     model: Estimate, path: str | Path, format: str, header: Sequence[str] | None, threads: int
 ) -> tuple[int, str, dict[str, float]]:
-    """Write a model. Return (bytes, fingerprint, seconds by stage). The file appears at `path` when it is whole."""
+    """Write a model. Return (bytes, fingerprint, seconds by step). The file appears at `path` when it is whole."""
     watch = Stopwatch("cpu")
     trie, fingerprint = model.trie.map_arrays(to_host_fast), ""
     if format == "arpa":

@@ -50,7 +50,7 @@ class EstimateResult:
     tokens      words of the text, without sentence markers
     types       words of the vocabulary, including <unk>, <s> and </s>
     statistics  by order
-    seconds     by stage, summed over workers
+    seconds     by step, summed over workers
     """
 
     path: Path | None

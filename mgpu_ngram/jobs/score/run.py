@@ -101,7 +101,7 @@ class ScoreResult:
 
     path: Path | None
     totals: Totals
-    seconds: dict[str, float]  # by stage, summed over workers
+    seconds: dict[str, float]  # by step, summed over workers
     wall_seconds: float
     workers: int
     device: str
