@@ -57,7 +57,7 @@ class Bars(Progress):
 
     def start(self, phase: str, total: int, unit: str = "", rate: str = "") -> None:
         if self._bars:
-            self._task = self._bars.add_task(phase, total=total, unit=unit, rate=rate, amount=0)
+            self._task = self._bars.add_task(phase, total=total or None, unit=unit, rate=rate, amount=0)
 
     def advance(self, done: int, amount: int = 0) -> None:
         if self._bars:
@@ -154,6 +154,23 @@ def show_model(path: str, found: dict[str, Any]) -> None:
     print(
         f"{found['size_bytes']:,} bytes, {found['bytes_per_ngram']:.1f} an n-gram; fingerprint {found['fingerprint']}"
     )
+
+
+def show_topic_model(path: str, found: dict[str, Any]) -> None:
+    """Print a description of the file of a topic model."""
+    words = many(found["words"], "word") + ("" if found["vocabulary"] else " (ids alone)")
+    print(
+        f"{path}: a topic model, {many(found['topics'], 'topic')} of {words}, {many(found['sweeps'], 'sweep')} over "
+        f"{many(found['tokens'], 'token')}"
+    )
+    alpha = found["alpha"]
+    each = f"{alpha['least']:.4g}" + (f" to {alpha['most']:.4g}" if alpha["most"] > alpha["least"] else "")
+    seeds = f"; {many(found['seed_words'], 'word')} with priors of their own" if found["seed_words"] else ""
+    print(f"priors: alpha {each} (sum {alpha['sum']:.4g}), beta {found['beta']:.4g}{seeds}")
+    metrics = {name: value for name, value in found["metrics"].items() if name != "sweep"}
+    if metrics:
+        print("metrics: " + ", ".join(f"{name} {value:,.4g}" for name, value in metrics.items()))
+    print(f"{found['size_bytes']:,} bytes")
 
 
 def show_file(path: str, found: dict[str, Any]) -> None:

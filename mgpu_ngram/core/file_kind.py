@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from mgpu_ngram.core.file_heads import COUNT_LINE, compression, is_safetensors, 
 from mgpu_ngram.core.model_file import FORMAT, describe_model
 from mgpu_ngram.core.sources import Source, parquet_file, stored_head
 from mgpu_ngram.core.stored import reader
+from mgpu_ngram.core.topic_model import FORMAT as TOPIC_MODEL
+from mgpu_ngram.core.topic_model import describe_topic_model
 
 LOOK_BYTES = 1 << 16  # bytes of a file's text that are read; an ARPA header and the comments before it are shorter
 KENLM_ORDER, KENLM_COUNTS = 88, 108  # offsets of the parameters and counts in a KenLM binary model
@@ -28,7 +31,8 @@ def identify_file(path: str | Path) -> dict[str, Any]:
     """Return a description of a local file, by name; reads little of it.
 
     All files have `format`, such as "ARPA file", `compression` ("gzip", ... or None) and `size_bytes`, as stored. Other
-    fields depend on the format. "mgpu_ngram model": the fields of `describe_model`. ARPA file and KenLM binary model:
+    fields depend on the format. "mgpu_ngram model": the fields of `describe_model`. "mgpu_ngram topic model": those of
+    `describe_topic_model`. ARPA file and KenLM binary model:
     `order`, and `orders`, the number of n-grams of each order. KenLM binary model: also its `type`, and whether it
     holds its `vocabulary`. Parquet: `rows` and `columns`. JSON lines: the `keys` of the first line. A file of any other
     format is "text" if it is UTF-8, else "unknown".
@@ -49,7 +53,12 @@ def identify_file(path: str | Path) -> dict[str, Any]:
         found |= _kenlm_header(name, head)
     elif is_safetensors(head) and not compressed:
         metadata = load_arrays(path, verify=False)[1]
-        found = describe_model(path) if metadata.get("format") == FORMAT else found | {"metadata": metadata}
+        kinds: dict[Any, Callable[[str | Path], dict[str, Any]]] = {
+            FORMAT: describe_model,
+            TOPIC_MODEL: describe_topic_model,
+        }
+        describe = kinds.get(metadata.get("format"))
+        found = describe(path) if describe else found | {"metadata": metadata}
     elif head.startswith(heads.PARQUET) and not compressed:
         found |= _parquet_schema(Source(name, "parquet", size_bytes, location))
     elif what == heads.JSON_LINES:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,14 @@ import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.file_heads import HEAD_BYTES, is_safetensors
 from mgpu_ngram.core.output import check_free
 from mgpu_ngram.core.words import Words
 
 FORMAT = "mgpu_ngram topic model"
 FORMAT_VERSION = 1
 MAX_TOPICS = 1 << 16
+MODEL = "model.safetensors"  # name in the folder of a run
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +177,47 @@ def is_topic_model(path: str | Path) -> bool:
         return load_arrays(path, verify=False)[1].get("format") == FORMAT
     except InputError:
         return False
+
+
+def find_topic_model(path: str | Path) -> str:
+    """Return the absolute path of the file of a model: of the file itself, or of the folder that a training wrote.
+
+    Raises InputError if there is none.
+    """
+    found = os.path.join(path, MODEL) if os.path.isdir(path) else str(path)
+    if not os.path.isfile(found):
+        missing = f"{path} has no {MODEL}" if os.path.isdir(path) else f"there is no topic model {path}"
+        raise InputError(f"{missing}; give the output of `mgpu-ngram lda`")
+    with open(found, "rb") as file:
+        if not is_safetensors(file.read(HEAD_BYTES)):
+            raise InputError(f"{path} is no topic model; give the output of `mgpu-ngram lda`")
+    return os.path.abspath(found)
+
+
+def identify_topic_model(path: str | Path) -> str:
+    """Return what identifies a model file: the CRC-32 of its header, which holds the CRC-32 of each array."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        return f"{zlib.crc32(file.read(size)):08x}"
+
+
+def describe_topic_model(path: str | Path) -> dict[str, Any]:
+    """Return the sizes, priors, metrics and settings of a model file, as JSON values by name; reads little of it."""
+    model = load_topic_model(path, verify=False)
+    alpha_Z = model.priors.alpha_Z
+    return {
+        "format": FORMAT,
+        "topics": model.num_topics,
+        "words": model.num_words,
+        "vocabulary": model.words is not None,
+        "tokens": model.tokens,
+        "sweeps": model.sweeps,
+        "alpha": {"least": float(alpha_Z.min()), "most": float(alpha_Z.max()), "sum": float(alpha_Z.sum())},
+        "beta": model.priors.beta,
+        "seed_words": len(model.priors.seeds),
+        "metrics": dict(model.history[-1]) if model.history else {},
+        "settings": model.settings,
+    }
 
 
 def _words(arrays: dict[str, np.ndarray]) -> Words | None:

@@ -54,17 +54,9 @@ def open_bags(
 
     Raises InputError for files that cannot be used, and for a mix of documents and of bags.
     """
-    paths = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
-    files = find_files([os.fspath(path) for path in paths])
-    sources = [stored_source(name, location) for name, location in files]
-    formats = [_format(source) for source in sources]
+    files, sources, formats = _look(inputs)
     name = repr(sources[0].name) + (f" and {len(sources) - 1:,} more" if len(sources) > 1 else "")
     words = None if vocabulary is None else as_words(vocabulary)
-    if other := next((i for i, f in enumerate(formats) if (f == "documents") != (formats[0] == "documents")), 0):
-        raise InputError(
-            f"{sources[0].name!r} is {_said(formats[0])} but {sources[other].name!r} is {_said(formats[other])}; "
-            "give files of one kind"
-        )
     if formats[0] != "documents":
         return _corpus_of_bags(name, sources, formats, words)
     corpus = open_documents(files, text_column)
@@ -72,6 +64,31 @@ def open_bags(
     threads = MAX_THREADS if options.has_default_pattern and device == "cpu" else 1
     parts = partial(_local_parts, corpus, options, device, spread or partial(_in_threads, threads))
     return corpus_of_documents(name, parts, words, options, states=tuple(corpus.states))
+
+
+def open_texts(inputs: Sequence[str | os.PathLike], text_column: str = "text") -> Corpus | None:
+    """Return the corpus of files of documents, for `read_local_bags`; None for files of bags of words.
+
+    Arguments and errors are those of `open_bags`.
+    """
+    files, _, formats = _look(inputs)
+    return open_documents(files, text_column) if formats[0] == "documents" else None
+
+
+def _look(
+    inputs: str | os.PathLike | Sequence[str | os.PathLike],
+) -> tuple[list[tuple[str, str]], list[Source], list[str]]:
+    """Return the files of inputs as (name, location), their sources and formats: all documents, or all bags."""
+    paths = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    files = find_files([os.fspath(path) for path in paths])
+    sources = [stored_source(name, location) for name, location in files]
+    formats = [_format(source) for source in sources]
+    if other := next((i for i, f in enumerate(formats) if (f == "documents") != (formats[0] == "documents")), 0):
+        raise InputError(
+            f"{sources[0].name!r} is {_said(formats[0])} but {sources[other].name!r} is {_said(formats[other])}; "
+            "give files of one kind"
+        )
+    return files, sources, formats
 
 
 def states_of_inputs(inputs: Sequence[str]) -> list[dict[str, Any]]:

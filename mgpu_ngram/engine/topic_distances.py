@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -43,21 +43,23 @@ def topic_distances(rows: TopicRows, metric: Metric = "jensen-shannon", threads:
             f"distances of {Z:,} topics were asked for, but {MAX_TOPICS:,} is the limit; take the largest topics alone"
         )
     distances_ZZ = np.zeros((Z, Z))
-    hellinger = {"jensen-shannon": False, "hellinger": True}.get(metric)
-    if hellinger is None:
-        raise InputError(f"metric is {metric!r}; give jensen-shannon or hellinger")
-    log_beta_V = np.log2(rows.beta_V)
-    inputs = rows.starts_Z1, rows.words_N, rows.counts_N, rows.scales_Z, rows.beta_V, log_beta_V
-    given = *map(read_only, inputs), rows.beta_V.sum(), (rows.beta_V * log_beta_V).sum()
-    plogp_Z = np.empty(Z)
-    _sum_plogp(*given, plogp_Z)
+    given, hellinger = _given(rows, metric)
 
     def work(z: int) -> None:
-        _distances(*given, plogp_Z, hellinger, z, distances_ZZ[z])
+        _distances(*given, hellinger, z, distances_ZZ[z])
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, range(Z)))
     return np.maximum(distances_ZZ, distances_ZZ.T)
+
+
+def distances_from(rows: TopicRows, topic: int, metric: Metric = "jensen-shannon") -> np.ndarray:
+    """Return (Z,) float64, the distance of each topic from one, as `topic_distances` defines it, in time O(N)."""
+    others = np.delete(np.arange(rows.num_topics), topic)
+    given, hellinger = _given(rows.take(np.concatenate([[topic], others])), metric)
+    row = np.zeros(rows.num_topics)
+    _distances(*given, hellinger, 0, row)
+    return np.insert(row[1:], topic, 0.0)
 
 
 def nearest_topics(distances_ZZ: np.ndarray, n: int) -> Nearest:
@@ -86,6 +88,19 @@ def topic_map(distances_ZZ: np.ndarray) -> np.ndarray:
         points = vectors_ZZ[:, -1 - axis] * np.sqrt(max(values[-1 - axis], 0.0))
         points_Z2[:, axis] = points * (np.sign(points[np.abs(points).argmax()]) or 1.0)
     return points_Z2
+
+
+def _given(rows: TopicRows, metric: Metric) -> tuple[tuple[Any, ...], bool]:
+    """Return the first arguments of `_distances`, and whether the metric is Hellinger's."""
+    hellinger = {"jensen-shannon": False, "hellinger": True}.get(metric)
+    if hellinger is None:
+        raise InputError(f"metric is {metric!r}; give jensen-shannon or hellinger")
+    log_beta_V = np.log2(rows.beta_V)
+    inputs = rows.starts_Z1, rows.words_N, rows.counts_N, rows.scales_Z, rows.beta_V, log_beta_V
+    given = *map(read_only, inputs), rows.beta_V.sum(), (rows.beta_V * log_beta_V).sum()
+    plogp_Z = np.empty(rows.num_topics)
+    _sum_plogp(*given, plogp_Z)
+    return (*given, plogp_Z), hellinger
 
 
 @njit(nogil=True, cache=True)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy import uint32
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.topic_model import TopicModel
 from mgpu_ngram.core.words import read_only
 from mgpu_ngram.kernels.compile import njit
 
@@ -116,6 +117,28 @@ class TopicRows:
         entries_N = np.concatenate([np.empty(0, np.int64), *entries])
         starts_K1 = np.concatenate([[0], np.cumsum(sizes_K)])
         return TopicRows(starts_K1, self.words_N[entries_N], self.counts_N[entries_N], self.beta_V)
+
+
+def rows_of_model(model: TopicModel) -> TopicRows:
+    """Return the rows of a model. What a word's own priors have above the least of them counts as tokens."""
+    starts_V1, topics_N, counts_N = model.word_starts_V1, model.topics_N, model.counts_N
+    seeds, beta_V = model.priors.seeds, np.full(model.num_words, model.priors.beta)
+    if not seeds:
+        return TopicRows.of_words(starts_V1, topics_N, counts_N, model.num_topics, beta_V)
+    words_N = np.repeat(np.arange(model.num_words), np.diff(starts_V1))
+    kept_N = ~np.isin(words_N, [*seeds])
+    parts = [(words_N[kept_N], topics_N[kept_N].astype(np.int64), counts_N[kept_N].astype(np.float64))]
+    for word, prior_Z in seeds.items():
+        beta_V[word] = prior_Z.min()
+        entries = slice(int(starts_V1[word]), int(starts_V1[word + 1]))
+        more_Z = prior_Z.astype(np.float64) - beta_V[word]
+        more_Z[topics_N[entries]] += counts_N[entries]
+        topics_R = np.flatnonzero(more_Z)
+        parts.append((np.full(len(topics_R), word), topics_R, more_Z[topics_R]))
+    words_N, topics, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.lexsort((topics, words_N))
+    starts_V1 = np.searchsorted(words_N[order], np.arange(model.num_words + 1))
+    return TopicRows.of_words(starts_V1, topics[order], counts[order], model.num_topics, beta_V)
 
 
 def _priors(beta: float | np.ndarray, num_words: int) -> np.ndarray:

@@ -7,7 +7,10 @@ class Progress:
     """Receives the progress of a job's phases. This base class ignores it; the command line shows bars."""
 
     def start(self, phase: str, total: int, unit: str = "", rate: str = "") -> None:
-        """Begin a phase of `total` units. `rate` is the unit of the amounts that `advance` adds, such as "bytes"."""
+        """Begin a phase of `total` units, 0 for an unknown number.
+
+        rate  the unit of the amounts that `advance` adds, such as "bytes"
+        """
 
     def advance(self, done: int, amount: int = 0) -> None:
         """Report `done` more finished units, with `amount` more of the rate's unit."""

@@ -33,6 +33,7 @@ ENTRIES: dict[str, Entry] = {
         "mgpu_ngram.stages.distribution", "write the probabilities of every next word", ("distribution",)
     ),
     "lda": Entry("mgpu_ngram.stages.lda", "train a topic model of documents", ("lda",)),
+    "topics": Entry("mgpu_ngram.stages.topics", "describe topics, and find the topics of documents", ("topics",)),
 }
 PLANNED = ("decode",)  # stages that do not exist yet; the error for their names says so
 

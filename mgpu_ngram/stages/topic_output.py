@@ -27,11 +27,14 @@ def show_topics(table: TopicTable, lists: Sequence[str] = ("relevance",), limit:
     rows = table.topics[:limit]
     measures = list(rows[0].coherence) if rows else []
     has_documents = any(row.documents is not None for row in rows)
-    columns = ["topic", "share", *["documents"] * has_documents, *measures, *["by"] * (len(lists) > 1), "words"]
+    has_examples = any(row.examples for row in rows)
+    columns = ["topic", "share", *["documents"] * has_documents, *["such as"] * has_examples, *measures]
+    columns += [*["by"] * (len(lists) > 1), "words"]
     lines = []
     for row in rows:
         for i, name in enumerate(lists):
             facts = [str(row.topic), f"{row.share:.2%}", *[f"{row.documents or 0:,}"] * has_documents]
+            facts += [" ".join(str(document) for document, _ in row.examples)] * has_examples
             facts += [f"{row.coherence[measure]:.3f}" for measure in measures]
             cells = facts if i == 0 else [""] * len(facts)
             lines.append([*cells, *[name] * (len(lists) > 1), " ".join(getattr(row, LISTS[name]))])
@@ -85,7 +88,7 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     made = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate(columns):
-        left = name in ("words", "by", "in", "over groups")
+        left = name in ("words", "by", "such as", "in", "over groups")
         width = 0 if name == "words" else max(len(name), *(len(row[i]) for row in rows), 0)
         made.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis", min_width=width)
     for row in rows:

@@ -18,7 +18,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
-from mgpu_ngram.core.topic_model import TopicModel, save_topic_model
+from mgpu_ngram.core.topic_model import MODEL, TopicModel, save_topic_model
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.lda_train import SNAPSHOT
@@ -31,7 +31,6 @@ from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.lda.train import Corpus, Snapshots, Trained, corpus_of, train
 
 FORMAT = "mgpu_ngram topics"
-MODEL = "model.safetensors"  # name in the folder of a run
 PICTURE = "perplexity.png"
 BLOCK_TOKENS = 1 << 24  # of a part of the corpus, which is the unit that workers divide
 AHEAD = 2  # chunks of text per worker that wait to be put in order

@@ -16,21 +16,20 @@ import numpy as np
 
 from mgpu_ngram.cluster.executor import Handle, in_order
 from mgpu_ngram.core.checkpoint import what_changed
-from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Corpus, Piece, open_corpus
+from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.model_file import describe_model, identify, is_model_file
 from mgpu_ngram.core.output import Output, check_free, check_suffix, new_file, write_manifest
 from mgpu_ngram.core.parquet import strings
-from mgpu_ngram.core.read_text import read_blocks
-from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.blocks import RING_SLOTS
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.score import BYTES_PER_TEXT_BYTE, ChunkScores, ScoreOptions, score_chunk
 from mgpu_ngram.jobs.budget import chunks_ahead, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.parts import in_parts
 from mgpu_ngram.jobs.score.config import ScoreConfig
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ else:
 AHEAD = 4  # chunks per worker in flight or buffered
 CHUNK_BYTES = {"cpu": 8 << 20, "gpu": 64 << 20}  # text per task, at most
 MIN_CHUNK_BYTES = 1 << 18
-MAX_WHOLE = 4  # times the text of a chunk: the most of a source that cannot be cut, such as a compressed file
 BYTES_PER_TOKEN = 5.5  # of text; an estimate for plans
 EDGE_TOKENS_PER_NGRAM = 0.5  # on 2 cores the edge table takes 90 ns an n-gram to build and saves 150 ns a token
 RESULT_BYTES = {False: 1, True: 8}  # scores for each byte of text, without and with those of words; about
@@ -266,7 +264,7 @@ def score(
         counts: deque[int] = deque()  # number of chunks that each call completes
 
         def calls() -> Iterator[Handle]:
-            for chunk, chunks_done in _in_parts(chunks, chunk_bytes):
+            for chunk, chunks_done in in_parts(chunks, chunk_bytes):
                 counts.append(chunks_done)
                 yield executor.call(score_chunk, chunk, options, label=f"scoring {chunk}")
 
@@ -277,24 +275,6 @@ def score(
     path = None if file is None else Path(file)
     wall = time.perf_counter() - start
     return ScoreResult(path, whole, add_seconds(*seconds), wall, executor.workers, executor.device, executor.transport)
-
-
-def _in_parts(chunks: list[Chunk], chunk_bytes: int) -> Iterator[tuple[Chunk, int]]:
-    """Yield (chunk, number of chunks that it completes). A chunk that is too large is read here and yielded in parts.
-
-    For example a large compressed file: its scores would fill the memory of a worker, and then of the driver.
-    """
-    for chunk in chunks:
-        if chunk.size_bytes <= MAX_WHOLE * chunk_bytes:
-            yield chunk, 1
-            continue
-        at, name = 0, chunk.pieces[0].source.name
-        for block in read_blocks(chunk, "word", min(chunk_bytes, MEMORY_CHUNK_BYTES)):
-            end = at + len(block.data)
-            source = Source(name, "memory", end, data=b"\n" + block.data.tobytes(), data_start=at - 1)
-            yield Chunk(chunk.index, (Piece(0, source, at, end, end - at),), end - at), 0
-            at = end
-        yield replace(chunk, pieces=()), 1
 
 
 def _totals(scores: ChunkScores) -> Totals:

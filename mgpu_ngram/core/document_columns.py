@@ -1,0 +1,95 @@
+"""Read a further column of documents, such as their class or date, from Parquet files and JSON lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from mgpu_ngram.core.corpus import Chunk, Corpus, Piece
+from mgpu_ngram.core.documents import first_text
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.file_heads import json_keys
+from mgpu_ngram.core.read_text import read_blocks
+from mgpu_ngram.core.sources import parquet_file
+from mgpu_ngram.core.streams import place_in
+
+Period = Literal["year", "month", "week", "day"]
+UNITS = {"year": "Y", "month": "M", "week": "W", "day": "D"}  # of NumPy
+BLOCK_BYTES = 8 << 20
+BATCH_ROWS = 1 << 16
+DATE = re.compile(r"\d{4}(-\d\d(-\d\d)?)?(?![\d-])")
+
+
+def check_column(corpus: Corpus, column: str) -> None:
+    """Raise InputError unless all documents of `open_documents` have this column. Reads the beginnings of files."""
+    for source in corpus.sources:
+        if source.format == "parquet":
+            with parquet_file(source) as file:
+                names = file.schema_arrow.names
+        elif source.column:
+            names = json_keys(first_text(source)) or [column]  # the first line is too long to parse
+        else:
+            raise InputError(f"{source.name!r} is plain text, without a column {column!r}; give Parquet or JSON lines")
+        if column not in names:
+            raise InputError(f"{source.name!r} lacks the column {column!r}; name one of {', '.join(names)}")
+
+
+def column_values(chunk: Chunk, column: str) -> list[Any]:
+    """Return the value of a column for each document of a chunk, in the order of `read_documents`."""
+    return [value for piece in chunk.pieces for value in _values(chunk, piece, column)]
+
+
+def _values(chunk: Chunk, piece: Piece, column: str) -> Iterator[Any]:
+    if piece.source.format == "parquet":
+        yield from _parquet_values(piece, column)
+        return
+    for block in read_blocks(Chunk(chunk.index, (piece,), piece.size_bytes), "word", BLOCK_BYTES):
+        offset = int(block.offsets_S[0])
+        for line in block.data.tobytes().split(b"\n"):
+            try:
+                if line.strip():
+                    yield json.loads(line.decode("utf-8", "replace")).get(column)
+            except (ValueError, RecursionError, AttributeError):
+                raise InputError(f"{place_in(piece.source, offset)} is no JSON object; correct the line") from None
+            offset += len(line) + 1
+
+
+def _parquet_values(piece: Piece, column: str) -> Iterator[Any]:
+    import pyarrow as pa
+
+    groups = list(range(piece.start, piece.end))
+    with parquet_file(piece.source) as file:
+        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=[column], use_threads=False):
+            values = batch.column(0)
+            if pa.types.is_timestamp(values.type):  # nanoseconds are no datetime of Python
+                values = values.cast(pa.timestamp("us", values.type.tz), safe=False)
+            yield from values.to_pylist()
+
+
+def classes_of(values: Sequence[Any]) -> list[str]:
+    """Return the name of each value's class; "" for a missing one."""
+    return ["" if value is None else str(value) for value in values]
+
+
+def periods_of(values: Sequence[Any], period: Period, column: str) -> list[str]:
+    """Return the period of each date, such as "2019-03"; "" for a missing one. A week has its first day, a Thursday.
+
+    values  dates, times, years as integers, or text that starts with YYYY, YYYY-MM or YYYY-MM-DD
+
+    Raises InputError, which names the column, for other values. Time zones are left as they are written.
+    """
+    dates = []
+    for value in values:
+        found = None if value in (None, "") else DATE.match(str(value))
+        if found is None and value not in (None, ""):
+            raise InputError(f"the column {column!r} has {value!r}; give dates such as 2019-03-01, 2019-03 or 2019")
+        try:
+            dates.append(np.datetime64(found[0] if found else "NaT", "D"))
+        except ValueError:
+            raise InputError(f"the column {column!r} has {value!r}, which is no date; correct it") from None
+    cut = np.array(dates, "datetime64[D]").astype(f"datetime64[{UNITS[period]}]")
+    return ["" if name == "NaT" else name for name in map(str, cut)]

@@ -1,0 +1,30 @@
+"""Cut chunks that are too large for one task, such as a large compressed file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mgpu_ngram.core.corpus import MEMORY_CHUNK_BYTES, Chunk, Piece
+from mgpu_ngram.core.read_text import read_blocks
+from mgpu_ngram.core.sources import Source
+
+MAX_WHOLE = 4  # times the text of a chunk: the most of a source that cannot be cut, such as a compressed file
+
+
+def in_parts(chunks: list[Chunk], chunk_bytes: int) -> Iterator[tuple[Chunk, int]]:
+    """Yield (chunk, number of chunks that it completes). A chunk that is too large is read here and yielded in parts.
+
+    For example a large compressed file: its results would fill the memory of a worker, and then of the driver.
+    """
+    for chunk in chunks:
+        if chunk.size_bytes <= MAX_WHOLE * chunk_bytes:
+            yield chunk, 1
+            continue
+        at, first = 0, chunk.pieces[0].source
+        for block in read_blocks(chunk, "word", min(chunk_bytes, MEMORY_CHUNK_BYTES)):
+            end, data = at + len(block.data), b"\n" + block.data.tobytes()
+            source = Source(first.name, "memory", end, column=first.column, data=data, data_start=at - 1)
+            yield Chunk(chunk.index, (Piece(0, source, at, end, end - at),), end - at), 0
+            at = end
+        yield replace(chunk, pieces=()), 1

@@ -1,0 +1,295 @@
+"""Describe the topics of a model, and find those of documents: a table, rows of shares, and a page to explore them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.corpus import Corpus
+from mgpu_ngram.core.document_columns import check_column
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.output import Output, new_file, write_manifest
+from mgpu_ngram.core.topic_model import TopicModel, find_topic_model, identify_topic_model, load_topic_model
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.bag_corpus import BagCorpus
+from mgpu_ngram.engine.doc_topics import GroupShares
+from mgpu_ngram.engine.infer_topics import Grouping, InferOptions, text_options_of
+from mgpu_ngram.engine.open_bags import open_bags, open_texts, states_of_inputs
+from mgpu_ngram.engine.topic_distances import Nearest, distances_from
+from mgpu_ngram.engine.topic_page import PageOptions, topic_page
+from mgpu_ngram.engine.topic_rows import TopicRows, rows_of_model
+from mgpu_ngram.engine.topic_table import TopicFacts, TopicTable, topic_table
+from mgpu_ngram.engine.topic_words import largest
+from mgpu_ngram.jobs.budget import limited_to
+from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.topics.config import TopicsConfig
+from mgpu_ngram.jobs.topics.export import export_topics
+from mgpu_ngram.jobs.topics.files import TableOptions, open_table
+from mgpu_ngram.jobs.topics.infer import Summary, infer
+
+FORMAT = "mgpu_ngram document topics"
+ROWS, TABLE, PAGE = "doc_topics", "topics.json", "topics.html"  # names in the folder of a run
+NEAREST = 5
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command asks for besides the settings of the job.
+
+    topic   the one topic to describe; None: all of them
+    page    file of the page; "" for none
+    export  folder of the exported topics; "" for none
+    """
+
+    topic: int | None = None
+    page: str = ""
+    export: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The totals of the documents of a run.
+
+    empty            documents without a word that the model knows
+    tokens, unknown  tokens of known words, and other tokens without stop words
+    """
+
+    documents: int
+    empty: int
+    tokens: int
+    unknown: int
+
+
+@dataclass(frozen=True)
+class TopicsResult:
+    """The topics of a model, and the totals of the documents if there are any; `path` is None if no rows were written.
+
+    page_topics  topics on the page; 0: none was written
+    """
+
+    path: Path | None
+    table: TopicTable
+    num_topics: int
+    found: Found | None
+    groups: GroupShares | None
+    snippets: dict[int, str]
+    page: str
+    page_topics: int
+    export: str
+    seconds: dict[str, float]
+    wall_seconds: float
+    workers: int
+    device: str
+    transport: str
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.found.tokens / self.wall_seconds if self.found else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all that is known by name, for machines."""
+        named: dict[str, Any] = {"path": self.path and str(self.path)} if self.found else {}
+        named |= asdict(self.found) if self.found else {}
+        named |= self.table.as_json() | (self.groups.as_json() if self.groups else {})
+        named |= {name: getattr(self, name) for name in ("page", "export") if getattr(self, name)}
+        if self.found:
+            work = ("seconds", "wall_seconds", "workers", "device", "transport", "tokens_per_second")
+            named |= {name: getattr(self, name) for name in work}
+        return named
+
+
+def open_inputs(config: TopicsConfig) -> Corpus | None:
+    """Return the documents that a config names, if they are text. Raises InputError if they cannot be used."""
+    if not config.documents:
+        return None
+    if config.text_column is None and not os.path.exists(config.model):  # an earlier job makes it
+        states_of_inputs(config.documents)
+        return None
+    column = config.text_column or _settings(config).get("text_column") or "text"
+    corpus = open_texts(config.documents, str(column))
+    grouping = config.group_by or config.time
+    if corpus is None and grouping:
+        raise InputError(f"{config.documents[0]!r} is a matrix, without a column {grouping!r}; give documents as text")
+    if corpus and config.vocabulary:
+        raise InputError(f"vocabulary is {config.vocabulary!r} but the documents are text; leave it out")
+    if corpus and grouping:
+        check_column(corpus, grouping)
+    return corpus
+
+
+def _settings(config: TopicsConfig) -> dict[str, Any]:
+    return load_topic_model(find_topic_model(config.model), verify=False).settings
+
+
+def plan(config: TopicsConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what `run` would do, from the sizes of the inputs alone."""
+    states = states_of_inputs(config.documents) if config.documents else []
+    return {
+        "job": config.name,
+        "inputs": len(states),
+        "input_bytes": sum(state["size_bytes"] for state in states),
+        "workers": context.workers,
+        "device": context.device,
+        "model": config.model,
+        "format": config.format,
+    }
+
+
+def work_bytes(config: TopicsConfig) -> int:
+    """Return the bytes of the documents."""
+    return sum(state["size_bytes"] for state in states_of_inputs(config.documents)) if config.documents else 0
+
+
+def changed_since(config: TopicsConfig, manifest: dict[str, Any]) -> str:
+    """Return how an output differs from this job's, by settings, model and inputs; "" if it does not."""
+    made_of = _made_of(config, find_topic_model(config.model))
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+
+
+def _made_of(config: TopicsConfig, path: str) -> dict[str, Any]:
+    """Return what an output depends on."""
+    left_out = ("model", "documents", "name")
+    return {
+        "inputs": states_of_inputs(config.documents) if config.documents else [],
+        "model": {"path": config.model, "identity": identify_topic_model(path)},
+        "options": {name: value for name, value in asdict(config).items() if name not in left_out},
+    }
+
+
+def run(config: TopicsConfig, context: RunContext, wanted: Wanted | None = None) -> TopicsResult:
+    """Write the topics of the documents, and return the table of topics.
+
+    A folder gets doc_topics.FORMAT, topics.json, manifest.json and, if wanted, topics.html; a single file the rows
+    alone. Not resumable.
+    """
+    wanted = wanted or Wanted()
+    path = find_topic_model(config.model)
+    if context.output is None or context.single_file:
+        return _run(config, context, wanted, path, context.output)
+    made_of = _made_of(config, path)
+    with Output.create(context.output, context.overwrite) as out:
+        rows = out.folder / f"{ROWS}.{config.format}" if config.documents else None
+        wanted = replace(wanted, page=str(out.folder / PAGE) if config.html else "")
+        result = _run(config, context, wanted, path, rows)
+        page = str(out.path / PAGE) if config.html else ""
+        result = replace(result, path=out.path, page=page)
+        table = result.table.as_json() | (result.groups.as_json() if result.groups else {})
+        with new_file(out.folder / TABLE) as sink:
+            sink.write(json.dumps(table, indent=2).encode() + b"\n")
+        found = asdict(result.found) if result.found else None
+        about = {"topics": result.num_topics, "documents": found, "versions": {"mgpu-ngram": VERSION}}
+        write_manifest(out.folder, made_of | about, FORMAT)
+        out.commit()
+    return result
+
+
+def _run(config: TopicsConfig, context: RunContext, wanted: Wanted, path: str, file: str | Path | None) -> TopicsResult:
+    start = time.perf_counter()
+    executor = limited_to(context.executor, context.memory)
+    model = load_topic_model(path)
+    check_topic(wanted.topic, model.num_topics)
+    rows = rows_of_model(model)
+    summary = _infer(config, replace(context, executor=executor), wanted, (path, model), file)
+    facts = TopicFacts() if summary is None else TopicFacts(summary.documents_Z, examples=summary.examples)
+    word = _word_of(model)
+    if wanted.topic is not None:
+        facts = replace(facts, nearest=_nearest(rows, wanted.topic))
+    table = topic_table(rows, word, config.top, facts, config.relevance_lambda, threads=_threads(context))
+    if wanted.topic is not None:
+        table = replace(table, topics=[row for row in table.topics if row.topic == wanted.topic])
+    groups = summary.group_shares() if summary and (config.group_by or config.time) else None
+    page_topics = 0
+    if wanted.page:
+        text = summary.snippets.__getitem__ if summary and summary.snippets else None
+        options = PageOptions(
+            title=_title(config.model), lambda_=config.relevance_lambda, text=text, groups=groups,
+            threads=_threads(context),
+        )  # fmt: skip
+        page_topics = min(rows.num_topics, options.max_topics)
+        with new_file(wanted.page) as sink:
+            sink.write(topic_page(rows, word, facts, options).encode())
+    if wanted.export:
+        export_topics(wanted.export, model, rows, word, config.top, context.overwrite)
+    found = Found(summary.documents, summary.empty, summary.tokens, summary.unknown) if summary else None
+    return TopicsResult(
+        None if file is None else Path(file), table, model.num_topics, found, groups,
+        summary.snippets if summary else {}, wanted.page, page_topics, wanted.export,
+        summary.seconds if summary else {}, time.perf_counter() - start, executor.workers, executor.device,
+        executor.transport,
+    )  # fmt: skip
+
+
+def _infer(
+    config: TopicsConfig, context: RunContext, wanted: Wanted, at: tuple[str, TopicModel], file: str | Path | None
+) -> Summary | None:
+    """Find the topics of the documents and write them to `file`, if there is one; None without documents."""
+    if not config.documents:
+        return None
+    path, model = at
+    text, column = text_options_of(model.settings), config.group_by or config.time
+    options = InferOptions(
+        path,
+        identify_topic_model(path),
+        text,
+        context.executor.device,
+        config.threshold,
+        config.writes_dense and file is not None,
+        config.examples,
+        bool(wanted.page) or wanted.topic is not None,
+        Grouping(column, config.by if config.time else None) if column else None,
+    )
+    corpus: Corpus | BagCorpus | None = open_inputs(config)
+    if corpus is None:
+        corpus = open_bags(config.documents, config.vocabulary)
+    elif model.words is None:
+        raise InputError(
+            f"the model {config.model} has no words, because it was trained on a matrix without a vocabulary; give "
+            f"matrices with {model.num_words:,} columns"
+        )
+    about = {"model": config.model, "identity": options.identity, "threshold": config.threshold}
+    with ExitStack() as stack:
+        take = None
+        if file is not None:
+            table = TableOptions(config.format, model.num_topics, options.dense, about)
+            take = stack.enter_context(open_table(file, table)).write
+        known = model.num_topics, model.num_words, model.words
+        return infer(corpus, options, known, context.executor, context.progress, take)
+
+
+def check_topic(topic: int | None, num_topics: int) -> None:
+    """Raise InputError unless a model has the topic."""
+    if topic is not None and not 0 <= topic < num_topics:
+        raise InputError(f"topic is {topic} but the model has topics 0 to {num_topics - 1:,}")
+
+
+def _nearest(rows: TopicRows, topic: int) -> Nearest:
+    """Return the topics nearest to one; the rows of the others are empty places."""
+    distances_Z = distances_from(rows, topic)
+    distances_Z[topic] = np.inf
+    topics = largest(-distances_Z, min(NEAREST, rows.num_topics - 1))
+    nearest = Nearest(np.full((rows.num_topics, len(topics)), -1), np.zeros((rows.num_topics, len(topics))))
+    nearest.topics_Zn[topic], nearest.distances_Zn[topic] = topics, distances_Z[topics]
+    return nearest
+
+
+def _word_of(model: TopicModel) -> Any:
+    """Return a function from the id of a word to its text."""
+    return model.words.word if model.words is not None else "#{}".format
+
+
+def _title(model: str) -> str:
+    """Return the name of a model for people: of its folder, where it has the usual name in it."""
+    path = Path(os.path.abspath(model))
+    return (path.parent if path.name == "model.safetensors" else path).name
+
+
+def _threads(context: RunContext) -> int:
+    return context.executor.threads * context.executor.tasks_per_process

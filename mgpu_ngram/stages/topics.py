@@ -1,0 +1,232 @@
+"""The topics stage: its command, and how its plans, results and outputs are shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.jobs.topics.config import TopicsConfig
+from mgpu_ngram.report import many, show_seconds, show_transport, shown_path, where
+from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.stages.flags import add_overwrite, add_text
+
+if TYPE_CHECKING:
+    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.topics.run import TopicsResult
+
+EXAMPLES = """examples:
+  mgpu-ngram topics topics.lda --top 10
+  mgpu-ngram topics topics.lda --topic 7
+  mgpu-ngram topics topics.lda new_docs.jsonl.zst -o doc_topics.parquet
+  mgpu-ngram topics topics.lda news.parquet --time published --by month
+  mgpu-ngram topics topics.lda news.parquet --html topics.html
+  mgpu-ngram topics topics.lda --export topics"""
+FLAGS: dict[str, dict[str, Any]] = {
+    "top": {"type": int, "metavar": "N", "help": "words of each topic (default 10)"},
+    "order": {
+        "choices": ["probability", "relevance", "frex"], "help": "how the words are chosen (default probability)"
+    },
+    "relevance_lambda": {
+        "type": float, "metavar": "SHARE", "help": "weight of the probability in relevance (default 0.6)"
+    },
+    "text_column": {"metavar": "NAME", "help": "column of Parquet files, or key of JSON lines (default: as trained)"},
+    "vocabulary": {"metavar": "FILE", "help": "words of a matrix, one a line (default: the words of the model)"},
+    "dense": {"action": "store_true", "help": "write all shares of a document"},
+    "threshold": {"type": float, "metavar": "SHARE", "help": "the least share that is written (default 0.01)"},
+    "group_by": {"metavar": "COLUMN", "help": "add up the shares of topics by the classes in a column"},
+    "time": {"metavar": "COLUMN", "help": "add up the shares of topics over the dates in a column"},
+    "by": {"choices": ["year", "month", "week", "day"], "help": "periods of --time (default month)"},
+    "examples": {"type": int, "metavar": "N", "help": "representative documents of each topic (default 3)"},
+}  # fmt: skip
+TOKEN_TOPICS = 30e6  # tokens x topics that 2 CPU cores infer in a second, rounded down; see `cpu_rates`
+TOKEN_BYTES = 8  # of text for each token of the vocabulary, about
+SHOWN = 20  # topics of the table after the rows of documents
+
+
+@dataclass(frozen=True)
+class TopicsCommand(TopicsConfig):
+    """Settings of the command.
+
+    topic   the one topic to show
+    limit   topics to show, the largest first; None: all, or SHOWN for documents
+    page    file of the page
+    export  folder of the exported topics
+    """
+
+    topic: int | None = None
+    limit: int | None = None
+    page: str = ""
+    export: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.limit is not None and self.limit < 1:
+            raise InputError(f"limit is {self.limit} but must be at least 1")
+
+
+class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
+    """A topic model in, a description of its topics out; documents in, their topics out."""
+
+    name = "topics"
+    config = TopicsConfig
+    format = "mgpu_ngram document topics"
+    memory_keys = frozenset({"device_bytes"})
+    needs: ClassVar[Mapping[str, Product]] = {"model": "topics"}
+    examples = EXAMPLES
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("model", metavar="MODEL", help="topic model file, or the folder that lda wrote")
+        add_text(parser, "documents", metavar="DOCUMENTS", required=False)
+        parser.add_argument(
+            "-o", "--output", metavar="OUT", help="file of the topics of documents: .parquet, .jsonl, .npy or .npz"
+        )
+        add_overwrite(parser)
+        parser.add_argument("--topic", type=int, metavar="K", help="show one topic in detail")
+        parser.add_argument("--limit", type=int, metavar="N", help="show the N largest topics")
+        for setting, how in FLAGS.items():
+            flag = "lambda" if setting == "relevance_lambda" else setting.replace("_", "-")
+            parser.add_argument("--" + flag, dest=setting, **how)
+        parser.add_argument("--html", metavar="FILE", help="write a page to explore the topics")
+        parser.add_argument("--export", metavar="FOLDER", help="write the topics as CSV and NumPy files")
+
+    def settings(self, arguments: argparse.Namespace) -> TopicsConfig:
+        from mgpu_ngram.core.typed_config import fill
+        from mgpu_ngram.jobs.topics.files import format_of
+
+        found = given(arguments, ["model", "documents", "topic", "limit", "export", *FLAGS])
+        found |= {"page": arguments.html} if arguments.html else {}
+        if arguments.output:
+            if not arguments.documents:
+                raise InputError(
+                    f"-o {arguments.output} would have the topics of documents; name documents, or give --html FILE"
+                )
+            found["format"] = format_of(arguments.output)
+        elif arguments.dense or arguments.threshold is not None:
+            flag = "--dense" if arguments.dense else "--threshold"
+            raise InputError(f"{flag} is for the rows of documents; give -o doc_topics.parquet, or leave it out")
+        return fill(TopicsCommand, found, "topics")
+
+    def target(self, arguments: argparse.Namespace) -> Target:
+        return Target(arguments.output or None, single_file=True)
+
+    def check_target(self, config: TopicsConfig, target: Target, overwrite: bool) -> None:
+        from mgpu_ngram.core.output import check_free
+        from mgpu_ngram.jobs.topics.files import KINDS, check_file
+
+        if target.path is not None and target.single_file:
+            start, kind = KINDS[config.format]
+            check_file(target.path, overwrite, kind, start)
+        else:
+            super().check_target(config, target, overwrite)
+        if isinstance(config, TopicsCommand) and config.page:
+            check_file(config.page, overwrite, "HTML page", b"<!doctype html>")
+        if isinstance(config, TopicsCommand) and config.export:
+            check_free(config.export, overwrite)
+
+    def check(self, config: TopicsConfig) -> None:
+        from mgpu_ngram.core.topic_model import describe_topic_model, find_topic_model
+        from mgpu_ngram.jobs.topics.run import check_topic
+
+        described = describe_topic_model(find_topic_model(config.model))
+        if isinstance(config, TopicsCommand):
+            check_topic(config.topic, described["topics"])
+
+    def open_inputs(self, config: TopicsConfig) -> Corpus | None:
+        from mgpu_ngram.jobs.topics.run import open_inputs
+
+        return open_inputs(config)
+
+    def work_bytes(self, config: TopicsConfig, inputs: Corpus | None) -> int:
+        from mgpu_ngram.jobs.topics.run import work_bytes
+
+        return inputs.text_bytes if inputs else work_bytes(config)
+
+    def cpu_seconds(self, config: TopicsConfig, inputs: Corpus | None) -> float:
+        from mgpu_ngram.core.topic_model import describe_topic_model, find_topic_model
+
+        if not config.documents:
+            return 0.0
+        if not os.path.exists(config.model):
+            return math.inf
+        topics = describe_topic_model(find_topic_model(config.model))["topics"]
+        return self.work_bytes(config, inputs) / TOKEN_BYTES * topics / TOKEN_TOPICS
+
+    def plan(self, config: TopicsConfig, context: PlanContext) -> dict[str, Any]:
+        from mgpu_ngram.jobs.topics.run import plan
+
+        return plan(config, context)
+
+    def run(self, config: TopicsConfig, context: RunContext, inputs: Corpus | None) -> TopicsResult:
+        from mgpu_ngram.jobs.topics.run import Wanted, run
+
+        if isinstance(config, TopicsCommand):
+            return run(config, context, Wanted(config.topic, config.page, config.export))
+        return run(config, context)
+
+    def changed_since(self, config: TopicsConfig, manifest: dict[str, Any]) -> str:
+        from mgpu_ngram.jobs.topics.run import changed_since
+
+        return changed_since(config, manifest)
+
+    def describe(self, path: str, manifest: dict[str, object]) -> dict[str, object]:
+        with open(os.path.join(path, "topics.json"), encoding="utf-8") as file:
+            return manifest | {"table": json.load(file)}
+
+    def show_result(self, config: TopicsConfig, result: TopicsResult) -> None:
+        from mgpu_ngram.stages.topic_output import show_groups, show_topic, show_topics
+
+        if result.path:
+            print(f"{shown_path(result.path)}: {_said(vars(result.found)) if result.found else 'the topics'}")
+        elif result.found:
+            print(_said(vars(result.found)))
+        topic, limit = getattr(config, "topic", None), getattr(config, "limit", None)
+        limit = limit or (SHOWN if result.found else None)
+        if topic is not None:
+            show_topic(result.table.topics[0], result.snippets.__getitem__ if result.snippets else None)
+        else:
+            show_topics(result.table, (config.order,), limit)
+        if result.groups:
+            print()
+            show_groups(result.groups, result.table, limit)
+        if result.page:
+            largest = f", the {result.page_topics:,} largest" if result.page_topics < result.num_topics else ""
+            print(f"{result.page}: a page of {many(result.num_topics, 'topic')}{largest}")
+        if result.export:
+            print(f"{result.export}: topics.csv, words.txt, counts.npy, probabilities.npy, alpha.npy")
+        if result.found:
+            print(f"{result.wall_seconds:.2f} s on {where(result)}: {result.tokens_per_second:,.0f} tokens/s")
+            show_seconds(result.seconds)
+            show_transport(result)
+
+    def show_plan(self, plan: dict[str, Any]) -> None:
+        work = f"topics of {many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes"
+        print(
+            f"{plan['job']}: {work if plan['inputs'] else 'the topics alone'}, by {plan['model']}; "
+            f"{many(plan['workers'], plan['device'] + ' worker')}"
+        )
+
+    def show_info(self, path: str, described: dict[str, Any]) -> None:
+        found = described["documents"]
+        print(f"{path}: {_said(found) if found else 'the topics'}, by {described['model']['path']}")
+        for row in described["table"]["topics"][:SHOWN]:
+            print(f"topic {row['topic']} ({row['share']:.2%}): {' '.join(row['words'])}")
+        if described["topics"] > SHOWN:
+            print(f"{many(described['topics'] - SHOWN, 'smaller topic')} not shown")
+
+
+STAGE = TopicsStage()
+
+
+def _said(found: Mapping[str, int]) -> str:
+    """Return the totals of documents for people."""
+    tokens = found["tokens"] + found["unknown"]
+    share = f" ({found['unknown'] / tokens:.1%})" if tokens else ""
+    empty = f", {many(found['empty'], 'document')} without a known word" if found["empty"] else ""
+    return f"{many(found['documents'], 'document')}, {tokens:,} tokens, {found['unknown']:,} unknown{share}{empty}"
