@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import importlib.util
 import os
 import signal
 import time
@@ -247,3 +248,12 @@ def run_out_of_memory(request):
         raise request.param
 
     return fail
+
+
+@pytest.fixture(scope="session")
+def planted():
+    """Return the module planted_topics.py."""
+    spec = importlib.util.spec_from_file_location("planted_topics", Path(__file__).with_name("planted_topics.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

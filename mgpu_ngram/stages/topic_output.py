@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 LISTS = {"probability": "words", "relevance": "relevant_words", "frex": "frex_words"}  # fields of a TopicSummary
 STEPS = "▁▂▃▄▅▆▇█"
 MANY_GROUPS = 6  # above, the shares of a topic are drawn, not written
+DRAWN_GROUPS = 48  # the last ones are drawn
+LARGEST = 3  # topics of a group that are named
 SNIPPET = 300  # characters of a document that are shown
 
 
@@ -66,12 +68,15 @@ def show_groups(shares: GroupShares, table: TopicTable, limit: int | None = None
     drawn = len(shares.groups) > MANY_GROUPS
     names = [name or "(none)" for name in shares.groups]
     if drawn:
+        last = f", the last {DRAWN_GROUPS} drawn" if len(names) > DRAWN_GROUPS else ""
         print(
-            f"{many(len(names), 'group')}, {names[0]} to {names[-1]}; the largest share of each topic is a full block"
+            f"{many(len(names), 'group')}, {names[0]} to {names[-1]}{last}; the largest share of each topic is a full "
+            "block"
         )
+        names = names[-DRAWN_GROUPS:]
     lines = []
     for row in table.topics[:limit]:
-        values = shares.shares_GZ[:, row.topic].tolist()
+        values = shares.shares_GZ[-len(names) :, row.topic].tolist()
         if drawn:
             top = max(values)
             steps = "".join(STEPS[round(value / (top or 1.0) * (len(STEPS) - 1))] for value in values)
@@ -82,13 +87,27 @@ def show_groups(shares: GroupShares, table: TopicTable, limit: int | None = None
     _print(["topic", *(["largest", "in", "over groups"] if drawn else names), "words"], lines)
 
 
+def show_classes(shares: GroupShares, limit: int | None = None) -> None:
+    """Print a line for each group, those with most documents first: its documents and its largest topics."""
+    order = sorted(range(len(shares.groups)), key=lambda g: -shares.documents_G[g])
+    lines = []
+    for g in order[:limit]:
+        shares_Z = shares.shares_GZ[g]
+        largest = sorted(range(len(shares_Z)), key=lambda z: -shares_Z[z])[:LARGEST]
+        topics = "  ".join(f"{z} ({shares_Z[z]:.0%})" for z in largest if shares_Z[z] > 0)
+        lines.append([f"{shares.documents_G[g]:,}", shares.groups[g] or "(none)", topics])
+    _print(["documents", "group", "largest topics"], lines)
+    if len(lines) < len(order):
+        print(f"{many(len(order) - len(lines), 'smaller group')} not shown")
+
+
 def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; words that do not fit are cut off."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate(columns):
-        left = name in ("words", "by", "such as", "in", "over groups")
+        left = name in ("words", "by", "such as", "in", "over groups", "group", "largest topics")
         width = 0 if name == "words" else max(len(name), *(len(row[i]) for row in rows), 0)
         made.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis", min_width=width)
     for row in rows:

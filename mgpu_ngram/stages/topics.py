@@ -14,7 +14,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.topics.config import TopicsConfig
 from mgpu_ngram.report import many, show_seconds, show_transport, shown_path, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
-from mgpu_ngram.stages.flags import add_overwrite, add_text
+from mgpu_ngram.stages.flags import add_overwrite
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.corpus import Corpus
@@ -83,7 +83,8 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("model", metavar="MODEL", help="topic model file, or the folder that lda wrote")
-        add_text(parser, "documents", metavar="DOCUMENTS", required=False)
+        parser.add_argument("documents", nargs="*", metavar="DOCUMENTS", help="file, glob, directory or URL")
+        parser.set_defaults(many="documents")
         parser.add_argument(
             "-o", "--output", metavar="OUT", help="file of the topics of documents: .parquet, .jsonl, .npy or .npz"
         )
@@ -180,7 +181,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
             return manifest | {"table": json.load(file)}
 
     def show_result(self, config: TopicsConfig, result: TopicsResult) -> None:
-        from mgpu_ngram.stages.topic_output import show_groups, show_topic, show_topics
+        from mgpu_ngram.stages.topic_output import MANY_GROUPS, show_classes, show_groups, show_topic, show_topics
 
         if result.path:
             print(f"{shown_path(result.path)}: {_said(vars(result.found)) if result.found else 'the topics'}")
@@ -194,7 +195,10 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
             show_topics(result.table, (config.order,), limit)
         if result.groups:
             print()
-            show_groups(result.groups, result.table, limit)
+            if config.group_by and len(result.groups.groups) > MANY_GROUPS:
+                show_classes(result.groups, limit)
+            else:
+                show_groups(result.groups, result.table, limit)
         if result.page:
             largest = f", the {result.page_topics:,} largest" if result.page_topics < result.num_topics else ""
             print(f"{result.page}: a page of {many(result.num_topics, 'topic')}{largest}")

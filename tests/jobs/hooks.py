@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mgpu_ngram.core import shards
-from mgpu_ngram.engine import assemble, count, score, tokenise, write
+from mgpu_ngram.engine import assemble, count, infer_topics, score, tokenise, write
 from mgpu_ngram.engine import distribution_tasks as distribute
 from mgpu_ngram.engine import sorted_runs as runs
 from mgpu_ngram.jobs.count import passes as count_passes
@@ -31,6 +31,7 @@ from mgpu_ngram.jobs.estimate import assemble as estimate_model
 from mgpu_ngram.jobs.estimate import passes as estimate_passes
 from mgpu_ngram.jobs.estimate import run as estimate_job
 from mgpu_ngram.jobs.score import run as score_job
+from mgpu_ngram.jobs.topics import infer as topics_job
 from mgpu_ngram.jobs.trie import run as trie_job
 
 FOLDER = Path(os.environ["NGRAM_TEST_HOOKS"])
@@ -53,6 +54,7 @@ TASKS = {  # the modules where workers look tasks up, and the modules where the 
     "join": (estimate_model,),
     "save": (estimate_model, estimate_job),
     "build": (trie_job,),
+    "infer_chunk": (infer_topics, topics_job),
 }
 
 

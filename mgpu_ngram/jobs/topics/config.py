@@ -35,6 +35,8 @@ class TopicsConfig:
         check_name(self.name)
         check_at_least(self, 1, "top")
         check_at_least(self, 0, "examples")
+        if "-" in self.documents:
+            raise InputError("documents are read from files, not from standard input; name files in place of '-'")
         if not 0 <= self.threshold <= 1:
             raise InputError(f"threshold is {self.threshold:g} but must be a share from 0 to 1")
         if not 0 <= self.relevance_lambda <= 1:
