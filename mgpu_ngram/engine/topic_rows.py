@@ -59,6 +59,30 @@ class TopicRows:
         _transpose(*inputs, starts_Z1[:-1].copy(), words_N, by_topic_N)
         return cls(starts_Z1, words_N, by_topic_N, _priors(beta, len(word_starts_V1) - 1))
 
+    @classmethod
+    def of_model(cls, model: TopicModel) -> TopicRows:
+        """Return the rows of a model. A seed word has its least prior in beta_V; the rest is added to its counts."""
+        beta_V, seeds = np.full(model.num_words, model.priors.beta), model.priors.seeds
+        arrays = model.word_starts_V1, model.topics_N, model.counts_N
+        if not seeds:
+            return cls.of_words(*arrays, model.num_topics, beta_V)
+        words_N = np.repeat(np.arange(model.num_words), np.diff(model.word_starts_V1))
+        kept_N = ~np.isin(words_N, [*seeds])
+        words, topics, counts = [words_N[kept_N]], [model.topics_N[kept_N]], [model.counts_N[kept_N].astype(np.float64)]
+        for word, prior_Z in seeds.items():
+            entries = slice(*model.word_starts_V1[word : word + 2].tolist())
+            beta_V[word] = prior_Z.min()
+            count_Z = prior_Z.astype(np.float64) - beta_V[word]
+            count_Z[model.topics_N[entries]] += model.counts_N[entries]
+            own = np.flatnonzero(count_Z)
+            words.append(np.full(len(own), word))
+            topics.append(own.astype(np.uint16))
+            counts.append(count_Z[own])
+        order = np.argsort(np.concatenate(words), kind="stable")
+        starts_V1 = np.searchsorted(np.concatenate(words)[order], np.arange(model.num_words + 1))
+        by_word = (np.concatenate(topics)[order], np.concatenate(counts)[order])
+        return cls.of_words(starts_V1, *by_word, model.num_topics, beta_V)
+
     @property
     def num_topics(self) -> int:
         """Return Z, the number of topics."""
@@ -117,28 +141,6 @@ class TopicRows:
         entries_N = np.concatenate([np.empty(0, np.int64), *entries])
         starts_K1 = np.concatenate([[0], np.cumsum(sizes_K)])
         return TopicRows(starts_K1, self.words_N[entries_N], self.counts_N[entries_N], self.beta_V)
-
-
-def rows_of_model(model: TopicModel) -> TopicRows:
-    """Return the rows of a model. What a word's own priors have above the least of them counts as tokens."""
-    starts_V1, topics_N, counts_N = model.word_starts_V1, model.topics_N, model.counts_N
-    seeds, beta_V = model.priors.seeds, np.full(model.num_words, model.priors.beta)
-    if not seeds:
-        return TopicRows.of_words(starts_V1, topics_N, counts_N, model.num_topics, beta_V)
-    words_N = np.repeat(np.arange(model.num_words), np.diff(starts_V1))
-    kept_N = ~np.isin(words_N, [*seeds])
-    parts = [(words_N[kept_N], topics_N[kept_N].astype(np.int64), counts_N[kept_N].astype(np.float64))]
-    for word, prior_Z in seeds.items():
-        beta_V[word] = prior_Z.min()
-        entries = slice(int(starts_V1[word]), int(starts_V1[word + 1]))
-        more_Z = prior_Z.astype(np.float64) - beta_V[word]
-        more_Z[topics_N[entries]] += counts_N[entries]
-        topics_R = np.flatnonzero(more_Z)
-        parts.append((np.full(len(topics_R), word), topics_R, more_Z[topics_R]))
-    words_N, topics, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.lexsort((topics, words_N))
-    starts_V1 = np.searchsorted(words_N[order], np.arange(model.num_words + 1))
-    return TopicRows.of_words(starts_V1, topics[order], counts[order], model.num_topics, beta_V)
 
 
 def _priors(beta: float | np.ndarray, num_words: int) -> np.ndarray:

@@ -9,9 +9,11 @@ from mgpu_ngram.core.topic_model import Priors, TopicModel, identify_topic_model
 from mgpu_ngram.engine import infer_topics
 from mgpu_ngram.engine.bags_of import bags_of
 from mgpu_ngram.engine.infer_topics import Grouping, InferOptions, infer_bags, infer_chunk, replica_of, text_options_of
+from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.engine.open_bags import open_texts
 from mgpu_ngram.engine.topic_distances import distances_from, topic_distances
-from mgpu_ngram.engine.topic_rows import TopicRows, rows_of_model
+from mgpu_ngram.engine.topic_rows import TopicRows
+from mgpu_ngram.kernels.lda.fold_in import fixed_topics
 
 
 @pytest.fixture
@@ -100,6 +102,12 @@ def test_text_options_of_settings(tmp_path):
         assert text_options_of({"stop_words": str(tmp_path / "gone")}) == TextOptions()
 
 
+def test_probabilities_of_words_are_those_of_the_training(planted):
+    model = planted.planted_model(alpha_Z=(0.1, 0.7, 3))
+    pairs = zip(infer_topics._fixed(model), fixed_topics(word_topics(model.counts_VZ(), model.priors)), strict=True)
+    assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in pairs)
+
+
 def test_no_documents(options):
     bags = bags_of(np.zeros((0, 13), np.int64)).read()
     found = infer_bags(bags, np.zeros(0, np.int64), options(dense=True))
@@ -128,11 +136,16 @@ def test_rows_of_a_model_with_seed_words(tmp_path):
     seeds = {1: np.array([0.5, 0.1], np.float32), 0: np.array([0.01, 2.0], np.float32)}
     model = TopicModel.of_counts(counts_VZ, Priors(np.ones(2), 0.01, seeds))
     save_topic_model(tmp_path / "m.safetensors", model)
-    rows = rows_of_model(model)
+    rows = TopicRows.of_model(model)
     expected = model.pseudocounts_ZV()
     for z in range(2):
         assert rows.probabilities(z) == pytest.approx(expected[z] / expected[z].sum())
-    plain = rows_of_model(TopicModel.of_counts(counts_VZ, Priors(np.ones(2), 0.01)))
+    fixed = infer_topics._fixed(model)
+    phi_Z = fixed.floor_Z.copy()
+    entries = slice(fixed.starts_V1[1], fixed.starts_V1[2])
+    phi_Z[fixed.topics_N[entries]] += fixed.shares_N[entries]
+    assert phi_Z == pytest.approx((expected / expected.sum(1, keepdims=True))[:, 1])
+    plain = TopicRows.of_model(TopicModel.of_counts(counts_VZ, Priors(np.ones(2), 0.01)))
     assert plain.counts_N.tolist() == TopicRows.of_dense(counts_VZ, 0.01).counts_N.tolist()
 
 

@@ -25,7 +25,7 @@ from mgpu_ngram.engine.infer_topics import Grouping, InferOptions, text_options_
 from mgpu_ngram.engine.open_bags import open_bags, open_texts, states_of_inputs
 from mgpu_ngram.engine.topic_distances import Nearest, distances_from
 from mgpu_ngram.engine.topic_page import PageOptions, topic_page
-from mgpu_ngram.engine.topic_rows import TopicRows, rows_of_model
+from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_table import TopicFacts, TopicTable, topic_table
 from mgpu_ngram.engine.topic_words import largest
 from mgpu_ngram.jobs.budget import limited_to
@@ -196,7 +196,7 @@ def _run(config: TopicsConfig, context: RunContext, wanted: Wanted, path: str, f
     executor = limited_to(context.executor, context.memory)
     model = load_topic_model(path)
     check_topic(wanted.topic, model.num_topics)
-    rows = rows_of_model(model)
+    rows = TopicRows.of_model(model)
     summary = _infer(config, replace(context, executor=executor), wanted, (path, model), file)
     facts = TopicFacts() if summary is None else TopicFacts(summary.documents_Z, examples=summary.examples)
     word = _word_of(model)
