@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from mgpu_ngram.core.counts import Counts, read_counts
     from mgpu_ngram.core.errors import InputError, RunError
     from mgpu_ngram.core.lines import Lines
+    from mgpu_ngram.lda import LDA
     from mgpu_ngram.model import Model, estimate
 
 __all__ = [
+    "LDA",
     "Counts",
     "InputError",
     "Lines",
@@ -37,6 +39,7 @@ _MODULES = {  # public names by the module that defines them
     "mgpu_ngram.core.counts": ("Counts", "read_counts"),
     "mgpu_ngram.core.errors": ("InputError", "RunError"),
     "mgpu_ngram.core.lines": ("Lines",),
+    "mgpu_ngram.lda": ("LDA",),
     "mgpu_ngram.model": ("Model", "estimate"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

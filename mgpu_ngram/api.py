@@ -78,6 +78,11 @@ def client_executor(client: Any, device: str = "auto") -> Executor:
     return DaskExecutor(client, device)
 
 
+def executor_of(device: str, client: Any) -> Executor:
+    """Return an executor of this process, or around a user's `distributed.Client`."""
+    return LocalExecutor(resolve_device(device)) if client is None else client_executor(client, device)
+
+
 def count(
     corpus: Any,
     order: int = 5,
@@ -122,7 +127,7 @@ def count(
     check_checkpoint_seconds(checkpoint_seconds)
     if resume and output is None:
         raise InputError("resume=True needs the output of the run that ended early; give output=FOLDER")
-    executor = LocalExecutor(resolve_device(device)) if client is None else client_executor(client, device)
+    executor = executor_of(device, client)
     owned = scratch_folder() if output is None else None
     try:
         inputs = open_corpus(corpus, config.unit, config.dtype, config.text_column)
@@ -168,7 +173,7 @@ def estimate_arrays(
     which = {"counts": str(source.path)} if isinstance(source, Counts) else {"corpus": ["given"]}
     config = fill(estimate_job.EstimateConfig, {**which, "order": order, **given}, "estimate")
     limits = fill(MemoryConfig, memory or {}, "memory")
-    executor = LocalExecutor(resolve_device(device)) if client is None else client_executor(client, device)
+    executor = executor_of(device, client)
     folder = scratch_folder()
     try:
         inputs = None
@@ -220,7 +225,7 @@ def score(
     if output is not None:
         score_job.check_file(output, overwrite)
     score_job.identify(config.model)
-    executor = LocalExecutor(resolve_device(device)) if client is None else client_executor(client, device)
+    executor = executor_of(device, client)
     try:
         inputs = open_corpus(text, text_column=config.text_column)
         context = RunContext(executor, output, single_file=True, overwrite=overwrite, progress=progress or Progress())

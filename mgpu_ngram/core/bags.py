@@ -255,7 +255,8 @@ def _check_counts(counts_P: np.ndarray, starts_D1: np.ndarray, name: str, first:
 def wrong_count(where: str, count: float) -> InputError:
     """Return the error for a count that is no whole number from 0 to MAX_COUNT."""
     return InputError(
-        f"{where} has the count {count}, but counts are whole numbers from 0 to {MAX_COUNT:,}; "
+        f"{'Negative values in data: ' if count < 0 else ''}{where} has the count "
+        f"{'NaN' if count != count else count}, but counts are whole numbers from 0 to {MAX_COUNT:,}; "
         "give how often each word occurs, not weights such as tf-idf"
     )
 

@@ -39,7 +39,7 @@ def bags_of_matrix(X: Any, name: str = "X") -> Bags:
     if len(shape) != 2:
         raise InputError(
             f"{name} has shape {tuple(shape)}, but a matrix of counts is 2D: documents x words; "
-            "give a single document as X.reshape(1, -1)"
+            "Reshape your data, a single document with X.reshape(1, -1)"
         )
     rows, columns = (int(n) for n in shape)
     if hasattr(X, "tocsr"):
@@ -53,7 +53,8 @@ def bags_of_matrix(X: Any, name: str = "X") -> Bags:
         except (TypeError, ValueError) as error:
             raise InputError(f"{name} is a matrix of objects, not of counts ({error}); give numbers") from None
     if dense.dtype.kind not in "iufb":
-        raise InputError(f"{name} is a matrix of {dense.dtype}, not of counts; give whole numbers")
+        unsupported = "Complex data not supported: " if dense.dtype.kind == "c" else ""
+        raise InputError(f"{unsupported}{name} is a matrix of {dense.dtype}, not of counts; give whole numbers")
     step = max(1, DENSE_ROWS_BYTES // max(1, dense[:1].nbytes))
     return join_bags(_of_dense(dense[i : i + step], i, name) for i in range(0, max(rows, 1), step))
 

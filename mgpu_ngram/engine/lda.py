@@ -92,16 +92,23 @@ def make_shard(
     return Shard(make_blocks(parts, num_topics, device, threads, room), zeros[0], zeros[1], device, threads)
 
 
-def start(shard: Shard, group: Group, seed: int, topics: dict[int, np.ndarray] | None = None) -> None:
+def start(
+    shard: Shard,
+    group: Group,
+    seed: int,
+    topics: dict[int, np.ndarray] | None = None,
+    earlier_VZ: np.ndarray | None = None,
+) -> None:
     """Give every token a topic and count them, over all devices.
 
-    seed    of random topics
-    topics  topics of each part of the corpus, as `Block.topics` returns them; None: random topics
+    seed        of random topics
+    topics      topics of each part of the corpus, as `Block.topics` returns them; None: random topics
+    earlier_VZ  (V, Z) uint32 in host memory: counts of earlier documents, which stay; one device of the group has them
     """
     if topics is not None:
         for block in shard.blocks.stored():
             block.set_topics(topics)
-    shard.local_VZ[...] = 0
+    shard.local_VZ[...] = 0 if earlier_VZ is None else to_device(earlier_VZ, shard.device)
     for block in shard.blocks.loaded(changes=True):
         if topics is None:
             first_topics(block.documents, shard.num_topics, seed, block.first)

@@ -20,7 +20,7 @@ from mgpu_ngram.core.bags import Bags, join_bags
 from mgpu_ngram.core.checkpoint import delete_older, save_entry
 from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
 from mgpu_ngram.core.scratch import PREFIX
-from mgpu_ngram.core.topic_model import Priors
+from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.engine.device import free_bytes
 from mgpu_ngram.engine.lda import Group, Shard, document_counts, make_shard, start, sweep, total
 from mgpu_ngram.engine.lda_blocks import Room
@@ -123,11 +123,17 @@ class Rank:
 
 
 def open_rank(
-    group: Group, blocks: Sequence[Documents], training: Training, state: Snapshot, topics: dict[int, str] | None
+    group: Group,
+    blocks: Sequence[Documents],
+    training: Training,
+    state: Snapshot,
+    topics: dict[int, str] | None,
+    earlier: TopicModel | None = None,
 ) -> Rank:
     """Return the rank that holds these blocks.
 
-    topics  the file of each block's topics, by its number, when a run is resumed; None: topics are drawn
+    topics   the file of each block's topics, by its number, when a run is resumed; None: topics are drawn
+    earlier  the model of earlier documents, whose counts stay; one rank of the run has it
     """
     made, held = [], []
     for block in blocks:
@@ -139,7 +145,7 @@ def open_rank(
     nothing = Bags(np.zeros(1, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), training.num_words)
     halves = HeldOut(*(join_bags([nothing, *(getattr(h, half) for h in held)]) for half in ("observed", "target")))
     loaded = None if topics is None else {number: load_topics(path, number) for number, path in topics.items()}
-    start(shard, group, training.seed, loaded)
+    start(shard, group, training.seed, loaded, earlier.counts_VZ() if earlier else None)
     shard.sweep = state.sweep
     return Rank(shard, halves, state)
 
@@ -164,16 +170,17 @@ def train_rank(
     training: Training,
     state: Snapshot | None = None,
     topics: dict[int, str] | None = None,
+    earlier: TopicModel | None = None,
 ) -> Rank:
     """Sweep until `training.last`, or until the perplexity stays; return the rank.
 
-    rank           what the call before returned; or the blocks of this device, with `state` and `topics`
-    state, topics  as in `open_rank`
+    rank                    what the call before returned; or the blocks of this device, with the other values
+    state, topics, earlier  as in `open_rank`
     """
     if not isinstance(rank, Rank):
         if state is None:
             raise ValueError("a new rank needs the state to start from")
-        rank = open_rank(group, rank, training, state, topics)
+        rank = open_rank(group, rank, training, state, topics, earlier)
     shard = rank.shard
     tokens = total(shard, group, shard.tokens)
     while shard.sweep < training.last and not rank.state.stopped:

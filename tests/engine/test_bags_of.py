@@ -134,7 +134,7 @@ def test_lone_surrogates_are_no_letters():
         (np.array([["a", None]], object), "X is a matrix of objects, not of counts"),
         (DENSE * 0.5 + 0.1, "document 0 of X has the count 0.1, but counts are whole"),
         (-DENSE, "document 0 of X has the count -2"),
-        (np.array([[1.0, np.nan]]), "document 0 of X has the count nan"),
+        (np.array([[1.0, np.nan]]), "document 0 of X has the count NaN"),
         ([[1, 2], [3]], "X is no matrix of counts"),
         ([[1, 2], ["a"]], "X is no matrix of counts"),
         (["a", ["b"]], r"document 1 of X is \['b'\] \(list\), others are not"),

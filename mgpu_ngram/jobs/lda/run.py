@@ -183,10 +183,14 @@ def _speed(trained: Trained) -> float:
     return trained.tokens * trained.swept / trained.seconds if trained.seconds else 0.0
 
 
+def settings_of(config: LdaConfig) -> dict[str, Any]:
+    """Return the settings that a model keeps."""
+    return {name: value for name, value in asdict(config).items() if name not in ("corpus", "name")}
+
+
 def write_model(folder: Path, model: TopicModel, config: LdaConfig) -> None:
     """Write the model, and a picture of its metrics where matplotlib is installed."""
-    settings = {name: value for name, value in asdict(config).items() if name not in ("corpus", "name")}
-    save_topic_model(folder / MODEL, replace(model, settings=settings))
+    save_topic_model(folder / MODEL, replace(model, settings=settings_of(config)))
     if find_spec("matplotlib"):
         draw_sweeps(model.history, folder / PICTURE, config.name)
 

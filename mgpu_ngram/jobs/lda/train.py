@@ -38,12 +38,14 @@ class Corpus:
     blocks     in order
     num_words  V
     tokens     of all documents
+    earlier    model of earlier documents, whose counts stay in the new model
     """
 
     blocks: Sequence[Documents]
     num_words: int
     documents: int
     tokens: int
+    earlier: TopicModel | None = None
 
 
 def corpus_of(blocks: Iterable[Bags], num_words: int, folder: Path | None = None) -> Corpus:
@@ -163,7 +165,14 @@ class _Run:
         parts = split_blocks(self.corpus.blocks, size)
         training = self._training(state.sweep)
         arguments = [
-            (part, training, state, files and {block.number: files[block.number] for block in part}) for part in parts
+            (
+                part,
+                training,
+                state,
+                files and {block.number: files[block.number] for block in part},
+                None if number else self.corpus.earlier,
+            )
+            for number, part in enumerate(parts)
         ]
         self.ranks = self.executor.gang(lda_train.train_rank, arguments, label="the start of the training")
         self.state = state

@@ -1,0 +1,539 @@
+"""`LDA`, a topic model with scikit-learn's interface, on CPUs, GPUs and Dask clusters."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.api import executor_of
+from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
+from mgpu_ngram.core.bags import empty_corpus
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.estimator import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    NotFittedError,
+    TransformerMixin,
+    check_columns,
+)
+from mgpu_ngram.core.output import check_free
+from mgpu_ngram.core.scratch import scratch_folder
+from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
+from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
+from mgpu_ngram.core.typed_config import fill
+from mgpu_ngram.core.word_list import as_words
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.bag_corpus import BagCorpus
+from mgpu_ngram.engine.bags_of import bags_of
+from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_pairs
+from mgpu_ngram.engine.fold_documents import TopicFinder, to_sparse
+from mgpu_ngram.engine.local_bags import WordIndex
+from mgpu_ngram.engine.topic_page import PageOptions, topic_page
+from mgpu_ngram.engine.topic_rows import TopicRows
+from mgpu_ngram.engine.topic_table import TopicTable, topic_table
+from mgpu_ngram.engine.topic_words import most_probable
+from mgpu_ngram.jobs.lda.config import LdaConfig
+from mgpu_ngram.jobs.lda.run import BLOCK_TOKENS, MODEL, settings_of
+from mgpu_ngram.jobs.lda.train import corpus_of, train
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
+
+SETTINGS = {  # of an LdaConfig, by the name that they have here
+    "n_components": "topics",
+    "max_iter": "sweeps",
+    "doc_topic_prior": "alpha",
+    "topic_word_prior": "beta",
+    "random_state": "seed",
+    "exclude_self": "exclude_self",
+    "optimise_every": "optimise_every",
+    "evaluate_every": "evaluate_every",
+    "held_out": "held_out",
+    "tol": "tolerance",
+}
+TEXT = ("lowercase", "token_pattern", "stop_words", "min_df", "max_df", "max_features")
+CLUSTER_TOKENS = 1 << 20  # of a block of documents, which is the unit that the workers of a cluster divide
+SEED_WEIGHT = 100.0  # tokens that a seed word brings into its topics
+
+
+class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    r"""Latent Dirichlet allocation by collapsed Gibbs sampling, with the interface of scikit-learn's class.
+
+    n_components      number of topics, 2 to 65,536
+    max_iter          sweeps over all tokens
+    random_state      None: other topics each time; an int from 0 to 2^64 - 1, a numpy RandomState or Generator: the
+                      same topics on any device and for any number of workers, the same as `mgpu-ngram lda --seed`
+    doc_topic_prior   alpha, the prior of each topic in a document: a number, or (n_components,); None: 50 /
+                      n_components
+    topic_word_prior  beta, the prior of each word in a topic; None: 0.01
+    seeds             dict: word, or number of a column -> its topic, a list of topics, or a dict topic -> weight. A
+                      weight is a number of tokens of the word that the topic has from the start; 100 where none is
+                      given. In other topics the word keeps the prior beta
+    optimise_every    sweeps between estimates of both priors; 0: they stay as given
+    exclude_self      leave a token's own count out, as collapsed Gibbs sampling does; False: as CuLDA_CGS
+    evaluate_every    sweeps between metrics, and calls of `callback`; 0 or less: after the last sweep only
+    held_out          share of the documents that are left out of training, to measure the perplexity on them
+    tol               stop when the perplexity falls by less than this share between two metrics; 0: never
+    callback          callback(iteration, metrics) is called with the sweeps done and a dict of metrics; training stops
+                      if it returns True
+    verbose           1: print the perplexity with each metric
+    vocabulary        words of the columns, or of documents: a list, a dict word -> column, or a file with a word a
+                      line. None: a table's column names; documents' own words
+    lowercase, token_pattern, stop_words, min_df, max_df, max_features
+                      how documents become bags of words, as in scikit-learn's CountVectorizer. stop_words may be
+                      "english", a file, or words
+    device            "auto" (a GPU if there is one), "cpu" or "gpu"
+
+    X is a matrix of counts (documents, words): a scipy or cupyx sparse matrix, a NumPy or CuPy array, a DataFrame, a
+    Dask array of such blocks; or an iterable of texts, or of lists of tokens. A document may be empty. Counts are whole
+    numbers from 0 to 2^32 - 1; fractions, negative counts and NaN raise InputError, a ValueError. There are no sample
+    weights; repeat a document instead.
+
+    After fit:
+    components_          (n_components, n_features) float64, tokens of each word with each topic plus the word's prior;
+                         rows divided by their sums are the topics' word probabilities
+    doc_topic_prior_     (n_components,) float64; topic_word_prior_: float
+    n_iter_              sweeps of the last call of fit or partial_fit
+    n_batch_iter_        batches: 1 after fit, one more with each partial_fit
+    bound_               perplexity of the training tokens, exp(-plug-in log-likelihood per token): too low for new text
+    history_             metrics, a list of dicts: sweep, joint and plugin (log-likelihood per token, natural),
+                         perplexity, changed (share of tokens), held_out_perplexity
+    n_features_in_       number of words; words_: the words, None if they are unknown; feature_names_in_: names of the
+                         columns of a table
+    model_               the TopicModel
+
+    Source of the sampler: Xie et al., "CuLDA_CGS: Solving large-scale LDA problems on GPUs" (2018).
+
+    >>> from mgpu_ngram import LDA
+    >>> texts = ["apples and pears", "pears and plums", "trains and cars", "cars and roads"] * 10
+    >>> lda = LDA(n_components=2, doc_topic_prior=0.1, stop_words="english", random_state=1)
+    >>> lda.fit_transform(texts).shape
+    (40, 2)
+    """
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        max_iter: int = 200,
+        random_state: Any = None,
+        doc_topic_prior: Any = None,
+        topic_word_prior: float | None = None,
+        seeds: Any = None,
+        optimise_every: int = 0,
+        exclude_self: bool = True,
+        evaluate_every: int = 10,
+        held_out: float = 0.0,
+        tol: float = 0.0,
+        callback: Callable[[int, dict[str, float]], object] | None = None,
+        verbose: int = 0,
+        vocabulary: Any = None,
+        lowercase: bool = True,
+        token_pattern: str | None = None,
+        stop_words: Any = None,
+        min_df: float = 1,
+        max_df: float = 1.0,
+        max_features: int | None = None,
+        device: str = "auto",
+    ):
+        self.n_components = n_components
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.doc_topic_prior = doc_topic_prior
+        self.topic_word_prior = topic_word_prior
+        self.seeds = seeds
+        self.optimise_every = optimise_every
+        self.exclude_self = exclude_self
+        self.evaluate_every = evaluate_every
+        self.held_out = held_out
+        self.tol = tol
+        self.callback = callback
+        self.verbose = verbose
+        self.vocabulary = vocabulary
+        self.lowercase = lowercase
+        self.token_pattern = token_pattern
+        self.stop_words = stop_words
+        self.min_df = min_df
+        self.max_df = max_df
+        self.max_features = max_features
+        self.device = device
+
+    def fit(self, X: Any, y: Any = None, client: Any = None) -> LDA:
+        """Train a new model on documents, and return self.
+
+        y       ignored
+        client  a `distributed.Client`, whose workers train; None: this process
+
+        Raises InputError for documents and settings that cannot be used, and RunError if too many workers are lost.
+        """
+        config = self._config(_seed_of(self.random_state))
+        self._train(config, self._documents(X, fitting=True), client)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, client: Any = None) -> Any:
+        """Return `fit(X).transform(X)`; reads X once, so it may be an iterator."""
+        config, documents = self._config(_seed_of(self.random_state)), self._documents(X, fitting=True)
+        self._train(config, documents, client)
+        return self._shares(documents, X)
+
+    def partial_fit(self, X: Any, y: Any = None, client: Any = None) -> LDA:
+        """Train on one more batch of documents, and return self. The first batch is as in `fit`.
+
+        The topics of a batch are sampled in max_iter sweeps, with the counts of its own tokens and of all batches
+        before. When the batch is done, its counts stay in the model, and its topics are never sampled again. So the
+        model is the same for the same batches in the same order, and another one for other batches. Batch b has the
+        seed random_state + b. The vocabulary is that of the first batch: other words are left out. Metrics are those of
+        the batch.
+        """
+        if not hasattr(self, "model_"):
+            return self.fit(X, y, client)
+        documents, earlier, batches = self._documents(X), self.model_, self.n_batch_iter_
+        if self.n_components != earlier.num_topics:
+            raise InputError(
+                f"n_components is {self.n_components} but the model has {earlier.num_topics} topics; call fit instead"
+            )
+        config = self._config((earlier.settings.get("seed", 0) + batches) % 2**64)
+        self._train(config, documents, client, earlier)
+        return self
+
+    def transform(self, X: Any, threshold: float | None = None) -> Any:
+        """Return the shares of topics in documents, (documents, n_components) float32; each row sums to 1.
+
+        threshold  None: a dense array. Else a CSR matrix with the shares that are at least this
+
+        A row depends on its document and the model alone: the same for any batch. With the words' topics held fixed,
+        the row is the fixed point of CVB0 (Asuncion et al., "On smoothing and inference for topic models", 2009). An
+        empty document has the shares of doc_topic_prior_. The arrays are CuPy's if those of X are and the model is on a
+        GPU, else NumPy's and SciPy's.
+
+        Raises InputError for counts that are none and another number of columns, NotFittedError before `fit`.
+        """
+        return self._shares(self._documents(X), X, threshold)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the log-likelihood, natural, of half of the tokens of each document, given the other half.
+
+        Document completion: a random number, of the model's seed and the token's place in X, makes each token observed
+        or a target. Topics of a document are fitted to its observed tokens (see `transform`). The result is the sum of
+        ln p over targets, the same each time. Wallach et al., "Evaluation methods for topic models" (2009), section 5.
+        """
+        return self._completion(X)[0]
+
+    def perplexity(self, X: Any, sub_sampling: bool = False) -> float:
+        """Return the perplexity of documents by document completion: exp(-score / number of target tokens).
+
+        NaN without target tokens. Compare it with other document completions alone, not with the bound that
+        scikit-learn's class returns. sub_sampling must be False.
+        """
+        if sub_sampling:
+            raise InputError("sub_sampling is True, but the perplexity is that of the documents given; leave it out")
+        score, tokens = self._completion(X)
+        return math.exp(-score / tokens) if tokens else math.nan
+
+    def topics(self, n_words: int = 10) -> TopicTable:
+        """Return the table of topics, the largest first: share of tokens, and the words by three measures."""
+        return topic_table(self._rows, self._word, n_words, threads=cpu_cores())
+
+    def top_words(self, n_words: int = 10) -> list[list[str]]:
+        """Return the n_words most probable words of each topic, best first; ties by column. A column without a name is
+        its number.
+        """
+        words_Zn, scores_Zn = most_probable(self._rows, n_words, cpu_cores())
+        rows = zip(words_Zn.tolist(), np.isfinite(scores_Zn).tolist(), strict=True)
+        return [[self._word(v) for v, known in zip(*row, strict=True) if known] for row in rows]
+
+    def coherence(self, X: Any, measure: str = "c_npmi", n_words: int = 10) -> np.ndarray:
+        """Return the coherence of each topic, (n_components,) float64: how often its top words occur together in X.
+
+        measure  u_mass, c_npmi, c_uci or c_v; pairs of words are counted in whole documents
+        """
+        if measure not in MEASURES:
+            raise InputError(f"measure is {measure!r}; give {', '.join(MEASURES)}")
+        best = most_probable(self._rows, n_words, cpu_cores())
+        pairs = WordPairs.of(best.words_Zn, self.n_features_in_)
+        counts = PairCounts(0, np.zeros(len(pairs.words_U), np.int64), np.zeros(len(pairs.others_E), np.int64))
+        for bags in self._documents(X).blocks(BLOCK_TOKENS):
+            counts += count_pairs(bags, pairs, cpu_cores())
+        return MEASURES[measure](counts, pairs)
+
+    def to_html(self, path: str | Path, title: str = "Topics", overwrite: bool = False) -> None:
+        """Write a page to explore the topics: one HTML file that needs no network."""
+        check_free(path, overwrite, "HTML file", lambda path: Path(path).suffix.lower() in (".html", ".htm"))
+        page = topic_page(self._rows, self._word, options=PageOptions(title, threads=cpu_cores()))
+        Path(path).write_text(page, encoding="utf-8")
+
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the model to a safetensors file, in which nothing can run. `overwrite` replaces a topic model."""
+        save_topic_model(path, self._model, overwrite)
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "auto") -> LDA:
+        """Return the estimator of a file of `save`, or of a file or folder of `mgpu-ngram lda`.
+
+        device  as in the constructor
+
+        The settings are those of the training, but not callback, seeds and those that chose the vocabulary: the model
+        has its words. Raises InputError if there is no sound topic model.
+        """
+        file = Path(path) / MODEL if Path(path).is_dir() else Path(path)
+        model = load_topic_model(file)
+        found = {ours: model.settings[name] for ours, name in SETTINGS.items() if name in model.settings}
+        found |= {name: model.settings[name] for name in ("lowercase", "token_pattern") if name in model.settings}
+        self = cls(**{**found, "n_components": model.num_topics}, device=device)
+        self._keep(model, model.settings.get("batches", 1))
+        self.n_features_in_ = model.num_words
+        return self
+
+    @property
+    def components_(self) -> np.ndarray:
+        return self._model.pseudocounts_ZV()
+
+    @property
+    def doc_topic_prior_(self) -> np.ndarray:
+        return self._model.priors.alpha_Z
+
+    @property
+    def topic_word_prior_(self) -> float:
+        return self._model.priors.beta
+
+    @property
+    def n_iter_(self) -> int:
+        return self._model.sweeps
+
+    @property
+    def bound_(self) -> float:
+        return self._model.history[-1]["perplexity"]
+
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        return list(self._model.history)
+
+    @property
+    def words_(self) -> Words | None:
+        return self._model.words
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._model.num_topics
+
+    @property
+    def _model(self) -> TopicModel:
+        """The model. Raises NotFittedError if there is none."""
+        if not hasattr(self, "model_"):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit, partial_fit or LDA.load")
+        return self.model_
+
+    @property
+    def _rows(self) -> TopicRows:
+        return TopicRows.of_model(self._model)
+
+    def _word(self, v: int) -> str:
+        """Return the name of a column."""
+        if self.words_ is not None:
+            return self.words_.word(v)
+        return str(self.feature_names_in_[v]) if hasattr(self, "feature_names_in_") else str(v)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.positive_only = True
+        tags.input_tags.categorical = True  # whole numbers from 0 on: scikit-learn has no tag for counts
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def _config(self, seed: int) -> LdaConfig:
+        """Return the settings of the training. Raises InputError, which names the setting."""
+        values = {name: getattr(self, ours) for ours, name in SETTINGS.items()} | {"corpus": [], "seed": seed}
+        if values["beta"] is None:
+            del values["beta"]
+        if not isinstance(self.doc_topic_prior, Real):
+            values["alpha"] = None  # or an array, which `_priors` checks
+        if isinstance(self.evaluate_every, Integral):
+            values["evaluate_every"] = max(0, int(self.evaluate_every))
+        try:
+            return fill(LdaConfig, values, type(self).__name__)
+        except InputError as error:
+            ours = {name: ours for ours, name in SETTINGS.items()}
+            pattern = rf"^(\w+(?:: |\.))({'|'.join(ours)})\b"
+            raise InputError(re.sub(pattern, lambda match: match[1] + ours[match[2]], str(error))) from None
+
+    def _priors(self, config: LdaConfig, documents: BagCorpus) -> Priors:
+        """Return the priors that the training starts from."""
+        alpha_Z = np.full(config.topics, config.prior)
+        if self.doc_topic_prior is not None and not isinstance(self.doc_topic_prior, Real):
+            alpha_Z = np.asarray(self.doc_topic_prior, np.float64)
+            if alpha_Z.shape != (config.topics,) or not (alpha_Z > 0).all() or not np.isfinite(alpha_Z).all():
+                raise InputError(
+                    f"doc_topic_prior has shape {alpha_Z.shape}; give {config.topics} numbers above 0, or one number"
+                )
+        return Priors(alpha_Z, config.beta, _seed_priors(self.seeds, config, documents) if self.seeds else {})
+
+    def _documents(self, X: Any, fitting: bool = False) -> BagCorpus:
+        """Return documents as bags of words, of the model's vocabulary unless `fitting` chooses one."""
+        words = self.vocabulary if fitting else self._model.words
+        if hasattr(X, "__array__") and not hasattr(X, "shape"):
+            X = np.asarray(X)
+        if len(getattr(X, "shape", ())) == 2:
+            check_columns(self, X, reset=fitting)
+        token_pattern = self.token_pattern or DEFAULT_PATTERN
+        options = TextOptions(self.lowercase, token_pattern, *(getattr(self, name) for name in TEXT[2:]))
+        if words is None and not fitting and not _is_counts(X):
+            raise InputError("the model does not know its words, so X must be a matrix of counts, not documents")
+        documents = bags_of(X, words, options, resolve_device(self.device))
+        if fitting and len(getattr(X, "shape", ())) != 2:
+            self.n_features_in_ = documents.num_words
+            with suppress(AttributeError):
+                del self.feature_names_in_
+        elif documents.num_words != self.n_features_in_:
+            raise InputError(f"X has {documents.num_words} features, but the model has {self.n_features_in_}")
+        return documents
+
+    def _train(self, config: LdaConfig, documents: BagCorpus, client: Any, earlier: TopicModel | None = None) -> None:
+        """Set the model to that of the documents, in addition to those of the earlier model."""
+        priors = earlier.priors if earlier else self._priors(config, documents)
+        executor, folder = executor_of(self.device, client), None
+        try:
+            if executor.transport != "memory":
+                folder = _shared_folder(executor)
+            tokens = BLOCK_TOKENS if executor.transport == "memory" else CLUSTER_TOKENS
+            corpus = corpus_of(documents.blocks(tokens), documents.num_words, folder)
+            if not corpus.tokens:
+                if earlier:
+                    return
+                raise empty_corpus(documents.name, corpus.documents)
+            callback = self._report if self.callback or self.verbose else None
+            corpus = replace(corpus, earlier=earlier)
+            model = train(config, corpus, executor, documents.words, callback=callback, priors=priors).model
+        finally:
+            executor.close()
+            if folder:
+                shutil.rmtree(folder, ignore_errors=True)
+        batches = self.n_batch_iter_ + 1 if earlier else 1
+        settings = settings_of(config) | {"lowercase": self.lowercase, "token_pattern": self.token_pattern}
+        if earlier:  # the joint likelihood of the batch alone is not defined
+            settings |= {"seed": earlier.settings.get("seed", 0), "batches": batches}
+            history = tuple({k: v for k, v in metrics.items() if k != "joint"} for metrics in model.history)
+            model = replace(model, history=history)
+        self._keep(replace(model, settings=settings), batches)
+
+    def _keep(self, model: TopicModel, batches: int) -> None:
+        self.model_, self.n_batch_iter_ = model, batches
+        self._ready = _Ready(model, self.device)
+
+    def _report(self, sweep: int, metrics: dict[str, float]) -> object:
+        if self.verbose:
+            held = f", held-out perplexity {metrics['held_out_perplexity']:,.1f}" if self.held_out else ""
+            print(f"sweep {sweep} of {self.max_iter}: perplexity {metrics['perplexity']:,.1f}{held}")
+        return self.callback(sweep, metrics) if self.callback else False
+
+    def _shares(self, documents: BagCorpus, X: Any, threshold: float | None = None) -> Any:
+        """Return the shares of topics in documents, as `transform` does; X is their source, for its kind of arrays."""
+        finder, Z = self._ready.finder, self._model.num_topics
+        keep = finder.device == "gpu" and on_gpu(getattr(X, "data", None) if hasattr(X, "indptr") else X)
+        blocks: Iterator[Any] = (
+            block if keep else to_host(block)
+            for bags in documents.blocks(BLOCK_TOKENS)
+            for block in finder.shares(bags)
+        )
+        if threshold is not None:
+            return _joined([to_sparse(block, threshold) for block in blocks], Z)
+        parts = list(blocks) or [np.empty((0, Z), np.float32)]
+        return array_module(parts[0]).concatenate(parts)
+
+    def _completion(self, X: Any) -> tuple[float, int]:
+        """Return (log-likelihood of the target tokens, their number)."""
+        documents, seed, first = self._documents(X), self._model.settings.get("seed", 0), 0
+        score, tokens = 0.0, 0
+        for bags in documents.blocks(BLOCK_TOKENS):
+            found = self._ready.finder.completion(bags, seed, first)
+            score, tokens, first = score + found[0], tokens + found[1], first + bags.documents
+        return score, tokens
+
+
+class _Ready:
+    """A model that is brought to its device when it is first used there; a copy in another process does so again."""
+
+    def __init__(self, model: TopicModel, device: str):
+        self.model, self.device = model, device
+
+    @cached_property
+    def finder(self) -> TopicFinder:
+        return TopicFinder(self.model, resolve_device(self.device), cpu_cores())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Ready, (self.model, self.device)
+
+
+def _is_counts(X: Any) -> bool:
+    """Return whether X is a matrix, or a list of rows of numbers."""
+    return len(getattr(X, "shape", ())) == 2 or (isinstance(X, (list, tuple)) and np.asarray(X).dtype.kind in "iufb")
+
+
+def _seed_of(random_state: Any) -> Any:
+    """Return the seed of a training; an int is its own."""
+    if random_state is None:
+        return int(np.random.randint(0, 2**63 - 1, dtype=np.int64))
+    if hasattr(random_state, "randint"):
+        return int(random_state.randint(0, 2**63 - 1, dtype=np.int64))
+    if hasattr(random_state, "integers"):
+        return int(random_state.integers(0, 2**63 - 1))
+    return random_state
+
+
+def _seed_priors(seeds: Mapping[Any, Any], config: LdaConfig, documents: BagCorpus) -> dict[int, np.ndarray]:
+    """Return the priors of seed words in all topics, by the word's column, ascending."""
+    priors: dict[int, np.ndarray] = {}
+    index = WordIndex(documents.words) if documents.words else None
+    for word, wanted in seeds.items():
+        column = index.ids(as_words([word]))[0] if isinstance(word, str) and index else word
+        if not isinstance(column, (int, np.integer)) or not 0 <= column < documents.num_words:
+            raise InputError(f"the seed word {word!r} is not in the vocabulary; leave it out, or give a vocabulary")
+        topics = [wanted] if isinstance(wanted, (int, np.integer)) else wanted
+        weights = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, SEED_WEIGHT)
+        prior_Z = np.full(config.topics, config.beta, np.float32)
+        for topic, weight in weights.items():
+            if not isinstance(topic, (int, np.integer)) or not 0 <= topic < config.topics or not 0 < weight < math.inf:
+                raise InputError(
+                    f"the seed word {word!r} has the topic {topic!r} with the weight {weight!r}; topics are 0 to "
+                    f"{config.topics - 1}, weights are above 0"
+                )
+            prior_Z[topic] += weight
+        priors[int(column)] = prior_Z
+    return dict(sorted(priors.items()))
+
+
+def _shared_folder(executor: Any) -> Path | None:
+    """Return a folder that the workers see, for documents; None: they travel with the tasks."""
+    folder = scratch_folder()
+    try:
+        executor.check_folder(folder)
+        return Path(folder)
+    except (InputError, RuntimeError):
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+
+def _joined(parts: list[tuple[Any, Any, Any]], num_topics: int) -> Any:
+    """Return the CSR matrix of consecutive blocks of rows."""
+    if not parts:
+        parts = [(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))]
+    xp = array_module(parts[0][0])
+    ends = np.cumsum([0, *(len(topics) for _, topics, _ in parts)]).tolist()
+    starts = [part[0][1:] + end for part, end in zip(parts, ends, strict=False)]
+    starts_D1 = xp.concatenate([xp.zeros(1, np.int64), *starts])
+    topics_N, shares_N = (xp.concatenate([part[i] for part in parts]) for i in (1, 2))
+    if xp is not np:
+        from cupyx.scipy.sparse import csr_matrix as csr
+    else:
+        try:
+            from scipy.sparse import csr_array as csr
+        except ImportError:
+            raise InputError("threshold makes a sparse matrix, which needs SciPy; pip install scipy") from None
+    return csr((shares_N, topics_N, starts_D1), shape=(len(starts_D1) - 1, num_topics))
