@@ -17,7 +17,7 @@ import numpy as np
 
 from mgpu_ngram.api import executor_of
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
-from mgpu_ngram.core.bags import empty_corpus
+from mgpu_ngram.core.bags import Bags, empty_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.estimator import (
     BaseEstimator,
@@ -26,13 +26,13 @@ from mgpu_ngram.core.estimator import (
     TransformerMixin,
     check_columns,
 )
+from mgpu_ngram.core.matrix_bags import is_matrix
 from mgpu_ngram.core.output import check_free
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.core.word_list import as_words
-from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.bags_of import bags_of
 from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_pairs
@@ -106,8 +106,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     bound_               perplexity of the training tokens, exp(-plug-in log-likelihood per token): too low for new text
     history_             metrics, a list of dicts: sweep, joint and plugin (log-likelihood per token, natural),
                          perplexity, changed (share of tokens), held_out_perplexity
-    n_features_in_       number of words; words_: the words, None if they are unknown; feature_names_in_: names of the
-                         columns of a table
+    n_features_in_       number of words; words_: (n_features,) the words as str, None if they are unknown;
+                         feature_names_in_: names of the columns of a table
     model_               the TopicModel
 
     Source of the sampler: Xie et al., "CuLDA_CGS: Solving large-scale LDA problems on GPUs" (2018).
@@ -317,8 +317,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return list(self._model.history)
 
     @property
-    def words_(self) -> Words | None:
-        return self._model.words
+    def words_(self) -> np.ndarray | None:
+        return None if self._model.words is None else np.array(list(self._model.words), object)
 
     @property
     def _n_features_out(self) -> int:
@@ -337,8 +337,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _word(self, v: int) -> str:
         """Return the name of a column."""
-        if self.words_ is not None:
-            return self.words_.word(v)
+        if self._model.words is not None:
+            return self._model.words.word(v)
         return str(self.feature_names_in_[v]) if hasattr(self, "feature_names_in_") else str(v)
 
     def __sklearn_tags__(self) -> Any:
@@ -472,8 +472,10 @@ class _Ready:
 
 
 def _is_counts(X: Any) -> bool:
-    """Return whether X is a matrix, or a list of rows of numbers."""
-    return len(getattr(X, "shape", ())) == 2 or (isinstance(X, (list, tuple)) and np.asarray(X).dtype.kind in "iufb")
+    """Return whether X is a matrix, `Bags`, or a list of rows of numbers."""
+    if isinstance(X, (list, tuple)):
+        return not any(isinstance(value, (str, bytes)) for row in X[:1] for value in (row, *row))
+    return isinstance(X, Bags) or is_matrix(X)
 
 
 def _seed_of(random_state: Any) -> Any:

@@ -18,6 +18,7 @@ from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.bag_files import load_bags
 from mgpu_ngram.core.bags import Bags, join_bags
 from mgpu_ngram.core.checkpoint import delete_older, save_entry
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
 from mgpu_ngram.core.scratch import PREFIX
 from mgpu_ngram.core.topic_model import Priors, TopicModel
@@ -183,6 +184,8 @@ def train_rank(
         rank = open_rank(group, rank, training, state, topics, earlier)
     shard = rank.shard
     tokens = total(shard, group, shard.tokens)
+    if not tokens:
+        raise InputError(f"held_out is {training.held_out:g}, which leaves no token to train on; lower it")
     while shard.sweep < training.last and not rank.state.stopped:
         changed = sweep(shard, group, rank.state.priors, training.seed, training.exclude_self)
         state = replace(rank.state, sweep=shard.sweep)
