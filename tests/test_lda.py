@@ -226,7 +226,7 @@ def test_a_cluster_trains_the_same_model(planted, monkeypatch):
 
     expected = ng.LDA(**FEW, held_out=0.2).fit(planted)
     monkeypatch.setattr(module, "CLUSTER_TOKENS", 2000)
-    with LocalCluster(2, processes=True, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
         by_files = ng.LDA(**FEW, held_out=0.2).fit(planted, client=client)
         monkeypatch.setattr(module, "_shared_folder", lambda executor: None)
         by_tasks = ng.LDA(**FEW, held_out=0.2).fit(planted, client=client)

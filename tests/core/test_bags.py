@@ -89,14 +89,14 @@ def test_a_read_only_map_is_taken():
         (2.5, "2.5"),
         (-1, "-1"),
         (-1.0, "-1.0"),
-        (np.nan, "nan"),
+        (np.nan, "NaN"),
         (np.inf, "inf"),
         (MAX_COUNT + 1, "4294967296"),
         (np.float32(2**32), "4294967296.0"),
     ],
 )
 def test_wrong_counts(count, said):
-    with pytest.raises(InputError, match=f"^document 1 of x has the count {said}, but counts are whole numbers.*give"):
+    with pytest.raises(InputError, match=f"document 1 of x has the count {said}, but counts are whole numbers.*give"):
         make_bags([0, 1, 2], [0, 1], np.array([1, count]), 5, "x")
 
 

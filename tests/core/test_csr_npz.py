@@ -96,7 +96,7 @@ class Evil:
     ("changes", "said"),
     [
         ({"data": np.array([1.5, 1, 1])}, "document 0 of '.*' has the count 1.5, but counts are whole numbers"),
-        ({"data": np.array([1, np.nan, 1])}, "the count nan"),
+        ({"data": np.array([1, np.nan, 1])}, "the count NaN"),
         ({"data": np.array([1, 1, -1])}, "document 2 of .* the count -1"),
         ({"data": np.array([1, 1])}, "3 word ids but 2 counts; write it again"),
         ({"data": np.array(["a", "b", "c"])}, "counts of .* are <U1; give whole numbers"),
