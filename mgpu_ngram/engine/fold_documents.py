@@ -14,9 +14,9 @@ from mgpu_ngram.core.topic_model import TopicModel
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.engine.lda_blocks import to_bag
-from mgpu_ngram.engine.lda_metrics import UNITS, completion, hold_out
+from mgpu_ngram.engine.lda_metrics import UNITS, complete, hold_out
 from mgpu_ngram.kernels.dispatch import array_module
-from mgpu_ngram.kernels.lda.fold_in import fold_in
+from mgpu_ngram.kernels.lda.fold_in import fixed_topics, fold_in
 
 BLOCK_WEIGHTS = {"cpu": 1 << 20, "gpu": 1 << 26}  # weights of topics in documents that are computed at once
 T = TypeVar("T")
@@ -31,6 +31,7 @@ class TopicFinder:
     def __init__(self, model: TopicModel, device: str, threads: int = 1):
         self.model, self.device, self.threads = model, device, threads if device == "cpu" else 1
         self._words = word_topics(to_device(model.counts_VZ(), device), model.priors)
+        self._topics = fixed_topics(self._words)
 
     def shares(self, bags: Bags) -> Iterator[Any]:
         """Yield the shares of topics in consecutive documents, (d, Z) float32 on the device; each row sums to 1.
@@ -40,7 +41,7 @@ class TopicFinder:
         """
 
         def share(first: int, part: Bags) -> Any:
-            theta_DZ = fold_in(to_bag(part, self.device), self._words)
+            theta_DZ = fold_in(to_bag(part, self.device), self._topics)
             return (theta_DZ / row_sums(theta_DZ)).astype(np.float32)
 
         yield from self._each_part(share, bags)
@@ -52,11 +53,11 @@ class TopicFinder:
         first  number of document 0
         """
 
-        def complete(start: int, part: Bags) -> tuple[int, int]:
+        def sums(start: int, part: Bags) -> tuple[int, int]:
             _, halves = hold_out(part, first + start, 1.0, seed)
-            return completion(self._words.counts_VZ, self.model.priors, halves)
+            return complete(self._words, self._topics, halves)
 
-        found = list(self._each_part(complete, bags))
+        found = list(self._each_part(sums, bags))
         return sum(units for units, _ in found) / UNITS, sum(tokens for _, tokens in found)
 
     def _each_part(self, fn: Callable[[int, Bags], T], bags: Bags) -> Iterator[T]:

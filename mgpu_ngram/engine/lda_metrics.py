@@ -15,11 +15,12 @@ from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda import Group, Shard, document_counts, total, word_topics
 from mgpu_ngram.engine.lda_blocks import Block, to_bag
 from mgpu_ngram.kernels.dispatch import array_module, to_host
-from mgpu_ngram.kernels.lda.fold_in import fixed_topics, fold_in
+from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fixed_topics, fold_in
 from mgpu_ngram.kernels.lda.layout import repeat
 from mgpu_ngram.kernels.lda.philox import HELD_OUT, random_numbers
 from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS, plugin_likelihood
 from mgpu_ngram.kernels.lda.topic_totals import topic_totals
+from mgpu_ngram.kernels.lda.weights import WordTopics
 
 TOP_WORDS = 10  # of a topic, whose coherence is measured
 TARGET_BLOCK = 1 << 22  # probabilities that are computed at once
@@ -124,9 +125,14 @@ def completion(counts_VZ: Any, priors: Priors, held_out: HeldOut) -> tuple[int, 
     Topics of a document are fitted to its observed half with `fold_in`. Wallach et al., "Evaluation methods for topic
     models" (2009), section 5.
     """
-    words, target = word_topics(counts_VZ, priors), held_out.target
-    xp = array_module(counts_VZ)
-    theta_DZ = fold_in(to_bag(held_out.observed, "cpu" if xp is np else "gpu"), fixed_topics(words))
+    words = word_topics(counts_VZ, priors)
+    return complete(words, fixed_topics(words), held_out)
+
+
+def complete(words: WordTopics, topics: FixedTopics, held_out: HeldOut) -> tuple[int, int]:
+    """Return the same as `completion`; the topics are `fixed_topics` of the words."""
+    target, xp = held_out.target, array_module(words.counts_VZ)
+    theta_DZ = fold_in(to_bag(held_out.observed, "cpu" if xp is np else "gpu"), topics)
     theta_DZ = theta_DZ / theta_DZ.sum(1, keepdims=True, dtype=np.float64)
     document_P = np.repeat(np.arange(target.documents), np.diff(target.starts_D1))
     units, step = 0, max(1, TARGET_BLOCK // theta_DZ.shape[1])
