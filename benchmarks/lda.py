@@ -8,7 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from mgpu_ngram.benchmarks import lda_paper
+from mgpu_ngram.benchmarks.lda_cpu import cpu
+from mgpu_ngram.benchmarks.lda_gpus import gpus, stream
+from mgpu_ngram.benchmarks.lda_quality import quality
 from mgpu_ngram.benchmarks.lda_speed import corpus, speed
+from mgpu_ngram.benchmarks.lda_transform import transform
 from mgpu_ngram.benchmarks.lda_work import LdaBench
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import open_suite
@@ -25,6 +30,17 @@ MEASURES = (
 PARTS: dict[str, Callable[[LdaBench], None]] = {
     "corpus": corpus,
     "speed": speed,
+    "gpus": gpus,
+    "stream": stream,
+    "transform": transform,
+    "quality": quality,
+    "cpu": cpu,
+    "table1": lda_paper.table1,
+    "table4": lda_paper.table4,
+    "table5": lda_paper.table5,
+    "fig7": lda_paper.fig7,
+    "fig8": lda_paper.fig8,
+    "fig9": lda_paper.fig9,
 }
 
 
@@ -49,4 +65,7 @@ def bench(options: BenchOptions) -> list[dict[str, Any]]:
         shared = LdaBench(suite, tokens, clusters, data, Path(place))
         for part in parts:
             suite.measure_part(PARTS[part], shared)
+    from mgpu_ngram.benchmarks import lda_figures
+
+    lda_figures.draw(suite.rows, Path(options.results))
     return [asdict(row) for row in suite.rows]

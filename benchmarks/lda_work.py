@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.device import Stopwatch, synchronize
-from mgpu_ngram.engine.lda import Block, Group, Shard, document_counts, make_shard, start, sweep, word_topics
+from mgpu_ngram.engine.lda import Group, Shard, document_counts, make_shard, start, sweep, word_topics
+from mgpu_ngram.engine.lda_blocks import Block, Part, Room
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.sample_topics import Draw, sample_topics
 
 BETA = 0.01
 SEED = 1
 SWEEPS = {"gpu": 100, "cpu": 10}
+WARM_UP_TOKENS = 2_000
 STEPS = ("weights", "sample", "sum counts", "count topics")
 TOKENS_PER_SECOND = "tokens/s"
 
@@ -43,6 +46,7 @@ class LdaBench:
     data: Path | None
     folder: Path
     bags: dict[Shape, Bags] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # of the sweeps of a corpus, for several parts
 
     def shape(self, name: str) -> Shape:
         return SHAPES[name].scaled(self.tokens)
@@ -92,14 +96,17 @@ def priors_of(num_topics: int) -> Priors:
 
 
 def open_shard(
-    bags: Bags, num_topics: int, device: str, group: Group = ALONE, first: int = 0, seed: int = SEED
-) -> Shard:
-    """Return the documents on the device, with random topics.
+    bags: Bags | Sequence[Part], num_topics: int, device: str, group: Group = ALONE, first: int = 0, seed: int = SEED,
+    threads: int | None = None, room: Room | None = None,
+) -> Shard:  # fmt: skip
+    """Return documents, or some parts of them, on the device, with random topics.
 
-    first  number of document 0 in the corpus
+    first    number of document 0 in the corpus
+    threads  of a CPU; None: one for each core
     """
-    threads = 1 if device == "gpu" else cpu_cores()
-    shard = make_shard([(group.rank, first, bags)], bags.num_words, num_topics, device, threads)
+    parts = [(group.rank, first, bags)] if isinstance(bags, Bags) else bags
+    threads = 1 if device == "gpu" else threads or cpu_cores()
+    shard = make_shard(parts, parts[0][2].num_words, num_topics, device, threads, room)
     start(shard, group, seed)
     return shard
 
@@ -108,10 +115,18 @@ def blocks_of(shard: Shard) -> list[Block]:
     return list(shard.blocks.stored())
 
 
+@cache
+def warm_up(num_topics: int, device: str) -> None:
+    """Compile the kernels of a sweep."""
+    shard = open_shard(generate(SHAPES["KOS"].scaled(WARM_UP_TOKENS)), num_topics, device)
+    sweep(shard, ALONE, priors_of(num_topics), SEED)
+
+
 def timed_sweeps(
     shard: Shard, sweeps: int, group: Group = ALONE, exclude_self: bool = True, seed: int = SEED
 ) -> list[float]:
-    """Sweep so often; return the seconds of each sweep."""
+    """Sweep so often; return the seconds of each sweep, without those of the compiler."""
+    warm_up(shard.num_topics, shard.device)
     seconds, priors = [], priors_of(shard.num_topics)
     synchronize(shard.device)
     for _ in range(sweeps):
@@ -140,6 +155,7 @@ class Staged:
 
 def staged_sweeps(shard: Shard, sweeps: int, seed: int = SEED) -> Staged:
     """Sweep so often on one device as `engine.lda.sweep` does, step by step."""
+    warm_up(shard.num_topics, shard.device)
     priors, done, blocks = priors_of(shard.num_topics), Staged(), blocks_of(shard)
     for _ in range(sweeps):
         for block in blocks:

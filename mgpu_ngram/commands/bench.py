@@ -41,8 +41,8 @@ def add(bench: argparse.ArgumentParser, verb: str) -> None:
     bench.add_argument(
         "--text",
         metavar="FILE",
-        help="real text: of bench count, to draw lines from; of bench estimate, to compare with lmplz "
-        "(default: a generated text)",
+        help="real text: of bench count, to draw lines from; of bench estimate, to compare with lmplz; of bench lda, "
+        "a docword file with .train. in its name, and beside it one with .test. (default: a generated text)",
     )
     bench.add_argument(
         "--size",

@@ -5,14 +5,26 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mgpu_ngram.benchmarks import lda, lda_speed, lda_work
+from mgpu_ngram.benchmarks import lda, lda_cpu, lda_gpus, lda_paper, lda_quality, lda_speed, lda_transform, lda_work
 from mgpu_ngram.benchmarks.lda_corpus import SHAPES, Shape, cut, generate, language, lengths
 from mgpu_ngram.benchmarks.lda_work import STEPS, check_counts, fingerprint, open_shard, staged_sweeps, timed_sweeps
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
-from mgpu_ngram.core.bags import join_bags
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.bags import join_bags, make_bags
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.engine.lda import word_topics
+from mgpu_ngram.engine.lda_metrics import hold_out
+from mgpu_ngram.kernels.lda.fold_in import Bag, fold_in
 
 TOKENS = 4_000
+
+
+def threads(workers):
+    """Return an executor whose gangs have a rank in each of its threads."""
+    executor = LocalExecutor("cpu", workers)
+    executor.tasks_per_process = 1
+    return executor
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,8 +33,21 @@ def small():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lda_speed, "CHECKED_TOKENS", 2_000)
         patch.setattr(lda_speed, "TOPICS", {"cpu": (8, 40), "gpu": (64, 4096)})
-        patch.setattr(lda_work, "SWEEPS", {"cpu": 3, "gpu": 3})
-        patch.setattr(lda_speed, "SWEEPS", {"cpu": 3, "gpu": 3})
+        for module in lda_speed, lda_paper:
+            patch.setattr(module, "SWEEPS", {"cpu": 3, "gpu": 3})
+        for module in lda_gpus, lda_paper, lda_transform:
+            patch.setattr(module, "TOPICS", {"cpu": 8, "gpu": 1024})
+        patch.setattr(lda_transform, "TRAINING_SWEEPS", 3)
+        patch.setattr(lda_quality, "TOPICS", (8, 12))
+        patch.setattr(lda_quality, "SEEDS", (1, 2))
+        patch.setattr(lda_quality, "SWEEPS", 10)
+        patch.setattr(lda_cpu, "TOPICS", 64)
+        patch.setattr(lda_cpu, "find_spec", lambda name: None)  # processes of scikit-learn take seconds to start
+        patch.setattr(lda_cpu, "GOAL_SWEEPS", 10)
+        patch.setattr(
+            lda_paper, "open_executor", lambda cluster: threads(cluster.workers)
+        )  # the part gpus takes Dask's
+        patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
         patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16, "gpu": 1 << 24})
         patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12, "gpu": 1 << 20})
         yield
@@ -42,15 +67,23 @@ def bags():
 def test_every_part_has_rows(bench_run):
     found = Counter(row["kernel"].removeprefix("lda/") for row in bench_run[0])
     of_topics = ["memory", "sweep", "sample reads", "sample entries", *(f"sweep, {step}" for step in STEPS)]
-    assert found == Counter(
-        ["corpus NYTimes", "corpus PubMed", "ceiling/copy", "ceiling/read", "ceiling/numpy.sort"] + 2 * of_topics
+    tables = [f"table1 {step}" for step in lda_paper.INTENSITY] + [f"table5 {part}" for part in lda_paper.SHARES]
+    by_sweep = ["fig7 NYTimes", "fig7 PubMed", "fig8 NYTimes", "fig8 NYTimes, own count included"]
+    assert {name: n for name, n in found.items() if not name.startswith("cpu")} == Counter(
+        ["corpus NYTimes", "corpus PubMed", "ceiling/copy", "ceiling/read", "ceiling/numpy.sort", "stream", "transform"]
+        + ["table4 NYTimes", "table4 PubMed", *tables]
+        + 2 * ["gpus NYTimes", "gpus PubMed", "quality", "quality exact", "quality own count included", "fig9 PubMed"]
+        + 3 * [*by_sweep, "fig9 by sweep", "fig9 by sweep"]
+        + 2 * of_topics
     )
+    assert found["cpu"] == 1
 
 
 def test_rows_are_consistent(bench_run, stored_rows):
     found, folder = bench_run
     stored_rows(folder, found)
-    assert all(row["target"] is None for row in found)  # targets are of whole corpora on GPUs
+    assert {row["kernel"] for row in found if row["target"] is not None} == {"lda/quality"}  # others are of GPUs
+    assert {path.name.split("_")[1] for path in folder.glob("*.png")} == {"table4", "table5", "fig7", "fig8", "fig9"}
     rows = {(row["kernel"], row["sizes"].split()[-1]): row for row in found}
     whole, steps = rows["lda/sweep", "K=8"], [rows[f"lda/sweep, {step}", "K=8"] for step in STEPS]
     assert whole["bytes_moved"] == sum(step["bytes_moved"] for step in steps)
@@ -122,6 +155,66 @@ def test_a_fingerprint_tells_counts_apart(bags):
     before = fingerprint(shard)
     shard.counts_VZ[[0, 1]] = shard.counts_VZ[[1, 0]]
     assert fingerprint(shard) != before
+
+
+def test_exact_sampling_by_hand_and_beside_ours():
+    one = make_bags([0, 3], [0, 1, 2], [2, 1, 4], 4)
+    counts_VZ = lda_quality.exact_counts(one, 2, 5, 1)
+    assert counts_VZ.sum(1).tolist() == [2, 1, 4, 0]
+    bags = generate(SHAPES["KOS"].scaled(30_000))
+    held_out = hold_out(bags.slice(200, bags.documents), 200, 1.0, 0)[1]
+    exact = lda_quality.exact_counts(bags.slice(0, 200), 16, 30, 1)
+    shard = open_shard(bags.slice(0, 200), 16, "cpu")
+    timed_sweeps(shard, 30)
+    found = [lda_quality.perplexity(counts_VZ, held_out) for counts_VZ in (exact, shard.counts_VZ)]
+    assert found[1] == pytest.approx(found[0], rel=0.1)
+    for counts_VZ, perplexity in zip((exact, shard.counts_VZ), found, strict=True):
+        assert lda_quality.perplexity_of_phi(lda_quality.phi_of(counts_VZ), held_out) == pytest.approx(perplexity, 1e-3)
+
+
+def test_a_real_corpus_comes_with_held_out_documents(tmp_path):
+    for name, count in (("train", 2), ("test", 4)):
+        (tmp_path / f"docword.x.{name}.txt").write_text(f"2\n3\n2\n1 1 {count}\n2 3 {count}\n")
+    bench = lda_work.LdaBench(Suite("cpu"), 10, [1], tmp_path / "docword.x.train.txt", tmp_path)
+    split = lda_quality.Split.of(bench)
+    assert (split.train.tokens, split.sizes(5)) == (4, "corpus=x T=4 D=2 V=3 K=5")
+    assert split.held_out.observed.tokens + split.held_out.target.tokens == 8
+    bench.data = tmp_path / "docword.x.txt"
+    with pytest.raises(InputError, match="has no .train. in its name"):
+        lda_quality.Split.of(bench)
+
+
+def test_wrong_topics_of_documents_are_not_timed(bags):
+    shard = open_shard(bags, 6, "cpu")
+    words = word_topics(shard.counts_VZ, lda_work.priors_of(6))
+    theta_DZ = fold_in(Bag(bags.starts_D1, bags.words_P, bags.counts_P), words)
+    lda_transform.check_topics(theta_DZ, bags, words)
+    theta_DZ[1] = theta_DZ[1, ::-1].copy()
+    with pytest.raises(WrongResult, match="of document 1 have other topics than by NumPy"):
+        lda_transform.check_topics(theta_DZ, bags, words)
+    theta_DZ[0, 0] += 1
+    with pytest.raises(WrongResult, match="do not sum to"):
+        lda_transform.check_topics(theta_DZ, bags, words)
+
+
+def test_ranks_with_different_counts_are_not_timed():
+    suite = Suite("cpu")
+    bench = lda_work.LdaBench(suite, TOKENS, [2], None, None)
+    executor = threads(2)
+    prints = []
+    lda_gpus.add_row(bench, executor, "NYTimes", 2, prints)
+    assert len(prints) == 2 and prints[0] == prints[1] and len(suite.rows) == 1
+    with pytest.raises(WrongResult, match="different numbers of workers"):
+        lda_gpus.add_row(bench, executor, "NYTimes", 1, [prints[0] + 1])
+    with pytest.raises(RunError, match="3 workers were asked for but 2 can run"):
+        lda_gpus.add_row(bench, executor, "NYTimes", 3, [])
+    executor.close()
+
+
+def test_time_to_a_perplexity_ends_at_the_goal():
+    steps = [(5, lda_cpu.Clock(1.0), 20.0), (10, lda_cpu.Clock(2.0), 10.0), (15, lda_cpu.Clock(3.0), 5.0)]
+    assert lda_cpu._to_goal(iter(steps), 10.0)[0] == 10
+    assert lda_cpu._to_goal(iter(steps), 1.0)[0] == 15
 
 
 @pytest.mark.gpu

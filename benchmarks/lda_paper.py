@@ -1,0 +1,161 @@
+"""The tables and figures of the paper (Xie et al., "CuLDA_CGS", 2018), its own figures in the notes and pictures."""
+
+from __future__ import annotations
+
+from mgpu_ngram.api import open_executor
+from mgpu_ngram.benchmarks.lda_corpus import Shape
+from mgpu_ngram.benchmarks.lda_gpus import gang
+from mgpu_ngram.benchmarks.lda_work import (
+    ALONE,
+    TOKENS_PER_SECOND,
+    LdaBench,
+    check_counts,
+    check_same,
+    open_shard,
+    priors_of,
+    staged_sweeps,
+    timed_sweeps,
+)
+from mgpu_ngram.benchmarks.rows import Row
+from mgpu_ngram.config import ClusterConfig
+from mgpu_ngram.engine.lda_metrics import plugin
+
+TOPICS = {"gpu": 1024, "cpu": 64}
+SWEEPS = {"gpu": 100, "cpu": 10}
+POINTS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)  # sweeps that have a row
+# As published: operations a byte; tokens/s of a Titan X, a Titan Xp, a V100, and WarpLDA on 28 cores; shares of time.
+INTENSITY = {"compute S": 0.33, "compute Q": 0.25, "sample from p1": 0.30, "sample from p2": 0.19}
+PUBLISHED = {
+    "NYTimes": {"Titan X": 173.6e6, "Titan Xp": 208.0e6, "V100": 633.0e6, "WarpLDA": 108.0e6},
+    "PubMed": {"Titan X": 155.6e6, "Titan Xp": 213.0e6, "V100": 686.2e6, "WarpLDA": 93.5e6},
+}
+SHARES = {
+    "sampling": {"Titan X": 87.7, "Titan Xp": 87.9, "V100": 79.4},
+    "update theta": {"Titan X": 8.0, "Titan Xp": 9.3, "V100": 10.8},
+    "update phi": {"Titan X": 4.3, "Titan Xp": 1.7, "V100": 9.8},
+}
+SPEEDUP = {1: 1.0, 2: 1.93, 4: 2.99}  # PubMed on Titan Xp
+# The paper's program on one H200 and on two, NYTimes shape, K = 1,024, as we measured it.
+ON_H200 = {1: 1.08e9, 2: 1.52e9}
+STEPS = {"sampling": ("sample",), "update theta": ("count topics",), "update phi": ("sum counts", "weights")}
+# Operations of our kernels for each byte of device memory, counted in the source; weights of a word stay on the chip.
+OURS = {
+    "compute S": (4 / 2, "mask, shift, multiply, add of a 2-byte entry"),
+    "compute Q": (11 / 12, "of a topic, once for 4,096 pairs of a word"),
+    "sample from p1": (5 / 2, "shift, mask, multiply, compare, subtract of a 2-byte entry"),
+}
+
+
+def table1(bench: LdaBench) -> None:
+    """Rows: operations a byte of each step."""
+    for step, published in INTENSITY.items():
+        ours, why = OURS.get(step, (None, "reads no device memory: sums and weights are on the chip"))
+        row = bench.suite.add_note(f"lda/table1 {step}", "counted in the source", f"published: {published}; {why}")
+        row.rate, row.rate_unit = ours, "operations/B"
+
+
+def by_sweep(bench: LdaBench, name: str) -> tuple[Shape, list[float]]:
+    """Return the seconds of each sweep of a corpus; measured once."""
+    suite, shape = bench.suite, bench.shape(name)
+    if name not in bench.seconds:
+        bags = bench.corpus(shape)
+        suite.say(f"sweeps of {shape}")
+        shard = open_shard(bags, TOPICS[suite.device], suite.device)
+        bench.seconds[name] = timed_sweeps(shard, SWEEPS[suite.device])
+        if name == "NYTimes":  # the check takes 60 bytes of the device for each entry
+            check_counts(shard, bags)
+        check_same([shape.tokens, int(shard.counts_VZ.sum(dtype="int64"))], "tokens and counts")
+        del shard
+        suite.release()
+    return shape, bench.seconds[name]
+
+
+def table4(bench: LdaBench) -> None:
+    """Rows: tokens/s of the first 100 sweeps."""
+    for name, published in PUBLISHED.items():
+        shape, seconds = by_sweep(bench, name)
+        items = shape.tokens * len(seconds)
+        notes = ", ".join(f"{device} {rate / 1e6:.1f} M" for device, rate in published.items())
+        bench.suite.add(
+            f"lda/table4 {name}", f"{shape} K={TOPICS[bench.suite.device]}", [sum(seconds)], items=items,
+            unit=TOKENS_PER_SECOND, baseline="CuLDA_CGS on a V100, as published",
+            baseline_seconds=items / published["V100"],
+            notes=f"tokens over seconds of sweeps 1 to {len(seconds)}; published: {notes}",
+        )  # fmt: skip
+
+
+def fig7(bench: LdaBench) -> None:
+    """Rows: tokens/s by sweep."""
+    for name in PUBLISHED:
+        shape, seconds = by_sweep(bench, name)
+        _points(bench, f"lda/fig7 {name}", shape, seconds)
+
+
+def _points(bench: LdaBench, kernel: str, shape: Shape, seconds: list[float], sizes: str = "") -> None:
+    for sweep in (n for n in POINTS if n <= len(seconds)):
+        bench.suite.add(
+            kernel, f"{shape} K={TOPICS[bench.suite.device]}{sizes} sweep={sweep}", [seconds[sweep - 1]],
+            items=shape.tokens, unit=TOKENS_PER_SECOND,
+        )  # fmt: skip
+
+
+def table5(bench: LdaBench) -> None:
+    """Rows: shares of the time of a sweep."""
+    suite, shape = bench.suite, bench.shape("NYTimes")
+    bags, Z = bench.corpus(shape), TOPICS[suite.device]
+    shard = open_shard(bags, Z, suite.device)
+    staged = staged_sweeps(shard, SWEEPS[suite.device])
+    check_counts(shard, bags)
+    total = sum(staged.seconds.values())
+    for name, steps in STEPS.items():
+        seconds = sum(staged.seconds[step] for step in steps)
+        published = ", ".join(f"{device} {share} %" for device, share in SHARES[name].items())
+        row = suite.add_note(f"lda/table5 {name}", f"{shape} K={Z}", f"{', '.join(steps)}; published: {published}")
+        row.rate, row.rate_unit = 100 * seconds / total, "%"
+        _set_seconds(row, seconds)
+
+
+def _set_seconds(row: Row, seconds: float) -> None:
+    row.runs, row.median_seconds, row.min_seconds, row.max_seconds = 1, seconds, seconds, seconds
+
+
+def fig8(bench: LdaBench) -> None:
+    """Rows: plug-in log-likelihood of a token by the time of sweeps, by our rule and by the paper's."""
+    suite, shape = bench.suite, bench.shape("NYTimes")
+    bags, Z = bench.corpus(shape), TOPICS[suite.device]
+    for exclude_self in (True, False):
+        shard = open_shard(bags, Z, suite.device)
+        total = 0.0
+        for sweep in range(1, SWEEPS[suite.device] + 1):
+            total += sum(timed_sweeps(shard, 1, exclude_self=exclude_self))
+            if sweep in POINTS:
+                kernel = "lda/fig8 NYTimes" + ("" if exclude_self else ", own count included")
+                row = suite.add_note(kernel, f"{shape} K={Z} sweep={sweep}", "seconds of all sweeps so far")
+                row.rate = plugin(shard, ALONE, priors_of(Z)) / shape.tokens
+                row.rate_unit = "log-likelihood/token"
+                _set_seconds(row, total)
+        check_counts(shard, bags)
+        del shard
+        suite.release()
+
+
+def fig9(bench: LdaBench) -> None:
+    """Rows of each number of workers on the PubMed shape: tokens/s by sweep, and of all sweeps."""
+    suite, shape = bench.suite, bench.shape("PubMed")
+    Z, prints, alone = TOPICS[suite.device], list[int](), None
+    for G in bench.clusters:
+        executor = open_executor(ClusterConfig(device=suite.device, workers=G))  # type: ignore[arg-type]
+        try:
+            swept = gang(executor, shape, G, Z, SWEEPS[suite.device])
+        finally:
+            executor.close()
+        prints += [rank.print for rank in swept]
+        check_same(prints, "ranks, or different numbers of workers,")
+        seconds = [max(each) for each in zip(*(rank.seconds for rank in swept), strict=True)]
+        _points(bench, "lda/fig9 by sweep", shape, seconds, f" workers={G}")
+        published = f"published: {SPEEDUP[G]}x on {G} Titan Xp" if G in SPEEDUP else ""
+        suite.add(
+            "lda/fig9 PubMed", f"{shape} K={Z} workers={G}", [sum(seconds)], items=shape.tokens * len(seconds),
+            unit=TOKENS_PER_SECOND, baseline="workers=1" if alone else "", baseline_seconds=alone, notes=published,
+        )  # fmt: skip
+        alone = alone or (sum(seconds) if G == 1 else None)
