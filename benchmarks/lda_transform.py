@@ -12,7 +12,7 @@ from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.lda.fold_in import Bag, fold_in
+from mgpu_ngram.kernels.lda.fold_in import Bag, fixed_topics, fold_in
 from mgpu_ngram.kernels.lda.weights import PRIOR_BITS, WordTopics
 
 DOCUMENTS = {"gpu": 100_000, "cpu": 200}
@@ -30,9 +30,10 @@ def transform(bench: LdaBench) -> None:
     shard = open_shard(bags.slice(0, first), Z, suite.device)
     timed_sweeps(shard, TRAINING_SWEEPS)
     words, new = word_topics(shard.counts_VZ, priors_of(Z)), bags.slice(first, shape.documents)
+    topics = fixed_topics(words)
     bag = Bag(*(to_device(np.asarray(a), suite.device) for a in (new.starts_D1, new.words_P, new.counts_P)))
     suite.run(
-        "lda/transform", f"{shape} K={Z} documents={new.documents} tokens={new.tokens}", lambda: fold_in(bag, words),
+        "lda/transform", f"{shape} K={Z} documents={new.documents} tokens={new.tokens}", lambda: fold_in(bag, topics),
         check=lambda theta_DZ: check_topics(to_host(theta_DZ), new, words), items=new.tokens, unit=TOKENS_PER_SECOND,
         target=TARGET if bench.is_full(shape) else None, notes="to the topics of documents on the device",
     )  # fmt: skip

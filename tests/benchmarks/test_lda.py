@@ -15,7 +15,7 @@ from mgpu_ngram.core.bags import join_bags, make_bags
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.engine.lda_metrics import hold_out
-from mgpu_ngram.kernels.lda.fold_in import Bag, fold_in
+from mgpu_ngram.kernels.lda.fold_in import Bag, fixed_topics, fold_in
 
 TOKENS = 4_000
 
@@ -187,7 +187,7 @@ def test_a_real_corpus_comes_with_held_out_documents(tmp_path):
 def test_wrong_topics_of_documents_are_not_timed(bags):
     shard = open_shard(bags, 6, "cpu")
     words = word_topics(shard.counts_VZ, lda_work.priors_of(6))
-    theta_DZ = fold_in(Bag(bags.starts_D1, bags.words_P, bags.counts_P), words)
+    theta_DZ = fold_in(Bag(bags.starts_D1, bags.words_P, bags.counts_P), fixed_topics(words))
     lda_transform.check_topics(theta_DZ, bags, words)
     theta_DZ[1] = theta_DZ[1, ::-1].copy()
     with pytest.raises(WrongResult, match="of document 1 have other topics than by NumPy"):
