@@ -73,6 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_topics(
       u32 theta = 0;
       for (u32 i = 0; i < count; ++i) {
         u32 z = topics_T[token + i];
+        __syncwarp(group_mask);  // all lanes have read the topic before one of them changes it
         u32 weight = weight_Z[z];
         if (z != z_before) {
           u32 mine = 0;
