@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
@@ -201,7 +202,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
                 show_groups(result.groups, result.table, limit)
         if result.page:
             largest = f", the {result.page_topics:,} largest" if result.page_topics < result.num_topics else ""
-            print(f"{result.page}: a page of {many(result.num_topics, 'topic')}{largest}")
+            print(f"{shown_path(Path(result.page))}: a page of {many(result.num_topics, 'topic')}{largest}")
         if result.export:
             print(f"{result.export}: topics.csv, words.txt, counts.npy, probabilities.npy, alpha.npy")
         if result.found:

@@ -118,6 +118,18 @@ def test_two_workers_and_a_killed_one_write_the_same(start, hooks, model, parque
     assert result.as_json()["groups"] == expected.as_json()["groups"] and len(result.groups.groups) == 6
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("suffix", ["parquet", "npy"])
+def test_a_gpu_writes_the_same(suffix, model, parquet, here, tmp_path):
+    how = {"time": "day", "by": "month"}
+    expected = run_topics(here, model, parquet, tmp_path / f"cpu.{suffix}", **how)
+    gpu = LocalExecutor("gpu")
+    result = run_topics(gpu, model, parquet, tmp_path / f"gpu.{suffix}", **how)
+    gpu.close()
+    assert (tmp_path / f"gpu.{suffix}").read_bytes() == (tmp_path / f"cpu.{suffix}").read_bytes()
+    assert result.as_json()["groups"] == expected.as_json()["groups"]
+
+
 class Recorded(Progress):
     def __init__(self):
         self.total, self.done, self.tokens = None, 0, 0
