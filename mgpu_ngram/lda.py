@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -30,20 +30,19 @@ from mgpu_ngram.core.matrix_bags import is_matrix
 from mgpu_ngram.core.output import check_free
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
-from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
+from mgpu_ngram.core.topic_model import Priors, TopicModel, find_topic_model, load_topic_model, save_topic_model
 from mgpu_ngram.core.typed_config import fill
-from mgpu_ngram.core.word_list import as_words
 from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.bags_of import bags_of
 from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_pairs
-from mgpu_ngram.engine.fold_documents import TopicFinder, to_sparse
-from mgpu_ngram.engine.local_bags import WordIndex
+from mgpu_ngram.engine.fold_documents import TopicFinder, to_csr
+from mgpu_ngram.engine.seed_words import seed_priors
 from mgpu_ngram.engine.topic_page import PageOptions, topic_page
 from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_table import TopicTable, topic_table
 from mgpu_ngram.engine.topic_words import most_probable
 from mgpu_ngram.jobs.lda.config import LdaConfig
-from mgpu_ngram.jobs.lda.run import BLOCK_TOKENS, MODEL, settings_of
+from mgpu_ngram.jobs.lda.run import BLOCK_TOKENS, settings_of
 from mgpu_ngram.jobs.lda.train import corpus_of, train
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 
@@ -61,7 +60,6 @@ SETTINGS = {  # of an LdaConfig, by the name that they have here
 }
 TEXT = ("lowercase", "token_pattern", "stop_words", "min_df", "max_df", "max_features")
 CLUSTER_TOKENS = 1 << 20  # of a block of documents, which is the unit that the workers of a cluster divide
-SEED_WEIGHT = 100.0  # tokens that a seed word brings into its topics
 
 
 class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -283,8 +281,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         The settings are those of the training, but not callback, seeds and those that chose the vocabulary: the model
         has its words. Raises InputError if there is no sound topic model.
         """
-        file = Path(path) / MODEL if Path(path).is_dir() else Path(path)
-        model = load_topic_model(file)
+        model = load_topic_model(find_topic_model(path))
         found = {ours: model.settings[name] for ours, name in SETTINGS.items() if name in model.settings}
         found |= {name: model.settings[name] for name in ("lowercase", "token_pattern") if name in model.settings}
         self = cls(**{**found, "n_components": model.num_topics}, device=device)
@@ -373,7 +370,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 raise InputError(
                     f"doc_topic_prior has shape {alpha_Z.shape}; give {config.topics} numbers above 0, or one number"
                 )
-        return Priors(alpha_Z, config.beta, _seed_priors(self.seeds, config, documents) if self.seeds else {})
+        seeds = seed_priors(self.seeds or {}, documents.words, documents.num_words, config.topics, config.beta)
+        return Priors(alpha_Z, config.beta, seeds)
 
     def _documents(self, X: Any, fitting: bool = False) -> BagCorpus:
         """Return documents as bags of words, of the model's vocabulary unless `fitting` chooses one."""
@@ -443,7 +441,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             for block in finder.shares(bags)
         )
         if threshold is not None:
-            return _joined([to_sparse(block, threshold) for block in blocks], Z)
+            return to_csr(blocks, threshold, Z)
         parts = list(blocks) or [np.empty((0, Z), np.float32)]
         return array_module(parts[0]).concatenate(parts)
 
@@ -489,28 +487,6 @@ def _seed_of(random_state: Any) -> Any:
     return random_state
 
 
-def _seed_priors(seeds: Mapping[Any, Any], config: LdaConfig, documents: BagCorpus) -> dict[int, np.ndarray]:
-    """Return the priors of seed words in all topics, by the word's column, ascending."""
-    priors: dict[int, np.ndarray] = {}
-    index = WordIndex(documents.words) if documents.words else None
-    for word, wanted in seeds.items():
-        column = index.ids(as_words([word]))[0] if isinstance(word, str) and index else word
-        if not isinstance(column, (int, np.integer)) or not 0 <= column < documents.num_words:
-            raise InputError(f"the seed word {word!r} is not in the vocabulary; leave it out, or give a vocabulary")
-        topics = [wanted] if isinstance(wanted, (int, np.integer)) else wanted
-        weights = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, SEED_WEIGHT)
-        prior_Z = np.full(config.topics, config.beta, np.float32)
-        for topic, weight in weights.items():
-            if not isinstance(topic, (int, np.integer)) or not 0 <= topic < config.topics or not 0 < weight < math.inf:
-                raise InputError(
-                    f"the seed word {word!r} has the topic {topic!r} with the weight {weight!r}; topics are 0 to "
-                    f"{config.topics - 1}, weights are above 0"
-                )
-            prior_Z[topic] += weight
-        priors[int(column)] = prior_Z
-    return dict(sorted(priors.items()))
-
-
 def _shared_folder(executor: Any) -> Path | None:
     """Return a folder that the workers see, for documents; None: they travel with the tasks."""
     folder = scratch_folder()
@@ -520,22 +496,3 @@ def _shared_folder(executor: Any) -> Path | None:
     except (InputError, RuntimeError):
         shutil.rmtree(folder, ignore_errors=True)
         return None
-
-
-def _joined(parts: list[tuple[Any, Any, Any]], num_topics: int) -> Any:
-    """Return the CSR matrix of consecutive blocks of rows."""
-    if not parts:
-        parts = [(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))]
-    xp = array_module(parts[0][0])
-    ends = np.cumsum([0, *(len(topics) for _, topics, _ in parts)]).tolist()
-    starts = [part[0][1:] + end for part, end in zip(parts, ends, strict=False)]
-    starts_D1 = xp.concatenate([xp.zeros(1, np.int64), *starts])
-    topics_N, shares_N = (xp.concatenate([part[i] for part in parts]) for i in (1, 2))
-    if xp is not np:
-        from cupyx.scipy.sparse import csr_matrix as csr
-    else:
-        try:
-            from scipy.sparse import csr_array as csr
-        except ImportError:
-            raise InputError("threshold makes a sparse matrix, which needs SciPy; pip install scipy") from None
-    return csr((shares_N, topics_N, starts_D1), shape=(len(starts_D1) - 1, num_topics))

@@ -183,7 +183,13 @@ def test_reference_pages_are_complete(reference, tmp_path):
     assert "| `order` | integer | `5` |" in yaml_page
     assert "| `corpus` | list of text | required |" in yaml_page
     assert "| `chunk_bytes` | size | `auto` |" in yaml_page
-    for name in ("mgpu_ngram.Model", "mgpu_ngram.count", "mgpu_ngram.compact.densify", "mgpu_ngram.kenlm.State"):
+    for name in (
+        "mgpu_ngram.Model",
+        "mgpu_ngram.LDA",
+        "mgpu_ngram.count",
+        "mgpu_ngram.compact.densify",
+        "mgpu_ngram.kenlm.State",
+    ):
         assert f":: {name}\n" in python_page
     assert "kenlm._" not in python_page
 

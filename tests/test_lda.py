@@ -184,6 +184,8 @@ def test_the_model_of_the_command(texts, tmp_path, mgpu_ngram):
     model = load_topic_model(tmp_path / "out" / "model.safetensors")
     assert same_model(lda.model_, model) and list(lda.words_) == list(model.words)
     assert lda.doc_topic_prior_.tolist() == model.priors.alpha_Z.tolist()
+    assert mgpu_ngram("topics", tmp_path / "out", path, "-o", tmp_path / "rows.npy", "--dense")[0] == 0
+    assert np.array_equal(np.load(tmp_path / "rows.npy"), lda.transform(texts))
     loaded = ng.LDA.load(tmp_path / "out")
     assert np.array_equal(loaded.transform(texts), lda.transform(texts)) and loaded.perplexity(texts) > 1
     assert loaded.get_params() | FEW | options == loaded.get_params()

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
 from mgpu_ngram.core.ahead import map_ahead
 from mgpu_ngram.core.bags import Bags
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.topic_model import TopicModel
 from mgpu_ngram.engine.device import to_device
+from mgpu_ngram.engine.infer_topics import fixed_of
 from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.engine.lda_blocks import to_bag
 from mgpu_ngram.engine.lda_metrics import UNITS, complete, hold_out
 from mgpu_ngram.kernels.dispatch import array_module
-from mgpu_ngram.kernels.lda.fold_in import fixed_topics, fold_in
+from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fold_in
+from mgpu_ngram.kernels.lda.weights import WordTopics
 
 BLOCK_WEIGHTS = {"cpu": 1 << 20, "gpu": 1 << 26}  # weights of topics in documents that are computed at once
 T = TypeVar("T")
 
 
 class TopicFinder:
-    """A topic model on a device, for any documents. The counts of its words are (V, Z) uint32 there.
+    """A topic model on a device, for any documents.
 
     threads  of a CPU, each with documents of its own
     """
 
     def __init__(self, model: TopicModel, device: str, threads: int = 1):
         self.model, self.device, self.threads = model, device, threads if device == "cpu" else 1
-        self._words = word_topics(to_device(model.counts_VZ(), device), model.priors)
-        self._topics = fixed_topics(self._words)
+        self._topics = FixedTopics(*(to_device(array, device) for array in fixed_of(model)))
+
+    @cached_property
+    def _words(self) -> WordTopics:
+        return word_topics(to_device(self.model.counts_VZ(), self.device), self.model.priors)
 
     def shares(self, bags: Bags) -> Iterator[Any]:
         """Yield the shares of topics in consecutive documents, (d, Z) float32 on the device; each row sums to 1.
@@ -86,9 +93,28 @@ def row_sums(values_DZ: Any) -> Any:
     return sums_DZ
 
 
-def to_sparse(shares_DZ: Any, threshold: float) -> tuple[Any, Any, Any]:
-    """Return (starts_D1 int64, topics_N int32, shares_N) of the shares that are at least the threshold, CSR."""
-    xp = array_module(shares_DZ)
-    documents_N, topics_N = xp.nonzero(shares_DZ >= threshold)
-    starts_D1 = xp.searchsorted(documents_N, xp.arange(len(shares_DZ) + 1))
-    return starts_D1, topics_N.astype(np.int32), shares_DZ[documents_N, topics_N]
+def to_csr(blocks: Iterable[Any], threshold: float, num_topics: int) -> Any:
+    """Return the shares that are at least the threshold as a CSR matrix (D, Z), of SciPy or, if they are CuPy's, cupyx.
+
+    blocks  (d, Z) float32 of consecutive documents
+
+    Raises InputError if SciPy is not installed.
+    """
+    xp: Any = np
+    parts: list[tuple[Any, Any, Any]] = []
+    for shares_DZ in blocks:
+        xp = array_module(shares_DZ)
+        documents_N, topics_N = xp.nonzero(shares_DZ >= threshold)
+        lengths_D = xp.bincount(documents_N, minlength=len(shares_DZ))
+        parts.append((lengths_D, topics_N.astype(np.int32), shares_DZ[documents_N, topics_N]))
+    none = xp.zeros(0, np.int64), xp.zeros(0, np.int32), xp.zeros(0, np.float32)
+    lengths_D, topics_N, shares_N = (xp.concatenate(column) for column in zip(none, *parts, strict=True))
+    starts_D1 = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(lengths_D)])
+    if xp is not np:
+        from cupyx.scipy.sparse import csr_matrix as csr
+    else:
+        try:
+            from scipy.sparse import csr_array as csr
+        except ImportError:
+            raise InputError("a sparse result needs SciPy, which is not installed; pip install scipy") from None
+    return csr((shares_N, topics_N, starts_D1), shape=(len(lengths_D), num_topics))

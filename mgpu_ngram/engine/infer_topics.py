@@ -110,13 +110,13 @@ class Replica:
 
     def __init__(self, model: TopicModel, text: TextOptions, device: str):
         self.num_words, self.num_topics, self.device = model.num_words, model.num_topics, device
-        self.fixed = FixedTopics(*(to_device_fast(array, device) for array in _fixed(model)))
+        self.fixed = FixedTopics(*(to_device_fast(array, device) for array in fixed_of(model)))
         stops = sorted(text.stop_words)
         self.index = None if model.words is None else WordIndex(model.words, stops, "the model")
         self.stops = WordIndex(make_words(stops)) if stops else None
 
 
-def _fixed(model: TopicModel) -> FixedTopics:
+def fixed_of(model: TopicModel) -> FixedTopics:
     """Return the probabilities of words in topics, in host memory, as `fixed_topics` does; without a dense array."""
     priors = model.priors
     if priors.seeds:

@@ -1,0 +1,48 @@
+"""Priors of seed words, which bring topics that a user has in mind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.word_list import as_words
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.local_bags import WordIndex
+
+SEED_WEIGHT = 100.0  # tokens; with 10, planted topics of 15,000 tokens do not follow one seed word each
+
+
+def seed_priors(
+    seeds: Mapping[Any, Any], words: Words | None, num_words: int, num_topics: int, beta: float
+) -> dict[int, np.ndarray]:
+    """Return the priors of seed words in all topics, (Z,) float32, by word id, ascending.
+
+    seeds  word, or word id -> its topic, an iterable of topics, or a dict from topic to weight. A weight is a number of
+           tokens of the word that the topic has from the start, SEED_WEIGHT where none is given; `beta` is added
+    words  the vocabulary; None: only ids are known
+
+    Raises InputError for words that are not in the vocabulary, topics that do not exist, and weights that are not
+    above 0.
+    """
+    priors: dict[int, np.ndarray] = {}
+    index = None if words is None else WordIndex(words)
+    for word, wanted in seeds.items():
+        column = index.ids(as_words([word]))[0] if isinstance(word, str) and index else word
+        if not isinstance(column, (int, np.integer)) or not 0 <= column < num_words:
+            raise InputError(f"the seed word {word!r} is not in the vocabulary; leave it out, or give a vocabulary")
+        topics = [wanted] if isinstance(wanted, (int, np.integer)) else wanted
+        weights = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, SEED_WEIGHT)
+        prior_Z = np.full(num_topics, beta, np.float32)
+        for topic, weight in weights.items():
+            if not isinstance(topic, (int, np.integer)) or not 0 <= topic < num_topics or not 0 < weight < math.inf:
+                raise InputError(
+                    f"the seed word {word!r} has the topic {topic!r} with the weight {weight!r}; topics are 0 to "
+                    f"{num_topics - 1}, weights are above 0"
+                )
+            prior_Z[topic] += weight
+        priors[int(column)] = prior_Z
+    return dict(sorted(priors.items()))
