@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 
+import mgpu_ngram as ng
 from mgpu_ngram.config import load
 from mgpu_ngram.core.arrays import save_arrays
 from mgpu_ngram.core.errors import InputError
@@ -63,6 +64,22 @@ def test_the_table_as_json(topics, folder):
     assert (with_documents["documents"], with_documents["empty"]) == (60, 6)
     assert [group["group"] for group in with_documents["groups"]] == ["beasts", "fruit", "trees"]
     assert len(with_documents["topics"][0]["examples"]) == 3 and with_documents["tokens_per_second"] > 0
+
+
+def test_the_table_has_what_is_shown(topics, folder):
+    found = json.loads("\n".join(lines_of(topics("--json", "--limit", 2))))
+    assert [topic["topic"] for topic in found["topics"]] == [0, 1] and found["topics"][1]["frex_words"]
+    lines = lines_of(topics("docs.parquet", "--limit", 2, "--order", "frex", "--time", "day", "--by", "year"))
+    assert lines[4] == "1 smaller topic not shown" and len(lines[-4].split()) > 3, "words of the groups"
+
+
+def test_a_model_of_python_and_its_transform(folder, mgpu_ngram, planted):
+    texts = [text for text, *_ in planted.documents(60)]
+    lda = ng.LDA(n_components=3, max_iter=20, random_state=1, device="cpu").fit(texts)
+    lda.save("python.lda")
+    status, _, err = mgpu_ngram("topics", "python.lda", "docs.parquet", "-o", "rows.npy", *HERE)
+    assert (status, err) == (0, "")
+    assert np.load("rows.npy").tolist() == lda.transform(texts).tolist(), "the same bits"
 
 
 def test_one_topic_in_detail(topics, planted):

@@ -14,12 +14,11 @@ from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.topic_model import TopicModel
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.infer_topics import fixed_of
 from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.engine.lda_blocks import to_bag
 from mgpu_ngram.engine.lda_metrics import UNITS, complete, hold_out
 from mgpu_ngram.kernels.dispatch import array_module
-from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fold_in
+from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fixed_topics, fold_in
 from mgpu_ngram.kernels.lda.weights import WordTopics
 
 BLOCK_WEIGHTS = {"cpu": 1 << 20, "gpu": 1 << 26}  # weights of topics in documents that are computed at once
@@ -81,6 +80,17 @@ class TopicFinder:
             return
         with ThreadPoolExecutor(self.threads) as pool:  # kernels release the GIL
             yield from map_ahead(pool, work, firsts, 2 * self.threads)
+
+
+def fixed_of(model: TopicModel) -> FixedTopics:
+    """Return the probabilities of words in topics, in host memory, as `fixed_topics` does; without a dense array."""
+    priors = model.priors
+    if priors.seeds:
+        return fixed_topics(word_topics(model.counts_VZ(), priors))
+    inverse_Z = (1 / (model.totals_Z() + priors.sums_Z(model.num_words))).astype(np.float32)
+    shares_N = model.counts_N.astype(np.float32) * inverse_Z[model.topics_N]
+    floor_Z, alpha_Z = np.float32(priors.beta) * inverse_Z, priors.alpha_Z.astype(np.float32)
+    return FixedTopics(model.word_starts_V1, model.topics_N, shares_N, floor_Z, alpha_Z)
 
 
 def row_sums(values_DZ: Any) -> Any:

@@ -19,12 +19,12 @@ from mgpu_ngram.core.topic_model import TopicModel, identify_topic_model, load_t
 from mgpu_ngram.core.word_list import make_words
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device_fast
 from mgpu_ngram.engine.doc_topics import DocTopics, Representatives, representative_documents
-from mgpu_ngram.engine.lda import word_topics
+from mgpu_ngram.engine.fold_documents import fixed_of, row_sums
 from mgpu_ngram.engine.lda_blocks import to_bag
 from mgpu_ngram.engine.local_bags import WordIndex
 from mgpu_ngram.engine.text_bags import local_bags
 from mgpu_ngram.kernels.dispatch import to_host
-from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fixed_topics, fold_in
+from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fold_in
 
 BLOCK_BYTES = 4 << 20  # text that becomes bags of words at once
 CELLS = {"cpu": 1 << 22, "gpu": 1 << 26}  # documents x topics that are computed at once
@@ -114,17 +114,6 @@ class Replica:
         stops = sorted(text.stop_words)
         self.index = None if model.words is None else WordIndex(model.words, stops, "the model")
         self.stops = WordIndex(make_words(stops)) if stops else None
-
-
-def fixed_of(model: TopicModel) -> FixedTopics:
-    """Return the probabilities of words in topics, in host memory, as `fixed_topics` does; without a dense array."""
-    priors = model.priors
-    if priors.seeds:
-        return fixed_topics(word_topics(model.counts_VZ(), priors))
-    inverse_Z = (1 / (model.totals_Z() + priors.sums_Z(model.num_words))).astype(np.float32)
-    shares_N = model.counts_N.astype(np.float32) * inverse_Z[model.topics_N]
-    floor_Z, alpha_Z = np.float32(priors.beta) * inverse_Z, priors.alpha_Z.astype(np.float32)
-    return FixedTopics(model.word_starts_V1, model.topics_N, shares_N, floor_Z, alpha_Z)
 
 
 _replicas: dict[
@@ -261,8 +250,7 @@ class _Found:
         theta_DZ = to_host(fold_in(to_bag(bags, self.replica.device), self.replica.fixed))
         self.watch.lap("infer")
         D, Z = theta_DZ.shape
-        wide_DZ = theta_DZ.astype(np.float64)
-        wide_DZ /= wide_DZ.sum(1, keepdims=True)
+        wide_DZ = theta_DZ / row_sums(theta_DZ)
         shares_DZ, tokens_D = wide_DZ.astype(np.float32), bags.lengths_D()
         known_D = tokens_D > 0
         self.documents_Z += np.bincount(shares_DZ.argmax(1)[known_D], minlength=Z)

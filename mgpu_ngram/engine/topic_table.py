@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -13,6 +13,7 @@ from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_words import FREX_WEIGHT, LAMBDA, most_frequent_and_exclusive, most_probable, most_relevant
 
 ALWAYS = ("topic", "share", "tokens", "words", "relevant_words", "frex_words")  # of a TopicSummary, in its JSON
+LISTS = ("probability", "relevance", "frex")  # of words
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -75,6 +76,18 @@ class TopicFacts:
     examples: Representatives | None = None
 
 
+@dataclass(frozen=True)
+class TableParts:
+    """The part of a table that is made; the rest takes time.
+
+    lists   of LISTS; other lists of words are empty
+    topics  the topics of its rows; None: all
+    """
+
+    lists: tuple[str, ...] = LISTS
+    topics: Sequence[int] | None = None
+
+
 def topic_table(
     rows: TopicRows,
     word: Callable[[int], str],
@@ -83,6 +96,7 @@ def topic_table(
     lambda_: float = LAMBDA,
     frex_weight: float = FREX_WEIGHT,
     threads: int = 1,
+    parts: TableParts | None = None,
 ) -> TopicTable:
     """Return the table of topics.
 
@@ -90,15 +104,23 @@ def topic_table(
     n     words of each list
     """
     facts = facts or TopicFacts()
-    best = (
-        most_probable(rows, n, threads),
-        most_relevant(rows, n, lambda_, threads),
-        most_frequent_and_exclusive(rows, n, frex_weight, threads),
-    )
-    lists = [[_spelled(word, *row) for row in zip(*top, strict=True)] for top in best]
+    parts = parts or TableParts()
+    chosen = None if parts.topics is None else {*parts.topics}
+    ways = {
+        "probability": lambda: most_probable(rows, n, threads, chosen),
+        "relevance": lambda: most_relevant(rows, n, lambda_, threads, chosen),
+        "frex": lambda: most_frequent_and_exclusive(rows, n, frex_weight, threads, chosen),
+    }
+    nothing: list[list[str]] = [[]] * rows.num_topics
+    lists = [
+        [_spelled(word, *row) for row in zip(*ways[name](), strict=True)] if name in parts.lists else nothing
+        for name in LISTS
+    ]
     nearest, examples = facts.nearest, facts.examples
     topics = []
     for z in np.argsort(-rows.totals_Z, kind="stable").tolist():
+        if chosen is not None and z not in chosen:
+            continue
         topics.append(
             TopicSummary(
                 topic=z,

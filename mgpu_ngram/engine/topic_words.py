@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ FREX_WEIGHT = 0.5  # as in the R package stm
 
 
 class TopWords(NamedTuple):
-    """The n best words of each topic, best first; equal scores by word id.
+    """The n best words of each topic, best first; equal scores by word id. Of topics that were not asked for, none.
 
     words_Zn   (Z, n) int64, word ids
     scores_Zn  (Z, n) float64; -inf for words that no topic has, which come last
@@ -26,12 +26,14 @@ class TopWords(NamedTuple):
     scores_Zn: np.ndarray
 
 
-def most_probable(rows: TopicRows, n: int, threads: int = 1) -> TopWords:
-    """Return the n words of each topic with the highest p(word | topic)."""
-    return _best(rows, n, threads, rows.probabilities)
+def most_probable(rows: TopicRows, n: int, threads: int = 1, topics: Iterable[int] | None = None) -> TopWords:
+    """Return the n words of each topic, or of some topics, with the highest p(word | topic)."""
+    return _best(rows, n, threads, rows.probabilities, topics)
 
 
-def most_relevant(rows: TopicRows, n: int, lambda_: float = LAMBDA, threads: int = 1) -> TopWords:
+def most_relevant(
+    rows: TopicRows, n: int, lambda_: float = LAMBDA, threads: int = 1, topics: Iterable[int] | None = None
+) -> TopWords:
     """Return the n words of each topic with the highest relevance (Sievert and Shirley 2014, equation 1).
 
     lambda_  from 0 to 1: the weight of ln p(word | topic); the rest is the weight of the lift,
@@ -47,10 +49,12 @@ def most_relevant(rows: TopicRows, n: int, lambda_: float = LAMBDA, threads: int
         log_prob_V = np.log(rows.probabilities(z))
         return lambda_ * log_prob_V + (1 - lambda_) * (log_prob_V - log_share_V)
 
-    return _best(rows, n, threads, relevance)
+    return _best(rows, n, threads, relevance, topics)
 
 
-def most_frequent_and_exclusive(rows: TopicRows, n: int, weight: float = FREX_WEIGHT, threads: int = 1) -> TopWords:
+def most_frequent_and_exclusive(
+    rows: TopicRows, n: int, weight: float = FREX_WEIGHT, threads: int = 1, topics: Iterable[int] | None = None
+) -> TopWords:
     """Return the n words of each topic with the highest FREX score (Bischof and Airoldi 2012).
 
     weight  from 0 to 1, the weight of frequency; the rest is the weight of exclusivity
@@ -74,7 +78,7 @@ def most_frequent_and_exclusive(rows: TopicRows, n: int, weight: float = FREX_WE
         score_V[ranked_V] = 1 / (weight / frequency + (1 - weight) / exclusivity)
         return score_V
 
-    return _best(rows, n, threads, frex)
+    return _best(rows, n, threads, frex, topics)
 
 
 def _exclusivity(rows: TopicRows) -> tuple[np.ndarray, np.ndarray]:
@@ -102,25 +106,32 @@ def _mean_ranks(values: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def _best(rows: TopicRows, n: int, threads: int, score: Callable[[int], np.ndarray]) -> TopWords:
-    """Return the n best words of each topic by score(topic) (V,)."""
+def _best(
+    rows: TopicRows,
+    n: int,
+    threads: int,
+    score: Callable[[int], np.ndarray],
+    topics: Iterable[int] | None = None,
+) -> TopWords:
+    """Return the n best words of each topic, or of some topics, by score(topic) (V,)."""
     if n < 0:
         raise InputError(f"{n} words a topic were asked for; give 0 or more")
     n = min(n, rows.num_words)
     missing_V = rows.word_totals_V <= 0
-    best = TopWords(np.empty((rows.num_topics, n), np.int64), np.empty((rows.num_topics, n)))
+    best = TopWords(np.zeros((rows.num_topics, n), np.int64), np.full((rows.num_topics, n), -np.inf))
 
     def work(z: int) -> None:
         score_V = np.where(missing_V, -np.inf, score(z))
         best.words_Zn[z] = words = largest(score_V, n)
         best.scores_Zn[z] = score_V[words]
 
+    chosen = range(rows.num_topics) if topics is None else topics
     if threads == 1:
-        for z in range(rows.num_topics):
+        for z in chosen:
             work(z)
         return best
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, range(rows.num_topics)))
+        list(pool.map(work, chosen))
     return best
 
 

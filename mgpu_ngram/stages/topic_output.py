@@ -20,11 +20,14 @@ LARGEST = 3  # topics of a group that are named
 SNIPPET = 300  # characters of a document that are shown
 
 
-def show_topics(table: TopicTable, lists: Sequence[str] = ("relevance",), limit: int | None = None) -> None:
+def show_topics(
+    table: TopicTable, lists: Sequence[str] = ("relevance",), limit: int | None = None, num_topics: int | None = None
+) -> None:
     """Print a line for each topic and list of words, the largest topics first.
 
-    lists  names of LISTS
-    limit  topics that are shown; None for all
+    lists       names of LISTS
+    limit       topics that are shown; None for all of the table
+    num_topics  of the model; None for as many as the table has
     """
     rows = table.topics[:limit]
     measures = list(rows[0].coherence) if rows else []
@@ -41,8 +44,9 @@ def show_topics(table: TopicTable, lists: Sequence[str] = ("relevance",), limit:
             cells = facts if i == 0 else [""] * len(facts)
             lines.append([*cells, *[name] * (len(lists) > 1), " ".join(getattr(row, LISTS[name]))])
     _print(columns, lines)
-    if len(rows) < len(table.topics):
-        print(f"{many(len(table.topics) - len(rows), 'smaller topic')} not shown")
+    hidden = (num_topics or len(table.topics)) - len(rows)
+    if hidden:
+        print(f"{many(hidden, 'smaller topic')} not shown")
 
 
 def show_topic(row: TopicSummary, text: Callable[[int], str] | None = None) -> None:
@@ -83,7 +87,7 @@ def show_groups(shares: GroupShares, table: TopicTable, limit: int | None = None
             cells = [f"{top:.1%}", names[values.index(top)], steps]
         else:
             cells = [f"{value:.1%}" for value in values]
-        lines.append([str(row.topic), *cells, " ".join(row.relevant_words)])
+        lines.append([str(row.topic), *cells, " ".join(row.relevant_words or row.words or row.frex_words)])
     _print(["topic", *(["largest", "in", "over groups"] if drawn else names), "words"], lines)
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,7 +46,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "by": {"choices": ["year", "month", "week", "day"], "help": "periods of --time (default month)"},
     "examples": {"type": int, "metavar": "N", "help": "representative documents of each topic (default 3)"},
 }  # fmt: skip
-TOKEN_TOPICS = 30e6  # tokens x topics that 2 CPU cores infer in a second, rounded down; see `cpu_rates`
+TOKEN_TOPICS = 100e6  # tokens x topics that 2 CPU cores infer in a second, rounded down; see `cpu_rates`
 TOKEN_BYTES = 8  # of text for each token of the vocabulary, about
 SHOWN = 20  # topics of the table after the rows of documents
 
@@ -55,15 +55,17 @@ SHOWN = 20  # topics of the table after the rows of documents
 class TopicsCommand(TopicsConfig):
     """Settings of the command.
 
-    topic   the one topic to show
-    limit   topics to show, the largest first; None: all, or SHOWN for documents
-    page    file of the page
-    export  folder of the exported topics
+    topic    the one topic to show
+    limit    topics to show, the largest first; None: all, or SHOWN for documents
+    page     file of the page
+    export   folder of the exported topics
+    as_json  print all lists of words, and all topics unless there is a limit
     """
 
     topic: int | None = None
     limit: int | None = None
     page: str = ""
+    as_json: bool = False
     export: str = ""
 
     def __post_init__(self) -> None:
@@ -103,7 +105,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         from mgpu_ngram.jobs.topics.files import format_of
 
         found = given(arguments, ["model", "documents", "topic", "limit", "export", *FLAGS])
-        found |= {"page": arguments.html} if arguments.html else {}
+        found |= {"page": arguments.html or "", "as_json": arguments.json}
         if arguments.output:
             if not arguments.documents:
                 raise InputError(
@@ -169,7 +171,11 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         from mgpu_ngram.jobs.topics.run import Wanted, run
 
         if isinstance(config, TopicsCommand):
-            return run(config, context, Wanted(config.topic, config.page, config.export))
+            wanted = Wanted(config.topic, config.limit, page=config.page, export=config.export)
+            if not config.as_json:
+                lists = wanted.lists if config.topic is not None else (config.order,)
+                wanted = replace(wanted, limit=config.limit or (SHOWN if config.documents else None), lists=lists)
+            return run(config, context, wanted)
         return run(config, context)
 
     def changed_since(self, config: TopicsConfig, manifest: dict[str, Any]) -> str:
@@ -193,7 +199,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         if topic is not None:
             show_topic(result.table.topics[0], result.snippets.__getitem__ if result.snippets else None)
         else:
-            show_topics(result.table, (config.order,), limit)
+            show_topics(result.table, (config.order,), limit, result.num_topics)
         if result.groups:
             print()
             if config.group_by and len(result.groups.groups) > MANY_GROUPS:

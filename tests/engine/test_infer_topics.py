@@ -8,6 +8,7 @@ from mgpu_ngram.core.text_options import TextOptions
 from mgpu_ngram.core.topic_model import Priors, TopicModel, identify_topic_model, save_topic_model
 from mgpu_ngram.engine import infer_topics
 from mgpu_ngram.engine.bags_of import bags_of
+from mgpu_ngram.engine.fold_documents import fixed_of
 from mgpu_ngram.engine.infer_topics import Grouping, InferOptions, infer_bags, infer_chunk, replica_of, text_options_of
 from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.engine.open_bags import open_texts
@@ -104,7 +105,7 @@ def test_text_options_of_settings(tmp_path):
 
 def test_probabilities_of_words_are_those_of_the_training(planted):
     model = planted.planted_model(alpha_Z=(0.1, 0.7, 3))
-    pairs = zip(infer_topics.fixed_of(model), fixed_topics(word_topics(model.counts_VZ(), model.priors)), strict=True)
+    pairs = zip(fixed_of(model), fixed_topics(word_topics(model.counts_VZ(), model.priors)), strict=True)
     assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in pairs)
 
 
@@ -140,7 +141,7 @@ def test_rows_of_a_model_with_seed_words(tmp_path):
     expected = model.pseudocounts_ZV()
     for z in range(2):
         assert rows.probabilities(z) == pytest.approx(expected[z] / expected[z].sum())
-    fixed = infer_topics.fixed_of(model)
+    fixed = fixed_of(model)
     phi_Z = fixed.floor_Z.copy()
     entries = slice(fixed.starts_V1[1], fixed.starts_V1[2])
     phi_Z[fixed.topics_N[entries]] += fixed.shares_N[entries]

@@ -192,3 +192,12 @@ def test_relevance_is_that_of_pyldavis():
         assert np.allclose(scores[z], expected[words[z]])
         assert np.allclose(scores[z], -np.sort(-expected)[:7])
     assert FREX_WEIGHT == 0.5
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("best", LISTS)
+def test_words_of_some_topics(best, threads):
+    rows = TopicRows.of_dense(np.random.default_rng(3).poisson(2, (30, 6)).astype(np.uint32), 0.1)
+    whole, some = best(rows, 4), best(rows, 4, threads=threads, topics=[5, 2])
+    assert some.words_Zn[[2, 5]].tolist() == whole.words_Zn[[2, 5]].tolist()
+    assert np.isneginf(some.scores_Zn[[0, 1, 3, 4]]).all()

@@ -26,7 +26,7 @@ from mgpu_ngram.engine.open_bags import open_bags, open_texts, states_of_inputs
 from mgpu_ngram.engine.topic_distances import Nearest, distances_from
 from mgpu_ngram.engine.topic_page import PageOptions, topic_page
 from mgpu_ngram.engine.topic_rows import TopicRows
-from mgpu_ngram.engine.topic_table import TopicFacts, TopicTable, topic_table
+from mgpu_ngram.engine.topic_table import LISTS, TableParts, TopicFacts, TopicTable, topic_table
 from mgpu_ngram.engine.topic_words import largest
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
@@ -45,11 +45,15 @@ class Wanted:
     """What the command asks for besides the settings of the job.
 
     topic   the one topic to describe; None: all of them
+    limit   describe the largest topics alone; None: all of them
+    lists   of words that are made
     page    file of the page; "" for none
     export  folder of the exported topics; "" for none
     """
 
     topic: int | None = None
+    limit: int | None = None
+    lists: tuple[str, ...] = LISTS
     page: str = ""
     export: str = ""
 
@@ -202,9 +206,11 @@ def _run(config: TopicsConfig, context: RunContext, wanted: Wanted, path: str, f
     word = _word_of(model)
     if wanted.topic is not None:
         facts = replace(facts, nearest=_nearest(rows, wanted.topic))
-    table = topic_table(rows, word, config.top, facts, config.relevance_lambda, threads=_threads(context))
-    if wanted.topic is not None:
-        table = replace(table, topics=[row for row in table.topics if row.topic == wanted.topic])
+    chosen = None if wanted.limit is None else largest(rows.totals_Z, wanted.limit).tolist()
+    parts = TableParts(wanted.lists, chosen if wanted.topic is None else [wanted.topic])
+    table = topic_table(
+        rows, word, config.top, facts, config.relevance_lambda, threads=_threads(context), parts=parts
+    )  # fmt: skip
     groups = summary.group_shares() if summary and (config.group_by or config.time) else None
     page_topics = 0
     if wanted.page:
