@@ -251,11 +251,14 @@ def test_streams(planted):
     assert lda.perplexity(planted) < 1.02 * clone(lda).fit(planted).perplexity(planted)
 
 
-def test_a_stream_goes_on_from_a_file(planted, tmp_path):
+def test_a_stream_goes_on_from_a_file(planted, tmp_path, monkeypatch):
+    seeds, train = [], module.train
+    monkeypatch.setattr(module, "train", lambda config, *a, **k: seeds.append(config.seed) or train(config, *a, **k))
     straight = ng.LDA(**FEW).partial_fit(planted[:90]).partial_fit(planted[90:150])
     straight.save(tmp_path / "model.lda")
     loaded = ng.LDA.load(tmp_path / "model.lda").partial_fit(planted[150:])
     assert same_model(loaded.model_, straight.partial_fit(planted[150:]).model_) and loaded.n_batch_iter_ == 3
+    assert seeds == [1, 2, 3, 3]
 
 
 def test_seed_words_choose_their_topics(planted):
@@ -309,6 +312,8 @@ def test_sparse_shares(fitted, planted):
         assert sp.issparse(sparse) and sparse.format == "csr" and sparse.dtype == np.float32
         assert np.array_equal(sparse.toarray(), np.where(dense >= threshold, dense, 0))
     assert fitted.transform(planted[:0], threshold=0.1).shape == (0, 4) == fitted.transform(planted[:0]).shape
+    equal = ng.LDA(**FEW).fit(planted)
+    assert equal.transform(planted[:1] * 0, threshold=0.25).nnz == 4, "a share of the threshold stays"
 
 
 @pytest.mark.gpu
@@ -332,11 +337,16 @@ def test_row_sums(Z):
     assert row_sums(np.zeros((0, Z), np.float32)).shape == (0, 1)
 
 
-def test_score_and_perplexity(fitted, planted):
+def test_score_and_perplexity(fitted, planted, monkeypatch):
     score, perplexity = fitted.score(planted), fitted.perplexity(planted)
     assert score == fitted.score(sp.csr_array(planted)) < 0 and 10 < perplexity < 40
     tokens = -score / np.log(perplexity)
     assert abs(tokens - round(tokens)) < 1e-6 and 7000 < tokens < 8000, "half of 15,000 tokens are targets"
+    for threads in (1, 3):
+        parts = [module.TopicFinder(fitted.model_, "cpu", threads).completion(bags_of(planted), 1)]
+        assert parts == [(score, round(tokens))], "any division of the documents gives the same"
+    monkeypatch.setattr(module, "BLOCK_TOKENS", 2000)
+    assert fitted.score(planted) == score
     assert np.isnan(fitted.perplexity(planted[:0])) and fitted.score(planted[:0]) == 0
     untrained = ng.LDA(**FEW | {"max_iter": 1}).fit(planted)
     assert untrained.perplexity(planted) > perplexity
