@@ -17,7 +17,7 @@ from mgpu_ngram.engine.bags_of import bags_of
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.lda.run import run
-from mgpu_ngram.jobs.lda.train import Snapshots, corpus_of, split_blocks, train
+from mgpu_ngram.jobs.lda.train import Storage, corpus_of, split_blocks, train
 from mgpu_ngram.jobs.progress import Progress
 
 pytestmark = pytest.mark.timeout(100)
@@ -180,7 +180,7 @@ def test_training_stops_when_the_perplexity_stays(documents, tmp_path):
 def test_blocks_are_split_into_consecutive_parts():
     assert split_blocks([*"abcde"], 2) == [["a", "b"], ["c", "d", "e"]]
     assert split_blocks([*"ab"], 5) == [["a"], ["b"]]
-    assert Snapshots().entries() == []
+    assert Storage().entries() == []
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from mgpu_ngram.engine.sweep_figure import draw_sweeps
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.lda.config import LdaConfig
-from mgpu_ngram.jobs.lda.train import Corpus, Snapshots, Trained, corpus_of, train
+from mgpu_ngram.jobs.lda.train import Storage, Trained, TrainingCorpus, corpus_of, train
 
 FORMAT = "mgpu_ngram topics"
 PICTURE = "perplexity.png"
@@ -136,13 +136,13 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
         corpus = corpus_of(opened.blocks(config.block_tokens or BLOCK_TOKENS), opened.num_words, folder)
         _refuse_empty(corpus, opened.name)
         read = time.perf_counter()
-        snapshots = Snapshots(
+        storage = Storage(
             str(checkpoint.entries_folder),
             context.checkpoint_seconds,
             partial(checkpoint.newest_generation, SNAPSHOT, range(len(corpus.blocks))),
             context.memory,
         )
-        trained = train(config, corpus, executor, opened.words, context.progress, snapshots=snapshots)
+        trained = train(config, corpus, executor, opened.words, context.progress, storage=storage)
         if folder:
             for block in folder.iterdir():
                 block.unlink()
@@ -195,7 +195,7 @@ def write_model(folder: Path, model: TopicModel, config: LdaConfig) -> None:
         draw_sweeps(model.history, folder / PICTURE, config.name)
 
 
-def _refuse_empty(corpus: Corpus, name: str) -> None:
+def _refuse_empty(corpus: TrainingCorpus, name: str) -> None:
     if not corpus.tokens:
         raise InputError(
             f"{name} has {corpus.documents:,} documents but no word in them; give at least one document with a word"

@@ -32,7 +32,7 @@ Callback = Callable[[int, dict[str, float]], object]
 
 
 @dataclass(frozen=True)
-class Corpus:
+class TrainingCorpus:
     """Documents to train on.
 
     blocks     in order
@@ -48,7 +48,7 @@ class Corpus:
     earlier: TopicModel | None = None
 
 
-def corpus_of(blocks: Iterable[Bags], num_words: int, folder: Path | None = None) -> Corpus:
+def corpus_of(blocks: Iterable[Bags], num_words: int, folder: Path | None = None) -> TrainingCorpus:
     """Return the corpus of consecutive blocks of documents.
 
     folder  where to write them, for workers of other processes; None: they stay in memory
@@ -65,7 +65,7 @@ def corpus_of(blocks: Iterable[Bags], num_words: int, folder: Path | None = None
             made.append(Documents(number, documents, str(path)))
         documents += bags.documents
         tokens += bags.tokens
-    return Corpus(made, num_words, documents, tokens)
+    return TrainingCorpus(made, num_words, documents, tokens)
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ class Trained:
 
 def train(
     config: LdaConfig,
-    corpus: Corpus,
+    corpus: TrainingCorpus,
     executor: Executor,
     words: Words | None = None,
     progress: Progress | None = None,
     callback: Callback | None = None,
-    snapshots: Snapshots | None = None,
+    storage: Storage | None = None,
     priors: Priors | None = None,
 ) -> Trained:
     """Return the trained model. Raises RunError if too many workers are lost.
@@ -94,14 +94,14 @@ def train(
     callback  called with the sweep and its metrics every `evaluate_every` sweeps; training stops when it returns True
     priors    None: symmetric ones of the config
     """
-    run = _Run(config, corpus, executor, progress or Progress(), snapshots or Snapshots())
+    run = _Run(config, corpus, executor, progress or Progress(), storage or Storage())
     state = Snapshot(0, priors or Priors(np.full(config.topics, config.prior), config.beta))
     return run.train(state, callback, words)
 
 
 @dataclass(frozen=True)
-class Snapshots:
-    """Where a run saves its topics, and the memory that its documents may take.
+class Storage:
+    """Where a run saves snapshots of its topics, and the memory that its documents may take.
 
     folder    of the entries; "" for none
     seconds   between two snapshots
@@ -116,9 +116,11 @@ class Snapshots:
 
 
 class _Run:
-    def __init__(self, config: LdaConfig, corpus: Corpus, executor: Executor, progress: Progress, snapshots: Snapshots):
+    def __init__(
+        self, config: LdaConfig, corpus: TrainingCorpus, executor: Executor, progress: Progress, storage: Storage
+    ):
         self.config, self.corpus, self.executor = config, corpus, executor
-        self.progress, self.snapshots = progress, snapshots
+        self.progress, self.storage = progress, storage
         self.name = secrets.token_hex(8)
         self.ranks: list[Handle] = []
         self.state = Snapshot(0, Priors(np.zeros(0), 0.0))
@@ -158,7 +160,7 @@ class _Run:
 
     def _open(self, first: Snapshot) -> Snapshot:
         """Start the ranks, from the newest snapshot or from `first`; return the state that they have."""
-        entries = self.snapshots.entries()
+        entries = self.storage.entries()
         state = Snapshot.of_json(entries[0].metadata) if entries else first
         files = {item: entry.path for entry in entries for item in entry.items} if entries else None
         size = max(1, self.executor.gang_size(WAIT_SECONDS if self.ranks else 0) // self.executor.tasks_per_process)
@@ -214,9 +216,9 @@ class _Run:
             config.tolerance,
             config.coherence,
             last,
-            self.snapshots.folder,
-            self.snapshots.seconds,
-            self.snapshots.memory,
+            self.storage.folder,
+            self.storage.seconds,
+            self.storage.memory,
             executor.device,
             executor.threads * executor.tasks_per_process,
         )
