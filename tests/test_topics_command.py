@@ -252,6 +252,7 @@ REFUSED = [
     ("M docs.parquet --group-by kind --time day", "group_by is 'kind' and time is 'day'; give one of them"),
     ("M docs.parquet --text-column body", "lacks the column 'body'"),
     ("M unknown.jsonl --time day", "the column 'day' has 'soon'; give dates such as 2019-03-01"),
+    ("M docs.parquet --by year", "--by year needs a column of dates; give --time COLUMN"),
     ("M docs.parquet --dense", "--dense is for the rows of documents; give -o doc_topics.parquet"),
     ("M docs.parquet --threshold 0.1", "--threshold is for the rows of documents"),
     ("M docs.parquet -o rows.parquet --threshold 2", "threshold is 2 but must be a share from 0 to 1"),

@@ -104,6 +104,8 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         from mgpu_ngram.core.typed_config import fill
         from mgpu_ngram.jobs.topics.files import format_of
 
+        if arguments.by and not arguments.time:
+            raise InputError(f"--by {arguments.by} needs a column of dates; give --time COLUMN, or leave it out")
         found = given(arguments, ["model", "documents", "topic", "limit", "export", *FLAGS])
         found |= {"page": arguments.html or "", "as_json": arguments.json}
         if arguments.output:
