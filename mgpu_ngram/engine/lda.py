@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda_blocks import Block, Blocks, Part, Room, in_threads, make_blocks
-from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.count_words import count_words
 from mgpu_ngram.kernels.lda.first_topics import first_topics
 from mgpu_ngram.kernels.lda.layout import repeat
@@ -19,6 +19,7 @@ from mgpu_ngram.kernels.lda.sample_topics import Draw, sample_topics
 from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 from mgpu_ngram.kernels.lda.weights import ALIGN, PRIOR_BITS, WordTopics, count_bits
 
+SORTED = 1 << 26  # counts that are sorted at a time
 T = TypeVar("T")
 
 
@@ -155,6 +156,24 @@ def document_counts(block: Block, num_topics: int) -> tuple[Any, Any, Any]:
     last = xp.flatnonzero(last_E)
     through = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(entry_E & ((1 << bits) - 1))[last]])
     return document_E[last], topic_E[last], xp.diff(through)
+
+
+def numbers_of_counts(counts_VZ: Any, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (counts, numbers) in host memory: how often each count occurs in the rows of words, by rising count.
+
+    Sorting takes several times the bytes of what is sorted, so only a part of the rows is sorted at a time.
+    """
+    xp = array_module(counts_VZ)
+    step = max(1, SORTED // max(1, counts_VZ.shape[1]))
+    counts, numbers = [np.zeros(0, np.uint32)], [np.zeros(0, np.int64)]
+    for v in range(0, len(words), step):
+        part = xp.unique(counts_VZ[xp.asarray(words[v : v + step])], return_counts=True)
+        counts.append(to_host(part[0]))
+        numbers.append(to_host(part[1]))
+    counts_N, places = np.unique(np.concatenate(counts), return_inverse=True)
+    numbers_N = np.zeros(len(counts_N), np.int64)
+    np.add.at(numbers_N, places, np.concatenate(numbers))
+    return counts_N, numbers_N
 
 
 def total(shard: Shard, group: Group, number: int) -> int:

@@ -12,7 +12,7 @@ from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_pairs
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.lda import Group, Shard, document_counts, total, word_topics
+from mgpu_ngram.engine.lda import Group, Shard, document_counts, numbers_of_counts, total, word_topics
 from mgpu_ngram.engine.lda_blocks import Block, to_bag
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fixed_topics, fold_in
@@ -53,13 +53,10 @@ def joint(shard: Shard, group: Group, priors: Priors) -> float:
         units += _units(numbers, math.lgamma(alpha) - _lgamma(lengths + alpha))
     result = total(shard, group, units) / UNITS
 
-    plain_VZ = shard.counts_VZ
-    if priors.seeds:
-        for word, own_Z in priors.seeds.items():
-            prior_Z = own_Z.astype(np.float64)
-            result += float((_lgamma(to_host(plain_VZ[word]) + prior_Z) - _lgamma(prior_Z)).sum())
-        plain_VZ = plain_VZ[xp.asarray(np.setdiff1d(np.arange(V), [*priors.seeds]))]
-    counts, numbers = (to_host(a) for a in xp.unique(plain_VZ, return_counts=True))
+    for word, own_Z in priors.seeds.items():
+        prior_Z = own_Z.astype(np.float64)
+        result += float((_lgamma(to_host(shard.counts_VZ[word]) + prior_Z) - _lgamma(prior_Z)).sum())
+    counts, numbers = numbers_of_counts(shard.counts_VZ, np.setdiff1d(np.arange(V), [*priors.seeds]))
     result += float((numbers * (_lgamma(counts + priors.beta) - math.lgamma(priors.beta))).sum())
     sums_Z = priors.sums_Z(V)
     totals_Z = to_host(topic_totals(shard.counts_VZ))

@@ -8,7 +8,7 @@ import numpy as np
 
 from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.lda import Group, Shard, document_counts
+from mgpu_ngram.engine.lda import Group, Shard, document_counts, numbers_of_counts
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 
@@ -37,13 +37,12 @@ def optimised(shard: Shard, group: Group, priors: Priors) -> Priors:
 
 
 def _optimised_beta(shard: Shard, priors: Priors) -> float:
-    xp = array_module(shard.counts_VZ)
-    plain = np.setdiff1d(np.arange(len(shard.counts_VZ)), [*priors.seeds])
+    xp, seeds = array_module(shard.counts_VZ), np.array([*priors.seeds], np.int64)
+    plain = np.setdiff1d(np.arange(len(shard.counts_VZ)), seeds)
     if not len(plain):
         return priors.beta
-    plain_VZ = shard.counts_VZ[xp.asarray(plain)] if priors.seeds else shard.counts_VZ
-    counts, numbers = (to_host(a) for a in xp.unique(plain_VZ, return_counts=True))
-    totals_Z = to_host(topic_totals(plain_VZ))
+    counts, numbers = numbers_of_counts(shard.counts_VZ, plain)
+    totals_Z = to_host(topic_totals(shard.counts_VZ) - topic_totals(shard.counts_VZ[xp.asarray(seeds)]))
     V = len(plain)
     [beta] = _fixed_point(
         np.array([priors.beta]),
@@ -79,9 +78,10 @@ def _document_histograms(shard: Shard, group: Group) -> tuple[np.ndarray, np.nda
     sums = xp.zeros((Z + 1) * B, np.int64)
     for block in shard.blocks.loaded():
         _, topic_E, count_E = document_counts(block, Z)
-        sums += xp.bincount(topic_E * B + _bins(count_E), minlength=(Z + 1) * B)
         lengths_D = block.documents.lengths_D.astype(np.int64)
-        sums += xp.bincount(Z * B + _bins(lengths_D[lengths_D > 0]), minlength=(Z + 1) * B)
+        for bins in (topic_E * B + _bins(count_E), Z * B + _bins(lengths_D[lengths_D > 0])):
+            if len(bins):  # CuPy 14 counts no empty array
+                sums += xp.bincount(bins, minlength=(Z + 1) * B)
     histograms = to_host(group.all_reduce(sums)).reshape(Z + 1, B)
     return histograms[:Z], histograms[Z]
 

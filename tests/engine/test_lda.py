@@ -11,8 +11,9 @@ import pytest
 from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
 from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine import lda
 from mgpu_ngram.engine.coherence import coherence
-from mgpu_ngram.engine.lda import document_counts, make_shard, start, sweep
+from mgpu_ngram.engine.lda import document_counts, make_shard, numbers_of_counts, start, sweep
 from mgpu_ngram.engine.lda_blocks import Room, StreamedBlocks, make_block
 from mgpu_ngram.engine.lda_metrics import HeldOut, coherences, completion, hold_out, joint, plugin, top_words
 from mgpu_ngram.engine.lda_priors import _bin_values, _bins, _digamma, optimised
@@ -207,6 +208,33 @@ def test_priors_are_estimated_from_the_topics(device):
     for _ in range(5):
         priors = optimised(shard, ALONE, priors)
     assert priors.alpha_Z == pytest.approx(alpha_Z, rel=0.1)
+
+
+@pytest.mark.parametrize("room", [Room(), Room(1)], ids=["resident", "streamed"])
+def test_blocks_without_tokens(room, device):
+    """Documents may be empty, and all documents of a device or a block held out; a device may have no document."""
+    bags, _ = bars(np.random.default_rng(11), 40)
+    empty, nothing = (bags_of_dense(np.zeros((documents, bags.num_words), int)) for documents in (3, 0))
+    priors = Priors(np.full(6, 0.5), 0.1)
+    figures = []
+    for parts in ([(0, 0, bags)], [(0, 0, bags), (1, 40, empty)], [(0, 0, empty)], [(0, 0, nothing)]):
+        shard = make_shard(parts, bags.num_words, 6, device, 2, room)
+        start(shard, ALONE, 1)
+        changed = sweep(shard, ALONE, priors, 1)
+        better = optimised(shard, ALONE, priors)
+        figures.append((changed, better.alpha_Z.tolist(), better.beta, joint(shard, ALONE, priors)))
+        assert (coherences(shard, ALONE) is not None) and plugin(shard, ALONE, priors) <= 0
+    assert figures[0] == figures[1]
+    assert figures[2] == figures[3] == (0, priors.alpha_Z.tolist(), 0.1, 0.0)
+
+
+def test_counts_are_sorted_in_parts(device, to_device, monkeypatch):
+    counts_VZ = np.random.default_rng(12).integers(0, 9, (50, 7)).astype(np.uint32)
+    words = np.setdiff1d(np.arange(50), [0, 20, 21])
+    monkeypatch.setattr(lda, "SORTED", 40)
+    found = numbers_of_counts(to_device(counts_VZ), words)
+    assert [a.tolist() for a in found] == [a.tolist() for a in np.unique(counts_VZ[words], return_counts=True)]
+    assert [len(a) for a in numbers_of_counts(to_device(counts_VZ), words[:0])] == [0, 0]
 
 
 def test_the_paper_s_rule_gives_other_topics():
