@@ -237,11 +237,13 @@ def make_blocks(parts: Sequence[Part], num_topics: int, device: str, threads: in
     layout_bytes = max((LAYOUT_BYTES * bags.pairs for _, _, bags in parts), default=0)
     limit = room.host_bytes if device == "cpu" else room.device_bytes
     if limit is None or size_bytes + layout_bytes <= limit:
-        made = [make_block(group, num_topics, device, threads) for group in _groups(parts, MAX_TOKENS)]
+        pairs = None if limit is None else (limit - size_bytes) // LAYOUT_BYTES
+        made = [make_block(group, num_topics, device, threads) for group in _groups(parts, MAX_TOKENS, pairs)]
         return ResidentBlocks(made, num_topics)
     in_host = room.host_bytes is None or size_bytes <= room.host_bytes
     tokens = sum(bags.tokens for _, _, bags in parts)
-    groups = _groups(parts, min(MAX_TOKENS, max(1, int(tokens * limit / size_bytes) // (STREAMED + 1))))
+    most = min(MAX_TOKENS, max(1, int(tokens * limit / size_bytes) // (STREAMED + 1)))
+    groups = _groups(parts, most, limit // LAYOUT_BYTES)
     folders = [None if in_host or not room.folder else room.folder / f"block-{i:06}" for i in range(len(groups))]
     stored = [
         _stored(make_block(group, num_topics, device, threads), folder, device)
@@ -282,17 +284,17 @@ def _host_copy(array: Any, number: int, folder: Path | None, device: str) -> np.
     return copy
 
 
-def _groups(parts: Sequence[Part], most: int) -> list[list[Part]]:
-    """Return the parts in groups of at most `most` tokens, if a part alone has not more."""
+def _groups(parts: Sequence[Part], most: int, most_pairs: int | None) -> list[list[Part]]:
+    """Return the parts in groups of at most `most` tokens and `most_pairs` pairs, if a part alone has not more."""
     groups: list[list[Part]] = []
-    room = 0
+    room = room_pairs = 0
     for part in parts:
-        tokens = part[2].tokens + ALIGN * part[2].documents
-        if not groups or tokens > room:
+        tokens, pairs = part[2].tokens + ALIGN * part[2].documents, part[2].pairs
+        if not groups or tokens > room or (most_pairs is not None and pairs > room_pairs):
             groups.append([])
-            room = most
+            room, room_pairs = most, most_pairs or 0
         groups[-1].append(part)
-        room -= tokens
+        room, room_pairs = room - tokens, room_pairs - pairs
     return groups
 
 

@@ -11,10 +11,10 @@ import pytest
 from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine import lda
+from mgpu_ngram.engine import lda, lda_blocks
 from mgpu_ngram.engine.coherence import coherence
 from mgpu_ngram.engine.lda import document_counts, make_shard, numbers_of_counts, start, sweep
-from mgpu_ngram.engine.lda_blocks import Room, StreamedBlocks, make_block
+from mgpu_ngram.engine.lda_blocks import Room, StreamedBlocks, make_block, make_blocks
 from mgpu_ngram.engine.lda_metrics import HeldOut, coherences, completion, hold_out, joint, plugin, top_words
 from mgpu_ngram.engine.lda_priors import _bin_values, _bins, _digamma, optimised
 from mgpu_ngram.kernels.dispatch import to_host
@@ -280,6 +280,19 @@ def test_blocks_out_of_the_device_give_the_same_topics(room, device, tmp_path):
     for figure in (joint, plugin):
         assert figure(shard, ALONE, priors) == figure(expected, ALONE, priors)
     assert bool(list(tmp_path.iterdir())) == (room.host_bytes is not None)
+
+
+def test_blocks_are_cut_so_that_their_layout_fits():
+    bags, _ = bars(np.random.default_rng(3), 90)
+    parts = [(i, 10 * i, bags.slice(10 * i, 10 * i + 10)) for i in range(9)]
+    size_bytes = sum(lda_blocks._device_bytes(part, 9) for _, _, part in parts)
+    largest = max(part.pairs for _, _, part in parts)
+    for limit, blocks in ((None, 1), (size_bytes + lda_blocks.LAYOUT_BYTES * largest, 9)):
+        made = list(make_blocks(parts, 9, "cpu", 1, Room(None, limit)).stored())
+        assert len(made) == blocks and [n for block in made for n in block.tokens] == list(range(9))
+    for limit in range(size_bytes, lda_blocks.LAYOUT_BYTES * bags.pairs, 10_000):
+        made = list(make_blocks(parts, 9, "cpu", 1, Room(None, limit)).stored())
+        assert max(len(block.pairs.count_P) for block in made) <= max(largest, limit // lda_blocks.LAYOUT_BYTES)
 
 
 def test_streamed_blocks_load_what_is_stored():
