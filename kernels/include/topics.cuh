@@ -2,10 +2,11 @@
 #define GROUP 32      // topics whose prior weights are summed together; a warp
 #define PRIOR_BITS 8  // a prior weight counts 2^-8 of a document's weight
 #define ALIGN 16      // documents start at multiples of this
+#define GREATEST 2147483520.0f  // weight
 
 // Weight of a topic for a word: (tokens + word prior) / (tokens of the topic + sum of word priors), scaled.
 __device__ __forceinline__ u32 word_weight(float share, float scale) {
-  return max(1, __float2int_rz(mul(share, scale)));
+  return max(1, __float2int_rz(fminf(mul(share, scale), GREATEST)));
 }
 
 __device__ __forceinline__ float word_share(u32 count, float beta, float inverse) {

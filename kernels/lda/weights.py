@@ -20,6 +20,7 @@ GROUP = 32  # topics whose prior weights are summed together
 PRIOR_BITS = 8
 ALIGN = 16  # documents start at multiples of this in arrays of tokens
 ENTRIES = {np.dtype(np.uint16): "u16", np.dtype(np.uint32): "u32"}  # C names of dtypes of entries
+GREATEST = float32(2**31 - 128)  # weight; a topic without a token of its only word may round to more
 MAX_TOPICS = 1 << 16
 MAX_TOKENS = 1 << 23  # of a document: its weights fit 64 bits
 
@@ -105,7 +106,7 @@ def count_bits(num_topics: int) -> tuple[np.dtype, int]:
 @njit(nogil=True, cache=True, inline="always")
 def word_weight(share, scale):
     """Return the integer weight of a topic for a word."""
-    return max(int32(1), int32(share * scale))
+    return max(int32(1), int32(min(share * scale, GREATEST)))
 
 
 @njit(nogil=True, cache=True, inline="always")

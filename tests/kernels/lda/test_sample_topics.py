@@ -106,6 +106,14 @@ def test_the_smallest_probabilities_do_not_vanish(to_device):
     assert_fits(drawn(documents, pairs, words, to_device, 3000), [0.25, 0.75])
 
 
+def test_a_topic_of_one_word_keeps_its_weight_without_the_token(to_device):
+    """Both shares round to 1, one from below: the token's own share exceeds the greatest share that set the scale."""
+    documents, pairs = documents_of([[(0, 32)]], [[0] * 32], 2)
+    words = words_of([[32, 0]], [32, 1000], [0.1, 0.1], 0.01, 1)
+    assert np.float32(32.01) * words.inverse_Z[0] < 1 <= np.float32(31.01) * words.less_Z[0]
+    assert drawn(documents, pairs, words, to_device, 100).tolist() == [100, 0]
+
+
 def test_a_word_a_million_times_in_a_document(to_device):
     """The document's counts need several entries, and the tokens several pairs."""
     n = 1_000_000
