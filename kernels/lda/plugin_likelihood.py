@@ -14,7 +14,7 @@ from ..dispatch import pick
 from ..launch import kernel, launch
 from .examples import corpus
 from .sample_topics import LANES, SMALL_TOPICS, weights_place
-from .weights import ALIGN, ENTRIES, GROUP, PRIOR_BITS, Documents, Pairs, WordTopics, beta_of, count_bits, weigh_word
+from .weights import ALIGN, BLOCK, ENTRIES, PRIOR_BITS, Documents, Pairs, WordTopics, beta_of, count_bits, weigh_word
 
 VARIANTS = tuple(
     {"ENTRY": entry, "LANES": lanes, "THREADS": threads, "WEIGHTS_IN_SHARED": shared}
@@ -58,13 +58,13 @@ def _sum(documents, bits, pairs, words, alpha_sum):
     counts_VZ, inverse_Z, _, alpha_Z, beta, seeds_V, beta_KZ = words
     Z = len(inverse_Z)
     share_Z, weight_Z, beta_Z = np.empty(Z, np.float32), np.empty(Z, np.int32), np.full(Z, beta, np.float32)
-    prior_G = np.empty((Z + GROUP - 1) // GROUP, np.uint64)
+    through_B = np.empty((Z + BLOCK - 1) // BLOCK, np.uint64)
     shift, mask = uint32(bits), uint32((1 << bits) - 1)
     units = int64(0)
     for s in range(len(slots_S3)):
         w = slots_S3[s, 0]
         beta_of(w, beta, seeds_V, beta_KZ, beta_Z)
-        scale, all_prior = weigh_word(counts_VZ[w], inverse_Z, alpha_Z, beta_Z, share_Z, weight_Z, prior_G)
+        scale, all_prior = weigh_word(counts_VZ[w], inverse_Z, alpha_Z, beta_Z, share_Z, weight_Z, through_B)
         unit = 1 / (float64(scale) * (1 << PRIOR_BITS))
         for p in range(slots_S3[s, 1], slots_S3[s, 2]):
             d = document_P[p]

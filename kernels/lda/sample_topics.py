@@ -14,9 +14,11 @@ from ..dispatch import pick
 from ..intrinsics import prefetch
 from ..launch import current_limits, kernel, launch
 from .examples import corpus
-from .philox import DRAWS, random_bits
+from .layout import MAX_COUNT
+from .philox import DRAWS, fill_random_bits
 from .weights import (
     ALIGN,
+    BLOCK,
     ENTRIES,
     GROUP,
     PRIOR_BITS,
@@ -35,7 +37,8 @@ VARIANTS = tuple(
     for entry, lanes, threads, shared in (("u16", 4, 256, 1), ("u32", 8, 1024, 1), ("u32", 8, 1024, 0))
 )
 LANES = 4  # of a warp, for one pair
-AHEAD = 6  # pairs: their memory is fetched while the pairs before are worked on
+BATCH = 64  # pairs: a CPU fetches their memory and draws their random numbers at once
+SHORT = 512  # entries of a row that a CPU searches from end to end
 SMALL, LARGE = 256, 1024  # threads of a block: few where the weights of many words fit a multiprocessor
 SMALL_TOPICS = 4096
 
@@ -104,100 +107,173 @@ def _sample(rows_D2, topics_T, entries_T, bits, pairs, words, new_VZ, counter, e
     seed, sweep, first = counter
     Z = len(inverse_Z)
     share_Z, weight_Z, beta_Z = np.empty(Z, np.float32), np.empty(Z, np.int32), np.full(Z, beta, np.float32)
-    prior_G = np.empty((Z + GROUP - 1) // GROUP, np.uint64)
-    through_E = np.empty(Z + (1 << 16), np.uint64)  # running sums of a document's weights
-    shift, mask = uint32(bits), uint32((1 << bits) - 1)
+    priors_B = np.empty((Z + BLOCK - 1) // BLOCK, np.uint64)
+    through_B = np.empty((Z + (1 << 16)) // BLOCK, np.uint64)  # running sums of a document's weights
+    document_M, position_M = np.empty(BATCH * MAX_COUNT, np.int64), np.empty(BATCH * MAX_COUNT, np.uint32)
+    bits_M = np.empty(BATCH * MAX_COUNT, np.uint64)
+    shift, mask = uint64(bits), uint64((1 << bits) - 1)
     changed = 0
     for s in range(len(slots_S3)):
         w = slots_S3[s, 0]
+        count_Z, new_Z = counts_VZ[w], new_VZ[w]
         beta_of(w, beta, seeds_V, beta_KZ, beta_Z)
-        scale, all_prior = weigh_word(counts_VZ[w], inverse_Z, alpha_Z, beta_Z, share_Z, weight_Z, prior_G)
-        for p in range(slots_S3[s, 1], slots_S3[s, 2]):
-            ahead = min(p + AHEAD, slots_S3[s, 2] - 1)
-            prefetch(topics_T, int64(token_P[ahead]))
-            row = int64(rows_D2[document_P[ahead], 0]) * ALIGN
-            prefetch(entries_T, row)
-            prefetch(entries_T, row + 32)
-            d = document_P[p]
-            begin = int64(rows_D2[d, 0]) * ALIGN
-            size = int64(rows_D2[d, 1])
-            if size > len(through_E):
-                through_E = np.empty(2 * size, np.uint64)
-            total = uint64(0)
-            for e in range(size):
-                entry = uint32(entries_T[begin + e])
-                total += uint64(entry & mask) * uint64(weight_Z[entry >> shift])
-                through_E[e] = total
-            for t in range(int64(token_P[p]), int64(token_P[p]) + int64(count_P[p])):
-                z = int64(topics_T[t])
-                low, high, theta = _entries_of(entries_T, begin, size, shift, mask, uint32(z))
-                before = through_E[low - 1] if low else uint64(0)
-                here = through_E[high - 1] - before
-                weight = weight_Z[z]
-                prior = prior_weight(weight, alpha_Z[z])
-                if exclude_self:
-                    less = word_weight((float32(counts_VZ[w, z] - uint32(1)) + beta_Z[z]) * less_Z[z], scale)
-                    own = ((theta - uint64(1)) * uint64(less) << uint64(PRIOR_BITS)) + prior_weight(less, alpha_Z[z])
-                else:
-                    own = (here << uint64(PRIOR_BITS)) + prior
-                others = total - here
-                x = upper_product(
-                    random_bits(seed, DRAWS, sweep, first + int64(d), t - begin),
-                    own + (others << uint64(PRIOR_BITS)) + all_prior - prior,
-                )
-                if x < own:
-                    continue
-                x -= own
-                if x < others << uint64(PRIOR_BITS):
-                    x >>= uint64(PRIOR_BITS)
-                    if x >= before:
-                        x += here
-                    e, left = int64(0), size  # the first running sum above x; a step without a branch is faster
-                    while left > 1:
-                        half = left >> 1
-                        e += half * int64(through_E[e + half - 1] <= x)
-                        left -= half
-                    new = int64(uint32(entries_T[begin + e]) >> shift)
-                else:
-                    x -= others << uint64(PRIOR_BITS)
-                    new = _by_prior(x, z, prior, weight_Z, alpha_Z, prior_G)
-                topics_T[t] = new
-                new_VZ[w, z] -= uint32(1)
-                new_VZ[w, new] += uint32(1)
-                changed += 1
+        scale, all_prior = weigh_word(count_Z, inverse_Z, alpha_Z, beta_Z, share_Z, weight_Z, priors_B)
+        for batch in range(slots_S3[s, 1], slots_S3[s, 2], BATCH):
+            end = min(batch + BATCH, slots_S3[s, 2])
+            m = 0
+            for p in range(batch, end):  # fetch memory, and draw the numbers of all tokens
+                row = int64(rows_D2[document_P[p], 0]) * ALIGN
+                prefetch(topics_T, int64(token_P[p]))
+                prefetch(entries_T, row)
+                prefetch(entries_T, row + 32)
+                for i in range(count_P[p]):
+                    document_M[m] = first + int64(document_P[p])
+                    position_M[m] = int64(token_P[p]) + i - row
+                    m += 1
+            fill_random_bits(seed, DRAWS, sweep, document_M[:m], position_M[:m], bits_M[:m])
+            m = 0
+            for p in range(batch, end):
+                d = document_P[p]
+                row = uint64(rows_D2[d, 0]) * uint64(ALIGN), uint64(rows_D2[d, 1]), shift, mask
+                if row[1] > uint64(len(through_B) * BLOCK):
+                    through_B = np.empty(2 * row[1] // BLOCK, np.uint64)
+                total = _sum_row(entries_T, row, weight_Z, through_B)
+                for t in range(uint64(token_P[p]), uint64(token_P[p]) + uint64(count_P[p])):
+                    z = uint64(topics_T[t])
+                    low, theta = _find_topic(entries_T, row, z)
+                    weight = weight_Z[z]
+                    here = theta * uint64(weight)
+                    prior = prior_weight(weight, alpha_Z[z])
+                    if exclude_self:
+                        less = word_weight((float32(count_Z[z] - uint32(1)) + beta_Z[z]) * less_Z[z], scale)
+                        own = ((theta - uint64(1)) * uint64(less) << uint64(PRIOR_BITS)) + prior_weight(
+                            less, alpha_Z[z]
+                        )
+                    else:
+                        own = (here << uint64(PRIOR_BITS)) + prior
+                    others = (total - here) << uint64(PRIOR_BITS)
+                    x = upper_product(bits_M[m], own + others + all_prior - prior)
+                    m += 1
+                    if x < own:
+                        continue
+                    x -= own
+                    if x < others:
+                        x >>= uint64(PRIOR_BITS)
+                        if x >= _sum_before(entries_T, row, low, weight_Z, through_B):
+                            x += here
+                        new = _by_row(x, entries_T, row, weight_Z, through_B)
+                    else:
+                        new = _by_prior(x - others, z, prior, weight_Z, alpha_Z, priors_B)
+                    topics_T[t] = new
+                    new_Z[z] -= uint32(1)
+                    new_Z[new] += uint32(1)
+                    changed += 1
     return changed
 
 
+# Below, `row` is (first entry, number of entries, bits of a count, their mask) of a document. Zeros fill its last
+# block and weigh nothing. Loops over a block are unrolled, without branches: on short rows they beat binary searches.
+
+
 @njit(nogil=True, cache=True, inline="always")
-def _entries_of(entries_T, begin, size, shift, mask, z):
-    """Return the first and the end of the entries of topic z, counted from `begin`, and their count."""
-    low, left, bound = int64(0), size, z << shift
-    while left > 1:
-        half = left >> 1
-        low += half * int64(uint32(entries_T[begin + low + half - 1]) < bound)
+def _sum_row(entries_T, row, weight_Z, through_B):
+    """Fill through_B with the weights of all entries up to the end of each block; return the last of them."""
+    begin, size, shift, mask = row
+    total = uint64(0)
+    for b in range((size + uint64(BLOCK - 1)) // uint64(BLOCK)):
+        for i in range(BLOCK):
+            entry = uint64(entries_T[begin + b * uint64(BLOCK) + uint64(i)])
+            total += (entry & mask) * uint64(uint32(weight_Z[entry >> shift]))
+        through_B[b] = total
+    return total
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _find_topic(entries_T, row, z):
+    """Return the first entry of topic z, counted from the row's first, and the topic's count."""
+    begin, size, shift, mask = row
+    if size <= uint64(SHORT):
+        kind = entries_T.dtype.type
+        bound, before = kind((z << shift) - uint64(z > uint64(0))), kind(0)
+        for e in range(begin, begin + (size + uint64(BLOCK - 1)) // uint64(BLOCK) * uint64(BLOCK)):
+            before = kind(before + kind(kind(entries_T[e] - kind(1)) < bound))  # a zero wraps around: it is not less
+        low = uint64(before)
+    else:
+        low, left = uint64(0), size
+        while left > uint64(1):
+            half = left >> uint64(1)
+            low += half * uint64(uint64(entries_T[begin + low + half - uint64(1)]) < z << shift)
+            left -= half
+    theta = uint64(entries_T[begin + low]) & mask
+    if theta == mask:  # other entries of the topic may follow
+        e = low + uint64(1)
+        while e < size and uint64(entries_T[begin + e]) >> shift == z:
+            theta += uint64(entries_T[begin + e]) & mask
+            e += uint64(1)
+    return low, theta
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _sum_before(entries_T, row, e, weight_Z, through_B):
+    """Return the weights of all entries before entry e."""
+    begin, _, shift, mask = row
+    b = e // uint64(BLOCK)
+    total = through_B[b - uint64(1)] if b else uint64(0)
+    for i in range(BLOCK):
+        entry = uint64(entries_T[begin + b * uint64(BLOCK) + uint64(i)])
+        product = (entry & mask) * uint64(uint32(weight_Z[entry >> shift]))
+        total += product if b * uint64(BLOCK) + uint64(i) < e else uint64(0)
+    return total
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _by_row(x, entries_T, row, weight_Z, through_B):
+    """Return the topic of the first entry whose running sum is above x."""
+    begin, size, shift, mask = row
+    b = _count_through(x, through_B, (size + uint64(BLOCK - 1)) // uint64(BLOCK))
+    total = through_B[b - uint64(1)] if b else uint64(0)
+    e = begin + b * uint64(BLOCK)
+    found = e
+    for i in range(BLOCK):
+        entry = uint64(entries_T[e + uint64(i)])
+        total += (entry & mask) * uint64(uint32(weight_Z[entry >> shift]))
+        found += uint64(total <= x)
+    return uint64(entries_T[found]) >> shift
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _count_through(x, through_B, size):
+    """Return how many of the first `size` running sums are at most x."""
+    found = uint64(0)
+    if size <= uint64(SHORT // BLOCK):
+        for b in range(size):
+            found += uint64(through_B[b] <= x)
+        return found
+    left = size
+    while left > uint64(1):
+        half = left >> uint64(1)
+        found += half * uint64(through_B[found + half - uint64(1)] <= x)
         left -= half
-    high, theta = low, uint64(0)
-    while high < size and uint32(entries_T[begin + high]) >> shift == z:
-        theta += uint64(uint32(entries_T[begin + high]) & mask)
-        high += 1
-    return low, high, theta
+    return found
 
 
 @njit(nogil=True, cache=True)
-def _by_prior(x, z, prior, weight_Z, alpha_Z, prior_G):
-    """Return the topic but z whose prior weight holds x."""
-    for g in range(len(prior_G)):
-        total = prior_G[g] - prior if g == z // GROUP else prior_G[g]
-        if x < total:
-            k = g * GROUP
-            while True:
-                here = uint64(0) if k == z else prior_weight(weight_Z[k], alpha_Z[k])
-                if x < here:
-                    return k
-                x -= here
-                k += 1
-        x -= total
-    return z  # never: x is below the sum
+def _by_prior(x, z, prior, weight_Z, alpha_Z, priors_B):
+    """Return the topic but z whose prior weight holds x; `prior` is that of z."""
+    own = z // uint64(BLOCK)
+    b, left = uint64(0), uint64(len(priors_B))
+    while left > uint64(1):
+        half = left >> uint64(1)
+        at = b + half - uint64(1)
+        b += half * uint64(priors_B[at] - (prior if at >= own else uint64(0)) <= x)
+        left -= half
+    total = priors_B[b - uint64(1)] - (prior if b > own else uint64(0)) if b else uint64(0)
+    last, found = uint64(len(weight_Z) - 1), b * uint64(BLOCK)
+    for i in range(BLOCK):
+        k = min(b * uint64(BLOCK) + uint64(i), last)
+        total += uint64(0) if k == z else prior_weight(weight_Z[k], alpha_Z[k])
+        found += uint64(total <= x)
+    return found
 
 
 def _cuda(documents, pairs, words, new_VZ, draw):

@@ -16,7 +16,8 @@ from numpy import float32, float64, int32, int64, uint64
 from .. import check
 from ..compile import njit
 
-GROUP = 32  # topics whose prior weights are summed together
+GROUP = 32  # topics whose prior weights a GPU sums together
+BLOCK = 8  # topics, or entries of a document, whose weights a CPU sums together; rows of entries end in whole blocks
 PRIOR_BITS = 8
 ALIGN = 16  # documents start at multiples of this in arrays of tokens
 ENTRIES = {np.dtype(np.uint16): "u16", np.dtype(np.uint32): "u32"}  # C names of dtypes of entries
@@ -122,9 +123,12 @@ def scale_of(greatest):
 
 
 @njit(nogil=True, cache=True)
-def weigh_word(count_Z, inverse_Z, alpha_Z, beta_Z, share_Z, weight_Z, prior_G):
-    """Fill weight_Z, and prior_G with the prior weights of groups of topics; return (scale, sum of prior_G)."""
-    Z = len(count_Z)
+def weigh_word(count_Z, inverse_Z, alpha_Z, beta_Z, share_Z, weight_Z, through_B):
+    """Fill weight_Z, and through_B with the prior weights of all topics up to the end of each BLOCK topics.
+
+    Returns (scale, the last of through_B). Indices are unsigned, so no code wraps negative ones and loops become SIMD.
+    """
+    Z = uint64(len(count_Z))
     for k in range(Z):
         share_Z[k] = (float32(count_Z[k]) + beta_Z[k]) * inverse_Z[k]
     greatest = int32(0)
@@ -134,12 +138,15 @@ def weigh_word(count_Z, inverse_Z, alpha_Z, beta_Z, share_Z, weight_Z, prior_G):
     for k in range(Z):
         weight_Z[k] = word_weight(share_Z[k], scale)
     total = uint64(0)
-    for g in range(len(prior_G)):
-        prior = uint64(0)
-        for k in range(g * GROUP, min(Z, (g + 1) * GROUP)):
-            prior += prior_weight(weight_Z[k], alpha_Z[k])
-        prior_G[g] = prior
-        total += prior
+    whole = Z // uint64(BLOCK)
+    for b in range(whole):
+        for i in range(BLOCK):
+            k = b * uint64(BLOCK) + uint64(i)
+            total += prior_weight(weight_Z[k], alpha_Z[k])
+        through_B[b] = total
+    for k in range(whole * uint64(BLOCK), Z):
+        total += prior_weight(weight_Z[k], alpha_Z[k])
+        through_B[whole] = total
     return scale, total
 
 
