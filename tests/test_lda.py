@@ -21,8 +21,9 @@ import mgpu_ngram as ng
 from mgpu_ngram import lda as module
 from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.topic_model import load_topic_model
-from mgpu_ngram.engine.fold_documents import row_sums
+from mgpu_ngram.engine.fold_documents import row_sums, to_csr
 from mgpu_ngram.engine.open_bags import open_bags
+from mgpu_ngram.kernels.dispatch import to_host
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 FEW = {"n_components": 4, "max_iter": 8, "random_state": 1}
@@ -314,6 +315,14 @@ def test_sparse_shares(fitted, planted):
     assert fitted.transform(planted[:0], threshold=0.1).shape == (0, 4) == fitted.transform(planted[:0]).shape
     equal = ng.LDA(**FEW).fit(planted)
     assert equal.transform(planted[:1] * 0, threshold=0.25).nnz == 4, "a share of the threshold stays"
+
+
+def test_blocks_without_a_share_of_the_threshold(to_device):
+    blocks = [np.float32([[0.4, 0.6]]), np.float32([[0.5, 0.5], [0.5, 0.5]]), np.float32([[0.9, 0.1], [0.3, 0.7]])]
+    sparse = to_csr(map(to_device, blocks), 0.6, 2)
+    starts, topics, shares = (to_host(array).tolist() for array in (sparse.indptr, sparse.indices, sparse.data))
+    assert (starts, topics) == ([0, 1, 1, 1, 2, 3], [1, 0, 1])
+    assert shares == pytest.approx([0.6, 0.9, 0.7])
 
 
 @pytest.mark.gpu

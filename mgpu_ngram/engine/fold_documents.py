@@ -114,9 +114,9 @@ def to_csr(blocks: Iterable[Any], threshold: float, num_topics: int) -> Any:
     parts: list[tuple[Any, Any, Any]] = []
     for shares_DZ in blocks:
         xp = array_module(shares_DZ)
-        documents_N, topics_N = xp.nonzero(shares_DZ >= threshold)
-        lengths_D = xp.bincount(documents_N, minlength=len(shares_DZ))
-        parts.append((lengths_D, topics_N.astype(np.int32), shares_DZ[documents_N, topics_N]))
+        large_DZ = shares_DZ >= threshold
+        documents_N, topics_N = xp.nonzero(large_DZ)
+        parts.append((large_DZ.sum(1, dtype=np.int64), topics_N.astype(np.int32), shares_DZ[documents_N, topics_N]))
     none = xp.zeros(0, np.int64), xp.zeros(0, np.int32), xp.zeros(0, np.float32)
     lengths_D, topics_N, shares_N = (xp.concatenate(column) for column in zip(none, *parts, strict=True))
     starts_D1 = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(lengths_D)])
