@@ -1,4 +1,4 @@
-// Philox4x32-10 (Salmon et al., 2011); kernels/lda/philox.py is the same generator.
+// Philox4x32-10 (Salmon et al., 2011); kernels/common/philox.py is the same generator.
 #define DRAWS 0
 #define FIRST_TOPICS 1
 

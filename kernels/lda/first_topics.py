@@ -8,12 +8,12 @@ import numpy as np
 from numpy import int64, uint64
 
 from .. import check
+from ..common.philox import FIRST_TOPICS, random_bits
 from ..common.products import upper_product
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from .count_topics import example as counted
-from .philox import FIRST_TOPICS, random_bits
 from .weights import ALIGN, Documents
 
 

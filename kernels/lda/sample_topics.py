@@ -8,6 +8,7 @@ import numpy as np
 from numpy import float32, int64, uint32, uint64
 
 from .. import check
+from ..common.philox import DRAWS, fill_random_bits
 from ..common.products import upper_product
 from ..compile import njit
 from ..dispatch import pick
@@ -15,7 +16,6 @@ from ..intrinsics import prefetch
 from ..launch import current_limits, kernel, launch
 from .examples import corpus
 from .layout import MAX_COUNT
-from .philox import DRAWS, fill_random_bits
 from .weights import (
     ALIGN,
     BLOCK,

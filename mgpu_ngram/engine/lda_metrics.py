@@ -14,10 +14,10 @@ from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_p
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda import Group, Shard, document_counts, numbers_of_counts, total, word_topics
 from mgpu_ngram.engine.lda_blocks import Block, to_bag
+from mgpu_ngram.kernels.common.philox import HELD_OUT, random_numbers
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fixed_topics, fold_in
 from mgpu_ngram.kernels.lda.layout import repeat
-from mgpu_ngram.kernels.lda.philox import HELD_OUT, random_numbers
 from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS, plugin_likelihood
 from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 from mgpu_ngram.kernels.lda.weights import WordTopics

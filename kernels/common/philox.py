@@ -10,7 +10,7 @@ from numpy import uint64
 from ..compile import njit
 
 ROUNDS = 10
-DRAWS, FIRST_TOPICS, HELD_OUT = 0, 1, 2  # streams, which share no numbers
+DRAWS, FIRST_TOPICS, HELD_OUT, WORDS = 0, 1, 2, 3  # streams, which share no numbers
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -21,7 +21,7 @@ def random_bits(seed, stream, sweep, document, position):
     (document, position, sweep, stream and upper bits of document) as counter; the first two of its four words.
 
     seed      uint64
-    stream    DRAWS, FIRST_TOPICS or HELD_OUT
+    stream    DRAWS, FIRST_TOPICS, HELD_OUT or WORDS
     document  0 to 2^46 - 1
     position  of the token in its document, 0 to 2^32 - 1
     """

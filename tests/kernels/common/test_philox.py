@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mgpu_ngram.kernels.lda.philox import random_bits, random_numbers
+from mgpu_ngram.kernels.common.philox import random_bits, random_numbers
 
 # (counter, key, first two words of the result) from the known answers of Random123 (Salmon et al., 2011)
 KNOWN = [
