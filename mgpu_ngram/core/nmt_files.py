@@ -1,0 +1,205 @@
+"""Translation models in files: Nematus, Amun, Marian's s2s, and recurrent networks without attention."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mgpu_ngram.core.nmt_model import Affine, Attention, Cell, Gru, Lstm, NmtModel
+from mgpu_ngram.core.nmt_names import with_nematus_names
+from mgpu_ngram.core.nmt_tensors import Tensors, read_tensors
+
+FORMATS = "Nematus, Amun and Marian s2s with GRU, LSTM or multiplicative LSTM, and GRUs without attention"
+MARIAN_EPSILON, NEMATUS_EPSILON = 1e-9, 1e-5
+G2P_SOURCE_EOS, G2P_START, G2P_EOS = 2, 2, 3  # ids of the models without attention
+
+
+class Dims(NamedTuple):
+    """E: embeddings, of source and target. H: state. A: attention. norm: "", "marian" or "nematus"."""
+
+    source_E: int
+    E: int
+    H: int
+    A: int
+    norm: str
+
+
+def load_nmt_model(path: str) -> NmtModel:
+    """Return the model in a .npz file.
+
+    Raises InputError that names the tensor and both shapes if one is missing, has a wrong shape or has no place.
+    """
+    tensors = read_tensors(path)
+    if "enc_emb" in tensors:
+        return _without_attention(tensors)
+    tensors = with_nematus_names(tensors)
+    norm = "marian" if "encoder_gamma1" in tensors else "nematus" if "encoder_W_lns" in tensors else ""
+    sides = ("encoder_", "encoder_r_")
+    states = (*(f"{prefix}U" for prefix in (*sides, "decoder_")), "decoder_U_nl", "decoder_W_comb_att")
+    previous = ("decoder_W", "decoder_Wx", "decoder_Wm", "ff_logit_prev_W", "ff_logit_W")
+    dims = Dims(
+        tensors.common(*((f"{prefix}{end}", 0) for prefix in sides for end in ("W", "Wx", "Wm"))),
+        tensors.common(*((name, 0) for name in previous), ("ff_logit_prev_b", 0), ("ff_logit_ctx_b", 0)),
+        tensors.common(*((name, 0) for name in states)),
+        tensors.common(("decoder_Wc_att", 1), ("decoder_W_comb_att", 1), ("decoder_b_att", 0), ("decoder_U_att", 0)),
+        norm,
+    )
+    model = _nematus(tensors, dims)
+    tensors.check_all_taken(FORMATS)
+    return model
+
+
+def _nematus(t: Tensors, d: Dims) -> NmtModel:
+    C = 2 * d.H
+    embeddings = _source_embeddings(t, d.source_E)
+    target = t.matrix("Wemb_dec", t.shape("Wemb_dec")[0], d.E) if "Wemb_dec" in t else embeddings[0]
+    V = len(target)
+    output = t.matrix("ff_logit_W", d.E, V) if "ff_logit_W" in t else np.ascontiguousarray(target.T)
+    attention = Attention(
+        _affine(t, d, ("decoder_Wc_att", "decoder_b_att", "decoder_att_gamma1"), C, d.A),
+        _affine(t, d, ("decoder_W_comb_att", "", "decoder_att_gamma2"), d.H, d.A),
+        t.vector("decoder_U_att", d.A),
+    )
+    hidden = tuple(
+        _affine(t, d, (f"ff_logit_{part}_W", f"ff_logit_{part}_b", f"ff_logit_l1_gamma{i}"), X, d.E)
+        for part, i, X in (("lstm", 1, d.H), ("prev", 0, d.E), ("ctx", 2, C))
+    )
+    return NmtModel(
+        t.name,
+        "nematus",
+        embeddings,
+        target,
+        _layer(t, d, "encoder_", d.source_E),
+        _layer(t, d, "encoder_r_", d.source_E),
+        _affine(t, d, ("ff_state_W", "ff_state_b", "ff_state_gamma"), C, d.H),
+        _layer(t, d, "decoder_", d.E),
+        attention,
+        _layer(t, d, "decoder_", C, "_nl"),
+        hidden,
+        Affine(output, t.vector("ff_logit_b", V)),
+    )
+
+
+def _source_embeddings(t: Tensors, E: int) -> tuple[np.ndarray, ...]:
+    """Return the embeddings of all factors; their widths sum to E."""
+    factors = [name for name in (f"Wemb{i}" for i in range(1, 100)) if name in t]
+    widths = [t.shape(name)[-1] for name in factors]
+    names, sizes = ["Wemb", *factors], [E - sum(widths), *widths]
+    return tuple(t.matrix(name, t.shape(name)[0], size) for name, size in zip(names, sizes, strict=True))
+
+
+def _affine(t: Tensors, d: Dims, names: tuple[str, str, str], X: int, Y: int) -> Affine:
+    """Return a layer by the names of its matrix, its bias ("" for none) and Marian's scale."""
+    matrix, bias, gamma = names
+    weight = t.matrix(matrix, X, Y)
+    b = t.vector(bias, Y) if bias else None
+    if d.norm == "marian":
+        return Affine(weight, None, t.vector(gamma, Y), b, (Y,), MARIAN_EPSILON)
+    if d.norm == "nematus":
+        stem, ends = (matrix, ("_lns", "_lnb")) if matrix.endswith("_att") else (matrix[:-2], ("_ln_s", "_ln_b"))
+        scale, shift = (t.vector(stem + end, Y) for end in ends)
+        return Affine(weight, b, scale, shift, (Y,), NEMATUS_EPSILON)
+    return Affine(weight, b)
+
+
+def _layer(t: Tensors, d: Dims, prefix: str, X: int, nl: str = "") -> tuple[Cell, ...]:
+    """Return the cell of a prefix and its transitions. `nl` is "_nl" for the cell on the context."""
+    W, U = f"{prefix}W{'c' if nl else ''}", f"{prefix}U{nl}"
+    columns = t.common((U, 1), (W, 1), (f"{prefix}b{nl}", 0))
+    if columns in (3 * d.H, 4 * d.H):
+        return (_lstm(t, d, prefix, X, nl),)
+    cells: list[Cell] = [_gru(t, d, prefix, X, nl)]
+    while f"{prefix}U{nl}_drt_{len(cells)}" in t:
+        cells.append(_transition(t, d, prefix, f"{nl}_drt_{len(cells)}"))
+    return tuple(cells)
+
+
+def _gates(t: Tensors, names: tuple[str, str], X: int, H: int) -> np.ndarray:
+    """Return the matrices of the gates (2H) and of the proposal (H) side by side."""
+    return np.concatenate([t.matrix(names[0], X, 2 * H), t.matrix(names[1], X, H)], axis=1)
+
+
+def _vectors(t: Tensors, names: tuple[str, str], end: str, H: int) -> np.ndarray:
+    return np.concatenate([t.vector(names[0] + end, 2 * H), t.vector(names[1] + end, H)])
+
+
+def _normed(t: Tensors, d: Dims, names: tuple[str, str], weight: np.ndarray, bias: np.ndarray | None) -> Affine:
+    """Return a layer of gates and proposals as Nematus normalises it: apart, with the bias inside."""
+    if d.norm != "nematus":
+        return Affine(weight, bias)
+    scale, shift = (_vectors(t, names, end, d.H) for end in ("_lns", "_lnb"))
+    return Affine(weight, bias, scale, shift, (2 * d.H, d.H), NEMATUS_EPSILON)
+
+
+def _gru(t: Tensors, d: Dims, prefix: str, X: int, nl: str) -> Gru:
+    H, end = d.H, "c" if nl else ""
+    inputs = f"{prefix}W{end}", f"{prefix}W{end}x"
+    states = f"{prefix}U{nl}", f"{prefix}Ux{nl}"
+    weights = _gates(t, inputs, X, H), _gates(t, states, H, H)
+    bias = _vectors(t, (f"{prefix}b{nl}", f"{prefix}bx{nl}"), "", H)
+    biases = (None, bias) if nl else (bias, None)  # the cell on the context has its bias on the side of the state
+    if d.norm == "marian":
+        cell = prefix if prefix != "decoder_" else f"decoder_cell{2 if nl else 1}_"
+        scales = (t.vector(f"{cell}gamma{i}", 3 * H) for i in (1, 2))
+        layers = (
+            Affine(weight, None, scale, shift, (3 * H,), MARIAN_EPSILON)
+            for weight, scale, shift in zip(weights, scales, biases, strict=True)
+        )
+        return Gru(*layers)
+    return Gru(_normed(t, d, inputs, weights[0], biases[0]), _normed(t, d, states, weights[1], biases[1]))
+
+
+def _transition(t: Tensors, d: Dims, prefix: str, end: str) -> Gru:
+    """Return a cell without an input; in the decoder, its bias is inside the reset gate."""
+    names = f"{prefix}U{end}", f"{prefix}Ux{end}"
+    weight, bias = _gates(t, names, d.H, d.H), _vectors(t, (f"{prefix}b{end}", f"{prefix}bx{end}"), "", d.H)
+    nothing = np.zeros_like(bias)
+    if prefix == "decoder_":
+        return Gru(None, _normed(t, d, names, weight, bias), nothing)
+    return Gru(None, _normed(t, d, names, weight, None), bias)
+
+
+def _lstm(t: Tensors, d: Dims, prefix: str, X: int, nl: str) -> Lstm:
+    H, mix = d.H, "decoder_2_" if nl else prefix
+    W, U, b = f"{prefix}W{'c' if nl else ''}", f"{prefix}U{nl}", f"{prefix}b{nl}"
+    split = t.shape(U)[-1] == 3 * H
+    weights = []
+    for name, rows in ((W, X), (U, H)):
+        if split:
+            proposal = name.replace("U", "Ux") if name == U else f"{name}x"
+            parts = t.matrix(name, rows, 3 * H), t.matrix(proposal, rows, H)
+            weights.append(np.concatenate(parts, axis=1))
+        else:
+            weights.append(t.matrix(name, rows, 4 * H))
+    if split:
+        bias = np.concatenate([t.vector(b, 3 * H), t.vector(f"{prefix}bx{nl}", H)])
+    else:
+        bias = t.vector(b, 4 * H)
+    cell = Affine(weights[0], bias), Affine(weights[1])
+    if f"{mix}Wm" not in t:
+        return Lstm(*cell)
+    mixed = Affine(t.matrix(f"{mix}Wm", X, H), t.vector(f"{mix}bm", H))
+    return Lstm(*cell, mixed, Affine(t.matrix(f"{mix}Um", H, H), t.vector(f"{mix}bmu", H)))
+
+
+def _without_attention(t: Tensors) -> NmtModel:
+    """Return a model of two GRUs: rows of weights are gates r, z and n, as in PyTorch."""
+    H = t.common(("enc_w_hh", 1), ("dec_w_hh", 1), ("fc_w", 1))
+    source_E, target_E = (t.common((f"{side}_w_ih", 1), (f"{side}_emb", 1)) for side in ("enc", "dec"))
+    V = t.common(("fc_w", 0), ("fc_b", 0), ("dec_emb", 0))
+
+    def cell(side: str, X: int) -> Gru:
+        weights = (np.ascontiguousarray(t.matrix(f"{side}_w_{w}", 3 * H, n).T) for w, n in (("ih", X), ("hh", H)))
+        biases = (t.vector(f"{side}_b_{w}", 3 * H) for w in ("ih", "hh"))
+        return Gru(*(Affine(weight, bias) for weight, bias in zip(weights, biases, strict=True)))
+
+    output = Affine(np.ascontiguousarray(t.matrix("fc_w", V, H).T), t.vector("fc_b", V))
+    source = t.matrix("enc_emb", t.shape("enc_emb")[0], source_E)
+    target = t.matrix("dec_emb", V, target_E)
+    forward, decoder = (cell("enc", source_E),), (cell("dec", target_E),)
+    t.check_all_taken(FORMATS)
+    return NmtModel(
+        t.name, "gru_seq2seq", (source,), target, forward, (), None, decoder, None, (), (), output,
+        G2P_SOURCE_EOS, G2P_EOS, 1, G2P_START,
+    )  # fmt: skip

@@ -1,0 +1,115 @@
+"""Named tensors of a translation model's .npz file, taken one by one; each failure is one line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.files import find_files
+from mgpu_ngram.core.npz import open_npz
+from mgpu_ngram.core.sources import Source
+
+WAY_OUT = "copy the model again or save it again with numpy.savez"
+IGNORED = ("history_errs", "uidx", "zipped_params", "decoder_c_tt")  # c_tt is added to all energies of a softmax
+IGNORED_PREFIXES = ("adam_", "special:")
+WEIGHT_NORM_EPSILON = 1e-5  # of Nematus
+
+
+def read_tensors(path: str) -> Tensors:
+    """Return the tensors of a .npz file, read without pickle. Raises InputError for a file that holds other data."""
+    ((name, location),) = find_files([path])[:1]
+    arrays: dict[str, np.ndarray] = {}
+    with open_npz(Source(name, "plain", 0, location), WAY_OUT) as archive:
+        for what in archive.files:
+            if what in IGNORED or what.startswith(IGNORED_PREFIXES):
+                continue
+            values = archive.array(what, dimensions=2)
+            if values.dtype.kind != "f":
+                raise InputError(
+                    f"tensor {what!r} of {name!r} is {values.dtype} but weights are floating-point numbers; {WAY_OUT}"
+                )
+            arrays[what] = np.ascontiguousarray(values, np.float32)
+            if not np.isfinite(arrays[what]).all():
+                raise InputError(f"tensor {what!r} {values.shape} of {name!r} holds NaN or infinity; {WAY_OUT}")
+    return Tensors(arrays, name)
+
+
+class Tensors:
+    """Tensors by name. Each is taken with the shape that it must have."""
+
+    def __init__(self, arrays: dict[str, np.ndarray], name: str):
+        self._arrays, self.name, self._taken = arrays, name, set[str]()
+
+    def __contains__(self, what: str) -> bool:
+        return what in self._arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def renamed(self, names: dict[str, str]) -> Tensors:
+        """Return the tensors with other names."""
+        return Tensors({names.get(what, what): array for what, array in self._arrays.items()}, self.name)
+
+    def matrix(self, what: str, rows: int, columns: int) -> np.ndarray:
+        """Return a matrix, with its weight normalisation applied.
+
+        Nematus divides each column by its norm times `_wns`.
+        """
+        array = self._take(what, (rows, columns))
+        if array.shape != (rows, columns):
+            raise self._wrong(what, (rows, columns))
+        if f"{what}_wns" in self:
+            norm = np.sqrt((array * array).sum(axis=0) + np.float32(WEIGHT_NORM_EPSILON))
+            array = array / (norm * self.vector(f"{what}_wns", columns))
+        return array
+
+    def vector(self, what: str, size: int) -> np.ndarray:
+        """Return a vector; the file may hold it as a matrix of one row or one column."""
+        array = self._take(what, (size,))
+        if array.size != size or (array.ndim == 2 and 1 not in array.shape):
+            raise self._wrong(what, (size,))
+        return array.reshape(size)
+
+    def common(self, *axes: tuple[str, int]) -> int:
+        """Return the commonest size of axes of tensors, so that one wrong tensor is the one that errors name."""
+        shapes = [(self._arrays[name].shape, axis) for name, axis in axes if name in self]
+        found = Counter(shape[axis] for shape, axis in shapes if axis < len(shape))
+        if not found:
+            first = axes[0][0]
+            raise self._wrong(first, ("rows", "columns")) if first in self else self._missing(first, "a matrix")
+        return found.most_common(1)[0][0]
+
+    def shape(self, what: str) -> tuple[int, ...]:
+        """Return the shape of a tensor that must be there."""
+        return self._take(what, ("rows", "columns")).shape
+
+    def check_all_taken(self, formats: str) -> None:
+        """Raise InputError for a tensor that nobody took."""
+        left = sorted(set(self._arrays) - self._taken)
+        if left:
+            raise InputError(
+                f"tensor {left[0]!r} {self._arrays[left[0]].shape} of {self.name!r} has no place ({len(left)} such); "
+                f"models that can be read: {formats}"
+            )
+
+    def _take(self, what: str, shape: tuple) -> np.ndarray:
+        if what not in self:
+            raise self._missing(what, f"shape {_shown(shape)}")
+        self._taken.add(what)
+        return self._arrays[what]
+
+    def _missing(self, what: str, shape: str) -> InputError:
+        return InputError(f"{self.name!r} lacks tensor {what!r} of {shape}; {WAY_OUT}")
+
+    def _wrong(self, what: str, shape: tuple) -> InputError:
+        found = self._arrays[what].shape
+        return InputError(
+            f"tensor {what!r} of {self.name!r} has shape {found} but the other tensors need {_shown(shape)}; {WAY_OUT}"
+        )
+
+
+def _shown(shape: tuple) -> str:
+    return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"

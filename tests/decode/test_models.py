@@ -1,0 +1,128 @@
+"""Files of models: names and shapes of all formats, and one line for each way to be wrong."""
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.nmt_files import load_nmt_model
+from mgpu_ngram.core.nmt_model import Lstm
+from mgpu_ngram.core.nmt_names import MARIAN
+
+
+def error_of(path):
+    with pytest.raises(InputError) as error:
+        load_nmt_model(path)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("kind", [{}, {"norm": "marian"}, {"norm": "nematus"}, {"cell": "mlstm"}, {"transitions": 2}])
+def test_each_tensor_is_needed_with_its_shape(random_tensors, save_model, kind):
+    tensors = random_tensors(**kind)
+    load_nmt_model(save_model(tensors))
+    # Without these, the model is a sound one of another kind.
+    optional = {"decoder_c_tt", "Wemb_dec", "ff_logit_W", "encoder_gamma1", "encoder_W_lns"}
+    for name in sorted(set(tensors) - optional)[len(tensors) % 2 :: 2]:
+        missing = {other: array for other, array in tensors.items() if other != name}
+        if not (name.endswith("Wm") or "_drt_" in name):
+            assert repr(name) in error_of(save_model(missing))
+        wrong = tensors | {name: np.zeros((3, 11), np.float32)}
+        message = error_of(save_model(wrong))
+        assert repr(name) in message and "(3, 11)" in message
+
+
+def test_errors_name_the_tensor_and_both_shapes(random_tensors, save_model):
+    tensors = random_tensors()
+    path = save_model(tensors | {"decoder_U_nl": np.zeros((4, 9), np.float32)})
+    assert error_of(path).startswith(
+        f"tensor 'decoder_U_nl' of {path!r} has shape (4, 9) but the other tensors need (4, 8); "
+    )
+    path = save_model({name: array for name, array in tensors.items() if name != "encoder_b"})
+    assert error_of(path).startswith(f"{path!r} lacks tensor 'encoder_b' of shape (8,); ")
+    path = save_model(tensors | {"encoder_2_W": np.zeros((4, 9), np.float32)})
+    assert error_of(path).startswith(f"tensor 'encoder_2_W' (4, 9) of {path!r} has no place (1 such); ")
+
+
+def test_pickles_integers_and_nan_are_refused(random_tensors, save_model, tmp_path):
+    tensors = random_tensors()
+    assert "is a pickle" in error_of(save_model(tensors | {"encoder_b": np.array([{}] * 8, object)}))
+    assert "is int64" in error_of(save_model(tensors | {"encoder_b": np.zeros(8, np.int64)}))
+    assert "holds NaN" in error_of(save_model(tensors | {"encoder_b": np.full(8, np.nan, np.float32)}))
+    (tmp_path / "text.npz").write_text("hello")
+    assert "damaged .npz" in error_of(str(tmp_path / "text.npz"))
+    assert "does not exist" in error_of(str(tmp_path / "nothing.npz"))
+    whole = (tmp_path / "model.npz").read_bytes()
+    for size in range(0, len(whole), len(whole) // 20):
+        (tmp_path / "cut.npz").write_bytes(whole[:size])
+        error_of(str(tmp_path / "cut.npz"))
+
+
+def test_tensors_that_are_no_weights_are_ignored(random_tensors, save_model):
+    extra = {"history_errs": np.zeros(3), "uidx": np.int64(3), "zipped_params": np.array([{}], object)}
+    extra |= {"adam_t": np.zeros(1), "special:model.yml": np.zeros(5, np.int8)}
+    load_nmt_model(save_model(random_tensors() | extra))
+
+
+def test_vectors_may_be_matrices_and_any_precision_or_order(random_tensors, save_model):
+    tensors = random_tensors()
+    expected = load_nmt_model(save_model(tensors))
+    rows = {n: a.reshape(1, -1) if a.ndim == 1 else np.asfortranarray(a, np.float64) for n, a in tensors.items()}
+    rows["decoder_c_tt"] = np.zeros((1, 0))
+    rows["ff_logit_b"] = rows["ff_logit_b"].T
+    found = load_nmt_model(save_model(rows))
+    arrays = [[], []]
+    for model, into in zip((expected, found), arrays, strict=True):
+        model.map_arrays(into.append)
+    assert len(arrays[0]) == len(arrays[1]) > 20
+    for a, b in zip(*arrays, strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert b.dtype == np.float32
+
+
+@pytest.mark.parametrize("norm", ["", "marian"])
+def test_names_of_marian(random_tensors, save_model, norm):
+    tensors = random_tensors(norm=norm)
+    back = {ours: marian for marian, ours in MARIAN.items()}
+    renamed = {back.get(name, name): array for name, array in tensors.items()}
+    assert {"encoder_bi_r_Ux", "decoder_cell2_W", "decoder_ff_logit_l1_W2", "decoder_Wemb"} <= set(renamed)
+    expected, found = load_nmt_model(save_model(tensors, "a")), load_nmt_model(save_model(renamed, "b"))
+    pairs = [[], []]
+    for model, into in zip((expected, found), pairs, strict=True):
+        model.map_arrays(into.append)
+    assert all(np.array_equal(a, b) for a, b in zip(*pairs, strict=True))
+
+
+def test_tied_embeddings(random_tensors, save_model):
+    tensors = random_tensors(tied="target")
+    assert np.array_equal(load_nmt_model(save_model(tensors)).output.weight_XY, tensors["Wemb_dec"].T)
+    tensors = random_tensors(tied="all") | {"ff_logit_b": np.zeros(9, np.float32)}
+    model = load_nmt_model(save_model(tensors))
+    assert np.array_equal(model.output.weight_XY, tensors["Wemb"].T) and model.vocab_size == 9
+
+
+def test_a_split_lstm_is_that_of_one_matrix(random_tensors, save_model):
+    tensors = random_tensors(cell="lstm")
+    model = load_nmt_model(save_model(tensors))
+    (cell,) = model.forward
+    assert isinstance(cell, Lstm) and cell.mix_input is None
+    for prefix in ("encoder_", "encoder_r_", "decoder_"):
+        for name, proposal in (("W", "Wx"), ("U", "Ux"), ("b", "bx")):
+            whole = tensors[prefix + name]
+            tensors[prefix + name], tensors[prefix + proposal] = whole[..., :12], whole[..., 12:]
+    split = load_nmt_model(save_model(tensors))
+    assert np.array_equal(split.forward[0].state.weight_XY, cell.state.weight_XY)
+    assert np.array_equal(split.decoder[0].input.bias_Y, model.decoder[0].input.bias_Y)
+
+
+def test_weights_are_normalised_by_column(random_tensors, save_model):
+    """By hand: a column (3, 4) with scale 2 becomes (3, 4) / (5 * 2)."""
+    tensors = random_tensors(norm="weights")
+    tensors["decoder_Ux"][:, 0], tensors["decoder_Ux_wns"][0] = (3, 4, 0, 0), 2
+    (cell,) = load_nmt_model(save_model(tensors)).decoder
+    np.testing.assert_allclose(cell.state.weight_XY[:, 8], [0.3, 0.4, 0, 0], rtol=1e-6)
+
+
+def test_the_number_of_parameters(random_tensors, save_model):
+    tensors = random_tensors()
+    expected = sum(array.size for name, array in tensors.items() if name != "decoder_c_tt")
+    assert load_nmt_model(save_model(tensors)).parameters == expected
