@@ -1,0 +1,131 @@
+"""Decode sentences in batches; results come in the order of the sentences and do not depend on the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.nmt_model import NmtModel
+from mgpu_ngram.engine.beam_search import BeamSearch
+from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
+from mgpu_ngram.engine.nmt_steps import NmtSteps
+from mgpu_ngram.engine.search_options import Found, Hypothesis, Request, SearchOptions
+from mgpu_ngram.engine.step_function import StepFunction
+
+BATCHINGS = ("refill", "drain", "naive")
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How sentences share a device.
+
+    sentences  searched at once
+    words      0, or the most source words searched at once, ends and padding included
+    pool       sentences that are sorted by length together; 0: all
+    kind       "refill": new sentences enter when a quarter of the places is free; "drain": a batch shrinks until all
+               its sentences are done; "naive": it does not shrink
+    """
+
+    sentences: int = 256
+    words: int = 0
+    pool: int = 0
+    kind: str = "refill"
+
+    def __post_init__(self) -> None:
+        if self.sentences < 1:
+            raise InputError(f"a batch has {self.sentences} sentences but must have 1 or more")
+        if self.words < 0 or self.pool < 0:
+            raise InputError(f"words and pool are {self.words} and {self.pool} but must be 0 or more")
+        if self.kind not in BATCHINGS:
+            raise InputError(f"the batching is {self.kind!r} but must be one of {', '.join(BATCHINGS)}")
+
+
+@dataclass(frozen=True)
+class Forced:
+    """Words that results must have.
+
+    prefixes  first words of each sentence's results; None: none
+    targets   whole results, without their ends, to be scored; None: none
+    """
+
+    prefixes: Sequence[Sequence[int]] | None = None
+    targets: Sequence[Sequence[int]] | None = None
+
+    def request(self, number: int, length: int, eos: int) -> Request:
+        """Return the request for a sentence."""
+        if self.targets is not None:
+            return Request(number, length, (*map(int, self.targets[number]), eos), whole=True)
+        prefix = () if self.prefixes is None else tuple(map(int, self.prefixes[number]))
+        return Request(number, length, prefix)
+
+    def check(self, sentences: int) -> None:
+        """Raise InputError unless there is an entry for each sentence."""
+        if self.prefixes is not None and self.targets is not None:
+            raise InputError("both prefixes and targets are given, but a target has its own prefix; give one of them")
+        for name, given in (("prefixes", self.prefixes), ("targets", self.targets)):
+            if given is not None and len(given) != sentences:
+                raise InputError(f"there are {sentences} sentences but {len(given)} {name}; give one for each")
+
+
+def decode(
+    models: Sequence[NmtModel | StepFunction],
+    sources: Sequence[np.ndarray],
+    options: SearchOptions | None = None,
+    batching: Batching | None = None,
+    weights: Sequence[float] | None = None,
+    lm: LanguageModel | None = None,
+    forced: Forced | None = None,
+) -> list[list[Hypothesis]]:
+    """Return the results of each sentence, best first: at most `n_best`; none for an empty sentence.
+
+    models    of an ensemble; each on NumPy or CuPy arrays, or any step function
+    sources   ids of each sentence, the end of the sentence included: (T,), or (T, factors)
+    weights   of the models, 1 each if left out
+    lm        n-gram model whose rows are added
+    """
+    options, batching, forced = options or SearchOptions(), batching or Batching(), forced or Forced()
+    forced.check(len(sources))
+    steps = [NmtSteps(model) if isinstance(model, NmtModel) else model for model in models]
+    if len(steps) == 1 and weights is None and lm is None:
+        model = steps[0]
+    else:
+        model = Ensemble(steps, [1.0] * len(steps) if weights is None else weights, lm)
+    if forced.targets is not None:
+        options = replace(options, beam_size=1, n_best=1, allow_unk=True, sampling=None)
+    waiting = [i for i in range(len(sources)) if len(sources[i]) > 1 or forced.targets is not None]
+    requests = {i: forced.request(i, len(sources[i]), model.eos) for i in waiting}
+    results: list[list[Hypothesis]] = [[] for _ in sources]
+    pool = batching.pool or max(1, len(waiting))
+    for first in range(0, len(waiting), pool):
+        order = sorted(waiting[first : first + pool], key=lambda i: -len(sources[i]))
+        for found in _run(BeamSearch(model, options, batching.kind == "naive"), order, requests, sources, batching):
+            results[found.number] = found.hypotheses
+    return results
+
+
+def _run(
+    search: BeamSearch,
+    order: list[int],
+    requests: dict[int, Request],
+    sources: Sequence[np.ndarray],
+    batching: Batching,
+) -> list[Found]:
+    """Return the results of sentences, in the order in which they are done."""
+    found: list[Found] = []
+    at = 0
+    while at < len(order) or search.sentences:
+        room = batching.sentences - search.sentences
+        if batching.words and at < len(order):
+            room = min(room, batching.words // len(sources[order[at]]) - search.sentences)
+        if search.sentences == 0:
+            room = max(room, 1)
+        few = search.sentences == 0 if batching.kind != "refill" else room >= (batching.sentences + 3) // 4
+        if at < len(order) and room > 0 and (few or search.sentences == 0):
+            now = order[at : at + room]
+            search.enter([requests[i] for i in now], [sources[i] for i in now])
+            at += len(now)
+        found += search.advance()
+    return found

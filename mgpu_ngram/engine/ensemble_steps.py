@@ -1,0 +1,113 @@
+"""Several models, and an n-gram model, as one step function: the weighted sum of their log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.next_word import NextWordModel
+from mgpu_ngram.engine.row_options import RowOptions
+from mgpu_ngram.engine.state_trees import join_rows, state_module
+from mgpu_ngram.engine.step_function import StepFunction, StepScores
+from mgpu_ngram.kernels.dispatch import array_module
+
+
+class HistoryModel(Protocol):
+    """A model that gives rows for histories. history_words is the number of words of a history."""
+
+    history_words: int
+
+    def rows(self, history_RK: Any) -> Any:
+        """Return (R, V) natural logarithms after histories of words of the target, -1 before the first word."""
+
+
+class LanguageModel(NamedTuple):
+    """A model of histories and the weight of its rows."""
+
+    model: HistoryModel
+    weight: float
+
+
+class Ensemble:
+    """Models that score the same words, as one. The attention is that of the first.
+
+    weights  of the logarithms of their probabilities
+    """
+
+    def __init__(self, models: Sequence[StepFunction], weights: Sequence[float], lm: LanguageModel | None = None):
+        if not models or len(weights) != len(models):
+            raise InputError(f"there are {len(models)} models but {len(weights)} weights; give one for each model")
+        first = models[0]
+        for i, model in enumerate(models):
+            if (model.vocab_size, model.eos) != (first.vocab_size, first.eos):
+                raise InputError(
+                    f"model {i} has {model.vocab_size} target words that end with {model.eos} but model 0 has "
+                    f"{first.vocab_size} that end with {first.eos}; an ensemble needs one target vocabulary"
+                )
+        self.models, self.weights, self.lm = models, weights, lm
+        self.vocab_size, self.eos, self.unk, self.start_word = first.vocab_size, first.eos, first.unk, first.start_word
+
+    def start(self, state: Any, sources: Sequence[Any]) -> Any:
+        """Return the state with a row for each new source."""
+        of = [None] * len(self.models) if state is None else state["models"]
+        models = tuple(model.start(part, sources) for model, part in zip(self.models, of, strict=True))
+        if self.lm is None:
+            return {"models": models, "history": None}
+        new = state_module(models).full((len(sources), self.lm.model.history_words), -1)
+        return {"models": models, "history": join_rows(None if state is None else state["history"], new)}
+
+    def step(self, state: Any, words_R: Any) -> tuple[Any, StepScores]:
+        """Return (next state, scores) after one word for each row."""
+        states, parts, attention = [], [], None
+        for i, (model, part) in enumerate(zip(self.models, state["models"], strict=True)):
+            # A model's own word before the first one stands for the ensemble's.
+            own = words_R
+            if model.start_word != self.start_word:
+                own = array_module(words_R).where(words_R == self.start_word, model.start_word, words_R)
+            new, scores = model.step(part, own)
+            states.append(new)
+            parts.append(scores.log_probs_RV)
+            attention = scores.attention_RT if i == 0 else attention
+        weights = list(self.weights)
+        history = state["history"]
+        if self.lm is not None:
+            history = self._shifted(history, words_R)
+            parts.append(self.lm.model.rows(history))
+            weights.append(self.lm.weight)
+        total = sum(part if w == 1 else part * np.float32(w) for w, part in zip(weights, parts, strict=True))
+        return {"models": tuple(states), "history": history}, StepScores(total, tuple(parts), attention)
+
+    def _shifted(self, history_RK: Any, words_R: Any) -> Any:
+        """Return histories with one more word; the word before the first one is no word."""
+        xp = array_module(history_RK)
+        word_R = xp.where(words_R == self.start_word, -1, words_R)
+        return xp.concatenate([history_RK[:, 1:], word_R[:, None]], axis=1)[:, : history_RK.shape[1]]
+
+
+class NgramRows:
+    """Rows of an n-gram model over the words of a translation model.
+
+    tokens  words of the target, by id; the n-gram model gives words that it lacks the probability of <unk>
+    eos     id of the end of a sentence, </s> of the n-gram model
+    """
+
+    def __init__(self, model: NextWordModel, tokens: Sequence[str], eos: int):
+        self._model, self.history_words = model, model.order - 1
+        ids_V = np.array([model.words.id("</s>" if i == eos else token) for i, token in enumerate(tokens)])
+        self._options = RowOptions((model.order,), scale="ln")
+        self._ids_V = ids_V
+
+    def rows(self, history_RK: Any) -> Any:
+        """Return (R, V) natural logarithms of the probabilities of the next words."""
+        xp = array_module(history_RK)
+        ids_V = xp.asarray(self._ids_V)
+        known_RK = xp.where(history_RK < 0, -1, ids_V[xp.maximum(history_RK, 0)])
+        R, K = known_RK.shape
+        codes_RK = xp.zeros((R, K + 1), np.uint32)
+        codes_RK[:, :K] = (known_RK + 1).astype(np.uint32)
+        positions_R = xp.arange(1, R + 1) * (K + 1) - 1
+        rows = self._model.find_and_make(codes_RK.reshape(-1), positions_R, self._options, bos=True)
+        return rows[:, 0][:, ids_V]

@@ -1,0 +1,120 @@
+"""Options of a search, and what it finds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.best_words import Sampling
+
+STOPPING = ("amun", "first", "bound")
+MAX_BEAM = 1 << 12
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How to search. The defaults are Amun's.
+
+    beam_size            hypotheses of each sentence; each finished one leaves one place less
+    n_best               results of each sentence, at most beam_size
+    length_penalty       exponent a of score = (cost - word_penalty * length) / length^a; 1 is Amun's --normalize
+    word_penalty         for each word, the end of the sentence included
+    max_length_multiple  most words of a result for each word of the source, ends included
+    max_steps            most words of any result; 0: no limit
+    allow_unk            whether <unk> may be chosen
+    early_stopping       "amun": when all places are used up or the sentence is at its greatest length; "first": when
+                         one hypothesis is finished; "bound": when no other can be among the n best any more
+    sampling             None: the best words
+    alignments           whether to keep attention weights
+    breakdown            whether to keep the sums of each model
+    """
+
+    beam_size: int = 1
+    n_best: int = 1
+    length_penalty: float = 0.0
+    word_penalty: float = 0.0
+    max_length_multiple: float = 2.0
+    max_steps: int = 0
+    allow_unk: bool = False
+    early_stopping: str = "amun"
+    sampling: Sampling | None = None
+    alignments: bool = False
+    breakdown: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.beam_size <= MAX_BEAM:
+            raise InputError(f"the beam size is {self.beam_size} but must be 1 to {MAX_BEAM:,}")
+        if not 1 <= self.n_best <= self.beam_size:
+            raise InputError(f"n_best is {self.n_best} but must be 1 to the beam size, {self.beam_size}")
+        if not (self.max_length_multiple > 0 and math.isfinite(self.max_length_multiple)):
+            raise InputError(f"max_length_multiple is {self.max_length_multiple} but must be above 0")
+        if self.max_steps < 0:
+            raise InputError(f"max_steps is {self.max_steps} but must be 0 (no limit) or more")
+        if self.early_stopping not in STOPPING:
+            raise InputError(f"early_stopping is {self.early_stopping!r} but must be one of {', '.join(STOPPING)}")
+
+    def score(self, cost: float, length: int) -> float:
+        """Return the score of a finished hypothesis of `length` words, its end included."""
+        return (cost - self.word_penalty * length) / length**self.length_penalty
+
+    def bound(self, cost: float, least: int, most: int) -> float:
+        """Return a score that a hypothesis of this cost cannot exceed with `least` to `most` words."""
+        best = cost - self.word_penalty * (least if self.word_penalty >= 0 else most)
+        return max(best / least**self.length_penalty, best / most**self.length_penalty)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A sentence to search for.
+
+    number   of the sentence; with the seed, it determines samples
+    length   of the source, its end included
+    prefix   first words of all results
+    whole    whether the prefix is the whole result, its end included
+    """
+
+    number: int
+    length: int
+    prefix: tuple[int, ...] = ()
+    whole: bool = False
+
+    def limits(self, options: SearchOptions) -> tuple[int, int]:
+        """Return (the greatest length of a result, the number of steps).
+
+        The step after the greatest length, if there is one, only lets hypotheses end, as in Amun.
+        """
+        most = options.max_length_multiple * self.length
+        steps = math.ceil(most)
+        longest = max(1, int(most))
+        if options.max_steps:
+            longest, steps = min(longest, options.max_steps), min(steps, options.max_steps)
+        least = len(self.prefix) + (not self.whole)
+        return (len(self.prefix),) * 2 if self.whole else (max(longest, least), max(steps, least, 1))
+
+
+class Hypothesis(NamedTuple):
+    """One result.
+
+    words         ids; the last is the end of the sentence unless the result is at its greatest length
+    score         by which results are ranked
+    cost          sum of the logarithms of the probabilities
+    word_scores   each word's part of the cost
+    alignment_LT  attention weights of the source positions for each word, or None
+    parts         sum of each model of an ensemble, or ()
+    """
+
+    words: tuple[int, ...]
+    score: float
+    cost: float
+    word_scores: tuple[float, ...]
+    alignment_LT: Any = None
+    parts: tuple[float, ...] = ()
+
+
+class Found(NamedTuple):
+    """The results of a sentence, best first."""
+
+    number: int
+    hypotheses: list[Hypothesis]

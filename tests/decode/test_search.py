@@ -1,0 +1,450 @@
+"""The search beside all sequences of a tiny vocabulary, its options one by one, and batches of every kind."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.engine.best_words import Sampling, best_of_rows, best_of_sentences
+from mgpu_ngram.engine.decode_batch import Batching, Forced, decode
+from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel, NgramRows
+from mgpu_ngram.engine.next_word import NextWordModel
+from mgpu_ngram.engine.nmt_steps import NmtSteps
+from mgpu_ngram.engine.open_model import open_model
+from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
+from mgpu_ngram.engine.step_function import StepScores
+
+
+class TableSteps:
+    """Scores that depend on the source's first id and on all words before; EOS 0, <unk> 1."""
+
+    eos, unk, start_word = 0, 1, -1
+
+    def __init__(self, vocab_size=4, seed=0, tied=False):
+        self.vocab_size, self.seed, self.tied = vocab_size, seed, tied
+
+    def start(self, state, sources):
+        new = {"hash": np.array([int(s[0]) + 1 for s in sources]), "deep": [np.zeros((len(sources), 2))]}
+        if state is None:
+            return new
+        return {
+            "hash": np.concatenate([state["hash"], new["hash"]]),
+            "deep": [np.concatenate([state["deep"][0], new["deep"][0]])],
+        }
+
+    def step(self, state, words):
+        hashes = state["hash"] * 31 + words + 2
+        rows = np.stack([self.row(h) for h in hashes])
+        return {"hash": hashes, "deep": state["deep"]}, StepScores(rows, (rows,))
+
+    def row(self, h):
+        logits = np.random.default_rng([self.seed, int(h) % 2**62]).normal(size=self.vocab_size)
+        if self.tied:
+            logits = np.zeros(self.vocab_size)
+        return (logits - np.log(np.exp(logits).sum())).astype(np.float32)
+
+
+def all_sequences(model, source, options):
+    """Return {words: cost} of all finished sequences, by enumeration."""
+    most = options.max_length_multiple * len(source)
+    longest, steps = int(most), math.ceil(most)
+    words = [v for v in range(model.vocab_size) if v != model.unk or options.allow_unk]
+    found = {}
+    for length in range(1, steps + 1):
+        for body in itertools.product([v for v in words if v], repeat=length - 1):
+            for last in words:
+                if last and length != longest:
+                    continue
+                cost, state, before = np.float32(0), model.start(None, [source]), -1
+                for word in (*body, last):
+                    state, scores = model.step(state, np.array([before]))
+                    cost, before = cost + scores.log_probs_RV[0, word], word
+                found[(*body, last)] = float(cost)
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        SearchOptions(1000, 1000),
+        SearchOptions(1000, 7, length_penalty=1.0),
+        SearchOptions(1000, 5, length_penalty=0.6, word_penalty=0.3),
+        SearchOptions(1000, 1000, max_length_multiple=1.5, word_penalty=-1.0),
+        SearchOptions(3000, 3000, allow_unk=True, max_length_multiple=1.7),
+    ],
+)
+def test_a_wide_beam_finds_the_best_of_all_sequences(options):
+    model, sources = TableSteps(), [np.array([5, 2, 0]), np.array([3, 0])]
+    found = decode([model], sources, options)
+    for source, results in zip(sources, found, strict=True):
+        every = all_sequences(model, source, options)
+        scores = {words: options.score(cost, len(words)) for words, cost in every.items()}
+        expected = sorted(scores, key=lambda words: -scores[words])[: options.n_best]
+        assert [result.words for result in results] == expected
+        for result in results:
+            assert result.score == scores[result.words] and result.cost == every[result.words]
+            assert math.fsum(result.word_scores) == pytest.approx(result.cost, abs=1e-6)
+
+
+def plain_search(model, source, k, multiple=2.0):
+    """Beam search of one sentence in plain Python: places shrink as hypotheses end."""
+    longest = int(multiple * len(source))
+    live, finished, size, j = [(np.float32(0), (), model.start(None, [source]))], [], k, 0
+    while live and j < multiple * len(source):
+        candidates = []
+        for row, (cost, words, state) in enumerate(live):
+            state, scores = model.step(state, np.array([words[-1] if words else -1]))
+            for v in range(model.vocab_size):
+                if v != 1:
+                    candidates.append(
+                        (-(cost + scores.log_probs_RV[0, v]), row * model.vocab_size + v, (*words, v), state)
+                    )
+        live = []
+        for cost, _, words, state in sorted(candidates, key=lambda c: c[:2])[:size]:
+            if words[-1] == 0 or j + 1 == longest:
+                finished.append((float(-cost), words))
+            if words[-1] != 0 and j < longest:
+                live.append((-cost, words, state))
+            else:
+                size -= 1
+        j += 1
+    return sorted(finished, key=lambda f: -f[0])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("k", [1, 2, 3, 7])
+@pytest.mark.parametrize("multiple", [2.0, 0.7])
+def test_each_sentence_is_searched_as_if_alone(tied, k, multiple):
+    """Ties, when all words are equal, go to the lowest row and word."""
+    model = TableSteps(6, seed=k, tied=tied)
+    sources = [np.array([b + 2] * (1 + b % 4) + [0]) for b in range(13)]
+    found = decode([model], sources, SearchOptions(k, k, max_length_multiple=multiple), Batching(5))
+    for source, results in zip(sources, found, strict=True):
+        expected = plain_search(model, source, k, multiple)[:k]
+        assert [(result.cost, result.words) for result in results] == expected
+
+
+def test_the_best_words_of_rows_and_sentences():
+    """Best first; equal scores by rising index; 0 and -0 are equal; -inf last."""
+    scores = np.array([[1, 3, 3, -0.0, 0.0, -np.inf], [2, 2, 2, 2, 2, 9]], np.float32)
+    values, words = best_of_rows(scores, 5)
+    assert words.tolist() == [[1, 2, 0, 3, 4], [5, 0, 1, 2, 3]] and values[0, 0] == 3
+    assert best_of_rows(scores, 1)[1].tolist() == [[1], [5]]
+    assert best_of_rows(scores, 99)[1].shape == (2, 6)
+    chosen = best_of_sentences(scores, np.array([0, 0]), np.array([4]))
+    assert list(zip(chosen.parent_C.tolist(), chosen.word_C.tolist(), strict=True)) == [(1, 5), (0, 1), (0, 2), (1, 0)]
+    chosen = best_of_sentences(scores, np.array([0, 1]), np.array([99, 0]))
+    assert chosen.word_C.tolist() == [1, 2, 0, 3, 4]  # never the forbidden word
+    rng = np.random.default_rng(0)
+    for V, k in ((7, 3), (101, 64), (5, 5)):
+        scores = rng.integers(0, 4, (9, V)).astype(np.float32)
+        expected = np.lexsort((np.broadcast_to(np.arange(V), scores.shape), -scores))[:, :k]
+        assert np.array_equal(best_of_rows(scores, k)[1], expected)
+
+
+@pytest.mark.parametrize("kind", ["naive", "drain", "refill"])
+@pytest.mark.parametrize("sentences", [1, 3, 50])
+def test_batches_do_not_change_results(random_model, kind, sentences, one_blas_thread):
+    rng = np.random.default_rng(3)
+    sources = [np.append(rng.integers(2, 9, n % 11), 0) for n in range(40)]
+    options = SearchOptions(4, 3, 1.0, alignments=True)
+    model = random_model(scale=2.0)
+    expected = [decode([model], [source], options)[0] for source in sources]
+    for batching in (Batching(sentences, kind=kind), Batching(sentences, words=20, pool=7, kind=kind)):
+        found = decode([model], sources, options, batching)
+        assert [[r.words for r in results] for results in found] == [[r.words for r in results] for results in expected]
+        for results, alone in zip(found, expected, strict=True):
+            for a, b in zip(results, alone, strict=True):
+                assert a.score == pytest.approx(b.score, abs=1e-5)
+                assert a.alignment_LT.shape == b.alignment_LT.shape
+                np.testing.assert_allclose(a.alignment_LT, b.alignment_LT, rtol=0, atol=1e-5)
+    assert found[0] == [] and len(sources[0]) == 1  # an empty line has no result
+
+
+def test_results_have_an_attention_row_for_each_word(random_model):
+    source = np.array([2, 3, 4, 0])
+    ((result,),) = decode([random_model()], [source], SearchOptions(3, alignments=True))
+    assert result.alignment_LT.shape == (len(result.words), 4)
+    np.testing.assert_allclose(result.alignment_LT.sum(axis=1), 1, rtol=1e-5)
+    assert decode([random_model()], [source], SearchOptions(3))[0][0].alignment_LT is None
+
+
+def test_forced_prefixes(random_model):
+    model, sources = random_model(), [np.array([2, 3, 0]), np.array([4, 5, 6, 0]), np.array([7, 0])]
+    prefixes = [[3, 1], [], [2, 2, 2, 2, 2, 2]]  # <unk> may be forced; a prefix may be longer than the greatest length
+    found = decode([model], sources, SearchOptions(4, 4), forced=Forced(prefixes))
+    for results, prefix in zip(found, prefixes, strict=True):
+        assert results and all(list(r.words[: len(prefix)]) == prefix for r in results)
+    free = decode([model], sources, SearchOptions(4, 4))
+    assert [r.words for r in found[1]] == [r.words for r in free[1]]
+
+
+def test_targets_are_scored(random_model):
+    """The sum of the logarithms of the words' probabilities, the end of the sentence included."""
+    model, sources, targets = random_model(), [np.array([2, 3, 0]), np.array([4, 0])], [[3, 1, 6], []]
+    found = decode(
+        [model], sources, SearchOptions(5, length_penalty=1.0, alignments=True), forced=Forced(targets=targets)
+    )
+    for source, target, (result,) in zip(sources, targets, found, strict=True):
+        steps = NmtSteps(model)
+        state, before, costs = steps.start(None, [source]), -1, []
+        for word in (*target, 0):
+            state, scores = steps.step(state, np.array([before]))
+            costs.append(float(scores.log_probs_RV[0, word]))
+            before = word
+        assert result.words == (*target, 0) and result.word_scores == pytest.approx(costs, abs=1e-5)
+        assert result.score == pytest.approx(sum(costs) / len(costs), abs=1e-5)
+        assert result.alignment_LT.shape == (len(target) + 1, len(source))
+
+
+def test_wrong_forced_words_are_refused():
+    model, sources = TableSteps(), [np.array([2, 0])]
+    for forced in (Forced([[4]]), Forced([[0]]), Forced([[2], [2]]), Forced([[2]], [[2]]), Forced(targets=[[0, 2]])):
+        with pytest.raises(InputError) as error:
+            decode([model], sources, forced=forced)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+@pytest.mark.parametrize("word_penalty", [0.0, 0.4, -0.4])
+def test_the_bound_stops_early_with_the_same_best_results(penalty, word_penalty):
+    sources = [np.array([b + 2, 2, 3, 0]) for b in range(20)]
+    counts = {}
+    for rule in ("amun", "bound"):
+        model = TableSteps(6)
+        step, calls = model.step, []
+        model.step = lambda state, words, step=step, calls=calls: (calls.append(len(words)), step(state, words))[1]
+        options = SearchOptions(6, 2, penalty, word_penalty, early_stopping=rule)
+        counts[rule] = [[r.words for r in results] for results in decode([model], sources, options)], sum(calls)
+    assert counts["bound"][0] == counts["amun"][0]
+    assert counts["bound"][1] <= counts["amun"][1]
+
+
+def test_the_first_finished_hypothesis_stops():
+    found = decode([TableSteps(6)], [np.array([2, 2, 2, 0])] * 3, SearchOptions(4, 4, early_stopping="first"))
+    assert all(len({len(r.words) for r in results}) == 1 for results in found)
+
+
+def test_samples_do_not_depend_on_the_batch():
+    sources = [np.array([b + 2, 2, 0]) for b in range(17)]
+    options = SearchOptions(3, 3, sampling=Sampling(seed=5))
+    expected = decode([TableSteps(8)], sources, options, Batching(1))
+    for kind in ("naive", "drain", "refill"):
+        assert decode([TableSteps(8)], sources, options, Batching(4, kind=kind)) == expected
+    other = decode([TableSteps(8)], sources, SearchOptions(3, 3, sampling=Sampling(seed=6)))
+    assert other != expected
+    assert all(r.words.count(1) == 0 for results in expected for r in results)
+
+
+def test_samples_have_the_distribution_of_the_model():
+    """First words of 2,000 samples, beside their probabilities without <unk>; then of the best 2, of half the mass."""
+    model, source = TableSteps(6), np.array([4, 0])
+    _, scores = model.step(model.start(None, [source]), np.array([-1]))
+    p = np.exp(scores.log_probs_RV[0].astype(float))
+    p[1] = 0
+    order = np.argsort(-p)
+
+    def share(sampling):
+        options = SearchOptions(2000, 2000, max_steps=1, sampling=sampling)
+        words = [r.words[0] for r in decode([model], [source], options)[0]]
+        return np.bincount(words, minlength=6) / 2000
+
+    np.testing.assert_allclose(share(Sampling()), p / p.sum(), atol=0.04)
+    best = np.where(np.isin(np.arange(6), order[:2]), p, 0)
+    np.testing.assert_allclose(share(Sampling(top_k=2)), best / best.sum(), atol=0.04)
+    inside = np.cumsum(p[order] / p.sum()) - p[order] / p.sum() < 0.5
+    half = np.where(np.isin(np.arange(6), order[inside]), p, 0)
+    np.testing.assert_allclose(share(Sampling(top_p=0.5)), half / half.sum(), atol=0.04)
+    sharp = p**5 / (p**5).sum()
+    np.testing.assert_allclose(share(Sampling(temperature=0.2)), sharp, atol=0.04)
+    assert share(Sampling(top_k=1)).max() == 1
+
+
+class FixedSteps(TableSteps):
+    """The same probabilities at each step."""
+
+    def __init__(self, probabilities):
+        super().__init__(len(probabilities))
+        self._row = np.log(np.array(probabilities, np.float32))
+
+    def row(self, h):
+        return self._row
+
+
+def test_the_winner_of_an_ensemble_is_known():
+    """Word 2 wins in one model, word 3 in the other; their weighted product decides."""
+    models = [FixedSteps([0.2, 0.1, 0.5, 0.2]), FixedSteps([0.1, 0.1, 0.2, 0.6])]
+    source, options = np.array([2, 0]), SearchOptions(max_steps=1, breakdown=True)
+    for weights, winner in (((1.0, 1.0), 3), ((1.0, 0.5), 2), ((0.9, 0.1), 2), ((0.1, 0.9), 3)):
+        ((result,),) = decode(models, [source], options, weights=weights)
+        parts = [float(model.row(0)[winner]) for model in models]
+        assert result.words == (winner,)
+        assert result.parts == pytest.approx(parts)
+        assert result.cost == pytest.approx(sum(w * part for w, part in zip(weights, parts, strict=True)))
+    ((result,),) = decode(models, [source], options)  # weights are 1
+    assert result.words == (3,)
+
+
+def test_members_of_an_ensemble_must_fit():
+    with pytest.raises(InputError, match="model 1 has 5 target words"):
+        Ensemble([TableSteps(4), TableSteps(5)], [1, 1])
+    with pytest.raises(InputError, match="2 models but 1 weights"):
+        Ensemble([TableSteps(4), TableSteps(4)], [1])
+
+
+TOKENS = ("</s>", "<unk>", "b", "a", "zz")
+
+
+def backoff(history, word):
+    """Return ln p of the trigram model of the fixture `arpa`, as ARPA files define it."""
+    grams = {
+        ("<unk>",): (-2, 0), ("<s>",): (0, -0.5), ("</s>",): (-1, 0), ("a",): (-0.75, -0.25), ("b",): (-1.25, -0.125),
+        ("<s>", "a"): (-0.5, -0.0625), ("a", "b"): (-0.375, -0.03125), ("b", "</s>"): (-0.625, 0),
+        ("a", "</s>"): (-0.875, 0), ("<s>", "a", "b"): (-0.25, 0),
+    }  # fmt: skip
+    history = history[-2:]
+    if (*history, word) in grams:
+        return grams[(*history, word)][0] * math.log(10)
+    if not history:
+        return -2 * math.log(10)
+    return grams.get(history, (0, 0))[1] * math.log(10) + backoff(history[1:], word)
+
+
+def test_rows_of_an_ngram_model(arpa):
+    """Every history of up to 3 words, beside the definition."""
+    rows = NgramRows(NextWordModel(open_model(str(arpa)), "cpu"), TOKENS, 0)
+    assert rows.history_words == 2
+    histories = [(-1, -1), (-1, 3), (3, 2), (2, 3), (-1, 4), (4, 3), (1, 2)]
+    found = rows.rows(np.array(histories))
+    names = [word if word in ("</s>", "a", "b") else "<unk>" for word in TOKENS]
+    for history, row in zip(histories, found, strict=True):
+        before = tuple(["<s>"] * (-1 in history) + [names[w] for w in history if w >= 0])
+        np.testing.assert_allclose(row, [backoff(before, name) for name in names], rtol=1e-5)
+
+
+def test_an_ngram_model_takes_part(arpa):
+    """All sequences, scored by both models and enumerated."""
+    rows, model = NgramRows(NextWordModel(open_model(str(arpa)), "cpu"), TOKENS, 0), TableSteps(5)
+    source, options = np.array([4, 0]), SearchOptions(800, 10, breakdown=True)
+    found = decode([model], [source], options, weights=[0.5], lm=LanguageModel(rows, 0.7))[0]
+    names = [word if word in ("</s>", "a", "b") else "<unk>" for word in TOKENS]
+    scores = {}
+    for words, cost in all_sequences(model, source, options).items():
+        lm = sum(backoff(("<s>", *(names[w] for w in words[:i])), names[word]) for i, word in enumerate(words))
+        scores[words] = 0.5 * cost + 0.7 * lm, cost, lm
+    expected = sorted(scores, key=lambda words: -scores[words][0])[:10]
+    assert [r.words for r in found] == expected
+    for result in found:
+        assert (result.cost, *result.parts) == pytest.approx(scores[result.words], rel=1e-5)
+
+
+def test_nan_names_the_sentence():
+    class Broken(TableSteps):
+        def row(self, h):
+            return np.full(4, np.nan, np.float32)
+
+    with pytest.raises(RunError, match="NaN for sentence 0;"):
+        decode([Broken()], [np.array([2, 0])])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SearchOptions(0), "beam size is 0"),
+        (lambda: SearchOptions(2, 3), "n_best is 3"),
+        (lambda: SearchOptions(max_length_multiple=0), "max_length_multiple is 0"),
+        (lambda: SearchOptions(max_steps=-1), "max_steps is -1"),
+        (lambda: SearchOptions(early_stopping="never"), "early_stopping is 'never'"),
+        (lambda: Sampling(top_k=-1), "top_k is -1"),
+        (lambda: Sampling(top_p=0), "top_p is 0"),
+        (lambda: Sampling(temperature=0), "temperature is 0"),
+        (lambda: Batching(0), "has 0 sentences"),
+        (lambda: Batching(words=-1), "words and pool are -1 and 0"),
+        (lambda: Batching(kind="all"), "batching is 'all'"),
+    ],
+)
+def test_wrong_options_are_one_line(make, message):
+    with pytest.raises(InputError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def enlarged(tensors, copies):
+    """Return a model of `copies` times the state that gives the same scores: the copies do not touch each other."""
+    H = tensors["decoder_U"].shape[0]
+    of_state = ("_U", "_Ux", "_U_nl", "_Ux_nl")
+
+    def widen(array, gates):
+        """Repeat each gate's columns."""
+        parts = np.split(array, gates, axis=-1)
+        return np.concatenate([np.concatenate([part] * copies, axis=-1) for part in parts], axis=-1)
+
+    def diagonal(array, gates):
+        blocks = []
+        for part in np.split(array, gates, axis=-1):
+            block = np.zeros((part.shape[0] * copies, part.shape[1] * copies), np.float32)
+            for i in range(copies):
+                block[i * H : (i + 1) * H, i * H : (i + 1) * H] = part
+            blocks.append(block)
+        return np.concatenate(blocks, axis=-1)
+
+    def first(array, sides=1):
+        """Let only the first copy of each side be read."""
+        parts = []
+        for part in np.split(array, sides):
+            parts += [part, np.zeros(((copies - 1) * H, part.shape[1]), np.float32)]
+        return np.concatenate(parts)
+
+    found = dict(tensors)
+    for name, array in tensors.items():
+        gates = 2 if array.shape[-1] == 2 * H and array.ndim else 1
+        if name.endswith(of_state):
+            found[name] = diagonal(array, gates)
+        elif name in ("decoder_Wc", "decoder_Wcx", "ff_state_W"):
+            found[name] = first(widen(array, gates), 2)
+        elif name in ("ff_logit_ctx_W", "decoder_Wc_att"):
+            found[name] = first(array, 2)
+        elif name in ("ff_logit_lstm_W", "decoder_W_comb_att"):
+            found[name] = first(array)
+        elif name == "ff_state_b" or name.split("coder_")[-1].removeprefix("r_") in (
+            "W",
+            "Wx",
+            "b",
+            "bx",
+            "b_nl",
+            "bx_nl",
+        ):
+            found[name] = widen(array, gates)
+    return found
+
+
+def check_enlarged(tensors, save_model, sources, copies):
+    from mgpu_ngram.core.nmt_files import load_nmt_model
+
+    small, large = (load_nmt_model(save_model(t, n)) for n, t in (("a", tensors), ("b", enlarged(tensors, copies))))
+    assert large.decoder[0].state.weight_XY.shape[0] == copies * small.decoder[0].state.weight_XY.shape[0]
+    options = SearchOptions(5, 5, 1.0)
+    for a, b in zip(*(decode([model], sources, options) for model in (small, large)), strict=True):
+        assert [r.words for r in a] == [r.words for r in b]
+        assert [r.score for r in a] == pytest.approx([r.score for r in b], abs=1e-5)
+
+
+def test_independent_copies_of_the_state_change_nothing(random_tensors, save_model):
+    rng = np.random.default_rng(1)
+    check_enlarged(random_tensors(), save_model, [np.append(rng.integers(2, 9, 1 + n % 6), 0) for n in range(20)], 3)
+
+
+def test_a_trained_model_of_many_copies(shared_data, save_model, one_blas_thread):
+    from mgpu_ngram.core.nmt_vocabulary import load_nmt_vocabulary
+
+    folder = shared_data / "nmt" / "cmudict-g2p"
+    tensors = dict(np.load(folder / "model.gru.npz"))
+    source = load_nmt_vocabulary(str(folder / "vocab.src.json"))
+    lines = (folder / "test.src").read_text().splitlines()[:60]
+    check_enlarged(tensors, save_model, [source.encode(line, 28) for line in lines], 4)
+
+
+def test_a_hypothesis_is_a_plain_value():
+    assert Hypothesis((0,), -1.0, -1.0, (-1.0,)).parts == ()
