@@ -405,7 +405,7 @@ def test_bad_options(options, message, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("score --text x", "bench score takes no --text, which is of bench count, bench estimate; leave it out"),
+        ("score --text x", "bench score takes no --text, which is of bench count, bench estimate, "),
         ("score --size 1", "bench score takes no --size, which is of bench count, bench cluster, bench distribution;"),
         ("count --only 1", "bench count takes no --only, which is of bench cluster, bench score, bench distribution, "),
         ("score --only stump", "part 'stump' is none of"),
