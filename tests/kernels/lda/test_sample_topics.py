@@ -5,12 +5,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from mgpu_ngram.kernels.common.philox import DRAWS, random_bits
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.lda.count_topics import count_topics
 from mgpu_ngram.kernels.lda.examples import corpus
 from mgpu_ngram.kernels.lda.layout import lay_out
-from mgpu_ngram.kernels.lda.sample_topics import Draw, sample_topics
-from mgpu_ngram.kernels.lda.weights import PRIOR_BITS, WordTopics
+from mgpu_ngram.kernels.lda.sample_topics import SHORT, Draw, sample_topics
+from mgpu_ngram.kernels.lda.weights import BLOCK, PRIOR_BITS, WordTopics, weigh_word
 
 CHI_SQUARE = {1: 10.83, 2: 13.82, 3: 16.27, 4: 18.47}  # 0.1 % quantiles by degrees of freedom
 
@@ -112,6 +113,60 @@ def test_a_topic_of_one_word_keeps_its_weight_without_the_token(to_device):
     words = words_of([[32, 0]], [32, 1000], [0.1, 0.1], 0.01, 1)
     assert np.float32(32.01) * words.inverse_Z[0] < 1 <= np.float32(31.01) * words.less_Z[0]
     assert drawn(documents, pairs, words, to_device, 100).tolist() == [100, 0]
+
+
+def plain_draws(documents, pairs, words, draw):
+    """Return the topics of all tokens by the rule of `sample_topics`, in integers of Python."""
+    Z, topics_T = len(words.inverse_Z), documents.topics_T.copy()
+    scratch = np.empty(Z, np.float32), np.empty(Z, np.int32), np.empty(-(-Z // BLOCK), np.uint64)
+    for w, first_pair, end_pair in pairs.slots_S3.tolist():
+        beta_Z = np.full(Z, words.beta, np.float32)
+        scale, _ = weigh_word(words.counts_VZ[w], words.inverse_Z, words.alpha_Z, beta_Z, *scratch)
+        weights = scratch[1].tolist()
+        priors = [max(1, int(np.float32(n) * a)) for n, a in zip(weights, words.alpha_Z, strict=True)]
+        for p in range(first_pair, end_pair):
+            d, begin = int(pairs.document_P[p]), 16 * int(documents.rows_D2[pairs.document_P[p], 0])
+            row_Z = np.bincount(documents.topics_T[begin : begin + int(documents.lengths_D[d])], minlength=Z).tolist()
+            for t in range(int(pairs.token_P[p]), int(pairs.token_P[p]) + int(pairs.count_P[p])):
+                z = int(documents.topics_T[t])
+                share = (np.float32(words.counts_VZ[w, z] - 1) + beta_Z[z]) * words.less_Z[z]
+                less = max(1, int(share * np.float32(scale)))
+                own = ((row_Z[z] - 1) * less << PRIOR_BITS) + max(1, int(np.float32(less) * words.alpha_Z[z]))
+                kept = [own]
+                kept += [row_Z[k] * weights[k] << PRIOR_BITS for k in range(Z) if k != z and row_Z[k]]
+                kept += [priors[k] for k in range(Z) if k != z]
+                topics = [z, *(k for k in range(Z) if k != z and row_Z[k]), *(k for k in range(Z) if k != z)]
+                bits = int(random_bits(np.uint64(draw.seed), DRAWS, draw.sweep, draw.first + d, t - begin))
+                x = sum(kept) * bits >> 64
+                topics_T[t] = topics[int(np.searchsorted(np.cumsum(np.array(kept, object)), x, "right"))]
+    return topics_T
+
+
+@pytest.mark.parametrize(
+    ("Z", "topics_of_document", "alpha"), [(2000, (3, 40), 0.1), (2000, (700, 900), 0.1), (20, (3, 9), 99)]
+)
+def test_draws_are_those_of_plain_python(Z, topics_of_document, alpha, to_device):
+    """Rows of few blocks of entries and of many, topics with more tokens than one entry counts, and a strong prior."""
+    rng, V = np.random.default_rng(1), 2
+    texts = [[(w, int(rng.integers(600, 1000))) for w in range(V)] for _ in topics_of_document]
+    lengths = [sum(count for _, count in text) for text in texts]
+    topics = [
+        np.concatenate([rng.integers(0, n, length - length // 4), np.full(length // 4, n // 2)]) * 2
+        for n, length in zip(topics_of_document, lengths, strict=True)
+    ]
+    documents, pairs = documents_of(texts, topics, Z)
+    assert {bool(size > SHORT) for size in documents.rows_D2[:, 1]} == {topics_of_document[0] > SHORT}
+    counts_VZ = np.zeros((V, Z), np.uint32)
+    for text, of_document in zip(texts, topics, strict=True):
+        np.add.at(counts_VZ, (np.repeat(range(V), [count for _, count in text]), of_document), 1)
+    words = words_of(counts_VZ, counts_VZ.sum(0), rng.random(Z) * alpha, 0.05, V)
+    draw = Draw(5, 3, 2**33)
+    expected_T = plain_draws(documents, pairs, words, draw)
+    moved = [type(group)(*(to_device(a) if isinstance(a, np.ndarray) else a for a in group)) for group in
+             (documents, pairs, words)]  # fmt: skip
+    changed = sample_topics(*moved, moved[2].counts_VZ.copy(), draw)
+    assert to_host(moved[0].topics_T).tolist() == expected_T.tolist()
+    assert 0 < int(changed[0]) < sum(lengths)
 
 
 def test_a_word_a_million_times_in_a_document(to_device):
