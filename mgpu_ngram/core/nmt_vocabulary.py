@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import yaml
 
+from mgpu_ngram.core.bpe import words_of
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.files import filesystem, find_files, remote_errors, unreadable
+from mgpu_ngram.core.unpacked import read_unpacked
 
 EOS, UNK = "</s>", "<unk>"
 MAX_GAPS = 1000  # ids without a word, besides as many as there are words
-MAX_BYTES = 1 << 30  # of a vocabulary, unpacked
 _PAIR = re.compile(r"^\s*(\S.*?)\s*:\s*(\d+)\s*$")
 
 
@@ -41,7 +40,7 @@ class NmtVocabulary:
         rows        of the embeddings; a word with a higher id is unknown
         max_length  words to keep; 0: all
         """
-        return self.encode_words(line.split(), rows, max_length)
+        return self.encode_words(words_of(line), rows, max_length)
 
     def encode_words(self, words: Sequence[str], rows: int, max_length: int = 0) -> np.ndarray:
         """Return the ids of words; the rest is as for `encode`."""
@@ -58,7 +57,7 @@ class NmtVocabulary:
 
 def encode_factors(vocabularies: Sequence[NmtVocabulary], line: str, rows: Sequence[int], max_length: int = 0):
     """Return the ids of words with factors, as "word|factor|factor", (T, F) int64."""
-    tokens = [token.split("|") for token in line.split()]
+    tokens = [token.split("|") for token in words_of(line)]
     wrong = next((token for token in tokens if len(token) != len(vocabularies)), None)
     if wrong is not None:
         raise InputError(
@@ -80,7 +79,7 @@ def load_nmt_vocabulary(path: str, named_ends: bool = False) -> NmtVocabulary:
 
     Raises InputError, one line, for a file that is no vocabulary.
     """
-    name, data = _read(path)
+    name, data = read_unpacked(path, "vocabulary")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -107,31 +106,6 @@ def load_nmt_vocabulary(path: str, named_ends: bool = False) -> NmtVocabulary:
         return NmtVocabulary(tuple(tokens), ids, ids[EOS], ids[UNK])
     ids = {token: id for token, id in ids.items() if id > 1} | {EOS: 0, UNK: 1}
     return NmtVocabulary((EOS, UNK, *tokens[2:]), ids)
-
-
-def _read(path: str) -> tuple[str, bytes]:
-    """Return (name, bytes) of a file, unpacked if it is gzipped."""
-    ((name, location),) = find_files([path])[:1]
-    try:
-        if "://" in location:
-            with remote_errors(name):
-                fs, root = filesystem(location)
-                data = fs.cat_file(root)
-        else:
-            with open(location, "rb") as file:
-                data = file.read()
-    except OSError as error:
-        raise unreadable(error) from None
-    if data[:2] != b"\x1f\x8b":
-        return name, data
-    decoder = zlib.decompressobj(wbits=31)
-    try:
-        text = decoder.decompress(data, MAX_BYTES)
-    except zlib.error as error:
-        raise InputError(f"vocabulary {name!r} is damaged gzip data ({error}); compress it again") from None
-    if not decoder.eof:
-        raise InputError(f"vocabulary {name!r} is truncated gzip data or unpacks to over 1 GiB; compress it again")
-    return name, text
 
 
 def _pairs(text: str, name: str) -> list[tuple[str, int]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from typing import Any
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt_model import NmtModel
@@ -54,12 +53,12 @@ class Forced:
     prefixes: Sequence[Sequence[int]] | None = None
     targets: Sequence[Sequence[int]] | None = None
 
-    def request(self, number: int, length: int, eos: int) -> Request:
-        """Return the request for a sentence."""
+    def request(self, i: int, length: int, eos: int, first: int = 0) -> Request:
+        """Return the request for sentence i, whose number is first + i."""
         if self.targets is not None:
-            return Request(number, length, (*map(int, self.targets[number]), eos), whole=True)
-        prefix = () if self.prefixes is None else tuple(map(int, self.prefixes[number]))
-        return Request(number, length, prefix)
+            return Request(first + i, length, (*map(int, self.targets[i]), eos), whole=True)
+        prefix = () if self.prefixes is None else tuple(map(int, self.prefixes[i]))
+        return Request(first + i, length, prefix)
 
     def check(self, sentences: int) -> None:
         """Raise InputError unless there is an entry for each sentence."""
@@ -72,19 +71,22 @@ class Forced:
 
 def decode(
     models: Sequence[NmtModel | StepFunction],
-    sources: Sequence[np.ndarray],
+    sources: Sequence[Any],
     options: SearchOptions | None = None,
     batching: Batching | None = None,
     weights: Sequence[float] | None = None,
     lm: LanguageModel | None = None,
     forced: Forced | None = None,
+    first: int = 0,
 ) -> list[list[Hypothesis]]:
     """Return the results of each sentence, best first: at most `n_best`; none for an empty sentence.
 
     models    of an ensemble; each on NumPy or CuPy arrays, or any step function
-    sources   ids of each sentence, the end of the sentence included: (T,), or (T, factors)
+    sources   what the models read of each sentence; of a translation model its ids, the end of the sentence included:
+              (T,), or (T, factors)
     weights   of the models, 1 each if left out
     lm        n-gram model whose rows are added
+    first     number of the first sentence, for samples and errors
     """
     options, batching, forced = options or SearchOptions(), batching or Batching(), forced or Forced()
     forced.check(len(sources))
@@ -96,13 +98,13 @@ def decode(
     if forced.targets is not None:
         options = replace(options, beam_size=1, n_best=1, allow_unk=True, sampling=None)
     waiting = [i for i in range(len(sources)) if len(sources[i]) > 1 or forced.targets is not None]
-    requests = {i: forced.request(i, len(sources[i]), model.eos) for i in waiting}
+    requests = {i: forced.request(i, len(sources[i]), model.eos, first) for i in waiting}
     results: list[list[Hypothesis]] = [[] for _ in sources]
     pool = batching.pool or max(1, len(waiting))
-    for first in range(0, len(waiting), pool):
-        order = sorted(waiting[first : first + pool], key=lambda i: -len(sources[i]))
+    for start in range(0, len(waiting), pool):
+        order = sorted(waiting[start : start + pool], key=lambda i: -len(sources[i]))
         for found in _run(BeamSearch(model, options, batching.kind == "naive"), order, requests, sources, batching):
-            results[found.number] = found.hypotheses
+            results[found.number - first] = found.hypotheses
     return results
 
 
@@ -110,7 +112,7 @@ def _run(
     search: BeamSearch,
     order: list[int],
     requests: dict[int, Request],
-    sources: Sequence[np.ndarray],
+    sources: Sequence[Any],
     batching: Batching,
 ) -> list[Found]:
     """Return the results of sentences, in the order in which they are done."""

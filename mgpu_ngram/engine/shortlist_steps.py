@@ -1,0 +1,43 @@
+"""A model whose words are restricted to those of a lexical shortlist, sentence by sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.shortlist import Shortlist
+from mgpu_ngram.engine.state_trees import join_rows, state_module
+from mgpu_ngram.engine.step_function import StepFunction, StepScores
+from mgpu_ngram.kernels.dispatch import array_module
+
+
+class ShortlistSteps:
+    """A step function whose probabilities are those among the allowed words of each sentence.
+
+    Amun allows all words of the sentences that share a batch; here, other sentences do not change a result.
+    """
+
+    def __init__(self, steps: StepFunction, shortlist: Shortlist):
+        self._steps, self._shortlist = steps, shortlist
+        self.vocab_size, self.eos, self.unk, self.start_word = steps.vocab_size, steps.eos, steps.unk, steps.start_word
+
+    def start(self, state: Any, sources: Sequence[np.ndarray]) -> Any:
+        """Return the state with a row for each new source, (T,) ids or (T, factors)."""
+        inner = self._steps.start(None if state is None else state["inner"], sources)
+        words = [np.asarray(source).reshape(len(source), -1)[:, 0] for source in sources]
+        allowed_BV = np.stack([self._shortlist.allowed(source_T, self.vocab_size) for source_T in words])
+        new = state_module(inner).asarray(allowed_BV)
+        return {"inner": inner, "allowed": join_rows(None if state is None else state["allowed"], new)}
+
+    def step(self, state: Any, words_R: Any) -> tuple[Any, StepScores]:
+        """Return (next state, scores) after one word for each row; -inf for words that are not allowed."""
+        inner, scores = self._steps.step(state["inner"], words_R)
+        xp = array_module(scores.log_probs_RV)
+        log_probs_RV = xp.where(state["allowed"], scores.log_probs_RV, -np.inf)
+        best_R1 = log_probs_RV.max(axis=1, keepdims=True)
+        log_probs_RV = log_probs_RV - best_R1 - xp.log(xp.exp(log_probs_RV - best_R1).sum(axis=1, keepdims=True))
+        log_probs_RV = log_probs_RV.astype(scores.log_probs_RV.dtype, copy=False)
+        new = {"inner": inner, "allowed": state["allowed"]}
+        return new, StepScores(log_probs_RV, (log_probs_RV,), scores.attention_RT)
