@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -45,6 +46,7 @@ from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.lda.run import BLOCK_TOKENS, settings_of
 from mgpu_ngram.jobs.lda.train import corpus_of, train
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
+from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM
 
 SETTINGS = {  # of an LdaConfig, by the name that they have here
     "n_components": "topics",
@@ -365,10 +367,14 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Return the priors that the training starts from."""
         alpha_Z = np.full(config.topics, config.prior)
         if self.doc_topic_prior is not None and not isinstance(self.doc_topic_prior, Real):
-            alpha_Z = np.asarray(self.doc_topic_prior, np.float64)
-            if alpha_Z.shape != (config.topics,) or not (alpha_Z > 0).all() or not np.isfinite(alpha_Z).all():
+            try:
+                alpha_Z = np.asarray(self.doc_topic_prior, np.float64)
+            except (TypeError, ValueError):
+                alpha_Z = np.zeros(0)
+            if alpha_Z.shape != (config.topics,) or not (alpha_Z > 0).all() or not alpha_Z.sum() <= MAX_ALPHA_SUM:
                 raise InputError(
-                    f"doc_topic_prior has shape {alpha_Z.shape}; give {config.topics} numbers above 0, or one number"
+                    f"doc_topic_prior is {reprlib.repr(self.doc_topic_prior)}; give one number, or {config.topics} "
+                    f"numbers above 0 that sum to {MAX_ALPHA_SUM:,} at most"
                 )
         seeds = seed_priors(self.seeds or {}, documents.words, documents.num_words, config.topics, config.beta)
         return Priors(alpha_Z, config.beta, seeds)
@@ -401,13 +407,12 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             if executor.transport != "memory":
                 folder = _shared_folder(executor)
             tokens = BLOCK_TOKENS if executor.transport == "memory" else CLUSTER_TOKENS
-            corpus = corpus_of(documents.blocks(tokens), documents.num_words, folder)
+            corpus = corpus_of(documents.blocks(tokens), documents.num_words, folder, earlier)
             if not corpus.tokens:
                 if earlier:
                     return
                 raise empty_corpus(documents.name, corpus.documents)
             callback = self._report if self.callback or self.verbose else None
-            corpus = replace(corpus, earlier=earlier)
             model = train(config, corpus, executor, documents.words, callback=callback, priors=priors).model
         finally:
             executor.close()

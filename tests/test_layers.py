@@ -34,7 +34,7 @@ ALLOWED = {
     "api": {"config", "jobs", "engine", "core", "cluster"},
     "model": {"api", "next_words", "jobs", "engine", "core", "cluster.devices"},
     "next_words": {"api", "engine", "core", "cluster.devices", "cluster.executor"},
-    "lda": {"api", "jobs", "engine", "core", "cluster.devices", "kernels.dispatch"},
+    "lda": {"api", "jobs", "engine", "core", "cluster.devices", "kernels.dispatch", "kernels.lda.limits"},
     "compact": {"engine", "core", "cluster.devices"},
     "kenlm": {"engine", "core"},
     "report": {"jobs.progress"},

@@ -22,8 +22,6 @@ PRIOR_BITS = 8
 ALIGN = 16  # documents start at multiples of this in arrays of tokens
 ENTRIES = {np.dtype(np.uint16): "u16", np.dtype(np.uint32): "u32"}  # C names of dtypes of entries
 GREATEST = float32(2**31 - 128)  # weight; a topic without a token of its only word may round to more
-MAX_TOPICS = 1 << 16
-MAX_TOKENS = 1 << 23  # of a document: its weights fit 64 bits
 
 
 class Documents(NamedTuple):

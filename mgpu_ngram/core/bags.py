@@ -107,12 +107,6 @@ class Bags:
             "but the words of a document ascend; sort them"
         )
 
-    def refuse_empty(self, name: str = "the corpus") -> Bags:
-        """Return self. Raises InputError, which names `name`, if no document has a word."""
-        if not self.pairs:
-            raise empty_corpus(name, self.documents)
-        return self
-
 
 def empty_corpus(name: str, documents: int) -> InputError:
     """Return the error for a corpus without any word."""

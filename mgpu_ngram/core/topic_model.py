@@ -15,10 +15,10 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import HEAD_BYTES, is_safetensors
 from mgpu_ngram.core.output import check_free
 from mgpu_ngram.core.words import Words
+from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 
 FORMAT = "mgpu_ngram topic model"
 FORMAT_VERSION = 1
-MAX_TOPICS = 1 << 16
 MODEL = "model.safetensors"  # name in the folder of a run
 
 
@@ -96,6 +96,11 @@ class TopicModel:
         totals_Z = np.zeros(self.num_topics, np.int64)
         np.add.at(totals_Z, self.topics_N, self.counts_N)
         return totals_Z
+
+    def word_totals_V(self) -> np.ndarray:
+        """Return (V,) int64, the tokens of each word."""
+        through_N1 = np.concatenate([[0], np.cumsum(self.counts_N, dtype=np.int64)])
+        return np.diff(through_N1[self.word_starts_V1])
 
     def pseudocounts_ZV(self) -> np.ndarray:
         """Return (Z, V) float64: counts plus word priors, which scikit-learn calls components_."""
@@ -234,8 +239,9 @@ def _contradiction(model: TopicModel, verify: bool) -> str:
         return f"it has {Z:,} topics, {V:,} words, {N:,} topics of words and {len(model.counts_N):,} counts"
     if model.words is not None and len(model.words) != V:
         return f"it has {len(model.words):,} words and counts of {V:,}"
-    if not (model.priors.beta > 0 and np.isfinite(model.priors.alpha_Z).all() and (model.priors.alpha_Z > 0).all()):
-        return "a prior is not above 0"
+    alpha_Z = model.priors.alpha_Z
+    if not (model.priors.beta > 0 and (alpha_Z > 0).all() and alpha_Z.sum() <= MAX_ALPHA_SUM):
+        return f"a prior is not above 0, or the topic priors sum to more than {MAX_ALPHA_SUM:,}"
     if any(not 0 <= word < V or prior_Z.shape != (Z,) for word, prior_Z in model.priors.seeds.items()):
         return "a seed word is outside the vocabulary"
     starts = model.word_starts_V1

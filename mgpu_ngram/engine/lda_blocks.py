@@ -19,7 +19,7 @@ from mgpu_ngram.kernels.lda.fold_in import Bag
 from mgpu_ngram.kernels.lda.layout import lay_out, repeat
 from mgpu_ngram.kernels.lda.weights import ALIGN, Documents, Pairs, count_bits
 
-MAX_TOKENS = 3 << 30  # of a block, with the gaps between documents: below 2^32
+MAX_BLOCK_TOKENS = 3 << 30  # of a block, with the gaps between documents: below 2^32
 SLOT_PAIRS = 4096  # pairs of a slot on a GPU: a block of threads takes one slot
 LAYOUT_BYTES = 80  # of device memory that `lay_out` takes for each pair at most
 STREAMED = 2  # blocks on the device at once when blocks are streamed
@@ -238,11 +238,11 @@ def make_blocks(parts: Sequence[Part], num_topics: int, device: str, threads: in
     limit = room.host_bytes if device == "cpu" else room.device_bytes
     if limit is None or size_bytes + layout_bytes <= limit:
         pairs = None if limit is None else (limit - size_bytes) // LAYOUT_BYTES
-        made = [make_block(group, num_topics, device, threads) for group in _groups(parts, MAX_TOKENS, pairs)]
+        made = [make_block(group, num_topics, device, threads) for group in _groups(parts, MAX_BLOCK_TOKENS, pairs)]
         return ResidentBlocks(made, num_topics)
     in_host = room.host_bytes is None or size_bytes <= room.host_bytes
     tokens = sum(bags.tokens for _, _, bags in parts)
-    most = min(MAX_TOKENS, max(1, int(tokens * limit / size_bytes) // (STREAMED + 1)))
+    most = min(MAX_BLOCK_TOKENS, max(1, int(tokens * limit / size_bytes) // (STREAMED + 1)))
     groups = _groups(parts, most, limit // LAYOUT_BYTES)
     folders = [None if in_host or not room.folder else room.folder / f"block-{i:06}" for i in range(len(groups))]
     stored = [

@@ -10,11 +10,13 @@ from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda import Group, Shard, document_counts, numbers_of_counts
 from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM
 from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 
 ITERATIONS = 20  # at most, in one call
 TOLERANCE = 1e-4  # of the relative change of a prior
 LEAST = 1e-6  # prior of a topic without tokens
+MOST = MAX_ALPHA_SUM / 2  # sum of the priors of topics: they grow without end when all documents have the same shares
 EXACT = 256  # counts below it have bins of their own; above it, 128 bins share the counts between powers of 2
 HALF = EXACT // 2
 MAX_BITS = 32  # of counts
@@ -33,6 +35,7 @@ def optimised(shard: Shard, group: Group, priors: Priors) -> Priors:
         lambda alpha_Z: _digamma_sums(counts_ZB, values_B, alpha_Z),
         lambda alpha_Z: _digamma_sums(lengths_B[None], values_B, alpha_Z.sum()[None])[0],
     )
+    alpha_Z = alpha_Z * min(1.0, MOST / alpha_Z.sum())
     return Priors(alpha_Z, _optimised_beta(shard, priors), priors.seeds)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from mgpu_ngram.core.word_list import as_words
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.local_bags import WordIndex
 
+MAX_WEIGHT = 1e6
 SEED_WEIGHT = 100.0  # tokens; with 10, planted topics of 15,000 tokens do not follow one seed word each
 
 
@@ -26,8 +26,10 @@ def seed_priors(
     words  the vocabulary; None: only ids are known
 
     Raises InputError for words that are not in the vocabulary, topics that do not exist, and weights that are not
-    above 0.
+    above 0 or above MAX_WEIGHT.
     """
+    if not isinstance(seeds, Mapping):
+        raise InputError(f"seeds is a {type(seeds).__name__}; give a dict from word to topic")
     priors: dict[int, np.ndarray] = {}
     index = None if words is None else WordIndex(words)
     for word, wanted in seeds.items():
@@ -38,10 +40,10 @@ def seed_priors(
         weights = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, SEED_WEIGHT)
         prior_Z = np.full(num_topics, beta, np.float32)
         for topic, weight in weights.items():
-            if not isinstance(topic, (int, np.integer)) or not 0 <= topic < num_topics or not 0 < weight < math.inf:
+            if not isinstance(topic, (int, np.integer)) or not 0 <= topic < num_topics or not 0 < weight <= MAX_WEIGHT:
                 raise InputError(
                     f"the seed word {word!r} has the topic {topic!r} with the weight {weight!r}; topics are 0 to "
-                    f"{num_topics - 1}, weights are above 0"
+                    f"{num_topics - 1}, weights are above 0, {MAX_WEIGHT:,.0f} at most"
                 )
             prior_Z[topic] += weight
         priors[int(column)] = prior_Z

@@ -210,6 +210,13 @@ def test_priors_are_estimated_from_the_topics(device):
     assert priors.alpha_Z == pytest.approx(alpha_Z, rel=0.1)
 
 
+def test_priors_of_equal_shares_have_a_limit(device):
+    """All documents have the same shares, which the largest priors explain best; draws would overflow with them."""
+    shard, _ = trained(bags_of_dense(np.ones((50, 2), int)), 2, 0, device)
+    start(shard, ALONE, 1, {0: np.tile([0, 1], 50)})
+    assert optimised(shard, ALONE, Priors(np.full(2, 4e6), 0.1)).alpha_Z.tolist() == [2**21, 2**21]
+
+
 @pytest.mark.parametrize("room", [Room(), Room(1)], ids=["resident", "streamed"])
 def test_blocks_without_tokens(room, device):
     """Documents may be empty, and all documents of a device or a block held out; a device may have no document."""

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig
-from mgpu_ngram.core.topic_model import load_topic_model
+from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model
 from mgpu_ngram.engine import lda_train
 from mgpu_ngram.engine.bags_of import bags_of
 from mgpu_ngram.jobs.context import RunContext
@@ -194,11 +195,26 @@ def test_blocks_are_split_into_consecutive_parts():
         ({"seed": 2**64}, r"seed is 18446744073709551616 but must be below 2\^64"),
         ({"min_df": 1.5}, "min_df is 1.5 but must be a whole number from 1 on, or a share below 1"),
         ({"sweeps": 0}, "sweeps is 0 but must be at least 1"),
+        ({"topics": 100, "alpha": 1e5}, "alpha is 100,000 for each of 100 topics but must be at most 83,886.08"),
     ],
 )
 def test_settings_out_of_range_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         LdaConfig(["a"], **options)
+
+
+def test_counts_that_would_overflow_are_refused():
+    def bags(count):
+        return make_bags([0, 0, 2], [0, 1], [1, count], 2)
+
+    corpus = corpus_of([bags(2), bags(2**23 - 1)], 2)
+    assert corpus.tokens == 2**23 + 3
+    with pytest.raises(InputError, match="document 3 has 8,388,609 tokens but a document may have 8,388,608"):
+        corpus_of([bags(2), bags(2**23)], 2)
+    earlier = TopicModel.of_counts(np.array([[0, 0], [2**31, 2**31 - 3]], np.uint32), Priors(np.ones(2), 0.1))
+    assert corpus_of([bags(2)], 2, earlier=earlier).earlier is earlier
+    with pytest.raises(InputError, match="word 1 of the vocabulary occurs 4,294,967,296 times but may"):
+        corpus_of([bags(3)], 2, earlier=earlier)
 
 
 def test_an_empty_corpus_is_refused(tmp_path):

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import check_at_least, check_name
-
-MAX_TOPICS = 1 << 16
+from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,11 @@ class LdaConfig:
             value = getattr(self, name)
             if value is not None and not 1e-6 <= value <= 1e6:
                 raise InputError(f"{name} is {value} but must be 0.000001 to 1,000,000")
+        if self.prior * self.topics > MAX_ALPHA_SUM:
+            raise InputError(
+                f"alpha is {self.alpha:,.9g} for each of {self.topics:,} topics but must be at most "
+                f"{MAX_ALPHA_SUM / self.topics:,.9g}: {MAX_ALPHA_SUM:,} in sum"
+            )
         for name in ("held_out", "tolerance"):
             value = getattr(self, name)
             if not 0 <= value < 1:

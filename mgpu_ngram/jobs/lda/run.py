@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor, in_order
+from mgpu_ngram.core.bags import empty_corpus
 from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Chunk
-from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
@@ -28,7 +28,7 @@ from mgpu_ngram.engine.sweep_figure import draw_sweeps
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.lda.config import LdaConfig
-from mgpu_ngram.jobs.lda.train import Storage, Trained, TrainingCorpus, corpus_of, train
+from mgpu_ngram.jobs.lda.train import Storage, Trained, corpus_of, train
 
 FORMAT = "mgpu_ngram topics"
 PICTURE = "perplexity.png"
@@ -134,7 +134,8 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
             folder = out.folder / "blocks"
             folder.mkdir()
         corpus = corpus_of(opened.blocks(config.block_tokens or BLOCK_TOKENS), opened.num_words, folder)
-        _refuse_empty(corpus, opened.name)
+        if not corpus.tokens:
+            raise empty_corpus(opened.name, corpus.documents)
         read = time.perf_counter()
         storage = Storage(
             str(checkpoint.entries_folder),
@@ -193,13 +194,6 @@ def write_model(folder: Path, model: TopicModel, config: LdaConfig) -> None:
     save_topic_model(folder / MODEL, replace(model, settings=settings_of(config)))
     if find_spec("matplotlib"):
         draw_sweeps(model.history, folder / PICTURE, config.name)
-
-
-def _refuse_empty(corpus: TrainingCorpus, name: str) -> None:
-    if not corpus.tokens:
-        raise InputError(
-            f"{name} has {corpus.documents:,} documents but no word in them; give at least one document with a word"
-        )
 
 
 def _open(config: LdaConfig, executor: Executor) -> BagCorpus:

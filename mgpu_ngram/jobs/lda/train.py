@@ -16,7 +16,7 @@ from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.cluster.gang import GangError
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.checkpoint import Entry
-from mgpu_ngram.core.errors import RunError, warn
+from mgpu_ngram.core.errors import InputError, RunError, warn
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.core.words import Words
@@ -24,6 +24,7 @@ from mgpu_ngram.engine import lda_train
 from mgpu_ngram.engine.lda_train import Documents, Snapshot, Training
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.kernels.lda.limits import MAX_DOCUMENT_TOKENS, MAX_WORD_TOKENS
 
 MAX_LOSSES = 3  # a run ends with the next lost worker
 WAIT_SECONDS = 60.0  # for lost workers to come back
@@ -48,15 +49,23 @@ class TrainingCorpus:
     earlier: TopicModel | None = None
 
 
-def corpus_of(blocks: Iterable[Bags], num_words: int, folder: Path | None = None) -> TrainingCorpus:
+def corpus_of(
+    blocks: Iterable[Bags], num_words: int, folder: Path | None = None, earlier: TopicModel | None = None
+) -> TrainingCorpus:
     """Return the corpus of consecutive blocks of documents.
 
-    folder  where to write them, for workers of other processes; None: they stay in memory
+    folder   where to write them, for workers of other processes; None: they stay in memory
+    earlier  model of earlier documents, whose counts stay in the new model
+
+    Raises InputError for a document of more than MAX_DOCUMENT_TOKENS, and for a word of more than MAX_WORD_TOKENS.
     """
     from mgpu_ngram.core.bag_files import save_bags
 
     made, documents, tokens = list[Documents](), 0, 0
+    totals_V = np.zeros(num_words, np.int64) if earlier is None else earlier.word_totals_V()
     for number, bags in enumerate(blocks):
+        _refuse_long(bags, documents)
+        totals_V += np.bincount(bags.words_P, bags.counts_P, minlength=num_words).astype(np.int64)
         if folder is None:
             made.append(Documents(number, documents, bags))
         else:
@@ -65,7 +74,24 @@ def corpus_of(blocks: Iterable[Bags], num_words: int, folder: Path | None = None
             made.append(Documents(number, documents, str(path)))
         documents += bags.documents
         tokens += bags.tokens
-    return TrainingCorpus(made, num_words, documents, tokens)
+    if totals_V.max(initial=0) > MAX_WORD_TOKENS:
+        word = int(totals_V.argmax())
+        raise InputError(
+            f"word {word:,} of the vocabulary occurs {totals_V[word]:,} times but may occur {MAX_WORD_TOKENS:,} times; "
+            "leave it out"
+        )
+    return TrainingCorpus(made, num_words, documents, tokens, earlier)
+
+
+def _refuse_long(bags: Bags, first: int) -> None:
+    """Raise InputError for a document that is too long; `first` is the number of document 0."""
+    lengths_D = bags.lengths_D()
+    if lengths_D.max(initial=0) > MAX_DOCUMENT_TOKENS:
+        d = int(lengths_D.argmax())
+        raise InputError(
+            f"document {first + d:,} has {lengths_D[d]:,} tokens but a document may have {MAX_DOCUMENT_TOKENS:,}; "
+            "cut it into several"
+        )
 
 
 @dataclass(frozen=True)
