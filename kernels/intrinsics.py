@@ -67,3 +67,81 @@ def prefetch(typing, array, i):
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
+
+
+@intrinsic
+def multiply_add(typing, a, b, c):
+    """The float32 a * b + c, rounded once."""
+    from llvmlite import ir
+    from numba import types
+
+    def generate(context, builder, signature, arguments):
+        form = ir.FunctionType(ir.FloatType(), [ir.FloatType()] * 3)
+        return builder.call(builder.module.declare_intrinsic("llvm.fma", [ir.FloatType()], form), arguments)
+
+    return types.float32(types.float32, types.float32, types.float32), generate
+
+
+@intrinsic
+def power_of_2(typing, a):
+    """The float32 2**(j - 127), where j is the lowest 8 bits of a float32's bits."""
+    from llvmlite import ir
+    from numba import types
+
+    def generate(context, builder, signature, arguments):
+        word = ir.IntType(32)
+        return builder.bitcast(builder.shl(builder.bitcast(arguments[0], word), word(23)), ir.FloatType())
+
+    return types.float32(types.float32), generate
+
+
+@intrinsic
+def from_float32(typing, bits):
+    """The float32 of these bits (an integer of 32 bits or fewer)."""
+    from llvmlite import ir
+    from numba import types
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(_resized(builder, arguments[0], ir.IntType(32)), ir.FloatType())
+
+    return types.float32(bits), generate
+
+
+@intrinsic
+def from_bfloat16(typing, bits):
+    """The float32 whose upper 16 bits are the lowest 16 of `bits`."""
+    from llvmlite import ir
+    from numba import types
+
+    def generate(context, builder, signature, arguments):
+        word = ir.IntType(32)
+        return builder.bitcast(builder.shl(_resized(builder, arguments[0], word), word(16)), ir.FloatType())
+
+    return types.float32(bits), generate
+
+
+@intrinsic
+def from_float16(typing, bits):
+    """The float32 that equals the float16 of the lowest 16 of `bits`."""
+    from llvmlite import ir
+    from numba import types
+
+    def generate(context, builder, signature, arguments):
+        word, single = ir.IntType(32), ir.FloatType()
+        both = _resized(builder, arguments[0], word)
+        size = builder.and_(both, word(0x7FFF))
+        sign = builder.shl(builder.and_(both, word(0x8000)), word(16))
+        # The exponent is too low by 112; subnormal numbers become normal by the product.
+        value = builder.fmul(builder.bitcast(builder.shl(size, word(13)), single), single(2.0**112))
+        infinite = builder.icmp_unsigned(">=", size, word(0x7C00))
+        bits_ = builder.or_(builder.bitcast(value, word), builder.select(infinite, word(0x7F800000), word(0)))
+        return builder.bitcast(builder.or_(bits_, sign), single)
+
+    return types.float32(bits), generate
+
+
+def _resized(builder, number, form):
+    """Return an unsigned integer as another type of integer."""
+    if number.type.width > form.width:
+        return builder.trunc(number, form)
+    return number if number.type.width == form.width else builder.zext(number, form)
