@@ -81,7 +81,9 @@ def test_plot_next_words(tmp_path):
 def test_dask_client(tmp_path):
     (tmp_path / "text").write_text("of the people by the people\n" * 3 + "for the people\n")
     done = run(ROOT / "examples" / "dask_client.py", tmp_path / "text")
-    assert (done.returncode, done.stderr) == (0, "")
+    # Dask warns when a busy machine takes long to end a worker.
+    errors = [line for line in done.stderr.splitlines() if "Worker process still alive after" not in line]
+    assert (done.returncode, errors) == (0, [])
     rows = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
     assert rows == [["7", "the people"], ["3", "by the"], ["3", "of the"], ["3", "people by"], ["1", "for the"]]
 

@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 from bisect import bisect_left
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,10 @@ class DistributionPasses:
     def _check_room(self) -> None:
         """Raise InputError unless the disk has room for all arrays, minus what an earlier run has allocated."""
         files = array_files(self.folder, self.config.format, self.arrays)
-        allocated = sum(path.stat().st_blocks * BLOCK_BYTES for path in self.folder.rglob("*"))
+        allocated = 0
+        for path in self.folder.rglob("*"):
+            with suppress(FileNotFoundError):  # tasks of an earlier run may still delete what they could not write
+                allocated += path.stat().st_blocks * BLOCK_BYTES
         needed = sum(file.row_bytes for file in files) * self.starts[-1] - allocated
         free = shutil.disk_usage(self.folder).free
         if needed > free:
