@@ -20,6 +20,7 @@ SIZES = (0, 1, 2, 7, 255, 4097)
 GPU_SIZES = (*SIZES, 10_000, 300_001)
 # arguments that a contract allows to be written
 WRITES = {
+    ("advance_beams", "beams"),
     ("radix_sort", "columns"),
     ("intern", "table"),
     ("write_rows", "out_HNV"),
@@ -33,6 +34,7 @@ WRITES = {
 # pairs that refuse arrays with gaps
 CONTIGUOUS = {
     "common.radix_sort",
+    "decode.advance_beams",
     "lda.count_topics",
     "lda.count_words",
     "lda.first_topics",

@@ -1,0 +1,248 @@
+"""End hypotheses, make beams smaller and line up the rows of the next step of a beam search."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy import int64
+
+from .. import check
+from ..compile import njit
+from ..dispatch import pick
+from ..launch import kernel, launch
+from .best_words import MAX_K
+
+THREADS = 1024  # of the one block
+RULES = ("amun", "first", "bound")
+
+
+class Beams(NamedTuple):
+    """Sentences that are searched for, each in a slot, and their hypotheses of all steps.
+
+    words_NLK    int32, the word of hypothesis k of a sentence's step l
+    before_NLK   int8, the hypothesis of the step before that it extends
+    costs_NLK    float32
+    steps_N      int32, steps that a sentence has done, below L
+    longest_N    int32, the greatest number of words of a result, the end included
+    most_N       int32, the greatest number of steps, at most L
+    sizes_N      int32, places of the beam, at most K; each hypothesis that ends leaves one less
+    finished_NB  float64, the greatest scores of finished hypotheses, falling; -inf: there are fewer
+    """
+
+    words_NLK: Any
+    before_NLK: Any
+    costs_NLK: Any
+    steps_N: Any
+    longest_N: Any
+    most_N: Any
+    sizes_N: Any
+    finished_NB: Any
+
+
+class Live(NamedTuple):
+    """Sentences that go on.
+
+    slots_S    int32, the slot of each; -1 after the last one
+    starts_S1  int64: sentence s has rows starts_S1[s] to starts_S1[s + 1] - 1
+    sizes_S    int32, places of the beam; 0 after the last sentence
+    """
+
+    slots_S: Any
+    starts_S1: Any
+    sizes_S: Any
+
+
+class Rows(NamedTuple):
+    """Hypotheses that go on, in the order of sentences; all 0 after the last one.
+
+    parents_R  int32, the row of the step before that each extends
+    words_R    int32
+    costs_R    float32
+    """
+
+    parents_R: Any
+    words_R: Any
+    costs_R: Any
+
+
+class Ending(NamedTuple):
+    """When hypotheses and sentences end.
+
+    eos           word that ends a hypothesis
+    rule          "amun": a sentence ends with its last hypothesis; "first": with the first that ends; "bound": when no
+                  other can be among the B best any more
+    word_penalty  for each word of a hypothesis, its end included
+    lengths_L1    float64, the divisor of a score by the number of words, constant or rising; entry 0 is not read
+    """
+
+    eos: int
+    rule: str
+    word_penalty: float
+    lengths_L1: Any
+
+
+def advance_beams(
+    chosen: tuple[Any, Any, Any], live: Live, beams: Beams, ending: Ending
+) -> tuple[Live, Rows, Any, Any]:
+    """Return (sentences that go on, their rows, slots of the sentences that are done, counts).
+
+    chosen  (rows, words, scores) as `best_of_beams` returns them for `live`, (S, K) each; scores are costs
+
+    A hypothesis is finished when its word is `eos` or when it has `longest` words. It goes on unless its word is `eos`
+    or it has more than `longest` words; the step after the greatest length lets hypotheses end, as in Amun. A sentence
+    is done when none goes on, when it has done `most` steps, or by the rule. A sentence whose scores are NaN is done.
+    Hypotheses of a sentence keep their order; R is S * K.
+
+    done_S    int32, in the order of sentences, then -1
+    counts_4  int64: sentences that go on, their rows, the sum of their sizes, sentences that are done
+
+    `beams` are changed in place. The score of a hypothesis of n words is (cost - word_penalty * n) / lengths_L1[n].
+    Source: Hoang et al. 2018, algorithm 2, with the removal of finished sentences on the device.
+    """
+    rows_SK, words_SK, scores_SK = chosen
+    check.dtype(words_SK, np.int32)
+    check.dtype(scores_SK, np.float32)
+    check.dtype(live.slots_S, np.int32)
+    check.dtype(beams.before_NLK, np.int8)
+    check.dtype(ending.lengths_L1, np.float64)
+    _, L, K = beams.words_NLK.shape
+    if words_SK.shape != (len(live.slots_S), K) or K > MAX_K or len(ending.lengths_L1) < L + 1:
+        raise ValueError(
+            f"words have shape {words_SK.shape} and lengths {len(ending.lengths_L1)} entries but need "
+            f"({len(live.slots_S)}, {K}), at most {MAX_K} columns, and {L + 1} entries"
+        )
+    run = pick(
+        cpu=_cpu, cuda=_cuda, rows_SK=rows_SK, words_SK=words_SK, scores_SK=scores_SK, lengths_L1=ending.lengths_L1,
+        **live._asdict(),
+        **beams._asdict(),
+    )  # fmt: skip
+    check.contiguous(**beams._asdict())
+    return run(chosen, live, beams, ending)
+
+
+def _cpu(chosen, live, beams, ending):
+    S, K = chosen[1].shape
+    after = Live(np.full(S, -1, np.int32), np.zeros(S + 1, np.int64), np.zeros(S, np.int32))
+    rows = Rows(np.zeros(S * K, np.int32), np.zeros(S * K, np.int32), np.zeros(S * K, np.float32))
+    done_S, counts_4 = np.full(S, -1, np.int32), np.zeros(4, np.int64)
+    _advance(
+        *chosen, live.slots_S, live.starts_S1, *beams, ending.eos, RULES.index(ending.rule), ending.word_penalty,
+        ending.lengths_L1, *after, *rows, done_S, counts_4,
+    )  # fmt: skip
+    return after, rows, done_S, counts_4
+
+
+@njit(nogil=True, cache=True)
+def _advance(
+    rows_SK, words_SK, scores_SK, slots_S, starts_S1, words_NLK, before_NLK, costs_NLK, steps_N, longest_N, most_N,
+    sizes_N, finished_NB, eos, rule, word_penalty, lengths_L1, next_slots_S, next_starts_S1, next_sizes_S, parents_R,
+    words_R, costs_R, done_S, counts_4,
+):  # fmt: skip
+    S, K = words_SK.shape
+    B = finished_NB.shape[1]
+    sentences, num_rows, places, done = 0, 0, 0, 0
+    for s in range(S):
+        n = int64(slots_S[s])
+        if n < 0:
+            continue
+        step = int64(steps_N[n])
+        length = step + 1
+        first = num_rows
+        ended = 0
+        best = np.float64(0)
+        finishes = False
+        for k in range(K):
+            word = words_SK[s, k]
+            if word < 0:
+                break
+            cost = scores_SK[s, k]
+            words_NLK[n, step, k], costs_NLK[n, step, k] = word, cost
+            before_NLK[n, step, k] = rows_SK[s, k] - starts_S1[s]
+            if word == eos or length == longest_N[n]:
+                finishes = True
+                score = (cost - word_penalty * length) / lengths_L1[length]
+                if score > finished_NB[n, B - 1]:
+                    at = B - 1
+                    while at and finished_NB[n, at - 1] < score:
+                        finished_NB[n, at] = finished_NB[n, at - 1]
+                        at -= 1
+                    finished_NB[n, at] = score
+            if word == eos or length > longest_N[n]:
+                ended += 1
+                continue
+            if num_rows == first:
+                best = np.float64(cost)
+            parents_R[num_rows], words_R[num_rows], costs_R[num_rows] = rows_SK[s, k], word, cost
+            num_rows += 1
+        for k in range(K):
+            if words_SK[s, k] < 0:
+                words_NLK[n, step, k], costs_NLK[n, step, k], before_NLK[n, step, k] = -1, scores_SK[s, k], 0
+        steps_N[n] = length
+        sizes_N[n] -= ended
+        is_done = num_rows == first or length >= most_N[n] or (rule == 1 and finishes)
+        if rule == 2 and not is_done and finished_NB[n, B - 1] > -np.inf:
+            least, most = length + 1, int64(most_N[n])
+            reach = best - word_penalty * (least if word_penalty >= 0 else most)
+            is_done = finished_NB[n, B - 1] >= max(reach / lengths_L1[least], reach / lengths_L1[most])
+        if is_done:
+            parents_R[first:num_rows] = 0
+            words_R[first:num_rows] = 0
+            costs_R[first:num_rows] = 0
+            num_rows = first
+            done_S[done] = n
+            done += 1
+        else:
+            next_slots_S[sentences], next_starts_S1[sentences], next_sizes_S[sentences] = n, first, sizes_N[n]
+            places += sizes_N[n]
+            sentences += 1
+    next_starts_S1[sentences:] = num_rows
+    counts_4[0], counts_4[1], counts_4[2], counts_4[3] = sentences, num_rows, places, done
+
+
+def _cuda(chosen, live, beams, ending):
+    import cupy
+
+    S, K = chosen[1].shape
+    after = Live(cupy.empty(S, np.int32), cupy.empty(S + 1, np.int64), cupy.empty(S, np.int32))
+    rows = Rows(cupy.empty(S * K, np.int32), cupy.empty(S * K, np.int32), cupy.empty(S * K, np.float32))
+    done_S, counts_4 = cupy.empty(S, np.int32), cupy.empty(4, np.int64)
+    L, B = beams.words_NLK.shape[1], beams.finished_NB.shape[1]
+    args = (
+        *(cupy.ascontiguousarray(array) for array in chosen), live.slots_S, live.starts_S1, S, K, L, B, *beams,
+        np.int32(ending.eos), np.int32(RULES.index(ending.rule)), np.float64(ending.word_penalty), ending.lengths_L1,
+        *after, *rows, done_S, counts_4,
+    )  # fmt: skip
+    launch(kernel("decode/advance_beams", "advance_beams"), 1, THREADS, args)
+    return after, rows, done_S, counts_4
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """Return sentences at any step, two steps before their ends and later; some have ties, NaN or no candidate."""
+    K, L, B = (1, 3, 8, 64)[size % 4], 7, 1 + size % 2
+    S = -(-size // 16) if K > 8 else size
+    N = S + 3
+    most_N = rng.integers(1, L + 1, N).astype(np.int32)
+    finished_NB = -np.sort(rng.integers(0, 40, (N, B)) / 4, axis=1)
+    finished_NB[rng.random(N) < 0.5, B - 1] = -np.inf
+    beams = Beams(
+        np.zeros((N, L, K), np.int32), np.zeros((N, L, K), np.int8), np.zeros((N, L, K), np.float32),
+        (most_N - 1 - rng.integers(0, most_N) // 2).astype(np.int32),
+        np.maximum(1, most_N - rng.integers(0, 3, N)).astype(np.int32), most_N,
+        rng.integers(1, K + 1, N).astype(np.int32), finished_NB,
+    )  # fmt: skip
+    slots_S = rng.permutation(N)[:S].astype(np.int32)
+    slots_S[S - S // 8 :] = -1
+    counts_S = np.where(slots_S < 0, 0, rng.integers(1, K + 1, S))
+    starts_S1 = np.concatenate([[0], np.cumsum(counts_S)]).astype(np.int64)
+    filled_S = np.where(slots_S < 0, 0, np.minimum(beams.sizes_N[slots_S], rng.integers(0, 3 * K + 1, S)))
+    is_word_SK = np.arange(K) < filled_S[:, None]
+    words_SK = np.where(is_word_SK, rng.integers(0, 4, (S, K)), -1).astype(np.int32)
+    rows_SK = np.where(is_word_SK, starts_S1[:-1, None] + rng.integers(0, np.maximum(1, counts_S)[:, None], (S, K)), -1)
+    scores_SK = -np.sort(rng.integers(0, 80, (S, K)) / np.float32(8), axis=1).astype(np.float32)
+    scores_SK[~is_word_SK] = -np.inf
+    scores_SK[(filled_S == 0) & (rng.random(S) < 0.5)] = np.nan
+    live = Live(slots_S, starts_S1, np.where(slots_S < 0, 0, beams.sizes_N[slots_S]).astype(np.int32))
+    lengths_L1 = np.arange(L + 1) ** 0.6
+    ending = Ending(0, RULES[size % 3], (0.25, 0.0, -0.25)[size // 4 % 3], lengths_L1)
+    return {"chosen": (rows_SK.astype(np.int32), words_SK, scores_SK), "live": live, "beams": beams, "ending": ending}
