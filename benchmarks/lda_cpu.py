@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from mgpu_ngram.benchmarks.lda_quality import Split, perplexity, perplexity_of_phi
-from mgpu_ngram.benchmarks.lda_work import BETA, SEED, TOKENS_PER_SECOND, LdaBench, open_shard, timed_sweeps
+from mgpu_ngram.benchmarks.lda_work import BETA, SEED, TOKENS_PER_SECOND, LdaBench, open_sampler, timed_sweeps
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.errors import RunError
@@ -46,7 +46,7 @@ class Clock:
 def cpu(bench: LdaBench) -> None:
     """Rows: time to the goal of each program."""
     suite, split = bench.suite, Split.of(bench)
-    open_shard(split.train.slice(0, 1), TOPICS, "cpu")  # compiles
+    open_sampler(split.train.slice(0, 1), TOPICS, "cpu")  # compiles
     goal = GOALS.get(split.name)
     if goal is None:
         goal = next(found for sweeps, _, found in ours(split, bench.folder) if sweeps >= GOAL_SWEEPS)
@@ -91,10 +91,10 @@ def _to_goal(steps: Iterator[Step], goal: float) -> Step:
 
 def ours(split: Split, folder: Path) -> Iterator[Step]:
     """Yield steps of this engine on all cores."""
-    shard, clock = open_shard(split.train, TOPICS, "cpu"), Clock()
+    sampler, clock = open_sampler(split.train, TOPICS, "cpu"), Clock()
     for sweeps in range(STEP, MOST["ours"] + 1, STEP):
-        clock.run(lambda: timed_sweeps(shard, STEP))
-        yield sweeps, clock, perplexity(shard.counts_VZ, split.held_out)
+        clock.run(lambda: timed_sweeps(sampler, STEP))
+        yield sweeps, clock, perplexity(sampler.counts_VZ, split.held_out)
 
 
 def tomotopy(split: Split, folder: Path) -> Iterator[Step]:

@@ -18,7 +18,7 @@ from mgpu_ngram.benchmarks.lda_work import (
     check_same,
     fingerprint,
     nbytes,
-    open_shard,
+    open_sampler,
     timed_sweeps,
 )
 from mgpu_ngram.benchmarks.suite import WrongResult
@@ -69,17 +69,17 @@ def sweep_share(group: Communicator, share: Share) -> Swept:
         xp = cupy
     first, last = share.cuts[group.rank : group.rank + 2]
     bags = generate(share.shape, SEED, xp, first, last)
-    shard = open_shard(bags, share.topics, share.device, group, first, threads=share.threads)
+    sampler = open_sampler(bags, share.topics, share.device, group, first, threads=share.threads)
     tokens = bags.tokens
     del bags
     if xp is not np:
         xp.get_default_memory_pool().free_all_blocks()
     group.barrier()
-    seconds = timed_sweeps(shard, share.sweeps, group)
-    mine, all_ranks = (int(table.sum(dtype=np.int64)) for table in (shard.local_VZ, shard.counts_VZ))
+    seconds = timed_sweeps(sampler, share.sweeps, group)
+    mine, all_ranks = (int(table.sum(dtype=np.int64)) for table in (sampler.local_VZ, sampler.counts_VZ))
     if (mine, all_ranks) != (tokens, share.shape.tokens):
         raise WrongResult(f"rank {group.rank} has {mine:,} of {all_ranks:,} counts but {tokens:,} tokens; not timed")
-    return Swept(seconds, fingerprint(shard))
+    return Swept(seconds, fingerprint(sampler))
 
 
 def gpus(bench: LdaBench) -> None:
@@ -137,18 +137,18 @@ def stream(bench: LdaBench) -> None:
     room: Room | None = None
     for M in (1, STREAMED_BLOCKS):
         suite.say(f"sweeps of M = {M}")
-        shard = open_shard(parts, Z, suite.device, room=room)
-        held = len(list(shard.blocks.stored()))
+        sampler = open_sampler(parts, Z, suite.device, room=room)
+        held = len(list(sampler.blocks.stored()))
         if held != M:
             raise RunError(f"the documents are in {held} blocks but should be in {M}; correct the room of the bench")
         # A block may take a third of the room, and a quarter of the documents is what it should take.
-        room = Room(device_bytes=3 * nbytes(shard)[0] // STREAMED_BLOCKS)
-        seconds = timed_sweeps(shard, STREAMED_SWEEPS)
-        prints.append(fingerprint(shard))
+        room = Room(device_bytes=3 * nbytes(sampler)[0] // STREAMED_BLOCKS)
+        seconds = timed_sweeps(sampler, STREAMED_SWEEPS)
+        prints.append(fingerprint(sampler))
         if M == 1:
-            check_counts(shard, bags)
-        copied = sum(a.nbytes for b in shard.blocks.stored() for a in (*b.documents[:3], *b.pairs)) if M > 1 else 0
-        del shard
+            check_counts(sampler, bags)
+        copied = sum(a.nbytes for b in sampler.blocks.stored() for a in (*b.documents[:3], *b.pairs)) if M > 1 else 0
+        del sampler
         suite.release()
         check_same(prints, "streamed documents")
         target = STREAMED_TARGET * shape.tokens / alone if alone and bench.is_full(shape) else None

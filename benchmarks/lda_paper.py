@@ -11,7 +11,7 @@ from mgpu_ngram.benchmarks.lda_work import (
     LdaBench,
     check_counts,
     check_same,
-    open_shard,
+    open_sampler,
     priors_of,
     staged_sweeps,
     timed_sweeps,
@@ -60,12 +60,12 @@ def by_sweep(bench: LdaBench, name: str) -> tuple[Shape, list[float]]:
     if name not in bench.seconds:
         bags = bench.corpus(shape)
         suite.say(f"sweeps of {shape}")
-        shard = open_shard(bags, TOPICS[suite.device], suite.device)
-        bench.seconds[name] = timed_sweeps(shard, SWEEPS[suite.device])
+        sampler = open_sampler(bags, TOPICS[suite.device], suite.device)
+        bench.seconds[name] = timed_sweeps(sampler, SWEEPS[suite.device])
         if name == "NYTimes":  # the check takes 60 bytes of the device for each entry
-            check_counts(shard, bags)
-        check_same([shape.tokens, int(shard.counts_VZ.sum(dtype="int64"))], "tokens and counts")
-        del shard
+            check_counts(sampler, bags)
+        check_same([shape.tokens, int(sampler.counts_VZ.sum(dtype="int64"))], "tokens and counts")
+        del sampler
         suite.release()
     return shape, bench.seconds[name]
 
@@ -103,9 +103,9 @@ def table5(bench: LdaBench) -> None:
     """Rows: shares of the time of a sweep."""
     suite, shape = bench.suite, bench.shape("NYTimes")
     bags, Z = bench.corpus(shape), TOPICS[suite.device]
-    shard = open_shard(bags, Z, suite.device)
-    staged = staged_sweeps(shard, SWEEPS[suite.device])
-    check_counts(shard, bags)
+    sampler = open_sampler(bags, Z, suite.device)
+    staged = staged_sweeps(sampler, SWEEPS[suite.device])
+    check_counts(sampler, bags)
     total = sum(staged.seconds.values())
     for name, steps in STEPS.items():
         seconds = sum(staged.seconds[step] for step in steps)
@@ -124,18 +124,18 @@ def fig8(bench: LdaBench) -> None:
     suite, shape = bench.suite, bench.shape("NYTimes")
     bags, Z = bench.corpus(shape), TOPICS[suite.device]
     for exclude_self in (True, False):
-        shard = open_shard(bags, Z, suite.device)
+        sampler = open_sampler(bags, Z, suite.device)
         total = 0.0
         for sweep in range(1, SWEEPS[suite.device] + 1):
-            total += sum(timed_sweeps(shard, 1, exclude_self=exclude_self))
+            total += sum(timed_sweeps(sampler, 1, exclude_self=exclude_self))
             if sweep in POINTS:
                 kernel = "lda/fig8 NYTimes" + ("" if exclude_self else ", own count included")
                 row = suite.add_note(kernel, f"{shape} K={Z} sweep={sweep}", "seconds of all sweeps so far")
-                row.rate = plugin(shard, ALONE, priors_of(Z)) / shape.tokens
+                row.rate = plugin(sampler, ALONE, priors_of(Z)) / shape.tokens
                 row.rate_unit = "log-likelihood/token"
                 _set_seconds(row, total)
-        check_counts(shard, bags)
-        del shard
+        check_counts(sampler, bags)
+        del sampler
         suite.release()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.lda_corpus import SHAPES, generate
 from mgpu_ngram.benchmarks.lda_transform import fold
-from mgpu_ngram.benchmarks.lda_work import BETA, LdaBench, check_counts, open_shard, priors_of, timed_sweeps
+from mgpu_ngram.benchmarks.lda_work import BETA, LdaBench, check_counts, open_sampler, priors_of, timed_sweeps
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.bags import Bags, join_bags
@@ -102,10 +102,10 @@ def quality(bench: LdaBench) -> None:
 
 def ours(bench: LdaBench, split: Split, topics: int, seed: int, exclude_self: bool = True) -> float:
     """Train on the device; return the perplexity."""
-    shard = open_shard(split.train, topics, bench.suite.device, seed=seed)
-    timed_sweeps(shard, SWEEPS, exclude_self=exclude_self, seed=seed)
-    check_counts(shard, split.train)
-    return perplexity(shard.counts_VZ, split.held_out)
+    sampler = open_sampler(split.train, topics, bench.suite.device, seed=seed)
+    timed_sweeps(sampler, SWEEPS, exclude_self=exclude_self, seed=seed)
+    check_counts(sampler, split.train)
+    return perplexity(sampler.counts_VZ, split.held_out)
 
 
 def add_row(

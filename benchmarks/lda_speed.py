@@ -19,7 +19,7 @@ from mgpu_ngram.benchmarks.lda_work import (
     check_same,
     fingerprint,
     nbytes,
-    open_shard,
+    open_sampler,
     staged_sweeps,
     timed_sweeps,
 )
@@ -27,7 +27,7 @@ from mgpu_ngram.benchmarks.rows import with_unit
 from mgpu_ngram.benchmarks.score_ceilings import SECTORS, random_reads
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.core.bags import Bags
-from mgpu_ngram.engine.lda import Shard
+from mgpu_ngram.engine.lda import Sampler
 from mgpu_ngram.kernels.lda.weights import count_bits
 
 TOPICS = {"gpu": (1024, 4096, 16384), "cpu": (64, 256)}
@@ -75,18 +75,18 @@ def speed(bench: LdaBench) -> None:
     for Z in TOPICS[suite.device]:
         suite.say(f"sweeps of K = {Z:,}")
         sweeps, sizes = SWEEPS[suite.device], f"{shape} K={Z}"
-        shard = open_shard(bags, Z, suite.device)
-        memory(suite, shard, shape, sizes)
-        seconds = timed_sweeps(shard, sweeps)
-        check_counts(shard, bags)
-        found = fingerprint(shard)
-        del shard
+        sampler = open_sampler(bags, Z, suite.device)
+        memory(suite, sampler, shape, sizes)
+        seconds = timed_sweeps(sampler, sweeps)
+        check_counts(sampler, bags)
+        found = fingerprint(sampler)
+        del sampler
         suite.release()
-        shard = open_shard(bags, Z, suite.device)
-        staged = staged_sweeps(shard, sweeps)
-        check_same([found, fingerprint(shard)], "sweeps as a whole and step by step")
+        sampler = open_sampler(bags, Z, suite.device)
+        staged = staged_sweeps(sampler, sweeps)
+        check_same([found, fingerprint(sampler)], "sweeps as a whole and step by step")
         target = TARGETS.get(Z) if bench.is_full(shape) else None
-        moved = bytes_moved(shard, staged, sweeps)
+        moved = bytes_moved(sampler, staged, sweeps)
         suite.add(
             "lda/sweep", sizes, [sum(seconds)], items=shape.tokens * sweeps, unit=TOKENS_PER_SECOND, target=target,
             bytes_moved=sum(moved.values()), ceiling="copy",
@@ -98,8 +98,8 @@ def speed(bench: LdaBench) -> None:
                 f"lda/sweep, {step}", sizes, [staged.seconds[step]], items=shape.tokens * sweeps,
                 unit=TOKENS_PER_SECOND, bytes_moved=moved[step], ceiling="copy",
             )  # fmt: skip
-        bounds(suite, shard, staged, sweeps, sizes)
-        del shard
+        bounds(suite, sampler, staged, sweeps, sizes)
+        del sampler
         suite.release()
 
 
@@ -107,50 +107,50 @@ def rate(shape: Shape, seconds: float) -> str:
     return with_unit(shape.tokens / seconds, TOKENS_PER_SECOND)
 
 
-def memory(suite: Suite, shard: Shard, shape: Shape, sizes: str) -> None:
+def memory(suite: Suite, sampler: Sampler, shape: Shape, sizes: str) -> None:
     """Row: bytes that stay on the device for each token."""
-    documents_bytes, counts_bytes = (size / shape.tokens for size in nbytes(shard))
+    documents_bytes, counts_bytes = (size / shape.tokens for size in nbytes(sampler))
     notes = f"documents {documents_bytes:.3g}, two tables of counts of words {counts_bytes:.3g}"
     if suite.device == "gpu":
         notes += f"; {suite.xp.get_default_memory_pool().total_bytes() / shape.tokens:.3g} while documents are laid out"
     row = suite.add_note("lda/memory", sizes, notes)
     row.rate, row.rate_unit = documents_bytes + counts_bytes, "B/token"
-    if shard.num_topics == MEMORY_TOPICS and shape == SHAPES[shape.name]:
+    if sampler.num_topics == MEMORY_TOPICS and shape == SHAPES[shape.name]:
         row.target, row.notes = MAX_BYTES, f"target: at most; {notes}"
 
 
-def bytes_moved(shard: Shard, staged: Staged, sweeps: int) -> dict[str, int]:
+def bytes_moved(sampler: Sampler, staged: Staged, sweeps: int) -> dict[str, int]:
     """Return the bytes that each step must read and write, over all sweeps.
 
     Counts of words: each row once. Of a pair: its arrays, its document's row and entries. Of a token: its topic in and,
     if it changes, out.
     """
-    V, Z = shard.counts_VZ.shape
+    V, Z = sampler.counts_VZ.shape
     entry_bytes, table_bytes = count_bits(Z)[0].itemsize, 4 * V * Z
-    blocks = blocks_of(shard)
+    blocks = blocks_of(sampler)
     pairs = sum(len(block.pairs.document_P) for block in blocks)
     documents = sum(len(block.documents.rows_D2) for block in blocks)
     written = min(8 * sweeps * table_bytes, 16 * staged.changed)  # of two counts, in and out
     return {
         "weights": sweeps * table_bytes,
-        "sample": sweeps * (table_bytes + (9 + 8) * pairs + 2 * shard.tokens)
+        "sample": sweeps * (table_bytes + (9 + 8) * pairs + 2 * sampler.tokens)
         + entry_bytes * staged.read
         + 2 * staged.changed
         + written,
         "sum counts": sweeps * 2 * table_bytes,
-        "count topics": sweeps * (2 * shard.tokens + 16 * documents) + entry_bytes * staged.rows,
+        "count topics": sweeps * (2 * sampler.tokens + 16 * documents) + entry_bytes * staged.rows,
     }
 
 
-def bounds(suite: Suite, shard: Shard, staged: Staged, sweeps: int, sizes: str) -> None:
+def bounds(suite: Suite, sampler: Sampler, staged: Staged, sweeps: int, sizes: str) -> None:
     """Rows: the sampler beside random reads of memory, and the issue slots that it has for a token."""
-    blocks, seconds = blocks_of(shard), staged.seconds["sample"]
+    blocks, seconds = blocks_of(sampler), staged.seconds["sample"]
     pairs = sum(len(block.pairs.document_P) for block in blocks)
-    entry_bytes = count_bits(shard.num_topics)[0].itemsize
+    entry_bytes = count_bits(sampler.num_topics)[0].itemsize
     # Of a pair: its document's row, its topics, its entries; writes of topics that change.
     sectors = sweeps * 3 * pairs + entry_bytes * staged.read // SECTOR + staged.changed
     row = suite.add_note("lda/sample reads", sizes, f"{SECTORS}: what caches serve is counted, too")
-    row.rate, row.rate_unit = sectors / (sweeps * shard.tokens), "sectors/token"
+    row.rate, row.rate_unit = sectors / (sweeps * sampler.tokens), "sectors/token"
     row = suite.add_note("lda/sample entries", sizes, "of a document, seen by its tokens: K_d")
     row.rate, row.rate_unit = staged.read / (sweeps * pairs), "entries/pair"
     if suite.device == "cpu":
@@ -160,7 +160,7 @@ def bounds(suite: Suite, shard: Shard, staged: Staged, sweeps: int, sizes: str) 
     size_bytes = sum(block.documents.entries_T.nbytes for block in blocks)
     ceiling = random_reads(suite, SECTORS, max(1 << 20, size_bytes // SECTOR * SECTOR))
     suite.add(
-        "lda/sample beside random reads", sizes, [seconds], items=sweeps * shard.tokens, unit=TOKENS_PER_SECOND,
+        "lda/sample beside random reads", sizes, [seconds], items=sweeps * sampler.tokens, unit=TOKENS_PER_SECOND,
         bytes_moved=SECTOR * sectors, ceiling=ceiling, notes="share of its reads; caches may serve some",
     )  # fmt: skip
     attributes = cupy.cuda.Device().attributes
@@ -168,7 +168,7 @@ def bounds(suite: Suite, shard: Shard, staged: Staged, sweeps: int, sizes: str) 
     row = suite.add_note(
         "lda/sample issue slots", sizes, "of warp instructions at the highest clock: what a token may take"
     )
-    row.rate, row.rate_unit = slots / (sweeps * shard.tokens), "slots/token"
+    row.rate, row.rate_unit = slots / (sweeps * sampler.tokens), "slots/token"
 
 
 def check_devices(suite: Suite) -> None:
@@ -177,11 +177,11 @@ def check_devices(suite: Suite) -> None:
     bags = generate(shape, SEED)
     prints = []
     for device in sorted({"cpu", suite.device}):
-        shard = open_shard(bags, CHECKED_TOPICS, device)
-        timed_sweeps(shard, CHECKED_SWEEPS)
-        check_counts(shard, bags)
-        prints.append(fingerprint(shard))
-        shard = open_shard(bags, CHECKED_TOPICS, device)
-        staged_sweeps(shard, CHECKED_SWEEPS)
-        prints.append(fingerprint(shard))
+        sampler = open_sampler(bags, CHECKED_TOPICS, device)
+        timed_sweeps(sampler, CHECKED_SWEEPS)
+        check_counts(sampler, bags)
+        prints.append(fingerprint(sampler))
+        sampler = open_sampler(bags, CHECKED_TOPICS, device)
+        staged_sweeps(sampler, CHECKED_SWEEPS)
+        prints.append(fingerprint(sampler))
     check_same(prints, "devices, or sweeps as a whole and step by step,")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.lda_work import TOKENS_PER_SECOND, LdaBench, open_shard, priors_of, timed_sweeps
+from mgpu_ngram.benchmarks.lda_work import TOKENS_PER_SECOND, LdaBench, open_sampler, priors_of, timed_sweeps
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.engine.device import to_device
@@ -27,9 +27,9 @@ def transform(bench: LdaBench) -> None:
     suite, shape = bench.suite, bench.shape("NYTimes")
     bags, Z = bench.corpus(shape), TOPICS[suite.device]
     first = max(shape.documents // 2, shape.documents - DOCUMENTS[suite.device])
-    shard = open_shard(bags.slice(0, first), Z, suite.device)
-    timed_sweeps(shard, TRAINING_SWEEPS)
-    words, new = word_topics(shard.counts_VZ, priors_of(Z)), bags.slice(first, shape.documents)
+    sampler = open_sampler(bags.slice(0, first), Z, suite.device)
+    timed_sweeps(sampler, TRAINING_SWEEPS)
+    words, new = word_topics(sampler.counts_VZ, priors_of(Z)), bags.slice(first, shape.documents)
     topics = fixed_topics(words)
     bag = Bag(*(to_device(np.asarray(a), suite.device) for a in (new.starts_D1, new.words_P, new.counts_P)))
     suite.run(

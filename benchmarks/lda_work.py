@@ -17,7 +17,7 @@ from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.device import Stopwatch, synchronize
-from mgpu_ngram.engine.lda import Group, Shard, document_counts, make_shard, start, sweep, word_topics
+from mgpu_ngram.engine.lda import Group, Sampler, document_counts, make_sampler, start, sweep, word_topics
 from mgpu_ngram.engine.lda_blocks import Block, Part, Room
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.sample_topics import Draw, sample_topics
@@ -95,10 +95,10 @@ def priors_of(num_topics: int) -> Priors:
     return Priors(np.full(num_topics, 50 / num_topics), BETA)
 
 
-def open_shard(
+def open_sampler(
     bags: Bags | Sequence[Part], num_topics: int, device: str, group: Group = ALONE, first: int = 0, seed: int = SEED,
     threads: int | None = None, room: Room | None = None,
-) -> Shard:  # fmt: skip
+) -> Sampler:  # fmt: skip
     """Return documents, or some parts of them, on the device, with random topics.
 
     first    number of document 0 in the corpus
@@ -106,33 +106,33 @@ def open_shard(
     """
     parts = [(group.rank, first, bags)] if isinstance(bags, Bags) else bags
     threads = 1 if device == "gpu" else threads or cpu_cores()
-    shard = make_shard(parts, parts[0][2].num_words, num_topics, device, threads, room)
-    start(shard, group, seed)
-    return shard
+    sampler = make_sampler(parts, parts[0][2].num_words, num_topics, device, threads, room)
+    start(sampler, group, seed)
+    return sampler
 
 
-def blocks_of(shard: Shard) -> list[Block]:
-    return list(shard.blocks.stored())
+def blocks_of(sampler: Sampler) -> list[Block]:
+    return list(sampler.blocks.stored())
 
 
 @cache
 def warm_up(num_topics: int, device: str) -> None:
     """Compile the kernels of a sweep."""
-    shard = open_shard(generate(SHAPES["KOS"].scaled(WARM_UP_TOKENS)), num_topics, device)
-    sweep(shard, ALONE, priors_of(num_topics), SEED)
+    sampler = open_sampler(generate(SHAPES["KOS"].scaled(WARM_UP_TOKENS)), num_topics, device)
+    sweep(sampler, ALONE, priors_of(num_topics), SEED)
 
 
 def timed_sweeps(
-    shard: Shard, sweeps: int, group: Group = ALONE, exclude_self: bool = True, seed: int = SEED
+    sampler: Sampler, sweeps: int, group: Group = ALONE, exclude_self: bool = True, seed: int = SEED
 ) -> list[float]:
     """Sweep so often; return the seconds of each sweep, without those of the compiler."""
-    warm_up(shard.num_topics, shard.device)
-    seconds, priors = [], priors_of(shard.num_topics)
-    synchronize(shard.device)
+    warm_up(sampler.num_topics, sampler.device)
+    seconds, priors = [], priors_of(sampler.num_topics)
+    synchronize(sampler.device)
     for _ in range(sweeps):
         begin = time.perf_counter()
-        sweep(shard, group, priors, seed, exclude_self)
-        synchronize(shard.device)
+        sweep(sampler, group, priors, seed, exclude_self)
+        synchronize(sampler.device)
         seconds.append(time.perf_counter() - begin)
     return seconds
 
@@ -153,52 +153,54 @@ class Staged:
     rows: int = 0
 
 
-def staged_sweeps(shard: Shard, sweeps: int, seed: int = SEED) -> Staged:
+def staged_sweeps(sampler: Sampler, sweeps: int, seed: int = SEED) -> Staged:
     """Sweep so often on one device as `engine.lda.sweep` does, step by step."""
-    warm_up(shard.num_topics, shard.device)
-    priors, done, blocks = priors_of(shard.num_topics), Staged(), blocks_of(shard)
+    warm_up(sampler.num_topics, sampler.device)
+    priors, done, blocks = priors_of(sampler.num_topics), Staged(), blocks_of(sampler)
     for _ in range(sweeps):
         for block in blocks:
             size_D = block.documents.rows_D2[:, 1]
             done.read += int(size_D[block.pairs.document_P].sum(dtype=np.int64))
             done.rows += int(size_D.sum(dtype=np.int64))
-        watch = Stopwatch(shard.device)
-        words = word_topics(shard.counts_VZ, priors)
+        watch = Stopwatch(sampler.device)
+        words = word_topics(sampler.counts_VZ, priors)
         watch.lap("weights")
         changed = []
         for block in blocks:
-            draw = Draw(seed, shard.sweep + 1, block.first, True)
-            changed += shard.each(
-                sample_topics, [(block.documents, part, words, shard.local_VZ, draw) for part in block.parts]
+            draw = Draw(seed, sampler.sweep + 1, block.first, True)
+            changed += sampler.each(
+                sample_topics, [(block.documents, part, words, sampler.local_VZ, draw) for part in block.parts]
             )
         watch.lap("sample")
-        shard.counts_VZ[...] = shard.local_VZ
+        sampler.counts_VZ[...] = sampler.local_VZ
         watch.lap("sum counts")
-        shard.blocks.count_topics(1 if shard.device == "gpu" else shard.threads)
+        sampler.blocks.count_topics(1 if sampler.device == "gpu" else sampler.threads)
         watch.lap("count topics")
-        shard.sweep += 1
+        sampler.sweep += 1
         done.changed += sum(int(number[0]) for number in changed)
         done.seconds = {step: done.seconds.get(step, 0.0) + watch.seconds[step] for step in STEPS}
     return done
 
 
-def nbytes(shard: Shard) -> tuple[int, int]:
+def nbytes(sampler: Sampler) -> tuple[int, int]:
     """Return the bytes of the documents on the device, and of the two tables of counts."""
-    arrays = [array for block in blocks_of(shard) for array in (*block.documents, *block.pairs)]
-    return sum(array.nbytes for array in arrays), shard.counts_VZ.nbytes + shard.local_VZ.nbytes
+    arrays = [array for block in blocks_of(sampler) for array in (*block.documents, *block.pairs)]
+    return sum(array.nbytes for array in arrays), sampler.counts_VZ.nbytes + sampler.local_VZ.nbytes
 
 
-def check_counts(shard: Shard, bags: Bags) -> None:
+def check_counts(sampler: Sampler, bags: Bags) -> None:
     """Raise WrongResult unless words and documents have as many tokens as in the corpus, and topics agree with both."""
     word_V = np.bincount(bags.words_P, bags.counts_P, bags.num_words).astype(np.int64)
-    _check_equal(to_host(shard.counts_VZ.sum(1, dtype=np.int64)), word_V, "words")
-    lengths, topic_Z, xp = [], np.zeros(shard.num_topics, np.int64), array_module(shard.counts_VZ)
-    for block in blocks_of(shard):
-        document_E, topic_E, count_E = document_counts(block, shard.num_topics)
-        lengths.append(to_host(xp.bincount(document_E, count_E, len(block.documents.rows_D2))).astype(np.int64))
-        topic_Z += to_host(xp.bincount(topic_E, count_E, shard.num_topics)).astype(np.int64)
+    _check_equal(to_host(sampler.counts_VZ.sum(1, dtype=np.int64)), word_V, "words")
+    lengths, topic_Z, xp = [], np.zeros(sampler.num_topics, np.int64), array_module(sampler.counts_VZ)
+    for block in blocks_of(sampler):
+        length_D = np.zeros(len(block.documents.rows_D2), np.int64)
+        for document_E, topic_E, count_E in document_counts(block, sampler.num_topics):
+            length_D += to_host(xp.bincount(document_E, count_E, len(length_D))).astype(np.int64)
+            topic_Z += to_host(xp.bincount(topic_E, count_E, sampler.num_topics)).astype(np.int64)
+        lengths.append(length_D)
     _check_equal(np.concatenate(lengths), bags.lengths_D(), "documents")
-    _check_equal(to_host(shard.counts_VZ.sum(0, dtype=np.int64)), topic_Z, "topics")
+    _check_equal(to_host(sampler.counts_VZ.sum(0, dtype=np.int64)), topic_Z, "topics")
 
 
 def _check_equal(found: np.ndarray, expected: np.ndarray, what: str) -> None:
@@ -210,11 +212,11 @@ def _check_equal(found: np.ndarray, expected: np.ndarray, what: str) -> None:
         )
 
 
-def fingerprint(shard: Shard) -> int:
+def fingerprint(sampler: Sampler) -> int:
     """Return a number that differs where counts differ, but for chance: the same on all devices."""
-    xp = array_module(shard.counts_VZ)
-    weight_Z = xp.arange(1, shard.num_topics + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    row_V = _row_sums(shard.counts_VZ, weight_Z)
+    xp = array_module(sampler.counts_VZ)
+    weight_Z = xp.arange(1, sampler.num_topics + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    row_V = _row_sums(sampler.counts_VZ, weight_Z)
     weight_V = xp.arange(1, len(row_V) + 1, dtype=np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
     return int((row_V * weight_V).sum())
 

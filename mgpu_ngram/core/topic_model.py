@@ -15,11 +15,13 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import HEAD_BYTES, is_safetensors
 from mgpu_ngram.core.output import check_free
 from mgpu_ngram.core.words import Words
+from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 
 FORMAT = "mgpu_ngram topic model"
 FORMAT_VERSION = 1
 MODEL = "model.safetensors"  # name in the folder of a run
+CELLS = 1 << 24  # of dense counts that are searched at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +66,19 @@ class TopicModel:
     history: tuple[dict[str, Any], ...] = ()
 
     @classmethod
-    def of_counts(cls, counts_VZ: np.ndarray, priors: Priors, **others: Any) -> TopicModel:
-        """Return the model of dense counts (V, Z) uint32."""
-        words_N, topics_N = np.nonzero(counts_VZ)
-        starts = np.searchsorted(words_N, np.arange(len(counts_VZ) + 1)).astype(np.int64)
-        return cls(starts, topics_N.astype(np.uint16), counts_VZ[words_N, topics_N], priors, **others)
+    def of_counts(cls, counts_VZ: Any, priors: Priors, **others: Any) -> TopicModel:
+        """Return the model of dense counts (V, Z) uint32, of NumPy or CuPy; host memory holds no dense copy."""
+        V, Z = counts_VZ.shape
+        xp, step = array_module(counts_VZ), max(1, CELLS // Z)
+        sizes, topics, counts = [np.zeros(1, np.int64)], [np.zeros(0, np.uint16)], [np.zeros(0, np.uint32)]
+        for v in range(0, V, step):
+            part = counts_VZ[v : v + step]
+            words_N, topics_N = xp.nonzero(part)
+            sizes.append(to_host((part > 0).sum(1, dtype=np.int64)))
+            topics.append(to_host(topics_N.astype(np.uint16)))
+            counts.append(to_host(part[words_N, topics_N]))
+        starts_V1 = np.cumsum(np.concatenate(sizes))
+        return cls(starts_V1, np.concatenate(topics), np.concatenate(counts), priors, **others)
 
     @property
     def num_words(self) -> int:

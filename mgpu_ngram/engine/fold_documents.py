@@ -16,12 +16,11 @@ from mgpu_ngram.core.topic_model import TopicModel
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.engine.lda_blocks import to_bag
-from mgpu_ngram.engine.lda_metrics import UNITS, complete, hold_out
+from mgpu_ngram.engine.lda_metrics import UNITS, complete, document_ranges, hold_out
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fixed_topics, fold_in
 from mgpu_ngram.kernels.lda.weights import WordTopics
 
-BLOCK_WEIGHTS = {"cpu": 1 << 20, "gpu": 1 << 26}  # weights of topics in documents that are computed at once
 T = TypeVar("T")
 
 
@@ -68,18 +67,16 @@ class TopicFinder:
 
     def _each_part(self, fn: Callable[[int, Bags], T], bags: Bags) -> Iterator[T]:
         """Yield fn(number of the first document, documents) of parts of the documents, in order."""
-        most = max(1, BLOCK_WEIGHTS[self.device] // self.model.num_topics)
-        step = max(1, min(most, -(-bags.documents // (4 * self.threads)) if self.threads > 1 else most))
-        firsts = range(0, bags.documents, step)
+        ranges = document_ranges(bags.documents, self.model.num_topics, self.device, self.threads)
 
-        def work(first: int) -> T:
-            return fn(first, bags.slice(first, min(first + step, bags.documents)))
+        def work(ends: tuple[int, int]) -> T:
+            return fn(ends[0], bags.slice(*ends))
 
-        if self.threads == 1 or len(firsts) < 2:
-            yield from map(work, firsts)
+        if self.threads == 1 or len(ranges) < 2:
+            yield from map(work, ranges)
             return
         with ThreadPoolExecutor(self.threads) as pool:  # kernels release the GIL
-            yield from map_ahead(pool, work, firsts, 2 * self.threads)
+            yield from map_ahead(pool, work, ranges, 2 * self.threads)
 
 
 def fixed_of(model: TopicModel) -> FixedTopics:

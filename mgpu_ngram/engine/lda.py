@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.lda_blocks import Block, Blocks, Part, Room, in_threads, make_blocks
+from mgpu_ngram.engine.lda_blocks import Block, Blocks, Part, Room, in_threads, make_blocks, places
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.count_words import count_words
 from mgpu_ngram.kernels.lda.first_topics import first_topics
 from mgpu_ngram.kernels.lda.layout import repeat
 from mgpu_ngram.kernels.lda.sample_topics import Draw, sample_topics
 from mgpu_ngram.kernels.lda.topic_totals import topic_totals
-from mgpu_ngram.kernels.lda.weights import ALIGN, PRIOR_BITS, WordTopics, count_bits
+from mgpu_ngram.kernels.lda.weights import PRIOR_BITS, WordTopics, count_bits
 
 SORTED = 1 << 26  # counts that are sorted at a time
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def word_topics(counts_VZ: Any, priors: Priors) -> WordTopics:
 
 
 @dataclass(eq=False)
-class Shard:
+class Sampler:
     """The documents of one device, and the counts of the whole corpus.
 
     counts_VZ  (V, Z) uint32: tokens of each word with each topic, over all devices
@@ -85,16 +85,16 @@ class Shard:
         return in_threads(1 if self.device == "gpu" else self.threads, fn, arguments)
 
 
-def make_shard(
+def make_sampler(
     parts: Sequence[Part], num_words: int, num_topics: int, device: str, threads: int, room: Room | None = None
-) -> Shard:
-    """Return a shard of consecutive parts of the corpus. All tokens have topic 0 and are not counted."""
+) -> Sampler:
+    """Return a sampler of consecutive parts of the corpus. All tokens have topic 0 and are not counted."""
     zeros = [to_device(np.zeros((num_words, num_topics), np.uint32), device) for _ in range(2)]
-    return Shard(make_blocks(parts, num_topics, device, threads, room), zeros[0], zeros[1], device, threads)
+    return Sampler(make_blocks(parts, num_topics, device, threads, room), zeros[0], zeros[1], device, threads)
 
 
 def start(
-    shard: Shard,
+    sampler: Sampler,
     group: Group,
     seed: int,
     topics: dict[int, np.ndarray] | None = None,
@@ -107,55 +107,51 @@ def start(
     earlier_VZ  (V, Z) uint32 in host memory: counts of earlier documents, which stay; one device of the group has them
     """
     if topics is not None:
-        for block in shard.blocks.stored():
+        for block in sampler.blocks.stored():
             block.set_topics(topics)
-    shard.local_VZ[...] = 0 if earlier_VZ is None else to_device(earlier_VZ, shard.device)
-    for block in shard.blocks.loaded(changes=True):
+    sampler.local_VZ[...] = 0 if earlier_VZ is None else to_device(earlier_VZ, sampler.device)
+    for block in sampler.blocks.loaded(changes=True):
         if topics is None:
-            first_topics(block.documents, shard.num_topics, seed, block.first)
-        shard.each(count_words, [(part, block.documents.topics_T, shard.local_VZ) for part in block.parts])
-    _sum_counts(shard, group)
+            first_topics(block.documents, sampler.num_topics, seed, block.first)
+        sampler.each(count_words, [(part, block.documents.topics_T, sampler.local_VZ) for part in block.parts])
+    _sum_counts(sampler, group)
 
 
-def sweep(shard: Shard, group: Group, priors: Priors, seed: int, exclude_self: bool = True) -> int:
+def sweep(sampler: Sampler, group: Group, priors: Priors, seed: int, exclude_self: bool = True) -> int:
     """Draw a new topic for every token of all devices. Return how many of this device's tokens changed their topic."""
-    words = word_topics(shard.counts_VZ, priors)
+    words = word_topics(sampler.counts_VZ, priors)
     changed = []
-    for block in shard.blocks.loaded(changes=True):
-        draw = Draw(seed, shard.sweep + 1, block.first, exclude_self)
-        changed += shard.each(
-            sample_topics, [(block.documents, part, words, shard.local_VZ, draw) for part in block.parts]
+    for block in sampler.blocks.loaded(changes=True):
+        draw = Draw(seed, sampler.sweep + 1, block.first, exclude_self)
+        changed += sampler.each(
+            sample_topics, [(block.documents, part, words, sampler.local_VZ, draw) for part in block.parts]
         )
-    _sum_counts(shard, group)
-    shard.sweep += 1
+    _sum_counts(sampler, group)
+    sampler.sweep += 1
     return sum(int(number[0]) for number in changed)
 
 
-def _sum_counts(shard: Shard, group: Group) -> None:
+def _sum_counts(sampler: Sampler, group: Group) -> None:
     """Set the counts of the corpus to the sum over devices, while the entries of documents are made anew."""
-    shard.counts_VZ[...] = shard.local_VZ
-    pending = group.all_reduce_async(shard.counts_VZ)
-    shard.blocks.count_topics(1 if shard.device == "gpu" else shard.threads)
+    sampler.counts_VZ[...] = sampler.local_VZ
+    pending = group.all_reduce_async(sampler.counts_VZ)
+    sampler.blocks.count_topics(1 if sampler.device == "gpu" else sampler.threads)
     pending.wait()
 
 
-def document_counts(block: Block, num_topics: int) -> tuple[Any, Any, Any]:
-    """Return (document, topic, count) of each topic of each document of a block: int64 arrays on its device."""
+def document_counts(block: Block, num_topics: int) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield (document, topic, count) of each topic of consecutive documents of a block: int64 arrays on its device."""
     rows_D2, entries_T = block.documents.rows_D2, block.documents.entries_T
-    xp = array_module(entries_T)
-    sizes_D = rows_D2[:, 1].astype(np.int64)
-    ends_D = xp.cumsum(sizes_D)
-    E = int(ends_D[-1]) if len(ends_D) else 0
-    places_E = xp.arange(E) + repeat(ALIGN * rows_D2[:, 0].astype(np.int64) - (ends_D - sizes_D), sizes_D)
-    document_E = repeat(xp.arange(len(rows_D2)), sizes_D)
-    bits = count_bits(num_topics)[1]
-    entry_E = entries_T[places_E].astype(np.int64)
-    topic_E = entry_E >> bits
-    last_E = xp.ones(E, bool)  # a count may take several entries
-    last_E[:-1] = (topic_E[1:] != topic_E[:-1]) | (document_E[1:] != document_E[:-1])
-    last = xp.flatnonzero(last_E)
-    through = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(entry_E & ((1 << bits) - 1))[last]])
-    return document_E[last], topic_E[last], xp.diff(through)
+    xp, bits = array_module(entries_T), count_bits(num_topics)[1]
+    for first, end, places_E in places(rows_D2, rows_D2[:, 1]):
+        document_E = repeat(xp.arange(first, end), rows_D2[first:end, 1].astype(np.int64))
+        entry_E = entries_T[places_E].astype(np.int64)
+        topic_E = entry_E >> bits
+        last_E = xp.ones(len(entry_E), bool)  # a count may take several entries
+        last_E[:-1] = (topic_E[1:] != topic_E[:-1]) | (document_E[1:] != document_E[:-1])
+        last = xp.flatnonzero(last_E)
+        through = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(entry_E & ((1 << bits) - 1))[last]])
+        yield document_E[last], topic_E[last], xp.diff(through)
 
 
 def numbers_of_counts(counts_VZ: Any, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -170,13 +166,18 @@ def numbers_of_counts(counts_VZ: Any, words: np.ndarray) -> tuple[np.ndarray, np
         part = xp.unique(counts_VZ[xp.asarray(words[v : v + step])], return_counts=True)
         counts.append(to_host(part[0]))
         numbers.append(to_host(part[1]))
-    counts_N, places = np.unique(np.concatenate(counts), return_inverse=True)
-    numbers_N = np.zeros(len(counts_N), np.int64)
-    np.add.at(numbers_N, places, np.concatenate(numbers))
-    return counts_N, numbers_N
+    return merged(counts, numbers)
 
 
-def total(shard: Shard, group: Group, number: int) -> int:
+def merged(values: Sequence[np.ndarray], numbers: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return each value of all parts once, rising, and the sum of its numbers."""
+    values_N, place_of = np.unique(np.concatenate(values), return_inverse=True)
+    numbers_N = np.zeros(len(values_N), np.int64)
+    np.add.at(numbers_N, place_of, np.concatenate(numbers))
+    return values_N, numbers_N
+
+
+def total(sampler: Sampler, group: Group, number: int) -> int:
     """Return the sum of a number over all devices."""
-    array = to_device(np.array([number], np.int64), shard.device)
+    array = to_device(np.array([number], np.int64), sampler.device)
     return int(group.all_reduce(array)[0])

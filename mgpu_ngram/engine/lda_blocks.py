@@ -22,6 +22,7 @@ from mgpu_ngram.kernels.lda.weights import ALIGN, Documents, Pairs, count_bits
 MAX_BLOCK_TOKENS = 3 << 30  # of a block, with the gaps between documents: below 2^32
 SLOT_PAIRS = 4096  # pairs of a slot on a GPU: a block of threads takes one slot
 LAYOUT_BYTES = 80  # of device memory that `lay_out` takes for each pair at most
+PLACES = 1 << 24  # of tokens or entries whose places are computed at once
 STREAMED = 2  # blocks on the device at once when blocks are streamed
 T = TypeVar("T")
 Part = tuple[int, int, Bags]  # number of a part of the corpus, number of its first document, its documents
@@ -44,22 +45,38 @@ class Block:
 
     def topics(self) -> dict[int, np.ndarray]:
         """Return uint16 in host memory: the topics of all tokens of each part of the corpus, document by document."""
-        topics = to_host(self.documents.topics_T[self._places()])
+        topics, at = np.empty(sum(self.tokens.values()), np.uint16), 0
+        for _, _, places_T in places(self.documents.rows_D2, self.documents.lengths_D):
+            topics[at : at + len(places_T)] = to_host(self.documents.topics_T[places_T])
+            at += len(places_T)
         return dict(zip(self.tokens, np.split(topics, np.cumsum([*self.tokens.values()])[:-1]), strict=True))
 
     def set_topics(self, topics: dict[int, np.ndarray]) -> None:
         """Set the topics of all tokens to what `topics` returned, of these parts or more."""
-        xp = array_module(self.documents.topics_T)
-        self.documents.topics_T[self._places()] = xp.asarray(np.concatenate([topics[n] for n in self.tokens]))
+        xp, at = array_module(self.documents.topics_T), 0
+        given = np.concatenate([topics[n] for n in self.tokens])
+        for _, _, places_T in places(self.documents.rows_D2, self.documents.lengths_D):
+            self.documents.topics_T[places_T] = xp.asarray(given[at : at + len(places_T)])
+            at += len(places_T)
 
-    def _places(self) -> Any:
-        """Return the places of all tokens in topics_T."""
-        xp = array_module(self.documents.topics_T)
-        lengths_D = self.documents.lengths_D.astype(np.int64)
-        ends_D = xp.cumsum(lengths_D)
-        total = int(ends_D[-1]) if len(ends_D) else 0
-        gaps_D = ALIGN * self.documents.rows_D2[:, 0].astype(np.int64) - (ends_D - lengths_D)
-        return xp.arange(total) + repeat(gaps_D, lengths_D)
+
+def places(rows_D2: Any, sizes_D: Any) -> Iterator[tuple[int, int, Any]]:
+    """Yield (first, end, places_N) of consecutive documents: the places of their tokens, or of their entries.
+
+    rows_D2  of `Documents`
+    sizes_D  (D,) tokens, or entries, of each document
+
+    An index takes several times the bytes of a topic, so each part has about PLACES places, on the device.
+    """
+    xp, sizes_D = array_module(rows_D2), sizes_D.astype(np.int64)
+    ends_D = xp.cumsum(sizes_D)
+    total = int(ends_D[-1]) if len(ends_D) else 0
+    cuts = to_host(xp.searchsorted(ends_D, xp.arange(PLACES, total, PLACES))).tolist() if total > PLACES else []
+    for first, end in pairwise(sorted({0, *cuts, len(rows_D2)})):
+        size_D = sizes_D[first:end]
+        before_D = xp.cumsum(size_D) - size_D
+        gaps_D = ALIGN * rows_D2[first:end, 0].astype(np.int64) - before_D
+        yield first, end, xp.arange(int(size_D.sum())) + repeat(gaps_D, size_D)
 
 
 def make_block(parts: Sequence[Part], num_topics: int, device: str, threads: int) -> Block:

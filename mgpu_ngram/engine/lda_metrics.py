@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,8 @@ from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_pairs
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.lda import Group, Shard, document_counts, numbers_of_counts, total, word_topics
-from mgpu_ngram.engine.lda_blocks import Block, to_bag
+from mgpu_ngram.engine.lda import Group, Sampler, document_counts, merged, numbers_of_counts, total, word_topics
+from mgpu_ngram.engine.lda_blocks import Block, in_threads, to_bag
 from mgpu_ngram.kernels.common.philox import HELD_OUT, random_numbers
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fixed_topics, fold_in
@@ -23,44 +24,53 @@ from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 from mgpu_ngram.kernels.lda.weights import WordTopics
 
 TOP_WORDS = 10  # of a topic, whose coherence is measured
+BLOCK_WEIGHTS = {"cpu": 1 << 20, "gpu": 1 << 26}  # weights of topics in documents that are computed at once
 TARGET_BLOCK = 1 << 22  # probabilities that are computed at once
 
 
-def plugin(shard: Shard, group: Group, priors: Priors) -> float:
+def plugin(sampler: Sampler, group: Group, priors: Priors) -> float:
     """Return the plug-in log-likelihood, natural, of the tokens of all devices: see `plugin_likelihood`."""
-    words = word_topics(shard.counts_VZ, priors)
+    words = word_topics(sampler.counts_VZ, priors)
     sums = [
-        shard.each(plugin_likelihood, [(block.documents, part, words) for part in block.parts])
-        for block in shard.blocks.loaded()
+        sampler.each(plugin_likelihood, [(block.documents, part, words) for part in block.parts])
+        for block in sampler.blocks.loaded()
     ]
-    return total(shard, group, sum(int(number[0]) for block in sums for number in block)) / UNITS
+    return total(sampler, group, sum(int(number[0]) for block in sums for number in block)) / UNITS
 
 
-def joint(shard: Shard, group: Group, priors: Priors) -> float:
+def joint(sampler: Sampler, group: Group, priors: Priors) -> float:
     """Return ln p(words, topics | priors) of the tokens of all devices, with theta and phi integrated out.
 
     Griffiths and Steyvers, "Finding scientific topics" (2004), equations 2 and 3, with asymmetric priors.
     """
-    alpha_Z, V = priors.alpha_Z, len(shard.counts_VZ)
-    alpha, xp = float(alpha_Z.sum()), array_module(shard.counts_VZ)
-    units = 0
-    for block in shard.blocks.loaded():
-        _, topic_E, count_E = document_counts(block, shard.num_topics)
-        keys, numbers = (to_host(a) for a in xp.unique(topic_E << 32 | count_E, return_counts=True))
-        topics, counts = keys >> 32, keys & 0xFFFFFFFF
-        units += _units(numbers, _lgamma(counts + alpha_Z[topics]) - _lgamma(alpha_Z)[topics])
-        lengths, numbers = (to_host(a) for a in xp.unique(block.documents.lengths_D, return_counts=True))
-        units += _units(numbers, math.lgamma(alpha) - _lgamma(lengths + alpha))
-    result = total(shard, group, units) / UNITS
+    alpha_Z, V = priors.alpha_Z, len(sampler.counts_VZ)
+    alpha, xp = float(alpha_Z.sum()), array_module(sampler.counts_VZ)
+    keys, numbers_K, lengths, numbers_L = ([np.zeros(0, np.int64)] for _ in range(4))
+    for block in sampler.blocks.loaded():
+        for _, topic_E, count_E in document_counts(block, sampler.num_topics):
+            _append(xp.unique(topic_E << 32 | count_E, return_counts=True), keys, numbers_K)
+        _append(xp.unique(block.documents.lengths_D, return_counts=True), lengths, numbers_L)
+    keys_N, numbers_N = merged(keys, numbers_K)
+    topics_N, counts_N = keys_N >> 32, keys_N & 0xFFFFFFFF
+    units = _units(numbers_N, _lgamma(counts_N + alpha_Z[topics_N]) - _lgamma(alpha_Z)[topics_N])
+    lengths_N, numbers_N = merged(lengths, numbers_L)
+    units += _units(numbers_N, math.lgamma(alpha) - _lgamma(lengths_N + alpha))
+    result = total(sampler, group, units) / UNITS
 
     for word, own_Z in priors.seeds.items():
         prior_Z = own_Z.astype(np.float64)
-        result += float((_lgamma(to_host(shard.counts_VZ[word]) + prior_Z) - _lgamma(prior_Z)).sum())
-    counts, numbers = numbers_of_counts(shard.counts_VZ, np.setdiff1d(np.arange(V), [*priors.seeds]))
+        result += float((_lgamma(to_host(sampler.counts_VZ[word]) + prior_Z) - _lgamma(prior_Z)).sum())
+    counts, numbers = numbers_of_counts(sampler.counts_VZ, np.setdiff1d(np.arange(V), [*priors.seeds]))
     result += float((numbers * (_lgamma(counts + priors.beta) - math.lgamma(priors.beta))).sum())
     sums_Z = priors.sums_Z(V)
-    totals_Z = to_host(topic_totals(shard.counts_VZ))
+    totals_Z = to_host(topic_totals(sampler.counts_VZ))
     return result + float((_lgamma(sums_Z) - _lgamma(totals_Z + sums_Z)).sum())
+
+
+def _append(arrays: Sequence[Any], *lists: list[np.ndarray]) -> None:
+    """Append each array, in host memory, to its list."""
+    for array, of_array in zip(arrays, lists, strict=True):
+        of_array.append(to_host(array))
 
 
 def _units(numbers: np.ndarray, terms: np.ndarray) -> int:
@@ -79,6 +89,10 @@ class HeldOut:
 
     observed: Bags
     target: Bags
+
+    def slice(self, first: int, last: int) -> HeldOut:
+        """Return documents first to last - 1."""
+        return HeldOut(self.observed.slice(first, last), self.target.slice(first, last))
 
 
 def hold_out(bags: Bags, first: int, share: float, seed: int) -> tuple[Bags, HeldOut]:
@@ -116,18 +130,29 @@ def _chosen(bags: Bags, chosen_D: np.ndarray) -> Bags:
     return Bags(np.concatenate([[0], np.cumsum(lengths_D)]), bags.words_P, bags.counts_P, bags.num_words)
 
 
-def completion(counts_VZ: Any, priors: Priors, held_out: HeldOut) -> tuple[int, int]:
+def document_ranges(documents: int, num_topics: int, device: str, threads: int = 1) -> list[tuple[int, int]]:
+    """Return (first, end) of the documents whose topics are computed at once, such that threads have several each."""
+    most = max(1, BLOCK_WEIGHTS[device] // num_topics)
+    step = most if threads == 1 else max(1, min(most, -(-documents // (4 * threads))))
+    return [(d, min(d + step, documents)) for d in range(0, documents, step)]
+
+
+def completion(counts_VZ: Any, priors: Priors, held_out: HeldOut, threads: int = 1) -> tuple[int, int]:
     """Return (sum of ln p of the target tokens in units of 1 / UNITS, their number), by document completion.
 
     Topics of a document are fitted to its observed half with `fold_in`. Wallach et al., "Evaluation methods for topic
     models" (2009), section 5.
     """
     words = word_topics(counts_VZ, priors)
-    return complete(words, fixed_topics(words), held_out)
+    topics, device = fixed_topics(words), "cpu" if isinstance(counts_VZ, np.ndarray) else "gpu"
+    threads = threads if device == "cpu" else 1
+    ranges = document_ranges(held_out.target.documents, len(priors.alpha_Z), device, threads)
+    found = in_threads(threads, complete, [(words, topics, held_out.slice(*ends)) for ends in ranges])
+    return sum(units for units, _ in found), held_out.target.tokens
 
 
 def complete(words: WordTopics, topics: FixedTopics, held_out: HeldOut) -> tuple[int, int]:
-    """Return the same as `completion`; the topics are `fixed_topics` of the words."""
+    """Return the same as `completion`, at once for all documents; the topics are `fixed_topics` of the words."""
     target, xp = held_out.target, array_module(words.counts_VZ)
     theta_DZ = fold_in(to_bag(held_out.observed, "cpu" if xp is np else "gpu"), topics)
     theta_DZ = theta_DZ / theta_DZ.sum(1, keepdims=True, dtype=np.float64)
@@ -150,25 +175,25 @@ def word_shares(words: Any, word_P: Any) -> Any:
     return (words.counts_VZ[word_P] + beta_PZ) * words.inverse_Z.astype(np.float64)
 
 
-def perplexity(shard: Shard, group: Group, priors: Priors, held_out: HeldOut) -> float:
+def perplexity(sampler: Sampler, group: Group, priors: Priors, held_out: HeldOut) -> float:
     """Return the perplexity of the target tokens that all devices hold; NaN if there is none."""
-    units, tokens = completion(shard.counts_VZ, priors, held_out)
-    units, tokens = total(shard, group, units), total(shard, group, tokens)
+    units, tokens = completion(sampler.counts_VZ, priors, held_out, sampler.threads)
+    units, tokens = total(sampler, group, units), total(sampler, group, tokens)
     return math.exp(-units / UNITS / tokens) if tokens else math.nan
 
 
-def coherences(shard: Shard, group: Group, n: int = TOP_WORDS) -> dict[str, float]:
+def coherences(sampler: Sampler, group: Group, n: int = TOP_WORDS) -> dict[str, float]:
     """Return the mean over topics of each measure of `engine.coherence`, over the documents of all devices.
 
     n  top words of each topic: those with most tokens, ties by lower id
     """
-    words_Zn = top_words(shard.counts_VZ, n)
-    pairs = WordPairs.of(words_Zn, len(shard.counts_VZ))
+    words_Zn = top_words(sampler.counts_VZ, n)
+    pairs = WordPairs.of(words_Zn, len(sampler.counts_VZ))
     counts = PairCounts(0, np.zeros(len(pairs.words_U), np.int64), np.zeros(len(pairs.others_E), np.int64))
-    for block in shard.blocks.loaded():
-        counts += count_pairs(_bags_of_words(block, pairs), pairs, shard.threads)
+    for block in sampler.blocks.loaded():
+        counts += count_pairs(_bags_of_words(block, pairs), pairs, sampler.threads)
     summed = np.concatenate([[counts.documents], counts.words_U, counts.pairs_E])
-    summed = to_host(group.all_reduce(to_device(summed, shard.device)))
+    summed = to_host(group.all_reduce(to_device(summed, sampler.device)))
     counts = PairCounts(int(summed[0]), *np.split(summed[1:], [len(pairs.words_U)]))
     return {name: float(measure(counts, pairs).mean()) for name, measure in MEASURES.items()}
 

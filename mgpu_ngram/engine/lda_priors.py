@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.lda import Group, Shard, document_counts, numbers_of_counts
+from mgpu_ngram.engine.lda import Group, Sampler, document_counts, numbers_of_counts
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM
 from mgpu_ngram.kernels.lda.topic_totals import topic_totals
@@ -22,13 +23,13 @@ HALF = EXACT // 2
 MAX_BITS = 32  # of counts
 
 
-def optimised(shard: Shard, group: Group, priors: Priors) -> Priors:
+def optimised(sampler: Sampler, group: Group, priors: Priors) -> Priors:
     """Return priors that fit the topics of all devices better: asymmetric alpha_Z, symmetric beta.
 
     Minka, "Estimating a Dirichlet distribution" (2000), equation 55. Words with priors of their own keep them and do
     not count for beta. Histograms are sums of integers, so the result is the same for any number of devices.
     """
-    counts_ZB, lengths_B = _document_histograms(shard, group)
+    counts_ZB, lengths_B = _document_histograms(sampler, group)
     values_B = _bin_values(counts_ZB.shape[1])
     alpha_Z = _fixed_point(
         priors.alpha_Z,
@@ -36,16 +37,16 @@ def optimised(shard: Shard, group: Group, priors: Priors) -> Priors:
         lambda alpha_Z: _digamma_sums(lengths_B[None], values_B, alpha_Z.sum()[None])[0],
     )
     alpha_Z = alpha_Z * min(1.0, MOST / alpha_Z.sum())
-    return Priors(alpha_Z, _optimised_beta(shard, priors), priors.seeds)
+    return Priors(alpha_Z, _optimised_beta(sampler, priors), priors.seeds)
 
 
-def _optimised_beta(shard: Shard, priors: Priors) -> float:
-    xp, seeds = array_module(shard.counts_VZ), np.array([*priors.seeds], np.int64)
-    plain = np.setdiff1d(np.arange(len(shard.counts_VZ)), seeds)
+def _optimised_beta(sampler: Sampler, priors: Priors) -> float:
+    xp, seeds = array_module(sampler.counts_VZ), np.array([*priors.seeds], np.int64)
+    plain = np.setdiff1d(np.arange(len(sampler.counts_VZ)), seeds)
     if not len(plain):
         return priors.beta
-    counts, numbers = numbers_of_counts(shard.counts_VZ, plain)
-    totals_Z = to_host(topic_totals(shard.counts_VZ) - topic_totals(shard.counts_VZ[xp.asarray(seeds)]))
+    counts, numbers = numbers_of_counts(sampler.counts_VZ, plain)
+    totals_Z = to_host(topic_totals(sampler.counts_VZ) - topic_totals(sampler.counts_VZ[xp.asarray(seeds)]))
     V = len(plain)
     [beta] = _fixed_point(
         np.array([priors.beta]),
@@ -69,20 +70,20 @@ def _fixed_point(prior: np.ndarray, above: Any, below: Any) -> np.ndarray:
     return prior
 
 
-def _document_histograms(shard: Shard, group: Group) -> tuple[np.ndarray, np.ndarray]:
+def _document_histograms(sampler: Sampler, group: Group) -> tuple[np.ndarray, np.ndarray]:
     """Return how many documents have a count in a bin: (Z, B) of each topic, and (B,) of all their tokens."""
-    xp, Z = array_module(shard.counts_VZ), shard.num_topics
-    longest = max([1, *(int(lengths_D.max(initial=1)) for lengths_D in shard.blocks.lengths)])
+    xp, Z = array_module(sampler.counts_VZ), sampler.num_topics
+    longest = max([1, *(int(lengths_D.max(initial=1)) for lengths_D in sampler.blocks.lengths)])
     # Each device has a slot of its own, so that the sum of all is the list of all.
     longest_of = np.zeros(group.size, np.int64)
     longest_of[group.rank] = longest
-    longest = int(group.all_reduce(to_device(longest_of, shard.device)).max())
+    longest = int(group.all_reduce(to_device(longest_of, sampler.device)).max())
     B = int(_bins(np.array([longest]))[0]) + 1
     sums = xp.zeros((Z + 1) * B, np.int64)
-    for block in shard.blocks.loaded():
-        _, topic_E, count_E = document_counts(block, Z)
+    for block in sampler.blocks.loaded():
         lengths_D = block.documents.lengths_D.astype(np.int64)
-        for bins in (topic_E * B + _bins(count_E), Z * B + _bins(lengths_D[lengths_D > 0])):
+        counts = (topic_E * B + _bins(count_E) for _, topic_E, count_E in document_counts(block, Z))
+        for bins in chain(counts, [Z * B + _bins(lengths_D[lengths_D > 0])]):
             if len(bins):  # CuPy 14 counts no empty array
                 sums += xp.bincount(bins, minlength=(Z + 1) * B)
     histograms = to_host(group.all_reduce(sums)).reshape(Z + 1, B)

@@ -23,11 +23,10 @@ from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
 from mgpu_ngram.core.scratch import PREFIX
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.engine.device import free_bytes
-from mgpu_ngram.engine.lda import Group, Shard, document_counts, make_shard, start, sweep, total
+from mgpu_ngram.engine.lda import Group, Sampler, make_sampler, start, sweep, total
 from mgpu_ngram.engine.lda_blocks import Room
 from mgpu_ngram.engine.lda_metrics import HeldOut, coherences, hold_out, joint, perplexity, plugin
 from mgpu_ngram.engine.lda_priors import optimised
-from mgpu_ngram.kernels.dispatch import to_host
 
 COUNTS_BYTES = 14  # for each word and topic: two tables of counts, and those of a metric or a sum now and then
 DEVICE_SHARE, HOST_SHARE = 0.9, 0.5  # of the free memory, when `memory` gives no limit
@@ -117,7 +116,7 @@ class Rank:
     before  the held-out halves of its documents
     """
 
-    shard: Shard
+    sampler: Sampler
     held_out: HeldOut
     state: Snapshot
     snapshot_time: float = field(default_factory=time.monotonic)
@@ -142,13 +141,13 @@ def open_rank(
         made.append((block.number, block.first, bags))
         held.append(halves)
     size = training.num_words, training.num_topics
-    shard = make_shard(made, *size, training.device, training.threads, _room(training))
+    sampler = make_sampler(made, *size, training.device, training.threads, _room(training))
     nothing = Bags(np.zeros(1, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), training.num_words)
     halves = HeldOut(*(join_bags([nothing, *(getattr(h, half) for h in held)]) for half in ("observed", "target")))
     loaded = None if topics is None else {number: load_topics(path, number) for number, path in topics.items()}
-    start(shard, group, training.seed, loaded, earlier.counts_VZ() if earlier else None)
-    shard.sweep = state.sweep
-    return Rank(shard, halves, state)
+    start(sampler, group, training.seed, loaded, earlier.counts_VZ() if earlier else None)
+    sampler.sweep = state.sweep
+    return Rank(sampler, halves, state)
 
 
 def _room(training: Training) -> Room:
@@ -182,21 +181,21 @@ def train_rank(
         if state is None:
             raise ValueError("a new rank needs the state to start from")
         rank = open_rank(group, rank, training, state, topics, earlier)
-    shard = rank.shard
-    tokens = total(shard, group, shard.tokens)
+    sampler = rank.sampler
+    tokens = total(sampler, group, sampler.tokens)
     if not tokens:
         raise InputError(f"held_out is {training.held_out:g}, which leaves no token to train on; lower it")
-    while shard.sweep < training.last and not rank.state.stopped:
-        changed = sweep(shard, group, rank.state.priors, training.seed, training.exclude_self)
-        state = replace(rank.state, sweep=shard.sweep)
-        if training.optimise_every and shard.sweep % training.optimise_every == 0:
-            state = replace(state, priors=optimised(shard, group, state.priors))
-        if shard.sweep == training.last or (training.evaluate_every and shard.sweep % training.evaluate_every == 0):
+    while sampler.sweep < training.last and not rank.state.stopped:
+        changed = sweep(sampler, group, rank.state.priors, training.seed, training.exclude_self)
+        state = replace(rank.state, sweep=sampler.sweep)
+        if training.optimise_every and sampler.sweep % training.optimise_every == 0:
+            state = replace(state, priors=optimised(sampler, group, state.priors))
+        if sampler.sweep == training.last or (training.evaluate_every and sampler.sweep % training.evaluate_every == 0):
             metrics = _metrics(rank, group, training, state.priors, changed, tokens)
             history = (*state.history, metrics)
             state = replace(state, history=history, stopped=_stays(history, training.tolerance))
         rank.state = state
-        _done[training.run] = (shard.sweep, dict(state.history[-1]) if state.history else {})
+        _done[training.run] = (sampler.sweep, dict(state.history[-1]) if state.history else {})
         if training.folder:
             _save_in_time(rank, group, training)
     return rank
@@ -213,18 +212,18 @@ def _metrics(
     held_out_perplexity  by document completion, if documents are held out
     u_mass, c_npmi, c_uci, c_v  mean coherence over topics, if it is asked for
     """
-    shard = rank.shard
-    plugged = plugin(shard, group, priors) / tokens
+    sampler = rank.sampler
+    plugged = plugin(sampler, group, priors) / tokens
     metrics = {
-        "sweep": shard.sweep,
-        "joint": joint(shard, group, priors) / tokens,
+        "sweep": sampler.sweep,
+        "joint": joint(sampler, group, priors) / tokens,
         "plugin": plugged,
         "perplexity": math.exp(-plugged),
-        "changed": total(shard, group, changed) / tokens,
+        "changed": total(sampler, group, changed) / tokens,
     }
     if training.held_out:
-        metrics["held_out_perplexity"] = perplexity(shard, group, priors, rank.held_out)
-    return metrics | (coherences(shard, group) if training.coherence else {})
+        metrics["held_out_perplexity"] = perplexity(sampler, group, priors, rank.held_out)
+    return metrics | (coherences(sampler, group) if training.coherence else {})
 
 
 def _stays(history: Sequence[dict[str, float]], tolerance: float) -> bool:
@@ -250,7 +249,7 @@ def forget(run: str) -> None:
 def _save_in_time(rank: Rank, group: Group, training: Training) -> None:
     """Write a snapshot when it is time by the clock of rank 0."""
     due = group.rank == 0 and time.monotonic() - rank.snapshot_time >= training.snapshot_seconds
-    if total(rank.shard, group, int(due)):
+    if total(rank.sampler, group, int(due)):
         save_snapshot(rank, group, training.folder)
         rank.snapshot_time = time.monotonic()
 
@@ -258,13 +257,13 @@ def _save_in_time(rank: Rank, group: Group, training: Training) -> None:
 def save_snapshot(rank: Rank, group: Group, folder: str) -> None:
     """Write the topics of all devices to the entries of a checkpoint; delete older ones when all are written."""
     state = rank.state.as_json()
-    for block in rank.shard.blocks.stored():
+    for block in rank.sampler.blocks.stored():
         topics = {str(number): topics for number, topics in block.topics().items()}
-        generation = rank.shard.sweep
+        generation = rank.sampler.sweep
         save_entry(folder, SNAPSHOT, [*block.tokens], topics, state, generation=generation, keep_older=True)
-    total(rank.shard, group, 0)  # a barrier: the older snapshot is whole until the new one is
+    total(rank.sampler, group, 0)  # a barrier: the older snapshot is whole until the new one is
     if group.rank == 0:
-        delete_older(folder, SNAPSHOT, rank.shard.sweep)
+        delete_older(folder, SNAPSHOT, rank.sampler.sweep)
 
 
 def load_topics(path: str, number: int) -> np.ndarray:
@@ -272,21 +271,11 @@ def load_topics(path: str, number: int) -> np.ndarray:
     return load_arrays(path, verify=False)[0][str(number)]
 
 
-def counts_of(rank: Rank) -> np.ndarray:
-    """Return counts_VZ in host memory."""
-    return to_host(rank.shard.counts_VZ)
+def model_of(rank: Rank) -> TopicModel:
+    """Return the model, without its words."""
+    state = rank.state
+    return TopicModel.of_counts(rank.sampler.counts_VZ, state.priors, sweeps=state.sweep, history=state.history)
 
 
 def state_of(rank: Rank) -> Snapshot:
     return rank.state
-
-
-def topics_of_documents(rank: Rank) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return (starts_D1, topics_E, counts_E) of each block: documents' topics and their tokens, CSR."""
-    found = []
-    for block in rank.shard.blocks.loaded():
-        document_E, topic_E, count_E = (to_host(a) for a in document_counts(block, rank.shard.num_topics))
-        D = len(block.documents.rows_D2)
-        starts_D1 = np.searchsorted(document_E, np.arange(D + 1))
-        found.append((starts_D1, topic_E.astype(np.uint16), count_E.astype(np.uint32)))
-    return found

@@ -7,7 +7,7 @@ import pytest
 
 from mgpu_ngram.benchmarks import lda, lda_cpu, lda_gpus, lda_paper, lda_quality, lda_speed, lda_transform, lda_work
 from mgpu_ngram.benchmarks.lda_corpus import SHAPES, Shape, cut, generate, language, lengths
-from mgpu_ngram.benchmarks.lda_work import STEPS, check_counts, fingerprint, open_shard, staged_sweeps, timed_sweeps
+from mgpu_ngram.benchmarks.lda_work import STEPS, check_counts, fingerprint, open_sampler, staged_sweeps, timed_sweeps
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
@@ -116,22 +116,22 @@ def test_words_of_a_corpus_follow_their_law():
 
 
 def test_wrong_counts_are_not_timed(bags):
-    shard = open_shard(bags, 10, "cpu")
-    timed_sweeps(shard, 1)
-    check_counts(shard, bags)
-    word, topic = np.argwhere(shard.counts_VZ)[0]
-    shard.counts_VZ[word, topic] -= 1
+    sampler = open_sampler(bags, 10, "cpu")
+    timed_sweeps(sampler, 1)
+    check_counts(sampler, bags)
+    word, topic = np.argwhere(sampler.counts_VZ)[0]
+    sampler.counts_VZ[word, topic] -= 1
     with pytest.raises(WrongResult, match=r"1 of \d+ words have other counts than tokens, 3,999 beside 4,000"):
-        check_counts(shard, bags)
-    shard.counts_VZ[word, (topic + 1) % 10] += 1
+        check_counts(sampler, bags)
+    sampler.counts_VZ[word, (topic + 1) % 10] += 1
     with pytest.raises(WrongResult, match="2 of 10 topics"):
-        check_counts(shard, bags)
+        check_counts(sampler, bags)
 
 
 def test_wrong_sweeps_are_not_timed(monkeypatch):
-    def wrong(shard, sweeps):
-        staged = staged_sweeps(shard, sweeps)
-        shard.counts_VZ[0, 0] += 1
+    def wrong(sampler, sweeps):
+        staged = staged_sweeps(sampler, sweeps)
+        sampler.counts_VZ[0, 0] += 1
         return staged
 
     suite = Suite("cpu")
@@ -151,10 +151,10 @@ def test_wrong_corpora_are_not_timed(bags):
 
 
 def test_a_fingerprint_tells_counts_apart(bags):
-    shard = open_shard(bags, 10, "cpu")
-    before = fingerprint(shard)
-    shard.counts_VZ[[0, 1]] = shard.counts_VZ[[1, 0]]
-    assert fingerprint(shard) != before
+    sampler = open_sampler(bags, 10, "cpu")
+    before = fingerprint(sampler)
+    sampler.counts_VZ[[0, 1]] = sampler.counts_VZ[[1, 0]]
+    assert fingerprint(sampler) != before
 
 
 def test_exact_sampling_by_hand_and_beside_ours():
@@ -164,11 +164,11 @@ def test_exact_sampling_by_hand_and_beside_ours():
     bags = generate(SHAPES["KOS"].scaled(30_000))
     held_out = hold_out(bags.slice(200, bags.documents), 200, 1.0, 0)[1]
     exact = lda_quality.exact_counts(bags.slice(0, 200), 16, 30, 1)
-    shard = open_shard(bags.slice(0, 200), 16, "cpu")
-    timed_sweeps(shard, 30)
-    found = [lda_quality.perplexity(counts_VZ, held_out) for counts_VZ in (exact, shard.counts_VZ)]
+    sampler = open_sampler(bags.slice(0, 200), 16, "cpu")
+    timed_sweeps(sampler, 30)
+    found = [lda_quality.perplexity(counts_VZ, held_out) for counts_VZ in (exact, sampler.counts_VZ)]
     assert found[1] == pytest.approx(found[0], rel=0.1)
-    for counts_VZ, perplexity in zip((exact, shard.counts_VZ), found, strict=True):
+    for counts_VZ, perplexity in zip((exact, sampler.counts_VZ), found, strict=True):
         assert lda_quality.perplexity_of_phi(lda_quality.phi_of(counts_VZ), held_out) == pytest.approx(perplexity, 1e-3)
 
 
@@ -185,8 +185,8 @@ def test_a_real_corpus_comes_with_held_out_documents(tmp_path):
 
 
 def test_wrong_topics_of_documents_are_not_timed(bags):
-    shard = open_shard(bags, 6, "cpu")
-    words = word_topics(shard.counts_VZ, lda_work.priors_of(6))
+    sampler = open_sampler(bags, 6, "cpu")
+    words = word_topics(sampler.counts_VZ, lda_work.priors_of(6))
     theta_DZ = fold_in(Bag(bags.starts_D1, bags.words_P, bags.counts_P), fixed_topics(words))
     lda_transform.check_topics(theta_DZ, bags, words)
     theta_DZ[1] = theta_DZ[1, ::-1].copy()

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mgpu_ngram.core import topic_model
 from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine import lda, lda_blocks
+from mgpu_ngram.engine import lda, lda_blocks, lda_metrics
 from mgpu_ngram.engine.coherence import coherence
-from mgpu_ngram.engine.lda import document_counts, make_shard, numbers_of_counts, start, sweep
+from mgpu_ngram.engine.lda import document_counts, make_sampler, numbers_of_counts, start, sweep
 from mgpu_ngram.engine.lda_blocks import Room, StreamedBlocks, make_block, make_blocks
 from mgpu_ngram.engine.lda_metrics import HeldOut, coherences, completion, hold_out, joint, plugin, top_words
 from mgpu_ngram.engine.lda_priors import _bin_values, _bins, _digamma, optimised
@@ -61,24 +62,24 @@ def bags_of_dense(counts_DV):
 
 def trained(bags, num_topics, sweeps, device="cpu", seed=1, threads=2, priors=None, **options):
     priors = priors or Priors(np.full(num_topics, 50 / num_topics), 0.01)
-    shard = make_shard([(0, 0, bags)], bags.num_words, num_topics, device, threads)
-    start(shard, ALONE, seed)
+    sampler = make_sampler([(0, 0, bags)], bags.num_words, num_topics, device, threads)
+    start(sampler, ALONE, seed)
     for _ in range(sweeps):
-        sweep(shard, ALONE, priors, seed, **options)
-    return shard, priors
+        sweep(sampler, ALONE, priors, seed, **options)
+    return sampler, priors
 
 
-def tokens_of(shard, bags):
+def tokens_of(sampler, bags):
     """Return (document, word, topic) of each token."""
     document_P = np.repeat(np.arange(bags.documents), np.diff(bags.starts_D1))
-    topics = np.concatenate([topics for block in shard.blocks.stored() for topics in block.topics().values()])
+    topics = np.concatenate([topics for block in sampler.blocks.stored() for topics in block.topics().values()])
     return np.repeat(document_P, bags.counts_P), np.repeat(bags.words_P, bags.counts_P).astype(int), topics.astype(int)
 
 
 def test_planted_topics_are_found(device):
     bags, planted = bars(np.random.default_rng(1))
-    shard, _ = trained(bags, 10, 150, device, priors=Priors(np.full(10, 0.2), 0.01))
-    found = to_host(shard.counts_VZ).T / to_host(shard.counts_VZ).sum(0)[:, None]
+    sampler, _ = trained(bags, 10, 150, device, priors=Priors(np.full(10, 0.2), 0.01))
+    found = to_host(sampler.counts_VZ).T / to_host(sampler.counts_VZ).sum(0)[:, None]
     cosines = found @ planted.T / np.linalg.norm(found, axis=1)[:, None] / np.linalg.norm(planted, axis=1)
     assert sorted(cosines.argmax(1)) == list(range(10)), "each planted topic is found once"
     assert cosines.max(1).min() > 0.97
@@ -86,13 +87,13 @@ def test_planted_topics_are_found(device):
 
 def test_counts_are_those_of_the_topics_after_every_sweep(device):
     bags, _ = bars(np.random.default_rng(2), 50)
-    shard, priors = trained(bags, 7, 0, device)
+    sampler, priors = trained(bags, 7, 0, device)
     for _ in range(5):
-        changed = sweep(shard, ALONE, priors, 1)
-        _, words, topics = tokens_of(shard, bags)
+        changed = sweep(sampler, ALONE, priors, 1)
+        _, words, topics = tokens_of(sampler, bags)
         expected = np.zeros((bags.num_words, 7), int)
         np.add.at(expected, (words, topics), 1)
-        assert to_host(shard.counts_VZ).tolist() == expected.tolist()
+        assert to_host(sampler.counts_VZ).tolist() == expected.tolist()
         assert 0 < changed <= bags.tokens
 
 
@@ -102,13 +103,13 @@ def test_blocks_threads_and_devices_draw_the_same_topics(threads, device):
     expected = tokens_of(trained(bags, 9, 4, threads=2)[0], bags)[2]
     cuts = [0, 20, 21, 90]
     parts = [(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
-    shard = make_shard(parts, bags.num_words, 9, device, threads)
-    start(shard, ALONE, 1)
+    sampler = make_sampler(parts, bags.num_words, 9, device, threads)
+    start(sampler, ALONE, 1)
     priors = Priors(np.full(9, 50 / 9), 0.01)
     for _ in range(2):
-        sweep(shard, ALONE, priors, 1)
-    snapshot = {number: topics for block in shard.blocks.stored() for number, topics in block.topics().items()}
-    again = make_shard(parts, bags.num_words, 9, device, threads)
+        sweep(sampler, ALONE, priors, 1)
+    snapshot = {number: topics for block in sampler.blocks.stored() for number, topics in block.topics().items()}
+    again = make_sampler(parts, bags.num_words, 9, device, threads)
     start(again, ALONE, 1, snapshot)
     again.sweep = 2
     for _ in range(2):
@@ -133,13 +134,13 @@ def test_likelihoods_are_those_of_their_definitions(seeded, device):
     Z, V = 5, bags.num_words
     seeds = {3: np.array([5, 0.1, 0.1, 0.1, 0.1], np.float32), 7: np.full(5, 0.5, np.float32)} if seeded else {}
     priors = Priors(np.array([0.1, 0.5, 1.0, 0.2, 0.3]), 0.05, seeds)
-    shard, _ = trained(bags, Z, 3, device, priors=priors)
-    document, word, topic = tokens_of(shard, bags)
+    sampler, _ = trained(bags, Z, 3, device, priors=priors)
+    document, word, topic = tokens_of(sampler, bags)
     beta_VZ = np.full((V, Z), 0.05)
     for v, own_Z in seeds.items():
         beta_VZ[v] = own_Z
     expected = naive_joint(document, word, topic, bags.documents, V, Z, priors.alpha_Z, beta_VZ)
-    assert joint(shard, ALONE, priors) == pytest.approx(expected, rel=1e-6)
+    assert joint(sampler, ALONE, priors) == pytest.approx(expected, rel=1e-6)
 
     n_dz, n_vz = np.zeros((bags.documents, Z)), np.zeros((V, Z))
     np.add.at(n_dz, (document, topic), 1)
@@ -147,7 +148,7 @@ def test_likelihoods_are_those_of_their_definitions(seeded, device):
     theta = (n_dz + priors.alpha_Z) / (n_dz.sum(1, keepdims=True) + priors.alpha_Z.sum())
     phi = (n_vz + beta_VZ) / (n_vz + beta_VZ).sum(0)
     expected = np.log((theta[document] * phi[word]).sum(1)).sum()
-    assert plugin(shard, ALONE, priors) == pytest.approx(expected, rel=1e-6)
+    assert plugin(sampler, ALONE, priors) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.skipif(not (SHARED / "oracles" / "lda_eval.py").exists(), reason="needs the shared oracles")
@@ -156,14 +157,14 @@ def test_held_out_perplexity_is_that_of_the_oracle(device, monkeypatch):
     import lda_eval
 
     bags, _ = bars(np.random.default_rng(5), 120)
-    shard, priors = trained(bags, 10, 30, device)
+    sampler, priors = trained(bags, 10, 30, device)
     indptr, words, counts = bags.starts_D1, bags.words_P.astype(int), bags.counts_P.astype(int)
     halves = [
         make_bags(np.concatenate([[0], np.cumsum(half > 0)])[indptr], words[half > 0], half[half > 0], bags.num_words)
         for half in lda_eval.split_tokens(indptr, words, counts, 3)
     ]
-    units, tokens = completion(shard.counts_VZ, priors, HeldOut(*halves))
-    phi = lda_eval.phi_from_counts(to_host(shard.counts_VZ), 0.01)
+    units, tokens = completion(sampler.counts_VZ, priors, HeldOut(*halves))
+    phi = lda_eval.phi_from_counts(to_host(sampler.counts_VZ), 0.01)
     expected, number = lda_eval.doc_completion(indptr, words, counts, phi, priors.alpha_Z, seed=3)
     assert tokens == number
     assert math.exp(-units / UNITS / tokens) == pytest.approx(expected, rel=1e-5)
@@ -202,19 +203,19 @@ def test_priors_are_estimated_from_the_topics(device):
     alpha_Z = np.array([0.2, 1.0, 3.0])
     counts_DZ = np.array([rng.multinomial(200, theta_Z) for theta_Z in rng.dirichlet(alpha_Z, 3000)])
     bags = bags_of_dense(np.ones((3000, 200), int))
-    shard = make_shard([(0, 0, bags)], 200, 3, device, 2)
-    start(shard, ALONE, 1, {0: np.concatenate([np.repeat([0, 1, 2], counts_Z) for counts_Z in counts_DZ])})
+    sampler = make_sampler([(0, 0, bags)], 200, 3, device, 2)
+    start(sampler, ALONE, 1, {0: np.concatenate([np.repeat([0, 1, 2], counts_Z) for counts_Z in counts_DZ])})
     priors = Priors(np.ones(3), 0.1)
     for _ in range(5):
-        priors = optimised(shard, ALONE, priors)
+        priors = optimised(sampler, ALONE, priors)
     assert priors.alpha_Z == pytest.approx(alpha_Z, rel=0.1)
 
 
 def test_priors_of_equal_shares_have_a_limit(device):
     """All documents have the same shares, which the largest priors explain best; draws would overflow with them."""
-    shard, _ = trained(bags_of_dense(np.ones((50, 2), int)), 2, 0, device)
-    start(shard, ALONE, 1, {0: np.tile([0, 1], 50)})
-    assert optimised(shard, ALONE, Priors(np.full(2, 4e6), 0.1)).alpha_Z.tolist() == [2**21, 2**21]
+    sampler, _ = trained(bags_of_dense(np.ones((50, 2), int)), 2, 0, device)
+    start(sampler, ALONE, 1, {0: np.tile([0, 1], 50)})
+    assert optimised(sampler, ALONE, Priors(np.full(2, 4e6), 0.1)).alpha_Z.tolist() == [2**21, 2**21]
 
 
 @pytest.mark.parametrize("room", [Room(), Room(1)], ids=["resident", "streamed"])
@@ -225,12 +226,12 @@ def test_blocks_without_tokens(room, device):
     priors = Priors(np.full(6, 0.5), 0.1)
     figures = []
     for parts in ([(0, 0, bags)], [(0, 0, bags), (1, 40, empty)], [(0, 0, empty)], [(0, 0, nothing)]):
-        shard = make_shard(parts, bags.num_words, 6, device, 2, room)
-        start(shard, ALONE, 1)
-        changed = sweep(shard, ALONE, priors, 1)
-        better = optimised(shard, ALONE, priors)
-        figures.append((changed, better.alpha_Z.tolist(), better.beta, joint(shard, ALONE, priors)))
-        assert (coherences(shard, ALONE) is not None) and plugin(shard, ALONE, priors) <= 0
+        sampler = make_sampler(parts, bags.num_words, 6, device, 2, room)
+        start(sampler, ALONE, 1)
+        changed = sweep(sampler, ALONE, priors, 1)
+        better = optimised(sampler, ALONE, priors)
+        figures.append((changed, better.alpha_Z.tolist(), better.beta, joint(sampler, ALONE, priors)))
+        assert (coherences(sampler, ALONE) is not None) and plugin(sampler, ALONE, priors) <= 0
     assert figures[0] == figures[1]
     assert figures[2] == figures[3] == (0, priors.alpha_Z.tolist(), 0.1, 0.0)
 
@@ -242,6 +243,38 @@ def test_counts_are_sorted_in_parts(device, to_device, monkeypatch):
     found = numbers_of_counts(to_device(counts_VZ), words)
     assert [a.tolist() for a in found] == [a.tolist() for a in np.unique(counts_VZ[words], return_counts=True)]
     assert [len(a) for a in numbers_of_counts(to_device(counts_VZ), words[:0])] == [0, 0]
+
+
+def test_parts_of_documents_change_no_figure(device, monkeypatch):
+    """Places of tokens and entries, held-out documents and tables of counts are computed part by part."""
+    bags, _ = bars(np.random.default_rng(13), 60)
+    sampler, priors = trained(bags, 6, 5, device)
+    _, held = hold_out(bags, 0, 0.5, 1)
+
+    def figures():
+        [block] = sampler.blocks.stored()
+        model = TopicModel.of_counts(sampler.counts_VZ, priors)
+        return (
+            tokens_of(sampler, bags)[2].tolist(),
+            [c for _, _, count_E in document_counts(block, 6) for c in count_E.tolist()],
+            joint(sampler, ALONE, priors),
+            optimised(sampler, ALONE, priors).alpha_Z.tolist(),
+            completion(sampler.counts_VZ, priors, held, 2),
+            model.counts_VZ().tolist(),
+        )
+
+    whole = figures()
+    for places in (1, 100):
+        monkeypatch.setattr(lda_blocks, "PLACES", places)
+        monkeypatch.setattr(lda_metrics, "BLOCK_WEIGHTS", {"cpu": 50, "gpu": 50})
+        monkeypatch.setattr(topic_model, "CELLS", 20)
+        assert figures() == whole
+        [block] = sampler.blocks.stored()
+        topics = block.topics()
+        block.set_topics({0: 5 - topics[0]})
+        assert (5 - block.topics()[0]).tolist() == whole[0]
+        block.set_topics(topics)
+    assert whole[-1] == to_host(sampler.counts_VZ).tolist()
 
 
 def test_the_paper_s_rule_gives_other_topics():
@@ -276,16 +309,18 @@ def test_blocks_out_of_the_device_give_the_same_topics(room, device, tmp_path):
     cuts = [0, 20, 40, 41, 70, 90]
     parts = [(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
     room = replace(room, folder=tmp_path)
-    shard = make_shard(parts, bags.num_words, 9, device, 2, room)
-    start(shard, ALONE, 1)
+    sampler = make_sampler(parts, bags.num_words, 9, device, 2, room)
+    start(sampler, ALONE, 1)
     for _ in range(3):
-        sweep(shard, ALONE, priors, 1)
-    topics = [t for block in shard.blocks.stored() for t in block.topics().values()]
-    assert len(list(shard.blocks.stored())) == (5 if room.host_bytes or (room.device_bytes and device == "gpu") else 1)
+        sweep(sampler, ALONE, priors, 1)
+    topics = [t for block in sampler.blocks.stored() for t in block.topics().values()]
+    assert len(list(sampler.blocks.stored())) == (
+        5 if room.host_bytes or (room.device_bytes and device == "gpu") else 1
+    )
     assert np.concatenate(topics).tolist() == tokens_of(expected, bags)[2].tolist()
-    assert (to_host(shard.counts_VZ) == expected.counts_VZ).all()
+    assert (to_host(sampler.counts_VZ) == expected.counts_VZ).all()
     for figure in (joint, plugin):
-        assert figure(shard, ALONE, priors) == figure(expected, ALONE, priors)
+        assert figure(sampler, ALONE, priors) == figure(expected, ALONE, priors)
     assert bool(list(tmp_path.iterdir())) == (room.host_bytes is not None)
 
 
@@ -317,7 +352,7 @@ def test_streamed_blocks_load_what_is_stored():
     assert sum(seen) == bags.tokens
     for number, block in enumerate(streamed.loaded()):
         assert set(block.topics()[number].tolist()) == {number}
-        _, topic_E, count_E = document_counts(block, 9)
+        [(_, topic_E, count_E)] = document_counts(block, 9)
         assert set(topic_E.tolist()) == {number} and count_E.tolist() == block.documents.lengths_D.tolist()
         block.set_topics({number: np.zeros(seen[number], np.uint16)})  # a change that is not kept
     assert all(set(b.topics()[n].tolist()) == {n} for n, b in enumerate(streamed.stored()))
@@ -325,12 +360,12 @@ def test_streamed_blocks_load_what_is_stored():
 
 def test_coherence_is_that_of_the_bags(device):
     bags, _ = bars(np.random.default_rng(10), 60, 400)
-    shard, _ = trained(bags, 6, 20, device)
-    words_Zn = top_words(shard.counts_VZ, 10)
-    counts_VZ = to_host(shard.counts_VZ)
+    sampler, _ = trained(bags, 6, 20, device)
+    words_Zn = top_words(sampler.counts_VZ, 10)
+    counts_VZ = to_host(sampler.counts_VZ)
     assert words_Zn.tolist() == np.argsort(-counts_VZ.astype(int), axis=0, kind="stable")[:10].T.tolist()
     expected = {name: values.mean() for name, values in coherence(bags, words_Zn).items()}
-    assert coherences(shard, ALONE) == pytest.approx(expected)
+    assert coherences(sampler, ALONE) == pytest.approx(expected)
 
 
 def chances(document, word, topics, i, Z, alpha, beta, V):
@@ -350,8 +385,8 @@ def test_the_chain_has_the_stationary_distribution_of_delayed_draws(counts):
     Z, alpha, beta = 2, 0.5, 0.5
     bags = bags_of_dense(np.array(counts))
     V, T = bags.num_words, bags.tokens
-    shard, priors = trained(bags, Z, 50, threads=1, priors=Priors(np.full(Z, alpha), beta))
-    document, word, _ = tokens_of(shard, bags)
+    sampler, priors = trained(bags, Z, 50, threads=1, priors=Priors(np.full(Z, alpha), beta))
+    document, word, _ = tokens_of(sampler, bags)
     states = list(itertools.product(range(Z), repeat=T))
     moves = np.array([
         [np.prod([p_Z[k] for p_Z, k in zip(given, new, strict=True)]) for new in states]
@@ -363,8 +398,8 @@ def test_the_chain_has_the_stationary_distribution_of_delayed_draws(counts):
     ])  # fmt: skip
     found = np.zeros(len(states))
     for _ in range(16_000):
-        sweep(shard, ALONE, priors, 1)
-        found[states.index(tuple(tokens_of(shard, bags)[2].tolist()))] += 1
+        sweep(sampler, ALONE, priors, 1)
+        found[states.index(tuple(tokens_of(sampler, bags)[2].tolist()))] += 1
     assert abs(found / found.sum() - expected).sum() / 2 < 0.025
     if T == 2:  # by hand: both topics change at once, so they differ in half of the states, not in two thirds
         assert expected[[1, 2]].sum() == pytest.approx(1 / 2)

@@ -96,10 +96,14 @@ def _refuse_long(bags: Bags, first: int) -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model, and the handles of the ranks that trained it, by which their documents are found."""
+    """A trained model.
+
+    tokens   of the training documents
+    seconds  of the training
+    swept    sweeps of this run, without those that it resumed from
+    """
 
     model: TopicModel
-    ranks: list[Handle]
     tokens: int
     seconds: float
     swept: int
@@ -164,7 +168,7 @@ class _Run:
                             started = state.sweep if started is None else started
                         while state.sweep < config.sweeps and not state.stopped:
                             state = self._segment(callback)
-                        [counts_VZ] = self._ask(lda_train.counts_of, self.ranks[:1])
+                        [model] = self._ask(lda_train.model_of, self.ranks[:1])
                         break
                     except GangError as error:
                         if not error.lost:
@@ -180,9 +184,8 @@ class _Run:
         finally:
             self.progress.finish()
             self.executor.everywhere(lda_train.forget, self.name)
-        model = TopicModel.of_counts(counts_VZ, state.priors, words=words, sweeps=state.sweep, history=state.history)
         seconds = time.perf_counter() - begin
-        return Trained(model, self.ranks, self.corpus.tokens, seconds, state.sweep - (started or 0))
+        return Trained(replace(model, words=words), self.corpus.tokens, seconds, state.sweep - (started or 0))
 
     def _open(self, first: Snapshot) -> Snapshot:
         """Start the ranks, from the newest snapshot or from `first`; return the state that they have."""
