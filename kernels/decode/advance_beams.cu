@@ -28,11 +28,11 @@ __device__ __forceinline__ u64 sum_before(u64 mine, u64* of_warps, u64& total) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) advance_beams(
-    const int* rows_SK, const int* words_SK, const float* scores_SK, const int* slots_S, const i64* starts_S1, i64 S,
+    const int* rows_SK, const int* words_SK, const float* scores_SK, const int* slots_S, const i8* places_R, i64 S,
     i64 K, i64 L, i64 B, int* words_NLK, i8* before_NLK, float* costs_NLK, int* steps_N, const int* longest_N,
     const int* most_N, int* sizes_N, double* finished_NB, int eos, int rule, double word_penalty,
-    const double* lengths_L1, int* next_slots_S, i64* next_starts_S1, int* next_sizes_S, int* parents_R, int* words_R,
-    float* costs_R, int* done_S, i64* counts_4) {
+    const double* lengths_L1, int* next_slots_S, i64* next_starts_S1, int* next_sizes_S, i8* next_places_R,
+    int* parents_R, int* words_R, float* costs_R, int* done_S, i64* counts_4) {
   __shared__ u64 of_warps[THREADS / 32];
   i64 sentences = 0, rows = 0, places = 0, done = 0;
   for (i64 base = 0; base < S; base += THREADS) {
@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) advance_beams(
         const float cost = scores_SK[s * K + k];
         words_NLK[to] = word;
         costs_NLK[to] = cost;
-        before_NLK[to] = word < 0 ? 0 : (i8)(rows_SK[s * K + k] - starts_S1[s]);
+        before_NLK[to] = word < 0 ? 0 : places_R[rows_SK[s * K + k]];
         if (word < 0) continue;
         if (word == eos || length == longest) {
           finishes = true;
@@ -97,6 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) advance_beams(
       for (i64 k = 0; k < K; ++k) {
         const int word = words_SK[s * K + k];
         if (word < 0 || word == eos || length > longest) continue;
+        next_places_R[row] = (i8)k;
         parents_R[row] = rows_SK[s * K + k];
         words_R[row] = word;
         costs_R[row] = scores_SK[s * K + k];
@@ -117,6 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) advance_beams(
     if (s < S && s >= done) done_S[s] = -1;
   }
   for (i64 r = rows + threadIdx.x; r < S * K; r += THREADS) {
+    next_places_R[r] = 0;
     parents_R[r] = 0;
     words_R[r] = 0;
     costs_R[r] = 0;

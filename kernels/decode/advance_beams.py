@@ -46,15 +46,17 @@ class Live(NamedTuple):
     slots_S    int32, the slot of each; -1 after the last one
     starts_S1  int64: sentence s has rows starts_S1[s] to starts_S1[s + 1] - 1
     sizes_S    int32, places of the beam; 0 after the last sentence
+    places_R   int8, for each row the number of its hypothesis among those of its sentence's step before
     """
 
     slots_S: Any
     starts_S1: Any
     sizes_S: Any
+    places_R: Any
 
 
 class Rows(NamedTuple):
-    """Hypotheses that go on, in the order of sentences; all 0 after the last one.
+    """Hypotheses that go on, in the order of sentences; all 0 after the last one, as places_R is.
 
     parents_R  int32, the row of the step before that each extends
     words_R    int32
@@ -87,7 +89,8 @@ def advance_beams(
 ) -> tuple[Live, Rows, Any, Any]:
     """Return (sentences that go on, their rows, slots of the sentences that are done, counts).
 
-    chosen  (rows, words, scores) as `best_of_beams` returns them for `live`, (S, K) each; scores are costs
+    chosen  (rows, words, scores) as `best_of_beams` returns them for `live`, (S, K) each; scores are costs. Words of -1
+            may stand anywhere
 
     A hypothesis is finished when its word is `eos` or when it has `longest` words. It goes on unless its word is `eos`
     or it has more than `longest` words; the step after the greatest length lets hypotheses end, as in Amun. A sentence
@@ -104,6 +107,7 @@ def advance_beams(
     check.dtype(words_SK, np.int32)
     check.dtype(scores_SK, np.float32)
     check.dtype(live.slots_S, np.int32)
+    check.dtype(live.places_R, np.int8)
     check.dtype(beams.before_NLK, np.int8)
     check.dtype(ending.lengths_L1, np.float64)
     _, L, K = beams.words_NLK.shape
@@ -123,11 +127,13 @@ def advance_beams(
 
 def _cpu(chosen, live, beams, ending):
     S, K = chosen[1].shape
-    after = Live(np.full(S, -1, np.int32), np.zeros(S + 1, np.int64), np.zeros(S, np.int32))
+    after = Live(
+        np.full(S, -1, np.int32), np.zeros(S + 1, np.int64), np.zeros(S, np.int32), np.zeros(S * K, np.int8)
+    )  # fmt: skip
     rows = Rows(np.zeros(S * K, np.int32), np.zeros(S * K, np.int32), np.zeros(S * K, np.float32))
     done_S, counts_4 = np.full(S, -1, np.int32), np.zeros(4, np.int64)
     _advance(
-        *chosen, live.slots_S, live.starts_S1, *beams, ending.eos, RULES.index(ending.rule), ending.word_penalty,
+        *chosen, live.slots_S, live.places_R, *beams, ending.eos, RULES.index(ending.rule), ending.word_penalty,
         ending.lengths_L1, *after, *rows, done_S, counts_4,
     )  # fmt: skip
     return after, rows, done_S, counts_4
@@ -135,9 +141,9 @@ def _cpu(chosen, live, beams, ending):
 
 @njit(nogil=True, cache=True)
 def _advance(
-    rows_SK, words_SK, scores_SK, slots_S, starts_S1, words_NLK, before_NLK, costs_NLK, steps_N, longest_N, most_N,
-    sizes_N, finished_NB, eos, rule, word_penalty, lengths_L1, next_slots_S, next_starts_S1, next_sizes_S, parents_R,
-    words_R, costs_R, done_S, counts_4,
+    rows_SK, words_SK, scores_SK, slots_S, places_R, words_NLK, before_NLK, costs_NLK, steps_N, longest_N, most_N,
+    sizes_N, finished_NB, eos, rule, word_penalty, lengths_L1, next_slots_S, next_starts_S1, next_sizes_S,
+    next_places_R, parents_R, words_R, costs_R, done_S, counts_4,
 ):  # fmt: skip
     S, K = words_SK.shape
     B = finished_NB.shape[1]
@@ -153,12 +159,12 @@ def _advance(
         best = np.float64(0)
         finishes = False
         for k in range(K):
-            word = words_SK[s, k]
-            if word < 0:
-                break
-            cost = scores_SK[s, k]
+            word, cost = words_SK[s, k], scores_SK[s, k]
             words_NLK[n, step, k], costs_NLK[n, step, k] = word, cost
-            before_NLK[n, step, k] = rows_SK[s, k] - starts_S1[s]
+            if word < 0:
+                before_NLK[n, step, k] = 0
+                continue
+            before_NLK[n, step, k] = places_R[rows_SK[s, k]]
             if word == eos or length == longest_N[n]:
                 finishes = True
                 score = (cost - word_penalty * length) / lengths_L1[length]
@@ -174,10 +180,8 @@ def _advance(
             if num_rows == first:
                 best = np.float64(cost)
             parents_R[num_rows], words_R[num_rows], costs_R[num_rows] = rows_SK[s, k], word, cost
+            next_places_R[num_rows] = k
             num_rows += 1
-        for k in range(K):
-            if words_SK[s, k] < 0:
-                words_NLK[n, step, k], costs_NLK[n, step, k], before_NLK[n, step, k] = -1, scores_SK[s, k], 0
         steps_N[n] = length
         sizes_N[n] -= ended
         is_done = num_rows == first or length >= most_N[n] or (rule == 1 and finishes)
@@ -186,6 +190,7 @@ def _advance(
             reach = best - word_penalty * (least if word_penalty >= 0 else most)
             is_done = finished_NB[n, B - 1] >= max(reach / lengths_L1[least], reach / lengths_L1[most])
         if is_done:
+            next_places_R[first:num_rows] = 0
             parents_R[first:num_rows] = 0
             words_R[first:num_rows] = 0
             costs_R[first:num_rows] = 0
@@ -204,12 +209,14 @@ def _cuda(chosen, live, beams, ending):
     import cupy
 
     S, K = chosen[1].shape
-    after = Live(cupy.empty(S, np.int32), cupy.empty(S + 1, np.int64), cupy.empty(S, np.int32))
+    after = Live(
+        cupy.empty(S, np.int32), cupy.empty(S + 1, np.int64), cupy.empty(S, np.int32), cupy.empty(S * K, np.int8)
+    )  # fmt: skip
     rows = Rows(cupy.empty(S * K, np.int32), cupy.empty(S * K, np.int32), cupy.empty(S * K, np.float32))
     done_S, counts_4 = cupy.empty(S, np.int32), cupy.empty(4, np.int64)
     L, B = beams.words_NLK.shape[1], beams.finished_NB.shape[1]
     args = (
-        *(cupy.ascontiguousarray(array) for array in chosen), live.slots_S, live.starts_S1, S, K, L, B, *beams,
+        *(cupy.ascontiguousarray(array) for array in chosen), live.slots_S, live.places_R, S, K, L, B, *beams,
         np.int32(ending.eos), np.int32(RULES.index(ending.rule)), np.float64(ending.word_penalty), ending.lengths_L1,
         *after, *rows, done_S, counts_4,
     )  # fmt: skip
@@ -236,13 +243,14 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     counts_S = np.where(slots_S < 0, 0, rng.integers(1, K + 1, S))
     starts_S1 = np.concatenate([[0], np.cumsum(counts_S)]).astype(np.int64)
     filled_S = np.where(slots_S < 0, 0, np.minimum(beams.sizes_N[slots_S], rng.integers(0, 3 * K + 1, S)))
-    is_word_SK = np.arange(K) < filled_S[:, None]
+    is_word_SK = (np.arange(K) < filled_S[:, None]) & (rng.random((S, K)) < 0.9)
     words_SK = np.where(is_word_SK, rng.integers(0, 4, (S, K)), -1).astype(np.int32)
     rows_SK = np.where(is_word_SK, starts_S1[:-1, None] + rng.integers(0, np.maximum(1, counts_S)[:, None], (S, K)), -1)
     scores_SK = -np.sort(rng.integers(0, 80, (S, K)) / np.float32(8), axis=1).astype(np.float32)
     scores_SK[~is_word_SK] = -np.inf
     scores_SK[(filled_S == 0) & (rng.random(S) < 0.5)] = np.nan
-    live = Live(slots_S, starts_S1, np.where(slots_S < 0, 0, beams.sizes_N[slots_S]).astype(np.int32))
+    sizes_S = np.where(slots_S < 0, 0, beams.sizes_N[slots_S]).astype(np.int32)
+    live = Live(slots_S, starts_S1, sizes_S, rng.integers(0, K, starts_S1[-1]).astype(np.int8))
     lengths_L1 = np.arange(L + 1) ** 0.6
     ending = Ending(0, RULES[size % 3], (0.25, 0.0, -0.25)[size // 4 % 3], lengths_L1)
     return {"chosen": (rows_SK.astype(np.int32), words_SK, scores_SK), "live": live, "beams": beams, "ending": ending}

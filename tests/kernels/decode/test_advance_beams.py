@@ -21,7 +21,8 @@ def make_beams(N, L, K, B, longest, most, sizes, to_device):
 
 
 def first_live(slots, sizes, to_device):
-    arrays = np.array(slots, np.int32), np.arange(len(slots) + 1), np.array(sizes, np.int32)
+    S = len(slots)
+    arrays = np.array(slots, np.int32), np.arange(S + 1), np.array(sizes, np.int32), np.zeros(S, np.int8)
     return Live(*map(to_device, arrays))
 
 
@@ -53,7 +54,7 @@ def test_by_hand(to_device):
     assert values(live.slots_S) == [2, 1, -1] and values(live.starts_S1) == [0, 2, 3, 3]
     assert values(live.sizes_S) == [2, 1, 0] and values(beams.sizes_N) == [2, 1, 2]
     assert values(rows.parents_R) == [0, 0, 2] + [0] * 6 and values(rows.words_R) == [5, 6, 4] + [0] * 6
-    assert values(rows.costs_R) == [-1, -3, -9] + [0] * 6
+    assert values(rows.costs_R) == [-1, -3, -9] + [0] * 6 and values(live.places_R) == [0, 2, 0] + [0] * 6
     assert values(beams.words_NLK[:, 0]) == [[7, 8, -1], [4, -1, -1], [5, 0, 6]]
     # (-2 - 0.5 * 1) / 1; slot 0 has two finished ones of cost -1, of its greatest length; slot 1 has none
     assert values(beams.finished_NB) == [[-1.5], [-np.inf], [-2.5]]
@@ -62,7 +63,7 @@ def test_by_hand(to_device):
     live, rows, done, counts = step(lists, live, beams, ending, to_device)
     assert done == [] and counts == [2, 2, 2, 0]
     assert values(rows.parents_R)[:2] == [1, 2] and values(live.starts_S1) == [0, 1, 2, 2]
-    assert values(beams.before_NLK[2, 1]) == [1, 0, 0] and values(beams.words_NLK[2, 1]) == [3, 0, -1]
+    assert values(beams.before_NLK[2, 1]) == [2, 0, 0] and values(beams.words_NLK[2, 1]) == [3, 0, -1]
     assert values(beams.finished_NB[2]) == [-2.25]  # (-3.5 - 0.5 * 2) / 2 and (-4 - 1) / 2: the best is kept
     live, rows, done, counts = step([[(0, 0, -5)], [(1, 5, -11)], []], live, beams, ending, to_device)
     assert done == [2, 1] and counts == [0, 0, 0, 2] and values(live.slots_S) == [-1] * 3
@@ -125,6 +126,20 @@ class Alone:
         return not live or self.steps >= self.most or (ending.rule == "first" and bool(self.finished))
 
 
+def followed_back(going, live, beams):
+    """Return the words of all rows."""
+    starts, places = values(live.starts_S1), values(live.places_R)
+    found = []
+    for s, n in enumerate(going):
+        for k in places[starts[s] : starts[s + 1]]:
+            words = []
+            for step in range(int(beams.steps_N[n]) - 1, -1, -1):
+                words.append(int(beams.words_NLK[n, step, k]))
+                k = int(beams.before_NLK[n, step, k])
+            found.append(tuple(words[::-1]))
+    return found
+
+
 @given(st.data(), st.integers(1, 9), st.integers(1, 8), st.sampled_from(["amun", "first"]))
 def test_many_sentences_are_searched_as_each_alone(to_device, data, S, K, rule):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
@@ -156,8 +171,9 @@ def test_many_sentences_are_searched_as_each_alone(to_device, data, S, K, rule):
         assert found == done and [n for n in values(live.slots_S) if n >= 0] == going
         costs = [cost for n in going for _, cost in alone[n].live]
         assert values(rows.costs_R)[: len(costs)] == costs
-        words = [w[-1] for n in going for w, _ in alone[n].live]
-        assert values(rows.words_R)[: len(words)] == words
+        words = [words for n in going for words, _ in alone[n].live]
+        assert values(rows.words_R)[: len(words)] == [w[-1] for w in words]
+        assert followed_back(going, live, beams) == words
         assert counts == [len(going), len(costs), sum(alone[n].size for n in going), len(done)]
         assert np.diff(values(live.starts_S1)).tolist()[: len(going)] == [len(alone[n].live) for n in going]
         for n in before:
