@@ -26,7 +26,7 @@ from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.cluster.gang import Communicator
 from mgpu_ngram.config import ClusterConfig
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.engine.lda_blocks import Room
+from mgpu_ngram.engine.lda_blocks import Part, Room
 
 SWEEPS = {"gpu": {"NYTimes": 100, "PubMed": 30}, "cpu": {"NYTimes": 3, "PubMed": 3}}
 TOPICS = {"gpu": 1024, "cpu": 64}
@@ -131,7 +131,7 @@ def stream(bench: LdaBench) -> None:
         suite.add_note(STREAM, f"{shape} K={Z}", "a CPU reads its documents where they are")
         return
     bags, cuts = bench.corpus(shape), cut(shape, STREAMED_BLOCKS, SEED)
-    parts = [(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
+    parts = [Part.of(i, a, bags.slice(a, b)) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
     prints: list[int] = []
     alone: float | None = None
     room: Room | None = None

@@ -17,7 +17,8 @@ from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.bags import Bags, join_bags
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.lda_metrics import HeldOut, completion, hold_out
+from mgpu_ngram.engine.held_out import HeldOut, hold_out
+from mgpu_ngram.engine.lda_metrics import completion
 from mgpu_ngram.engine.open_bags import open_bags
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.lda.plugin_likelihood import UNITS
@@ -53,7 +54,7 @@ class Split:
             other = bench.data.with_name(bench.data.name.replace(TRAIN, TEST))
             train, test = (join_bags(open_bags(str(path)).blocks()) for path in (bench.data, other))
         name = bench.data.name.split(".")[1] if bench.data else f"generated {SHAPES['KOS'].name}"
-        return cls(name, train, hold_out(test, train.documents, 1.0, 0)[1])
+        return cls(name, train, hold_out(test, train.documents, 1.0, 0))
 
     def sizes(self, topics: int) -> str:
         bags = self.train

@@ -104,9 +104,9 @@ def open_sampler(
     first    number of document 0 in the corpus
     threads  of a CPU; None: one for each core
     """
-    parts = [(group.rank, first, bags)] if isinstance(bags, Bags) else bags
+    parts = [Part.of(group.rank, first, bags)] if isinstance(bags, Bags) else bags
     threads = 1 if device == "gpu" else threads or cpu_cores()
-    sampler = make_sampler(parts, parts[0][2].num_words, num_topics, device, threads, room)
+    sampler = make_sampler(parts, parts[0].load().num_words, num_topics, device, threads, room)
     start(sampler, group, seed)
     return sampler
 
@@ -169,7 +169,7 @@ def staged_sweeps(sampler: Sampler, sweeps: int, seed: int = SEED) -> Staged:
         for block in blocks:
             draw = Draw(seed, sampler.sweep + 1, block.first, True)
             changed += sampler.each(
-                sample_topics, [(block.documents, part, words, sampler.local_VZ, draw) for part in block.parts]
+                sample_topics, [(block.documents, pairs, words, sampler.local_VZ, draw) for pairs in block.threads]
             )
         watch.lap("sample")
         sampler.counts_VZ[...] = sampler.local_VZ

@@ -43,7 +43,7 @@ from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_table import TopicTable, topic_table
 from mgpu_ngram.engine.topic_words import most_probable
 from mgpu_ngram.jobs.lda.config import LdaConfig
-from mgpu_ngram.jobs.lda.run import BLOCK_TOKENS, settings_of
+from mgpu_ngram.jobs.lda.run import PART_TOKENS, settings_of
 from mgpu_ngram.jobs.lda.train import corpus_of, train
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM
@@ -61,7 +61,7 @@ SETTINGS = {  # of an LdaConfig, by the name that they have here
     "tol": "tolerance",
 }
 TEXT = ("lowercase", "token_pattern", "stop_words", "min_df", "max_df", "max_features")
-CLUSTER_TOKENS = 1 << 20  # of a block of documents, which is the unit that the workers of a cluster divide
+CLUSTER_TOKENS = 1 << 20  # of a part of the documents, which the workers of a cluster divide
 
 
 class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -260,7 +260,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         best = most_probable(self._rows, n_words, cpu_cores())
         pairs = WordPairs.of(best.words_Zn, self.n_features_in_)
         counts = PairCounts(0, np.zeros(len(pairs.words_U), np.int64), np.zeros(len(pairs.others_E), np.int64))
-        for bags in self._documents(X).blocks(BLOCK_TOKENS):
+        for bags in self._documents(X).blocks(PART_TOKENS):
             counts += count_pairs(bags, pairs, cpu_cores())
         return MEASURES[measure](counts, pairs)
 
@@ -406,8 +406,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         try:
             if executor.transport != "memory":
                 folder = _shared_folder(executor)
-            tokens = BLOCK_TOKENS if executor.transport == "memory" else CLUSTER_TOKENS
-            corpus = corpus_of(documents.blocks(tokens), documents.num_words, folder, earlier)
+            tokens = PART_TOKENS if executor.transport == "memory" else CLUSTER_TOKENS
+            corpus = corpus_of(documents.blocks(tokens), documents.num_words, folder, earlier=earlier)
             if not corpus.tokens:
                 if earlier:
                     return
@@ -441,9 +441,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         finder, Z = self._ready.finder, self._model.num_topics
         keep = finder.device == "gpu" and on_gpu(getattr(X, "data", None) if hasattr(X, "indptr") else X)
         blocks: Iterator[Any] = (
-            block if keep else to_host(block)
-            for bags in documents.blocks(BLOCK_TOKENS)
-            for block in finder.shares(bags)
+            block if keep else to_host(block) for bags in documents.blocks(PART_TOKENS) for block in finder.shares(bags)
         )
         if threshold is not None:
             return to_csr(blocks, threshold, Z)
@@ -454,7 +452,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Return (log-likelihood of the target tokens, their number)."""
         documents, seed, first = self._documents(X), self._model.settings.get("seed", 0), 0
         score, tokens = 0.0, 0
-        for bags in documents.blocks(BLOCK_TOKENS):
+        for bags in documents.blocks(PART_TOKENS):
             found = self._ready.finder.completion(bags, seed, first)
             score, tokens, first = score + found[0], tokens + found[1], first + bags.documents
         return score, tokens

@@ -354,7 +354,7 @@ def test_score_and_perplexity(fitted, planted, monkeypatch):
     for threads in (1, 3):
         parts = [module.TopicFinder(fitted.model_, "cpu", threads).completion(bags_of(planted), 1)]
         assert parts == [(score, round(tokens))], "any division of the documents gives the same"
-    monkeypatch.setattr(module, "BLOCK_TOKENS", 2000)
+    monkeypatch.setattr(module, "PART_TOKENS", 2000)
     assert fitted.score(planted) == score
     assert np.isnan(fitted.perplexity(planted[:0])) and fitted.score(planted[:0]) == 0
     untrained = ng.LDA(**FEW | {"max_iter": 1}).fit(planted)

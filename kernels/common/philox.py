@@ -45,8 +45,9 @@ def fill_random_bits(seed, stream, sweep, document_M, position_M, bits_M):
 
 def random_numbers(seed: int, stream: int, documents: Any, positions: Any) -> np.ndarray:
     """Return a number in [0, 1) for each document and position, from `random_bits` of sweep 0."""
-    documents, positions = np.broadcast_arrays(np.asarray(documents, np.int64), np.asarray(positions, np.int64))
-    return _numbers(np.uint64(seed), stream, np.ascontiguousarray(documents), np.ascontiguousarray(positions))
+    arrays = np.broadcast_arrays(np.asarray(documents, np.int64), np.asarray(positions, np.int64))
+    documents, positions = (np.array(array) for array in arrays)
+    return _numbers(np.uint64(seed), stream, documents, positions)
 
 
 @njit(nogil=True, cache=True)

@@ -14,9 +14,10 @@ from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.topic_model import TopicModel
 from mgpu_ngram.engine.device import to_device
+from mgpu_ngram.engine.held_out import hold_out
 from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.engine.lda_blocks import to_bag
-from mgpu_ngram.engine.lda_metrics import UNITS, complete, document_ranges, hold_out
+from mgpu_ngram.engine.lda_metrics import UNITS, complete, document_ranges
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fixed_topics, fold_in
 from mgpu_ngram.kernels.lda.weights import WordTopics
@@ -59,8 +60,7 @@ class TopicFinder:
         """
 
         def sums(start: int, part: Bags) -> tuple[int, int]:
-            _, halves = hold_out(part, first + start, 1.0, seed)
-            return complete(self._words, self._topics, halves)
+            return complete(self._words, self._topics, hold_out(part, first + start, 1.0, seed))
 
         found = list(self._each_part(sums, bags))
         return sum(units for units, _ in found) / UNITS, sum(tokens for _, tokens in found)

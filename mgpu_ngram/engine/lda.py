@@ -113,7 +113,7 @@ def start(
     for block in sampler.blocks.loaded(changes=True):
         if topics is None:
             first_topics(block.documents, sampler.num_topics, seed, block.first)
-        sampler.each(count_words, [(part, block.documents.topics_T, sampler.local_VZ) for part in block.parts])
+        sampler.each(count_words, [(pairs, block.documents.topics_T, sampler.local_VZ) for pairs in block.threads])
     _sum_counts(sampler, group)
 
 
@@ -124,7 +124,7 @@ def sweep(sampler: Sampler, group: Group, priors: Priors, seed: int, exclude_sel
     for block in sampler.blocks.loaded(changes=True):
         draw = Draw(seed, sampler.sweep + 1, block.first, exclude_self)
         changed += sampler.each(
-            sample_topics, [(block.documents, part, words, sampler.local_VZ, draw) for part in block.parts]
+            sample_topics, [(block.documents, pairs, words, sampler.local_VZ, draw) for pairs in block.threads]
         )
     _sum_counts(sampler, group)
     sampler.sweep += 1

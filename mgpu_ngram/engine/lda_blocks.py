@@ -11,8 +11,10 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from mgpu_ngram.core.bag_files import load_bags
 from mgpu_ngram.core.bags import Bags, join_bags
 from mgpu_ngram.engine.device import pinned_buffer, to_device
+from mgpu_ngram.engine.held_out import keep_training
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.count_topics import count_topics
 from mgpu_ngram.kernels.lda.fold_in import Bag
@@ -25,7 +27,39 @@ LAYOUT_BYTES = 80  # of device memory that `lay_out` takes for each pair at most
 PLACES = 1 << 24  # of tokens or entries whose places are computed at once
 STREAMED = 2  # blocks on the device at once when blocks are streamed
 T = TypeVar("T")
-Part = tuple[int, int, Bags]  # number of a part of the corpus, number of its first document, its documents
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive documents of the corpus: the devices of a run divide the parts, and snapshots name them.
+
+    number     of the part
+    first      number of its first document in the corpus
+    bags       the documents, or the path of the file that holds them
+    documents, tokens, pairs  numbers of them
+    held_out   share of the documents that are held out, and the seed that selects them
+    """
+
+    number: int
+    first: int
+    bags: Bags | str
+    documents: int
+    tokens: int
+    pairs: int
+    held_out: tuple[float, int] = (0.0, 0)
+
+    @classmethod
+    def of(cls, number: int, first: int, bags: Bags, path: str | None = None) -> Part:
+        """Return the part that has these documents, which `path` holds if it is given."""
+        return cls(number, first, path or bags, bags.documents, bags.tokens, bags.pairs)
+
+    def load(self) -> Bags:
+        """Return the documents; those that are held out are empty."""
+        return keep_training(self.load_all(), self.first, *self.held_out)
+
+    def load_all(self) -> Bags:
+        """Return all documents."""
+        return load_bags(self.bags, verify=False) if isinstance(self.bags, str) else self.bags
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +68,14 @@ class Block:
 
     tokens   of each part of the corpus in this block, by the number of the part
     first    number of its first document
-    parts    all pairs, in parts that threads may take at once: no word is in two of them
+    threads  all pairs, divided for threads: no word is in two of them
     """
 
     tokens: dict[int, int]
     first: int
     documents: Documents
     pairs: Pairs
-    parts: tuple[Pairs, ...]
+    threads: tuple[Pairs, ...]
 
     def topics(self) -> dict[int, np.ndarray]:
         """Return uint16 in host memory: the topics of all tokens of each part of the corpus, document by document."""
@@ -81,8 +115,9 @@ def places(rows_D2: Any, sizes_D: Any) -> Iterator[tuple[int, int, Any]]:
 
 def make_block(parts: Sequence[Part], num_topics: int, device: str, threads: int) -> Block:
     """Return consecutive parts of the corpus on a device; all tokens have topic 0."""
-    tokens = {number: bags.tokens for number, _, bags in parts}
-    first, bags = parts[0][1], join_bags([bags for _, _, bags in parts])
+    loaded = [part.load() for part in parts]
+    tokens = {part.number: bags.tokens for part, bags in zip(parts, loaded, strict=True)}
+    first, bags = parts[0].first, join_bags(loaded)
     starts_D1, words_P, counts_P = to_bag(bags, device)
     documents, pairs = lay_out(starts_D1, words_P, counts_P, num_topics, SLOT_PAIRS if device == "gpu" else None)
     if device == "gpu":
@@ -184,7 +219,7 @@ class StreamedBlocks:
         rows_D2, lengths_D, topics_T, *arrays = views
         documents = Documents(rows_D2, lengths_D, topics_T, self._entries[: len(topics_T)])
         pairs = Pairs(*arrays)
-        return replace(block, documents=documents, pairs=pairs, parts=(pairs,))
+        return replace(block, documents=documents, pairs=pairs, threads=(pairs,))
 
 
 def _arrays(block: Block) -> list[Any]:
@@ -250,15 +285,15 @@ def _empty_like(arrays: Sequence[np.ndarray], device: str) -> Any:
 def make_blocks(parts: Sequence[Part], num_topics: int, device: str, threads: int, room: Room | None = None) -> Blocks:
     """Return the blocks of consecutive parts of the corpus. All tokens have topic 0."""
     room = room or Room()
-    size_bytes = sum(_device_bytes(bags, num_topics) for _, _, bags in parts)
-    layout_bytes = max((LAYOUT_BYTES * bags.pairs for _, _, bags in parts), default=0)
+    size_bytes = sum(_device_bytes(part, num_topics) for part in parts)
+    layout_bytes = max((LAYOUT_BYTES * part.pairs for part in parts), default=0)
     limit = room.host_bytes if device == "cpu" else room.device_bytes
     if limit is None or size_bytes + layout_bytes <= limit:
         pairs = None if limit is None else (limit - size_bytes) // LAYOUT_BYTES
         made = [make_block(group, num_topics, device, threads) for group in _groups(parts, MAX_BLOCK_TOKENS, pairs)]
         return ResidentBlocks(made, num_topics)
     in_host = room.host_bytes is None or size_bytes <= room.host_bytes
-    tokens = sum(bags.tokens for _, _, bags in parts)
+    tokens = sum(part.tokens for part in parts)
     most = min(MAX_BLOCK_TOKENS, max(1, int(tokens * limit / size_bytes) // (STREAMED + 1)))
     groups = _groups(parts, most, limit // LAYOUT_BYTES)
     folders = [None if in_host or not room.folder else room.folder / f"block-{i:06}" for i in range(len(groups))]
@@ -269,10 +304,10 @@ def make_blocks(parts: Sequence[Part], num_topics: int, device: str, threads: in
     return ResidentBlocks(stored, num_topics) if device == "cpu" else StreamedBlocks(stored, num_topics, device)
 
 
-def _device_bytes(bags: Bags, num_topics: int) -> int:
+def _device_bytes(part: Part, num_topics: int) -> int:
     """Return the bytes of the device that a part of the corpus takes, about."""
-    places = bags.tokens + ALIGN // 2 * bags.documents
-    return places * (2 + count_bits(num_topics)[0].itemsize) + 9 * bags.pairs + 12 * bags.documents
+    places = part.tokens + ALIGN // 2 * part.documents
+    return places * (2 + count_bits(num_topics)[0].itemsize) + 9 * part.pairs + 12 * part.documents
 
 
 def _stored(block: Block, folder: Path | None, device: str) -> Block:
@@ -284,8 +319,8 @@ def _stored(block: Block, folder: Path | None, device: str) -> Block:
     entries_T = block.documents.entries_T
     entries_T = to_host(entries_T[:0]) if device == "gpu" else _host_copy(entries_T, len(pairs) + 3, folder, device)
     copy = replace(block, documents=Documents(rows_D2, lengths_D, topics_T, entries_T), pairs=Pairs(*pairs))
-    parts = tuple(copy.pairs._replace(slots_S3=to_host(part.slots_S3)) for part in block.parts)
-    return replace(copy, parts=parts)
+    threads = tuple(copy.pairs._replace(slots_S3=to_host(pairs.slots_S3)) for pairs in block.threads)
+    return replace(copy, threads=threads)
 
 
 def _host_copy(array: Any, number: int, folder: Path | None, device: str) -> np.ndarray:
@@ -306,7 +341,7 @@ def _groups(parts: Sequence[Part], most: int, most_pairs: int | None) -> list[li
     groups: list[list[Part]] = []
     room = room_pairs = 0
     for part in parts:
-        tokens, pairs = part[2].tokens + ALIGN * part[2].documents, part[2].pairs
+        tokens, pairs = part.tokens + ALIGN * part.documents, part.pairs
         if not groups or tokens > room or (most_pairs is not None and pairs > room_pairs):
             groups.append([])
             room, room_pairs = most, most_pairs or 0

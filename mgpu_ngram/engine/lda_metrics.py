@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.topic_model import Priors
 from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_pairs
 from mgpu_ngram.engine.device import to_device
+from mgpu_ngram.engine.held_out import HeldOut
 from mgpu_ngram.engine.lda import Group, Sampler, document_counts, merged, numbers_of_counts, total, word_topics
 from mgpu_ngram.engine.lda_blocks import Block, in_threads, to_bag
-from mgpu_ngram.kernels.common.philox import HELD_OUT, random_numbers
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fixed_topics, fold_in
 from mgpu_ngram.kernels.lda.layout import repeat
@@ -32,7 +31,7 @@ def plugin(sampler: Sampler, group: Group, priors: Priors) -> float:
     """Return the plug-in log-likelihood, natural, of the tokens of all devices: see `plugin_likelihood`."""
     words = word_topics(sampler.counts_VZ, priors)
     sums = [
-        sampler.each(plugin_likelihood, [(block.documents, part, words) for part in block.parts])
+        sampler.each(plugin_likelihood, [(block.documents, pairs, words) for pairs in block.threads])
         for block in sampler.blocks.loaded()
     ]
     return total(sampler, group, sum(int(number[0]) for block in sums for number in block)) / UNITS
@@ -81,53 +80,6 @@ def _units(numbers: np.ndarray, terms: np.ndarray) -> int:
 def _lgamma(values: np.ndarray) -> np.ndarray:
     """Return ln Gamma of each value."""
     return np.array([math.lgamma(x) for x in np.asarray(values, np.float64).ravel().tolist()]).reshape(np.shape(values))
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Two halves of the same documents, which take no part in the training."""
-
-    observed: Bags
-    target: Bags
-
-    def slice(self, first: int, last: int) -> HeldOut:
-        """Return documents first to last - 1."""
-        return HeldOut(self.observed.slice(first, last), self.target.slice(first, last))
-
-
-def hold_out(bags: Bags, first: int, share: float, seed: int) -> tuple[Bags, HeldOut]:
-    """Return (the bags with held-out documents emptied, the held-out documents).
-
-    first  number of document 0 in the corpus
-    share  of documents that are held out; each by a random number of its own, so any cut of the corpus holds out the
-           same ones. Each token of theirs is observed with probability 1/2, else a target
-    """
-    lengths_D = np.diff(bags.starts_D1)
-    numbers_D = first + np.arange(bags.documents)
-    held_D = random_numbers(seed, HELD_OUT, numbers_D, 0) < share
-    held_P = np.repeat(held_D, lengths_D)
-    pair_T = np.repeat(np.flatnonzero(held_P), bags.counts_P[held_P])
-    document_T = np.repeat(np.arange(bags.documents), lengths_D)[pair_T]
-    position_T = np.arange(len(pair_T)) - np.searchsorted(document_T, document_T)
-    seen_T = random_numbers(seed, HELD_OUT, numbers_D[document_T], 1 + position_T) < 0.5
-    observed_P = np.bincount(pair_T[seen_T], minlength=bags.pairs).astype(np.uint32)
-    target_P = np.bincount(pair_T[~seen_T], minlength=bags.pairs).astype(np.uint32)
-    only = _with_counts(bags, np.where(held_P, 0, bags.counts_P).astype(np.uint32))
-    held = [_chosen(_with_counts(bags, counts_P), held_D) for counts_P in (observed_P, target_P)]
-    return only, HeldOut(*held)
-
-
-def _with_counts(bags: Bags, counts_P: np.ndarray) -> Bags:
-    """Return the bags with other counts, without pairs of count 0."""
-    keep_P = counts_P > 0
-    before_P1 = np.concatenate([[0], np.cumsum(keep_P)])
-    return Bags(before_P1[bags.starts_D1], bags.words_P[keep_P], counts_P[keep_P], bags.num_words)
-
-
-def _chosen(bags: Bags, chosen_D: np.ndarray) -> Bags:
-    """Return the chosen documents; the others have no pairs."""
-    lengths_D = np.diff(bags.starts_D1)[chosen_D]
-    return Bags(np.concatenate([[0], np.cumsum(lengths_D)]), bags.words_P, bags.counts_P, bags.num_words)
 
 
 def document_ranges(documents: int, num_topics: int, device: str, threads: int = 1) -> list[tuple[int, int]]:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.bag_files import load_bags
 from mgpu_ngram.core.bags import Bags, join_bags
 from mgpu_ngram.core.checkpoint import delete_older, save_entry
 from mgpu_ngram.core.errors import InputError
@@ -23,12 +22,14 @@ from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
 from mgpu_ngram.core.scratch import PREFIX
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.engine.device import free_bytes
+from mgpu_ngram.engine.held_out import HeldOut, hold_out
 from mgpu_ngram.engine.lda import Group, Sampler, make_sampler, start, sweep, total
-from mgpu_ngram.engine.lda_blocks import Room
-from mgpu_ngram.engine.lda_metrics import HeldOut, coherences, hold_out, joint, perplexity, plugin
+from mgpu_ngram.engine.lda_blocks import Part, Room
+from mgpu_ngram.engine.lda_metrics import coherences, joint, perplexity, plugin
 from mgpu_ngram.engine.lda_priors import optimised
 
 COUNTS_BYTES = 14  # for each word and topic: two tables of counts, and those of a metric or a sum now and then
+WORK_BYTES = 3 << 29  # of a GPU, for metrics: places of PLACES entries, or BLOCK_WEIGHTS of held-out documents
 DEVICE_SHARE, HOST_SHARE = 0.9, 0.5  # of the free memory, when `memory` gives no limit
 SNAPSHOT = "topics"  # kind of the entries of a checkpoint
 _folders: dict[str, list[Path]] = {}  # of documents that do not fit, by run
@@ -65,23 +66,6 @@ class Training:
     memory: MemoryConfig
     device: str
     threads: int
-
-
-@dataclass(frozen=True)
-class Documents:
-    """Consecutive documents of the corpus, in memory or in a file.
-
-    number   of this part of the corpus
-    first    number of its first document in the corpus
-    bags     the documents, or the path of the file that holds them
-    """
-
-    number: int
-    first: int
-    bags: Bags | str
-
-    def load(self) -> Bags:
-        return load_bags(self.bags, verify=False) if isinstance(self.bags, str) else self.bags
 
 
 @dataclass(frozen=True)
@@ -124,24 +108,22 @@ class Rank:
 
 def open_rank(
     group: Group,
-    blocks: Sequence[Documents],
+    parts: Sequence[Part],
     training: Training,
     state: Snapshot,
     topics: dict[int, str] | None,
     earlier: TopicModel | None = None,
 ) -> Rank:
-    """Return the rank that holds these blocks.
+    """Return the rank that holds these parts of the corpus.
 
-    topics   the file of each block's topics, by its number, when a run is resumed; None: topics are drawn
+    topics   the file of each part's topics, by its number, when a run is resumed; None: topics are drawn
     earlier  the model of earlier documents, whose counts stay; one rank of the run has it
     """
-    made, held = [], []
-    for block in blocks:
-        bags, halves = hold_out(block.load(), block.first, training.held_out, training.seed)
-        made.append((block.number, block.first, bags))
-        held.append(halves)
+    how = training.held_out, training.seed
+    parts = [replace(part, held_out=how) for part in parts]
+    held = [hold_out(part.load_all(), part.first, *how) for part in parts] if training.held_out else []
     size = training.num_words, training.num_topics
-    sampler = make_sampler(made, *size, training.device, training.threads, _room(training))
+    sampler = make_sampler(parts, *size, training.device, training.threads, _room(training))
     nothing = Bags(np.zeros(1, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), training.num_words)
     halves = HeldOut(*(join_bags([nothing, *(getattr(h, half) for h in held)]) for half in ("observed", "target")))
     loaded = None if topics is None else {number: load_topics(path, number) for number, path in topics.items()}
@@ -161,12 +143,12 @@ def _room(training: Training) -> Room:
     _folders.setdefault(training.run, []).append(folder)
     if training.device == "cpu":
         return Room(None, max(0, host_bytes - counts_bytes), folder)
-    return Room(max(0, (device_bytes or 0) - counts_bytes), host_bytes, folder)
+    return Room(max(0, (device_bytes or 0) - counts_bytes - WORK_BYTES), host_bytes, folder)
 
 
 def train_rank(
     group: Group,
-    rank: Rank | Sequence[Documents],
+    rank: Rank | Sequence[Part],
     training: Training,
     state: Snapshot | None = None,
     topics: dict[int, str] | None = None,
@@ -174,7 +156,7 @@ def train_rank(
 ) -> Rank:
     """Sweep until `training.last`, or until the perplexity stays; return the rank.
 
-    rank                    what the call before returned; or the blocks of this device, with the other values
+    rank                    what the call before returned; or the parts of this device, with the other values
     state, topics, earlier  as in `open_rank`
     """
     if not isinstance(rank, Rank):

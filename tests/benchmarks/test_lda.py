@@ -13,8 +13,8 @@ from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.bags import join_bags, make_bags
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.engine.held_out import hold_out
 from mgpu_ngram.engine.lda import word_topics
-from mgpu_ngram.engine.lda_metrics import hold_out
 from mgpu_ngram.kernels.lda.fold_in import Bag, fixed_topics, fold_in
 
 TOKENS = 4_000
@@ -162,7 +162,7 @@ def test_exact_sampling_by_hand_and_beside_ours():
     counts_VZ = lda_quality.exact_counts(one, 2, 5, 1)
     assert counts_VZ.sum(1).tolist() == [2, 1, 4, 0]
     bags = generate(SHAPES["KOS"].scaled(30_000))
-    held_out = hold_out(bags.slice(200, bags.documents), 200, 1.0, 0)[1]
+    held_out = hold_out(bags.slice(200, bags.documents), 200, 1.0, 0)
     exact = lda_quality.exact_counts(bags.slice(0, 200), 16, 30, 1)
     sampler = open_sampler(bags.slice(0, 200), 16, "cpu")
     timed_sweeps(sampler, 30)

@@ -16,9 +16,10 @@ from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model
 from mgpu_ngram.engine import lda_train
 from mgpu_ngram.engine.bags_of import bags_of
 from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.lda import run as lda_run
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.lda.run import run
-from mgpu_ngram.jobs.lda.train import Storage, corpus_of, split_blocks, train
+from mgpu_ngram.jobs.lda.train import Storage, corpus_of, split_parts, train
 from mgpu_ngram.jobs.progress import Progress
 
 pytestmark = pytest.mark.timeout(100)
@@ -178,9 +179,9 @@ def test_training_stops_when_the_perplexity_stays(documents, tmp_path):
     assert result.sweeps < 200 and model.history[-1]["sweep"] == result.sweeps
 
 
-def test_blocks_are_split_into_consecutive_parts():
-    assert split_blocks([*"abcde"], 2) == [["a", "b"], ["c", "d", "e"]]
-    assert split_blocks([*"ab"], 5) == [["a"], ["b"]]
+def test_parts_are_split_into_consecutive_parts():
+    assert split_parts([*"abcde"], 2) == [["a", "b"], ["c", "d", "e"]]
+    assert split_parts([*"ab"], 5) == [["a"], ["b"]]
     assert Storage().entries() == []
 
 
@@ -227,15 +228,19 @@ def test_an_empty_corpus_is_refused(tmp_path):
 
 def test_documents_that_do_not_fit_memory_are_read_from_files(documents, tmp_path, here_model, monkeypatch):
     memory = MemoryConfig(spill_dir=str(tmp_path / "spill"))
-    monkeypatch.setattr(lda_train, "free_host_bytes", lambda: 100_000)
+    for module in (lda_train, lda_run):
+        monkeypatch.setattr(module, "free_host_bytes", lambda: 100_000)
     (tmp_path / "spill").mkdir()
-    seen = []
+    seen = set()
 
     class Look(Progress):
         def advance(self, done, amount=0):
-            seen.extend((tmp_path / "spill").rglob("*.bin"))
+            seen.update(path.name for path in tmp_path.rglob("*.*"))
 
     assert_same(
         trained(LocalExecutor(workers=2), documents, tmp_path / "out", memory=memory, progress=Look())[1], here_model
     )
-    assert seen and not list((tmp_path / "spill").rglob("*.bin")), "files are deleted at the end"
+    parts = {name for name in seen if name.startswith("part-")}
+    assert "1.bin" in seen and parts and "part-000000.safetensors" not in parts, "the first part stays in memory"
+    assert not parts & {path.name for path in tmp_path.rglob("*")}, "files are deleted at the end"
+    assert not list((tmp_path / "spill").iterdir())

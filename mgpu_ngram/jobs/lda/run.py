@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from mgpu_ngram.core.bags import empty_corpus
 from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.files import find_files
+from mgpu_ngram.core.memory_config import free_host_bytes
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.topic_model import MODEL, TopicModel, save_topic_model
@@ -32,7 +34,8 @@ from mgpu_ngram.jobs.lda.train import Storage, Trained, corpus_of, train
 
 FORMAT = "mgpu_ngram topics"
 PICTURE = "perplexity.png"
-BLOCK_TOKENS = 1 << 24  # of a part of the corpus, which is the unit that workers divide
+PART_TOKENS = 1 << 24  # of a part of the corpus, which is the unit that workers divide
+KEPT_SHARE = 0.25  # of the host memory, for documents that need no files
 AHEAD = 2  # chunks of text per worker that wait to be put in order
 
 
@@ -129,25 +132,23 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
         )
         executor.check_folder(str(out.folder))
         opened = _open(config, executor)
-        folder = None
-        if executor.transport != "memory":  # workers are other processes, or on other hosts
-            folder = out.folder / "blocks"
-            folder.mkdir()
-        corpus = corpus_of(opened.blocks(config.block_tokens or BLOCK_TOKENS), opened.num_words, folder)
+        keep_bytes = 0  # workers of other processes read files
+        if executor.transport == "memory":
+            keep_bytes = int(KEPT_SHARE * (context.memory.host_bytes or free_host_bytes()))
+        folder = out.folder / "parts"
+        blocks = opened.blocks(config.block_tokens or PART_TOKENS)
+        corpus = corpus_of(blocks, opened.num_words, folder, keep_bytes)
         if not corpus.tokens:
             raise empty_corpus(opened.name, corpus.documents)
         read = time.perf_counter()
         storage = Storage(
             str(checkpoint.entries_folder),
             context.checkpoint_seconds,
-            partial(checkpoint.newest_generation, SNAPSHOT, range(len(corpus.blocks))),
+            partial(checkpoint.newest_generation, SNAPSHOT, range(len(corpus.parts))),
             context.memory,
         )
         trained = train(config, corpus, executor, opened.words, context.progress, storage=storage)
-        if folder:
-            for block in folder.iterdir():
-                block.unlink()
-            folder.rmdir()
+        shutil.rmtree(folder, ignore_errors=True)
         write_model(out.folder, trained.model, config)
         metrics = trained.model.history[-1] if trained.model.history else {}
         about = {

@@ -14,6 +14,7 @@ import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.cluster.gang import GangError
+from mgpu_ngram.core.bag_files import save_bags
 from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.core.checkpoint import Entry
 from mgpu_ngram.core.errors import InputError, RunError, warn
@@ -21,7 +22,8 @@ from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import lda_train
-from mgpu_ngram.engine.lda_train import Documents, Snapshot, Training
+from mgpu_ngram.engine.lda_blocks import Part
+from mgpu_ngram.engine.lda_train import Snapshot, Training
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels.lda.limits import MAX_DOCUMENT_TOKENS, MAX_WORD_TOKENS
@@ -36,13 +38,13 @@ Callback = Callable[[int, dict[str, float]], object]
 class TrainingCorpus:
     """Documents to train on.
 
-    blocks     in order
+    parts      in order
     num_words  V
     tokens     of all documents
     earlier    model of earlier documents, whose counts stay in the new model
     """
 
-    blocks: Sequence[Documents]
+    parts: Sequence[Part]
     num_words: int
     documents: int
     tokens: int
@@ -50,28 +52,30 @@ class TrainingCorpus:
 
 
 def corpus_of(
-    blocks: Iterable[Bags], num_words: int, folder: Path | None = None, earlier: TopicModel | None = None
-) -> TrainingCorpus:
+    blocks: Iterable[Bags], num_words: int, folder: Path | None = None, keep_bytes: int = 0,
+    earlier: TopicModel | None = None,
+) -> TrainingCorpus:  # fmt: skip
     """Return the corpus of consecutive blocks of documents.
 
-    folder   where to write them, for workers of other processes; None: they stay in memory
-    earlier  model of earlier documents, whose counts stay in the new model
+    folder      where documents are written that do not stay in memory; None: all stay
+    keep_bytes  of documents that stay in memory; 0 for workers of other processes
+    earlier     model of earlier documents, whose counts stay in the new model
 
     Raises InputError for a document of more than MAX_DOCUMENT_TOKENS, and for a word of more than MAX_WORD_TOKENS.
     """
-    from mgpu_ngram.core.bag_files import save_bags
-
-    made, documents, tokens = list[Documents](), 0, 0
+    parts, documents, tokens, kept = list[Part](), 0, 0, 0
     totals_V = np.zeros(num_words, np.int64) if earlier is None else earlier.word_totals_V()
     for number, bags in enumerate(blocks):
         _refuse_long(bags, documents)
         totals_V += np.bincount(bags.words_P, bags.counts_P, minlength=num_words).astype(np.int64)
-        if folder is None:
-            made.append(Documents(number, documents, bags))
-        else:
-            path = folder / f"block-{number:06}.safetensors"
+        path = None
+        if folder and kept + bags.nbytes > keep_bytes:
+            folder.mkdir(exist_ok=True)
+            path = str(folder / f"part-{number:06}.safetensors")
             save_bags(path, bags, durable=False)
-            made.append(Documents(number, documents, str(path)))
+        else:
+            kept += bags.nbytes
+        parts.append(Part.of(number, documents, bags, path))
         documents += bags.documents
         tokens += bags.tokens
     if totals_V.max(initial=0) > MAX_WORD_TOKENS:
@@ -80,7 +84,7 @@ def corpus_of(
             f"word {word:,} of the vocabulary occurs {totals_V[word]:,} times but may occur {MAX_WORD_TOKENS:,} times; "
             "leave it out"
         )
-    return TrainingCorpus(made, num_words, documents, tokens, earlier)
+    return TrainingCorpus(parts, num_words, documents, tokens, earlier)
 
 
 def _refuse_long(bags: Bags, first: int) -> None:
@@ -193,17 +197,16 @@ class _Run:
         state = Snapshot.of_json(entries[0].metadata) if entries else first
         files = {item: entry.path for entry in entries for item in entry.items} if entries else None
         size = max(1, self.executor.gang_size(WAIT_SECONDS if self.ranks else 0) // self.executor.tasks_per_process)
-        parts = split_blocks(self.corpus.blocks, size)
         training = self._training(state.sweep)
         arguments = [
             (
-                part,
+                of_rank,
                 training,
                 state,
-                files and {block.number: files[block.number] for block in part},
-                None if number else self.corpus.earlier,
+                files and {part.number: files[part.number] for part in of_rank},
+                None if rank else self.corpus.earlier,
             )
-            for number, part in enumerate(parts)
+            for rank, of_rank in enumerate(split_parts(self.corpus.parts, size))
         ]
         self.ranks = self.executor.gang(lda_train.train_rank, arguments, label="the start of the training")
         self.state = state
@@ -253,11 +256,11 @@ class _Run:
         )
 
 
-def split_blocks(blocks: Sequence[Documents], size: int) -> list[list[Documents]]:
-    """Return the blocks in `size` parts of consecutive blocks; with fewer blocks, fewer parts."""
-    size = min(size, len(blocks))
-    cuts = [len(blocks) * i // size for i in range(size + 1)]
-    return [list(blocks[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+def split_parts(parts: Sequence[Part], size: int) -> list[list[Part]]:
+    """Return `size` lists of consecutive parts; with fewer parts, as many lists as parts."""
+    size = min(size, len(parts))
+    cuts = [len(parts) * i // size for i in range(size + 1)]
+    return [list(parts[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
 
 
 class _Watch:
