@@ -183,8 +183,8 @@ def _choose(
                     load_group(logits[at : at + count], kind, x)
                     if len(bias_MV):
                         _add(bias_MV[m, start : start + count], x)
-                    top = greatest(x, most)
-                    reference_M[m] = add_terms(x, run, powers, top, reference_M[m], sums_MS[m])
+                    top = greatest(x, count, most)
+                    reference_M[m] = add_terms(x, count, run, powers, top, reference_M[m], sums_MS[m])
                     if not is_plain and weights_M[m] > 0:
                         _add_to_mix(float32(weights_M[m]), x, mix)
                 if ngram_kind >= 0:
@@ -193,9 +193,9 @@ def _choose(
                     _add_to_mix(ngram_weight, x, mix)
                 values = x if is_plain else mix
                 if not is_plain:
-                    top = greatest(mix, most)
+                    top = greatest(mix, count, most)
                 if top > scores_K[k - 1]:
-                    _keep_best(values, start, forbidden_F, words_K, scores_K)
+                    _keep_best(values[: (count + 63) // 64 * 64], start, forbidden_F, words_K, scores_K)
             for m in range(M):
                 sum_MC[m, c], reference_MC[m, c] = sum_chunk(sums_MS[m], run), reference_M[m]
         shift = float64(costs_R[r])

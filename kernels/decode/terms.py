@@ -56,16 +56,22 @@ def load_group(bits_N, kind, x):
 
 
 @njit(nogil=True, cache=True)
-def greatest(x, most):
-    """Return the greatest of x, of 512 or 1,024 floats, without NaN; overwrites `most` (a quarter)."""
-    quarter = len(most)
-    x0, x1, x2, x3 = x[:quarter], x[quarter : 2 * quarter], x[2 * quarter : 3 * quarter], x[3 * quarter :]
-    least = float32(-np.inf)
-    for i in range(quarter):
-        a = x0[i] if x0[i] > least else least
-        b = x1[i] if x1[i] > a else a
-        c = x2[i] if x2[i] > b else b
-        most[i] = x3[i] if x3[i] > c else c
+def greatest(x, count, most):
+    """Return the greatest of x, without NaN; overwrites `most` (a quarter).
+
+    x      512 or 1,024 floats, -inf from `count` on
+    """
+    quarter, least = len(most), float32(-np.inf)
+    if count <= quarter:
+        for i in range(quarter):
+            most[i] = x[i] if x[i] > least else least
+    else:
+        x0, x1, x2, x3 = x[:quarter], x[quarter : 2 * quarter], x[2 * quarter : 3 * quarter], x[3 * quarter :]
+        for i in range(quarter):
+            a = x0[i] if x0[i] > least else least
+            b = x1[i] if x1[i] > a else a
+            c = x2[i] if x2[i] > b else b
+            most[i] = x3[i] if x3[i] > c else c
     if quarter == 256:
         _fold(most, 128)
     _fold(most, 64)  # constants: LLVM makes no loops of these
@@ -83,9 +89,10 @@ def _fold(most, half):
 
 
 @njit(nogil=True, cache=True)
-def add_terms(x, run, powers, top, reference, sums):
+def add_terms(x, count, run, powers, top, reference, sums):
     """Add exp(x) / 2^reference to `sums` of a chunk, and return the new reference.
 
+    x    of a group, -inf from `count` on
     top  the greatest of x
     """
     limited = min(max(top, -LIMIT), LIMIT)
@@ -99,7 +106,8 @@ def add_terms(x, run, powers, top, reference, sums):
     low = float32(new - 126) * LN_2
     shift = ROUND + float32(127 - new)
     p0, p1, p2, p3, p4, p5 = powers[0], powers[1], powers[2], powers[3], powers[4], powers[5]
-    for u in range(LOADS):
+    loads = (count + run - 1) // run
+    for u in range(loads):
         part = x[u * run : (u + 1) * run]
         for i in range(run):
             value = low if part[i] < low else part[i]  # a NaN stays
@@ -108,6 +116,14 @@ def add_terms(x, run, powers, top, reference, sums):
             p = multiply_add(multiply_add(p5, f, p4), f, p3)
             p = multiply_add(multiply_add(multiply_add(p, f, p2), f, p1), f, p0)
             sums[i] = multiply_add(p, power_of_2(whole), sums[i])
+    if loads < LOADS:  # the term of -inf is tiny, but a GPU adds it
+        whole = multiply_add(low, LOG2_E, shift)
+        f = multiply_add(low, LOG2_E, shift - whole)
+        p = multiply_add(multiply_add(p5, f, p4), f, p3)
+        p = multiply_add(multiply_add(multiply_add(p, f, p2), f, p1), f, p0)
+        for _ in range(loads, LOADS):
+            for i in range(run):
+                sums[i] = multiply_add(p, power_of_2(whole), sums[i])
     return new
 
 

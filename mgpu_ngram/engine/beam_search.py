@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.engine.best_words import Chosen, Draws, best_of_sentences, draw_words
+from mgpu_ngram.engine.best_words import Chosen, Draws, Rows, best_of_sentences, draw_words
+from mgpu_ngram.engine.ensemble_steps import Ensemble
 from mgpu_ngram.engine.search_options import Found, Request, SearchOptions
 from mgpu_ngram.engine.search_trace import Trace
 from mgpu_ngram.engine.state_trees import state_module, take_rows
-from mgpu_ngram.engine.step_function import StepFunction
-from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.engine.word_scores import WordScores
 
 
 @dataclass
@@ -39,7 +39,7 @@ class BeamSearch:
     hold  keep computing rows of ended hypotheses, as batches without compaction do: results are the same
     """
 
-    def __init__(self, model: StepFunction, options: SearchOptions, hold: bool = False):
+    def __init__(self, model: Ensemble, options: SearchOptions, hold: bool = False):
         self.model, self.options, self._hold = model, options, hold
         self._sentences: list[_Sentence] = []
         self._state: Any = None
@@ -87,17 +87,17 @@ class BeamSearch:
         words = np.concatenate([self._word_R, np.zeros(self._idle, np.int64)])
         xp = state_module(self._state)
         state, scores = self.model.step(self._state, xp.asarray(words))
-        log_probs_RV = scores.log_probs_RV[:R]
-        scores_RV = xp.asarray(self._cost_R)[:, None] + log_probs_RV
-        self._forbid(scores_RV)
+        scores = scores.first(R)
+        unk = -1 if self.options.allow_unk else self.model.unk
+        rows = Rows(self._sentence_R, self._cost_R, self._forced(), unk)
         size_S = np.array([sentence.size for sentence in self._sentences])
         if self.options.sampling is None:
-            chosen, slot_C = best_of_sentences(scores_RV, self._sentence_R, size_S), None
+            chosen, slot_C = best_of_sentences(scores, rows, size_S), None
         else:
-            chosen, slot_C = self._draw(log_probs_RV, scores_RV)
+            chosen, slot_C = self._draw(scores, rows)
         self._check_numbers(chosen)
         self._trace.add(self._now, self._before_R[chosen.parent_C], chosen, scores)
-        kept_C = self._end_hypotheses(chosen, size_S)
+        kept_C = self._end_hypotheses(chosen)
         self._now += 1
         done_S = self._done(chosen, kept_C)
         found = [self._results(int(s)) for s in np.flatnonzero(done_S)]
@@ -115,27 +115,19 @@ class BeamSearch:
                 f"0 to {self.model.vocab_size - 1} without the end of the sentence, {self.model.eos}"
             )
 
-    def _forbid(self, scores_RV: Any) -> None:
-        """Write -inf over <unk> and over words other than the forced one."""
-        xp = array_module(scores_RV)
-        forced_R = np.full(len(self._sentence_R), -1)
+    def _forced(self) -> np.ndarray:
+        """Return the word that must follow each row; -1: any."""
+        forced_S = np.full(len(self._sentences), -1)
         for s, sentence in enumerate(self._sentences):
             at = self._now - sentence.entered
             if at < len(sentence.request.prefix):
-                forced_R[self._sentence_R == s] = sentence.request.prefix[at]
-        rows = np.flatnonzero(forced_R >= 0)
-        kept = scores_RV[xp.asarray(rows), xp.asarray(forced_R[rows])] if len(rows) else None
-        if not self.options.allow_unk and self.model.unk >= 0:
-            scores_RV[:, self.model.unk] = -np.inf
-        if len(rows):
-            scores_RV[xp.asarray(rows)] = -np.inf
-            scores_RV[xp.asarray(rows), xp.asarray(forced_R[rows])] = kept
+                forced_S[s] = sentence.request.prefix[at]
+        return forced_S[self._sentence_R]
 
-    def _draw(self, log_probs_RV: Any, scores_RV: Any) -> tuple[Chosen, np.ndarray]:
+    def _draw(self, scores: WordScores, rows: Rows) -> tuple[Chosen, np.ndarray]:
         """Draw a word for each sample; the first row of a sentence stands for all its samples."""
         sampling = self.options.sampling
         assert sampling is not None
-        xp = array_module(scores_RV)
         new_R = np.array([self._sentences[s].entered == self._now for s in self._sentence_R])
         copies_R = np.where(new_R, self.options.beam_size, 1)
         row_D = np.repeat(np.arange(self.rows), copies_R)
@@ -143,8 +135,7 @@ class BeamSearch:
         slot_D = np.where(new_R[row_D], number_D, self._slot_R[row_D])
         sentence_D = np.array([self._sentences[s].request.number for s in self._sentence_R])[row_D]
         step_D = np.array([self._now - self._sentences[s].entered for s in self._sentence_R])[row_D]
-        allowed_RV = xp.where(xp.isneginf(scores_RV), -np.inf, log_probs_RV)
-        return draw_words(allowed_RV, scores_RV, Draws(row_D, sentence_D, slot_D, step_D), sampling), slot_D
+        return draw_words(scores, rows, Draws(row_D, sentence_D, slot_D, step_D), sampling), slot_D
 
     def _check_numbers(self, chosen: Chosen) -> None:
         wrong_C = np.flatnonzero(np.isnan(chosen.score_C))
@@ -152,7 +143,7 @@ class BeamSearch:
             number = self._sentences[self._sentence_R[chosen.parent_C[wrong_C[0]]]].request.number
             raise RunError(f"the model gives NaN for sentence {number}; check its weights or compute in float32")
 
-    def _end_hypotheses(self, chosen: Chosen, size_S: np.ndarray) -> np.ndarray:
+    def _end_hypotheses(self, chosen: Chosen) -> np.ndarray:
         """Note finished hypotheses and make beams smaller. Return (C,) whether each goes on."""
         sentence_C = self._sentence_R[chosen.parent_C]
         length_S = np.array([self._now + 1 - sentence.entered for sentence in self._sentences])

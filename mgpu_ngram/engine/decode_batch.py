@@ -91,10 +91,7 @@ def decode(
     options, batching, forced = options or SearchOptions(), batching or Batching(), forced or Forced()
     forced.check(len(sources))
     steps = [NmtSteps(model) if isinstance(model, NmtModel) else model for model in models]
-    if len(steps) == 1 and weights is None and lm is None:
-        model = steps[0]
-    else:
-        model = Ensemble(steps, [1.0] * len(steps) if weights is None else weights, lm)
+    model = Ensemble(steps, [1.0] * len(steps) if weights is None else weights, lm)
     if forced.targets is not None:
         options = replace(options, beam_size=1, n_best=1, allow_unk=True, sampling=None)
     waiting = [i for i in range(len(sources)) if len(sources[i]) > 1 or forced.targets is not None]

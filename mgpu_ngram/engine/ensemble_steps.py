@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -12,6 +13,8 @@ from mgpu_ngram.engine.next_word import NextWordModel
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.state_trees import join_rows, state_module
 from mgpu_ngram.engine.step_function import StepFunction, StepScores
+from mgpu_ngram.engine.word_scores import WordScores
+from mgpu_ngram.kernels.decode.best_words import MAX_MODELS
 from mgpu_ngram.kernels.dispatch import array_module
 
 
@@ -40,6 +43,11 @@ class Ensemble:
     def __init__(self, models: Sequence[StepFunction], weights: Sequence[float], lm: LanguageModel | None = None):
         if not models or len(weights) != len(models):
             raise InputError(f"there are {len(models)} models but {len(weights)} weights; give one for each model")
+        if len(models) > MAX_MODELS:
+            raise InputError(f"there are {len(models)} models but an ensemble has {MAX_MODELS} at most; leave some out")
+        for weight in (*weights, 0.0 if lm is None else lm.weight):
+            if not 0 <= weight < math.inf:
+                raise InputError(f"the weight of a model is {weight} but must be a finite number, at least 0")
         first = models[0]
         for i, model in enumerate(models):
             if (model.vocab_size, model.eos) != (first.vocab_size, first.eos):
@@ -47,7 +55,7 @@ class Ensemble:
                     f"model {i} has {model.vocab_size} target words that end with {model.eos} but model 0 has "
                     f"{first.vocab_size} that end with {first.eos}; an ensemble needs one target vocabulary"
                 )
-        self.models, self.weights, self.lm = models, weights, lm
+        self.models, self.weights, self.lm = models, tuple(map(float, weights)), lm
         self.vocab_size, self.eos, self.unk, self.start_word = first.vocab_size, first.eos, first.unk, first.start_word
 
     def start(self, state: Any, sources: Sequence[Any]) -> Any:
@@ -59,32 +67,50 @@ class Ensemble:
         new = state_module(models).full((len(sources), self.lm.model.history_words), -1)
         return {"models": models, "history": join_rows(None if state is None else state["history"], new)}
 
-    def step(self, state: Any, words_R: Any) -> tuple[Any, StepScores]:
+    def step(self, state: Any, words_R: Any) -> tuple[Any, WordScores]:
         """Return (next state, scores) after one word for each row."""
-        states, parts, attention = [], [], None
-        for i, (model, part) in enumerate(zip(self.models, state["models"], strict=True)):
+        states, parts = [], []
+        for model, part in zip(self.models, state["models"], strict=True):
             # A model's own word before the first one stands for the ensemble's.
             own = words_R
             if model.start_word != self.start_word:
                 own = array_module(words_R).where(words_R == self.start_word, model.start_word, words_R)
             new, scores = model.step(part, own)
             states.append(new)
-            parts.append(scores.log_probs_RV)
-            attention = scores.attention_RT if i == 0 else attention
-        weights = list(self.weights)
-        history = state["history"]
+            parts.append(scores)
+        history, ngram_RV, ngram_weight = state["history"], None, 0.0
         if self.lm is not None:
             history = self._shifted(history, words_R)
-            parts.append(self.lm.model.rows(history))
-            weights.append(self.lm.weight)
-        total = sum(part if w == 1 else part * np.float32(w) for w, part in zip(weights, parts, strict=True))
-        return {"models": tuple(states), "history": history}, StepScores(total, tuple(parts), attention)
+            ngram_RV, ngram_weight = self.lm.model.rows(history), self.lm.weight
+        found = WordScores(
+            _logits_of(parts), self.weights, _biases_of(parts), ngram_RV, ngram_weight, parts[0].attention_RT
+        )
+        return {"models": tuple(states), "history": history}, found
 
     def _shifted(self, history_RK: Any, words_R: Any) -> Any:
         """Return histories with one more word; the word before the first one is no word."""
         xp = array_module(history_RK)
         word_R = xp.where(words_R == self.start_word, -1, words_R)
         return xp.concatenate([history_RK[:, 1:], word_R[:, None]], axis=1)[:, : history_RK.shape[1]]
+
+
+def _logits_of(parts: Sequence[StepScores]) -> Any:
+    """Return (M, R, V) logits of models; those of one model are not copied."""
+    logits = [part.logits_RV for part in parts]
+    dtypes = {rows.dtype.name for rows in logits}
+    if len(dtypes) > 1:
+        raise InputError(f"models of an ensemble have logits of {' and '.join(sorted(dtypes))}; give one dtype")
+    logits_MRV = logits[0][None] if len(logits) == 1 else array_module(logits[0]).stack(logits)
+    return logits_MRV.astype(np.float32) if logits_MRV.dtype == np.float64 else logits_MRV
+
+
+def _biases_of(parts: Sequence[StepScores]) -> Any:
+    """Return (M, V) biases of models, or None if no model has one."""
+    biases = [part.bias_V for part in parts]
+    if all(bias_V is None for bias_V in biases):
+        return None
+    xp, V = array_module(parts[0].logits_RV), parts[0].logits_RV.shape[1]
+    return xp.stack([xp.zeros(V, np.float32) if bias_V is None else bias_V for bias_V in biases])
 
 
 class NgramRows:

@@ -95,11 +95,3 @@ def encode(layer: tuple[Cell, ...], x_TBX: Any, mask_TB1: Any, backward: bool = 
         h, c = xp.where(mask_TB1[t], new_h, h), xp.where(mask_TB1[t], new_c, c)
         states_TBH[t] = h
     return states_TBH
-
-
-def log_softmax(logits_RV: Any) -> Any:
-    """Return the logarithms of each row's softmax, in place."""
-    xp = array_module(logits_RV)
-    logits_RV -= logits_RV.max(axis=1, keepdims=True)
-    logits_RV -= xp.log(xp.exp(logits_RV).sum(axis=1, keepdims=True))
-    return logits_RV

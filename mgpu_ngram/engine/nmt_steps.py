@@ -9,7 +9,7 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt_model import NmtModel
-from mgpu_ngram.engine.nmt_cells import apply, encode, log_softmax, run
+from mgpu_ngram.engine.nmt_cells import apply, encode, run
 from mgpu_ngram.engine.state_trees import join_rows
 from mgpu_ngram.engine.step_function import StepScores
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -44,6 +44,8 @@ class NmtSteps:
         self.vocab_size, self.eos, self.unk, self.start_word = model.vocab_size, model.eos, model.unk, model.start
         self._xp = array_module(model.target_embedding)
         self._pool: Contexts | None = None
+        bias_V = model.output.bias_Y
+        self._bias_V = None if bias_V is None else bias_V.astype(np.float32, copy=False)  # added by the search
         budget = BLOCK_BYTES["cpu" if self._xp is np else "gpu"]
         self._block_floats = budget // np.dtype(np.float32).itemsize
 
@@ -79,9 +81,9 @@ class NmtSteps:
             attention_RT, context_RC = self._attend(apply(m.attention.query, h), state["slot"])
             h, c = run(m.conditional, context_RC, h, c)
             top = xp.tanh(sum(apply(f, x) for f, x in zip(m.hidden, (h, previous, context_RC), strict=True)))
-        log_probs_RV = log_softmax(apply(m.output, top))
+        logits_RV = top @ m.output.weight_XY
         new = {"hidden": h, "memory": c, "slot": state["slot"]}
-        return new, StepScores(log_probs_RV, (log_probs_RV,), attention_RT)
+        return new, StepScores(logits_RV, attention_RT, self._bias_V)
 
     def _encode(self, sources: Sequence[np.ndarray]) -> tuple[Contexts | None, Any]:
         """Return (contexts, first hidden states) of sentences."""

@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.best_words import Sampling
+from mgpu_ngram.kernels.decode.best_words import MAX_K
 
 STOPPING = ("amun", "first", "bound")
-MAX_BEAM = 1 << 12
+MAX_SAMPLES = 1 << 12
 
 
 @dataclass(frozen=True)
 class SearchOptions:
     """How to search. The defaults are Amun's.
 
-    beam_size            hypotheses of each sentence; each finished one leaves one place less
+    beam_size            hypotheses of each sentence, at most 64, or samples; each finished one leaves one place less
     n_best               results of each sentence, at most beam_size
     length_penalty       exponent a of score = (cost - word_penalty * length) / length^a; 1 is Amun's --normalize
     word_penalty         for each word, the end of the sentence included
@@ -44,8 +45,9 @@ class SearchOptions:
     breakdown: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.beam_size <= MAX_BEAM:
-            raise InputError(f"the beam size is {self.beam_size} but must be 1 to {MAX_BEAM:,}")
+        most, what = (MAX_K, "beam size") if self.sampling is None else (MAX_SAMPLES, "number of samples")
+        if not 1 <= self.beam_size <= most:
+            raise InputError(f"the {what} is {self.beam_size} but must be 1 to {most:,}")
         if not 1 <= self.n_best <= self.beam_size:
             raise InputError(f"n_best is {self.n_best} but must be 1 to the beam size, {self.beam_size}")
         if not (self.max_length_multiple > 0 and math.isfinite(self.max_length_multiple)):

@@ -8,7 +8,7 @@ import numpy as np
 
 from mgpu_ngram.engine.best_words import Chosen
 from mgpu_ngram.engine.search_options import Hypothesis
-from mgpu_ngram.engine.step_function import StepScores
+from mgpu_ngram.engine.word_scores import WordScores
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 
@@ -34,15 +34,14 @@ class Trace:
         self._alignments, self._breakdown = alignments, breakdown
         self._steps: dict[int, TraceStep] = {}
 
-    def add(self, step: int, before_C: np.ndarray, chosen: Chosen, scores: StepScores) -> None:
+    def add(self, step: int, before_C: np.ndarray, chosen: Chosen, scores: WordScores) -> None:
         """Keep the hypotheses that a step chose."""
         attention_CT = parts_MC = None
+        xp = array_module(scores.logits_MRV)
         if self._alignments and scores.attention_RT is not None:
-            attention_CT = to_host(scores.attention_RT)[chosen.parent_C]
+            attention_CT = to_host(scores.attention_RT[xp.asarray(chosen.parent_C)])
         if self._breakdown:
-            xp = array_module(scores.log_probs_RV)
-            at = xp.asarray(chosen.parent_C), xp.asarray(chosen.word_C)
-            parts_MC = np.stack([to_host(part[at]) for part in scores.parts])
+            parts_MC = to_host(scores.parts(xp.asarray(chosen.parent_C), xp.asarray(chosen.word_C)))
         self._steps[step] = TraceStep(before_C, chosen.word_C, chosen.score_C, attention_CT, parts_MC)
 
     def forget_before(self, step: int) -> None:
@@ -60,7 +59,7 @@ class Trace:
             if at.attention_CT is not None:
                 attention.append(at.attention_CT[c, :source_length])
             if at.parts_MC is not None:
-                parts.append(at.parts_MC[:, c].astype(np.float64))
+                parts.append(at.parts_MC[:, c])
             c, step = int(at.before_C[c]), step - 1
         word_scores = np.diff(np.array(costs[::-1]), prepend=0.0)
         alignment_LT = np.stack(attention[::-1]) if attention else None

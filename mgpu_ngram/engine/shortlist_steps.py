@@ -34,10 +34,6 @@ class ShortlistSteps:
     def step(self, state: Any, words_R: Any) -> tuple[Any, StepScores]:
         """Return (next state, scores) after one word for each row; -inf for words that are not allowed."""
         inner, scores = self._steps.step(state["inner"], words_R)
-        xp = array_module(scores.log_probs_RV)
-        log_probs_RV = xp.where(state["allowed"], scores.log_probs_RV, -np.inf)
-        best_R1 = log_probs_RV.max(axis=1, keepdims=True)
-        log_probs_RV = log_probs_RV - best_R1 - xp.log(xp.exp(log_probs_RV - best_R1).sum(axis=1, keepdims=True))
-        log_probs_RV = log_probs_RV.astype(scores.log_probs_RV.dtype, copy=False)
-        new = {"inner": inner, "allowed": state["allowed"]}
-        return new, StepScores(log_probs_RV, (log_probs_RV,), scores.attention_RT)
+        logits_RV = scores.logits_RV
+        logits_RV = array_module(logits_RV).where(state["allowed"], logits_RV, logits_RV.dtype.type(-np.inf))
+        return {"inner": inner, "allowed": state["allowed"]}, scores._replace(logits_RV=logits_RV)

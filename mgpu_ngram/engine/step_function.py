@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Protocol
 class StepScores(NamedTuple):
     """What a step returns.
 
-    log_probs_RV    logarithms of the probabilities of the next words; of several models, their weighted sum
-    parts           those of each model of an ensemble
-    attention_RT    weights of the source positions, or None
+    logits_RV     float32, float16, or uint16: the bits of bfloat16; float64 is rounded to float32
+    attention_RT  weights of the source positions, or None
+    bias_V        (V,) float32, added to all logits, or None
     """
 
-    log_probs_RV: Any
-    parts: tuple[Any, ...] = ()
+    logits_RV: Any
     attention_RT: Any = None
+    bias_V: Any = None
 
 
 class StepFunction(Protocol):

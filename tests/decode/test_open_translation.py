@@ -145,7 +145,7 @@ def test_probabilities_are_those_among_the_allowed_words(files, tmp_path):
             state, before = steps.start(None, [source]), -1
             for word, score in zip(result.words, result.word_scores, strict=True):
                 state, scores = steps.step(state, np.array([before]))
-                p = np.exp(scores.log_probs_RV[0].astype(float))
+                p = np.exp((scores.logits_RV[0] + scores.bias_V).astype(float))
                 assert score == pytest.approx(math.log(p[word] / p[sorted(words | {1})].sum()), abs=1e-5)
                 before = word
     alone = [translation.decode([source], options)[0] for source in sources]
@@ -156,7 +156,8 @@ def ratio(model, source):
     """Return p(<unk>) / p(</s>) of the first word: <unk> keeps its probability but is not chosen."""
     steps = NmtSteps(model)
     _, scores = steps.step(steps.start(None, [source]), np.array([-1]))
-    return math.exp(scores.log_probs_RV[0, 1] - scores.log_probs_RV[0, 0])
+    x = scores.logits_RV[0] + scores.bias_V
+    return math.exp(x[1] - x[0])
 
 
 def test_an_ngram_model_takes_part(files, arpa):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.engine.best_words import Sampling, best_of_rows, best_of_sentences
+from mgpu_ngram.engine.best_words import Rows, Sampling, best_of_rows, best_of_sentences
 from mgpu_ngram.engine.decode_batch import Batching, Forced, decode
 from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel, NgramRows
 from mgpu_ngram.engine.next_word import NextWordModel
@@ -15,6 +15,7 @@ from mgpu_ngram.engine.nmt_steps import NmtSteps
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 from mgpu_ngram.engine.step_function import StepScores
+from mgpu_ngram.engine.word_scores import WordScores
 
 
 class TableSteps:
@@ -37,13 +38,19 @@ class TableSteps:
     def step(self, state, words):
         hashes = state["hash"] * 31 + words + 2
         rows = np.stack([self.row(h) for h in hashes])
-        return {"hash": hashes, "deep": state["deep"]}, StepScores(rows, (rows,))
+        return {"hash": hashes, "deep": state["deep"]}, StepScores(rows)
 
     def row(self, h):
         logits = np.random.default_rng([self.seed, int(h) % 2**62]).normal(size=self.vocab_size)
         if self.tied:
             logits = np.zeros(self.vocab_size)
-        return (logits - np.log(np.exp(logits).sum())).astype(np.float32)
+        return (logits - np.log(np.exp(logits).sum())).astype(np.float32)  # logarithms of probabilities
+
+
+def log_probs(scores):
+    """Return the logarithms of the probabilities of a step's words."""
+    x = scores.logits_RV.astype(float) + (0 if scores.bias_V is None else scores.bias_V)
+    return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
 
 
 def all_sequences(model, source, options):
@@ -60,7 +67,7 @@ def all_sequences(model, source, options):
                 cost, state, before = np.float32(0), model.start(None, [source]), -1
                 for word in (*body, last):
                     state, scores = model.step(state, np.array([before]))
-                    cost, before = cost + scores.log_probs_RV[0, word], word
+                    cost, before = cost + scores.logits_RV[0, word], word
                 found[(*body, last)] = float(cost)
     return found
 
@@ -68,15 +75,16 @@ def all_sequences(model, source, options):
 @pytest.mark.parametrize(
     "options",
     [
-        SearchOptions(1000, 1000),
-        SearchOptions(1000, 7, length_penalty=1.0),
-        SearchOptions(1000, 5, length_penalty=0.6, word_penalty=0.3),
-        SearchOptions(1000, 1000, max_length_multiple=1.5, word_penalty=-1.0),
-        SearchOptions(3000, 3000, allow_unk=True, max_length_multiple=1.7),
+        SearchOptions(64, 64),
+        SearchOptions(64, 7, length_penalty=1.0),
+        SearchOptions(64, 5, length_penalty=0.6, word_penalty=0.3),
+        SearchOptions(64, 64, max_length_multiple=1.5, word_penalty=-1.0),
+        SearchOptions(64, 64, allow_unk=True, max_length_multiple=1.2),
     ],
 )
 def test_a_wide_beam_finds_the_best_of_all_sequences(options):
-    model, sources = TableSteps(), [np.array([5, 2, 0]), np.array([3, 0])]
+    """There are at most 40 sequences."""
+    model, sources = TableSteps(), [np.array([5, 0]), np.array([3, 0])]
     found = decode([model], sources, options)
     for source, results in zip(sources, found, strict=True):
         every = all_sequences(model, source, options)
@@ -84,7 +92,7 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(options):
         expected = sorted(scores, key=lambda words: -scores[words])[: options.n_best]
         assert [result.words for result in results] == expected
         for result in results:
-            assert result.score == scores[result.words] and result.cost == every[result.words]
+            assert (result.score, result.cost) == pytest.approx((scores[result.words], every[result.words]), abs=1e-5)
             assert math.fsum(result.word_scores) == pytest.approx(result.cost, abs=1e-6)
 
 
@@ -99,7 +107,7 @@ def plain_search(model, source, k, multiple=2.0):
             for v in range(model.vocab_size):
                 if v != 1:
                     candidates.append(
-                        (-(cost + scores.log_probs_RV[0, v]), row * model.vocab_size + v, (*words, v), state)
+                        (-(cost + scores.logits_RV[0, v]), row * model.vocab_size + v, (*words, v), state)
                     )
         live = []
         for cost, _, words, state in sorted(candidates, key=lambda c: c[:2])[:size]:
@@ -123,25 +131,72 @@ def test_each_sentence_is_searched_as_if_alone(tied, k, multiple):
     found = decode([model], sources, SearchOptions(k, k, max_length_multiple=multiple), Batching(5))
     for source, results in zip(sources, found, strict=True):
         expected = plain_search(model, source, k, multiple)[:k]
-        assert [(result.cost, result.words) for result in results] == expected
+        assert [result.words for result in results] == [words for _, words in expected]
+        assert [result.cost for result in results] == pytest.approx([cost for cost, _ in expected], abs=1e-5)
 
 
-def test_the_best_words_of_rows_and_sentences():
+def test_whole_rows_in_order():
     """Best first; equal scores by rising index; 0 and -0 are equal; -inf last."""
     scores = np.array([[1, 3, 3, -0.0, 0.0, -np.inf], [2, 2, 2, 2, 2, 9]], np.float32)
     values, words = best_of_rows(scores, 5)
     assert words.tolist() == [[1, 2, 0, 3, 4], [5, 0, 1, 2, 3]] and values[0, 0] == 3
     assert best_of_rows(scores, 1)[1].tolist() == [[1], [5]]
     assert best_of_rows(scores, 99)[1].shape == (2, 6)
-    chosen = best_of_sentences(scores, np.array([0, 0]), np.array([4]))
-    assert list(zip(chosen.parent_C.tolist(), chosen.word_C.tolist(), strict=True)) == [(1, 5), (0, 1), (0, 2), (1, 0)]
-    chosen = best_of_sentences(scores, np.array([0, 1]), np.array([99, 0]))
-    assert chosen.word_C.tolist() == [1, 2, 0, 3, 4]  # never the forbidden word
     rng = np.random.default_rng(0)
     for V, k in ((7, 3), (101, 64), (5, 5)):
         scores = rng.integers(0, 4, (9, V)).astype(np.float32)
         expected = np.lexsort((np.broadcast_to(np.arange(V), scores.shape), -scores))[:, :k]
         assert np.array_equal(best_of_rows(scores, k)[1], expected)
+
+
+def best(logits, sentence_R, size_S, forced=(-1, -1), unk=-1, **more):
+    """Return (row, word) of the best hypotheses, in order, and their scores."""
+    rows = Rows(np.array(sentence_R), np.array([-1, -2], np.float32), np.array(forced), unk)
+    chosen = best_of_sentences(WordScores(np.array([logits], np.float32), **more), rows, np.array(size_S))
+    return list(zip(chosen.parent_C.tolist(), chosen.word_C.tolist(), strict=True)), chosen.score_C
+
+
+def test_the_best_words_of_sentences():
+    """Rows of costs -1 and -2 and of probabilities in 16ths: 1, 4, 4, 7 and 2, 2, 4, 8."""
+    logits = np.log([[1, 4, 4, 7], [2, 2, 4, 8]])
+    p = np.log(np.array([1, 2, 4, 7, 8]) / 16)
+    words, scores = best(logits, [0, 0], [4])
+    assert words == [(0, 3), (0, 1), (0, 2), (1, 3)]
+    np.testing.assert_allclose(scores, [p[3] - 1, p[2] - 1, p[2] - 1, p[4] - 2], rtol=1e-6)
+    assert best(logits, [0, 1], [1, 3], unk=3)[0] == [(0, 1), (1, 2), (1, 0), (1, 1)]
+    words, scores = best(logits, [0, 1], [64, 2], forced=(0, -1), unk=0)  # a forced word may be <unk>
+    assert words == [(0, 0), (1, 3), (1, 2)]
+    np.testing.assert_allclose(scores, [p[0] - 1, p[4] - 2, p[2] - 2], rtol=1e-6)
+    words, scores = best(
+        logits, [0, 1], [1, 1], weights=(0.5,), ngram_RV=np.float32([[0, 0, 9, 0], [0, 0, 0, 0]]), ngram_weight=2
+    )
+    assert words == [(0, 2), (1, 3)]
+    np.testing.assert_allclose(scores, [p[2] / 2 + 17, p[4] / 2 - 2], rtol=1e-6)
+    logits[1, 0] = np.nan
+    words, scores = best(logits, [0, 1], [2, 2])
+    assert words == [(0, 3), (0, 1), (1, 0)] and np.isnan(scores).tolist() == [False, False, True]
+
+
+def test_forced_words_have_the_scores_that_the_search_gives_them():
+    """Of two models in float16 and bfloat16 with biases, and n-gram rows."""
+    rng = np.random.default_rng(0)
+    logits_MRV, bias_MV = rng.standard_normal((2, 2, 99), np.float32), rng.standard_normal((2, 99), np.float32)
+    more = {
+        "weights": (0.7, 0.3),
+        "bias_MV": bias_MV,
+        "ngram_RV": -rng.random((2, 99), np.float32),
+        "ngram_weight": 0.4,
+    }
+    for logits in (logits_MRV.astype(np.float16), (logits_MRV.view(np.uint32) >> 16).astype(np.uint16)):
+        scores, rows = WordScores(logits, **more), Rows(np.array([0, 1]), np.float32([-1, -2]), np.array([-1, -1]), -1)
+        free = best_of_sentences(scores, rows, np.array([1, 1]))
+        forced = best_of_sentences(scores, rows._replace(forced_R=free.word_C), np.array([1, 1]))
+        assert free.word_C.tolist() == forced.word_C.tolist()
+        np.testing.assert_allclose(forced.score_C, free.score_C, rtol=1e-6)
+        parts_MC = scores.parts(np.arange(2), free.word_C)
+        np.testing.assert_allclose(np.array([-1, -2]) + [0.7, 0.3, 0.4] @ parts_MC, free.score_C, rtol=1e-6)
+        mix_RV = scores.mix()
+        np.testing.assert_array_equal(mix_RV.argmax(axis=1), free.word_C)
 
 
 @pytest.mark.parametrize("kind", ["naive", "drain", "refill"])
@@ -192,7 +247,7 @@ def test_targets_are_scored(random_model):
         state, before, costs = steps.start(None, [source]), -1, []
         for word in (*target, 0):
             state, scores = steps.step(state, np.array([before]))
-            costs.append(float(scores.log_probs_RV[0, word]))
+            costs.append(log_probs(scores)[0, word])
             before = word
         assert result.words == (*target, 0) and result.word_scores == pytest.approx(costs, abs=1e-5)
         assert result.score == pytest.approx(sum(costs) / len(costs), abs=1e-5)
@@ -242,7 +297,7 @@ def test_samples_have_the_distribution_of_the_model():
     """First words of 2,000 samples, beside their probabilities without <unk>; then of the best 2, of half the mass."""
     model, source = TableSteps(6), np.array([4, 0])
     _, scores = model.step(model.start(None, [source]), np.array([-1]))
-    p = np.exp(scores.log_probs_RV[0].astype(float))
+    p = np.exp(scores.logits_RV[0].astype(float))
     p[1] = 0
     order = np.argsort(-p)
 
@@ -292,6 +347,15 @@ def test_members_of_an_ensemble_must_fit():
         Ensemble([TableSteps(4), TableSteps(5)], [1, 1])
     with pytest.raises(InputError, match="2 models but 1 weights"):
         Ensemble([TableSteps(4), TableSteps(4)], [1])
+    for weight in (-0.5, math.nan):
+        with pytest.raises(InputError, match=f"weight of a model is {weight}"):
+            Ensemble([TableSteps(4)], [weight])
+    with pytest.raises(InputError, match="33 models but an ensemble has 32"):
+        Ensemble([TableSteps(4)] * 33, [1] * 33)
+    half = TableSteps(4)
+    half.row = lambda h: TableSteps.row(half, h).astype(np.float16)
+    with pytest.raises(InputError, match="logits of float16 and float32"):
+        decode([half, TableSteps(4)], [np.array([2, 0])])
 
 
 TOKENS = ("</s>", "<unk>", "b", "a", "zz")
@@ -327,7 +391,7 @@ def test_rows_of_an_ngram_model(arpa):
 def test_an_ngram_model_takes_part(arpa):
     """All sequences, scored by both models and enumerated."""
     rows, model = NgramRows(NextWordModel(open_model(str(arpa)), "cpu"), TOKENS, 0), TableSteps(5)
-    source, options = np.array([4, 0]), SearchOptions(800, 10, breakdown=True)
+    source, options = np.array([4, 0]), SearchOptions(64, 10, max_length_multiple=1.5, breakdown=True)  # 40 sequences
     found = decode([model], [source], options, weights=[0.5], lm=LanguageModel(rows, 0.7))[0]
     names = [word if word in ("</s>", "a", "b") else "<unk>" for word in TOKENS]
     scores = {}
@@ -352,7 +416,9 @@ def test_nan_names_the_sentence():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SearchOptions(0), "beam size is 0"),
+        (lambda: SearchOptions(0), "beam size is 0 but must be 1 to 64"),
+        (lambda: SearchOptions(65), "beam size is 65"),
+        (lambda: SearchOptions(4097, sampling=Sampling()), "number of samples is 4097"),
         (lambda: SearchOptions(2, 3), "n_best is 3"),
         (lambda: SearchOptions(max_length_multiple=0), "max_length_multiple is 0"),
         (lambda: SearchOptions(max_steps=-1), "max_steps is -1"),

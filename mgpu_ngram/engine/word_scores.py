@@ -1,0 +1,85 @@
+"""The scores of the next words of rows: logits of models and what makes scores of them, read once by `best`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.kernels.decode.best_words import best_words
+from mgpu_ngram.kernels.dispatch import array_module
+
+
+@dataclass
+class WordScores:
+    """The score of a word is the weighted sum of the logarithms of its probabilities.
+
+    logits_MRV    of M models: float32, float16, or uint16: the bits of bfloat16
+    weights       of the models
+    bias_MV       float32, added to the logits, or None
+    ngram_RV      natural logarithms of an n-gram model's probabilities, or None
+    ngram_weight  of that model
+    attention_RT  weights of the source positions, or None
+    log_sums_MR   logarithm of each row's sum of exponentials; None before `best`
+    """
+
+    logits_MRV: Any
+    weights: tuple[float, ...] = (1.0,)
+    bias_MV: Any = None
+    ngram_RV: Any = None
+    ngram_weight: float = 0.0
+    attention_RT: Any = None
+    log_sums_MR: Any = None
+
+    def first(self, rows: int) -> WordScores:
+        """Return those of the first rows."""
+        if rows == self.logits_MRV.shape[1]:
+            return self
+        ngram_RV, attention_RT = (None if a is None else a[:rows] for a in (self.ngram_RV, self.attention_RT))
+        return replace(self, logits_MRV=self.logits_MRV[:, :rows], ngram_RV=ngram_RV, attention_RT=attention_RT)
+
+    def best(self, k: int, costs_R: Any, forbidden_F: Any) -> tuple[Any, Any]:
+        """Return (words, scores), (R, k), of the best words of each row; see `best_words`. Sets `log_sums_MR`."""
+        words_RK, scores_RK, self.log_sums_MR = best_words(
+            self.logits_MRV, k, costs_R, self.weights, self.bias_MV, self.ngram_RV, self.ngram_weight, forbidden_F
+        )
+        return words_RK, scores_RK
+
+    def parts(self, row_C: Any, word_C: Any) -> Any:
+        """Return (M, C) float64, each model's logarithm of the words' probabilities, after `best`; n-grams last."""
+        xp = array_module(self.logits_MRV)
+        x_MC = _as_floats(self.logits_MRV[:, row_C, word_C])
+        if self.bias_MV is not None:
+            x_MC = x_MC + self.bias_MV[:, word_C]
+        parts_MC = x_MC.astype(np.float64) - self.log_sums_MR[:, row_C]
+        if self.ngram_RV is None:
+            return parts_MC
+        return xp.concatenate([parts_MC, _as_floats(self.ngram_RV[row_C, word_C])[None].astype(np.float64)])
+
+    def of_words(self, row_C: Any, word_C: Any, costs_C: Any) -> Any:
+        """Return (C,) float32, the scores of words after hypotheses of these costs, after `best`."""
+        weights = (*self.weights, self.ngram_weight)
+        score_C = costs_C.astype(np.float64)
+        for weight, part_C in zip(weights, self.parts(row_C, word_C), strict=False):
+            if weight:  # 0 times -inf is 0 here
+                score_C = score_C + weight * part_C
+        return score_C.astype(np.float32)
+
+    def mix(self) -> Any:
+        """Return (R, V) float32, the scores of all words but for a constant of each row."""
+        mix_RV: Any = np.float32(0)
+        for m, weight in enumerate(self.weights):
+            if weight:
+                x_RV = _as_floats(self.logits_MRV[m])
+                mix_RV = mix_RV + np.float32(weight) * (x_RV if self.bias_MV is None else x_RV + self.bias_MV[m])
+        if self.ngram_RV is not None and self.ngram_weight:
+            mix_RV = mix_RV + np.float32(self.ngram_weight) * _as_floats(self.ngram_RV)
+        return array_module(self.logits_MRV).broadcast_to(mix_RV, self.logits_MRV.shape[1:])
+
+
+def _as_floats(array: Any) -> Any:
+    """Return logits as float32."""
+    if array.dtype == np.uint16:
+        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return array.astype(np.float32, copy=False)
