@@ -11,7 +11,7 @@ from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.typed_config import fill, suggest
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.stages.contract import Product
-from mgpu_ngram.stages.registry import PLANNED, STAGES
+from mgpu_ngram.stages.registry import STAGES
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,6 @@ def _job(job: dict, where: str) -> tuple[str, Any]:
     if len(job) != 1:
         raise InputError(f"{where} has {len(job)} keys but must have one, the stage: {', '.join(STAGES)}")
     (stage, settings), *_ = job.items()
-    if stage in PLANNED:
-        raise InputError(f"{where}: stage {stage!r} is not built yet; known: {', '.join(STAGES)}")
     if stage not in STAGES:
         raise InputError(f"{where}: unknown stage {stage!r}; {suggest(str(stage), STAGES)}")
     return stage, fill(STAGES[stage].config, settings, f"{where}.{stage}")

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.placement import Work
 from mgpu_ngram.config import ClusterConfig, RunConfig, load
 from mgpu_ngram.core.errors import InputError, RunError
@@ -88,7 +89,25 @@ def cluster_config(arguments: argparse.Namespace) -> ClusterConfig:
     where = {"address": arguments.scheduler, "scheduler_file": arguments.scheduler_file}
     where = {kind: at for kind, at in where.items() if at}
     settings = {"kind": next(iter(where), "local"), "device": arguments.device, "workers": arguments.workers}
+    if getattr(arguments, "devices", None):
+        settings |= {"device": "gpu", "workers": use_gpus(arguments.devices)}
     return fill(ClusterConfig, settings | where, "cluster")
+
+
+def use_gpus(devices: str | list[int]) -> int:
+    """Let this process and its workers see some GPUs of this host, "all" or by number; return the workers to start.
+
+    One GPU is used in this process. Call it before CUDA starts.
+    """
+    count = visible_gpus()
+    if isinstance(devices, list):
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+        wrong = next((number for number in devices if number >= count), None)
+        if wrong is not None:
+            raise InputError(f"GPU {wrong} was asked for but {count} are visible, numbered from 0; or use --device cpu")
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[number] for number in devices)
+        count = len(set(devices))
+    return count if count > 1 else 0
 
 
 def scheduler_overrides(arguments: argparse.Namespace) -> list[str]:

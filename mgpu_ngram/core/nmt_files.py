@@ -8,10 +8,11 @@ import numpy as np
 
 from mgpu_ngram.core.nmt_model import Affine, Attention, Cell, Gru, Lstm, NmtModel
 from mgpu_ngram.core.nmt_names import with_nematus_names
-from mgpu_ngram.core.nmt_tensors import Tensors, read_tensors
+from mgpu_ngram.core.nmt_tensors import Tensors, read_tensors, tensor_names
 
 FORMATS = "Nematus, Amun and Marian s2s with GRU, LSTM or multiplicative LSTM, and GRUs without attention"
 MARIAN_EPSILON, NEMATUS_EPSILON = 1e-9, 1e-5
+_FACTORS = [f"Wemb{i}" for i in range(1, 100)]  # embeddings of the factors after the first
 G2P_SOURCE_EOS, G2P_START, G2P_EOS = 2, 2, 3  # ids of the models without attention
 
 
@@ -50,6 +51,11 @@ def load_nmt_model(path: str) -> NmtModel:
     return model
 
 
+def factors_in(path: str) -> int:
+    """Return how many factors a source word of the model in a file has, from the names of its tensors alone."""
+    return 1 + sum(name in _FACTORS for name in tensor_names(path))
+
+
 def _nematus(t: Tensors, d: Dims) -> NmtModel:
     C = 2 * d.H
     embeddings = _source_embeddings(t, d.source_E)
@@ -83,7 +89,7 @@ def _nematus(t: Tensors, d: Dims) -> NmtModel:
 
 def _source_embeddings(t: Tensors, E: int) -> tuple[np.ndarray, ...]:
     """Return the embeddings of all factors; their widths sum to E."""
-    factors = [name for name in (f"Wemb{i}" for i in range(1, 100)) if name in t]
+    factors = [name for name in _FACTORS if name in t]
     widths = [t.shape(name)[-1] for name in factors]
     names, sizes = ["Wemb", *factors], [E - sum(widths), *widths]
     return tuple(t.matrix(name, t.shape(name)[0], size) for name, size in zip(names, sizes, strict=True))

@@ -37,6 +37,13 @@ def read_tensors(path: str) -> Tensors:
     return Tensors(arrays, name)
 
 
+def tensor_names(path: str) -> list[str]:
+    """Return the names of the tensors of a .npz file; reads no tensor."""
+    name, location = find_files([path])[0]
+    with open_npz(Source(name, "plain", 0, location), WAY_OUT) as archive:
+        return list(archive.files)
+
+
 class Tensors:
     """Tensors by name. Each is taken with the shape that it must have."""
 

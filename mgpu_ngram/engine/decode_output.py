@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mgpu_ngram.core.bpe import without_bpe
+from mgpu_ngram.core.bpe import without_bpe, words_of
 from mgpu_ngram.core.nmt_vocabulary import NmtVocabulary
 from mgpu_ngram.engine.search_options import Hypothesis
 
@@ -33,14 +33,16 @@ def _rows(hypothesis: Hypothesis, eos: int):
     return hypothesis.alignment_LT[: len(hypothesis.words) - (hypothesis.words[-1] == eos)]
 
 
-def nematus_alignment(number: int, hypothesis: Hypothesis, vocabulary: NmtVocabulary, source: str) -> list[str]:
+ALIGNMENTS = {"hard": hard_alignment, "soft": soft_alignment}  # those that fit in a line
+
+
+def nematus_alignment(number: int, hypothesis: Hypothesis, text: str, source: str) -> list[str]:
     """Return the lines of a matrix of weights, a row for each target word with its end, and an empty line."""
-    target, length = text_of(hypothesis, vocabulary), len(hypothesis.words)
-    header = (
-        f"{number} ||| {target} ||| {-hypothesis.cost / length:g} ||| {source} ||| {len(source.split()) + 1} {length}"
-    )
-    matrix = [] if hypothesis.alignment_LT is None else hypothesis.alignment_LT
-    return [header, *(" ".join(f"{weight:g}" for weight in row) for row in matrix), ""]
+    length, matrix = len(hypothesis.words), hypothesis.alignment_LT
+    sizes = f"{len(words_of(source)) + 1} {length}"
+    header = f"{number} ||| {text} ||| {-hypothesis.cost / length:g} ||| {source} ||| {sizes}"
+    rows = [] if matrix is None else matrix
+    return [header, *(" ".join(f"{weight:g}" for weight in row) for row in rows), ""]
 
 
 def n_best_lines(
@@ -48,20 +50,22 @@ def n_best_lines(
     hypotheses: Sequence[Hypothesis],
     vocabulary: NmtVocabulary,
     names: Sequence[str] = ("F0",),
-    alignments: bool = False,
+    alignment: str = "",
     decimals: int = 3,
+    join_bpe: bool = False,
 ) -> list[str]:
     """Return a line for each result: number, text, alignment, sum of each model, score.
 
-    names  of the models; results of several need `parts`
+    names      of the models; results of several need `parts`
+    alignment  "hard", "soft", or "" for none
     """
     lines = []
     for hypothesis in hypotheses:
         parts = hypothesis.parts or (hypothesis.cost,)
         sums = " ".join(f"{name}= {part:.{decimals}f}" for name, part in zip(names, parts, strict=True))
-        fields = [str(number), text_of(hypothesis, vocabulary)]
-        if alignments:
-            fields.append(hard_alignment(hypothesis, vocabulary.eos))
+        fields = [str(number), text_of(hypothesis, vocabulary, join_bpe)]
+        if alignment:
+            fields.append(ALIGNMENTS[alignment](hypothesis, vocabulary.eos))
         lines.append(" ||| ".join([*fields, sums, f"{hypothesis.score:.{decimals}f}"]))
     return lines
 

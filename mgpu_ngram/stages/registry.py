@@ -34,8 +34,8 @@ ENTRIES: dict[str, Entry] = {
     ),
     "lda": Entry("mgpu_ngram.stages.lda", "train a topic model of documents", ("lda",)),
     "topics": Entry("mgpu_ngram.stages.topics", "describe topics, and find the topics of documents", ("topics",)),
+    "decode": Entry("mgpu_ngram.stages.decode", "translate text by beam search, as Amun does", ("decode",)),
 }
-PLANNED = ("decode",)  # stages that do not exist yet; the error for their names says so
 
 
 class _Stages(Mapping[str, "Stage[Any, Any]"]):

@@ -84,12 +84,14 @@ def test_outputs_of_amun(folder, name, one_blas_thread):
     found = []
     for i, best in enumerate(decode(models, ids, options, Batching(128), weights)):
         if "--return-nematus-alignment" in flags:
-            found += decode_output.nematus_alignment(i, best[0], target, lines[i])
+            found += decode_output.nematus_alignment(i, best[0], decode_output.text_of(best[0], target), lines[i])
         elif "--n-best" in flags:
             first = len(found) + ("--wipo" in flags)
             texts = [line.split(" ||| ")[1] for line in golden[first : first + len(best)]]
             best = settled(best, texts, target)
-            of_line = decode_output.n_best_lines(i, best, target, alignments=options.alignments, decimals=7)
+            of_line = decode_output.n_best_lines(
+                i, best, target, alignment="hard" if options.alignments else "", decimals=7
+            )
             found += decode_output.wipo_lines(of_line) if "--wipo" in flags else of_line
         elif "--return-alignment" in flags:
             found.append(

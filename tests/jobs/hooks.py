@@ -21,11 +21,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from mgpu_ngram.core import shards
-from mgpu_ngram.engine import assemble, count, infer_topics, score, tokenise, write
+from mgpu_ngram.engine import assemble, count, decode_lines, infer_topics, score, tokenise, write
 from mgpu_ngram.engine import distribution_tasks as distribute
 from mgpu_ngram.engine import sorted_runs as runs
 from mgpu_ngram.jobs.count import passes as count_passes
 from mgpu_ngram.jobs.count import shuffle
+from mgpu_ngram.jobs.decode import run as decode_job
 from mgpu_ngram.jobs.distribution import passes as distribution_passes
 from mgpu_ngram.jobs.estimate import assemble as estimate_model
 from mgpu_ngram.jobs.estimate import passes as estimate_passes
@@ -55,6 +56,7 @@ TASKS = {  # the modules where workers look tasks up, and the modules where the 
     "save": (estimate_model, estimate_job),
     "build": (trie_job,),
     "infer_chunk": (infer_topics, topics_job),
+    "decode_lines": (decode_lines, decode_job),
 }
 
 

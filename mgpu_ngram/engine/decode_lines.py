@@ -1,0 +1,178 @@
+"""Decode lines of text: what one worker does with consecutive sentences of a run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.engine import decode_output
+from mgpu_ngram.engine.decode_batch import Batching, Forced
+from mgpu_ngram.engine.device import Stopwatch
+from mgpu_ngram.engine.open_translation import Translation, TranslationFiles, open_translation
+from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
+
+TEXT_ERRORS = "surrogateescape"  # bytes that are not UTF-8 pass through
+
+
+@dataclass(frozen=True)
+class LineFormat:
+    """How results are written.
+
+    n_best     whether each sentence has a list of its results; else the best one alone
+    scores     whether the score stands alone, without the words
+    alignment  "", "hard", "soft" or "nematus"
+    wipo       lists with their sizes, each line after "OUT: "
+    join_bpe   join split words
+    names      of the sums in lists
+    """
+
+    n_best: bool = False
+    scores: bool = False
+    alignment: str = ""
+    wipo: bool = False
+    join_bpe: bool = False
+    names: tuple[str, ...] = ("F0",)
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """How lines are decoded; the same for every task of a run. Picklable.
+
+    files       of the translation system, absolute
+    identity    of these files; those of a worker must have the same
+    weights     of the models; () for 1 each
+    max_length  words of a column that are read; 0: all
+    """
+
+    files: TranslationFiles
+    identity: dict[str, str]
+    search: SearchOptions
+    batching: Batching
+    format: LineFormat
+    weights: tuple[float, ...] = ()
+    lm_weight: float = 0.0
+    max_length: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int = 1
+
+
+@dataclass
+class DecodedLines:
+    """Results of consecutive sentences.
+
+    text          as it is written, every line with its newline
+    source_words  that the models read, without the ends of sentences; of the first column
+    words         of the best results, without the ends of sentences
+    """
+
+    text: bytes
+    sentences: int
+    source_words: int
+    words: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+_held: dict[tuple[str, str], tuple[TranslationFiles, dict[str, str], Translation]] = {}  # by device and dtype
+_loading = threading.Lock()
+
+
+def translation_of(options: DecodeOptions) -> Translation:
+    """Return this process's replica of a translation system, loaded at its first use; another one is dropped."""
+    key = options.device, options.dtype
+    with _loading:
+        held = _held.get(key)
+        if held and held[:2] == (options.files, options.identity):
+            return held[2]
+        _held.clear()
+        found = options.files.identity()
+        changed = next((path for path, value in found.items() if options.identity.get(path) != value), None)
+        if changed is not None:
+            raise RunError(
+                f"{changed} is {found[changed]} here but was {options.identity.get(changed)}; run again with one file"
+            )
+        translation = open_translation(options.files, options.device, options.dtype, options.threads)
+        _held[key] = options.files, options.identity, translation
+        return translation
+
+
+def decode_lines(
+    first: int,
+    lines: Sequence[bytes],
+    prefixes: Sequence[bytes] | None,
+    targets: Sequence[bytes] | None,
+    options: DecodeOptions,
+) -> DecodedLines:
+    """Decode lines of text without their newlines; `first` is the number of the first one in the run.
+
+    prefixes  first words of the results of each line, or None
+    targets   a result to score for each line, or None
+    """
+    watch = Stopwatch(options.device)
+    try:
+        translation = translation_of(options)
+        watch.lap("load")
+        if options.search.alignments and translation.models[0].attention is None:
+            raise InputError(f"{translation.models[0].name!r} has no attention, so no alignment; leave --return-* out")
+        read, sources = _read(first, lines, translation, options.max_length)
+        forced = Forced(*(_ids(translation, given) for given in (prefixes, targets)))
+        watch.lap("read")
+        weights = options.weights or None
+        found = translation.decode(
+            sources, options.search, options.batching, weights, options.lm_weight, forced, first
+        )  # fmt: skip
+        watch.lap("decode")
+    except OSError as error:  # so the driver does not mistake it for an output error
+        raise RunError(f"decoding failed: {type(error).__name__}: {error}; run again") from error
+    written: list[str] = []
+    for i, (hypotheses, pieces) in enumerate(zip(found, read, strict=True)):
+        written += _written(first + i, hypotheses, pieces[0], translation, options.format)
+    text = "".join(f"{line}\n" for line in written).encode("utf-8", TEXT_ERRORS)
+    best = [hypotheses[0].words for hypotheses in found if hypotheses]
+    words = sum(len(ids) - (ids[-1] == translation.target.eos) for ids in best)
+    watch.lap("write")
+    return DecodedLines(text, len(lines), sum(len(pieces[0]) for pieces in read), words, watch.seconds)
+
+
+def _read(
+    first: int, lines: Sequence[bytes], translation: Translation, max_length: int
+) -> tuple[list[list[list[str]]], list[Any]]:
+    """Return (words of the columns of each line, sources). Errors name the line."""
+    read, sources = [], []
+    for i, line in enumerate(lines):
+        try:
+            read.append(translation.pieces(line.decode("utf-8", TEXT_ERRORS), max_length))
+            sources.append(translation.encode(read[-1]))
+        except InputError as error:
+            raise InputError(f"line {first + i + 1} of the text: {error}") from None
+    return read, sources
+
+
+def _ids(translation: Translation, lines: Sequence[bytes] | None) -> list[list[int]] | None:
+    if lines is None:
+        return None
+    return [translation.encode_target(line.decode("utf-8", TEXT_ERRORS)).tolist() for line in lines]
+
+
+def _written(
+    number: int, hypotheses: list[Hypothesis], source: list[str], translation: Translation, how: LineFormat
+) -> list[str]:
+    """Return the lines of a sentence. An empty sentence has an empty line, an empty list or a header without words."""
+    target = translation.target
+    if how.n_best:
+        lines = decode_output.n_best_lines(
+            number, hypotheses, target, how.names, how.alignment, join_bpe=how.join_bpe
+        )  # fmt: skip
+        return decode_output.wipo_lines(lines) if how.wipo else lines
+    if not hypotheses:
+        return [f"{number} |||  ||| 0 |||  ||| 1 0", ""] if how.alignment == "nematus" else [""]
+    best = hypotheses[0]
+    text = f"{best.score:.6f}" if how.scores else decode_output.text_of(best, target, how.join_bpe)
+    if how.alignment == "nematus":
+        return decode_output.nematus_alignment(number, best, text, " ".join(source))
+    if how.alignment:
+        return [f"{text} ||| {decode_output.ALIGNMENTS[how.alignment](best, target.eos)}"]
+    return [text]

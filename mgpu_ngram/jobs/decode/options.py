@@ -1,0 +1,108 @@
+"""The options that a decode job gives to its tasks, and checks of its files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.files import find_files
+from mgpu_ngram.core.nmt_files import factors_in
+from mgpu_ngram.core.output import check_free, check_suffix
+from mgpu_ngram.engine.best_words import Sampling
+from mgpu_ngram.engine.decode_batch import Batching
+from mgpu_ngram.engine.decode_lines import LineFormat
+from mgpu_ngram.engine.open_translation import TranslationFiles
+from mgpu_ngram.engine.search_options import SearchOptions
+from mgpu_ngram.jobs.decode.config import DecodeConfig
+
+
+def check(config: DecodeConfig) -> None:
+    """Raise InputError for settings that contradict each other, and for a file that does not exist."""
+    search_of(config)
+    batching_of(config)
+    beside = [path for path in (config.prefixes, config.targets) if path]
+    for path in (*files_of(config).paths, *beside):
+        find_files([path])
+
+
+def files_of(config: DecodeConfig) -> TranslationFiles:
+    """Return the files of a config.
+
+    A flat list of source vocabularies has one for each column; for a single column, one for each factor of its words.
+    """
+    given = config.source_vocab
+    wrong = next((item for item in given if not _is_vocabulary(item)), None)
+    if wrong is not None:
+        raise InputError(f"source_vocab has {wrong!r} but must have paths, or lists of the paths of factors")
+    vocabs = tuple(tuple(item) if isinstance(item, list) else (item,) for item in given)
+    is_flat = len(given) > 1 and not config.columns and all(isinstance(item, str) for item in given)
+    if is_flat and factors_in(config.models[0]) == len(given):
+        vocabs = (tuple(given),)
+    return TranslationFiles(
+        tuple(config.models), vocabs, config.target_vocab, tuple(config.bpe), tuple(config.columns), config.lm or "",
+        config.softmax_filter or "", config.first_words, config.most_translations,
+    )  # fmt: skip
+
+
+def absolute_files(files: TranslationFiles) -> TranslationFiles:
+    """Return the files with absolute paths: workers may have another current directory."""
+    vocabs = tuple(tuple(map(absolute_path, factors)) for factors in files.source_vocabs)
+    return replace(
+        files,
+        models=tuple(map(absolute_path, files.models)),
+        source_vocabs=vocabs,
+        target_vocab=absolute_path(files.target_vocab),
+        bpe=tuple(map(absolute_path, files.bpe)),
+        lm=absolute_path(files.lm),
+        shortlist=absolute_path(files.shortlist),
+    )
+
+
+def absolute_path(path: str) -> str:
+    """Return a path that does not depend on the current directory; URLs and "" are left alone."""
+    return path if not path or "://" in path else os.path.abspath(os.path.expanduser(path))
+
+
+def _is_vocabulary(item: Any) -> bool:
+    return isinstance(item, str) or (isinstance(item, list) and bool(item) and all(isinstance(p, str) for p in item))
+
+
+def search_of(config: DecodeConfig) -> SearchOptions:
+    """Return the options of the search."""
+    sampling = Sampling(config.top_k, config.top_p, config.temperature, config.seed) if config.sample else None
+    is_ensemble = len(config.models) > 1 or bool(config.weights) or config.lm is not None
+    return SearchOptions(
+        config.beam_size, max(1, config.n_best), config.length_penalty, config.word_penalty,
+        config.max_length_multiple, config.max_steps, config.allow_unk, config.early_stopping, sampling,
+        config.alignment != "none", is_ensemble and config.n_best > 0,
+    )  # fmt: skip
+
+
+def batching_of(config: DecodeConfig) -> Batching:
+    """Return how sentences share a device."""
+    return Batching(config.mini_batch, config.mini_batch_words, config.maxi_batch, config.batching)
+
+
+def format_of(config: DecodeConfig) -> LineFormat:
+    """Return how results are written."""
+    alignment = "" if config.alignment == "none" else config.alignment
+    scores = config.targets is not None and not config.n_best
+    join = bool(config.bpe) and config.debpe
+    return LineFormat(config.n_best > 0, scores, alignment, config.wipo, join, config.line_names)
+
+
+def check_file(config: DecodeConfig, path: str | Path, overwrite: bool) -> None:
+    """Raise InputError unless a text file may be written there."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path) or not os.path.isdir(folder):
+        raise InputError(f"output {path} is no file in a folder that exists; give the path of a text file to write")
+    read = [*files_of(config).paths, *(p for p in (config.lm, config.prefixes, config.targets) if p), *config.text]
+    if os.path.realpath(path) in map(os.path.realpath, read):
+        raise InputError(f"output {path} is a file that this run reads; give another output path")
+    check_free(path, overwrite, "regular file", os.path.isfile)
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"cannot write in {folder}: Permission denied; give another output path")
+    check_suffix(path, "a text file", ".txt")

@@ -1,0 +1,76 @@
+"""Results of tasks that a checkpoint keeps, so that an interrupted run can be resumed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+
+from mgpu_ngram.core.arrays import load_arrays
+from mgpu_ngram.core.checkpoint import Checkpoint, save_entry
+from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.engine.decode_lines import DecodedLines
+
+ENTRY = "decoded"  # kind of the entries
+
+
+class SavedResults:
+    """Results of tasks in a checkpoint; without one it keeps nothing."""
+
+    def __init__(self, checkpoint: Checkpoint | None, seconds: float):
+        self._checkpoint, self._seconds = checkpoint, seconds
+        self._waiting: dict[int, DecodedLines] = {}
+        self._place: dict[int, tuple[str, int]] = {}  # file of a task's results, and its position there
+        self._last = time.monotonic()
+        self._open: tuple[str, dict[str, np.ndarray]] = "", {}
+
+    @contextmanager
+    def kept_after_errors(self) -> Iterator[None]:
+        """Save what is kept when the block fails or is interrupted."""
+        try:
+            yield
+        except BaseException:
+            with suppress(RunError):  # the first error says more
+                self.flush()
+            raise
+
+    def found(self) -> set[int]:
+        """Return the numbers of the tasks whose results an earlier run saved."""
+        if self._checkpoint is not None:
+            for entry in self._checkpoint.entries(ENTRY):
+                self._place |= {item: (entry.path, i) for i, item in enumerate(entry.items)}
+        return set(self._place)
+
+    def read(self, number: int) -> DecodedLines:
+        """Return the saved results of a task."""
+        path, i = self._place[number]
+        if self._open[0] != path:
+            self._open = path, load_arrays(path)[0]
+        arrays = self._open[1]
+        end = int(arrays["end"][i])
+        begin = int(arrays["end"][i - 1]) if i else 0
+        sentences, source_words, words = arrays["counts"][i].tolist()
+        return DecodedLines(arrays["text"][begin:end].tobytes(), sentences, source_words, words)
+
+    def add(self, number: int, decoded: DecodedLines) -> None:
+        """Keep the results of a task; save all that are kept if it is time."""
+        if self._checkpoint is not None:
+            self._waiting[number] = decoded
+            if time.monotonic() - self._last >= self._seconds:
+                self.flush()
+
+    def flush(self) -> None:
+        """Save the results that are kept."""
+        self._last = time.monotonic()
+        waiting, self._waiting = self._waiting, {}
+        if self._checkpoint is None or not waiting:
+            return
+        kept = waiting.values()
+        arrays = {
+            "text": np.frombuffer(b"".join(decoded.text for decoded in kept), np.uint8),
+            "end": np.cumsum([len(decoded.text) for decoded in kept]),
+            "counts": np.array([(decoded.sentences, decoded.source_words, decoded.words) for decoded in kept]),
+        }
+        save_entry(str(self._checkpoint.entries_folder), ENTRY, list(waiting), arrays)

@@ -1,0 +1,356 @@
+"""`mgpu-ngram decode`: goldens of Amun by its own commands, every option, YAML jobs, and refusals in one line."""
+
+import gzip
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from mgpu_ngram import cli
+from mgpu_ngram.engine.decode_batch import Forced
+from mgpu_ngram.engine.open_translation import TranslationFiles, open_translation
+from mgpu_ngram.engine.search_options import SearchOptions
+
+SOURCE = ("eos", "UNK", "a", "b", "c", "d", "e", "f", "g")
+TARGET = ("eos", "UNK", "x", "y@@", "z", "u@@", "v")
+LINES = ("a b c", "d zz e f", "", "g", "b b b b b b")
+SMALL = ("align", "allowunk", "nbest12", "nbestalign", "nematusalign", "shortlen", "trunc5", "wipo")
+GOLDENS = [*(f"gru.{name}" for name in SMALL), "gru_ln_amun.nbest5n", "gru_ln_nematus_bx0.nbest5n"]
+NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|(?<=\s)\d(?=e-)")
+
+
+@pytest.fixture
+def decode(monkeypatch, capfdbinary):
+    """Return decode(*words, stdin), which decodes in this process: (status, stdout, stderr)."""
+
+    def run(*words, stdin=b"", command="decode"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        place = ["--workers", "0", "--device", "cpu"] if command == "decode" else []
+        try:
+            status = cli.main([command, *map(str, words), *place])
+        except SystemExit as error:
+            status = error.code
+        out, err = capfdbinary.readouterr()
+        return status, out.decode("utf-8", "surrogateescape"), err.decode()
+
+    return run
+
+
+@pytest.fixture
+def system(random_tensors, save_model, tmp_path, monkeypatch):
+    """Files of two models in the current directory, and a text."""
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        save_model(random_tensors(seed), f"m{seed}")
+    for name, words in (("src.json", SOURCE), ("trg.json", TARGET)):
+        Path(name).write_text(json.dumps({word: i for i, word in enumerate(words)}))
+    Path("text").write_text("".join(f"{line}\n" for line in LINES))
+    return ["m0.npz", "-s", "src.json", "-t", "trg.json"]
+
+
+def expected(*models, forced=None, lines=LINES, **options):
+    """Return the hypotheses that the engine finds."""
+    translation = open_translation(TranslationFiles(models or ("m0.npz",), (("src.json",),), "trg.json"))
+    sources = [translation.encode(translation.pieces(line)) for line in lines]
+    return translation.decode(sources, SearchOptions(**options), forced=forced)
+
+
+def texts(results):
+    return "".join(" ".join(TARGET[w] for w in found[0].words if w) + "\n" if found else "\n" for found in results)
+
+
+def numbers_apart(text):
+    """Return the text with its numbers of a decimal point replaced, and these numbers."""
+    return NUMBER.sub("#", text), np.array([float(number) for number in NUMBER.findall(text)])
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_commands_of_amun(name, shared_data, decode, monkeypatch):
+    golden = shared_data / "nmt" / "cmudict-g2p" / "golden"
+    monkeypatch.chdir(golden)
+    _, *words = (golden / f"{name}.cmd").read_text().split()
+    flags = words[: words.index("<")]
+    head = re.search(r"head -(\d+)", " ".join(words))
+    text = (golden.parent / "test.src").read_bytes().splitlines(keepends=True)[: int(head[1])]
+    status, out, err = decode(*flags, stdin=b"".join(text))
+    assert (status, err) == (0, "")
+    (found, numbers), (wanted, golden_numbers) = map(numbers_apart, (out, (golden / f"{name}.out").read_text()))
+    assert found == wanted
+    np.testing.assert_allclose(numbers, golden_numbers, rtol=1e-4, atol=2.1e-3)  # both round
+
+
+def test_text_from_a_pipe_a_file_and_compressed_files(system, decode):
+    wanted = texts(expected(beam_size=4))
+    assert decode(*system, "-b", 4, stdin=Path("text").read_bytes())[:2] == (0, wanted)
+    Path("text.gz").write_bytes(gzip.compress(Path("text").read_bytes()))
+    assert decode(*system, "-b", 4, "-i", "text.gz")[:2] == (0, wanted)
+    assert decode("-b", 4, *system, "text", "text.gz")[:2] == (0, wanted + wanted)
+    Path("crlf").write_bytes(Path("text").read_bytes().replace(b"\n", b"\r\n").removesuffix(b"\r\n"))
+    assert decode(*system, "crlf", "-b", 4)[:2] == (0, wanted)
+    assert decode(*system)[:2] == (0, "")
+
+
+def test_n_best_lists(system, decode):
+    """One line for each result: its number, text, sum and score; numbers go on over files and tasks."""
+    status, out, _ = decode(*system, "text", "text", "--n-best", "-b", 3, "-n", "--chunk-sentences", 2)
+    found = expected(beam_size=3, n_best=3, length_penalty=1.0) * 2
+    lines = [
+        f"{i} ||| {texts([[result]])[:-1]} ||| F0= {result.cost:.3f} ||| {result.score:.3f}"
+        for i, results in enumerate(found)
+        for result in results
+    ]
+    assert (status, out.splitlines()) == (0, lines)
+    assert decode(*system, "text", "--n-best", "-b", 3, "-n", "--wipo")[1].startswith("OUT: 3\nOUT: 0 ||| ")
+
+
+def test_alignments(system, decode):
+    found = expected(alignments=True)
+    soft, hard = [], []
+    for results in found:
+        text = texts([results])[:-1]
+        if not results:
+            soft.append(text)
+            hard.append(text)
+            continue
+        rows = [row for word, row in zip(results[0].words, results[0].alignment_LT, strict=True) if word]
+        soft.append(f"{text} ||| " + " ".join(",".join(f"{weight:g}" for weight in row) for row in rows))
+        hard.append(f"{text} ||| " + " ".join(f"{t}-{row.argmax()}" for t, row in enumerate(rows)))
+    assert decode(*system, "text", "--return-soft-alignment")[1].splitlines() == soft
+    assert decode(*system, "text", "--return-alignment")[1].splitlines() == hard
+    matrix = decode(*system, "text", "--return-nematus-alignment")[1].split("\n\n")
+    assert len(matrix) == len(LINES) + 1 and matrix[2] == "2 |||  ||| 0 |||  ||| 1 0"
+    first = matrix[1].splitlines()
+    length = len(found[1][0].words)
+    assert first[0] == f"1 ||| {texts([found[1]])[:-1]} ||| {-found[1][0].cost / length:g} ||| d zz e f ||| 5 {length}"
+    assert len(first) == 1 + length and all(len(row.split()) == 5 for row in first[1:])
+
+
+def test_byte_pair_codes_split_and_join(system, decode):
+    """`a b` merges to `ab`, which the vocabulary lacks; pieces of the output are joined unless --no-debpe."""
+    Path("codes").write_text("#version: 0.2\na b</w>\n")
+    Path("targets").write_text("y@@ z x\nx u@@\n")
+    sums = [found[0].cost for found in expected(lines=["a@@ c", "UNK c"], forced=Forced(targets=[[3, 4, 2], [2, 5]]))]
+    for flags, wanted in (([], ["yz x", "x u"]), (["--no-debpe"], ["y@@ z x", "x u@@"])):
+        flags += ["--targets", "targets", "--n-best", "--bpe", "codes"]
+        out = decode(*system, *flags, stdin=b"ac\nab c\n")[1].splitlines()
+        assert out == [f"{i} ||| {wanted[i]} ||| F0= {sums[i]:.3f} ||| {sums[i]:.3f}" for i in (0, 1)]
+
+
+def test_an_ensemble_with_an_ngram_model(system, decode, arpa):
+    """The sums of all models stand in n-best lists, under their names; their weighted sum is the score."""
+    status, out, _ = decode(
+        "m0.npz", "m1.npz", *system[1:], "--weights", 0.7, 0.3, "--lm", arpa, "--lm-weight", 0.5, "text",
+        "-b", 2, "--n-best", "-u",
+    )  # fmt: skip
+    assert status == 0 and out
+    for line in out.splitlines():
+        sums = {name: float(value) for name, value in re.findall(r"(\w+)= (-?\d+\.\d+)", line)}
+        assert list(sums) == ["F0", "F1", "LM"]
+        total = 0.7 * sums["F0"] + 0.3 * sums["F1"] + 0.5 * sums["LM"]
+        assert float(line.rsplit(" ", 1)[1]) == pytest.approx(total, abs=2e-3)
+    names = {f"F{i}": {"path": f"m{i}.npz"} for i in (0, 1)}
+    config = {
+        "scorers": names,
+        "weights": {"F0": 0.7, "F1": 0.3},
+        "source-vocab": "src.json",
+        "target-vocab": "trg.json",
+    }
+    Path("amun.yml").write_text(yaml.safe_dump(config))
+    again = decode("-c", "amun.yml", "--lm", arpa, "--lm-weight", 0.5, "-i", "text", "-b", 2, "--n-best", "-u")
+    assert again[:2] == (0, out)
+    Path("amun.yml").write_text(yaml.safe_dump(config | {"scorers": {"x": names["F0"], "y": names["F1"]},
+                                                         "weights": {"x": 1, "y": 1}}))  # fmt: skip
+    assert " ||| x= -" in decode("-c", "amun.yml", "-i", "text", "--n-best")[1]
+
+
+def test_given_results_are_scored(system, decode):
+    """A line for each target: its score. The n-best form gives its sum, too."""
+    Path("targets").write_text("x z\n\ny@@\nv\nx x\n")
+    ids = [[2, 4], [], [3], [6], [2, 2]]
+    found = expected(forced=Forced(targets=ids), length_penalty=1.0)
+    status, out, _ = decode(*system, "text", "--targets", "targets", "-n")
+    assert status == 0 and [float(line) for line in out.split()] == pytest.approx([r[0].score for r in found], abs=1e-6)
+    lines = decode(*system, "text", "--targets", "targets", "--n-best", "--chunk-sentences", 2)[1].splitlines()
+    assert [line.split(" ||| ")[1] for line in lines] == ["x z", "", "y@@", "v", "x x"]
+
+
+def test_results_with_given_first_words(system, decode):
+    Path("prefixes").write_text("x z\n\n\nv\nx\n")
+    found = expected(forced=Forced(prefixes=[[2, 4], [], [], [6], [2]]), beam_size=3)
+    status, out, _ = decode(*system, "text", "--prefixes", "prefixes", "-b", 3, "--chunk-sentences", 2)
+    assert (status, out) == (0, texts(found)) and out.startswith("x z")
+
+
+def test_samples_depend_on_the_seed_alone(system, decode):
+    flags = [*system, "text", "text", "--sample", "-b", 3, "--n-best", "--top-k", 5, "--temperature", 1.5]
+    out = [decode(*flags, *more)[1] for more in ([], ["--chunk-sentences", 1], ["--seed", 1], ["--mini-batch", 2])]
+    assert out[0] == out[1] == out[3] != out[2]
+    texts_of = [re.sub(r"^\d+", "", line) for line in out[0].splitlines()]
+    assert texts_of[: len(texts_of) // 2] != texts_of[len(texts_of) // 2 :], "equal sentences have other samples"
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        (["--length-penalty", 0.6, "--word-penalty", 0.5], {"length_penalty": 0.6, "word_penalty": 0.5}),
+        (["--max-length-multiple", 1.2], {"max_length_multiple": 1.2}),
+        (["--max-steps", 2, "-u"], {"max_steps": 2, "allow_unk": True}),
+        (["--early-stopping", "first"], {"early_stopping": "first"}),
+        (["--early-stopping", "bound", "--batching", "drain", "--mini-batch-words", 8], {"early_stopping": "bound"}),
+        (["--maxi-batch", 2, "--mini-batch", 2, "--batching", "naive"], {}),
+    ],
+    ids=["penalties", "multiple", "steps", "first", "bound", "batches"],
+)
+def test_options_of_the_search(system, decode, flags, options):
+    wanted = texts(expected(beam_size=3, **options))
+    assert decode(*system, "text", "-b", 3, *flags)[:2] == (0, wanted)
+
+
+def test_words_beyond_the_greatest_length_are_not_read(system, decode):
+    wanted = texts(expected(lines=[" ".join(line.split()[:2]) for line in LINES]))
+    assert decode(*system, "text", "--max-length", 2)[:2] == (0, wanted)
+
+
+def test_a_shortlist(system, decode):
+    Path("lex").write_text("x a 1\nv b 0.5\nx b 0.4\n")
+    out = decode(*system, "text", "-b", 3, "--max-length-multiple", 3, "-f", "lex", 0, 1)[1].splitlines()
+    allowed = [{"x", "v"}, set(), set(), set(), {"v"}]
+    assert [set(line.split()) <= words for line, words in zip(out, allowed, strict=True)] == [True] * 5
+    assert decode(*system, "text", "-f", "lex", 7)[1] == texts(expected()), "7 first words are all"
+
+
+def test_columns_and_factors(system, decode, random_tensors, save_model):
+    tags = {"eos": 0, "UNK": 1, "N": 2, "V": 3}
+    Path("tags.json").write_text(json.dumps(tags))
+    save_model(random_tensors(0, factors=(2,)), "factors")
+    flags = ["factors.npz", "-s", "src.json", "tags.json", "-t", "trg.json"]
+    status, out, err = decode(*flags, stdin=b"a|N b|V\n")
+    assert (status, err) == (0, "") and out.strip()
+    status, _, err = decode(*flags, stdin=b"a|N b|V\na b\n")
+    assert status == 2 and "line 2 of the text: token 'a' has 1 factors" in err
+    scorers = {"F0": {"path": "m0.npz", "tab": 1}, "F1": {"path": "m1.npz"}}
+    options = {"scorers": scorers, "weights": {"F0": 1, "F1": 0}, "source-vocab": ["src.json"] * 2}
+    Path("amun.yml").write_text(yaml.safe_dump(options | {"target-vocab": "trg.json"}))
+    text = "".join(f"d e f a b c\t{line}\n" for line in LINES if line).encode()
+    wanted = texts(expected(lines=[line for line in LINES if line], max_length_multiple=1.0))
+    out = decode("-c", "amun.yml", "--max-length-multiple", 1, stdin=text)[1]
+    assert out == wanted, "the second column alone counts"
+
+
+def test_a_yaml_job_writes_what_the_command_prints(system, decode):
+    wanted = decode(*system, "text", "-b", 3, "-n", "--n-best")[1]
+    dumped = decode(*system, "text", "-b", 3, "-n", "--n-best", "--dump-config")[1]
+    Path("jobs.yaml").write_text(dumped + "cluster: {workers: 0, device: cpu}\n")
+    status, out, _ = decode("jobs.yaml", command="plan")
+    assert status == 0 and "beam of 3 by m0.npz; 256 sentences at once, refill" in out
+    status, out, _ = decode("jobs.yaml", command="run")
+    assert status == 0 and out.startswith("runs/decode: 5 sentences, 14 words to ")
+    assert Path("runs/decode/translations.txt").read_text() == wanted
+    status, out, _ = decode("runs/decode", command="info")
+    assert status == 0 and out.startswith("runs/decode: 5 sentences, 14 words to ") and "beam_size=3" in out
+    assert json.loads(decode("runs/decode", "--json", command="info")[1])["totals"]["sentences"] == 5
+    assert decode("jobs.yaml", "--resume", command="run")[2] == "runs/decode: finished before\n"
+    with open("m0.npz", "ab") as file:
+        file.write(b"\0")
+    status, _, err = decode("jobs.yaml", "--resume", command="run")
+    assert status == 2 and "files.m0.npz" in err
+
+
+def test_a_model_that_an_earlier_job_makes(system, decode):
+    """The n-gram model of a job takes part in the next one."""
+    Path("corpus").write_text("x z\nv x\n" * 20)
+    jobs = [
+        {"estimate": {"corpus": "corpus", "order": 2, "discount_fallback": [], "name": "lm"}},
+        {"decode": {"models": "m0.npz", "text": "text", "source_vocab": "src.json", "target_vocab": "trg.json",
+                    "lm": "lm", "lm_weight": 3.0}},
+    ]  # fmt: skip
+    Path("jobs.yaml").write_text(
+        json.dumps({"output": "runs", "jobs": jobs, "cluster": {"workers": 0, "device": "cpu"}})
+    )
+    assert decode("jobs.yaml", command="run")[0] == 0
+    fused = Path("runs/decode/translations.txt").read_text()
+    assert fused != texts(expected())
+    lm = next(Path("runs/lm").glob("*.safetensors"))
+    assert decode(*system, "text", "--lm", lm, "--lm-weight", 3)[1] == fused
+
+
+def test_a_file_and_its_summary(system, decode):
+    status, out, _ = decode(*system, "text", "-o", "out.txt")
+    assert status == 0 and out.startswith("out.txt: 5 sentences, 14 words to ") and " sentences/s, " in out
+    assert Path("out.txt").read_text() == texts(expected())
+    assert decode(*system, "text", "-o", "out.txt")[0] == 2
+    found = json.loads(decode(*system, "text", "-o", "out.txt", "--overwrite", "--json")[1])
+    assert (found["sentences"], found["source_words"]) == (5, 14) and found["words_per_second"] > 0
+    assert sorted(path.name for path in Path().glob("out*")) == ["out.txt"]
+
+
+def test_weights_are_shown(system, decode):
+    assert decode("m0.npz", "m1.npz", "--show-weights")[:2] == (0, "F0= 1\nF1= 1\n")
+
+
+def test_gpus_by_number(system, decode, monkeypatch):
+    """The run sees the GPUs that it names; one works in this process."""
+    from mgpu_ngram.commands import shared
+
+    monkeypatch.setattr(shared, "visible_gpus", lambda: 4)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
+    assert shared.use_gpus("all") == 4
+    assert shared.use_gpus([1, 3]) == 2 and shared.os.environ["CUDA_VISIBLE_DEVICES"] == "5,7"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert shared.use_gpus([2]) == 0 and shared.os.environ["CUDA_VISIBLE_DEVICES"] == "2"
+
+
+WRONG = {
+    "there is no model; give MODEL.npz or -c": "text -s src.json -t trg.json",
+    "there is no source vocab": "m0.npz -t trg.json",
+    "there is no target vocab": "m0.npz -s src.json",
+    "'no.npz' does not exist": "no.npz -s src.json -t trg.json text",
+    "'no.json' does not exist": "m0.npz -s no.json -t trg.json text",
+    "'nothing' does not exist": "m0.npz -s src.json -t trg.json nothing",
+    "are not exchanged": "m0.npz -s src.json -t short.json text",
+    "is damaged JSON": "m0.npz -s damaged.json -t trg.json text",
+    "-v is not used": "-v",
+    "--log-info is not used": "--log-info off",
+    "'x' is not true or false": "--use-fused-softmax x",
+    "there are 1 models but 2 weights": "m0.npz -s src.json -t trg.json text --weights 1 2",
+    "wipo is a form of n-best lists": "m0.npz -s src.json -t trg.json text --wipo",
+    "the Nematus alignment is of the best": "m0.npz -s src.json -t trg.json --n-best --return-nematus-alignment",
+    "top_k is for samples": "m0.npz -s src.json -t trg.json text --top-k 5",
+    "prefixes and targets are given": "m0.npz -s src.json -t trg.json text --prefixes text --targets text",
+    "targets are scored, not searched": "m0.npz -s src.json -t trg.json text --targets text --sample",
+    "'short' has 1 lines but the text has 5": "m0.npz -s src.json -t trg.json text --targets short",
+    "another --length-penalty": "m0.npz -s src.json -t trg.json text -n --length-penalty 0.5",
+    "give -o FILE for them": "m0.npz -s src.json -t trg.json text --json",
+    "a file that this run reads": "m0.npz -s src.json -t trg.json text -o text --overwrite",
+    "but its name ends with .json": "m0.npz -s src.json -t trg.json text -o out.json",
+    "no file in a folder that exists": "m0.npz -s src.json -t trg.json text -o no/out.txt",
+    "there is no output to resume": "m0.npz -s src.json -t trg.json text --resume",
+    "nothing to resume": "m0.npz -s src.json -t trg.json text -o out.txt --resume",
+    "the beam size is 0": "m0.npz -s src.json -t trg.json text -b 0",
+    "invalid choice: 'never'": "m0.npz -s src.json -t trg.json text --early-stopping never",
+    "names GPUs, a worker each": "m0.npz -s src.json -t trg.json text -d 0",
+    "columns between tabs": "m0.npz -s src.json -t trg.json tabs",
+    "softmax-filter is ['lex', 'x']": "m0.npz -s src.json -t trg.json text -f lex x",
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_cannot_work_is_refused_in_one_line(message, system, decode):
+    Path("short.json").write_text('{"eos": 0, "UNK": 1}')
+    Path("damaged.json").write_text('{"eos": 0')
+    Path("short").write_text("x\n")
+    Path("tabs").write_text("a\tb\n")
+    status, out, err = decode(*WRONG[message].split())
+    assert (status, out) == (2, "") and message in err and err.count("\n") == 1
+
+
+def test_the_help_has_every_option_of_amun(decode):
+    out = decode("--help")[1]
+    assert "examples:" in out
+    for name in ("--config", "--input-file", "--beam-size", "--softmax-filter", "--return-nematus-alignment", "--lm"):
+        assert name in out

@@ -1,0 +1,161 @@
+"""Whole runs of the decode job: the same bytes from any workers, after a killed worker and after a resume."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.engine import decode_lines
+from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.decode import run as job
+from mgpu_ngram.jobs.decode.config import DecodeConfig
+from mgpu_ngram.jobs.progress import Progress
+
+pytestmark = pytest.mark.timeout(100)
+LINES, OF_TASK = 43, 4
+SOURCE = ["<pad>", "<unk>", "</s>", *"abcdefgh"]
+TARGET = ["<pad>", "<unk>", "<s>", "</s>", *"stuvwxyz"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model of random weights without attention, its vocabulary and a text; some lines are empty."""
+    folder, rng = tmp_path_factory.mktemp("system"), np.random.default_rng(0)
+    V, E, H = len(TARGET), 6, 8
+    sizes = {"enc_emb": (len(SOURCE), E), "dec_emb": (V, E), "fc_w": (V, H), "fc_b": (V,)}
+    for side in ("enc", "dec"):
+        sizes |= {f"{side}_w_ih": (3 * H, E), f"{side}_w_hh": (3 * H, H), f"{side}_b_ih": (3 * H,)}
+        sizes |= {f"{side}_b_hh": (3 * H,)}
+    np.savez(folder / "model.npz", **{name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()})
+    for name, words in (("src.json", SOURCE), ("trg.json", TARGET)):
+        (folder / name).write_text(json.dumps({word: i for i, word in enumerate(words)}))
+    lines = [" ".join(rng.choice(SOURCE[3:], rng.integers(0, 9))) for _ in range(LINES)]
+    (folder / "text").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def config_of(folder, **options):
+    options = {"beam_size": 4, "n_best": 4, "chunk_sentences": OF_TASK, **options}
+    model, source, target = (str(folder / name) for name in ("model.npz", "src.json", "trg.json"))
+    return DecodeConfig([model], [str(options.pop("text", folder / "text"))], [source], target, **options)
+
+
+def decoded(executor, folder, output, context=None, **options):
+    """Return the lines that a run wrote."""
+    job.run(config_of(folder, **options), RunContext(executor, output, single_file=True, **(context or {})))
+    return output.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder, tmp_path_factory):
+    executor = LocalExecutor(workers=1)
+    yield decoded(executor, folder, tmp_path_factory.mktemp("undisturbed") / "out")
+    executor.close()
+
+
+@pytest.fixture
+def numbers(monkeypatch):
+    """Return a list that gets the first line of each task that runs in this process."""
+    found = []
+
+    def counted(first, *rest):
+        found.append(first)
+        return decode_lines.decode_lines(first, *rest)
+
+    monkeypatch.setattr(job, "decode_lines", counted)
+    return found
+
+
+def test_lists_of_all_lines_in_order(undisturbed, folder):
+    numbers = [int(line.split(b" ||| ")[0]) for line in undisturbed.splitlines()]
+    words = [line.split() for line in (folder / "text").read_text().splitlines()]
+    assert numbers == sorted(numbers) and set(numbers) == {i for i, line in enumerate(words) if line}
+    assert max(map(numbers.count, numbers)) == 4
+
+
+def test_any_workers_write_the_same_bytes(undisturbed, folder, here, cluster, tmp_path):
+    assert decoded(here, folder, tmp_path / "here") == undisturbed
+    assert decoded(cluster, folder, tmp_path / "cluster") == undisturbed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster", "here"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_killed_worker_changes_no_byte(when, undisturbed, folder, cluster, hooks, hooks_folder, tmp_path):
+    hooks(**{f"decode_lines.{when}": "", f"decode_lines.{when}2": 0.2})
+    assert decoded(cluster, folder, tmp_path / "out") == undisturbed
+    assert not list(hooks_folder.glob("decode_lines.*")), "workers died"
+
+
+class Interrupt(Progress):
+    """Ctrl-C after some tasks."""
+
+    def __init__(self, after):
+        self.left = after
+
+    def advance(self, done, amount=0):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("seconds", [0, 1000], ids=["saved after each task", "saved at the end"])
+def test_an_interrupted_run_is_resumed(seconds, undisturbed, folder, numbers, tmp_path):
+    """Only the lines that were not saved are decoded again."""
+    executor, out = LocalExecutor(workers=1), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        decoded(executor, folder, out, {"progress": Interrupt(6), "checkpoint_seconds": seconds})
+    assert [path.name for path in tmp_path.iterdir()] == ["out.checkpoint"]
+    with pytest.raises(InputError, match="holds an unfinished run"):
+        decoded(executor, folder, out)
+    with pytest.raises(InputError, match=r"cannot be resumed: .*beam_size"):
+        decoded(executor, folder, out, {"resume": True}, beam_size=5)
+    numbers.clear()
+    assert decoded(executor, folder, out, {"resume": True}, chunk_sentences=None if seconds else OF_TASK) == undisturbed
+    assert numbers == list(range(5 * OF_TASK, LINES, OF_TASK)), "5 tasks were collected before the interrupt"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    executor.close()
+
+
+def test_lines_that_fail_leave_what_is_done(undisturbed, folder, numbers, tmp_path):
+    """A damaged entry is decoded again, with a warning; a corrected text is another text."""
+    executor, out, text = LocalExecutor(workers=1), tmp_path / "out", tmp_path / "text"
+    lines = (folder / "text").read_text().splitlines()
+    text.write_text("\n".join([*lines[:30], "a\tb", *lines[31:]]) + "\n")
+    with pytest.raises(InputError, match="line 31 of the text: a line has 2 columns"):
+        decoded(executor, folder, out, {"checkpoint_seconds": 0}, text=text)
+    entries = list((tmp_path / "out.checkpoint").glob("entries-*/*.safetensors"))
+    assert 1 <= len(entries) <= 7
+    with pytest.raises(InputError, match=r"cannot be resumed: .*text"):
+        decoded(executor, folder, out, {"resume": True})
+    assert decoded(executor, folder, out, {"overwrite": True}) == undisturbed
+    executor.close()
+
+
+def test_a_file_that_changes_during_the_run_is_noticed(folder, tmp_path, monkeypatch):
+    """A worker compares its files with those of the driver."""
+    options = job.DecodeOptions
+    changed = lambda files, identity, *rest: options(files, dict.fromkeys(identity, "0"), *rest)  # noqa: E731
+    monkeypatch.setattr(job, "DecodeOptions", changed)
+    executor = LocalExecutor(workers=1)
+    with pytest.raises(RunError, match=r"model.npz is \w{8} here but was 0; run again"):
+        decoded(executor, folder, tmp_path / "out")
+    executor.close()
+
+
+def test_a_folder_says_what_it_was_made_of(folder, here, tmp_path, undisturbed):
+    config = config_of(folder)
+    result = job.run(config, RunContext(here, tmp_path / "out"))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"translations.txt", "manifest.json"}
+    assert (tmp_path / "out" / "translations.txt").read_bytes() == undisturbed
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["totals"] == {"sentences": LINES, "source_words": result.source_words, "words": result.words}
+    assert manifest["text"]["lines"] == LINES and len(manifest["files"]) == 3
+    assert job.changed_since(config, manifest) == ""
+    assert "beam_size" in job.changed_since(config_of(folder, beam_size=5), manifest)
+
+
+def test_no_lines_give_an_empty_file(folder, here, tmp_path):
+    (tmp_path / "empty").write_text("")
+    assert decoded(here, folder, tmp_path / "out", text=tmp_path / "empty") == b""
