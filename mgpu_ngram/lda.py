@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.api import executor_of
-from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
+from mgpu_ngram.cluster.devices import cpu_cores
+from mgpu_ngram.cluster.placement import Work, choose_place
 from mgpu_ngram.core.bags import Bags, empty_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.estimator import (
@@ -36,7 +36,7 @@ from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.bags_of import bags_of
 from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_pairs
-from mgpu_ngram.engine.fold_documents import TopicFinder, to_csr
+from mgpu_ngram.engine.fold_documents import TopicFinder, cpu_seconds, to_csr
 from mgpu_ngram.engine.seed_words import seed_priors
 from mgpu_ngram.engine.topic_page import PageOptions, topic_page
 from mgpu_ngram.engine.topic_rows import TopicRows
@@ -61,6 +61,7 @@ SETTINGS = {  # of an LdaConfig, by the name that they have here
     "tol": "tolerance",
 }
 TEXT = ("lowercase", "token_pattern", "stop_words", "min_df", "max_df", "max_features")
+TEXT_BYTES = 8e6  # that 2 CPU cores turn into bags of words in a second, rounded down
 CLUSTER_TOKENS = 1 << 20  # of a part of the documents, which the workers of a cluster divide
 
 
@@ -90,7 +91,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     lowercase, token_pattern, stop_words, min_df, max_df, max_features
                       how documents become bags of words, as in scikit-learn's CountVectorizer. stop_words may be
                       "english", a file, or words
-    device            "auto" (a GPU if there is one), "cpu" or "gpu"
+    device            "auto" (a GPU if there is one and 2 CPU cores would take a second), "cpu" or "gpu"
 
     X is a matrix of counts (documents, words): a scipy or cupyx sparse matrix, a NumPy or CuPy array, a DataFrame, a
     Dask array of such blocks; or an iterable of texts, or of lists of tokens. A document may be empty. Counts are whole
@@ -390,7 +391,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         options = TextOptions(self.lowercase, token_pattern, *(getattr(self, name) for name in TEXT[2:]))
         if words is None and not fitting and not _is_counts(X):
             raise InputError("the model does not know its words, so X must be a matrix of counts, not documents")
-        documents = bags_of(X, words, options, resolve_device(self.device))
+        documents = bags_of(X, words, options, self._place(_text_bytes(X) / TEXT_BYTES))
         if fitting and len(getattr(X, "shape", ())) != 2:
             self.n_features_in_ = documents.num_words
             with suppress(AttributeError):
@@ -402,20 +403,22 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _train(self, config: LdaConfig, documents: BagCorpus, client: Any, earlier: TopicModel | None = None) -> None:
         """Set the model to that of the documents, in addition to those of the earlier model."""
         priors = earlier.priors if earlier else self._priors(config, documents)
-        executor, folder = executor_of(self.device, client), None
+        executor, folder, tokens = None, None, PART_TOKENS
         try:
-            if executor.transport != "memory":
+            if client is not None:
+                executor, tokens = executor_of(self.device, client), CLUSTER_TOKENS
                 folder = _shared_folder(executor)
-            tokens = PART_TOKENS if executor.transport == "memory" else CLUSTER_TOKENS
             corpus = corpus_of(documents.blocks(tokens), documents.num_words, folder, earlier=earlier)
             if not corpus.tokens:
                 if earlier:
                     return
                 raise empty_corpus(documents.name, corpus.documents)
+            executor = executor or executor_of(self._place(config.cpu_seconds(corpus.tokens)), None)
             callback = self._report if self.callback or self.verbose else None
             model = train(config, corpus, executor, documents.words, callback=callback, priors=priors).model
         finally:
-            executor.close()
+            if executor:
+                executor.close()
             if folder:
                 shutil.rmtree(folder, ignore_errors=True)
         batches = self.n_batch_iter_ + 1 if earlier else 1
@@ -428,7 +431,16 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _keep(self, model: TopicModel, batches: int) -> None:
         self.model_, self.n_batch_iter_ = model, batches
-        self._ready = _Ready(model, self.device)
+        self._finders = _Finders(model)
+
+    def _place(self, seconds: float) -> str:
+        """Return the device of work that takes 2 CPU cores so long: "auto" opens no GPU for less than a second."""
+        return choose_place(self.device, None, Work(cpu_seconds=seconds)).device
+
+    def _finder(self, bags: Bags, is_open: bool = False) -> TopicFinder:
+        """Return the model on the device for these documents; `is_open` if the caller uses the GPU already."""
+        seconds = math.inf if is_open else cpu_seconds(bags.tokens, self._model.num_topics)
+        return self._finders.on(self._place(seconds))
 
     def _report(self, sweep: int, metrics: dict[str, float]) -> object:
         if self.verbose:
@@ -438,10 +450,11 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _shares(self, documents: BagCorpus, X: Any, threshold: float | None = None) -> Any:
         """Return the shares of topics in documents, as `transform` does; X is their source, for its kind of arrays."""
-        finder, Z = self._ready.finder, self._model.num_topics
-        keep = finder.device == "gpu" and on_gpu(getattr(X, "data", None) if hasattr(X, "indptr") else X)
+        Z, is_open = self._model.num_topics, on_gpu(getattr(X, "data", None) if hasattr(X, "indptr") else X)
         blocks: Iterator[Any] = (
-            block if keep else to_host(block) for bags in documents.blocks(PART_TOKENS) for block in finder.shares(bags)
+            block if is_open else to_host(block)
+            for bags in documents.blocks(PART_TOKENS)
+            for block in self._finder(bags, is_open).shares(bags)
         )
         if threshold is not None:
             return to_csr(blocks, threshold, Z)
@@ -453,23 +466,32 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         documents, seed, first = self._documents(X), self._model.settings.get("seed", 0), 0
         score, tokens = 0.0, 0
         for bags in documents.blocks(PART_TOKENS):
-            found = self._ready.finder.completion(bags, seed, first)
+            found = self._finder(bags).completion(bags, seed, first)
             score, tokens, first = score + found[0], tokens + found[1], first + bags.documents
         return score, tokens
 
 
-class _Ready:
-    """A model that is brought to its device when it is first used there; a copy in another process does so again."""
+class _Finders:
+    """A model that is brought to a device when it is first used there; a copy in another process does so again."""
 
-    def __init__(self, model: TopicModel, device: str):
-        self.model, self.device = model, device
+    def __init__(self, model: TopicModel):
+        self.model = model
+        self._made: dict[str, TopicFinder] = {}
 
-    @cached_property
-    def finder(self) -> TopicFinder:
-        return TopicFinder(self.model, resolve_device(self.device), cpu_cores())
+    def on(self, device: str) -> TopicFinder:
+        if device not in self._made:
+            self._made[device] = TopicFinder(self.model, device, cpu_cores())
+        return self._made[device]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Ready, (self.model, self.device)
+        return _Finders, (self.model,)
+
+
+def _text_bytes(X: Any) -> float:
+    """Return the size of texts in memory, about; inf if only reading them would tell."""
+    if not isinstance(X, (list, tuple, np.ndarray)):
+        return math.inf
+    return sum(len(text) for text in X if isinstance(text, (str, bytes)))
 
 
 def _is_counts(X: Any) -> bool:

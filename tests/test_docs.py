@@ -7,6 +7,7 @@ block after a ```python block is its output. A block that cannot run here has a 
 
 import argparse
 import contextlib
+import doctest
 import gzip
 import importlib.util
 import io
@@ -22,6 +23,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+import mgpu_ngram as ng
 from mgpu_ngram import cli
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -185,6 +187,7 @@ def test_reference_pages_are_complete(reference, tmp_path):
     assert "| `chunk_bytes` | size | `auto` |" in yaml_page
     for name in (
         "mgpu_ngram.Model",
+        "mgpu_ngram.BeamSearch",
         "mgpu_ngram.LDA",
         "mgpu_ngram.count",
         "mgpu_ngram.compact.densify",
@@ -192,6 +195,12 @@ def test_reference_pages_are_complete(reference, tmp_path):
     ):
         assert f":: {name}\n" in python_page
     assert "kenlm._" not in python_page
+
+
+@pytest.mark.parametrize("name", [name for name in ng.__all__ if ">>>" in (getattr(ng, name).__doc__ or "")])
+def test_examples_of_docstrings(name):
+    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(ng, name), name)
+    assert not doctest.DocTestRunner().run(example).failed
 
 
 def test_comments_of_fields_by_hand(reference, tmp_path, monkeypatch):

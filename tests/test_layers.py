@@ -14,7 +14,7 @@ PACKAGE = Path(mgpu_ngram.__file__).parent
 # What each layer may import from the package: a layer, or one module of it. cli -> commands -> stages -> jobs
 # -> engine -> kernels; a job knows only the executor's protocol, with its gangs, of the cluster.
 ALLOWED = {
-    "__init__": {"api", "compact", "model", "lda", "core"},
+    "__init__": {"api", "beam_search", "compact", "model", "lda", "core"},
     "__main__": {"entry"},
     "entry": {"cli"},
     "cli": {"commands", "engine.device", "core"},
@@ -34,7 +34,17 @@ ALLOWED = {
     "api": {"config", "jobs", "engine", "core", "cluster"},
     "model": {"api", "next_words", "jobs", "engine", "core", "cluster.devices"},
     "next_words": {"api", "engine", "core", "cluster.devices", "cluster.executor"},
-    "lda": {"api", "jobs", "engine", "core", "cluster.devices", "kernels.dispatch", "kernels.lda.limits"},
+    "lda": {
+        "api",
+        "jobs",
+        "engine",
+        "core",
+        "cluster.devices",
+        "cluster.placement",
+        "kernels.dispatch",
+        "kernels.lda.limits",
+    },
+    "beam_search": {"model", "engine", "core"},
     "compact": {"engine", "core", "cluster.devices"},
     "kenlm": {"engine", "core"},
     "report": {"jobs.progress"},

@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import mgpu_ngram as ng
 from mgpu_ngram import lda as module
+from mgpu_ngram.cluster import placement
 from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.topic_model import load_topic_model
 from mgpu_ngram.engine.fold_documents import row_sums, to_csr
@@ -323,6 +324,27 @@ def test_blocks_without_a_share_of_the_threshold(to_device):
     starts, topics, shares = (to_host(array).tolist() for array in (sparse.indptr, sparse.indices, sparse.data))
     assert (starts, topics) == ([0, 1, 1, 1, 2, 3], [1, 0, 1])
     assert shares == pytest.approx([0.6, 0.9, 0.7])
+
+
+def test_small_data_leave_a_gpu_closed(planted, texts, monkeypatch):
+    """On a host that seems to have a GPU, `auto` opens it for work that takes 2 cores a second."""
+    asked = []
+
+    def opened(*arguments):
+        asked.extend(a for a in arguments if isinstance(a, str))
+        raise RuntimeError("opened")
+
+    monkeypatch.setattr(placement, "resolve_device", lambda wanted: "gpu" if wanted == "auto" else wanted)
+    for X in (texts, planted):
+        lda = ng.LDA(**FEW).fit(X)
+        assert lda.transform(X).shape == (len(X), 4) and lda.score(X) < 0
+    monkeypatch.setattr(module, "executor_of", opened)
+    monkeypatch.setattr(module, "TopicFinder", opened)
+    monkeypatch.setattr(placement, "GPU_START_SECONDS", 1e-6)
+    for call in (ng.LDA(**FEW).fit, pickle.loads(pickle.dumps(lda)).transform):
+        with pytest.raises(RuntimeError, match="opened"):
+            call(planted)
+    assert asked == ["gpu", "gpu"]
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ MAX_PARAMETERS = 8
 # Functions that may have more parameters, with the reason.
 MANY_OPTIONS = {
     "api.count": "options of the Python interface",
+    "beam_search.__init__": "options of the Python interface",
     "lda.__init__": "settings of the estimator",
     "next_words.iter_distributions": "options of the Python interface",
     "next_words.map_distributions": "options of the Python interface",

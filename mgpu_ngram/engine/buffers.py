@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.row_options import DTYPES
+from mgpu_ngram.engine.torch_arrays import torch_of
 
 
 def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
@@ -36,9 +36,8 @@ def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
 
 def _as_bits(out: Any) -> Any:
     """Return a PyTorch tensor of bfloat16, which no interface knows, as int16; other objects unchanged."""
-    torch = sys.modules.get("torch")
-    is_tensor = torch is not None and isinstance(out, torch.Tensor) and out.dtype == torch.bfloat16
-    return out.view(torch.int16) if is_tensor else out  # type: ignore[union-attr]
+    torch = torch_of(out)
+    return out.view(torch.int16) if torch is not None and out.dtype == torch.bfloat16 else out
 
 
 def _array(out: Any, device: str) -> Any:
@@ -54,8 +53,7 @@ def _array(out: Any, device: str) -> Any:
         raise InputError(f"out is {type(out).__name__} on a GPU but the model is on the CPU; load it with device='gpu'")
     if isinstance(out, np.ndarray):
         return out
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(out, torch.Tensor):
+    if torch_of(out) is not None:
         return out.numpy()  # DLPack of earlier releases does not tell whether memory may be written
     if hasattr(out, "__dlpack__"):
         return np.from_dlpack(out)

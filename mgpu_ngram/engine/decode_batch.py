@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError
@@ -93,15 +93,29 @@ def decode(
     steps = [NmtSteps(model) if isinstance(model, NmtModel) else model for model in models]
     model = Ensemble(steps, [1.0] * len(steps) if weights is None else weights, lm)
     if forced.targets is not None:
-        options = replace(options, beam_size=1, n_best=1, allow_unk=True, sampling=None)
+        options = options.for_targets()
     waiting = [i for i in range(len(sources)) if len(sources[i]) > 1 or forced.targets is not None]
     requests = {i: forced.request(i, len(sources[i]), model.eos, first) for i in waiting}
-    results: list[list[Hypothesis]] = [[] for _ in sources]
+    found = search_all(model, requests, sources, options, batching)
+    return [found.get(i, []) for i in range(len(sources))]
+
+
+def search_all(
+    model: Ensemble,
+    requests: dict[int, Request],
+    sources: Sequence[Any],
+    options: SearchOptions,
+    batching: Batching,
+) -> dict[int, list[Hypothesis]]:
+    """Return the results of each request, best first, by its index in `sources`."""
+    results: dict[int, list[Hypothesis]] = {}
+    index = {request.number: i for i, request in requests.items()}
+    waiting = list(requests)
     pool = batching.pool or max(1, len(waiting))
     for start in range(0, len(waiting), pool):
-        order = sorted(waiting[start : start + pool], key=lambda i: -len(sources[i]))
+        order = sorted(waiting[start : start + pool], key=lambda i: -requests[i].length)
         for found in _run(BeamSearch(model, options, batching.kind == "naive"), order, requests, sources, batching):
-            results[found.number - first] = found.hypotheses
+            results[index[found.number]] = found.hypotheses
     return results
 
 
@@ -118,7 +132,7 @@ def _run(
     while at < len(order) or search.sentences:
         room = batching.sentences - search.sentences
         if batching.words and at < len(order):
-            room = min(room, batching.words // len(sources[order[at]]) - search.sentences)
+            room = min(room, batching.words // requests[order[at]].length - search.sentences)
         if search.sentences == 0:
             room = max(room, 1)
         few = search.sentences == 0 if batching.kind != "refill" else room >= (batching.sentences + 3) // 4

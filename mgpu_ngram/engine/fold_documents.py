@@ -22,7 +22,13 @@ from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fixed_topics, fold_in
 from mgpu_ngram.kernels.lda.weights import WordTopics
 
+TOKEN_TOPICS = 100e6  # tokens x topics that 2 CPU cores infer in a second, rounded down
 T = TypeVar("T")
+
+
+def cpu_seconds(tokens: float, num_topics: int) -> float:
+    """Return about how long 2 CPU cores find the topics of so many tokens."""
+    return tokens * num_topics / TOKEN_TOPICS
 
 
 class TopicFinder:

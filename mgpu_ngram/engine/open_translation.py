@@ -25,7 +25,7 @@ from mgpu_ngram.engine.shortlist_steps import ShortlistSteps
 from mgpu_ngram.engine.source_columns import ColumnSources, ColumnSteps, SourceColumn
 from mgpu_ngram.engine.step_function import StepFunction
 
-DTYPES = ("float32", "float16")
+DTYPES = ("float32", "float16", "bfloat16")
 LESS_MEMORY = "use smaller batches, fewer models, or dtype float16"
 FIRST_WORDS, MOST_TRANSLATIONS = 10_000, 1_000  # of a shortlist, as in Amun
 
@@ -173,7 +173,8 @@ def open_translation(
 ) -> Translation:
     """Return the system in files, on a device.
 
-    dtype    of weights and states: "float32" or "float16"
+    dtype    of weights: "float32", "float16" or "bfloat16". On a GPU, float16 is also that of states and products; else
+             the weights are rounded to the dtype, and all products and states are float32
     threads  threads that parse an ARPA file
 
     Raises InputError, one line, for files that are damaged or do not fit each other.
@@ -212,8 +213,22 @@ def open_translation(
         tokens = [target.tokens[i] if i < len(target.tokens) else "" for i in range(first.vocab_size)]
         lm = NgramRows(replica, tokens, first.eos)
     with memory_guard("loading a translation model", device, LESS_MEMORY):
-        placed = [model.map_arrays(lambda array: to_device_fast(np.asarray(array, dtype), device)) for model in models]
+        placed = [
+            model.map_arrays(lambda array: to_device_fast(_rounded(array, dtype, device), device)) for model in models
+        ]
     return Translation(placed, columns, target, files, lm, shortlist)
+
+
+def _rounded(array: np.ndarray, dtype: str, device: str) -> np.ndarray:
+    """Return weights, float32, rounded to a dtype: as float16 for a GPU that computes in it, else as float32."""
+    if dtype == "bfloat16":
+        bits = array.view(np.uint32)
+        even = (bits >> np.uint32(16)) & np.uint32(1)  # ties go to even
+        return ((bits + (np.uint32(0x7FFF) + even)) & np.uint32(0xFFFF0000)).view(np.float32)
+    if dtype == "float16":
+        halves = array.astype(np.float16)
+        return halves if device == "gpu" else halves.astype(np.float32)
+    return array
 
 
 def _check_vocabularies(

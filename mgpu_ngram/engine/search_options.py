@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from mgpu_ngram.core.errors import InputError
@@ -56,6 +57,10 @@ class SearchOptions:
             raise InputError(f"max_steps is {self.max_steps} but must be 0 (no limit) or more")
         if self.early_stopping not in STOPPING:
             raise InputError(f"early_stopping is {self.early_stopping!r} but must be one of {', '.join(STOPPING)}")
+
+    def for_targets(self) -> SearchOptions:
+        """Return the options to score given results with."""
+        return replace(self, beam_size=1, n_best=1, allow_unk=True, sampling=None)
 
     def score(self, cost: float, length: int) -> float:
         """Return the score of a finished hypothesis of `length` words, its end included."""
@@ -113,6 +118,11 @@ class Hypothesis(NamedTuple):
     word_scores: tuple[float, ...]
     alignment_LT: Any = None
     parts: tuple[float, ...] = ()
+
+    @classmethod
+    def impossible(cls, words: Sequence[int], models: int = 0) -> Hypothesis:
+        """Return the result of words, one of which has probability 0."""
+        return cls(tuple(words), -math.inf, -math.inf, (-math.inf,) * len(words), None, (-math.inf,) * models)
 
 
 class Found(NamedTuple):

@@ -1,10 +1,16 @@
-"""States of a search: any tree of dicts, tuples, lists and arrays whose first axis is the row."""
+"""States of a search: any tree of dicts, tuples, lists and arrays whose first axis is the row.
+
+Arrays are NumPy's, CuPy's or tensors of PyTorch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
+from mgpu_ngram.engine.torch_arrays import as_tensor, torch_of
 from mgpu_ngram.kernels.dispatch import array_module
 
 
@@ -20,21 +26,40 @@ def map_state(fn: Callable[..., Any], state: Any, *others: Any) -> Any:
     return fn(state, *others)
 
 
-def take_rows(state: Any, rows_R: Any) -> Any:
-    """Return the state with the rows of `rows_R`, a NumPy array, in its order."""
-    return map_state(lambda array: array[array_module(array).asarray(rows_R)], state)
+def take_rows(state: Any, rows_R: np.ndarray) -> Any:
+    """Return the state with the rows of `rows_R` in its order."""
+
+    def take(array: Any) -> Any:
+        rows = as_tensor(rows_R, array) if torch_of(array) else array_module(array).asarray(rows_R)
+        return array[rows]
+
+    return map_state(take, state)
 
 
 def join_rows(state: Any, new: Any) -> Any:
     """Return the state with the rows of another one after its own."""
     if state is None:
         return new
-    return map_state(lambda array, more: array_module(array).concatenate([array, more]), state, new)
+
+    def join(array: Any, more: Any) -> Any:
+        torch = torch_of(array)
+        return torch.cat([array, more]) if torch else array_module(array).concatenate([array, more])
+
+    return map_state(join, state, new)
+
+
+def leaves(state: Any, name: str = "state") -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) of all values of a tree, such as ("state['hidden'][0]", array); None is none."""
+    if isinstance(state, dict):
+        for key, value in state.items():
+            yield from leaves(value, f"{name}[{key!r}]")
+    elif isinstance(state, (tuple, list)):
+        for i, value in enumerate(state):
+            yield from leaves(value, f"{name}[{i}]")
+    elif state is not None:
+        yield name, state
 
 
 def state_module(state: Any) -> Any:
-    """Return NumPy or CuPy, whichever made the arrays of a state."""
-    if isinstance(state, (dict, tuple, list)):
-        items = state.values() if isinstance(state, dict) else state
-        return next((xp for xp in map(state_module, items) if xp is not None), None)
-    return None if state is None else array_module(state)
+    """Return NumPy or CuPy, whichever has the memory of the first array of a state; None without arrays."""
+    return next((array_module(array) for _, array in leaves(state)), None)

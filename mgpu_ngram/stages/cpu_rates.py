@@ -14,7 +14,6 @@ SCORE_BYTES = 20e6  # of text a second: 50 MB/s on the trie, less what a text of
 ARPA_BYTES = 90e6  # of an ARPA file a second, to build and index a trie: 28 MB take 0.29 s, on a GPU almost no time
 CONVERT_BYTES = 70e6  # of an ARPA file a second, to read it and build a trie: 28 MB take 0.39 s
 HISTORIES = 20_000  # a second, to find their most probable words: 17,000 take 0.33 s with 5 orders of 35,000 words
-LDA_BYTES = 60e6  # of documents in one sweep a second: 10 M tokens/s with 256 topics, of 6 bytes each
 DECODE_PRODUCTS = 1e10  # words x beam x parameters a second: 2.1e10 with 2 models of 155,000 parameters, beam 5
 ROW_BYTES = 200e6  # of rows a second, to compute and write them
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.report import many, show_seconds, show_transport, shown_path, where
 from mgpu_ngram.stages.contract import Stage, Target, given
-from mgpu_ngram.stages.cpu_rates import LDA_BYTES
 from mgpu_ngram.stages.flags import add_overwrite, add_text
 
 if TYPE_CHECKING:
@@ -43,6 +42,8 @@ FLAGS: dict[str, dict[str, Any]] = {
     },
     "block_tokens": {"type": int, "metavar": "N", "help": "tokens of the parts that workers divide"},
 }  # fmt: skip
+
+TOKEN_BYTES = 6  # of text for each token, about
 
 
 class LdaStage(Stage[LdaConfig, "LdaResult"]):
@@ -83,7 +84,7 @@ class LdaStage(Stage[LdaConfig, "LdaResult"]):
         return work_bytes(config)
 
     def cpu_seconds(self, config: LdaConfig, inputs: Corpus | None) -> float:
-        return self.work_bytes(config, inputs) / LDA_BYTES
+        return config.cpu_seconds(self.work_bytes(config, inputs) / config.sweeps / TOKEN_BYTES)
 
     def plan(self, config: LdaConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.lda.run import plan

@@ -46,7 +46,6 @@ FLAGS: dict[str, dict[str, Any]] = {
     "by": {"choices": ["year", "month", "week", "day"], "help": "periods of --time (default month)"},
     "examples": {"type": int, "metavar": "N", "help": "representative documents of each topic (default 3)"},
 }  # fmt: skip
-TOKEN_TOPICS = 100e6  # tokens x topics that 2 CPU cores infer in a second, rounded down; see `cpu_rates`
 TOKEN_BYTES = 8  # of text for each token of the vocabulary, about
 SHOWN = 20  # topics of the table after the rows of documents
 
@@ -156,13 +155,14 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
 
     def cpu_seconds(self, config: TopicsConfig, inputs: Corpus | None) -> float:
         from mgpu_ngram.core.topic_model import describe_topic_model, find_topic_model
+        from mgpu_ngram.engine.fold_documents import cpu_seconds
 
         if not config.documents:
             return 0.0
         if not os.path.exists(config.model):
             return math.inf
         topics = describe_topic_model(find_topic_model(config.model))["topics"]
-        return self.work_bytes(config, inputs) / TOKEN_BYTES * topics / TOKEN_TOPICS
+        return cpu_seconds(self.work_bytes(config, inputs) / TOKEN_BYTES, topics)
 
     def plan(self, config: TopicsConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.topics.run import plan

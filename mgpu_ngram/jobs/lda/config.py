@@ -9,6 +9,9 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import check_at_least, check_name
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 
+TOKENS_PER_SECOND = 20e6  # that 2 CPU cores draw with few topics, rounded down
+HALF_RATE_TOPICS = 256  # with which they draw half as many; KOS, 16 to 4,096 topics
+
 
 @dataclass(frozen=True)
 class LdaConfig:
@@ -64,6 +67,10 @@ class LdaConfig:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and (0 <= value < 1 or value == int(value))):
                 raise InputError(f"{name} is {value} but must be a whole number from 1 on, or a share below 1")
+
+    def cpu_seconds(self, tokens: float) -> float:
+        """Return about how long 2 CPU cores train on so many tokens."""
+        return tokens * self.sweeps * (1 + self.topics / HALF_RATE_TOPICS) / TOKENS_PER_SECOND
 
     @property
     def prior(self) -> float:

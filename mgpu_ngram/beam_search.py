@@ -1,0 +1,162 @@
+"""`BeamSearch`, a search with any step function for Python users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.best_words import Sampling
+from mgpu_ngram.engine.decode_batch import Batching, Forced, search_all
+from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel, NgramRows
+from mgpu_ngram.engine.given_steps import GivenSteps
+from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
+from mgpu_ngram.model import Model
+
+
+class BeamSearch:
+    """Beam search, or sampling, for many sentences at once, with any step function and perhaps an n-gram model.
+
+    step            step(tokens, state) -> (logits, state). tokens (R,) int64: the last token of each row; logits (R,
+                    vocab_size) of the next token: softmax makes probabilities of them, so logarithms of probabilities
+                    are logits, too. float32 and float16 are read as they are, also bfloat16 of PyTorch (of CuPy and
+                    NumPy as uint16, its bits); other dtypes become float32. A token of -inf is never chosen
+    vocab_size      V, the number of tokens
+    beam_size       hypotheses of each sentence, at most 64; each finished one leaves one place less
+    eos             token that ends a sentence
+    bos             token before the first one; None: eos
+    unk             token that is never chosen, such as <unk> or padding; None: none
+    n_best          results of each sentence, at most beam_size
+    length_penalty  exponent a of score = (log-probability - word_penalty * length) / length^a
+    word_penalty    for each token, the end of the sentence included
+    max_length      most tokens of a result, the end of the sentence included
+    early_stopping  "amun": a sentence is done when its beam is used up; "first": when it has one result; "bound": when
+                    no other result can be among the n best any more
+    sample          draw beam_size results (at most 4,096) at random, from the top_k most probable tokens (0: all) that
+                    hold top_p of the probability; temperature divides the logits before the draw. The same seed and
+                    sentence give the same results, in any batch
+    lm, lm_weight   n-gram model, an `ng.Model` on the device of the state, and the weight of its log-probabilities
+    words           words of the n-gram model, one for each token; None: the model is one of token ids (unit "id"), with
+                    words "0", "1", ...
+
+    A state is any tree of tuples, lists and dicts of arrays. The first axis of each array is the row. Arrays are
+    NumPy's, CuPy's or tensors of PyTorch; tokens are of the kind of the first array and on its device. Tensors travel
+    by DLPack without a copy, and `step` runs without gradients. On a GPU, CuPy must be installed.
+
+    Equal scores are ordered by rising row, then token. Raises InputError for settings that cannot be used.
+
+    >>> import mgpu_ngram as ng
+    >>> import numpy as np
+    >>> table = np.log([[0.1, 0.6, 0.3], [0.2, 0.1, 0.7], [0.8, 0.1, 0.1]])  # next token by token; 0 ends
+    >>> search = ng.BeamSearch(lambda tokens, state: (table[tokens], state), vocab_size=3, beam_size=4, n_best=2)
+    >>> for best in search.run(np.zeros((1, 1)))[0]:
+    ...     print(best.words, round(float(np.exp(best.score)), 3))
+    (1, 2, 0) 0.336
+    (2, 0) 0.24
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Any, Any], tuple[Any, Any]],
+        vocab_size: int,
+        beam_size: int = 5,
+        eos: int = 0,
+        *,
+        bos: int | None = None,
+        unk: int | None = None,
+        n_best: int = 1,
+        length_penalty: float = 0.0,
+        word_penalty: float = 0.0,
+        max_length: int = 256,
+        early_stopping: str = "amun",
+        sample: bool = False,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        temperature: float = 1.0,
+        seed: int = 0,
+        lm: Model | None = None,
+        lm_weight: float = 0.2,
+        words: Sequence[str] | None = None,
+    ):
+        if not callable(step):
+            raise InputError(f"step is {step!r} but must be a function: step(tokens, state) -> logits, state")
+        if not (isinstance(vocab_size, (int, np.integer)) and vocab_size >= 1):
+            raise InputError(f"vocab_size is {vocab_size!r} but must be 1 or more")
+        for name, token in (("eos", eos), ("bos", bos), ("unk", unk)):
+            if token is not None and not (isinstance(token, (int, np.integer)) and 0 <= token < vocab_size):
+                raise InputError(f"{name} is {token!r} but tokens are 0 to {vocab_size - 1}")
+        if not (isinstance(max_length, (int, np.integer)) and max_length >= 1):
+            raise InputError(f"max_length is {max_length!r} but must be 1 or more")
+        self._step, self._V, self._eos = step, int(vocab_size), int(eos)
+        self._bos, self._unk = int(eos if bos is None else bos), -1 if unk is None else int(unk)
+        sampling = Sampling(top_k, top_p, temperature, seed) if sample else None
+        self._options = SearchOptions(
+            beam_size, n_best, length_penalty, word_penalty, float(max_length), 0, unk is None, early_stopping, sampling
+        )
+        self._lm = None if lm is None else LanguageModel(self._rows(lm, words), lm_weight)
+        self._lm_device = "" if lm is None else lm.device
+
+    def run(
+        self,
+        initial_state: Any,
+        batch: int = 256,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        refill: bool = True,
+    ) -> list[list[Hypothesis]]:
+        """Return the results of each sentence, best first: a list of `Hypothesis` for each row of the state.
+
+        initial_state  see the class; a row for each of the S sentences
+        batch          sentences that are searched at once
+        prefixes       first tokens of the results of each sentence
+        refill         other sentences take the places of finished ones; False: a batch ends before the next one begins,
+                       for states whose rows change their shape from step to step, such as caches of a transformer
+
+        A result has .words, its tokens with the end of the sentence (unless the result has max_length tokens), .score,
+        .cost (log-probability, natural; with `lm`, the weighted sum) and .word_scores, each token's part of the cost.
+
+        Raises InputError for states and logits of wrong shapes, and RunError for NaN in logits, with the sentence.
+        """
+        return self._search(initial_state, batch, Forced(prefixes), refill)
+
+    def score(
+        self, initial_state: Any, targets: Sequence[Sequence[int]], batch: int = 256, refill: bool = True
+    ) -> list[Hypothesis]:
+        """Return a `Hypothesis` for the given result of each sentence, in the same form as `run`.
+
+        targets  tokens of each result, without the end of the sentence, which is scored, too
+
+        The scores of a result with a token of probability 0 are -inf.
+        """
+        results = self._search(initial_state, batch, Forced(targets=targets), refill)
+        pairs = zip(results, targets, strict=True)
+        return [found[0] if found else Hypothesis.impossible((*target, self._eos)) for found, target in pairs]
+
+    def _search(self, state: Any, batch: int, forced: Forced, refill: bool) -> list[list[Hypothesis]]:
+        given = GivenSteps(self._step, state, self._V, self._eos, self._bos, self._unk)
+        forced.check(given.rows)
+        if self._lm is not None and (self._lm_device == "gpu") != (given.gpu is not None):
+            raise InputError(
+                f"the n-gram model is on the {self._lm_device.upper()} but the state is not; "
+                "load it with device='cpu' or device='gpu'"
+            )
+        options = self._options if forced.targets is None else self._options.for_targets()
+        batching = Batching(batch, kind="refill" if refill else "drain")
+        steps = Ensemble([given], [1.0], self._lm)
+        requests = {i: forced.request(i, 1, self._eos) for i in range(given.rows)}
+        with given.gpu or nullcontext():
+            found = search_all(steps, requests, range(given.rows), options, batching)
+        return [found[i] for i in range(given.rows)]
+
+    def _rows(self, lm: Model, words: Sequence[str] | None) -> NgramRows:
+        """Return the rows of the n-gram model."""
+        if not isinstance(lm, Model):
+            raise InputError(f"lm is {lm!r} but must be a model, such as ng.Model.load(PATH)")
+        names = [str(token) for token in range(self._V)] if words is None else list(words)
+        if len(names) != self._V:
+            raise InputError(f"there are {len(names)} words but vocab_size is {self._V}; give one for each token")
+        if not any(name in lm.vocabulary for token, name in enumerate(names) if token != self._eos):
+            raise InputError(f"the n-gram model knows no token, such as {names[-1]!r}; give words, one for each token")
+        return NgramRows(lm._next_word_model, names, self._eos)
