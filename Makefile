@@ -5,6 +5,9 @@ VENV = .venv
 BIN = $(VENV)/bin
 PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# The tests start hundreds of processes; without files of byte code, each takes 1 s to compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quickstart inputs test test-dask lint docs bench venv clean
 
 # The text needs Python alone, so it is written while pip installs, and once.
