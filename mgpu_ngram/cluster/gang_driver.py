@@ -14,6 +14,7 @@ from distributed import Future
 
 from mgpu_ngram.cluster import checks
 from mgpu_ngram.cluster.gang import GangError, check_size
+from mgpu_ngram.cluster.gang_host import POLL_SECONDS
 from mgpu_ngram.cluster.gang_worker import Place, ranks_here
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ class _Attempt:
     def finish(self) -> list[Future]:
         """Wait for all ranks; return their handles."""
         while self.unfinished:
-            self._take(self.events.get())
+            with suppress(Empty):  # a Ctrl-C just before a wait does not end the wait, so it is short
+                self._take(self.events.get(timeout=POLL_SECONDS))
         self.executor.on_loss.remove(self.events.put)
         return self.futures
 

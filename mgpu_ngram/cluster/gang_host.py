@@ -11,7 +11,7 @@ import numpy as np
 
 from mgpu_ngram.cluster.gang import Communicator, GangError, Pending, check_array
 
-POLL_SECONDS = 0.05  # between checks whether a gang was aborted
+POLL_SECONDS = 0.05  # between checks whether a gang was aborted or interrupted
 
 
 class Abort:
@@ -188,9 +188,10 @@ def run_in_threads(fn: Callable, args_by_rank: Sequence[Sequence[Any]]) -> list[
             raise
 
     with ThreadPoolExecutor(size, "mgpu-ngram-rank") as threads:
-        futures = [threads.submit(run, rank) for rank in range(size)]
         try:
-            wait(futures)
+            futures = [threads.submit(run, rank) for rank in range(size)]
+            while wait(futures, POLL_SECONDS).not_done:  # a Ctrl-C just before a wait does not end the wait
+                pass
         except BaseException:
             abort.set("the gang was interrupted")
             raise

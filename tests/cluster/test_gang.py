@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import cloudpickle
@@ -259,6 +260,26 @@ def test_ctrl_c_leaves_no_tasks(executor, do, tmp_path):
         while any(executor.everywhere(running)):
             time.sleep(0.01)
     assert executor.gather(executor.gang(sum_all, [[[np.array(1)]]] * size)) == [[3]] * 3
+
+
+def test_an_interrupt_between_the_starts_of_ranks_ends_those_that_run(monkeypatch):
+    aborted, submit = [], ThreadPoolExecutor.submit
+
+    def start_one(threads, *task):
+        submit(threads, *task)
+        raise KeyboardInterrupt
+
+    def work_until_aborted(comm):
+        try:
+            work(comm)
+        except GangError:
+            aborted.append(comm.rank)
+            raise
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", start_one)
+    with pytest.raises(KeyboardInterrupt):
+        run_in_threads(work_until_aborted, [[]] * 3)
+    assert aborted == [0]
 
 
 def running(dask_worker):
