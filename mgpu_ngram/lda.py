@@ -28,7 +28,7 @@ from mgpu_ngram.core.estimator import (
     check_columns,
 )
 from mgpu_ngram.core.matrix_bags import is_matrix
-from mgpu_ngram.core.output import check_free
+from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.topic_model import Priors, TopicModel, find_topic_model, load_topic_model, save_topic_model
@@ -45,6 +45,7 @@ from mgpu_ngram.engine.topic_words import most_probable
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.lda.run import PART_TOKENS, settings_of
 from mgpu_ngram.jobs.lda.train import corpus_of, train
+from mgpu_ngram.jobs.topics.files import HTML, check_file
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM
 
@@ -266,10 +267,11 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return MEASURES[measure](counts, pairs)
 
     def to_html(self, path: str | Path, title: str = "Topics", overwrite: bool = False) -> None:
-        """Write a page to explore the topics: one HTML file that needs no network."""
-        check_free(path, overwrite, "HTML file", lambda path: Path(path).suffix.lower() in (".html", ".htm"))
+        """Write a page to explore the topics: one HTML file that needs no network. `overwrite` replaces a page."""
+        check_file(path, overwrite, *HTML)
         page = topic_page(self._rows, self._word, options=PageOptions(title, threads=cpu_cores()))
-        Path(path).write_text(page, encoding="utf-8")
+        with new_file(path) as sink:
+            sink.write(page.encode())
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
         """Write the model to a safetensors file, in which nothing can run. `overwrite` replaces a topic model."""
@@ -357,6 +359,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             values["alpha"] = None  # or an array, which `_priors` checks
         if isinstance(self.evaluate_every, Integral):
             values["evaluate_every"] = max(0, int(self.evaluate_every))
+        if not (self.callback is None or callable(self.callback)):
+            raise InputError(f"callback is {self.callback!r} but must be a function of (iteration, metrics), or None")
         try:
             return fill(LdaConfig, values, type(self).__name__)
         except InputError as error:
@@ -389,6 +393,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             check_columns(self, X, reset=fitting)
         token_pattern = self.token_pattern or DEFAULT_PATTERN
         options = TextOptions(self.lowercase, token_pattern, *(getattr(self, name) for name in TEXT[2:]))
+        if fitting and _is_counts(X):
+            options.refuse_for("X")
         if words is None and not fitting and not _is_counts(X):
             raise InputError("the model does not know its words, so X must be a matrix of counts, not documents")
         documents = bags_of(X, words, options, self._place(_text_bytes(X) / TEXT_BYTES))
@@ -450,6 +456,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _shares(self, documents: BagCorpus, X: Any, threshold: float | None = None) -> Any:
         """Return the shares of topics in documents, as `transform` does; X is their source, for its kind of arrays."""
+        if threshold is not None and not (isinstance(threshold, Real) and 0 <= threshold <= 1):
+            raise InputError(f"threshold is {threshold!r} but must be a share from 0 to 1, or None")
         Z, is_open = self._model.num_topics, on_gpu(getattr(X, "data", None) if hasattr(X, "indptr") else X)
         blocks: Iterator[Any] = (
             block if is_open else to_host(block)
@@ -497,7 +505,11 @@ def _text_bytes(X: Any) -> float:
 def _is_counts(X: Any) -> bool:
     """Return whether X is a matrix, `Bags`, or a list of rows of numbers."""
     if isinstance(X, (list, tuple)):
-        return not any(isinstance(value, (str, bytes)) for row in X[:1] for value in (row, *row))
+        return (
+            bool(X)
+            and isinstance(X[0], (list, tuple, np.ndarray))
+            and not any(isinstance(v, (str, bytes)) for v in X[0])
+        )
     return isinstance(X, Bags) or is_matrix(X)
 
 

@@ -436,6 +436,8 @@ def test_files(fitted, planted, tmp_path):
         ({"vocabulary": ["a"]}, "the vocabulary has 1 words but X has 3 columns"),
         ({"device": "tpu"}, "device is 'tpu' but must be auto, cpu or gpu"),
         ({"min_df": 1.5}, "min_df is 1.5"),
+        ({"stop_words": "english"}, "stop_words is set but X is a matrix of counts, not text"),
+        ({"callback": 3}, "callback is 3 but must be a function"),
     ],
 )
 def test_settings_that_are_refused(settings, message):
@@ -454,6 +456,7 @@ def test_settings_that_are_refused(settings, message):
         ([], "X has no document"),
         (["", ""], "X has no word"),
         ("a text", "X is one text"),
+        ([3], r"document 0 of X is 3 \(int\)"),
         (np.zeros((0, 3)), r"0 sample\(s\)"),
         (np.zeros(3), "Reshape your data"),
     ],
@@ -477,7 +480,13 @@ def test_other_errors(fitted, planted, texts, tmp_path):
         fitted.coherence(planted, "npmi")
     with pytest.raises(ng.InputError, match="sub_sampling"):
         fitted.perplexity(planted, sub_sampling=True)
+    with pytest.raises(ng.InputError, match="threshold is 2 but must be a share"):
+        fitted.transform(planted, threshold=2)
+    with pytest.raises(ng.InputError, match="no file in a folder that exists"):
+        fitted.to_html(tmp_path / "none" / "page.html")
     (tmp_path / "other").write_text("no model")
+    with pytest.raises(ng.InputError, match="is no HTML page, so it is not overwritten"):
+        fitted.to_html(tmp_path / "other", overwrite=True)
     with pytest.raises(ng.InputError):
         ng.LDA.load(tmp_path / "other")
 

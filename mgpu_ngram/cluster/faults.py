@@ -17,9 +17,9 @@ from dask.utils import parse_timedelta
 from distributed import Client, Future
 
 from mgpu_ngram.cluster import dask_private
+from mgpu_ngram.cluster.executor import MAX_DEATHS
 from mgpu_ngram.core.errors import RunError
 
-MAX_DEATHS = 4  # the run ends when so many workers died while they ran the same task
 RELEASE_SECONDS = 1  # by then the scheduler knows of tasks that were in flight when a worker was lost
 ECHO, ECHO_SECONDS = "echo", 0.02  # key of an event that shows the driver that it receives events
 WORKERS = "all"  # Dask's topic for workers that join and leave

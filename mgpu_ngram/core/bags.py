@@ -173,13 +173,14 @@ def join_bags(blocks: Iterable[Bags]) -> Bags:
 
 def regroup(blocks: Iterable[Bags], tokens: int) -> Iterator[Bags]:
     """Yield the same documents in other blocks, cut as `Bags.blocks` would cut all of them at once."""
-    waiting: list[Bags] = []
+    waiting, size = list[Bags](), 0
     for block in blocks:
         waiting.append(block)
-        if sum(b.tokens for b in waiting) > tokens:
+        size += block.tokens
+        if size > tokens:
             *full, last = join_bags(waiting).blocks(tokens)
             yield from full
-            waiting = [last]
+            waiting, size = [last], last.tokens
     if waiting:
         yield from join_bags(waiting).blocks(tokens)
 

@@ -56,6 +56,13 @@ class TextOptions:
         if groups > 1:
             raise InputError(f"token_pattern {self.token_pattern!r} has {groups} groups; use (?:...) for all but one")
 
+    def refuse_for(self, matrix: str) -> None:
+        """Raise InputError if an option is set: `matrix` names counts of words that have no text."""
+        defaults = TextOptions()
+        for name, value in vars(self).items():
+            if value != getattr(defaults, name):
+                raise InputError(f"{name} is set but {matrix} is a matrix of counts, not text; leave {name} out")
+
     @property
     def has_default_pattern(self) -> bool:
         """Return whether tokens are words of two letters and more, for which there are kernels."""

@@ -46,18 +46,20 @@ def open_bags(
                  and docword files may be compressed. First bytes tell the format, not names
     vocabulary   see `as_words`. Bags need none; of docword.NAME.txt the file vocab.NAME.txt beside it is used. For
                  documents it is found, which reads all of them
-    options      how text becomes bags of words
+    options      how text becomes bags of words; other files obey none
     text_column  column of Parquet files, or key of JSON lines, with a text or a list of tokens
     device       "cpu" or "gpu", where text becomes bags of words
     spread       spread(fn, chunks) returns fn of each chunk in order, such as by the workers of a cluster; both are
                  picklable. None: threads of this process, or one for a token_pattern, which holds the GIL
 
-    Raises InputError for files that cannot be used, and for a mix of documents and of bags.
+    Raises InputError for files that cannot be used, for a mix of documents and of bags, and for options of bags.
     """
     files, sources, formats = _look(inputs)
     name = repr(sources[0].name) + (f" and {len(sources) - 1:,} more" if len(sources) > 1 else "")
     words = None if vocabulary is None else as_words(vocabulary)
     if formats[0] != "documents":
+        if options:
+            options.refuse_for(repr(sources[0].name))
         return _corpus_of_bags(name, sources, formats, words)
     corpus = open_documents(files, text_column)
     options = options or TextOptions()

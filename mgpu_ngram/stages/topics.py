@@ -123,7 +123,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
 
     def check_target(self, config: TopicsConfig, target: Target, overwrite: bool) -> None:
         from mgpu_ngram.core.output import check_free
-        from mgpu_ngram.jobs.topics.files import KINDS, check_file
+        from mgpu_ngram.jobs.topics.files import HTML, KINDS, check_file
 
         if target.path is not None and target.single_file:
             start, kind = KINDS[config.format]
@@ -131,7 +131,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
         else:
             super().check_target(config, target, overwrite)
         if isinstance(config, TopicsCommand) and config.page:
-            check_file(config.page, overwrite, "HTML page", b"<!doctype html>")
+            check_file(config.page, overwrite, *HTML)
         if isinstance(config, TopicsCommand) and config.export:
             check_free(config.export, overwrite)
 

@@ -165,6 +165,10 @@ def test_refusals(tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(InputError, match="empty' has no document; give|has no word in its 0 documents"):
         open_bags(tmp_path / "empty")
+    with pytest.raises(
+        InputError, match="min_df is set but .*x.npz' is a matrix of counts, not text; leave min_df out"
+    ):
+        open_bags(tmp_path / "x.npz", None, TextOptions(min_df=2))
     with pytest.raises(InputError, match="does not exist"):
         open_bags(tmp_path / "nothing")
     with pytest.raises(InputError, match="both 'a'; give each word once"):

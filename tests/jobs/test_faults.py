@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from mgpu_ngram.cluster.dask import connect
-from mgpu_ngram.cluster.faults import MAX_DEATHS
+from mgpu_ngram.cluster.executor import MAX_DEATHS
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.jobs.context import RunContext

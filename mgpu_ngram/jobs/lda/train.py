@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.cluster.executor import Executor, Handle
+from mgpu_ngram.cluster.executor import MAX_DEATHS, Executor, Handle
 from mgpu_ngram.cluster.gang import GangError
 from mgpu_ngram.core.bag_files import save_bags
 from mgpu_ngram.core.bags import Bags
@@ -28,7 +28,6 @@ from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels.lda.limits import MAX_DOCUMENT_TOKENS, MAX_WORD_TOKENS
 
-MAX_LOSSES = 3  # a run ends with the next lost worker
 WAIT_SECONDS = 60.0  # for lost workers to come back
 POLL_SECONDS = 0.2  # between looks at the progress of the workers
 Callback = Callable[[int, dict[str, float]], object]
@@ -161,7 +160,7 @@ class _Run:
 
     def train(self, state: Snapshot, callback: Callback | None, words: Words | None) -> Trained:
         config, begin, first = self.config, time.perf_counter(), state
-        losses, started = 0, None
+        deaths, started = 0, None
         self.progress.start("sweep", config.sweeps, rate="tokens")
         try:
             with _Watch(self):
@@ -177,11 +176,11 @@ class _Run:
                     except GangError as error:
                         if not error.lost:
                             raise
-                        losses += 1
+                        deaths += 1
                         self.ranks = []
-                        if losses > MAX_LOSSES:
+                        if deaths >= MAX_DEATHS:
                             raise RunError(
-                                f"the training lost workers {losses} times, the last time {', '.join(error.lost)}; "
+                                f"the training lost workers {deaths} times, the last time {', '.join(error.lost)}; "
                                 f"look at their logs, then run again {self.executor.resume_hint}".rstrip()
                             ) from error
                         warn(f"{error}; the training goes on from its last snapshot")

@@ -34,6 +34,7 @@ KINDS = {  # by format: what files of it start with, and how people call it
     "npy": (b"\x93NUMPY", "NumPy file"),
     "npz": (b"PK\x03\x04", "NumPy archive"),
 }
+HTML = "HTML page", b"<!doctype html>"  # what `topic_page` starts with
 
 
 @dataclass(frozen=True)
