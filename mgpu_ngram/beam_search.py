@@ -11,8 +11,9 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.best_words import Sampling
 from mgpu_ngram.engine.decode_batch import Batching, Forced, search_all
-from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel, NgramRows
+from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
 from mgpu_ngram.engine.given_steps import GivenSteps
+from mgpu_ngram.engine.ngram_rows import NgramRows
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 from mgpu_ngram.model import Model
 

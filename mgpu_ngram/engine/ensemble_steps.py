@@ -9,9 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.next_word import NextWordModel
-from mgpu_ngram.engine.row_options import RowOptions
-from mgpu_ngram.engine.state_trees import join_rows, state_module
+from mgpu_ngram.engine.state_trees import join_rows
 from mgpu_ngram.engine.step_function import StepFunction, StepScores
 from mgpu_ngram.engine.word_scores import WordScores
 from mgpu_ngram.kernels.decode.best_words import MAX_MODELS
@@ -19,16 +17,20 @@ from mgpu_ngram.kernels.dispatch import array_module
 
 
 class HistoryModel(Protocol):
-    """A model that gives rows for histories. history_words is the number of words of a history."""
+    """A model of the words before, on the device of the models."""
 
-    history_words: int
+    def start(self, rows: int) -> Any:
+        """Return the states of `rows` sentences that have not begun, a tree of arrays of rows."""
 
-    def rows(self, history_RK: Any) -> Any:
-        """Return (R, V) natural logarithms after histories of words of the target, -1 before the first word."""
+    def step(self, state: Any, words_R: Any) -> tuple[Any, Any]:
+        """Return (next states, (R, V) natural logarithms of the next words' probabilities) after words of the target.
+
+        words_R  -1: the sentence begins
+        """
 
 
 class LanguageModel(NamedTuple):
-    """A model of histories and the weight of its rows."""
+    """A model of the words before and the weight of its rows."""
 
     model: HistoryModel
     weight: float
@@ -64,8 +66,8 @@ class Ensemble:
         models = tuple(model.start(part, sources) for model, part in zip(self.models, of, strict=True))
         if self.lm is None:
             return {"models": models, "history": None}
-        new = state_module(models).full((len(sources), self.lm.model.history_words), -1)
-        return {"models": models, "history": join_rows(None if state is None else state["history"], new)}
+        history = join_rows(None if state is None else state["history"], self.lm.model.start(len(sources)))
+        return {"models": models, "history": history}
 
     def step(self, state: Any, words_R: Any) -> tuple[Any, WordScores]:
         """Return (next state, scores) after one word for each row."""
@@ -80,18 +82,13 @@ class Ensemble:
             parts.append(scores)
         history, ngram_RV, ngram_weight = state["history"], None, 0.0
         if self.lm is not None:
-            history = self._shifted(history, words_R)
-            ngram_RV, ngram_weight = self.lm.model.rows(history), self.lm.weight
+            before_R = array_module(words_R).where(words_R == self.start_word, -1, words_R)
+            history, ngram_RV = self.lm.model.step(history, before_R)
+            ngram_weight = self.lm.weight
         found = WordScores(
             _logits_of(parts), self.weights, _biases_of(parts), ngram_RV, ngram_weight, parts[0].attention_RT
         )
         return {"models": tuple(states), "history": history}, found
-
-    def _shifted(self, history_RK: Any, words_R: Any) -> Any:
-        """Return histories with one more word; the word before the first one is no word."""
-        xp = array_module(history_RK)
-        word_R = xp.where(words_R == self.start_word, -1, words_R)
-        return xp.concatenate([history_RK[:, 1:], word_R[:, None]], axis=1)[:, : history_RK.shape[1]]
 
 
 def _logits_of(parts: Sequence[StepScores]) -> Any:
@@ -111,29 +108,3 @@ def _biases_of(parts: Sequence[StepScores]) -> Any:
         return None
     xp, V = array_module(parts[0].logits_RV), parts[0].logits_RV.shape[1]
     return xp.stack([xp.zeros(V, np.float32) if bias_V is None else bias_V for bias_V in biases])
-
-
-class NgramRows:
-    """Rows of an n-gram model over the words of a translation model.
-
-    tokens  words of the target, by id; the n-gram model gives words that it lacks the probability of <unk>
-    eos     id of the end of a sentence, </s> of the n-gram model
-    """
-
-    def __init__(self, model: NextWordModel, tokens: Sequence[str], eos: int):
-        self._model, self.history_words = model, model.order - 1
-        ids_V = np.array([model.words.id("</s>" if i == eos else token) for i, token in enumerate(tokens)])
-        self._options = RowOptions((model.order,), scale="ln")
-        self._ids_V = ids_V
-
-    def rows(self, history_RK: Any) -> Any:
-        """Return (R, V) natural logarithms of the probabilities of the next words."""
-        xp = array_module(history_RK)
-        ids_V = xp.asarray(self._ids_V)
-        known_RK = xp.where(history_RK < 0, -1, ids_V[xp.maximum(history_RK, 0)])
-        R, K = known_RK.shape
-        codes_RK = xp.zeros((R, K + 1), np.uint32)
-        codes_RK[:, :K] = (known_RK + 1).astype(np.uint32)
-        positions_R = xp.arange(1, R + 1) * (K + 1) - 1
-        rows = self._model.find_and_make(codes_RK.reshape(-1), positions_R, self._options, bos=True)
-        return rows[:, 0][:, ids_V]

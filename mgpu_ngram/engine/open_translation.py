@@ -17,8 +17,9 @@ from mgpu_ngram.core.shortlist import Shortlist, load_shortlist
 from mgpu_ngram.core.unpacked import crc_of, read_lines
 from mgpu_ngram.engine.decode_batch import Batching, Forced, decode
 from mgpu_ngram.engine.device import memory_guard, to_device_fast
-from mgpu_ngram.engine.ensemble_steps import LanguageModel, NgramRows
+from mgpu_ngram.engine.ensemble_steps import LanguageModel
 from mgpu_ngram.engine.next_word import next_word_model_of
+from mgpu_ngram.engine.ngram_rows import NgramRows
 from mgpu_ngram.engine.nmt_steps import NmtSteps
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 from mgpu_ngram.engine.shortlist_steps import ShortlistSteps

@@ -9,8 +9,9 @@ import pytest
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine.best_words import Rows, Sampling, best_of_rows, best_of_sentences
 from mgpu_ngram.engine.decode_batch import Batching, Forced, decode
-from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel, NgramRows
+from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
 from mgpu_ngram.engine.next_word import NextWordModel
+from mgpu_ngram.engine.ngram_rows import NgramRows
 from mgpu_ngram.engine.nmt_steps import NmtSteps
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
@@ -376,16 +377,47 @@ def backoff(history, word):
     return grams.get(history, (0, 0))[1] * math.log(10) + backoff(history[1:], word)
 
 
-def test_rows_of_an_ngram_model(arpa):
-    """Every history of up to 3 words, beside the definition."""
+@pytest.mark.parametrize("words", [(), (3, 2), (2, 3, 2), (4, 3, 2, 3), (1, 2, 2)])
+def test_rows_of_an_ngram_model(arpa, words):
+    """After each word of a sentence, beside the definition; the other row stays at the beginning."""
     rows = NgramRows(NextWordModel(open_model(str(arpa)), "cpu"), TOKENS, 0)
-    assert rows.history_words == 2
-    histories = [(-1, -1), (-1, 3), (3, 2), (2, 3), (-1, 4), (4, 3), (1, 2)]
-    found = rows.rows(np.array(histories))
     names = [word if word in ("</s>", "a", "b") else "<unk>" for word in TOKENS]
-    for history, row in zip(histories, found, strict=True):
-        before = tuple(["<s>"] * (-1 in history) + [names[w] for w in history if w >= 0])
-        np.testing.assert_allclose(row, [backoff(before, name) for name in names], rtol=1e-5)
+    state, before = rows.start(2), ["<s>"]
+    for word in (-1, *words):
+        state, found = rows.step(state, np.array([word, -1]))
+        before += [names[word]] * (word >= 0)
+        for row, history in zip(found, (before, ["<s>"]), strict=True):
+            np.testing.assert_allclose(row, [backoff(tuple(history), name) for name in names], rtol=1e-5)
+
+
+def test_words_that_an_ngram_model_lacks_are_its_unk(tmp_path):
+    """Also after a word with which <unk> is a bigram, and when a token occurs twice; in the order of the tokens."""
+    path = tmp_path / "model.arpa"
+    unigrams = ["-2\t<unk>\t0", "0\t<s>\t-1", "-1\t</s>", "-0.5\ta\t-0.25", "-0.75\tb\t0"]
+    bigrams = ["-0.125\ta <unk>", "-0.375\ta a", "-0.625\t<s> b"]
+    sections = [
+        "\\data\\",
+        "ngram 1=5",
+        "ngram 2=3",
+        "",
+        "\\1-grams:",
+        *unigrams,
+        "",
+        "\\2-grams:",
+        *bigrams,
+        "",
+        "\\end\\",
+        "",
+    ]
+    path.write_text("\n".join(sections))
+    rows = NgramRows(NextWordModel(open_model(str(path)), "cpu"), ("yy", "</s>", "b", "zz", "a", "a"), 1)
+    state, (row,) = rows.step(rows.start(1), np.array([-1]))
+    log10 = math.log(10)
+    np.testing.assert_allclose(row / log10, [-3, -2, -0.625, -3, -1.5, -1.5], rtol=1e-6)
+    state, (row,) = rows.step(state, np.array([5]))
+    np.testing.assert_allclose(row / log10, [-0.125, -1.25, -1, -0.125, -0.375, -0.375], rtol=1e-6)
+    _, (row,) = rows.step(state, np.array([3]))  # after <unk>
+    np.testing.assert_allclose(row / log10, [-2, -1, -0.75, -2, -0.5, -0.5], rtol=1e-6)
 
 
 def test_an_ngram_model_takes_part(arpa):

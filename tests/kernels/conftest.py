@@ -1,4 +1,4 @@
-"""Fixtures for tests that find histories: tries of n-grams given in a dict."""
+"""Fixtures of tests of tries: tries of n-grams given in a dict."""
 
 from dataclasses import replace
 

@@ -1,0 +1,82 @@
+"""Rows of an n-gram model over the words of a translation model, whose states advance with the hypotheses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.engine.next_word import Found, NextWordModel, Rows
+from mgpu_ngram.engine.row_options import RowOptions
+from mgpu_ngram.engine.trie import index_of
+from mgpu_ngram.kernels.decode.next_states import next_states
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+
+
+class NgramRows:
+    """An n-gram model with the vocabulary of a translation model.
+
+    Its n-grams are sorted anew by the target's ids, once, so that rows are written in the order in which a search reads
+    them.
+
+    tokens  words of the target, by id; the n-gram model gives words that it lacks the probability of <unk>
+    eos     id of the end of a sentence, </s> of the n-gram model
+    """
+
+    def __init__(self, model: NextWordModel, tokens: Sequence[str], eos: int):
+        self._model, self._index = model, index_of(model.trie)
+        xp, V = array_module(model.word_G), len(tokens)
+        ids_V = np.array([model.words.id("</s>" if i == eos else token) for i, token in enumerate(tokens)])
+        self._ids_V = xp.asarray(ids_V)
+        known, first = np.unique(ids_V, return_index=True)
+        token_of = np.full(model.symbols, -1)  # the first token that is a word of the n-gram model
+        token_of[known] = first
+        self._first_M, nodes, words = _children_among(model.trie, xp.asarray(token_of), V)
+        prob_V = model.prob_V[self._ids_V]
+        self._rows = Rows(words, model.prob_G[nodes], prob_V, -1, model.has_backoffs, model.threads, model.backoff_M)
+        self._options = RowOptions((model.order,), scale="ln")
+        # Tokens that are the same word as an earlier one, such as <unk>; n-grams end with that one.
+        ends = np.zeros(model.symbols, bool)
+        ends[to_host(xp.unique(model.word_G[model.symbols :]))] = True
+        copies = np.flatnonzero((token_of[ids_V] != np.arange(V)) & ends[ids_V])
+        self._copies, self._origins = xp.asarray(copies), xp.asarray(token_of[ids_V[copies]])
+
+    def start(self, rows: int) -> Any:
+        """Return the states of `rows` sentences that have not begun."""
+        return array_module(self._ids_V).full((rows, self._model.order - 1), -1, np.int64)
+
+    def step(self, nodes_RK: Any, words_R: Any) -> tuple[Any, Any]:
+        """Return (next states, (R, V) natural logarithms of the next words' probabilities) after words of the target.
+
+        words_R  -1: the sentence begins
+        """
+        xp = array_module(words_R)
+        ids_R = xp.where(words_R < 0, np.int64(-1), self._ids_V[xp.maximum(words_R, 0)])
+        backoff_M = self._rows.scaled("ln").backoff_M
+        nodes_RK, children = next_states(
+            self._index, nodes_RK, ids_R, self._model.begin, self._first_M, backoff_M
+        )  # fmt: skip
+        rows_RV = self._rows.dense(Found(*children, "ln"), self._options)[:, 0]
+        if len(self._copies):
+            rows_RV[:, self._copies] = rows_RV[:, self._origins]
+        return nodes_RK, rows_RV
+
+
+def _children_among(trie: Trie, token_of: Any, tokens: int) -> tuple[Any, Any, Any]:
+    """Return (first_M, nodes_C, words_C): the children of each history that are tokens, by rising token.
+
+    token_of  (V,) the token of each word of the trie, or -1
+
+    The children of node m are entries first_M[m] to first_M[m + 1] - 1: its nodes, and their tokens.
+    """
+    xp, V = array_module(trie.word_G), trie.symbols
+    token_C = token_of[trie.word_G[V:]]
+    at_C = xp.flatnonzero(token_C >= 0)
+    first_M = trie.first_child_M.astype(np.int64)
+    parent_C = xp.searchsorted(first_M, at_C + V, side="right") - 1
+    order_C = xp.argsort(parent_C * tokens + token_C[at_C])
+    at_C, parent_C = at_C[order_C], parent_C[order_C]
+    starts_M = xp.searchsorted(parent_C, xp.arange(len(first_M)))
+    return starts_M.astype(trie.first_child_M.dtype), at_C + V, token_C[at_C].astype(np.uint32)
