@@ -13,7 +13,7 @@ EOS = 0
 
 def make_beams(N, L, K, B, longest, most, sizes, to_device):
     arrays = (
-        np.full((N, L, K), 9, np.int32), np.full((N, L, K), 9, np.int8), np.full((N, L, K), 9, np.float32),
+        np.full((N, L, K), 9, np.int32), np.full((N, L, K), 9, np.int16), np.full((N, L, K), 9, np.float32),
         np.zeros(N, np.int32), np.array(longest, np.int32), np.array(most, np.int32), np.array(sizes, np.int32),
         np.full((N, B), -np.inf),
     )  # fmt: skip
@@ -22,7 +22,7 @@ def make_beams(N, L, K, B, longest, most, sizes, to_device):
 
 def first_live(slots, sizes, to_device):
     S = len(slots)
-    arrays = np.array(slots, np.int32), np.arange(S + 1), np.array(sizes, np.int32), np.zeros(S, np.int8)
+    arrays = np.array(slots, np.int32), np.arange(S + 1), np.array(sizes, np.int32), np.zeros(S, np.int16)
     return Live(*map(to_device, arrays))
 
 
