@@ -5,7 +5,7 @@
 
 #define THREADS 1024
 
-typedef signed char i8;
+typedef short i16;
 
 // Return the sum of `mine` of the threads before this one; `total` becomes that of all.
 __device__ __forceinline__ u64 sum_before(u64 mine, u64* of_warps, u64& total) {
@@ -28,10 +28,10 @@ __device__ __forceinline__ u64 sum_before(u64 mine, u64* of_warps, u64& total) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) advance_beams(
-    const int* rows_SK, const int* words_SK, const float* scores_SK, const int* slots_S, const i8* places_R, i64 S,
-    i64 K, i64 L, i64 B, int* words_NLK, i8* before_NLK, float* costs_NLK, int* steps_N, const int* longest_N,
+    const int* rows_SK, const int* words_SK, const float* scores_SK, const int* slots_S, const i16* places_R, i64 S,
+    i64 K, i64 L, i64 B, int* words_NLK, i16* before_NLK, float* costs_NLK, int* steps_N, const int* longest_N,
     const int* most_N, int* sizes_N, double* finished_NB, int eos, int rule, double word_penalty,
-    const double* lengths_L1, int* next_slots_S, i64* next_starts_S1, int* next_sizes_S, i8* next_places_R,
+    const double* lengths_L1, int* next_slots_S, i64* next_starts_S1, int* next_sizes_S, i16* next_places_R,
     int* parents_R, int* words_R, float* costs_R, int* done_S, i64* counts_4) {
   __shared__ u64 of_warps[THREADS / 32];
   i64 sentences = 0, rows = 0, places = 0, done = 0;
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) advance_beams(
       for (i64 k = 0; k < K; ++k) {
         const int word = words_SK[s * K + k];
         if (word < 0 || word == eos || length > longest) continue;
-        next_places_R[row] = (i8)k;
+        next_places_R[row] = (i16)k;
         parents_R[row] = rows_SK[s * K + k];
         words_R[row] = word;
         costs_R[row] = scores_SK[s * K + k];

@@ -11,9 +11,9 @@ from .. import check
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import kernel, launch
-from .best_words import MAX_K
 
 THREADS = 1024  # of the one block
+MAX_PLACES = 1 << 12
 RULES = ("amun", "first", "bound")
 
 
@@ -21,7 +21,7 @@ class Beams(NamedTuple):
     """Sentences that are searched for, each in a slot, and their hypotheses of all steps.
 
     words_NLK    int32, the word of hypothesis k of a sentence's step l
-    before_NLK   int8, the hypothesis of the step before that it extends
+    before_NLK   int16, the hypothesis of the step before that it extends
     costs_NLK    float32
     steps_N      int32, steps that a sentence has done, below L
     longest_N    int32, the greatest number of words of a result, the end included
@@ -46,7 +46,7 @@ class Live(NamedTuple):
     slots_S    int32, the slot of each; -1 after the last one
     starts_S1  int64: sentence s has rows starts_S1[s] to starts_S1[s + 1] - 1
     sizes_S    int32, places of the beam; 0 after the last sentence
-    places_R   int8, for each row the number of its hypothesis among those of its sentence's step before
+    places_R   int16, for each row the number of its hypothesis among those of its sentence's step before
     """
 
     slots_S: Any
@@ -107,14 +107,14 @@ def advance_beams(
     check.dtype(words_SK, np.int32)
     check.dtype(scores_SK, np.float32)
     check.dtype(live.slots_S, np.int32)
-    check.dtype(live.places_R, np.int8)
-    check.dtype(beams.before_NLK, np.int8)
+    check.dtype(live.places_R, np.int16)
+    check.dtype(beams.before_NLK, np.int16)
     check.dtype(ending.lengths_L1, np.float64)
     _, L, K = beams.words_NLK.shape
-    if words_SK.shape != (len(live.slots_S), K) or K > MAX_K or len(ending.lengths_L1) < L + 1:
+    if words_SK.shape != (len(live.slots_S), K) or K > MAX_PLACES or len(ending.lengths_L1) < L + 1:
         raise ValueError(
             f"words have shape {words_SK.shape} and lengths {len(ending.lengths_L1)} entries but need "
-            f"({len(live.slots_S)}, {K}), at most {MAX_K} columns, and {L + 1} entries"
+            f"({len(live.slots_S)}, {K}), at most {MAX_PLACES:,} columns, and {L + 1} entries"
         )
     run = pick(
         cpu=_cpu, cuda=_cuda, rows_SK=rows_SK, words_SK=words_SK, scores_SK=scores_SK, lengths_L1=ending.lengths_L1,
@@ -128,7 +128,7 @@ def advance_beams(
 def _cpu(chosen, live, beams, ending):
     S, K = chosen[1].shape
     after = Live(
-        np.full(S, -1, np.int32), np.zeros(S + 1, np.int64), np.zeros(S, np.int32), np.zeros(S * K, np.int8)
+        np.full(S, -1, np.int32), np.zeros(S + 1, np.int64), np.zeros(S, np.int32), np.zeros(S * K, np.int16)
     )  # fmt: skip
     rows = Rows(np.zeros(S * K, np.int32), np.zeros(S * K, np.int32), np.zeros(S * K, np.float32))
     done_S, counts_4 = np.full(S, -1, np.int32), np.zeros(4, np.int64)
@@ -210,7 +210,7 @@ def _cuda(chosen, live, beams, ending):
 
     S, K = chosen[1].shape
     after = Live(
-        cupy.empty(S, np.int32), cupy.empty(S + 1, np.int64), cupy.empty(S, np.int32), cupy.empty(S * K, np.int8)
+        cupy.empty(S, np.int32), cupy.empty(S + 1, np.int64), cupy.empty(S, np.int32), cupy.empty(S * K, np.int16)
     )  # fmt: skip
     rows = Rows(cupy.empty(S * K, np.int32), cupy.empty(S * K, np.int32), cupy.empty(S * K, np.float32))
     done_S, counts_4 = cupy.empty(S, np.int32), cupy.empty(4, np.int64)
@@ -233,7 +233,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     finished_NB = -np.sort(rng.integers(0, 40, (N, B)) / 4, axis=1)
     finished_NB[rng.random(N) < 0.5, B - 1] = -np.inf
     beams = Beams(
-        np.zeros((N, L, K), np.int32), np.zeros((N, L, K), np.int8), np.zeros((N, L, K), np.float32),
+        np.zeros((N, L, K), np.int32), np.zeros((N, L, K), np.int16), np.zeros((N, L, K), np.float32),
         (most_N - 1 - rng.integers(0, most_N) // 2).astype(np.int32),
         np.maximum(1, most_N - rng.integers(0, 3, N)).astype(np.int32), most_N,
         rng.integers(1, K + 1, N).astype(np.int32), finished_NB,
@@ -250,7 +250,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     scores_SK[~is_word_SK] = -np.inf
     scores_SK[(filled_S == 0) & (rng.random(S) < 0.5)] = np.nan
     sizes_S = np.where(slots_S < 0, 0, beams.sizes_N[slots_S]).astype(np.int32)
-    live = Live(slots_S, starts_S1, sizes_S, rng.integers(0, K, starts_S1[-1]).astype(np.int8))
+    live = Live(slots_S, starts_S1, sizes_S, rng.integers(0, K, starts_S1[-1]).astype(np.int16))
     lengths_L1 = np.arange(L + 1) ** 0.6
     ending = Ending(0, RULES[size % 3], (0.25, 0.0, -0.25)[size // 4 % 3], lengths_L1)
     return {"chosen": (rows_SK.astype(np.int32), words_SK, scores_SK), "live": live, "beams": beams, "ending": ending}

@@ -1,110 +1,149 @@
 """Beam search over any step function, for many sentences that begin and end at different steps.
 
 Each sentence is searched as if it were alone: its beam shrinks as its hypotheses end, and it leaves when it is done.
+The arrays of a search lie on the device of its model. On a GPU, the host launches a step before it knows what the step
+before has ended: it knows how many hypotheses there can be, and the ended ones are computed for nothing.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.engine.best_words import Chosen, Draws, Rows, best_of_sentences, draw_words
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.best_words import Hypotheses, best_of_sentences, draw_of_sentences
 from mgpu_ngram.engine.ensemble_steps import Ensemble
 from mgpu_ngram.engine.search_options import Found, Request, SearchOptions
-from mgpu_ngram.engine.search_trace import Trace
+from mgpu_ngram.engine.search_results import Traces, read_results
 from mgpu_ngram.engine.state_trees import state_module, take_rows
 from mgpu_ngram.engine.word_scores import WordScores
+from mgpu_ngram.kernels.decode.advance_beams import Beams, Ending, Live, Rows, advance_beams
+from mgpu_ngram.kernels.dispatch import to_host
+
+LAG = {"cpu": 0, "gpu": 1}  # steps that the host launches before it learns what one has ended
+
+
+class _Bound(NamedTuple):
+    """The most sentences, hypotheses, and places of beams that there can be now."""
+
+    sentences: int = 0
+    rows: int = 0
+    places: int = 0
 
 
 @dataclass
-class _Sentence:
-    """A sentence that is searched for."""
+class _Counts:
+    """What a step has counted; on a GPU, it may be under way to the host.
 
-    request: Request
-    entered: int  # step of the search
-    longest: int
-    steps: int
-    size: int  # places of the beam
-    finished: list[tuple[float, int, int, float]] = field(default_factory=list)  # score, step, hypothesis, cost
+    counts_4, done_S  as `advance_beams` returns them, on the host
+    event             that says that both have come; None: they have
+    entered           sentences that entered after the step
+    """
+
+    counts_4: np.ndarray
+    done_S: np.ndarray
+    event: Any
+    entered: int = 0
 
 
 class BeamSearch:
-    """A search of sentences that enter by `enter` and leave by `advance`.
+    """A search of sentences that enter by `enter`, go on by `advance` and leave by `collect`.
 
-    hold  keep computing rows of ended hypotheses, as batches without compaction do: results are the same
+    requests   all sentences that will enter
+    sentences  the most that are searched at once
+    hold       keep computing rows of ended hypotheses, as batches without compaction do: results are the same
     """
 
-    def __init__(self, model: Ensemble, options: SearchOptions, hold: bool = False):
+    def __init__(
+        self, model: Ensemble, options: SearchOptions, requests: Sequence[Request], sentences: int, hold: bool = False
+    ):
         self.model, self.options, self._hold = model, options, hold
-        self._sentences: list[_Sentence] = []
-        self._state: Any = None
-        self._idle = 0  # rows after the live ones, which are computed for nothing
-        self._now = 0
-        self._trace = Trace(options.alignments, options.breakdown)
-        self._sentence_R = np.zeros(0, np.int64)
-        self._word_R, self._slot_R = np.zeros(0, np.int64), np.zeros(0, np.int64)  # slot: number of a sample
-        self._before_R = np.zeros(0, np.int64)  # hypothesis of the step before
-        self._cost_R = np.zeros(0, np.float32)
-
-    @property
-    def sentences(self) -> int:
-        """Number of sentences that have not left."""
-        return len(self._sentences)
-
-    @property
-    def rows(self) -> int:
-        """Number of hypotheses that go on."""
-        return len(self._cost_R)
-
-    def enter(self, requests: Sequence[Request], sources: Sequence[Any]) -> None:
-        """Begin to search for sentences."""
-        if not requests:
-            return
-        if self._idle:
-            self._state, self._idle = take_rows(self._state, np.arange(self.rows)), 0
-        self._state = self.model.start(self._state if self.rows else None, sources)
-        new, first = len(requests), len(self._sentences)
         for request in requests:
             self._check_prefix(request)
-            longest, steps = request.limits(self.options)
-            self._sentences.append(_Sentence(request, self._now, longest, steps, self.options.beam_size))
-        self._sentence_R = np.concatenate([self._sentence_R, np.arange(first, first + new)])
-        self._word_R = np.concatenate([self._word_R, np.full(new, self.model.start_word)])
-        self._before_R = np.concatenate([self._before_R, np.full(new, -1)])
-        self._slot_R = np.concatenate([self._slot_R, np.zeros(new, np.int64)])
-        self._cost_R = np.concatenate([self._cost_R, np.zeros(new, np.float32)])
+        self._all = requests
+        self._most = max((request.limits(options)[1] for request in requests), default=1)
+        powers = [1.0, *(float(n) ** options.length_penalty for n in range(1, self._most + 1))]
+        self._ending = Ending(model.eos, options.early_stopping, options.word_penalty, np.array(powers))
+        self._free = list(range(min(sentences, len(requests))))[::-1]  # slots
+        self._slots = len(self._free)
+        self._requests: dict[int, Request] = {}  # by slot
+        self._done: list[int] = []  # slots
+        self._counts: deque[_Counts] = deque()  # of steps, the oldest first
+        self._bound = _Bound()
+        self._state: Any = None
+        self._beams: Any = None
+        self._live: Live
+        self._rows: Rows
+        self._now_2: Any  # sentences and rows that go on, on the device
+        self._attention: Any = None  # (N + 1, L, K, T), like the trace of `Beams`
+        self._parts: Any = None  # (N + 1, L, K, M)
 
-    def advance(self) -> list[Found]:
-        """Extend all hypotheses by a word. Return the results of the sentences that are done."""
-        R = self.rows
-        if not R:
+    @property
+    def searched(self) -> int:
+        """Number of sentences that have entered and are not known to be done."""
+        return len(self._requests) - len(self._done)
+
+    @property
+    def room(self) -> int:
+        """Number of sentences that can enter after `collect`."""
+        return len(self._free) + len(self._done)
+
+    def enter(self, requests: Sequence[Request], sources: Sequence[Any]) -> None:
+        """Begin to search for sentences; there must be room for them."""
+        S, R, places = self._bound
+        D, K = len(requests), self.options.beam_size
+        state = self._gathered(R)
+        self._state = self.model.start(state, sources)
+        if self._beams is None:
+            self._allocate(state_module(self._state))
+        slots = [self._free.pop() for _ in requests]
+        self._requests |= dict(zip(slots, requests, strict=True))
+        self._set_slots(slots, requests)
+        self._live, self._rows = self._with_new(slots, S, R)
+        self._now_2 = self._now_2 + D
+        self._bound = _Bound(S + D, R + D, places + D * K)
+        for counts in self._counts:
+            counts.entered += D
+
+    def advance(self) -> None:
+        """Extend all hypotheses by a word."""
+        S, R, places = self._bound
+        if R:
+            live = Live(
+                self._live.slots_S[:S], self._live.starts_S1[: S + 1], self._live.sizes_S[:S], self._live.places_R[:R]
+            )
+            rows = Rows(*(array[:R] for array in self._rows))
+            self._state, scores = self.model.step(self._gathered(R), rows.words_R)
+            chosen = self._choose(scores, live, rows)
+            self._keep_details(chosen, scores, live.slots_S)
+            self._live, self._rows, done_S, counts_4 = advance_beams(chosen, live, self._beams, self._device_ending)
+            self._now_2 = counts_4[:2]
+            self._bound = _Bound(S, max(R, places) if self._hold else places, places)
+            self._counts.append(self._to_host_later(counts_4, done_S))
+        while len(self._counts) > (self._lag if R else 0):
+            self._learn(self._counts.popleft())
+
+    def collect(self) -> list[Found]:
+        """Return the results of the sentences that are known to be done; others may take their places."""
+        if not self._done:
             return []
-        words = np.concatenate([self._word_R, np.zeros(self._idle, np.int64)])
-        xp = state_module(self._state)
-        state, scores = self.model.step(self._state, xp.asarray(words))
-        scores = scores.first(R)
-        unk = -1 if self.options.allow_unk else self.model.unk
-        rows = Rows(self._sentence_R, self._cost_R, self._forced(), unk)
-        size_S = np.array([sentence.size for sentence in self._sentences])
-        if self.options.sampling is None:
-            chosen, slot_C = best_of_sentences(scores, rows, size_S), None
-        else:
-            chosen, slot_C = self._draw(scores, rows)
-        self._check_numbers(chosen)
-        self._trace.add(self._now, self._before_R[chosen.parent_C], chosen, scores)
-        kept_C = self._end_hypotheses(chosen)
-        self._now += 1
-        done_S = self._done(chosen, kept_C)
-        found = [self._results(int(s)) for s in np.flatnonzero(done_S)]
-        self._compact(
-            state, chosen, np.flatnonzero(kept_C & ~done_S[self._sentence_R[chosen.parent_C]]), slot_C, done_S
-        )
-        return found
+        at = self._xp.asarray(np.array(self._done))
+        beams = self._beams
+        kept = beams.words_NLK, beams.before_NLK, beams.costs_NLK, beams.steps_N, beams.longest_N
+        details = (None if array is None else to_host(array[at]) for array in (self._attention, self._parts))
+        traces = Traces(*(to_host(array[at]) for array in kept), *details)
+        requests = [self._requests.pop(slot) for slot in self._done]
+        self._free += self._done
+        self._done = []
+        return read_results(traces, requests, self._ending, self.options.n_best)
+
+    def _gathered(self, R: int) -> Any:
+        """Return the state of the hypotheses that go on; None without any."""
+        return take_rows(self._state, self._rows.parents_R[:R]) if R else None
 
     def _check_prefix(self, request: Request) -> None:
         words = request.prefix[:-1] if request.whole else request.prefix
@@ -115,88 +154,124 @@ class BeamSearch:
                 f"0 to {self.model.vocab_size - 1} without the end of the sentence, {self.model.eos}"
             )
 
-    def _forced(self) -> np.ndarray:
-        """Return the word that must follow each row; -1: any."""
-        forced_S = np.full(len(self._sentences), -1)
-        for s, sentence in enumerate(self._sentences):
-            at = self._now - sentence.entered
-            if at < len(sentence.request.prefix):
-                forced_S[s] = sentence.request.prefix[at]
-        return forced_S[self._sentence_R]
+    def _allocate(self, xp: Any) -> None:
+        """Make the arrays of the search."""
+        N, L, K = self._slots, self._most, self.options.beam_size
+        self._xp, self._lag = xp, LAG["cpu" if xp is np else "gpu"]
+        self._beams = Beams(
+            xp.empty((N, L, K), np.int32), xp.empty((N, L, K), np.int16), xp.empty((N, L, K), np.float32),
+            xp.empty(N, np.int32), xp.empty(N, np.int32), xp.empty(N, np.int32), xp.empty(N, np.int32),
+            xp.empty((N, self.options.n_best), np.float64),
+        )  # fmt: skip
+        P = max(len(request.prefix) for request in self._all)
+        self._prefix_NP = xp.full((N, P), -1, np.int32) if P else None
+        self._number_N = np.zeros(N, np.int64)
+        self._device_ending = self._ending._replace(lengths_L1=xp.asarray(self._ending.lengths_L1))
+        unk = -1 if self.options.allow_unk else self.model.unk
+        self._forbidden_F = None if unk < 0 else xp.asarray(np.array([unk], np.int32))
+        self._live = Live(xp.zeros(0, np.int32), xp.zeros(1, np.int64), xp.zeros(0, np.int32), xp.zeros(0, np.int16))
+        self._rows = Rows(xp.zeros(0, np.int32), xp.zeros(0, np.int32), xp.zeros(0, np.float32))
+        self._now_2 = xp.zeros(2, np.int64)
 
-    def _draw(self, scores: WordScores, rows: Rows) -> tuple[Chosen, np.ndarray]:
-        """Draw a word for each sample; the first row of a sentence stands for all its samples."""
-        sampling = self.options.sampling
-        assert sampling is not None
-        new_R = np.array([self._sentences[s].entered == self._now for s in self._sentence_R])
-        copies_R = np.where(new_R, self.options.beam_size, 1)
-        row_D = np.repeat(np.arange(self.rows), copies_R)
-        number_D = np.arange(len(row_D)) - np.searchsorted(row_D, row_D)
-        slot_D = np.where(new_R[row_D], number_D, self._slot_R[row_D])
-        sentence_D = np.array([self._sentences[s].request.number for s in self._sentence_R])[row_D]
-        step_D = np.array([self._now - self._sentences[s].entered for s in self._sentence_R])[row_D]
-        return draw_words(scores, rows, Draws(row_D, sentence_D, slot_D, step_D), sampling), slot_D
+    def _set_slots(self, slots: Sequence[int], requests: Sequence[Request]) -> None:
+        """Begin new sentences in slots."""
+        xp, beams = self._xp, self._beams
+        at = xp.asarray(np.array(slots))
+        limits = xp.asarray(np.array([request.limits(self.options) for request in requests], np.int32))
+        beams.steps_N[at] = 0
+        beams.longest_N[at], beams.most_N[at] = limits[:, 0], limits[:, 1]
+        beams.sizes_N[at] = self.options.beam_size
+        beams.finished_NB[at] = -np.inf
+        self._number_N[slots] = [request.number for request in requests]
+        if self._prefix_NP is not None:
+            words = np.full((len(slots), self._prefix_NP.shape[1]), -1, np.int32)
+            for i, request in enumerate(requests):
+                words[i, : len(request.prefix)] = request.prefix
+            self._prefix_NP[at] = xp.asarray(words)
 
-    def _check_numbers(self, chosen: Chosen) -> None:
-        wrong_C = np.flatnonzero(np.isnan(chosen.score_C))
-        if len(wrong_C):
-            number = self._sentences[self._sentence_R[chosen.parent_C[wrong_C[0]]]].request.number
-            raise RunError(f"the model gives NaN for sentence {number}; check its weights or compute in float32")
+    def _with_new(self, slots: Sequence[int], S: int, R: int) -> tuple[Live, Rows]:
+        """Return sentences and rows with new ones after the `_now_2` that go on; the state has R rows before theirs."""
+        xp, D = self._xp, len(slots)
+        number_S, number_R = xp.arange(S + D + 1) - self._now_2[0], xp.arange(R + D) - self._now_2[1]
+        is_new_S, is_new_R = ((n >= 0) & (n < D) for n in (number_S[:-1], number_R))
 
-    def _end_hypotheses(self, chosen: Chosen) -> np.ndarray:
-        """Note finished hypotheses and make beams smaller. Return (C,) whether each goes on."""
-        sentence_C = self._sentence_R[chosen.parent_C]
-        length_S = np.array([self._now + 1 - sentence.entered for sentence in self._sentences])
-        longest_S = np.array([sentence.longest for sentence in self._sentences])
-        end_C = chosen.word_C == self.model.eos
-        kept_C = ~end_C & (length_S <= longest_S)[sentence_C]
-        for c in np.flatnonzero(end_C | (length_S == longest_S)[sentence_C]):
-            s, cost = sentence_C[c], float(chosen.score_C[c])
-            score = self.options.score(cost, int(length_S[s]))
-            self._sentences[s].finished.append((score, self._now, int(c), cost))
-        for s, ended in Counter(sentence_C[~kept_C].tolist()).items():
-            self._sentences[s].size -= ended
-        return kept_C
+        def mix(array: Any, is_new: Any, new: Any, fill: int) -> Any:
+            """Return an array with new items; `fill` stands after its end."""
+            longer = xp.full(len(is_new), fill, array.dtype)
+            longer[: len(is_new) - D] = array[: len(is_new) - D]
+            return xp.where(is_new, new, longer).astype(array.dtype)
 
-    def _done(self, chosen: Chosen, kept_C: np.ndarray) -> np.ndarray:
-        """Return (S,) whether each sentence is done; call it after the step."""
-        sentence_C = self._sentence_R[chosen.parent_C]
-        alive_S = np.bincount(sentence_C[kept_C], minlength=len(self._sentences)) > 0
-        done_S = ~alive_S
-        rule = self.options.early_stopping
-        best_S: dict[int, float] = {}
-        if rule == "bound":
-            for c in np.flatnonzero(kept_C):
-                s = int(sentence_C[c])
-                best_S[s] = max(best_S.get(s, -np.inf), float(chosen.score_C[c]))
-        for s, sentence in enumerate(self._sentences):
-            length = self._now - sentence.entered
-            if length >= sentence.steps or (rule == "first" and sentence.finished):
-                done_S[s] = True
-            elif rule == "bound" and s in best_S and len(sentence.finished) >= self.options.n_best:
-                worst = sorted((f[0] for f in sentence.finished), reverse=True)[self.options.n_best - 1]
-                done_S[s] |= worst >= self.options.bound(best_S[s], length + 1, sentence.steps)
-        return done_S
+        slot_S = xp.asarray(np.array(slots))[xp.clip(number_S[:-1], 0, D - 1)]
+        starts_S1 = xp.concatenate([self._live.starts_S1[: S + 1], xp.zeros(D, np.int64)])
+        live = Live(
+            mix(self._live.slots_S, is_new_S, slot_S, -1),
+            xp.where(number_S < 0, starts_S1, self._now_2[1] + xp.clip(number_S, 0, D)),
+            mix(self._live.sizes_S, is_new_S, self.options.beam_size, 0),
+            mix(self._live.places_R, is_new_R, 0, 0),
+        )
+        # The rows of the state are in order already.
+        parents_R = xp.where(is_new_R, R + xp.clip(number_R, 0, D - 1), xp.minimum(xp.arange(R + D), max(R - 1, 0)))
+        rows = Rows(
+            parents_R.astype(np.int32),
+            mix(self._rows.words_R, is_new_R, self.model.start_word, 0),
+            mix(self._rows.costs_R, is_new_R, 0, 0),
+        )
+        return live, rows
 
-    def _results(self, s: int) -> Found:
-        """Return the best finished hypotheses of a sentence; the first of equal ones is the one that ended first."""
-        sentence = self._sentences[s]
-        ranked = sorted(sentence.finished, key=lambda finished: -finished[0])[: self.options.n_best]
-        length = sentence.request.length
-        return Found(sentence.request.number, [self._trace.hypothesis(*f, length) for f in ranked])
+    def _choose(self, scores: WordScores, live: Live, rows: Rows) -> tuple[Any, Any, Any]:
+        """Return (rows, words, costs), (S, K) each, of the hypotheses that the step makes."""
+        forced_R = None
+        if self._prefix_NP is not None:
+            step_S = self._xp.minimum(self._beams.steps_N[live.slots_S], self._prefix_NP.shape[1])
+            words = self._xp.pad(self._prefix_NP, ((0, 0), (0, 1)), constant_values=-1)
+            sentence_R = self._xp.searchsorted(live.starts_S1[1:], self._xp.arange(len(rows.words_R)), side="right")
+            forced_S = self._xp.append(words[live.slots_S, step_S], np.int32(-1))  # rows after the last sentence
+            forced_R = forced_S[sentence_R]
+        hypotheses = Hypotheses(live, rows.costs_R, forced_R, self._forbidden_F)
+        if self.options.sampling is None:
+            return best_of_sentences(scores, hypotheses, self.options.beam_size)
+        slot_S = to_host(live.slots_S)
+        step_S, number_S = to_host(self._beams.steps_N)[slot_S], self._number_N[slot_S]
+        return draw_of_sentences(scores, hypotheses, self.options.beam_size, number_S, step_S, self.options.sampling)
 
-    def _compact(
-        self, state: Any, chosen: Chosen, on_R: np.ndarray, slot_C: np.ndarray | None, done_S: np.ndarray
-    ) -> None:
-        """Keep the rows of hypotheses that go on, and the sentences that are not done."""
-        computed = self.rows + self._idle
-        parent_R = chosen.parent_C[on_R]
-        number_S = np.cumsum(~done_S) - 1
-        self._sentences = [sentence for sentence, done in zip(self._sentences, done_S, strict=True) if not done]
-        self._sentence_R = number_S[self._sentence_R[parent_R]]
-        self._word_R, self._cost_R, self._before_R = chosen.word_C[on_R], chosen.score_C[on_R], on_R
-        self._slot_R = np.zeros(len(on_R), np.int64) if slot_C is None else slot_C[on_R]
-        self._idle = max(0, computed - len(on_R)) if self._hold and len(on_R) else 0
-        rows = np.concatenate([parent_R, np.zeros(self._idle, np.int64)])
-        self._state = take_rows(state, rows) if len(on_R) else None
-        self._trace.forget_before(min((sentence.entered for sentence in self._sentences), default=self._now))
+    def _keep_details(self, chosen: tuple[Any, Any, Any], scores: WordScores, slots_S: Any) -> None:
+        """Keep what results show besides words and costs, before the step is counted."""
+        xp, (rows_SK, words_SK, _) = self._xp, chosen
+        N, L, K = self._beams.words_NLK.shape
+        row_SK, word_SK = xp.maximum(rows_SK, 0), xp.maximum(words_SK, 0)
+        at = xp.where(slots_S < 0, N, slots_S), xp.minimum(self._beams.steps_N[slots_S], L - 1)  # slot N is no one's
+        if self.options.alignments and scores.attention_RT is not None:
+            if self._attention is None:
+                T = max(request.length for request in self._all)
+                self._attention = xp.zeros((N + 1, L, K, T), scores.attention_RT.dtype)
+            T = min(scores.attention_RT.shape[1], self._attention.shape[3])
+            self._attention[(*at, slice(None), slice(T))] = scores.attention_RT[row_SK, :T]
+        if self.options.breakdown:
+            parts_MSK = scores.parts(row_SK.ravel(), word_SK.ravel()).reshape(-1, *row_SK.shape)
+            if self._parts is None:
+                self._parts = xp.zeros((N + 1, L, K, len(parts_MSK)), np.float64)
+            self._parts[at] = xp.moveaxis(parts_MSK, 0, 2)
+
+    def _to_host_later(self, counts_4: Any, done_S: Any) -> _Counts:
+        """Begin to copy what a step has counted to the host."""
+        if self._xp is np:
+            return _Counts(counts_4, done_S, None)
+        import cupy
+        import cupyx
+
+        on_host = cupyx.empty_pinned(4, np.int64), cupyx.empty_pinned(len(done_S), np.int32)
+        for array, target in zip((counts_4, done_S), on_host, strict=True):
+            array.get(out=target, blocking=False)
+        return _Counts(*on_host, cupy.cuda.get_current_stream().record())
+
+    def _learn(self, counts: _Counts) -> None:
+        """Take note of what a step has counted."""
+        if counts.event is not None:
+            counts.event.synchronize()
+        sentences, rows, places, done = (int(n) for n in counts.counts_4)
+        self._done += counts.done_S[:done].tolist()
+        sentences += counts.entered
+        places += counts.entered * self.options.beam_size
+        rows = places if self._counts else rows + counts.entered
+        if not self._hold or sentences == 0:
+            self._bound = _Bound(sentences, rows, places)

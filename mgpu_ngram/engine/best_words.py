@@ -10,23 +10,11 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.word_scores import WordScores
 from mgpu_ngram.kernels.common.philox import WORDS, random_numbers
+from mgpu_ngram.kernels.decode.advance_beams import Live
 from mgpu_ngram.kernels.decode.best_of_beams import best_of_beams
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 STEP_BITS = 20  # of a counter: the step, below the number of the sample
-
-
-class Chosen(NamedTuple):
-    """New hypotheses, on the host, sentence by sentence.
-
-    parent_C  row that each extends
-    word_C    its word
-    score_C   float32, the cost of the hypothesis; NaN if the model gives NaN
-    """
-
-    parent_C: np.ndarray
-    word_C: np.ndarray
-    score_C: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -51,86 +39,88 @@ class Sampling:
             raise InputError(f"the temperature is {self.temperature} but must be above 0")
 
 
-class Rows(NamedTuple):
-    """Hypotheses to extend, on the host, sentence by sentence.
+class Hypotheses(NamedTuple):
+    """Hypotheses to extend, sentence by sentence.
 
-    sentence_R  rising
-    cost_R      float32
-    forced_R    the word that must follow; -1: any but `unk`
-    unk         a word that is never chosen; -1: none
+    live         sentences
+    costs_R      float32
+    forced_R     int32, the word that must follow; -1: any. None: any for all
+    forbidden_F  int32, words that are never chosen freely, or None
     """
 
-    sentence_R: np.ndarray
-    cost_R: np.ndarray
-    forced_R: np.ndarray
-    unk: int
-
-    def forbidden(self, xp: Any) -> Any:
-        """Return words that are never chosen as the kernels take them."""
-        return None if self.unk < 0 else xp.asarray(np.array([self.unk], np.int32))
+    live: Live
+    costs_R: Any
+    forced_R: Any
+    forbidden_F: Any
 
 
-def best_of_sentences(scores: WordScores, rows: Rows, size_S: np.ndarray) -> Chosen:
-    """Return the best hypotheses of each sentence: by falling score, then rising row and word.
+def best_of_sentences(scores: WordScores, hypotheses: Hypotheses, k: int) -> tuple[Any, Any, Any]:
+    """Return (rows, words, costs), (S, k) each, of the best hypotheses of each sentence; see `best_of_beams`.
 
-    size_S  hypotheses to choose of each sentence, 1 to 64
-
-    Words of score -inf are never chosen. A sentence with a NaN gets one hypothesis, of score NaN.
+    k  1 to 64, the most of a sentence; each has as many as its size
     """
-    xp = array_module(scores.logits_MRV)
-    S, k = len(size_S), int(size_S.max())
-    costs_R = xp.asarray(rows.cost_R)
-    words_RK, scores_RK = scores.best(k, costs_R, rows.forbidden(xp))
-    forced = np.flatnonzero(rows.forced_R >= 0)
-    if len(forced):
-        row_F, word_F = xp.asarray(forced), xp.asarray(rows.forced_R[forced])
-        words_RK[row_F], scores_RK[row_F] = -1, -np.inf
-        words_RK[row_F, 0] = word_F
-        scores_RK[row_F, 0] = scores.of_words(row_F, word_F, costs_R[row_F])
-    starts_S1 = np.searchsorted(rows.sentence_R, np.arange(S + 1))
-    at = xp.asarray(starts_S1), xp.asarray(size_S.astype(np.int32))
-    parent_SK, word_SK, score_SK = (to_host(a) for a in best_of_beams(words_RK, scores_RK, *at))
-    wrong_S = np.isnan(score_SK[:, 0])
-    if wrong_S.any():
-        parent_SK[wrong_S, 0], word_SK[wrong_S, 0] = starts_S1[:-1][wrong_S], 0
-    kept_SK = parent_SK >= 0
-    return Chosen(*(a[kept_SK] for a in (parent_SK.astype(np.int64), word_SK.astype(np.int64), score_SK)))
+    live, costs_R, forced_R, forbidden_F = hypotheses
+    xp = array_module(costs_R)
+    words_RK, scores_RK = scores.best(k, costs_R, forbidden_F)
+    if forced_R is not None:
+        forced_costs_R = scores.of_words(xp.arange(len(costs_R)), xp.maximum(forced_R, 0), costs_R)
+        for array, forced, none in ((words_RK, forced_R, -1), (scores_RK, forced_costs_R, -np.inf)):
+            array[:, 1:] = xp.where(forced_R[:, None] >= 0, none, array[:, 1:])
+            array[:, 0] = xp.where(forced_R >= 0, forced, array[:, 0])
+    return best_of_beams(words_RK, scores_RK, live.starts_S1, live.sizes_S)
 
 
-class Draws(NamedTuple):
-    """Where a sample is: (D,) each; its row, the number of its sentence, of the sample and of the step."""
+def draw_of_sentences(
+    scores: WordScores, hypotheses: Hypotheses, k: int, number_S: np.ndarray, step_S: np.ndarray, sampling: Sampling
+) -> tuple[Any, Any, Any]:
+    """Return (rows, words, costs), (S, k) each, of samples with one more word; a forced word is not drawn.
 
-    row_D: np.ndarray
-    sentence_D: np.ndarray
-    sample_D: np.ndarray
-    step_D: np.ndarray
+    k         samples of each sentence; ended ones have word -1. The first row of a sentence stands for all of them
+    number_S  of each sentence
+    step_S    steps that it has done
+    """
+    live, costs_R, forced_R, forbidden_F = hypotheses
+    xp = array_module(costs_R)
+    slots_S, starts_S1, places_R = (to_host(a) for a in (live.slots_S, live.starts_S1, live.places_R))
+    S, R = len(slots_S), int(starts_S1[-1])
+    row_SK = np.full((S, k), -1, np.int32)
+    row_SK[np.repeat(np.arange(S), np.diff(starts_S1)), places_R[:R]] = np.arange(R)
+    new_S = (slots_S >= 0) & (step_S == 0)
+    row_SK[new_S] = starts_S1[:-1][new_S, None]
+    sentence_D, sample_D = np.nonzero(row_SK >= 0)
+    row_D = xp.asarray(row_SK[sentence_D, sample_D])
+    counters = sample_D << STEP_BITS | step_S[sentence_D]
+    number_D = random_numbers(sampling.seed, WORDS, number_S[sentence_D], counters)
+    word_D = _draw(scores, row_D, xp.asarray(number_D), costs_R, forbidden_F, sampling)
+    if forced_R is not None:
+        word_D = xp.where(forced_R[row_D] >= 0, forced_R[row_D], word_D)
+    cost_D = to_host(scores.of_words(row_D, word_D, costs_R[row_D]))
+    word_SK, cost_SK = np.full((S, k), -1, np.int32), np.full((S, k), -np.inf, np.float32)
+    word_SK[sentence_D, sample_D], cost_SK[sentence_D, sample_D] = to_host(word_D), cost_D
+    word_SK[np.isneginf(cost_SK)] = -1
+    wrong_S = np.isnan(cost_SK).any(axis=1)
+    word_SK[wrong_S], cost_SK[wrong_S] = -1, np.nan
+    return xp.asarray(row_SK), xp.asarray(word_SK), xp.asarray(cost_SK)
 
 
-def draw_words(scores: WordScores, rows: Rows, draws: Draws, sampling: Sampling) -> Chosen:
-    """Return a drawn word for each draw; a forced word is not drawn."""
-    xp = array_module(scores.logits_MRV)
-    costs_R = xp.asarray(rows.cost_R)
+def _draw(scores: WordScores, row_D: Any, number_D: Any, costs_R: Any, forbidden_F: Any, sampling: Sampling) -> Any:
+    """Return (D,) the word of each row that a number in [0, 1) draws."""
+    xp = array_module(costs_R)
     scores.best(1, costs_R, None)  # for the sums
     mix_RV = scores.mix()
     V = mix_RV.shape[1]
-    if rows.unk >= 0:
-        mix_RV = xp.where(xp.arange(V) == rows.unk, np.float32(-np.inf), mix_RV)
-    counters = draws.sample_D.astype(np.int64) << STEP_BITS | draws.step_D
-    number_D = random_numbers(sampling.seed, WORDS, draws.sentence_D, counters)
+    if forbidden_F is not None:
+        mix_RV = mix_RV.copy()
+        mix_RV[:, forbidden_F] = -np.inf
     log_RK, word_RK = best_of_rows(mix_RV, min(sampling.top_k, V) or V)
     weight_RK = xp.exp((log_RK - log_RK[:, :1]).astype(np.float64) / sampling.temperature)
     total_RK = xp.cumsum(weight_RK, axis=1)
     before_RK = total_RK - weight_RK
     inside_RK = (before_RK < sampling.top_p * total_RK[:, -1:]) & ~xp.isneginf(log_RK)
-    kept_R = inside_RK.sum(axis=1)  # the first ones, because the words are in order
-    row_D = xp.asarray(draws.row_D)
-    limit_D = total_RK[row_D, xp.maximum(kept_R[row_D] - 1, 0)]
-    place_D = (total_RK[row_D] <= (xp.asarray(number_D) * limit_D)[:, None]).sum(axis=1)
-    place_D = xp.minimum(place_D, xp.maximum(kept_R[row_D] - 1, 0))
-    forced_D = xp.asarray(rows.forced_R)[row_D]
-    word_D = xp.where(forced_D >= 0, forced_D, word_RK[row_D, place_D])
-    score_D = scores.of_words(row_D, word_D, costs_R[row_D])
-    return Chosen(draws.row_D, to_host(word_D), to_host(score_D))
+    last_D = xp.maximum(inside_RK.sum(axis=1)[row_D] - 1, 0)  # the words are in order
+    limit_D = total_RK[row_D, last_D]
+    place_D = (total_RK[row_D] <= (number_D * limit_D)[:, None]).sum(axis=1)
+    return word_RK[row_D, xp.minimum(place_D, last_D)]
 
 
 def best_of_rows(scores_RV: Any, k: int) -> tuple[Any, Any]:

@@ -114,7 +114,9 @@ def search_all(
     pool = batching.pool or max(1, len(waiting))
     for start in range(0, len(waiting), pool):
         order = sorted(waiting[start : start + pool], key=lambda i: -requests[i].length)
-        for found in _run(BeamSearch(model, options, batching.kind == "naive"), order, requests, sources, batching):
+        entering = [requests[i] for i in order]
+        search = BeamSearch(model, options, entering, batching.sentences, batching.kind == "naive")
+        for found in _run(search, order, requests, sources, batching):
             results[index[found.number]] = found.hypotheses
     return results
 
@@ -129,16 +131,15 @@ def _run(
     """Return the results of sentences, in the order in which they are done."""
     found: list[Found] = []
     at = 0
-    while at < len(order) or search.sentences:
-        room = batching.sentences - search.sentences
-        if batching.words and at < len(order):
-            room = min(room, batching.words // requests[order[at]].length - search.sentences)
-        if search.sentences == 0:
-            room = max(room, 1)
-        few = search.sentences == 0 if batching.kind != "refill" else room >= (batching.sentences + 3) // 4
-        if at < len(order) and room > 0 and (few or search.sentences == 0):
-            now = order[at : at + room]
-            search.enter([requests[i] for i in now], [sources[i] for i in now])
-            at += len(now)
-        found += search.advance()
-    return found
+    while at < len(order) or search.searched:
+        if at < len(order):
+            room, empty = search.room, search.searched == 0
+            if batching.words:
+                room = min(room, batching.words // requests[order[at]].length - search.searched)
+            if empty or (batching.kind == "refill" and room >= (batching.sentences + 3) // 4):
+                found += search.collect()
+                now = order[at : at + max(room, 1)]
+                search.enter([requests[i] for i in now], [sources[i] for i in now])
+                at += len(now)
+        search.advance()
+    return found + search.collect()

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.engine.best_words import Rows, Sampling, best_of_rows, best_of_sentences
+from mgpu_ngram.engine.beam_search import LAG
+from mgpu_ngram.engine.best_words import Hypotheses, Sampling, best_of_rows, best_of_sentences
 from mgpu_ngram.engine.decode_batch import Batching, Forced, decode
 from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
 from mgpu_ngram.engine.next_word import NextWordModel
@@ -17,6 +18,7 @@ from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 from mgpu_ngram.engine.step_function import StepScores
 from mgpu_ngram.engine.word_scores import WordScores
+from mgpu_ngram.kernels.decode.advance_beams import Live
 
 
 class TableSteps:
@@ -150,54 +152,52 @@ def test_whole_rows_in_order():
         assert np.array_equal(best_of_rows(scores, k)[1], expected)
 
 
-def best(logits, sentence_R, size_S, forced=(-1, -1), unk=-1, **more):
-    """Return (row, word) of the best hypotheses, in order, and their scores."""
-    rows = Rows(np.array(sentence_R), np.array([-1, -2], np.float32), np.array(forced), unk)
-    chosen = best_of_sentences(WordScores(np.array([logits], np.float32), **more), rows, np.array(size_S))
-    return list(zip(chosen.parent_C.tolist(), chosen.word_C.tolist(), strict=True)), chosen.score_C
+def best(scores, sizes, starts, forced=None, unk=-1):
+    """Return the (row, word) of the best hypotheses, in order, and their costs; rows have costs -1 and -2."""
+    live = Live(np.arange(len(sizes)), np.array(starts), np.array(sizes, np.int32), np.zeros(2, np.int16))
+    forbidden = None if unk < 0 else np.array([unk], np.int32)
+    forced = None if forced is None else np.array(forced, np.int32)
+    hypotheses = Hypotheses(live, np.array([-1, -2], np.float32), forced, forbidden)
+    rows, words, costs = (a.ravel() for a in best_of_sentences(scores, hypotheses, max(sizes)))
+    kept = (words >= 0) | np.isnan(costs)
+    return list(zip(rows[kept].tolist(), words[kept].tolist(), strict=True)), costs[kept]
 
 
 def test_the_best_words_of_sentences():
     """Rows of costs -1 and -2 and of probabilities in 16ths: 1, 4, 4, 7 and 2, 2, 4, 8."""
-    logits = np.log([[1, 4, 4, 7], [2, 2, 4, 8]])
+    logits = np.log([[1, 4, 4, 7], [2, 2, 4, 8]]).astype(np.float32)
     p = np.log(np.array([1, 2, 4, 7, 8]) / 16)
-    words, scores = best(logits, [0, 0], [4])
+    words, costs = best(WordScores(logits[None]), [4], [0, 2])
     assert words == [(0, 3), (0, 1), (0, 2), (1, 3)]
-    np.testing.assert_allclose(scores, [p[3] - 1, p[2] - 1, p[2] - 1, p[4] - 2], rtol=1e-6)
-    assert best(logits, [0, 1], [1, 3], unk=3)[0] == [(0, 1), (1, 2), (1, 0), (1, 1)]
-    words, scores = best(logits, [0, 1], [64, 2], forced=(0, -1), unk=0)  # a forced word may be <unk>
+    np.testing.assert_allclose(costs, [p[3] - 1, p[2] - 1, p[2] - 1, p[4] - 2], rtol=1e-6)
+    assert best(WordScores(logits[None]), [1, 3], [0, 1, 2], unk=3)[0] == [(0, 1), (1, 2), (1, 0), (1, 1)]
+    words, costs = best(WordScores(logits[None]), [64, 2], [0, 1, 2], [0, -1], unk=0)  # a forced word may be <unk>
     assert words == [(0, 0), (1, 3), (1, 2)]
-    np.testing.assert_allclose(scores, [p[0] - 1, p[4] - 2, p[2] - 2], rtol=1e-6)
-    words, scores = best(
-        logits, [0, 1], [1, 1], weights=(0.5,), ngram_RV=np.float32([[0, 0, 9, 0], [0, 0, 0, 0]]), ngram_weight=2
-    )
+    np.testing.assert_allclose(costs, [p[0] - 1, p[4] - 2, p[2] - 2], rtol=1e-6)
+    ngram_RV = np.array([[0, 0, 9, 0], [0, 0, 0, 0]], np.float32)
+    words, costs = best(WordScores(logits[None], (0.5,), ngram_RV=ngram_RV, ngram_weight=2), [1, 1], [0, 1, 2])
     assert words == [(0, 2), (1, 3)]
-    np.testing.assert_allclose(scores, [p[2] / 2 + 17, p[4] / 2 - 2], rtol=1e-6)
+    np.testing.assert_allclose(costs, [p[2] / 2 + 17, p[4] / 2 - 2], rtol=1e-6)
     logits[1, 0] = np.nan
-    words, scores = best(logits, [0, 1], [2, 2])
-    assert words == [(0, 3), (0, 1), (1, 0)] and np.isnan(scores).tolist() == [False, False, True]
+    words, costs = best(WordScores(logits[None]), [2, 2], [0, 1, 2])
+    assert words == [(0, 3), (0, 1), (-1, -1), (-1, -1)] and np.isnan(costs).tolist() == [False, False, True, True]
 
 
 def test_forced_words_have_the_scores_that_the_search_gives_them():
     """Of two models in float16 and bfloat16 with biases, and n-gram rows."""
     rng = np.random.default_rng(0)
     logits_MRV, bias_MV = rng.standard_normal((2, 2, 99), np.float32), rng.standard_normal((2, 99), np.float32)
-    more = {
-        "weights": (0.7, 0.3),
-        "bias_MV": bias_MV,
-        "ngram_RV": -rng.random((2, 99), np.float32),
-        "ngram_weight": 0.4,
-    }
+    more = (0.7, 0.3), bias_MV, -rng.random((2, 99), np.float32), 0.4
     for logits in (logits_MRV.astype(np.float16), (logits_MRV.view(np.uint32) >> 16).astype(np.uint16)):
-        scores, rows = WordScores(logits, **more), Rows(np.array([0, 1]), np.float32([-1, -2]), np.array([-1, -1]), -1)
-        free = best_of_sentences(scores, rows, np.array([1, 1]))
-        forced = best_of_sentences(scores, rows._replace(forced_R=free.word_C), np.array([1, 1]))
-        assert free.word_C.tolist() == forced.word_C.tolist()
-        np.testing.assert_allclose(forced.score_C, free.score_C, rtol=1e-6)
-        parts_MC = scores.parts(np.arange(2), free.word_C)
-        np.testing.assert_allclose(np.array([-1, -2]) + [0.7, 0.3, 0.4] @ parts_MC, free.score_C, rtol=1e-6)
-        mix_RV = scores.mix()
-        np.testing.assert_array_equal(mix_RV.argmax(axis=1), free.word_C)
+        scores = WordScores(logits, *more)
+        free, costs = best(scores, [1, 1], [0, 1, 2])
+        words = [word for _, word in free]
+        forced, forced_costs = best(scores, [1, 1], [0, 1, 2], words)
+        assert forced == free
+        np.testing.assert_allclose(forced_costs, costs, rtol=1e-6)
+        parts_MC = scores.parts(np.arange(2), np.array(words))
+        np.testing.assert_allclose(np.array([-1, -2]) + [0.7, 0.3, 0.4] @ parts_MC, costs, rtol=1e-6)
+        assert scores.mix().argmax(axis=1).tolist() == words
 
 
 @pytest.mark.parametrize("kind", ["naive", "drain", "refill"])
@@ -217,6 +217,21 @@ def test_batches_do_not_change_results(random_model, kind, sentences, one_blas_t
                 assert a.alignment_LT.shape == b.alignment_LT.shape
                 np.testing.assert_allclose(a.alignment_LT, b.alignment_LT, rtol=0, atol=1e-5)
     assert found[0] == [] and len(sources[0]) == 1  # an empty line has no result
+
+
+@pytest.mark.parametrize("kind", ["drain", "refill"])
+def test_a_host_that_learns_late_finds_the_same(random_model, kind, one_blas_thread, monkeypatch):
+    """As on a GPU: hypotheses that have ended are computed for nothing, and sentences enter behind them."""
+    rng = np.random.default_rng(4)
+    sources = [np.append(rng.integers(2, 9, n % 7), 0) for n in range(30)]
+    options = SearchOptions(4, 3, 1.0, alignments=True, breakdown=True)
+    expected = decode([random_model()], sources, options, Batching(5, kind=kind))
+    monkeypatch.setitem(LAG, "cpu", 1)
+    found = decode([random_model()], sources, options, Batching(5, kind=kind))
+    assert [[h[:2] for h in of] for of in found] == [[h[:2] for h in of] for of in expected]
+    for one, other in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
+        assert one.parts == pytest.approx(other.parts, abs=1e-5)
+        np.testing.assert_allclose(one.alignment_LT, other.alignment_LT, atol=1e-5)
 
 
 def test_results_have_an_attention_row_for_each_word(random_model):

@@ -1,0 +1,118 @@
+"""Results of sentences that are done: their best hypotheses, followed back through all steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy import int64
+
+from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.engine.search_options import Found, Hypothesis, Request
+from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.decode.advance_beams import Ending
+
+
+class Traces(NamedTuple):
+    """Hypotheses of all steps of D sentences, on the host; as in `Beams`.
+
+    attention_DLKT  weights of the source positions, or None
+    parts_DLKM      scores of each model's words, or None
+    """
+
+    words_DLK: np.ndarray
+    before_DLK: np.ndarray
+    costs_DLK: np.ndarray
+    steps_D: np.ndarray
+    longest_D: np.ndarray
+    attention_DLKT: np.ndarray | None = None
+    parts_DLKM: np.ndarray | None = None
+
+
+def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_best: int) -> list[Found]:
+    """Return the n best finished hypotheses of each sentence; of equal ones, the one that ended first comes first.
+
+    requests  of the sentences
+    ending    with lengths_L1 on the host
+
+    Raises RunError if the scores of a sentence are NaN.
+    """
+    last_D = np.maximum(traces.steps_D - 1, 0)
+    wrong_D = np.isnan(traces.costs_DLK[np.arange(len(last_D)), last_D, 0])
+    if wrong_D.any():
+        number = requests[int(wrong_D.argmax())].number
+        raise RunError(f"the model gives NaN for sentence {number}; check its weights or compute in float32")
+    D, L, _ = traces.words_DLK.shape
+    lengths_DB = np.zeros((D, n_best), np.int64)
+    scores_DB = np.full((D, n_best), -np.inf)
+    words_DBL, places_DBL = np.zeros((D, n_best, L), np.int32), np.zeros((D, n_best, L), np.int64)
+    costs_DBL = np.zeros((D, n_best, L), np.float32)
+    _follow(
+        *traces[:5],
+        ending.eos,
+        ending.word_penalty,
+        ending.lengths_L1,
+        lengths_DB,
+        scores_DB,
+        words_DBL,
+        places_DBL,
+        costs_DBL,
+    )
+    word_scores_DBL = np.diff(costs_DBL.astype(np.float64), prepend=0.0)
+    found = []
+    rows = zip(lengths_DB.tolist(), scores_DB.tolist(), words_DBL.tolist(), word_scores_DBL.tolist(), strict=True)
+    for d, (lengths, scores, words, word_scores) in enumerate(rows):
+        hypotheses = []
+        for b, length in enumerate(lengths):
+            if length:
+                at = d, np.arange(length), places_DBL[d, b, :length]
+                alignment = parts = None
+                if traces.attention_DLKT is not None:
+                    alignment = traces.attention_DLKT[at][:, : requests[d].length]
+                if traces.parts_DLKM is not None:
+                    parts = tuple(traces.parts_DLKM[at].astype(np.float64).sum(axis=0).tolist())
+                cost = float(costs_DBL[d, b, length - 1])
+                hypotheses.append(
+                    Hypothesis(
+                        tuple(words[b][:length]),
+                        scores[b],
+                        cost,
+                        tuple(word_scores[b][:length]),
+                        alignment,
+                        parts or (),
+                    )
+                )
+        found.append(Found(requests[d].number, hypotheses))
+    return found
+
+
+@njit(nogil=True, cache=True)
+def _follow(
+    words_DLK, before_DLK, costs_DLK, steps_D, longest_D, eos, word_penalty, lengths_L1, lengths_DB, scores_DB,
+    words_DBL, places_DBL, costs_DBL,
+):  # fmt: skip
+    B = lengths_DB.shape[1]
+    place_B = np.zeros(B, np.int64)
+    for d in range(len(words_DLK)):
+        for step in range(int64(steps_D[d])):
+            length = step + 1
+            for k in range(words_DLK.shape[2]):
+                word = words_DLK[d, step, k]
+                if word < 0 or (word != eos and length != longest_D[d]):
+                    continue
+                score = (costs_DLK[d, step, k] - word_penalty * length) / lengths_L1[length]
+                if score <= scores_DB[d, B - 1]:
+                    continue
+                at = B - 1
+                while at and scores_DB[d, at - 1] < score:
+                    scores_DB[d, at], lengths_DB[d, at] = scores_DB[d, at - 1], lengths_DB[d, at - 1]
+                    place_B[at] = place_B[at - 1]
+                    at -= 1
+                scores_DB[d, at], lengths_DB[d, at], place_B[at] = score, length, k
+        for b in range(B):
+            place = place_B[b]
+            for step in range(lengths_DB[d, b] - 1, -1, -1):
+                words_DBL[d, b, step], costs_DBL[d, b, step] = words_DLK[d, step, place], costs_DLK[d, step, place]
+                places_DBL[d, b, step] = place
+                place = int64(before_DLK[d, step, place])
