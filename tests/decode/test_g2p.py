@@ -1,0 +1,97 @@
+"""The model of pronunciation in examples/g2p, and the script that trained it."""
+
+import hashlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.core.nmt_files import load_nmt_model
+from mgpu_ngram.core.nmt_vocabulary import load_nmt_vocabulary
+from mgpu_ngram.engine.decode_batch import Forced, decode
+from mgpu_ngram.engine.decode_output import text_of
+from mgpu_ngram.engine.search_options import SearchOptions
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+G2P = EXAMPLES / "g2p"
+
+
+def opened(folder):
+    """Return (model, vocabulary of letters, vocabulary of phonemes)."""
+    files = (str(folder / f"{side}.json") for side in ("letters", "phonemes"))
+    return load_nmt_model(str(folder / "model.npz")), *map(load_nmt_vocabulary, files)
+
+
+def errors_in_readme():
+    """Return {beam: (errors in words.txt, phonemes)}."""
+    rows = re.findall(r"^\| (\d+) \|.*\| (\d+) of (\d+) \|$", (G2P / "README.md").read_text("utf-8"), re.MULTILINE)
+    return {int(beam): (int(wrong), int(phonemes)) for beam, wrong, phonemes in rows}
+
+
+def lines_of(path):
+    return path.read_text("utf-8").splitlines()
+
+
+def edits(a, b):
+    """Return the least number of insertions, deletions and replacements from a to b, by the recurrence itself."""
+    known = {}
+
+    def least(i, j):
+        if not (i and j):
+            return i + j
+        if (i, j) not in known:
+            same = least(i - 1, j - 1) + (a[i - 1] != b[j - 1])
+            known[i, j] = min(same, least(i - 1, j) + 1, least(i, j - 1) + 1)
+        return known[i, j]
+
+    return least(len(a), len(b))
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+def test_the_error_rate_of_the_model(one_blas_thread, beam):
+    """The words were held out, and their phoneme error rate is the one in README."""
+    words, spoken = lines_of(G2P / "words.txt"), [line.split() for line in lines_of(G2P / "words.phonemes")]
+    assert all(int(hashlib.sha1(w.replace(" ", "").encode()).hexdigest(), 16) % 1000 < 20 for w in words)
+    model, letters, phonemes = opened(G2P)
+    ids = [letters.encode(word, len(letters.tokens)) for word in words]
+    found = [text_of(best[0], phonemes).split() for best in decode([model], ids, SearchOptions(beam))]
+    wrong, all_phonemes = (sum(map(edits, found, spoken)), sum(map(len, spoken)))
+    assert (wrong, all_phonemes) == errors_in_readme()[beam]
+
+
+def test_edits_by_hand():
+    assert (edits("kitten", "sitting"), edits("", "ab"), edits("ab", "ab")) == (3, 2, 0)
+
+
+def test_the_training_script(tmp_path, monkeypatch, capsys):
+    """PyTorch and the decoder compute the same probabilities and the same words from the files that it writes."""
+    torch = pytest.importorskip("torch", reason="the training script needs PyTorch")
+    spec = importlib.util.spec_from_file_location("train_g2p", EXAMPLES / "train_g2p.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    pairs = zip(lines_of(G2P / "words.txt"), lines_of(G2P / "words.phonemes"), strict=True)
+    entries = [f"{word.replace(' ', '')} {spoken}" for word, spoken in pairs]
+    held_in = [f"{a}{entry} # of tests" for entry in entries for a in "fn"]
+    dictionary = tmp_path / "some.dict"
+    dictionary.write_text("\n".join([*entries, *held_in, "read(2) R EH1 D", "isn't IH1 Z", ""]))
+    monkeypatch.setattr(sys, "argv", ["", str(dictionary), "-o", str(tmp_path), "--epochs", "1", "--state", "12"])
+    script.main()
+    assert re.fullmatch(r"epoch 1: loss \d\.\d+, dev \d\.\d+, PER \d+\.\d\d%\n", capsys.readouterr().out)
+    model, letters, phonemes = opened(tmp_path)
+    test = {name: lines_of(tmp_path / f"test.{name}") for name in ("words", "phonemes")}
+    assert len(test["words"]) >= len(entries) and set(lines_of(G2P / "words.txt")) <= set(test["words"])
+    with np.load(tmp_path / "model.npz") as arrays:
+        trained = script.Model(len(letters.tokens), len(phonemes.tokens), script.EMBEDDING, 12)
+        trained.load_state_dict({name: torch.tensor(arrays[name]) for name in arrays.files})
+    words = [letters.encode(word, len(letters.tokens)) for word in test["words"]]
+    spoken = [phonemes.encode(line, len(phonemes.tokens)) for line in test["phonemes"]]
+    forced = decode([model], words, forced=Forced(targets=[ids[:-1] for ids in spoken]))
+    free = decode([model], words, SearchOptions(allow_unk=True))
+    for i, (word, line) in enumerate(zip(words, spoken, strict=True)):
+        with torch.no_grad():
+            loss = trained.loss(torch.tensor(word)[None], torch.tensor(line)[None]).item()
+        assert -forced[i][0].cost == pytest.approx(loss * len(line), rel=1e-5)
+        assert [x for x in free[i][0].words if x] == trained.greedy(torch.tensor(word)[None])[0]
