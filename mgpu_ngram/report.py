@@ -173,6 +173,18 @@ def show_topic_model(path: str, found: dict[str, Any]) -> None:
     print(f"{found['size_bytes']:,} bytes")
 
 
+def show_translation_model(path: str, found: dict[str, Any]) -> None:
+    """Print a description of the file of a translation model."""
+    words = " x ".join(f"{n:,}" for n in found["source_words"])
+    attention = "with attention" if found["attention"] else "without attention"
+    print(f"{path}: a translation model, {words} source words to {found['target_words']:,} target words")
+    print(
+        f"{found['cell']} of {found['state']:,}, embeddings of {found['embedding']:,}, {attention}; "
+        f"{found['parameters']:,} parameters"
+    )
+    print(f"{found['size_bytes']:,} bytes")
+
+
 def show_file(path: str, found: dict[str, Any]) -> None:
     """Print what a file is, other than a model file."""
     counts = " + ".join(f"{count:,}" for count in found.get("orders", []))

@@ -9,7 +9,7 @@ import os
 from mgpu_ngram.commands.shared import stdout
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.output import MANIFEST, find_manifest
-from mgpu_ngram.report import show_file, show_model, show_topic_model
+from mgpu_ngram.report import show_file, show_model, show_topic_model, show_translation_model
 from mgpu_ngram.stages.registry import STAGES, stage_of_format
 
 EXAMPLES = """examples:
@@ -17,6 +17,7 @@ EXAMPLES = """examples:
   mgpu-ngram info counts --json | jq .orders
   mgpu-ngram info model.safetensors
   mgpu-ngram info topics.lda
+  mgpu-ngram info model.npz
   mgpu-ngram info runs/scores/score
   mgpu-ngram info distributions
   mgpu-ngram info counts --verify"""
@@ -24,7 +25,9 @@ EXAMPLES = """examples:
 
 def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("path", metavar="PATH", help="output folder, model file, topic model or ARPA file")
+    parser.add_argument(
+        "path", metavar="PATH", help="output folder, model file, topic model, translation model or ARPA file"
+    )
     parser.add_argument("--verify", action="store_true", help="compare the inputs of an output with its checksums")
     parser.set_defaults(verb=_info)
 
@@ -69,6 +72,7 @@ def _verify(path: str, manifest: dict[str, object]) -> None:
 def _show_file(path: str, as_json: bool) -> None:
     from mgpu_ngram.core.file_kind import identify_file
     from mgpu_ngram.core.model_file import FORMAT
+    from mgpu_ngram.core.nmt_files import TRANSLATION_MODEL
     from mgpu_ngram.core.topic_model import FORMAT as TOPIC_MODEL
 
     described = identify_file(path)
@@ -79,5 +83,7 @@ def _show_file(path: str, as_json: bool) -> None:
             show_model(path, described)
         elif described["format"] == TOPIC_MODEL:
             show_topic_model(path, described)
+        elif described["format"] == TRANSLATION_MODEL:
+            show_translation_model(path, described)
         else:
             show_file(path, described)

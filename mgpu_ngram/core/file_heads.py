@@ -12,6 +12,7 @@ HEAD_BYTES = 4096  # a head: enough for every magic number, and for the first li
 MAX_HEADER_BYTES = 100_000_000  # of a safetensors file: the format's limit
 ARPA, IARPA, KENLM, JSON_LINES = "an ARPA file", "an iARPA file of IRSTLM", "a KenLM binary model", "JSON lines"
 IRSTLM = "a binary model of IRSTLM"
+ZIP = "a ZIP archive"
 OUR_MODEL, SAFETENSORS = "a model file of mgpu-ngram", "a safetensors file"
 COMPRESSION = {
     b"\x1f\x8b\x08": "gzip",
@@ -38,7 +39,7 @@ MAGIC = {
     b"GIF87a": "a GIF image",
     b"GIF89a": "a GIF image",
     b"%PDF-": "a PDF document",
-    b"PK\x03\x04": "a ZIP archive",
+    b"PK\x03\x04": ZIP,
     b"7z\xbc\xaf\x27\x1c": "a 7-Zip archive",
     b"Rar!\x1a\x07": "a RAR archive",
     b"\x04\x22\x4d\x18": "lz4 data",

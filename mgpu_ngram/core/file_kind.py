@@ -14,6 +14,7 @@ from mgpu_ngram.core.decompress import decompressed
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import COUNT_LINE, compression, is_safetensors, json_keys, what_begins
 from mgpu_ngram.core.model_file import FORMAT, describe_model
+from mgpu_ngram.core.nmt_files import describe_nmt_model, is_nmt_model
 from mgpu_ngram.core.sources import Source, parquet_file, stored_head
 from mgpu_ngram.core.stored import reader
 from mgpu_ngram.core.topic_model import FORMAT as TOPIC_MODEL
@@ -32,10 +33,10 @@ def identify_file(path: str | Path) -> dict[str, Any]:
 
     All files have `format`, such as "ARPA file", `compression` ("gzip", ... or None) and `size_bytes`, as stored. Other
     fields depend on the format. "mgpu_ngram model": the fields of `describe_model`. "mgpu_ngram topic model": those of
-    `describe_topic_model`. ARPA file and KenLM binary model:
-    `order`, and `orders`, the number of n-grams of each order. KenLM binary model: also its `type`, and whether it
-    holds its `vocabulary`. Parquet: `rows` and `columns`. JSON lines: the `keys` of the first line. A file of any other
-    format is "text" if it is UTF-8, else "unknown".
+    `describe_topic_model`. "translation model": those of `describe_nmt_model`, which reads all of it. ARPA file and
+    KenLM binary model: `order`, and `orders`, the number of n-grams of each order. KenLM binary model: also its `type`,
+    and whether it holds its `vocabulary`. Parquet: `rows` and `columns`. JSON lines: the `keys` of the first line. A
+    file of any other format is "text" if it is UTF-8, else "unknown".
 
     Raises InputError for a file that cannot be read, or whose header is damaged.
     """
@@ -61,6 +62,8 @@ def identify_file(path: str | Path) -> dict[str, Any]:
         found = describe(path) if describe else found | {"metadata": metadata}
     elif head.startswith(heads.PARQUET) and not compressed:
         found |= _parquet_schema(Source(name, "parquet", size_bytes, location))
+    elif what == heads.ZIP and not compressed and is_nmt_model(location):
+        found = describe_nmt_model(location)
     elif what == heads.JSON_LINES:
         found |= {"keys": json_keys(head)}
     elif not what:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt_model import Affine, Attention, Cell, Gru, Lstm, NmtModel
 from mgpu_ngram.core.nmt_names import with_nematus_names
 from mgpu_ngram.core.nmt_tensors import Tensors, read_tensors, tensor_names
 
 FORMATS = "Nematus, Amun and Marian s2s with GRU, LSTM or multiplicative LSTM, and GRUs without attention"
+TRANSLATION_MODEL = "translation model"  # the format of its description
 MARIAN_EPSILON, NEMATUS_EPSILON = 1e-9, 1e-5
 _FACTORS = [f"Wemb{i}" for i in range(1, 100)]  # embeddings of the factors after the first
 G2P_SOURCE_EOS, G2P_START, G2P_EOS = 2, 2, 3  # ids of the models without attention
@@ -54,6 +56,31 @@ def load_nmt_model(path: str) -> NmtModel:
 def factors_in(path: str) -> int:
     """Return how many factors a source word of the model in a file has, from the names of its tensors alone."""
     return 1 + sum(name in _FACTORS for name in tensor_names(path))
+
+
+def is_nmt_model(path: str) -> bool:
+    """Return whether a ZIP archive has the source embeddings of a translation model, by the names of its tensors."""
+    try:
+        return not {"Wemb", "encoder_Wemb", "enc_emb"}.isdisjoint(tensor_names(path))
+    except InputError:  # it is damaged
+        return False
+
+
+def describe_nmt_model(path: str) -> dict[str, Any]:
+    """Return the sizes of the model in a file, as JSON values by name; reads and checks all of it."""
+    model = load_nmt_model(path)
+    first = model.decoder[0]
+    cell = "GRU" if isinstance(first, Gru) else "LSTM" if first.mix_input is None else "multiplicative LSTM"
+    return {
+        "format": TRANSLATION_MODEL,
+        "cell": cell,
+        "attention": model.attention is not None,
+        "source_words": [len(rows) for rows in model.source_embeddings],
+        "target_words": model.vocab_size,
+        "embedding": model.target_embedding.shape[1],
+        "state": first.state.weight_XY.shape[0],
+        "parameters": model.parameters,
+    }
 
 
 def _nematus(t: Tensors, d: Dims) -> NmtModel:

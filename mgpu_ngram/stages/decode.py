@@ -82,7 +82,7 @@ OURS: dict[str, dict[str, Any]] = {  # settings under their own names
     "temperature": {"type": float, "metavar": "T", "help": "divides log-probabilities (default 1)"},
     "seed": {"type": int, "help": "of the random numbers (default 0)"},
     "batching": {"choices": ["refill", "drain", "naive"], "help": "how a batch goes on (default refill)"},
-    "dtype": {"choices": ["float32", "float16"], "help": "of weights and states (default float32)"},
+    "dtype": {"choices": ["float32", "float16", "bfloat16"], "help": "of weights (default float32)"},
     "chunk_sentences": {"type": int, "metavar": "N", "help": "sentences of one task"},
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
 }  # fmt: skip

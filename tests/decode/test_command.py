@@ -30,9 +30,11 @@ def decode(monkeypatch, capfdbinary):
 
     def run(*words, stdin=b"", command="decode"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        place = ["--workers", "0", "--device", "cpu"] if command == "decode" else []
+        words = [*map(str, words)]
+        if command == "decode":
+            words += ["--workers", "0"] + ([] if "--device" in words else ["--device", "cpu"])
         try:
-            status = cli.main([command, *map(str, words), *place])
+            status = cli.main([command, *words])
         except SystemExit as error:
             status = error.code
         out, err = capfdbinary.readouterr()
@@ -291,6 +293,38 @@ def test_a_file_and_its_summary(system, decode):
 
 def test_weights_are_shown(system, decode):
     assert decode("m0.npz", "m1.npz", "--show-weights")[:2] == (0, "F0= 1\nF1= 1\n")
+
+
+def test_a_model_is_described(system, decode, random_tensors, save_model):
+    status, out, _ = decode("m0.npz", command="info")
+    assert (
+        status == 0 and "a translation model, 9 source words to 7 target words\nGRU of 4, embeddings of 5, with" in out
+    )
+    sizes = sum(array.size for name, array in random_tensors(0).items() if name != "decoder_c_tt")
+    assert f"{sizes} parameters" in out
+    save_model(random_tensors(0, cell="mlstm", factors=(2,)), "m2")
+    found = json.loads(decode("m2.npz", "--json", command="info")[1])
+    assert (found["cell"], found["source_words"], found["state"]) == ("multiplicative LSTM", [9, 4], 4)
+    np.savez("other.npz", a=np.zeros(2))
+    assert decode("other.npz", command="info")[1].startswith("other.npz: ZIP archive")
+    Path("damaged.npz").write_bytes(Path("m0.npz").read_bytes()[:2000])
+    assert decode("damaged.npz", command="info")[1].startswith("damaged.npz: ZIP archive")
+    save_model({**random_tensors(0), "extra": np.zeros(3, np.float32)}, "extra")
+    assert "tensor 'extra' (3,)" in decode("extra.npz", command="info")[2]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["gru.nbestalign", "gru_ln_nematus_bx0.nbest5n"])
+def test_commands_of_amun_on_a_gpu(name, shared_data, decode, monkeypatch):
+    golden = shared_data / "nmt" / "cmudict-g2p" / "golden"
+    monkeypatch.chdir(golden)
+    _, *words = (golden / f"{name}.cmd").read_text().split()
+    flags, text = words[: words.index("<")], (golden.parent / "test.src").read_bytes().splitlines(keepends=True)[:50]
+    (on_gpu, gpu_numbers), (here, numbers) = (
+        numbers_apart(decode(*flags, "--device", device, stdin=b"".join(text))[1]) for device in ("gpu", "cpu")
+    )
+    assert on_gpu == here and here
+    np.testing.assert_allclose(gpu_numbers, numbers, atol=2e-3)
 
 
 def test_gpus_by_number(system, decode, monkeypatch):

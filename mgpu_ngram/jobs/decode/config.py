@@ -51,7 +51,7 @@ class DecodeConfig:
     mini_batch_words: int = 0  # most source words that are searched at once; 0: no limit
     maxi_batch: int = 0  # sentences that are sorted by length together; 0: all of a task
     batching: Literal["refill", "drain", "naive"] = "refill"  # whether other sentences take the places of finished ones
-    dtype: Literal["float32", "float16"] = "float32"  # of weights and states
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"  # of weights; on a GPU, float16 also of states
     chunk_sentences: int | None = None  # sentences of one task; auto: by device and text
     text_column: str = "text"  # column of Parquet inputs
     name: str = "decode"  # folder of the result, in the run's output
