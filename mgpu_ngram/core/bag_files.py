@@ -1,9 +1,7 @@
-"""Blocks of bags of words as files of arrays, which readers map into memory."""
+"""Bags of words as files of arrays, which readers map into memory."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
@@ -42,22 +40,3 @@ def load_bags(path: str | Path, verify: bool = True) -> Bags:
         raise InputError(f"{path} holds arrays of {', '.join(kinds)}, not int64, uint32, uint32; make it again")
     bags = Bags(arrays["starts_D1"], arrays["words_P"], arrays["counts_P"], num_words)
     return bags.check(str(path)) if verify else bags
-
-
-def save_blocks(folder: str | Path, blocks: Iterable[Bags], durable: bool = True) -> list[Path]:
-    """Write each block to a file of a folder, which is made; return the files, in order."""
-    os.makedirs(folder, exist_ok=True)
-    paths = []
-    for i, block in enumerate(blocks):
-        paths.append(Path(folder, f"bags-{i:06}.safetensors"))
-        save_bags(paths[-1], block, durable)
-    return paths
-
-
-def load_blocks(folder: str | Path, verify: bool = True) -> Iterator[Bags]:
-    """Yield the blocks of a folder that `save_blocks` filled, in order, each as views of a memory map."""
-    paths = sorted(Path(folder).glob("bags-*.safetensors"))
-    if not paths:
-        raise InputError(f"{folder} holds no bags of words; give a folder that save_blocks wrote")
-    for path in paths:
-        yield load_bags(path, verify)

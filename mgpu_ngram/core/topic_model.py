@@ -161,10 +161,11 @@ def load_topic_model(path: str | Path, verify: bool = True) -> TopicModel:
     if metadata.get("format") != FORMAT:
         found = metadata.get("format") or metadata.get("kind") or "other arrays"
         raise InputError(f"{path} holds no topic model but {found}; give the output of `mgpu-ngram lda`")
-    if metadata["format_version"] > FORMAT_VERSION:
+    version = metadata.get("format_version")
+    if isinstance(version, int) and version > FORMAT_VERSION:
         raise InputError(
-            f"{path} has topic model version {metadata['format_version']} but this mgpu_ngram reads up to "
-            f"{FORMAT_VERSION}; upgrade mgpu_ngram"
+            f"{path} has topic model version {version} but this mgpu_ngram reads up to {FORMAT_VERSION}; "
+            "upgrade mgpu_ngram"
         )
     try:
         seeds = dict(zip(arrays["seed_words_K"].tolist(), arrays["seed_priors_KZ"], strict=True))
@@ -176,9 +177,9 @@ def load_topic_model(path: str | Path, verify: bool = True) -> TopicModel:
             _words(arrays),
             int(metadata["sweeps"]),
             dict(metadata["settings"]),
-            tuple(metadata["history"]),
+            tuple(map(dict, metadata["history"])),
         )
-        wrong = _contradiction(model, verify)
+        wrong = _contradiction(model, verify) if version == FORMAT_VERSION else f"its version is {version!r}"
     except (KeyError, TypeError, ValueError, IndexError) as error:
         wrong = f"it lacks {error}"
     if wrong:
@@ -242,21 +243,33 @@ def _words(arrays: dict[str, np.ndarray]) -> Words | None:
 def _contradiction(model: TopicModel, verify: bool) -> str:
     """Return how the arrays of a file contradict each other; "" if they do not."""
     V, Z, N = model.num_words, model.num_topics, len(model.topics_N)
-    dtypes = [a.dtype.name for a in (model.word_starts_V1, model.topics_N, model.counts_N, model.priors.alpha_Z)]
-    if dtypes != ["int64", "uint16", "uint32", "float64"]:
-        return f"its arrays are of {', '.join(dtypes)}"
+    arrays = model.word_starts_V1, model.topics_N, model.counts_N, model.priors.alpha_Z
+    kinds = [f"{a.dtype.name} {a.ndim}D" for a in arrays]
+    if kinds != ["int64 1D", "uint16 1D", "uint32 1D", "float64 1D"]:
+        return f"its arrays are {', '.join(kinds)}"
     if not 2 <= Z <= MAX_TOPICS or len(model.counts_N) != N or V < 1:
         return f"it has {Z:,} topics, {V:,} words, {N:,} topics of words and {len(model.counts_N):,} counts"
     if model.words is not None and len(model.words) != V:
         return f"it has {len(model.words):,} words and counts of {V:,}"
+    if model.words is not None and not _are_sound(model.words, verify):
+        return "its words do not follow each other"
     alpha_Z = model.priors.alpha_Z
-    if not (model.priors.beta > 0 and (alpha_Z > 0).all() and alpha_Z.sum() <= MAX_ALPHA_SUM):
+    if not (0 < model.priors.beta < np.inf and (alpha_Z > 0).all() and alpha_Z.sum() <= MAX_ALPHA_SUM):
         return f"a prior is not above 0, or the topic priors sum to more than {MAX_ALPHA_SUM:,}"
-    if any(not 0 <= word < V or prior_Z.shape != (Z,) for word, prior_Z in model.priors.seeds.items()):
-        return "a seed word is outside the vocabulary"
+    for word, prior_Z in model.priors.seeds.items():
+        if not (isinstance(word, int) and 0 <= word < V and prior_Z.shape == (Z,) and prior_Z.dtype == np.float32):
+            return f"its seed word {word} is outside the vocabulary, or has no prior for each topic"
     starts = model.word_starts_V1
     if starts[0] != 0 or starts[-1] != N or (verify and (np.diff(starts) < 0).any()):
         return "its words' entries do not follow each other"
     if verify and N and (int(model.topics_N.max()) >= Z or not model.counts_N.all()):
         return f"a topic is above {Z - 1:,} or a count is 0"
     return ""
+
+
+def _are_sound(words: Words, verify: bool) -> bool:
+    """Return whether the offsets of words are; `verify` looks at each of them."""
+    offsets_V, data = words.offsets_V, words.data
+    if (offsets_V.dtype, data.dtype) != (np.int64, np.uint8) or (offsets_V.ndim, data.ndim) != (1, 1):
+        return False
+    return offsets_V[0] == 0 and offsets_V[-1] == len(data) and not (verify and (np.diff(offsets_V) < 0).any())

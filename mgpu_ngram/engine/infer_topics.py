@@ -258,7 +258,7 @@ class _Found:
             starts_D1 = np.concatenate([[0], np.cumsum(known_D * Z)])
             topics_N = np.tile(np.arange(Z, dtype=np.int32), int(known_D.sum()))
             documents = DocTopics(starts_D1, topics_N, theta_DZ[known_D].reshape(-1), Z)
-            found = representative_documents(documents, self.options.examples, 0.0, self.documents)
+            found = representative_documents(documents, self.options.examples, self.documents)
             self.examples = self.examples.merged(found)
         for name, (number, shares_Z) in _sums(groups, known_D, wide_DZ):
             before, sums_Z = self.groups.get(name, (0, 0.0))

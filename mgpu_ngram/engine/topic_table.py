@@ -64,7 +64,7 @@ class TopicTable:
 class TopicFacts:
     """Facts about topics that a table shows if they are known.
 
-    documents_Z  (Z,) of `documents_of_topics`
+    documents_Z  (Z,) documents whose largest topic it is
     coherence    (Z,) values by measure, of `coherence`
     nearest      of `nearest_topics`
     examples     of `representative_documents`

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.core.arrays import save_arrays
-from mgpu_ngram.core.bag_files import load_bags, load_blocks, save_bags, save_blocks
-from mgpu_ngram.core.bags import Bags, join_bags, make_bags
+from mgpu_ngram.core.bag_files import load_bags, save_bags
+from mgpu_ngram.core.bags import Bags, make_bags
 from mgpu_ngram.core.errors import InputError
 
 BAGS = make_bags([0, 2, 2, 3], [0, 3, 1], [1, 2, 70_000], 4)
@@ -17,15 +17,6 @@ def test_bags_come_back(tmp_path, bags):
     assert load_bags(tmp_path / "x") == bags == load_bags(tmp_path / "x", verify=False)
     assert size == (tmp_path / "x").stat().st_size
     assert not load_bags(tmp_path / "x").words_P.flags.writeable
-
-
-def test_blocks_come_back_in_order(tmp_path):
-    blocks = list(BAGS.blocks(1))
-    assert len(save_blocks(tmp_path / "blocks", blocks)) == 3
-    assert list(load_blocks(tmp_path / "blocks")) == blocks
-    assert join_bags(load_blocks(tmp_path / "blocks", verify=False)) == BAGS
-    with pytest.raises(InputError, match="holds no bags of words; give"):
-        list(load_blocks(tmp_path))
 
 
 def test_other_content_is_refused(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mgpu_ngram.engine.doc_topics import DocTopics, documents_of_topics, group_shares, representative_documents
+from mgpu_ngram.engine.doc_topics import DocTopics, GroupShares, representative_documents
 from mgpu_ngram.engine.topic_page import PageOptions, topic_page
 from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_table import TopicFacts
@@ -52,8 +52,9 @@ def facts_of(rows, seed=2):
     starts = np.arange(61) * rows.num_topics
     documents = DocTopics(starts, np.tile(np.arange(rows.num_topics), 60), shares_DZ.reshape(-1), rows.num_topics)
     coherence = {"c_v": np.linspace(0.3, 0.7, rows.num_topics)}
-    facts = TopicFacts(documents_of_topics(documents), coherence, None, representative_documents(documents, 3))
-    return facts, group_shares(documents, np.arange(60) // 12 + 2019)
+    documents_Z = np.bincount(shares_DZ.argmax(1), minlength=rows.num_topics)
+    groups = GroupShares([str(2019 + g) for g in range(5)], np.full(5, 12), shares_DZ.reshape(5, 12, -1).mean(1))
+    return TopicFacts(documents_Z, coherence, None, representative_documents(documents, 3)), groups
 
 
 def word(v):

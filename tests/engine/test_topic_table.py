@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.doc_topics import DocTopics, GroupShares, documents_of_topics, representative_documents
+from mgpu_ngram.engine.doc_topics import DocTopics, GroupShares, representative_documents
 from mgpu_ngram.engine.topic_distances import nearest_topics, topic_distances
 from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_table import TopicFacts, TopicTable, topic_table
@@ -25,7 +25,7 @@ def rows():
 def table(rows):
     documents = DocTopics(np.array([0, 1, 3, 4]), np.array([0, 0, 1, 1]), np.array([4, 3, 1, 9]), 2)
     facts = TopicFacts(
-        documents_of_topics(documents),
+        np.array([2, 1]),
         {"c_v": np.array([0.25, 0.5])},
         nearest_topics(topic_distances(rows), 1),
         representative_documents(documents, 2),
