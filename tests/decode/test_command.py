@@ -16,6 +16,7 @@ from mgpu_ngram.engine.decode_batch import Forced
 from mgpu_ngram.engine.open_translation import TranslationFiles, open_translation
 from mgpu_ngram.engine.search_options import SearchOptions
 
+ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ("eos", "UNK", "a", "b", "c", "d", "e", "f", "g")
 TARGET = ("eos", "UNK", "x", "y@@", "z", "u@@", "v")
 LINES = ("a b c", "d zz e f", "", "g", "b b b b b b")
@@ -261,6 +262,14 @@ def test_a_yaml_job_writes_what_the_command_prints(system, decode):
         file.write(b"\0")
     status, _, err = decode("jobs.yaml", "--resume", command="run")
     assert status == 2 and "files.m0.npz" in err
+
+
+def test_the_example_job_and_the_config_file_of_amun(decode, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    out = decode("-c", "examples/g2p/amun.yml", "-i", "examples/g2p/words.txt")[1]
+    assert out.count("\n") == len(Path("examples/g2p/words.txt").read_text().splitlines())
+    status, shown, _ = decode("configs/decode.yaml", f"output={tmp_path}", "cluster.workers=0", command="run")
+    assert status == 0 and (tmp_path / "decode" / "translations.txt").read_text() == out, shown
 
 
 def test_a_model_that_an_earlier_job_makes(system, decode):
