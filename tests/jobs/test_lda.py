@@ -4,10 +4,13 @@ import json
 import os
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from mgpu_ngram.cluster.dask import start_cluster
+from mgpu_ngram.cluster.devices import visible_gpus
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.errors import InputError
@@ -87,6 +90,21 @@ def test_threads_and_blocks_change_nothing(block_tokens, documents, tmp_path, he
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_cluster_makes_the_same_model(workers, start, documents, tmp_path, here_model):
     assert_same(trained(start(workers), documents, tmp_path / "out")[1], here_model)
+
+
+@pytest.mark.parametrize(
+    "gpus", [pytest.param(1, marks=pytest.mark.gpu), *(pytest.param(n, marks=pytest.mark.multigpu) for n in (2, 4))]
+)
+@pytest.mark.parametrize("device_bytes", [None, 1 << 30], ids=["resident", "streamed"])
+def test_gpus_draw_the_topics_of_a_cpu(gpus, device_bytes, documents, tmp_path, here_model):
+    """GPUs round logarithms in their own way, so metrics may differ in the last digits."""
+    if visible_gpus() < gpus:
+        pytest.skip(f"needs {gpus} GPUs")
+    executor = LocalExecutor("gpu") if gpus == 1 else start_cluster("gpu", gpus)
+    model = trained(executor, documents, tmp_path / "out", memory=MemoryConfig(device_bytes=device_bytes))[1]
+    assert_same(replace(model, history=here_model.history), here_model)
+    for found, expected in zip(model.history, here_model.history, strict=True):
+        assert found == pytest.approx(expected, rel=1e-6)
 
 
 class At(Progress):
