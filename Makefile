@@ -3,7 +3,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 VENV = .venv
 BIN = $(VENV)/bin
-PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Python compiles the modules that it imports, some 15%; pip would compile all.
+PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+  --constraint constraints.txt
 
 # The tests start hundreds of processes; without files of byte code, each takes 1 s to compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -30,7 +32,7 @@ test: $(VENV)/.test ## set up, then run all tests that this machine can run
 DASK_RELEASES = $(shell sed -n 's/.*"dask>=\(.*\),<=\(.*\)".*/\1 \2/p' pyproject.toml)
 test-dask: $(VENV)/.test ## test executors on the oldest and the newest release of Dask that is accepted
 	for release in $(DASK_RELEASES); do \
-	  $(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/dask-$$release \
+	  $(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target build/dask-$$release \
 	    dask==$$release distributed==$$release && \
 	  PYTHONPATH=$(CURDIR)/build/dask-$$release $(BIN)/python -m pytest --quiet tests/cluster/test_executors.py \
 	    tests/cluster/test_faults.py tests/cluster/test_connect.py tests/jobs/test_sharing.py \
@@ -48,7 +50,7 @@ docs: $(VENV)/.docs ## build the site in docs/_build; a warning is an error
 bench: $(VENV)/.test ## measure the count stage on this machine; other benches: mgpu-ngram bench NAME
 	$(BIN)/mgpu-ngram bench count
 
-venv: $(VENV)/.test $(VENV)/.lint $(VENV)/.docs ## everything a developer needs
+venv: $(VENV)/.all ## everything a developer needs
 
 clean:
 	rm -rf $(VENV) runs build dist docs/_build docs/reference *.egg-info
@@ -57,9 +59,8 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed; use make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Python compiles what it imports, some 15% of the modules; pip takes 7 s of CPU time to compile all.
 $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --no-compile --editable .
+	$(PIP) --editable .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.base
@@ -73,3 +74,8 @@ $(VENV)/.lint: $(VENV)/.base
 $(VENV)/.docs: $(VENV)/.base
 	$(PIP) --editable '.[docs]'
 	@touch $@
+
+# One run of pip builds the metadata once, not once for each of the above.
+$(VENV)/.all: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[test,bench,lint,docs]'
+	@touch $(VENV)/.base $(VENV)/.test $(VENV)/.lint $(VENV)/.docs $@
