@@ -1,6 +1,6 @@
 """Train a model of pronunciation: letters to phonemes, for `mgpu-ngram decode`.
 
-python examples/train_g2p.py cmudict.dict -o runs/g2p
+python examples/train_g2p.py cmudict.dict -o runs/cmudict
 
 The model is a recurrent network with attention (Bahdanau et al. 2015) with the names and the equations of Nematus. The
 dictionary has the format of CMUdict: a word, then its phonemes, on each line. Needs PyTorch.
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from error_rate import edits  # beside this file
 from torch import Tensor, nn
 
 EOS, UNK = 0, 1
@@ -153,31 +154,21 @@ class Model(nn.ParameterDict):
         return [[*word, EOS][: [*word, EOS].index(EOS)] for word in torch.stack(words, 1).tolist()]
 
 
-def distance(a: list[int], b: list[int]) -> int:
-    """Return the least number of tokens to insert, delete or replace to get from a to b (Levenshtein)."""
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        before, row[0] = row[0], i
-        for j, y in enumerate(b, 1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (x != y))
-    return row[-1]
-
-
 def error_rate(model: Model, dev: list[list[Tensor]]) -> float:
-    """Return the phoneme error rate of greedy search: distances to the dictionary over the number of its phonemes."""
+    """Return the phoneme error rate of greedy search."""
     pairs = [
         (found, [y for y in spoken if y > EOS])
         for source, target in dev
         for found, spoken in zip(model.greedy(source), target.tolist(), strict=True)
     ]
-    return sum(distance(*pair) for pair in pairs) / sum(len(spoken) for _, spoken in pairs)
+    return sum(edits(*pair) for pair in pairs) / sum(len(spoken) for _, spoken in pairs)
 
 
 def main() -> None:
     """Train, print the losses, and write the model, its vocabularies and the words of the test."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dictionary", help="a dictionary in CMUdict's format")
-    parser.add_argument("-o", "--output", default="runs/g2p", metavar="FOLDER", help="(default: %(default)s)")
+    parser.add_argument("-o", "--output", default="runs/cmudict", metavar="FOLDER", help="(default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=10, help="passes over the words (default: %(default)s)")
     parser.add_argument("--state", type=int, default=128, help="numbers of a GRU's state (default: %(default)s)")
     options = parser.parse_args()

@@ -97,6 +97,8 @@ def taken_for_granted(tmp_path_factory):
     (folder / "crawl" / "one.txt.zst").write_bytes(zstandard.compress(heldout[:4000].encode()))
     for name in ("configs", "examples"):
         shutil.copytree(ROOT / name, folder / name)
+    (folder / "runs" / "cmudict").mkdir()  # of a training with PyTorch
+    shutil.copy(ROOT / "examples" / "g2p" / "words.phonemes", folder / "runs" / "cmudict" / "train.phonemes")
     for name in MODELS:
         assert cli.main(["estimate", str(folder / "train.txt"), "-o", str(folder / name), "--workers", "0"]) == 0
     return folder, zlib.crc32("\n".join([*lines, ""]).encode()) == TEXT_CRC

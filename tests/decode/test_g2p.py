@@ -1,6 +1,7 @@
-"""The model of pronunciation in examples/g2p, and the script that trained it."""
+"""The model of pronunciation in examples/g2p, the script that trained it, and the script that measures errors."""
 
 import hashlib
+import importlib
 import importlib.util
 import re
 import sys
@@ -62,11 +63,28 @@ def test_the_error_rate_of_the_model(one_blas_thread, beam):
     assert (wrong, all_phonemes) == errors_in_readme()[beam]
 
 
-def test_edits_by_hand():
-    assert (edits("kitten", "sitting"), edits("", "ab"), edits("ab", "ab")) == (3, 2, 0)
+@pytest.fixture
+def error_rate(monkeypatch):
+    """Import examples/error_rate.py, as scripts beside it do."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("error_rate")
 
 
-def test_the_training_script(tmp_path, monkeypatch, capsys):
+def test_error_rates(error_rate, tmp_path, capsys):
+    """By hand, by another program of the recurrence, and without tokens."""
+    for count in (edits, error_rate.edits):
+        assert (count("kitten", "sitting"), count("", "ab"), count("ab", ""), count("ab", "ab")) == (3, 2, 2, 0)
+    spoken = [line.split() for line in lines_of(G2P / "words.phonemes")]
+    assert all(error_rate.edits(a, b) == edits(a, b) for a in spoken[:9] for b in spoken)
+    (tmp_path / "found").write_text("K AE1 T\n\nD AO1 G Z\n")
+    (tmp_path / "wanted").write_text("K AE1 T\nAH0\nD AO1 G\n")
+    error_rate.main(str(tmp_path / "found"), str(tmp_path / "wanted"))
+    assert capsys.readouterr().out == "2 of 7 tokens, 28.57%; 2 of 3 lines\n"
+    with pytest.raises(SystemExit, match="there are 53 results but 3 references; give one for each"):
+        error_rate.main(str(G2P / "words.txt"), str(tmp_path / "wanted"))
+
+
+def test_the_training_script(error_rate, tmp_path, monkeypatch, capsys):
     """PyTorch and the decoder compute the same probabilities and the same words from the files that it writes."""
     torch = pytest.importorskip("torch", reason="the training script needs PyTorch")
     spec = importlib.util.spec_from_file_location("train_g2p", EXAMPLES / "train_g2p.py")
