@@ -40,9 +40,16 @@ class Ensemble:
     """Models that score the same words, as one. The attention is that of the first.
 
     weights  of the logarithms of their probabilities
+    threads  that choose words on a CPU
     """
 
-    def __init__(self, models: Sequence[StepFunction], weights: Sequence[float], lm: LanguageModel | None = None):
+    def __init__(
+        self,
+        models: Sequence[StepFunction],
+        weights: Sequence[float],
+        lm: LanguageModel | None = None,
+        threads: int = 1,
+    ):
         if not models or len(weights) != len(models):
             raise InputError(f"there are {len(models)} models but {len(weights)} weights; give one for each model")
         if len(models) > MAX_MODELS:
@@ -58,6 +65,7 @@ class Ensemble:
                     f"{first.vocab_size} that end with {first.eos}; an ensemble needs one target vocabulary"
                 )
         self.models, self.weights, self.lm = models, tuple(map(float, weights)), lm
+        self._threads = threads
         self.vocab_size, self.eos, self.unk, self.start_word = first.vocab_size, first.eos, first.unk, first.start_word
 
     def start(self, state: Any, sources: Sequence[Any]) -> Any:
@@ -86,8 +94,9 @@ class Ensemble:
             history, ngram_RV = self.lm.model.step(history, before_R)
             ngram_weight = self.lm.weight
         found = WordScores(
-            _logits_of(parts), self.weights, _biases_of(parts), ngram_RV, ngram_weight, parts[0].attention_RT
-        )
+            _logits_of(parts), self.weights, _biases_of(parts), ngram_RV, ngram_weight, parts[0].attention_RT,
+            self._threads,
+        )  # fmt: skip
         return {"models": tuple(states), "history": history}, found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.trie import Trie, node_dtype, without_filled
 from mgpu_ngram.engine.device import memory_guard, move_to, to_device_fast, to_host_fast
 from mgpu_ngram.engine.histories import Encoder
+from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.engine.replicas import held_replica
 from mgpu_ngram.engine.row_options import DTYPES, ROW_ALIGNMENT_BYTES, RowOptions
 from mgpu_ngram.engine.trie import index_of
@@ -178,12 +178,7 @@ class Rows:
 
     def _in_pieces(self, fn: Callable[[int, int], Any], of_H: Any, least: int) -> list[Any]:
         """Return fn(begin, end) for all histories of an array; on a CPU threads share them, at least `least` each."""
-        H = len(of_H)
-        size = max(least, -(-H // self.threads))
-        if size >= H or array_module(of_H) is not np:
-            return [fn(0, H)]
-        with ThreadPoolExecutor(self.threads) as pool:
-            return list(pool.map(lambda begin: fn(begin, min(begin + size, H)), range(0, H, size)))
+        return in_pieces(fn, len(of_H), self.threads if array_module(of_H) is np else 1, least)
 
     def _values(self, scaled: Scaled) -> WordValues:
         return WordValues(self.word_G, scaled.value_G, scaled.value_V)

@@ -103,9 +103,10 @@ class Translation:
         files: TranslationFiles,
         lm: NgramRows | None = None,
         shortlist: Shortlist | None = None,
+        threads: int = 1,
     ):
         self.models, self.columns, self.target, self.files = models, columns, target, files
-        self._lm, self._shortlist = lm, shortlist
+        self._lm, self._shortlist, self._threads = lm, shortlist, threads
         reads = files.columns or (0,) * len(models)
         rows = [tuple(len(embedding) for embedding in model.source_embeddings) for model in models]
         self._parts = list(dict.fromkeys(zip(reads, rows, strict=True)))  # (column, rows) that differ
@@ -162,7 +163,7 @@ class Translation:
         """
         lm = None if self._lm is None else LanguageModel(self._lm, lm_weight)
         with memory_guard("decoding", self._device, LESS_MEMORY):
-            return decode(self.steps(), sources, options, batching, weights, lm, forced, first)
+            return decode(self.steps(), sources, options, batching, weights, lm, forced, first, self._threads)
 
     @property
     def _device(self) -> str:
@@ -176,7 +177,7 @@ def open_translation(
 
     dtype    of weights: "float32", "float16" or "bfloat16". On a GPU, float16 is also that of states and products; else
              the weights are rounded to the dtype, and all products and states are float32
-    threads  threads that parse an ARPA file
+    threads  threads that parse an ARPA file, and that choose words on a CPU
 
     Raises InputError, one line, for files that are damaged or do not fit each other.
     """
@@ -217,7 +218,7 @@ def open_translation(
         placed = [
             model.map_arrays(lambda array: to_device_fast(_rounded(array, dtype, device), device)) for model in models
         ]
-    return Translation(placed, columns, target, files, lm, shortlist)
+    return Translation(placed, columns, target, files, lm, shortlist, threads)
 
 
 def _rounded(array: np.ndarray, dtype: str, device: str) -> np.ndarray:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.kernels.decode.best_words import best_words
 from mgpu_ngram.kernels.dispatch import array_module
+
+MIN_PIECE_LOGITS = 1 << 20  # of a thread: about 1 ms
 
 
 @dataclass
@@ -21,6 +24,7 @@ class WordScores:
     ngram_RV      natural logarithms of an n-gram model's probabilities, or None
     ngram_weight  of that model
     attention_RT  weights of the source positions, or None
+    threads       that share the rows on a CPU
     log_sums_MR   logarithm of each row's sum of exponentials; None before `best`
     """
 
@@ -30,21 +34,28 @@ class WordScores:
     ngram_RV: Any = None
     ngram_weight: float = 0.0
     attention_RT: Any = None
+    threads: int = 1
     log_sums_MR: Any = None
-
-    def first(self, rows: int) -> WordScores:
-        """Return those of the first rows."""
-        if rows == self.logits_MRV.shape[1]:
-            return self
-        ngram_RV, attention_RT = (None if a is None else a[:rows] for a in (self.ngram_RV, self.attention_RT))
-        return replace(self, logits_MRV=self.logits_MRV[:, :rows], ngram_RV=ngram_RV, attention_RT=attention_RT)
 
     def best(self, k: int, costs_R: Any, forbidden_F: Any) -> tuple[Any, Any]:
         """Return (words, scores), (R, k), of the best words of each row; see `best_words`. Sets `log_sums_MR`."""
-        words_RK, scores_RK, self.log_sums_MR = best_words(
-            self.logits_MRV, k, costs_R, self.weights, self.bias_MV, self.ngram_RV, self.ngram_weight, forbidden_F
-        )
-        return words_RK, scores_RK
+        M, R, V = self.logits_MRV.shape
+
+        def choose(begin: int, end: int) -> tuple[Any, Any, Any]:
+            ngram_RV = None if self.ngram_RV is None else self.ngram_RV[begin:end]
+            return best_words(
+                self.logits_MRV[:, begin:end], k, costs_R[begin:end], self.weights, self.bias_MV, ngram_RV,
+                self.ngram_weight, forbidden_F,
+            )  # fmt: skip
+
+        xp = array_module(self.logits_MRV)
+        pieces = in_pieces(choose, R, self.threads if xp is np else 1, -(-MIN_PIECE_LOGITS // (M * V)))
+        if len(pieces) == 1:
+            words_RK, scores_RK, self.log_sums_MR = pieces[0]
+            return words_RK, scores_RK
+        words, scores, sums = zip(*pieces, strict=True)
+        self.log_sums_MR = np.concatenate(sums, axis=1)
+        return np.concatenate(words), np.concatenate(scores)
 
     def parts(self, row_C: Any, word_C: Any) -> Any:
         """Return (M, C) float64, each model's logarithm of the words' probabilities, after `best`; n-grams last."""

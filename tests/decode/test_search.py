@@ -19,6 +19,7 @@ from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 from mgpu_ngram.engine.step_function import StepScores
 from mgpu_ngram.engine.word_scores import WordScores
 from mgpu_ngram.kernels.decode.advance_beams import Live
+from mgpu_ngram.kernels.dispatch import to_host
 
 
 class TableSteps:
@@ -268,6 +269,66 @@ def test_targets_are_scored(random_model):
         assert result.words == (*target, 0) and result.word_scores == pytest.approx(costs, abs=1e-5)
         assert result.score == pytest.approx(sum(costs) / len(costs), abs=1e-5)
         assert result.alignment_LT.shape == (len(target) + 1, len(source))
+
+
+def test_threads_choose_the_same_words(arpa, monkeypatch):
+    """Each row of an ensemble with an n-gram model by another thread."""
+    rows = NgramRows(NextWordModel(open_model(str(arpa)), "cpu"), TOKENS, 0)
+    sources, options = [np.array([b + 2, 3, 0]) for b in range(5)], SearchOptions(3, 3, breakdown=True)
+
+    def search(threads):
+        models = [TableSteps(5), TableSteps(5, seed=1)]
+        return decode(models, sources, options, weights=[0.6, 0.3], lm=LanguageModel(rows, 0.2), threads=threads)
+
+    expected = search(1)
+    monkeypatch.setattr("mgpu_ngram.engine.word_scores.MIN_PIECE_LOGITS", 1)
+    assert search(4) == expected
+
+
+class GpuSteps(TableSteps):
+    """The same scores on a GPU, with a bias and attention weights."""
+
+    xp = np
+
+    def start(self, state, sources):
+        new = {"hash": self.xp.asarray(np.array([int(s[0]) + 1 for s in sources]))}
+        return new if state is None else {"hash": self.xp.concatenate([state["hash"], new["hash"]])}
+
+    def step(self, state, words):
+        hashes = state["hash"] * 31 + words + 2
+        rows = self.xp.asarray(np.stack([self.row(h) for h in to_host(hashes)]).astype(np.float16))
+        attention_RT = self.xp.stack([hashes % 7, hashes % 11], axis=1).astype(np.float32)
+        return {"hash": hashes}, StepScores(
+            rows, attention_RT, self.xp.linspace(0, 1, self.vocab_size).astype(np.float32)
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("options", "forced"),
+    [
+        (SearchOptions(4, 4, alignments=True), None),
+        (
+            SearchOptions(7, 2, 1.0, breakdown=True, early_stopping="bound"),
+            Forced([[2, 3] if b % 2 else [] for b in range(9)]),
+        ),
+        (SearchOptions(3, 3, sampling=Sampling(top_k=4, top_p=0.9, seed=2)), None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["drain", "refill"])
+def test_a_gpu_finds_the_same_bits(arpa, options, forced, kind):
+    """An ensemble with an n-gram model, from logits that are the same on both devices."""
+    import cupy
+
+    sources, found = [np.array([b + 2] * (1 + b % 4) + [0]) for b in range(9)], []
+    for xp, device in ((np, "cpu"), (cupy, "gpu")):
+        models = [GpuSteps(5), GpuSteps(5, seed=1)]
+        for model in models:
+            model.xp = xp
+        rows = NgramRows(NextWordModel(open_model(str(arpa)), device), TOKENS, 0)
+        results = decode(models, sources, options, Batching(4, kind=kind), [0.6, 0.3], LanguageModel(rows, 0.2), forced)
+        found.append([[r._replace(alignment_LT=np.array(r.alignment_LT).tolist()) for r in best] for best in results])
+    assert found[0] == found[1]
 
 
 def test_wrong_forced_words_are_refused():
