@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from mgpu_ngram.core.nmt_tensors import Tensors, read_tensors, tensor_names
 
 FORMATS = "Nematus, Amun and Marian s2s with GRU, LSTM or multiplicative LSTM, and GRUs without attention"
 TRANSLATION_MODEL = "translation model"  # the format of its description
+SCALED_VERSION = 0.1  # of Nematus: from it on, dropout scales in the training
 MARIAN_EPSILON, NEMATUS_EPSILON = 1e-9, 1e-5
 _FACTORS = [f"Wemb{i}" for i in range(1, 100)]  # embeddings of the factors after the first
 G2P_SOURCE_EOS, G2P_START, G2P_EOS = 2, 2, 3  # ids of the models without attention
@@ -34,6 +37,7 @@ def load_nmt_model(path: str) -> NmtModel:
     Raises InputError that names the tensor and both shapes if one is missing, has a wrong shape or has no place.
     """
     tensors = read_tensors(path)
+    _check_dropout(path, tensors.name)
     if "enc_emb" in tensors:
         return _without_attention(tensors)
     tensors = with_nematus_names(tensors)
@@ -51,6 +55,27 @@ def load_nmt_model(path: str) -> NmtModel:
     model = _nematus(tensors, dims)
     tensors.check_all_taken(FORMATS)
     return model
+
+
+def _check_dropout(path: str, name: str) -> None:
+    """Raise InputError for a model of Nematus before 0.1 with dropout, by the options that Nematus writes beside it.
+
+    These models scale states by the share that dropout kept when they decode; later ones scale them in the training.
+    """
+    beside = f"{path}.json"
+    if not os.path.isfile(beside):
+        return
+    try:
+        with open(beside, encoding="utf-8") as file:
+            options = json.load(file)
+        found = bool(options.get("use_dropout")) and float(options.get("model_version", 0)) < SCALED_VERSION
+    except (OSError, ValueError, TypeError, AttributeError):  # no options of Nematus
+        return
+    if found:
+        raise InputError(
+            f"{name!r} was trained with dropout by Nematus before {SCALED_VERSION} ({os.path.basename(beside)}), "
+            "so its states must be scaled; rename that file to decode without, as Amun does"
+        )
 
 
 def factors_in(path: str) -> int:

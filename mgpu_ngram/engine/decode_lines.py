@@ -116,7 +116,10 @@ def decode_lines(
         translation = translation_of(options)
         watch.lap("load")
         if options.search.alignments and translation.models[0].attention is None:
-            raise InputError(f"{translation.models[0].name!r} has no attention, so no alignment; leave --return-* out")
+            raise InputError(
+                f"{translation.models[0].name!r} has no attention to write; leave out "
+                "--return-alignment (in YAML alignment)"
+            )
         read, sources = _read(first, lines, translation, options.max_length)
         forced = Forced(*(_ids(translation, given) for given in (prefixes, targets)))
         watch.lap("read")

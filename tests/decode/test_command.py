@@ -322,6 +322,17 @@ def test_a_model_is_described(system, decode, random_tensors, save_model):
     assert "tensor 'extra' (3,)" in decode("extra.npz", command="info")[2]
 
 
+def test_a_model_without_attention_has_no_alignment(shared_data, decode, monkeypatch):
+    monkeypatch.chdir(shared_data / "nmt" / "g2p-en-gru")
+    system = ["checkpoint20.npz", "-s", "vocab.src.json", "-t", "vocab.trg.json"]
+    golden = Path("golden.greedy.trg").read_text().splitlines(keepends=True)
+    text = b"".join(Path("test.src").read_bytes().splitlines(keepends=True)[:100])
+    status, out, _ = decode(*system, "--max-steps", 20, "--max-length-multiple", 100, "-u", stdin=text)
+    assert (status, out) == (0, "".join(golden[:100]))
+    status, _, err = decode(*system, "--return-alignment", stdin=text)
+    assert status == 2 and "checkpoint20.npz' has no attention to write" in err
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["gru.nbestalign", "gru_ln_nematus_bx0.nbest5n"])
 def test_commands_of_amun_on_a_gpu(name, shared_data, decode, monkeypatch):

@@ -57,6 +57,27 @@ def test_pickles_integers_and_nan_are_refused(random_tensors, save_model, tmp_pa
         error_of(str(tmp_path / "cut.npz"))
 
 
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ('{"use_dropout": true}', True),
+        ('{"use_dropout": true, "model_version": 0.05}', True),
+        ('{"use_dropout": true, "model_version": 0.1}', False),
+        ('{"use_dropout": false}', False),
+        ("[1", False),
+        ("[1]", False),
+    ],
+)
+def test_dropout_of_early_releases_of_nematus(random_tensors, save_model, options, refused):
+    path = save_model(random_tensors())
+    with open(f"{path}.json", "w") as file:
+        file.write(options)
+    if refused:
+        assert "with dropout by Nematus before 0.1 (model.npz.json), so" in error_of(path)
+    else:
+        load_nmt_model(path)
+
+
 def test_tensors_that_are_no_weights_are_ignored(random_tensors, save_model):
     extra = {"history_errs": np.zeros(3), "uidx": np.int64(3), "zipped_params": np.array([{}], object)}
     extra |= {"adam_t": np.zeros(1), "special:model.yml": np.zeros(5, np.int8)}
