@@ -32,6 +32,9 @@ COUNTS_BYTES = 14  # for each word and topic: two tables of counts, and those of
 WORK_BYTES = 3 << 29  # of a GPU, for metrics: places of PLACES entries, or BLOCK_WEIGHTS of held-out documents
 DEVICE_SHARE, HOST_SHARE = 0.9, 0.5  # of the free memory, when `memory` gives no limit
 SNAPSHOT = "topics"  # kind of the entries of a checkpoint
+AS_CONFIGURED = (  # fields of Training that have the name and the value of an `LdaConfig`'s
+    "seed", "exclude_self", "held_out", "evaluate_every", "optimise_every", "tolerance", "coherence",
+)  # fmt: skip
 _folders: dict[str, list[Path]] = {}  # of documents that do not fit, by run
 _done: dict[str, tuple[int, dict[str, float]]] = {}  # sweeps and last metrics of each run in this process
 
@@ -41,8 +44,7 @@ class Training:
     """How to train; the same on every device.
 
     run               name of the run, for `progress_of`
-    num_words, num_topics, seed, exclude_self, held_out, evaluate_every, optimise_every, tolerance, coherence  as in
-                      `LdaConfig`
+    seed ... coherence  the settings AS_CONFIGURED
     last              the sweep to stop after
     folder            where snapshots go; "" for none
     snapshot_seconds  between two snapshots

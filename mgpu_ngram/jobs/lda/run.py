@@ -164,19 +164,19 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
         out.commit()
         checkpoint.discard()
     return LdaResult(
-        out.path,
-        corpus.documents,
-        corpus.tokens,
-        opened.num_words,
-        config.topics,
-        trained.model.sweeps,
-        metrics,
-        {"read": read - begin, "train": trained.seconds},
-        _speed(trained),
-        executor.workers,
-        executor.device,
-        executor.transport,
-        time.perf_counter() - begin,
+        path=out.path,
+        documents=corpus.documents,
+        tokens=corpus.tokens,
+        words=opened.num_words,
+        topics=config.topics,
+        sweeps=trained.model.sweeps,
+        metrics=metrics,
+        seconds={"read": read - begin, "train": trained.seconds},
+        tokens_per_second=_speed(trained),
+        workers=executor.workers,
+        device=executor.device,
+        transport=executor.transport,
+        wall_seconds=time.perf_counter() - begin,
     )
 
 

@@ -23,7 +23,7 @@ from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import lda_train
 from mgpu_ngram.engine.lda_blocks import Part
-from mgpu_ngram.engine.lda_train import Snapshot, Training
+from mgpu_ngram.engine.lda_train import AS_CONFIGURED, Snapshot, Training
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels.lda.limits import MAX_DOCUMENT_TOKENS, MAX_WORD_TOKENS
@@ -183,7 +183,8 @@ class _Run:
                                 f"the training lost workers {deaths} times, the last time {', '.join(error.lost)}; "
                                 f"look at their logs, then run again {self.executor.resume_hint}".rstrip()
                             ) from error
-                        warn(f"{error}; the training goes on from its last snapshot")
+                        goes_on = "goes on from its last snapshot" if self.storage.entries() else "starts again"
+                        warn(f"{error}; the training {goes_on}")
         finally:
             self.progress.finish()
             self.executor.everywhere(lda_train.forget, self.name)
@@ -236,22 +237,16 @@ class _Run:
     def _training(self, last: int) -> Training:
         config, executor = self.config, self.executor
         return Training(
-            self.name,
-            self.corpus.num_words,
-            config.topics,
-            config.seed,
-            config.exclude_self,
-            config.held_out,
-            config.evaluate_every,
-            config.optimise_every,
-            config.tolerance,
-            config.coherence,
-            last,
-            self.storage.folder,
-            self.storage.seconds,
-            self.storage.memory,
-            executor.device,
-            executor.threads * executor.tasks_per_process,
+            run=self.name,
+            num_words=self.corpus.num_words,
+            num_topics=config.topics,
+            last=last,
+            folder=self.storage.folder,
+            snapshot_seconds=self.storage.seconds,
+            memory=self.storage.memory,
+            device=executor.device,
+            threads=executor.threads * executor.tasks_per_process,
+            **{name: getattr(config, name) for name in AS_CONFIGURED},
         )
 
 

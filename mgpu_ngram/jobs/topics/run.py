@@ -226,11 +226,21 @@ def _run(config: TopicsConfig, context: RunContext, wanted: Wanted, path: str, f
         export_topics(wanted.export, model, rows, word, config.top, context.overwrite)
     found = Found(summary.documents, summary.empty, summary.tokens, summary.unknown) if summary else None
     return TopicsResult(
-        None if file is None else Path(file), table, model.num_topics, found, groups,
-        summary.snippets if summary else {}, wanted.page, page_topics, wanted.export,
-        summary.seconds if summary else {}, time.perf_counter() - start, executor.workers, executor.device,
-        executor.transport,
-    )  # fmt: skip
+        path=None if file is None else Path(file),
+        table=table,
+        num_topics=model.num_topics,
+        found=found,
+        groups=groups,
+        snippets=summary.snippets if summary else {},
+        page=wanted.page,
+        page_topics=page_topics,
+        export=wanted.export,
+        seconds=summary.seconds if summary else {},
+        wall_seconds=time.perf_counter() - start,
+        workers=executor.workers,
+        device=executor.device,
+        transport=executor.transport,
+    )
 
 
 def _infer(
