@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mgpu_ngram.core.lines import Lines
     from mgpu_ngram.lda import LDA
     from mgpu_ngram.model import Model, estimate
+    from mgpu_ngram.translator import Translated, Translator
 
 __all__ = [
     "LDA",
@@ -28,6 +29,8 @@ __all__ = [
     "Lines",
     "Model",
     "RunError",
+    "Translated",
+    "Translator",
     "compact",
     "count",
     "estimate",
@@ -44,6 +47,7 @@ _MODULES = {  # public names by the module that defines them
     "mgpu_ngram.core.lines": ("Lines",),
     "mgpu_ngram.lda": ("LDA",),
     "mgpu_ngram.model": ("Model", "estimate"),
+    "mgpu_ngram.translator": ("Translated", "Translator"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

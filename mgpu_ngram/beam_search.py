@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.best_words import Sampling
 from mgpu_ngram.engine.decode_batch import Batching, Forced, search_all
@@ -145,7 +146,7 @@ class BeamSearch:
             )
         options = self._options if forced.targets is None else self._options.for_targets()
         batching = Batching(batch, kind="refill" if refill else "drain")
-        steps = Ensemble([given], [1.0], self._lm)
+        steps = Ensemble([given], [1.0], self._lm, cpu_cores())
         requests = {i: forced.request(i, 1, self._eos) for i in range(given.rows)}
         with given.gpu or nullcontext():
             found = search_all(steps, requests, range(given.rows), options, batching)

@@ -190,6 +190,8 @@ def test_reference_pages_are_complete(reference, tmp_path):
     for name in (
         "mgpu_ngram.Model",
         "mgpu_ngram.BeamSearch",
+        "mgpu_ngram.Translator",
+        "mgpu_ngram.Translated",
         "mgpu_ngram.LDA",
         "mgpu_ngram.count",
         "mgpu_ngram.compact.densify",
@@ -200,7 +202,8 @@ def test_reference_pages_are_complete(reference, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in ng.__all__ if ">>>" in (getattr(ng, name).__doc__ or "")])
-def test_examples_of_docstrings(name):
+def test_examples_of_docstrings(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
     (example,) = doctest.DocTestFinder(recurse=False).find(getattr(ng, name), name)
     assert not doctest.DocTestRunner().run(example).failed
 

@@ -14,7 +14,7 @@ PACKAGE = Path(mgpu_ngram.__file__).parent
 # What each layer may import from the package: a layer, or one module of it. cli -> commands -> stages -> jobs
 # -> engine -> kernels; a job knows only the executor's protocol, with its gangs, of the cluster.
 ALLOWED = {
-    "__init__": {"api", "beam_search", "compact", "model", "lda", "core"},
+    "__init__": {"api", "beam_search", "compact", "model", "lda", "translator", "core"},
     "__main__": {"entry"},
     "entry": {"cli"},
     "cli": {"commands", "engine.device", "core"},
@@ -44,7 +44,8 @@ ALLOWED = {
         "kernels.dispatch",
         "kernels.lda.limits",
     },
-    "beam_search": {"model", "engine", "core"},
+    "beam_search": {"model", "engine", "core", "cluster.devices"},
+    "translator": {"api", "model", "jobs", "engine", "core", "cluster.devices", "cluster.executor"},
     "compact": {"engine", "core", "cluster.devices"},
     "kenlm": {"engine", "core"},
     "report": {"jobs.progress"},

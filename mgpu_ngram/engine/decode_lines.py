@@ -120,8 +120,8 @@ def decode_lines(
                 f"{translation.models[0].name!r} has no attention to write; leave out "
                 "--return-alignment (in YAML alignment)"
             )
-        read, sources = _read(first, lines, translation, options.max_length)
-        forced = Forced(*(_ids(translation, given) for given in (prefixes, targets)))
+        read, sources = _read(first, _text(lines), translation, options.max_length)
+        forced = Forced(*(_ids(translation, None if given is None else _text(given)) for given in (prefixes, targets)))
         watch.lap("read")
         weights = options.weights or None
         found = translation.decode(
@@ -140,24 +140,45 @@ def decode_lines(
     return DecodedLines(text, len(lines), sum(len(pieces[0]) for pieces in read), words, watch.seconds)
 
 
+def find_results(
+    first: int,
+    lines: Sequence[str],
+    prefixes: Sequence[str] | None,
+    targets: Sequence[str] | None,
+    options: DecodeOptions,
+    translation: Translation | None = None,
+) -> list[list[Hypothesis]]:
+    """Return the results of lines, best first; none for an empty line. The arguments are those of `decode_lines`.
+
+    translation  None: this process's replica of the system in the options' files
+    """
+    translation = translation or translation_of(options)
+    _, sources = _read(first, lines, translation, options.max_length)
+    forced = Forced(_ids(translation, prefixes), _ids(translation, targets))
+    weights = options.weights or None
+    return translation.decode(sources, options.search, options.batching, weights, options.lm_weight, forced, first)
+
+
+def _text(lines: Sequence[bytes]) -> list[str]:
+    return [line.decode("utf-8", TEXT_ERRORS) for line in lines]
+
+
 def _read(
-    first: int, lines: Sequence[bytes], translation: Translation, max_length: int
+    first: int, lines: Sequence[str], translation: Translation, max_length: int
 ) -> tuple[list[list[list[str]]], list[Any]]:
     """Return (words of the columns of each line, sources). Errors name the line."""
     read, sources = [], []
     for i, line in enumerate(lines):
         try:
-            read.append(translation.pieces(line.decode("utf-8", TEXT_ERRORS), max_length))
+            read.append(translation.pieces(line, max_length))
             sources.append(translation.encode(read[-1]))
         except InputError as error:
             raise InputError(f"line {first + i + 1} of the text: {error}") from None
     return read, sources
 
 
-def _ids(translation: Translation, lines: Sequence[bytes] | None) -> list[list[int]] | None:
-    if lines is None:
-        return None
-    return [translation.encode_target(line.decode("utf-8", TEXT_ERRORS)).tolist() for line in lines]
+def _ids(translation: Translation, lines: Sequence[str] | None) -> list[list[int]] | None:
+    return None if lines is None else [translation.encode_target(line).tolist() for line in lines]
 
 
 def _written(

@@ -54,7 +54,7 @@ class GivenSteps:
     def step(self, state: Any, words_R: Any) -> tuple[Any, StepScores]:
         """Return (next state, scores) after one token for each row."""
         R = len(words_R)
-        tokens_R = array_module(words_R).where(words_R < 0, self._bos, words_R)
+        tokens_R = array_module(words_R).where(words_R < 0, self._bos, words_R).astype(np.int64)
         torch = torch_of(self._first)
         with torch.no_grad() if torch else nullcontext():
             made = self._step(as_tensor(tokens_R, self._first) if torch else tokens_R, state)

@@ -18,7 +18,7 @@ from mgpu_ngram.core.unpacked import crc_of, read_lines
 from mgpu_ngram.engine.decode_batch import Batching, Forced, decode
 from mgpu_ngram.engine.device import memory_guard, to_device_fast
 from mgpu_ngram.engine.ensemble_steps import LanguageModel
-from mgpu_ngram.engine.next_word import next_word_model_of
+from mgpu_ngram.engine.next_word import NextWordModel, next_word_model_of
 from mgpu_ngram.engine.ngram_rows import NgramRows
 from mgpu_ngram.engine.nmt_steps import NmtSteps
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
@@ -171,13 +171,18 @@ class Translation:
 
 
 def open_translation(
-    files: TranslationFiles, device: str = "cpu", dtype: str = "float32", threads: int = 1
+    files: TranslationFiles,
+    device: str = "cpu",
+    dtype: str = "float32",
+    threads: int = 1,
+    lm: NextWordModel | None = None,
 ) -> Translation:
     """Return the system in files, on a device.
 
     dtype    of weights: "float32", "float16" or "bfloat16". On a GPU, float16 is also that of states and products; else
              the weights are rounded to the dtype, and all products and states are float32
     threads  threads that parse an ARPA file, and that choose words on a CPU
+    lm       the n-gram model, if it is loaded already
 
     Raises InputError, one line, for files that are damaged or do not fit each other.
     """
@@ -209,16 +214,15 @@ def open_translation(
     if files.shortlist:
         source = columns[0].vocabularies[0]
         shortlist = load_shortlist(files.shortlist, source, target, files.first_words, files.most_translations)
-    lm = None
-    if files.lm:
-        replica = next_word_model_of(files.lm, identify(files.lm), device, threads)
-        tokens = [target.tokens[i] if i < len(target.tokens) else "" for i in range(first.vocab_size)]
-        lm = NgramRows(replica, tokens, first.eos)
+    if lm is None and files.lm:
+        lm = next_word_model_of(files.lm, identify(files.lm), device, threads)
+    tokens = [target.tokens[i] if i < len(target.tokens) else "" for i in range(first.vocab_size)]
+    rows = None if lm is None else NgramRows(lm, tokens, first.eos)
     with memory_guard("loading a translation model", device, LESS_MEMORY):
         placed = [
             model.map_arrays(lambda array: to_device_fast(_rounded(array, dtype, device), device)) for model in models
         ]
-    return Translation(placed, columns, target, files, lm, shortlist, threads)
+    return Translation(placed, columns, target, files, rows, shortlist, threads)
 
 
 def _rounded(array: np.ndarray, dtype: str, device: str) -> np.ndarray:

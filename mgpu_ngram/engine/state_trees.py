@@ -30,7 +30,7 @@ def take_rows(state: Any, rows_R: np.ndarray) -> Any:
     """Return the state with the rows of `rows_R` in its order."""
 
     def take(array: Any) -> Any:
-        rows = as_tensor(rows_R, array) if torch_of(array) else array_module(array).asarray(rows_R)
+        rows = as_tensor(rows_R, array).long() if torch_of(array) else array_module(array).asarray(rows_R)
         return array[rows]
 
     return map_state(take, state)

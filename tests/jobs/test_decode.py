@@ -135,9 +135,9 @@ def test_lines_that_fail_leave_what_is_done(undisturbed, folder, numbers, tmp_pa
 
 def test_a_file_that_changes_during_the_run_is_noticed(folder, tmp_path, monkeypatch):
     """A worker compares its files with those of the driver."""
-    options = job.DecodeOptions
-    changed = lambda files, identity, *rest: options(files, dict.fromkeys(identity, "0"), *rest)  # noqa: E731
-    monkeypatch.setattr(job, "DecodeOptions", changed)
+    options = job.options_of
+    changed = lambda config, identity, *rest: options(config, dict.fromkeys(identity, "0"), *rest)  # noqa: E731
+    monkeypatch.setattr(job, "options_of", changed)
     executor = LocalExecutor(workers=1)
     with pytest.raises(RunError, match=r"model.npz is \w{8} here but was 0; run again"):
         decoded(executor, folder, tmp_path / "out")

@@ -13,10 +13,13 @@ from mgpu_ngram.core.nmt_files import factors_in
 from mgpu_ngram.core.output import check_free, check_suffix
 from mgpu_ngram.engine.best_words import Sampling
 from mgpu_ngram.engine.decode_batch import Batching
-from mgpu_ngram.engine.decode_lines import LineFormat
+from mgpu_ngram.engine.decode_lines import DecodeOptions, LineFormat
 from mgpu_ngram.engine.open_translation import TranslationFiles
 from mgpu_ngram.engine.search_options import SearchOptions
 from mgpu_ngram.jobs.decode.config import DecodeConfig
+
+CHUNKS = 64  # of a short text, so that all workers have some; the same for any number of workers
+CHUNK_SENTENCES = {"cpu": (256, 1024), "gpu": (2048, 16384)}  # least and most of a task
 
 
 def check(config: DecodeConfig) -> None:
@@ -92,6 +95,29 @@ def format_of(config: DecodeConfig) -> LineFormat:
     scores = config.targets is not None and not config.n_best
     join = bool(config.bpe) and config.debpe
     return LineFormat(config.n_best > 0, scores, alignment, config.wipo, join, config.line_names)
+
+
+def sentences_of_task(config: DecodeConfig, sentences: int, device: str) -> int:
+    """Return the sentences of a task. They do not depend on the workers, so that results do not."""
+    least, most = CHUNK_SENTENCES[device]
+    return config.chunk_sentences or max(least, min(most, -(-sentences // CHUNKS)))
+
+
+def options_of(config: DecodeConfig, identity: dict[str, str], device: str, threads: int) -> DecodeOptions:
+    """Return the options of tasks on a device; `identity` is that of the config's files."""
+    return DecodeOptions(
+        absolute_files(files_of(config)),
+        {absolute_path(path): value for path, value in identity.items()},
+        search_of(config),
+        batching_of(config),
+        format_of(config),
+        tuple(config.weights),
+        config.lm_weight,
+        config.max_length,
+        device,
+        config.dtype,
+        threads,
+    )
 
 
 def check_file(config: DecodeConfig, path: str | Path, overwrite: bool) -> None:

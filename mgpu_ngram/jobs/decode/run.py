@@ -18,28 +18,18 @@ from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.output import Output, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.decode_lines import DecodedLines, DecodeOptions, decode_lines
+from mgpu_ngram.engine.decode_lines import DecodedLines, decode_lines
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.decode.config import DecodeConfig
-from mgpu_ngram.jobs.decode.options import (
-    absolute_files,
-    absolute_path,
-    batching_of,
-    check_file,
-    files_of,
-    format_of,
-    search_of,
-)
+from mgpu_ngram.jobs.decode.options import check_file, files_of, options_of, sentences_of_task
 from mgpu_ngram.jobs.decode.saved import SavedResults
 from mgpu_ngram.jobs.decode.text import TextSize, batched, lines_of, measure, open_beside
 
 FORMAT = "mgpu_ngram translations"
 TRANSLATIONS = "translations.txt"  # name in the folder of a run
 AHEAD = 2  # tasks per worker in flight or buffered
-CHUNKS = 64  # of a short text, so that all workers have some; the same for any number of workers
-CHUNK_SENTENCES = {"cpu": (256, 1024), "gpu": (2048, 16384)}  # least and most of a task
 BYTES_PER_WORD = 5.5  # of text; an estimate for plans
 
 
@@ -157,7 +147,7 @@ def run(
     if context.single_file:
         check_file(config, context.output, context.overwrite)
     made_of = _made_of(config, opened)
-    chosen = {"chunk_sentences": _chunk_sentences(config, opened.size.lines, context.executor.device)}
+    chosen = {"chunk_sentences": sentences_of_task(config, opened.size.lines, context.executor.device)}
     with Checkpoint.open(context.output, made_of, context.resume, context.overwrite, chosen=chosen) as checkpoint:
         if context.single_file:
             path = Path(os.path.realpath(context.output))
@@ -184,34 +174,16 @@ def _result(path: Path | None, total: DecodedLines, context: RunContext, start: 
     )  # fmt: skip
 
 
-def _chunk_sentences(config: DecodeConfig, sentences: int, device: str) -> int:
-    """Return the sentences of a task. They do not depend on the workers, so that results do not."""
-    least, most = CHUNK_SENTENCES[device]
-    return config.chunk_sentences or max(least, min(most, -(-sentences // CHUNKS)))
-
-
 def _decode(
     config: DecodeConfig, context: RunContext, opened: _Opened, take: Take, checkpoint: Checkpoint | None = None
 ) -> DecodedLines:
     """Decode a text; call `take` with the lines of each task, in order. Return the totals, without the text."""
     executor, progress = limited_to(context.executor, context.memory), context.progress
     sentences = opened.size.lines
-    chunk_sentences = _chunk_sentences(config, sentences, executor.device)
+    chunk_sentences = sentences_of_task(config, sentences, executor.device)
     if checkpoint:
         chunk_sentences = checkpoint.chosen["chunk_sentences"]
-    options = DecodeOptions(
-        absolute_files(files_of(config)),
-        {absolute_path(path): value for path, value in opened.identity.items()},
-        search_of(config),
-        batching_of(config),
-        format_of(config),
-        tuple(config.weights),
-        config.lm_weight,
-        config.max_length,
-        executor.device,
-        config.dtype,
-        executor.threads,
-    )
+    options = options_of(config, opened.identity, executor.device, executor.threads)
     saved = SavedResults(checkpoint, context.checkpoint_seconds)
     with saved.kept_after_errors():
         done = saved.found()
