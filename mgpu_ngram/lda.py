@@ -216,7 +216,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         empty document has the shares of doc_topic_prior_. The arrays are CuPy's if those of X are and the model is on a
         GPU, else NumPy's and SciPy's.
 
-        Raises InputError for counts that are none and another number of columns, NotFittedError before `fit`.
+        Raises InputError for wrong counts or another number of columns, NotFittedError before `fit`.
         """
         return self._shares(self._documents(X), X, threshold)
 
@@ -283,8 +283,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         device  as in the constructor
 
-        The settings are those of the training, but not callback, seeds and those that chose the vocabulary: the model
-        has its words. Raises InputError if there is no sound topic model.
+        The settings are those of the training, without callback, seeds and the options that chose the vocabulary: the
+        model has its words. Raises InputError if there is no sound topic model.
         """
         model = load_topic_model(find_topic_model(path))
         found = {ours: model.settings[name] for ours, name in SETTINGS.items() if name in model.settings}

@@ -50,7 +50,7 @@ class FixedTopics(NamedTuple):
 
 
 def fixed_topics(words: WordTopics) -> FixedTopics:
-    """Return what `fold_in` reads, from the counts and the priors; on the device of the counts."""
+    """Return the topics that `fold_in` reads, from the counts and the priors; on the device of the counts."""
     xp = array_module(words.counts_VZ)
     has_VZ = words.counts_VZ > 0
     if len(words.seeds_V):

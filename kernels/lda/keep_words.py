@@ -20,7 +20,7 @@ SIGMA = 0x3A3  # whose lowercase depends on the letters around it
 
 
 class Letters(NamedTuple):
-    """What each character becomes.
+    """The new character of each character.
 
     page_of_U   (U,) uint16: the page of code point c is page_of_U[c // PAGE]
     steps_P     (P,) int32: steps_P[PAGE * page + c % PAGE] is added to code point c, a letter, digit or underscore.

@@ -44,7 +44,7 @@ SMALL_TOPICS = 4096
 
 
 class Draw(NamedTuple):
-    """What selects the random numbers of a sweep.
+    """The inputs that select the random numbers of a sweep.
 
     seed          0 to 2^64 - 1
     sweep         0 to 2^32 - 1

@@ -1,4 +1,4 @@
-"""Gangs through host memory: what rank 0 sums for all, and the ranks that are threads of one process."""
+"""Gangs through host memory: rank 0 sums the arrays of all ranks, and the ranks of one process are threads."""
 
 from __future__ import annotations
 

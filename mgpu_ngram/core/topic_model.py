@@ -211,14 +211,14 @@ def find_topic_model(path: str | Path) -> str:
 
 
 def identify_topic_model(path: str | Path) -> str:
-    """Return what identifies a model file: the CRC-32 of its header, which holds the CRC-32 of each array."""
+    """Return the identity of a model file: the CRC-32 of its header, which holds the CRC-32 of each array."""
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
         return f"{zlib.crc32(file.read(size)):08x}"
 
 
 def describe_topic_model(path: str | Path) -> dict[str, Any]:
-    """Return the sizes, priors, metrics and settings of a model file, as JSON values by name; reads little of it."""
+    """Return the sizes, priors, metrics and settings of a model file, as JSON values by name; compares no checksums."""
     model = load_topic_model(path, verify=False)
     alpha_Z = model.priors.alpha_Z
     return {

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def cpu_seconds(tokens: float, num_topics: int) -> float:
-    """Return about how long 2 CPU cores find the topics of so many tokens."""
+    """Return the approximate seconds in which 2 CPU cores find the topics of this number of tokens."""
     return tokens * num_topics / TOKEN_TOPICS
 
 

@@ -1,4 +1,4 @@
-"""Find the topics of new documents with a model: what one worker does with a chunk of them."""
+"""Find the topics of new documents with a model: the work of one worker on a chunk."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def replica_of(options: InferOptions) -> Replica:
 def text_options_of(settings: dict[str, Any]) -> TextOptions:
     """Return how a model's training turned text into bags of words, from its settings; else the defaults.
 
-    A file of stop words that has gone is left out, with a warning: the vocabulary of the model lacks these words, so
+    A missing file of stop words is left out, with a warning: the vocabulary of the model lacks these words, so
     only the number of unknown words changes.
     """
     stop_words = settings.get("stop_words")

@@ -35,7 +35,7 @@ class Group(Protocol):
 
 
 def word_topics(counts_VZ: Any, priors: Priors) -> WordTopics:
-    """Return what kernels read of the counts and the priors, on the device of counts_VZ (V, Z) uint32."""
+    """Return the counts and priors as kernels read them, on the device of counts_VZ (V, Z) uint32."""
     xp = array_module(counts_VZ)
     V, Z = counts_VZ.shape
     totals_Z = topic_totals(counts_VZ)
@@ -157,7 +157,7 @@ def document_counts(block: Block, num_topics: int) -> Iterator[tuple[Any, Any, A
 def numbers_of_counts(counts_VZ: Any, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (counts, numbers) in host memory: how often each count occurs in the rows of words, by rising count.
 
-    Sorting takes several times the bytes of what is sorted, so only a part of the rows is sorted at a time.
+    Sorting takes several times the bytes of its input, so it takes a part of the rows at a time.
     """
     xp = array_module(counts_VZ)
     step = max(1, SORTED // max(1, counts_VZ.shape[1]))

@@ -54,7 +54,7 @@ class Part:
         return cls(number, first, path or bags, bags.documents, bags.tokens, bags.pairs)
 
     def load(self) -> Bags:
-        """Return the documents; those that are held out are empty."""
+        """Return the documents; held-out documents are empty."""
         return keep_training(self.load_all(), self.first, *self.held_out)
 
     def load_all(self) -> Bags:
@@ -86,7 +86,7 @@ class Block:
         return dict(zip(self.tokens, np.split(topics, np.cumsum([*self.tokens.values()])[:-1]), strict=True))
 
     def set_topics(self, topics: dict[int, np.ndarray]) -> None:
-        """Set the topics of all tokens to what `topics` returned, of these parts or more."""
+        """Set the topics of all tokens to the result of `topics`, which may have further parts."""
         xp, at = array_module(self.documents.topics_T), 0
         given = np.concatenate([topics[n] for n in self.tokens])
         for _, _, places_T in places(self.documents.rows_D2, self.documents.lengths_D):
@@ -131,7 +131,7 @@ class Room:
     """The memory that blocks may take.
 
     device_bytes  of the device; None: all blocks fit
-    host_bytes    of the host, for the blocks of a CPU, or those that do not fit a GPU; None: all blocks fit
+    host_bytes    of the host, for the blocks of a CPU, or blocks that do not fit a GPU; None: all blocks fit
     folder        for blocks that do not fit the host
     """
 
@@ -351,7 +351,7 @@ def _groups(parts: Sequence[Part], most: int, most_pairs: int | None) -> list[li
 
 
 def in_threads(threads: int, fn: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
-    """Call fn with each tuple of arguments, in so many threads."""
+    """Call fn with each tuple of arguments, in `threads` threads."""
     if threads == 1 or len(arguments) < 2:
         return [fn(*each) for each in arguments]
     with ThreadPoolExecutor(threads) as pool:
@@ -359,7 +359,7 @@ def in_threads(threads: int, fn: Callable[..., T], arguments: Sequence[tuple[Any
 
 
 def _row_parts(documents: Documents, parts: int) -> list[Documents]:
-    """Return the documents in so many parts of about equal length."""
+    """Return the documents in `parts` parts of about equal length."""
     if parts == 1:
         return [documents]
     rows_D2, lengths_D = documents.rows_D2, documents.lengths_D

@@ -73,7 +73,7 @@ def _append(arrays: Sequence[Any], *lists: list[np.ndarray]) -> None:
 
 
 def _units(numbers: np.ndarray, terms: np.ndarray) -> int:
-    """Return the sum of so many terms each, in units of 1 / UNITS: the same for any division of documents."""
+    """Return the sum of numbers times terms in units of 1 / UNITS: the same for any division of documents."""
     return int((numbers * np.rint(terms * UNITS).astype(np.int64)).sum())
 
 
@@ -83,7 +83,7 @@ def _lgamma(values: np.ndarray) -> np.ndarray:
 
 
 def document_ranges(documents: int, num_topics: int, device: str, threads: int = 1) -> list[tuple[int, int]]:
-    """Return (first, end) of the documents whose topics are computed at once, such that threads have several each."""
+    """Return (first, end) of the documents whose topics are computed at once; each thread gets several ranges."""
     most = max(1, BLOCK_WEIGHTS[device] // num_topics)
     step = most if threads == 1 else max(1, min(most, -(-documents // (4 * threads))))
     return [(d, min(d + step, documents)) for d in range(0, documents, step)]
@@ -128,7 +128,7 @@ def word_shares(words: Any, word_P: Any) -> Any:
 
 
 def perplexity(sampler: Sampler, group: Group, priors: Priors, held_out: HeldOut) -> float:
-    """Return the perplexity of the target tokens that all devices hold; NaN if there is none."""
+    """Return the perplexity of the target tokens that all devices hold; NaN without any."""
     units, tokens = completion(sampler.counts_VZ, priors, held_out, sampler.threads)
     units, tokens = total(sampler, group, units), total(sampler, group, tokens)
     return math.exp(-units / UNITS / tokens) if tokens else math.nan

@@ -97,7 +97,7 @@ class Snapshot:
 
 @dataclass
 class Rank:
-    """What one device of a run holds between calls of `train_rank`.
+    """The state of one device of a run between calls of `train_rank`.
 
     before  the held-out halves of its documents
     """
@@ -135,7 +135,7 @@ def open_rank(
 
 
 def _room(training: Training) -> Room:
-    """Return the memory for blocks: what the limits, or the free memory, leave beside the counts of words."""
+    """Return the memory for blocks: the limits, or the free memory, less the memory of counts and metrics."""
     counts_bytes = COUNTS_BYTES * training.num_words * training.num_topics
     host_bytes = training.memory.host_bytes or int(HOST_SHARE * free_host_bytes())
     device_bytes = training.memory.device_bytes
@@ -158,7 +158,7 @@ def train_rank(
 ) -> Rank:
     """Sweep until `training.last`, or until the perplexity stays; return the rank.
 
-    rank                    what the call before returned; or the parts of this device, with the other values
+    rank                    the result of the call before; or the parts of this device, with the other values
     state, topics, earlier  as in `open_rank`
     """
     if not isinstance(rank, Rank):
@@ -194,7 +194,7 @@ def _metrics(
     perplexity           exp(-plugin)
     changed              share of the tokens whose topic changed
     held_out_perplexity  by document completion, if documents are held out
-    u_mass, c_npmi, c_uci, c_v  mean coherence over topics, if it is asked for
+    u_mass, c_npmi, c_uci, c_v  mean coherence over topics, if `coherence` is set
     """
     sampler = rank.sampler
     plugged = plugin(sampler, group, priors) / tokens

@@ -35,7 +35,7 @@ class PageOptions:
     title       of the page
     words       bars of a topic
     lambda_     weight of probability in relevance, at first
-    max_topics  the largest topics are on the page, at most so many: browsers draw a few thousand circles at once
+    max_topics  on the page, the largest ones: browsers draw a few thousand circles at once
     text        returns a document by number, to show its beginning; None to show numbers alone
     groups      shares of topics in groups of documents; None to show none
     threads     of the distances

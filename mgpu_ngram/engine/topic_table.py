@@ -148,5 +148,5 @@ def _row(ids_n: np.ndarray, values_n: np.ndarray) -> list[tuple[int, float]]:
 
 
 def _spelled(word: Callable[[int], str], words_n: np.ndarray, scores_n: np.ndarray) -> list[str]:
-    """Return the words as text, but not those that no topic has."""
+    """Return the words as text, without words that no topic has."""
     return [shown(word(int(v))) for v in words_n[np.isfinite(scores_n)]]

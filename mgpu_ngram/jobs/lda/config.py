@@ -69,7 +69,7 @@ class LdaConfig:
                 raise InputError(f"{name} is {value} but must be a whole number from 1 on, or a share below 1")
 
     def cpu_seconds(self, tokens: float) -> float:
-        """Return about how long 2 CPU cores train on so many tokens."""
+        """Return the approximate seconds that 2 CPU cores train on this number of tokens."""
         return tokens * self.sweeps * (1 + self.topics / HALF_RATE_TOPICS) / TOKENS_PER_SECOND
 
     @property

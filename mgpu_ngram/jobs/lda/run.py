@@ -83,7 +83,7 @@ def _number_or_share(value: float) -> int | float:
 
 
 def plan(config: LdaConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do, from the sizes of the inputs alone."""
+    """Return the plan of `run`, from the sizes of the inputs alone."""
     files = find_files(config.corpus)
     return {
         "job": config.name,
@@ -108,7 +108,7 @@ def changed_since(config: LdaConfig, manifest: dict[str, Any]) -> str:
 
 
 def _made_of(config: LdaConfig, inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what an output depends on."""
+    """Return the inputs and options that an output depends on."""
     left_out = ("corpus", "name", "block_tokens")
     return {
         "inputs": list(inputs),

@@ -28,18 +28,18 @@ else:
 
 GROUP_BYTES = 32 << 20  # of a row group of Parquet, about
 COPY_BYTES = 1 << 20
-KINDS = {  # by format: what files of it start with, and how people call it
+KINDS = {  # by format: the first bytes of its files, and its name for people
     "parquet": (b"PAR1", "Parquet file"),
     "jsonl": (b'{"document":', "file of topics in JSON lines"),
     "npy": (b"\x93NUMPY", "NumPy file"),
     "npz": (b"PK\x03\x04", "NumPy archive"),
 }
-HTML = "HTML page", b"<!doctype html>"  # what `topic_page` starts with
+HTML = "HTML page", b"<!doctype html>"  # as in KINDS
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What a file holds.
+    """The contents of a file.
 
     dense  all shares of each document; else those from the threshold on
     about  the model and the threshold, for the metadata of Parquet
@@ -107,14 +107,14 @@ class Table:
         self.documents += found.documents
 
     def begin(self, stack: ExitStack) -> None:
-        """Open what `append` writes to."""
+        """Open the files that `append` writes."""
 
     def append(self, found: Inferred) -> None:
         """Write documents; `documents` is the number of the first."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Write what follows the last document."""
+        """Write the end of the file, after the last document."""
 
 
 class _Parquet(Table):

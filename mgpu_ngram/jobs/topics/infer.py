@@ -133,7 +133,7 @@ def cut(corpus: Corpus, dense_topics: int) -> tuple[list[Chunk], int]:
 
 
 def _parts(chunks: list[Chunk], chunk_bytes: int) -> Iterator[tuple[Chunk, int]]:
-    """Yield what one task reads, and the number of chunks that it completes.
+    """Yield the part of the text that one task reads, and the number of chunks that it completes.
 
     A large compressed file is read here, and yielded in parts. Parquet is read in batches, so a row group is a task.
     """

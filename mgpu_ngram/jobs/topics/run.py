@@ -42,7 +42,7 @@ NEAREST = 5
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the command asks for besides the settings of the job.
+    """Requests of the command besides the settings of the job.
 
     topic   the one topic to describe; None: all of them
     limit   describe the largest topics alone; None: all of them
@@ -134,7 +134,7 @@ def _settings(config: TopicsConfig) -> dict[str, Any]:
 
 
 def plan(config: TopicsConfig, context: PlanContext) -> dict[str, Any]:
-    """Return what `run` would do, from the sizes of the inputs alone."""
+    """Return the plan of `run`, from the sizes of the inputs alone."""
     states = states_of_inputs(config.documents) if config.documents else []
     return {
         "job": config.name,
@@ -159,7 +159,7 @@ def changed_since(config: TopicsConfig, manifest: dict[str, Any]) -> str:
 
 
 def _made_of(config: TopicsConfig, path: str) -> dict[str, Any]:
-    """Return what an output depends on."""
+    """Return the inputs and options that an output depends on."""
     left_out = ("model", "documents", "name")
     return {
         "inputs": states_of_inputs(config.documents) if config.documents else [],
