@@ -70,7 +70,7 @@ class Forced:
 
 
 def decode(
-    models: Sequence[NmtModel | StepFunction],
+    models: Sequence[NmtModel | StepFunction] | Ensemble,
     sources: Sequence[Any],
     options: SearchOptions | None = None,
     batching: Batching | None = None,
@@ -78,22 +78,23 @@ def decode(
     lm: LanguageModel | None = None,
     forced: Forced | None = None,
     first: int = 0,
-    threads: int = 1,
 ) -> list[list[Hypothesis]]:
     """Return the results of each sentence, best first: at most `n_best`; none for an empty sentence.
 
-    models    of an ensemble; each on NumPy or CuPy arrays, or any step function
+    models    of an ensemble; each on NumPy or CuPy arrays, or any step function. An `Ensemble` has its weights and lm
     sources   what the models read of each sentence; of a translation model its ids, the end of the sentence included:
               (T,), or (T, factors)
     weights   of the models, 1 each if left out
     lm        n-gram model whose rows are added
     first     number of the first sentence, for samples and errors
-    threads   that choose words on a CPU
     """
     options, batching, forced = options or SearchOptions(), batching or Batching(), forced or Forced()
     forced.check(len(sources))
-    steps = [NmtSteps(model) if isinstance(model, NmtModel) else model for model in models]
-    model = Ensemble(steps, [1.0] * len(steps) if weights is None else weights, lm, threads)
+    if isinstance(models, Ensemble):
+        model = models
+    else:
+        steps = [NmtSteps(model) if isinstance(model, NmtModel) else model for model in models]
+        model = Ensemble(steps, [1.0] * len(steps) if weights is None else weights, lm)
     if forced.targets is not None:
         options = options.for_targets()
     waiting = [i for i in range(len(sources)) if len(sources[i]) > 1 or forced.targets is not None]
