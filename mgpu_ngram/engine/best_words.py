@@ -12,6 +12,7 @@ from mgpu_ngram.engine.word_scores import WordScores
 from mgpu_ngram.kernels.common.philox import WORDS, random_numbers
 from mgpu_ngram.kernels.decode.advance_beams import Live
 from mgpu_ngram.kernels.decode.best_of_beams import best_of_beams
+from mgpu_ngram.kernels.decode.best_words import MAX_K
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 STEP_BITS = 20  # of a counter: the step, below the number of the sample
@@ -94,7 +95,8 @@ def draw_of_sentences(
     word_D = _draw(scores, row_D, xp.asarray(number_D), costs_R, forbidden_F, sampling)
     if forced_R is not None:
         word_D = xp.where(forced_R[row_D] >= 0, forced_R[row_D], word_D)
-    cost_D = to_host(scores.of_words(row_D, word_D, costs_R[row_D]))
+    cost_D = scores.of_words(row_D, xp.maximum(word_D, 0), costs_R[row_D])
+    cost_D = to_host(xp.where((word_D < 0) & ~xp.isnan(cost_D), np.float32(-np.inf), cost_D))
     word_SK, cost_SK = np.full((S, k), -1, np.int32), np.full((S, k), -np.inf, np.float32)
     word_SK[sentence_D, sample_D], cost_SK[sentence_D, sample_D] = to_host(word_D), cost_D
     word_SK[np.isneginf(cost_SK)] = -1
@@ -104,15 +106,18 @@ def draw_of_sentences(
 
 
 def _draw(scores: WordScores, row_D: Any, number_D: Any, costs_R: Any, forbidden_F: Any, sampling: Sampling) -> Any:
-    """Return (D,) the word of each row that a number in [0, 1) draws."""
-    xp = array_module(costs_R)
-    scores.best(1, costs_R, None)  # for the sums
-    mix_RV = scores.mix()
-    V = mix_RV.shape[1]
-    if forbidden_F is not None:
-        mix_RV = mix_RV.copy()
-        mix_RV[:, forbidden_F] = -np.inf
-    log_RK, word_RK = best_of_rows(mix_RV, min(sampling.top_k, V) or V)
+    """Return (D,) the word of each row that a number in [0, 1) draws; -1: there is none."""
+    xp, V = array_module(costs_R), scores.logits_MRV.shape[2]
+    k = min(sampling.top_k, V) or V
+    if k <= MAX_K:
+        word_RK, log_RK = scores.best(k, costs_R, forbidden_F)
+    else:
+        scores.best(1, costs_R, None)  # for the sums
+        mix_RV = scores.mix()
+        if forbidden_F is not None:
+            mix_RV = mix_RV.copy()
+            mix_RV[:, forbidden_F] = -np.inf
+        log_RK, word_RK = best_of_rows(mix_RV, k)
     weight_RK = xp.exp((log_RK - log_RK[:, :1]).astype(np.float64) / sampling.temperature)
     total_RK = xp.cumsum(weight_RK, axis=1)
     before_RK = total_RK - weight_RK

@@ -405,6 +405,18 @@ class FixedSteps(TableSteps):
         return self._row
 
 
+def test_samples_of_few_words_and_of_sorted_rows_agree():
+    """A model of 100 words, of which 40 have a probability; up to 64 words are not found by sorting."""
+    p = np.random.default_rng(2).permutation(np.append(np.random.default_rng(1).random(40), np.zeros(60)))
+    with np.errstate(divide="ignore"):
+        model = FixedSteps(p / p.sum())
+    samples = [Sampling(k, 0.9, seed=4) for k in (40, 64, 65, 0)]
+    found = [decode([model], [np.array([2, 3, 0])], SearchOptions(30, 30, sampling=s))[0] for s in samples]
+    words = [[r.words for r in results] for results in found]
+    assert words[0] == words[1] == words[2] == words[3] and len(set(words[0])) > 20
+    assert all(p[word] > 0 for result in words[0] for word in result)
+
+
 def test_the_winner_of_an_ensemble_is_known():
     """Word 2 wins in one model, word 3 in the other; their weighted product decides."""
     models = [FixedSteps([0.2, 0.1, 0.5, 0.2]), FixedSteps([0.1, 0.1, 0.2, 0.6])]
