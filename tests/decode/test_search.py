@@ -278,7 +278,7 @@ def test_threads_choose_the_same_words(arpa, monkeypatch):
 
     def search(threads):
         models = [TableSteps(5), TableSteps(5, seed=1)]
-        return decode(models, sources, options, weights=[0.6, 0.3], lm=LanguageModel(rows, 0.2), threads=threads)
+        return decode(Ensemble(models, [0.6, 0.3], LanguageModel(rows, 0.2), threads), sources, options)
 
     expected = search(1)
     monkeypatch.setattr("mgpu_ngram.engine.word_scores.MIN_PIECE_LOGITS", 1)
