@@ -15,12 +15,19 @@ from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.stages.registry import STAGES
 
 LINES = "the cat sat on the mat\nthe dog sat on the log\nthe cat ate the dog\n"
+G2P = Path(__file__).resolve().parents[1] / "examples" / "g2p"
 MODEL = "runs/estimate/model.safetensors"
 STAGE_SETTINGS = {
     "count": {"corpus": "text.txt"},
     "estimate": {"corpus": "text.txt", "discount_fallback": []},
     "score": {"model": MODEL, "text": "text.txt"},
     "distribution": {"model": MODEL, "text": "text.txt", "format": "npy"},
+    "decode": {
+        "models": f"{G2P}/model.npz",
+        "text": "text.txt",
+        "source_vocab": f"{G2P}/letters.json",
+        "target_vocab": f"{G2P}/phonemes.json",
+    },
 }
 LARGE = 100 << 20
 

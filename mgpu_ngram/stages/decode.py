@@ -8,14 +8,14 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.decode.config import DecodeConfig
 from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import DECODE_PRODUCTS, opening_seconds
-from mgpu_ngram.stages.flags import add_overwrite
+from mgpu_ngram.stages.decode_flags import AMUN, OURS, add_decode_flags
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.corpus import Corpus
@@ -29,68 +29,6 @@ EXAMPLES = """examples:
   mgpu-ngram decode a.npz b.npz -s src.json -t trg.json --weights 0.7 0.3 --lm lm.safetensors test.src -o out.txt
   mgpu-ngram decode model.npz -s src.json -t trg.json test.src --targets test.trg -o scores.txt
   mgpu-ngram decode model.npz -s src.json -t trg.json test.src --sample --beam-size 5 --n-best --top-p 0.9 --seed 7"""
-AMUN: dict[str, dict[str, Any]] = {  # options that Amun's config files have too
-    "input-file": {"short": "-i", "metavar": "FILE", "help": "text to decode (default: standard input)"},
-    "model": {"short": "-m", "nargs": "+", "metavar": "FILE", "help": "models, as MODEL"},
-    "source-vocab": {"short": "-s", "nargs": "+", "metavar": "FILE", "help": "of each column, or factor of a word"},
-    "target-vocab": {"short": "-t", "metavar": "FILE", "help": "JSON, YAML or a word a line, plain or gzipped"},
-    "bpe": {"nargs": "+", "metavar": "FILE", "help": "byte pair codes of each column; also joins split words"},
-    "no-debpe": {"action": "store_true", "help": "leave split words of the output split"},
-    "load-weights": {"metavar": "FILE", "help": "weights of a config file's scorers, lines 'NAME= weight'"},
-    "show-weights": {"action": "store_true", "help": "print these lines and end"},
-    "dump-config": {"action": "store_true", "help": "print all settings as the job of a YAML file and end"},
-    "relative-paths": {"action": "store_true", "help": "paths of -c start at its folder"},
-    "beam-size": {"short": "-b", "type": int, "metavar": "K", "help": "hypotheses of a sentence (default 1)"},
-    "normalize": {"short": "-n", "action": "store_true", "help": "--length-penalty 1"},
-    "allow-unk": {"short": "-u", "action": "store_true", "help": "let results have <unk>"},
-    "max-length": {"type": int, "metavar": "N", "help": "words of a sentence to read; 0: all (default 200)"},
-    "max-length-multiple": {
-        "type": float, "metavar": "X", "help": "most words of a result for each source word (default 2)"
-    },
-    "n-best": {"action": "store_true", "help": "write lists of beam-size results"},
-    "wipo": {"action": "store_true", "help": "lists with their sizes, each line after 'OUT: '"},
-    "return-alignment": {"action": "store_true", "help": "write the source word of each word, target-source"},
-    "return-soft-alignment": {"action": "store_true", "help": "write the attention weights of each word"},
-    "return-nematus-alignment": {"action": "store_true", "help": "write them as a matrix for each sentence"},
-    "softmax-filter": {
-        "short": "-f", "nargs": "+", "metavar": "FILE [N [M]]",
-        "help": "search the N most frequent words (10000) and M translations of each source word (1000)",
-    },
-    "mini-batch": {"type": int, "metavar": "N", "help": "sentences searched at once (default 256)"},
-    "mini-batch-words": {"type": int, "metavar": "N", "help": "most source words searched at once; 0: no limit"},
-    "maxi-batch": {"type": int, "metavar": "N", "help": "sentences sorted by length together; 0: all of a task"},
-    "devices": {"short": "-d", "nargs": "+", "metavar": "N", "help": "GPUs, as 0 1, or all; a worker each"},
-    "cpu-threads": {"type": int, "metavar": "N", "help": "work on the CPU, with N workers"},
-    "gpu-threads": {"type": int, "metavar": "N", "help": argparse.SUPPRESS},
-    "tensor-cores": {"action": "store_true", "help": "--dtype float16"},
-    "use-fused-softmax": {"type": "bool", "metavar": "BOOL", "help": argparse.SUPPRESS},
-}  # fmt: skip
-OURS: dict[str, dict[str, Any]] = {  # settings under their own names
-    "lm": {"metavar": "FILE", "help": "n-gram model that takes part: a model file or an ARPA file"},
-    "lm_weight": {"type": float, "metavar": "W", "help": "of its log-probabilities (default 0.2)"},
-    "length_penalty": {
-        "type": float, "metavar": "A", "help": "rank results by sum / length^A (default 0; 1: by the mean)"
-    },
-    "word_penalty": {"type": float, "metavar": "P", "help": "taken from the sum for each word (default 0)"},
-    "max_steps": {"type": int, "metavar": "N", "help": "most words of any result; 0: no other limit"},
-    "early_stopping": {"choices": ["amun", "first", "bound"], "help": "when a sentence is done (default amun)"},
-    "prefixes": {"metavar": "FILE", "help": "first words of the results, a line for each sentence"},
-    "targets": {"metavar": "FILE", "help": "results to score, a line for each sentence"},
-    "sample": {"action": "store_true", "help": "draw beam-size results at random"},
-    "top_k": {"type": int, "metavar": "K", "help": "draw from the K most probable words"},
-    "top_p": {"type": float, "metavar": "P", "help": "draw from the words that hold the probability P"},
-    "temperature": {"type": float, "metavar": "T", "help": "divides log-probabilities (default 1)"},
-    "seed": {"type": int, "help": "of the random numbers (default 0)"},
-    "batching": {"choices": ["refill", "drain", "naive"], "help": "how a batch goes on (default refill)"},
-    "dtype": {"choices": ["float32", "float16", "bfloat16"], "help": "of weights (default float32)"},
-    "chunk_sentences": {"type": int, "metavar": "N", "help": "sentences of one task"},
-    "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
-}  # fmt: skip
-NOT_USED = {
-    "--log-progress": "a bar shows the progress on a terminal",
-    "--log-info": "the summary of -o FILE, and --json, show the same",
-    "-v": "the version is that of mgpu-ngram --version",
-}
 
 
 @dataclass(frozen=True)
@@ -113,26 +51,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
     stdin_setting = "text"
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "inputs", nargs="*", metavar="MODEL|TEXT", help="models, which end with .npz; texts: files, globs, URLs, -"
-        )
-        parser.set_defaults(many="inputs")
-        parser.add_argument("-o", "--output", metavar="FILE", help="text file to write instead of standard output")
-        add_overwrite(parser)
-        parser.add_argument("-c", "--config", metavar="FILE", help="config file of Amun; flags replace its options")
-        parser.add_argument(
-            "--weights", nargs="+", type=float, metavar="W", help="of the models' log-probabilities (default 1 each)"
-        )
-        for option, spec in AMUN.items():
-            how = dict(spec)
-            names = [how.pop("short"), f"--{option}"] if "short" in how else [f"--{option}"]
-            if how.get("type") == "bool":
-                how["type"] = _truth
-            parser.add_argument(*names, dest=option.replace("-", "_"), **how)
-        for setting, how in OURS.items():
-            parser.add_argument("--" + setting.replace("_", "-"), dest=setting, **how)
-        for flag in NOT_USED:
-            parser.add_argument(flag, nargs="?", action=_Refused, help=argparse.SUPPRESS)
+        add_decode_flags(parser)
 
     def settings(self, arguments: argparse.Namespace) -> DecodeConfig:
         from mgpu_ngram.core.amun_config import checked, place_of, read_amun, settings_of, weight_lines
@@ -158,7 +77,8 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
         for setting, way in (("models", "MODEL.npz or -c"), ("source_vocab", "-s FILE"), ("target_vocab", "-t FILE")):
             if not found.get(setting):
                 raise InputError(f"there is no {setting.replace('_', ' ').rstrip('s')}; give {way}")
-        _place(arguments, flags, place_of(options))
+        others = ("cpu-threads", "mode") if flags["devices"] and flags["cpu-threads"] is None else ()
+        _place(arguments, flags, place_of({name: value for name, value in options.items() if name not in others}))
         found["printed"] = arguments.output is None
         if found["printed"] and arguments.json:
             raise InputError("--json prints a summary in place of the results; give -o FILE for them")
@@ -251,31 +171,20 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
 STAGE = DecodeStage()
 
 
-class _Refused(argparse.Action):
-    """A flag of Amun that has no use here: the error says why."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> NoReturn:
-        parser.error(f"{option} is not used: {NOT_USED[str(option)]}; leave it out")
-
-
-def _truth(text: str) -> bool:
-    """Return the value of a flag that Amun reads as a boolean."""
-    if text.lower() not in ("true", "false", "1", "0", "yes", "no", "on", "off"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not true or false")
-    return text.lower() in ("true", "1", "yes", "on")
-
-
 def _place(arguments: argparse.Namespace, flags: dict[str, Any], place: dict[str, Any]) -> None:
     """Set where the command works, unless its own flags say it."""
-    if flags["devices"] and (arguments.device == "cpu" or arguments.workers is not None):
-        own = f"--device {arguments.device}" if arguments.device == "cpu" else f"--workers {arguments.workers}"
-        raise InputError(f"--devices {' '.join(flags['devices'])} names GPUs, a worker each, but {own} is given")
-    arguments.devices = None
-    if arguments.device == "auto" and arguments.workers is None:
-        for name, value in place.items():
-            setattr(arguments, name, value)
+    own = {
+        "--device cpu": arguments.device == "cpu",
+        f"--workers {arguments.workers}": arguments.workers is not None,
+        "--scheduler": arguments.scheduler or arguments.scheduler_file,
+    }
+    set_by_flags = [flag for flag, is_given in own.items() if is_given]
+    if flags["devices"] and set_by_flags:
+        devices = " ".join(flags["devices"])
+        raise InputError(f"--devices {devices} names GPUs of this host, a worker each, but {set_by_flags[0]} is given")
+    arguments.devices = None if set_by_flags else place.get("devices")
+    if arguments.device == "auto" and not set_by_flags and "device" in place:
+        arguments.device, arguments.workers = place["device"], place.get("workers")
 
 
 def _dump(config: DecodeConfig) -> None:

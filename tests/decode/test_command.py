@@ -387,7 +387,7 @@ WRONG = {
     "nothing to resume": "m0.npz -s src.json -t trg.json text -o out.txt --resume",
     "the beam size is 0": "m0.npz -s src.json -t trg.json text -b 0",
     "invalid choice: 'never'": "m0.npz -s src.json -t trg.json text --early-stopping never",
-    "names GPUs, a worker each": "m0.npz -s src.json -t trg.json text -d 0",
+    "but --device cpu is given": "m0.npz -s src.json -t trg.json text -d 0",
     "columns between tabs": "m0.npz -s src.json -t trg.json tabs",
     "softmax-filter is ['lex', 'x']": "m0.npz -s src.json -t trg.json text -f lex x",
 }
@@ -408,3 +408,30 @@ def test_the_help_has_every_option_of_amun(decode):
     assert "examples:" in out
     for name in ("--config", "--input-file", "--beam-size", "--softmax-filter", "--return-nematus-alignment", "--lm"):
         assert name in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "options", "place"),
+    [
+        ([], {}, ("auto", None, None)),
+        (["-d", "0", "1"], {}, ("auto", None, [0, 1])),
+        (["-d", "0"], {"cpu-threads": 2}, ("auto", None, [0])),
+        (["-d", "all", "--device", "gpu"], {"devices": [2]}, ("gpu", None, "all")),
+        ([], {"devices": [2]}, ("auto", None, [2])),
+        (["--device", "cpu"], {"devices": [2]}, ("cpu", None, None)),
+        (["--workers", "3"], {"cpu-threads": 2}, ("auto", 3, None)),
+        (["--scheduler", "tcp://h:1"], {"devices": [2]}, ("auto", None, None)),
+        ([], {"cpu-threads": 2}, ("cpu", 2, None)),
+        (["--cpu-threads", "1"], {"devices": [2]}, ("cpu", 0, None)),
+        (["--device", "gpu"], {"cpu-threads": 2}, ("gpu", None, None)),
+    ],
+)
+def test_where_flags_and_config_files_let_the_work_run(system, flags, options, place):
+    """(device, workers, GPUs): flags before the config file."""
+    from mgpu_ngram.cli import _parse
+    from mgpu_ngram.stages.decode import STAGE
+
+    Path("amun.yml").write_text(json.dumps({"model": "m0.npz", **options}))
+    arguments = _parse(["decode", "-c", "amun.yml", *system[1:], *flags])
+    STAGE.settings(arguments)
+    assert (arguments.device, arguments.workers, arguments.devices) == place
