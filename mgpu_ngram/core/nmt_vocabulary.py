@@ -117,6 +117,8 @@ def _pairs(text: str, name: str) -> list[tuple[str, int]]:
         except (ValueError, RecursionError) as error:
             raise InputError(f"vocabulary {name!r} is damaged JSON ({error}); write it again") from None
         return [(token, _id(id, token, name)) for token, id in found]
+    if start and name.removesuffix(".gz").endswith(".json"):
+        raise InputError(f"vocabulary {name!r} starts with {start[:20]!r}, not with {{; write pairs of word and id")
     lines = start.splitlines()
     if lines and all(_PAIR.match(line) or line.lstrip().startswith("#") or not line.strip() for line in lines):
         return _yaml_pairs(start, name)
@@ -128,14 +130,25 @@ def _pairs(text: str, name: str) -> list[tuple[str, int]]:
 def _yaml_pairs(text: str, name: str) -> list[tuple[str, int]]:
     """Return the words and ids of YAML. All scalars are text, so that `no: 7` is the word "no"."""
     try:
-        found = yaml.load(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        node = yaml.compose(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader))  # keeps words that come twice
     except yaml.YAMLError as error:
         raise InputError(
             f"vocabulary {name!r} is damaged YAML ({' '.join(str(error).split())}); write it again"
         ) from None
-    if not isinstance(found, dict):
-        raise InputError(f"vocabulary {name!r} is a YAML {type(found).__name__}, not pairs of word and id; write pairs")
-    return [(token, _id(id, token, name)) for token, id in found.items()]
+    if not isinstance(node, yaml.MappingNode):
+        raise InputError(f"vocabulary {name!r} is a YAML {_kind(node)}, not pairs of word and id; write pairs")
+    wrong = next((part for pair in node.value for part in pair if not isinstance(part, yaml.ScalarNode)), None)
+    if wrong is not None:
+        line = wrong.start_mark.line + 1
+        raise InputError(
+            f"line {line} of vocabulary {name!r} has a YAML {wrong.id}, not a word and its id; write pairs"
+        )
+    return [(token.value, _id(id.value, token.value, name)) for token, id in node.value]
+
+
+def _kind(node: yaml.Node | None) -> str:
+    """Return "mapping", "sequence", "scalar" or, for an empty document, "none"."""
+    return type(node).__name__.removesuffix("Node").removesuffix("Type").lower()
 
 
 def _id(value: object, token: object, name: str) -> int:
