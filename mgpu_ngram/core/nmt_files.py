@@ -57,23 +57,38 @@ def load_nmt_model(path: str) -> NmtModel:
     return model
 
 
+def vocabularies_beside(path: str) -> list[str]:
+    """Return the vocabularies that Nematus names in PATH.json: those of the source, then that of the target; or [].
+
+    A name that is no file here is looked for in the folder of the model.
+    """
+    names = _options_beside(path).get("dictionaries")
+    if not isinstance(names, list) or len(names) < 2 or not all(isinstance(name, str) for name in names):
+        return []
+    folder = os.path.dirname(path)
+    return [name if os.path.isfile(name) else os.path.join(folder, os.path.basename(name)) for name in names]
+
+
+def _options_beside(path: str) -> dict[str, Any]:
+    """Return the options that Nematus writes in PATH.json; {} for no such file."""
+    try:
+        with open(f"{path}.json", encoding="utf-8") as file:
+            options = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return options if isinstance(options, dict) else {}
+
+
 def _check_dropout(path: str, name: str) -> None:
     """Raise InputError for a model of Nematus before 0.1 with dropout, by the options that Nematus writes beside it.
 
     These models scale states by the share that dropout kept when they decode; later ones scale them in the training.
     """
-    beside = f"{path}.json"
-    if not os.path.isfile(beside):
-        return
-    try:
-        with open(beside, encoding="utf-8") as file:
-            options = json.load(file)
-        found = bool(options.get("use_dropout")) and float(options.get("model_version", 0)) < SCALED_VERSION
-    except (OSError, ValueError, TypeError, AttributeError):  # no options of Nematus
-        return
-    if found:
+    options = _options_beside(path)
+    version = options.get("model_version", 0)
+    if options.get("use_dropout") and isinstance(version, int | float) and version < SCALED_VERSION:
         raise InputError(
-            f"{name!r} was trained with dropout by Nematus before {SCALED_VERSION} ({os.path.basename(beside)}), "
+            f"{name!r} was trained with dropout by Nematus before {SCALED_VERSION} ({os.path.basename(path)}.json), "
             "so its states must be scaled; rename that file to decode without, as Amun does"
         )
 

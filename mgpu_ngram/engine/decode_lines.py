@@ -192,7 +192,8 @@ def _written(
         )  # fmt: skip
         return decode_output.wipo_lines(lines) if how.wipo else lines
     if not hypotheses:
-        return [f"{number} |||  ||| 0 |||  ||| 1 0", ""] if how.alignment == "nematus" else [""]
+        nothing = "-inf" if how.scores else ""  # a shortlist leaves a word of the target out
+        return [f"{number} ||| {nothing} ||| 0 |||  ||| 1 0", ""] if how.alignment == "nematus" else [nothing]
     best = hypotheses[0]
     text = f"{best.score:.6f}" if how.scores else decode_output.text_of(best, target, how.join_bpe)
     if how.alignment == "nematus":

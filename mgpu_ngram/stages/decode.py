@@ -55,6 +55,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
 
     def settings(self, arguments: argparse.Namespace) -> DecodeConfig:
         from mgpu_ngram.core.amun_config import checked, place_of, read_amun, settings_of, weight_lines
+        from mgpu_ngram.core.nmt_files import vocabularies_beside
         from mgpu_ngram.core.typed_config import fill
 
         options = read_amun(arguments.config, arguments.relative_paths) if arguments.config else {}
@@ -74,6 +75,9 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
         if text:
             found["text"] = text
         found.setdefault("text", ["-"])
+        if found.get("models") and not (found.get("source_vocab") or found.get("target_vocab")):
+            *source, target = vocabularies_beside(found["models"][0]) or [""]
+            found |= {"source_vocab": source, "target_vocab": target}
         for setting, way in (("models", "MODEL.npz or -c"), ("source_vocab", "-s FILE"), ("target_vocab", "-t FILE")):
             if not found.get(setting):
                 raise InputError(f"there is no {setting.replace('_', ' ').rstrip('s')}; give {way}")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
+import mgpu_ngram as ng
 from mgpu_ngram import cli
 from mgpu_ngram.engine.decode_batch import Forced
 from mgpu_ngram.engine.open_translation import TranslationFiles, open_translation
@@ -180,6 +181,11 @@ def test_given_results_are_scored(system, decode):
     assert status == 0 and [float(line) for line in out.split()] == pytest.approx([r[0].score for r in found], abs=1e-6)
     lines = decode(*system, "text", "--targets", "targets", "--n-best", "--chunk-sentences", 2)[1].splitlines()
     assert [line.split(" ||| ")[1] for line in lines] == ["x z", "", "y@@", "v", "x x"]
+    Path("lex").write_text("x a 1\n")
+    found = decode(*system, "text", "--targets", "targets", "-f", "lex", 0)[1].splitlines()
+    assert [score == "-inf" for score in found] == [True, False, True, True, True], (
+        "the shortlist has `x` for `a` alone"
+    )
 
 
 def test_results_with_given_first_words(system, decode):
@@ -264,12 +270,29 @@ def test_a_yaml_job_writes_what_the_command_prints(system, decode):
     assert status == 2 and "files.m0.npz" in err
 
 
-def test_the_example_job_and_the_config_file_of_amun(decode, tmp_path, monkeypatch):
+def test_vocabularies_that_nematus_names(system, decode):
+    """By their paths, or in the folder of the model."""
+    wanted = texts(expected())
+    Path("m0.npz.json").write_text(json.dumps({"dictionaries": ["src.json", "/gone/trg.json"]}))
+    assert decode("m0.npz", "text")[:2] == (0, wanted)
+    Path("sub").mkdir()
+    for name in ("m0.npz", "m0.npz.json", "trg.json"):
+        Path(name).rename(f"sub/{name}")
+    assert decode("sub/m0.npz", "text")[:2] == (0, wanted)
+    Path("sub/m0.npz.json").write_text('{"dictionaries": ["src.json"]}')
+    assert "there is no source vocab" in decode("sub/m0.npz", "text")[2]
+
+
+def test_the_job_the_command_and_python_give_the_same(decode, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     out = decode("-c", "examples/g2p/amun.yml", "-i", "examples/g2p/words.txt")[1]
     assert out.count("\n") == len(Path("examples/g2p/words.txt").read_text().splitlines())
     status, shown, _ = decode("configs/decode.yaml", f"output={tmp_path}", "cluster.workers=0", command="run")
     assert status == 0 and (tmp_path / "decode" / "translations.txt").read_text() == out, shown
+    files = (f"examples/g2p/{name}" for name in ("model.npz", "letters.json", "phonemes.json"))
+    translator = ng.Translator(*files, device="cpu")
+    words = Path("examples/g2p/words.txt").read_text().splitlines()
+    assert [best[0].text for best in translator.translate(words, beam_size=5, length_penalty=1)] == out.splitlines()
 
 
 def test_a_model_that_an_earlier_job_makes(system, decode):
