@@ -11,6 +11,7 @@ import numpy as np
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.read_text import read_blocks
+from mgpu_ngram.core.vocabulary import words_to_arrow
 from mgpu_ngram.core.words import Words
 
 
@@ -62,13 +63,13 @@ def make_words(words: list[Any]) -> Words:
 
 def refuse_duplicates(words: Words, name: str) -> None:
     """Raise InputError if a word occurs twice: text could not be given its ids."""
-    symbols = [words.symbol(v) for v in range(len(words))]
-    if len(set(symbols)) == len(symbols):
+    if len(words_to_arrow(words.offsets_V, words.data).unique()) == len(words):
         return
     first: dict[bytes, int] = {}
-    for v, symbol in enumerate(symbols):
-        if first.setdefault(symbol, v) != v:
-            where = f"words {first[symbol]:,} and {v:,}"
+    for v in range(len(words)):
+        before = first.setdefault(words.symbol(v), v)
+        if before != v:
+            where = f"words {before:,} and {v:,}"
             raise InputError(f"{where} of {name} are both {words.word(v)!r}; give each word once")
 
 

@@ -90,19 +90,30 @@ def corpus_of_documents(
     repeatable  whether `parts` can be called twice; else all bags are kept
     """
     kept: list[LocalBags] | None = [] if words is None or not repeatable else None
-    terms: list[Terms] = []
+    levels: list[list[Terms]] = []
     size_bytes = 0
     for part in parts() if kept is not None else ():
         if words is None:
-            terms = [*terms, part.terms()] if len(terms) < MERGED_TERMS else [merge_terms([*terms, part.terms()])]
+            _add_terms(levels, part.terms())
         size_bytes += part.nbytes
         if kept is not None:
             kept.append(part)
         if repeatable and size_bytes > KEEP_BYTES:
             kept = None
     if words is None:
-        if not terms:
+        if not levels:
             raise InputError(f"{name} has no document; give at least one document with a word")
-        words = choose_words(merge_terms(terms), options, name)
+        words = choose_words(merge_terms([terms for level in levels for terms in level]), options, name)
     again: Parts = parts if kept is None else kept.__iter__
     return BagCorpus(name, again, len(words), words, options.stop_words, states)
+
+
+def _add_terms(levels: list[list[Terms]], terms: Terms) -> None:
+    """Add the terms of a part to level 0; a full level is merged into one of the next, so few merges see each word."""
+    for level in levels:
+        level.append(terms)
+        if len(level) < MERGED_TERMS:
+            return
+        terms = merge_terms(level)
+        level.clear()
+    levels.append([terms])
