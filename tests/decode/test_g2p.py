@@ -1,10 +1,13 @@
-"""The model of pronunciation in examples/g2p, the script that trained it, and the script that measures errors."""
+"""The model of pronunciation in examples/g2p, and its scripts: training, error rates and the service."""
 
+import contextlib
 import hashlib
-import importlib
+import http.client
 import importlib.util
 import re
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +33,14 @@ def errors_in_readme():
     """Return {beam: (errors in words.txt, phonemes)}."""
     rows = re.findall(r"^\| (\d+) \|.*\| (\d+) of (\d+) \|$", (G2P / "README.md").read_text("utf-8"), re.MULTILINE)
     return {int(beam): (int(wrong), int(phonemes)) for beam, wrong, phonemes in rows}
+
+
+def imported(name):
+    """Return a script of examples as a module."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem, EXAMPLES / name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def lines_of(path):
@@ -67,7 +78,7 @@ def test_the_error_rate_of_the_model(one_blas_thread, beam):
 def error_rate(monkeypatch):
     """Import examples/error_rate.py, as scripts beside it do."""
     monkeypatch.syspath_prepend(EXAMPLES)
-    return importlib.import_module("error_rate")
+    return imported("error_rate.py")
 
 
 def test_error_rates(error_rate, tmp_path, capsys):
@@ -84,12 +95,50 @@ def test_error_rates(error_rate, tmp_path, capsys):
         error_rate.main(str(G2P / "words.txt"), str(tmp_path / "wanted"))
 
 
+@pytest.fixture
+def service():
+    """The port of the service, which runs in threads of this process."""
+    serve = imported("g2p/serve.py")
+    with serve.Service(G2P, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def answer(port, method, body=None, **headers):
+    """Return (status, answer or reason) of a request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=100)
+    with contextlib.closing(connection):
+        connection.request(method, "/", body, {name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        return response.status, response.read().decode() if response.status == 200 else response.reason
+
+
+def test_the_service(service):
+    """Requests at one time have the answers of the model; wrong ones have one line."""
+    words = [word.replace(" ", "") for word in lines_of(G2P / "words.txt")]
+    model, letters, phonemes = opened(G2P)
+    ids = [letters.encode(" ".join(word), len(letters.tokens)) for word in words]
+    best = [text_of(found[0], phonemes) + "\n" for found in decode([model], ids, SearchOptions(5))]
+    parts = [slice(i, i + 9) for i in range(0, len(words), 9)]
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda part: answer(service, "POST", "\n".join(words[part])), parts))
+    assert answers == [(200, "".join(best[part])) for part in parts]
+    assert answer(service, "POST", f"\n {words[0].upper()}\r\n") == (200, "\n" + best[0])
+    assert answer(service, "POST", b"\xff") == (400, "the words are not UTF-8; convert them")
+    assert answer(service, "POST", Content_Length="1048577")[0] == 413
+    assert answer(service, "POST", Content_Length="many")[0] == 411
+    assert answer(service, "GET")[0] == 501
+
+
 def test_the_training_script(error_rate, tmp_path, monkeypatch, capsys):
     """PyTorch and the decoder compute the same probabilities and the same words from the files that it writes."""
     torch = pytest.importorskip("torch", reason="the training script needs PyTorch")
-    spec = importlib.util.spec_from_file_location("train_g2p", EXAMPLES / "train_g2p.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = imported("train_g2p.py")
     pairs = zip(lines_of(G2P / "words.txt"), lines_of(G2P / "words.phonemes"), strict=True)
     entries = [f"{word.replace(' ', '')} {spoken}" for word, spoken in pairs]
     held_in = [f"{a}{entry} # of tests" for entry in entries for a in "fn"]
