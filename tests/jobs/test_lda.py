@@ -22,7 +22,7 @@ from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.lda import run as lda_run
 from mgpu_ngram.jobs.lda.config import LdaConfig
 from mgpu_ngram.jobs.lda.run import run
-from mgpu_ngram.jobs.lda.train import Storage, corpus_of, split_parts, train
+from mgpu_ngram.jobs.lda.train import WAIT_SECONDS, Storage, corpus_of, split_parts, train
 from mgpu_ngram.jobs.progress import Progress
 
 pytestmark = pytest.mark.timeout(100)
@@ -120,13 +120,16 @@ class At(Progress):
             act()
 
 
-def test_a_killed_worker_changes_nothing(start, documents, tmp_path, here_model):
-    executor = start(2)
+def test_a_killed_worker_changes_nothing(start, documents, tmp_path, monkeypatch):
+    executor, waits = start(2), []
+    gang_size = executor.gang_size
+    monkeypatch.setattr(executor, "gang_size", lambda seconds=0: waits.append(seconds) or gang_size(seconds))
     pids = executor.everywhere(os.getpid)
     kill = At(3, lambda: os.kill(pids[0], 9))
     with pytest.warns(UserWarning, match="the training (goes on from its last snapshot|starts again)$"):
         model = trained(executor, documents, tmp_path / "out", 400, progress=kill, checkpoint_seconds=0.05)[1]
     assert_same(model, trained(LocalExecutor(workers=2), documents, tmp_path / "again", 400)[1])
+    assert waits[0] == 0 and {*waits[1:]} == {WAIT_SECONDS}, "the lost worker may come back"
 
 
 def test_a_resumed_run_ends_as_an_undisturbed_one(documents, tmp_path):

@@ -167,7 +167,7 @@ class _Run:
                 while True:
                     try:
                         if not self.ranks:
-                            state = self._open(first)
+                            state = self._open(first, WAIT_SECONDS if deaths else 0)
                             started = state.sweep if started is None else started
                         while state.sweep < config.sweeps and not state.stopped:
                             state = self._segment(callback)
@@ -191,12 +191,15 @@ class _Run:
         seconds = time.perf_counter() - begin
         return Trained(replace(model, words=words), self.corpus.tokens, seconds, state.sweep - (started or 0))
 
-    def _open(self, first: Snapshot) -> Snapshot:
-        """Start the ranks, from the newest snapshot or from `first`; return the state that they have."""
+    def _open(self, first: Snapshot, wait_seconds: float) -> Snapshot:
+        """Start the ranks, from the newest snapshot or from `first`; return the state that they have.
+
+        wait_seconds  for workers that are missing
+        """
         entries = self.storage.entries()
         state = Snapshot.of_json(entries[0].metadata) if entries else first
         files = {item: entry.path for entry in entries for item in entry.items} if entries else None
-        size = max(1, self.executor.gang_size(WAIT_SECONDS if self.ranks else 0) // self.executor.tasks_per_process)
+        size = max(1, self.executor.gang_size(wait_seconds) // self.executor.tasks_per_process)
         training = self._training(state.sweep)
         arguments = [
             (
