@@ -190,7 +190,7 @@ def test_a_step_of_pytorch_is_that_of_numpy(torch):
     expected = ng.BeamSearch(recurrent(np, arrays), 11, **settings).run({"h": start})
     weights = [torch.from_numpy(array).requires_grad_() for array in arrays]
     search = ng.BeamSearch(recurrent(torch, weights), 11, **settings)
-    found = search.run({"h": torch.from_numpy(start)}, batch=4)
+    found = search.run({"h": torch.from_numpy(start).requires_grad_()}, batch=4)
     for a, b in zip(found, expected, strict=True):
         assert [best.words for best in a] == [best.words for best in b]
         assert [best.score for best in a] == pytest.approx([best.score for best in b], abs=1e-5)

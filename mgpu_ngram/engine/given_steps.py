@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.state_trees import join_rows, leaves, take_rows
+from mgpu_ngram.engine.state_trees import join_rows, leaves, map_state, take_rows
 from mgpu_ngram.engine.step_function import StepScores
 from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, gpu_of, torch_of
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
@@ -28,6 +28,7 @@ class GivenSteps:
     start_word = -1
 
     def __init__(self, step: Step, state: Any, vocab_size: int, eos: int, bos: int, unk: int):
+        state = map_state(lambda value: value.detach() if torch_of(value) else value, state)
         self._step, self._state, self._bos = step, state, bos
         self.vocab_size, self.eos, self.unk = vocab_size, eos, unk
         self._first = next((array for _, array in leaves(state)), None)
@@ -87,7 +88,7 @@ class GivenSteps:
 def check_rows(state: Any, rows: int, name: str) -> None:
     """Raise InputError unless each value of a state is an array with this number of rows."""
     for where, value in leaves(state, name):
-        if not (isinstance(value, np.ndarray) or on_gpu(value) or torch_of(value)):
+        if not (torch_of(value) or isinstance(value, np.ndarray) or on_gpu(value)):
             raise InputError(f"{where} is {_kind(value)} but must be an array of NumPy, CuPy or PyTorch; convert it")
         if tuple(value.shape[:1]) != (rows,):
             raise InputError(f"{where} has shape {tuple(value.shape)} but must have {rows} rows, the first axis")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.engine.torch_arrays import as_tensor, torch_of
+from mgpu_ngram.engine.torch_arrays import as_tensor, memory_module, torch_of
 from mgpu_ngram.kernels.dispatch import array_module
 
 
@@ -62,4 +62,4 @@ def leaves(state: Any, name: str = "state") -> Iterator[tuple[str, Any]]:
 
 def state_module(state: Any) -> Any:
     """Return NumPy or CuPy, whichever has the memory of the first array of a state; None without arrays."""
-    return next((array_module(array) for _, array in leaves(state)), None)
+    return next((memory_module(array) for _, array in leaves(state)), None)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.kernels.dispatch import array_module
 
 
 def torch_of(value: Any) -> Any:
@@ -37,6 +38,13 @@ def as_tensor(array: Any, like: Any) -> Any:
     if isinstance(array, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(array)).to(like.device)
     return torch.from_dlpack(array).to(like.device)
+
+
+def memory_module(value: Any) -> Any:
+    """Return NumPy or CuPy, whichever uses the memory of an array or a tensor."""
+    if torch_of(value) is None:
+        return array_module(value)
+    return _cupy() if value.is_cuda else np
 
 
 def gpu_of(value: Any) -> Any:
