@@ -26,7 +26,6 @@ from mgpu_ngram.core.errors import InputError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.timeout(60)
-SECONDS = 10.0  # by which an aborted gang has ended, on a slow machine, too; it takes 0.2 s, and without abort 40 s
 
 
 @pytest.fixture(scope="module")
@@ -160,22 +159,21 @@ def fail_or_wait(comm, bad, folder):
     comm.barrier()
     if comm.rank == bad:
         raise InputError("chunk 7 is no good")
-    begin = time.monotonic()
     try:
         if comm.rank == 2:
             work(comm)
         comm.all_reduce(np.ones(3))
     except GangError:
-        assert time.monotonic() - begin < SECONDS
         open(os.path.join(folder, str(comm.rank)), "w").close()
         raise
 
 
 def work(comm):
-    """For a long time, without collectives."""
+    """For 40 s, without collectives, unless the gang is aborted as it should be."""
     for _ in range(2000):
         time.sleep(0.02)
         comm.check()
+    raise AssertionError("the gang was not aborted")
 
 
 def test_too_large(executor):
@@ -218,12 +216,9 @@ def busy(cluster):
 def test_a_killed_worker_ends_the_gang(cluster, lost, tmp_path):
     """Then a gang of the workers that are left works, and one of all of them when the lost one is back."""
     cluster.gang_size(30)
-    begun, killed = [], []
 
     def kill():
-        begun.extend(pids_of_ranks(tmp_path, 3))
-        killed.append(time.monotonic())
-        os.kill(begun[lost], signal.SIGKILL)
+        os.kill(pids_of_ranks(tmp_path, 3)[lost], signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -231,9 +226,7 @@ def test_a_killed_worker_ends_the_gang(cluster, lost, tmp_path):
         GangError, match=r"^worker \d \(tcp:.*\) was lost, which ended the sweeps on 3 workers; "
     ) as end:
         cluster.gang(wait_or_work, [[str(tmp_path), "wait"]] * 3, "the sweeps")
-    seconds = time.monotonic() - killed[0]
     killer.join()
-    assert seconds < SECONDS
     assert len(end.value.lost) == 1 and end.value.lost[0] in "012"
     assert not busy(cluster)
     left = cluster.gang(sum_all, [[[np.array(1)]]] * 2)
