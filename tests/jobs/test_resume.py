@@ -107,10 +107,13 @@ def end_early(folder, corpus, workers, moment, number):
     return process.returncode, err
 
 
+SLOW = {"tokenise.slow": 0.1, "count_chunk.slow": 0.15, "write_part.slow": 1}
+
+
 @pytest.fixture
 def slow(hooks):
     """Slow tasks, so that each moment lasts long enough to hit."""
-    hooks(**{"tokenise.slow": 0.1, "count_chunk.slow": 0.15, "write_part.slow": 1})
+    hooks(**SLOW)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -133,6 +136,7 @@ def test_interrupted(workers, corpus, num_chunks, undisturbed, contents, hooks, 
     assert names(tmp_path) == ["out.checkpoint"]
     finished = len(saved(tmp_path))
     assert 5 <= finished < num_chunks
+    hooks(**dict.fromkeys(SLOW, 0))
     command = [sys.executable, str(HOOKS), "count", *map(str, corpus), "-o", str(tmp_path / "out"), "--order", "4"]
     again = subprocess.run([*command, "--workers", "0"], capture_output=True, text=True)
     assert again.returncode == 2 and again.stderr.count("\n") == 1
