@@ -172,8 +172,8 @@ def _result(
 ) -> DecodeResult:
     if total.counts.cut:
         warn(
-            f"{total.counts.cut:,} sentences have more than {config.max_length} words, whose rest was not read; "
-            "--max-length 0 (max_length: 0) reads all"
+            f"sentences with more than {config.max_length} words were cut: {total.counts.cut:,} of "
+            f"{total.counts.sentences:,}; --max-length 0 (in YAML max_length: 0) reads all of their words"
         )
     executor, wall = context.executor, time.perf_counter() - start
     return DecodeResult(
