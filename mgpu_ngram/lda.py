@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.api import executor_of
-from mgpu_ngram.cluster.devices import cpu_cores
-from mgpu_ngram.cluster.placement import Work, choose_place
+from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
+from mgpu_ngram.cluster.placement import GPU_START_SECONDS
 from mgpu_ngram.core.bags import Bags, empty_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.estimator import (
@@ -441,7 +441,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _place(self, seconds: float) -> str:
         """Return the device of work that takes 2 CPU cores so long: "auto" opens no GPU for less than a second."""
-        return choose_place(self.device, None, Work(cpu_seconds=seconds)).device
+        is_short = self.device == "auto" and seconds < GPU_START_SECONDS
+        return "cpu" if is_short else resolve_device(self.device)
 
     def _finder(self, bags: Bags, is_open: bool = False) -> TopicFinder:
         """Return the model on the device for these documents; `is_open` if the caller uses the GPU already."""

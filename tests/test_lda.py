@@ -19,7 +19,6 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import mgpu_ngram as ng
 from mgpu_ngram import lda as module
-from mgpu_ngram.cluster import placement
 from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.topic_model import load_topic_model
 from mgpu_ngram.engine.fold_documents import row_sums, to_csr
@@ -334,13 +333,13 @@ def test_small_data_leave_a_gpu_closed(planted, texts, monkeypatch):
         asked.extend(a for a in arguments if isinstance(a, str))
         raise RuntimeError("opened")
 
-    monkeypatch.setattr(placement, "resolve_device", lambda wanted: "gpu" if wanted == "auto" else wanted)
+    monkeypatch.setattr(module, "resolve_device", lambda wanted: "gpu" if wanted == "auto" else wanted)
     for X in (texts, planted):
         lda = ng.LDA(**FEW).fit(X)
         assert lda.transform(X).shape == (len(X), 4) and lda.score(X) < 0
     monkeypatch.setattr(module, "executor_of", opened)
     monkeypatch.setattr(module, "TopicFinder", opened)
-    monkeypatch.setattr(placement, "GPU_START_SECONDS", 1e-6)
+    monkeypatch.setattr(module, "GPU_START_SECONDS", 1e-6)
     for call in (ng.LDA(**FEW).fit, pickle.loads(pickle.dumps(lda)).transform):
         with pytest.raises(RuntimeError, match="opened"):
             call(planted)
