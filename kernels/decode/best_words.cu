@@ -11,6 +11,9 @@
 // Floor: bytes of the logits / 4.3 TB/s, 60 us for 1,280 rows of 50,000 float32, 30 us for float16. Instructions for a
 // logit: max 1, limit 1, split 3, power 6 (float16: 5 and 1 to convert), sum 1, bias 1.3, others about 1. At the floor,
 // an H200 issues 31 for each float32 and 15 for each float16.
+// CHILD (u32 or i64): the type of ranges of an n-gram model's children, in place of whole rows `ngrams`. Each lane knows
+// the next child of a history of lane + 1 words; groups that have children are made in shared memory. Reads 4 bytes of
+// value_V for each word, from L2, and 8 for each child.
 // M models with `weights_M`, strides in elements. scratch_2MRC: sums of chunks, then their references. scratch_WRk: keys,
 // the part of warp w in row r at w + r. state_2R, all 0: parts that are done, then the rank bits of a bound.
 
@@ -54,7 +57,13 @@ __device__ __forceinline__ u32 rank_of_nth(const float (&most)[LOADS], int n) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) best_words(
     const in_t* logits, i64 stride_M, i64 stride_R, i64 M, i64 R, i64 words, i64 k, const float* costs_R,
-    const double* weights_M, const float* bias_MV, const void* ngrams, i64 ngram_stride, i64 ngram_wide,
+    const double* weights_M, const float* bias_MV,
+#ifdef CHILD
+    const CHILD* first_RK, const CHILD* end_RK, const float* backoff_RK, const u32* word_G, const float* value_G,
+    const float* value_V, i64 K,
+#else
+    const void* ngrams, i64 ngram_stride, i64 ngram_wide,
+#endif
     float ngram_weight, const int* forbidden_F, i64 F, i64 share, float* scratch_2MRC, u64* scratch_WRk, u32* state_2R,
     int* words_RK, float* scores_RK, double* log_sums_MR) {
   const int V = (int)words;
@@ -69,6 +78,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) best_words(
   float4* my_sums = shared + (threadIdx.x / 32) * 8 * PER * M + lane;
   int* my_references = (int*)(shared + THREADS / 4 * PER * M) + threadIdx.x;
 #endif
+#ifdef CHILD
+  float* tile = (float*)(shared + THREADS / 4 * (PER + 1) * M) + threadIdx.x / 32 * GROUP;
+#endif
   i64 r = begin / C, c = begin % C;
   const in_t* row = logits + r * stride_R;
   Load<in_t> loads[LOADS];
@@ -81,6 +93,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) best_words(
     u32* bound_R = state_2R + R + r;
     Best best = {{0, 0}};
     float cut = cut_at(0);
+#ifdef CHILD
+    float all = 0, rest = 0;  // backoffs of all histories, and of those that are longer than the lane's
+    for (i64 n = K - 1; n >= 0; --n) {
+      if (n == lane) rest = all;
+      all = add(all, backoff_RK[r * K + n]);
+    }
+    CHILD at_child = lane < K ? first_RK[r * K + lane] : 0;
+    const CHILD end_child = lane < K ? end_RK[r * K + lane] : 0;
+    for (CHILD high = end_child; at_child < high;) {  // the first child from the part's first word on
+      const CHILD middle = at_child + (high - at_child) / 2;
+      if (word_G[middle] < (u32)c * CHUNK) at_child = middle + 1;
+      else high = middle;
+    }
+    u32 next_child = at_child < end_child ? word_G[at_child] : 0xFFFFFFFFu;
+#endif
     float sums[PER];
     int reference = FIRST;
     for (int start = (int)c * CHUNK; start < to; start += GROUP) {
@@ -157,7 +184,58 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) best_words(
         }
 #endif
       }
-#if MIX
+#ifdef CHILD
+      u32 levels = __ballot_sync(FULL_WARP, next_child < (u32)(start + GROUP));
+      const bool is_made = levels;
+#pragma unroll
+      for (int u = 0; u < LOADS; ++u) {
+#pragma unroll
+        for (int q = 0; q < PER; q += 4) {
+          const int i = u * RUN + lane * PER + q, at = start + i;
+          Load<float> load;
+          if (VECTOR && at + 4 <= V) load.all = __ldg((const uint4*)(value_V + at));
+          else load_tail(load, value_V, at, V, MINUS_INFINITY);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            load.part[e] = add(load.part[e], all);
+            if (!is_made) mix[u][q + e] = multiply_add(ngram_weight, load.part[e], mix[u][q + e]);
+          }
+          if (is_made) *(float4*)(tile + i) = make_float4(load.part[0], load.part[1], load.part[2], load.part[3]);
+        }
+      }
+      if (is_made) {
+        __syncwarp();
+        for (; levels; levels &= levels - 1) {  // longer histories later
+          const int n = __ffs(levels) - 1;
+          CHILD at = __shfl_sync(FULL_WARP, at_child, n);
+          const CHILD end = __shfl_sync(FULL_WARP, end_child, n);
+          const float rest_n = __shfl_sync(FULL_WARP, rest, n);
+          while (true) {
+            const u32 word = at + lane < end ? word_G[at + lane] : 0xFFFFFFFFu;
+            const bool is_inside = word < (u32)(start + GROUP);
+            if (is_inside) tile[word - start] = add(value_G[at + lane], rest_n);
+            const int inside = __popc(__ballot_sync(FULL_WARP, is_inside));
+            at += inside;
+            if (inside == 32) continue;
+            const u32 after = __shfl_sync(FULL_WARP, word, inside);
+            if (lane == n) at_child = at, next_child = after;
+            break;
+          }
+          __syncwarp();
+        }
+#pragma unroll
+        for (int u = 0; u < LOADS; ++u) {
+#pragma unroll
+          for (int q = 0; q < PER; q += 4) {
+            const float4 four = *(const float4*)(tile + u * RUN + lane * PER + q);
+            mix[u][q] = multiply_add(ngram_weight, four.x, mix[u][q]);
+            mix[u][q + 1] = multiply_add(ngram_weight, four.y, mix[u][q + 1]);
+            mix[u][q + 2] = multiply_add(ngram_weight, four.z, mix[u][q + 2]);
+            mix[u][q + 3] = multiply_add(ngram_weight, four.w, mix[u][q + 3]);
+          }
+        }
+      }
+#elif MIX
       if (ngrams) {
 #pragma unroll
         for (int u = 0; u < LOADS; ++u) {
@@ -186,6 +264,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) best_words(
           }
         }
       }
+#endif
+#if MIX
 #pragma unroll
       for (int u = 0; u < LOADS; ++u) {
         most[u] = greater(mix[u][0], MINUS_INFINITY);

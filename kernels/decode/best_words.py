@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import float32, float64
@@ -13,6 +13,9 @@ from numpy import float32, float64
 from .. import check
 from ..compile import njit
 from ..dispatch import pick
+from ..distribution.find_histories import Children
+from ..distribution.rows import WordValues
+from ..distribution.top_words import check_children
 from ..intrinsics import multiply_add
 from ..launch import current_limits, kernel, launch
 from .terms import (
@@ -33,6 +36,7 @@ from .terms import (
 )
 
 MAX_K, MAX_MODELS = 64, 32
+NONE, SPARSE = -1, -2  # kinds of n-gram models beside the kinds of rows
 THREADS = 128  # of a block, one warp for each part of a row
 BLOCKS = ((5, 4), (4, 3), (4, 3))  # on a multiprocessor: by FLOAT32, FLOAT16, BFLOAT16, then MIX; as in best_words.cu
 FORMATS: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by FLOAT32, FLOAT16, BFLOAT16
@@ -40,8 +44,28 @@ VARIANTS = (
     {"VECTOR": 1, "MIX": 0},
     {"VECTOR": 0, "MIX": 1},
     {"VECTOR": 1, "MIX": 1} | FORMATS[FLOAT16],
+    {"VECTOR": 1, "MIX": 1, "CHILD": "u32"},
+    {"VECTOR": 0, "MIX": 1, "CHILD": "i64"} | FORMATS[FLOAT16],
     {"VECTOR": 0, "MIX": 0} | FORMATS[BFLOAT16],
 )
+
+
+class NgramChildren(NamedTuple):
+    """The n-grams of an n-gram model that continue the histories of rows, and its single words, as logarithms.
+
+    first_HK, end_HK, backoff_HK  of the K <= 32 histories of each row, as `next_states` returns them
+    word_G, value_G, value_V      as in `WordValues`, words below V
+
+    The value of a child is value_G plus the backoffs of longer histories; of another word, value_V plus all backoffs:
+    float32 sums, the longest history first. So these are the rows of `write_rows`, but for rounding.
+    """
+
+    first_HK: Any
+    end_HK: Any
+    backoff_HK: Any
+    word_G: Any
+    value_G: Any
+    value_V: Any
 
 
 def best_words(
@@ -50,7 +74,7 @@ def best_words(
     costs_R: Any,
     weights: Sequence[float] = (1.0,),
     bias_MV: Any = None,
-    ngram_RV: Any = None,
+    ngrams: Any = None,
     ngram_weight: float = 0.0,
     forbidden_F: Any = None,
 ) -> tuple[Any, Any, Any]:
@@ -62,12 +86,12 @@ def best_words(
     costs_R       (R,) float32, the score of each row so far
     weights       M numbers, at least 0, one for each model
     bias_MV       None or (M, V) float32, added to the logits
-    ngram_RV      None or (R, V) logarithms of probabilities, float32 or the dtype of the logits
+    ngrams        None; or (R, V) logarithms of probabilities, float32 or the dtype of the logits; or NgramChildren
     ngram_weight  at least 0; times ln 10 for logarithms of base 10
     forbidden_F   None or (F,) int32: words that are never chosen, such as <unk>. Others do not get their probability
 
     Returns words_RK (R, k) int32, scores_RK (R, k) float32 and log_sums_MR (M, R) float64. The score of word v is
-    costs_R[r] + sum of weights[m] * (x_mv - log_sums_MR[m, r]) + ngram_weight * ngram_RV[r, v], where x_mv is the logit
+    costs_R[r] + sum of weights[m] * (x_mv - log_sums_MR[m, r]) + ngram_weight * ngrams[r, v], where x_mv is the logit
     plus its bias. It is a sum of two parts: `mix`, which depends on v, of float32 multiply-adds in the order of models,
     and the rest, in float64. Words are chosen by the greatest mix, ties by lower word, and returned by falling score,
     ties by lower word. Words of mix -inf or NaN are not chosen. If fewer than k are left, the remaining words are -1
@@ -79,22 +103,29 @@ def best_words(
     See terms.py for the exponentials (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
     """
     check.dtype(logits_MRV, np.float32, np.float16, np.uint16)
+    children = values = None
+    rows_RV = ngrams
+    if isinstance(ngrams, NgramChildren):
+        children, values, rows_RV = Children(*ngrams[:3]), WordValues(*ngrams[3:]), None
     check.dtype(costs_R, np.float32)
-    optional = {"bias_MV": bias_MV, "ngram_RV": ngram_RV, "forbidden_F": forbidden_F}
+    optional = {"bias_MV": bias_MV, "ngrams": rows_RV, "forbidden_F": forbidden_F}
     for array, dtypes in (
         (bias_MV, (np.float32,)),
-        (ngram_RV, (np.float32, logits_MRV.dtype)),
+        (rows_RV, (np.float32, logits_MRV.dtype)),
         (forbidden_F, (np.int32,)),
     ):
         if array is not None:
             check.dtype(array, *dtypes)
+    if children is not None and values is not None:
+        check_children(children, values)
+        optional |= children._asdict() | values._asdict()
     shapes = {"costs_R": costs_R.shape} | {n: a.shape for n, a in optional.items() if a is not None}
     _check(logits_MRV.shape, k, weights, ngram_weight, shapes)
     run = pick(cpu=_cpu, cuda=_cuda, logits_MRV=logits_MRV, costs_R=costs_R, **optional)
     numbers = tuple(float(float32(w)) for w in weights)
     if ngram_weight == 0:
-        ngram_RV = None
-    return run(logits_MRV, k, costs_R, numbers, bias_MV, ngram_RV, float32(ngram_weight), forbidden_F)
+        rows_RV = children = None
+    return run(logits_MRV, k, costs_R, numbers, bias_MV, rows_RV, float32(ngram_weight), forbidden_F, children, values)
 
 
 def _check(shape, k, weights, ngram_weight, shapes):
@@ -110,7 +141,11 @@ def _check(shape, k, weights, ngram_weight, shapes):
         raise ValueError(
             f"weights are {tuple(weights)} and {ngram_weight} but must be {M} and 1 finite numbers, at least 0"
         )
-    for name, wanted in {"costs_R": (R,), "bias_MV": (M, V), "ngram_RV": (R, V)}.items():
+    K = shapes.get("first_HK", (R, 0))[1]
+    if K > LANES:
+        raise ValueError(f"children are of {K} histories for each row but must be of at most {LANES}; prune the model")
+    wanted_of = {"costs_R": (R,), "bias_MV": (M, V), "ngrams": (R, V), "value_V": (V,), "first_HK": (R, K)}
+    for name, wanted in wanted_of.items():
         if shapes.get(name, wanted) != wanted:
             raise ValueError(f"{name} has shape {shapes[name]} but logits of shape {shape} need {wanted}")
 
@@ -136,7 +171,7 @@ def _flat(array):
     return np.lib.stride_tricks.as_strided(bits, (length,), (size,)), strides
 
 
-def _cpu(logits_MRV, k, costs_R, weights, bias_MV, ngram_RV, ngram_weight, forbidden_F):
+def _cpu(logits_MRV, k, costs_R, weights, bias_MV, ngram_RV, ngram_weight, forbidden_F, children, values):
     M, R, V = logits_MRV.shape
     kind = _kind(logits_MRV)
     logits, (stride_M, stride_R, _) = _flat(logits_MRV)
@@ -145,18 +180,30 @@ def _cpu(logits_MRV, k, costs_R, weights, bias_MV, ngram_RV, ngram_weight, forbi
     forbidden_F = np.empty(0, np.int32) if forbidden_F is None else forbidden_F
     words_RK, scores_RK = np.empty((R, k), np.int32), np.empty((R, k), np.float32)
     log_sums_MR = np.empty((M, R), np.float64)
+    kind_of_ngrams = SPARSE if children is not None else NONE if ngram_RV is None else _kind(ngram_RV)
+    if children is None or values is None:
+        children, values = _no_ngrams()
+    ranges = [np.ascontiguousarray(array, np.int64) for array in children[:2]]
+    floats = [np.ascontiguousarray(array) for array in (children.backoff_HK, *values)]
     _choose(
         logits, stride_M, stride_R, V, kind, RUN[kind], POWERS[int(kind != FLOAT32)], np.array(weights, np.float64),
-        np.ascontiguousarray(costs_R), bias_MV, ngrams, ngram_stride, -1 if ngram_RV is None else _kind(ngram_RV),
-        ngram_weight, forbidden_F, words_RK, scores_RK, log_sums_MR,
+        np.ascontiguousarray(costs_R), bias_MV, ngrams, ngram_stride, kind_of_ngrams,
+        ngram_weight, forbidden_F, *ranges, *floats, words_RK, scores_RK, log_sums_MR,
     )  # fmt: skip
     return words_RK, scores_RK, log_sums_MR
+
+
+@functools.cache
+def _no_ngrams() -> tuple[Children, WordValues]:
+    """Return arrays that stand for those of an n-gram model."""
+    ranges, floats = np.zeros((0, 0), np.uint32), np.zeros(0, np.float32)
+    return Children(ranges, ranges, np.zeros((0, 0), np.float32)), WordValues(np.zeros(0, np.uint32), floats, floats)
 
 
 @njit(nogil=True, cache=True)
 def _choose(
     logits, stride_M, stride_R, V, kind, run, powers, weights_M, costs_R, bias_MV, ngrams, ngram_stride, ngram_kind,
-    ngram_weight, forbidden_F, words_RK, scores_RK, log_sums_MR,
+    ngram_weight, forbidden_F, first_RK, end_RK, backoff_RK, word_G, value_G, value_V, words_RK, scores_RK, log_sums_MR,
 ):  # fmt: skip
     M, R, k = len(weights_M), len(costs_R), words_RK.shape[1]
     group, C = LOADS * run, (V + CHUNK - 1) // CHUNK
@@ -164,8 +211,15 @@ def _choose(
     sums_MS, reference_M = np.empty((M, run), np.float32), np.empty(M, np.int64)
     sum_MC, reference_MC = np.empty((M, C), np.float32), np.empty((M, C), np.int32)
     lanes_L = np.empty(LANES, np.float64)
-    is_plain = M == 1 and weights_M[0] == 1 and ngram_kind < 0
+    is_plain = M == 1 and weights_M[0] == 1 and ngram_kind == NONE
+    K = first_RK.shape[1]
+    at_K, rest_K, all_of = np.zeros(K, np.int64), np.zeros(K, np.float32), float32(0)
     for r in range(R):
+        if ngram_kind == SPARSE:
+            all_of = float32(0)
+            for n in range(K - 1, -1, -1):
+                at_K[n], rest_K[n] = first_RK[r, n], all_of
+                all_of += backoff_RK[r, n]
         words_K, scores_K = words_RK[r], scores_RK[r]  # scores_K: mixes until the end of the row
         words_K[:] = -1
         scores_K[:] = -np.inf
@@ -187,7 +241,16 @@ def _choose(
                     reference_M[m] = add_terms(x, count, run, powers, top, reference_M[m], sums_MS[m])
                     if not is_plain and weights_M[m] > 0:
                         _add_to_mix(float32(weights_M[m]), x, mix)
-                if ngram_kind >= 0:
+                if ngram_kind == SPARSE:
+                    for i in range(count):
+                        x[i] = value_V[start + i] + all_of
+                    x[count:] = -np.inf
+                    for n in range(K):  # longer histories later
+                        while at_K[n] < end_RK[r, n] and word_G[at_K[n]] < start + count:
+                            x[np.int64(word_G[at_K[n]]) - start] = value_G[at_K[n]] + rest_K[n]
+                            at_K[n] += 1
+                    _add_to_mix(ngram_weight, x, mix)
+                elif ngram_kind != NONE:
                     at = r * ngram_stride + start
                     load_group(ngrams[at : at + count], ngram_kind, x)
                     _add_to_mix(ngram_weight, x, mix)
@@ -274,7 +337,7 @@ def _on_device(weights: tuple[float, ...], device: int) -> Any:
     return weights_M
 
 
-def _cuda(logits_MRV, k, costs_R, weights, bias_MV, ngram_RV, ngram_weight, forbidden_F):
+def _cuda(logits_MRV, k, costs_R, weights, bias_MV, ngram_RV, ngram_weight, forbidden_F, children, values):
     import cupy
 
     M, R, V = logits_MRV.shape
@@ -286,25 +349,32 @@ def _cuda(logits_MRV, k, costs_R, weights, bias_MV, ngram_RV, ngram_weight, forb
     bias_MV = None if bias_MV is None else cupy.ascontiguousarray(bias_MV)
     rows = [(logits, logits.strides[:2]), (bias_MV, (4 * V * (M > 1),))]
     rows.append((ngrams, () if ngrams is None else ngrams.strides[:1]))
+    rows.append((None if values is None else values.value_V, ()))
     is_aligned = all(a is None or (a.data.ptr % 16 == 0 and not any(s % 16 for s in strides)) for a, strides in rows)
-    is_plain = M == 1 and weights[0] == 1 and ngrams is None
+    is_plain = M == 1 and weights[0] == 1 and ngrams is None and children is None
     chunks = R * -(-V // CHUNK)
     warps = BLOCKS[_kind(logits)][not is_plain] * (THREADS // LANES) * current_limits()[0]
     share = -(-chunks // warps)  # chunks of each warp
     warps = -(-chunks // share)
     size = logits.itemsize
-    fn = kernel(
-        "decode/best_words", "best_words", VECTOR=int(is_aligned), MIX=int(not is_plain), **FORMATS[_kind(logits)]
-    )
+    defines = {"VECTOR": int(is_aligned), "MIX": int(not is_plain)} | FORMATS[_kind(logits)]
+    shared_bytes = 0 if is_plain else 4 * M * THREADS * (16 // size + 1)
+    if children is None or values is None:
+        of_ngrams = (
+            _or_null(ngrams), 0 if ngrams is None else ngrams.strides[0] // ngrams.itemsize,
+            int(ngrams is not None and ngrams.itemsize > size),
+        )  # fmt: skip
+    else:
+        defines |= {"CHILD": check.INTEGER[children.first_HK.dtype]}
+        shared_bytes += THREADS * LOADS * 16 * 4 // size
+        of_ngrams = *map(cupy.ascontiguousarray, (*children, *values)), children.first_HK.shape[1]
+    fn = kernel("decode/best_words", "best_words", **defines)
     args = (
         logits, logits.strides[0] // size, logits.strides[1] // size, M, R, V, k, costs_R,
-        _on_device(weights, cupy.cuda.Device().id), _or_null(bias_MV), _or_null(ngrams),
-        0 if ngrams is None else ngrams.strides[0] // ngrams.itemsize,
-        int(ngrams is not None and ngrams.itemsize > size), ngram_weight, _or_null(forbidden_F),
+        _on_device(weights, cupy.cuda.Device().id), _or_null(bias_MV), *of_ngrams, ngram_weight, _or_null(forbidden_F),
         0 if forbidden_F is None else len(forbidden_F), share, cupy.empty((2, M * chunks), np.float32),
         cupy.empty((warps + R) * k, np.uint64), cupy.zeros((2, R), np.uint32), words_RK, scores_RK, log_sums_MR,
     )  # fmt: skip
-    shared_bytes = 0 if is_plain else 4 * M * THREADS * (16 // size + 1)
     launch(fn, -(-warps // (THREADS // LANES)), THREADS, args, shared_bytes=shared_bytes)
     return words_RK, scores_RK, log_sums_MR
 
@@ -318,7 +388,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     """Return logits of rows of `size` words; by size, of any dtype, of an ensemble, with a bias and an n-gram model."""
     R, V = size % 5 + (size > 1), max(1, size)
     M = 1 + size % 3 % 2 + (size % 5 == 2)
-    dtype = (np.float32, np.float16, np.uint16)[size % 3]
+    dtype = (np.float32, np.float16, np.uint16)[size // 2 % 3]
     logits_MRV = 3 * rng.standard_normal((M, R, V), np.float32)
     logits_MRV[rng.random((M, R, V)) < 0.01] = -np.inf
     if size % 7 == 0:
@@ -329,14 +399,36 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
         logits_MRV[M - 1, R - 1] *= 50
     if dtype == np.uint16:
         logits_MRV = (logits_MRV.view(np.uint32) >> 16).astype(np.uint16)
-    ngram_RV = -10 * rng.random((R, V), np.float32)
+    ngrams: Any = None
+    if size % 3 == 1:
+        ngrams = -10 * rng.random((R, V), np.float32)
+        if dtype == np.float16:
+            ngrams = ngrams.astype(np.float16)
+    elif size % 3 == 2:
+        ngrams = example_children(rng, R, V, np.uint32 if size % 2 else np.int64)
     return {
         "logits_MRV": logits_MRV.astype(dtype, copy=False),
         "k": (1, 4, 8, 40)[size % 4],
         "costs_R": -5 * rng.random(R, np.float32),
         "weights": (1.0,) if M == 1 and size % 4 else tuple(rng.random(M)),
         "bias_MV": rng.standard_normal((M, V), np.float32) if size % 2 else None,
-        "ngram_RV": None if size % 4 == 0 else ngram_RV.astype(np.float16 if dtype == np.float16 else np.float32),
+        "ngrams": ngrams,
         "ngram_weight": 0.3,
         "forbidden_F": None if size % 5 == 0 else np.array([1, 2], np.int32),
     }
+
+
+def example_children(rng: np.random.Generator, rows: int, V: int, dtype: Any) -> NgramChildren:
+    """Return children of 3 histories of each row; those of longer ones are among those of shorter ones."""
+    first_HK, end_HK = np.zeros((rows, 3), dtype), np.zeros((rows, 3), dtype)
+    words = [np.zeros(0, np.int64)]
+    for r in range(rows):
+        among = np.arange(V)
+        for n in range(3):
+            among = np.sort(rng.choice(among, len(among) // (1 + rng.integers(1, 9)), replace=False))
+            first_HK[r, n] = sum(map(len, words))
+            end_HK[r, n] = first_HK[r, n] + len(among)
+            words.append(among)
+    word_G = np.concatenate(words).astype(np.uint32)
+    value_G, value_V, backoff = (-5 * rng.random(length, np.float32) for length in (len(word_G), V, 3 * rows))
+    return NgramChildren(first_HK, end_HK, backoff.reshape(rows, 3), word_G, value_G, value_V)

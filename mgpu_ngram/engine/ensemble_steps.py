@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.state_trees import join_rows
 from mgpu_ngram.engine.step_function import StepFunction, StepScores
-from mgpu_ngram.engine.word_scores import WordScores
+from mgpu_ngram.engine.word_scores import NgramScores, WordScores
 from mgpu_ngram.kernels.decode.best_words import MAX_MODELS
 from mgpu_ngram.kernels.dispatch import array_module
 
@@ -22,8 +22,8 @@ class HistoryModel(Protocol):
     def start(self, rows: int) -> Any:
         """Return the states of `rows` sentences that have not begun, a tree of arrays of rows."""
 
-    def step(self, state: Any, words_R: Any) -> tuple[Any, Any]:
-        """Return (next states, (R, V) natural logarithms of the next words' probabilities) after words of the target.
+    def step(self, state: Any, words_R: Any) -> tuple[Any, NgramScores]:
+        """Return (next states, scores of the next words) after words of the target.
 
         words_R  -1: the sentence begins
         """
@@ -88,13 +88,13 @@ class Ensemble:
             new, scores = model.step(part, own)
             states.append(new)
             parts.append(scores)
-        history, ngram_RV, ngram_weight = state["history"], None, 0.0
+        history, ngrams, ngram_weight = state["history"], None, 0.0
         if self.lm is not None:
             before_R = array_module(words_R).where(words_R == self.start_word, -1, words_R)
-            history, ngram_RV = self.lm.model.step(history, before_R)
+            history, ngrams = self.lm.model.step(history, before_R)
             ngram_weight = self.lm.weight
         found = WordScores(
-            _logits_of(parts), self.weights, _biases_of(parts), ngram_RV, ngram_weight, parts[0].attention_RT,
+            _logits_of(parts), self.weights, _biases_of(parts), ngrams, ngram_weight, parts[0].attention_RT,
             self._threads,
         )  # fmt: skip
         return {"models": tuple(states), "history": history}, found

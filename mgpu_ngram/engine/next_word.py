@@ -180,6 +180,11 @@ class Rows:
         """Return fn(begin, end) for all histories of an array; on a CPU threads share them, at least `least` each."""
         return in_pieces(fn, len(of_H), self.threads if array_module(of_H) is np else 1, least)
 
+    def values(self, scale: str) -> WordValues:
+        """Return the words and values of n-grams in a scale. Raises InputError for a model without backoffs."""
+        self._check(RowOptions((1,)))
+        return self._values(self.scaled(scale))
+
     def _values(self, scaled: Scaled) -> WordValues:
         return WordValues(self.word_G, scaled.value_G, scaled.value_V)
 

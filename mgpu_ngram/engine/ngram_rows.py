@@ -1,4 +1,4 @@
-"""Rows of an n-gram model over the words of a translation model, whose states advance with the hypotheses."""
+"""An n-gram model over the words of a translation model, whose states advance with the hypotheses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.engine.next_word import Found, NextWordModel, Rows
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.trie import index_of
+from mgpu_ngram.engine.word_scores import NgramScores
+from mgpu_ngram.kernels.decode.best_words import NgramChildren
 from mgpu_ngram.kernels.decode.next_states import next_states
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
@@ -18,8 +20,7 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 class NgramRows:
     """An n-gram model with the vocabulary of a translation model.
 
-    Its n-grams are sorted anew by the target's ids, once, so that rows are written in the order in which a search reads
-    them.
+    Its n-grams are sorted anew by the target's ids, once, so that a search reads them in the order of its logits.
 
     tokens  words of the target, by id; the n-gram model gives words that it lacks the probability of <unk>
     eos     id of the end of a sentence, </s> of the n-gram model
@@ -37,7 +38,8 @@ class NgramRows:
         prob_V = model.prob_V[self._ids_V]
         self._rows = Rows(words, model.prob_G[nodes], prob_V, -1, model.has_backoffs, model.threads, model.backoff_M)
         self._options = RowOptions((model.order,), scale="ln")
-        # Tokens that are the same word as an earlier one, such as <unk>; n-grams end with that one.
+        # Tokens that are the same word as an earlier one, such as <unk>; n-grams end with that one. Models with such
+        # n-grams are read as rows.
         ends = np.zeros(model.symbols, bool)
         ends[to_host(xp.unique(model.word_G[model.symbols :]))] = True
         copies = np.flatnonzero((token_of[ids_V] != np.arange(V)) & ends[ids_V])
@@ -47,8 +49,8 @@ class NgramRows:
         """Return the states of `rows` sentences that have not begun."""
         return array_module(self._ids_V).full((rows, self._model.order - 1), -1, np.int64)
 
-    def step(self, nodes_RK: Any, words_R: Any) -> tuple[Any, Any]:
-        """Return (next states, (R, V) natural logarithms of the next words' probabilities) after words of the target.
+    def step(self, nodes_RK: Any, words_R: Any) -> tuple[Any, NgramScores]:
+        """Return (next states, scores of the next words) after words of the target.
 
         words_R  -1: the sentence begins
         """
@@ -58,10 +60,17 @@ class NgramRows:
         nodes_RK, children = next_states(
             self._index, nodes_RK, ids_R, self._model.begin, self._first_M, backoff_M
         )  # fmt: skip
-        rows_RV = self._rows.dense(Found(*children, "ln"), self._options)[:, 0]
+        found = Found(*children, "ln")
+        if len(self._copies):
+            return nodes_RK, NgramScores(lambda: self._dense(found))
+        return nodes_RK, NgramScores(lambda: self._dense(found), NgramChildren(*children, *self._rows.values("ln")))
+
+    def _dense(self, found: Found) -> Any:
+        """Return (R, V) rows."""
+        rows_RV = self._rows.dense(found, self._options)[:, 0]
         if len(self._copies):
             rows_RV[:, self._copies] = rows_RV[:, self._origins]
-        return nodes_RK, rows_RV
+        return rows_RV
 
 
 def _children_among(trie: Trie, token_of: Any, tokens: int) -> tuple[Any, Any, Any]:

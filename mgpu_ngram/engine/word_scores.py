@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from mgpu_ngram.engine.pieces import in_pieces
-from mgpu_ngram.kernels.decode.best_words import best_words
+from mgpu_ngram.kernels.decode.best_words import NgramChildren, best_words
 from mgpu_ngram.kernels.dispatch import array_module
 
 MIN_PIECE_LOGITS = 1 << 20  # of a thread: about 1 ms
+
+
+@dataclass
+class NgramScores:
+    """Natural logarithms of the next words' probabilities by an n-gram model.
+
+    make_rows  returns them, (R, V)
+    children   from which `best_words` makes the same; None: it reads the rows
+    """
+
+    make_rows: Callable[[], Any]
+    children: NgramChildren | None = None
+
+    @cached_property
+    def rows_RV(self) -> Any:
+        """(R, V), made when it is first needed."""
+        return self.make_rows()
+
+    def part(self, begin: int, end: int) -> Any:
+        """Return the n-grams of some rows as `best_words` takes them."""
+        if self.children is None:
+            return self.rows_RV[begin:end]
+        first_HK, end_HK, backoff_HK = (array[begin:end] for array in self.children[:3])
+        return NgramChildren(first_HK, end_HK, backoff_HK, *self.children[3:])
 
 
 @dataclass
@@ -21,7 +47,7 @@ class WordScores:
     logits_MRV    of M models: float32, float16, or uint16: the bits of bfloat16
     weights       of the models
     bias_MV       float32, added to the logits, or None
-    ngram_RV      natural logarithms of an n-gram model's probabilities, or None
+    ngrams        of an n-gram model, or None
     ngram_weight  of that model
     attention_RT  weights of the source positions, or None
     threads       that share the rows on a CPU
@@ -31,7 +57,7 @@ class WordScores:
     logits_MRV: Any
     weights: tuple[float, ...] = (1.0,)
     bias_MV: Any = None
-    ngram_RV: Any = None
+    ngrams: NgramScores | None = None
     ngram_weight: float = 0.0
     attention_RT: Any = None
     threads: int = 1
@@ -42,9 +68,9 @@ class WordScores:
         M, R, V = self.logits_MRV.shape
 
         def choose(begin: int, end: int) -> tuple[Any, Any, Any]:
-            ngram_RV = None if self.ngram_RV is None else self.ngram_RV[begin:end]
+            ngrams = None if self.ngrams is None or self.ngram_weight == 0 else self.ngrams.part(begin, end)
             return best_words(
-                self.logits_MRV[:, begin:end], k, costs_R[begin:end], self.weights, self.bias_MV, ngram_RV,
+                self.logits_MRV[:, begin:end], k, costs_R[begin:end], self.weights, self.bias_MV, ngrams,
                 self.ngram_weight, forbidden_F,
             )  # fmt: skip
 
@@ -64,9 +90,9 @@ class WordScores:
         if self.bias_MV is not None:
             x_MC = x_MC + self.bias_MV[:, word_C]
         parts_MC = x_MC.astype(np.float64) - self.log_sums_MR[:, row_C]
-        if self.ngram_RV is None:
+        if self.ngrams is None:
             return parts_MC
-        return xp.concatenate([parts_MC, _as_floats(self.ngram_RV[row_C, word_C])[None].astype(np.float64)])
+        return xp.concatenate([parts_MC, self.ngrams.rows_RV[row_C, word_C][None].astype(np.float64)])
 
     def of_words(self, row_C: Any, word_C: Any, costs_C: Any) -> Any:
         """Return (C,) float32, the scores of words after hypotheses of these costs, after `best`."""
@@ -84,8 +110,8 @@ class WordScores:
             if weight:
                 x_RV = _as_floats(self.logits_MRV[m])
                 mix_RV = mix_RV + np.float32(weight) * (x_RV if self.bias_MV is None else x_RV + self.bias_MV[m])
-        if self.ngram_RV is not None and self.ngram_weight:
-            mix_RV = mix_RV + np.float32(self.ngram_weight) * _as_floats(self.ngram_RV)
+        if self.ngrams is not None and self.ngram_weight:
+            mix_RV = mix_RV + np.float32(self.ngram_weight) * self.ngrams.rows_RV
         return array_module(self.logits_MRV).broadcast_to(mix_RV, self.logits_MRV.shape[1:])
 
 

@@ -17,7 +17,7 @@ from mgpu_ngram.engine.nmt_steps import NmtSteps
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 from mgpu_ngram.engine.step_function import StepScores
-from mgpu_ngram.engine.word_scores import WordScores
+from mgpu_ngram.engine.word_scores import NgramScores, WordScores
 from mgpu_ngram.kernels.decode.advance_beams import Live
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -175,8 +175,8 @@ def test_the_best_words_of_sentences():
     words, costs = best(WordScores(logits[None]), [64, 2], [0, 1, 2], [0, -1], unk=0)  # a forced word may be <unk>
     assert words == [(0, 0), (1, 3), (1, 2)]
     np.testing.assert_allclose(costs, [p[0] - 1, p[4] - 2, p[2] - 2], rtol=1e-6)
-    ngram_RV = np.array([[0, 0, 9, 0], [0, 0, 0, 0]], np.float32)
-    words, costs = best(WordScores(logits[None], (0.5,), ngram_RV=ngram_RV, ngram_weight=2), [1, 1], [0, 1, 2])
+    ngrams = NgramScores(lambda: np.array([[0, 0, 9, 0], [0, 0, 0, 0]], np.float32))
+    words, costs = best(WordScores(logits[None], (0.5,), ngrams=ngrams, ngram_weight=2), [1, 1], [0, 1, 2])
     assert words == [(0, 2), (1, 3)]
     np.testing.assert_allclose(costs, [p[2] / 2 + 17, p[4] / 2 - 2], rtol=1e-6)
     logits[1, 0] = np.nan
@@ -188,7 +188,8 @@ def test_forced_words_have_the_scores_that_the_search_gives_them():
     """Of two models in float16 and bfloat16 with biases, and n-gram rows."""
     rng = np.random.default_rng(0)
     logits_MRV, bias_MV = rng.standard_normal((2, 2, 99), np.float32), rng.standard_normal((2, 99), np.float32)
-    more = (0.7, 0.3), bias_MV, -rng.random((2, 99), np.float32), 0.4
+    ngram_RV = -rng.random((2, 99), np.float32)
+    more = (0.7, 0.3), bias_MV, NgramScores(lambda: ngram_RV), 0.4
     for logits in (logits_MRV.astype(np.float16), (logits_MRV.view(np.uint32) >> 16).astype(np.uint16)):
         scores = WordScores(logits, *more)
         free, costs = best(scores, [1, 1], [0, 1, 2])
@@ -474,7 +475,8 @@ def test_rows_of_an_ngram_model(arpa, words):
     for word in (-1, *words):
         state, found = rows.step(state, np.array([word, -1]))
         before += [names[word]] * (word >= 0)
-        for row, history in zip(found, (before, ["<s>"]), strict=True):
+        assert found.children is not None
+        for row, history in zip(found.rows_RV, (before, ["<s>"]), strict=True):
             np.testing.assert_allclose(row, [backoff(tuple(history), name) for name in names], rtol=1e-5)
 
 
@@ -499,12 +501,15 @@ def test_words_that_an_ngram_model_lacks_are_its_unk(tmp_path):
     ]
     path.write_text("\n".join(sections))
     rows = NgramRows(NextWordModel(open_model(str(path)), "cpu"), ("yy", "</s>", "b", "zz", "a", "a"), 1)
-    state, (row,) = rows.step(rows.start(1), np.array([-1]))
+    state, found = rows.step(rows.start(1), np.array([-1]))
+    (row,) = found.rows_RV
+    assert found.children is None
     log10 = math.log(10)
     np.testing.assert_allclose(row / log10, [-3, -2, -0.625, -3, -1.5, -1.5], rtol=1e-6)
-    state, (row,) = rows.step(state, np.array([5]))
+    state, found = rows.step(state, np.array([5]))
+    (row,) = found.rows_RV
     np.testing.assert_allclose(row / log10, [-0.125, -1.25, -1, -0.125, -0.375, -0.375], rtol=1e-6)
-    _, (row,) = rows.step(state, np.array([3]))  # after <unk>
+    (row,) = rows.step(state, np.array([3]))[1].rows_RV  # after <unk>
     np.testing.assert_allclose(row / log10, [-2, -1, -0.75, -2, -0.5, -0.5], rtol=1e-6)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_ngram.kernels.decode.best_words import best_words
+from mgpu_ngram.kernels.decode.best_words import NgramChildren, best_words
 from mgpu_ngram.kernels.decode.terms import CHUNK
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -21,12 +21,16 @@ def encoded(values, dtype):
     return values.astype(dtype)
 
 
-def choose(to_device, logits_MRV, k, costs_R=None, weights=(1.0,), bias_MV=None, ngram_RV=None, g=0.0, forbidden=()):
+def choose(to_device, logits_MRV, k, costs_R=None, weights=(1.0,), bias_MV=None, ngrams=None, g=0.0, forbidden=()):
     """Return the words, scores and sums of `best_words` on the host."""
     costs_R = np.zeros(logits_MRV.shape[1], np.float32) if costs_R is None else costs_R
     forbidden_F = np.array(forbidden, np.int32) if len(forbidden) else None
-    arrays = [None if a is None else to_device(a) for a in (logits_MRV, costs_R, bias_MV, ngram_RV, forbidden_F)]
-    found = best_words(arrays[0], k, arrays[1], weights, arrays[2], arrays[3], g, arrays[4])
+    arrays = [None if a is None else to_device(a) for a in (logits_MRV, costs_R, bias_MV, forbidden_F)]
+    if isinstance(ngrams, NgramChildren):
+        ngrams = NgramChildren(*map(to_device, ngrams))
+    elif ngrams is not None:
+        ngrams = to_device(ngrams)
+    found = best_words(arrays[0], k, arrays[1], weights, arrays[2], ngrams, g, arrays[3])
     return [to_host(a) for a in found]
 
 
@@ -64,6 +68,27 @@ def test_by_hand(to_device):
     np.testing.assert_allclose(scores, [np.log([2 / 8, 1 / 8])], rtol=1e-6)
 
 
+def random_children(rng, R, V, K, code):
+    """Return (NgramChildren, rows (R, V) by their definition): eighths; children are any words."""
+    rows_RV, words, values = np.zeros((R, V)), [np.zeros(0, np.int64)], [np.zeros(0)]
+    first_HK, end_HK = np.zeros((R, K), code), np.zeros((R, K), code)
+    value_V, backoff_HK = rng.integers(-80, 1, V) / 8, rng.integers(-9, 1, (R, K)) / 8
+    value_V[rng.random(V) < 0.1] = -np.inf
+    for r in range(R):
+        row = value_V.copy()
+        for n in range(K):  # Katz: back off, but for children
+            row += backoff_HK[r, n]
+            some = np.flatnonzero(rng.random(V) < rng.choice([0, 0.01, 0.3]))
+            first_HK[r, n], end_HK[r, n] = sum(map(len, words)), sum(map(len, words)) + len(some)
+            words.append(some)
+            values.append(rng.integers(-80, 1, len(some)) / 8)
+            row[some] = values[-1]
+        rows_RV[r] = row
+    word_G, value_G = np.concatenate(words).astype(np.uint32), np.concatenate(values).astype(np.float32)
+    backoff_HK, value_V = backoff_HK.astype(np.float32), value_V.astype(np.float32)
+    return NgramChildren(first_HK, end_HK, backoff_HK, word_G, value_G, value_V), rows_RV
+
+
 @st.composite
 def exact_rows(draw):
     """Arguments whose weighted sums are exact in float32: eighths, and weights of powers of 2."""
@@ -76,13 +101,19 @@ def exact_rows(draw):
     if draw(st.booleans()):
         logits_MRV[0, rng.random((R, V)) < 0.7] = -np.inf
         logits_MRV[0, :, 0] = 0
+    kind = draw(st.sampled_from(["none", "rows", "children"]))
+    ngrams = None if kind == "none" else ngram_RV
+    if kind == "children":
+        code = draw(st.sampled_from([np.uint32, np.int64]))
+        ngrams, ngram_RV = random_children(rng, R, V, draw(st.integers(0, 4)), code)
     return {
         "logits_MRV": logits_MRV,
         "k": draw(st.sampled_from([1, 2, 4, 8, 31, 33, 64])),
         "costs_R": -rng.integers(0, 9, R).astype(np.float32),
         "weights": tuple(draw(st.sampled_from([0.5, 1.0, 2.0])) for _ in range(M)),
         "bias_MV": draw(st.sampled_from([None, bias_MV])),
-        "ngram_RV": draw(st.sampled_from([None, ngram_RV])),
+        "ngrams": ngrams,
+        "ngram_RV": None if kind == "none" else ngram_RV,
         "g": 0.5,
         "forbidden": draw(st.sampled_from([(), (1,), (0, 2, V + 5)])),
     }
@@ -92,7 +123,7 @@ def exact_rows(draw):
 def test_words_are_those_of_a_sort(arguments, dtype, to_device):
     a = arguments
     x_MRV = a["logits_MRV"] + (0 if a["bias_MV"] is None else a["bias_MV"][:, None])
-    *parts, sums_MR = exact(x_MRV, a["costs_R"], a["weights"], a["ngram_RV"], a["g"])
+    *parts, sums_MR = exact(x_MRV, a["costs_R"], a["weights"], a.pop("ngram_RV"), a["g"])
     expected = best_by_sorting(*parts, a["k"], a["forbidden"])
     words, scores, sums = choose(to_device, **a | {"logits_MRV": encoded(a["logits_MRV"], dtype)})
     assert words.tolist() == expected[0].tolist()
@@ -175,7 +206,7 @@ def test_no_rows(to_device):
         ({"ngram_weight": math.inf}, "finite numbers"),
         ({"costs_R": np.zeros(3, np.float32)}, r"costs_R has shape \(3,\)"),
         ({"bias_MV": np.zeros((2, 5), np.float32)}, r"bias_MV has shape \(2, 5\)"),
-        ({"ngram_RV": np.zeros((2, 4), np.float32)}, r"ngram_RV has shape \(2, 4\)"),
+        ({"ngrams": np.zeros((2, 4), np.float32)}, r"ngrams has shape \(2, 4\)"),
         ({"logits_MRV": np.zeros((2, 5), np.float32)}, r"shape \(2, 5\) but needs 1 to 32 models"),
         ({"logits_MRV": np.zeros((1, 2, 0), np.float32)}, "1 to .* words"),
     ],
@@ -185,6 +216,26 @@ def test_wrong_arguments_are_refused(changed, message):
     with pytest.raises(ValueError, match=message) as error:
         best_words(**arguments | changed)
     assert "\n" not in str(error.value)
+
+
+def test_wrong_ngrams_are_refused():
+    plain = {
+        "logits_MRV": np.zeros((1, 2, 5), np.float32),
+        "k": 1,
+        "costs_R": np.zeros(2, np.float32),
+        "ngram_weight": 1,
+    }
+    many, _ = random_children(np.random.default_rng(0), 2, 5, 33, np.uint32)
+    few, _ = random_children(np.random.default_rng(0), 1, 5, 2, np.uint32)
+    two, _ = random_children(np.random.default_rng(0), 2, 5, 2, np.uint32)
+    for ngrams, message in (
+        (many, "of 33 histories for each row but must be of at most 32"),
+        (few, r"first_HK has shape \(1, 2\)"),
+        (two._replace(value_V=two.value_V[1:]), "value_V has shape"),
+        (few._replace(end_HK=few.end_HK[:, 1:]), "have shapes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            best_words(**plain, ngrams=ngrams)
 
 
 def test_other_dtypes_are_refused():
