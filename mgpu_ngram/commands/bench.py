@@ -23,6 +23,8 @@ EXAMPLES = """examples:
   mgpu-ngram bench estimate --only lmplz --text reviews.txt
   mgpu-ngram bench lda --only speed
   mgpu-ngram bench lda --only quality,cpu --text docword.kos.train.txt.xz
+  mgpu-ngram bench decode --only pass,step
+  mgpu-ngram bench decode --only whole --tokens 2500000
   mgpu-ngram bench check score --only table3
   mgpu-ngram bench check --new results
   mgpu-ngram bench quote"""
@@ -51,7 +53,7 @@ def add(bench: argparse.ArgumentParser, verb: str) -> None:
         "rows that are made at once (default: by device)",
     )
     bench.add_argument(
-        "--tokens", type=int, metavar="N", help="words of the generated text or training text (default: by device)"
+        "--tokens", type=int, metavar="N", help="words of the generated text, training text or sentences (by device)"
     )
     bench.add_argument("--results", default="benchmarks/results", metavar="FOLDER", help="of rows and figures")
     bench.add_argument("--workers", metavar="G,G", help="such as 1,2,4 (default: by the GPUs of the host)")

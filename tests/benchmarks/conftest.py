@@ -1,6 +1,8 @@
 """Fixtures of the benches' tests."""
 
 import csv
+import importlib.util
+from pathlib import Path
 
 import pytest
 
@@ -17,3 +19,13 @@ def stored_rows():
         return kept
 
     return stored_rows
+
+
+@pytest.fixture(scope="session")
+def compile_cuda():
+    """Return a function: whether a text compiles for sm_90, and the log of the compiler."""
+    path = Path(__file__).parents[1] / "kernels" / "test_compile.py"
+    spec = importlib.util.spec_from_file_location("compile_sources", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return lambda text: module.compile_cuda(text, "sm_90")

@@ -1,10 +1,8 @@
 """`mgpu-ngram bench distribution` runs completely, writes all rows and files, and times no wrong result."""
 
-import importlib.util
 import math
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -426,15 +424,6 @@ def test_plain_writes(tmp_path, monkeypatch):
         written.clear()
         assert distribution_files.write_plainly(tmp_path / "plain", size_bytes, 2) > 0
         assert sum(written) == size_bytes and not (tmp_path / "plain").exists()
-
-
-@pytest.fixture(scope="module")
-def compile_cuda():
-    path = Path(__file__).parents[1] / "kernels" / "test_compile.py"
-    spec = importlib.util.spec_from_file_location("compile_sources", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return lambda text: module.compile_cuda(text, "sm_90")
 
 
 def test_the_ceilings_compile(compile_cuda):

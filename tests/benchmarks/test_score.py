@@ -1,10 +1,8 @@
 """`mgpu-ngram bench score` runs completely, writes all rows and files, and times no wrong result."""
 
-import importlib.util
 import re
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -350,15 +348,6 @@ def test_text_is_cut_between_sentences():
         assert len(cut) == parts and np.concatenate(cut).tolist() == codes_T.tolist()
         assert all(part[-1] == 0 for part in cut if len(part))
     assert [len(score_models.head(codes_T, tokens)) for tokens in (1, 3, 4, 5, 9, 10, 99)] == [3, 3, 3, 5, 6, 10, 12]
-
-
-@pytest.fixture(scope="module")
-def compile_cuda():
-    path = Path(__file__).parents[1] / "kernels" / "test_compile.py"
-    spec = importlib.util.spec_from_file_location("compile_sources", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return lambda text: module.compile_cuda(text, "sm_90")
 
 
 def test_the_ceilings_compile(compile_cuda):

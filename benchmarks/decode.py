@@ -1,0 +1,61 @@
+"""`mgpu-ngram bench decode`: beam search from its kernels to whole decodes, beside Amun's figures and PyTorch."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.benchmarks.decode_batch import batch, drain, refill
+from mgpu_ngram.benchmarks.decode_pass import fused_pass
+from mgpu_ngram.benchmarks.decode_step import step
+from mgpu_ngram.benchmarks.decode_whole import lm, whole
+from mgpu_ngram.benchmarks.decode_work import DecodeBench
+from mgpu_ngram.benchmarks.decode_workers import workers as several_workers
+from mgpu_ngram.benchmarks.options import BenchOptions
+from mgpu_ngram.benchmarks.suite import open_suite
+
+WORDS = {"gpu": 75_000, "cpu": 1_500}  # of the whole decode: on a GPU 3,000 sentences
+MIN_WORDS = 100
+FLAGS = {"tokens", "workers", "only", "folder"}
+MEASURES = (
+    "kernels/decode", "mgpu_ngram/engine/beam_search.py", "mgpu_ngram/engine/decode_batch.py",
+    "mgpu_ngram/engine/ngram_rows.py", "mgpu_ngram/engine/nmt_cells.py", "mgpu_ngram/engine/nmt_steps.py",
+    "mgpu_ngram/jobs/decode",
+)  # fmt: skip
+PARTS: dict[str, Callable[[DecodeBench], None]] = {
+    "pass": fused_pass,
+    "step": step,
+    "whole": whole,
+    "batch": batch,
+    "drain": drain,
+    "refill": refill,
+    "lm": lm,
+    "workers": several_workers,
+}
+
+
+def bench(options: BenchOptions) -> list[dict[str, Any]]:
+    """Measure beam search, write decode.csv and figures to the folder of results, and return the rows.
+
+    tokens  words of the sentences of a whole decode, 25 each; other parts take as many sentences or fewer
+    only    parts to measure; the rate at which the device copies is always measured
+
+    Results are compared with those of plain NumPy before they are timed, and WrongResult is raised when one differs.
+    Rows are printed and saved part by part.
+    """
+    parts, clusters = options.parts(PARTS), options.clusters()
+    words = options.num_tokens(WORDS, MIN_WORDS)
+    suite = open_suite("decode", options)
+    suite.measure_ceilings()
+    suite.release()
+    with tempfile.TemporaryDirectory(prefix="mgpu-ngram-bench-", dir=options.folder) as place:
+        shared = DecodeBench(suite, words, clusters, Path(place))
+        for part in parts:
+            suite.measure_part(PARTS[part], shared)
+    from mgpu_ngram.benchmarks import decode_figures
+
+    decode_figures.draw(suite.rows, Path(options.results))
+    return [asdict(row) for row in suite.rows]

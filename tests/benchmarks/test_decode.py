@@ -1,0 +1,185 @@
+"""`mgpu-ngram bench decode` runs completely, writes all rows and files, and times no wrong result."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.benchmarks import (
+    decode,
+    decode_batch,
+    decode_limits,
+    decode_pass,
+    decode_step,
+    decode_whole,
+    decode_work,
+    decode_workers,
+)
+from mgpu_ngram.benchmarks.decode_batch import lengths, scheduled, scheduled_sentences
+from mgpu_ngram.benchmarks.decode_oracle import PlainNgrams
+from mgpu_ngram.benchmarks.decode_peers import TorchModel, best_of_sentences, k_best, log_softmax
+from mgpu_ngram.benchmarks.decode_work import DecodeBench, Shape, check_results, options_of, random_sources
+from mgpu_ngram.benchmarks.options import BenchOptions
+from mgpu_ngram.benchmarks.suite import Suite, WrongResult
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.engine.decode_batch import BATCHINGS, Batching
+
+WORDS = 100
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """Run with a small model and few sentences: the tests need no precise times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(decode_work.SHAPES, "cpu", Shape(60, 6, 8))
+        patch.setattr(decode_work, "SENTENCES_AT_ONCE", {"cpu": 4, "gpu": 64})
+        for module in decode_batch, decode_whole, decode_workers:
+            patch.setattr(module, "SENTENCES_AT_ONCE", {"cpu": 4, "gpu": 64})
+        patch.setattr(decode_pass, "ROWS", {"cpu": (8, 16), "gpu": (64, 1024)})
+        for module in decode_pass, decode_step:
+            patch.setitem(module.WORDS, "cpu", 100)
+        patch.setitem(decode_step.ROWS, "cpu", 18)
+        patch.setitem(decode_step.SENTENCES, "cpu", 10)
+        patch.setattr(decode_whole, "BEAMS", (1, 3))
+        patch.setitem(decode_whole.LM_TOKENS, "cpu", 300)
+        patch.setitem(decode_whole.LM_WORDS, "cpu", 50)
+        patch.setattr(decode_batch, "LEAST_SENTENCES", 2)
+        patch.setattr(decode_batch, "BATCHES", {"cpu": (1, 4), "gpu": (1, 64)})
+        patch.setattr(decode_batch, "MEAN_WORDS", 6)
+        patch.setattr(decode_workers, "TASKS", 3)
+        patch.setattr(decode_workers, "open_executor", lambda cluster: LocalExecutor(cluster.device, cluster.workers))
+        patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
+        patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16, "gpu": 1 << 24})
+        patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12, "gpu": 1 << 20})
+        yield
+
+
+@pytest.fixture(scope="module")
+def bench_run(small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    return decode.bench(BenchOptions("cpu", folder, tokens=WORDS, workers="1,2")), folder
+
+
+@pytest.fixture(scope="module")
+def bench(small, tmp_path_factory):
+    return DecodeBench(Suite("cpu"), WORDS, [1], tmp_path_factory.mktemp("bench"))
+
+
+def test_every_part_has_rows(bench_run):
+    found = Counter(row["kernel"].removeprefix("decode/") for row in bench_run[0])
+    pairs = 2 * len(decode_pass.PASS_K)  # of numbers of rows, and k
+    steps = ("unfused", "unfused, add bias", "unfused, softmax", "unfused, k-best", "fused", "fused, kernel")
+    assert found["pass"] == 3 * pairs and found["pass numpy"] == 2 * pairs and found["pass of an ensemble"] == 4
+    assert {name: found[f"step {name}"] for name in (*steps, "without the pass")} == dict.fromkeys(
+        (*steps, "without the pass"), 3
+    )
+    assert found["whole float32"] == 2 and found["lm without"] == found["lm with"] == 1 and found["workers"] == 2
+    for kind in BATCHINGS:
+        assert found[f"batch {kind}"] == 2 and found[f"refill {kind}"] == 1 and found[f"drain {kind}"] >= 1
+
+
+def test_rows_are_consistent(bench_run, stored_rows):
+    found, folder = bench_run
+    stored_rows(folder, found)
+    assert {row["kernel"] for row in found if row["target"] is not None} == set()  # all are of GPUs
+    assert {path.name.split("_")[1] for path in folder.glob("*.png")} == {
+        "pass", "table3", "whole", "figure2", "figure3"
+    }  # fmt: skip
+    rows = {(row["kernel"], row["sizes"]): row for row in found}
+    mixed = rows["decode/pass of an ensemble", "rows=16 V=100 dtype=float16 k=4 models=2 ngrams=1"]
+    assert mixed["bytes_moved"] == 3 * 16 * 100 * 2 and mixed["ceiling"] == decode_limits.READ
+    whole = rows["decode/whole float32", "V=60 E=6 H=8 sentences=4 words=100 beam=3 batch=4"]
+    assert whole["rate"] == pytest.approx(WORDS / whole["median_seconds"])
+
+
+def test_many_sentences_are_measured_once_in_float16(bench, monkeypatch):
+    monkeypatch.setattr(decode_whole, "MANY_SENTENCES", 1)
+    before = len(bench.suite.rows)
+    decode_whole.whole(bench)
+    assert len(bench.suite.rows) == before  # a CPU has no float16 products
+
+
+def test_rows_of_n_grams_by_hand():
+    ids = [np.array(words, np.uint32) for words in ([[0], [1], [2], [3]], [[1, 3], [3, 2], [3, 3]], [[1, 3, 2]])]
+    prob = [np.array(p, np.float32) for p in ([-2, 0, -1, -0.5], [-0.25, -0.75, -1.5], [-0.125])]
+    backoff = [np.array([0, -1, 0, -0.5], np.float32), np.array([-0.25, 0, 0], np.float32), None]
+    levels = [Ngrams(*level) for level in zip(ids, prob, backoff, strict=True)]
+    plain = PlainNgrams(levels, np.array([2, 0, 3]), 1)  # words of the translation model: </s>, <unk>, a
+    assert plain.row([]) == pytest.approx(np.log(10) * np.array([-1 - 1, -2 - 1, -0.25]))
+    # After <s> a: "<s> a </s>" is a trigram; <unk> backs off twice, "a a" once.
+    assert plain.row([2]) == pytest.approx(np.log(10) * np.array([-0.125, -2 - 0.5 - 0.25, -1.5 - 0.25]))
+
+
+def test_sentences_end_by_the_schedule(bench):
+    sentences = scheduled_sentences(6, bench.system.shape.vocab_size)
+    assert len({sentence.words - len(sentence) for sentence in sentences}) > 1
+    for kind in BATCHINGS:
+        found, seconds = scheduled(bench, sentences, 2, Batching(2, kind=kind))
+        assert [len(results[0].words) for results in found] == [sentence.words for sentence in sentences]
+        assert len(seconds) >= max(sentence.words for sentence in sentences) and min(seconds) > 0
+    wrong = [replace(sentence, words=sentence.words + 1) for sentence in sentences]
+    with pytest.raises(WrongResult, match="but is scheduled for"):
+        decode_batch.check_scheduled(found, wrong, bench, 2)
+
+
+def test_lengths_are_as_in_text():
+    found = lengths(5_000)
+    assert found.min() >= 3 and found.max() <= 80
+    assert np.log(found).std() == pytest.approx(decode_batch.SPREAD, rel=0.3)
+
+
+def test_wrong_results_are_not_timed(bench):
+    sources = random_sources([5, 3], bench.system.shape.vocab_size)
+    found = bench.translation().decode(sources, options_of(2))
+    check_results(found, sources, bench.system.plain, 2, "float32")
+    best = found[1][0]
+    for wrong in (best._replace(cost=best.cost + 0.1), best._replace(words=best.words[::-1])):
+        with pytest.raises(WrongResult, match="sentence 1 has cost"):
+            check_results([found[0], [wrong]], sources, bench.system.plain, 2, "float32")
+    with pytest.raises(WrongResult, match="has no result"):
+        check_results([found[0], []], sources, bench.system.plain, 2, "float32")
+
+
+def test_wrong_passes_are_not_timed():
+    x_RV = np.random.default_rng(0).normal(size=(6, 20))
+    scores_RV = log_softmax(x_RV)
+    assert np.exp(scores_RV).sum(axis=1) == pytest.approx(1)
+    words, scores = best_of_sentences(*k_best(scores_RV.copy(), 3))
+    decode_pass.check_best((words, scores), lambda row: scores_RV[row], 3, 1e-6)
+    with pytest.raises(WrongResult, match="sentence 1 has scores"):
+        decode_pass.check_best(
+            (np.where([[0], [1]], words[:, ::-1], words), scores), lambda row: scores_RV[row], 3, 1e-6
+        )
+
+
+def test_workers_with_other_texts_are_not_timed(bench, monkeypatch):
+    texts = iter([b"a\n", b"a\n", b"b\n"])
+    monkeypatch.setattr(decode_workers, "decoded", lambda executor, config: next(texts))
+    monkeypatch.setattr(decode_workers, "check_text", lambda bench, text: None)
+    with pytest.raises(WrongResult, match="1 workers write another text"):
+        decode_workers.add_row(bench, LocalExecutor("cpu", 1), None, [], 1)
+
+
+def test_pytorch_finds_the_same_results(bench):
+    pytest.importorskip("torch", reason="the peer needs PyTorch")
+    sources = random_sources([6, 6, 6], bench.system.shape.vocab_size)
+    found = TorchModel(bench.system.tensors, "cpu", "float32").translate(sources, 3, 2)
+    ours = bench.translation().decode(sources, options_of(3))
+    assert [results[0].words for results in found] == [results[0].words for results in ours]
+
+
+def test_the_read_kernel_compiles(compile_cuda):
+    succeeded, log = compile_cuda(decode_limits.source())
+    assert succeeded, log
+
+
+@pytest.mark.gpu
+def test_a_gpu_measures_all_parts(tmp_path, monkeypatch):
+    monkeypatch.setitem(decode_work.SHAPES, "gpu", Shape(2_000, 32, 64))
+    monkeypatch.setitem(decode_whole.LM_TOKENS, "gpu", 20_000)
+    monkeypatch.setitem(decode_whole.LM_WORDS, "gpu", 1_000)
+    rows = decode.bench(BenchOptions("gpu", tmp_path, tokens=1_000, workers="1"))
+    kernels = {row["kernel"] for row in rows}
+    assert {"decode/pass cupy", "decode/whole float16", "decode/lm with", "decode/drain refill"} <= kernels
