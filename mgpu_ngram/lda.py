@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.api import executor_of
-from mgpu_ngram.cluster.devices import cpu_cores
-from mgpu_ngram.cluster.placement import Work, choose_place
+from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
+from mgpu_ngram.cluster.placement import GPU_START_SECONDS
 from mgpu_ngram.core.bags import Bags, empty_corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.estimator import (
@@ -63,7 +63,6 @@ SETTINGS = {  # of an LdaConfig, by the name that they have here
 }
 TEXT = ("lowercase", "token_pattern", "stop_words", "min_df", "max_df", "max_features")
 TEXT_BYTES = 8e6  # that 2 CPU cores turn into bags of words in a second, rounded down
-CLUSTER_TOKENS = 1 << 20  # of a part of the documents, which the workers of a cluster divide
 
 
 class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -262,7 +261,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         best = most_probable(self._rows, n_words, cpu_cores())
         pairs = WordPairs.of(best.words_Zn, self.n_features_in_)
         counts = PairCounts(0, np.zeros(len(pairs.words_U), np.int64), np.zeros(len(pairs.others_E), np.int64))
-        for bags in self._documents(X).blocks(PART_TOKENS):
+        for bags in self._documents(X).blocks():
             counts += count_pairs(bags, pairs, cpu_cores())
         return MEASURES[measure](counts, pairs)
 
@@ -409,12 +408,12 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _train(self, config: LdaConfig, documents: BagCorpus, client: Any, earlier: TopicModel | None = None) -> None:
         """Set the model to that of the documents, in addition to those of the earlier model."""
         priors = earlier.priors if earlier else self._priors(config, documents)
-        executor, folder, tokens = None, None, PART_TOKENS
+        executor, folder = None, None
         try:
             if client is not None:
-                executor, tokens = executor_of(self.device, client), CLUSTER_TOKENS
+                executor = executor_of(self.device, client)
                 folder = _shared_folder(executor)
-            corpus = corpus_of(documents.blocks(tokens), documents.num_words, folder, earlier=earlier)
+            corpus = corpus_of(documents.blocks(PART_TOKENS), documents.num_words, folder, earlier=earlier)
             if not corpus.tokens:
                 if earlier:
                     return
@@ -441,7 +440,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _place(self, seconds: float) -> str:
         """Return the device of work that takes 2 CPU cores so long: "auto" opens no GPU for less than a second."""
-        return choose_place(self.device, None, Work(cpu_seconds=seconds)).device
+        is_short = self.device == "auto" and seconds < GPU_START_SECONDS
+        return "cpu" if is_short else resolve_device(self.device)
 
     def _finder(self, bags: Bags, is_open: bool = False) -> TopicFinder:
         """Return the model on the device for these documents; `is_open` if the caller uses the GPU already."""
@@ -461,7 +461,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Z, is_open = self._model.num_topics, on_gpu(getattr(X, "data", None) if hasattr(X, "indptr") else X)
         blocks: Iterator[Any] = (
             block if is_open else to_host(block)
-            for bags in documents.blocks(PART_TOKENS)
+            for bags in documents.blocks()
             for block in self._finder(bags, is_open).shares(bags)
         )
         if threshold is not None:
@@ -473,7 +473,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Return (log-likelihood of the target tokens, their number)."""
         documents, seed, first = self._documents(X), self._model.settings.get("seed", 0), 0
         score, tokens = 0.0, 0
-        for bags in documents.blocks(PART_TOKENS):
+        for bags in documents.blocks():
             found = self._finder(bags).completion(bags, seed, first)
             score, tokens, first = score + found[0], tokens + found[1], first + bags.documents
         return score, tokens

@@ -19,9 +19,9 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import mgpu_ngram as ng
 from mgpu_ngram import lda as module
-from mgpu_ngram.cluster import placement
 from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.topic_model import load_topic_model
+from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.fold_documents import row_sums, to_csr
 from mgpu_ngram.engine.open_bags import open_bags
 from mgpu_ngram.kernels.dispatch import to_host
@@ -229,7 +229,7 @@ def test_a_cluster_trains_the_same_model(planted, monkeypatch):
     from distributed import Client, LocalCluster
 
     expected = ng.LDA(**FEW, held_out=0.2).fit(planted)
-    monkeypatch.setattr(module, "CLUSTER_TOKENS", 2000)
+    monkeypatch.setattr(module, "PART_TOKENS", 2000)
     with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
         by_files = ng.LDA(**FEW, held_out=0.2).fit(planted, client=client)
         monkeypatch.setattr(module, "_shared_folder", lambda executor: None)
@@ -334,13 +334,14 @@ def test_small_data_leave_a_gpu_closed(planted, texts, monkeypatch):
         asked.extend(a for a in arguments if isinstance(a, str))
         raise RuntimeError("opened")
 
-    monkeypatch.setattr(placement, "resolve_device", lambda wanted: "gpu" if wanted == "auto" else wanted)
+    monkeypatch.setattr(module, "resolve_device", opened)
     for X in (texts, planted):
         lda = ng.LDA(**FEW).fit(X)
         assert lda.transform(X).shape == (len(X), 4) and lda.score(X) < 0
+    monkeypatch.setattr(module, "resolve_device", {"auto": "gpu"}.get)
     monkeypatch.setattr(module, "executor_of", opened)
     monkeypatch.setattr(module, "TopicFinder", opened)
-    monkeypatch.setattr(placement, "GPU_START_SECONDS", 1e-6)
+    monkeypatch.setattr(module, "GPU_START_SECONDS", 1e-6)
     for call in (ng.LDA(**FEW).fit, pickle.loads(pickle.dumps(lda)).transform):
         with pytest.raises(RuntimeError, match="opened"):
             call(planted)
@@ -376,7 +377,7 @@ def test_score_and_perplexity(fitted, planted, monkeypatch):
     for threads in (1, 3):
         parts = [module.TopicFinder(fitted.model_, "cpu", threads).completion(bags_of(planted), 1)]
         assert parts == [(score, round(tokens))], "any division of the documents gives the same"
-    monkeypatch.setattr(module, "PART_TOKENS", 2000)
+    monkeypatch.setattr(BagCorpus.blocks, "__defaults__", (2000,))
     assert fitted.score(planted) == score
     assert np.isnan(fitted.perplexity(planted[:0])) and fitted.score(planted[:0]) == 0
     untrained = ng.LDA(**FEW | {"max_iter": 1}).fit(planted)

@@ -151,17 +151,17 @@ def test_out_of_memory(run_out_of_memory, score, monkeypatch):
 
 def test_outputs_that_are_closed(arpa, text):
     command = f"{sys.executable} -m mgpu_ngram score {arpa} {text} --workers 0 -v summary"
-    done = subprocess.run(["bash", "-c", f"{command} >&-"], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(["bash", "-c", f"{command} >&-"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "mgpu-ngram: standard output is closed; send it to a file, or to /dev/null\n"
-    done = subprocess.run(["bash", "-c", f"{command} 2>&-"], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(["bash", "-c", f"{command} 2>&-"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, SUMMARY)
 
 
 def test_stdin_and_several_texts(arpa, text, tmp_path):
     """Texts are scored in the given order; no file remains."""
     command = [sys.executable, "-m", "mgpu_ngram", "score", arpa, "-", text, "--workers", "0", "-v", "sentence"]
-    done = subprocess.run(command, input=b"b\n", capture_output=True, timeout=100)
+    done = subprocess.run(command, input=b"b\n", capture_output=True)
     assert done.stdout.decode().splitlines() == [
         "Total: -2.375 OOV: 0", "Total: -1.40625 OOV: 0", "Total: -3.5 OOV: 1", "Total: -1.5 OOV: 0"
     ]  # fmt: skip
@@ -198,7 +198,7 @@ def test_a_pipe_that_closes(arpa, tmp_path):
     """As with `| head`: no error."""
     (tmp_path / "long").write_bytes(b"a b a b\n" * 200_000)
     command = f"{sys.executable} -m mgpu_ngram score {arpa} {tmp_path}/long --workers 0 | head -1"
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, timeout=100)
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"") and done.stdout.startswith(b"a=3 2 -0.5\tb=4 3 -0.25")
 
 

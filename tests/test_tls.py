@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,14 @@ def block(title, port):
     return re.sub(r"10\.0\.0\.\d", "127.0.0.1", code.replace("10.0.0.1:8786", f"127.0.0.1:{port}"))
 
 
+def free_port():
+    """Return a free port below those that the system gives to other processes, which begin at 32768."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_768):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("all ports are taken")
+
+
 def end(process):
     """End a process and the processes that it started."""
     if process.poll() is None:
@@ -41,8 +50,7 @@ def cluster(tmp_path_factory):
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     folder = tmp_path_factory.mktemp("tls")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     subprocess.run(["bash", "-euc", block("certificates", port)], cwd=folder, check=True, capture_output=True)
     (folder / "runs").mkdir()
     (folder / "runs" / "python_docs.txt").write_text("of the people by the people\n" * 1000)

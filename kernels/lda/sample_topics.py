@@ -300,7 +300,7 @@ def _cuda(documents, pairs, words, new_VZ, draw):
     return changed
 
 
-class Place(NamedTuple):
+class WeightPlace(NamedTuple):
     """Where the blocks of a launch keep the weights of their word: in shared memory, or in their part of scratch."""
 
     in_shared: bool
@@ -310,7 +310,7 @@ class Place(NamedTuple):
     scratch: Any
 
 
-def weights_place(num_topics: int, slots: int) -> Place:
+def weights_place(num_topics: int, slots: int) -> WeightPlace:
     """Return the place of weights, and the launch that fits it; weights of many topics exceed shared memory."""
     import cupy
 
@@ -319,7 +319,7 @@ def weights_place(num_topics: int, slots: int) -> Place:
     threads = SMALL if num_topics <= SMALL_TOPICS else LARGE
     blocks = min(slots, 2**31 - 1) if in_shared else min(slots, 2 * current_limits()[0])
     scratch = cupy.empty(0 if in_shared else blocks * num_topics, np.uint32)
-    return Place(in_shared, prior_bytes + 4 * num_topics * in_shared, threads, blocks, scratch)
+    return WeightPlace(in_shared, prior_bytes + 4 * num_topics * in_shared, threads, blocks, scratch)
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine import decode_output
@@ -60,19 +60,30 @@ class DecodeOptions:
     threads: int = 1
 
 
-@dataclass
-class DecodedLines:
-    """Results of consecutive sentences.
+class Counts(NamedTuple):
+    """What was decoded.
 
-    text          as it is written, every line with its newline
     source_words  that the models read, without the ends of sentences; of the first column
     words         of the best results, without the ends of sentences
+    cut           sentences with more words than the models read
     """
 
+    sentences: int = 0
+    source_words: int = 0
+    words: int = 0
+    cut: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        """Return the sums of both."""
+        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+@dataclass
+class DecodedLines:
+    """Results of consecutive sentences; `text` is as it is written, every line with its newline."""
+
     text: bytes
-    sentences: int
-    source_words: int
-    words: int
+    counts: Counts
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -120,7 +131,7 @@ def decode_lines(
                 f"{translation.models[0].name!r} has no attention to write; leave out "
                 "--return-alignment (in YAML alignment)"
             )
-        read, sources = _read(first, _text(lines), translation, options.max_length)
+        read, sources, cut = _read(first, _text(lines), translation, options.max_length)
         forced = Forced(*(_ids(translation, None if given is None else _text(given)) for given in (prefixes, targets)))
         watch.lap("read")
         weights = options.weights or None
@@ -137,7 +148,8 @@ def decode_lines(
     best = [hypotheses[0].words for hypotheses in found if hypotheses]
     words = sum(len(ids) - (ids[-1] == translation.target.eos) for ids in best)
     watch.lap("write")
-    return DecodedLines(text, len(lines), sum(len(pieces[0]) for pieces in read), words, watch.seconds)
+    counts = Counts(len(lines), sum(len(pieces[0]) for pieces in read), words, cut)
+    return DecodedLines(text, counts, watch.seconds)
 
 
 def find_results(
@@ -153,7 +165,7 @@ def find_results(
     translation  None: this process's replica of the system in the options' files
     """
     translation = translation or translation_of(options)
-    _, sources = _read(first, lines, translation, options.max_length)
+    _, sources, _ = _read(first, lines, translation, options.max_length)
     forced = Forced(_ids(translation, prefixes), _ids(translation, targets))
     weights = options.weights or None
     return translation.decode(sources, options.search, options.batching, weights, options.lm_weight, forced, first)
@@ -165,16 +177,20 @@ def _text(lines: Sequence[bytes]) -> list[str]:
 
 def _read(
     first: int, lines: Sequence[str], translation: Translation, max_length: int
-) -> tuple[list[list[list[str]]], list[Any]]:
-    """Return (words of the columns of each line, sources). Errors name the line."""
-    read, sources = [], []
+) -> tuple[list[list[list[str]]], list[Any], int]:
+    """Return (words of the columns of each line, sources, lines that were cut). Errors name the line."""
+    read, sources, cut = [], [], 0
     for i, line in enumerate(lines):
         try:
-            read.append(translation.pieces(line, max_length))
+            columns = translation.pieces(line)
+            if max_length and max(map(len, columns)) > max_length:
+                columns = [words[:max_length] for words in columns]
+                cut += 1
+            read.append(columns)
             sources.append(translation.encode(read[-1]))
         except InputError as error:
             raise InputError(f"line {first + i + 1} of the text: {error}") from None
-    return read, sources
+    return read, sources, cut
 
 
 def _ids(translation: Translation, lines: Sequence[str] | None) -> list[list[int]] | None:

@@ -103,14 +103,19 @@ def places(rows_D2: Any, sizes_D: Any) -> Iterator[tuple[int, int, Any]]:
     An index takes several times the bytes of a topic, so each part has about PLACES places, on the device.
     """
     xp, sizes_D = array_module(rows_D2), sizes_D.astype(np.int64)
-    ends_D = xp.cumsum(sizes_D)
-    total = int(ends_D[-1]) if len(ends_D) else 0
-    cuts = to_host(xp.searchsorted(ends_D, xp.arange(PLACES, total, PLACES))).tolist() if total > PLACES else []
-    for first, end in pairwise(sorted({0, *cuts, len(rows_D2)})):
+    for first, end in strips(sizes_D):
         size_D = sizes_D[first:end]
         before_D = xp.cumsum(size_D) - size_D
         gaps_D = ALIGN * rows_D2[first:end, 0].astype(np.int64) - before_D
         yield first, end, xp.arange(int(size_D.sum())) + repeat(gaps_D, size_D)
+
+
+def strips(sizes_N: Any) -> list[tuple[int, int]]:
+    """Return (first, end) of consecutive items of about PLACES places together, from their int64 sizes."""
+    xp, ends_N = array_module(sizes_N), sizes_N.cumsum()
+    total = int(ends_N[-1]) if len(ends_N) else 0
+    cuts = to_host(xp.searchsorted(ends_N, xp.arange(PLACES, total, PLACES))).tolist() if total > PLACES else []
+    return list(pairwise(sorted({0, *cuts, len(sizes_N)})))
 
 
 def make_block(parts: Sequence[Part], num_topics: int, device: str, threads: int) -> Block:

@@ -14,7 +14,7 @@ from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_p
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.held_out import HeldOut
 from mgpu_ngram.engine.lda import Group, Sampler, document_counts, merged, numbers_of_counts, total, word_topics
-from mgpu_ngram.engine.lda_blocks import Block, in_threads, to_bag
+from mgpu_ngram.engine.lda_blocks import Block, in_threads, strips, to_bag
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fixed_topics, fold_in
 from mgpu_ngram.kernels.lda.layout import repeat
@@ -165,12 +165,15 @@ def _bags_of_words(block: Block, pairs: WordPairs) -> Bags:
     """Return the documents of a block that have a word, with only the words of these pairs."""
     xp = array_module(block.pairs.document_P)
     slots_S3 = to_host(block.pairs.slots_S3)
-    slots_S3 = xp.asarray(slots_S3[np.isin(slots_S3[:, 0], pairs.words_U)])
-    word_S, first_S, sizes_S = slots_S3[:, 0], slots_S3[:, 1], slots_S3[:, 2] - slots_S3[:, 1]
-    before_S = xp.cumsum(sizes_S) - sizes_S
-    places = xp.arange(int(sizes_S.sum())) + repeat(first_S - before_S, sizes_S)
-    keys = xp.unique(block.pairs.document_P[places].astype(np.int64) << 32 | repeat(word_S, sizes_S))
-    keys = to_host(keys)  # a word has several pairs in a document where it is frequent
+    slots_S3 = slots_S3[np.isin(slots_S3[:, 0], pairs.words_U)]
+    found = [np.zeros(0, np.int64)]
+    for first, end in strips(slots_S3[:, 2] - slots_S3[:, 1]):
+        word_S, first_S, end_S = (xp.asarray(column) for column in slots_S3[first:end].T)
+        size_S = end_S - first_S
+        before_S = xp.cumsum(size_S) - size_S
+        places = xp.arange(int(size_S.sum())) + repeat(first_S - before_S, size_S)
+        found.append(to_host(block.pairs.document_P[places].astype(np.int64) << 32 | repeat(word_S, size_S)))
+    keys = np.unique(np.concatenate(found))  # a word has several pairs in a document where it is frequent
     documents = np.flatnonzero(to_host(block.documents.lengths_D))
     starts_D1 = np.append(np.searchsorted(keys >> 32, documents), len(keys))
     words_P = (keys & 0xFFFFFFFF).astype(np.uint32)

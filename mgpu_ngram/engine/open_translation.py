@@ -117,7 +117,7 @@ class Translation:
         """V of the target."""
         return self.models[0].vocab_size
 
-    def pieces(self, line: str, max_length: int = 0) -> list[list[str]]:
+    def pieces(self, line: str) -> list[list[str]]:
         """Return the words that models read of each column of a line. Raises InputError for too few or many columns."""
         texts = line.split("\t") if "\t" in line or len(self.columns) > 1 else [line]
         if len(texts) != len(self.columns):
@@ -125,7 +125,7 @@ class Translation:
                 f"a line has {len(texts)} columns between tabs but {len(self.columns)} have a source vocabulary; "
                 f"the line is {line[:80]!r}"
             )
-        return [column.pieces(text, max_length) for column, text in zip(self.columns, texts, strict=True)]
+        return [column.pieces(text) for column, text in zip(self.columns, texts, strict=True)]
 
     def encode(self, pieces: Sequence[Sequence[str]]) -> np.ndarray | ColumnSources:
         """Return the source that `decode` takes for the words of each column."""

@@ -24,12 +24,11 @@ class SourceColumn:
     vocabularies: tuple[NmtVocabulary, ...]
     bpe: Bpe | None = None
 
-    def pieces(self, text: str, max_length: int = 0) -> list[str]:
-        """Return the words that a model reads, the first `max_length` of them unless that is 0."""
+    def pieces(self, text: str) -> list[str]:
+        """Return the words that a model reads."""
         if self.bpe is not None:
             text = self.bpe.encode(text) if len(self.vocabularies) == 1 else self.bpe.encode_factors(text)
-        words = words_of(text)
-        return words[:max_length] if max_length else words
+        return words_of(text)
 
     def encode(self, pieces: Sequence[str], rows: Sequence[int]) -> np.ndarray:
         """Return the ids of words and of the end of the sentence, (T,) int64, or (T, F) of several factors.

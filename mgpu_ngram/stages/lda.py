@@ -40,7 +40,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "tolerance": {
         "type": float, "metavar": "SHARE", "help": "stop when the perplexity falls by less between two metrics"
     },
-    "block_tokens": {"type": int, "metavar": "N", "help": "tokens of the parts that workers divide"},
+    "block_tokens": {"type": int, "metavar": "N", "help": "tokens of a part of the corpus (default 1,048,576)"},
 }  # fmt: skip
 
 TOKEN_BYTES = 6  # of text for each token, about

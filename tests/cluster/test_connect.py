@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,11 +161,14 @@ def test_late_workers_and_a_late_file(tmp_path):
 def test_a_worker_that_joins_during_a_run_is_used(tmp_path):
     with started(tmp_path, 1) as cluster:
         executor = connect(None, str(cluster.file), "cpu", 1)
-        handles = [executor.call(slowly, i, affinity=0) for i in range(35)]
+        handles, ran = deque(executor.call(slowly, i, affinity=0) for i in range(8)), Counter()
         with started_worker(cluster, "late"):
+            while ran["late"] < 3:  # tasks remain for the worker until it has run some
+                handles.append(executor.call(slowly, 0, affinity=0))
+                executor.wait([handles[0]])
+                ran[executor.worker_of(handles.popleft())] += 1
             executor.wait(handles)
-            ran = Counter(executor.worker_of(h) for h in handles)
-            assert set(ran) == {"w0", "late"} and ran["late"] >= 3
+            assert set(ran) == {"w0", "late"}
             executor.close()
 
 

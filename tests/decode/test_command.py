@@ -13,6 +13,7 @@ import yaml
 
 import mgpu_ngram as ng
 from mgpu_ngram import cli
+from mgpu_ngram.core.errors import InputWarning
 from mgpu_ngram.engine.decode_batch import Forced
 from mgpu_ngram.engine.open_translation import TranslationFiles, open_translation
 from mgpu_ngram.engine.search_options import SearchOptions
@@ -73,6 +74,7 @@ def numbers_apart(text):
     return NUMBER.sub("#", text), np.array([float(number) for number in NUMBER.findall(text)])
 
 
+@pytest.mark.filterwarnings("ignore:.*with more than 5 words were cut")
 @pytest.mark.parametrize("name", GOLDENS)
 def test_commands_of_amun(name, shared_data, decode, monkeypatch):
     golden = shared_data / "nmt" / "cmudict-g2p" / "golden"
@@ -222,7 +224,13 @@ def test_options_of_the_search(system, decode, flags, options):
 
 def test_words_beyond_the_greatest_length_are_not_read(system, decode):
     wanted = texts(expected(lines=[" ".join(line.split()[:2]) for line in LINES]))
-    assert decode(*system, "text", "--max-length", 2)[:2] == (0, wanted)
+    with pytest.warns(InputWarning, match="more than 2 words were cut: 3 of 5;"):
+        assert decode(*system, "text", "--max-length", 2)[:2] == (0, wanted)
+    assert decode(*system, "text", "--max-length", 6)[1] == texts(expected())
+    Path("codes").write_text("a b</w>\n")
+    with pytest.warns(InputWarning, match="were cut: 1 of 1;"):
+        out = decode(*system, "--bpe", "codes", "--no-debpe", "--max-length", 2, stdin=b"ac b\n")[1]
+    assert out == texts(expected(lines=["a@@ c"])), "pieces of words count"
 
 
 def test_a_shortlist(system, decode):

@@ -43,16 +43,14 @@ def files(random_tensors, save_model, vocabularies):
 
 
 def test_a_line_becomes_ids(files, tmp_path):
-    """Spaces alone separate words; BPE splits them; words after max_length are dropped."""
+    """Spaces alone separate words; BPE splits them."""
     translation = open_translation(files(0))
     assert translation.encode(translation.pieces("a  b g\u00a0h zz")).tolist() == [2, 3, 8, 1, 0]
-    assert translation.encode(translation.pieces("a b c", 2)).tolist() == [2, 3, 0]
     assert translation.encode_target("x zz v").tolist() == [2, 1, 6]
     codes = tmp_path / "codes.gz"
     codes.write_bytes(gzip.compress(b"#version: 0.2\na b</w>\n"))
     translation = open_translation(files(0, bpe=(str(codes),)))
     assert translation.pieces("ab ca") == [["ab", "c@@", "a"]]
-    assert translation.pieces("ab ca", 2) == [["ab", "c@@"]]
 
 
 def test_a_source_with_factors(files, vocabularies, tmp_path):

@@ -270,6 +270,7 @@ def test_parts_of_documents_change_no_figure(device, monkeypatch):
             joint(sampler, ALONE, priors),
             optimised(sampler, ALONE, priors).alpha_Z.tolist(),
             completion(sampler.counts_VZ, priors, held, 2),
+            coherences(sampler, ALONE),
             model.counts_VZ().tolist(),
         )
 

@@ -150,7 +150,12 @@ def test_a_folder_says_what_it_was_made_of(folder, here, tmp_path, undisturbed):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"translations.txt", "manifest.json"}
     assert (tmp_path / "out" / "translations.txt").read_bytes() == undisturbed
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["totals"] == {"sentences": LINES, "source_words": result.source_words, "words": result.words}
+    assert manifest["totals"] == {
+        "sentences": LINES,
+        "source_words": result.source_words,
+        "words": result.words,
+        "cut": 0,
+    }
     assert manifest["text"]["lines"] == LINES and len(manifest["files"]) == 3
     assert job.changed_since(config, manifest) == ""
     assert "beam_size" in job.changed_since(config_of(folder, beam_size=5), manifest)

@@ -127,8 +127,12 @@ def model_values(path):
 
 
 def assert_same_model(got, wanted):
-    """Print the values as in ARPA files."""
-    got, wanted = arpa_values(got), arpa_values(wanted)
+    """Compare the bytes of two ARPA files."""
+    assert_same_values(arpa_values(got), arpa_values(wanted))
+
+
+def assert_same_values(got, wanted):
+    """Compare what `arpa_values` returns."""
     assert got.keys() == wanted.keys()
     mine, theirs = (np.array([values[g] for g in wanted], np.float32) for values in (got, wanted))
     np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
@@ -207,11 +211,10 @@ def test_golden_models(name, text, options, fails, shared_data, make, tmp_path):
     [(tokens, types)] = re.findall(r"Unigram tokens (\d+) types (\d+)", log)
     assert (result.tokens, result.types) == (int(tokens), int(types))
     if is_there:
-        wanted = unpacked(golden / "models" / f"{name}.arpa")
-        assert_same_model(data, wanted)
+        wanted = arpa_values(unpacked(golden / "models" / f"{name}.arpa"))
+        assert_same_values(arpa_values(data), wanted)
         path = make(corpus, **options, format="safetensors")[1].path
         names, values = model_values(path)
-        wanted = arpa_values(wanted)
         assert set(names) == wanted.keys()
         np.testing.assert_allclose(values, np.array([wanted[g] for g in names], np.float32), rtol=0, atol=1e-6)
 
@@ -269,7 +272,7 @@ def oracle(order, path, *words):
     if not ORACLE.exists():
         pytest.skip("the folder shared is not beside this checkout")
     command = [sys.executable, str(ORACLE), str(order), str(path), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stderr, done.stdout
 
 

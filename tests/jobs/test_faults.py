@@ -206,6 +206,8 @@ def test_a_worker_that_joins_during_a_run_is_used(start, corpus, undisturbed, co
         def start(self, phase, total, unit="", rate=""):
             if phase == "tokenise":
                 executor.client.cluster.scale(2)
+            if phase == "count":
+                executor.client.wait_for_workers(2)
 
     result = on(executor, corpus, tmp_path / "out", Grow())
     assert sorted(result.worker_rates) == ["0", "1"] and min(result.worker_rates.values()) > 0

@@ -143,6 +143,8 @@ def test_a_resumed_run_ends_as_an_undisturbed_one(documents, tmp_path):
         run_until(executor, documents, tmp_path / "out", interrupt)
     assert list((tmp_path / "out.checkpoint").rglob("topics-*.safetensors")), "a snapshot is there"
     assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="block_tokens"):
+        trained(LocalExecutor(workers=1), documents, tmp_path / "out", 60, resume=True, block_tokens=2999)
     resumed = trained(LocalExecutor(workers=1), documents, tmp_path / "out", 60, resume=True)[1]
     assert_same(resumed, expected)
 

@@ -88,7 +88,7 @@ def test_a_table_of_ten_times_the_budget(contents, run_here, tmp_path):
     random_words(tmp_path / "small", 100_000)
     random_words(tmp_path / "text", 6_000_000)
     command = [sys.executable, "-c", MEASURE, str(tmp_path), str(BUDGET)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     most, tables = map(int, done.stdout.split())
     print(f"{most / BUDGET:.2f} of the budget, tables {tables / BUDGET:.1f}")

@@ -15,10 +15,10 @@ import numpy as np
 from mgpu_ngram.cluster.executor import Handle, in_order
 from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Corpus, open_corpus
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.output import Output, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
-from mgpu_ngram.engine.decode_lines import DecodedLines, decode_lines
+from mgpu_ngram.engine.decode_lines import Counts, DecodedLines, decode_lines
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
@@ -39,12 +39,14 @@ class DecodeResult:
 
     source_words  that the models read
     words         of the best results
+    cut           sentences with more than max_length words, whose rest was not read
     """
 
     path: Path | None
     sentences: int
     source_words: int
     words: int
+    cut: int
     seconds: dict[str, float]  # by step, summed over workers
     wall_seconds: float
     workers: int
@@ -143,7 +145,7 @@ def run(
         if context.resume:
             raise InputError("there is no output to resume; give -o FILE")
         total = _decode(config, context, opened, take or (lambda text: None))
-        return _result(None, total, context, start)
+        return _result(None, total, config, context, start)
     if context.single_file:
         check_file(config, context.output, context.overwrite)
     made_of = _made_of(config, opened)
@@ -157,19 +159,25 @@ def run(
             with Output.create(context.output, context.overwrite) as out:
                 with new_file(out.folder / TRANSLATIONS) as sink:
                     total = _decode(config, context, opened, sink.append, checkpoint)
-                counts = {name: getattr(total, name) for name in ("sentences", "source_words", "words")}
-                made = {"totals": counts, "versions": {"mgpu-ngram": VERSION, "numpy": np.__version__}}
+                made = {"totals": total.counts._asdict(), "versions": {"mgpu-ngram": VERSION, "numpy": np.__version__}}
                 write_manifest(out.folder, made_of | made, FORMAT)
                 out.commit()
             path = out.path
         checkpoint.discard()
-    return _result(path, total, context, start)
+    return _result(path, total, config, context, start)
 
 
-def _result(path: Path | None, total: DecodedLines, context: RunContext, start: float) -> DecodeResult:
+def _result(
+    path: Path | None, total: DecodedLines, config: DecodeConfig, context: RunContext, start: float
+) -> DecodeResult:
+    if total.counts.cut:
+        warn(
+            f"sentences with more than {config.max_length} words were cut: {total.counts.cut:,} of "
+            f"{total.counts.sentences:,}; --max-length 0 (in YAML max_length: 0) reads all of their words"
+        )
     executor, wall = context.executor, time.perf_counter() - start
     return DecodeResult(
-        path, total.sentences, total.source_words, total.words, total.seconds, wall, executor.workers,
+        path, *total.counts, total.seconds, wall, executor.workers,
         executor.device, executor.transport,
     )  # fmt: skip
 
@@ -187,15 +195,17 @@ def _decode(
     saved = SavedResults(checkpoint, context.checkpoint_seconds)
     with saved.kept_after_errors():
         done = saved.found()
+        start = time.perf_counter()
         progress.start("decode", sentences, "sentences", "words")
         pending: deque[int] = deque()  # numbers of the tasks in flight
-        totals = DecodedLines(b"", 0, 0, 0)
+        totals = DecodedLines(b"", Counts())
 
         def collect(decoded: DecodedLines) -> None:
             nonlocal totals
             take(decoded.text)
-            totals = _added(totals, decoded)
-            progress.advance(decoded.sentences, decoded.source_words)
+            totals = DecodedLines(b"", totals.counts.plus(decoded.counts), add_seconds(totals.seconds, decoded.seconds))
+            progress.note(f"sentences, {totals.counts.sentences / (time.perf_counter() - start):,.0f}/s")
+            progress.advance(decoded.counts.sentences, decoded.counts.source_words)
 
         def calls() -> Iterator[Handle]:
             beside = [_batches_beside(path, sentences, name, chunk_sentences) for name, path in _beside(config)]
@@ -232,11 +242,3 @@ def _batches_beside(path: str | None, lines: int, name: str, size: int) -> Itera
         yield from [None] * -(-lines // size)
     else:
         yield from batched(lines_of(open_beside(path, lines, name)), size)
-
-
-def _added(a: DecodedLines, b: DecodedLines) -> DecodedLines:
-    """Return the totals of two parts, without their text."""
-    return DecodedLines(
-        b"", a.sentences + b.sentences, a.source_words + b.source_words, a.words + b.words,
-        add_seconds(a.seconds, b.seconds),
-    )  # fmt: skip

@@ -11,9 +11,10 @@ import numpy as np
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint import Checkpoint, save_entry
 from mgpu_ngram.core.errors import RunError
-from mgpu_ngram.engine.decode_lines import DecodedLines
+from mgpu_ngram.engine.decode_lines import Counts, DecodedLines
 
 ENTRY = "decoded"  # kind of the entries
+KEPT_BYTES = 64 << 20  # of results that wait for the next save, at most
 
 
 class SavedResults:
@@ -23,7 +24,7 @@ class SavedResults:
         self._checkpoint, self._seconds = checkpoint, seconds
         self._waiting: dict[int, DecodedLines] = {}
         self._place: dict[int, tuple[str, int]] = {}  # file of a task's results, and its position there
-        self._last = time.monotonic()
+        self._last, self._bytes = time.monotonic(), 0  # of the last save, and of what waits for the next one
         self._open: tuple[str, dict[str, np.ndarray]] = "", {}
 
     @contextmanager
@@ -51,19 +52,19 @@ class SavedResults:
         arrays = self._open[1]
         end = int(arrays["end"][i])
         begin = int(arrays["end"][i - 1]) if i else 0
-        sentences, source_words, words = arrays["counts"][i].tolist()
-        return DecodedLines(arrays["text"][begin:end].tobytes(), sentences, source_words, words)
+        return DecodedLines(arrays["text"][begin:end].tobytes(), Counts(*arrays["counts"][i].tolist()))
 
     def add(self, number: int, decoded: DecodedLines) -> None:
         """Keep the results of a task; save all that are kept if it is time."""
         if self._checkpoint is not None:
             self._waiting[number] = decoded
-            if time.monotonic() - self._last >= self._seconds:
+            self._bytes += len(decoded.text)
+            if time.monotonic() - self._last >= self._seconds or self._bytes >= KEPT_BYTES:
                 self.flush()
 
     def flush(self) -> None:
         """Save the results that are kept."""
-        self._last = time.monotonic()
+        self._last, self._bytes = time.monotonic(), 0
         waiting, self._waiting = self._waiting, {}
         if self._checkpoint is None or not waiting:
             return
@@ -71,6 +72,6 @@ class SavedResults:
         arrays = {
             "text": np.frombuffer(b"".join(decoded.text for decoded in kept), np.uint8),
             "end": np.cumsum([len(decoded.text) for decoded in kept]),
-            "counts": np.array([(decoded.sentences, decoded.source_words, decoded.words) for decoded in kept]),
+            "counts": np.array([decoded.counts for decoded in kept]),
         }
         save_entry(str(self._checkpoint.entries_folder), ENTRY, list(waiting), arrays)

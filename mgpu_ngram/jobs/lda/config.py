@@ -38,7 +38,7 @@ class LdaConfig:
     held_out: float = 0.0  # share of the documents that are left out of training, to measure the perplexity on them
     tolerance: float = 0.0  # stop when the perplexity falls by less than this share between two metrics; 0: never
     coherence: bool = False  # measure the coherence of the topics, too: u_mass, c_npmi, c_uci, c_v; means over topics
-    block_tokens: int | None = None  # tokens of a block of documents; auto: as many as fit
+    block_tokens: int | None = None  # tokens of the parts of the corpus that workers divide; auto: 1,048,576
     name: str = "lda"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ from mgpu_ngram.jobs.lda.train import Storage, Trained, corpus_of, train
 
 FORMAT = "mgpu_ngram topics"
 PICTURE = "perplexity.png"
-PART_TOKENS = 1 << 24  # of a part of the corpus, which is the unit that workers divide
+PART_TOKENS = 1 << 20  # of a part of the corpus: small, because workers divide whole parts
 KEPT_SHARE = 0.25  # of the host memory, for documents that need no files
 AHEAD = 2  # chunks of text per worker that wait to be put in order
 
@@ -124,11 +124,13 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
     begin = time.perf_counter()
     executor = limited_to(context.executor, context.memory)
     made_of = _made_of(config, states_of_inputs(config.corpus))
+    part_tokens = config.block_tokens or PART_TOKENS
+    of_checkpoint = made_of | {"options": made_of["options"] | {"block_tokens": part_tokens}}  # snapshots are of parts
     with ExitStack() as stack:
         out = stack.enter_context(Output.create(context.target, context.overwrite))
         spill = context.memory.spill_dir
         checkpoint = stack.enter_context(
-            Checkpoint.open(out.path, made_of, context.resume, context.overwrite, spill and str(spill))
+            Checkpoint.open(out.path, of_checkpoint, context.resume, context.overwrite, spill and str(spill))
         )
         executor.check_folder(str(out.folder))
         opened = _open(config, executor)
@@ -136,7 +138,7 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
         if executor.transport == "memory":
             keep_bytes = int(KEPT_SHARE * (context.memory.host_bytes or free_host_bytes()))
         folder = out.folder / "parts"
-        blocks = opened.blocks(config.block_tokens or PART_TOKENS)
+        blocks = opened.blocks(part_tokens)
         corpus = corpus_of(blocks, opened.num_words, folder, keep_bytes)
         if not corpus.tokens:
             raise empty_corpus(opened.name, corpus.documents)
