@@ -19,12 +19,26 @@ FACTS = "__import__('mgpu_ngram.cluster.worker', fromlist=['facts']).facts({!r})
 PROBE_SECONDS = 30
 
 
+class NoAnswer(RunError):
+    """The scheduler does not answer."""
+
+
 def scheduler_info(client: Client) -> dict[str, Any]:
-    """Return the scheduler's description of itself and of all its workers."""
-    info = client.scheduler_info(n_workers=-1)
-    if "workers" not in info:  # Dask got no answer and does not say so
-        raise RunError(f"the Dask scheduler of {client} does not answer any more; see that it runs, then run again")
-    return dict(info)
+    """Return the scheduler's description of itself and of all its workers.
+
+    `Client.scheduler_info` returns an attribute that a timer of Dask may have just replaced: without some workers.
+    """
+    try:
+        return client.sync(_identity, client)
+    except (OSError, AttributeError):  # a client that is closed has no scheduler
+        raise NoAnswer(
+            f"the Dask scheduler of {client} does not answer any more; see that it runs, then run again"
+        ) from None
+
+
+async def _identity(client: Client) -> dict[str, Any]:
+    scheduler: Any = client.scheduler
+    return await scheduler.identity(n_workers=-1)
 
 
 def check_tasks(client: Client, workers: dict[str, dict[str, Any]], device: str) -> None:

@@ -231,7 +231,7 @@ class DaskExecutor:
             raise self._lost()
         try:
             yield
-        except (OSError, FutureCancelledError):
+        except (OSError, FutureCancelledError, checks.NoAnswer):
             raise self._watch.error or self._lost() from None
 
     @property

@@ -322,9 +322,7 @@ def answers(**by_worker):
         else:
             found[name] = change
     workers = {name: {"name": name, "nthreads": 1} for name in by_worker}
-    return SimpleNamespace(
-        run=lambda *args, **options: found, scheduler_info=lambda n_workers: {"workers": workers}
-    ), workers
+    return SimpleNamespace(run=lambda *args, **options: found, sync=lambda fn, client: {"workers": workers}), workers
 
 
 @pytest.mark.parametrize(
@@ -380,7 +378,9 @@ def test_threads_follow_the_cores_that_workers_share(tasks, cores, threads):
 
 
 def test_a_scheduler_that_does_not_answer_is_one_line():
-    """Dask itself then waits and raises nothing."""
-    client = SimpleNamespace(scheduler_info=lambda n_workers: {"type": "Scheduler"})
+    def fail(fn, client):
+        raise OSError
+
+    client = SimpleNamespace(sync=fail)
     with pytest.raises(RunError, match="does not answer any more; see that it runs, then run again"):
         checks.scheduler_info(client)

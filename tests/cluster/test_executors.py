@@ -200,6 +200,12 @@ def test_wait_reports_every_handle(executor):
     executor.wait([])
 
 
+def test_all_workers_are_known_while_dask_keeps_an_answer_without_them(cluster, monkeypatch):
+    monkeypatch.setattr(cluster.client, "scheduler_info", lambda n_workers: {"workers": {}})
+    assert len(dask_executor.checks.scheduler_info(cluster.client)["workers"]) == 2
+    assert cluster.gang_size() == 2
+
+
 def test_a_worker_that_ends_is_not_asked(cluster, monkeypatch):
     """Dask would wait for it, even forever: a worker without this package cannot unpickle the call that ends it."""
     known, asked, run = dask_executor.checks.scheduler_info, [], cluster.client.run
