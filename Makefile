@@ -26,7 +26,8 @@ runs/python_docs.txt: examples/python_docs.py | $(BIN)/python
 
 test: $(VENV)/.test ## set up, then run all tests that this machine can run
 	$(BIN)/python -m pytest -m "gpu or multigpu"
-	$(BIN)/python -m pytest -m "not gpu and not multigpu" --numprocesses logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -m "not gpu and not multigpu" --numprocesses logical --maxprocesses 4 \
+	  --dist loadfile --no-loadscope-reorder
 
 # "dask>=A,<=B" in pyproject.toml -> A B
 DASK_RELEASES = $(shell sed -n 's/.*"dask>=\(.*\),<=\(.*\)".*/\1 \2/p' pyproject.toml)

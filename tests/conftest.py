@@ -47,6 +47,7 @@ def pytest_make_parametrize_id(config, val, argname):
     return argname if isinstance(val, bytes) and not val.isascii() else None
 
 
+FIRST = {"test_wheel.py", "test_docs.py", "test_slurm.py", "test_faults.py"}  # long files of few tests
 UNIT_SECONDS = 0.03  # seconds that the unit of work below takes on an idle core
 
 
@@ -59,11 +60,14 @@ def slowness():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Scale the time limits of tests, and skip tests that need more GPUs than the machine has.
+    """Run long files first, scale the time limits of tests, and skip tests that need more GPUs than the machine has.
+
+    The last file of a run has one process; the others then have nothing to do.
 
     A limit ends a test that hangs. Limits are set for an idle machine, so they are scaled by the present slowness, and
     by 3 because the machine may be slower when the test runs.
     """
+    items.sort(key=lambda item: item.path.name not in FIRST)
     for item in items:
         mark = item.get_closest_marker("timeout")
         seconds = mark.args[0] if mark else float(config.getini("timeout"))
