@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.benchmarks.decode_batch import batch, drain, refill
+from mgpu_ngram.benchmarks.decode_fusion import fusion
+from mgpu_ngram.benchmarks.decode_ngrams import lm
 from mgpu_ngram.benchmarks.decode_pass import fused_pass
 from mgpu_ngram.benchmarks.decode_step import step
-from mgpu_ngram.benchmarks.decode_whole import lm, whole
+from mgpu_ngram.benchmarks.decode_whole import whole
 from mgpu_ngram.benchmarks.decode_work import DecodeBench
 from mgpu_ngram.benchmarks.decode_workers import workers as several_workers
 from mgpu_ngram.benchmarks.options import BenchOptions
@@ -29,6 +31,7 @@ PARTS: dict[str, Callable[[DecodeBench], None]] = {
     "pass": fused_pass,
     "step": step,
     "whole": whole,
+    "fusion": fusion,
     "batch": batch,
     "drain": drain,
     "refill": refill,

@@ -23,6 +23,7 @@ def draw(rows: Sequence[Row], folder: Path) -> None:
         "whole": (PREFIX + "whole", _whole),
         "figure2": (PREFIX + "drain ", _figure2),
         "figure3": (PREFIX + "batch ", _figure3),
+        "figure4": (PREFIX + "fusion ", _figure4),
     }
     draw_each(rows, folder, "decode", figures)
 
@@ -104,4 +105,16 @@ def _figure3(rows: Sequence[Row]) -> None:
     plt.xlabel("sentences at once")
     plt.ylabel(WORDS_PER_SECOND)
     plt.title(f"Figure 3: rates by size of the batch, {rows[0].device}")
+    plt.legend()
+
+
+def _figure4(rows: Sequence[Row]) -> None:
+    beams = sorted({size_of(row, "beam") for row in rows})
+    for shift, kernel in enumerate(dict.fromkeys(row.kernel for row in rows)):
+        found = {size_of(row, "beam"): row.rate or 0.0 for row in rows if row.kernel == kernel}
+        x = [place + 0.35 * shift for place in range(len(beams))]
+        plt.bar(x, [found.get(k, 0.0) for k in beams], 0.35, label=kernel.removeprefix(PREFIX + "fusion "))
+    plt.xticks([place + 0.175 for place in range(len(beams))], [f"beam {k}" for k in beams])
+    plt.ylabel(WORDS_PER_SECOND)
+    plt.title(f"Figure 4: whole decodes with and without the fused pass, {rows[0].device}")
     plt.legend()

@@ -1,19 +1,17 @@
-"""Whole decodes of a generated GRU model, as fast as source words go through; and with an n-gram model."""
+"""Whole decodes of a generated GRU model: source words a second."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.decode_oracle import PlainNgrams, PlainSearch
+from mgpu_ngram.benchmarks.decode_oracle import PlainSearch
 from mgpu_ngram.benchmarks.decode_paper import AMUN, AMUN_WORDS
 from mgpu_ngram.benchmarks.decode_peers import TorchModel, choose_threads, has_torch
 from mgpu_ngram.benchmarks.decode_work import (
     DTYPES,
-    FULL,
     SENTENCE_WORDS,
     SENTENCES_AT_ONCE,
     WORDS_PER_SECOND,
@@ -25,13 +23,10 @@ from mgpu_ngram.benchmarks.decode_work import (
     sizes_of,
     words_in,
 )
-from mgpu_ngram.benchmarks.models import ngrams_of, trie_of, zipf_codes, zipf_words
 from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.benchmarks.suite import Suite
-from mgpu_ngram.core.model_file import BackoffModel, save_model
 from mgpu_ngram.engine.decode_batch import Batching
-from mgpu_ngram.engine.open_translation import Translation, open_translation
-from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.engine.open_translation import Translation
 
 BEAMS = (1, 3, 6, 9)
 MANY_SENTENCES = 20_000  # from here on, fewer settings and one run each
@@ -41,11 +36,6 @@ TARGETS = {  # source words/s on one H200, at least
     "float16": {1: 700e3, 3: 370e3, 6: 220e3, 9: 150e3},
 }
 MANY_TARGETS = {1: 1.2e6, 6: 0.35e6}
-LM_ORDER, LM_WEIGHT, LM_BEAM = 5, 0.2, 6
-LM_TOKENS = {"gpu": 7_700_000, "cpu": 20_000}  # 20 M n-grams
-LM_WORDS = {"gpu": 30_000, "cpu": 2_000}
-LM_COST = 0.10  # of the whole decode, at most, on one H200
-SPECIALS = 3  # words before those of the text: <unk>, <s>, </s>
 
 
 @dataclass(frozen=True)
@@ -125,41 +115,3 @@ def _torch_row(
         check=lambda found: check_results(found, sources, bench.system.plain, k, dtype),
         items=words_in(sources), unit=WORDS_PER_SECOND, notes="the same model in a plain loop",
     )  # fmt: skip
-
-
-def lm(bench: DecodeBench) -> None:
-    """Rows: whole decodes without and with an n-gram model of order 5 over the words of the target."""
-    suite, device = bench.suite, bench.suite.device
-    V = LM_WORDS[device]
-    shape = replace(bench.system.shape, vocab_size=V)
-    suite.say("a model with n-grams")
-    system = System.make(shape, bench.folder)
-    path, ngrams, plain_ngrams = _ngram_model(suite, V, bench.folder)
-    sources = random_sources([SENTENCE_WORDS] * bench.sentences, V)
-    translation = open_translation(replace(system.files, lm=str(path)), device)
-    alone = open_translation(system.files, device)
-    plain = PlainSearch(system.tensors, plain_ngrams, LM_WEIGHT)
-    works = (
-        Work("decode/lm without", system, alone, system.plain, LM_BEAM),
-        Work("decode/lm with", system, translation, plain, LM_BEAM, lm_weight=LM_WEIGHT),
-    )
-    without, with_lm = (decode_row(suite, work, sources) for work in works)
-    with_lm.sizes += f" order={LM_ORDER} ngrams={ngrams}"
-    if without.rate and with_lm.rate:
-        with_lm.baseline, with_lm.speedup = without.kernel, with_lm.rate / without.rate
-        with_lm.notes = f"the n-grams cost {1 - with_lm.speedup:.1%} of the rate; target at most {LM_COST:.0%}"
-        if device == "gpu" and shape == replace(FULL, vocab_size=V):
-            with_lm.target = (1 - LM_COST) * without.rate
-
-
-def _ngram_model(suite: Suite, vocab_size: int, folder: Path) -> tuple[Path, int, PlainNgrams]:
-    """Return (file, number of n-grams, plain rows) of a model of generated text in the words of the target."""
-    words = zipf_words(vocab_size - 2)
-    codes_T = zipf_codes(LM_TOKENS[suite.device], vocab_size - 2, xp=suite.xp)
-    trie = trie_of(codes_T, len(words), LM_ORDER).map_arrays(to_host)
-    path = folder / f"ngrams-{vocab_size}"
-    save_model(path, BackoffModel(trie, words, ""))
-    # Words of the target: </s>, <unk>, then those of the text.
-    id_V = np.concatenate([[2, 0], np.arange(SPECIALS, vocab_size + 1)])
-    levels = list(ngrams_of(codes_T, len(words), LM_ORDER))
-    return path, sum(len(level.ids) for level in levels), PlainNgrams(levels, id_V, 1)

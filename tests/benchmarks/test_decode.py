@@ -9,7 +9,9 @@ import pytest
 from mgpu_ngram.benchmarks import (
     decode,
     decode_batch,
+    decode_fusion,
     decode_limits,
+    decode_ngrams,
     decode_pass,
     decode_step,
     decode_whole,
@@ -35,16 +37,18 @@ def small():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(decode_work.SHAPES, "cpu", Shape(60, 6, 8))
         patch.setattr(decode_work, "SENTENCES_AT_ONCE", {"cpu": 4, "gpu": 64})
-        for module in decode_batch, decode_whole, decode_workers:
+        for module in decode_batch, decode_fusion, decode_whole, decode_workers:
             patch.setattr(module, "SENTENCES_AT_ONCE", {"cpu": 4, "gpu": 64})
         patch.setattr(decode_pass, "ROWS", {"cpu": (8, 16), "gpu": (64, 1024)})
         for module in decode_pass, decode_step:
             patch.setitem(module.WORDS, "cpu", 100)
         patch.setitem(decode_step.ROWS, "cpu", 18)
         patch.setitem(decode_step.SENTENCES, "cpu", 10)
-        patch.setattr(decode_whole, "BEAMS", (1, 3))
-        patch.setitem(decode_whole.LM_TOKENS, "cpu", 300)
-        patch.setitem(decode_whole.LM_WORDS, "cpu", 50)
+        for module in decode_fusion, decode_whole:
+            patch.setattr(module, "BEAMS", (1, 3))
+        patch.setitem(decode_ngrams.LM_TOKENS, "cpu", 300)
+        patch.setitem(decode_ngrams.LM_WORDS, "cpu", 50)
+        patch.setitem(decode_ngrams.ROWS, "cpu", 8)
         patch.setattr(decode_batch, "LEAST_SENTENCES", 2)
         patch.setattr(decode_batch, "BATCHES", {"cpu": (1, 4), "gpu": (1, 64)})
         patch.setattr(decode_batch, "MEAN_WORDS", 6)
@@ -76,6 +80,9 @@ def test_every_part_has_rows(bench_run):
         (*steps, "without the pass"), 3
     )
     assert found["whole float32"] == 2 and found["lm without"] == found["lm with"] == 1 and found["workers"] == 2
+    assert found["fusion unfused"] == found["fusion fused"] == 2
+    for name in ("pass, no n-grams", "pass, n-gram children", "pass, n-gram rows", "next states"):
+        assert found[f"lm {name}"] == 1
     for kind in BATCHINGS:
         assert found[f"batch {kind}"] == 2 and found[f"refill {kind}"] == 1 and found[f"drain {kind}"] >= 1
 
@@ -85,7 +92,7 @@ def test_rows_are_consistent(bench_run, stored_rows):
     stored_rows(folder, found)
     assert {row["kernel"] for row in found if row["target"] is not None} == set()  # all are of GPUs
     assert {path.name.split("_")[1] for path in folder.glob("*.png")} == {
-        "pass", "table3", "whole", "figure2", "figure3"
+        "pass", "table3", "whole", "figure2", "figure3", "figure4"
     }  # fmt: skip
     rows = {(row["kernel"], row["sizes"]): row for row in found}
     mixed = rows["decode/pass of an ensemble", "rows=16 V=100 dtype=float16 k=4 models=2 ngrams=1"]
@@ -178,8 +185,8 @@ def test_the_read_kernel_compiles(compile_cuda):
 @pytest.mark.gpu
 def test_a_gpu_measures_all_parts(tmp_path, monkeypatch):
     monkeypatch.setitem(decode_work.SHAPES, "gpu", Shape(2_000, 32, 64))
-    monkeypatch.setitem(decode_whole.LM_TOKENS, "gpu", 20_000)
-    monkeypatch.setitem(decode_whole.LM_WORDS, "gpu", 1_000)
+    monkeypatch.setitem(decode_ngrams.LM_TOKENS, "gpu", 20_000)
+    monkeypatch.setitem(decode_ngrams.LM_WORDS, "gpu", 1_000)
     rows = decode.bench(BenchOptions("gpu", tmp_path, tokens=1_000, workers="1"))
     kernels = {row["kernel"] for row in rows}
     assert {"decode/pass cupy", "decode/whole float16", "decode/lm with", "decode/drain refill"} <= kernels
