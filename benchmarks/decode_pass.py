@@ -10,7 +10,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks import decode_peers as peers
 from mgpu_ngram.benchmarks.decode_limits import READ, read_rate
-from mgpu_ngram.benchmarks.decode_peers import as_torch, choose_threads, has_torch, torch_best
+from mgpu_ngram.benchmarks.decode_peers import as_torch, choose_threads, has_torch, release_torch, torch_best
 from mgpu_ngram.benchmarks.decode_work import SEED, SPREAD, DecodeBench, fastest, run_on_device
 from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
@@ -27,7 +27,7 @@ SHARES = {"float32": {1: 0.85, 4: 0.80, 8: 0.75}, "float16": {k: 0.75 for k in P
 MIXED_DTYPES = ("float32", "float16")
 MIXED_SHARE = 0.70  # of the read, with two models and an n-gram model
 ROWS_PER_SECOND = "rows/s"
-COPIES = 6  # of the rows, that the slowest peer may need
+COPIES = 6  # of the rows: peers need so many, and an ensemble with n-grams three
 BLOCK_ROWS = 512  # drawn by the host; the others repeat them
 WEIGHTS, NGRAM_WEIGHT = (0.6, 0.4), 0.2
 TOLERANCE, PEER_TOLERANCE = 1e-3, 0.2  # of scores; peers round float16 and bfloat16 scores
@@ -47,9 +47,10 @@ def fused_pass(bench: DecodeBench) -> None:
             for k in PASS_K:
                 _pass_row(suite, logits_RV, k, f"{sizes} k={k}", _target(suite, R, wanted, dtype, k, read))
             del logits_RV
+            release_torch(suite.device)
             suite.release()
         for dtype in MIXED_DTYPES:
-            _mixed(suite, fitting_rows(suite, wanted, 3 * V), V, dtype)
+            _mixed(suite, fitting_rows(suite, wanted, V), V, dtype)
             suite.release()
 
 

@@ -33,6 +33,14 @@ def choose_threads(call: Callable[[], Any], device: str) -> None:
     torch.set_num_threads(min(seconds, key=lambda threads: seconds[threads]))
 
 
+def release_torch(device: str) -> None:
+    """Give the GPU memory back that PyTorch keeps, if it is here."""
+    if device == "gpu" and has_torch():
+        import torch
+
+        torch.cuda.empty_cache()
+
+
 def add_bias(logits_RV: Any, bias_V: Any) -> Any:
     """Return float32 logits with their bias."""
     return logits_RV.astype(np.float32, copy=False) + bias_V

@@ -9,7 +9,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.decode_oracle import PlainSearch
 from mgpu_ngram.benchmarks.decode_paper import AMUN, AMUN_WORDS
-from mgpu_ngram.benchmarks.decode_peers import TorchModel, choose_threads, has_torch
+from mgpu_ngram.benchmarks.decode_peers import TorchModel, choose_threads, has_torch, release_torch
 from mgpu_ngram.benchmarks.decode_work import (
     DTYPES,
     SENTENCE_WORDS,
@@ -62,7 +62,8 @@ def whole(bench: DecodeBench) -> None:
     is_many = bench.sentences > MANY_SENTENCES
     for dtype in DTYPES[suite.device]:
         beams = [k for k in BEAMS if not is_many or (dtype, k) in MANY]
-        beside = _torch_rows(bench, sources, beams, dtype) if beams and has_torch() else {}
+        beside = _torch_rows(bench, sources, beams, dtype) if has_torch() and not is_many else {}
+        release_torch(suite.device)
         for k in beams:
             suite.say(f"whole decode, {dtype}, beam {k}")
             work = Work(f"decode/whole {dtype}", system, bench.translation(dtype), system.plain, k, dtype)
@@ -98,11 +99,6 @@ def _torch_rows(
     for k in beams:
         row = _torch_row(bench, model, sources, k, dtype, batch)
         found[k] = row.kernel, row.rate
-    if suite.device == "gpu":
-        import torch
-
-        del model
-        torch.cuda.empty_cache()
     return found
 
 
