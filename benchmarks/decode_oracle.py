@@ -63,9 +63,16 @@ class PlainSearch:
     def __init__(self, tensors: Mapping[str, np.ndarray], lm: PlainNgrams | None = None, lm_weight: float = 0.0):
         self._t = {name: array.astype(np.float64) for name, array in tensors.items()}
         self._lm, self._lm_weight = lm, lm_weight
+        self._found: dict[tuple[bytes, int, int], tuple[list[int], float]] = {}  # several rows ask for the same
 
     def best(self, source: np.ndarray, beam_size: int, length: int) -> tuple[list[int], float]:
         """Return (words, cost) of the best result of `length` words; ties by lower hypothesis, then word."""
+        key = source.tobytes(), beam_size, length
+        if key not in self._found:
+            self._found[key] = self._search(source, beam_size, length)
+        return self._found[key]
+
+    def _search(self, source: np.ndarray, beam_size: int, length: int) -> tuple[list[int], float]:
         context_TC, h_KH = self._encode(source)
         costs_K, words_K = np.zeros(1), [list[int]()]
         for _ in range(length):
