@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mgpu_ngram.api import client_executor
+from mgpu_ngram.api import executor_of
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
 from mgpu_ngram.cluster.executor import Handle, in_order
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import fill
+from mgpu_ngram.engine.blas_threads import one_blas_thread
 from mgpu_ngram.engine.decode_lines import DecodeOptions, find_results
 from mgpu_ngram.engine.decode_output import text_of
 from mgpu_ngram.engine.open_translation import open_translation
@@ -138,8 +140,8 @@ class Translator:
         n_best      results of a sentence, at most beam_size
         prefixes    first words of the results of each sentence, as the model makes them
         alignments  whether results have attention weights
-        client      a `distributed.Client`, whose workers load the same files; None: this process. Scores do not depend
-                    on the workers; without a client they may differ in the last digits, as batches are others
+        client      a `distributed.Client`, whose workers load the same files; None: this process, on a CPU with a
+                    thread for each core. Results do not depend on the number of workers
         options     the other settings of `DecodeConfig` for a search, with its defaults: length_penalty, word_penalty,
                     max_length (200 words of a sentence are read; 0: all), max_length_multiple (2), max_steps,
                     allow_unk, early_stopping ("amun", "first", "bound"), sample with top_k, top_p, temperature and
@@ -202,21 +204,26 @@ class Translator:
         for name, given in (("prefixes", first), ("targets", wanted)):
             if given is not None and len(given) != len(lines):
                 raise InputError(f"there are {len(lines)} sentences but {len(given)} {name}; give one for each")
-        if client is None:
+        if client is None and self.device == "gpu":
             return find_results(0, lines, first, wanted, self._options(config, {}, cpu_cores()), self._translation)
-        if not self._files_alone:
+        if client is not None and not self._files_alone:
             raise InputError("workers load an n-gram model from its file, but this one was not loaded; give lm=PATH")
-        executor = client_executor(client)
+        executor = executor_of(self.device, client)
+        here = self._translation if client is None else None
         try:
-            options = replace(self._options(config, self._identity, executor.threads), device=executor.device)
+            options = self._options(config, {} if here else self._identity, executor.threads)
+            options = replace(options, device=executor.device)
             size = sentences_of_task(config, len(lines), executor.device)
 
             def calls() -> Iterator[Handle]:
                 for at in range(0, len(lines), size):
                     parts = [None if given is None else given[at : at + size] for given in (lines, first, wanted)]
-                    yield executor.call(find_results, at, *parts, options, label=f"sentences {at + 1:,} and following")
+                    label = f"the translation of sentences {at + 1:,} to {min(at + size, len(lines)):,}"
+                    yield executor.call(find_results, at, *parts, options, here, label=label)
 
-            return [results for block in in_order(executor, calls(), AHEAD * executor.workers) for results in block]
+            with one_blas_thread() if client is None else nullcontext():
+                blocks = list(in_order(executor, calls(), AHEAD * executor.workers))
+            return [results for block in blocks for results in block]
         finally:
             executor.close()
 
