@@ -1,36 +1,30 @@
-"""Layers of translation models on NumPy or CuPy arrays, many rows at once."""
+"""Layers of translation models on NumPy or CuPy arrays, many rows at once. A row's bits do not depend on other rows."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mgpu_ngram.core.nmt_model import Affine, Cell, Gru, Lstm
+from mgpu_ngram.core.nmt_model import Affine, Cell, Lstm
+from mgpu_ngram.kernels.decode.cublas import cublas_products
+from mgpu_ngram.kernels.decode.gru_gates import gru_gates
+from mgpu_ngram.kernels.decode.layer_norm import layer_norm
+from mgpu_ngram.kernels.decode.panels import Panels, row_products
 from mgpu_ngram.kernels.dispatch import array_module
+
+
+def multiply(x_RX: Any, weight_XY: Any, bias_Y: Any = None) -> Any:
+    """Return x W + bias, (R, Y), for a matrix of a model that is ready."""
+    return (row_products if isinstance(weight_XY, Panels) else cublas_products)(x_RX, weight_XY, bias_Y)
 
 
 def apply(layer: Affine, x: Any) -> Any:
     """Return layer(x), (..., X) to (..., Y)."""
-    y = x @ layer.weight_XY
-    if layer.bias_Y is not None:
-        y += layer.bias_Y
+    y = multiply(x.reshape(-1, x.shape[-1]), layer.weight_XY, layer.bias_Y)
     if layer.scale_Y is not None:
-        _normalise(y, layer)
-    if layer.shift_Y is not None:
+        y = layer_norm(y, layer.scale_Y, layer.shift_Y, layer.segments, layer.epsilon)
+    elif layer.shift_Y is not None:
         y += layer.shift_Y
-    return y
-
-
-def _normalise(y: Any, layer: Affine) -> None:
-    """Give each segment of the columns mean 0 and variance 1, times the scale, in place."""
-    xp = array_module(y)
-    first = 0
-    for width in layer.segments:
-        part = y[..., first : first + width]
-        part -= part.mean(axis=-1, keepdims=True)
-        variance = (part * part).mean(axis=-1, keepdims=True)
-        part /= xp.sqrt(variance + variance.dtype.type(layer.epsilon))
-        part *= layer.scale_Y[first : first + width]
-        first += width
+    return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
 def sigmoid(x: Any) -> Any:
@@ -40,17 +34,6 @@ def sigmoid(x: Any) -> Any:
     y *= half
     y += half
     return y
-
-
-def gru(cell: Gru, inputs: Any, h: Any) -> Any:
-    """Return the next state (R, H); `inputs` is cell.input(x), or the constant of a transition."""
-    H = h.shape[1]
-    states = apply(cell.state, h)
-    gates = sigmoid(inputs[..., : 2 * H] + states[:, : 2 * H])
-    states[:, 2 * H :] *= gates[:, :H]
-    proposal = array_module(h).tanh(states[:, 2 * H :] + inputs[..., 2 * H :])
-    update = gates[:, H:]
-    return proposal + update * (h - proposal)
 
 
 def lstm(cell: Lstm, x: Any, inputs: Any, h: Any, c: Any) -> tuple[Any, Any]:
@@ -64,34 +47,49 @@ def lstm(cell: Lstm, x: Any, inputs: Any, h: Any, c: Any) -> tuple[Any, Any]:
     return gates[:, 2 * H :] * xp.tanh(c), c
 
 
-def run(layer: tuple[Cell, ...], x: Any, h: Any, c: Any, inputs: Any = None) -> tuple[Any, Any]:
+def run(
+    layer: tuple[Cell, ...], x: Any, h: Any, c: Any, inputs: Any = None, row_R: Any = None, live_R: Any = None
+) -> tuple[Any, Any]:
     """Return the next (state, memory cell) of a layer, its transitions included; GRUs leave the memory cell alone.
 
-    inputs  layer[0].input(x), if the caller has it
+    inputs  layer[0].input(x), if the caller has it; of a GRU with `row_R`, its rows for each row of h
+    live_R  rows whose state changes; None: all
     """
+    old_h, old_c = h, c
     for i, cell in enumerate(layer):
+        if cell.input is not None and (i or inputs is None):
+            inputs, row_R = apply(cell.input, x), None
         if isinstance(cell, Lstm):
-            h, c = lstm(cell, x, apply(cell.input, x) if inputs is None else inputs, h, c)
+            h, c = lstm(cell, x, inputs, h, c)
         elif cell.input is None:
-            h = gru(cell, cell.constant, h)
+            h = gru_gates(cell.constant[None], apply(cell.state, h), h, live_R=live_R)
         else:
-            h = gru(cell, inputs if i == 0 and inputs is not None else apply(cell.input, x), h)
+            h = gru_gates(inputs, apply(cell.state, h), h, row_R, live_R)
+    if live_R is not None and isinstance(layer[0], Lstm):
+        where = array_module(h).where
+        h, c = where(live_R[:, None], h, old_h), where(live_R[:, None], c, old_c)
     return h, c
 
 
-def encode(layer: tuple[Cell, ...], x_TBX: Any, mask_TB1: Any, backward: bool = False) -> Any:
-    """Return the states of a layer over sentences, (T, B, H); a masked position keeps the state before it."""
-    xp = array_module(x_TBX)
-    T, B, _ = x_TBX.shape
-    first = layer[0]
-    assert first.input is not None
-    inputs_TBY = apply(first.input, x_TBX)
-    H = (first.state.weight_XY.shape)[0]
-    states_TBH = xp.empty((T, B, H), x_TBX.dtype)
-    h = xp.zeros((B, H), x_TBX.dtype)
-    c = xp.zeros((B, H), x_TBX.dtype)
+def encode(
+    layer: tuple[Cell, ...], x_TBX: Any, live_TB: Any, backward: bool = False, inputs: Any = None, row_TB: Any = None
+) -> Any:
+    """Return the states of a layer over sentences, (T, B, H); a position that is not live keeps the state before it.
+
+    inputs, row_TB  layer[0].input of words, and the row of each position; x_TBX is not read. None: they are computed
+    """
+    T, B = live_TB.shape
+    H = layer[0].state.weight_XY.shape[0]
+    if inputs is None:
+        assert layer[0].input is not None
+        inputs_TBY = apply(layer[0].input, x_TBX)
+    like = x_TBX if inputs is None else inputs
+    states_TBH = array_module(like).empty((T, B, H), like.dtype)
+    h = c = array_module(like).zeros((B, H), like.dtype)
     for t in range(T - 1, -1, -1) if backward else range(T):
-        new_h, new_c = run(layer, x_TBX[t], h, c, inputs_TBY[t])
-        h, c = xp.where(mask_TB1[t], new_h, h), xp.where(mask_TB1[t], new_c, c)
+        if inputs is None:
+            h, c = run(layer, x_TBX[t], h, c, inputs_TBY[t], None, live_TB[t])
+        else:
+            h, c = run(layer, None, h, c, inputs, row_TB[t], live_TB[t])
         states_TBH[t] = h
     return states_TBH

@@ -3,51 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt_model import NmtModel
-from mgpu_ngram.engine.nmt_cells import apply, encode, run
+from mgpu_ngram.engine.nmt_cells import apply, encode, multiply, run
+from mgpu_ngram.engine.nmt_weights import ReadyModel, ready
 from mgpu_ngram.engine.state_trees import join_rows
 from mgpu_ngram.engine.step_function import StepScores
+from mgpu_ngram.kernels.decode.activations import singles, stored
+from mgpu_ngram.kernels.decode.attention import Sentences, attention
+from mgpu_ngram.kernels.decode.tanh_sum import tanh_sum
 from mgpu_ngram.kernels.dispatch import array_module, to_host
-
-BLOCK_BYTES = {
-    "cpu": 1 << 20,
-    "gpu": 256 << 20,
-}  # of energies that are computed at once; a core's cache holds the first
-
-
-class Contexts(NamedTuple):
-    """Encoded sentences, the pool that rows attend to.
-
-    context_STC  states of the encoder; 0 after the end of a sentence
-    memory_STA   their side of the energies
-    outside_ST   -inf after the end of a sentence, else 0
-    """
-
-    context_STC: Any
-    memory_STA: Any
-    outside_ST: Any
 
 
 class NmtSteps:
-    """A model as a step function with a pool of encoded sentences.
+    """A model as a step function with a pool of encoded sentences. A row's bits do not depend on other rows.
 
     A state has rows of "hidden", "memory" (of LSTMs) and "slot", the sentence of the row in the pool.
     """
 
     def __init__(self, model: NmtModel):
-        self.model = model
+        self.model = model = model if isinstance(model, ReadyModel) else ready(model)
         self.vocab_size, self.eos, self.unk, self.start_word = model.vocab_size, model.eos, model.unk, model.start
         self._xp = array_module(model.target_embedding)
-        self._pool: Contexts | None = None
+        self._pool: Sentences | None = None
         bias_V = model.output.bias_Y
-        self._bias_V = None if bias_V is None else bias_V.astype(np.float32, copy=False)  # added by the search
-        budget = BLOCK_BYTES["cpu" if self._xp is np else "gpu"]
-        self._block_floats = budget // np.dtype(np.float32).itemsize
+        self._bias_V = None if bias_V is None else singles(bias_V)  # added by the search
 
     def start(self, state: Any, sources: Sequence[np.ndarray]) -> Any:
         """Return the state with a row for each new sentence after its own rows.
@@ -70,22 +54,28 @@ class NmtSteps:
     def step(self, state: Any, words_R: Any) -> tuple[Any, StepScores]:
         """Return (next state, scores) after a word for each row; word -1 stands for none."""
         xp, m = self._xp, self.model
-        previous = m.target_embedding[xp.maximum(words_R, 0)]
-        if m.start < 0:
-            previous = xp.where((words_R >= 0)[:, None], previous, previous.dtype.type(0))
-        h, c = run(m.decoder, previous, state["hidden"], state["memory"])
-        attention_RT = None
-        if m.attention is None:
-            top = h
+        previous_RE = row_R = None
+        if m.word_inputs is not None:
+            row_R = xp.where(words_R >= 0, words_R, len(m.word_inputs) - 1).astype(np.int64)
         else:
-            attention_RT, context_RC = self._attend(apply(m.attention.query, h), state["slot"])
+            previous_RE = m.target_embedding[xp.maximum(words_R, 0)]
+            if m.start < 0:
+                previous_RE = xp.where((words_R >= 0)[:, None], previous_RE, previous_RE.dtype.type(0))
+        top_RE, c = run(m.decoder, previous_RE, state["hidden"], state["memory"], m.word_inputs, row_R)
+        h, attention_RT = top_RE, None
+        if m.attention is not None:
+            assert self._pool is not None
+            query_RA = apply(m.attention.query, h)
+            attention_RT, context_RC = attention(query_RA, state["slot"], self._pool, m.attention.energy_A)
             h, c = run(m.conditional, context_RC, h, c)
-            top = xp.tanh(sum(apply(f, x) for f, x in zip(m.hidden, (h, previous, context_RC), strict=True)))
-        logits_RV = top @ m.output.weight_XY
+            of_state, of_word, of_context = m.hidden
+            word_NE = apply(of_word, previous_RE) if m.word_hidden is None else m.word_hidden
+            top_RE = tanh_sum(apply(of_state, h), apply(of_context, context_RC), word_NE, row_R)
+        logits_RV = multiply(top_RE, m.output.weight_XY)
         new = {"hidden": h, "memory": c, "slot": state["slot"]}
         return new, StepScores(logits_RV, attention_RT, self._bias_V)
 
-    def _encode(self, sources: Sequence[np.ndarray]) -> tuple[Contexts | None, Any]:
+    def _encode(self, sources: Sequence[np.ndarray]) -> tuple[Sentences | None, Any]:
         """Return (contexts, first hidden states) of sentences."""
         xp, m = self._xp, self.model
         F, B = len(m.source_embeddings), len(sources)
@@ -100,19 +90,26 @@ class NmtSteps:
                 f"a source word has id {int(ids_TBF.max())} but the embeddings of {m.name!r} have {min(rows_F)} rows; "
                 "give the vocabulary of this model"
             )
-        mask_TB = np.arange(T)[:, None] < lengths_B
-        ids, mask_TB1 = xp.asarray(ids_TBF), xp.asarray(mask_TB[:, :, None])
-        x_TBX = xp.concatenate([e[ids[:, :, f]] for f, e in enumerate(m.source_embeddings)], axis=2)
-        states_TBH = encode(m.forward, x_TBX, mask_TB1)
+        live_TB = np.arange(T)[:, None] < lengths_B
+        ids, live = xp.asarray(ids_TBF), xp.asarray(live_TB)
+        x_TBX, row_TB, inputs = None, None, m.source_inputs or (None, None)
+        if m.source_inputs:
+            row_TB = ids[:, :, 0]
+        else:
+            x_TBX = xp.concatenate([e[ids[:, :, f]] for f, e in enumerate(m.source_embeddings)], axis=2)
+        states_TBH = encode(m.forward, x_TBX, live, inputs=inputs[0], row_TB=row_TB)
         if m.attention is None or m.initial is None:
             return None, states_TBH[-1]
-        both = [states_TBH, encode(m.backward, x_TBX, mask_TB1, backward=True)]
-        context_TBC = xp.concatenate(both, axis=2) * mask_TB1
-        mean_BC = context_TBC.sum(axis=0) / xp.asarray(lengths_B[:, None].astype(context_TBC.dtype))
-        hidden_BH = xp.tanh(apply(m.initial, mean_BC))
+        backward_TBH = encode(m.backward, x_TBX, live, True, inputs[1], row_TB)
+        context_TBC = xp.concatenate([states_TBH, backward_TBH], axis=2)
+        context_TBC[~live] = 0
+        total_BC = xp.zeros(context_TBC.shape[1:], np.float32)
+        for t in range(T):  # by rising position: the sum of an array may depend on its length
+            total_BC += singles(context_TBC[t])
+        mean_BC = stored(total_BC / xp.asarray(lengths_B[:, None].astype(np.float32)), context_TBC.dtype)
+        hidden_BH = tanh_sum(apply(m.initial, mean_BC))
         context_BTC = xp.ascontiguousarray(context_TBC.transpose(1, 0, 2))
-        outside_BT = xp.asarray(np.where(mask_TB.T, 0, -np.inf).astype(context_TBC.dtype))
-        return Contexts(context_BTC, apply(m.attention.memory, context_BTC), outside_BT), hidden_BH
+        return Sentences(apply(m.attention.memory, context_BTC), context_BTC, xp.asarray(lengths_B)), hidden_BH
 
     def _keep(self, state: Any) -> int:
         """Drop sentences of the pool without a row, and number those of `state` anew. Return how many are left."""
@@ -121,40 +118,25 @@ class NmtSteps:
         used, slots = np.unique(to_host(state["slot"]), return_inverse=True)
         state["slot"] = self._xp.asarray(slots)
         at = self._xp.asarray(used)
-        T = int((self._pool.outside_ST[at] == 0).sum(axis=1).max())
-        self._pool = Contexts(*(self._xp.ascontiguousarray(array[at, :T]) for array in self._pool))
+        memory_STA, context_STC, length_S = self._pool
+        length_S = length_S[at]
+        T = int(length_S.max())
+        self._pool = Sentences(memory_STA[at, :T], context_STC[at, :T], length_S)
         return len(used)
 
-    def _attend(self, query_RA: Any, slot_R: Any) -> tuple[Any, Any]:
-        """Return (weights of the source positions, the weighted means of the contexts)."""
-        xp, pool, attention = self._xp, self._pool, self.model.attention
-        assert pool is not None and attention is not None
-        R, T, A = len(query_RA), pool.memory_STA.shape[1], query_RA.shape[1]
-        energy_RT = xp.empty((R, T), query_RA.dtype)
-        context_RC = xp.empty((R, pool.context_STC.shape[2]), query_RA.dtype)
-        step = max(1, self._block_floats // max(1, T * A))
-        for first in range(0, R, step):
-            rows = slice(first, first + step)
-            memory = pool.memory_STA[slot_R[rows]]
-            memory += query_RA[rows, None]
-            e = xp.tanh(memory, out=memory) @ attention.energy_A + pool.outside_ST[slot_R[rows]]
-            e -= e.max(axis=1, keepdims=True)
-            xp.exp(e, out=e)
-            e /= e.sum(axis=1, keepdims=True)
-            energy_RT[rows] = e
-            context_RC[rows] = (e[:, None] @ pool.context_STC[slot_R[rows]])[:, 0]
-        return energy_RT, context_RC
 
-
-def _joined(pool: Contexts | None, new: Contexts | None) -> Contexts:
+def _joined(pool: Sentences | None, new: Sentences | None) -> Sentences:
     """Return two pools as one; the shorter sentences are padded."""
     assert pool is not None and new is not None
-    xp = array_module(new.outside_ST)
-    T = max(pool.outside_ST.shape[1], new.outside_ST.shape[1])
+    xp = array_module(new.length_S)
+    T = max(pool.memory_STA.shape[1], new.memory_STA.shape[1])
 
-    def pad(array: Any, value: float) -> Any:
-        room = [(0, 0), (0, T - array.shape[1])] + [(0, 0)] * (array.ndim - 2)
-        return xp.pad(array, room, constant_values=value) if array.shape[1] < T else array
+    def join(old: Any, more: Any) -> Any:
+        parts = [
+            array if array.shape[1] == T else xp.pad(array, ((0, 0), (0, T - array.shape[1]), (0, 0)))
+            for array in (old, more)
+        ]
+        return xp.concatenate(parts)
 
-    pairs = zip(pool, new, (0.0, 0.0, -np.inf), strict=True)
-    return Contexts(*(xp.concatenate([pad(old, value), pad(more, value)]) for old, more, value in pairs))
+    lengths = xp.concatenate([pool.length_S, new.length_S])
+    return Sentences(join(pool.memory_STA, new.memory_STA), join(pool.context_STC, new.context_STC), lengths)

@@ -21,6 +21,7 @@ from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
 from mgpu_ngram.engine.next_word import NextWordModel, next_word_model_of
 from mgpu_ngram.engine.ngram_rows import NgramRows
 from mgpu_ngram.engine.nmt_steps import NmtSteps
+from mgpu_ngram.engine.nmt_weights import ready
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 from mgpu_ngram.engine.shortlist_steps import ShortlistSteps
 from mgpu_ngram.engine.source_columns import ColumnSources, ColumnSteps, SourceColumn
@@ -221,7 +222,8 @@ def open_translation(
     rows = None if lm is None else NgramRows(lm, tokens, first.eos)
     with memory_guard("loading a translation model", device, LESS_MEMORY):
         placed = [
-            model.map_arrays(lambda array: to_device_fast(_rounded(array, dtype, device), device)) for model in models
+            ready(model.map_arrays(lambda array: to_device_fast(_rounded(array, dtype, device), device)))
+            for model in models
         ]
     return Translation(placed, columns, target, files, rows, shortlist, threads)
 

@@ -5,7 +5,9 @@ import pytest
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt_files import load_nmt_model
+from mgpu_ngram.engine.nmt_cells import run
 from mgpu_ngram.engine.nmt_steps import NmtSteps
+from mgpu_ngram.engine.nmt_weights import ready
 from mgpu_ngram.engine.state_trees import join_rows, take_rows
 
 SENTENCES = [np.array(ids) for ids in ([2, 3, 0], [4, 5, 6, 7, 8, 2, 3, 4, 0], [5, 0], [0], [3, 3, 3, 3, 0])]
@@ -102,8 +104,6 @@ def test_transitions(oracle, random_tensors, save_model, norm):
 @pytest.mark.parametrize("cell", ["lstm", "mlstm"])
 def test_an_lstm_by_hand(random_model, cell):
     """The first state of the forward encoder, in plain NumPy, gates f, i, o and proposal."""
-    from mgpu_ngram.engine.nmt_cells import run
-
     model = random_model(cell=cell)
     (layer,) = model.forward
     x, h, c = (np.random.default_rng(i).normal(size=(1, n)).astype(np.float32) for i, n in ((1, 5), (2, 4), (3, 4)))
@@ -115,7 +115,7 @@ def test_an_lstm_by_hand(random_model, cell):
     sums = x @ layer.input.weight_XY + layer.input.bias_Y + m @ layer.state.weight_XY
     f, i, o = (sigmoid(sums[:, k * 4 : k * 4 + 4]) for k in range(3))
     memory = f * c + i * np.tanh(sums[:, 12:])
-    new_h, new_c = run(model.forward, x, h, c)
+    new_h, new_c = run(ready(model).forward, x, h, c)
     np.testing.assert_allclose(new_c, memory, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(new_h, o * np.tanh(memory), rtol=1e-5, atol=1e-6)
 
@@ -140,7 +140,17 @@ def test_a_batch_gives_each_sentence_its_own_scores(random_model, kind):
     together = walk(model, SENTENCES, [2, 3, 4])
     for b, sentence in enumerate(SENTENCES):
         for (scores, _), (alone, _) in zip(together, walk(model, [sentence], [2, 3, 4]), strict=True):
-            np.testing.assert_allclose(scores[b], alone[0], rtol=1e-5, atol=1e-5)
+            np.testing.assert_array_equal(scores[b], alone[0])
+
+
+@pytest.mark.parametrize("kind", [{}, {"norm": "nematus", "transitions": 1}, {"cell": "mlstm"}])
+def test_tables_of_products_change_no_bit(random_model, kind):
+    model = random_model(**kind)
+    tables, none = ready(model), ready(model, table_bytes=0)
+    assert none.word_inputs is None and not none.source_inputs
+    assert (tables.word_inputs is None) == (tables.source_inputs == ()) == ("cell" in kind)
+    for (a, _), (b, _) in zip(walk(tables, SENTENCES, [2, 3]), walk(none, SENTENCES, [2, 3]), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_sentences_enter_and_leave_the_pool(random_model):
@@ -166,14 +176,3 @@ def test_states_are_any_tree():
     taken = take_rows(state, np.array([2, 0, 2]))
     assert taken["a"].tolist() == [2, 0, 2] and taken["b"][1][0].tolist() == [4, 0, 4] and taken["b"][1][1] is None
     assert join_rows(None, state) is state and join_rows(state, taken)["a"].tolist() == [0, 1, 2, 2, 0, 2]
-
-
-def test_probabilities_sum_to_one_at_the_block_boundary(random_model, monkeypatch):
-    from mgpu_ngram.engine import nmt_steps
-
-    model = random_model()
-    expected = walk(model, SENTENCES, [2, 3])
-    monkeypatch.setitem(nmt_steps.BLOCK_BYTES, "cpu", 1)  # a row at a time
-    for (a, _), (b, _) in zip(walk(model, SENTENCES, [2, 3]), expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(np.exp(a).sum(axis=1), 1, rtol=1e-5)
