@@ -5,9 +5,11 @@ import pytest
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt_files import load_nmt_model
+from mgpu_ngram.engine.decode_batch import Batching, decode
 from mgpu_ngram.engine.nmt_cells import run
 from mgpu_ngram.engine.nmt_steps import NmtSteps
 from mgpu_ngram.engine.nmt_weights import ready
+from mgpu_ngram.engine.search_options import SearchOptions
 from mgpu_ngram.engine.state_trees import join_rows, take_rows
 
 SENTENCES = [np.array(ids) for ids in ([2, 3, 0], [4, 5, 6, 7, 8, 2, 3, 4, 0], [5, 0], [0], [3, 3, 3, 3, 0])]
@@ -176,3 +178,17 @@ def test_states_are_any_tree():
     taken = take_rows(state, np.array([2, 0, 2]))
     assert taken["a"].tolist() == [2, 0, 2] and taken["b"][1][0].tolist() == [4, 0, 4] and taken["b"][1][1] is None
     assert join_rows(None, state) is state and join_rows(state, taken)["a"].tolist() == [0, 1, 2, 2, 0, 2]
+
+
+@pytest.mark.parametrize("kind", [{}, {"norm": "marian"}])
+def test_results_have_the_same_bits_in_any_batch(random_model, kind):
+    model, options = random_model(**kind), SearchOptions(beam_size=3, n_best=3)
+
+    def found(sentences, *batching):
+        return [[(h.words, h.cost) for h in best] for best in decode([model], sentences, options, Batching(*batching))]
+
+    sentences = SENTENCES * 5
+    expected = found(sentences, 1)
+    for batching in ((64,), (7, 0, 0, "drain"), (4, 0, 0, "naive"), (3, 0, 5)):
+        assert found(sentences, *batching) == expected
+    assert found(sentences[::-1], 8)[::-1] == expected
