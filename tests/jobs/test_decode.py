@@ -111,7 +111,9 @@ def test_an_interrupted_run_is_resumed(seconds, undisturbed, folder, numbers, tm
         decoded(executor, folder, out)
     with pytest.raises(InputError, match=r"cannot be resumed: .*beam_size"):
         decoded(executor, folder, out, {"resume": True}, beam_size=5)
+    executor.close()  # it waits for the task that was running
     numbers.clear()
+    executor = LocalExecutor(workers=1)
     assert decoded(executor, folder, out, {"resume": True}, chunk_sentences=None if seconds else OF_TASK) == undisturbed
     assert numbers == list(range(5 * OF_TASK, LINES, OF_TASK)), "5 tasks were collected before the interrupt"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
