@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +13,6 @@ from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
 from mgpu_ngram.cluster.executor import Handle, in_order
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import fill
-from mgpu_ngram.engine.blas_threads import one_blas_thread
 from mgpu_ngram.engine.decode_lines import DecodeOptions, find_results
 from mgpu_ngram.engine.decode_output import text_of
 from mgpu_ngram.engine.open_translation import open_translation
@@ -221,9 +219,7 @@ class Translator:
                     label = f"the translation of sentences {at + 1:,} to {min(at + size, len(lines)):,}"
                     yield executor.call(find_results, at, *parts, options, here, label=label)
 
-            with one_blas_thread() if client is None else nullcontext():
-                blocks = list(in_order(executor, calls(), AHEAD * executor.workers))
-            return [results for block in blocks for results in block]
+            return [results for block in in_order(executor, calls(), AHEAD * executor.workers) for results in block]
         finally:
             executor.close()
 

@@ -10,18 +10,6 @@ from mgpu_ngram.core.nmt_files import load_nmt_model
 SOURCE_V, V, E, H, A = 9, 7, 5, 4, 6
 
 
-@pytest.fixture(scope="module")
-def one_blas_thread():
-    """Keep NumPy's products in one thread, as programs do: more threads wait for each other on a busy machine."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:
-        yield
-        return
-    with threadpool_limits(1):
-        yield
-
-
 def shapes(norm="", cell="gru", transitions=0, tied="", factors=()):
     """Return {name: shape} of a model."""
     C = 2 * H

@@ -63,7 +63,7 @@ def edits(a, b):
 
 
 @pytest.mark.parametrize("beam", [1, 5])
-def test_the_error_rate_of_the_model(one_blas_thread, beam):
+def test_the_error_rate_of_the_model(beam):
     """The words were held out, and their phoneme error rate is the one in README."""
     words, spoken = lines_of(G2P / "words.txt"), [line.split() for line in lines_of(G2P / "words.phonemes")]
     assert all(int(hashlib.sha1(w.replace(" ", "").encode()).hexdigest(), 16) % 1000 < 20 for w in words)

@@ -68,7 +68,7 @@ def settled(best, texts, target):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_outputs_of_amun(folder, name, one_blas_thread):
+def test_outputs_of_amun(folder, name):
     golden = (folder / "golden" / f"{name}.out").read_text().splitlines()
     config = yaml.safe_load((folder / "golden" / f"{name}.yml").read_text())
     options, max_length, head, flags = options_of((folder / "golden" / f"{name}.cmd").read_text())
@@ -107,7 +107,7 @@ def test_outputs_of_amun(folder, name, one_blas_thread):
 
 
 @pytest.mark.parametrize(("name", "beam"), [("b1", 1), ("b5n", 5)])
-def test_a_multiplicative_lstm(folder, name, beam, one_blas_thread):
+def test_a_multiplicative_lstm(folder, name, beam):
     """Goldens of the plain program of the equations, in 5 decimals."""
     model = load_nmt_model(str(folder / "model.mlstm.npz"))
     source, target = (load_nmt_vocabulary(str(folder / f"vocab.{side}.json")) for side in ("src", "trg"))
@@ -124,7 +124,7 @@ def test_a_multiplicative_lstm(folder, name, beam, one_blas_thread):
     np.testing.assert_allclose(numbers, golden_numbers, rtol=0, atol=1e-4)
 
 
-def test_a_model_without_attention(shared_data, one_blas_thread):
+def test_a_model_without_attention(shared_data):
     folder = shared_data / "nmt" / "g2p-en-gru"
     model = load_nmt_model(str(folder / "checkpoint20.npz"))
     source, target = (

@@ -200,7 +200,7 @@ def test_weights_are_rounded_to_even(files, random_tensors, save_model):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_changes_few_results(shared_data, dtype, one_blas_thread):
+def test_half_precision_changes_few_results(shared_data, dtype):
     """At most 0.5 % of the outputs of Amun in float32; that many of 2,250 are 11."""
     folder = shared_data / "nmt" / "cmudict-g2p"
     source, target = (str(folder / f"vocab.{side}.json") for side in ("src", "trg"))

@@ -204,7 +204,7 @@ def test_forced_words_have_the_scores_that_the_search_gives_them():
 
 @pytest.mark.parametrize("kind", ["naive", "drain", "refill"])
 @pytest.mark.parametrize("sentences", [1, 3, 50])
-def test_batches_do_not_change_results(random_model, kind, sentences, one_blas_thread):
+def test_batches_do_not_change_results(random_model, kind, sentences):
     rng = np.random.default_rng(3)
     sources = [np.append(rng.integers(2, 9, n % 11), 0) for n in range(40)]
     options = SearchOptions(4, 3, 1.0, alignments=True)
@@ -222,7 +222,7 @@ def test_batches_do_not_change_results(random_model, kind, sentences, one_blas_t
 
 
 @pytest.mark.parametrize("kind", ["drain", "refill"])
-def test_a_host_that_learns_late_finds_the_same(random_model, kind, one_blas_thread, monkeypatch):
+def test_a_host_that_learns_late_finds_the_same(random_model, kind, monkeypatch):
     """As on a GPU: hypotheses that have ended are computed for nothing, and sentences enter behind them."""
     rng = np.random.default_rng(4)
     sources = [np.append(rng.integers(2, 9, n % 7), 0) for n in range(30)]
@@ -627,7 +627,7 @@ def test_independent_copies_of_the_state_change_nothing(random_tensors, save_mod
     check_enlarged(random_tensors(), save_model, [np.append(rng.integers(2, 9, 1 + n % 6), 0) for n in range(20)], 3)
 
 
-def test_a_trained_model_of_many_copies(shared_data, save_model, one_blas_thread):
+def test_a_trained_model_of_many_copies(shared_data, save_model):
     from mgpu_ngram.core.nmt_vocabulary import load_nmt_vocabulary
 
     folder = shared_data / "nmt" / "cmudict-g2p"

@@ -52,7 +52,7 @@ def fixed(random_tensors, save_model, vocabularies):
 
 
 @pytest.mark.parametrize("name", ["gru.b5n", "gru.nbest12", "gru.nbestalign", "ens2.b5n", "gru_ln_amun.b1"])
-def test_outputs_of_amun(shared_data, name, one_blas_thread):
+def test_outputs_of_amun(shared_data, name):
     folder = shared_data / "nmt" / "cmudict-g2p"
     models = ["gru.npz", "gru2.npz"] if name.startswith("ens2") else [f"{name.split('.')[0]}.npz"]
     vocabularies = {"source_vocab": folder / "vocab.src.json", "target_vocab": folder / "vocab.trg.json"}
@@ -161,8 +161,7 @@ def test_split_words_are_joined(fixed, tmp_path):
 
 
 @pytest.mark.parametrize("batching", ["refill", "drain", "naive"])
-def test_batches_and_order_change_last_digits_alone(batching, one_blas_thread):
-    """BLAS adds the terms of a product in another order for another number of rows; 1e-5 bounds what that changes."""
+def test_batches_and_order_change_no_bit(batching):
     system = ng.Translator(*(G2P / name for name in ("model.npz", "letters.json", "phonemes.json")), device="cpu")
     lines = (G2P / "words.txt").read_text().splitlines()
     settings = {"beam_size": 4, "n_best": 2, "length_penalty": 1.0}
@@ -171,9 +170,7 @@ def test_batches_and_order_change_last_digits_alone(batching, one_blas_thread):
     for size in (1, 7):
         shuffled = system.translate([lines[i] for i in order], **settings, batching=batching, mini_batch=size)
         for i, found in zip(order, shuffled, strict=True):
-            assert [best.score for best in found] == pytest.approx([best.score for best in expected[i]], abs=1e-5)
-            if expected[i][0].score - expected[i][1].score > 1e-4:
-                assert found[0].text == expected[i][0].text
+            assert [(best.text, best.score) for best in found] == [(best.text, best.score) for best in expected[i]]
 
 
 def test_a_shortlist(fixed, tmp_path):
