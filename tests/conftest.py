@@ -266,3 +266,17 @@ def planted():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def wait_for_workers():
+    """Return wait_for_workers(client, workers), which asks the scheduler.
+
+    The client's own method looks at a copy of the scheduler's state that may lack restarted workers for ever.
+    """
+
+    def wait(client, workers):
+        while len(client.nthreads()) < workers:
+            time.sleep(0.01)
+
+    return wait

@@ -923,7 +923,7 @@ def test_histories_that_go_through_the_scheduler_are_few_at_once(arpa, client, m
 
 
 @pytest.mark.parametrize("all_die", [False, True])
-def test_workers_that_die_on_a_cluster(all_die, arpa, tmp_path):
+def test_workers_that_die_on_a_cluster(all_die, arpa, tmp_path, wait_for_workers):
     """Blocks equal those of this process, whether a worker dies before or after it has made them."""
     model, histories = ng.Model.load(arpa, "cpu"), [["<s> a", "b", "", "a b"][i % 4] for i in range(60)]
     whole = model.distribution(histories)
@@ -938,7 +938,7 @@ def test_workers_that_die_on_a_cluster(all_die, arpa, tmp_path):
         found = [next(rows)]
         kill(client)
         assert np.array_equal(np.concatenate([*found, *rows]), whole)
-        client.wait_for_workers(2, timeout=60)
+        wait_for_workers(client, 2)
         sums = model.map_distributions(lambda block: block.sum(axis=2), histories, rows=4, client=client)
         found = [next(sums)]
         kill(client)

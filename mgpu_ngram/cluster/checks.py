@@ -10,7 +10,7 @@ from typing import Any
 
 from distributed import Client
 
-from mgpu_ngram.cluster import worker
+from mgpu_ngram.cluster import dask_private, worker
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.version import VERSION
 
@@ -29,16 +29,11 @@ def scheduler_info(client: Client) -> dict[str, Any]:
     `Client.scheduler_info` returns an attribute that a timer of Dask may have just replaced: without some workers.
     """
     try:
-        return client.sync(_identity, client)
+        return dask_private.describe_scheduler(client)
     except (OSError, AttributeError):  # a client that is closed has no scheduler
         raise NoAnswer(
             f"the Dask scheduler of {client} does not answer any more; see that it runs, then run again"
         ) from None
-
-
-async def _identity(client: Client) -> dict[str, Any]:
-    scheduler: Any = client.scheduler
-    return await scheduler.identity(n_workers=-1)
 
 
 def check_tasks(client: Client, workers: dict[str, dict[str, Any]], device: str) -> None:

@@ -49,6 +49,20 @@ class Call:
     priority: bool
 
 
+def describe_scheduler(client: Client) -> dict[str, Any]:
+    """Return the scheduler's description of itself and of all its workers.
+
+    Replaces Client.scheduler_info, which returns an attribute that a timer of Dask may have just replaced: without some
+    workers.
+    """
+
+    async def ask() -> dict[str, Any]:
+        scheduler: Any = client.scheduler
+        return await scheduler.identity(n_workers=-1)
+
+    return client.sync(ask)
+
+
 def send_tasks(client: Client, calls: Mapping[str, Call], numbers: Sequence[int]) -> None:
     """Send tasks, by key, in one message. Each starts before those of greater numbers.
 

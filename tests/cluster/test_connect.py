@@ -322,7 +322,7 @@ def answers(**by_worker):
         else:
             found[name] = change
     workers = {name: {"name": name, "nthreads": 1} for name in by_worker}
-    return SimpleNamespace(run=lambda *args, **options: found, sync=lambda fn, client: {"workers": workers}), workers
+    return SimpleNamespace(run=lambda *args, **options: found, sync=lambda fn: {"workers": workers}), workers
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_threads_follow_the_cores_that_workers_share(tasks, cores, threads):
 
 
 def test_a_scheduler_that_does_not_answer_is_one_line():
-    def fail(fn, client):
+    def fail(fn):
         raise OSError
 
     client = SimpleNamespace(sync=fail)

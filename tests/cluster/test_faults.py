@@ -120,10 +120,10 @@ def test_a_recomputed_result_is_no_error(cluster):
         cluster.raise_error_of(SimpleNamespace(status="error", exception=ZeroDivisionError))
 
 
-def test_everywhere_skips_a_worker_that_dies(cluster, tmp_path):
-    cluster.client.wait_for_workers(2)
+def test_everywhere_skips_a_worker_that_dies(cluster, tmp_path, wait_for_workers):
+    wait_for_workers(cluster.client, 2)
     assert cluster.everywhere(die_first, str(tmp_path / "first")) == ["alive"]
-    cluster.client.wait_for_workers(2)
+    wait_for_workers(cluster.client, 2)
 
 
 def test_everywhere_when_all_workers_die():
@@ -290,12 +290,12 @@ def gpu_workers(tmp_path):
         executor.close()
 
 
-def test_a_worker_that_lost_its_gpu_restarts(tmp_path, capfd):
+def test_a_worker_that_lost_its_gpu_restarts(tmp_path, capfd, wait_for_workers):
     with gpu_workers(tmp_path) as executor:
         pids = set(executor.client.run(os.getpid).values())
         redone = executor.call(break_gpu, str(tmp_path / "broken"), label="chunk 3")
         executor.wait([redone])
-        executor.client.wait_for_workers(2)
+        wait_for_workers(executor.client, 2)
         assert len(pids & set(executor.client.run(os.getpid).values())) == 1, "one of the two workers is new"
     assert (
         "lost its GPU context (cudaErrorIllegalAddress: an illegal memory access) in chunk 3; restarting"

@@ -164,10 +164,10 @@ def test_a_worker_serves_peers_while_it_copies(executor, tmp_path):
     assert begun.with_suffix(".done").exists(), "the task got nothing from the worker that copied"
 
 
-def test_a_late_worker_of_another_host_uses_tcp(executor):
+def test_a_late_worker_of_another_host_uses_tcp(executor, wait_for_workers):
     cluster, client = executor.client.cluster, executor.client
     cluster.scale(3)
-    client.wait_for_workers(3)
+    wait_for_workers(client, 3)
     made = executor.call(make, affinity=0)
     executor.wait([made])
     late = client.submit(run_task, look, executor._name, "gpu", "", made, workers=[2], pure=False)
@@ -188,9 +188,9 @@ def test_tasks_of_a_killed_sender_run_again(executor):
         assert outcome["pid"] != before
 
 
-def test_unreadable_memory_goes_through_the_host(executor):
+def test_unreadable_memory_goes_through_the_host(executor, wait_for_workers):
     """The probe passed but a worker fails later: it must not retry forever."""
-    executor.client.wait_for_workers(2)
+    wait_for_workers(executor.client, 2)
     made = executor.call(make, affinity=0)
     executor.wait([made])
     set_everywhere(executor, "imports", [])

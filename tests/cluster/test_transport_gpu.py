@@ -99,7 +99,7 @@ def slab_bytes():
     return gpu._slab.nbytes if gpu._slab else 0
 
 
-def test_in_the_slab(executor):
+def test_in_the_slab(executor, wait_for_workers):
     """Peers read arrays in the slab without a copy; a restarted worker has no slab and lends copies."""
     executor.reserve((1 << 30) + 12_345)
     assert executor.everywhere(slab_bytes) == [1 << 30, 1 << 30], "peers open other sizes fifty times slower"
@@ -109,7 +109,7 @@ def test_in_the_slab(executor):
     os.kill(pid, signal.SIGKILL)
     while pid in executor.everywhere(os.getpid):
         time.sleep(0.1)
-    executor.client.wait_for_workers(2)
+    wait_for_workers(executor.client, 2)
     assert sorted(executor.everywhere(slab_bytes)) == [0, 1 << 30]
     for _ in range(3):
         crossed(executor)
@@ -142,7 +142,7 @@ def test_the_driver_gets_numpy(executor):
     assert type(arrays["matrix"]) is np.ndarray and arrays["columns"].shape == (100, 10)
 
 
-def test_a_sender_that_is_killed(executor):
+def test_a_sender_that_is_killed(executor, wait_for_workers):
     size_bytes = 1 << 28
     handles = [executor.call(large, size_bytes, affinity=0) for _ in range(4)]
     executor.wait(handles)
@@ -150,7 +150,7 @@ def test_a_sender_that_is_killed(executor):
     checks = [executor.call(check_large, h, size_bytes, affinity=1) for h in handles]
     os.kill(pid, signal.SIGKILL)
     assert [same for same, _ in executor.gather(checks)] == [True] * 4
-    executor.client.wait_for_workers(2)
+    wait_for_workers(executor.client, 2)
     crossed(executor)
 
 

@@ -583,7 +583,7 @@ def test_more_stretches_than_the_window_holds(cluster, on_cluster, many_parts, t
     assert windows == [4] and 4 < len(stretches) <= estimate_model.MAX_STRETCHES
 
 
-def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_folder, tmp_path):
+def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_folder, tmp_path, wait_for_workers):
     config, data = on_cluster
     tasks = ["make_part", "estimate_of", "make_stretch", "link_stretch", "join", "save"]
     hooks(**{f"{task}.{when}": "" for task in tasks for when in ("before", "after") if task != "save"})
@@ -591,7 +591,7 @@ def test_a_death_in_every_task(cluster, on_cluster, many_parts, hooks, hooks_fol
     result = run(config, RunContext(cluster, tmp_path / "model", single_file=True, checkpoint_seconds=0))
     assert names(hooks_folder) == ["shard_tokens"], "a worker died in every task"
     assert result.path.read_bytes() == data and names(tmp_path) == ["model"]
-    cluster.client.wait_for_workers(2, timeout=60)
+    wait_for_workers(cluster.client, 2)
 
 
 class Phases(Progress):
@@ -606,7 +606,7 @@ class Phases(Progress):
         self.start("write", 1)
 
 
-def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path):
+def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path, wait_for_workers):
     """Workers die after counting; some die as soon as they have restarted."""
     config, data = on_cluster
     slow = {"make_part": 0.2, "estimate_of": 0.2, "make_stretch": 0.3, "join": 0.3, "save": 0.6}
@@ -637,7 +637,7 @@ def test_kills_at_random(cluster, on_cluster, many_parts, hooks, tmp_path):
         killer.join()
     assert min(killed.values()) >= 1
     assert result.path.read_bytes() == data and names(tmp_path) == ["model"]
-    cluster.client.wait_for_workers(2, timeout=60)
+    wait_for_workers(cluster.client, 2)
 
 
 # Early ends

@@ -56,11 +56,11 @@ def kill(executor, choose):
 
 
 @pytest.fixture(autouse=True)
-def healthy(request):
+def healthy(request, wait_for_workers):
     """A test begins with two workers."""
     yield
     if "cluster" in request.fixturenames:
-        request.getfixturevalue("cluster").client.wait_for_workers(2)
+        wait_for_workers(request.getfixturevalue("cluster").client, 2)
 
 
 def test_undisturbed(cluster, corpus, undisturbed, contents, hooks, tmp_path):
@@ -196,7 +196,9 @@ def test_a_chunk_that_always_kills_its_worker(task, start, corpus, undisturbed, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_worker_that_joins_during_a_run_is_used(start, corpus, undisturbed, contents, hooks, tmp_path):
+def test_a_worker_that_joins_during_a_run_is_used(
+    start, corpus, undisturbed, contents, hooks, tmp_path, wait_for_workers
+):
     executor = start(1)
     alone = on(executor, corpus, tmp_path / "alone")
     assert contents(alone.path) == undisturbed and list(alone.worker_rates) == ["0"]
@@ -207,7 +209,7 @@ def test_a_worker_that_joins_during_a_run_is_used(start, corpus, undisturbed, co
             if phase == "tokenise":
                 executor.client.cluster.scale(2)
             if phase == "count":
-                executor.client.wait_for_workers(2)
+                wait_for_workers(executor.client, 2)
 
     result = on(executor, corpus, tmp_path / "out", Grow())
     assert sorted(result.worker_rates) == ["0", "1"] and min(result.worker_rates.values()) > 0
