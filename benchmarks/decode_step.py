@@ -23,7 +23,7 @@ from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.timing import MAX_RUNS
 from mgpu_ngram.kernels.decode.advance_beams import Beams, Ending, Live, advance_beams
-from mgpu_ngram.kernels.decode.best_of_beams import best_of_beams
+from mgpu_ngram.kernels.decode.best_of_beams import Chosen, best_of_beams
 from mgpu_ngram.kernels.decode.best_words import best_words
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -103,7 +103,7 @@ def _fused(suite: Suite, logits_RV: Any, bias_V: Any, k: int, sizes: str) -> Non
     def kernel() -> tuple[Any, Any, Any]:
         return best_words(logits_RV[None], k, costs_R, bias_MV=bias_V[None])
 
-    def best() -> tuple[Any, Any, Any]:
+    def best() -> Chosen:
         words_RK, scores_RK, _ = kernel()
         return best_of_beams(words_RK, scores_RK, starts_S1, sizes_S)
 
@@ -144,7 +144,7 @@ class _Search:
         )  # fmt: skip
         return cls(live, beams, Ending(EOS, "amun", 0.0, xp.ones(STEPS + 1)))
 
-    def advance(self, chosen: tuple[Any, Any, Any]) -> tuple[Any, ...]:
+    def advance(self, chosen: Chosen) -> tuple[Any, ...]:
         return advance_beams(chosen, self.live, self.beams, self.ending)
 
 

@@ -11,6 +11,7 @@ from .. import check
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import kernel, launch
+from .best_of_beams import Chosen
 
 THREADS = 1024  # of the one block
 MAX_PLACES = 1 << 12
@@ -84,13 +85,10 @@ class Ending(NamedTuple):
     lengths_L1: Any
 
 
-def advance_beams(
-    chosen: tuple[Any, Any, Any], live: Live, beams: Beams, ending: Ending
-) -> tuple[Live, Rows, Any, Any]:
+def advance_beams(chosen: Chosen, live: Live, beams: Beams, ending: Ending) -> tuple[Live, Rows, Any, Any]:
     """Return (sentences that go on, their rows, slots of the sentences that are done, counts).
 
-    chosen  (rows, words, scores) as `best_of_beams` returns them for `live`, (S, K) each; scores are costs. Words of -1
-            may stand anywhere
+    chosen  as `best_of_beams` returns it for `live`; scores are costs. Words of -1 may stand anywhere
 
     A hypothesis is finished when its word is `eos` or when it has `longest` words. It goes on unless its word is `eos`
     or it has more than `longest` words; the step after the greatest length lets hypotheses end, as in Amun. A sentence
@@ -103,24 +101,21 @@ def advance_beams(
     `beams` are changed in place. The score of a hypothesis of n words is (cost - word_penalty * n) / lengths_L1[n].
     Source: Hoang et al. 2018, algorithm 2, with the removal of finished sentences on the device.
     """
-    rows_SK, words_SK, scores_SK = chosen
-    check.dtype(words_SK, np.int32)
-    check.dtype(scores_SK, np.float32)
+    check.dtype(chosen.words_SK, np.int32)
+    check.dtype(chosen.scores_SK, np.float32)
     check.dtype(live.slots_S, np.int32)
     check.dtype(live.places_R, np.int16)
     check.dtype(beams.before_NLK, np.int16)
     check.dtype(ending.lengths_L1, np.float64)
     _, L, K = beams.words_NLK.shape
-    if words_SK.shape != (len(live.slots_S), K) or K > MAX_PLACES or len(ending.lengths_L1) < L + 1:
+    if chosen.words_SK.shape != (len(live.slots_S), K) or K > MAX_PLACES or len(ending.lengths_L1) < L + 1:
         raise ValueError(
-            f"words have shape {words_SK.shape} and lengths {len(ending.lengths_L1)} entries but need "
+            f"words have shape {chosen.words_SK.shape} and lengths {len(ending.lengths_L1)} entries but need "
             f"({len(live.slots_S)}, {K}), at most {MAX_PLACES:,} columns, and {L + 1} entries"
         )
     run = pick(
-        cpu=_cpu, cuda=_cuda, rows_SK=rows_SK, words_SK=words_SK, scores_SK=scores_SK, lengths_L1=ending.lengths_L1,
-        **live._asdict(),
-        **beams._asdict(),
-    )  # fmt: skip
+        cpu=_cpu, cuda=_cuda, lengths_L1=ending.lengths_L1, **chosen._asdict(), **live._asdict(), **beams._asdict()
+    )
     check.contiguous(**beams._asdict())
     return run(chosen, live, beams, ending)
 
@@ -253,4 +248,5 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     live = Live(slots_S, starts_S1, sizes_S, rng.integers(0, K, starts_S1[-1]).astype(np.int16))
     lengths_L1 = np.arange(L + 1) ** 0.6
     ending = Ending(0, RULES[size % 3], (0.25, 0.0, -0.25)[size // 4 % 3], lengths_L1)
-    return {"chosen": (rows_SK.astype(np.int32), words_SK, scores_SK), "live": live, "beams": beams, "ending": ending}
+    chosen = Chosen(rows_SK.astype(np.int32), words_SK, scores_SK)
+    return {"chosen": chosen, "live": live, "beams": beams, "ending": ending}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,19 +16,32 @@ THREADS = 64  # of a block, one warp for each sentence
 LANES = 32
 
 
-def best_of_beams(words_RK: Any, scores_RK: Any, starts_S1: Any, sizes_S: Any) -> tuple[Any, Any, Any]:
-    """Return the best candidates of each sentence: their rows, words and scores.
+class Chosen(NamedTuple):
+    """The best candidates of each sentence.
+
+    rows_SK    int32, the row of each
+    words_SK   int32
+    scores_SK  float32
+    """
+
+    rows_SK: Any
+    words_SK: Any
+    scores_SK: Any
+
+
+def best_of_beams(words_RK: Any, scores_RK: Any, starts_S1: Any, sizes_S: Any) -> Chosen:
+    """Return the best candidates of each sentence.
 
     words_RK   (R, K) int32, the candidates of each row as `best_words` returns them, K from 1 to 64; -1: none
     scores_RK  (R, K) float32, falling in each row, equal scores by rising word
     starts_S1  (S + 1,) int64: sentence s has rows starts_S1[s] to starts_S1[s + 1] - 1; no rows are legal
     sizes_S    (S,) int32, the candidates wanted of each sentence, at most K
 
-    Returns rows_SK (S, K) int32, words_SK (S, K) int32 and scores_SK (S, K) float32: the sizes_S[s] greatest scores of
-    the sentence, greatest first, ties by lower row, then by lower word. So the order is that of falling scores, then of
-    the flat index row * V + word. The places behind are -1, -1 and -inf; so are places that no candidate above -inf
-    fills. If a score of the sentence is NaN, all its scores are NaN, its rows and words -1. Arguments on a GPU are not
-    checked for their values, because the host would wait for them.
+    Returns (S, K) arrays: the sizes_S[s] greatest scores of the sentence, greatest first, ties by lower row, then by
+    lower word. So the order is that of falling scores, then of the flat index row * V + word. The places behind are -1,
+    -1 and -inf; so are places that no candidate above -inf fills. If a score of the sentence is NaN, all its scores are
+    NaN, its rows and words -1. Arguments on a GPU are not checked for their values, because the host would wait for
+    them.
     """
     check.dtype(words_RK, np.int32)
     check.dtype(scores_RK, np.float32)
@@ -52,7 +65,7 @@ def _cpu(words_RK, scores_RK, starts_S1, sizes_S):
     rows_SK, words_SK = np.full((S, K), -1, np.int32), np.full((S, K), -1, np.int32)
     scores_SK = np.full((S, K), -np.inf, np.float32)
     _merge(words_RK, scores_RK, starts_S1, sizes_S, rows_SK, words_SK, scores_SK)
-    return rows_SK, words_SK, scores_SK
+    return Chosen(rows_SK, words_SK, scores_SK)
 
 
 @njit(nogil=True, cache=True)
@@ -92,7 +105,7 @@ def _cuda(words_RK, scores_RK, starts_S1, sizes_S):
         )  # fmt: skip
         fn = kernel("decode/best_of_beams", "best_of_beams")
         launch(fn, grid_for(S, THREADS // LANES), THREADS, args)
-    return rows_SK, words_SK, scores_SK
+    return Chosen(rows_SK, words_SK, scores_SK)
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:

@@ -21,6 +21,7 @@ REAL = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, np.dtype(np.uint16): 1
 COMPUTE_32F, COMPUTE_32F_FAST_TF32 = 68, 77
 EPILOGUE, BIAS_POINTER, EPILOGUE_BIAS = 7, 8, 4
 WORKSPACE_BYTES, REDUCTION_SCHEMES, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
+NOT_SUPPORTED = 15  # a status
 ALIGNED = 16  # bytes; all arrays start at multiples of this
 
 
@@ -75,14 +76,16 @@ def cublas_products(x_RX: Any, matrix: DeviceMatrix, bias_Y: Any = None) -> Any:
             one, zero = ctypes.c_float(1), ctypes.c_float(0)
             pointers = [ctypes.c_void_p(array.data.ptr) for array in (weight, x_RX, out_RY)]
             stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
-            _check(
-                library.cublasLtMatmul(
-                    ctypes.c_void_p(handle), operation, ctypes.byref(one), pointers[0], w, pointers[1], x,
-                    ctypes.byref(zero), pointers[2], out, pointers[2], out, ctypes.byref(algorithm), None,
-                    ctypes.c_size_t(0), stream,
-                ),
-                f"({R}, {X}) by ({X}, {Y})",
+            status = library.cublasLtMatmul(
+                ctypes.c_void_p(handle), operation, ctypes.byref(one), pointers[0], w, pointers[1], x,
+                ctypes.byref(zero), pointers[2], out, pointers[2], out, ctypes.byref(algorithm), None,
+                ctypes.c_size_t(0), stream,
             )  # fmt: skip
+        if status == NOT_SUPPORTED and R < ROWS:  # few rows of a narrow matrix
+            padded_RX = cupy.zeros((ROWS, X), x_RX.dtype)
+            padded_RX[:R] = x_RX
+            return cublas_products(padded_RX, matrix, bias_Y)[:R]
+        _check(status, f"({R}, {X}) by ({X}, {Y})")
     return out_RY
 
 

@@ -22,6 +22,7 @@ from mgpu_ngram.engine.search_results import Traces, read_results
 from mgpu_ngram.engine.state_trees import state_module, take_rows
 from mgpu_ngram.engine.word_scores import WordScores
 from mgpu_ngram.kernels.decode.advance_beams import Beams, Ending, Live, Rows, advance_beams
+from mgpu_ngram.kernels.decode.best_of_beams import Chosen
 from mgpu_ngram.kernels.dispatch import to_host
 
 LAG = {"cpu": 0, "gpu": 1}  # steps that the host launches before it learns what one has ended
@@ -218,8 +219,8 @@ class BeamSearch:
         )
         return live, rows
 
-    def _choose(self, scores: WordScores, live: Live, rows: Rows) -> tuple[Any, Any, Any]:
-        """Return (rows, words, costs), (S, K) each, of the hypotheses that the step makes."""
+    def _choose(self, scores: WordScores, live: Live, rows: Rows) -> Chosen:
+        """Return (S, K) rows, words and costs of the hypotheses that the step makes."""
         forced_R = None
         if self._prefix_NP is not None:
             step_S = self._xp.minimum(self._beams.steps_N[live.slots_S], self._prefix_NP.shape[1])
@@ -234,7 +235,7 @@ class BeamSearch:
         step_S, number_S = to_host(self._beams.steps_N)[slot_S], self._number_N[slot_S]
         return draw_of_sentences(scores, hypotheses, self.options.beam_size, number_S, step_S, self.options.sampling)
 
-    def _keep_details(self, chosen: tuple[Any, Any, Any], scores: WordScores, slots_S: Any) -> None:
+    def _keep_details(self, chosen: Chosen, scores: WordScores, slots_S: Any) -> None:
         """Keep what results show besides words and costs, before the step is counted."""
         xp, (rows_SK, words_SK, _) = self._xp, chosen
         N, L, K = self._beams.words_NLK.shape

@@ -11,7 +11,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.word_scores import WordScores
 from mgpu_ngram.kernels.common.philox import WORDS, random_numbers
 from mgpu_ngram.kernels.decode.advance_beams import Live
-from mgpu_ngram.kernels.decode.best_of_beams import best_of_beams
+from mgpu_ngram.kernels.decode.best_of_beams import Chosen, best_of_beams
 from mgpu_ngram.kernels.decode.best_words import MAX_K
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
@@ -55,8 +55,8 @@ class Hypotheses(NamedTuple):
     forbidden_F: Any
 
 
-def best_of_sentences(scores: WordScores, hypotheses: Hypotheses, k: int) -> tuple[Any, Any, Any]:
-    """Return (rows, words, costs), (S, k) each, of the best hypotheses of each sentence; see `best_of_beams`.
+def best_of_sentences(scores: WordScores, hypotheses: Hypotheses, k: int) -> Chosen:
+    """Return (S, k) rows, words and costs of the best hypotheses of each sentence; see `best_of_beams`.
 
     k  1 to 64, the most of a sentence; each has as many as its size
     """
@@ -73,8 +73,8 @@ def best_of_sentences(scores: WordScores, hypotheses: Hypotheses, k: int) -> tup
 
 def draw_of_sentences(
     scores: WordScores, hypotheses: Hypotheses, k: int, number_S: np.ndarray, step_S: np.ndarray, sampling: Sampling
-) -> tuple[Any, Any, Any]:
-    """Return (rows, words, costs), (S, k) each, of samples with one more word; a forced word is not drawn.
+) -> Chosen:
+    """Return (S, k) rows, words and costs of samples with one more word; a forced word is not drawn.
 
     k         samples of each sentence; ended ones have word -1. The first row of a sentence stands for all of them
     number_S  of each sentence
@@ -102,7 +102,7 @@ def draw_of_sentences(
     word_SK[np.isneginf(cost_SK)] = -1
     wrong_S = np.isnan(cost_SK).any(axis=1)
     word_SK[wrong_S], cost_SK[wrong_S] = -1, np.nan
-    return xp.asarray(row_SK), xp.asarray(word_SK), xp.asarray(cost_SK)
+    return Chosen(xp.asarray(row_SK), xp.asarray(word_SK), xp.asarray(cost_SK))
 
 
 def _draw(scores: WordScores, row_D: Any, number_D: Any, costs_R: Any, forbidden_F: Any, sampling: Sampling) -> Any:

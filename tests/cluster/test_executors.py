@@ -1,5 +1,6 @@
 """The same small job without n-grams, in this process and on two worker processes."""
 
+import asyncio
 import gc
 import os
 import signal
@@ -17,6 +18,7 @@ import dask
 import psutil
 import pytest
 from distributed import Client, LocalCluster
+from distributed.comm import connect
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -682,7 +684,7 @@ def test_a_secure_cluster_refuses_clients_without_a_certificate():
         assert address.startswith("tls://127.0.0.1:")
         for stranger in address, address.replace("tls://", "tcp://"):
             with pytest.raises((OSError, TypeError, RuntimeError)):
-                Client(stranger, timeout=2, set_as_default=False)
+                asyncio.run(connect(stranger, timeout=2))
     finally:
         executor.close()
 

@@ -5,7 +5,6 @@ import sys
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -13,6 +12,8 @@ from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.text_options import TextOptions
 from mgpu_ngram.engine.bags_of import bags_of
+
+pl = pytest.importorskip("polars")
 
 DENSE = np.array([[0, 2, 0, 1], [0, 0, 0, 0], [70_000, 0, 0, 3]])
 BAGS = make_bags([0, 2, 2, 4], [1, 3, 0, 3], [2, 1, 70_000, 3], 4)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.decode.advance_beams import Beams, Ending, Live, advance_beams
+from mgpu_ngram.kernels.decode.best_of_beams import Chosen
 from mgpu_ngram.kernels.dispatch import to_host
 
 EOS = 0
@@ -35,7 +36,7 @@ def step(lists, live, beams, ending, to_device):
         for k, values in enumerate(entries):
             for array, value in zip(chosen, values, strict=True):
                 array[s, k] = value
-    live, rows, done_S, counts_4 = advance_beams(tuple(map(to_device, chosen)), live, beams, ending)
+    live, rows, done_S, counts_4 = advance_beams(Chosen(*map(to_device, chosen)), live, beams, ending)
     return live, rows, [n for n in to_host(done_S).tolist() if n >= 0], to_host(counts_4).tolist()
 
 
