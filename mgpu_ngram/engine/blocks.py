@@ -61,6 +61,7 @@ class _Ring:
         self.host: list[Any] = [None] * RING_SLOTS
         self.device: list[Any] = [None] * RING_SLOTS
         self.id = cupy.cuda.Device().id
+        self.done: Any = None  # event behind the kernels that use the last chunk's blocks
 
     def pinned(self, slot: int, nbytes: int) -> np.ndarray:
         """Return the slot's pinned buffer, of at least `nbytes`."""
@@ -75,7 +76,7 @@ class _Ring:
         filled: queue.Queue = queue.Queue()
         free: queue.Queue = queue.Queue()
         for slot in range(RING_SLOTS):
-            free.put((slot, None))
+            free.put((slot, self.done))
         stop = threading.Event()
         busy = {"read": 0.0, "copy": 0.0}
 
@@ -87,7 +88,7 @@ class _Ring:
                 while not stop.is_set():
                     slot, done = free.get()
                     if done is not None:
-                        done.synchronize()  # waits for kernels that still read this slot's device buffer
+                        done.synchronize()  # waits for kernels that still use this slot's device buffer
                     start = time.perf_counter()
                     block = next(blocks, None)
                     busy["read"] += time.perf_counter() - start
@@ -116,6 +117,7 @@ class _Ring:
                 busy["copy"] += cupy.cuda.get_elapsed_time(begun, copied) / 1000
                 yield block, data, busy
                 free.put((slot, cupy.cuda.get_current_stream().record()))
+            self.done = cupy.cuda.get_current_stream().record()
         finally:
             stop.set()
             free.put((0, None))
