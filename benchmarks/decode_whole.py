@@ -25,7 +25,7 @@ from mgpu_ngram.benchmarks.decode_work import (
 )
 from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.benchmarks.suite import Suite
-from mgpu_ngram.engine.decode_batch import Batching
+from mgpu_ngram.engine.decode_batch import Batching, sentences_at_once
 from mgpu_ngram.engine.open_translation import Translation
 
 BEAMS = (1, 3, 6, 9)
@@ -78,7 +78,7 @@ def decode_row(
     suite: Suite, work: Work, sources: Sequence[np.ndarray], batching: Batching | None = None, runs: int | None = None
 ) -> Row:
     """A row of whole decodes, whose results are checked."""
-    batching = batching or Batching(SENTENCES_AT_ONCE[suite.device])
+    batching = batching or Batching(sentences_at_once(suite.device, work.beam_size))
     return suite.run(
         work.kernel, sizes_of(work.system.shape, sources, work.beam_size, batching),
         lambda: work.translation.decode(sources, options_of(work.beam_size), batching, lm_weight=work.lm_weight),

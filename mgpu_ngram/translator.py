@@ -62,8 +62,9 @@ class Translator:
     bpe           byte pair codes that split source words; results are joined. None: words are split already, or whole
     lm            n-gram model: a model file, an ARPA file, or an `ng.Model` on the same device
     lm_weight     of its log-probabilities
-    dtype         "float32", "float16" or "bfloat16", to which weights are rounded. On a GPU, float16 is also that of
-                  states and products. Else these are float32, so float16 on a CPU takes the time of float32
+    dtype         "float32"; "tf32": a GPU rounds the numbers of products to TF32 (10 bits); "float16", on a GPU also
+                  that of states and products; "bfloat16": weights are rounded to it, and products are those of "tf32".
+                  A CPU computes in float32, so all dtypes take the same time there
     device        "auto" (a GPU if there is one), "cpu" or "gpu"
     options       the other settings of `DecodeConfig` for files: debpe, columns, softmax_filter, first_words,
                   most_translations
@@ -143,7 +144,7 @@ class Translator:
         options     the other settings of `DecodeConfig` for a search, with its defaults: length_penalty, word_penalty,
                     max_length (200 words of a sentence are read; 0: all), max_length_multiple (2), max_steps,
                     allow_unk, early_stopping ("amun", "first", "bound"), sample with top_k, top_p, temperature and
-                    seed, mini_batch (256 sentences are searched at once), mini_batch_words, batching
+                    seed, mini_batch (sentences searched at once), mini_batch_words, batching
 
         With sample=True, results are beam_size draws. They are fixed by the seed and the sentence's number. An empty
         sentence has one result, without words, of score 0. Raises InputError for settings and sentences that cannot be

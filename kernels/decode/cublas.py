@@ -2,31 +2,35 @@
 
 cuBLAS chooses an algorithm by the sizes. Here it chooses once for each matrix, as for ROWS rows, among algorithms that
 do not split the sum of a number over blocks of threads; cublasLt then runs this algorithm for any number of rows.
+Tensor cores multiply all numbers: float32 ones as sums of two TF32 numbers, see tf32_parts.py.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .. import check
+from .tf32_parts import tf32_columns, tf32_parts
 
 ROWS = 1024
 # Numbers of cublasLt.h and cublas_api.h
 REAL = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, np.dtype(np.uint16): 14}  # CUDA_R_32F, _16F, _16BF
 COMPUTE_32F, COMPUTE_32F_FAST_TF32 = 68, 77
 EPILOGUE, BIAS_POINTER, EPILOGUE_BIAS = 7, 8, 4
+COLUMNS = 3  # of a layout
 WORKSPACE_BYTES, REDUCTION_SCHEMES, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 NOT_SUPPORTED = 15  # a status
 ALIGNED = 16  # bytes; all arrays start at multiples of this
 
 
 class _Found(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t."""
+    """cublasLtMatmulHeuristicResult_t: the kernel that cublasLt chooses."""
 
     _fields_ = (
         ("algorithm", ctypes.c_uint64 * 8),
@@ -39,48 +43,43 @@ class _Found(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class DeviceMatrix:
-    """A matrix on a GPU.
+    """A matrix on a GPU; see `to_device_matrix`.
 
-    weight_XY  float32, float16, or uint16: the bits of bfloat16; contiguous
-    tf32       products of float32 are rounded to TF32 (10 bits) before they are added
+    weight_WY  what cuBLAS multiplies, contiguous: the matrix, or its TF32 parts
+    shape      (X, Y) of the matrix
     """
 
-    weight_XY: Any
-    tf32: bool = False
+    weight_WY: Any
+    shape: tuple[int, int]
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(X, Y)."""
-        return self.weight_XY.shape
+
+def to_device_matrix(weight_XY: Any, tf32: bool = False) -> DeviceMatrix:
+    """Return a matrix as products need it.
+
+    weight_XY  float32, float16, or uint16: the bits of bfloat16
+    tf32       numbers of float32 products are rounded to TF32 (10 bits) before they are multiplied; else products have
+               single precision and take three times as long
+    """
+    X, Y = weight_XY.shape
+    check.contiguous(weight_XY=weight_XY)
+    is_split = weight_XY.dtype == np.float32 and not tf32
+    return DeviceMatrix(tf32_columns(weight_XY) if is_split else weight_XY, (X, Y))
 
 
 def cublas_products(x_RX: Any, matrix: DeviceMatrix, bias_Y: Any = None) -> Any:
     """Return x W + bias, (R, Y) of the dtype of the matrix, which x_RX and bias_Y have, too; sums are float32."""
     import cupy
 
-    weight = matrix.weight_XY
+    weight, (X, Y), R = matrix.weight_WY, matrix.shape, len(x_RX)
     for array in (x_RX, bias_Y):
         if array is not None:
             check.dtype(array, weight.dtype)
-    check.contiguous(weight_XY=weight)
-    R, (X, Y) = len(x_RX), weight.shape
     out_RY = cupy.empty((R, Y), weight.dtype)
     if R:
-        x_RX = check.aligned(x_RX)
+        x = check.aligned(x_RX) if len(weight) == X else tf32_parts(x_RX)
         bias = None if bias_Y is None else check.aligned(bias_Y)
-        handle = cupy.cuda.device.get_cublas_handle()
-        library = _library()
-        sizes = X, Y, REAL[weight.dtype], COMPUTE_32F_FAST_TF32 if matrix.tf32 else COMPUTE_32F
-        algorithm = _algorithm(*sizes, bias is not None, cupy.cuda.Device().id)
-        with _Descriptors(library, R, *sizes, bias) as (operation, w, x, out):
-            one, zero = ctypes.c_float(1), ctypes.c_float(0)
-            pointers = [ctypes.c_void_p(array.data.ptr) for array in (weight, x_RX, out_RY)]
-            stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
-            status = library.cublasLtMatmul(
-                ctypes.c_void_p(handle), operation, ctypes.byref(one), pointers[0], w, pointers[1], x,
-                ctypes.byref(zero), pointers[2], out, pointers[2], out, ctypes.byref(algorithm), None,
-                ctypes.c_size_t(0), stream,
-            )  # fmt: skip
+        where = cupy.cuda.Device().id, threading.get_ident()
+        status = _product(*weight.shape, weight.dtype, bias is not None, *where).run(x, weight, bias, out_RY)
         if status == NOT_SUPPORTED and R < ROWS:  # few rows of a narrow matrix
             padded_RX = cupy.zeros((ROWS, X), x_RX.dtype)
             padded_RX[:R] = x_RX
@@ -89,34 +88,76 @@ def cublas_products(x_RX: Any, matrix: DeviceMatrix, bias_Y: Any = None) -> Any:
     return out_RY
 
 
-class _Descriptors:
-    """Descriptors of a product: the operation, the matrix, the rows and the result, as columns of columns."""
+class _Product:
+    """Products with matrices of one shape, by one kernel of cublasLt. Its descriptors change with the rows, so each
+    thread has its own. Arrays are columns of columns to cuBLAS: all are transposed, and rows change places with them.
+    """
 
-    def __init__(self, library: Any, R: int, X: int, Y: int, real: int, compute: int, bias: Any):
-        self._library = library
+    def __init__(self, X: int, Y: int, dtype: np.dtype, with_bias: bool):
+        self._library = _library()
         self._operation = ctypes.c_void_p()
-        _check(library.cublasLtMatmulDescCreate(ctypes.byref(self._operation), compute, REAL[np.dtype(np.float32)]))
-        if bias is not None:
-            self._set(EPILOGUE, ctypes.c_uint32(EPILOGUE_BIAS))
-            self._set(BIAS_POINTER, ctypes.c_void_p(bias.data.ptr))
-        self._layouts = []
-        for rows, columns in ((Y, X), (X, R), (Y, R)):  # of the transposed arrays
-            layout = ctypes.c_void_p()
-            sizes = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows)
-            _check(library.cublasLtMatrixLayoutCreate(ctypes.byref(layout), real, *sizes))
-            self._layouts.append(layout)
+        compute = COMPUTE_32F_FAST_TF32 if dtype == np.float32 else COMPUTE_32F
+        single = REAL[np.dtype(np.float32)]
+        _check(self._library.cublasLtMatmulDescCreate(ctypes.byref(self._operation), compute, single))
+        if with_bias:
+            self._set_operation(EPILOGUE, ctypes.c_uint32(EPILOGUE_BIAS))
+        self._weight, self._x, self._out = (
+            self._layout(REAL[dtype], *sizes) for sizes in ((Y, X), (X, ROWS), (Y, ROWS))
+        )
+        self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
+        self._sizes = X, Y
+        self._algorithm = self._choose(with_bias)
 
-    def _set(self, attribute: int, value: Any) -> None:
+    def run(self, x: Any, weight: Any, bias: Any, out: Any) -> int:
+        """Write a product into `out`; return the status."""
+        import cupy
+
+        rows = ctypes.c_uint64(len(x))
+        for layout in (self._x, self._out):
+            set_attribute = self._library.cublasLtMatrixLayoutSetAttribute
+            _check(set_attribute(layout, COLUMNS, ctypes.byref(rows), ctypes.c_size_t(8)))
+        if bias is not None:
+            self._set_operation(BIAS_POINTER, ctypes.c_void_p(bias.data.ptr))
+        at_weight, at_x, at_out = (ctypes.c_void_p(array.data.ptr) for array in (weight, x, out))
+        return self._library.cublasLtMatmul(
+            ctypes.c_void_p(cupy.cuda.device.get_cublas_handle()), self._operation, ctypes.byref(self._one),
+            at_weight, self._weight, at_x, self._x, ctypes.byref(self._zero), at_out, self._out, at_out, self._out,
+            ctypes.byref(self._algorithm), None, ctypes.c_size_t(0),
+            ctypes.c_void_p(cupy.cuda.get_current_stream().ptr),
+        )  # fmt: skip
+
+    def _set_operation(self, attribute: int, value: Any) -> None:
         size = ctypes.c_size_t(ctypes.sizeof(value))
         _check(self._library.cublasLtMatmulDescSetAttribute(self._operation, attribute, ctypes.byref(value), size))
 
-    def __enter__(self) -> tuple[Any, ...]:
-        return self._operation, *self._layouts
+    def _layout(self, real: int, rows: int, columns: int) -> Any:
+        layout = ctypes.c_void_p()
+        sizes = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows)
+        _check(self._library.cublasLtMatrixLayoutCreate(ctypes.byref(layout), real, *sizes))
+        return layout
 
-    def __exit__(self, *_: object) -> None:
-        for layout in self._layouts:
-            self._library.cublasLtMatrixLayoutDestroy(layout)
-        self._library.cublasLtMatmulDescDestroy(self._operation)
+    def _choose(self, with_bias: bool) -> Any:
+        """Return cublasLt's best algorithm for ROWS rows that does not split sums and needs no memory of its own."""
+        import cupy
+
+        library, found, count = self._library, _Found(), ctypes.c_int()
+        X, Y = self._sizes
+        bias = cupy.empty(Y, np.float32)
+        if with_bias:
+            self._set_operation(BIAS_POINTER, ctypes.c_void_p(bias.data.ptr))
+        preference = ctypes.c_void_p()
+        _check(library.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)))
+        limits = [(WORKSPACE_BYTES, ctypes.c_uint64(0)), (REDUCTION_SCHEMES, ctypes.c_uint32(0))]
+        for attribute, value in (*limits, *((alignment, ctypes.c_uint32(ALIGNED)) for alignment in ALIGNMENTS)):
+            size = ctypes.c_size_t(ctypes.sizeof(value))
+            _check(library.cublasLtMatmulPreferenceSetAttribute(preference, attribute, ctypes.byref(value), size))
+        status = library.cublasLtMatmulAlgoGetHeuristic(
+            ctypes.c_void_p(cupy.cuda.device.get_cublas_handle()), self._operation, self._weight, self._x, self._out,
+            self._out, preference, 1, ctypes.byref(found), ctypes.byref(count),
+        )  # fmt: skip
+        library.cublasLtMatmulPreferenceDestroy(preference)
+        _check(status or found.state or int(count.value == 0), f"rows by ({X}, {Y})")
+        return found.algorithm
 
 
 @functools.cache
@@ -129,26 +170,9 @@ def _library() -> Any:
 
 
 @functools.cache
-def _algorithm(X: int, Y: int, real: int, compute: int, with_bias: bool, device: int) -> Any:
-    """Return cublasLt's best algorithm for ROWS rows that does not split sums and needs no memory of its own."""
-    import cupy
-
-    library, found, count = _library(), _Found(), ctypes.c_int()
-    bias = cupy.empty(Y, np.float32) if with_bias else None
-    preference = ctypes.c_void_p()
-    _check(library.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)))
-    limits = [(WORKSPACE_BYTES, ctypes.c_uint64(0)), (REDUCTION_SCHEMES, ctypes.c_uint32(0))]
-    for attribute, value in (*limits, *((alignment, ctypes.c_uint32(ALIGNED)) for alignment in ALIGNMENTS)):
-        size = ctypes.c_size_t(ctypes.sizeof(value))
-        _check(library.cublasLtMatmulPreferenceSetAttribute(preference, attribute, ctypes.byref(value), size))
-    with _Descriptors(library, ROWS, X, Y, real, compute, bias) as (operation, w, x, out):
-        handle = ctypes.c_void_p(cupy.cuda.device.get_cublas_handle())
-        status = library.cublasLtMatmulAlgoGetHeuristic(
-            handle, operation, w, x, out, out, preference, 1, ctypes.byref(found), ctypes.byref(count)
-        )
-    library.cublasLtMatmulPreferenceDestroy(preference)
-    _check(status or found.state or int(count.value == 0), f"rows by ({X}, {Y})")
-    return found.algorithm
+def _product(X: int, Y: int, dtype: np.dtype, with_bias: bool, device: int, thread: int) -> _Product:
+    """Return the product for matrices of a shape on a device, for one thread."""
+    return _Product(X, Y, dtype, with_bias)
 
 
 def _check(status: int, sizes: str = "") -> None:

@@ -237,6 +237,8 @@ class BeamSearch:
 
     def _keep_details(self, chosen: Chosen, scores: WordScores, slots_S: Any) -> None:
         """Keep what results show besides words and costs, before the step is counted."""
+        if not (self.options.alignments or self.options.breakdown):
+            return
         xp, (rows_SK, words_SK, _) = self._xp, chosen
         N, L, K = self._beams.words_NLK.shape
         row_SK, word_SK = xp.maximum(rows_SK, 0), xp.maximum(words_SK, 0)

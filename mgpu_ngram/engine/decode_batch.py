@@ -15,6 +15,13 @@ from mgpu_ngram.engine.search_options import Found, Hypothesis, Request, SearchO
 from mgpu_ngram.engine.step_function import StepFunction
 
 BATCHINGS = ("refill", "drain", "naive")
+SENTENCES = {"cpu": 256, "gpu": 2048}  # at once, at most
+HYPOTHESES = {"cpu": 256 * 64, "gpu": 6144}  # at once, at most; more make steps no shorter for each of them
+
+
+def sentences_at_once(device: str, beam_size: int) -> int:
+    """Return the sentences that are searched at once on a device, if nothing else is asked for."""
+    return max(1, min(SENTENCES[device], HYPOTHESES[device] // beam_size))
 
 
 @dataclass(frozen=True)

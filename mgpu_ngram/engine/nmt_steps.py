@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.nmt_model import NmtModel
+from mgpu_ngram.core.nmt_model import Lstm, NmtModel
 from mgpu_ngram.engine.nmt_cells import apply, encode, multiply, run
 from mgpu_ngram.engine.nmt_weights import ReadyModel, ready
 from mgpu_ngram.engine.state_trees import join_rows
@@ -30,6 +30,7 @@ class NmtSteps:
         self.vocab_size, self.eos, self.unk, self.start_word = model.vocab_size, model.eos, model.unk, model.start
         self._xp = array_module(model.target_embedding)
         self._pool: Sentences | None = None
+        self._has_memory = any(isinstance(cell, Lstm) for cell in (*model.decoder, *model.conditional))
         bias_V = model.output.bias_Y
         self._bias_V = None if bias_V is None else singles(bias_V)  # added by the search
 
@@ -44,11 +45,9 @@ class NmtSteps:
         if self.model.attention is not None:
             first = self._keep(state)
             self._pool = contexts if first == 0 else _joined(self._pool, contexts)
-        new = {
-            "hidden": hidden,
-            "memory": self._xp.zeros_like(hidden),
-            "slot": self._xp.arange(first, first + len(sources)),
-        }
+        new = {"hidden": hidden, "slot": self._xp.arange(first, first + len(sources))}
+        if self._has_memory:
+            new["memory"] = self._xp.zeros_like(hidden)
         return join_rows(state, new)
 
     def step(self, state: Any, words_R: Any) -> tuple[Any, StepScores]:
@@ -61,7 +60,7 @@ class NmtSteps:
             previous_RE = m.target_embedding[xp.maximum(words_R, 0)]
             if m.start < 0:
                 previous_RE = xp.where((words_R >= 0)[:, None], previous_RE, previous_RE.dtype.type(0))
-        top_RE, c = run(m.decoder, previous_RE, state["hidden"], state["memory"], m.word_inputs, row_R)
+        top_RE, c = run(m.decoder, previous_RE, state["hidden"], state.get("memory"), m.word_inputs, row_R)
         h, attention_RT = top_RE, None
         if m.attention is not None:
             assert self._pool is not None
@@ -72,7 +71,9 @@ class NmtSteps:
             word_NE = apply(of_word, previous_RE) if m.word_hidden is None else m.word_hidden
             top_RE = tanh_sum(apply(of_state, h), apply(of_context, context_RC), word_NE, row_R)
         logits_RV = multiply(top_RE, m.output.weight_XY)
-        new = {"hidden": h, "memory": c, "slot": state["slot"]}
+        new = {"hidden": h, "slot": state["slot"]}
+        if self._has_memory:
+            new["memory"] = c
         return new, StepScores(logits_RV, attention_RT, self._bias_V)
 
     def _encode(self, sources: Sequence[np.ndarray]) -> tuple[Sentences | None, Any]:
@@ -81,16 +82,16 @@ class NmtSteps:
         F, B = len(m.source_embeddings), len(sources)
         lengths_B = np.array([len(source) for source in sources])
         T = int(lengths_B.max())
-        ids_TBF = np.zeros((T, B, F), np.int64)
-        for b, source in enumerate(sources):
-            ids_TBF[: len(source), b] = np.asarray(source).reshape(len(source), -1)
+        live_TB = np.arange(T)[:, None] < lengths_B
+        ids_BTF = np.zeros((B, T, F), np.int64)
+        ids_BTF[live_TB.T] = np.concatenate([np.asarray(source).reshape(len(source), -1) for source in sources])
+        ids_TBF = ids_BTF.transpose(1, 0, 2)
         rows_F = [len(embedding) for embedding in m.source_embeddings]
         if (ids_TBF < 0).any() or (ids_TBF >= rows_F).any():
             raise InputError(
                 f"a source word has id {int(ids_TBF.max())} but the embeddings of {m.name!r} have {min(rows_F)} rows; "
                 "give the vocabulary of this model"
             )
-        live_TB = np.arange(T)[:, None] < lengths_B
         ids, live = xp.asarray(ids_TBF), xp.asarray(live_TB)
         x_TBX, row_TB, inputs = None, None, m.source_inputs or (None, None)
         if m.source_inputs:

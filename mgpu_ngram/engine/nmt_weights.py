@@ -12,7 +12,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt_model import Affine, Gru, Lstm, NmtModel
 from mgpu_ngram.engine.nmt_cells import apply
 from mgpu_ngram.kernels.decode.activations import singles
-from mgpu_ngram.kernels.decode.cublas import DeviceMatrix
+from mgpu_ngram.kernels.decode.cublas import to_device_matrix
 from mgpu_ngram.kernels.decode.panels import to_panels
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 
@@ -38,7 +38,7 @@ class ReadyModel(NmtModel):
 def ready(model: NmtModel, tf32: bool = False, table_bytes: int = TABLE_BYTES) -> ReadyModel:
     """Return a model on its device, ready to be applied. A CPU computes in float32; uint16 are the bits of bfloat16.
 
-    tf32         a GPU rounds the numbers of float32 products to TF32
+    tf32         a GPU rounds the numbers of float32 products to TF32; else these have single precision
     table_bytes  memory for tables of products of words: first of target words, then of source words, if they fit
 
     Raises InputError for a model with LSTM cells in bfloat16.
@@ -57,7 +57,7 @@ def _with_products(value: T, tf32: bool) -> T:
     """Return a copy of a part of a model with the matrices of its layers as products need them."""
     if isinstance(value, Affine):
         weight = value.weight_XY
-        matrix = DeviceMatrix(weight, tf32) if on_gpu(weight) else to_panels(weight)
+        matrix = to_device_matrix(weight, tf32) if on_gpu(weight) else to_panels(weight)
         return dataclasses.replace(value, weight_XY=matrix)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: _with_products(getattr(value, f.name), tf32) for f in dataclasses.fields(value)}

@@ -27,7 +27,8 @@ from mgpu_ngram.engine.shortlist_steps import ShortlistSteps
 from mgpu_ngram.engine.source_columns import ColumnSources, ColumnSteps, SourceColumn
 from mgpu_ngram.engine.step_function import StepFunction
 
-DTYPES = ("float32", "float16", "bfloat16")
+DTYPES = ("float32", "tf32", "float16", "bfloat16")
+TF32_DTYPES = ("tf32", "bfloat16")  # whose products a GPU makes of TF32 numbers, which hold all of bfloat16
 LESS_MEMORY = "use smaller batches, fewer models, or dtype float16"
 FIRST_WORDS, MOST_TRANSLATIONS = 10_000, 1_000  # of a shortlist, as in Amun
 
@@ -181,8 +182,9 @@ def open_translation(
 ) -> Translation:
     """Return the system in files, on a device.
 
-    dtype    of weights: "float32", "float16" or "bfloat16". On a GPU, float16 is also that of states and products; else
-             the weights are rounded to the dtype, and all products and states are float32
+    dtype    "float32"; "tf32": a GPU rounds the numbers of products to TF32 (10 bits); "float16", on a GPU also that
+             of states and products; "bfloat16": weights are rounded to it, and products are those of "tf32". Else all
+             products and states are float32
     threads  threads that parse an ARPA file, and that choose words on a CPU
     lm       the n-gram model, if it is loaded already
 
@@ -222,7 +224,10 @@ def open_translation(
     rows = None if lm is None else NgramRows(lm, tokens, first.eos)
     with memory_guard("loading a translation model", device, LESS_MEMORY):
         placed = [
-            ready(model.map_arrays(lambda array: to_device_fast(_rounded(array, dtype, device), device)))
+            ready(
+                model.map_arrays(lambda array: to_device_fast(_rounded(array, dtype, device), device)),
+                tf32=dtype in TF32_DTYPES,
+            )
             for model in models
         ]
     return Translation(placed, columns, target, files, rows, shortlist, threads)

@@ -34,7 +34,7 @@ AMUN: dict[str, dict[str, Any]] = {  # options that Amun's config files have too
         "short": "-f", "nargs": "+", "metavar": ("FILE", "N"),
         "help": "search the N most frequent words (default 10000) and N translations of a source word (default 1000)",
     },
-    "mini-batch": {"type": int, "metavar": "N", "help": "sentences searched at once (default 256)"},
+    "mini-batch": {"type": int, "metavar": "N", "help": "sentences searched at once (default: by device and beam)"},
     "mini-batch-words": {"type": int, "metavar": "N", "help": "most source words searched at once; 0: no limit"},
     "maxi-batch": {"type": int, "metavar": "N", "help": "sentences sorted by length together; 0: all of a task"},
     "devices": {"short": "-d", "nargs": "+", "metavar": "N", "help": "GPUs, as 0 1, or all; a worker each"},
@@ -60,7 +60,7 @@ OURS: dict[str, dict[str, Any]] = {  # settings under their own names
     "temperature": {"type": float, "metavar": "T", "help": "divides log-probabilities (default 1)"},
     "seed": {"type": int, "help": "of the random numbers (default 0)"},
     "batching": {"choices": ["refill", "drain", "naive"], "help": "how a batch goes on (default refill)"},
-    "dtype": {"choices": ["float32", "float16", "bfloat16"], "help": "of weights (default float32)"},
+    "dtype": {"choices": ["float32", "tf32", "float16", "bfloat16"], "help": "of products (default float32)"},
     "chunk_sentences": {"type": int, "metavar": "N", "help": "sentences of one task"},
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
 }  # fmt: skip

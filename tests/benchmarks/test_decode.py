@@ -97,7 +97,7 @@ def test_rows_are_consistent(bench_run, stored_rows):
     rows = {(row["kernel"], row["sizes"]): row for row in found}
     mixed = rows["decode/pass of an ensemble", "rows=16 V=100 dtype=float16 k=4 models=2 ngrams=1"]
     assert mixed["bytes_moved"] == 3 * 16 * 100 * 2 and mixed["ceiling"] == decode_limits.READ
-    whole = rows["decode/whole float32", "V=60 E=6 H=8 sentences=4 words=100 beam=3 batch=4"]
+    whole = rows["decode/whole float32", "V=60 E=6 H=8 sentences=4 words=100 beam=3 batch=256"]
     assert whole["rate"] == pytest.approx(WORDS / whole["median_seconds"])
 
 

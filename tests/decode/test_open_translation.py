@@ -194,7 +194,7 @@ def test_weights_are_rounded_to_even(files, random_tensors, save_model):
         (save_model(tensors, "m"),), *(getattr(files(0), n) for n in ("source_vocabs", "target_vocab"))
     )
     found = {dtype: open_translation(system, dtype=dtype).models[0].output.bias_Y[:6].tolist() for dtype in DTYPES}
-    assert found["float32"] == tensors["ff_logit_b"][:6].tolist()
+    assert found["tf32"] == found["float32"] == tensors["ff_logit_b"][:6].tolist()
     assert found["bfloat16"] == [1, 1 + 2.0**-6, 1, 1, -(2.0**-10), 0]
     assert found["float16"] == [1 + 2.0**-8, 1 + 3 * 2.0**-8, 1, 1 + 2.0**-9, -(2.0**-10) - 2.0**-19, 0]
 

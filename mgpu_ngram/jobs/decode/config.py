@@ -47,18 +47,18 @@ class DecodeConfig:
     most_translations: int = 1_000  # of a source word that the shortlist allows
     alignment: Literal["none", "hard", "soft", "nematus"] = "none"  # attention that is written after a result
     wipo: bool = False  # n-best lists with their sizes, each line after "OUT: "
-    mini_batch: int = 256  # sentences that are searched at once
+    mini_batch: int | None = None  # sentences that are searched at once; auto: by device and beam
     mini_batch_words: int = 0  # most source words that are searched at once; 0: no limit
     maxi_batch: int = 0  # sentences that are sorted by length together; 0: all of a task
     batching: Literal["refill", "drain", "naive"] = "refill"  # whether other sentences take the places of finished ones
-    dtype: Literal["float32", "float16", "bfloat16"] = "float32"  # of weights; on a GPU, float16 also of states
+    dtype: Literal["float32", "tf32", "float16", "bfloat16"] = "float32"  # of products; see docs/decode.md
     chunk_sentences: int | None = None  # sentences of one task; auto: by device and text
     text_column: str = "text"  # column of Parquet inputs
     name: str = "decode"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        check_at_least(self, 1, "chunk_sentences")
+        check_at_least(self, 1, "chunk_sentences", "mini_batch")
         check_at_least(self, 0, "max_length", "n_best", "seed")
         M = len(self.models)
         for name in ("names", "weights"):

@@ -12,7 +12,7 @@ from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.nmt_files import factors_in
 from mgpu_ngram.core.output import check_free, check_suffix
 from mgpu_ngram.engine.best_words import Sampling
-from mgpu_ngram.engine.decode_batch import Batching
+from mgpu_ngram.engine.decode_batch import Batching, sentences_at_once
 from mgpu_ngram.engine.decode_lines import DecodeOptions, LineFormat
 from mgpu_ngram.engine.open_translation import TranslationFiles
 from mgpu_ngram.engine.search_options import SearchOptions
@@ -25,7 +25,7 @@ CHUNK_SENTENCES = {"cpu": (256, 1024), "gpu": (2048, 16384)}  # least and most o
 def check(config: DecodeConfig) -> None:
     """Raise InputError for settings that contradict each other, and for a file that does not exist."""
     search_of(config)
-    batching_of(config)
+    batching_of(config, "cpu")
     beside = [path for path in (config.prefixes, config.targets) if path]
     for path in (*files_of(config).paths, *beside):
         find_files([path])
@@ -84,9 +84,10 @@ def search_of(config: DecodeConfig) -> SearchOptions:
     )  # fmt: skip
 
 
-def batching_of(config: DecodeConfig) -> Batching:
+def batching_of(config: DecodeConfig, device: str) -> Batching:
     """Return how sentences share a device."""
-    return Batching(config.mini_batch, config.mini_batch_words, config.maxi_batch, config.batching)
+    sentences = config.mini_batch or sentences_at_once(device, config.beam_size)
+    return Batching(sentences, config.mini_batch_words, config.maxi_batch, config.batching)
 
 
 def format_of(config: DecodeConfig) -> LineFormat:
@@ -109,7 +110,7 @@ def options_of(config: DecodeConfig, identity: dict[str, str], device: str, thre
         absolute_files(files_of(config)),
         {absolute_path(path): value for path, value in identity.items()},
         search_of(config),
-        batching_of(config),
+        batching_of(config, device),
         format_of(config),
         tuple(config.weights),
         config.lm_weight,

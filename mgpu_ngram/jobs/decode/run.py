@@ -23,7 +23,7 @@ from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.decode.config import DecodeConfig
-from mgpu_ngram.jobs.decode.options import check_file, files_of, options_of, sentences_of_task
+from mgpu_ngram.jobs.decode.options import batching_of, check_file, files_of, options_of, sentences_of_task
 from mgpu_ngram.jobs.decode.saved import SavedResults
 from mgpu_ngram.jobs.decode.text import TextSize, batched, lines_of, measure, open_beside
 
@@ -89,7 +89,7 @@ def plan(config: DecodeConfig, context: PlanContext) -> dict[str, Any]:
         "models": config.models,
         "lm": config.lm,
         "beam_size": config.beam_size,
-        "mini_batch": config.mini_batch,
+        "mini_batch": batching_of(config, context.device).sentences,
         "batching": config.batching,
     }
 

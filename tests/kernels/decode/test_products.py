@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.decode.activations import singles, stored
 from mgpu_ngram.kernels.decode.panels import row_products, to_panels
+from mgpu_ngram.kernels.decode.tf32_parts import tf32_columns, tf32_parts
 
 
 def test_a_product_by_hand():
@@ -45,6 +46,25 @@ def test_rows_do_not_depend_on_other_rows():
         np.testing.assert_array_equal(row_products(x[first:end], panels), together[first:end])
 
 
+def test_tf32_parts_by_hand():
+    tie = 1 + 2**-11  # between 1 and the next TF32 number; even is 1
+    x = np.array([[1.5, 1 + 2**-12, tie, tie + 2**-10]], np.float32)
+    high, low, again = tf32_parts(x).reshape(3, 4).tolist()
+    assert high == again == [1.5, 1, 1, 1 + 2**-9]
+    assert low == [0, 2**-12, 2**-11, -(2**-11)]
+
+
+def test_tf32_parts_keep_single_precision():
+    rng = np.random.default_rng(0)
+    x, weight = (rng.normal(size=shape).astype(np.float32) for shape in ((20, 300), (300, 70)))
+    parts, columns = tf32_parts(x), tf32_columns(weight)
+    for array in parts, columns:
+        assert not (array.view(np.uint32) & 0x1FFF).any()
+    exact = x.astype(np.float64) @ weight
+    error = np.abs(parts.astype(np.float64) @ columns - exact)
+    assert 0 < error.max() < 2**-21 * (np.abs(x).astype(np.float64) @ np.abs(weight)).max()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(
@@ -55,13 +75,13 @@ def test_rows_do_not_depend_on_other_rows():
 def test_products_of_cublas(X, Y, dtype, tf32, tolerance, with_bias):
     import cupy
 
-    from mgpu_ngram.kernels.decode.cublas import DeviceMatrix, cublas_products
+    from mgpu_ngram.kernels.decode.cublas import cublas_products, to_device_matrix
 
     rng = np.random.default_rng(0)
     x, weight, bias = (
         stored(rng.normal(size=shape).astype(np.float32), np.dtype(dtype)) for shape in ((1300, X), (X, Y), (Y,))
     )
-    matrix, rows = DeviceMatrix(cupy.asarray(weight), tf32), cupy.asarray(x)
+    matrix, rows = to_device_matrix(cupy.asarray(weight), tf32), cupy.asarray(x)
     add = cupy.asarray(bias) if with_bias else None
     together = cublas_products(rows, matrix, add).get()
     exact = singles(x[:20]).astype(np.float64) @ singles(weight) + with_bias * singles(bias)
