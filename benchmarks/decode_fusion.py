@@ -43,7 +43,9 @@ class UnfusedScores(WordScores):
 
 
 class UnfusedEnsemble(Ensemble):
-    """One model without the fused pass."""
+    """One model without the fused pass. Its steps are not captured, because sorts may wait for the device."""
+
+    version = None
 
     def step(self, state: Any, words_R: Any) -> tuple[Any, WordScores]:
         state, scores = super().step(state, words_R)

@@ -22,7 +22,7 @@ ROWS = 1024
 # Numbers of cublasLt.h and cublas_api.h
 REAL = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, np.dtype(np.uint16): 14}  # CUDA_R_32F, _16F, _16BF
 COMPUTE_32F, COMPUTE_32F_FAST_TF32 = 68, 77
-EPILOGUE, BIAS_POINTER, EPILOGUE_BIAS = 7, 8, 4
+TRANSPOSE_FIRST, EPILOGUE, BIAS_POINTER, EPILOGUE_BIAS = 3, 7, 8, 4
 COLUMNS = 3  # of a layout
 WORKSPACE_BYTES, REDUCTION_SCHEMES, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 NOT_SUPPORTED = 15  # a status
@@ -45,11 +45,12 @@ class _Found(ctypes.Structure):
 class DeviceMatrix:
     """A matrix on a GPU; see `to_device_matrix`.
 
-    weight_WY  what cuBLAS multiplies, contiguous: the matrix, or its TF32 parts
+    weight_YW  what cuBLAS multiplies, contiguous: columns of the matrix, or of its TF32 parts. Tensor cores of Hopper
+               take TF32 numbers only if those that are added together lie side by side
     shape      (X, Y) of the matrix
     """
 
-    weight_WY: Any
+    weight_YW: Any
     shape: tuple[int, int]
 
 
@@ -60,26 +61,28 @@ def to_device_matrix(weight_XY: Any, tf32: bool = False) -> DeviceMatrix:
     tf32       numbers of float32 products are rounded to TF32 (10 bits) before they are multiplied; else products have
                single precision and take three times as long
     """
-    X, Y = weight_XY.shape
-    check.contiguous(weight_XY=weight_XY)
-    is_split = weight_XY.dtype == np.float32 and not tf32
-    return DeviceMatrix(tf32_columns(weight_XY) if is_split else weight_XY, (X, Y))
+    import cupy
+
+    shape = weight_XY.shape
+    if weight_XY.dtype == np.float32 and not tf32:
+        weight_XY = tf32_columns(weight_XY)
+    return DeviceMatrix(cupy.ascontiguousarray(weight_XY.T), shape)
 
 
 def cublas_products(x_RX: Any, matrix: DeviceMatrix, bias_Y: Any = None) -> Any:
     """Return x W + bias, (R, Y) of the dtype of the matrix, which x_RX and bias_Y have, too; sums are float32."""
     import cupy
 
-    weight, (X, Y), R = matrix.weight_WY, matrix.shape, len(x_RX)
+    weight, (X, Y), R = matrix.weight_YW, matrix.shape, len(x_RX)
     for array in (x_RX, bias_Y):
         if array is not None:
             check.dtype(array, weight.dtype)
     out_RY = cupy.empty((R, Y), weight.dtype)
     if R:
-        x = check.aligned(x_RX) if len(weight) == X else tf32_parts(x_RX)
+        x = check.aligned(x_RX) if weight.shape[1] == X else tf32_parts(x_RX)
         bias = None if bias_Y is None else check.aligned(bias_Y)
         where = cupy.cuda.Device().id, threading.get_ident()
-        status = _product(*weight.shape, weight.dtype, bias is not None, *where).run(x, weight, bias, out_RY)
+        status = _product(*weight.shape[::-1], weight.dtype, bias is not None, *where).run(x, weight, bias, out_RY)
         if status == NOT_SUPPORTED and R < ROWS:  # few rows of a narrow matrix
             padded_RX = cupy.zeros((ROWS, X), x_RX.dtype)
             padded_RX[:R] = x_RX
@@ -90,7 +93,7 @@ def cublas_products(x_RX: Any, matrix: DeviceMatrix, bias_Y: Any = None) -> Any:
 
 class _Product:
     """Products with matrices of one shape, by one kernel of cublasLt. Its descriptors change with the rows, so each
-    thread has its own. Arrays are columns of columns to cuBLAS: all are transposed, and rows change places with them.
+    thread has its own. To cuBLAS, arrays are lists of columns: it multiplies the transposed weight_YW by the rows.
     """
 
     def __init__(self, X: int, Y: int, dtype: np.dtype, with_bias: bool):
@@ -101,8 +104,9 @@ class _Product:
         _check(self._library.cublasLtMatmulDescCreate(ctypes.byref(self._operation), compute, single))
         if with_bias:
             self._set_operation(EPILOGUE, ctypes.c_uint32(EPILOGUE_BIAS))
+        self._set_operation(TRANSPOSE_FIRST, ctypes.c_int32(1))
         self._weight, self._x, self._out = (
-            self._layout(REAL[dtype], *sizes) for sizes in ((Y, X), (X, ROWS), (Y, ROWS))
+            self._layout(REAL[dtype], *sizes) for sizes in ((X, Y), (X, ROWS), (Y, ROWS))
         )
         self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
         self._sizes = X, Y

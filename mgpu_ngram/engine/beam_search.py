@@ -19,7 +19,8 @@ from mgpu_ngram.engine.best_words import Hypotheses, best_of_sentences, draw_of_
 from mgpu_ngram.engine.ensemble_steps import Ensemble
 from mgpu_ngram.engine.search_options import Found, Request, SearchOptions
 from mgpu_ngram.engine.search_results import Traces, read_results
-from mgpu_ngram.engine.state_trees import state_module, take_rows
+from mgpu_ngram.engine.state_trees import map_state, state_module, take_rows
+from mgpu_ngram.engine.step_graphs import StepGraphs, rounded_rows
 from mgpu_ngram.engine.word_scores import WordScores
 from mgpu_ngram.kernels.decode.advance_beams import Beams, Ending, Live, Rows, advance_beams
 from mgpu_ngram.kernels.decode.best_of_beams import Chosen
@@ -80,6 +81,9 @@ class BeamSearch:
         self._live: Live
         self._rows: Rows
         self._now_2: Any  # sentences and rows that go on, on the device
+        self._graphs: StepGraphs | None = None
+        self._fixed: tuple[Live, Rows, Any] | None = None  # arrays that graphs work in: sentences, rows and the state
+        self._version: Any = None  # of the model, when graphs were made
         self._attention: Any = None  # (N + 1, L, K, T), like the trace of `Beams`
         self._parts: Any = None  # (N + 1, L, K, M)
 
@@ -106,6 +110,8 @@ class BeamSearch:
         self._set_slots(slots, requests)
         self._live, self._rows = self._with_new(slots, S, R)
         self._now_2 = self._now_2 + D
+        if self._graphs is not None:
+            self._fix()
         self._bound = _Bound(S + D, R + D, places + D * K)
         for counts in self._counts:
             counts.entered += D
@@ -114,14 +120,11 @@ class BeamSearch:
         """Extend all hypotheses by a word."""
         S, R, places = self._bound
         if R:
-            live = Live(
-                self._live.slots_S[:S], self._live.starts_S1[: S + 1], self._live.sizes_S[:S], self._live.places_R[:R]
-            )
-            rows = Rows(*(array[:R] for array in self._rows))
-            self._state, scores = self.model.step(self._gathered(R), rows.words_R)
-            chosen = self._choose(scores, live, rows)
-            self._keep_details(chosen, scores, live.slots_S)
-            self._live, self._rows, done_S, counts_4 = advance_beams(chosen, live, self._beams, self._device_ending)
+            if self._graphs is None:
+                done_S, counts_4 = self._extend(S, R)
+            else:
+                most = self._slots * self.options.beam_size
+                done_S, counts_4 = self._graphs.run(min(most, rounded_rows(R)), self._extend_in_place)
             self._now_2 = counts_4[:2]
             self._bound = _Bound(S, max(R, places) if self._hold else places, places)
             self._counts.append(self._to_host_later(counts_4, done_S))
@@ -141,6 +144,46 @@ class BeamSearch:
         self._free += self._done
         self._done = []
         return read_results(traces, requests, self._ending, self.options.n_best)
+
+    def _extend(self, S: int, R: int) -> tuple[Any, Any]:
+        """Extend R hypotheses of S sentences by a word. Return (done_S, counts_4) of `advance_beams`."""
+        live = Live(
+            self._live.slots_S[:S], self._live.starts_S1[: S + 1], self._live.sizes_S[:S], self._live.places_R[:R]
+        )
+        rows = Rows(*(array[:R] for array in self._rows))
+        self._state, scores = self.model.step(self._gathered(R), rows.words_R)
+        chosen = self._choose(scores, live, rows)
+        self._keep_details(chosen, scores, live.slots_S)
+        self._live, self._rows, done_S, counts_4 = advance_beams(chosen, live, self._beams, self._device_ending)
+        return done_S, counts_4
+
+    def _extend_in_place(self, R: int) -> tuple[Any, Any]:
+        """As `_extend`, of all slots, into the arrays that graphs work in."""
+        found = self._extend(self._slots, R)
+        assert self._fixed is not None
+        map_state(_write, self._fixed, (self._live, self._rows, self._state))
+        self._live, self._rows, self._state = self._fixed
+        return found
+
+    def _fix(self) -> None:
+        """Copy sentences, rows and the state into the arrays that graphs work in."""
+        assert self._graphs is not None
+        if self._version != self.model.version:
+            self._graphs.clear()
+            self._version = self.model.version
+        N = self._slots
+        if self._fixed is None:
+            xp, R = self._xp, N * self.options.beam_size
+            live = Live(xp.empty(N, np.int32), xp.empty(N + 1, np.int64), xp.empty(N, np.int32), xp.zeros(R, np.int16))
+            rows = Rows(xp.zeros(R, np.int32), xp.zeros(R, np.int32), xp.zeros(R, np.float32))
+            state = map_state(lambda array: xp.zeros((R, *array.shape[1:]), array.dtype), self._state)
+            self._fixed = live, rows, state
+        live = self._fixed[0]
+        live.slots_S.fill(-1)
+        live.sizes_S.fill(0)
+        live.starts_S1[:] = self._live.starts_S1[-1]
+        map_state(_write, self._fixed, (self._live, self._rows, self._state))
+        self._live, self._rows, self._state = self._fixed
 
     def _gathered(self, R: int) -> Any:
         """Return the state of the hypotheses that go on; None without any."""
@@ -173,6 +216,10 @@ class BeamSearch:
         self._live = Live(xp.zeros(0, np.int32), xp.zeros(1, np.int64), xp.zeros(0, np.int32), xp.zeros(0, np.int16))
         self._rows = Rows(xp.zeros(0, np.int32), xp.zeros(0, np.int32), xp.zeros(0, np.float32))
         self._now_2 = xp.zeros(2, np.int64)
+        options = self.options
+        is_plain = options.sampling is None and not (P or options.alignments or options.breakdown)
+        if is_plain and self.model.version is not None:
+            self._graphs = StepGraphs()
 
     def _set_slots(self, slots: Sequence[int], requests: Sequence[Request]) -> None:
         """Begin new sentences in slots."""
@@ -278,3 +325,8 @@ class BeamSearch:
         rows = places if self._counts else rows + counts.entered
         if not self._hold or sentences == 0:
             self._bound = _Bound(sentences, rows, places)
+
+
+def _write(target: Any, values: Any) -> None:
+    """Write values into the first rows of an array."""
+    target[: len(values)] = values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
 from mgpu_ngram.engine.nmt_steps import NmtSteps
 from mgpu_ngram.engine.search_options import Found, Hypothesis, Request, SearchOptions
 from mgpu_ngram.engine.step_function import StepFunction
+from mgpu_ngram.engine.step_graphs import capture_stream
 
 BATCHINGS = ("refill", "drain", "naive")
 SENTENCES = {"cpu": 256, "gpu": 2048}  # at once, at most
@@ -118,6 +120,18 @@ def search_all(
     batching: Batching,
 ) -> dict[int, list[Hypothesis]]:
     """Return the results of each request, best first, by its index in `sources`."""
+    with nullcontext() if model.version is None else capture_stream():
+        return _search_pools(model, requests, sources, options, batching)
+
+
+def _search_pools(
+    model: Ensemble,
+    requests: dict[int, Request],
+    sources: Sequence[Any],
+    options: SearchOptions,
+    batching: Batching,
+) -> dict[int, list[Hypothesis]]:
+    """Return the results of sentences, pool after pool."""
     results: dict[int, list[Hypothesis]] = {}
     index = {request.number: i for i, request in requests.items()}
     waiting = list(requests)

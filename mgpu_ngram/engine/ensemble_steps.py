@@ -68,6 +68,13 @@ class Ensemble:
         self._threads = threads
         self.vocab_size, self.eos, self.unk, self.start_word = first.vocab_size, first.eos, first.unk, first.start_word
 
+    @property
+    def version(self) -> Any:
+        """See `StepFunction`. Logits of several models are put together by copies from the host."""
+        model = None if self.lm is None else self.lm.model
+        is_fixed = len(self.models) == 1 and (model is None or getattr(model, "is_fixed", False))
+        return getattr(self.models[0], "version", None) if is_fixed else None
+
     def start(self, state: Any, sources: Sequence[Any]) -> Any:
         """Return the state with a row for each new source."""
         of = [None] * len(self.models) if state is None else state["models"]
@@ -115,5 +122,7 @@ def _biases_of(parts: Sequence[StepScores]) -> Any:
     biases = [part.bias_V for part in parts]
     if all(bias_V is None for bias_V in biases):
         return None
+    if len(biases) == 1:
+        return biases[0][None]
     xp, V = array_module(parts[0].logits_RV), parts[0].logits_RV.shape[1]
     return xp.stack([xp.zeros(V, np.float32) if bias_V is None else bias_V for bias_V in biases])

@@ -44,6 +44,7 @@ class NgramRows:
         ends[to_host(xp.unique(model.word_G[model.symbols :]))] = True
         copies = np.flatnonzero((token_of[ids_V] != np.arange(V)) & ends[ids_V])
         self._copies, self._origins = xp.asarray(copies), xp.asarray(token_of[ids_V[copies]])
+        self.is_fixed = len(copies) == 0  # steps neither wait for a GPU nor copy from the host
 
     def start(self, rows: int) -> Any:
         """Return the states of `rows` sentences that have not begun."""

@@ -18,6 +18,8 @@ from mgpu_ngram.kernels.decode.attention import Sentences, attention
 from mgpu_ngram.kernels.decode.tanh_sum import tanh_sum
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
+SPARE_ROOM = 4  # times the positions that the pool needs, at most
+
 
 class NmtSteps:
     """A model as a step function with a pool of encoded sentences. A row's bits do not depend on other rows.
@@ -30,6 +32,8 @@ class NmtSteps:
         self.vocab_size, self.eos, self.unk, self.start_word = model.vocab_size, model.eos, model.unk, model.start
         self._xp = array_module(model.target_embedding)
         self._pool: Sentences | None = None
+        self._length_S = np.zeros(0, np.int64)  # of the pool, on the host
+        self.version = None if self._xp is np else 0
         self._has_memory = any(isinstance(cell, Lstm) for cell in (*model.decoder, *model.conditional))
         bias_V = model.output.bias_Y
         self._bias_V = None if bias_V is None else singles(bias_V)  # added by the search
@@ -41,11 +45,8 @@ class NmtSteps:
         sources  ids of each sentence with the end of the sentence, (T,) or (T, factors)
         """
         contexts, hidden = self._encode(sources)
-        first = 0
-        if self.model.attention is not None:
-            first = self._keep(state)
-            self._pool = contexts if first == 0 else _joined(self._pool, contexts)
-        new = {"hidden": hidden, "slot": self._xp.arange(first, first + len(sources))}
+        slots = np.zeros(len(sources), np.int64) if contexts is None else self._place(state, contexts, sources)
+        new = {"hidden": hidden, "slot": self._xp.asarray(slots)}
         if self._has_memory:
             new["memory"] = self._xp.zeros_like(hidden)
         return join_rows(state, new)
@@ -112,32 +113,41 @@ class NmtSteps:
         context_BTC = xp.ascontiguousarray(context_TBC.transpose(1, 0, 2))
         return Sentences(apply(m.attention.memory, context_BTC), context_BTC, xp.asarray(lengths_B)), hidden_BH
 
-    def _keep(self, state: Any) -> int:
-        """Drop sentences of the pool without a row, and number those of `state` anew. Return how many are left."""
-        if state is None or self._pool is None:
-            return 0
-        used, slots = np.unique(to_host(state["slot"]), return_inverse=True)
-        state["slot"] = self._xp.asarray(slots)
-        at = self._xp.asarray(used)
-        memory_STA, context_STC, length_S = self._pool
-        length_S = length_S[at]
-        T = int(length_S.max())
-        self._pool = Sentences(memory_STA[at, :T], context_STC[at, :T], length_S)
-        return len(used)
+    def _place(self, state: Any, new: Sentences, sources: Sequence[np.ndarray]) -> np.ndarray:
+        """Put sentences into free slots of the pool; return these. Sentences without a row of `state` leave."""
+        length_B = np.array([len(source) for source in sources])
+        used, slot_R = np.zeros(0, np.int64), None
+        if state is not None:
+            used, slot_R = np.unique(to_host(state["slot"]), return_inverse=True)
+        B, T = len(length_B), int(max(length_B.max(), self._length_S[used].max(initial=0)))
+        free = np.setdiff1d(np.arange(len(self._length_S)), used)[:B]
+        needed = (len(used) + B) * T
+        room = 0 if self._pool is None else self._pool.context_STC.shape[1]
+        if len(free) < B or T > room or len(self._length_S) * room > SPARE_ROOM * needed:
+            self._rebuild(used, len(used) + B, T, new)
+            free = np.arange(len(used), len(used) + B)
+            if slot_R is not None:
+                state["slot"] = self._xp.asarray(slot_R)
+        assert self._pool is not None
+        at = self._xp.asarray(free)
+        for array, values in zip(self._pool[:2], new[:2], strict=True):
+            array[at, : values.shape[1]] = values
+        self._pool.length_S[at] = new.length_S
+        self._length_S[free] = length_B
+        return free
 
-
-def _joined(pool: Sentences | None, new: Sentences | None) -> Sentences:
-    """Return two pools as one; the shorter sentences are padded."""
-    assert pool is not None and new is not None
-    xp = array_module(new.length_S)
-    T = max(pool.memory_STA.shape[1], new.memory_STA.shape[1])
-
-    def join(old: Any, more: Any) -> Any:
-        parts = [
-            array if array.shape[1] == T else xp.pad(array, ((0, 0), (0, T - array.shape[1]), (0, 0)))
-            for array in (old, more)
-        ]
-        return xp.concatenate(parts)
-
-    lengths = xp.concatenate([pool.length_S, new.length_S])
-    return Sentences(join(pool.memory_STA, new.memory_STA), join(pool.context_STC, new.context_STC), lengths)
+    def _rebuild(self, used: np.ndarray, slots: int, positions: int, like: Sentences) -> None:
+        """Make a pool of so many slots, the first of which have the sentences of the slots `used`."""
+        xp, old, at = self._xp, self._pool, self._xp.asarray(used)
+        arrays = [xp.zeros((slots, positions, array.shape[2]), array.dtype) for array in like[:2]]
+        self._pool = Sentences(*arrays, xp.ones(slots, np.int64))
+        length_S = np.ones(slots, np.int64)
+        if old is not None and len(used):
+            T = min(positions, old.context_STC.shape[1])
+            for array, values in zip(self._pool[:2], old[:2], strict=True):
+                array[: len(used), :T] = values[at, :T]
+            self._pool.length_S[: len(used)] = old.length_S[at]
+            length_S[: len(used)] = self._length_S[used]
+        self._length_S = length_S
+        if self.version is not None:
+            self.version += 1

@@ -24,6 +24,8 @@ class StepFunction(Protocol):
 
     start_word  word before the first one; -1 for none
     unk         -1 for none
+    version     optional: counts how often the arrays that steps read have been replaced, on a GPU. Such steps neither
+                wait for the GPU nor copy from the host, so that a search captures them. None or absent: it does not
     """
 
     vocab_size: int

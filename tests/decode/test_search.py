@@ -1,5 +1,7 @@
 """The search beside all sequences of a tiny vocabulary, its options one by one, and batches of every kind."""
 
+import collections
+import contextlib
 import itertools
 import math
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.engine import beam_search, decode_batch
 from mgpu_ngram.engine.beam_search import LAG
 from mgpu_ngram.engine.best_words import Hypotheses, Sampling, best_of_rows, best_of_sentences
 from mgpu_ngram.engine.decode_batch import Batching, Forced, decode
@@ -14,9 +17,11 @@ from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
 from mgpu_ngram.engine.next_word import NextWordModel
 from mgpu_ngram.engine.ngram_rows import NgramRows
 from mgpu_ngram.engine.nmt_steps import NmtSteps
+from mgpu_ngram.engine.nmt_weights import ready
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 from mgpu_ngram.engine.step_function import StepScores
+from mgpu_ngram.engine.step_graphs import StepGraphs
 from mgpu_ngram.engine.word_scores import NgramScores, WordScores
 from mgpu_ngram.kernels.decode.advance_beams import Live
 from mgpu_ngram.kernels.dispatch import to_host
@@ -234,6 +239,58 @@ def test_a_host_that_learns_late_finds_the_same(random_model, kind, monkeypatch)
     for one, other in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
         assert one.parts == pytest.approx(other.parts, abs=1e-5)
         np.testing.assert_allclose(one.alignment_LT, other.alignment_LT, atol=1e-5)
+
+
+class StepsInPlace:
+    """Stands for CUDA graphs on the CPU; counts steps by their numbers of rows."""
+
+    def __init__(self, counts):
+        self._counts = counts
+
+    def run(self, rows, step):
+        self._counts[rows] += 1
+        return step(rows)
+
+    def clear(self):
+        pass
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("kind", ["naive", "drain", "refill"])
+def test_steps_in_place_find_the_same(random_model, kind, lag, monkeypatch):
+    """Graphs work in arrays that do not move, and compute a few rows more."""
+    rng = np.random.default_rng(5)
+    sources = [np.append(rng.integers(2, 9, rng.integers(1, 20)), 0) for _ in range(100)]
+    options, batching = SearchOptions(3, 2, 1.0), Batching(20, kind=kind)
+    expected = decode([random_model()], sources, options, batching)
+    monkeypatch.setitem(LAG, "cpu", lag)
+    counts = collections.Counter()
+    monkeypatch.setattr(beam_search, "StepGraphs", lambda: StepsInPlace(counts))
+    monkeypatch.setattr(decode_batch, "capture_stream", contextlib.nullcontext)
+    steps = NmtSteps(random_model())
+    steps.version = 0
+    assert decode([steps], sources, options, batching) == expected
+    assert max(counts) == 60 and (len(counts) > 3) == (kind != "naive")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["naive", "drain", "refill"])
+def test_graphs_find_the_same_bits(random_model, kind, monkeypatch):
+    import cupy
+
+    rng = np.random.default_rng(6)
+    sources = [np.append(rng.integers(2, 9, rng.integers(5, 40)), 0) for _ in range(400)]
+    options, batching = SearchOptions(3, 2, 1.0), Batching(64, kind=kind)
+    model = ready(random_model().map_arrays(cupy.asarray))
+    plain, captured = NmtSteps(model), NmtSteps(model)
+    plain.version = None
+    launches = []
+    run = StepGraphs.run
+    monkeypatch.setattr(
+        StepGraphs, "run", lambda self, rows, step: (launches.append(rows in self._seen), run(self, rows, step))[1]
+    )
+    assert decode([captured], sources, options, batching) == decode([plain], sources, options, batching)
+    assert sum(launches) > 20
 
 
 def test_results_have_an_attention_row_for_each_word(random_model):

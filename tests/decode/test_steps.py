@@ -161,7 +161,7 @@ def test_sentences_enter_and_leave_the_pool(random_model):
     state = steps.start(None, SENTENCES[:2])
     state, _ = steps.step(state, np.array([-1, -1]))
     state = steps.start(take_rows(state, np.array([1, 1])), SENTENCES[2:3])  # the first sentence leaves
-    assert state["slot"].tolist() == [0, 0, 1]
+    assert state["slot"].tolist() == [1, 1, 0]  # in the place of the first
     _, scores = steps.step(state, np.array([3, 3, -1]))
     expected = walk(model, SENTENCES[1:2], [3, 0])[1][0][0]
     np.testing.assert_allclose(log_probs(scores)[:2], [expected, expected], rtol=1e-5, atol=1e-5)
