@@ -139,8 +139,8 @@ class NmtSteps:
     def _rebuild(self, used: np.ndarray, slots: int, positions: int, like: Sentences) -> None:
         """Make a pool of so many slots, the first of which have the sentences of the slots `used`."""
         xp, old, at = self._xp, self._pool, self._xp.asarray(used)
-        arrays = [xp.zeros((slots, positions, array.shape[2]), array.dtype) for array in like[:2]]
-        self._pool = Sentences(*arrays, xp.ones(slots, np.int64))
+        memory, context = (xp.zeros((slots, positions, array.shape[2]), array.dtype) for array in like[:2])
+        self._pool = Sentences(memory, context, xp.ones(slots, np.int64))
         length_S = np.ones(slots, np.int64)
         if old is not None and len(used):
             T = min(positions, old.context_STC.shape[1])
