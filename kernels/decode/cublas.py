@@ -25,6 +25,7 @@ COMPUTE_32F, COMPUTE_32F_FAST_TF32 = 68, 77
 TRANSPOSE_FIRST, EPILOGUE, BIAS_POINTER, EPILOGUE_BIAS = 3, 7, 8, 4
 COLUMNS = 3  # of a layout
 WORKSPACE_BYTES, REDUCTION_SCHEMES, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
+WORKSPACE_LIMIT = 32 << 20  # of all products of a thread; kernels of Hopper need some
 NOT_SUPPORTED = 15  # a status
 ALIGNED = 16  # bytes; all arrays start at multiples of this
 
@@ -97,6 +98,8 @@ class _Product:
     """
 
     def __init__(self, X: int, Y: int, dtype: np.dtype, with_bias: bool):
+        import cupy
+
         self._library = _library()
         self._operation = ctypes.c_void_p()
         compute = COMPUTE_32F_FAST_TF32 if dtype == np.float32 else COMPUTE_32F
@@ -110,6 +113,7 @@ class _Product:
         )
         self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
         self._sizes = X, Y
+        self._workspace = _workspace(cupy.cuda.Device().id, threading.get_ident())
         self._algorithm = self._choose(with_bias)
 
     def run(self, x: Any, weight: Any, bias: Any, out: Any) -> int:
@@ -126,8 +130,8 @@ class _Product:
         return self._library.cublasLtMatmul(
             ctypes.c_void_p(cupy.cuda.device.get_cublas_handle()), self._operation, ctypes.byref(self._one),
             at_weight, self._weight, at_x, self._x, ctypes.byref(self._zero), at_out, self._out, at_out, self._out,
-            ctypes.byref(self._algorithm), None, ctypes.c_size_t(0),
-            ctypes.c_void_p(cupy.cuda.get_current_stream().ptr),
+            ctypes.byref(self._algorithm), ctypes.c_void_p(self._workspace.data.ptr),
+            ctypes.c_size_t(self._workspace.nbytes), ctypes.c_void_p(cupy.cuda.get_current_stream().ptr),
         )  # fmt: skip
 
     def _set_operation(self, attribute: int, value: Any) -> None:
@@ -141,7 +145,7 @@ class _Product:
         return layout
 
     def _choose(self, with_bias: bool) -> Any:
-        """Return cublasLt's best algorithm for ROWS rows that does not split sums and needs no memory of its own."""
+        """Return cublasLt's best algorithm for ROWS rows that does not split sums."""
         import cupy
 
         library, found, count = self._library, _Found(), ctypes.c_int()
@@ -151,7 +155,7 @@ class _Product:
             self._set_operation(BIAS_POINTER, ctypes.c_void_p(bias.data.ptr))
         preference = ctypes.c_void_p()
         _check(library.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)))
-        limits = [(WORKSPACE_BYTES, ctypes.c_uint64(0)), (REDUCTION_SCHEMES, ctypes.c_uint32(0))]
+        limits = [(WORKSPACE_BYTES, ctypes.c_uint64(WORKSPACE_LIMIT)), (REDUCTION_SCHEMES, ctypes.c_uint32(0))]
         for attribute, value in (*limits, *((alignment, ctypes.c_uint32(ALIGNED)) for alignment in ALIGNMENTS)):
             size = ctypes.c_size_t(ctypes.sizeof(value))
             _check(library.cublasLtMatmulPreferenceSetAttribute(preference, attribute, ctypes.byref(value), size))
@@ -171,6 +175,15 @@ def _library() -> Any:
 
     version = cupy.cuda.cublas.getVersion(cupy.cuda.device.get_cublas_handle()) // 10_000
     return ctypes.CDLL(f"libcublasLt.so.{version}")
+
+
+@functools.cache
+def _workspace(device: int, thread: int) -> Any:
+    """Return memory that products of a thread share, because they follow each other. It is in no pool: it is kept."""
+    import cupy
+
+    memory = cupy.cuda.MemoryPointer(cupy.cuda.Memory(WORKSPACE_LIMIT), 0)
+    return cupy.ndarray(WORKSPACE_LIMIT, np.uint8, memory)
 
 
 @functools.cache
