@@ -113,12 +113,16 @@ class Marks:
 class Scheduled:
     """Steps whose hypotheses end by a schedule: their end has probability 0 until it is due, and then 1.
 
-    marks  notes the beginning of each step
+    marks  notes the beginning of each step; None: nothing does, and steps may be captured
     """
 
-    def __init__(self, steps: StepFunction, marks: Marks):
+    def __init__(self, steps: StepFunction, marks: Marks | None = None):
         self._steps, self._marks = steps, marks
         self.vocab_size, self.eos, self.unk, self.start_word = steps.vocab_size, steps.eos, steps.unk, steps.start_word
+
+    @property
+    def version(self) -> int | None:
+        return None if self._marks else getattr(self._steps, "version", None)
 
     def start(self, state: Any, sources: Sequence[Sentence]) -> Any:
         before = None if state is None else state["model"]
@@ -128,7 +132,8 @@ class Scheduled:
         return {"model": model, "left": left_R if state is None else xp.concatenate([state["left"], left_R])}
 
     def step(self, state: Any, words_R: Any) -> tuple[Any, Any]:
-        self._marks.mark()
+        if self._marks is not None:
+            self._marks.mark()
         model, scores = self._steps.step(state["model"], words_R)
         xp, left_R = array_module(words_R), state["left"]
         scores.logits_RV[:, self.eos] = xp.where(left_R > 0, -FORCE, 2 * FORCE)  # the bias is -FORCE
@@ -147,15 +152,11 @@ def check_scheduled(
 
 
 def scheduled(
-    bench: DecodeBench, sentences: Sequence[Sentence], k: int, batching: Batching
-) -> tuple[list, list[float]]:
-    """Return (results, seconds of each step)."""
-    marks = Marks(bench.suite.device)
+    bench: DecodeBench, sentences: Sequence[Sentence], k: int, batching: Batching, marks: Marks | None = None
+) -> list[list[Hypothesis]]:
+    """Return the results of sentences that end by their schedule."""
     [steps] = bench.translation().steps()
-    options = SearchOptions(k, max_length_multiple=4.0)
-    found = decode([Scheduled(steps, marks)], sentences, options, batching)
-    marks.mark()
-    return found, marks.seconds()
+    return decode([Scheduled(steps, marks)], sentences, SearchOptions(k, max_length_multiple=4.0), batching)
 
 
 def drain(bench: DecodeBench) -> None:
@@ -167,8 +168,11 @@ def drain(bench: DecodeBench) -> None:
         # Only a pool with more sentences than a batch lets new ones enter.
         sentences = scheduled_sentences(3 * size if kind == "refill" else size, shape.vocab_size)
         batching = Batching(size, kind=kind)
-        check_scheduled(scheduled(bench, sentences, DRAIN_BEAM, batching)[0], sentences, bench, DRAIN_BEAM)
-        _, seconds = scheduled(bench, sentences, DRAIN_BEAM, batching)
+        check_scheduled(scheduled(bench, sentences, DRAIN_BEAM, batching), sentences, bench, DRAIN_BEAM)
+        marks = Marks(suite.device)
+        scheduled(bench, sentences, DRAIN_BEAM, batching, marks)
+        marks.mark()
+        seconds = marks.seconds()
         sizes = sizes_of(shape, [sentence.ids for sentence in sentences], DRAIN_BEAM, batching)
         for first in range(0, len(seconds), STEPS_OF_ROW):
             some = seconds[first : first + STEPS_OF_ROW]
@@ -190,7 +194,7 @@ def refill(bench: DecodeBench) -> None:
         batching = Batching(SENTENCES_AT_ONCE[suite.device] // 4, kind=kind)
         row = suite.run(
             f"decode/refill {kind}", sizes_of(shape, ids, REFILL_BEAM, batching),
-            lambda batching=batching: scheduled(bench, sentences, REFILL_BEAM, batching)[0],
+            lambda batching=batching: scheduled(bench, sentences, REFILL_BEAM, batching),
             check=lambda found: check_scheduled(found, sentences, bench, REFILL_BEAM), items=words_in(ids),
             unit=WORDS_PER_SECOND,
         )  # fmt: skip

@@ -70,10 +70,10 @@ class Ensemble:
 
     @property
     def version(self) -> Any:
-        """See `StepFunction`. Logits of several models are put together by copies from the host."""
-        model = None if self.lm is None else self.lm.model
-        is_fixed = len(self.models) == 1 and (model is None or getattr(model, "is_fixed", False))
-        return getattr(self.models[0], "version", None) if is_fixed else None
+        """Those of the models; None if steps cannot be captured. See `StepFunction`."""
+        versions = tuple(getattr(model, "version", None) for model in self.models)
+        is_fixed = self.lm is None or getattr(self.lm.model, "is_fixed", False)
+        return versions if is_fixed and None not in versions else None
 
     def start(self, state: Any, sources: Sequence[Any]) -> Any:
         """Return the state with a row for each new source."""
@@ -113,7 +113,7 @@ def _logits_of(parts: Sequence[StepScores]) -> Any:
     dtypes = {rows.dtype.name for rows in logits}
     if len(dtypes) > 1:
         raise InputError(f"models of an ensemble have logits of {' and '.join(sorted(dtypes))}; give one dtype")
-    logits_MRV = logits[0][None] if len(logits) == 1 else array_module(logits[0]).stack(logits)
+    logits_MRV = logits[0][None] if len(logits) == 1 else _stacked(logits)
     return logits_MRV.astype(np.float32) if logits_MRV.dtype == np.float64 else logits_MRV
 
 
@@ -125,4 +125,12 @@ def _biases_of(parts: Sequence[StepScores]) -> Any:
     if len(biases) == 1:
         return biases[0][None]
     xp, V = array_module(parts[0].logits_RV), parts[0].logits_RV.shape[1]
-    return xp.stack([xp.zeros(V, np.float32) if bias_V is None else bias_V for bias_V in biases])
+    return _stacked([xp.zeros(V, np.float32) if bias_V is None else bias_V for bias_V in biases])
+
+
+def _stacked(arrays: Sequence[Any]) -> Any:
+    """Return arrays as one. CuPy's own function copies from the host, which a captured step must not."""
+    stacked = array_module(arrays[0]).empty((len(arrays), *arrays[0].shape), arrays[0].dtype)
+    for i, array in enumerate(arrays):
+        stacked[i] = array
+    return stacked

@@ -85,7 +85,7 @@ class NmtSteps:
         T = int(lengths_B.max())
         live_TB = np.arange(T)[:, None] < lengths_B
         ids_BTF = np.zeros((B, T, F), np.int64)
-        ids_BTF[live_TB.T] = np.concatenate([np.asarray(source).reshape(len(source), -1) for source in sources])
+        ids_BTF[live_TB.T] = np.concatenate(sources).reshape(-1, F)
         ids_TBF = ids_BTF.transpose(1, 0, 2)
         rows_F = [len(embedding) for embedding in m.source_embeddings]
         if (ids_TBF < 0).any() or (ids_TBF >= rows_F).any():

@@ -23,6 +23,11 @@ class ShortlistSteps:
         self._steps, self._shortlist = steps, shortlist
         self.vocab_size, self.eos, self.unk, self.start_word = steps.vocab_size, steps.eos, steps.unk, steps.start_word
 
+    @property
+    def version(self) -> int | None:
+        """See `StepFunction`."""
+        return getattr(self._steps, "version", None)
+
     def start(self, state: Any, sources: Sequence[np.ndarray]) -> Any:
         """Return the state with a row for each new source, (T,) ids or (T, factors)."""
         inner = self._steps.start(None if state is None else state["inner"], sources)

@@ -60,6 +60,11 @@ class ColumnSteps:
         self._steps, self._part = steps, part
         self.vocab_size, self.eos, self.unk, self.start_word = steps.vocab_size, steps.eos, steps.unk, steps.start_word
 
+    @property
+    def version(self) -> int | None:
+        """See `StepFunction`."""
+        return getattr(self._steps, "version", None)
+
     def start(self, state: Any, sources: Sequence[ColumnSources]) -> Any:
         """Return the state with a row for each new source after its rows."""
         return self._steps.start(state, [source.parts[self._part] for source in sources])

@@ -123,7 +123,10 @@ def test_sentences_end_by_the_schedule(bench):
     sentences = scheduled_sentences(6, bench.system.shape.vocab_size)
     assert len({sentence.words - len(sentence) for sentence in sentences}) > 1
     for kind in BATCHINGS:
-        found, seconds = scheduled(bench, sentences, 2, Batching(2, kind=kind))
+        marks = decode_batch.Marks("cpu")
+        found = scheduled(bench, sentences, 2, Batching(2, kind=kind), marks)
+        marks.mark()
+        seconds = marks.seconds()
         assert [len(results[0].words) for results in found] == [sentence.words for sentence in sentences]
         assert len(seconds) >= max(sentence.words for sentence in sentences) and min(seconds) > 0
     wrong = [replace(sentence, words=sentence.words + 1) for sentence in sentences]

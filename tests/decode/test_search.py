@@ -275,22 +275,31 @@ def test_steps_in_place_find_the_same(random_model, kind, lag, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["naive", "drain", "refill"])
-def test_graphs_find_the_same_bits(random_model, kind, monkeypatch):
+@pytest.mark.parametrize("with_more", [False, True])
+def test_graphs_find_the_same_bits(random_model, arpa, with_more, kind, monkeypatch):
+    """Of a model alone, and of an ensemble with an n-gram model."""
     import cupy
 
     rng = np.random.default_rng(6)
     sources = [np.append(rng.integers(2, 9, rng.integers(5, 40)), 0) for _ in range(400)]
-    options, batching = SearchOptions(3, 2, 1.0), Batching(64, kind=kind)
-    model = ready(random_model().map_arrays(cupy.asarray))
-    plain, captured = NmtSteps(model), NmtSteps(model)
-    plain.version = None
-    launches = []
+    models, lm = [ready(random_model(seed=s).map_arrays(cupy.asarray)) for s in range(1 + with_more)], None
+    if with_more:
+        tokens = [TOKENS[i % len(TOKENS)] if i < len(TOKENS) else f"none{i}" for i in range(models[0].vocab_size)]
+        lm = LanguageModel(NgramRows(NextWordModel(open_model(str(arpa)), "gpu"), tokens, models[0].eos), 0.2)
+    launched = []
     run = StepGraphs.run
     monkeypatch.setattr(
-        StepGraphs, "run", lambda self, rows, step: (launches.append(rows in self._seen), run(self, rows, step))[1]
+        StepGraphs, "run", lambda self, rows, step: (launched.append(rows in self._seen), run(self, rows, step))[1]
     )
-    assert decode([captured], sources, options, batching) == decode([plain], sources, options, batching)
-    assert sum(launches) > 20
+
+    def found(version):
+        steps = [NmtSteps(model) for model in models]
+        for each in steps:
+            each.version = version
+        return decode(steps, sources, SearchOptions(3, 2, 1.0), Batching(64, kind=kind), lm=lm)
+
+    assert found(0) == found(None)
+    assert sum(launched) > 20
 
 
 def test_results_have_an_attention_row_for_each_word(random_model):
