@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram.core.nmt_files import load_nmt_model
+from mgpu_ngram.engine.device import to_device_fast
 
 SOURCE_V, V, E, H, A = 9, 7, 5, 4, 6
 
@@ -84,6 +85,12 @@ def save_model(tmp_path):
 def random_model(random_tensors, save_model):
     """Return random_model(seed, ...): a small model."""
     return lambda seed=0, **kind: load_nmt_model(save_model(random_tensors(seed, **kind), f"model{seed}"))
+
+
+@pytest.fixture
+def placed(device):
+    """Return placed(model): the model on the device of the test."""
+    return lambda model: model.map_arrays(lambda array: to_device_fast(array, device))
 
 
 @pytest.fixture(scope="session")

@@ -68,11 +68,11 @@ def settled(best, texts, target):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_outputs_of_amun(folder, name):
+def test_outputs_of_amun(folder, name, placed):
     golden = (folder / "golden" / f"{name}.out").read_text().splitlines()
     config = yaml.safe_load((folder / "golden" / f"{name}.yml").read_text())
     options, max_length, head, flags = options_of((folder / "golden" / f"{name}.cmd").read_text())
-    models = [load_nmt_model(str(folder / "golden" / scorer["path"])) for scorer in config["scorers"].values()]
+    models = [placed(load_nmt_model(str(folder / "golden" / scorer["path"]))) for scorer in config["scorers"].values()]
     weights = None if len(models) == 1 else list(config["weights"].values())
     source, target = (load_nmt_vocabulary(str(folder / f"vocab.{side}.json")) for side in ("src", "trg"))
     lines = (folder / "test.src").read_text().splitlines()[:head]
@@ -107,9 +107,9 @@ def test_outputs_of_amun(folder, name):
 
 
 @pytest.mark.parametrize(("name", "beam"), [("b1", 1), ("b5n", 5)])
-def test_a_multiplicative_lstm(folder, name, beam):
+def test_a_multiplicative_lstm(folder, name, beam, placed):
     """Goldens of the plain program of the equations, in 5 decimals."""
-    model = load_nmt_model(str(folder / "model.mlstm.npz"))
+    model = placed(load_nmt_model(str(folder / "model.mlstm.npz")))
     source, target = (load_nmt_vocabulary(str(folder / f"vocab.{side}.json")) for side in ("src", "trg"))
     ids = [source.encode(line, 28) for line in (folder / "test.src").read_text().splitlines()[:500]]
     options = SearchOptions(beam, beam, length_penalty=float(beam > 1))
@@ -124,9 +124,9 @@ def test_a_multiplicative_lstm(folder, name, beam):
     np.testing.assert_allclose(numbers, golden_numbers, rtol=0, atol=1e-4)
 
 
-def test_a_model_without_attention(shared_data):
+def test_a_model_without_attention(shared_data, placed):
     folder = shared_data / "nmt" / "g2p-en-gru"
-    model = load_nmt_model(str(folder / "checkpoint20.npz"))
+    model = placed(load_nmt_model(str(folder / "checkpoint20.npz")))
     source, target = (
         load_nmt_vocabulary(str(folder / f"vocab.{side}.json"), named_ends=True) for side in ("src", "trg")
     )

@@ -199,13 +199,20 @@ def test_weights_are_rounded_to_even(files, random_tensors, save_model):
     assert found["float16"] == [1 + 2.0**-8, 1 + 3 * 2.0**-8, 1, 1 + 2.0**-9, -(2.0**-10) - 2.0**-19, 0]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_changes_few_results(shared_data, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "device"),
+    [
+        ("float16", "cpu"),
+        ("bfloat16", "cpu"),
+        *(pytest.param(dtype, "gpu", marks=pytest.mark.gpu) for dtype in DTYPES),
+    ],
+)
+def test_dtypes_change_few_results(shared_data, dtype, device):
     """At most 0.5 % of the outputs of Amun in float32; that many of 2,250 are 11."""
     folder = shared_data / "nmt" / "cmudict-g2p"
     source, target = (str(folder / f"vocab.{side}.json") for side in ("src", "trg"))
     translation = open_translation(
-        TranslationFiles((str(folder / "model.gru.npz"),), ((source,),), target), dtype=dtype
+        TranslationFiles((str(folder / "model.gru.npz"),), ((source,),), target), device, dtype
     )
     lines = (folder / "test.src").read_text().splitlines()
     sources = [translation.encode(translation.pieces(line)) for line in lines]

@@ -181,8 +181,8 @@ def test_states_are_any_tree():
 
 
 @pytest.mark.parametrize("kind", [{}, {"norm": "marian"}])
-def test_results_have_the_same_bits_in_any_batch(random_model, kind):
-    model, options = random_model(**kind), SearchOptions(beam_size=3, n_best=3)
+def test_results_have_the_same_bits_in_any_batch(random_model, kind, placed):
+    model, options = placed(random_model(**kind)), SearchOptions(beam_size=3, n_best=3)
 
     def found(sentences, *batching):
         return [[(h.words, h.cost) for h in best] for best in decode([model], sentences, options, Batching(*batching))]
