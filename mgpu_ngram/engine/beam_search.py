@@ -37,6 +37,13 @@ class _Bound(NamedTuple):
     places: int = 0
 
 
+class Collected(NamedTuple):
+    """Sentences that are done: their hypotheses and requests."""
+
+    traces: Traces
+    requests: list[Request]
+
+
 @dataclass
 class _Counts:
     """What a step has counted; on a GPU, it may be under way to the host.
@@ -131,10 +138,10 @@ class BeamSearch:
         while len(self._counts) > (self._lag if R else 0):
             self._learn(self._counts.popleft())
 
-    def collect(self) -> list[Found]:
-        """Return the results of the sentences that are known to be done; others may take their places."""
+    def collect(self) -> Collected | None:
+        """Return the sentences that are known to be done, if any; others may take their places."""
         if not self._done:
-            return []
+            return None
         at = self._xp.asarray(np.array(self._done))
         beams = self._beams
         kept = beams.words_NLK, beams.before_NLK, beams.costs_NLK, beams.steps_N, beams.longest_N
@@ -143,7 +150,11 @@ class BeamSearch:
         requests = [self._requests.pop(slot) for slot in self._done]
         self._free += self._done
         self._done = []
-        return read_results(traces, requests, self._ending, self.options.n_best)
+        return Collected(traces, requests)
+
+    def read(self, collected: Collected | None) -> list[Found]:
+        """Return the results of sentences that are done."""
+        return [] if collected is None else read_results(*collected, self._ending, self.options.n_best)
 
     def _extend(self, S: int, R: int) -> tuple[Any, Any]:
         """Extend R hypotheses of S sentences by a word. Return (done_S, counts_4) of `advance_beams`."""
@@ -204,8 +215,8 @@ class BeamSearch:
         self._xp, self._lag = xp, LAG["cpu" if xp is np else "gpu"]
         self._beams = Beams(
             xp.empty((N, L, K), np.int32), xp.empty((N, L, K), np.int16), xp.empty((N, L, K), np.float32),
-            xp.empty(N, np.int32), xp.empty(N, np.int32), xp.empty(N, np.int32), xp.empty(N, np.int32),
-            xp.empty((N, self.options.n_best), np.float64),
+            xp.zeros(N, np.int32), xp.zeros(N, np.int32), xp.zeros(N, np.int32), xp.zeros(N, np.int32),
+            xp.zeros((N, self.options.n_best), np.float64),
         )  # fmt: skip
         P = max(len(request.prefix) for request in self._all)
         self._prefix_NP = xp.full((N, P), -1, np.int32) if P else None

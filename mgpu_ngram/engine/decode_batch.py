@@ -156,14 +156,16 @@ def _run(
     found: list[Found] = []
     at = 0
     while at < len(order) or search.searched:
+        collected = None
         if at < len(order):
             room, empty = search.room, search.searched == 0
             if batching.words:
                 room = min(room, batching.words // requests[order[at]].length - search.searched)
             if empty or (batching.kind == "refill" and room >= (batching.sentences + 3) // 4):
-                found += search.collect()
+                collected = search.collect()
                 now = order[at : at + max(room, 1)]
                 search.enter([requests[i] for i in now], [sources[i] for i in now])
                 at += len(now)
         search.advance()
-    return found + search.collect()
+        found += search.read(collected)  # a GPU searches meanwhile
+    return found + search.read(search.collect())

@@ -60,31 +60,31 @@ def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_
         costs_DBL,
     )
     word_scores_DBL = np.diff(costs_DBL.astype(np.float64), prepend=0.0)
+    last_DB1 = np.maximum(lengths_DB - 1, 0)[..., None]
+    costs_DB = np.take_along_axis(costs_DBL, last_DB1, axis=2)[..., 0].astype(np.float64)
+    columns = (array.tolist() for array in (lengths_DB, scores_DB, costs_DB, words_DBL, word_scores_DBL))
     found = []
-    rows = zip(lengths_DB.tolist(), scores_DB.tolist(), words_DBL.tolist(), word_scores_DBL.tolist(), strict=True)
-    for d, (lengths, scores, words, word_scores) in enumerate(rows):
-        hypotheses = []
-        for b, length in enumerate(lengths):
-            if length:
-                at = d, np.arange(length), places_DBL[d, b, :length]
-                alignment = parts = None
-                if traces.attention_DLKT is not None:
-                    alignment = traces.attention_DLKT[at][:, : requests[d].length]
-                if traces.parts_DLKM is not None:
-                    parts = tuple(traces.parts_DLKM[at].astype(np.float64).sum(axis=0).tolist())
-                cost = float(costs_DBL[d, b, length - 1])
-                hypotheses.append(
-                    Hypothesis(
-                        tuple(words[b][:length]),
-                        scores[b],
-                        cost,
-                        tuple(word_scores[b][:length]),
-                        alignment,
-                        parts or (),
-                    )
-                )
+    for d, (lengths, scores, costs, words, word_scores) in enumerate(zip(*columns, strict=True)):
+        hypotheses = [
+            Hypothesis(
+                tuple(words[b][:n]), scores[b], costs[b], tuple(word_scores[b][:n]),
+                *_details(traces, d, places_DBL[d, b, :n], requests[d].length),
+            )
+            for b, n in enumerate(lengths)
+            if n
+        ]  # fmt: skip
         found.append(Found(requests[d].number, hypotheses))
     return found
+
+
+def _details(traces: Traces, d: int, places_L: np.ndarray, length: int) -> tuple[np.ndarray | None, tuple[float, ...]]:
+    """Return the alignment, and the sums of models, of the hypothesis that goes through these places."""
+    alignment, parts = None, ()
+    if traces.attention_DLKT is not None:
+        alignment = traces.attention_DLKT[d, np.arange(len(places_L)), places_L][:, :length]
+    if traces.parts_DLKM is not None:
+        parts = tuple(traces.parts_DLKM[d, np.arange(len(places_L)), places_L].astype(np.float64).sum(axis=0).tolist())
+    return alignment, parts
 
 
 @njit(nogil=True, cache=True)
