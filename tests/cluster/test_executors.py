@@ -676,8 +676,9 @@ def test_dask_settings_are_checked(settings, message):
         start_cluster("cpu", 1, settings)
 
 
-def test_a_secure_cluster_refuses_clients_without_a_certificate():
-    executor = start_cluster("cpu", 1, secure=True)
+def test_a_secure_cluster_refuses_clients_without_a_certificate(device):
+    pytest.importorskip("cryptography")
+    executor = start_cluster(device, 1, secure=True)
     try:
         assert executor.gather([executor.call(square, 3)]) == [9]
         address = executor.client.scheduler.address
