@@ -170,8 +170,9 @@ class BeamSearch:
 
     def _extend_in_place(self, R: int) -> tuple[Any, Any]:
         """As `_extend`, of all slots, into the arrays that graphs work in."""
-        found = self._extend(self._slots, R)
         assert self._fixed is not None
+        self._live, self._rows, self._state = self._fixed
+        found = self._extend(self._slots, R)
         map_state(_write, self._fixed, (self._live, self._rows, self._state))
         self._live, self._rows, self._state = self._fixed
         return found

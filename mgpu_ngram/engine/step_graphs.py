@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+
+from mgpu_ngram.engine.device import out_of_memory
 
 SIZES_PER_OCTAVE = 16  # numbers of rows that steps are rounded up to, from one power of two to the next
 
@@ -47,17 +49,31 @@ class StepGraphs:
             self._seen.add(rows)
             return step(rows)
         if rows not in self._graphs:
-            stream = cupy.cuda.get_current_stream()
-            with cupy.cuda.using_allocator(self._pool.malloc):
-                stream.begin_capture()
-                try:
-                    result = step(rows)
-                finally:
-                    graph = stream.end_capture()
-            self._graphs[rows] = graph, result
+            try:
+                self._graphs[rows] = self._captured(rows, step)
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+                cupy.get_default_memory_pool().free_all_blocks()  # steps that ran as usual have left them
+                self._graphs[rows] = self._captured(rows, step)
         graph, result = self._graphs[rows]
         graph.launch()
         return result
+
+    def _captured(self, rows: int, step: Callable[[int], Any]) -> tuple[Any, Any]:
+        """Return (graph, result) of a step, which does not run."""
+        import cupy
+
+        stream = cupy.cuda.get_current_stream()
+        with cupy.cuda.using_allocator(self._pool.malloc):
+            stream.begin_capture()
+            try:
+                result = step(rows)
+            except BaseException:
+                with suppress(Exception):  # that the capture failed
+                    stream.end_capture()
+                raise
+            return stream.end_capture(), result
 
 
 @contextmanager
