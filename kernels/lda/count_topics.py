@@ -74,7 +74,7 @@ def _cuda(documents, num_topics):
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     """Return documents of Zipf's lengths with random topics, and few topics or many by size."""
-    num_topics = (3, 64, 2, 300, 2100)[size % 5]
+    num_topics = (3, 64, 2, 300, 4100)[size % 5]
     lengths_D = np.minimum(rng.zipf(1.4, size // 30 + 1), max(1, size)).astype(np.uint32)
     lengths_D[::7] = 0
     units_D = -(-lengths_D.astype(np.int64) // ALIGN)

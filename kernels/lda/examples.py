@@ -8,7 +8,7 @@ from .count_topics import count_topics
 from .layout import lay_out
 from .weights import ALIGN, PRIOR_BITS, Documents, Pairs, WordTopics
 
-TOPICS = (3, 64, 2, 300, 2100)  # the last one needs larger entries
+TOPICS = (3, 64, 2, 300, 4100)  # the last one needs larger entries
 
 
 def bags(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:

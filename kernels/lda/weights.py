@@ -99,7 +99,7 @@ class WordTopics(NamedTuple):
 def count_bits(num_topics: int) -> tuple[np.dtype, int]:
     """Return (dtype of an entry, its bits for the count): a topic takes the other, upper bits."""
     topic_bits = max(1, (num_topics - 1).bit_length())
-    return (np.dtype(np.uint16), 16 - topic_bits) if topic_bits <= 11 else (np.dtype(np.uint32), 32 - topic_bits)
+    return (np.dtype(np.uint16), 16 - topic_bits) if topic_bits <= 12 else (np.dtype(np.uint32), 32 - topic_bits)
 
 
 @njit(nogil=True, cache=True, inline="always")
