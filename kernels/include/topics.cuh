@@ -1,5 +1,5 @@
 // Integer weights of topics, the same as in kernels/lda/weights.py: sums do not depend on their order.
-#define GROUP 32      // topics whose prior weights are summed together; a warp
+#define GROUP 16      // topics whose prior weights are summed together
 #define PRIOR_BITS 8  // a prior weight counts 2^-8 of a document's weight
 #define ALIGN 16      // documents start at multiples of this
 #define GREATEST 2147483520.0f  // weight
@@ -29,6 +29,8 @@ __device__ __forceinline__ float scale_of(float greatest) {
 __device__ float weigh_word(const u32* count_Z, const float* inverse_Z, const float* alpha_Z, float beta,
                             const float* beta_Z, i64 Z, u32* weight_Z, u64* before_G) {
   __shared__ float greatest_W[THREADS / 32];
+  __shared__ u64 prior_W[THREADS / 32];
+  u32 warp = threadIdx.x / 32, lane = lane_id();
   float greatest = 0;
   for (i64 k = threadIdx.x; k < Z; k += THREADS) {
     float share = word_share(count_Z[k], beta_Z ? beta_Z[k] : beta, inverse_Z[k]);
@@ -36,37 +38,35 @@ __device__ float weigh_word(const u32* count_Z, const float* inverse_Z, const fl
     greatest = fmaxf(greatest, share);
   }
   for (int d = 16; d > 0; d /= 2) greatest = fmaxf(greatest, __shfl_xor_sync(FULL_WARP, greatest, d));
-  if (lane_id() == 0) greatest_W[threadIdx.x / 32] = greatest;
+  if (lane == 0) greatest_W[warp] = greatest;
   __syncthreads();
   for (int w = 0; w < THREADS / 32; ++w) greatest = fmaxf(greatest, greatest_W[w]);
   float scale = scale_of(greatest);
-  i64 G = (Z + GROUP - 1) / GROUP;
-  for (i64 k = threadIdx.x; k < G * GROUP; k += THREADS) {
+  // A warp has consecutive topics. It sums their priors, then adds those of the warps before.
+  i64 per = (Z + THREADS - 1) / THREADS * 32, from = warp * per, to = min(Z, from + per);
+  u64 sum = 0;
+  for (i64 k = from + lane; k - lane < to; k += 32) {
     u64 prior = 0;
-    if (k < Z) {
+    if (k < to) {
       u32 weight = word_weight(__uint_as_float(weight_Z[k]), scale);
       weight_Z[k] = weight;
       prior = prior_weight(weight, alpha_Z[k]);
     }
-    for (int d = 16; d > 0; d /= 2) prior += __shfl_xor_sync(FULL_WARP, prior, d);
-    if (lane_id() == 0) before_G[k / GROUP + 1] = prior;
-  }
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    u64 sum = 0;
-    for (i64 g0 = 1; g0 <= G; g0 += 32) {
-      i64 g = g0 + lane_id();
-      u64 prefix = g <= G ? before_G[g] : 0;
-      for (int d = 1; d < 32; d *= 2) {
-        u64 lower = __shfl_up_sync(FULL_WARP, prefix, d);
-        if (lane_id() >= d) prefix += lower;
-      }
-      prefix += sum;
-      if (g <= G) before_G[g] = prefix;
-      sum = __shfl_sync(FULL_WARP, prefix, 31);
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+      u64 lower = __shfl_up_sync(FULL_WARP, prior, d);
+      if (lane >= d) prior += lower;
     }
-    if (lane_id() == 0) before_G[0] = 0;
+    prior += sum;
+    if (lane % GROUP == GROUP - 1 && k - lane + lane / GROUP * GROUP < to) before_G[k / GROUP + 1] = prior;
+    sum = __shfl_sync(FULL_WARP, prior, 31);
   }
+  if (lane == 0) prior_W[warp] = sum;
+  __syncthreads();
+  u64 before = 0;
+  for (u32 w = 0; w < warp; ++w) before += prior_W[w];
+  for (i64 g = from / GROUP + lane; g * GROUP < to; g += 32) before_G[g + 1] += before;
+  if (threadIdx.x == 0) before_G[0] = 0;
   __syncthreads();
   return scale;
 }

@@ -22,7 +22,9 @@ def lay_out(
     counts_P   (P,) uint32, at least 1
     max_pairs  pairs of a slot at most; None: one slot for each word
 
-    The tokens of a document are in the order of its words. Slots come by falling number of pairs, ties by word.
+    The tokens of a document are in the order of its words. Slots come by falling number of pairs, ties by word. The
+    pairs of a word come by falling number of tokens, then by falling length of the document in units of ALIGN: a warp
+    takes neighbours, which then need about as long.
     The arrays hold less than 2^32 tokens, with the gaps between documents.
     """
     xp = array_module(words_P)
@@ -42,7 +44,11 @@ def lay_out(
     document_P = repeat(xp.arange(D, dtype=np.int64), xp.diff(starts_D1))
     token_P = ALIGN * units_D1[document_P] + ends_P[:-1] - first_D1[document_P]
     del ends_P
-    order_P = xp.argsort(words_P.astype(np.uint64) << np.uint64(32) | xp.arange(P, dtype=np.uint64))
+    key_P = words_P.astype(np.uint64) << np.uint64(24)
+    key_P |= (MAX_COUNT - xp.minimum(counts_P, MAX_COUNT)).astype(np.uint64) << np.uint64(16)
+    key_P |= xp.maximum(0xFFFF - -(-lengths_D // ALIGN), 0).astype(np.uint64)[document_P]
+    order_P = xp.argsort(key_P, kind="stable")
+    del key_P
     count_P = counts_P[order_P].astype(np.int64)
     pieces_P = -(-count_P // MAX_COUNT)
     if P and int(pieces_P.max()) > 1:

@@ -1,7 +1,7 @@
 #include "common.cuh"
 #include "floats.cuh"
 #include "topics.cuh"
-// One slot (a word and a range of its pairs) per block, one pair per LANES lanes, as in sample_topics.cu.
+// One slot (a word and a range of its pairs) per block, one pair per LANES lanes.
 
 // Shapes as in plugin_likelihood.py  ->  total (1,), added to.
 extern "C" __global__ void __launch_bounds__(THREADS) plugin_likelihood(

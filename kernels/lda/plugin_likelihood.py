@@ -13,13 +13,9 @@ from ..compile import njit
 from ..dispatch import pick
 from ..launch import kernel, launch
 from .examples import corpus
-from .sample_topics import LANES, SMALL_TOPICS, weights_place
+from .sample_topics import LANES, VARIANTS, weights_place  # noqa: F401 (CI compiles VARIANTS)
 from .weights import ALIGN, BLOCK, ENTRIES, PRIOR_BITS, Documents, Pairs, WordTopics, beta_of, count_bits, weigh_word
 
-VARIANTS = tuple(
-    {"ENTRY": entry, "LANES": lanes, "THREADS": threads, "WEIGHTS_IN_SHARED": shared}
-    for entry, lanes, threads, shared in (("u16", 4, 256, 1), ("u32", 8, 1024, 1), ("u32", 8, 1024, 0))
-)
 UNITS = 1 << 20  # of a natural logarithm, in sums
 
 
@@ -87,9 +83,10 @@ def _cuda(documents, pairs, words, alpha_sum):
     if not S:
         return total
     place = weights_place(Z, S)
+    entry = ENTRIES[entries_T.dtype]
     fn = kernel(
-        "lda/plugin_likelihood", "plugin_likelihood", ENTRY=ENTRIES[entries_T.dtype],
-        LANES=LANES if Z <= SMALL_TOPICS else 8, THREADS=place.threads, WEIGHTS_IN_SHARED=int(place.in_shared),
+        "lda/plugin_likelihood", "plugin_likelihood", ENTRY=entry, LANES=LANES[entry], THREADS=place.threads,
+        WEIGHTS_IN_SHARED=int(place.in_shared),
     )  # fmt: skip
     seeds_V = words.seeds_V if len(words.seeds_V) else np.uintp(0)
     args = (

@@ -32,15 +32,15 @@ from .weights import (
     word_weight,
 )
 
+LANES = {"u16": 4, "u32": 8}  # of a warp that read one row together, by entry
+PARTS = 8  # parts of a row whose sums a GPU keeps, as in sample_topics.cu
 VARIANTS = tuple(
-    {"ENTRY": entry, "LANES": lanes, "THREADS": threads, "WEIGHTS_IN_SHARED": shared}
-    for entry, lanes, threads, shared in (("u16", 4, 256, 1), ("u32", 8, 1024, 1), ("u32", 8, 1024, 0))
+    {"ENTRY": entry, "LANES": LANES[entry], "THREADS": threads, "WEIGHTS_IN_SHARED": shared}
+    for entry, threads, shared in (("u16", 128, 1), ("u16", 256, 1), ("u32", 512, 1), ("u32", 512, 0))
 )
-LANES = 4  # of a warp, for one pair
 BATCH = 64  # pairs: a CPU fetches their memory and draws their random numbers at once
 SHORT = 512  # entries of a row that a CPU searches from end to end
-SMALL, LARGE = 256, 1024  # threads of a block: few where the weights of many words fit a multiprocessor
-SMALL_TOPICS = 4096
+THREADS = ((2048, 128), (4096, 256), (65536, 512))  # topics at most, and threads of a block: more share large weights
 
 
 class Draw(NamedTuple):
@@ -284,10 +284,11 @@ def _cuda(documents, pairs, words, new_VZ, draw):
     changed = cupy.zeros(1, np.int64)
     if not S:
         return changed
-    place = weights_place(Z, S)
+    place = weights_place(Z, S, thread_bytes=8 * (PARTS - 1))
+    entry = ENTRIES[entries_T.dtype]
     fn = kernel(
-        "lda/sample_topics", "sample_topics", ENTRY=ENTRIES[entries_T.dtype], LANES=LANES if Z <= SMALL_TOPICS else 8,
-        THREADS=place.threads, WEIGHTS_IN_SHARED=int(place.in_shared),
+        "lda/sample_topics", "sample_topics", ENTRY=entry, LANES=LANES[entry], THREADS=place.threads,
+        WEIGHTS_IN_SHARED=int(place.in_shared),
     )  # fmt: skip
     seeds_V = words.seeds_V if len(words.seeds_V) else np.uintp(0)
     args = (
@@ -310,16 +311,19 @@ class WeightPlace(NamedTuple):
     scratch: Any
 
 
-def weights_place(num_topics: int, slots: int) -> WeightPlace:
-    """Return the place of weights, and the launch that fits it; weights of many topics exceed shared memory."""
+def weights_place(num_topics: int, slots: int, thread_bytes: int = 0) -> WeightPlace:
+    """Return the place of weights, and the launch that fits it; weights of many topics exceed shared memory.
+
+    thread_bytes  of shared memory that each thread takes besides
+    """
     import cupy
 
-    prior_bytes = 8 * (-(-num_topics // GROUP) + 1)
-    in_shared = prior_bytes + 4 * num_topics + 1024 <= current_limits()[1]
-    threads = SMALL if num_topics <= SMALL_TOPICS else LARGE
+    threads = next(threads for most, threads in THREADS if num_topics <= most)
+    sums_bytes = 8 * (-(-num_topics // GROUP) + 1) + thread_bytes * threads
+    in_shared = sums_bytes + 4 * num_topics + 1024 <= current_limits()[1]
     blocks = min(slots, 2**31 - 1) if in_shared else min(slots, 2 * current_limits()[0])
     scratch = cupy.empty(0 if in_shared else blocks * num_topics, np.uint32)
-    return WeightPlace(in_shared, prior_bytes + 4 * num_topics * in_shared, threads, blocks, scratch)
+    return WeightPlace(in_shared, sums_bytes + 4 * num_topics * in_shared, threads, blocks, scratch)
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from numpy import float32, float64, int32, int64, uint64
 from .. import check
 from ..compile import njit
 
-GROUP = 32  # topics whose prior weights a GPU sums together
+GROUP = 16  # topics whose prior weights a GPU sums together
 BLOCK = 8  # topics, or entries of a document, whose weights a CPU sums together; rows of entries end in whole blocks
 PRIOR_BITS = 8
 ALIGN = 16  # documents start at multiples of this in arrays of tokens

@@ -93,6 +93,14 @@ def test_the_layout_by_hand():
     assert sorted(pairs.slots_S3.tolist()) == [[5, 0, 1], [5, 1, 2], [7, 2, 3], [7, 3, 4]]
 
 
+def test_pairs_of_a_word_come_by_falling_tokens_then_length():
+    # word 5: once in documents 0, 2 and 3, of 1, 41 and 1 tokens; three times in document 1
+    starts_D1, words_P, counts_P = np.array([0, 1, 2, 4, 5]), np.array([5, 5, 5, 7, 5]), np.array([1, 3, 1, 40, 1])
+    _, pairs = lay_out(starts_D1, words_P.astype(np.uint32), counts_P.astype(np.uint32), 10)
+    assert pairs.document_P.tolist() == [1, 2, 0, 3, 2]
+    assert pairs.count_P.tolist() == [3, 1, 1, 1, 40]
+
+
 def test_too_many_tokens_for_one_block_are_refused():
     counts_P = np.full(2, 2**31, np.uint32)
     with pytest.raises(ValueError, match=r"4,294,967,296 tokens with gaps but 2\^32 - 1 fit one block"):

@@ -116,37 +116,37 @@ def test_a_topic_of_one_word_keeps_its_weight_without_the_token(to_device):
 
 
 def plain_draws(documents, pairs, words, draw):
-    """Return the topics of all tokens by the rule of `sample_topics`, in integers of Python."""
+    """Return the topics of all tokens by the rule of `sample_topics`, token by token."""
     Z, topics_T = len(words.inverse_Z), documents.topics_T.copy()
     scratch = np.empty(Z, np.float32), np.empty(Z, np.int32), np.empty(-(-Z // BLOCK), np.uint64)
     for w, first_pair, end_pair in pairs.slots_S3.tolist():
         beta_Z = np.full(Z, words.beta, np.float32)
         scale, _ = weigh_word(words.counts_VZ[w], words.inverse_Z, words.alpha_Z, beta_Z, *scratch)
-        weights = scratch[1].tolist()
-        priors = [max(1, int(np.float32(n) * a)) for n, a in zip(weights, words.alpha_Z, strict=True)]
+        weight_Z = scratch[1].astype(np.int64)
+        prior_Z = np.maximum(1, (weight_Z.astype(np.float32) * words.alpha_Z).astype(np.int64))
         for p in range(first_pair, end_pair):
             d, begin = int(pairs.document_P[p]), 16 * int(documents.rows_D2[pairs.document_P[p], 0])
-            row_Z = np.bincount(documents.topics_T[begin : begin + int(documents.lengths_D[d])], minlength=Z).tolist()
+            row_Z = np.bincount(documents.topics_T[begin : begin + int(documents.lengths_D[d])], minlength=Z)
             for t in range(int(pairs.token_P[p]), int(pairs.token_P[p]) + int(pairs.count_P[p])):
                 z = int(documents.topics_T[t])
                 share = (np.float32(words.counts_VZ[w, z] - 1) + beta_Z[z]) * words.less_Z[z]
                 less = max(1, int(share * np.float32(scale)))
-                own = ((row_Z[z] - 1) * less << PRIOR_BITS) + max(1, int(np.float32(less) * words.alpha_Z[z]))
-                kept = [own]
-                kept += [row_Z[k] * weights[k] << PRIOR_BITS for k in range(Z) if k != z and row_Z[k]]
-                kept += [priors[k] for k in range(Z) if k != z]
-                topics = [z, *(k for k in range(Z) if k != z and row_Z[k]), *(k for k in range(Z) if k != z)]
+                own = ((int(row_Z[z]) - 1) * less << PRIOR_BITS) + max(1, int(np.float32(less) * words.alpha_Z[z]))
+                by_row, by_prior = row_Z * weight_Z << PRIOR_BITS, prior_Z.copy()
+                by_row[z] = by_prior[z] = 0
+                through = np.cumsum(np.concatenate([[own], by_row, by_prior]))
                 bits = int(random_bits(np.uint64(draw.seed), DRAWS, draw.sweep, draw.first + d, t - begin))
-                x = sum(kept) * bits >> 64
-                topics_T[t] = topics[int(np.searchsorted(np.cumsum(np.array(kept, object)), x, "right"))]
+                place = int(np.searchsorted(through, int(through[-1]) * bits >> 64, "right"))
+                topics_T[t] = (place - 1) % Z if place else z
     return topics_T
 
 
 @pytest.mark.parametrize(
-    ("Z", "topics_of_document", "alpha"), [(2000, (3, 40), 0.1), (2000, (700, 900), 0.1), (20, (3, 9), 99)]
+    ("Z", "topics_of_document", "alpha"),
+    [(2000, (3, 40), 0.1), (2000, (700, 900), 0.1), (5000, (700, 900), 0.1), (20, (3, 9), 99)],
 )
 def test_draws_are_those_of_plain_python(Z, topics_of_document, alpha, to_device):
-    """Rows of few blocks of entries and of many, topics with more tokens than one entry counts, and a strong prior."""
+    """Rows of few blocks of entries and of many, small and large entries, topics of several entries, a strong prior."""
     rng, V = np.random.default_rng(1), 2
     texts = [[(w, int(rng.integers(600, 1000))) for w in range(V)] for _ in topics_of_document]
     lengths = [sum(count for _, count in text) for text in texts]
