@@ -7,9 +7,44 @@ __device__ __forceinline__ float lanes_sum(float value) {
   return value;
 }
 
+#define THREADS 128  // of a block, as in fold_in.py
+#define WORDS 2      // whose entries are loaded at once, which hides the latency of memory
+#define AHEAD 8      // entries of a word that a lane loads at once
+
+// This lane's entries of a word: every 32nd one from `first` on. Beyond the last one the share is 0.
+struct Entries {
+  u32 topics[AHEAD];
+  float shares[AHEAD];
+  __device__ __forceinline__ void load(const u16* topics_E, const float* shares_E, u32 first, u32 size) {
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+      u32 e = first + 32 * i;
+      topics[i] = e < size ? topics_E[e] : 0;
+      shares[i] = e < size ? shares_E[e] : 0;
+    }
+  }
+  __device__ __forceinline__ float add_to(float sum, const float* theta_Z) const {
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) sum = add(sum, mul(shares[i], theta_Z[topics[i]]));
+    return sum;
+  }
+  // Add rate times the shares to found_Z. A word has a topic once, so the lanes' topics differ.
+  __device__ __forceinline__ void give(float rate, u32 first, u32 size, float* found_Z) const {
+    float found[AHEAD];
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+      if (first + 32 * i < size) found[i] = add(found_Z[topics[i]], mul(shares[i], rate));
+    }
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+      if (first + 32 * i < size) found_Z[topics[i]] = found[i];
+    }
+  }
+};
+
 // Shapes as in fold_in.py; one document per warp. A lane has every 32nd topic, and every 32nd entry of a word.
 // Shared memory (or `scratch`): 2 Z floats for each warp.
-extern "C" __global__ void fold_in(const i64* starts_D1, const u32* words_P, const u32* counts_P, i64 D,
+extern "C" __global__ void __launch_bounds__(THREADS, IN_SHARED ? 5 : 4) fold_in(const i64* starts_D1, const u32* words_P, const u32* counts_P, i64 D,
                                    const i64* starts_V1, const u16* topics_N, const float* shares_N,
                                    const float* floor_Z, const float* alpha_Z, i64 Z, i64 max_iter, float tol,
                                    float* scratch, float* theta_DZ) {
@@ -35,18 +70,50 @@ extern "C" __global__ void fold_in(const i64* starts_D1, const u32* words_P, con
       }
       float floor = lanes_sum(sum), rates = 0;
       __syncwarp();
-      for (i64 p = first; p < end; ++p) {
-        if (counts_P[p] == 0) continue;
-        i64 w = words_P[p], stop = starts_V1[w + 1];
-        sum = 0;
-        for (i64 e = starts_V1[w] + lane; e < stop; e += 32) sum = add(sum, mul(shares_N[e], theta_Z[topics_N[e]]));
-        float rate = divide(__uint2float_rn(counts_P[p]), add(floor, lanes_sum(sum)));
-        rates = add(rates, rate);
-        for (i64 e = starts_V1[w] + lane; e < stop; e += 32) {  // a word has a topic once
-          u32 k = topics_N[e];
-          found_Z[k] = add(found_Z[k], mul(shares_N[e], rate));
+      for (i64 p0 = first; p0 < end; p0 += 32) {
+        u32 word_count = 0, word_size = 0;  // of word p0 + lane
+        i64 word_first = 0;
+        if (p0 + lane < end && counts_P[p0 + lane]) {
+          word_count = counts_P[p0 + lane], word_first = starts_V1[words_P[p0 + lane]];
+          word_size = starts_V1[words_P[p0 + lane] + 1] - word_first;
         }
-        __syncwarp();
+        for (u32 j = 0; j < 32 && p0 + j < end; j += WORDS) {
+          Entries some[WORDS];
+          u32 size[WORDS];
+          float sums[WORDS];
+#pragma unroll
+          for (int i = 0; i < WORDS; ++i) {
+            i64 at = __shfl_sync(FULL_WARP, word_first, j + i);
+            size[i] = __shfl_sync(FULL_WARP, word_size, j + i);
+            some[i].load(topics_N + at, shares_N + at, lane, size[i]);
+          }
+#pragma unroll
+          for (int i = 0; i < WORDS; ++i) {
+            sums[i] = some[i].add_to(0, theta_Z);
+            for (u32 e = lane + 32 * AHEAD; e - lane < size[i]; e += 32 * AHEAD) {
+              Entries more;
+              i64 at = __shfl_sync(FULL_WARP, word_first, j + i);
+              more.load(topics_N + at, shares_N + at, e, size[i]);
+              sums[i] = more.add_to(sums[i], theta_Z);
+            }
+          }
+#pragma unroll
+          for (int i = 0; i < WORDS; ++i) sums[i] = lanes_sum(sums[i]);
+#pragma unroll
+          for (int i = 0; i < WORDS; ++i) {
+            u32 count = __shfl_sync(FULL_WARP, word_count, j + i);
+            float rate = count ? divide(__uint2float_rn(count), add(floor, sums[i])) : 0;
+            rates = add(rates, rate);
+            some[i].give(rate, lane, size[i], found_Z);
+            for (u32 e = lane + 32 * AHEAD; e - lane < size[i]; e += 32 * AHEAD) {
+              Entries more;
+              i64 at = __shfl_sync(FULL_WARP, word_first, j + i);
+              more.load(topics_N + at, shares_N + at, e, size[i]);
+              more.give(rate, e, size[i], found_Z);
+            }
+            __syncwarp();
+          }
+        }
       }
       float change = 0;
       sum = 0;
