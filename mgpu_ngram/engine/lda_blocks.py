@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ SLOT_PAIRS = 4096  # pairs of a slot on a GPU: a block of threads takes one slot
 LAYOUT_BYTES = 80  # of device memory that `lay_out` takes for each pair at most
 PLACES = 1 << 24  # of tokens or entries whose places are computed at once
 STREAMED = 2  # blocks on the device at once when blocks are streamed
+DONE = object()  # the event of a copy on a CPU
 T = TypeVar("T")
 
 
@@ -183,7 +185,8 @@ class ResidentBlocks:
 class StreamedBlocks:
     """Blocks in host memory, or in files, that are copied to the device one after the other.
 
-    One block is copied while the device works on the one before, and the topics of a third one are copied back.
+    One block is copied while the device works on the one before, and the topics of a third one are copied back. While
+    the device works on the last block, the first one is copied for the next time.
     """
 
     def __init__(self, blocks: Sequence[Block], num_topics: int, device: str):
@@ -195,28 +198,38 @@ class StreamedBlocks:
             [_empty_like(arrays, device) for arrays in zip(*(_arrays(block) for block in blocks), strict=True)]
             for _ in range(min(STREAMED, len(blocks)))
         ]
+        self._streams = _Streams(device)
+        self._slot = 0  # of the first block
+        self._first_copied: Any = None  # event of its copy, when one is under way or done
+        # Wait before the slots are freed: a copy under way would overwrite the arrays that take their memory.
+        weakref.finalize(self, self._streams.finish).atexit = False
 
     def stored(self) -> Iterator[Block]:
+        self._first_copied = None  # the caller may change its topics
         yield from self._blocks
 
     def count_topics(self, threads: int) -> None:
         """Do nothing: entries are counted when a block is loaded."""
 
     def loaded(self, changes: bool = False) -> Iterator[Block]:
-        streams = _Streams(self._device)
+        streams, slots, M = self._streams, self._slots, len(self._blocks)
         free = streams.now()  # the event after which the slot of the next block is free
-        copied = [streams.copy_in(self._slots[0], _arrays(self._blocks[0]), free)]
+        slot, copied, self._first_copied = self._slot, self._first_copied, None
+        if copied is None:
+            copied = streams.copy_in(slots[slot], _arrays(self._blocks[0]), free)
         for i, block in enumerate(self._blocks):
-            slot = self._slots[i % len(self._slots)]
-            if i + 1 < len(self._blocks):
-                following = self._slots[(i + 1) % len(self._slots)]
-                copied.append(streams.copy_in(following, _arrays(self._blocks[i + 1]), free))
-            streams.wait(copied[i])
-            here = self._on_device(block, slot)
+            arrays, slot, next_copied = slots[slot], (slot + 1) % len(slots), None
+            if len(slots) > 1:
+                # The first block's topics are in host memory by then: copies to its slot waited for them.
+                next_copied = streams.copy_in(slots[slot], _arrays(self._blocks[(i + 1) % M]), free)
+            streams.wait(copied)
+            here = self._on_device(block, arrays)
             count_topics(here.documents, self._num_topics)
             yield here
             free = streams.copy_out(here.documents.topics_T, block.documents.topics_T if changes else None)
-        streams.finish()
+            copied = next_copied
+        streams.finish_out()
+        self._slot, self._first_copied = slot, copied
 
     def _on_device(self, block: Block, slot: Sequence[Any]) -> Block:
         """Return a block whose arrays are the beginnings of a slot's."""
@@ -252,7 +265,7 @@ class _Streams:
         if not self.cupy:
             for target, source in zip(slot, arrays, strict=True):
                 target[: len(source)] = source
-            return None
+            return DONE
         self._in.wait_event(free)
         for target, source in zip(slot, arrays, strict=True):
             if len(source):
@@ -277,9 +290,16 @@ class _Streams:
         if self.cupy:
             self.cupy.cuda.get_current_stream().wait_event(event)
 
-    def finish(self) -> None:
+    def finish_out(self) -> None:
+        """Wait for the copies to the host."""
         if self.cupy:
             self._out.synchronize()
+
+    def finish(self) -> None:
+        """Wait for all copies."""
+        self.finish_out()
+        if self.cupy:
+            self._in.synchronize()
 
 
 def _empty_like(arrays: Sequence[np.ndarray], device: str) -> Any:

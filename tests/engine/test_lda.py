@@ -369,6 +369,30 @@ def test_streamed_blocks_load_what_is_stored():
     assert all(set(b.topics()[n].tolist()) == {n} for n, b in enumerate(streamed.stored()))
 
 
+def test_the_first_streamed_block_is_copied_while_the_last_one_is_used(monkeypatch):
+    bags, _ = bars(np.random.default_rng(3), 30)
+    parts = [Part.of(i, 10 * i, bags.slice(10 * i, 10 * i + 10)) for i in range(3)]
+    streamed, copies = StreamedBlocks([make_block([part], 9, "cpu", 1) for part in parts], 9, "cpu"), []
+    copy_in = lda_blocks._Streams.copy_in
+
+    def counted(*arguments):
+        copies.append(arguments)
+        return copy_in(*arguments)
+
+    monkeypatch.setattr(lda_blocks._Streams, "copy_in", counted)
+
+    def topics():
+        return [set(block.topics()[n].tolist()) for n, block in enumerate(streamed.loaded())]
+
+    for copied in (4, 3):
+        copies.clear()
+        assert topics() == [{0}] * 3 and len(copies) == copied
+    for n, block in enumerate(streamed.stored()):
+        block.set_topics({n: np.full(bags.slice(10 * n, 10 * n + 10).tokens, n + 1, np.uint16)})
+    copies.clear()
+    assert topics() == [{1}, {2}, {3}] and len(copies) == 4, "the copy was older than the topics"
+
+
 def test_coherence_is_that_of_the_bags(device):
     bags, _ = bars(np.random.default_rng(10), 60, 400)
     sampler, _ = trained(bags, 6, 20, device)
