@@ -20,7 +20,7 @@ from ..intrinsics import multiply_add
 from ..launch import current_limits, kernel, launch
 from .terms import (
     BFLOAT16,
-    CHUNK,
+    CHUNKS,
     FIRST,
     FLOAT16,
     FLOAT32,
@@ -35,18 +35,22 @@ from .terms import (
     sum_chunk,
 )
 
-MAX_K, MAX_MODELS = 64, 32
+MAX_K, MAX_MODELS, MAX_ROWS, MAX_WORDS = 64, 32, 2**30, 2**31 - max(CHUNKS) - 1
 NONE, SPARSE = -1, -2  # kinds of n-gram models beside the kinds of rows
-THREADS = 128  # of a block, one warp for each part of a row
-BLOCKS = ((5, 4), (4, 3), (4, 3))  # on a multiprocessor: by FLOAT32, FLOAT16, BFLOAT16, then MIX; as in best_words.cu
+THREADS, BLOCKS = 128, 4  # of a block, and blocks of a multiprocessor, that sum chunks; as in best_words.cu
+ROW_THREADS = 64  # of a block that chooses words: one warp for each row
+SLOT_BYTES = LANES * LOADS * 16  # of shared memory, for a group that a warp reads
+PARTS = 16  # of a chunk, each with its greatest logit
+SLOTS = 3  # of a warp; as in best_words.cu
 FORMATS: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by FLOAT32, FLOAT16, BFLOAT16
 VARIANTS = (
-    {"VECTOR": 1, "MIX": 0},
-    {"VECTOR": 0, "MIX": 1},
-    {"VECTOR": 1, "MIX": 1} | FORMATS[FLOAT16],
-    {"VECTOR": 1, "MIX": 1, "CHILD": "u32"},
-    {"VECTOR": 0, "MIX": 1, "CHILD": "i64"} | FORMATS[FLOAT16],
-    {"VECTOR": 0, "MIX": 0} | FORMATS[BFLOAT16],
+    {"VECTOR": 1, "MIX": 0, "BIAS": 0},
+    {"VECTOR": 0, "MIX": 1, "BIAS": 0},
+    {"VECTOR": 1, "MIX": 0, "BIAS": 0} | FORMATS[FLOAT16],
+    {"VECTOR": 1, "MIX": 1, "BIAS": 0} | FORMATS[FLOAT16],
+    {"VECTOR": 1, "MIX": 1, "BIAS": 0, "CHILD": "u32"},
+    {"VECTOR": 0, "MIX": 1, "BIAS": 0, "CHILD": "i64"} | FORMATS[FLOAT16],
+    {"VECTOR": 0, "MIX": 0, "BIAS": 1} | FORMATS[BFLOAT16],
 )
 
 
@@ -130,9 +134,11 @@ def best_words(
 
 def _check(shape, k, weights, ngram_weight, shapes):
     """Raise ValueError unless sizes and weights fit together."""
-    if len(shape) != 3 or not 1 <= shape[0] <= MAX_MODELS or not 1 <= shape[2] < 2**31 - CHUNK:
+    sizes = ((1, MAX_MODELS), (0, MAX_ROWS), (1, MAX_WORDS))
+    if len(shape) != 3 or not all(least <= n <= most for n, (least, most) in zip(shape, sizes, strict=True)):
         raise ValueError(
-            f"logits_MRV has shape {shape} but needs 1 to {MAX_MODELS} models, rows, and 1 to {2**31 - CHUNK - 1} words"
+            f"logits_MRV has shape {shape} but needs 1 to {MAX_MODELS} models, at most {MAX_ROWS} rows, and 1 to "
+            f"{MAX_WORDS} words"
         )
     M, R, V = shape
     if not 1 <= k <= MAX_K:
@@ -206,7 +212,9 @@ def _choose(
     ngram_weight, forbidden_F, first_RK, end_RK, backoff_RK, word_G, value_G, value_V, words_RK, scores_RK, log_sums_MR,
 ):  # fmt: skip
     M, R, k = len(weights_M), len(costs_R), words_RK.shape[1]
-    group, C = LOADS * run, (V + CHUNK - 1) // CHUNK
+    group = LOADS * run
+    chunk = LOADS * group
+    C = (V + chunk - 1) // chunk
     x, mix, most = np.empty(group, np.float32), np.empty(group, np.float32), np.empty(group // 4, np.float32)
     sums_MS, reference_M = np.empty((M, run), np.float32), np.empty(M, np.int64)
     sum_MC, reference_MC = np.empty((M, C), np.float32), np.empty((M, C), np.int32)
@@ -226,7 +234,7 @@ def _choose(
         for c in range(C):
             sums_MS[:] = 0
             reference_M[:] = FIRST
-            for start in range(c * CHUNK, min((c + 1) * CHUNK, V), group):
+            for start in range(c * chunk, min((c + 1) * chunk, V), group):
                 count = min(group, V - start)
                 if not is_plain:
                     mix[:count] = 0
@@ -238,7 +246,7 @@ def _choose(
                     if len(bias_MV):
                         _add(bias_MV[m, start : start + count], x)
                     top = greatest(x, count, most)
-                    reference_M[m] = add_terms(x, count, run, powers, top, reference_M[m], sums_MS[m])
+                    reference_M[m] = add_terms(x, count, run, kind, powers, top, reference_M[m], sums_MS[m])
                     if not is_plain and weights_M[m] > 0:
                         _add_to_mix(float32(weights_M[m]), x, mix)
                 if ngram_kind == SPARSE:
@@ -352,13 +360,15 @@ def _cuda(logits_MRV, k, costs_R, weights, bias_MV, ngram_RV, ngram_weight, forb
     rows.append((None if values is None else values.value_V, ()))
     is_aligned = all(a is None or (a.data.ptr % 16 == 0 and not any(s % 16 for s in strides)) for a, strides in rows)
     is_plain = M == 1 and weights[0] == 1 and ngrams is None and children is None
-    chunks = R * -(-V // CHUNK)
-    warps = BLOCKS[_kind(logits)][not is_plain] * (THREADS // LANES) * current_limits()[0]
-    share = -(-chunks // warps)  # chunks of each warp
-    warps = -(-chunks // share)
+    has_bias = bias_MV is not None
     size = logits.itemsize
-    defines = {"VECTOR": int(is_aligned), "MIX": int(not is_plain)} | FORMATS[_kind(logits)]
-    shared_bytes = 0 if is_plain else 4 * M * THREADS * (16 // size + 1)
+    C = -(-V // CHUNKS[_kind(logits)])
+    warps = min(R * C, BLOCKS * (THREADS // LANES) * current_limits()[0])
+    defines = {"VECTOR": int(is_aligned), "MIX": int(not is_plain), "BIAS": int(is_plain and has_bias)}
+    defines |= FORMATS[_kind(logits)]
+    shared_bytes = SLOTS * SLOT_BYTES * THREADS // LANES
+    if not is_plain:
+        shared_bytes += SLOT_BYTES * 4 // size * THREADS // LANES + 4 * M * THREADS * (16 // size + 1)
     if children is None or values is None:
         of_ngrams = (
             _or_null(ngrams), 0 if ngrams is None else ngrams.strides[0] // ngrams.itemsize,
@@ -366,16 +376,21 @@ def _cuda(logits_MRV, k, costs_R, weights, bias_MV, ngram_RV, ngram_weight, forb
         )  # fmt: skip
     else:
         defines |= {"CHILD": check.INTEGER[children.first_HK.dtype]}
-        shared_bytes += THREADS * LOADS * 16 * 4 // size
         of_ngrams = *map(cupy.ascontiguousarray, (*children, *values)), children.first_HK.shape[1]
+    of_logits = (
+        logits, logits.strides[0] // size, logits.strides[1] // size, M, R, V,
+        _on_device(weights, cupy.cuda.Device().id), _or_null(bias_MV), *of_ngrams, ngram_weight,
+    )  # fmt: skip
+    chunks_MRC, tops_RP = cupy.empty((M, R, C), np.uint64), cupy.empty((R, C, PARTS), np.float32)
+    fn = kernel("decode/best_words", "sum_chunks", **defines)
+    args = *of_logits, warps, chunks_MRC, tops_RP
+    launch(fn, -(-warps * LANES // THREADS), THREADS, args, shared_bytes=shared_bytes)
     fn = kernel("decode/best_words", "best_words", **defines)
     args = (
-        logits, logits.strides[0] // size, logits.strides[1] // size, M, R, V, k, costs_R,
-        _on_device(weights, cupy.cuda.Device().id), _or_null(bias_MV), *of_ngrams, ngram_weight, _or_null(forbidden_F),
-        0 if forbidden_F is None else len(forbidden_F), share, cupy.empty((2, M * chunks), np.float32),
-        cupy.empty((warps + R) * k, np.uint64), cupy.zeros((2, R), np.uint32), words_RK, scores_RK, log_sums_MR,
+        *of_logits, k, costs_R, _or_null(forbidden_F), 0 if forbidden_F is None else len(forbidden_F), chunks_MRC,
+        tops_RP, words_RK, scores_RK, log_sums_MR,
     )  # fmt: skip
-    launch(fn, -(-warps // (THREADS // LANES)), THREADS, args, shared_bytes=shared_bytes)
+    launch(fn, -(-R * LANES // ROW_THREADS), ROW_THREADS, args)
     return words_RK, scores_RK, log_sums_MR
 
 

@@ -1,8 +1,8 @@
 """Sums of exponentials on the CPU; include/terms.cuh has the same arithmetic for a GPU.
 
-A row is cut into chunks of CHUNK logits, a chunk into groups, a group into LOADS runs. Logit i of a run adds to the
-chunk's sum number i. exp(x) is 2^n times 2^f with n = x * log2(e), rounded to an integer. A chunk's sums are in units
-of 2^reference: the greatest n so far. 2^f is a polynomial, and each step is one float32 operation, so all devices give
+A row is cut into chunks, a chunk into four groups, a group into LOADS runs. Logit i of a run adds to the chunk's sum
+number i. exp(x) is 2^n times 2^f with n = x * log2(e), rounded to an integer. A chunk's sums are in units of
+2^reference: the greatest n so far. 2^f is a polynomial, and each step is one float32 operation, so all devices give
 the same bits. For |x| < 16, the error of exp(x) is below 4 units in the last place for float32; for other logits,
 whose own rounding is larger, the relative error is below 4e-6.
 """
@@ -20,7 +20,7 @@ from ..intrinsics import from_bfloat16, from_float16, from_float32, multiply_add
 FLOAT32, FLOAT16, BFLOAT16 = range(3)
 RUN = (128, 256, 256)  # logits of a run: what a warp loads at once, 16 bytes a lane
 LOADS = 4
-CHUNK = 2048
+CHUNKS = (2048, 4096, 4096)  # four groups
 LANES = 32
 LOG2_E, LN_2 = float32(math.log2(math.e)), float32(math.log(2))
 LN_2_EXACT = math.log(2)
@@ -89,10 +89,11 @@ def _fold(most, half):
 
 
 @njit(nogil=True, cache=True)
-def add_terms(x, count, run, powers, top, reference, sums):
+def add_terms(x, count, run, kind, powers, top, reference, sums):
     """Add exp(x) / 2^reference to `sums` of a chunk, and return the new reference.
 
     x    of a group, -inf from `count` on
+    kind FLOAT32, FLOAT16 or BFLOAT16, as the logits
     top  the greatest of x
     """
     limited = min(max(top, -LIMIT), LIMIT)
@@ -104,6 +105,8 @@ def add_terms(x, count, run, powers, top, reference, sums):
     if top > LIMIT:
         sums[0] = np.nan
     low = float32(new - 126) * LN_2
+    if kind == FLOAT16:  # low becomes one, too: a GPU limits pairs
+        low = max(np.ceil(low * float32(1 / 32)) * float32(32), float32(-65504))
     shift = ROUND + float32(127 - new)
     p0, p1, p2, p3, p4, p5 = powers[0], powers[1], powers[2], powers[3], powers[4], powers[5]
     loads = (count + run - 1) // run

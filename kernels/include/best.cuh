@@ -20,3 +20,16 @@ __device__ __forceinline__ void insert(Best& best, u64 key, bool wide) {
 __device__ __forceinline__ u64 key_at(const Best& best, int i, bool wide) {
   return __shfl_sync(FULL_WARP, wide && i >= 32 ? best.key[1] : best.key[0], i & 31);
 }
+
+// Set the first 32 keys: those of all lanes, 0 for none. `room`: for 32 keys in shared memory.
+__device__ __forceinline__ void sort_keys(Best& best, u64 key, u64* room) {
+  int place = 0;
+#pragma unroll 8
+  for (int other = 0; other < 32; ++other) place += __shfl_sync(FULL_WARP, key, other) > key;
+  __syncwarp();
+  room[lane_id()] = 0;
+  __syncwarp();
+  if (key) room[place] = key;
+  __syncwarp();
+  best.key[0] = room[lane_id()];
+}

@@ -9,7 +9,7 @@ typedef float in_t;
 #define RUN (32 * PER)
 #define LOADS 4
 #define GROUP (LOADS * RUN)
-#define CHUNK 2048
+#define CHUNK (4 * GROUP)
 #define LIMIT 2097152.0f
 #define ROUND 12582912.0f  // 1.5 * 2^23: adding it rounds to an integer
 #define LOG2_E 1.44269504f
@@ -29,6 +29,12 @@ __device__ __forceinline__ float not_below(float a, float b) {
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
   return c;
 }
+// a - b in one instruction; the compiler does not see that add(a, -b) is one.
+__device__ __forceinline__ float subtract(float a, float b) {
+  float c;
+  asm("sub.rn.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
 __device__ __forceinline__ bool at_least(float a, float b) {
   u32 c;
   asm("{.reg .pred p; setp.ge.f32 p, %1, %2; selp.u32 %0, 1, 0, p;}" : "=r"(c) : "f"(a), "f"(b));
@@ -44,19 +50,31 @@ __device__ __forceinline__ float to_single(u16 bits) {
 }
 #endif
 
+#ifdef HALF
+// Maxima of two float16 each; the first drops a NaN, the second keeps it.
+__device__ __forceinline__ u32 greater_of_pairs(u32 a, u32 b) {
+  u32 c;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+__device__ __forceinline__ u32 pairs_not_below(u32 a, u32 b) {
+  u32 c;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+__device__ __forceinline__ u32 pair_of(float a) {
+  u32 c;
+  asm("cvt.rn.f16x2.f32 %0, %1, %1;" : "=r"(c) : "f"(a));
+  return c;
+}
+#endif
+
 // 16 bytes of a lane
 template <typename T> union Load {
   uint4 all;
+  u32 pair[4];
   T part[16 / sizeof(T)];
 };
-
-// Load 16 bytes that are read once, so they do not displace the bias in the L1 cache.
-__device__ __forceinline__ uint4 load_once(const void* from) {
-  uint4 v;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
-  return v;
-}
 
 // Load the parts of a lane from row + i; past V they are `past`.
 template <typename T>
@@ -65,79 +83,130 @@ __device__ __forceinline__ void load_tail(Load<T>& load, const T* row, int i, in
   for (int e = 0; e < (int)(16 / sizeof(T)); ++e) load.part[e] = i + e < V ? row[i + e] : past;
 }
 
-// Start to load the group of a row that begins at `start`.
-__device__ __forceinline__ void load_group(Load<in_t> (&loads)[LOADS], const in_t* row, int start, int V) {
+// Copies to shared memory, in sets. A lane waits for its own: with `wait_for_copies<N>`, for all but the N latest sets.
+__device__ __forceinline__ void copy_16_bytes(void* to, const void* from) {
+  const u32 at = (u32)__cvta_generic_to_shared(to);
+  u64 policy;  // first out of L2: rows are read once
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+               : : "r"(at), "l"(from), "l"(policy) : "memory");
+}
+__device__ __forceinline__ void copy_4_bytes(void* to, const void* from) {
+  const u32 at = (u32)__cvta_generic_to_shared(to);
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(at), "l"(from) : "memory");
+}
+__device__ __forceinline__ void end_set_of_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+template <int N> __device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
+}
+
+// Start to load what is read later.
+__device__ __forceinline__ void prefetch(const void* from) { asm volatile("prefetch.global.L1 [%0];" : : "l"(from)); }
+
+// Start to copy 16 bytes of a row from entry i on; past V they are `past`.
+template <typename T> __device__ __forceinline__ void copy_part(T* to, const T* row, int i, int V, T past) {
+  constexpr int parts = 16 / sizeof(T);
+  if (VECTOR && i + parts <= V) {
+    copy_16_bytes(to, row + i);
+    return;
+  }
+#pragma unroll
+  for (int e = 0; e < parts; ++e) {
+    if (sizeof(T) == 4 && i + e < V) copy_4_bytes(to + e, row + i + e);
+    else to[e] = i + e < V ? row[i + e] : past;
+  }
+}
+
+// Start to copy a lane's part of the group of a row that begins at `start`: from `from` to `slot`. Past V it is -inf.
+__device__ __forceinline__ void copy_group(in_t* slot, const in_t* from, int start, int V) {
 #ifdef HALF
   const in_t past = HALF[0] == 'f' ? 0xFC00 : 0xFF80;
 #else
   const in_t past = MINUS_INFINITY;
 #endif
-  int i = start + lane_id() * PER;
   if (VECTOR && start + GROUP <= V) {
 #pragma unroll
-    for (int u = 0; u < LOADS; ++u) loads[u].all = load_once(row + i + u * RUN);
+    for (int u = 0; u < LOADS; ++u) copy_16_bytes(slot + u * RUN, from + u * RUN);
   } else {
-#pragma unroll
-    for (int u = 0; u < LOADS; ++u) load_tail(loads[u], row, i + u * RUN, V, past);
+    const int left = V - start - (int)lane_id() * PER;
+#pragma unroll 1
+    for (int u = 0; u < LOADS; ++u) copy_part(slot + u * RUN, from, u * RUN, left, past);
   }
 }
 
-// x += the floats of a row from `start` on; past V, 0.
-__device__ __forceinline__ void add_row(float (&x)[LOADS][PER], const float* row, int start, int V) {
-  int i = start + lane_id() * PER;
+// Load the floats of a row from `start` on; past V, 0.
+__device__ __forceinline__ void load_row(float (&x)[LOADS][PER], const float* row, int start, int V) {
+  const int i = start + lane_id() * PER;
 #pragma unroll
   for (int u = 0; u < LOADS; ++u) {
 #pragma unroll
     for (int q = 0; q < PER; q += 4) {
-      int at = i + u * RUN + q;
       Load<float> load;
-      if (VECTOR && at + 4 <= V) load.all = __ldg((const uint4*)(row + at));
-      else load_tail(load, row, at, V, 0.0f);
+      if (VECTOR && start + GROUP <= V) load.all = __ldg((const uint4*)(row + i + u * RUN + q));
+      else load_tail(load, row, i + u * RUN + q, V, 0.0f);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) x[u][q + e] = add(x[u][q + e], load.part[e]);
+      for (int e = 0; e < 4; ++e) x[u][q + e] = load.part[e];
     }
+  }
+}
+
+__device__ __forceinline__ void add_all(float (&x)[LOADS][PER], const float (&terms)[LOADS][PER]) {
+#pragma unroll
+  for (int u = 0; u < LOADS; ++u) {
+#pragma unroll
+    for (int e = 0; e < PER; ++e) x[u][e] = add(x[u][e], terms[u][e]);
   }
 }
 
 // Return 2^n for n <= 0, or 0 if it is subnormal.
 __device__ __forceinline__ float power(int n) { return __int_as_float(n >= -126 ? (n + 127) << 23 : 0); }
 
-// Add exp(x) / 2^reference to the sums of a chunk. top: the lane's greatest x. All lanes have the same reference.
-__device__ __forceinline__ void add_terms(const float (&x)[LOADS][PER], float top, int& reference, float (&sums)[PER]) {
-  float limited = fminf(fmaxf(top, -LIMIT), LIMIT);
+// The unit 2^reference of a chunk's sums, the least x that counts, and what makes an integer of x * LOG2_E.
+struct Scale {
+  int reference;
+  float low, shift;
+};
+
+__device__ __forceinline__ Scale scale_of(int reference) {
+  float low = mul((float)(reference - 126), LN_2);
+#ifdef HALF
+  if (HALF[0] == 'f') low = fmaxf(ceilf(low * 0.03125f) * 32, -65504.0f);  // a float16
+#endif
+  return {reference, low, ROUND + (float)(127 - reference)};
+}
+
+// Make the reference at least the greatest power of the warp. top: the lane's greatest x.
+__device__ __forceinline__ void raise_to(float top, Scale& scale, float (&sums)[PER]) {
+  const float limited = fminf(fmaxf(top, -LIMIT), LIMIT);
   // Floats near ROUND rise as their bits do.
-  int whole_bits = __reduce_max_sync(FULL_WARP, __float_as_int(multiply_add(limited, LOG2_E, ROUND)));
-  int now = max(reference, whole_bits - __float_as_int(ROUND));
-  if (now != reference) {
-    float factor = power(reference - now);
+  const int power_of_top = __float_as_int(multiply_add(limited, LOG2_E, ROUND)) - __float_as_int(ROUND);
+  if (__any_sync(FULL_WARP, power_of_top > scale.reference)) {
+    const int now = __reduce_max_sync(FULL_WARP, power_of_top);
+    const float factor = power(scale.reference - now);
 #pragma unroll
     for (int e = 0; e < PER; ++e) sums[e] = mul(sums[e], factor);
-    reference = now;
+    scale = scale_of(now);
   }
   if (top > LIMIT) sums[0] = __int_as_float(0x7FC00000);
-  float low = mul((float)(reference - 126), LN_2), shift = ROUND + (float)(127 - reference);
-#pragma unroll
-  for (int u = 0; u < LOADS; ++u) {
-#pragma unroll
-    for (int e = 0; e < PER; ++e) {
-      float value = not_below(x[u][e], low);
-      float whole = multiply_add(value, LOG2_E, shift);
-      float f = multiply_add(value, LOG2_E, add(shift, -whole));
+}
+
+// Add exp(x) / 2^reference to a sum; x is at least scale.low, or NaN.
+__device__ __forceinline__ void add_term(float x, const Scale& scale, float& sum) {
+  const float whole = multiply_add(x, LOG2_E, scale.shift);
+  const float f = multiply_add(x, LOG2_E, subtract(scale.shift, whole));
 #ifdef HALF
-      float p = multiply_add(0.009570102030302785f, f, 0.0559178611401972f);
-      p = multiply_add(p, f, 0.24024744832123746f);
-      p = multiply_add(p, f, 0.6931218146366507f);
-      p = multiply_add(p, f, 0.9999992614421854f);
+  float p = multiply_add(0.009570102030302785f, f, 0.0559178611401972f);
+  p = multiply_add(p, f, 0.24024744832123746f);
+  p = multiply_add(p, f, 0.6931218146366507f);
+  p = multiply_add(p, f, 0.9999992614421854f);
 #else
-      float p = multiply_add(0.0013276472110761196f, f, 0.009675541426496306f);
-      p = multiply_add(p, f, 0.05550713273940666f);
-      p = multiply_add(p, f, 0.2402211972214386f);
-      p = multiply_add(p, f, 0.6931469670639854f);
-      p = multiply_add(p, f, 1.0000000716550264f);
+  float p = multiply_add(0.0013276472110761196f, f, 0.009675541426496306f);
+  p = multiply_add(p, f, 0.05550713273940666f);
+  p = multiply_add(p, f, 0.2402211972214386f);
+  p = multiply_add(p, f, 0.6931469670639854f);
+  p = multiply_add(p, f, 1.0000000716550264f);
 #endif
-      sums[e] = multiply_add(p, __int_as_float(__float_as_int(whole) << 23), sums[e]);
-    }
-  }
+  sum = multiply_add(p, __int_as_float(__float_as_int(whole) << 23), sum);
 }
 
 // Return the sum of the sums of a chunk, added in pairs.
@@ -151,15 +220,23 @@ __device__ __forceinline__ float sum_chunk(const float (&sums)[PER]) {
   return s;
 }
 
+// Store a chunk: its reference in the upper half, its sum in the lower.
+__device__ __forceinline__ void store_chunk(const float (&sums)[PER], int reference, u64* chunk) {
+  const float sum = sum_chunk(sums);
+  if (lane_id() == 0) *chunk = (u64)reference << 32 | __float_as_uint(sum);
+}
+
 // Return the logarithm of the sum of C chunks, or NaN if no logit is above -LIMIT.
-__device__ __forceinline__ double log_of_chunks(const float* sum_C, const int* reference_C, i64 C) {
+__device__ __forceinline__ double log_of_chunks(const u64* chunk_C, i64 C) {
   int reference = FIRST;
-  for (i64 c = lane_id(); c < C; c += 32) reference = max(reference, __ldcg(reference_C + c));
+  for (i64 c = lane_id(); c < C; c += 32) reference = max(reference, (int)(__ldg(chunk_C + c) >> 32));
   reference = __reduce_max_sync(FULL_WARP, reference);
   double total = 0;
   for (i64 c = lane_id(); c < C; c += 32) {
-    i64 n = max(__ldcg(reference_C + c) - reference, -1000);
-    total = __dadd_rn(total, __dmul_rn(to_double(__ldcg(sum_C + c)), __longlong_as_double((n + 1023) << 52)));
+    const u64 chunk = __ldg(chunk_C + c);
+    const i64 n = max((int)(chunk >> 32) - reference, -1000);
+    const double sum = to_double(__uint_as_float((u32)chunk));
+    total = __dadd_rn(total, __dmul_rn(sum, __longlong_as_double((n + 1023) << 52)));
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) total = __dadd_rn(total, __shfl_xor_sync(FULL_WARP, total, step));

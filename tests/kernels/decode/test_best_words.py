@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.decode.best_words import NgramChildren, best_words
-from mgpu_ngram.kernels.decode.terms import CHUNK
+from mgpu_ngram.kernels.decode.terms import CHUNKS
 from mgpu_ngram.kernels.dispatch import to_host
 
+SIZES = [1, 2, 3, 63, 64, 65, 511, 513, *(chunk + i for chunk in CHUNKS[:2] for i in (-1, 0, 1, chunk + 5))]
 DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -93,7 +94,7 @@ def random_children(rng, R, V, K, code):
 def exact_rows(draw):
     """Arguments whose weighted sums are exact in float32: eighths, and weights of powers of 2."""
     M, R = draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    V = draw(st.sampled_from([1, 2, 3, 63, 64, 65, 511, 513, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 5]))
+    V = draw(st.sampled_from(SIZES))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     width = draw(st.sampled_from([1, 4, 64]))  # few or many ties
     eighths = [rng.integers(-width, width + 1, shape) / np.float32(8) for shape in ((M, R, V), (M, V), (R, V))]
@@ -136,7 +137,7 @@ def test_words_are_those_of_a_sort(arguments, dtype, to_device):
 def test_sums_and_scores_are_close(dtype, spread, to_device):
     """Random logits: the best words of an ensemble with n-gram rows, and each score beside float64."""
     rng = np.random.default_rng(7)
-    M, R, V, k = 2, 5, 3 * CHUNK + 77, 8
+    M, R, V, k = 2, 5, 3 * max(CHUNKS) + 77, 8
     limit = 60_000 if dtype == "float16" else np.inf
     logits = encoded(np.clip(spread * rng.standard_normal((M, R, V), np.float32), -limit, limit), dtype)
     plain = logits.astype(np.float32) if dtype != "bfloat16" else (logits.astype(np.uint32) << 16).view(np.float32)
