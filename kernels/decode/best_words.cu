@@ -5,18 +5,19 @@
 #include "terms.cuh"
 // Shapes as in best_words.py. Two kernels, with nothing between warps but what the first one writes:
 // 1. `sum_chunks` reads the logits once. It writes the sum of exponentials of each chunk, chunks_MRC, and the greatest
-//    mix of each part of a chunk, tops_RP; a part is what two neighbouring lanes read.
+//    mix of each part of a chunk, tops_RP. A part is what eight neighbouring lanes read of a group, LOADS times 128
+//    bytes.
 // 2. `best_words` has a warp for each row. The (k + F)-th greatest of the tops, F words being forbidden, is a bound: k
-//    words are at least as great. So it looks at parts with greater tops alone, little more than k, and reads them again.
+//    words are at least as great. So it reads parts with greater tops again, little more than k.
 // Floor: bytes of the logits / 4.3 TB/s, 60 us for 1,280 rows of 50,000 float32, 30 us for float16; tops add 2 %.
-// Instructions for a float32 logit: max 1, limit 1, split 3, power 5, scale and sum 2; for a float16 logit max 0.25, limit
-// 0.5 (both in pairs), convert 1, split 3, power 4, scale and sum 2; 2 to 4 others. An H200 issues 31 for each float32 and
-// 15 for each float16 at the floor.
-// Rows are copied to shared memory, so that loads on their way hold no registers. More warps, or more groups on their way,
-// were slower.
-// CHILD (u32 or i64): the type of ranges of an n-gram model's children, in place of whole rows `ngrams`. Each lane knows
-// the next child of a history of lane + 1 words; groups that have children are made in shared memory. Reads 4 bytes of
-// value_V for each word, from L2, and 8 for each child.
+// Instructions for a float32 logit: max 1, limit 1, split 3, power 5, scale and sum 2; for a float16 logit max 0.25,
+// limit 0.5 (both in pairs), convert 1, split 3, power 4, scale and sum 2; 2 to 4 others. At the floor, an H200 issues
+// 31 for each float32 and 15 for each float16.
+// Rows are copied to shared memory, so that loads on their way hold no registers. More warps, or more groups on their
+// way, were slower.
+// CHILD (u32 or i64): the type of ranges of an n-gram model's children, in place of whole rows `ngrams`. Each lane
+// knows the next child of a history of lane + 1 words; groups that have children are made in shared memory. Reads 4
+// bytes of value_V for each word, from L2, and 8 for each child.
 // M models with `weights_M`, strides in elements. `warps` of the grid have chunks.
 
 #define THREADS 128
@@ -29,7 +30,8 @@
 #define BLOCKS 4  // of a multiprocessor; as in best_words.py
 #define SLOTS 3   // groups of a warp in shared memory: one that is summed, the others on their way
 #define SLOT_FLOATS (32 * LOADS * 4)
-#define PARTS 16  // of a chunk: what two neighbouring lanes read
+#define PARTS 16  // of a chunk: what eight neighbouring lanes read of a group
+#define TOPS (CHUNK / GROUP * 32)  // of the groups and lanes of a chunk
 
 #if MIX
 // Add `weight` times four floats of shared memory to a mix.
@@ -57,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sum_chunks(
     const void* ngrams, i64 ngram_stride, i64 ngram_wide,
 #endif
     float ngram_weight, i64 warps, u64* chunks_MRC, float* tops_RP) {
-  extern __shared__ float4 shared[];  // slots of each warp; if MIX, n-gram values of a group, and sums of models
+  extern __shared__ float4 shared[];  // slots and tops of each warp; if MIX, n-gram values and sums of models
   const int V = (int)words, C = (V + CHUNK - 1) / CHUNK, lane = lane_id();
   const i64 chunks = R * C, w = ((i64)blockIdx.x * THREADS + threadIdx.x) / 32;
   if (w >= warps) return;
@@ -80,9 +82,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sum_chunks(
     ++slow;
   };
   in_t* slots = (in_t*)(shared + threadIdx.x / 32 * (SLOTS * SLOT_FLOATS / 4)) + lane * PER;
+  float4* my_tops = shared + WARPS * SLOTS * SLOT_FLOATS / 4 + threadIdx.x / 32 * (TOPS / 4);
 #if MIX
-  float* tile = (float*)(shared + WARPS * SLOTS * SLOT_FLOATS / 4) + threadIdx.x / 32 * GROUP;
-  float4* of_models = shared + WARPS * (SLOTS * SLOT_FLOATS + GROUP) / 4;
+  float* tile = (float*)(shared + WARPS * (SLOTS * SLOT_FLOATS + TOPS) / 4) + threadIdx.x / 32 * GROUP;
+  float4* of_models = shared + WARPS * (SLOTS * SLOT_FLOATS + TOPS + GROUP) / 4;
   float4* my_sums = of_models + threadIdx.x / 32 * 8 * PER * M + lane;
   int* my_references = (int*)(of_models + THREADS / 4 * PER * M) + threadIdx.x;
 #endif
@@ -166,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sum_chunks(
       next_child = at_child < end_child ? word_G[at_child] : 0xFFFFFFFFu;
     }
 #endif
-    float sums[PER], top_of_chunk = MINUS_INFINITY;
+    float sums[PER], *my_top = (float*)my_tops + lane;
     Scale scale;
 #if !MIX
 #pragma unroll
@@ -352,13 +355,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sum_chunks(
         for (int e = 0; e < PER; ++e) top = greater(top, mix[u][e]);
       }
 #endif
-      top_of_chunk = greater(top_of_chunk, top);
+      *my_top = top;
+      my_top += 32;
     }
 #if !MIX
     store_chunk(sums, scale.reference, chunks_MRC + ((i64)r * C + c));
 #endif
-    top_of_chunk = greater(top_of_chunk, __shfl_xor_sync(FULL_WARP, top_of_chunk, 1));
-    if (lane % 2 == 0) tops_RP[((i64)r * C + c) * PARTS + lane / 2] = top_of_chunk;
+    for (; my_top < (float*)my_tops + TOPS; my_top += 32) *my_top = MINUS_INFINITY;
+    __syncwarp();
+    const float4 four = my_tops[lane];
+    float most = greater(greater(greater(four.x, four.y), greater(four.z, four.w)), MINUS_INFINITY);
+    most = greater(most, __shfl_xor_sync(FULL_WARP, most, 1));
+    if (lane % 2 == 0) tops_RP[((i64)r * C + c) * PARTS + lane / 2] = most;
+    __syncwarp();
   }
 }
 
@@ -517,8 +526,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_words(
   u64 least = 0;
   // The word of a lane in a part of the row, and those behind it.
   auto first_of = [&](u32 part) {
-    const int of_lane = lane / 8 * GROUP + lane / 2 % LOADS * RUN + lane % 2 * PER;
-    return (int)(part / PARTS * CHUNK + part % PARTS * 2 * PER) + of_lane;
+    const u32 of_part = part / PARTS * CHUNK + part % PARTS / 4 * GROUP + part % 4 * 8 * PER;
+    return (int)of_part + lane / 8 * RUN + lane % 8 * PER;
   };
   auto value_at = [&](int n, int e) {
 #if MIX

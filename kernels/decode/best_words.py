@@ -40,6 +40,7 @@ NONE, SPARSE = -1, -2  # kinds of n-gram models beside the kinds of rows
 THREADS, BLOCKS = 128, 4  # of a block, and blocks of a multiprocessor, that sum chunks; as in best_words.cu
 ROW_THREADS = 64  # of a block that chooses words: one warp for each row
 SLOT_BYTES = LANES * LOADS * 16  # of shared memory, for a group that a warp reads
+TOP_BYTES = LANES * 4 * 4  # of shared memory, for the greatest logits of lanes in the four groups of a chunk
 PARTS = 16  # of a chunk, each with its greatest logit
 SLOTS = 3  # of a warp; as in best_words.cu
 FORMATS: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by FLOAT32, FLOAT16, BFLOAT16
@@ -366,7 +367,7 @@ def _cuda(logits_MRV, k, costs_R, weights, bias_MV, ngram_RV, ngram_weight, forb
     warps = min(R * C, BLOCKS * (THREADS // LANES) * current_limits()[0])
     defines = {"VECTOR": int(is_aligned), "MIX": int(not is_plain), "BIAS": int(is_plain and has_bias)}
     defines |= FORMATS[_kind(logits)]
-    shared_bytes = SLOTS * SLOT_BYTES * THREADS // LANES
+    shared_bytes = (SLOTS * SLOT_BYTES + TOP_BYTES) * THREADS // LANES
     if not is_plain:
         shared_bytes += SLOT_BYTES * 4 // size * THREADS // LANES + 4 * M * THREADS * (16 // size + 1)
     if children is None or values is None:
