@@ -7,24 +7,25 @@
 
 typedef short i16;
 
-// Return the sum of `mine` of the threads before this one; `total` becomes that of all.
-__device__ __forceinline__ u64 sum_before(u64 mine, u64* of_warps, u64& total) {
-  u64 sum = mine;
+// Return the sum of `mine` of this lane and those below.
+__device__ __forceinline__ u64 sum_up_to(u64 mine) {
 #pragma unroll
   for (int d = 1; d < 32; d *= 2) {
-    u64 lower = __shfl_up_sync(FULL_WARP, sum, d);
-    if (lane_id() >= d) sum += lower;
+    const u64 lower = __shfl_up_sync(FULL_WARP, mine, d);
+    if (lane_id() >= d) mine += lower;
   }
-  if (lane_id() == 31) of_warps[threadIdx.x / 32] = sum;
+  return mine;
+}
+
+// Return the sum of `mine` of the threads before this one; `total` becomes that of all.
+__device__ __forceinline__ u64 sum_before(u64 mine, u64* of_warps, u64& total) {
+  const u64 sum = sum_up_to(mine), warp = threadIdx.x / 32;
+  if (lane_id() == 31) of_warps[warp] = sum;
   __syncthreads();
-  u64 before = 0;
-  total = 0;
-  for (int w = 0; w < THREADS / 32; ++w) {
-    if (w < threadIdx.x / 32) before += of_warps[w];
-    total += of_warps[w];
-  }
+  const u64 up_to = sum_up_to(of_warps[lane_id()]), below = __shfl_sync(FULL_WARP, up_to, (int)warp - 1);
+  total = __shfl_sync(FULL_WARP, up_to, 31);
   __syncthreads();
-  return before + sum - mine;
+  return (warp ? below : 0) + sum - mine;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) advance_beams(
@@ -34,7 +35,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) advance_beams(
     const double* lengths_L1, int* next_slots_S, i64* next_starts_S1, int* next_sizes_S, i16* next_places_R,
     int* parents_R, int* words_R, float* costs_R, int* done_S, i64* counts_4) {
   __shared__ u64 of_warps[THREADS / 32];
-  i64 sentences = 0, rows = 0, places = 0, done = 0;
+  i64 sentences = 0, rows = 0, done = 0;
+  u64 my_places = 0, places;
   for (i64 base = 0; base < S; base += THREADS) {
     const i64 s = base + threadIdx.x;
     const i64 n = s < S ? slots_S[s] : -1;
@@ -84,9 +86,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) advance_beams(
       }
       if (is_done) kept = size = 0;
     }
-    u64 all, sizes;
+    u64 all;
     const u64 before = sum_before((u64)kept << 32 | (u64)(n >= 0 && !is_done) << 16 | (u64)(n >= 0 && is_done), of_warps, all);
-    sum_before((u64)size, of_warps, sizes);
+    my_places += size;
     if (n >= 0 && is_done) done_S[done + (i64)(before & 0xFFFF)] = (int)n;
     if (n >= 0 && !is_done) {
       const i64 to = sentences + (i64)(before >> 16 & 0xFFFF);
@@ -107,8 +109,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) advance_beams(
     rows += (i64)(all >> 32);
     sentences += (i64)(all >> 16 & 0xFFFF);
     done += (i64)(all & 0xFFFF);
-    places += (i64)sizes;
   }
+  sum_before(my_places, of_warps, places);
   for (i64 s = threadIdx.x; s <= S; s += THREADS) {
     if (s >= sentences) next_starts_S1[s] = rows;
     if (s < S && s >= sentences) {
@@ -126,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) advance_beams(
   if (threadIdx.x == 0) {
     counts_4[0] = sentences;
     counts_4[1] = rows;
-    counts_4[2] = places;
+    counts_4[2] = (i64)places;
     counts_4[3] = done;
   }
 }
