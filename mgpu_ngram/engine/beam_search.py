@@ -190,9 +190,10 @@ class BeamSearch:
             rows = Rows(xp.zeros(R, np.int32), xp.zeros(R, np.int32), xp.zeros(R, np.float32))
             state = map_state(lambda array: xp.zeros((R, *array.shape[1:]), array.dtype), self._state)
             self._fixed = live, rows, state
+        # Steps also compute rows behind the last one, of which all numbers must be legal, too.
+        map_state(lambda array: array.fill(0), self._fixed)
         live = self._fixed[0]
         live.slots_S.fill(-1)
-        live.sizes_S.fill(0)
         live.starts_S1[:] = self._live.starts_S1[-1]
         map_state(_write, self._fixed, (self._live, self._rows, self._state))
         self._live, self._rows, self._state = self._fixed
