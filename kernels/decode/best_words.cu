@@ -44,6 +44,18 @@ __device__ __forceinline__ void add_four(const float* from, float weight, float*
 }
 #endif
 
+#ifdef CHILD
+// Return the sum of the backoffs of all histories, the longest first; `rest`: of those longer than the lane's.
+__device__ __forceinline__ float sum_backoffs(const float* backoff_K, i64 K, float& rest) {
+  float all = 0;
+  for (i64 n = K - 1; n >= 0; --n) {
+    if (n == (int)lane_id()) rest = all;
+    all = add(all, backoff_K[n]);
+  }
+  return all;
+}
+#endif
+
 // A chunk of a row. Chunks are in the order of rows; with a bias, in the order of columns, so that warps share it.
 struct Place {
   int r, c;
@@ -147,18 +159,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sum_chunks(
   int r_of_children = -1;
   CHILD at_child = 0, end_child = 0;
   u32 next_child = 0xFFFFFFFFu;
-  float all = 0, rest = 0;  // backoffs of all histories, and of those that are longer than the lane's
+  float all = 0, rest = 0;  // of `sum_backoffs`
 #endif
   for (; left > 0; --left, go_on(here)) {
     const int r = here.r, c = here.c, first = c * CHUNK, to = min(first + CHUNK, V);
 #ifdef CHILD
     if (r != r_of_children) {
       r_of_children = r;
-      all = 0;
-      for (i64 n = K - 1; n >= 0; --n) {
-        if (n == lane) rest = all;
-        all = add(all, backoff_RK[r * K + n]);
-      }
+      all = sum_backoffs(backoff_RK + r * K, K, rest);
       at_child = lane < K ? first_RK[r * K + lane] : 0;
       end_child = lane < K ? end_RK[r * K + lane] : 0;
       for (CHILD high = end_child; at_child < high;) {  // the first child from the chunk's first word on
@@ -403,7 +411,7 @@ __device__ __forceinline__ u32 rank_of_nth(const float (&most)[LOADS], int n) {
 #define ROW_THREADS 64
 #define BATCH (16 / PER)  // parts of a row that a mix is computed for together
 #define N (BATCH * PER)
-#define HELD (MIX ? BATCH : 10)  // parts of a row that a warp holds in shared memory
+#define HELD (MIX ? 8 : 10)  // parts of a row that a warp holds in shared memory
 
 // Load neighbouring words from `first` on; none from V on.
 template <typename T>
@@ -450,9 +458,51 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_words(
   const float* tops_P = tops_RP + r * C * PARTS;
   const i64 P = C * PARTS;
   if (lane < C) prefetch(chunks_MRC + r * C + lane);
+#ifdef CHILD
+  float rest = 0;
+  const float all = sum_backoffs(backoff_RK + r * K, K, rest);
+  // Write the n-gram model's values of the words from `first` on.
+  auto write_ngrams = [&](const int (&first)[HELD], float* to) {
+#pragma unroll
+    for (int n = 0; n < HELD; ++n) {
+#pragma unroll
+      for (int e = 0; e < PER; ++e) {
+        if (first[n] + e < V) to[(n * 32 + lane) * PER + e] = add(__ldg(value_V + first[n] + e), all);
+      }
+    }
+    for (int level = 0; level < (int)K; ++level) {  // longer histories later
+      const CHILD begin = first_RK[r * K + level], end = end_RK[r * K + level];
+      const float rest_n = __shfl_sync(FULL_WARP, rest, level);
+      CHILD low[HELD], high[HELD];
+#pragma unroll
+      for (int n = 0; n < HELD; ++n) low[n] = begin, high[n] = first[n] < V ? end : begin;
+      for (bool is_open = true; is_open;) {  // the first child from `first` on
+        is_open = false;
+#pragma unroll
+        for (int n = 0; n < HELD; ++n) {
+          if (low[n] >= high[n]) continue;
+          const CHILD middle = low[n] + (high[n] - low[n]) / 2;
+          if (__ldg(word_G + middle) < (u32)first[n]) low[n] = middle + 1;
+          else high[n] = middle;
+          is_open = true;
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < HELD; ++n) {
+        if (first[n] >= V) continue;
+        for (; low[n] < end; ++low[n]) {
+          const u32 e = __ldg(word_G + low[n]) - first[n];
+          if (e >= PER) break;
+          to[(n * 32 + lane) * PER + e] = add(__ldg(value_G + low[n]), rest_n);
+        }
+      }
+    }
+  };
+#endif
 #if MIX
-  // Set `value` to what the words from `first` on add to their scores; of words past V, to anything.
-  auto values_of = [&](const int (&first)[BATCH], float (&value)[N]) {
+  // Set `value` to what the words from `first` on add to their scores; of words past V, to anything. of_ngrams: of
+  // `write_ngrams`, if CHILD.
+  auto values_of = [&](const int (&first)[BATCH], const float* of_ngrams, float (&value)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) value[i] = 0;
     for (i64 m = 0; m < M; ++m) {
@@ -468,37 +518,9 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_words(
       }
     }
 #ifdef CHILD
-    float of_ngram[N], of_word[N], rest = 0;
-    load_words(value_V, first, V, of_word);
-    u32 found = 0;
-    for (i64 n = K - 1; n >= 0; --n) {  // the longest history first
-      const CHILD end = end_RK[r * K + n];
-      CHILD low[N], high[N];
-#pragma unroll
-      for (int i = 0; i < N; ++i) low[i] = first_RK[r * K + n], high[i] = end;
-      for (bool is_open = true; is_open;) {
-        is_open = false;
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-          if (low[i] >= high[i]) continue;
-          const CHILD middle = low[i] + (high[i] - low[i]) / 2;
-          if (word_G[middle] < (u32)(first[i / PER] + i % PER)) low[i] = middle + 1;
-          else high[i] = middle;
-          is_open = true;
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        if (found >> i & 1 || low[i] >= end || word_G[low[i]] != (u32)(first[i / PER] + i % PER)) continue;
-        of_ngram[i] = add(value_G[low[i]], rest);
-        found |= 1u << i;
-      }
-      rest = add(rest, backoff_RK[r * K + n]);
-    }
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      if (!(found >> i & 1)) of_ngram[i] = add(of_word[i], rest);
-      value[i] = multiply_add(ngram_weight, of_ngram[i], value[i]);
+      value[i] = multiply_add(ngram_weight, of_ngrams[(i / PER * 32 + lane) * PER + i % PER], value[i]);
     }
 #else
     if (ngrams) {
@@ -597,16 +619,25 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_words(
 #endif
       }
 #if MIX
-      int first[BATCH];
-      float value[N];
+      float* my_held = held[threadIdx.x / 32];
+#ifdef CHILD
+      int firsts[HELD];
 #pragma unroll
-      for (int n = 0; n < BATCH; ++n) {
-        first[n] = first_of(__shfl_sync(FULL_WARP, part, n));
-        if (n >= parts) first[n] = V;
+      for (int n = 0; n < HELD; ++n) firsts[n] = n < parts ? first_of(__shfl_sync(FULL_WARP, part, n)) : V;
+      write_ngrams(firsts, my_held);
+#endif
+      for (int from = 0; from < parts; from += BATCH) {
+        int first[BATCH];
+        float value[N];
+#pragma unroll
+        for (int n = 0; n < BATCH; ++n) {
+          first[n] = first_of(__shfl_sync(FULL_WARP, part, from + n));
+          if (from + n >= parts) first[n] = V;
+        }
+        values_of(first, my_held + from * 32 * PER, value);
+#pragma unroll
+        for (int i = 0; i < N; ++i) my_held[((from + i / PER) * 32 + lane) * PER + i % PER] = value[i];
       }
-      values_of(first, value);
-#pragma unroll
-      for (int i = 0; i < N; ++i) held[threadIdx.x / 32][(i / PER * 32 + lane) * PER + i % PER] = value[i];
 #else
       end_set_of_copies();
       wait_for_copies<0>();
