@@ -100,6 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sum_chunks(
   float4* of_models = shared + WARPS * (SLOTS * SLOT_FLOATS + TOPS + GROUP) / 4;
   float4* my_sums = of_models + threadIdx.x / 32 * 8 * PER * M + lane;
   int* my_references = (int*)(of_models + THREADS / 4 * PER * M) + threadIdx.x;
+  const float my_weight = lane < M ? to_float(weights_M[lane]) : 0;
 #endif
 #if MIX && !defined(CHILD)
   const int arrays = (int)M + (!ngrams ? 0 : ngram_wide ? 2 : 1);  // float32 rows beside float16 logits are two
@@ -261,7 +262,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sum_chunks(
             for (int e = 0; e < PER; ++e) add_term(not_below(x[u][e], scale.low), scale, sums[e]);
           }
 #if MIX
-          const float weight = to_float(weights_M[m]);
+          const float weight = __shfl_sync(FULL_WARP, my_weight, m);
           if (weight > 0) {
 #pragma unroll
             for (int u = 0; u < LOADS; ++u) {
