@@ -46,10 +46,12 @@ class Suite:
         self.name, self.version, self.xp = _describe(device)
         self.origin: dict[str, Any] = {**origin(), "command": command}
         self.rows: list[Row] = []
+        self._shown = 0  # rows that have been printed
         self.ceilings: dict[str, float] = {}  # bytes per second
 
     def say(self, what: str) -> None:
-        """Print a line of progress to stderr."""
+        """Print what is measured next to stderr, after the rows so far, which are saved: a bench may be ended early."""
+        self._show_rows()
         print(f"bench: {what}", file=sys.stderr, flush=True)
 
     def run(
@@ -136,12 +138,17 @@ class Suite:
 
     def measure_part(self, part: Callable[..., None], *arguments: Any) -> None:
         """Run a part of a bench; print its rows to stderr and save them."""
-        before = len(self.rows)
         part(*arguments)
         self.release()
-        for row in self.rows[before:]:
-            self.say(one_line(row))
-        self.save()
+        self._show_rows()
+
+    def _show_rows(self) -> None:
+        """Print the rows that have not been printed, and save all."""
+        for row in self.rows[self._shown :]:
+            print(f"bench: {one_line(row)}", file=sys.stderr, flush=True)
+        if self.rows:
+            self._shown = len(self.rows)
+            self.save()
 
     def free_bytes(self) -> int:
         """Return the memory that the next measurement may use."""
