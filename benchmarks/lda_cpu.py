@@ -152,7 +152,7 @@ def warplda(split: Split, folder: Path) -> Iterator[Step]:
     for sweeps in (100, 200, 300, MOST["WarpLDA"]):
         options = ["--k", str(TOPICS), "--niter", str(sweeps), "--alpha", str(50 / TOPICS), "--beta", str(BETA)]
         said = _run(["warplda", "--prefix", "train", *options], place)
-        seconds = [float(s) for s in re.findall(r"([0-9.]+) seconds", said)]
+        seconds = [float(s) for s in re.findall(r"Iteration \d+, ([0-9.]+) s,", said)]
         if not seconds:
             raise RunError("warplda prints no seconds; take it off the PATH to go on without")
         names = (place / "train.vocab").read_text().split()
