@@ -143,14 +143,17 @@ def sklearn(split: Split, folder: Path) -> Iterator[Step]:
 
 
 def warplda(split: Split, folder: Path) -> Iterator[Step]:
-    """Yield steps of WarpLDA's programs `format` and `warplda`, each a run of its own from the start."""
+    """Yield steps of WarpLDA's programs `format` and `warplda`, each a run of its own from the start.
+
+    Its seconds include the likelihood that it computes in each iteration, about a quarter of them.
+    """
     place = folder / "warplda"
     place.mkdir(exist_ok=True)
     with open(place / "train.txt", "w") as file:
         file.writelines(f"d{d} d{d} {' '.join(words)}\n" for d, words in enumerate(_texts(split.train)))
     _run(["format", "-input", "train.txt", "-prefix", "train"], place)
     for sweeps in (100, 200, 300, MOST["WarpLDA"]):
-        options = ["--k", str(TOPICS), "--niter", str(sweeps), "--alpha", str(50 / TOPICS), "--beta", str(BETA)]
+        options = ["--k", str(TOPICS), "--niter", str(sweeps), "--alpha", "50", "--beta", str(BETA)]  # alpha's sum
         said = _run(["warplda", "--prefix", "train", *options], place)
         seconds = [float(s) for s in re.findall(r"Iteration \d+, ([0-9.]+) s,", said)]
         if not seconds:
