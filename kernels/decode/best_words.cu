@@ -56,6 +56,14 @@ __device__ __forceinline__ float sum_backoffs(const float* backoff_K, i64 K, flo
 }
 #endif
 
+#ifdef CHILD
+#define NGRAMS \
+  const CHILD *first_RK, const CHILD *end_RK, const float *backoff_RK, const u32 *word_G, const float *value_G, \
+      const float *value_V, i64 K
+#else
+#define NGRAMS const void *ngrams, i64 ngram_stride, i64 ngram_wide
+#endif
+
 // A chunk of a row. Chunks are in the order of rows; with a bias, in the order of columns, so that warps share it.
 struct Place {
   int r, c;
@@ -63,13 +71,7 @@ struct Place {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sum_chunks(
     const in_t* logits, i64 stride_M, i64 stride_R, i64 M, i64 R, i64 words, const double* weights_M,
-    const float* bias_MV,
-#ifdef CHILD
-    const CHILD* first_RK, const CHILD* end_RK, const float* backoff_RK, const u32* word_G, const float* value_G,
-    const float* value_V, i64 K,
-#else
-    const void* ngrams, i64 ngram_stride, i64 ngram_wide,
-#endif
+    const float* bias_MV, NGRAMS,
     float ngram_weight, i64 warps, u64* chunks_MRC, float* tops_RP) {
   extern __shared__ float4 shared[];  // slots and tops of each warp; if MIX, n-gram values and sums of models
   const int V = (int)words, C = (V + CHUNK - 1) / CHUNK, lane = lane_id();
@@ -433,13 +435,7 @@ __device__ __forceinline__ void load_words(const T* row, const int (&first)[BATC
 
 extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_words(
     const in_t* logits, i64 stride_M, i64 stride_R, i64 M, i64 R, i64 words, const double* weights_M,
-    const float* bias_MV,
-#ifdef CHILD
-    const CHILD* first_RK, const CHILD* end_RK, const float* backoff_RK, const u32* word_G, const float* value_G,
-    const float* value_V, i64 K,
-#else
-    const void* ngrams, i64 ngram_stride, i64 ngram_wide,
-#endif
+    const float* bias_MV, NGRAMS,
     float ngram_weight, i64 k, const float* costs_R, const int* forbidden_F, i64 F, const u64* chunks_MRC,
     const float* tops_RP, int* words_RK, float* scores_RK, double* log_sums_MR) {
 #if MIX

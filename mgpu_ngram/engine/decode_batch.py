@@ -19,6 +19,7 @@ from mgpu_ngram.engine.step_graphs import capture_stream
 BATCHINGS = ("refill", "drain", "naive")
 SENTENCES = {"cpu": 256, "gpu": 2048}  # at once, at most
 HYPOTHESES = {"cpu": 256 * 64, "gpu": 6144}  # at once, at most; more make steps no shorter for each of them
+POSITIONS = {"cpu": 0, "gpu": 64 * 2048}  # of sources at once, at most; 0: no limit. Each takes 16 KB with 1,024 states
 
 
 def sentences_at_once(device: str, beam_size: int) -> int:
@@ -120,28 +121,17 @@ def search_all(
     batching: Batching,
 ) -> dict[int, list[Hypothesis]]:
     """Return the results of each request, best first, by its index in `sources`."""
-    with nullcontext() if model.version is None else capture_stream():
-        return _search_pools(model, requests, sources, options, batching)
-
-
-def _search_pools(
-    model: Ensemble,
-    requests: dict[int, Request],
-    sources: Sequence[Any],
-    options: SearchOptions,
-    batching: Batching,
-) -> dict[int, list[Hypothesis]]:
-    """Return the results of sentences, pool after pool."""
     results: dict[int, list[Hypothesis]] = {}
     index = {request.number: i for i, request in requests.items()}
     waiting = list(requests)
     pool = batching.pool or max(1, len(waiting))
-    for start in range(0, len(waiting), pool):
-        order = sorted(waiting[start : start + pool], key=lambda i: -requests[i].length)
-        entering = [requests[i] for i in order]
-        search = BeamSearch(model, options, entering, batching.sentences, batching.kind == "naive")
-        for found in _run(search, order, requests, sources, batching):
-            results[index[found.number]] = found.hypotheses
+    with nullcontext() if model.version is None else capture_stream():
+        for start in range(0, len(waiting), pool):
+            order = sorted(waiting[start : start + pool], key=lambda i: -requests[i].length)
+            entering = [requests[i] for i in order]
+            search = BeamSearch(model, options, entering, batching.sentences, batching.kind == "naive")
+            for found in _run(search, order, requests, sources, batching):
+                results[index[found.number]] = found.hypotheses
     return results
 
 

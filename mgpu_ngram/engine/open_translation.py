@@ -26,6 +26,7 @@ from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 from mgpu_ngram.engine.shortlist_steps import ShortlistSteps
 from mgpu_ngram.engine.source_columns import ColumnSources, ColumnSteps, SourceColumn
 from mgpu_ngram.engine.step_function import StepFunction
+from mgpu_ngram.kernels.decode.activations import singles, stored
 
 DTYPES = ("float32", "tf32", "float16", "bfloat16")
 TF32_DTYPES = ("tf32", "bfloat16")  # whose products a GPU makes of TF32 numbers, which hold all of bfloat16
@@ -236,9 +237,7 @@ def open_translation(
 def _rounded(array: np.ndarray, dtype: str, device: str) -> np.ndarray:
     """Return weights, float32, rounded to a dtype: as float16 for a GPU that computes in it, else as float32."""
     if dtype == "bfloat16":
-        bits = array.view(np.uint32)
-        even = (bits >> np.uint32(16)) & np.uint32(1)  # ties go to even
-        return ((bits + (np.uint32(0x7FFF) + even)) & np.uint32(0xFFFF0000)).view(np.float32)
+        return singles(stored(array, np.dtype(np.uint16)))
     if dtype == "float16":
         halves = array.astype(np.float16)
         return halves if device == "gpu" else halves.astype(np.float32)

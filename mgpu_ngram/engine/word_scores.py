@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.engine.pieces import in_pieces
+from mgpu_ngram.kernels.decode.activations import singles
 from mgpu_ngram.kernels.decode.best_words import NgramChildren, best_words
 from mgpu_ngram.kernels.dispatch import array_module
 
@@ -86,7 +87,7 @@ class WordScores:
     def parts(self, row_C: Any, word_C: Any) -> Any:
         """Return (M, C) float64, each model's logarithm of the words' probabilities, after `best`; n-grams last."""
         xp = array_module(self.logits_MRV)
-        x_MC = _as_floats(self.logits_MRV[:, row_C, word_C])
+        x_MC = singles(self.logits_MRV[:, row_C, word_C])
         if self.bias_MV is not None:
             x_MC = x_MC + self.bias_MV[:, word_C]
         parts_MC = x_MC.astype(np.float64) - self.log_sums_MR[:, row_C]
@@ -108,15 +109,8 @@ class WordScores:
         mix_RV: Any = np.float32(0)
         for m, weight in enumerate(self.weights):
             if weight:
-                x_RV = _as_floats(self.logits_MRV[m])
+                x_RV = singles(self.logits_MRV[m])
                 mix_RV = mix_RV + np.float32(weight) * (x_RV if self.bias_MV is None else x_RV + self.bias_MV[m])
         if self.ngrams is not None and self.ngram_weight:
             mix_RV = mix_RV + np.float32(self.ngram_weight) * self.ngrams.rows_RV
         return array_module(self.logits_MRV).broadcast_to(mix_RV, self.logits_MRV.shape[1:])
-
-
-def _as_floats(array: Any) -> Any:
-    """Return logits as float32."""
-    if array.dtype == np.uint16:
-        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return array.astype(np.float32, copy=False)

@@ -48,7 +48,8 @@ class DecodeConfig:
     alignment: Literal["none", "hard", "soft", "nematus"] = "none"  # attention that is written after a result
     wipo: bool = False  # n-best lists with their sizes, each line after "OUT: "
     mini_batch: int | None = None  # sentences that are searched at once; auto: by device and beam
-    mini_batch_words: int = 0  # most source words that are searched at once; 0: no limit
+    mini_batch_words: int | None = None  # most source words that are searched at once; 0: no limit; auto: by device,
+    # if mini_batch is auto, too
     maxi_batch: int = 0  # sentences that are sorted by length together; 0: all of a task
     batching: Literal["refill", "drain", "naive"] = "refill"  # whether other sentences take the places of finished ones
     dtype: Literal["float32", "tf32", "float16", "bfloat16"] = "float32"  # of products; see docs/decode.md

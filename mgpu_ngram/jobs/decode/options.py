@@ -12,7 +12,7 @@ from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.nmt_files import factors_in
 from mgpu_ngram.core.output import check_free, check_suffix
 from mgpu_ngram.engine.best_words import Sampling
-from mgpu_ngram.engine.decode_batch import Batching, sentences_at_once
+from mgpu_ngram.engine.decode_batch import POSITIONS, Batching, sentences_at_once
 from mgpu_ngram.engine.decode_lines import DecodeOptions, LineFormat
 from mgpu_ngram.engine.open_translation import TranslationFiles
 from mgpu_ngram.engine.search_options import SearchOptions
@@ -86,8 +86,10 @@ def search_of(config: DecodeConfig) -> SearchOptions:
 
 def batching_of(config: DecodeConfig, device: str) -> Batching:
     """Return how sentences share a device."""
-    sentences = config.mini_batch or sentences_at_once(device, config.beam_size)
-    return Batching(sentences, config.mini_batch_words, config.maxi_batch, config.batching)
+    sentences, words = config.mini_batch, config.mini_batch_words
+    if words is None:
+        words = 0 if sentences else POSITIONS[device]
+    return Batching(sentences or sentences_at_once(device, config.beam_size), words, config.maxi_batch, config.batching)
 
 
 def format_of(config: DecodeConfig) -> LineFormat:
