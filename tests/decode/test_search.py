@@ -23,7 +23,7 @@ from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 from mgpu_ngram.engine.step_function import StepScores
 from mgpu_ngram.engine.step_graphs import StepGraphs
 from mgpu_ngram.engine.word_scores import NgramScores, WordScores
-from mgpu_ngram.kernels.decode.advance_beams import Live
+from mgpu_ngram.kernels.decode.advance_beams import Live, advance_beams
 from mgpu_ngram.kernels.dispatch import to_host
 
 
@@ -249,7 +249,10 @@ class StepsInPlace:
 
     def run(self, rows, step):
         self._counts[rows] += 1
-        return step(rows)
+        try:
+            return step(rows)
+        except MemoryError:  # a step that does not fit is captured again
+            return step(rows)
 
     def clear(self):
         pass
@@ -276,6 +279,15 @@ def test_steps_in_place_find_the_same(random_model, kind, lag, monkeypatch):
     counts = collections.Counter()
     monkeypatch.setattr(beam_search, "StepGraphs", lambda: StepsInPlace(counts))
     monkeypatch.setattr(decode_batch, "capture_stream", contextlib.nullcontext)
+    failures = iter([False] * 5 + [True])
+
+    def checked_advance(chosen, live, *others):
+        assert (np.diff(live.starts_S1) >= 0).all()  # also of slots without a sentence
+        if next(failures, False):
+            raise MemoryError
+        return advance_beams(chosen, live, *others)
+
+    monkeypatch.setattr(beam_search, "advance_beams", checked_advance)
     steps = CheckedSteps(random_model())
     steps.version = 0
     assert decode([steps], sources, options, batching) == expected

@@ -11,6 +11,7 @@ from mgpu_ngram.engine import decode_lines
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.decode import run as job
 from mgpu_ngram.jobs.decode.config import DecodeConfig
+from mgpu_ngram.jobs.decode.options import batching_of
 from mgpu_ngram.jobs.progress import Progress
 
 pytestmark = pytest.mark.timeout(100)
@@ -166,3 +167,19 @@ def test_a_folder_says_what_it_was_made_of(folder, here, tmp_path, undisturbed):
 def test_no_lines_give_an_empty_file(folder, here, tmp_path):
     (tmp_path / "empty").write_text("")
     assert decoded(here, folder, tmp_path / "out", text=tmp_path / "empty") == b""
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "sentences", "words"),
+    [
+        ("cpu", {"beam_size": 12}, 256, 0),
+        ("gpu", {"beam_size": 1}, 2048, 131_072),
+        ("gpu", {"beam_size": 12}, 512, 131_072),
+        ("gpu", {"mini_batch": 100}, 100, 0),
+        ("gpu", {"beam_size": 12, "mini_batch_words": 0}, 512, 0),
+        ("gpu", {"mini_batch": 100, "mini_batch_words": 900}, 100, 900),
+    ],
+)
+def test_batches_fit_the_device_unless_sizes_are_given(device, options, sentences, words):
+    batching = batching_of(DecodeConfig(["m.npz"], ["text"], ["source"], "target", **options), device)
+    assert (batching.sentences, batching.words) == (sentences, words)
