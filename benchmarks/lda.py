@@ -47,8 +47,9 @@ PARTS: dict[str, Callable[[LdaBench], None]] = {
 def bench(options: BenchOptions) -> list[dict[str, Any]]:
     """Measure topic models, write lda.csv and figures to the folder of results, and return the rows.
 
-    text    docword file of a real corpus, with .train. in its name; beside it, with .test., held-out documents. The
-            parts quality and cpu train on it in place of a generated corpus
+    text    docword file or sparse matrix of a real corpus. With .train. in its name, the file with .test. beside it has
+            the held-out documents; else a tenth of the documents are held out. The parts quality and cpu train on it in
+            place of a generated corpus
     tokens  of a generated corpus at most: its shape shrinks with them
     only    parts to measure; the rate at which the device copies is always measured
 

@@ -1,23 +1,23 @@
-"""Held-out perplexity after a fixed number of sweeps, beside exact collapsed Gibbs sampling."""
+"""Held-out perplexity after a fixed number of sweeps, beside exact collapsed Gibbs sampling and other programs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mgpu_ngram.benchmarks.lda_corpus import SHAPES, generate
+from mgpu_ngram.benchmarks import lda_peers
+from mgpu_ngram.benchmarks.lda_corpus import generate
 from mgpu_ngram.benchmarks.lda_transform import fold
 from mgpu_ngram.benchmarks.lda_work import BETA, LdaBench, check_counts, open_sampler, priors_of, timed_sweeps
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.cluster.devices import cpu_cores
-from mgpu_ngram.core.bags import Bags, join_bags
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.bags import Bags
 from mgpu_ngram.engine.device import to_device
-from mgpu_ngram.engine.held_out import HeldOut, hold_out
+from mgpu_ngram.engine.held_out import HeldOut, hold_out, keep_training
 from mgpu_ngram.engine.lda_metrics import completion
 from mgpu_ngram.engine.open_bags import open_bags
 from mgpu_ngram.kernels.compile import njit
@@ -27,7 +27,7 @@ TOPICS = (64, 256, 1024)
 SEEDS = (1, 2, 3, 4)
 SWEEPS = 100
 TARGET = 1.01  # times the perplexity of exact sampling, at most
-HELD_OUT_SHARE = 0.1  # of a generated corpus
+HELD_OUT_SHARE = 0.1  # of the documents, when no file has them
 TOLERANCE = 1e-3  # of a perplexity beside NumPy's
 TRAIN, TEST = ".train.", ".test."
 EXACT, OURS, INCLUDED = "lda/quality exact", "lda/quality", "lda/quality own count included"
@@ -43,22 +43,28 @@ class Split:
 
     @classmethod
     def of(cls, bench: LdaBench) -> Split:
-        """Return the split of the files that the user gave, or of a generated corpus of the shape of KOS."""
+        """Return the split of the files that the user gave, or of a generated corpus of the shape of KOS.
+
+        A file without .train. in its name is split here: each document is held out with probability HELD_OUT_SHARE.
+        """
         if bench.data is None:
             shape = bench.shape("KOS")
             bags, first = generate(shape), int(shape.documents * (1 - HELD_OUT_SHARE))
             train, test = bags.slice(0, first), bags.slice(first, shape.documents)
+            return cls(f"generated-{shape.name}", train, hold_out(test, first, 1.0, 0))
+        bags, name = open_bags(str(bench.data)).read(), bench.data.name
+        if TRAIN in name:
+            test = open_bags(str(bench.data.with_name(name.replace(TRAIN, TEST)))).read()
+            held_out = hold_out(test, bags.documents, 1.0, 0)
         else:
-            if TRAIN not in bench.data.name:
-                raise InputError(f"{bench.data} has no {TRAIN} in its name; give the file of training documents")
-            other = bench.data.with_name(bench.data.name.replace(TRAIN, TEST))
-            train, test = (join_bags(open_bags(str(path)).blocks()) for path in (bench.data, other))
-        name = bench.data.name.split(".")[1] if bench.data else f"generated {SHAPES['KOS'].name}"
-        return cls(name, train, hold_out(test, train.documents, 1.0, 0))
+            held_out = hold_out(bags, 0, HELD_OUT_SHARE, 0)
+            kept = keep_training(bags, 0, HELD_OUT_SHARE, 0)
+            bags = replace(kept, starts_D1=np.unique(kept.starts_D1))  # without the documents that are held out
+        return cls(name.removeprefix("docword.").split(".")[0], bags, held_out)
 
     def sizes(self, topics: int) -> str:
         bags = self.train
-        return f"corpus={self.name.replace(' ', '-')} T={bags.tokens} D={bags.documents} V={bags.num_words} K={topics}"
+        return f"corpus={self.name} T={bags.tokens} D={bags.documents} V={bags.num_words} K={topics}"
 
 
 def perplexity(counts_VZ: np.ndarray, held_out: HeldOut) -> float:
@@ -99,6 +105,26 @@ def quality(bench: LdaBench) -> None:
             for kernel, exclude_self in ((OURS, True), (INCLUDED, False)):
                 found = [ours(bench, split, Z, seed, exclude_self) for seed in SEEDS]
                 add_row(bench, kernel, split, Z, found, TARGET * exact if exclude_self else None)
+            for name, (phi_of_peer, training) in PEERS.items():
+                if not lda_peers.is_there(name):
+                    suite.say(f"{name} is not here, so its row is left out")
+                    continue
+                suite.say(f"{name} of K = {Z:,}")
+                found = [perplexity_of_phi(phi_of_peer(split.train, Z, seed), split.held_out) for seed in SEEDS]
+                add_row(bench, f"{OURS} {name}", split, Z, found, training=training)
+
+
+def tomotopy_phi(bags: Bags, topics: int, seed: int) -> np.ndarray:
+    """Return the probabilities (V, Z) of words in topics after as many sweeps of tomotopy."""
+    model = lda_peers.tomotopy_model(bags, topics, seed)
+    model.train(SWEEPS, workers=cpu_cores())
+    return lda_peers.tomotopy_phi(model, bags.num_words)
+
+
+PEERS = {  # with their training, if it is not as many sweeps as ours
+    "tomotopy": (tomotopy_phi, ""),
+    "scikit-learn": (lda_peers.sklearn_phi, f"{lda_peers.SKLEARN_PASSES} passes of batch variational Bayes"),
+}
 
 
 def ours(bench: LdaBench, split: Split, topics: int, seed: int, exclude_self: bool = True) -> float:
@@ -110,11 +136,12 @@ def ours(bench: LdaBench, split: Split, topics: int, seed: int, exclude_self: bo
 
 
 def add_row(
-    bench: LdaBench, kernel: str, split: Split, topics: int, found: Sequence[float], target: float | None = None
-) -> float:
+    bench: LdaBench, kernel: str, split: Split, topics: int, found: Sequence[float], target: float | None = None,
+    training: str = "",
+) -> float:  # fmt: skip
     """Add the mean over seeds; return it."""
     mean = sum(found) / len(found)
-    seeds = f"after {SWEEPS} sweeps; seeds {', '.join(f'{one:.1f}' for one in found)}; mean {mean:.1f}"
+    seeds = f"after {training or f'{SWEEPS} sweeps'}; seeds {', '.join(f'{one:.1f}' for one in found)}; mean {mean:.1f}"
     notes = seeds if target is None else f"target: at most {target:.1f}, {TARGET} x exact; {seeds}"
     row = bench.suite.add_note(kernel, split.sizes(topics), notes)
     row.rate, row.rate_unit, row.target = mean, "held-out perplexity", target

@@ -36,7 +36,7 @@ class LdaBench:
 
     tokens    of a corpus at most; full corpora have more
     clusters  numbers of workers
-    data      a docword file to train on, with .train. in its name; the file with .test. is beside it; None: generated
+    data      a real corpus, see `bench`; None: generated
     folder    for files
     """
 

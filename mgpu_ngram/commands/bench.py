@@ -44,7 +44,8 @@ def add(bench: argparse.ArgumentParser, verb: str) -> None:
         "--text",
         metavar="FILE",
         help="real text: of bench count, to draw lines from; of bench estimate, to compare with lmplz; of bench lda, "
-        "a docword file with .train. in its name, and beside it one with .test. (default: a generated text)",
+        "a docword file or a sparse matrix, with .train. in its name and one with .test. beside it, or to be split "
+        "(default: a generated text)",
     )
     bench.add_argument(
         "--size",

@@ -4,15 +4,26 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
-from mgpu_ngram.benchmarks import lda, lda_cpu, lda_gpus, lda_paper, lda_quality, lda_speed, lda_transform, lda_work
+from mgpu_ngram.benchmarks import (
+    lda,
+    lda_cpu,
+    lda_gpus,
+    lda_paper,
+    lda_peers,
+    lda_quality,
+    lda_speed,
+    lda_transform,
+    lda_work,
+)
 from mgpu_ngram.benchmarks.lda_corpus import SHAPES, Shape, cut, generate, language, lengths
 from mgpu_ngram.benchmarks.lda_work import STEPS, check_counts, fingerprint, open_sampler, staged_sweeps, timed_sweeps
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.bags import join_bags, make_bags
-from mgpu_ngram.core.errors import InputError, RunError
+from mgpu_ngram.core.errors import RunError
 from mgpu_ngram.engine.held_out import hold_out
 from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.kernels.lda.fold_in import Bag, fixed_topics, fold_in
@@ -38,11 +49,12 @@ def small():
         for module in lda_gpus, lda_paper, lda_transform:
             patch.setattr(module, "TOPICS", {"cpu": 8, "gpu": 1024})
         patch.setattr(lda_transform, "TRAINING_SWEEPS", 3)
-        patch.setattr(lda_quality, "TOPICS", (8, 12))
+        patch.setattr(lda_quality, "TOPICS", (50, 64))  # scikit-learn takes priors up to 1
         patch.setattr(lda_quality, "SEEDS", (1, 2))
         patch.setattr(lda_quality, "SWEEPS", 10)
         patch.setattr(lda_cpu, "TOPICS", 64)
-        patch.setattr(lda_cpu, "find_spec", lambda name: None)  # processes of scikit-learn take seconds to start
+        patch.setattr(lda_peers, "is_there", "scikit-learn".__eq__)
+        patch.setattr(lda_peers, "cpu_cores", lambda: 1)  # processes of scikit-learn take seconds to start
         patch.setattr(lda_cpu, "GOAL_SWEEPS", 10)
         patch.setattr(
             lda_paper, "open_executor", lambda cluster: threads(cluster.workers)
@@ -73,10 +85,11 @@ def test_every_part_has_rows(bench_run):
         ["corpus NYTimes", "corpus PubMed", "ceiling/copy", "ceiling/read", "ceiling/numpy.sort", "stream", "transform"]
         + ["table4 NYTimes", "table4 PubMed", *tables]
         + 2 * ["gpus NYTimes", "gpus PubMed", "quality", "quality exact", "quality own count included", "fig9 PubMed"]
+        + 2 * ["quality scikit-learn"]
         + 3 * [*by_sweep, "fig9 by sweep", "fig9 by sweep"]
         + 2 * of_topics
     )
-    assert found["cpu"] == 1
+    assert found["cpu"] == 1 == found["cpu scikit-learn"]
 
 
 def test_rows_are_consistent(bench_run, stored_rows):
@@ -179,9 +192,25 @@ def test_a_real_corpus_comes_with_held_out_documents(tmp_path):
     split = lda_quality.Split.of(bench)
     assert (split.train.tokens, split.sizes(5)) == (4, "corpus=x T=4 D=2 V=3 K=5")
     assert split.held_out.observed.tokens + split.held_out.target.tokens == 8
-    bench.data = tmp_path / "docword.x.txt"
-    with pytest.raises(InputError, match="has no .train. in its name"):
-        lda_quality.Split.of(bench)
+
+
+def test_a_file_without_held_out_documents_is_split(tmp_path):
+    counts = np.random.default_rng(1).integers(0, 3, (400, 12)) * np.arange(400)[:, None]
+    sp.save_npz(tmp_path / "all.npz", sp.csr_array(counts))
+    split = lda_quality.Split.of(lda_work.LdaBench(Suite("cpu"), 10, [1], tmp_path / "all.npz", tmp_path))
+    assert split.sizes(5).startswith("corpus=all T=") and 20 < 400 - split.train.documents < 60
+    halves = split.held_out.observed, split.held_out.target
+    assert split.train.tokens + sum(bags.tokens for bags in halves) == counts.sum()
+    assert split.train.check().lengths_D().all(), "no document is empty"
+
+
+def test_topics_of_scikit_learn_are_distributions(bags):
+    phi_VZ = lda_peers.sklearn_phi(bags, 50, 1)
+    assert phi_VZ.shape == (bags.num_words, 50) and phi_VZ.sum(0) == pytest.approx(np.ones(50))
+    held_out = hold_out(bags, 0, 0.2, 1)
+    uniform = lda_quality.perplexity_of_phi(np.full_like(phi_VZ, 1 / bags.num_words), held_out)
+    assert uniform == pytest.approx(bags.num_words)
+    assert lda_quality.perplexity_of_phi(phi_VZ, held_out) < uniform
 
 
 def test_wrong_topics_of_documents_are_not_timed(bags):
