@@ -1,5 +1,6 @@
 """ng.LDA: scikit-learn's checks, the model of the lda stage, streams, new documents, files, and errors of one line."""
 
+import importlib
 import importlib.util
 import pickle
 import subprocess
@@ -19,10 +20,12 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import mgpu_ngram as ng
 from mgpu_ngram import lda as module
+from mgpu_ngram.benchmarks.lda_quality import perplexity_of_phi
 from mgpu_ngram.core.bags import make_bags
 from mgpu_ngram.core.topic_model import load_topic_model
 from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.fold_documents import row_sums, to_csr
+from mgpu_ngram.engine.held_out import hold_out, keep_training
 from mgpu_ngram.engine.open_bags import open_bags
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -493,6 +496,24 @@ def test_other_errors(fitted, planted, texts, tmp_path):
 
 
 # Quality
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quality_on_reuters_beside_exact_sampling():
+    """The package lda is collapsed Gibbs sampling, token by token, by other authors; and it has the corpus."""
+    exact = pytest.importorskip("lda", reason="no Reuters corpus: the package lda is not installed; pip install lda")
+    counts = importlib.import_module("lda.datasets").load_reuters()
+    bags, K, sweeps = bags_of(counts), 20, 40
+    held_out = hold_out(bags, 0, 0.1, 0)
+    train = counts[keep_training(bags, 0, 0.1, 0).lengths_D() > 0]
+    assert train.shape == (361, 4258) and train.sum() == 75_971
+    theirs, ours = [], []
+    for seed in (1, 2):
+        model = exact.LDA(K, sweeps, alpha=50 / K, eta=0.01, random_state=seed, refresh=sweeps).fit(train)
+        theirs.append(perplexity_of_phi(model.topic_word_.T, held_out))
+        components = ng.LDA(K, max_iter=sweeps, random_state=seed, evaluate_every=0).fit(train).components_
+        ours.append(perplexity_of_phi((components / components.sum(1, keepdims=True)).T, held_out))
+    assert np.mean(ours) <= 1.01 * np.mean(theirs) and np.mean(theirs) < 2400, (ours, theirs)
 
 
 def test_quality_on_kos(shared_data):

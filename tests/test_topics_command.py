@@ -165,6 +165,20 @@ def test_an_export(topics, folder, mgpu_ngram):
     assert topics("--export", "plain", "--overwrite")[0] == 0
 
 
+def test_gensim_reads_an_export_as_the_docs_say(topics, folder):
+    pytest.importorskip("gensim", reason="gensim is not installed; pip install gensim")
+    page = (Path(__file__).resolve().parents[1] / "docs" / "topics.md").read_text("utf-8")
+    [code] = [code for code in re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE) if "gensim" in code]
+    assert topics("--export", "plain")[0] == 0
+    names = {}
+    exec(code, names)
+    theirs = names["lda"]
+    assert theirs.get_topics() == pytest.approx(np.load("plain/probabilities.npy"), rel=1e-5)
+    for topic, tree in (0, "apple"), (1, "oak"), (2, "horse"):
+        shares = dict(theirs.get_document_topics([(names["words"].index(tree), 5)]))
+        assert max(shares, key=shares.get) == topic
+
+
 def test_info_of_a_model_and_of_rows(topics, folder, mgpu_ngram):
     lines = lines_of(mgpu_ngram("info", "topics.lda/model.safetensors"))
     assert lines[0].endswith(": a topic model, 3 topics of 13 words, 9 sweeps over 1,350 tokens")

@@ -75,7 +75,7 @@ for name in {list(MEASURES)!r}:
 """
     folder = os.environ.get("GENSIM_PATH")
     if not folder:
-        pytest.importorskip("gensim")
+        pytest.importorskip("gensim", reason="gensim is not installed; pip install gensim, or set GENSIM_PATH")
     done = subprocess.run([sys.executable, "-c", script, *filter(None, [folder])], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     theirs = [list(map(float, line.split())) for line in done.stdout.splitlines()]
