@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     weights; repeat a document instead.
 
     After fit:
-    components_          (n_components, n_features) float64, tokens of each word with each topic plus the word's prior;
-                         rows divided by their sums are the topics' word probabilities
+    components_          (n_components, n_features) float64, made at the first use: tokens of each word with each topic
+                         plus the word's prior; rows divided by their sums are the topics' word probabilities
     doc_topic_prior_     (n_components,) float64; topic_word_prior_: float
     n_iter_              sweeps of the last call of fit or partial_fit
     n_batch_iter_        batches: 1 after fit, one more with each partial_fit
@@ -295,7 +296,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def components_(self) -> np.ndarray:
-        return self._model.pseudocounts_ZV()
+        return self._fitted.components_ZV
 
     @property
     def doc_topic_prior_(self) -> np.ndarray:
@@ -327,10 +328,14 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def _model(self) -> TopicModel:
-        """The model. Raises NotFittedError if there is none."""
+        return self._fitted.model
+
+    @property
+    def _fitted(self) -> _Fitted:
+        """The model and what is made of it. Raises NotFittedError if there is none."""
         if not hasattr(self, "model_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit, partial_fit or LDA.load")
-        return self.model_
+        return self._made
 
     @property
     def _rows(self) -> TopicRows:
@@ -436,7 +441,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _keep(self, model: TopicModel, batches: int) -> None:
         self.model_, self.n_batch_iter_ = model, batches
-        self._finders = _Finders(model)
+        self._made = _Fitted(model)
 
     def _place(self, seconds: float) -> str:
         """Return the device of work that takes 2 CPU cores so long: "auto" opens no GPU for less than a second."""
@@ -446,7 +451,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _finder(self, bags: Bags, is_open: bool = False) -> TopicFinder:
         """Return the model on the device for these documents; `is_open` if the caller uses the GPU already."""
         seconds = math.inf if is_open else cpu_seconds(bags.tokens, self._model.num_topics)
-        return self._finders.on(self._place(seconds))
+        return self._fitted.finder(self._place(seconds))
 
     def _report(self, sweep: int, metrics: dict[str, float]) -> object:
         if self.verbose:
@@ -479,20 +484,25 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return score, tokens
 
 
-class _Finders:
-    """A model that is brought to a device when it is first used there; a copy in another process does so again."""
+class _Fitted:
+    """A model, and what is made of it at the first use; a copy in another process makes it again."""
 
     def __init__(self, model: TopicModel):
         self.model = model
-        self._made: dict[str, TopicFinder] = {}
+        self._finders: dict[str, TopicFinder] = {}
 
-    def on(self, device: str) -> TopicFinder:
-        if device not in self._made:
-            self._made[device] = TopicFinder(self.model, device, cpu_cores())
-        return self._made[device]
+    @cached_property
+    def components_ZV(self) -> np.ndarray:
+        return self.model.pseudocounts_ZV()
+
+    def finder(self, device: str) -> TopicFinder:
+        """Return the model on a device."""
+        if device not in self._finders:
+            self._finders[device] = TopicFinder(self.model, device, cpu_cores())
+        return self._finders[device]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Finders, (self.model,)
+        return _Fitted, (self.model,)
 
 
 def _text_bytes(X: Any) -> float:

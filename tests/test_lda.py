@@ -414,6 +414,15 @@ def test_files(fitted, planted, tmp_path):
     assert np.array_equal(again.components_, fitted.components_)
 
 
+def test_components_are_made_once_and_not_pickled(planted):
+    lda = ng.LDA(**FEW).fit(planted)
+    before = len(pickle.dumps(lda))
+    assert lda.components_ is lda.components_ and len(pickle.dumps(lda)) == before
+    expected = lda.model_.counts_VZ().T + 0.01
+    assert np.array_equal(lda.components_, expected)
+    assert not np.array_equal(lda.partial_fit(planted[:9]).components_, expected)
+
+
 # Errors
 
 

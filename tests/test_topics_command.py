@@ -168,7 +168,9 @@ def test_an_export(topics, folder, mgpu_ngram):
 def test_gensim_reads_an_export_as_the_docs_say(topics, folder):
     pytest.importorskip("gensim", reason="gensim is not installed; pip install gensim")
     page = (Path(__file__).resolve().parents[1] / "docs" / "topics.md").read_text("utf-8")
-    [code] = [code for code in re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE) if "gensim" in code]
+    [code] = [
+        code for code in re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE) if "gensim" in code
+    ]
     assert topics("--export", "plain")[0] == 0
     names = {}
     exec(code, names)

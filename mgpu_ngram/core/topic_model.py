@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 FORMAT = "mgpu_ngram topic model"
 FORMAT_VERSION = 1
 MODEL = "model.safetensors"  # name in the folder of a run
-CELLS = 1 << 24  # of dense counts that are searched at once
+CELLS = 1 << 24  # of dense counts that are read or searched at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +96,19 @@ class TopicModel:
         """Return the number of tokens that the model was trained on."""
         return int(self.counts_N.sum(dtype=np.int64))
 
-    def counts_VZ(self) -> np.ndarray:
-        """Return the counts as a dense (V, Z) uint32 array."""
-        counts_VZ = np.zeros((self.num_words, self.num_topics), np.uint32)
-        counts_VZ[np.repeat(np.arange(self.num_words), np.diff(self.word_starts_V1)), self.topics_N] = self.counts_N
+    def counts_VZ(self, first: int = 0, last: int | None = None) -> np.ndarray:
+        """Return the counts of words first to last - 1, by default of all words, as a dense (V, Z) uint32 array."""
+        starts_V1 = self.word_starts_V1[first : None if last is None else last + 1]
+        entries, sizes_V = slice(int(starts_V1[0]), int(starts_V1[-1])), np.diff(starts_V1)
+        counts_VZ = np.zeros((len(sizes_V), self.num_topics), np.uint32)
+        counts_VZ[np.repeat(np.arange(len(sizes_V)), sizes_V), self.topics_N[entries]] = self.counts_N[entries]
         return counts_VZ
+
+    def counts_by_words(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (first word, dense counts (v, Z) uint32) of consecutive words: about CELLS counts at once."""
+        step = max(1, CELLS // self.num_topics)
+        for v in range(0, self.num_words, step):
+            yield v, self.counts_VZ(v, min(v + step, self.num_words))
 
     def totals_Z(self) -> np.ndarray:
         """Return (Z,) int64, the tokens of each topic."""
@@ -114,10 +123,14 @@ class TopicModel:
 
     def pseudocounts_ZV(self) -> np.ndarray:
         """Return (Z, V) float64: counts plus word priors, which scikit-learn calls components_."""
-        table_VZ = self.counts_VZ() + self.priors.beta
+        table_ZV = np.full((self.num_topics, self.num_words), self.priors.beta)
+        for n in range(0, len(self.counts_N), CELLS):
+            topics_n, counts_n = self.topics_N[n : n + CELLS], self.counts_N[n : n + CELLS]
+            words_n = np.searchsorted(self.word_starts_V1, np.arange(n, n + len(counts_n)), "right") - 1
+            table_ZV[topics_n, words_n] += counts_n
         for word, prior_Z in self.priors.seeds.items():
-            table_VZ[word] += prior_Z - self.priors.beta
-        return np.ascontiguousarray(table_VZ.T)
+            table_ZV[:, word] += prior_Z - self.priors.beta
+        return table_ZV
 
 
 def save_topic_model(path: str | Path, model: TopicModel, overwrite: bool = False) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from mgpu_ngram.core.topic_model import Priors
+from mgpu_ngram.core.topic_model import Priors, TopicModel
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.lda_blocks import Block, Blocks, Part, Room, in_threads, make_blocks, places
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -98,18 +98,20 @@ def start(
     group: Group,
     seed: int,
     topics: dict[int, np.ndarray] | None = None,
-    earlier_VZ: np.ndarray | None = None,
+    earlier: TopicModel | None = None,
 ) -> None:
     """Give every token a topic and count them, over all devices.
 
-    seed        of random topics
-    topics      topics of each part of the corpus, as `Block.topics` returns them; None: random topics
-    earlier_VZ  (V, Z) uint32 in host memory: counts of earlier documents, which stay; one device of the group has them
+    seed     of random topics
+    topics   topics of each part of the corpus, as `Block.topics` returns them; None: random topics
+    earlier  model of earlier documents, whose counts stay; one device of the group has it
     """
     if topics is not None:
         for block in sampler.blocks.stored():
             block.set_topics(topics)
-    sampler.local_VZ[...] = 0 if earlier_VZ is None else to_device(earlier_VZ, sampler.device)
+    sampler.local_VZ[...] = 0
+    for v, counts_vZ in earlier.counts_by_words() if earlier else ():
+        sampler.local_VZ[v : v + len(counts_vZ)] = to_device(counts_vZ, sampler.device)
     for block in sampler.blocks.loaded(changes=True):
         if topics is None:
             first_topics(block.documents, sampler.num_topics, seed, block.first)

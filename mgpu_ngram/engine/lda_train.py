@@ -129,7 +129,7 @@ def open_rank(
     nothing = Bags(np.zeros(1, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), training.num_words)
     halves = HeldOut(*(join_bags([nothing, *(getattr(h, half) for h in held)]) for half in ("observed", "target")))
     loaded = None if topics is None else {number: load_topics(path, number) for number, path in topics.items()}
-    start(sampler, group, training.seed, loaded, earlier.counts_VZ() if earlier else None)
+    start(sampler, group, training.seed, loaded, earlier)
     sampler.sweep = state.sweep
     return Rank(sampler, halves, state)
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mgpu_ngram.core import topic_model
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.topic_model import Priors, TopicModel, describe_topic_model, load_topic_model, save_topic_model
@@ -20,6 +21,18 @@ def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "m"
     save_topic_model(path, TopicModel.of_counts(COUNTS_VZ, PRIORS, words=WORDS, history=({"sweep": 1},)))
     return path
+
+
+@pytest.mark.parametrize("cells", [1, 3, 7, 1 << 24])
+def test_counts_in_parts(cells, monkeypatch):
+    monkeypatch.setattr(topic_model, "CELLS", cells)
+    model = TopicModel.of_counts(COUNTS_VZ, PRIORS)
+    parts = list(model.counts_by_words())
+    assert [v for v, _ in parts] == list(range(0, 3, max(1, cells // 3)))
+    assert np.concatenate([counts_vZ for _, counts_vZ in parts]).tolist() == COUNTS_VZ.tolist()
+    assert model.counts_VZ(1, 2).tolist() == [[1, 0, 70_000]] and model.counts_VZ(3).shape == (0, 3)
+    expected_ZV = [[0.05, 1.05, 1], [3.05, 0.05, 2], [0.05, 70_000.05, 3]]
+    assert model.pseudocounts_ZV().tolist() == pytest.approx(np.array(expected_ZV))
 
 
 def load(path):
