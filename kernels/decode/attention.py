@@ -13,8 +13,7 @@ from ..dispatch import pick
 from ..intrinsics import multiply_add
 from ..launch import kernel, launch
 from .activations import PARTS, exponential, format_of, singles, stored, sum_parts, tanh
-from .best_words import FORMATS
-from .terms import LANES
+from .terms import FORMATS, LANES
 
 THREADS = 128
 MAX_BLOCKS = 1 << 30

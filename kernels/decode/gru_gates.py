@@ -12,7 +12,7 @@ from ..dispatch import pick
 from ..intrinsics import multiply_add
 from ..launch import grid_for, kernel, launch
 from .activations import format_of, sigmoid, singles, stored, tanh
-from .best_words import FORMATS
+from .terms import FORMATS
 
 VARIANTS = FORMATS
 

@@ -15,7 +15,7 @@ from ..dispatch import pick
 from ..intrinsics import multiply_add
 from ..launch import grid_for, kernel, launch
 from .activations import PARTS, format_of, singles, stored, sum_parts
-from .best_words import FORMATS
+from .terms import FORMATS
 
 VARIANTS = FORMATS
 

@@ -11,7 +11,7 @@ from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 from .activations import format_of, singles, stored, tanh
-from .best_words import FORMATS
+from .terms import FORMATS
 
 VARIANTS = FORMATS
 

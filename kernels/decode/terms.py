@@ -10,6 +10,7 @@ whose own rounding is larger, the relative error is below 4e-6.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy import float32, float64, int64
@@ -22,6 +23,7 @@ RUN = (128, 256, 256)  # logits of a run: what a warp loads at once, 16 bytes a 
 LOADS = 4
 CHUNKS = (2048, 4096, 4096)  # four groups
 LANES = 32
+FORMATS: tuple[dict[str, Any], ...] = ({}, {"HALF": '"f16"'}, {"HALF": '"bf16"'})  # by FLOAT32, FLOAT16, BFLOAT16
 LOG2_E, LN_2 = float32(math.log2(math.e)), float32(math.log(2))
 LN_2_EXACT = math.log(2)
 ROUND = float32(1.5 * 2**23)  # adding it rounds to an integer
@@ -56,30 +58,32 @@ def load_group(bits_N, kind, x):
 
 
 @njit(nogil=True, cache=True)
-def greatest(x, count, most):
-    """Return the greatest of x, without NaN; overwrites `most` (a quarter).
+def greatest(x, count, most, top_4):
+    """Return the greatest of x, without NaN, and set top_4 to the greatest of its parts; overwrites `most` (a quarter).
 
     x      512 or 1,024 floats, -inf from `count` on
+    top_4  part p has the quarter p of each run
     """
-    quarter, least = len(most), float32(-np.inf)
-    if count <= quarter:
-        for i in range(quarter):
+    run, least = len(most), float32(-np.inf)
+    if count <= run:
+        for i in range(run):
             most[i] = x[i] if x[i] > least else least
     else:
-        x0, x1, x2, x3 = x[:quarter], x[quarter : 2 * quarter], x[2 * quarter : 3 * quarter], x[3 * quarter :]
-        for i in range(quarter):
+        x0, x1, x2, x3 = x[:run], x[run : 2 * run], x[2 * run : 3 * run], x[3 * run :]
+        for i in range(run):
             a = x0[i] if x0[i] > least else least
             b = x1[i] if x1[i] > a else a
             c = x2[i] if x2[i] > b else b
             most[i] = x3[i] if x3[i] > c else c
-    if quarter == 256:
-        _fold(most, 128)
-    _fold(most, 64)  # constants: LLVM makes no loops of these
-    _fold(most, 32)
-    _fold(most, 16)
-    _fold(most, 8)
-    _fold(most, 4)
-    return max(max(most[0], most[1]), max(most[2], most[3]))
+    for p in range(4):
+        part = most[p * (run // 4) : (p + 1) * (run // 4)]
+        if run == 256:
+            _fold(part, 32)
+        _fold(part, 16)  # constants: LLVM makes no loops of these
+        _fold(part, 8)
+        _fold(part, 4)
+        top_4[p] = max(max(part[0], part[1]), max(part[2], part[3]))
+    return max(max(top_4[0], top_4[1]), max(top_4[2], top_4[3]))
 
 
 @njit(nogil=True, cache=True, inline="always")

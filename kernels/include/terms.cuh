@@ -220,10 +220,11 @@ __device__ __forceinline__ float sum_chunk(const float (&sums)[PER]) {
   return s;
 }
 
-// Store a chunk: its reference in the upper half, its sum in the lower.
+// Store a chunk: its reference in the upper half, its sum in the lower; all NaN are one.
 __device__ __forceinline__ void store_chunk(const float (&sums)[PER], int reference, u64* chunk) {
   const float sum = sum_chunk(sums);
-  if (lane_id() == 0) *chunk = (u64)reference << 32 | __float_as_uint(sum);
+  const u32 bits = sum == sum ? __float_as_uint(sum) : 0x7FC00000;
+  if (lane_id() == 0) *chunk = (u64)reference << 32 | bits;
 }
 
 // Return the logarithm of the sum of C chunks, or NaN if no logit is above -LIMIT.

@@ -12,7 +12,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.state_trees import join_rows
 from mgpu_ngram.engine.step_function import StepFunction, StepScores
 from mgpu_ngram.engine.word_scores import NgramScores, WordScores
-from mgpu_ngram.kernels.decode.best_words import MAX_MODELS
+from mgpu_ngram.kernels.decode.sum_chunks import MAX_MODELS
 from mgpu_ngram.kernels.dispatch import array_module
 
 

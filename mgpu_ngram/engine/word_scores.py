@@ -11,7 +11,8 @@ import numpy as np
 
 from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.kernels.decode.activations import singles
-from mgpu_ngram.kernels.decode.best_words import NgramChildren, best_words
+from mgpu_ngram.kernels.decode.best_words import best_words
+from mgpu_ngram.kernels.decode.sum_chunks import NgramChildren
 from mgpu_ngram.kernels.dispatch import array_module
 
 MIN_PIECE_LOGITS = 1 << 20  # of a thread: about 1 ms
