@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,16 @@ def njit(cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
     return decorate
 
 
+def import_early() -> None:
+    """Import Numba in a thread while the caller reads files. Ignores errors, which the first call reports."""
+
+    def load() -> None:
+        with suppress(ImportError), _building:  # Numba's circular imports fail in two threads at once
+            import numba  # noqa: F401
+
+    threading.Thread(target=load, daemon=True).start()
+
+
 def intrinsic(fn: Callable) -> Any:
     """As `numba.extending.intrinsic`, which is imported when a compiled function first needs this one."""
 
@@ -94,9 +105,31 @@ def _dispatcher(fn: Callable, sources: frozenset[str], cache: bool, options: dic
     theirs = settings["CACHE_DIR"]
     try:
         settings["CACHE_DIR"] = str(folder / _digest(sources))
-        return numba.njit(cache=True, **options)(fn)
+        dispatcher = numba.njit(cache=True, **options)(fn)
     finally:
         settings["CACHE_DIR"] = theirs
+    _load_without_registries(dispatcher._cache)
+    return dispatcher
+
+
+def _load_without_registries(cache: Any) -> None:
+    """Let a cache of Numba load machine code without the modules that only compilation needs, which take 0.3 s.
+
+    Numba refreshes the context of its target before it looks into a cache, and once more before it compiles.
+    """
+    from numba.core.runtime import rtsys
+
+    load = cache.load_overload
+
+    def load_overload(signature: Any, context: Any) -> Any:
+        rtsys.initialize(context)  # the runtime that machine code calls
+        context.refresh = lambda: None  # Numba holds its lock here
+        try:
+            return load(signature, context)
+        finally:
+            del context.refresh
+
+    cache.load_overload = load_overload
 
 
 @functools.cache

@@ -74,3 +74,16 @@ def test_the_garbage_collector_rests_at_the_start_and_works_afterwards():
     )
     done = run(script)  # it ends although a timer waits
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\nFalse\n", "")
+
+
+def test_objects_that_remain_are_not_looked_through_at_the_end():
+    script = (
+        "import atexit, gc\n"
+        "from mgpu_ngram import cli, entry\n"
+        "cli.main = lambda: None\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
+        "entry.main()\n"
+        "print(gc.get_freeze_count() > 0)"
+    )
+    done = run(script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\nTrue\n", "")

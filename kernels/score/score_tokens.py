@@ -12,11 +12,12 @@ from ..dispatch import pick
 from ..intrinsics import prefetch
 from ..launch import grid_for, kernel, launch
 from ..trie.edges import check_backoffs
-from ..trie.find_children import TrieIndex, find_child, sample_every_fanout
+from ..trie.find_children import MIN_INDEXED, TrieIndex, narrowed, sample_every_fanout
 
 VALUE = {np.dtype(np.float32): "float", np.dtype(np.uint8): "u8", np.dtype(np.uint16): "u16"}
 VARIANTS = tuple({"CHILD": child, "VALUE": value} for child in check.INTEGER.values() for value in VALUE.values())
 THREADS = 256
+BATCH = 256  # start positions of walks that a CPU follows together
 MAX_ORDER = 96  # shared memory holds so many rows of THREADS times 8 bytes; a match's order is a byte
 
 
@@ -100,36 +101,87 @@ def _cpu(
     word_G, first_child_M, samples, sample_starts, fanout, prob_G, backoff_M, order, begin, end, codes_T,
     words_V2, centers,
 ):  # fmt: skip
-    prob_T, order_T = np.zeros(len(codes_T), np.float32), np.zeros(len(codes_T), np.uint8)
-    before, now = np.empty(order, np.int64), np.empty(order, np.int64)  # nodes of the last 1, 2, ... words
-    length = 0  # how many nodes `before` holds
-    begins = True
-    for t in range(len(codes_T)):
-        if begins:
-            before[0], length = begin, min(order - 1, 1) if begin >= 0 else 0
-        begins = codes_T[t] == 0
-        word = end if begins else np.int64(codes_T[t]) - 1
-        if word < 0:
-            continue
-        now[0], matched = word, 1
-        for m in range(length):  # all searches of this word wait for memory together
-            if before[m] < len(first_child_M) - 1:
-                first, last = np.int64(first_child_M[before[m]]), np.int64(first_child_M[before[m] + 1])
-                prefetch(word_G, (first + last) >> 1)  # type: ignore[call-arg]
-        while matched < order and matched <= length:
-            child = find_child(word_G, first_child_M, samples, sample_starts, fanout, before[matched - 1], word)
-            if child < 0:
-                break
-            now[matched] = child
-            matched += 1
-            if matched < order:
-                prefetch(first_child_M, child)  # type: ignore[call-arg]
-        prob = _value(prob_G, words_V2, centers, now[matched - 1], matched, 0)
-        for m in range(matched, length + 1):
-            prob += _value(backoff_M, words_V2, centers, before[m - 1], m, 1)
-        prob_T[t], order_T[t] = prob, matched
-        length = min(matched, order - 1)
-        before, now = now, before
+    """As on a GPU: walk from BATCH positions together, so that a core waits for the memory of all walks at once.
+
+    Columns of met are starts of walks; the last order - 1 positions before the batch come first. Row k holds the
+    nodes of k + 1 words, or -1. Compactions and searches are branch-free, because a processor would mispredict them.
+    """
+    T, M, ahead = len(codes_T), len(first_child_M) - 1, order - 1
+    prob_T, order_T = np.zeros(T, np.float32), np.zeros(T, np.uint8)
+    met = np.full((order, ahead + BATCH), -1)
+    room = BATCH + 1  # one more: rejected walks are written past the last accepted one
+    starts, nodes, words = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
+    firsts, sizes = np.empty(room, np.int64), np.empty(room, np.int64)
+    for base in range(-1, T, BATCH):  # -1 is before the first sentence
+        size, walks = min(BATCH, T - base), 0
+        for i in range(size):
+            code = codes_T[base + i] if base + i >= 0 else np.uint32(0)
+            node = np.int64(code) - 1 if code else begin
+            met[0, ahead + i], nodes[walks], starts[walks] = node, node, i
+            goes_on = (node >= 0) & (node < M)
+            prefetch(first_child_M, node if goes_on else 0)  # type: ignore[call-arg]
+            walks += np.int64(goes_on)
+        for k in range(1, order):
+            asked = 0
+            for a in range(walks):
+                t, node = base + starts[a] + k, nodes[a]
+                word = np.int64(codes_T[t]) - 1 if t < T and codes_T[t] else end
+                first = np.int64(first_child_M[node])
+                children = np.int64(first_child_M[node + 1]) - first
+                starts[asked], words[asked], firsts[asked], sizes[asked] = starts[a], word, first, children
+                asked += np.int64((t < T) & (word >= 0) & (children > 0))
+            for a in range(asked):
+                if sizes[a] > MIN_INDEXED:
+                    first, last = np.uint64(firsts[a]), np.uint64(firsts[a] + sizes[a] - 1)
+                    low, high = narrowed(samples, sample_starts, np.uint64(fanout), first, last, words[a])
+                    firsts[a], sizes[a] = low, high - low + 1
+                prefetch(word_G, firsts[a] + (sizes[a] >> 1))  # type: ignore[call-arg]
+            longest = 1
+            for a in range(asked):
+                longest = max(longest, sizes[a])
+            while longest > 1:  # the last child whose word is not above, of all walks in step
+                for a in range(asked):
+                    half = sizes[a] >> 1
+                    firsts[a] += half if word_G[firsts[a] + half] <= words[a] else 0
+                    sizes[a] -= half
+                    prefetch(word_G, firsts[a] + (sizes[a] >> 1))  # type: ignore[call-arg]
+                longest -= longest >> 1
+            for i in range(size):
+                met[k, ahead + i] = -1
+            walks = 0
+            for a in range(asked):
+                child, start = firsts[a], starts[a]
+                found = word_G[child] == words[a]
+                met[k, ahead + start] = child if found else -1
+                nodes[walks], starts[walks] = child, start
+                goes_on = found & (child < M) & (codes_T[base + start + k] != 0)
+                prefetch(first_child_M, child if goes_on else 0)  # type: ignore[call-arg]
+                walks += np.int64(goes_on)
+        for values in range(2):  # first prefetch them
+            for i in range(size):
+                t, column = base + i, ahead + i
+                if t < 0 or (codes_T[t] == 0 and end < 0):
+                    continue
+                node, matched = met[0, column] if codes_T[t] else end, 1
+                while matched < order and met[matched, column - matched] >= 0:
+                    node = met[matched, column - matched]
+                    matched += 1
+                if values == 0:
+                    prefetch(prob_G, node)  # type: ignore[call-arg]
+                else:
+                    prob_T[t], order_T[t] = _value(prob_G, words_V2, centers, node, matched, 0), matched
+                longest = ahead if t > 0 and codes_T[t - 1] else min(ahead, 1)  # words before t in its sentence
+                for m in range(matched, longest + 1):
+                    node = met[m - 1, column - m]
+                    if node < 0:
+                        break
+                    if values == 0:
+                        prefetch(backoff_M, node)  # type: ignore[call-arg]
+                    else:
+                        prob_T[t] += _value(backoff_M, words_V2, centers, node, m, 1)
+        for k in range(order):
+            for i in range(ahead):
+                met[k, i] = met[k, size + i]
     return prob_T, order_T
 
 

@@ -12,6 +12,7 @@ from mgpu_ngram.core.model_file import BackoffModel, is_model_file, load_model
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.engine.device import Stopwatch, to_device, to_host_fast
 from mgpu_ngram.engine.trie import FANOUT, BadNgram, build_trie
+from mgpu_ngram.kernels.compile import import_early
 
 
 def open_model(
@@ -35,6 +36,8 @@ def open_model(
     check_path(path, "path")
     watch = watch or Stopwatch(device)
     if Path(path).is_file() and is_model_file(path):
+        if device == "cpu":
+            import_early()
         model = load_model(path, verify)
         watch.lap("read")
         return model

@@ -51,6 +51,14 @@ def test_from_arpa_by_hand(arpa, device):
     assert model.trie.backoff_M.tolist() == [0, 0, -0.5, -0.125, 0, -0.75, 0]
 
 
+def test_numba_is_imported_while_a_model_file_is_read(arpa, monkeypatch, tmp_path):
+    save_model(tmp_path / "model.safetensors", open_model(arpa))
+    begun = []
+    monkeypatch.setattr("mgpu_ngram.engine.open_model.import_early", lambda: begun.append("numba"))
+    open_model(tmp_path / "model.safetensors")
+    assert begun == ["numba"]
+
+
 @pytest.mark.parametrize("fanout", [2, 32])
 def test_the_same_from_every_file(fanout, arpa, device, tmp_path):
     watch = Stopwatch(device)

@@ -365,8 +365,8 @@ def test_a_table_of_sentences_needs_no_words(arpa, lines, here, tmp_path):
 @pytest.mark.parametrize(
     ("device", "tokens", "edge_table", "index", "expected"),
     [
-        ("cpu", 49, False, "auto", "btree"),
-        ("cpu", 50, False, "auto", "edge"),
+        ("cpu", 299, False, "auto", "btree"),
+        ("cpu", 300, False, "auto", "edge"),
         ("cpu", 49, True, "auto", "edge"),
         ("gpu", 1, False, "auto", "edge"),
         ("cpu", 49, False, "edge", "edge"),

@@ -88,6 +88,25 @@ def test_a_change_in_a_called_function_of_another_file_compiles_again(kernel, tm
     assert run(kernel, tmp_path).stdout == "46\n"
 
 
+def test_machine_code_is_loaded_without_what_compiles_and_other_types_are_compiled(kernel, tmp_path):
+    script = (
+        f"{kernel}; print('numba.np.arraymath' in sys.modules); print(outer(1.5), 'numba.np.arraymath' in sys.modules)"
+    )
+    assert run(script, tmp_path).stdout == "8\nTrue\n5.0 True\n"
+    assert run(script.replace("1.5", "1.5j"), tmp_path).stdout == "8\nFalse\n(2+3j) True\n"
+
+
+def test_numba_is_imported_early_in_a_thread(tmp_path):
+    script = (
+        "import sys, threading; from mgpu_ngram.kernels.compile import import_early; import_early()\n"
+        "[thread.join() for thread in threading.enumerate() if thread is not threading.main_thread()]\n"
+        "print('numba' in sys.modules)"
+    )
+    assert run(script, tmp_path).stdout == "True\n"
+    done = run(f"import sys; sys.modules['numba'] = None; {script}", tmp_path)
+    assert done.stderr == ""
+
+
 def test_a_compilation_is_announced_once_and_a_warm_cache_is_silent(tmp_path):
     script = (
         "import numpy as np\n"
