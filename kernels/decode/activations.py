@@ -28,6 +28,7 @@ LEAST = float32(-87.0)  # exp(LEAST) is not subnormal
 SHIFT = float32(1.5 * 2**23 + 127)  # adding it rounds to an integer, plus the bias of an exponent
 # 2^f for f in [-1/2, 1/2] by the terms of its series
 E1, E2, E3, E4, E5, E6 = (float32(math.log(2) ** n / math.factorial(n)) for n in range(1, 7))
+GROW_LIMIT = float32(21.5)  # exp(4 * GROW_LIMIT) < 2^125
 PARTS = 128  # numbers i, i + 128, ... of a row add to part i, then the parts are added in pairs
 
 
@@ -57,6 +58,16 @@ def exponential(x):
     p = multiply_add(multiply_add(multiply_add(E6, f, E5), f, E4), f, E3)
     p = multiply_add(multiply_add(multiply_add(p, f, E2), f, E1), f, float32(1))
     return float32(0) if x < LEAST else p * power_of_2(whole)
+
+
+@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+def grown(x):
+    """Return exp(2 x) for |x| <= GROW_LIMIT, with the error of `exponential`. Of other numbers it has no meaning."""
+    whole = multiply_add(x, float32(2) * LOG2_E, SHIFT)
+    f = multiply_add(x, float32(2) * LOG2_E, SHIFT - whole)
+    p = multiply_add(multiply_add(multiply_add(E6, f, E5), f, E4), f, E3)
+    p = multiply_add(multiply_add(multiply_add(p, f, E2), f, E1), f, float32(1))
+    return p * power_of_2(whole)
 
 
 @njit(nogil=True, cache=True)

@@ -12,10 +12,10 @@ from ..compile import njit
 from ..dispatch import pick
 from ..intrinsics import multiply_add
 from ..launch import kernel, launch
-from .activations import PARTS, exponential, format_of, singles, stored, sum_parts, tanh
+from .activations import GROW_LIMIT, PARTS, exponential, format_of, grown, singles, stored, sum_parts, tanh
 from .terms import FORMATS, LANES
 
-THREADS = 128
+THREADS, ROWS = 256, 4  # as in attention.cu
 MAX_BLOCKS = 1 << 30
 VARIANTS = tuple({"VECTOR": vector} | half for vector in (0, 1) for half in FORMATS)
 
@@ -43,7 +43,11 @@ def attention(query_RA: Any, slot_R: Any, sentences: Sentences, energy_A: Any) -
     Returns weights_RT (R, T) float32, the softmax over positions t of sum(tanh(memory + query) * energy), 0 after the
     end of the sentence; and context_RC (R, C) of the dtype, sum(weights * context) (Bahdanau et al., "Neural machine
     translation by jointly learning to align and translate", 2015). Arithmetic is float32. All devices return the same
-    bits, for any number of rows, sentences and positions. The sums over A are never stored for more than a row.
+    bits, for any number of rows, sentences and positions. The sums over A are never stored for more than a few rows.
+
+    tanh(m + q) is 1 - 2 / (1 + exp(2m) exp(2q)): neighbouring rows of a sentence share the exponentials of its memory,
+    and the softmax is the same without the sum of the energies. Where |m| or |q| is above GROW_LIMIT, the position or
+    the row takes the tangents themselves.
     """
     memory_STA, context_STC, length_S = sentences
     check.dtype(query_RA, np.float32, np.float16, np.uint16)
@@ -72,12 +76,22 @@ def _cpu(query_RA, slot_R, sentences, energy_A):
 @njit(nogil=True, cache=True, error_model="numpy")
 def _attend(query_RA, slot_R, memory_STA, context_STC, length_S, energy_A, weights_RT, context_RC):
     parts, lanes = np.empty(PARTS, np.float32), np.empty(LANES, np.float32)
+    A, T = len(energy_A), memory_STA.shape[1]
+    grown_A, grown_TA, far_T = np.empty(A, np.float32), np.empty((T, A), np.float32), np.empty(T, np.bool_)
+    minus_2_energy_A = float32(-2) * energy_A
     for r in range(len(query_RA)):
         s = slot_R[r]
         weights_T = weights_RT[r, : length_S[s]]
+        if r == 0 or s != slot_R[r - 1]:
+            for t in range(len(weights_T)):
+                far_T[t] = _grow(memory_STA[s, t], grown_TA[t])
+        is_far = _grow(query_RA[r], grown_A)
         top = float32(-np.inf)
         for t in range(len(weights_T)):
-            _add_energies(memory_STA[s, t], query_RA[r], energy_A, parts)
+            if is_far or far_T[t]:
+                _add_far_energies(memory_STA[s, t], query_RA[r], minus_2_energy_A, parts)
+            else:
+                _add_energies(grown_TA[t], grown_A, minus_2_energy_A, parts)
             weights_T[t] = sum_parts(parts)
             top = weights_T[t] if weights_T[t] > top else top
         lanes[:] = 0
@@ -96,14 +110,37 @@ def _attend(query_RA, slot_R, memory_STA, context_STC, length_S, energy_A, weigh
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def _grow(x_A, grown_A):
+    """Write exp(2x); return whether a number is too large for it, or NaN."""
+    near = 0
+    for a in range(len(x_A)):
+        near += abs(x_A[a]) <= GROW_LIMIT
+        grown_A[a] = grown(x_A[a])
+    return near < len(x_A)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def _add_energies(memory_A, query_A, energy_A, parts):
-    """Set the parts of the sum of tanh(memory + query) * energy."""
+    """Set the parts of the sum of energy / (1 + memory * query)."""
     parts[:] = 0
     for start in range(0, len(memory_A), PARTS):
         stop = start + PARTS
         memory, query, energy = memory_A[start:stop], query_A[start:stop], energy_A[start:stop]
         for i in range(len(memory)):
-            parts[i] = multiply_add(tanh(memory[i] + query[i]), energy[i], parts[i])
+            inverse = float32(1) / multiply_add(memory[i], query[i], float32(1))
+            parts[i] = multiply_add(inverse, energy[i], parts[i])
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _add_far_energies(memory_A, query_A, energy_A, parts):
+    """Set the parts of the sum of energy * (1 - tanh(memory + query)) / 2."""
+    parts[:] = 0
+    for start in range(0, len(memory_A), PARTS):
+        stop = start + PARTS
+        memory, query, energy = memory_A[start:stop], query_A[start:stop], energy_A[start:stop]
+        for i in range(len(memory)):
+            half = (float32(1) - tanh(memory[i] + query[i])) * float32(0.5)
+            parts[i] = multiply_add(half, energy[i], parts[i])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -123,7 +160,7 @@ def _cuda(query_RA, slot_R, sentences, energy_A):
     if R:
         fn = kernel("decode/attention", "attention", VECTOR=int(A % 4 == 0 and C % 4 == 0), **format_of(query))
         args = (query, slot, memory, context, length, energy, R, T, A, C, weights_RT, context_RC)
-        launch(fn, min(R, MAX_BLOCKS), THREADS, args, shared_bytes=4 * T)
+        launch(fn, min(R, MAX_BLOCKS), THREADS, args, shared_bytes=4 * ((ROWS + 1) * A + ROWS * T))
     return weights_RT, context_RC
 
 

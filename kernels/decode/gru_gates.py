@@ -17,7 +17,9 @@ from .terms import FORMATS
 VARIANTS = FORMATS
 
 
-def gru_gates(inputs_NG: Any, states_RG: Any, h_RH: Any, row_R: Any = None, live_R: Any = None) -> Any:
+def gru_gates(
+    inputs_NG: Any, states_RG: Any, h_RH: Any, row_R: Any = None, live_R: Any = None, out_RH: Any = None
+) -> Any:
     """Return the next state of each row, in one pass over the products.
 
     inputs_NG  (N, 3H) float32, float16, or uint16: the bits of bfloat16. Products of inputs: reset gates, update gates
@@ -26,12 +28,13 @@ def gru_gates(inputs_NG: Any, states_RG: Any, h_RH: Any, row_R: Any = None, live
     h_RH       (R, H) of the same dtype: states
     row_R      None or (R,) int64: the row of inputs_NG for each row
     live_R     None or (R,) bool: the state of other rows stays
+    out_RH     None or (R, H) of the same dtype, contiguous, that the result is written to
 
     Returns (R, H): (1 - u) * c + u * h, where r, u = sigmoid(inputs + states) and c = tanh(inputs + r * states), in
     float32, then rounded (Cho et al., "Learning phrase representations", 2014, with the reset gate after the product).
     All devices return the same bits, for any number of rows.
     """
-    for array in (inputs_NG, states_RG, h_RH):
+    for array in (inputs_NG, states_RG, h_RH, *(() if out_RH is None else (out_RH,))):
         check.dtype(array, h_RH.dtype if h_RH.dtype in (np.float16, np.uint16) else np.float32)
     (R, H), N = h_RH.shape, inputs_NG.shape[0]
     for name, array, dtype in (("row_R", row_R, np.int64), ("live_R", live_R, np.bool_)):
@@ -40,8 +43,11 @@ def gru_gates(inputs_NG: Any, states_RG: Any, h_RH: Any, row_R: Any = None, live
             _check_shape(name, array.shape, (R,))
     _check_shape("states_RG", states_RG.shape, (R, 3 * H))
     _check_shape("inputs_NG", inputs_NG.shape, (N if row_R is not None or N == 1 else R, 3 * H))
-    run = pick(_cpu, _cuda, inputs_NG=inputs_NG, states_RG=states_RG, h_RH=h_RH, row_R=row_R, live_R=live_R)
-    return run(inputs_NG, states_RG, h_RH, row_R, live_R)
+    if out_RH is not None:
+        check.contiguous(out_RH=out_RH)
+        _check_shape("out_RH", out_RH.shape, (R, H))
+    arrays = {"inputs_NG": inputs_NG, "states_RG": states_RG, "h_RH": h_RH, "row_R": row_R, "live_R": live_R}
+    return pick(_cpu, _cuda, **arrays, out_RH=out_RH)(*arrays.values(), out_RH)
 
 
 def _check_shape(name, shape, wanted):
@@ -49,14 +55,19 @@ def _check_shape(name, shape, wanted):
         raise ValueError(f"{name} has shape {shape} but the states of h_RH need {wanted}")
 
 
-def _cpu(inputs_NG, states_RG, h_RH, row_R, live_R):
+def _cpu(inputs_NG, states_RG, h_RH, row_R, live_R, out_RH):
     inputs, states, h = (np.ascontiguousarray(singles(a)) for a in (inputs_NG, states_RG, h_RH))
     R = len(h)
     if row_R is None:
         row_R = np.zeros(R, np.int64) if len(inputs) == 1 else np.arange(R)
-    new_RH = np.empty_like(h)
+    in_place = out_RH is not None and out_RH.dtype == np.float32
+    new_RH = out_RH if in_place else np.empty_like(h)
     _step(inputs, states, h, row_R, np.ones(R, np.bool_) if live_R is None else live_R, new_RH)
-    return stored(new_RH, h_RH.dtype)
+    if out_RH is None:
+        return stored(new_RH, h_RH.dtype)
+    if not in_place:
+        out_RH[...] = stored(new_RH, h_RH.dtype)
+    return out_RH
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -74,12 +85,12 @@ def _step(inputs_NG, states_RG, h_RH, row_R, live_R, new_RH):
             new[j] = multiply_add(sigmoid(x1[j] + s1[j]), h[j] - proposal, proposal)
 
 
-def _cuda(inputs_NG, states_RG, h_RH, row_R, live_R):
+def _cuda(inputs_NG, states_RG, h_RH, row_R, live_R, out_RH):
     import cupy
 
     inputs, states, h = (cupy.ascontiguousarray(a) for a in (inputs_NG, states_RG, h_RH))
     R, H = h.shape
-    new_RH = cupy.empty((R, H), h.dtype)
+    new_RH = cupy.empty((R, H), h.dtype) if out_RH is None else out_RH
     if h.size:
         stride = 0 if row_R is None and len(inputs) == 1 else 3 * H
         row, live = (np.uintp(0) if a is None else cupy.ascontiguousarray(a) for a in (row_R, live_R))

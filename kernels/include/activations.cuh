@@ -45,6 +45,24 @@ __device__ __forceinline__ float exponential(float x) {
   return x < LEAST ? 0.0f : mul(p, __uint_as_float(__float_as_uint(whole) << 23));
 }
 
+#define GROW_LIMIT 21.5f  // exp(4 * GROW_LIMIT) < 2^125
+
+// exp(2 x) for |x| <= GROW_LIMIT
+__device__ __forceinline__ float grown(float x) {
+  float whole = multiply_add(x, 2 * LOG2_E, SHIFT), f = multiply_add(x, 2 * LOG2_E, add(SHIFT, -whole));
+  float p = multiply_add(multiply_add(0.000154035297f, f, 0.00133335579f), f, 0.00961812866f);
+  p = multiply_add(multiply_add(p, f, 0.0555041097f), f, 0.240226507f);
+  p = multiply_add(multiply_add(p, f, 0.693147182f), f, 1.0f);
+  return mul(p, __uint_as_float(__float_as_uint(whole) << 23));
+}
+
+// 1 / x, correctly rounded, for 1 <= x < 2^125: what the compiler does after it has checked the range.
+__device__ __forceinline__ float inverse(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return multiply_add(y, multiply_add(-x, y, 1.0f), y);
+}
+
 // The sum of the parts of all lanes of a warp, the same bits in each lane.
 __device__ __forceinline__ float sum_parts(const float (&part)[PART_LOADS]) {
   float sum = add(add(part[0], part[1]), add(part[2], part[3]));

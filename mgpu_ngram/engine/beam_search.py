@@ -26,6 +26,7 @@ from mgpu_ngram.kernels.decode.advance_beams import Beams, Ending, Live, Rows, a
 from mgpu_ngram.kernels.decode.best_of_beams import Chosen
 from mgpu_ngram.kernels.dispatch import to_host
 
+READ_AT_ONCE = 512  # sentences whose results are read while a GPU does a step
 LAG = {"cpu": 0, "gpu": 1}  # steps that the host launches before it learns what one has ended
 
 
@@ -72,9 +73,11 @@ class BeamSearch:
     ):
         self.model, self.options, self._hold = model, options, hold
         for request in requests:
-            self._check_prefix(request)
+            if request.prefix:
+                self._check_prefix(request)
         self._all = requests
-        self._most = max((request.limits(options)[1] for request in requests), default=1)
+        self._limits: dict[tuple[int, int, bool], tuple[int, int]] = {}  # few differ
+        self._most = max((self._limits_of(request)[1] for request in requests), default=1)
         powers = [1.0, *(float(n) ** options.length_penalty for n in range(1, self._most + 1))]
         self._ending = Ending(model.eos, options.early_stopping, options.word_penalty, np.array(powers))
         self._free = list(range(min(sentences, len(requests))))[::-1]  # slots
@@ -138,10 +141,10 @@ class BeamSearch:
         while len(self._counts) > (self._lag if R else 0):
             self._learn(self._counts.popleft())
 
-    def collect(self) -> Collected | None:
-        """Return the sentences that are known to be done, if any; others may take their places."""
+    def collect(self) -> list[Collected]:
+        """Return the sentences that are known to be done, by at most READ_AT_ONCE; others may take their places."""
         if not self._done:
-            return None
+            return []
         at = self._xp.asarray(np.array(self._done))
         beams = self._beams
         kept = beams.words_NLK, beams.before_NLK, beams.costs_NLK, beams.steps_N, beams.longest_N
@@ -150,11 +153,12 @@ class BeamSearch:
         requests = [self._requests.pop(slot) for slot in self._done]
         self._free += self._done
         self._done = []
-        return Collected(traces, requests)
+        parts = (slice(first, first + READ_AT_ONCE) for first in range(0, len(requests), READ_AT_ONCE))
+        return [Collected(traces.part(some), requests[some]) for some in parts]
 
-    def read(self, collected: Collected | None) -> list[Found]:
+    def read(self, collected: Collected) -> list[Found]:
         """Return the results of sentences that are done."""
-        return [] if collected is None else read_results(*collected, self._ending, self.options.n_best)
+        return read_results(*collected, self._ending, self.options.n_best)
 
     def _extend(self, S: int, R: int) -> tuple[Any, Any]:
         """Extend R hypotheses of S sentences by a word. Return (done_S, counts_4) of `advance_beams`."""
@@ -202,6 +206,13 @@ class BeamSearch:
         """Return the state of the hypotheses that go on; None without any."""
         return take_rows(self._state, self._rows.parents_R[:R]) if R else None
 
+    def _limits_of(self, request: Request) -> tuple[int, int]:
+        """Return `request.limits`, which depends on few numbers."""
+        key = request.length, len(request.prefix), request.whole
+        if key not in self._limits:
+            self._limits[key] = request.limits(self.options)
+        return self._limits[key]
+
     def _check_prefix(self, request: Request) -> None:
         words = request.prefix[:-1] if request.whole else request.prefix
         wrong = [word for word in request.prefix if not 0 <= word < self.model.vocab_size]
@@ -238,7 +249,7 @@ class BeamSearch:
         """Begin new sentences in slots."""
         xp, beams = self._xp, self._beams
         at = xp.asarray(np.array(slots))
-        limits = xp.asarray(np.array([request.limits(self.options) for request in requests], np.int32))
+        limits = xp.asarray(np.array([self._limits_of(request) for request in requests], np.int32))
         beams.steps_N[at] = 0
         beams.longest_N[at], beams.most_N[at] = limits[:, 0], limits[:, 1]
         beams.sizes_N[at] = self.options.beam_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt_model import NmtModel
-from mgpu_ngram.engine.beam_search import BeamSearch
+from mgpu_ngram.engine.beam_search import BeamSearch, Collected
 from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
 from mgpu_ngram.engine.nmt_steps import NmtSteps
 from mgpu_ngram.engine.search_options import Found, Hypothesis, Request, SearchOptions
@@ -17,7 +18,7 @@ from mgpu_ngram.engine.step_function import StepFunction
 from mgpu_ngram.engine.step_graphs import capture_stream
 
 BATCHINGS = ("refill", "drain", "naive")
-SENTENCES = {"cpu": 256, "gpu": 2048}  # at once, at most
+SENTENCES = {"cpu": 256, "gpu": 4096}  # at once, at most
 HYPOTHESES = {"cpu": 256 * 64, "gpu": 6144}  # at once, at most; more make steps no shorter for each of them
 POSITIONS = {"cpu": 0, "gpu": 64 * 2048}  # of sources at once, at most; 0: no limit. Each takes 16 KB with 1,024 states
 
@@ -144,18 +145,23 @@ def _run(
 ) -> list[Found]:
     """Return the results of sentences, in the order in which they are done."""
     found: list[Found] = []
+    unread: deque[Collected] = deque()
+    quarter = (batching.sentences + 3) // 4
     at = 0
     while at < len(order) or search.searched:
-        collected = None
         if at < len(order):
             room, empty = search.room, search.searched == 0
             if batching.words:
                 room = min(room, batching.words // requests[order[at]].length - search.searched)
-            if empty or (batching.kind == "refill" and room >= (batching.sentences + 3) // 4):
-                collected = search.collect()
+            if empty or (batching.kind == "refill" and room >= quarter):
+                unread.extend(search.collect())
                 now = order[at : at + max(room, 1)]
                 search.enter([requests[i] for i in now], [sources[i] for i in now])
                 at += len(now)
         search.advance()
-        found += search.read(collected)  # a GPU searches meanwhile
-    return found + search.read(search.collect())
+        if unread:
+            found += search.read(unread.popleft())  # a GPU searches meanwhile
+    unread.extend(search.collect())
+    for collected in unread:
+        found += search.read(collected)
+    return found

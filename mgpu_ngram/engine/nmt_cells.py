@@ -48,26 +48,37 @@ def lstm(cell: Lstm, x: Any, inputs: Any, h: Any, c: Any) -> tuple[Any, Any]:
 
 
 def run(
-    layer: tuple[Cell, ...], x: Any, h: Any, c: Any, inputs: Any = None, row_R: Any = None, live_R: Any = None
+    layer: tuple[Cell, ...],
+    x: Any,
+    h: Any,
+    c: Any,
+    inputs: Any = None,
+    row_R: Any = None,
+    live_R: Any = None,
+    out_RH: Any = None,
 ) -> tuple[Any, Any]:
     """Return the next (state, memory cell) of a layer, its transitions included; GRUs leave the memory cell alone.
 
     inputs  layer[0].input(x), if the caller has it; of a GRU with `row_R`, its rows for each row of h
     live_R  rows whose state changes; None: all
+    out_RH  where the next state is written; None: a new array
     """
     old_h, old_c = h, c
     for i, cell in enumerate(layer):
+        out = out_RH if i == len(layer) - 1 else None
         if cell.input is not None and (i or inputs is None):
             inputs, row_R = apply(cell.input, x), None
         if isinstance(cell, Lstm):
             h, c = lstm(cell, x, inputs, h, c)
         elif cell.input is None:
-            h = gru_gates(cell.constant[None], apply(cell.state, h), h, live_R=live_R)
+            h = gru_gates(cell.constant[None], apply(cell.state, h), h, None, live_R, out)
         else:
-            h = gru_gates(inputs, apply(cell.state, h), h, row_R, live_R)
+            h = gru_gates(inputs, apply(cell.state, h), h, row_R, live_R, out)
     if live_R is not None and isinstance(layer[0], Lstm):
         where = array_module(h).where
         h, c = where(live_R[:, None], h, old_h), where(live_R[:, None], c, old_c)
+    if out_RH is not None and h is not out_RH:
+        out_RH[...] = h
     return h, c
 
 
@@ -88,8 +99,7 @@ def encode(
     h = c = array_module(like).zeros((B, H), like.dtype)
     for t in range(T - 1, -1, -1) if backward else range(T):
         if inputs is None:
-            h, c = run(layer, x_TBX[t], h, c, inputs_TBY[t], None, live_TB[t])
+            h, c = run(layer, x_TBX[t], h, c, inputs_TBY[t], None, live_TB[t], states_TBH[t])
         else:
-            h, c = run(layer, None, h, c, inputs, row_TB[t], live_TB[t])
-        states_TBH[t] = h
+            h, c = run(layer, None, h, c, inputs, row_TB[t], live_TB[t], states_TBH[t])
     return states_TBH

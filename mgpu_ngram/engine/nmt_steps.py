@@ -13,8 +13,9 @@ from mgpu_ngram.engine.nmt_cells import apply, encode, multiply, run
 from mgpu_ngram.engine.nmt_weights import ReadyModel, ready
 from mgpu_ngram.engine.state_trees import join_rows
 from mgpu_ngram.engine.step_function import StepScores
-from mgpu_ngram.kernels.decode.activations import singles, stored
+from mgpu_ngram.kernels.decode.activations import singles
 from mgpu_ngram.kernels.decode.attention import Sentences, attention
+from mgpu_ngram.kernels.decode.contexts import contexts
 from mgpu_ngram.kernels.decode.tanh_sum import tanh_sum
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
@@ -44,8 +45,15 @@ class NmtSteps:
         state    rows that go on; sentences of other rows leave the pool. None: no rows
         sources  ids of each sentence with the end of the sentence, (T,) or (T, factors)
         """
-        contexts, hidden = self._encode(sources)
-        slots = np.zeros(len(sources), np.int64) if contexts is None else self._place(state, contexts, sources)
+        used, slot_R = np.zeros(0, np.int64), None
+        if state is not None:  # waits for the device, so before it has more to do
+            used, slot_R = np.unique(to_host(state["slot"]), return_inverse=True)
+        encoded, hidden = self._encode(sources)
+        slots = np.zeros(len(sources), np.int64)
+        if encoded is not None:
+            slots, is_new_pool = self._place(used, encoded, sources)
+            if is_new_pool and slot_R is not None:
+                state["slot"] = self._xp.asarray(slot_R)
         new = {"hidden": hidden, "slot": self._xp.asarray(slots)}
         if self._has_memory:
             new["memory"] = self._xp.zeros_like(hidden)
@@ -103,51 +111,49 @@ class NmtSteps:
         if m.attention is None or m.initial is None:
             return None, states_TBH[-1]
         backward_TBH = encode(m.backward, x_TBX, live, True, inputs[1], row_TB)
-        context_TBC = xp.concatenate([states_TBH, backward_TBH], axis=2)
-        context_TBC[~live] = 0
-        total_BC = xp.zeros(context_TBC.shape[1:], np.float32)
-        for t in range(T):  # by rising position: the sum of an array may depend on its length
-            total_BC += singles(context_TBC[t])
-        mean_BC = stored(total_BC / xp.asarray(lengths_B[:, None].astype(np.float32)), context_TBC.dtype)
+        length_B = xp.asarray(lengths_B)
+        context_BTC, mean_BC = contexts(states_TBH, backward_TBH, length_B)
         hidden_BH = tanh_sum(apply(m.initial, mean_BC))
-        context_BTC = xp.ascontiguousarray(context_TBC.transpose(1, 0, 2))
-        return Sentences(apply(m.attention.memory, context_BTC), context_BTC, xp.asarray(lengths_B)), hidden_BH
+        return Sentences(apply(m.attention.memory, context_BTC), context_BTC, length_B), hidden_BH
 
-    def _place(self, state: Any, new: Sentences, sources: Sequence[np.ndarray]) -> np.ndarray:
-        """Put sentences into free slots of the pool; return these. Sentences without a row of `state` leave."""
+    def _place(self, used: np.ndarray, new: Sentences, sources: Sequence[np.ndarray]) -> tuple[np.ndarray, bool]:
+        """Put sentences into slots of the pool that are not used; return these, and whether the pool is a new one.
+
+        Sentences of a new pool have the slots 0, 1, ..., in the order of `used`.
+        """
         length_B = np.array([len(source) for source in sources])
-        used, slot_R = np.zeros(0, np.int64), None
-        if state is not None:
-            used, slot_R = np.unique(to_host(state["slot"]), return_inverse=True)
         B, T = len(length_B), int(max(length_B.max(), self._length_S[used].max(initial=0)))
         free = np.setdiff1d(np.arange(len(self._length_S)), used)[:B]
         needed = (len(used) + B) * T
         room = 0 if self._pool is None else self._pool.context_STC.shape[1]
-        if len(free) < B or T > room or len(self._length_S) * room > SPARE_ROOM * needed:
-            self._rebuild(used, len(used) + B, T, new)
+        is_new_pool = len(free) < B or T > room or len(self._length_S) * room > SPARE_ROOM * needed
+        if is_new_pool:
             free = np.arange(len(used), len(used) + B)
-            if slot_R is not None:
-                state["slot"] = self._xp.asarray(slot_R)
+            if self.version is not None:
+                self.version += 1
+            if not len(used):
+                self._pool, self._length_S = new, length_B
+                return free, True
+            self._rebuild(used, len(used) + B, T)
         assert self._pool is not None
-        at = self._xp.asarray(free)
+        is_range = free[-1] - free[0] == B - 1
+        at = slice(int(free[0]), int(free[-1]) + 1) if is_range else self._xp.asarray(free)
         for array, values in zip(self._pool[:2], new[:2], strict=True):
             array[at, : values.shape[1]] = values
         self._pool.length_S[at] = new.length_S
         self._length_S[free] = length_B
-        return free
+        return free, is_new_pool
 
-    def _rebuild(self, used: np.ndarray, slots: int, positions: int, like: Sentences) -> None:
+    def _rebuild(self, used: np.ndarray, slots: int, positions: int) -> None:
         """Make a pool of so many slots, the first of which have the sentences of the slots `used`."""
-        xp, old, at = self._xp, self._pool, self._xp.asarray(used)
-        memory, context = (xp.zeros((slots, positions, array.shape[2]), array.dtype) for array in like[:2])
+        assert self._pool is not None
+        xp, old, at, D = self._xp, self._pool, self._xp.asarray(used), len(used)
+        memory, context = (xp.zeros((slots, positions, array.shape[2]), array.dtype) for array in old[:2])
         self._pool = Sentences(memory, context, xp.ones(slots, np.int64))
+        T = min(positions, old.context_STC.shape[1])
+        for array, values in zip(self._pool[:2], old[:2], strict=True):
+            array[:D, :T] = values[at, :T]
+        self._pool.length_S[:D] = old.length_S[at]
         length_S = np.ones(slots, np.int64)
-        if old is not None and len(used):
-            T = min(positions, old.context_STC.shape[1])
-            for array, values in zip(self._pool[:2], old[:2], strict=True):
-                array[: len(used), :T] = values[at, :T]
-            self._pool.length_S[: len(used)] = old.length_S[at]
-            length_S[: len(used)] = self._length_S[used]
+        length_S[:D] = self._length_S[used]
         self._length_S = length_S
-        if self.version is not None:
-            self.version += 1

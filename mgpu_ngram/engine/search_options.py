@@ -72,8 +72,7 @@ class SearchOptions:
         return max(best / least**self.length_penalty, best / most**self.length_penalty)
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """A sentence to search for.
 
     number   of the sentence; with the seed, it determines samples

@@ -29,6 +29,11 @@ class Traces(NamedTuple):
     attention_DLKT: np.ndarray | None = None
     parts_DLKM: np.ndarray | None = None
 
+    def part(self, some: slice) -> Traces:
+        """Return those of some sentences."""
+        kept, details = self[:5], self[5:]
+        return Traces(*(array[some] for array in kept), *(None if array is None else array[some] for array in details))
+
 
 def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_best: int) -> list[Found]:
     """Return the n best finished hypotheses of each sentence; of equal ones, the one that ended first comes first.
@@ -44,10 +49,10 @@ def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_
         number = requests[int(wrong_D.argmax())].number
         raise RunError(f"the model gives NaN for sentence {number}; check its weights or compute in float32")
     D, L, _ = traces.words_DLK.shape
-    lengths_DB = np.zeros((D, n_best), np.int64)
+    lengths_DB, costs_DB = np.zeros((D, n_best), np.int64), np.zeros((D, n_best))
     scores_DB = np.full((D, n_best), -np.inf)
-    words_DBL, places_DBL = np.zeros((D, n_best, L), np.int32), np.zeros((D, n_best, L), np.int64)
-    costs_DBL = np.zeros((D, n_best, L), np.float32)
+    words_DBL, places_DBL = np.empty((D, n_best, L), np.int32), np.empty((D, n_best, L), np.int16)
+    word_scores_DBL = np.empty((D, n_best, L))
     _follow(
         *traces[:5],
         ending.eos,
@@ -55,24 +60,28 @@ def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_
         ending.lengths_L1,
         lengths_DB,
         scores_DB,
+        costs_DB,
         words_DBL,
         places_DBL,
-        costs_DBL,
+        word_scores_DBL,
     )
-    word_scores_DBL = np.diff(costs_DBL.astype(np.float64), prepend=0.0)
-    last_DB1 = np.maximum(lengths_DB - 1, 0)[..., None]
-    costs_DB = np.take_along_axis(costs_DBL, last_DB1, axis=2)[..., 0].astype(np.float64)
-    columns = (array.tolist() for array in (lengths_DB, scores_DB, costs_DB, words_DBL, word_scores_DBL))
-    found = []
-    for d, (lengths, scores, costs, words, word_scores) in enumerate(zip(*columns, strict=True)):
-        hypotheses = [
-            Hypothesis(
-                tuple(words[b][:n]), scores[b], costs[b], tuple(word_scores[b][:n]),
-                *_details(traces, d, places_DBL[d, b, :n], requests[d].length),
-            )
-            for b, n in enumerate(lengths)
-            if n
-        ]  # fmt: skip
+    live_DBL = np.arange(L) < lengths_DB[..., None]
+    words_N, word_scores_N = words_DBL[live_DBL].tolist(), word_scores_DBL[live_DBL].tolist()
+    columns = zip(lengths_DB.tolist(), scores_DB.tolist(), costs_DB.tolist(), strict=True)
+    has_details = traces.attention_DLKT is not None or traces.parts_DLKM is not None
+    found, at = [], 0
+    details: tuple[np.ndarray | None, tuple[float, ...]] = None, ()
+    for d, (lengths, scores, costs) in enumerate(columns):
+        hypotheses = []
+        for b, n in enumerate(lengths):
+            if not n:
+                break
+            if has_details:
+                details = _details(traces, d, places_DBL[d, b, :n], requests[d].length)
+            end = at + n
+            words, word_scores = tuple(words_N[at:end]), tuple(word_scores_N[at:end])
+            hypotheses.append(Hypothesis(words, scores[b], costs[b], word_scores, *details))
+            at = end
         found.append(Found(requests[d].number, hypotheses))
     return found
 
@@ -90,7 +99,7 @@ def _details(traces: Traces, d: int, places_L: np.ndarray, length: int) -> tuple
 @njit(nogil=True, cache=True)
 def _follow(
     words_DLK, before_DLK, costs_DLK, steps_D, longest_D, eos, word_penalty, lengths_L1, lengths_DB, scores_DB,
-    words_DBL, places_DBL, costs_DBL,
+    costs_DB, words_DBL, places_DBL, word_scores_DBL,
 ):  # fmt: skip
     B = lengths_DB.shape[1]
     place_B = np.zeros(B, np.int64)
@@ -113,6 +122,10 @@ def _follow(
         for b in range(B):
             place = place_B[b]
             for step in range(lengths_DB[d, b] - 1, -1, -1):
-                words_DBL[d, b, step], costs_DBL[d, b, step] = words_DLK[d, step, place], costs_DLK[d, step, place]
-                places_DBL[d, b, step] = place
+                words_DBL[d, b, step], places_DBL[d, b, step] = words_DLK[d, step, place], place
+                word_scores_DBL[d, b, step] = costs_DLK[d, step, place]
                 place = int64(before_DLK[d, step, place])
+            if lengths_DB[d, b]:
+                costs_DB[d, b] = word_scores_DBL[d, b, lengths_DB[d, b] - 1]
+            for step in range(lengths_DB[d, b] - 1, 0, -1):
+                word_scores_DBL[d, b, step] -= word_scores_DBL[d, b, step - 1]

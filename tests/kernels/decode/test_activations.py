@@ -5,7 +5,18 @@ import pytest
 
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.decode import activations
-from mgpu_ngram.kernels.decode.activations import PARTS, exponential, sigmoid, singles, stored, sum_parts, tanh
+from mgpu_ngram.kernels.decode.activations import (
+    GROW_LIMIT,
+    PARTS,
+    exponential,
+    grown,
+    sigmoid,
+    singles,
+    stored,
+    sum_parts,
+    tanh,
+)
+from mgpu_ngram.kernels.launch import FOLDER
 
 X = np.concatenate([np.linspace(-20, 20, 100_001), np.geomspace(1e-38, 1, 10_001), [0.0, -0.0, 9.01, -9.01, np.inf]])
 X = X.astype(np.float32)
@@ -64,3 +75,29 @@ def test_half_precision_rounds_ties_to_even():
     ).all()
     assert stored(np.array([1 + 2**-11, 70000], np.float32), np.dtype(np.float16)).tolist() == [1, np.inf]
     assert activations.singles(np.array([0x3FC0], np.uint16)).tolist() == [1.5]
+
+
+def test_growth():
+    x = np.linspace(-GROW_LIMIT, GROW_LIMIT, 100_001).astype(np.float32)
+    exact = np.exp(2 * x.astype(np.float64))
+    assert (np.abs(each(grown, x) / exact - 1) < 3e-7 + 1.2e-7 * np.abs(x)).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("power", [0, 1, 60, 124])
+def test_inverses_are_correctly_rounded_on_a_gpu(power):
+    """Of all numbers from one power of 2 to the next."""
+    cupy = pytest.importorskip("cupy")
+    headers = "".join((FOLDER / "include" / f"{name}.cuh").read_text() for name in ("common", "floats", "activations"))
+    code = (
+        headers
+        + """
+extern "C" __global__ void inverses(const float* x_N, i64 N, float* y_N) {
+  GRID_STRIDE_LOOP(i, N) y_N[i] = inverse(x_N[i]);
+}
+"""
+    )
+    x = (np.arange(1 << 23, dtype=np.uint32) + np.uint32(127 + power << 23)).view(np.float32)
+    x_N, y_N = cupy.asarray(x), cupy.empty(len(x), np.float32)
+    cupy.RawModule(code=code, options=("-std=c++17",)).get_function("inverses")((1024,), (256,), (x_N, len(x), y_N))
+    np.testing.assert_array_equal(y_N.get(), np.float32(1) / x)

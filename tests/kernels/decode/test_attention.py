@@ -73,3 +73,26 @@ def test_shapes_are_checked():
         attention(query, length, Sentences(zeros, zeros[:, :2], length), energy)
     with pytest.raises(ValueError, match=r"length_S has shape \(1,\)"):
         attention(query, length, Sentences(zeros, zeros, length[:1]), energy)
+
+
+@pytest.mark.parametrize(("memory", "query"), [(30, -29.75), (-30, 29), (3, 25), (60, -60.5), (-90, 20)])
+def test_numbers_whose_exponentials_overflow(memory, query, to_device):
+    """Only the middle position, or the first row, is far from 0."""
+    rng = np.random.default_rng(1)
+    memories, contexts = (rng.normal(size=(1, 3, 9)).astype(np.float32) for _ in range(2))
+    queries, energy = rng.normal(size=(2, 9)).astype(np.float32), rng.normal(size=9).astype(np.float32)
+    memories[0, 1, 4], queries[0, 4] = memory, query
+    sentences, slot = Sentences(memories, contexts, np.array([3])), np.zeros(2, np.int64)
+    expected = plain(queries, slot, sentences, energy)
+    found = attention(to_device(queries), to_device(slot), Sentences(*map(to_device, sentences)), to_device(energy))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(to_host(a), b, rtol=0, atol=2e-6)
+
+
+def test_nan_is_seen(to_device):
+    memory = np.zeros((1, 2, 3), np.float32)
+    memory[0, 1, 2] = np.nan
+    sentences = Sentences(*map(to_device, (memory, np.ones((1, 2, 3), np.float32), np.array([2]))))
+    row = to_device(np.zeros((1, 3), np.float32)), to_device(np.array([0]))
+    weights, context = attention(*row, sentences, to_device(np.ones(3, np.float32)))
+    assert np.isnan(to_host(weights)).all() and np.isnan(to_host(context)).all()

@@ -51,6 +51,17 @@ def test_half_precision_is_rounded_once(dtype, step, to_device):
     np.testing.assert_allclose(found, plain(*map(singles, arrays)), rtol=step + 1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint16])
+def test_a_result_in_a_given_array(dtype, to_device):
+    rng = np.random.default_rng(1)
+    x, s, h = (
+        to_device(stored(rng.normal(size=n).astype(np.float32), np.dtype(dtype))) for n in ((4, 9), (4, 9), (4, 3))
+    )
+    out = h * 0
+    assert gru_gates(x, s, h, out_RH=out) is out
+    np.testing.assert_array_equal(to_host(out), to_host(gru_gates(x, s, h)))
+
+
 def test_shapes_are_checked():
     x, h = np.zeros((2, 6), np.float32), np.zeros((2, 2), np.float32)
     with pytest.raises(ValueError, match=r"states_RG has shape \(2, 5\) but .* \(2, 6\)"):
@@ -59,5 +70,7 @@ def test_shapes_are_checked():
         gru_gates(np.zeros((3, 6), np.float32), x, h)
     with pytest.raises(ValueError, match=r"live_R has shape \(3,\)"):
         gru_gates(x, x, h, live_R=np.ones(3, bool))
+    with pytest.raises(ValueError, match=r"out_RH has shape \(1, 2\)"):
+        gru_gates(x, x, h, out_RH=h[:1])
     with pytest.raises(TypeError, match="expected float16 but got float32"):
         gru_gates(x, x, h.astype(np.float16))
