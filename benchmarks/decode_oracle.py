@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -48,8 +49,9 @@ def _range_of(ids_GN: np.ndarray, words: Sequence[int]) -> tuple[int, int]:
     """Return the first and the end of the n-grams that begin with words."""
     first, end = 0, len(ids_GN)
     for n, word in enumerate(words):
-        column = ids_GN[first:end, n]
-        first, end = (first + int(np.searchsorted(column, word, side=side)) for side in ("left", "right"))
+        column = ids_GN[:, n]
+        # np.searchsorted would copy the column.
+        first, end = (bisect(column, word, first, end) for bisect in (bisect_left, bisect_right))
     return first, end
 
 
