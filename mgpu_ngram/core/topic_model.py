@@ -14,6 +14,7 @@ import numpy as np
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import HEAD_BYTES, is_safetensors
+from mgpu_ngram.core.files import unreadable
 from mgpu_ngram.core.output import check_free
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.dispatch import array_module, to_host
@@ -211,15 +212,19 @@ def is_topic_model(path: str | Path) -> bool:
 def find_topic_model(path: str | Path) -> str:
     """Return the absolute path of the file of a model: of the file itself, or of the folder that a training wrote.
 
-    Raises InputError if there is none.
+    Raises InputError if there is none that can be read.
     """
     found = os.path.join(path, MODEL) if os.path.isdir(path) else str(path)
     if not os.path.isfile(found):
         missing = f"{path} has no {MODEL}" if os.path.isdir(path) else f"there is no topic model {path}"
         raise InputError(f"{missing}; give the output of `mgpu-ngram lda`")
-    with open(found, "rb") as file:
-        if not is_safetensors(file.read(HEAD_BYTES)):
-            raise InputError(f"{path} is no topic model; give the output of `mgpu-ngram lda`")
+    try:
+        with open(found, "rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError as error:
+        raise unreadable(error) from None
+    if not is_safetensors(head):
+        raise InputError(f"{path} is no topic model; give the output of `mgpu-ngram lda`")
     return os.path.abspath(found)
 
 

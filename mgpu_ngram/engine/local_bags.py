@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mgpu_ngram.core.bags import Bags, join_bags, make_bags
+from mgpu_ngram.core.bags import Bags, empty_corpus, join_bags, make_bags
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.text_options import TextOptions
@@ -137,6 +137,8 @@ def choose_words(terms: Terms, options: TextOptions, name: str = "the corpus") -
     rows = np.flatnonzero(kept_V)
     if options.max_features is not None and len(rows) > options.max_features:
         rows = np.sort(rows[np.argsort(-terms.counts_V[rows], kind="stable")[: options.max_features]])
+    if not terms.documents:
+        raise empty_corpus(name, 0)
     if not len(rows):
         left = "no word" if not len(terms.words) else f"none of the {len(terms.words):,} words left"
         raise InputError(

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from mgpu_ngram.core import topic_model
 from mgpu_ngram.core.arrays import load_arrays, save_arrays
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.topic_model import Priors, TopicModel, describe_topic_model, load_topic_model, save_topic_model
+from mgpu_ngram.core.topic_model import (
+    Priors,
+    TopicModel,
+    describe_topic_model,
+    find_topic_model,
+    load_topic_model,
+    save_topic_model,
+)
 from mgpu_ngram.core.words import Words
 
 COUNTS_VZ = np.array([[0, 3, 0], [1, 0, 70_000], [0, 0, 0]], np.uint32)
@@ -91,3 +98,13 @@ def test_wrong_arrays(file, name, array, said):
     save_arrays(other, {**arrays, name: array}, metadata)
     with pytest.raises(InputError, match=said):
         load_topic_model(other)
+
+
+def test_a_file_that_may_not_be_read(file, monkeypatch):
+    def deny(path, *_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    assert find_topic_model(file) == str(file)
+    monkeypatch.setattr("builtins.open", deny)
+    with pytest.raises(InputError, match="cannot read '.*m': Permission denied; check the path and its permissions"):
+        find_topic_model(file)

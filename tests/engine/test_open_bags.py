@@ -163,7 +163,7 @@ def test_refusals(tmp_path):
     with pytest.raises(InputError, match="has parts of 3 and of 2 words; give all"):
         open_bags([tmp_path / "docword.x.txt", tmp_path / "docword.y.txt"]).read()
     (tmp_path / "empty").write_bytes(b"")
-    with pytest.raises(InputError, match="empty' has no document; give|has no word in its 0 documents"):
+    with pytest.raises(InputError, match="empty' has no document; give at least one"):
         open_bags(tmp_path / "empty")
     with pytest.raises(
         InputError, match="min_df is set but .*x.npz' is a matrix of counts, not text; leave min_df out"
