@@ -28,7 +28,8 @@ from mgpu_ngram.engine.lda_blocks import Part, Room
 from mgpu_ngram.engine.lda_metrics import coherences, joint, perplexity, plugin
 from mgpu_ngram.engine.lda_priors import optimised
 
-COUNTS_BYTES = 14  # for each word and topic: two tables of counts, and those of a metric or a sum now and then
+TABLES_BYTES = 8  # for each word and topic: two tables of counts
+COUNTS_BYTES = 14  # for each word and topic: those tables, and that of a metric or a sum now and then
 WORK_BYTES = 3 << 29  # of a GPU, for metrics: places of PLACES entries, or BLOCK_WEIGHTS of held-out documents
 DEVICE_SHARE, HOST_SHARE = 0.9, 0.5  # of the free memory, when `memory` gives no limit
 SNAPSHOT = "topics"  # kind of the entries of a checkpoint
@@ -120,7 +121,10 @@ def open_rank(
 
     topics   the file of each part's topics, by its number, when a run is resumed; None: topics are drawn
     earlier  the model of earlier documents, whose counts stay; one rank of the run has it
+
+    Raises InputError if the counts of words are larger than the free memory.
     """
+    _check_counts(training)
     how = training.held_out, training.seed
     parts = [replace(part, held_out=how) for part in parts]
     held = [hold_out(part.load_all(), part.first, *how) for part in parts] if training.held_out else []
@@ -132,6 +136,16 @@ def open_rank(
     start(sampler, group, training.seed, loaded, earlier)
     sampler.sweep = state.sweep
     return Rank(sampler, halves, state)
+
+
+def _check_counts(training: Training) -> None:
+    """Raise InputError if the counts of words cannot be in memory: Linux would end the process without a word."""
+    V, Z, free = training.num_words, training.num_topics, free_bytes(training.device)
+    if TABLES_BYTES * V * Z > free:
+        raise InputError(
+            f"the counts of {V:,} words and {Z:,} topics take {TABLES_BYTES * V * Z:,} bytes but {free:,} are free; "
+            "lower topics, or keep fewer words (max_features, min_df)"
+        )
 
 
 def _room(training: Training) -> Room:

@@ -249,6 +249,16 @@ def test_an_empty_corpus_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_counts_that_do_not_fit_memory_are_refused(documents, tmp_path, monkeypatch):
+    """80 words and 8 topics, two tables of 4 bytes."""
+    monkeypatch.setattr(lda_train, "free_bytes", lambda device: 2 * 4 * 80 * 8 - 1)
+    with pytest.raises(InputError, match="80 words and 8 topics take 5,120 bytes but 5,119 are free; lower topics"):
+        trained(LocalExecutor(workers=1), documents, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(lda_train, "free_bytes", lambda device: 2 * 4 * 80 * 8)
+    assert trained(LocalExecutor(workers=1), documents, tmp_path / "out", 1)[0].sweeps == 1
+
+
 def test_documents_that_do_not_fit_memory_are_read_from_files(documents, tmp_path, here_model, monkeypatch):
     memory = MemoryConfig(spill_dir=str(tmp_path / "spill"))
     for module in (lda_train, lda_run):
