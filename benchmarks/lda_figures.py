@@ -76,7 +76,7 @@ def _fig8(rows: Sequence[Row]) -> None:
     plt.xscale("log")
     plt.xlabel("seconds of sweeps")
     plt.ylabel("plug-in log-likelihood of a token")
-    plt.title(f"Figure 8: NYTimes, K = {size_of(rows[0], 'K'):,}, {rows[0].device}")
+    plt.title(f"Figure 8: K = {size_of(rows[0], 'K'):,}, {rows[0].device}")
     plt.legend()
 
 
