@@ -216,6 +216,16 @@ def test_a_yaml_file_trains_and_infers(folder, mgpu_ngram):
     assert load("run.yaml").jobs[1][1].model == "out/lda/model.safetensors"
 
 
+def test_a_plan_has_the_memory_of_counts(folder, mgpu_ngram):
+    """Two tables of 4 bytes for 13 words and 8 topics; the words of text are known when it is read."""
+    sp.save_npz("counts.npz", sp.csr_array(np.eye(13, dtype=int)))
+    said = "counts of 13 words: 832 bytes of memory for each GPU, or process of CPU workers"
+    for name, expected in ("counts.npz", [said]), ("docs.parquet", []):
+        Path("run.yaml").write_text(f"output: out\njobs: [lda: {{corpus: {name}, topics: 8}}]\n")
+        assert [x for x in lines_of(mgpu_ngram("plan", "run.yaml")) if x.startswith("counts")] == expected
+    assert json.loads("\n".join(lines_of(mgpu_ngram("plan", "run.yaml", "--json"))))[0]["counts_bytes"] is None
+
+
 def test_settings_of_yaml_are_checked(folder):
     for text, message in [
         ("model: lda2, documents: docs.parquet, format: csv", "jobs\\[0\\].topics.format is 'csv'"),

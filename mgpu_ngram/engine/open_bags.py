@@ -77,6 +77,12 @@ def open_texts(inputs: Sequence[str | os.PathLike], text_column: str = "text") -
     return open_documents(files, text_column) if formats[0] == "documents" else None
 
 
+def columns_of(inputs: Sequence[str]) -> int | None:
+    """Return the number of words of files of bags, from their heads; None for documents, which must be read for it."""
+    _, sources, formats = _look(inputs)
+    return None if formats[0] == "documents" else _num_words(sources[0], formats[0])
+
+
 def _look(
     inputs: str | os.PathLike | Sequence[str | os.PathLike],
 ) -> tuple[list[tuple[str, str]], list[Source], list[str]]:

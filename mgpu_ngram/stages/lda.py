@@ -120,6 +120,9 @@ class LdaStage(Stage[LdaConfig, "LdaResult"]):
             f"{plan['job']}: {many(plan['inputs'], 'input')}, {many(plan['topics'], 'topic')}, "
             f"{many(plan['sweeps'], 'sweep')}; {many(plan['workers'], plan['device'] + ' worker')}"
         )
+        if plan["words"]:
+            counts = f"counts of {many(plan['words'], 'word')}"
+            print(f"{counts}: {plan['counts_bytes']:,} bytes of memory for each GPU, or process of CPU workers")
 
     def show_info(self, path: str, described: dict[str, Any]) -> None:
         print(

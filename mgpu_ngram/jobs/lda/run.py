@@ -23,9 +23,9 @@ from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
 from mgpu_ngram.core.topic_model import MODEL, TopicModel, save_topic_model
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.bag_corpus import BagCorpus
-from mgpu_ngram.engine.lda_train import SNAPSHOT
+from mgpu_ngram.engine.lda_train import SNAPSHOT, TABLES_BYTES
 from mgpu_ngram.engine.local_bags import LocalBags
-from mgpu_ngram.engine.open_bags import open_bags, states_of_inputs
+from mgpu_ngram.engine.open_bags import columns_of, open_bags, states_of_inputs
 from mgpu_ngram.engine.sweep_figure import draw_sweeps
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
@@ -83,13 +83,15 @@ def _number_or_share(value: float) -> int | float:
 
 
 def plan(config: LdaConfig, context: PlanContext) -> dict[str, Any]:
-    """Return the plan of `run`, from the sizes of the inputs alone."""
-    files = find_files(config.corpus)
+    """Return the plan of `run`, from the sizes and heads of the inputs alone."""
+    files, words = find_files(config.corpus), columns_of(config.corpus)
     return {
         "job": config.name,
         "inputs": len(files),
         "topics": config.topics,
         "sweeps": config.sweeps,
+        "words": words,
+        "counts_bytes": TABLES_BYTES * words * config.topics if words else None,
         "workers": context.workers,
         "device": context.device,
         "transport": context.transport,
