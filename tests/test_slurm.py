@@ -108,8 +108,8 @@ def submit(tmp_path):
     (tmp_path / "text").write_text("\n".join(lines) + "\n")
     jobs = []
 
-    def start(*arguments, **variables):
-        jobs.append(Job(tmp_path, *SETTINGS, *arguments, OUTPUT="out", **variables))
+    def start(*arguments, settings=SETTINGS, **variables):
+        jobs.append(Job(tmp_path, *settings, *arguments, OUTPUT="out", **variables))
         return jobs[-1]
 
     yield start
@@ -150,6 +150,19 @@ def test_two_nodes(submit, tmp_path, expected):
     assert [srun[srun.index(flag) + 1] for flag in ("--interface", "--nworkers", "--nthreads")] == ["lo", "1", "1"]
     assert srun[srun.index("--local-directory") + 1] == str(job.stubs)
     assert (made := files(tmp_path / "out" / "count")) == expected() and "manifest.json" in made
+
+
+def test_two_nodes_train_topics(submit, tmp_path, monkeypatch):
+    """The workers of two nodes are a gang, with the model of one process."""
+    job = "lda: {corpus: text, topics: 4, sweeps: 5, block_tokens: 2000}"
+    (tmp_path / "lda.yaml").write_text(f"output: alone\njobs: [{job}]\n")
+    submitted = submit("--json", settings=(), CONFIG="lda.yaml")
+    submitted.wait()
+    assert result(submitted)["workers"] == 2, submitted.err()
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", "lda.yaml", "cluster.workers=0"]) == 0
+    models = [(tmp_path / folder / "lda" / "model.safetensors").read_bytes() for folder in ("out", "alone")]
+    assert models[0] == models[1]
 
 
 def test_a_time_limit_leaves_a_checkpoint_and_the_next_submission_resumes(submit, tmp_path, expected):
