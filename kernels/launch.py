@@ -54,7 +54,12 @@ def kernel(stem: str, name: str, **defines: Any) -> Any:
     """The compiled kernel `name` of `kernels/<stem>.cu` on the current device."""
     import cupy
 
-    return _module(stem, tuple(sorted(defines.items())), cupy.cuda.Device().id).get_function(name)
+    return _function(stem, name, tuple(sorted(defines.items())), cupy.cuda.Device().id)
+
+
+@functools.cache
+def _function(stem: str, name: str, defines: tuple[tuple[str, Any], ...], device: int) -> Any:
+    return _module(stem, defines, device).get_function(name)
 
 
 @functools.cache
@@ -88,7 +93,7 @@ def launch(
     A launch that the driver refuses raises at once (CUDADriverError); an error inside the kernel
     raises at the next synchronisation.
     """
-    if shared_bytes + fn.shared_size_bytes > 48 * 1024:
+    if shared_bytes and shared_bytes + fn.shared_size_bytes > 48 * 1024:
         fn.max_dynamic_shared_size_bytes = shared_bytes
     grid, block = (n if isinstance(n, tuple) else (n,) for n in (blocks, threads))
     fn(grid, block, tuple(args), shared_mem=shared_bytes)

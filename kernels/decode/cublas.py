@@ -112,7 +112,7 @@ class _Product:
             self._layout(REAL[dtype], *sizes) for sizes in ((X, Y), (X, ROWS), (Y, ROWS))
         )
         self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
-        self._sizes = X, Y
+        self._sizes, self._rows = (X, Y), ROWS
         self._workspace = _workspace(cupy.cuda.Device().id, threading.get_ident())
         self._algorithm = self._choose(with_bias)
 
@@ -120,10 +120,11 @@ class _Product:
         """Write a product into `out`; return the status."""
         import cupy
 
-        rows = ctypes.c_uint64(len(x))
-        for layout in (self._x, self._out):
+        if self._rows != len(x):
+            self._rows, value = len(x), ctypes.c_uint64(len(x))
             set_attribute = self._library.cublasLtMatrixLayoutSetAttribute
-            _check(set_attribute(layout, COLUMNS, ctypes.byref(rows), ctypes.c_size_t(8)))
+            for layout in (self._x, self._out):
+                _check(set_attribute(layout, COLUMNS, ctypes.byref(value), ctypes.c_size_t(8)))
         if bias is not None:
             self._set_operation(BIAS_POINTER, ctypes.c_void_p(bias.data.ptr))
         at_weight, at_x, at_out = (ctypes.c_void_p(array.data.ptr) for array in (weight, x, out))
