@@ -124,9 +124,15 @@ class Scheduled:
     def version(self) -> int | None:
         return None if self._marks else getattr(self._steps, "version", None)
 
+    def prepare(self, sources: Sequence[Sentence]) -> None:
+        self._prepared = sources, [source.ids for source in sources]
+        if hasattr(self._steps, "prepare"):
+            self._steps.prepare(self._prepared[1])
+
     def start(self, state: Any, sources: Sequence[Sentence]) -> Any:
-        before = None if state is None else state["model"]
-        model = self._steps.start(before, [source.ids for source in sources])
+        before, (prepared, ids) = None if state is None else state["model"], self._prepared
+        assert prepared is sources
+        model = self._steps.start(before, ids)
         xp = state_module(model)
         left_R = xp.asarray(np.array([source.words - 1 for source in sources], np.int32))
         return {"model": model, "left": left_R if state is None else xp.concatenate([state["left"], left_R])}

@@ -25,7 +25,7 @@ COMPUTE_32F, COMPUTE_32F_FAST_TF32 = 68, 77
 TRANSPOSE_FIRST, EPILOGUE, BIAS_POINTER, EPILOGUE_BIAS = 3, 7, 8, 4
 COLUMNS = 3  # of a layout
 WORKSPACE_BYTES, REDUCTION_SCHEMES, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
-WORKSPACE_LIMIT = 32 << 20  # of all products of a thread; kernels of Hopper need some
+WORKSPACE_LIMIT = 32 << 20  # of all products of a stream; kernels of Hopper need some
 NOT_SUPPORTED = 15  # a status
 ALIGNED = 16  # bytes; all arrays start at multiples of this
 
@@ -98,7 +98,6 @@ class _Product:
     """
 
     def __init__(self, X: int, Y: int, dtype: np.dtype, with_bias: bool):
-        import cupy
 
         self._library = _library()
         self._operation = ctypes.c_void_p()
@@ -113,7 +112,6 @@ class _Product:
         )
         self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
         self._sizes, self._rows = (X, Y), ROWS
-        self._workspace = _workspace(cupy.cuda.Device().id, threading.get_ident())
         self._algorithm = self._choose(with_bias)
 
     def run(self, x: Any, weight: Any, bias: Any, out: Any) -> int:
@@ -127,12 +125,14 @@ class _Product:
                 _check(set_attribute(layout, COLUMNS, ctypes.byref(value), ctypes.c_size_t(8)))
         if bias is not None:
             self._set_operation(BIAS_POINTER, ctypes.c_void_p(bias.data.ptr))
+        stream = cupy.cuda.get_current_stream().ptr
+        workspace = _workspace(cupy.cuda.Device().id, threading.get_ident(), stream)
         at_weight, at_x, at_out = (ctypes.c_void_p(array.data.ptr) for array in (weight, x, out))
         return self._library.cublasLtMatmul(
             ctypes.c_void_p(cupy.cuda.device.get_cublas_handle()), self._operation, ctypes.byref(self._one),
             at_weight, self._weight, at_x, self._x, ctypes.byref(self._zero), at_out, self._out, at_out, self._out,
-            ctypes.byref(self._algorithm), ctypes.c_void_p(self._workspace.data.ptr),
-            ctypes.c_size_t(self._workspace.nbytes), ctypes.c_void_p(cupy.cuda.get_current_stream().ptr),
+            ctypes.byref(self._algorithm), ctypes.c_void_p(workspace.data.ptr),
+            ctypes.c_size_t(workspace.nbytes), ctypes.c_void_p(stream),
         )  # fmt: skip
 
     def _set_operation(self, attribute: int, value: Any) -> None:
@@ -179,8 +179,8 @@ def _library() -> Any:
 
 
 @functools.cache
-def _workspace(device: int, thread: int) -> Any:
-    """Return memory that products of a thread share, because they follow each other. It is in no pool: it is kept."""
+def _workspace(device: int, thread: int, stream: int) -> Any:
+    """Return memory that products of a stream share, because they follow each other. It is in no pool: it is kept."""
     import cupy
 
     memory = cupy.cuda.MemoryPointer(cupy.cuda.Memory(WORKSPACE_LIMIT), 0)

@@ -20,7 +20,7 @@ from mgpu_ngram.engine.ensemble_steps import Ensemble
 from mgpu_ngram.engine.search_options import Found, Request, SearchOptions
 from mgpu_ngram.engine.search_results import Traces, read_results
 from mgpu_ngram.engine.state_trees import map_state, state_module, take_rows
-from mgpu_ngram.engine.step_graphs import StepGraphs, rounded_rows
+from mgpu_ngram.engine.step_graphs import StepGraphs, rounded_up
 from mgpu_ngram.engine.word_scores import WordScores
 from mgpu_ngram.kernels.decode.advance_beams import Beams, Ending, Live, Rows, advance_beams
 from mgpu_ngram.kernels.decode.best_of_beams import Chosen
@@ -107,6 +107,10 @@ class BeamSearch:
         """Number of sentences that can enter after `collect`."""
         return len(self._free) + len(self._done)
 
+    def prepare(self, sources: Sequence[Any]) -> None:
+        """Begin to encode sentences, on a GPU beside the step that is under way. They enter next."""
+        self.model.prepare(sources)
+
     def enter(self, requests: Sequence[Request], sources: Sequence[Any]) -> None:
         """Begin to search for sentences; there must be room for them."""
         S, R, places = self._bound
@@ -134,7 +138,7 @@ class BeamSearch:
                 done_S, counts_4 = self._extend(S, R)
             else:
                 most = self._slots * self.options.beam_size
-                done_S, counts_4 = self._graphs.run(min(most, rounded_rows(R)), self._extend_in_place)
+                done_S, counts_4 = self._graphs.run(min(most, rounded_up(R)), self._extend_in_place)
             self._now_2 = counts_4[:2]
             self._bound = _Bound(S, max(R, places) if self._hold else places, places)
             self._counts.append(self._to_host_later(counts_4, done_S))

@@ -154,9 +154,11 @@ def _run(
             if batching.words:
                 room = min(room, batching.words // requests[order[at]].length - search.searched)
             if empty or (batching.kind == "refill" and room >= quarter):
-                unread.extend(search.collect())
                 now = order[at : at + max(room, 1)]
-                search.enter([requests[i] for i in now], [sources[i] for i in now])
+                entering = [sources[i] for i in now]
+                search.prepare(entering)
+                unread.extend(search.collect())
+                search.enter([requests[i] for i in now], entering)
                 at += len(now)
         search.advance()
         if unread:

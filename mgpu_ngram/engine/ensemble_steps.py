@@ -75,6 +75,12 @@ class Ensemble:
         is_fixed = self.lm is None or getattr(self.lm.model, "is_fixed", False)
         return versions if is_fixed and None not in versions else None
 
+    def prepare(self, sources: Sequence[Any]) -> None:
+        """Begin what `start` will do for these sources. See `StepFunction`."""
+        for model in self.models:
+            if hasattr(model, "prepare"):
+                model.prepare(sources)
+
     def start(self, state: Any, sources: Sequence[Any]) -> Any:
         """Return the state with a row for each new source."""
         of = [None] * len(self.models) if state is None else state["models"]

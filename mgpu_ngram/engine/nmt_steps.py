@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt_model import Lstm, NmtModel
-from mgpu_ngram.engine.nmt_cells import apply, encode, multiply, run
+from mgpu_ngram.engine.nmt_cells import apply, multiply, run
 from mgpu_ngram.engine.nmt_weights import ReadyModel, ready
+from mgpu_ngram.engine.sentence_encoder import SentenceEncoder
 from mgpu_ngram.engine.state_trees import join_rows
 from mgpu_ngram.engine.step_function import StepScores
 from mgpu_ngram.kernels.decode.activations import singles
 from mgpu_ngram.kernels.decode.attention import Sentences, attention
-from mgpu_ngram.kernels.decode.contexts import contexts
 from mgpu_ngram.kernels.decode.tanh_sum import tanh_sum
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
@@ -35,9 +34,14 @@ class NmtSteps:
         self._pool: Sentences | None = None
         self._length_S = np.zeros(0, np.int64)  # of the pool, on the host
         self.version = None if self._xp is np else 0
+        self._encoder = SentenceEncoder(model, in_graphs=self.version is not None)
         self._has_memory = any(isinstance(cell, Lstm) for cell in (*model.decoder, *model.conditional))
         bias_V = model.output.bias_Y
         self._bias_V = None if bias_V is None else singles(bias_V)  # added by the search
+
+    def prepare(self, sources: Sequence[np.ndarray]) -> None:
+        """Begin to encode the sources that `start` gets next. Raises InputError for a word without an embedding."""
+        self._encoder.begin(sources)
 
     def start(self, state: Any, sources: Sequence[np.ndarray]) -> Any:
         """Return the state with a row for each new sentence after its own rows.
@@ -46,15 +50,16 @@ class NmtSteps:
         sources  ids of each sentence with the end of the sentence, (T,) or (T, factors)
         """
         used, slot_R = np.zeros(0, np.int64), None
-        if state is not None:  # waits for the device, so before it has more to do
+        if state is not None:  # waits for the stream of the steps
             used, slot_R = np.unique(to_host(state["slot"]), return_inverse=True)
-        encoded, hidden = self._encode(sources)
+        encoded, hidden = self._encoder.take(sources)
         slots = np.zeros(len(sources), np.int64)
         if encoded is not None:
             slots, is_new_pool = self._place(used, encoded, sources)
             if is_new_pool and slot_R is not None:
                 state["slot"] = self._xp.asarray(slot_R)
-        new = {"hidden": hidden, "slot": self._xp.asarray(slots)}
+        new = {"hidden": hidden.copy(), "slot": self._xp.asarray(slots)}
+        self._encoder.release()
         if self._has_memory:
             new["memory"] = self._xp.zeros_like(hidden)
         return join_rows(state, new)
@@ -85,37 +90,6 @@ class NmtSteps:
             new["memory"] = c
         return new, StepScores(logits_RV, attention_RT, self._bias_V)
 
-    def _encode(self, sources: Sequence[np.ndarray]) -> tuple[Sentences | None, Any]:
-        """Return (contexts, first hidden states) of sentences."""
-        xp, m = self._xp, self.model
-        F, B = len(m.source_embeddings), len(sources)
-        lengths_B = np.array([len(source) for source in sources])
-        T = int(lengths_B.max())
-        live_TB = np.arange(T)[:, None] < lengths_B
-        ids_BTF = np.zeros((B, T, F), np.int64)
-        ids_BTF[live_TB.T] = np.concatenate(sources).reshape(-1, F)
-        ids_TBF = ids_BTF.transpose(1, 0, 2)
-        rows_F = [len(embedding) for embedding in m.source_embeddings]
-        if (ids_TBF < 0).any() or (ids_TBF >= rows_F).any():
-            raise InputError(
-                f"a source word has id {int(ids_TBF.max())} but the embeddings of {m.name!r} have {min(rows_F)} rows; "
-                "give the vocabulary of this model"
-            )
-        ids, live = xp.asarray(ids_TBF), xp.asarray(live_TB)
-        x_TBX, row_TB, inputs = None, None, m.source_inputs or (None, None)
-        if m.source_inputs:
-            row_TB = ids[:, :, 0]
-        else:
-            x_TBX = xp.concatenate([e[ids[:, :, f]] for f, e in enumerate(m.source_embeddings)], axis=2)
-        states_TBH = encode(m.forward, x_TBX, live, inputs=inputs[0], row_TB=row_TB)
-        if m.attention is None or m.initial is None:
-            return None, states_TBH[-1]
-        backward_TBH = encode(m.backward, x_TBX, live, True, inputs[1], row_TB)
-        length_B = xp.asarray(lengths_B)
-        context_BTC, mean_BC = contexts(states_TBH, backward_TBH, length_B)
-        hidden_BH = tanh_sum(apply(m.initial, mean_BC))
-        return Sentences(apply(m.attention.memory, context_BTC), context_BTC, length_B), hidden_BH
-
     def _place(self, used: np.ndarray, new: Sentences, sources: Sequence[np.ndarray]) -> tuple[np.ndarray, bool]:
         """Put sentences into slots of the pool that are not used; return these, and whether the pool is a new one.
 
@@ -131,8 +105,9 @@ class NmtSteps:
             free = np.arange(len(used), len(used) + B)
             if self.version is not None:
                 self.version += 1
-            if not len(used):
-                self._pool, self._length_S = new, length_B
+            if self._pool is None:
+                memory, context = (self._xp.ascontiguousarray(array) for array in new[:2])
+                self._pool, self._length_S = Sentences(memory, context, new.length_S.copy()), length_B
                 return free, True
             self._rebuild(used, len(used) + B, T)
         assert self._pool is not None

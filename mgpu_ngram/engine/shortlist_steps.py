@@ -28,6 +28,11 @@ class ShortlistSteps:
         """See `StepFunction`."""
         return getattr(self._steps, "version", None)
 
+    def prepare(self, sources: Sequence[np.ndarray]) -> None:
+        """See `StepFunction`."""
+        if hasattr(self._steps, "prepare"):
+            self._steps.prepare(sources)
+
     def start(self, state: Any, sources: Sequence[np.ndarray]) -> Any:
         """Return the state with a row for each new source, (T,) ids or (T, factors)."""
         inner = self._steps.start(None if state is None else state["inner"], sources)

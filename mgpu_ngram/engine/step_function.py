@@ -26,6 +26,7 @@ class StepFunction(Protocol):
     unk         -1 for none
     version     optional: counts how often the arrays that steps read have been replaced, on a GPU. Such steps neither
                 wait for the GPU nor copy from the host, so that a search captures them. None or absent: it does not
+    prepare     optional: prepare(sources) begins what `start` will do for the same list of sources, and does not wait
     """
 
     vocab_size: int

@@ -1,0 +1,144 @@
+"""The encoder of a translation model: sentences to their contexts and first states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.nmt_cells import apply, encode
+from mgpu_ngram.engine.nmt_weights import ReadyModel
+from mgpu_ngram.engine.step_graphs import StepGraphs, rounded_up, side_stream
+from mgpu_ngram.kernels.decode.attention import Sentences
+from mgpu_ngram.kernels.decode.contexts import contexts
+from mgpu_ngram.kernels.decode.tanh_sum import tanh_sum
+from mgpu_ngram.kernels.dispatch import array_module
+
+GRAPH_POSITIONS = 1 << 14  # of sentences that a graph encodes, at most; more keep a GPU busy without one
+GRAPHS, SIZES_PER_OCTAVE = 2, 8  # graphs that are kept; sizes of theirs from one power of two to the next
+
+
+class Encoded(NamedTuple):
+    """Encoded sentences.
+
+    sentences  None without attention
+    hidden_BH  first states
+    """
+
+    sentences: Sentences | None
+    hidden_BH: Any
+
+
+class SentenceEncoder:
+    """Encodes sentences; on a GPU on a stream of its own, beside the steps of sentences that are searched.
+
+    in_graphs  on a GPU, encode few sentences by CUDA graphs: the host would take longer than the device
+    """
+
+    def __init__(self, model: ReadyModel, in_graphs: bool):
+        self._model, self._xp = model, array_module(model.target_embedding)
+        self._begun: tuple[Sequence[np.ndarray], Encoded, Any] | None = None
+        self._graphs = StepGraphs() if in_graphs else None
+        self._inputs: dict[tuple[int, int], tuple[Any, Any]] = {}  # of graphs
+        self._read: Any = None  # event after which the last results are not read any more
+
+    def begin(self, sources: Sequence[np.ndarray]) -> None:
+        """Begin to encode sentences; `take` returns them. Raises InputError for a word without an embedding."""
+        ids_TBF, length_B = self._arrays(sources)
+        if self._xp is np:
+            self._begun = sources, self._encoded(ids_TBF, length_B), None
+            return
+        import cupy
+
+        stream = side_stream()
+        stream.wait_event(self._read or cupy.cuda.get_current_stream().record())
+        with stream:
+            encoded = self._encoded_on_gpu(ids_TBF, length_B)
+            self._begun = sources, encoded, stream.record()
+
+    def take(self, sources: Sequence[np.ndarray]) -> Encoded:
+        """Return the encoded sentences, which `begin` has begun if it was given these sources. See `release`."""
+        if self._begun is None or self._begun[0] is not sources:
+            self.begin(sources)
+        assert self._begun is not None
+        (_, encoded, event), self._begun = self._begun, None
+        if event is not None:
+            import cupy
+
+            cupy.cuda.get_current_stream().wait_event(event)
+        return encoded
+
+    def release(self) -> None:
+        """Say that what the current stream has begun is the last to read the results of `take`."""
+        if self._xp is not np:
+            import cupy
+
+            self._read = cupy.cuda.get_current_stream().record()
+
+    def _arrays(self, sources: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return (ids (T, B, F), lengths) of sentences; ids are 0 after the end."""
+        m = self._model
+        F, B = len(m.source_embeddings), len(sources)
+        length_B = np.array([len(source) for source in sources])
+        T = int(length_B.max())
+        ids_BTF = np.zeros((B, T, F), np.int64)
+        ids_BTF[np.arange(T) < length_B[:, None]] = np.concatenate(sources).reshape(-1, F)
+        rows_F = [len(embedding) for embedding in m.source_embeddings]
+        if (ids_BTF < 0).any() or (ids_BTF >= rows_F).any():
+            raise InputError(
+                f"a source word has id {int(ids_BTF.max())} but the embeddings of {m.name!r} have {min(rows_F)} rows; "
+                "give the vocabulary of this model"
+            )
+        return ids_BTF.transpose(1, 0, 2), length_B
+
+    def _encoded_on_gpu(self, ids_TBF: np.ndarray, length_B: np.ndarray) -> Encoded:
+        """Encode on the current stream; few sentences by a graph, whose sizes are rounded."""
+        xp, (T, B, F) = self._xp, ids_TBF.shape
+        if self._graphs is None or T * B > GRAPH_POSITIONS:
+            return self._encoded(xp.asarray(ids_TBF), xp.asarray(length_B))
+        sizes = rounded_up(T, SIZES_PER_OCTAVE), rounded_up(B, SIZES_PER_OCTAVE)
+        if sizes not in self._inputs:
+            if len(self._inputs) == GRAPHS:
+                self._inputs.clear()
+                self._graphs.clear()
+            self._inputs[sizes] = xp.empty((*sizes, F), np.int64), xp.empty(sizes[1], np.int64)
+        ids, length = np.zeros((*sizes, F), np.int64), np.ones(sizes[1], np.int64)
+        ids[:T, :B], length[:B] = ids_TBF, length_B
+        for array, values in zip(self._inputs[sizes], (ids, length), strict=True):
+            array.set(values)
+        found, hidden = self._graphs.run(sizes, lambda key: self._encoded(*self._inputs[key]))
+        if found is not None:
+            found = Sentences(found.memory_STA[:B, :T], found.context_STC[:B, :T], found.length_S[:B])
+        return Encoded(found, hidden[:B])
+
+    def _encoded(self, ids_TBF: Any, length_B: Any) -> Encoded:
+        xp, m = self._xp, self._model
+        T = len(ids_TBF)
+        live_TB = xp.arange(T)[:, None] < length_B
+        x_TBX, row_TB, inputs = None, None, m.source_inputs or (None, None)
+        if m.source_inputs:
+            row_TB = xp.ascontiguousarray(ids_TBF[:, :, 0])
+        else:
+            x_TBX = _embedded(m.source_embeddings, ids_TBF)
+        states_TBH = encode(m.forward, x_TBX, live_TB, inputs=inputs[0], row_TB=row_TB)
+        if m.attention is None or m.initial is None:
+            return Encoded(None, states_TBH[-1])
+        backward_TBH = encode(m.backward, x_TBX, live_TB, True, inputs[1], row_TB)
+        context_BTC, mean_BC = contexts(states_TBH, backward_TBH, length_B)
+        hidden_BH = tanh_sum(apply(m.initial, mean_BC))
+        return Encoded(Sentences(apply(m.attention.memory, context_BTC), context_BTC, length_B), hidden_BH)
+
+
+def _embedded(embeddings: Sequence[Any], ids_TBF: Any) -> Any:
+    """Return (T, B, X): embeddings of all factors, side by side. A graph must not copy from the host, as CuPy's
+    `concatenate` does."""
+    T, B, _ = ids_TBF.shape
+    x_TBX = array_module(ids_TBF).empty((T, B, sum(e.shape[1] for e in embeddings)), embeddings[0].dtype)
+    first = 0
+    for f, embedding in enumerate(embeddings):
+        end = first + embedding.shape[1]
+        x_TBX[:, :, first:end] = embedding[ids_TBF[:, :, f]]
+        first = end
+    return x_TBX
