@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import gc
 import itertools
 import math
 
@@ -329,6 +330,20 @@ def test_results_have_an_attention_row_for_each_word(random_model):
     assert result.alignment_LT.shape == (len(result.words), 4)
     np.testing.assert_allclose(result.alignment_LT.sum(axis=1), 1, rtol=1e-5)
     assert decode([random_model()], [source], SearchOptions(3))[0][0].alignment_LT is None
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(random_model, enabled):
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        decode([random_model()], [np.array([2, 3, 0])])
+        assert gc.isenabled() == enabled
+        with pytest.raises(InputError, match="give the vocabulary of this model"):
+            decode([random_model()], [np.array([99, 0])])
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 def test_forced_prefixes(random_model):

@@ -10,6 +10,7 @@ from mgpu_ngram.engine.nmt_cells import run
 from mgpu_ngram.engine.nmt_steps import NmtSteps
 from mgpu_ngram.engine.nmt_weights import ready
 from mgpu_ngram.engine.search_options import SearchOptions
+from mgpu_ngram.engine.sentence_encoder import SentenceEncoder
 from mgpu_ngram.engine.state_trees import join_rows, take_rows
 
 SENTENCES = [np.array(ids) for ids in ([2, 3, 0], [4, 5, 6, 7, 8, 2, 3, 4, 0], [5, 0], [0], [3, 3, 3, 3, 0])]
@@ -192,3 +193,26 @@ def test_results_have_the_same_bits_in_any_batch(random_model, kind, placed):
     for batching in ((64,), (7, 0, 0, "drain"), (4, 0, 0, "naive"), (3, 0, 5)):
         assert found(sentences, *batching) == expected
     assert found(sentences[::-1], 8)[::-1] == expected
+
+
+@pytest.mark.gpu
+def test_graphs_encode_the_same_bits(random_model):
+    """Sizes come again, so that graphs are made, used and forgotten; they are rounded up."""
+    import cupy
+
+    model = ready(random_model().map_arrays(cupy.asarray))
+    plain, in_graphs = SentenceEncoder(model, in_graphs=False), SentenceEncoder(model, in_graphs=True)
+    rng = np.random.default_rng(7)
+    for size, longest in [(5, 7), (5, 7), (5, 7), (33, 60), (5, 7), (33, 59), (34, 60), (1, 20), (5, 7)]:
+        sources = [np.append(rng.integers(2, 9, n), 0) for n in (longest, *rng.integers(1, longest, size - 1))]
+        in_graphs.begin(sources)
+        found = in_graphs.take(sources)
+        expected = plain.take(sources)
+        np.testing.assert_array_equal(found.hidden_BH.get(), expected.hidden_BH.get())
+        np.testing.assert_array_equal(found.sentences.length_S.get(), [len(source) for source in sources])
+        for array, other in zip(found.sentences[:2], expected.sentences[:2], strict=True):
+            assert array.shape == other.shape
+            for b, source in enumerate(sources):
+                np.testing.assert_array_equal(array[b, : len(source)].get(), other[b, : len(source)].get())
+        in_graphs.release()
+        plain.release()
