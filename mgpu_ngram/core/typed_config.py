@@ -39,6 +39,12 @@ def check_at_least(settings: Any, least: int, *names: str) -> None:
             raise InputError(f"{name} is {value} but must be at least {least}")
 
 
+def check_files(paths: list[str]) -> None:
+    """Raise InputError for documents from standard input, which would be read more than once."""
+    if "-" in paths:
+        raise InputError("documents are read from files, not from standard input; name files in place of '-'")
+
+
 def check_name(name: str) -> None:
     """Raise InputError if a job's name cannot be the name of its folder."""
     if not name or "/" in name or name in (".", ".."):

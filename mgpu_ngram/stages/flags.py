@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 
 
-def add_text(parser: argparse.ArgumentParser, setting: str, metavar: str = "TEXT", required: bool = True) -> None:
+def add_text(
+    parser: argparse.ArgumentParser, setting: str, metavar: str = "TEXT", required: bool = True, stdin: bool = True
+) -> None:
     """Add the inputs, which may precede and follow flags."""
-    parser.add_argument(
-        setting, nargs="+" if required else "*", metavar=metavar, help="file, glob, directory, URL, or - for stdin"
-    )
+    inputs = "file, glob, directory, URL, or - for stdin" if stdin else "file, glob, directory or URL"
+    parser.add_argument(setting, nargs="+" if required else "*", metavar=metavar, help=inputs)
     parser.set_defaults(many=setting)
 
 

@@ -56,10 +56,9 @@ class LdaStage(Stage[LdaConfig, "LdaResult"]):
     makes = "topics"
     resumes = True
     examples = EXAMPLES
-    stdin_setting = ""
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
-        add_text(parser, "corpus", metavar="DOCUMENTS")
+        add_text(parser, "corpus", metavar="DOCUMENTS", stdin=False)
         parser.add_argument("-o", "--output", required=True, metavar="OUT", help="folder to write")
         add_overwrite(parser)
         for setting, how in FLAGS.items():

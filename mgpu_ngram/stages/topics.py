@@ -15,7 +15,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.topics.config import TopicsConfig
 from mgpu_ngram.report import many, show_seconds, show_transport, shown_path, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
-from mgpu_ngram.stages.flags import add_overwrite
+from mgpu_ngram.stages.flags import add_overwrite, add_text
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.corpus import Corpus
@@ -85,8 +85,7 @@ class TopicsStage(Stage[TopicsConfig, "TopicsResult"]):
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("model", metavar="MODEL", help="topic model file, or the folder that lda wrote")
-        parser.add_argument("documents", nargs="*", metavar="DOCUMENTS", help="file, glob, directory or URL")
-        parser.set_defaults(many="documents")
+        add_text(parser, "documents", metavar="DOCUMENTS", required=False, stdin=False)
         parser.add_argument(
             "-o", "--output", metavar="OUT", help="file of the topics of documents: .parquet, .jsonl, .npy or .npz"
         )

@@ -211,6 +211,7 @@ def test_parts_are_split_into_consecutive_parts():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"corpus": ["a", "-"]}, "documents are read from files, not from standard input; name files in place of"),
         ({"topics": 1}, "topics is 1 but must be at least 2"),
         ({"topics": 70_000}, "topics is 70,000 but must be at most 65,536"),
         ({"held_out": 1.0}, "held_out is 1.0 but must be a share from 0 up, below 1"),
@@ -224,7 +225,7 @@ def test_parts_are_split_into_consecutive_parts():
 )
 def test_settings_out_of_range_are_refused(options, message):
     with pytest.raises(InputError, match=message):
-        LdaConfig(["a"], **options)
+        LdaConfig(**{"corpus": ["a"]} | options)
 
 
 def test_counts_that_would_overflow_are_refused():

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.typed_config import check_at_least, check_name
+from mgpu_ngram.core.typed_config import check_at_least, check_files, check_name
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 
 TOKENS_PER_SECOND = 20e6  # that 2 CPU cores draw with few topics, rounded down
@@ -43,6 +43,7 @@ class LdaConfig:
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        check_files(self.corpus)
         check_at_least(self, 2, "topics")
         check_at_least(self, 1, "sweeps", "max_features", "block_tokens")
         check_at_least(self, 0, "seed", "evaluate_every", "optimise_every")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.typed_config import check_at_least, check_name
+from mgpu_ngram.core.typed_config import check_at_least, check_files, check_name
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ class TopicsConfig:
         check_name(self.name)
         check_at_least(self, 1, "top")
         check_at_least(self, 0, "examples")
-        if "-" in self.documents:
-            raise InputError("documents are read from files, not from standard input; name files in place of '-'")
+        check_files(self.documents)
         if not 0 <= self.threshold <= 1:
             raise InputError(f"threshold is {self.threshold:g} but must be a share from 0 to 1")
         if not 0 <= self.relevance_lambda <= 1:
