@@ -28,7 +28,7 @@ SEEDS = (1, 2, 3, 4)
 SWEEPS = 100
 TARGET = 1.01  # times the perplexity of exact sampling, at most
 HELD_OUT_SHARE = 0.1  # of the documents, when no file has them
-TOLERANCE = 1e-3  # of a perplexity beside NumPy's
+TOLERANCE = 3e-3  # of a perplexity beside NumPy's, whose topics of documents are closer to the fixed point
 TRAIN, TEST = ".train.", ".test."
 EXACT, OURS, INCLUDED = "lda/quality exact", "lda/quality", "lda/quality own count included"
 

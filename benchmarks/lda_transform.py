@@ -17,9 +17,10 @@ from mgpu_ngram.kernels.lda.weights import PRIOR_BITS, WordTopics
 
 DOCUMENTS = {"gpu": 100_000, "cpu": 200}
 TOPICS = {"gpu": 1024, "cpu": 64}
-TRAINING_SWEEPS = 20
+TRAINING_SWEEPS = 100
 TARGET = 1e9  # tokens/s on one H200
-CHECKED, TOLERANCE = 20, 1e-3  # documents that NumPy transforms, too; of a document's tokens
+CHECKED = 20  # documents that NumPy transforms, too
+TOLERANCE = 0.1  # share of a document with other topics: it ends when an iteration moves 1e-3 tokens a topic, or 1 %
 
 
 def transform(bench: LdaBench) -> None:
@@ -33,7 +34,9 @@ def transform(bench: LdaBench) -> None:
     topics = fixed_topics(words)
     bag = Bag(*(to_device(np.asarray(a), suite.device) for a in (new.starts_D1, new.words_P, new.counts_P)))
     suite.run(
-        "lda/transform", f"{shape} K={Z} documents={new.documents} tokens={new.tokens}", lambda: fold_in(bag, topics),
+        "lda/transform",
+        f"{shape} K={Z} documents={new.documents} tokens={new.tokens} sweeps={TRAINING_SWEEPS}",
+        lambda: fold_in(bag, topics),
         check=lambda theta_DZ: check_topics(to_host(theta_DZ), new, words), items=new.tokens, unit=TOKENS_PER_SECOND,
         target=TARGET if bench.is_full(shape) else None, notes="to the topics of documents on the device",
     )  # fmt: skip
@@ -43,7 +46,7 @@ def check_topics(theta_DZ: np.ndarray, bags: Bags, words: WordTopics) -> None:
     """Raise WrongResult unless rows sum to tokens and priors, and some documents have the topics that NumPy finds."""
     alpha_Z = to_host(words.alpha_Z).astype(np.float64) / (1 << PRIOR_BITS)
     sums_D = bags.lengths_D() + alpha_Z.sum()
-    if not np.allclose(theta_DZ.sum(1, dtype=np.float64), sums_D, rtol=TOLERANCE):
+    if not np.allclose(theta_DZ.sum(1, dtype=np.float64), sums_D, rtol=1e-5):
         raise WrongResult("topics of documents do not sum to their tokens and priors; not timed")
     for d in range(min(CHECKED, bags.documents)):
         pairs = slice(int(bags.starts_D1[d]), int(bags.starts_D1[d + 1]))
@@ -58,8 +61,8 @@ def _like(words: WordTopics, word_P: np.ndarray) -> Any:
     return to_device(word_P.astype(np.int64), "cpu" if isinstance(words.counts_VZ, np.ndarray) else "gpu")
 
 
-def fold(phi_PZ: np.ndarray, counts_P: np.ndarray, alpha_Z: np.ndarray, iterations: int = 100) -> np.ndarray:
-    """Return theta_Z in float64: the fixed point that `fold_in` describes, iterated as often."""
+def fold(phi_PZ: np.ndarray, counts_P: np.ndarray, alpha_Z: np.ndarray, iterations: int = 200) -> np.ndarray:
+    """Return theta_Z in float64: about the fixed point that `fold_in` describes, by plain iterations."""
     theta_Z = alpha_Z * (1 + counts_P.sum() / alpha_Z.sum())
     for _ in range(iterations):
         before_Z, weight_PZ = theta_Z, phi_PZ * theta_Z

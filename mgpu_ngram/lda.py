@@ -84,6 +84,9 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     evaluate_every    sweeps between metrics, and calls of `callback`; 0 or less: after the last sweep only
     held_out          share of the documents that are left out of training, to measure the perplexity on them
     tol               stop when the perplexity falls by less than this share between two metrics; 0: never
+    max_doc_update_iter  iterations for the topics of a document in transform, score and perplexity, at most
+    mean_change_tol   a document is done when an iteration changes its topics by less than this number of tokens in the
+                      mean, and by less than 1 % of the document
     callback          callback(iteration, metrics) is called with the sweeps done and a dict of metrics; training stops
                       if it returns True
     verbose           1: print the perplexity with each metric
@@ -135,6 +138,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         evaluate_every: int = 10,
         held_out: float = 0.0,
         tol: float = 0.0,
+        max_doc_update_iter: int = 100,
+        mean_change_tol: float = 1e-3,
         callback: Callable[[int, dict[str, float]], object] | None = None,
         verbose: int = 0,
         vocabulary: Any = None,
@@ -157,6 +162,8 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.evaluate_every = evaluate_every
         self.held_out = held_out
         self.tol = tol
+        self.max_doc_update_iter = max_doc_update_iter
+        self.mean_change_tol = mean_change_tol
         self.callback = callback
         self.verbose = verbose
         self.vocabulary = vocabulary
@@ -212,9 +219,9 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         threshold  None: a dense array. Else a CSR matrix with the shares that are at least this
 
         A row depends on its document and the model alone: the same for any batch. With the words' topics held fixed,
-        the row is the fixed point of CVB0 (Asuncion et al., "On smoothing and inference for topic models", 2009). An
-        empty document has the shares of doc_topic_prior_. The arrays are CuPy's if those of X are and the model is on a
-        GPU, else NumPy's and SciPy's.
+        the row is about the fixed point of CVB0 (Asuncion et al., "On smoothing and inference for topic models", 2009),
+        which is unique; max_doc_update_iter and mean_change_tol say how close. An empty document has the shares of
+        doc_topic_prior_. The arrays are CuPy's if those of X are and the model is on a GPU, else NumPy's and SciPy's.
 
         Raises InputError for wrong counts or another number of columns, NotFittedError before `fit`.
         """
@@ -356,6 +363,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _config(self, seed: int) -> LdaConfig:
         """Return the settings of the training. Raises InputError, which names the setting."""
+        self._updates()
         values = {name: getattr(self, ours) for ours, name in SETTINGS.items()} | {"corpus": [], "seed": seed}
         if values["beta"] is None:
             del values["beta"]
@@ -453,6 +461,15 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         seconds = math.inf if is_open else cpu_seconds(bags.tokens, self._model.num_topics)
         return self._fitted.finder(self._place(seconds))
 
+    def _updates(self) -> tuple[int, float]:
+        """Return (max_doc_update_iter, mean_change_tol). Raises InputError, which names the setting."""
+        most, tol = self.max_doc_update_iter, self.mean_change_tol
+        if not (isinstance(most, Integral) and most >= 0):
+            raise InputError(f"max_doc_update_iter is {most!r} but must be a whole number, 0 or more")
+        if not (isinstance(tol, Real) and tol >= 0):
+            raise InputError(f"mean_change_tol is {tol!r} but must be a number, 0 or more")
+        return int(most), float(tol)
+
     def _report(self, sweep: int, metrics: dict[str, float]) -> object:
         if self.verbose:
             held = f", held-out perplexity {metrics['held_out_perplexity']:,.1f}" if self.held_out else ""
@@ -463,11 +480,12 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Return the shares of topics in documents, as `transform` does; X is their source, for its kind of arrays."""
         if threshold is not None and not (isinstance(threshold, Real) and 0 <= threshold <= 1):
             raise InputError(f"threshold is {threshold!r} but must be a share from 0 to 1, or None")
+        updates = self._updates()
         Z, is_open = self._model.num_topics, on_gpu(getattr(X, "data", None) if hasattr(X, "indptr") else X)
         blocks: Iterator[Any] = (
             block if is_open else to_host(block)
             for bags in documents.blocks()
-            for block in self._finder(bags, is_open).shares(bags)
+            for block in self._finder(bags, is_open).shares(bags, *updates)
         )
         if threshold is not None:
             return to_csr(blocks, threshold, Z)
@@ -477,9 +495,9 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _completion(self, X: Any) -> tuple[float, int]:
         """Return (log-likelihood of the target tokens, their number)."""
         documents, seed, first = self._documents(X), self._model.settings.get("seed", 0), 0
-        score, tokens = 0.0, 0
+        score, tokens, updates = 0.0, 0, self._updates()
         for bags in documents.blocks():
-            found = self._finder(bags).completion(bags, seed, first)
+            found = self._finder(bags).completion(bags, seed, first, *updates)
             score, tokens, first = score + found[0], tokens + found[1], first + bags.documents
         return score, tokens
 

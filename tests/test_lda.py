@@ -414,6 +414,16 @@ def test_files(fitted, planted, tmp_path):
     assert np.array_equal(again.components_, fitted.components_)
 
 
+def test_topics_of_documents_end_where_the_settings_say(fitted, planted):
+    lda = clone(fitted).set_params(max_doc_update_iter=0).fit(planted)
+    priors_DZ = np.tile(lda.doc_topic_prior_ / lda.doc_topic_prior_.sum(), (len(planted), 1))
+    assert lda.transform(planted) == pytest.approx(priors_DZ)
+    default, half = lda.set_params(max_doc_update_iter=100).transform(planted), lda.score(planted)
+    tight, tight_half = lda.set_params(mean_change_tol=1e-6).transform(planted), lda.score(planted)
+    difference = np.abs(default - tight).sum(1).max()
+    assert 0 < difference < 0.02 and half != tight_half == pytest.approx(half, rel=1e-3)
+
+
 def test_components_are_made_once_and_not_pickled(planted):
     lda = ng.LDA(**FEW).fit(planted)
     before = len(pickle.dumps(lda))
@@ -451,6 +461,8 @@ def test_components_are_made_once_and_not_pickled(planted):
         ({"min_df": 1.5}, "min_df is 1.5"),
         ({"stop_words": "english"}, "stop_words is set but X is a matrix of counts, not text"),
         ({"callback": 3}, "callback is 3 but must be a function"),
+        ({"max_doc_update_iter": 0.5}, "max_doc_update_iter is 0.5 but must be a whole number"),
+        ({"mean_change_tol": -1}, "mean_change_tol is -1 but must be a number, 0 or more"),
     ],
 )
 def test_settings_that_are_refused(settings, message):

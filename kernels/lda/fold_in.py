@@ -17,6 +17,11 @@ from .weights import PRIOR_BITS, WordTopics
 VARIANTS = ({"IN_SHARED": 0}, {"IN_SHARED": 1})
 THREADS = 128  # of a block
 LANES = 32
+REFRESH = 4  # every such iteration reads all entries; as in fold_in.cu
+GREATEST = float32(8)  # steps that a topic moves at once; as in fold_in.cu
+GREATEST_CHANGE = float32(0.01)  # of the sum of a document that is done; as in fold_in.cu
+TOPIC_BITS = 16  # of an entry
+TOPIC_MASK = np.uint32((1 << TOPIC_BITS) - 1)
 
 
 class Bag(NamedTuple):
@@ -36,15 +41,14 @@ class FixedTopics(NamedTuple):
     """Probabilities of words in topics. phi_wk is floor_Z[k], plus a share for each topic that the word has.
 
     starts_V1  (V + 1,) int64: word v has the entries starts_V1[v] to starts_V1[v + 1] - 1
-    topics_N   (N,) uint16, rising within a word
-    shares_N   (N,) float32
+    entries_N  (N,) uint32, the largest shares of a word first: the lower TOPIC_BITS are the topic, and all bits as a
+               float32 are the share, so a share is rounded by at most 2^-8 of it
     floor_Z    (Z,) float32, the probability of a word that the topic does not have
     alpha_Z    (Z,) float32, the prior of each topic in a document
     """
 
     starts_V1: Any
-    topics_N: Any
-    shares_N: Any
+    entries_N: Any
     floor_Z: Any
     alpha_Z: Any
 
@@ -64,34 +68,51 @@ def fixed_topics(words: WordTopics) -> FixedTopics:
     starts_V1 = xp.searchsorted(words_N, xp.arange(len(words.counts_VZ) + 1)).astype(np.int64)
     return FixedTopics(
         starts_V1,
-        topics_N.astype(np.uint16),
-        counts_N * words.inverse_Z[topics_N],
+        entries(words_N, topics_N, counts_N * words.inverse_Z[topics_N]),
         float32(words.beta) * words.inverse_Z,
         words.alpha_Z * float32(1 / (1 << PRIOR_BITS)),
     )
 
 
-def fold_in(bag: Bag, topics: FixedTopics, max_iter: int = 100, tol: float = 1e-5) -> Any:
+def entries(words_N: Any, topics_N: Any, shares_N: Any) -> Any:
+    """Return entries_N of `FixedTopics`; arguments by rising word. Equal shares keep their order."""
+    xp, topic_N = array_module(shares_N), topics_N.astype(np.uint64)
+    bits_N = shares_N.view(np.uint32).astype(np.uint64)
+    size_N = bits_N & np.uint64(0x7FFFFFFF)  # sizes of floats compare as their bits do
+    order_N = xp.argsort(words_N.astype(np.uint64) << np.uint64(32) | np.uint64(0x7FFFFFFF) - size_N, kind="stable")
+    half = np.uint64(1 << (TOPIC_BITS - 1))
+    upper_N = (xp.maximum(bits_N + half, topic_N) - topic_N) >> np.uint64(TOPIC_BITS)
+    return (upper_N << np.uint64(TOPIC_BITS) | topic_N)[order_N].astype(np.uint32)
+
+
+def fold_in(bag: Bag, topics: FixedTopics, max_iter: int = 100, tol: float = 1e-3) -> Any:
     """Return the expected number of tokens of each topic in each document, plus the topic's prior.
 
     max_iter  iterations at most, 0 or more
-    tol       a document is done when an iteration changes less than this share of its sum
+    tol       a document is done when an iteration changes its topics by less than this number of tokens in the mean,
+              and by less than GREATEST_CHANGE of its sum
 
-    Returns theta_DZ (D, Z) float32: the fixed point of theta_k = alpha_k + sum over tokens of
-    theta_k phi_wk / (sum of theta_j phi_wj), from theta proportional to alpha on: CVB0 with fixed phi (Asuncion et al.,
-    "On smoothing and inference", 2009). Row d sums to tokens of d + sum of alpha. Each document's result is the same
-    for any other documents in the call.
+    Returns theta_DZ (D, Z) float32: about the fixed point of theta_k = alpha_k + sum over tokens of
+    theta_k phi_wk / (sum of theta_j phi_wj), which is unique: CVB0 with fixed phi (Asuncion et al., "On smoothing and
+    inference", 2009). Row d sums to tokens of d + sum of alpha. Each document's result is the same for any other
+    documents in the call.
 
-    An iteration reads the entries of the document's words alone: the floor of phi needs one sum over all topics. A
-    sum over topics or entries is made of LANES partial sums, item i in number i % LANES, which are added in pairs.
+    An iteration applies the formula once, from theta proportional to alpha on. After every second one, each topic
+    moves on as if its steps were a geometric series (Aitken, 1926), by 1 to GREATEST times its step; theta is scaled to
+    its sum again. Iterations REFRESH, 2 REFRESH, ... read all entries of the document's words; the document can be done
+    after these alone. The others read the LANES largest shares of each word, and take the sums over its other entries
+    from the last such iteration, 0 before. Once a change is not less than REFRESH iterations before, all of them read
+    all entries. The floor of phi needs one sum over all topics.
+
+    A sum over topics or entries is made of LANES partial sums, item i in number i % LANES, which are added in pairs.
     So all devices give the same bits.
     """
     check.dtype(bag.starts_D1, np.int64)
     check.dtype(bag.words_P, np.uint32)
     check.dtype(bag.counts_P, np.uint32)
     check.dtype(topics.starts_V1, np.int64)
-    check.dtype(topics.topics_N, np.uint16)
-    for array in (topics.shares_N, topics.floor_Z, topics.alpha_Z):
+    check.dtype(topics.entries_N, np.uint32)
+    for array in (topics.floor_Z, topics.alpha_Z):
         check.dtype(array, np.float32)
     run = pick(cpu=_cpu, cuda=_cuda, **bag._asdict(), **topics._asdict())
     return run(bag, topics, max_iter, float32(tol))
@@ -100,52 +121,101 @@ def fold_in(bag: Bag, topics: FixedTopics, max_iter: int = 100, tol: float = 1e-
 @njit(nogil=True, cache=True)
 def _cpu(bag, topics, max_iter, tol):
     starts_D1, words_P, counts_P = bag
-    starts_V1, topics_N, shares_N, floor_Z, alpha_Z = topics
-    D, Z = len(starts_D1) - 1, len(alpha_Z)
-    theta_DZ, found_Z = np.empty((D, Z), np.float32), np.empty(Z, np.float32)
-    sums_L, others_L = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
-    sums_L[:] = 0
+    starts_V1, entries_N, floor_Z, alpha_Z = topics
+    D, Z, shares_N = len(starts_D1) - 1, len(alpha_Z), entries_N.view(np.float32)
+    new_DZ = np.empty((D, Z), np.float32)
+    theta_Z, step_Z, tail_Z = np.empty(Z, np.float32), np.empty(Z, np.float32), np.empty(Z, np.float32)
+    tail_P = np.zeros(len(words_P), np.float32)
+    sums_L, others_L = np.zeros(LANES, np.float32), np.empty(LANES, np.float32)
     for k in range(Z):
         sums_L[k % LANES] += alpha_Z[k]
     prior = _sum(sums_L)
     for d in range(D):
-        theta_Z = theta_DZ[d]
+        new_Z = new_DZ[d]
         tokens = int64(0)
         for p in range(starts_D1[d], starts_D1[d + 1]):
             tokens += int64(counts_P[p])
-        scale = float32(1) + float32(tokens) / prior
+        scale, total = float32(1) + float32(tokens) / prior, float32(tokens) + prior
         for k in range(Z):
-            theta_Z[k] = alpha_Z[k] * scale
-        for _ in range(max_iter):
+            theta_Z[k] = new_Z[k] = alpha_Z[k] * scale
+        tail_Z[:] = 0
+        limit = min(tol * float32(Z), GREATEST_CHANGE * total)
+        last, every = float32(np.inf), REFRESH
+        for iteration in range(max_iter):
             sums_L[:] = 0
-            found_Z[:] = 0
             for k0 in range(0, Z, LANES):
                 for i in range(min(LANES, Z - k0)):
                     sums_L[i] += floor_Z[k0 + i] * theta_Z[k0 + i]
-            floor, rates = _sum(sums_L), float32(0)
+            floor, rates, refresh = _sum(sums_L), float32(0), iteration >= REFRESH and iteration % every == 0
+            if refresh:
+                tail_Z[:] = 0
+                for p in range(starts_D1[d], starts_D1[d + 1]):
+                    first, end = starts_V1[words_P[p]], starts_V1[words_P[p] + 1]
+                    tail = first + LANES
+                    if counts_P[p] and tail < end:
+                        tail_P[p] = _mass(shares_N, entries_N, tail, end, theta_Z, sums_L)
+                        mass = (floor + tail_P[p]) + _mass(shares_N, entries_N, first, tail, theta_Z, sums_L)
+                        rate = float32(counts_P[p]) / mass
+                        for e in range(tail, end):
+                            tail_Z[entries_N[e] & TOPIC_MASK] += shares_N[e] * rate
+            new_Z[:] = tail_Z
             for p in range(starts_D1[d], starts_D1[d + 1]):
-                if counts_P[p] == 0:
-                    continue
-                first, end = starts_V1[words_P[p]], starts_V1[words_P[p] + 1]
-                sums_L[:] = 0
-                for e in range(first, end):
-                    sums_L[(e - first) % LANES] += shares_N[e] * theta_Z[topics_N[e]]
-                rate = float32(counts_P[p]) / (floor + _sum(sums_L))
-                rates += rate
-                for e in range(first, end):
-                    found_Z[topics_N[e]] += shares_N[e] * rate
-            sums_L[:] = 0
+                if counts_P[p]:
+                    first, end = starts_V1[words_P[p]], starts_V1[words_P[p] + 1]
+                    end = min(end, first + LANES)
+                    mass = (floor + tail_P[p]) + _mass(shares_N, entries_N, first, end, theta_Z, sums_L)
+                    rate = float32(counts_P[p]) / mass
+                    rates += rate
+                    for e in range(first, end):
+                        new_Z[entries_N[e] & TOPIC_MASK] += shares_N[e] * rate
             others_L[:] = 0
             for k0 in range(0, Z, LANES):
                 for i in range(min(LANES, Z - k0)):
                     k = k0 + i
-                    new = alpha_Z[k] + theta_Z[k] * (found_Z[k] + floor_Z[k] * rates)
-                    others_L[i] += abs(new - theta_Z[k])
-                    sums_L[i] += new
-                    theta_Z[k] = new
-            if _sum(others_L) < tol * _sum(sums_L):
-                break
-    return theta_DZ
+                    new_Z[k] = alpha_Z[k] + theta_Z[k] * (new_Z[k] + floor_Z[k] * rates)
+                    others_L[i] += abs(new_Z[k] - theta_Z[k])
+            if refresh:
+                change = _sum(others_L)
+                if change < limit:
+                    break
+                if change >= last:
+                    every = 1
+                last = change
+            if iteration % 2 == 0:
+                for k in range(Z):
+                    step_Z[k] = new_Z[k] - theta_Z[k]
+                    theta_Z[k] = new_Z[k]
+                continue
+            sums_L[:] = 0
+            for k0 in range(0, Z, LANES):
+                for i in range(min(LANES, Z - k0)):
+                    k = k0 + i
+                    theta_Z[k] = max(_moved(theta_Z[k], new_Z[k] - theta_Z[k], step_Z[k]), alpha_Z[k])
+                    sums_L[i] += theta_Z[k]
+            scale = total / _sum(sums_L)
+            for k in range(Z):
+                theta_Z[k] *= scale
+    return new_DZ
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _mass(shares_N, entries_N, first, end, theta_Z, sums_L):
+    """Return the sum of shares times theta; overwrites sums_L."""
+    sums_L[:] = 0
+    for e0 in range(first, end, LANES):
+        for i in range(min(LANES, end - e0)):
+            sums_L[i] += shares_N[e0 + i] * theta_Z[entries_N[e0 + i] & TOPIC_MASK]
+    return _sum(sums_L)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _moved(value, step, before):
+    """Return the limit of the geometric series of steps `before` and `step`, but at most GREATEST steps away."""
+    less = before - step
+    times = GREATEST
+    if less * before > 0:
+        times = min(max(before / less, float32(1)), GREATEST)
+    return value + times * step
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -168,10 +238,12 @@ def _cuda(bag, topics, max_iter, tol):
         warps = THREADS // LANES
         shared_bytes = 8 * Z * warps
         in_shared = shared_bytes <= current_limits()[1] // 2  # two blocks on a multiprocessor, at least
-        blocks = grid_for(D, warps, waves=16)
-        scratch = cupy.empty(0 if in_shared else 2 * Z * blocks * warps, np.float32)
+        blocks = grid_for(D, warps, waves=8 if in_shared else 4)
+        scratch = cupy.empty((2 if in_shared else 4) * Z * blocks * warps, np.float32)
+        tail_P = cupy.zeros(len(bag.words_P), np.float32)
+        order_D = cupy.argsort(bag.starts_D1[:-1] - bag.starts_D1[1:])  # the longest first: no warp ends late
         fn = kernel("lda/fold_in", "fold_in", IN_SHARED=int(in_shared))
-        args = (*bag, D, *topics, Z, max_iter, tol, scratch, theta_DZ)
+        args = (*bag, D, order_D, cupy.zeros(1, np.uint64), *topics, Z, max_iter, tol, scratch, tail_P, theta_DZ)
         launch(fn, blocks, THREADS, args, shared_bytes=shared_bytes * in_shared)
     return theta_DZ
 
@@ -182,4 +254,4 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     _, _, words = corpus(rng, size)
     starts_D1, words_P, counts_P, _ = bags(rng, size)
     bag = Bag(starts_D1, words_P, counts_P)
-    return {"bag": bag, "topics": fixed_topics(words), "max_iter": size % 7, "tol": 1e-3}
+    return {"bag": bag, "topics": fixed_topics(words), "max_iter": size % 13, "tol": 1e-3}

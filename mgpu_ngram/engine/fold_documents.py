@@ -19,10 +19,10 @@ from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.engine.lda_blocks import to_bag
 from mgpu_ngram.engine.lda_metrics import UNITS, complete, document_ranges
 from mgpu_ngram.kernels.dispatch import array_module
-from mgpu_ngram.kernels.lda.fold_in import FixedTopics, fixed_topics, fold_in
+from mgpu_ngram.kernels.lda.fold_in import FixedTopics, entries, fixed_topics, fold_in
 from mgpu_ngram.kernels.lda.weights import WordTopics
 
-TOKEN_TOPICS = 100e6  # tokens x topics that 2 CPU cores infer in a second, rounded down
+TOKEN_TOPICS = 300e6  # tokens x topics that 2 CPU cores infer in a second, rounded down
 T = TypeVar("T")
 
 
@@ -45,28 +45,33 @@ class TopicFinder:
     def _words(self) -> WordTopics:
         return word_topics(to_device(self.model.counts_VZ(), self.device), self.model.priors)
 
-    def shares(self, bags: Bags) -> Iterator[Any]:
+    def shares(self, bags: Bags, max_iter: int = 100, tol: float = 1e-3) -> Iterator[Any]:
         """Yield the shares of topics in consecutive documents, (d, Z) float32 on the device; each row sums to 1.
+
+        max_iter, tol  as of `fold_in`
 
         Documents are folded in (see `fold_in`). A row depends on its document alone, not on the cut into blocks; a
         document without words has the shares of the topics' priors.
         """
 
         def share(first: int, part: Bags) -> Any:
-            theta_DZ = fold_in(to_bag(part, self.device), self._topics)
+            theta_DZ = fold_in(to_bag(part, self.device), self._topics, max_iter, tol)
             return (theta_DZ / row_sums(theta_DZ)).astype(np.float32)
 
         yield from self._each_part(share, bags)
 
-    def completion(self, bags: Bags, seed: int, first: int = 0) -> tuple[float, int]:
+    def completion(
+        self, bags: Bags, seed: int, first: int = 0, max_iter: int = 100, tol: float = 1e-3
+    ) -> tuple[float, int]:
         """Return (sum of ln p of the target tokens, their number) by document completion: see `lda_metrics`.
 
         seed   of the random numbers that make each token observed or a target
         first  number of document 0
+        max_iter, tol  as of `fold_in`
         """
 
         def sums(start: int, part: Bags) -> tuple[int, int]:
-            return complete(self._words, self._topics, hold_out(part, first + start, 1.0, seed))
+            return complete(self._words, self._topics, hold_out(part, first + start, 1.0, seed), max_iter, tol)
 
         found = list(self._each_part(sums, bags))
         return sum(units for units, _ in found) / UNITS, sum(tokens for _, tokens in found)
@@ -93,7 +98,8 @@ def fixed_of(model: TopicModel) -> FixedTopics:
     inverse_Z = (1 / (model.totals_Z() + priors.sums_Z(model.num_words))).astype(np.float32)
     shares_N = model.counts_N.astype(np.float32) * inverse_Z[model.topics_N]
     floor_Z, alpha_Z = np.float32(priors.beta) * inverse_Z, priors.alpha_Z.astype(np.float32)
-    return FixedTopics(model.word_starts_V1, model.topics_N, shares_N, floor_Z, alpha_Z)
+    words_N = np.repeat(np.arange(model.num_words), np.diff(model.word_starts_V1))
+    return FixedTopics(model.word_starts_V1, entries(words_N, model.topics_N, shares_N), floor_Z, alpha_Z)
 
 
 def row_sums(values_DZ: Any) -> Any:

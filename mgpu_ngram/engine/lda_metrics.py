@@ -103,10 +103,15 @@ def completion(counts_VZ: Any, priors: Priors, held_out: HeldOut, threads: int =
     return sum(units for units, _ in found), held_out.target.tokens
 
 
-def complete(words: WordTopics, topics: FixedTopics, held_out: HeldOut) -> tuple[int, int]:
-    """Return the same as `completion`, at once for all documents; the topics are `fixed_topics` of the words."""
+def complete(
+    words: WordTopics, topics: FixedTopics, held_out: HeldOut, max_iter: int = 100, tol: float = 1e-3
+) -> tuple[int, int]:
+    """Return the same as `completion`, at once for all documents; the topics are `fixed_topics` of the words.
+
+    max_iter, tol  as of `fold_in`
+    """
     target, xp = held_out.target, array_module(words.counts_VZ)
-    theta_DZ = fold_in(to_bag(held_out.observed, "cpu" if xp is np else "gpu"), topics)
+    theta_DZ = fold_in(to_bag(held_out.observed, "cpu" if xp is np else "gpu"), topics, max_iter, tol)
     theta_DZ = theta_DZ / theta_DZ.sum(1, keepdims=True, dtype=np.float64)
     document_P = np.repeat(np.arange(target.documents), np.diff(target.starts_D1))
     units, step = 0, max(1, TARGET_BLOCK // theta_DZ.shape[1])
