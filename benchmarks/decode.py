@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.benchmarks.decode_batch import batch, drain, refill
+from mgpu_ngram.benchmarks.decode_cpu import cpu
 from mgpu_ngram.benchmarks.decode_fusion import fusion
 from mgpu_ngram.benchmarks.decode_ngrams import lm
 from mgpu_ngram.benchmarks.decode_pass import fused_pass
@@ -37,6 +38,7 @@ PARTS: dict[str, Callable[[DecodeBench], None]] = {
     "refill": refill,
     "lm": lm,
     "workers": several_workers,
+    "cpu": cpu,
 }
 
 

@@ -65,6 +65,7 @@ def random_tensors(shape: Shape) -> dict[str, np.ndarray]:
         found |= {f"{prefix}b{nl}": normal(2 * H, scale=0.1), f"{prefix}bx{nl}": normal(H, scale=0.1)}
     found |= {"decoder_W_comb_att": normal(H, C), "decoder_Wc_att": normal(C, C)}
     found |= {"decoder_b_att": normal(C, scale=0.1), "decoder_U_att": normal(C, 1)}
+    found["decoder_c_tt"] = np.zeros(1, np.float32)  # has no effect, but Amun reads it
     found |= {"ff_state_W": normal(C, H), "ff_state_b": normal(H, scale=0.1)}
     for part, X in (("lstm", H), ("prev", E), ("ctx", C)):
         found |= {f"ff_logit_{part}_W": normal(X, E), f"ff_logit_{part}_b": normal(E, scale=0.1)}

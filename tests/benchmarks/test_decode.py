@@ -9,6 +9,7 @@ import pytest
 from mgpu_ngram.benchmarks import (
     decode,
     decode_batch,
+    decode_cpu,
     decode_fusion,
     decode_limits,
     decode_ngrams,
@@ -25,6 +26,8 @@ from mgpu_ngram.benchmarks.decode_work import DecodeBench, Shape, check_results,
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.nmt_vocabulary import load_nmt_vocabulary
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.engine.decode_batch import BATCHINGS, Batching
 
@@ -53,6 +56,7 @@ def small():
         patch.setattr(decode_batch, "BATCHES", {"cpu": (1, 4), "gpu": (1, 64)})
         patch.setattr(decode_batch, "MEAN_WORDS", 6)
         patch.setattr(decode_workers, "TASKS", 3)
+        patch.setattr(decode_cpu, "PROGRAM", "no program of this name")
         patch.setattr(decode_workers, "open_executor", lambda cluster: LocalExecutor(cluster.device, cluster.workers))
         patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
         patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16, "gpu": 1 << 24})
@@ -170,6 +174,45 @@ def test_workers_with_other_texts_are_not_timed(bench, monkeypatch):
     monkeypatch.setattr(decode_workers, "check_text", lambda bench, text: None)
     with pytest.raises(WrongResult, match="1 workers write another text"):
         decode_workers.add_row(bench, LocalExecutor("cpu", 1), None, [], 1)
+
+
+@pytest.fixture
+def amun(tmp_path, monkeypatch):
+    """Return a file of lines; a stand-in of Amun prints them, and its seconds."""
+    lines, program = tmp_path / "lines.txt", tmp_path / "stand-in"
+    lines.write_text("")
+    program.write_text(f"#!/bin/sh\ncat '{lines}'\necho '(I) Total time:  0.250000s wall, 0.5s user' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(decode_cpu, "PROGRAM", str(program))
+    return lines
+
+
+def test_a_cpu_is_measured_beside_amun(bench, amun, monkeypatch):
+    monkeypatch.setattr(decode_cpu, "cpu_cores", lambda: 2)
+    monkeypatch.setattr(decode_cpu, "BEAMS", (2,))
+    monkeypatch.setattr(decode_cpu, "ROUNDS", 2)
+    monkeypatch.setattr(decode_cpu, "SHAPE", bench.system.shape)
+    monkeypatch.setattr(decode_cpu, "EXAMPLE", amun)  # a file: no model is there
+    sources = random_sources([25] * 16, bench.system.shape.vocab_size)
+    found = bench.translation().decode(sources, options_of(2))
+    vocabulary = load_nmt_vocabulary(bench.system.files.target_vocab)
+    amun.write_text("".join(f"{' '.join(vocabulary.decode(best.words))}\n" for best, *_ in found))
+    before = len(bench.suite.rows)
+    decode_cpu.cpu(bench)
+    rows = bench.suite.rows[before:]
+    assert [row.kernel for row in rows] == ["decode/cpu Amun", "decode/cpu"] * 2
+    assert [row.sizes.split()[-2:] for row in rows[::2]] == [["beam=2", "threads=1"], ["beam=2", "threads=2"]]
+    assert all(row.runs == 2 for row in rows) and rows[0].rate == 16 * 25 / 0.25
+    assert rows[1].notes == "100.00% of the lines equal" and rows[1].speedup == 0.25 / rows[1].median_seconds
+
+
+def test_lines_that_are_not_amuns_are_not_timed(bench, amun):
+    work = replace(decode_cpu.trained(), text="c a t\nd o g\n")
+    with pytest.raises(WrongResult, match="0.00% of 2 lines are as the 0 of Amun"):
+        decode_cpu.add_rows(bench, work, 1, 1)
+    assert decode_cpu.share_of_equal("a\n" * 100 + "b\n", "a\n" * 101) == 100 / 101
+    with pytest.raises(RunError, match="ended with status 0 and no time"):
+        decode_cpu.run_amun(["true"])
 
 
 def test_pytorch_finds_the_same_results(bench):
