@@ -4,8 +4,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV = .venv
 BIN = $(VENV)/bin
 # Python compiles the modules that it imports, some 15%; pip would compile all.
-PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
-  --constraint constraints.txt
+INSTALL = install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+# Without build isolation, pip does not install setuptools anew for each build.
+PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip $(INSTALL) --no-build-isolation
 
 # The tests start hundreds of processes; without files of byte code, each takes 1 s to compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,8 +25,10 @@ inputs: runs/python_docs.txt $(VENV)/.base
 runs/python_docs.txt: examples/python_docs.py | $(BIN)/python
 	$(BIN)/python examples/python_docs.py $@
 
+# Without a GPU the first line would only collect tests, for 20 s.
 test: $(VENV)/.test ## set up, then run all tests that this machine can run
-	$(BIN)/python -m pytest -m "gpu or multigpu"
+	@if nvidia-smi >/dev/null 2>&1; then $(BIN)/python -m pytest -m "gpu or multigpu"; \
+	  else echo "nvidia-smi finds no GPU: tests marked gpu and multigpu are left out"; fi
 	$(BIN)/python -m pytest -m "not gpu and not multigpu" --numprocesses logical --maxprocesses 4 \
 	  --dist loadfile --no-loadscope-reorder
 
@@ -58,7 +61,10 @@ clean:
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed; use make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --without-pip $(VENV)
+	@# ensurepip takes 3 s longer than another pip; not every Python has one, and before 22.3 it has no --python.
+	$(PYTHON) -m pip --python $@ $(INSTALL) pip setuptools 2>/dev/null || \
+	  { $@ -m ensurepip && $@ -m pip $(INSTALL) --upgrade pip setuptools; } || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable .
