@@ -4,9 +4,13 @@
 #include "best.cuh"
 #include "terms.cuh"
 #include "logit_rows.cuh"
-// Shapes as in best_words.py. A warp for each row; chunks_MRC and tops_RP as `sum_chunks` returns them, and P = 16 C.
-// The (k + F)-th greatest of the tops, F words being forbidden, is a bound: k words are at least as great. So the kernel
+// Shapes as in best_words.py, chunks_MRC and tops_RP as in sum_chunks.py, P = 16 C. Sentence s has rows starts_S1[s] to
+// starts_S1[s + 1] - 1, at most k; without starts_S1, row s alone. A warp chooses the words of a row. Then all warps of a
+// sentence look for the place of each word in the sorted lists of the sentence's other rows. A block (x, y) has y
+// sentences, and y is 1 if a sentence has several warps.
+// The (k + F)-th greatest of the tops, F words being forbidden, is a bound: k words are at least as great. So a warp
 // reads parts with greater tops again, little more than k.
+// Floor: latency of loads that depend on each other, and of code that no cache holds yet. So few loops are unrolled.
 
 // Return the smallest float whose rank bits are `rank` or more; none is -inf.
 __device__ __forceinline__ float cut_at(u32 rank) { return key_value((u64)max(rank, 0x00800000u) << 32); }
@@ -25,6 +29,7 @@ __device__ __forceinline__ u32 rank_of_nth(const float (&most)[LOADS], int n) {
       rank[u] = high;
     }
   }
+#pragma unroll 1
   while (n > 0) {
     found = __reduce_max_sync(FULL_WARP, rank[0]);
     n -= __popc(__ballot_sync(FULL_WARP, rank[0] == found));
@@ -37,10 +42,13 @@ __device__ __forceinline__ u32 rank_of_nth(const float (&most)[LOADS], int n) {
   return found;
 }
 
-#define ROW_THREADS 64
 #define BATCH (16 / PER)  // parts of a row that a mix is computed for together
 #define N (BATCH * PER)
-#define HELD (MIX ? 8 : 10)  // parts of a row that a warp holds in shared memory
+#define HELD (MIX ? 8 : 10)  // parts of a row that a warp holds in shared memory; of a mix, whole batches
+#define HELD_BYTES (HELD * 512 * (MIX ? PER / 4 : BIAS ? 1 + PER / 4 : 1))
+#define MOST_THREADS 512  // of a block; as in best_words.py
+#define BLOCKS (MIX ? 1 : 2)  // of so many threads, of a multiprocessor: 64 registers without a mix
+#define QUEUE 64  // keys of a warp that wait
 
 // Load neighbouring words from `first` on; none from V on.
 template <typename T>
@@ -59,26 +67,29 @@ __device__ __forceinline__ void load_words(const T* row, const int (&first)[BATC
   }
 }
 
-extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_words(
+// Store the logarithms of a row's sums; return what they add to its scores.
+__device__ __forceinline__ double shift_of(
+    const double* weights_M, i64 M, i64 R, i64 C, const float* costs_R, const u64* chunks_MRC, i64 r,
+    double* log_sums_MR) {
+  double shift = to_double(costs_R[r]);
+#pragma unroll 1
+  for (i64 m = 0; m < M; ++m) {
+    const double log = log_of_chunks(chunks_MRC + (m * R + r) * C, C);
+    if (lane_id() == 0) log_sums_MR[m * R + r] = log;
+    shift = __dadd_rn(shift, -__dmul_rn(weights_M[m], log));
+  }
+  return shift;
+}
+
+// Return the k words of a row with the greatest mixes, chosen by a warp, in order. `shift`: of `shift_of`.
+// held: HELD_BYTES; queue: QUEUE keys.
+__device__ __forceinline__ Best best_of_row(
     LOGIT_ROWS, i64 k, const float* costs_R, const int* forbidden_F, i64 F, const u64* chunks_MRC, const float* tops_RP,
-    int* words_RK, float* scores_RK, double* log_sums_MR) {
-#if MIX
-  __shared__ float held[ROW_THREADS / 32][HELD * 32 * PER];
-#else
-  __shared__ float4 held[ROW_THREADS / 32][HELD * 32];
-#endif
-#if BIAS
-  __shared__ float4 held_bias[ROW_THREADS / 32][HELD * 32 * PER / 4];
-#endif
-  __shared__ u64 queues[ROW_THREADS / 32][64];
+    double* log_sums_MR, i64 r, void* held, u64* queue, double& shift) {
   const int V = (int)words, lane = lane_id();
   const bool wide = k > 32;
-  const i64 C = (words + CHUNK - 1) / CHUNK, r = ((i64)blockIdx.x * ROW_THREADS + threadIdx.x) / 32;
-  if (r >= R) return;
-  u64* queue = queues[threadIdx.x / 32];
-  const float* tops_P = tops_RP + r * C * PARTS;
-  const i64 P = C * PARTS;
-  if (lane < C) prefetch(chunks_MRC + r * C + lane);
+  const int P = (V + CHUNK - 1) / CHUNK * PARTS;
+  const float* tops_P = tops_RP + r * P;
 #ifdef CHILD
   float rest = 0;
   const float all = sum_backoffs(backoff_RK + r * K, K, rest);
@@ -157,7 +168,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_words(
   float cut = cut_at(0);
   if (k + F <= 32 * LOADS) {
     float most[LOADS] = {MINUS_INFINITY, MINUS_INFINITY, MINUS_INFINITY, MINUS_INFINITY};
-    for (i64 first = lane; first < P; first += 32 * 4 * LOADS) {
+#pragma unroll 1
+    for (int first = lane; first < P; first += 32 * 4 * LOADS) {
 #pragma unroll
       for (int i = 0; i < 4 * LOADS; ++i) {
         if (first + i * 32 < P) most[i % LOADS] = greater(most[i % LOADS], __ldg(tops_P + first + i * 32));
@@ -174,11 +186,11 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_words(
   };
   auto value_at = [&](int n, int e) {
 #if MIX
-    return held[threadIdx.x / 32][(n * 32 + lane) * PER + e];
+    return ((const float*)held)[(n * 32 + lane) * PER + e];
 #else
-    const float x = to_single(((const in_t*)held[threadIdx.x / 32])[(n * 32 + lane) * PER + e]);
+    const float x = to_single(((const in_t*)held)[(n * 32 + lane) * PER + e]);
 #if BIAS
-    return add(x, ((const float*)held_bias[threadIdx.x / 32])[(n * 32 + lane) * PER + e]);
+    return add(x, ((const float*)((const char*)held + HELD * 512))[(n * 32 + lane) * PER + e]);
 #else
     return x;
 #endif
@@ -191,9 +203,18 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_words(
     __syncwarp();
     const u64 key = lane < waiting ? queue[lane] : 0, behind = lane + 32 < waiting ? queue[lane + 32] : 0;
     if (is_empty) {
-      sort_keys(best, key, queue);
+      const int filled = min(waiting, 32);
+      int place = 0;
+#pragma unroll 2
+      for (int other = 0; other < filled; ++other) place += queue[other] > key;
+      __syncwarp();
+      if (key) queue[place] = key;
+      __syncwarp();
+      best.key[0] = lane < filled ? queue[lane] : 0;
       is_empty = false;
+      __syncwarp();
     } else {
+#pragma unroll 1
       for (u32 mask = __ballot_sync(FULL_WARP, key > least); mask; mask &= mask - 1) {
         const u64 candidate = __shfl_sync(FULL_WARP, key, __ffs(mask) - 1);
         if (candidate < least) continue;
@@ -208,97 +229,120 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_words(
     queue[lane] = behind;
     __syncwarp();
   };
-  for (i64 base = 0; base < P; base += 32 * 32) {
-    u32 above = 0, hits = 0;  // of 32 parts of the lane; of part c of all lanes
+  int base = -32 * 32, c = 0;
+  u32 above = 0, some = 0, hits = 0;  // of 32 parts of the lane; of all lanes; of part c of all lanes
+#pragma unroll 1
+  for (bool is_first = true, is_last = false; !is_last; is_first = false) {
+    u32 part = 0;  // of lane n: the n-th that is held
+    int parts = 0;
+#pragma unroll 1
+    while (parts < HELD) {
+      if (!some && !hits) {
+        base += 32 * 32;
+        is_last = base >= P;
+        if (is_last) break;
+        above = 0;
 #pragma unroll 8
-    for (int i = 0; i < 32; ++i) {
-      if (base + i * 32 + lane < P) above |= (u32)at_least(__ldg(tops_P + base + i * 32 + lane), cut) << i;
-    }
-    int c = 0;
-    for (u32 some = __reduce_or_sync(FULL_WARP, above); some || hits;) {
-      u32 part = 0;  // of lane n: the n-th that is held
-      int parts = 0;
-      for (; parts < HELD && (some || hits); ++parts) {
-        if (!hits) {
-          c = __ffs(some) - 1;
-          some &= some - 1;
-          hits = __ballot_sync(FULL_WARP, above >> c & 1);
+        for (int i = 0; i < 32; ++i) {
+          if (base + i * 32 + lane < P) above |= (u32)at_least(__ldg(tops_P + base + i * 32 + lane), cut) << i;
         }
-        const u32 found = (u32)base + c * 32 + __ffs(hits) - 1;
-        hits &= hits - 1;
-        if (lane == parts) part = found;
+        some = __reduce_or_sync(FULL_WARP, above);
+        continue;
+      }
+      if (!hits) {
+        c = __ffs(some) - 1;
+        some &= some - 1;
+        hits = __ballot_sync(FULL_WARP, above >> c & 1);
+      }
+      const u32 found = base + c * 32 + __ffs(hits) - 1;
+      hits &= hits - 1;
+      if (lane == parts) part = found;
 #if !MIX
-        const int first = first_of(found);
-        copy_part((in_t*)held[threadIdx.x / 32] + (parts * 32 + lane) * PER, logits + r * stride_R, first, V, (in_t)0);
+      const int first = first_of(found);
+      copy_part((in_t*)held + (parts * 32 + lane) * PER, logits + r * stride_R, first, V, (in_t)0);
 #endif
 #if BIAS
 #pragma unroll
-        for (int q = 0; q < PER; q += 4) {
-          float* to = (float*)held_bias[threadIdx.x / 32] + (parts * 32 + lane) * PER + q;
-          copy_part(to, bias_MV, first + q, V, 0.0f);
-        }
-#endif
+      for (int q = 0; q < PER; q += 4) {
+        float* to = (float*)((char*)held + HELD * 512) + (parts * 32 + lane) * PER + q;
+        copy_part(to, bias_MV, first + q, V, 0.0f);
       }
+#endif
+      ++parts;
+    }
+    end_set_of_copies();
+    if (is_first) shift = shift_of(weights_M, M, R, P / PARTS, costs_R, chunks_MRC, r, log_sums_MR);  // meanwhile
 #if MIX
-      float* my_held = held[threadIdx.x / 32];
+    float* my_held = (float*)held;
 #ifdef CHILD
-      int firsts[HELD];
+    int firsts[HELD];
 #pragma unroll
-      for (int n = 0; n < HELD; ++n) firsts[n] = n < parts ? first_of(__shfl_sync(FULL_WARP, part, n)) : V;
-      write_ngrams(firsts, my_held);
+    for (int n = 0; n < HELD; ++n) firsts[n] = n < parts ? first_of(__shfl_sync(FULL_WARP, part, n)) : V;
+    write_ngrams(firsts, my_held);
 #endif
-      for (int from = 0; from < parts; from += BATCH) {
-        int first[BATCH];
-        float value[N];
+    for (int from = 0; from < parts; from += BATCH) {
+      int first[BATCH];
+      float value[N];
 #pragma unroll
-        for (int n = 0; n < BATCH; ++n) {
-          first[n] = first_of(__shfl_sync(FULL_WARP, part, from + n));
-          if (from + n >= parts) first[n] = V;
-        }
-        values_of(first, my_held + from * 32 * PER, value);
-#pragma unroll
-        for (int i = 0; i < N; ++i) my_held[((from + i / PER) * 32 + lane) * PER + i % PER] = value[i];
+      for (int n = 0; n < BATCH; ++n) {
+        first[n] = first_of(__shfl_sync(FULL_WARP, part, from + n));
+        if (from + n >= parts) first[n] = V;
       }
-#else
-      end_set_of_copies();
-      wait_for_copies<0>();
-#endif
-      for (int n = 0; n < parts; ++n) {
-        const int first = first_of(__shfl_sync(FULL_WARP, part, n));
-        u32 mine = 0;
+      values_of(first, my_held + from * 32 * PER, value);
 #pragma unroll
-        for (int e = 0; e < PER; ++e) mine |= (u32)(first + e < V && at_least(value_at(n, e), cut)) << e;
-        for (u32 any = __reduce_or_sync(FULL_WARP, mine); any; any &= any - 1) {
-          const int e = __ffs(any) - 1;
-          const u64 key = rank_key(value_at(n, e), first + e);
-          bool is_good = (mine >> e & 1) && key > least;
-          for (i64 f = 0; is_good && f < F; ++f) is_good = __ldg(forbidden_F + f) != first + e;
-          const u32 mask = __ballot_sync(FULL_WARP, is_good);
-          if (is_good) queue[waiting + __popc(mask & lanes_below())] = key;
-          waiting += __popc(mask);
-          if (waiting > 32) merge();
-        }
+      for (int i = 0; i < N; ++i) my_held[((from + i / PER) * 32 + lane) * PER + i % PER] = value[i];
+    }
+#else
+    wait_for_copies<0>();
+#endif
+#pragma unroll 1
+    for (int n = 0; n < parts; ++n) {
+      const int first = first_of(__shfl_sync(FULL_WARP, part, n));
+      u32 mine = 0;
+#pragma unroll
+      for (int e = 0; e < PER; ++e) mine |= (u32)(first + e < V && at_least(value_at(n, e), cut)) << e;
+#pragma unroll 1
+      for (u32 any = __reduce_or_sync(FULL_WARP, mine); any; any &= any - 1) {
+        const int e = __ffs(any) - 1;
+        const u64 key = rank_key(value_at(n, e), first + e);
+        bool is_good = (mine >> e & 1) && key > least;
+#pragma unroll 1
+        for (i64 f = 0; is_good && f < F; ++f) is_good = __ldg(forbidden_F + f) != first + e;
+        const u32 mask = __ballot_sync(FULL_WARP, is_good);
+        if (is_good) queue[waiting + __popc(mask & lanes_below())] = key;
+        waiting += __popc(mask);
+        if (waiting > 32) merge();
       }
     }
   }
   if (waiting > 0) merge();
-  double shift = to_double(costs_R[r]);
-  for (i64 m = 0; m < M; ++m) {
-    const double log = log_of_chunks(chunks_MRC + (m * R + r) * C, C);
-    if (lane == 0) log_sums_MR[m * R + r] = log;
-    shift = __dadd_rn(shift, -__dmul_rn(weights_M[m], log));
-  }
-  const bool is_number = shift == shift;
+  return best;
+}
+
+#define NO_NUMBER 1ull  // the first key of a row whose scores are NaN
+
+// Store the k candidates of a row by falling score, ties by rising word; the keys of none are 0.
+// best: in the order of mixes. number: of the row in its sentence. is_alone: scores of -inf stay.
+__device__ __forceinline__ void store_row(
+    const Best& best, double shift, int k, int number, bool is_alone, u64* key_K, int* word_K, float* score_K) {
+  bool is_number = shift == shift;
+  const int lane = lane_id();
   u64 ranked[2];
+  float score[2];
   int count = 0;
 #pragma unroll
   for (int q = 0; q < 2; ++q) {
     const u64 key = best.key[q];
-    const bool is_word = is_number && key && lane + 32 * q < k;
-    ranked[q] = is_word ? rank_key(to_float(__dadd_rn(to_double(key_value(key)), shift)), key_word(key)) : 0;
+    // The score itself, not the key's value: 0 may be -0.
+    score[q] = to_float(__dadd_rn(to_double(key_value(key)), shift));
+    const bool is_word =
+        is_number && key && lane + 32 * q < k && (is_alone || __float_as_uint(score[q]) != 0xFF800000u);
+    ranked[q] = is_word ? rank_key(score[q], key_word(key)) : 0;
     count += __popc(__ballot_sync(FULL_WARP, is_word));
+    is_number &= is_alone || __all_sync(FULL_WARP, !is_word || score[q] == score[q]);
   }
   int place[2] = {lane, lane + 32};
+#pragma unroll 1
   for (int i = 0; i < count; ++i) {  // words of equal scores may be of different mixes
     const u64 other = __shfl_sync(FULL_WARP, i < 32 ? ranked[0] : ranked[1], i & 31);
 #pragma unroll
@@ -310,10 +354,88 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS) best_words(
 #pragma unroll
   for (int q = 0; q < 2; ++q) {
     if (lane + 32 * q >= k) continue;
-    const i64 to_place = r * k + place[q];
-    words_RK[to_place] = ranked[q] ? (int)key_word(ranked[q]) : -1;
-    const float nothing = is_number ? MINUS_INFINITY : __int_as_float(0x7FC00000);
-    // The score itself, not the key's value: 0 may be -0.
-    scores_RK[to_place] = ranked[q] ? to_float(__dadd_rn(to_double(key_value(best.key[q])), shift)) : nothing;
+    const int at = place[q];
+    key_K[at] = ranked[q] ? (ranked[q] & ~0xFFFFFFFFull) | (u32)~(number * k + at) : 0;
+    if (at == 0 && !is_number) key_K[at] = NO_NUMBER;
+    word_K[at] = (int)key_word(ranked[q]);
+    score_K[at] = score[q];
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS) best_words(
+    LOGIT_ROWS, i64 num_words, const float* costs_R, const int* forbidden_F, i64 F, const u64* chunks_MRC,
+    const float* tops_RP, const i64* starts_S1, const int* sizes_S, i64 S, int* rows_SK, int* words_SK, float* scores_SK,
+    double* log_sums_MR) {
+  extern __shared__ uint4 shared[];
+  const i64 s = (i64)blockIdx.x * blockDim.y + threadIdx.y;
+  const int k = (int)num_words, lane = lane_id(), warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  if (s > S || (s == S && !starts_S1)) return;
+  const i64 first = starts_S1 ? starts_S1[s] : s;
+  if (s == S) {  // rows behind the last sentence
+#pragma unroll 1
+    for (i64 r = first + threadIdx.x; r < R; r += blockDim.x) {
+#pragma unroll 1
+      for (i64 m = 0; m < M; ++m) log_sums_MR[m * R + r] = __longlong_as_double(0x7FF8000000000000LL);
+    }
+    return;
+  }
+  const int rows = starts_S1 ? min((int)(starts_S1[s + 1] - first), k) : 1;
+  const int size = sizes_S ? min(sizes_S[s], k) : k;
+  const int most = starts_S1 ? k : 1;
+  char* mine = (char*)shared + threadIdx.y * (warps * (HELD_BYTES + QUEUE * 8) + most * k * 16);
+  u64* queues = (u64*)(mine + warps * HELD_BYTES);
+  u64* keys = queues + warps * QUEUE;
+  int* word_of = (int*)(keys + most * k);
+  float* score_of = (float*)(word_of + most * k);
+#pragma unroll 1
+  for (int row = warp; row < rows; row += warps) {
+    double shift;
+    const Best best = best_of_row(
+        logits, stride_M, stride_R, M, R, words, weights_M, bias_MV, NGRAM_ARGUMENTS, ngram_weight, k, costs_R,
+        forbidden_F, F, chunks_MRC, tops_RP, log_sums_MR, first + row, mine + warp * HELD_BYTES, queues + warp * QUEUE,
+        shift);
+    store_row(best, shift, k, row, !starts_S1, keys + row * k, word_of + row * k, score_of + row * k);
+  }
+  if (warps > 1) __syncthreads();
+  else __syncwarp();
+  int count = 0;
+  bool is_number = true;
+#pragma unroll 1
+  for (int base = 0; base < rows * k; base += 32) {
+    const u64 key = base + lane < rows * k ? keys[base + lane] : 0;
+    is_number &= key != NO_NUMBER;
+    count += __popc(__ballot_sync(FULL_WARP, key != 0));
+  }
+  is_number = size <= 0 || __all_sync(FULL_WARP, is_number);
+  count = is_number ? min(count, size) : 0;
+  const int top = 1 << (31 - __clz(k));
+#pragma unroll 1
+  for (int row = warp; row < rows; row += warps) {
+#pragma unroll 1
+    for (int i = lane; i < count; i += 32) {
+      const u64 key = keys[row * k + i];
+      int place = key ? i : k;
+#pragma unroll 1
+      for (int other = 0; other < rows && place < size; ++other) {
+        if (other == row) continue;
+        const u64* key_K = keys + other * k;
+        int before = 0;
+#pragma unroll 1
+        for (int step = top; step > 0; step /= 2) {
+          if (before + step <= k && key_K[before + step - 1] > key) before += step;
+        }
+        place += before;
+      }
+      if (place >= size) continue;
+      if (rows_SK) rows_SK[s * k + place] = (int)first + row;
+      words_SK[s * k + place] = word_of[row * k + i];
+      scores_SK[s * k + place] = score_of[row * k + i];
+    }
+  }
+#pragma unroll 1
+  for (int i = count + threadIdx.x; i < k; i += blockDim.x) {
+    if (rows_SK) rows_SK[s * k + i] = -1;
+    words_SK[s * k + i] = -1;
+    scores_SK[s * k + i] = is_number ? MINUS_INFINITY : __int_as_float(0x7FC00000);
   }
 }

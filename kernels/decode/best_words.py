@@ -11,10 +11,11 @@ from numpy import float32, float64
 from .. import check
 from ..compile import njit
 from ..dispatch import pick
-from ..launch import kernel, launch
+from ..launch import current_limits, kernel, launch
 from . import sum_chunks as sums
 from .sum_chunks import VARIANTS as VARIANTS
 from .sum_chunks import (
+    CudaRows,
     HostRows,
     arrays_of,
     begin_children,
@@ -22,13 +23,18 @@ from .sum_chunks import (
     cuda_rows,
     host_rows,
     load_mix,
+    or_null,
     sums_of_cuda,
     sums_of_host,
 )
 from .terms import LANES, LOADS, log_of_chunks
 
 MAX_K = 64
-THREADS = 64  # of a block: one warp for each row
+# As in best_words.cu:
+MOST_WARPS = 16  # of a block
+HELD_BYTES, HELD_PARTS = 512, (10, 8)  # of a part of a row, 16 bytes a lane, and parts that a warp holds; of a mix
+QUEUE_BYTES, CANDIDATE_BYTES = 64 * 8, 16
+SENTENCES = 4  # of a block, if they have a warp each
 
 
 def best_words(
@@ -65,6 +71,22 @@ def best_words(
     words of a row: they do not change the order of words. All devices return the same bits, for any number of rows.
     See terms.py for the exponentials (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
     """
+    arrays = checked(logits_MRV, k, costs_R, weights, bias_MV, ngrams, ngram_weight, forbidden_F)
+    run = pick(cpu=_cpu, cuda=_cuda, **arrays)
+    return run(logits_MRV, k, costs_R, weights, bias_MV, ngrams, ngram_weight, forbidden_F)
+
+
+def checked(
+    logits_MRV: Any,
+    k: int,
+    costs_R: Any,
+    weights: Sequence[float],
+    bias_MV: Any,
+    ngrams: Any,
+    ngram_weight: float,
+    forbidden_F: Any,
+) -> dict[str, Any]:
+    """Return all arrays by their names. Raise TypeError or ValueError unless all arguments fit together."""
     check.dtype(costs_R, np.float32)
     if forbidden_F is not None:
         check.dtype(forbidden_F, np.int32)
@@ -75,9 +97,8 @@ def best_words(
         raise ValueError(
             f"costs_R has shape {costs_R.shape} but logits of shape {logits_MRV.shape} need {logits_MRV.shape[1:2]}"
         )
-    arrays = arrays_of(logits_MRV, bias_MV, ngrams) | ({} if forbidden_F is None else {"forbidden_F": forbidden_F})
-    run = pick(cpu=_cpu, cuda=_cuda, costs_R=costs_R, **arrays)
-    return run(logits_MRV, k, costs_R, weights, bias_MV, ngrams, ngram_weight, forbidden_F)
+    arrays = arrays_of(logits_MRV, bias_MV, ngrams) | {"costs_R": costs_R}
+    return arrays | ({} if forbidden_F is None else {"forbidden_F": forbidden_F})
 
 
 def _cpu(logits_MRV, k, costs_R, weights, bias_MV, ngrams, ngram_weight, forbidden_F):
@@ -188,20 +209,38 @@ def _score(shift, words_K, scores_K):
 
 
 def _cuda(logits_MRV, k, costs_R, weights, bias_MV, ngrams, ngram_weight, forbidden_F):
+    rows = cuda_rows(logits_MRV, weights, bias_MV, ngrams, ngram_weight)
+    return best_of_cuda(rows, k, costs_R, forbidden_F, None, None)[1:]
+
+
+def best_of_cuda(rows: CudaRows, k: int, costs_R: Any, forbidden_F: Any, starts_S1: Any, sizes_S: Any) -> Any:
+    """Return (rows_SK, words_SK, scores_SK, log_sums_MR) of `best_hypotheses`; without starts, of each row alone."""
     import cupy
 
-    M, R, V = logits_MRV.shape
-    words_RK, scores_RK = cupy.empty((R, k), np.int32), cupy.empty((R, k), np.float32)
+    logits, *_, M, R, V = rows.arguments[:6]
+    alone = starts_S1 is None
+    S = R if alone else len(sizes_S)
+    rows_SK = None if alone else cupy.empty((S, k), np.int32)
+    words_SK, scores_SK = cupy.empty((S, k), np.int32), cupy.empty((S, k), np.float32)
     log_sums_MR = cupy.empty((M, R), np.float64)
-    if R == 0:
-        return words_RK, scores_RK, log_sums_MR
-    rows = cuda_rows(logits_MRV, weights, bias_MV, ngrams, ngram_weight)
-    of_forbidden = (np.uintp(0), 0) if forbidden_F is None else (forbidden_F, len(forbidden_F))
+    if R == 0 and S == 0:
+        return rows_SK, words_SK, scores_SK, log_sums_MR
+    mix, per = rows.defines["MIX"], 16 // logits.itemsize
+    held = HELD_PARTS[mix] * HELD_BYTES * (per // 4 if mix else 1 + per // 4 * rows.defines["BIAS"])
+    candidate_bytes = (1 if alone else k) * k * CANDIDATE_BYTES
+    fitting = (current_limits()[1] - candidate_bytes) // (held + QUEUE_BYTES)
+    warps = 1 if alone else min(k, MOST_WARPS, fitting)
+    sentences = SENTENCES if warps == 1 else 1
+    shared_bytes = sentences * (warps * (held + QUEUE_BYTES) + candidate_bytes)
     args = (
-        *rows.arguments, k, costs_R, *of_forbidden, *sums_of_cuda(rows, M, R, V), words_RK, scores_RK, log_sums_MR,
+        *rows.arguments, k, costs_R, or_null(forbidden_F), 0 if forbidden_F is None else len(forbidden_F),
+        *sums_of_cuda(rows, M, R, V), or_null(starts_S1), or_null(sizes_S), S, or_null(rows_SK), words_SK, scores_SK,
+        log_sums_MR,
     )  # fmt: skip
-    launch(kernel("decode/best_words", "best_words", **rows.defines), -(-R * LANES // THREADS), THREADS, args)
-    return words_RK, scores_RK, log_sums_MR
+    fn = kernel("decode/best_words", "best_words", **rows.defines)
+    blocks = -(-(S + (not alone)) // sentences)  # one sentence more stands for the rows behind the last
+    launch(fn, blocks, (warps * LANES, sentences), args, shared_bytes=shared_bytes)
+    return rows_SK, words_SK, scores_SK, log_sums_MR
 
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:

@@ -39,7 +39,6 @@ MAX_MODELS, MAX_ROWS, MAX_WORDS = 32, 2**30, 2**31 - max(CHUNKS) - 1
 NONE, SPARSE = -1, -2  # kinds of n-gram models beside the kinds of rows
 THREADS, BLOCKS = 128, 4  # of a block, and blocks of a multiprocessor; as in sum_chunks.cu
 SLOT_BYTES = LANES * LOADS * 16  # of shared memory, for a group that a warp reads
-TOP_BYTES = LANES * 4 * 4  # of shared memory, for the greatest logits of lanes in the four groups of a chunk
 PARTS = 16  # of a chunk, four of each group
 SLOTS = 3  # of a warp; as in sum_chunks.cu
 VARIANTS = (
@@ -367,7 +366,7 @@ def cuda_rows(logits_MRV: Any, weights: Sequence[float], bias_MV: Any, ngrams: A
     size = logits.itemsize
     aligned = [(logits, logits.strides[:2]), (bias_MV, (4 * V * (M > 1),))]
     defines: dict[str, Any] = {}
-    of_ngrams: tuple[Any, ...] = np.uintp(0), 0, 0
+    of_ngrams: tuple[Any, ...] = or_null(None), 0, 0
     if isinstance(ngrams, NgramChildren):
         defines = {"CHILD": check.INTEGER[ngrams.first_HK.dtype]}
         of_ngrams = *map(cupy.ascontiguousarray, ngrams), ngrams.first_HK.shape[1]
@@ -382,9 +381,14 @@ def cuda_rows(logits_MRV: Any, weights: Sequence[float], bias_MV: Any, ngrams: A
     arguments = (
         logits, logits.strides[0] // size, logits.strides[1] // size, M, R, V,
         _on_device(tuple(float(float32(w)) for w in weights), cupy.cuda.Device().id),
-        np.uintp(0) if bias_MV is None else bias_MV, *of_ngrams, float32(ngram_weight),
+        or_null(bias_MV), *of_ngrams, float32(ngram_weight),
     )  # fmt: skip
     return CudaRows(defines | FORMATS[_kind(logits)], arguments)
+
+
+def or_null(array: Any) -> Any:
+    """Return an array, or a null pointer for None."""
+    return np.uintp(0) if array is None else array
 
 
 def sums_of_cuda(rows: CudaRows, M: int, R: int, V: int) -> tuple[Any, Any]:
@@ -395,7 +399,7 @@ def sums_of_cuda(rows: CudaRows, M: int, R: int, V: int) -> tuple[Any, Any]:
     C = -(-V // CHUNKS[_kind(rows.arguments[0])])
     chunks_MRC, tops_RP = cupy.empty((M, R, C), np.uint64), cupy.empty((R, C * PARTS), np.float32)
     warps = min(R * C, BLOCKS * (THREADS // LANES) * current_limits()[0])
-    shared_bytes = (SLOTS * SLOT_BYTES + TOP_BYTES) * THREADS // LANES
+    shared_bytes = SLOTS * SLOT_BYTES * THREADS // LANES
     if rows.defines["MIX"]:
         shared_bytes += SLOT_BYTES * 4 // size * THREADS // LANES + 4 * M * THREADS * (16 // size + 1)
     if R:

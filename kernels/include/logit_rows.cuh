@@ -17,8 +17,10 @@ __device__ __forceinline__ float sum_backoffs(const float* backoff_K, i64 K, flo
 #define NGRAMS \
   const CHILD *first_RK, const CHILD *end_RK, const float *backoff_RK, const u32 *word_G, const float *value_G, \
       const float *value_V, i64 K
+#define NGRAM_ARGUMENTS first_RK, end_RK, backoff_RK, word_G, value_G, value_V, K
 #else
 #define NGRAMS const void *ngrams, i64 ngram_stride, i64 ngram_wide
+#define NGRAM_ARGUMENTS ngrams, ngram_stride, ngram_wide
 #endif
 #define LOGIT_ROWS \
   const in_t *logits, i64 stride_M, i64 stride_R, i64 M, i64 R, i64 words, const double *weights_M, \

@@ -62,12 +62,13 @@ def best_of_sentences(scores: WordScores, hypotheses: Hypotheses, k: int) -> Cho
     """
     live, costs_R, forced_R, forbidden_F = hypotheses
     xp = array_module(costs_R)
+    if forced_R is None:
+        return scores.best_of_beams(k, costs_R, live.starts_S1, live.sizes_S, forbidden_F)
     words_RK, scores_RK = scores.best(k, costs_R, forbidden_F)
-    if forced_R is not None:
-        forced_costs_R = scores.of_words(xp.arange(len(costs_R)), xp.maximum(forced_R, 0), costs_R)
-        for array, forced, none in ((words_RK, forced_R, -1), (scores_RK, forced_costs_R, -np.inf)):
-            array[:, 1:] = xp.where(forced_R[:, None] >= 0, none, array[:, 1:])
-            array[:, 0] = xp.where(forced_R >= 0, forced, array[:, 0])
+    forced_costs_R = scores.of_words(xp.arange(len(costs_R)), xp.maximum(forced_R, 0), costs_R)
+    for array, forced, none in ((words_RK, forced_R, -1), (scores_RK, forced_costs_R, -np.inf)):
+        array[:, 1:] = xp.where(forced_R[:, None] >= 0, none, array[:, 1:])
+        array[:, 0] = xp.where(forced_R >= 0, forced, array[:, 0])
     return best_of_beams(words_RK, scores_RK, live.starts_S1, live.sizes_S)
 
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.kernels.decode.activations import singles
+from mgpu_ngram.kernels.decode.best_hypotheses import best_hypotheses
+from mgpu_ngram.kernels.decode.best_of_beams import Chosen, best_of_beams
 from mgpu_ngram.kernels.decode.best_words import best_words
 from mgpu_ngram.kernels.decode.sum_chunks import NgramChildren
 from mgpu_ngram.kernels.dispatch import array_module
@@ -84,6 +86,17 @@ class WordScores:
         words, scores, sums = zip(*pieces, strict=True)
         self.log_sums_MR = np.concatenate(sums, axis=1)
         return np.concatenate(words), np.concatenate(scores)
+
+    def best_of_beams(self, k: int, costs_R: Any, starts_S1: Any, sizes_S: Any, forbidden_F: Any) -> Chosen:
+        """Return the best hypotheses of each sentence of up to k rows; see `best_hypotheses`. Sets `log_sums_MR`."""
+        if array_module(costs_R) is np:  # threads share the rows
+            return best_of_beams(*self.best(k, costs_R, forbidden_F), starts_S1, sizes_S)
+        ngrams = None if self.ngrams is None or self.ngram_weight == 0 else self.ngrams.part(0, len(costs_R))
+        chosen, self.log_sums_MR = best_hypotheses(
+            self.logits_MRV, k, costs_R, starts_S1, sizes_S, self.weights, self.bias_MV, ngrams, self.ngram_weight,
+            forbidden_F,
+        )  # fmt: skip
+        return chosen
 
     def parts(self, row_C: Any, word_C: Any) -> Any:
         """Return (M, C) float64, each model's logarithm of the words' probabilities, after `best`; n-grams last."""
