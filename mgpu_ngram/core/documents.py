@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -214,7 +215,7 @@ def _plain_json(lines: bytes, source: Source, offset: int) -> Iterator[Any]:
         tokens = value if isinstance(value, list) else [value or ""]
         if len(kinds) > 1 or not all(isinstance(token, str) for token in tokens):
             raise InputError(
-                f"{where} has a {type(value).__name__} in {key!r}; give a text, or a list of str, on every line"
+                f"{where} has {reprlib.repr(value)} in {key!r}; give a text, or a list of str, on every line"
             )
         yield [_encoded(token) for token in tokens] if isinstance(value, list) else value and _encoded(value)
 

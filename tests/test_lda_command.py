@@ -1,0 +1,142 @@
+"""`mgpu-ngram lda` for a user: what it prints, how it resumes, and one clear line for each error."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zstandard
+
+from mgpu_ngram.jobs.lda import run as job
+
+TEXT = "".join(f"word{20 * (d % 4) + d % 20:02} Word{20 * (d % 4) + d % 7:02} x\n" for d in range(200))
+UCI = "3\n4\n4\n1 1 2\n1 2 1\n2 3 1\n3 4 5\n"
+
+
+@pytest.fixture
+def lda(tmp_path, monkeypatch, mgpu_ngram):
+    """Return lda(words) -> (status, stdout, stderr), in a folder with docs.txt."""
+    monkeypatch.chdir(tmp_path)
+    Path("docs.txt").write_text(TEXT)
+    return lambda words: mgpu_ngram("lda", *words.split(), "--workers", "0")
+
+
+def test_a_model_as_text_and_as_json(lda):
+    status, out, err = lda("docs.txt -o text --topics 4 --sweeps 3 --coherence --optimise-every 2 --held-out 0.1")
+    assert (status, err) == (0, ""), err
+    lines = out.splitlines()
+    # 20 words in lower case, 28 with a capital, 7 of them the same; x is too short
+    assert lines[0] == "text: 4 topics of 41 words, 3 sweeps over 400 tokens of 200 documents"
+    assert " tokens/s" in lines[1] and "; held-out perplexity " in lines[2] and lines[3].startswith("coherence: NPMI ")
+    status, out, err = lda("docs.txt -o json --topics 4 --sweeps 3 --no-lowercase --max-features 30 --json")
+    found = json.loads(out)
+    assert (status, err, found["words"], found["documents"], found["sweeps"]) == (0, "", 30, 200, 3)
+    assert found["metrics"].keys() >= {"joint", "plugin", "perplexity"} and found["path"].endswith("json")
+
+
+def test_a_run_of_other_documents_or_settings_is_not_resumed(lda, monkeypatch):
+    def interrupt(sweep, metrics):
+        """Stop after two sweeps, each of which has written a snapshot."""
+        if sweep == 2:
+            raise KeyboardInterrupt
+
+    words, original = "docs.txt -o out --topics 4 --sweeps 9 --evaluate-every 1 --checkpoint-seconds 0", job.train
+    monkeypatch.setattr(job, "train", lambda *args, **how: original(*args, **how | {"callback": interrupt}))
+    status, _, err = lda(words)
+    assert status and err.startswith("mgpu-ngram: interrupted; ") and not Path("out").exists()
+    monkeypatch.setattr(job, "train", original)
+    Path("other.txt").write_text(TEXT[:-100])
+    for changed, message in [
+        (words.replace("docs", "other") + " --resume", 'inputs.0.name was "docs.txt", is "other.txt"'),
+        (words.replace("--topics 4", "--topics 5") + " --resume", "options.topics was 4, is 5"),
+        (words, "holds an unfinished run"),
+    ]:
+        status, out, err = lda(changed)
+        assert (status, out, err.count("\n")) == (2, "", 1) and message in err, err
+    assert lda(words.replace("-o out", "-o new") + " --resume")[2].startswith("mgpu-ngram: nothing to resume: ")
+
+
+@pytest.fixture
+def awkward(lda, tmp_path):
+    """A folder of inputs that cannot be used."""
+    counts = sp.csr_array(np.array([[2, 0, 1], [0, 3, 0]]))
+    for name, value in ("fraction", 0.5), ("negative", -1), ("nan", np.nan), ("infinite", np.inf):
+        matrix = counts.astype(float)
+        matrix.data[1] = value
+        sp.save_npz(f"{name}.npz", matrix)
+    sp.save_npz("counts.npz", counts)
+    sp.save_npz("empty.npz", 0 * counts)
+    whole = Path("counts.npz").read_bytes()
+    compressed = {"gz": gzip.compress(TEXT.encode()), "zst": zstandard.compress(TEXT.encode())}
+    files = {
+        "cut.npz": whole[: len(whole) // 2],
+        **{f"cut.txt.{name}": data[: len(data) // 2] for name, data in compressed.items()},
+        "docword.cut.txt": UCI[:-6].encode(),
+        "docword.fraction.txt": UCI.replace("3 4 5", "3 4 0.5").encode(),
+        "docword.negative.txt": UCI.replace("3 4 5", "3 4 -5").encode(),
+        "docword.word.txt": UCI.replace("3 4 5", "3 5 5").encode(),
+        "empty.txt": b"",
+        "blank.txt": b"\n\n",
+        "bad.jsonl": b'{"text": "a b"}\n{"text": "a\n',
+        "number.jsonl": b'{"text": 3}\n',
+        "two.txt": b"a\nb\n",
+    }
+    for name, data in files.items():
+        Path(name).write_bytes(data)
+    Path("folder").mkdir()
+    return tmp_path
+
+
+COUNTS = "but counts are whole numbers from 0 to 4,294,967,295"
+REFUSED = [
+    ("fraction.npz", f"document 0 of 'fraction.npz' has the count 0.5, {COUNTS}"),
+    ("negative.npz", f"Negative values in data: document 0 of 'negative.npz' has the count -1.0, {COUNTS}"),
+    ("nan.npz", f"document 0 of 'nan.npz' has the count NaN, {COUNTS}"),
+    ("infinite.npz", f"document 0 of 'infinite.npz' has the count inf, {COUNTS}"),
+    ("empty.npz", "'empty.npz' has 2 documents but no word in them; give at least one document with a word"),
+    ("cut.npz", "'cut.npz' is a damaged .npz file"),
+    ("counts.npz --vocabulary two.txt", "the vocabulary has 2 words but 'counts.npz' has 3 columns"),
+    ("counts.npz --vocabulary none.txt", "input 'none.txt' does not exist or holds no file"),
+    ("counts.npz --stop-words english", "stop_words is set but 'counts.npz' is a matrix of counts, not text"),
+    ("docs.txt counts.npz", "'docs.txt' is a file of documents but 'counts.npz' is a sparse matrix"),
+    ("docword.cut.txt", "'docword.cut.txt' ends after line 6 with 3 of the 4 pairs that line 3 says"),
+    ("docword.fraction.txt", f"'docword.fraction.txt' line 7 has the count '0.5', {COUNTS}"),
+    ("docword.negative.txt", f"'docword.negative.txt' line 7 has the count '-5', {COUNTS}"),
+    ("docword.word.txt", "'docword.word.txt' line 7 has word 5, but line 2 says 4 words, from 1 on"),
+    ("cut.txt.gz", "'cut.txt.gz' is truncated gzip data"),
+    ("cut.txt.zst", "'cut.txt.zst' is truncated zstd data"),
+    ("empty.txt", "'empty.txt' has no document; give at least one document with a word"),
+    ("blank.txt", "'blank.txt' has no word in its 2 documents; lower min_df, raise max_df"),
+    ("bad.jsonl", "'bad.jsonl' at byte 16 is no JSON object"),
+    ("number.jsonl", "'number.jsonl' at byte 0 has 3 in 'text'; give a text, or a list of str"),
+    ("folder", "input 'folder' is a directory without files"),
+    ("none.txt", "input 'none.txt' does not exist or holds no file"),
+    ("-", "documents are read from files, not from standard input"),
+    ("docs.txt --topics 1", "topics is 1 but must be at least 2"),
+    ("docs.txt --topics 65537", "topics is 65,537 but must be at most 65,536"),
+    ("docs.txt --min-df 1000", "fewer than min_df 1000; raise max_df or lower min_df"),
+    ("docs.txt --token-pattern (", "token_pattern '(' is no regular expression: missing )"),
+    ("docs.txt --held-out 0.9999", "held_out is 0.9999, which leaves no token to train on; lower it"),
+]
+
+
+def test_wrong_input_gets_one_line(awkward, lda):
+    before = {path.name for path in awkward.iterdir()}
+    for words, message in REFUSED:
+        status, out, err = lda(f"-o out --sweeps 2 {words}")
+        assert (status, out) == (2, ""), (words, out)
+        assert err.startswith("mgpu-ngram: ") and err.count("\n") == 1 and message in err, (words, err)
+        assert {path.name for path in awkward.iterdir()} == before, words
+
+
+def test_outputs_that_are_not_replaced(awkward, lda):
+    for words, message in [
+        ("-o folder", "folder exists; add --overwrite"),
+        ("-o folder --overwrite", "folder is no output of mgpu_ngram"),
+        ("-o docs.txt --overwrite", "docs.txt is no output of mgpu_ngram"),
+    ]:
+        status, _, err = lda(f"docs.txt --sweeps 2 {words}")
+        assert status == 2 and err.count("\n") == 1 and message in err, err
+    assert Path("docs.txt").read_text() == TEXT and not list(Path("folder").iterdir())
