@@ -38,6 +38,13 @@ def test_python_docs_is_english_text(docs, tmp_path):
     assert again.returncode == 0 and (tmp_path / "deep" / "again.txt").read_bytes() == docs.read_bytes()
 
 
+def test_kernels_of_the_later_jobs_are_compiled_by_running_them(tmp_path):
+    done = run(ROOT / "examples" / "compile_kernels.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    parts = ["Tokens:\t3", "3 histories", "a sentence: "]
+    assert [part for part in parts if part in done.stdout] == parts and list(tmp_path.iterdir()) == []
+
+
 def test_quickstart(docs, monkeypatch, capsys):
     monkeypatch.chdir(docs.parents[1])
     assert cli.main(["run", str(ROOT / "configs" / "quickstart.yaml"), "--overwrite", "cluster.workers=0"]) == 0
