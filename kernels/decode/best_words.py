@@ -138,7 +138,7 @@ def _choose(costs_R, forbidden_F, sum_MRC, reference_MRC, tops_RP, words_RK, sco
                 start = g * group
                 count = min(group, rows.V - start)
                 load_mix(rows, r, start, count, at_K, rest_K, all_of, x, mix)
-                _keep_best(mix[: (count + 63) // 64 * 64], start, forbidden_F, words_K, scores_K)
+                _keep_best(mix[: (count + 63) // 64 * 64], start, least, forbidden_F, words_K, scores_K)
         shift = float64(costs_R[r])
         for m in range(M):
             log_sums_MR[m, r] = log_of_chunks(sum_MRC[m, r], reference_MRC[m, r], lanes_L)
@@ -162,18 +162,18 @@ def _least(tops_P, bounds):
 
 
 @njit(nogil=True, cache=True)
-def _keep_best(values, start, forbidden_F, words_K, mixes_K):
-    """Insert values of the words from `start` on, whose number is a multiple of 64, into sorted lists."""
+def _keep_best(values, start, least, forbidden_F, words_K, mixes_K):
+    """Insert values, at least `least`, of the words from `start` on into sorted lists; their number: 64, 128, ..."""
     last = len(words_K) - 1
     for first in range(0, len(values), 64):
         found, part = 0, values[first : first + 64]
         for i in range(64):
-            found += part[i] > mixes_K[last]
+            found += (part[i] > mixes_K[last]) & (part[i] >= least)
         if found == 0:
             continue
         for i in range(64):
             value, word = part[i], start + first + i
-            if value > mixes_K[last] and _is_allowed(word, forbidden_F):
+            if value > mixes_K[last] and value >= least and _is_allowed(word, forbidden_F):
                 at = last
                 while at and mixes_K[at - 1] < value:
                     mixes_K[at], words_K[at] = mixes_K[at - 1], words_K[at - 1]

@@ -236,7 +236,7 @@ def _sum(sums_MRD, references_MRD, tops_RP, *of_rows):
     group = LOADS * run
     x, mix, most = np.empty(group, np.float32), np.empty(group, np.float32), np.empty(run, np.float32)
     sums_MS, reference_M = np.empty((M, run), np.float32), np.empty(M, np.int64)
-    at_K, rest_K, no_tops = np.zeros(32, np.int64), np.zeros(32, np.float32), np.empty(4, np.float32)
+    at_K, rest_K = np.zeros(LANES, np.int64), np.zeros(LANES, np.float32)
     plain = is_plain(rows)
     for r in range(R):
         all_of = begin_children(rows, r, at_K, rest_K)
@@ -247,21 +247,23 @@ def _sum(sums_MRD, references_MRD, tops_RP, *of_rows):
             reference_M[:] = FIRST
             for g in range(4 * c, min(4 * c + 4, (V + group - 1) // group)):
                 start = g * group
-                count, top_4 = min(group, V - start), tops_P[4 * g : 4 * g + 4]
+                count = min(group, V - start)
                 if not plain:
                     mix[:count] = 0
                     mix[count:] = -np.inf
                 for m in range(M):
                     at = m * stride_M + r * stride_R + start
-                    load_words(logits[at : at + count], kind, bias_MV, m, start, x)
-                    top = greatest(x, count, most, top_4 if plain else no_tops)
+                    load_group(logits[at : at + count], kind, x)
+                    if len(bias_MV):
+                        _add(bias_MV[m, start : start + count], x)
+                    top = greatest(x, count, most, tops_P, 4 * g)
                     reference_M[m] = add_terms(x, count, run, kind, powers, top, reference_M[m], sums_MS[m])
                     if not plain and weights_M[m] > 0:
                         _add_to_mix(float32(weights_M[m]), x, mix)
                 if ngram_kind != NONE:
                     _add_ngrams(rows, r, start, count, at_K, rest_K, all_of, x, mix)
                 if not plain:
-                    greatest(mix, count, most, top_4)
+                    greatest(mix, count, most, tops_P, 4 * g)
             for m in range(M):
                 total = sum_chunk(sums_MS[m], run)
                 sums_MRD[m, r, 2 * c] = total if total == total else np.nan  # all NaN are one
@@ -277,13 +279,9 @@ def is_plain(rows):
 
 
 @njit(nogil=True, cache=True)
-def load_words(bits_N, kind, bias_MV, m, start, x):
-    """Set x to the logits of a group with their bias, then -inf."""
-    load_group(bits_N, kind, x)
-    if len(bias_MV):
-        bias = bias_MV[m, start : start + len(bits_N)]
-        for i in range(len(bias)):
-            x[i] += bias[i]
+def _add(terms, x):
+    for i in range(len(terms)):
+        x[i] += terms[i]
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -291,14 +289,18 @@ def load_mix(rows, r, start, count, at_K, rest_K, all_of, x, mix):
     """Set mix to the mix of a group, then -inf; overwrites x. Groups of a row must rise, after `begin_children`."""
     if is_plain(rows):
         at = r * rows.stride_R + start
-        load_words(rows.logits[at : at + count], rows.kind, rows.bias_MV, 0, start, mix)
+        load_group(rows.logits[at : at + count], rows.kind, mix)
+        if len(rows.bias_MV):
+            _add(rows.bias_MV[0, start : start + count], mix)
     else:
         mix[:count] = 0
         mix[count:] = -np.inf
         for m in range(len(rows.weights_M)):
             if rows.weights_M[m] > 0:
                 at = m * rows.stride_M + r * rows.stride_R + start
-                load_words(rows.logits[at : at + count], rows.kind, rows.bias_MV, m, start, x)
+                load_group(rows.logits[at : at + count], rows.kind, x)
+                if len(rows.bias_MV):
+                    _add(rows.bias_MV[m, start : start + count], x)
                 _add_to_mix(float32(rows.weights_M[m]), x, mix)
         if rows.ngram_kind != NONE:
             _add_ngrams(rows, r, start, count, at_K, rest_K, all_of, x, mix)

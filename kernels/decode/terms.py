@@ -58,11 +58,10 @@ def load_group(bits_N, kind, x):
 
 
 @njit(nogil=True, cache=True)
-def greatest(x, count, most, top_4):
-    """Return the greatest of x, without NaN, and set top_4 to the greatest of its parts; overwrites `most` (a quarter).
+def greatest(x, count, most, tops, at):
+    """Return the greatest of x, without NaN, and set tops[at + p] to that of part p; overwrites `most` (a quarter).
 
-    x      512 or 1,024 floats, -inf from `count` on
-    top_4  part p has the quarter p of each run
+    x  512 or 1,024 floats, -inf from `count` on; part p of four has the quarter p of each run
     """
     run, least = len(most), float32(-np.inf)
     if count <= run:
@@ -82,8 +81,8 @@ def greatest(x, count, most, top_4):
         _fold(part, 16)  # constants: LLVM makes no loops of these
         _fold(part, 8)
         _fold(part, 4)
-        top_4[p] = max(max(part[0], part[1]), max(part[2], part[3]))
-    return max(max(top_4[0], top_4[1]), max(top_4[2], top_4[3]))
+        tops[at + p] = max(max(part[0], part[1]), max(part[2], part[3]))
+    return max(max(tops[at], tops[at + 1]), max(tops[at + 2], tops[at + 3]))
 
 
 @njit(nogil=True, cache=True, inline="always")
