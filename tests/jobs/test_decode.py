@@ -11,7 +11,7 @@ from mgpu_ngram.engine import decode_lines
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.decode import run as job
 from mgpu_ngram.jobs.decode.config import DecodeConfig
-from mgpu_ngram.jobs.decode.options import batching_of
+from mgpu_ngram.jobs.decode.options import batching_of, sentences_of_task
 from mgpu_ngram.jobs.progress import Progress
 
 pytestmark = pytest.mark.timeout(100)
@@ -173,7 +173,7 @@ def test_no_lines_give_an_empty_file(folder, here, tmp_path):
     ("device", "options", "sentences", "words"),
     [
         ("cpu", {"beam_size": 12}, 256, 0),
-        ("gpu", {"beam_size": 1}, 2048, 131_072),
+        ("gpu", {"beam_size": 1}, 4096, 131_072),
         ("gpu", {"beam_size": 12}, 512, 131_072),
         ("gpu", {"mini_batch": 100}, 100, 0),
         ("gpu", {"beam_size": 12, "mini_batch_words": 0}, 512, 0),
@@ -183,3 +183,10 @@ def test_no_lines_give_an_empty_file(folder, here, tmp_path):
 def test_batches_fit_the_device_unless_sizes_are_given(device, options, sentences, words):
     batching = batching_of(DecodeConfig(["m.npz"], ["text"], ["source"], "target", **options), device)
     assert (batching.sentences, batching.words) == (sentences, words)
+
+
+def test_short_texts_have_tasks_for_several_cores(folder):
+    auto = config_of(folder, chunk_sentences=None)
+    sizes = [sentences_of_task(auto, sentences, "cpu") for sentences in (0, 65, 2_000, 4_096, 10_000, 32_768, 100_000)]
+    assert sizes == [64, 64, 125, 256, 256, 512, 1024]
+    assert sentences_of_task(auto, 2_000, "gpu") == 2_048 and sentences_of_task(config_of(folder), 2_000, "cpu") == 4

@@ -20,6 +20,7 @@ from mgpu_ngram.jobs.decode.config import DecodeConfig
 
 CHUNKS = 64  # of a short text, so that all workers have some; the same for any number of workers
 CHUNK_SENTENCES = {"cpu": (256, 1024), "gpu": (2048, 16384)}  # least and most of a task
+SHORT_CHUNKS, SHORT_SENTENCES = 16, 64  # of a text too short for 16 tasks of 256 sentences, and least of its tasks
 
 
 def check(config: DecodeConfig) -> None:
@@ -103,6 +104,8 @@ def format_of(config: DecodeConfig) -> LineFormat:
 def sentences_of_task(config: DecodeConfig, sentences: int, device: str) -> int:
     """Return the sentences of a task. They do not depend on the workers, so that results do not."""
     least, most = CHUNK_SENTENCES[device]
+    if device == "cpu":  # for a model of 155,000 parameters, 64 sentences at once take 1.3 times the time of 256
+        least = max(SHORT_SENTENCES, min(least, -(-sentences // SHORT_CHUNKS)))
     return config.chunk_sentences or max(least, min(most, -(-sentences // CHUNKS)))
 
 
