@@ -195,7 +195,7 @@ def refill(bench: DecodeBench) -> None:
     sentences = scheduled_sentences(count, shape.vocab_size)
     ids = [sentence.ids for sentence in sentences]
     rates: dict[str, float] = {}
-    for kind in ("naive", "drain", "refill"):
+    for kind in ("drain", "refill", "naive"):
         suite.say(f"many lengths, {kind}")
         batching = Batching(SENTENCES_AT_ONCE[suite.device] // 4, kind=kind)
         row = suite.run(
