@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 import pytest
@@ -207,7 +208,9 @@ def test_a_cpu_is_measured_beside_amun(bench, amun, monkeypatch):
 
 
 def test_lines_that_are_not_amuns_are_not_timed(bench, amun):
-    work = replace(decode_cpu.trained(), text="c a t\nd o g\n")
+    work = replace(decode_cpu.trained(bench), text="c a t\nd o g\n")
+    with ZipFile(work.model) as parts:  # which Amun reads
+        assert {part.compress_type for part in parts.infolist()} == {ZIP_STORED}
     with pytest.raises(WrongResult, match="0.00% of 2 lines are as the 0 of Amun"):
         decode_cpu.add_rows(bench, work, 1, 1)
     assert decode_cpu.share_of_equal("a\n" * 100 + "b\n", "a\n" * 101) == 100 / 101
