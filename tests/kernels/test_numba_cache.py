@@ -96,6 +96,17 @@ def test_machine_code_is_loaded_without_what_compiles_and_other_types_are_compil
     assert run(script.replace("1.5", "1.5j"), tmp_path).stdout == "8\nFalse\n(2+3j) True\n"
 
 
+def test_machine_code_for_other_types_is_not_run(kernel, tmp_path):
+    """As two processes leave it that compile a function for two types at once, and give both files the same name."""
+    script = f"{kernel}; print(outer(1.5))"
+    assert run(script, tmp_path).stdout == "8\n5.0\n"
+    one, two = (path for path in compiled_files(tmp_path) if path.name.startswith("outer.outer"))
+    kept = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(kept)
+    assert run(script, tmp_path).stdout == "8\n5.0\n"
+
+
 def test_numba_is_imported_early_in_a_thread(tmp_path):
     script = (
         "import sys, threading; from mgpu_ngram.kernels.compile import import_early; import_early()\n"
