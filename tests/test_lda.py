@@ -5,6 +5,7 @@ import importlib.util
 import pickle
 import subprocess
 import sys
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -22,7 +23,7 @@ import mgpu_ngram as ng
 from mgpu_ngram import lda as module
 from mgpu_ngram.benchmarks.lda_quality import perplexity_of_phi
 from mgpu_ngram.core.bags import make_bags
-from mgpu_ngram.core.topic_model import load_topic_model
+from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
 from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.fold_documents import row_sums, to_csr
 from mgpu_ngram.engine.held_out import hold_out, keep_training
@@ -422,6 +423,24 @@ def test_topics_of_documents_end_where_the_settings_say(fitted, planted):
     tight, tight_half = lda.set_params(mean_change_tol=1e-6).transform(planted), lda.score(planted)
     difference = np.abs(default - tight).sum(1).max()
     assert 0 < difference < 0.02 and half != tight_half == pytest.approx(half, rel=1e-3)
+
+
+@pytest.mark.parametrize("seeds", [{}, {5: np.full(1000, 0.01, np.float32)}], ids=["", "seed words"])
+def test_memory_follows_the_counts_that_are_not_zero(seeds, tmp_path):
+    """A dense table of 20,000 words and 1,000 topics takes 80 MB."""
+    V, Z = 20_000, 1_000
+    topics_N, counts_N = np.tile(np.arange(4 * 250, dtype=np.uint16), V // 500), np.ones(2 * V, np.uint32)
+    model = TopicModel(2 * np.arange(V + 1), topics_N, counts_N, Priors(np.full(Z, 0.05), 0.01, seeds))
+    save_topic_model(tmp_path / "model", model)
+    X = sp.csr_array((np.ones(40), (np.arange(40) % 4, 97 * np.arange(40))), (4, V))
+    ng.LDA.load(tmp_path / "model", device="cpu").score(X[:1, :])  # compiles
+    tracemalloc.start()
+    lda = ng.LDA.load(tmp_path / "model", device="cpu")
+    shares, score = lda.transform(X), lda.score(X)
+    lda.save(tmp_path / "again")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert shares.shape == (4, Z) and score < 0 and peak < 16e6
 
 
 def test_components_are_made_once_and_not_pickled(planted):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,12 +15,11 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.topic_model import TopicModel
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.held_out import hold_out
-from mgpu_ngram.engine.lda import word_topics
 from mgpu_ngram.engine.lda_blocks import to_bag
 from mgpu_ngram.engine.lda_metrics import UNITS, complete, document_ranges
 from mgpu_ngram.kernels.dispatch import array_module
-from mgpu_ngram.kernels.lda.fold_in import FixedTopics, entries, fixed_topics, fold_in
-from mgpu_ngram.kernels.lda.weights import WordTopics
+from mgpu_ngram.kernels.lda.fold_in import FixedTopics, entries, fold_in
+from mgpu_ngram.kernels.lda.layout import repeat
 
 TOKEN_TOPICS = 300e6  # tokens x topics that 2 CPU cores infer in a second, rounded down
 T = TypeVar("T")
@@ -42,8 +41,8 @@ class TopicFinder:
         self._topics = FixedTopics(*(to_device(array, device) for array in fixed_of(model)))
 
     @cached_property
-    def _words(self) -> WordTopics:
-        return word_topics(to_device(self.model.counts_VZ(), self.device), self.model.priors)
+    def _words(self) -> SparseWords:
+        return SparseWords(*(to_device(array, self.device) for array in sparse_words(self.model)))
 
     def shares(self, bags: Bags, max_iter: int = 100, tol: float = 1e-3) -> Iterator[Any]:
         """Yield the shares of topics in consecutive documents, (d, Z) float32 on the device; each row sums to 1.
@@ -71,7 +70,7 @@ class TopicFinder:
         """
 
         def sums(start: int, part: Bags) -> tuple[int, int]:
-            return complete(self._words, self._topics, hold_out(part, first + start, 1.0, seed), max_iter, tol)
+            return complete(self._words.shares, self._topics, hold_out(part, first + start, 1.0, seed), max_iter, tol)
 
         found = list(self._each_part(sums, bags))
         return sum(units for units, _ in found) / UNITS, sum(tokens for _, tokens in found)
@@ -90,16 +89,60 @@ class TopicFinder:
             yield from map_ahead(pool, work, ranges, 2 * self.threads)
 
 
+class SparseWords(NamedTuple):
+    """Topics of words, without those that a word does not have.
+
+    starts_V1  (V + 1,) int64: word v has the entries starts_V1[v] to starts_V1[v + 1] - 1
+    topics_N   (N,) uint16, rising within a word
+    weights_N  (N,) uint32 or float32: tokens of the word with the topic, and what its own prior is above beta
+    inverse_Z  (Z,) float32: 1 / (tokens of a topic + sum of its word priors)
+    floor_Z    (Z,) float64, the probability of a word that the topic does not have
+    """
+
+    starts_V1: Any
+    topics_N: Any
+    weights_N: Any
+    inverse_Z: Any
+    floor_Z: Any
+
+    def shares(self, word_P: Any) -> Any:
+        """Return (P, Z) float64: the probability of words in each topic."""
+        xp, first_P = array_module(word_P), self.starts_V1[word_P]
+        size_P = self.starts_V1[word_P + 1] - first_P
+        row_N = repeat(xp.arange(len(word_P)), size_P)
+        entry_N = xp.arange(len(row_N)) + repeat(first_P - (xp.cumsum(size_P) - size_P), size_P)
+        topic_N = self.topics_N[entry_N].astype(np.int64)
+        phi_PZ = xp.zeros((len(word_P), len(self.floor_Z))) + self.floor_Z
+        phi_PZ[row_N, topic_N] += self.weights_N[entry_N] * self.inverse_Z[topic_N].astype(np.float64)
+        return phi_PZ
+
+
+def sparse_words(model: TopicModel) -> SparseWords:
+    """Return the topics of words in host memory, without a dense array. A seed word has all topics."""
+    priors, starts_V1, topics_N, weights_N = model.priors, model.word_starts_V1, model.topics_N, model.counts_N
+    inverse_Z = (1 / (model.totals_Z() + priors.sums_Z(model.num_words))).astype(np.float32)
+    if priors.seeds:
+        sizes_V, topics, weights, done = np.diff(starts_V1), [], [], 0
+        for word in sorted(priors.seeds):
+            first, end = starts_V1[word : word + 2].tolist()
+            own_Z = priors.seeds[word] - np.float32(priors.beta)
+            own_Z[topics_N[first:end]] += weights_N[first:end].astype(np.float32)
+            topics += [topics_N[done:first], np.arange(len(own_Z), dtype=np.uint16)]
+            weights += [weights_N[done:first].astype(np.float32), own_Z]
+            sizes_V[word], done = len(own_Z), end
+        topics_N = np.concatenate([*topics, topics_N[done:]])
+        weights_N = np.concatenate([*weights, weights_N[done:].astype(np.float32)])
+        starts_V1 = np.concatenate([[0], np.cumsum(sizes_V)])
+    return SparseWords(starts_V1, topics_N, weights_N, inverse_Z, priors.beta * inverse_Z.astype(np.float64))
+
+
 def fixed_of(model: TopicModel) -> FixedTopics:
     """Return the probabilities of words in topics, in host memory, as `fixed_topics` does; without a dense array."""
-    priors = model.priors
-    if priors.seeds:
-        return fixed_topics(word_topics(model.counts_VZ(), priors))
-    inverse_Z = (1 / (model.totals_Z() + priors.sums_Z(model.num_words))).astype(np.float32)
-    shares_N = model.counts_N.astype(np.float32) * inverse_Z[model.topics_N]
-    floor_Z, alpha_Z = np.float32(priors.beta) * inverse_Z, priors.alpha_Z.astype(np.float32)
-    words_N = np.repeat(np.arange(model.num_words), np.diff(model.word_starts_V1))
-    return FixedTopics(model.word_starts_V1, entries(words_N, model.topics_N, shares_N), floor_Z, alpha_Z)
+    words, alpha_Z = sparse_words(model), model.priors.alpha_Z.astype(np.float32)
+    shares_N = words.weights_N.astype(np.float32) * words.inverse_Z[words.topics_N]
+    words_N = np.repeat(np.arange(model.num_words), np.diff(words.starts_V1))
+    floor_Z = np.float32(model.priors.beta) * words.inverse_Z
+    return FixedTopics(words.starts_V1, entries(words_N, words.topics_N, shares_N), floor_Z, alpha_Z)
 
 
 def row_sums(values_DZ: Any) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,33 +97,36 @@ def completion(counts_VZ: Any, priors: Priors, held_out: HeldOut, threads: int =
     models" (2009), section 5.
     """
     words = word_topics(counts_VZ, priors)
-    topics, device = fixed_topics(words), "cpu" if isinstance(counts_VZ, np.ndarray) else "gpu"
+    shares, topics = partial(word_shares, words), fixed_topics(words)
+    device = "cpu" if isinstance(counts_VZ, np.ndarray) else "gpu"
     threads = threads if device == "cpu" else 1
     ranges = document_ranges(held_out.target.documents, len(priors.alpha_Z), device, threads)
-    found = in_threads(threads, complete, [(words, topics, held_out.slice(*ends)) for ends in ranges])
+    found = in_threads(threads, complete, [(shares, topics, held_out.slice(*ends)) for ends in ranges])
     return sum(units for units, _ in found), held_out.target.tokens
 
 
 def complete(
-    words: WordTopics, topics: FixedTopics, held_out: HeldOut, max_iter: int = 100, tol: float = 1e-3
+    shares: Callable[[Any], Any], topics: FixedTopics, held_out: HeldOut, max_iter: int = 100, tol: float = 1e-3
 ) -> tuple[int, int]:
-    """Return the same as `completion`, at once for all documents; the topics are `fixed_topics` of the words.
+    """Return the same as `completion`, at once for all documents.
 
+    shares         shares(word_P) returns (P, Z) float64, the probability of words in each topic
+    topics         the same, rounded, for `fold_in`
     max_iter, tol  as of `fold_in`
     """
-    target, xp = held_out.target, array_module(words.counts_VZ)
+    target, xp = held_out.target, array_module(topics.floor_Z)
     theta_DZ = fold_in(to_bag(held_out.observed, "cpu" if xp is np else "gpu"), topics, max_iter, tol)
     theta_DZ = theta_DZ / theta_DZ.sum(1, keepdims=True, dtype=np.float64)
     document_P = np.repeat(np.arange(target.documents), np.diff(target.starts_D1))
     units, step = 0, max(1, TARGET_BLOCK // theta_DZ.shape[1])
     for p in range(0, target.pairs, step):
-        phi_PZ = word_shares(words, xp.asarray(target.words_P[p : p + step].astype(np.int64)))
+        phi_PZ = shares(xp.asarray(target.words_P[p : p + step].astype(np.int64)))
         p_P = to_host((phi_PZ * theta_DZ[xp.asarray(document_P[p : p + step])]).sum(1))
         units += int(np.rint(target.counts_P[p : p + step] * np.log(p_P) * UNITS).astype(np.int64).sum())
     return units, target.tokens
 
 
-def word_shares(words: Any, word_P: Any) -> Any:
+def word_shares(words: WordTopics, word_P: Any) -> Any:
     """Return (P, Z) float64: the probability of words in each topic."""
     xp = array_module(words.counts_VZ)
     beta_PZ: Any = words.beta

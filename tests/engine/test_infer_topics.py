@@ -1,5 +1,7 @@
 """The topics of documents: values by plain Python, awkward documents, and the same for any division into blocks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -103,8 +105,10 @@ def test_text_options_of_settings(tmp_path):
         assert text_options_of({"stop_words": str(tmp_path / "gone")}) == TextOptions()
 
 
-def test_probabilities_of_words_are_those_of_the_training(planted):
-    model = planted.planted_model(alpha_Z=(0.1, 0.7, 3))
+@pytest.mark.parametrize("seeds", [{}, {12: [0.5, 0.01, 2], 4: [0.3, 9, 0.01], 5: [0.01, 0.01, 0.01]}], ids=len)
+def test_probabilities_of_words_are_those_of_the_training(seeds, planted):
+    priors = Priors(np.array([0.1, 0.7, 3]), 0.01, {word: np.array(own, np.float32) for word, own in seeds.items()})
+    model = replace(planted.planted_model(), priors=priors)
     pairs = zip(fixed_of(model), fixed_topics(word_topics(model.counts_VZ(), model.priors)), strict=True)
     assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in pairs)
 
