@@ -15,7 +15,7 @@ from mgpu_ngram.benchmarks.decode_work import SEED, SPREAD, DecodeBench, fastest
 from mgpu_ngram.benchmarks.rows import Row
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.engine.torch_arrays import as_array
-from mgpu_ngram.kernels.decode.best_hypotheses import best_hypotheses
+from mgpu_ngram.kernels.decode.best_hypotheses import SentenceRows, best_hypotheses
 from mgpu_ngram.kernels.dispatch import to_host
 
 ROWS = {"gpu": (1_280, 65_536), "cpu": (64, 512)}
@@ -130,7 +130,7 @@ def _pass_row(suite: Suite, logits_RV: Any, k: int, sizes: str, target: float | 
         return log_probs(as_floats(logits_RV[row])) + float(costs_R[row])
 
     def ours() -> Pair:
-        return best_hypotheses(logits_RV[None], k, costs_R, starts_S1, sizes_S)[0][1:]
+        return best_hypotheses(logits_RV[None], k, SentenceRows(costs_R, starts_S1, sizes_S))[0][1:]
 
     def by_arrays() -> Pair:
         words_RK, scores_RK = peers.k_best(peers.log_softmax(logits_RV), k)
@@ -174,7 +174,7 @@ def _mixed(suite: Suite, R: int, V: int, dtype: str) -> None:
 
     def ours() -> Pair:
         of_models = WEIGHTS, None, ngram_RV, NGRAM_WEIGHT
-        return best_hypotheses(logits_MRV, k, costs_R, starts_S1, sizes_S, *of_models)[0][1:]
+        return best_hypotheses(logits_MRV, k, SentenceRows(costs_R, starts_S1, sizes_S), *of_models)[0][1:]
 
     run_on_device(
         suite, "decode/pass of an ensemble", f"{sizes} k={k} models=2 ngrams=1", ours,

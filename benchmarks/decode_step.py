@@ -23,7 +23,7 @@ from mgpu_ngram.benchmarks.distribution_limits import device_seconds
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.benchmarks.timing import MAX_RUNS
 from mgpu_ngram.kernels.decode.advance_beams import Beams, Ending, Live, advance_beams
-from mgpu_ngram.kernels.decode.best_hypotheses import best_hypotheses
+from mgpu_ngram.kernels.decode.best_hypotheses import SentenceRows, best_hypotheses
 from mgpu_ngram.kernels.decode.best_of_beams import Chosen, best_of_beams
 from mgpu_ngram.kernels.decode.best_words import best_words
 from mgpu_ngram.kernels.dispatch import to_host
@@ -105,7 +105,7 @@ def _fused(suite: Suite, logits_RV: Any, bias_V: Any, k: int, sizes: str) -> Non
         return best_words(logits_RV[None], k, costs_R, bias_MV=bias_V[None])
 
     def best() -> Chosen:
-        return best_hypotheses(logits_RV[None], k, costs_R, starts_S1, sizes_S, bias_MV=bias_V[None])[0]
+        return best_hypotheses(logits_RV[None], k, SentenceRows(costs_R, starts_S1, sizes_S), bias_MV=bias_V[None])[0]
 
     check_best(best()[1:], score_of, k, TOLERANCE)
     baseline: dict[str, Any] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,23 @@ from .best_words import best_words
 from .sum_chunks import cuda_rows
 
 
+class SentenceRows(NamedTuple):
+    """Rows of sentences.
+
+    costs_R    (R,) float32, the score of each row so far
+    starts_S1  (S + 1,) int64: sentence s has rows starts_S1[s] to starts_S1[s + 1] - 1; the first is 0
+    sizes_S    (S,) int32, the hypotheses wanted of each sentence
+    """
+
+    costs_R: Any
+    starts_S1: Any
+    sizes_S: Any
+
+
 def best_hypotheses(
     logits_MRV: Any,
     k: int,
-    costs_R: Any,
-    starts_S1: Any,
-    sizes_S: Any,
+    sentences: SentenceRows,
     weights: Sequence[float] = (1.0,),
     bias_MV: Any = None,
     ngrams: Any = None,
@@ -29,13 +40,13 @@ def best_hypotheses(
 ) -> tuple[Chosen, Any]:
     """Return the best hypotheses of each sentence, and the logarithm of each row's sum of exponentials.
 
-    starts_S1  (S + 1,) int64: sentence s has rows starts_S1[s] to starts_S1[s + 1] - 1, at most k; the first is 0
-    sizes_S    (S,) int32, the hypotheses wanted of each sentence, at most k
+    sentences  at most k rows and k wanted ones of each sentence
 
     Other arguments as `best_words` takes them. Returns what `best_of_beams` makes of the words of `best_words`, and
     log_sums_MR of `best_words`; those of rows behind the last sentence are NaN. On a GPU, one kernel chooses the words
     of rows and of sentences, and does not look at rows behind the last sentence.
     """
+    costs_R, starts_S1, sizes_S = sentences
     check.dtype(starts_S1, np.int64)
     check.dtype(sizes_S, np.int32)
     if len(starts_S1) != len(sizes_S) + 1:
@@ -73,4 +84,4 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     while starts_S1[-1] < R - 1:
         starts_S1.append(min(R - 1, starts_S1[-1] + int(rng.integers(0, k + 1))))
     sizes_S = rng.integers(0, k + 1, len(starts_S1) - 1).astype(np.int32)
-    return {**rows, "starts_S1": np.array(starts_S1), "sizes_S": sizes_S}
+    return {"sentences": SentenceRows(rows.pop("costs_R"), np.array(starts_S1), sizes_S), **rows}

@@ -11,7 +11,7 @@ import numpy as np
 
 from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.kernels.decode.activations import singles
-from mgpu_ngram.kernels.decode.best_hypotheses import best_hypotheses
+from mgpu_ngram.kernels.decode.best_hypotheses import SentenceRows, best_hypotheses
 from mgpu_ngram.kernels.decode.best_of_beams import Chosen, best_of_beams
 from mgpu_ngram.kernels.decode.best_words import best_words
 from mgpu_ngram.kernels.decode.sum_chunks import NgramChildren
@@ -93,8 +93,8 @@ class WordScores:
             return best_of_beams(*self.best(k, costs_R, forbidden_F), starts_S1, sizes_S)
         ngrams = None if self.ngrams is None or self.ngram_weight == 0 else self.ngrams.part(0, len(costs_R))
         chosen, self.log_sums_MR = best_hypotheses(
-            self.logits_MRV, k, costs_R, starts_S1, sizes_S, self.weights, self.bias_MV, ngrams, self.ngram_weight,
-            forbidden_F,
+            self.logits_MRV, k, SentenceRows(costs_R, starts_S1, sizes_S), self.weights, self.bias_MV, ngrams,
+            self.ngram_weight, forbidden_F,
         )  # fmt: skip
         return chosen
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_ngram.kernels.decode.best_hypotheses import best_hypotheses
+from mgpu_ngram.kernels.decode.best_hypotheses import SentenceRows, best_hypotheses
 from mgpu_ngram.kernels.dispatch import to_host
 
 
@@ -13,7 +13,7 @@ def choose(to_device, logits_RV, k, costs_R, starts, sizes, **others):
     """Return (rows, words, scores, sums) on the host."""
     arrays = logits_RV[None], costs_R, np.array(starts, np.int64), np.array(sizes, np.int32)
     logits, costs, starts_S1, sizes_S = map(to_device, arrays)
-    chosen, log_sums_MR = best_hypotheses(logits, k, costs, starts_S1, sizes_S, **others)
+    chosen, log_sums_MR = best_hypotheses(logits, k, SentenceRows(costs, starts_S1, sizes_S), **others)
     return [to_host(a) for a in (*chosen, log_sums_MR)]
 
 
