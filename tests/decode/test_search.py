@@ -13,14 +13,14 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine import beam_search, decode_batch
 from mgpu_ngram.engine.beam_search import LAG
 from mgpu_ngram.engine.best_words import Hypotheses, Sampling, best_of_rows, best_of_sentences
-from mgpu_ngram.engine.decode_batch import Batching, Forced, decode
+from mgpu_ngram.engine.decode_batch import Batching, Forced, decode, search_all
 from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
 from mgpu_ngram.engine.next_word import NextWordModel
 from mgpu_ngram.engine.ngram_rows import NgramRows
 from mgpu_ngram.engine.nmt_steps import NmtSteps
 from mgpu_ngram.engine.nmt_weights import ready
 from mgpu_ngram.engine.open_model import open_model
-from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
+from mgpu_ngram.engine.search_options import Hypothesis, Request, SearchOptions
 from mgpu_ngram.engine.step_function import StepScores
 from mgpu_ngram.engine.step_graphs import StepGraphs
 from mgpu_ngram.engine.word_scores import NgramScores, WordScores
@@ -344,6 +344,33 @@ def test_the_garbage_collector_is_left_as_it_was(random_model, enabled):
         assert gc.isenabled() == enabled
     finally:
         (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_results_are_read_a_few_at_a_time(random_model, at_once, monkeypatch):
+    sources = [np.array([2 + i % 5, 3, 0]) for i in range(11)]
+    expected = [decode([random_model()], [source])[0] for source in sources]
+    monkeypatch.setattr(beam_search, "READ_AT_ONCE", at_once)
+    assert decode([random_model()], sources) == expected
+
+
+def test_limits_are_those_of_each_sentence(random_model):
+    """Sentences of one length: with a prefix beyond their greatest length, without one, and with a given result."""
+    source, options = np.array([2, 3, 4, 0]), SearchOptions(max_length_multiple=0.5)
+    requests = {
+        0: Request(0, 4, (3, 4, 5, 6, 2)),
+        1: Request(1, 4),
+        2: Request(2, 4, (3, 4, 5, 6, 0), whole=True),
+        3: Request(3, 4, (3, 4, 5, 6, 5)),
+    }
+    for first in requests:
+        model = Ensemble([NmtSteps(random_model())], [1.0])
+        found = search_all(model, {first: requests[first]} | requests, [source] * 4, options, Batching())
+        for i, request in requests.items():
+            words = found[i][0].words
+            assert words[: len(request.prefix)] == request.prefix
+            assert len(words) <= request.limits(options)[0]
+            assert len(words) == 5 if request.whole else len(words) in (1, 2, 6)
 
 
 def test_forced_prefixes(random_model):

@@ -195,6 +195,15 @@ def test_results_have_the_same_bits_in_any_batch(random_model, kind, placed):
     assert found(sentences[::-1], 8)[::-1] == expected
 
 
+def test_only_sentences_that_were_begun_are_taken(random_model):
+    encoder = SentenceEncoder(ready(random_model()), in_graphs=False)
+    first, second = [np.array([2, 3, 0])], [np.array([4, 5, 0])]
+    expected = [encoder.take(sources).hidden_BH for sources in (first, second)]
+    encoder.begin(first)
+    np.testing.assert_array_equal(encoder.take(second).hidden_BH, expected[1])
+    assert not np.array_equal(*expected)
+
+
 @pytest.mark.gpu
 def test_graphs_encode_the_same_bits(random_model):
     """Sizes come again, so that graphs are made, used and forgotten; they are rounded up."""
