@@ -146,7 +146,7 @@ class BeamSearch:
             self._learn(self._counts.popleft())
 
     def collect(self) -> list[Collected]:
-        """Return the sentences that are known to be done, by at most READ_AT_ONCE; others may take their places."""
+        """Return the sentences known to be done, up to READ_AT_ONCE in a part. Others may take their places."""
         if not self._done:
             return []
         at = self._xp.asarray(np.array(self._done))

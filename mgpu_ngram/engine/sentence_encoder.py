@@ -132,8 +132,12 @@ class SentenceEncoder:
 
 
 def _embedded(embeddings: Sequence[Any], ids_TBF: Any) -> Any:
-    """Return (T, B, X): embeddings of all factors, side by side. A graph must not copy from the host, as CuPy's
-    `concatenate` does."""
+    """Return (T, B, X): embeddings of all factors, side by side.
+
+    A graph must not copy from the host, as CuPy's `concatenate` does.
+    """
+    if len(embeddings) == 1:
+        return embeddings[0][ids_TBF[:, :, 0]]
     T, B, _ = ids_TBF.shape
     x_TBX = array_module(ids_TBF).empty((T, B, sum(e.shape[1] for e in embeddings)), embeddings[0].dtype)
     first = 0
