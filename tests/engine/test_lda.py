@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
 from mgpu_ngram.core import topic_model
 from mgpu_ngram.core.bags import make_bags
@@ -403,39 +404,109 @@ def test_coherence_is_that_of_the_bags(device):
     assert coherences(sampler, ALONE) == pytest.approx(expected)
 
 
-def chances(document, word, topics, i, Z, alpha, beta, V):
+def chances(document, word, topics, i, alpha_Z, beta, V, exclude_self):
     """Return the probability of each topic for token i, given the topics of all tokens; by the formula, naively."""
     weights = []
-    for k in range(Z):
-        others = [j for j in range(len(topics)) if j != i and topics[j] == k]
+    for k, alpha in enumerate(alpha_Z):
+        others = [j for j in range(len(topics)) if topics[j] == k and not (exclude_self and j == i)]
         n_dk = sum(document[j] == document[i] for j in others)
         n_wk = sum(word[j] == word[i] for j in others)
         weights.append((n_dk + alpha) * (n_wk + beta) / (len(others) + V * beta))
     return np.array(weights) / sum(weights)
 
 
-@pytest.mark.parametrize("counts", [[[1, 0], [0, 1]], [[2, 1], [0, 2]]], ids=["two tokens", "five tokens"])
-def test_the_chain_has_the_stationary_distribution_of_delayed_draws(counts):
-    """Enumerate all states of a tiny corpus: all tokens are drawn at once, each from the counts of the sweep before."""
-    Z, alpha, beta = 2, 0.5, 0.5
-    bags = bags_of_dense(np.array(counts))
-    V, T = bags.num_words, bags.tokens
-    sampler, priors = trained(bags, Z, 50, threads=1, priors=Priors(np.full(Z, alpha), beta))
-    document, word, _ = tokens_of(sampler, bags)
-    states = list(itertools.product(range(Z), repeat=T))
+def p_value(found, expected, degrees_of_freedom):
+    """Return the probability of a larger chi-square if `expected` holds."""
+    assert expected.min() >= 5, "chi-square needs this"
+    return chi2.sf(((found - expected) ** 2 / expected).sum(), degrees_of_freedom)
+
+
+def states_of(topics_NT, Z):
+    """Return the numbers of assignments of topics to T tokens, in the order of itertools.product."""
+    return topics_NT @ Z ** np.arange(topics_NT.shape[1])[::-1]
+
+
+@pytest.mark.parametrize(
+    ("counts", "later"),
+    [([[1]], [0]), ([[2]], [0, 1]), ([[1, 1], [1, 1]], [0, 1, 1, 0])],
+    ids=["one token", "a word twice", "two words of two documents"],
+)
+def test_topics_follow_the_exact_posterior(counts, later, device):
+    """Chi-square over all assignments of a tiny corpus. Its 20,000 copies share no document and no word.
+
+    A word that does not occur has a large prior, so totals of topics tie no tokens together: neither copies, nor tokens
+    of different words and documents. Each `later` token then depends on the others only, and they on it. So the others'
+    topics before a sweep and the later ones' after it are those of sequential Gibbs sampling.
+    """
+    copies, alpha_Z, beta, large = 20_000, np.array([0.5, 0.8, 1.2]), 0.5, 1e9
+    Z, (D, V), T = len(alpha_Z), np.shape(counts), np.sum(counts)
+    one = bags_of_dense(np.array(counts))
+    words_P = np.tile(one.words_P, copies) + np.repeat(V * np.arange(copies), one.pairs)
+    starts_D1 = np.append(0, np.cumsum(np.tile(np.diff(one.starts_D1), copies)))
+    bags = make_bags(starts_D1, words_P, np.tile(one.counts_P, copies), V * copies + 1)
+    priors = Priors(alpha_Z, beta, {V * copies: np.full(Z, large, np.float32)})
+    sampler, _ = trained(bags, Z, 20, device, priors=priors)
+    before = tokens_of(sampler, bags)[2].reshape(copies, T)
+    sweep(sampler, ALONE, priors, 1)
+    after = tokens_of(sampler, bags)[2].reshape(copies, T)
+    document, word = (np.repeat(a, one.counts_P) for a in (np.repeat(range(D), np.diff(one.starts_D1)), one.words_P))
+    beta_VZ = np.append(np.full((V, Z), beta), np.full((1, Z), large), axis=0)
+    exact = np.array([
+        naive_joint(document, word, z, D, V + 1, Z, alpha_Z, beta_VZ) for z in itertools.product(range(Z), repeat=T)
+    ])  # fmt: skip
+    exact = np.exp(exact - exact.max())
+    found = np.bincount(states_of(np.where(later, after, before), Z), minlength=len(exact))
+    assert p_value(found, copies * exact / exact.sum(), len(exact) - 1) > 0.001
+
+
+@pytest.mark.parametrize("exclude_self", [True, False])
+def test_a_chain_moves_with_the_probabilities_of_the_formula(exclude_self, device):
+    """Chi-square over all moves between the assignments of three tokens, which share a document, a word, and totals.
+
+    All tokens are drawn at once, each from the counts of the sweep before. With known probabilities of moves, the
+    chi-square of a chain's moves has the usual distribution (Billingsley, 1961).
+    """
+    Z, alpha_Z, beta, sweeps = 2, [1.2, 2.0], 0.7, 4000
+    bags = bags_of_dense(np.array([[1, 1], [1, 0]]))
+    sampler, priors = trained(bags, Z, 1, device, threads=1, priors=Priors(np.array(alpha_Z), beta))
+    document, word, topics = tokens_of(sampler, bags)
+    chain = [topics]
+    for _ in range(sweeps):
+        sweep(sampler, ALONE, priors, 1, exclude_self)
+        chain.append(tokens_of(sampler, bags)[2])
+    states = list(itertools.product(range(Z), repeat=3))
     moves = np.array([
         [np.prod([p_Z[k] for p_Z, k in zip(given, new, strict=True)]) for new in states]
-        for given in ([chances(document, word, z, i, Z, alpha, beta, V) for i in range(T)] for z in states)
+        for given in (
+            [chances(document, word, z, i, alpha_Z, beta, bags.num_words, exclude_self) for i in range(3)]
+            for z in states
+        )
     ])  # fmt: skip
-    expected = np.linalg.matrix_power(moves, 200)[0]
-    exact = np.exp([
-        naive_joint(document, word, z, bags.documents, V, Z, np.full(Z, alpha), np.full((V, Z), beta)) for z in states
-    ])  # fmt: skip
-    found = np.zeros(len(states))
-    for _ in range(16_000):
+    numbers = states_of(np.array(chain), Z)
+    found = np.zeros((8, 8))
+    np.add.at(found, (numbers[:-1], numbers[1:]), 1)
+    assert p_value(found, found.sum(1, keepdims=True) * moves, 8 * 7) > 0.001
+
+
+@pytest.mark.parametrize(
+    ("counts", "same"),
+    [([[1, 0], [0, 1]], 1 / 3), ([[1, 1], [0, 0]], 3 / 5), ([[1, 0], [1, 0]], 3 / 5), ([[2, 0], [0, 0]], 9 / 11)],
+    ids=["none shared", "one document", "one word", "one word of one document"],
+)
+def test_two_tokens_of_a_sweep_are_independent(counts, same, device):
+    """Delayed counts: two tokens have one topic in half of the states; by the exact posterior, in a share of `same`.
+
+    By hand, two topics, two words, all priors 1/2: the topic of the other token weighs a b / (1 + 1), the other topic
+    1/2 * 1/2 / (0 + 1); a is 3/2 for a shared document, else 1/2, and b for a shared word. A sweep draws one token from
+    the other's topic of the sweep before, so `same` of these pairs have one topic, each pair on its own.
+    """
+    bags = bags_of_dense(np.array(counts))
+    sampler, priors = trained(bags, 2, 9, device, threads=1, priors=Priors(np.full(2, 0.5), 0.5))
+    chain = [tokens_of(sampler, bags)[2]]
+    for _ in range(2000):
         sweep(sampler, ALONE, priors, 1)
-        found[states.index(tuple(tokens_of(sampler, bags)[2].tolist()))] += 1
-    assert abs(found / found.sum() - expected).sum() / 2 < 0.025
-    if T == 2:  # by hand: both topics change at once, so they differ in half of the states, not in two thirds
-        assert expected[[1, 2]].sum() == pytest.approx(1 / 2)
-        assert (exact / exact.sum())[[1, 2]].sum() == pytest.approx(2 / 3)
+        chain.append(tokens_of(sampler, bags)[2])
+    first, second = np.array(chain).T
+    found = np.bincount(first[:-1] == second[1:], minlength=2)
+    assert p_value(found, 2000 * np.array([1 - same, same]), 1) > 0.001
+    assert np.mean(first == second) == pytest.approx(1 / 2, abs=0.05)

@@ -62,7 +62,7 @@ def drawn(documents, pairs, words, to_device, draws, exclude_self=True, token=0)
 
 
 def assert_fits(found, expected):
-    """Chi-square of draws and probabilities; rare topics are added up."""
+    """Chi-square of draws and probabilities, without rare topics."""
     expected = np.array(expected) * found.sum()
     keep = expected >= 5
     statistic = ((found[keep] - expected[keep]) ** 2 / expected[keep]).sum()
