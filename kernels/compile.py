@@ -10,10 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import multiprocessing
-import os
-import stat
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +19,8 @@ from typing import Any
 
 from mgpu_ngram.core.version import VERSION
 
-PACKAGE = __name__.partition(".")[0]
+from .cache_folders import PACKAGE, is_writable, user_folder
+
 COMPILING = "compiling CPU kernels, once per machine (about 12 s)"
 
 _building = threading.RLock()
@@ -96,95 +94,25 @@ def intrinsic(fn: Callable) -> Any:
 def _dispatcher(fn: Callable, sources: frozenset[str], cache: bool, options: dict[str, Any]) -> Any:
     import numba
 
+    from .numba_private import cached_njit
+
     _announce_compilations()
     folder = cache_folder() if cache else None
     if not folder:
         return numba.njit(**options)(fn)
     # Numba itself looks at the source of `fn` alone, not at the sources of what it calls from other files.
-    settings = vars(numba.config)
-    theirs = settings["CACHE_DIR"]
-    try:
-        settings["CACHE_DIR"] = str(folder / _digest(sources))
-        dispatcher = numba.njit(cache=True, **options)(fn)
-    finally:
-        settings["CACHE_DIR"] = theirs
-    _load_without_registries(dispatcher._cache)
-    return dispatcher
-
-
-def _load_without_registries(cache: Any) -> None:
-    """Let a cache of Numba load machine code without the modules that only compilation needs, which take 0.3 s.
-
-    It then loads code for the types that are asked for, and no other.
-
-    Numba refreshes the context of its target before it looks into a cache, and once more before it compiles.
-    """
-    from numba.core.runtime import rtsys
-    from numba.core.sigutils import normalize_signature
-
-    load = cache.load_overload
-
-    def load_overload(signature: Any, context: Any) -> Any:
-        rtsys.initialize(context)  # the runtime that machine code calls
-        context.refresh = lambda: None  # Numba holds its lock here
-        try:
-            found = load(signature, context)
-        finally:
-            del context.refresh
-        # Two processes that compile one function for different types at once may give their files one name.
-        return found if found and found.signature.args == tuple(normalize_signature(signature)[0]) else None
-
-    cache.load_overload = load_overload
+    return cached_njit(fn, folder / _digest(sources), options)
 
 
 @functools.cache
 def cache_folder() -> Path | None:
     """Return the folder of compiled CPU kernels; None where none can be written."""
-    import numba
+    from .numba_private import configured_folder
 
-    theirs = vars(numba.config)["CACHE_DIR"]
+    theirs = configured_folder()
     if theirs and is_writable(Path(theirs)):
         return Path(theirs)
     return user_folder("numba")
-
-
-@functools.cache
-def user_folder(name: str) -> Path | None:
-    """Return a folder in the user's cache, else a private one in the temporary directory; None where none is writable.
-
-    name  of the folder in mgpu_ngram
-    """
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    if os.path.isabs(home) and is_writable(Path(home, PACKAGE, name)):
-        return Path(home, PACKAGE, name)
-    try:
-        private = Path(tempfile.gettempdir(), f"{PACKAGE}-cache-{user}")
-    except OSError:  # no temporary directory can be written
-        return None
-    return private / name if _is_private(private) and is_writable(private / name) else None
-
-
-def is_writable(folder: Path) -> bool:
-    """Make a folder, and return whether files can be written there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
-
-
-def _is_private(folder: Path) -> bool:
-    """Make a folder that only this user can write: compiled code of others must not be run."""
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = os.lstat(folder)
-    except OSError:
-        return False
-    if not hasattr(os, "getuid"):
-        return True
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def _digest(sources: frozenset[str]) -> str:
@@ -200,18 +128,14 @@ def _file_digest(source: str) -> bytes:
 
 @functools.cache
 def _announce_compilations() -> None:
-    """Make Numba announce the first compilation of a function of this package."""
-    from numba.core import event
+    """Let Numba announce the first compilation of a function of this package."""
+    from .numba_private import on_compilation
 
-    class Announcer(event.Listener):
-        def on_start(self, event: Any) -> None:
-            if str(event.data["dispatcher"].py_func.__module__).startswith(f"{PACKAGE}."):
-                announce(COMPILING)
+    def react(fn: Callable) -> None:
+        if str(fn.__module__).startswith(f"{PACKAGE}."):
+            announce(COMPILING)
 
-        def on_end(self, event: Any) -> None:
-            pass
-
-    event.register("numba:compile", Announcer())
+    on_compilation(react)
 
 
 @functools.cache

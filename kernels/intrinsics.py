@@ -12,8 +12,10 @@ def load_u64(typing, array, i):
     from llvmlite import ir
     from numba import types
 
+    from .numba_private import array_argument
+
     def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        data = array_argument(0, context, builder, signature, arguments).data
         at = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
         return builder.load(at, align=1)
 
@@ -26,8 +28,10 @@ def store_u64(typing, array, i, value):
     from llvmlite import ir
     from numba import types
 
+    from .numba_private import array_argument
+
     def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        data = array_argument(0, context, builder, signature, arguments).data
         at = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
         builder.store(arguments[2], at, align=1)
         return context.get_dummy_value()
@@ -40,12 +44,15 @@ def copy_from(typing, array, i, address, nbytes):
     """Copy nbytes bytes from a memory address to array[i : i + nbytes]."""
     from llvmlite import ir
     from numba import types
-    from numba.core import cgutils
+
+    from .numba_private import array_argument
 
     def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        source = builder.inttoptr(arguments[2], ir.IntType(8).as_pointer())
-        cgutils.raw_memcpy(builder, builder.gep(data, [arguments[1]]), source, arguments[3], 1)
+        data = array_argument(0, context, builder, signature, arguments).data
+        pointer, size, is_volatile = ir.IntType(8).as_pointer(), ir.IntType(64), ir.IntType(1)(0)
+        source = builder.inttoptr(arguments[2], pointer)
+        copy = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, size])
+        builder.call(copy, [builder.gep(data, [arguments[1]]), source, arguments[3], is_volatile])
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.int64, types.int64), generate
@@ -57,8 +64,10 @@ def prefetch(typing, array, i):
     from llvmlite import ir
     from numba import types
 
+    from .numba_private import array_argument
+
     def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        data = array_argument(0, context, builder, signature, arguments).data
         at = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
         flag = ir.IntType(32)
         form = ir.FunctionType(ir.VoidType(), [at.type, flag, flag, flag])

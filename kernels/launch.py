@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .compile import announce, is_writable, user_folder
+from .cache_folders import is_writable, user_folder
+from .compile import announce
 
 COMPILING = "compiling CUDA kernels, once per machine"
 FOLDER = Path(__file__).parent

@@ -69,7 +69,8 @@ def _tile(rows: int) -> Callable:
 def _code_of_tile(rows: int) -> Callable:
     """Return the function that writes the code of `_tile`."""
     from llvmlite import binding, ir
-    from numba.core import cgutils
+
+    from ..numba_private import array_argument
 
     lanes, vectors = (16, 4) if binding.get_host_cpu_features().get("avx512f") else (8, {1: 8, 3: 4, 6: 2}[rows])
     single, size = ir.FloatType(), ir.IntType(64)
@@ -78,12 +79,9 @@ def _code_of_tile(rows: int) -> Callable:
     first_lane = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        def array(i: int) -> Any:
-            return context.make_array(signature.args[i])(context, builder, arguments[i])
-
-        form = ir.FunctionType(vector, [vector] * 3)
-        multiply_add = cgutils.get_or_insert_function(builder.module, form, f"llvm.fma.v{lanes}f32")
-        x, panels, tile = array(0), array(2), array(4)
+        form, fma = ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{lanes}f32"
+        multiply_add = builder.module.globals.get(fma) or ir.Function(builder.module, form, fma)
+        x, panels, tile = (array_argument(i, context, builder, signature, arguments) for i in (0, 2, 4))
         R, X = builder.extract_value(x.shape, 0), builder.extract_value(x.shape, 1)
         row = []
         for i in range(rows):

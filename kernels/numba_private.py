@@ -1,0 +1,100 @@
+"""Every name of Numba that its documentation does not promise, with the reason and the public call it replaces.
+
+No other file uses such names, so a new Numba release can break this file only; tests/kernels/test_numba_private.py
+then fails. Where a name is missing, functions are compiled all the same, but the cache is loaded more slowly or not at
+all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numba
+
+_settings = vars(numba.config)
+
+
+def configured_folder() -> str:
+    """Return the cache folder that the user has set for Numba; empty if none is set.
+
+    Replaces os.environ["NUMBA_CACHE_DIR"], which lacks the settings of .numba_config.yaml.
+    """
+    return _settings.get("CACHE_DIR") or ""
+
+
+def cached_njit(fn: Callable, folder: Path, options: dict[str, Any]) -> Any:
+    """Return `numba.njit(**options)(fn)` with its machine code kept in `folder`.
+
+    Replaces numba.njit(cache=True), which has one folder for all functions. It also imports what only compilation
+    needs, which takes 0.3 s, before it looks into its cache. If two processes compile a function for different types at
+    once, they may give their files the same name, and it then runs code for other types.
+    """
+    theirs = _settings.get("CACHE_DIR")
+    try:
+        _settings["CACHE_DIR"] = str(folder)
+        dispatcher = numba.njit(cache=True, **options)(fn)
+    finally:
+        _settings["CACHE_DIR"] = theirs
+    cache: Any = getattr(dispatcher, "_cache", None)
+    load = getattr(cache, "load_overload", None)
+    if not load or not Path(cache.cache_path).is_relative_to(folder):
+        return numba.njit(**options)(fn)
+
+    def load_overload(signature: Any, context: Any) -> Any:
+        with _no_registries(context):
+            found = load(signature, context)
+        return found if found and found.signature.args == tuple(getattr(signature, "args", signature)) else None
+
+    cache.load_overload = load_overload
+    return dispatcher
+
+
+@contextmanager
+def _no_registries(context: Any) -> Iterator[None]:
+    """Let `context.refresh`, which a cache calls, import nothing. Numba calls it again before it compiles.
+
+    The caller holds Numba's lock.
+    """
+    try:
+        from numba.core.runtime import rtsys
+
+        rtsys.initialize(context)  # the runtime that machine code calls
+    except (ImportError, AttributeError):
+        yield
+        return
+    context.refresh = lambda: None
+    try:
+        yield
+    finally:
+        del context.refresh
+
+
+def on_compilation(react: Callable[[Callable], None]) -> None:
+    """Call `react` with each Python function that Numba starts to compile; never, if Numba has no such event.
+
+    Replaces nothing: no public call tells it.
+    """
+    try:
+        from numba.core import event
+    except ImportError:
+        return
+
+    class Listener(event.Listener):
+        def on_start(self, event: Any) -> None:
+            react(event.data["dispatcher"].py_func)
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    event.register("numba:compile", Listener())
+
+
+def array_argument(i: int, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Return argument i of an intrinsic, an array, with its address `data` and its `shape` in LLVM's language.
+
+    Replaces nothing: the documentation of intrinsics has no arrays.
+    """
+    return context.make_array(signature.args[i])(context, builder, arguments[i])
