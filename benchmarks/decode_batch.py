@@ -125,14 +125,12 @@ class Scheduled:
         return None if self._marks else getattr(self._steps, "version", None)
 
     def prepare(self, sources: Sequence[Sentence]) -> None:
-        self._prepared = sources, [source.ids for source in sources]
         if hasattr(self._steps, "prepare"):
-            self._steps.prepare(self._prepared[1])
+            self._steps.prepare([source.ids for source in sources])
 
-    def start(self, state: Any, sources: Sequence[Sentence]) -> Any:
-        before, (prepared, ids) = None if state is None else state["model"], self._prepared
-        assert prepared is sources
-        model = self._steps.start(before, ids)
+    def start(self, state: Any, sources: Sequence[Sentence], slots: Sequence[int]) -> Any:
+        before = None if state is None else state["model"]
+        model = self._steps.start(before, [source.ids for source in sources], slots)
         xp = state_module(model)
         left_R = xp.asarray(np.array([source.words - 1 for source in sources], np.int32))
         return {"model": model, "left": left_R if state is None else xp.concatenate([state["left"], left_R])}

@@ -17,6 +17,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.best_words import Hypotheses, best_of_sentences, draw_of_sentences
 from mgpu_ngram.engine.ensemble_steps import Ensemble
+from mgpu_ngram.engine.host_copies import HostCopies
 from mgpu_ngram.engine.search_options import Found, Request, SearchOptions
 from mgpu_ngram.engine.search_results import Traces, read_results
 from mgpu_ngram.engine.state_trees import map_state, state_module, take_rows
@@ -39,24 +40,21 @@ class _Bound(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """Sentences that are done: their hypotheses and requests."""
+    """Sentences that are done: the arrays of `Traces`, and their requests."""
 
-    traces: Traces
+    traces: HostCopies
     requests: list[Request]
 
 
 @dataclass
 class _Counts:
-    """What a step has counted; on a GPU, it may be under way to the host.
+    """What a step has counted.
 
-    counts_4, done_S  as `advance_beams` returns them, on the host
-    event             that says that both have come; None: they have
-    entered           sentences that entered after the step
+    copies   counts_4 and done_S of `advance_beams`
+    entered  sentences that entered after the step
     """
 
-    counts_4: np.ndarray
-    done_S: np.ndarray
-    event: Any
+    copies: HostCopies
     entered: int = 0
 
 
@@ -102,25 +100,20 @@ class BeamSearch:
         """Number of sentences that have entered and are not known to be done."""
         return len(self._requests) - len(self._done)
 
-    @property
-    def room(self) -> int:
-        """Number of sentences that can enter after `collect`."""
-        return len(self._free) + len(self._done)
-
     def prepare(self, sources: Sequence[Any]) -> None:
-        """Begin to encode sentences, on a GPU beside the step that is under way. They enter next."""
+        """Begin to encode sentences, on a GPU beside the steps. They enter next, perhaps some at a time."""
         self.model.prepare(sources)
 
     def enter(self, requests: Sequence[Request], sources: Sequence[Any]) -> None:
-        """Begin to search for sentences; there must be room for them."""
+        """Begin to search for sentences; there must be room for them. Does not wait for a GPU."""
         S, R, places = self._bound
         D, K = len(requests), self.options.beam_size
         state = self._gathered(R)
-        self._state = self.model.start(state, sources)
-        if self._beams is None:
-            self._allocate(state_module(self._state))
         slots = [self._free.pop() for _ in requests]
         self._requests |= dict(zip(slots, requests, strict=True))
+        self._state = self.model.start(state, sources, list(self._requests))
+        if self._beams is None:
+            self._allocate(state_module(self._state))
         self._set_slots(slots, requests)
         self._live, self._rows = self._with_new(slots, S, R)
         self._now_2 = self._now_2 + D
@@ -141,28 +134,30 @@ class BeamSearch:
                 done_S, counts_4 = self._graphs.run(min(most, rounded_up(R)), self._extend_in_place)
             self._now_2 = counts_4[:2]
             self._bound = _Bound(S, max(R, places) if self._hold else places, places)
-            self._counts.append(self._to_host_later(counts_4, done_S))
+            self._counts.append(_Counts(HostCopies([counts_4, done_S])))
         while len(self._counts) > (self._lag if R else 0):
             self._learn(self._counts.popleft())
 
     def collect(self) -> list[Collected]:
-        """Return the sentences known to be done, up to READ_AT_ONCE in a part. Others may take their places."""
-        if not self._done:
-            return []
-        at = self._xp.asarray(np.array(self._done))
-        beams = self._beams
-        kept = beams.words_NLK, beams.before_NLK, beams.costs_NLK, beams.steps_N, beams.longest_N
-        details = (None if array is None else to_host(array[at]) for array in (self._attention, self._parts))
-        traces = Traces(*(to_host(array[at]) for array in kept), *details)
-        requests = [self._requests.pop(slot) for slot in self._done]
+        """Return the sentences known to be done, up to READ_AT_ONCE in a part. Others may take their places.
+
+        Does not wait for a GPU.
+        """
+        parts = [self._done[first : first + READ_AT_ONCE] for first in range(0, len(self._done), READ_AT_ONCE)]
         self._free += self._done
         self._done = []
-        parts = (slice(first, first + READ_AT_ONCE) for first in range(0, len(requests), READ_AT_ONCE))
-        return [Collected(traces.part(some), requests[some]) for some in parts]
+        return [Collected(self._traces(slots), [self._requests.pop(slot) for slot in slots]) for slots in parts]
 
     def read(self, collected: Collected) -> list[Found]:
         """Return the results of sentences that are done."""
-        return read_results(*collected, self._ending, self.options.n_best)
+        traces = Traces(*collected.traces.wait())
+        return read_results(traces, collected.requests, self._ending, self.options.n_best)
+
+    def _traces(self, slots: list[int]) -> HostCopies:
+        """Begin to copy the arrays of `Traces` of some slots."""
+        beams, at = self._beams, self._xp.asarray(np.array(slots))
+        kept = beams.words_NLK, beams.before_NLK, beams.costs_NLK, beams.steps_N, beams.longest_N
+        return HostCopies([None if array is None else array[at] for array in (*kept, self._attention, self._parts)])
 
     def _extend(self, S: int, R: int) -> tuple[Any, Any]:
         """Extend R hypotheses of S sentences by a word. Return (done_S, counts_4) of `advance_beams`."""
@@ -330,24 +325,11 @@ class BeamSearch:
                 self._parts = xp.zeros((N + 1, L, K, len(parts_MSK)), np.float64)
             self._parts[at] = xp.moveaxis(parts_MSK, 0, 2)
 
-    def _to_host_later(self, counts_4: Any, done_S: Any) -> _Counts:
-        """Begin to copy what a step has counted to the host."""
-        if self._xp is np:
-            return _Counts(counts_4, done_S, None)
-        import cupy
-        import cupyx
-
-        on_host = cupyx.empty_pinned(4, np.int64), cupyx.empty_pinned(len(done_S), np.int32)
-        for array, target in zip((counts_4, done_S), on_host, strict=True):
-            array.get(out=target, blocking=False)
-        return _Counts(*on_host, cupy.cuda.get_current_stream().record())
-
     def _learn(self, counts: _Counts) -> None:
         """Take note of what a step has counted."""
-        if counts.event is not None:
-            counts.event.synchronize()
-        sentences, rows, places, done = (int(n) for n in counts.counts_4)
-        self._done += counts.done_S[:done].tolist()
+        counts_4, done_S = counts.copies.wait()
+        sentences, rows, places, done = counts_4.tolist()
+        self._done += done_S[:done].tolist()
         sentences += counts.entered
         places += counts.entered * self.options.beam_size
         rows = places if self._counts else rows + counts.entered

@@ -21,7 +21,8 @@ from mgpu_ngram.engine.step_graphs import capture_stream
 BATCHINGS = ("refill", "drain", "naive")
 SENTENCES = {"cpu": 256, "gpu": 4096}  # at once, at most
 HYPOTHESES = {"cpu": 256 * 64, "gpu": 6144}  # at once, at most; more make steps no shorter for each of them
-POSITIONS = {"cpu": 0, "gpu": 64 * 2048}  # of sources at once, at most; 0: no limit. Each takes 16 KB with 1,024 states
+# Of sources at once, at most; 0: no limit. Each takes 16 KB with 1,024 states, and as many more are being encoded.
+POSITIONS = {"cpu": 0, "gpu": 64 * 2048}
 
 
 def sentences_at_once(device: str, beam_size: int) -> int:
@@ -52,6 +53,10 @@ class Batching:
             raise InputError(f"words and pool are {self.words} and {self.pool} but must be 0 or more")
         if self.kind not in BATCHINGS:
             raise InputError(f"the batching is {self.kind!r} but must be one of {', '.join(BATCHINGS)}")
+
+    def most(self, length: int) -> int:
+        """Return the sentences of `length` source words that are searched at once, at least one."""
+        return min(self.sentences, max(1, self.words // length)) if self.words else self.sentences
 
 
 @dataclass(frozen=True)
@@ -162,20 +167,20 @@ def _run(
     """Return the results of sentences, in the order in which they are done."""
     found: list[Found] = []
     unread: deque[Collected] = deque()
-    quarter = (batching.sentences + 3) // 4
-    at = 0
+    encoding: list[Any] = []  # sources of the next sentences
+    at = most = 0
     while at < len(order) or search.searched:
         if at < len(order):
-            room, empty = search.room, search.searched == 0
-            if batching.words:
-                room = min(room, batching.words // requests[order[at]].length - search.searched)
-            if empty or (batching.kind == "refill" and room >= quarter):
-                now = order[at : at + max(room, 1)]
-                entering = [sources[i] for i in now]
-                search.prepare(entering)
+            if not encoding:
+                most = batching.most(requests[order[at]].length)
+                encoding = [sources[i] for i in order[at : at + most]]
+                search.prepare(encoding)
+            room = most - search.searched
+            if not search.searched or (batching.kind == "refill" and room >= (most + 3) // 4):
                 unread.extend(search.collect())
-                search.enter([requests[i] for i in now], entering)
-                at += len(now)
+                entering, encoding = encoding[:room], encoding[room:]
+                search.enter([requests[i] for i in order[at : at + len(entering)]], entering)
+                at += len(entering)
         search.advance()
         if unread:
             found += search.read(unread.popleft())  # a GPU searches meanwhile

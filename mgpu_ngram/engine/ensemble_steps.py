@@ -81,10 +81,10 @@ class Ensemble:
             if hasattr(model, "prepare"):
                 model.prepare(sources)
 
-    def start(self, state: Any, sources: Sequence[Any]) -> Any:
-        """Return the state with a row for each new source."""
+    def start(self, state: Any, sources: Sequence[Any], slots: Sequence[int]) -> Any:
+        """Return the state with a row for each new source. See `StepFunction`."""
         of = [None] * len(self.models) if state is None else state["models"]
-        models = tuple(model.start(part, sources) for model, part in zip(self.models, of, strict=True))
+        models = tuple(model.start(part, sources, slots) for model, part in zip(self.models, of, strict=True))
         if self.lm is None:
             return {"models": models, "history": None}
         history = join_rows(None if state is None else state["history"], self.lm.model.start(len(sources)))

@@ -39,7 +39,7 @@ class GivenSteps:
         """Return the CuPy device of the state; None for host memory."""
         return gpu_of(self._first)
 
-    def start(self, state: Any, sources: Sequence[int]) -> Any:
+    def start(self, state: Any, sources: Sequence[int], slots: Sequence[int]) -> Any:
         """Return the state with a row for each new source after its rows."""
         new = take_rows(self._state, np.asarray(sources))
         if state is not None:

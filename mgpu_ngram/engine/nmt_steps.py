@@ -13,12 +13,14 @@ from mgpu_ngram.engine.nmt_weights import ReadyModel, ready
 from mgpu_ngram.engine.sentence_encoder import SentenceEncoder
 from mgpu_ngram.engine.state_trees import join_rows
 from mgpu_ngram.engine.step_function import StepScores
+from mgpu_ngram.engine.step_graphs import rounded_up
 from mgpu_ngram.kernels.decode.activations import singles
 from mgpu_ngram.kernels.decode.attention import Sentences, attention
 from mgpu_ngram.kernels.decode.tanh_sum import tanh_sum
-from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.dispatch import array_module
 
 SPARE_ROOM = 4  # times the positions that the pool needs, at most
+POOLS_PER_OCTAVE = 4  # numbers of slots of pools, from one power of two to the next
 
 
 class NmtSteps:
@@ -32,7 +34,7 @@ class NmtSteps:
         self.vocab_size, self.eos, self.unk, self.start_word = model.vocab_size, model.eos, model.unk, model.start
         self._xp = array_module(model.target_embedding)
         self._pool: Sentences | None = None
-        self._length_S = np.zeros(0, np.int64)  # of the pool, on the host
+        self._length_S = np.zeros(0, np.int64)  # of the slots that rows may name, on the host
         self.version = None if self._xp is np else 0
         self._encoder = SentenceEncoder(model, in_graphs=self.version is not None)
         self._has_memory = any(isinstance(cell, Lstm) for cell in (*model.decoder, *model.conditional))
@@ -40,25 +42,22 @@ class NmtSteps:
         self._bias_V = None if bias_V is None else singles(bias_V)  # added by the search
 
     def prepare(self, sources: Sequence[np.ndarray]) -> None:
-        """Begin to encode the sources that `start` gets next. Raises InputError for a word without an embedding."""
+        """Begin to encode sources. Raises InputError for a word without an embedding."""
         self._encoder.begin(sources)
 
-    def start(self, state: Any, sources: Sequence[np.ndarray]) -> Any:
+    def start(self, state: Any, sources: Sequence[np.ndarray], slots: Sequence[int]) -> Any:
         """Return the state with a row for each new sentence after its own rows.
 
-        state    rows that go on; sentences of other rows leave the pool. None: no rows
         sources  ids of each sentence with the end of the sentence, (T,) or (T, factors)
+        slots    places in the pool: see `StepFunction`
         """
-        used, slot_R = np.zeros(0, np.int64), None
-        if state is not None:  # waits for the stream of the steps
-            used, slot_R = np.unique(to_host(state["slot"]), return_inverse=True)
+        if state is None:
+            self._length_S = np.zeros(0, np.int64)
         encoded, hidden = self._encoder.take(sources)
-        slots = np.zeros(len(sources), np.int64)
+        new = {"hidden": hidden.copy(), "slot": self._xp.asarray(np.array(slots[-len(sources) :], np.int64))}
         if encoded is not None:
-            slots, is_new_pool = self._place(used, encoded, sources)
-            if is_new_pool and slot_R is not None:
-                state["slot"] = self._xp.asarray(slot_R)
-        new = {"hidden": hidden.copy(), "slot": self._xp.asarray(slots)}
+            lengths = [len(source) for source in sources]
+            self._place(encoded, np.array(slots), np.array(lengths), new["slot"])
         self._encoder.release()
         if self._has_memory:
             new["memory"] = self._xp.zeros_like(hidden)
@@ -90,45 +89,35 @@ class NmtSteps:
             new["memory"] = c
         return new, StepScores(logits_RV, attention_RT, self._bias_V)
 
-    def _place(self, used: np.ndarray, new: Sentences, sources: Sequence[np.ndarray]) -> tuple[np.ndarray, bool]:
-        """Put sentences into slots of the pool that are not used; return these, and whether the pool is a new one.
-
-        Sentences of a new pool have the slots 0, 1, ..., in the order of `used`.
-        """
-        length_B = np.array([len(source) for source in sources])
-        B, T = len(length_B), int(max(length_B.max(), self._length_S[used].max(initial=0)))
-        free = np.setdiff1d(np.arange(len(self._length_S)), used)[:B]
-        needed = (len(used) + B) * T
-        room = 0 if self._pool is None else self._pool.context_STC.shape[1]
-        is_new_pool = len(free) < B or T > room or len(self._length_S) * room > SPARE_ROOM * needed
-        if is_new_pool:
-            free = np.arange(len(used), len(used) + B)
-            if self.version is not None:
-                self.version += 1
-            if self._pool is None:
-                memory, context = (self._xp.ascontiguousarray(array) for array in new[:2])
-                self._pool, self._length_S = Sentences(memory, context, new.length_S.copy()), length_B
-                return free, True
-            self._rebuild(used, len(used) + B, T)
+    def _place(self, new: Sentences, slots: np.ndarray, length_B: np.ndarray, slot_B: Any) -> None:
+        """Put sentences into the last of `slots`, which are slot_B; no other slots are used."""
+        B = len(length_B)
+        kept = len(self._length_S)
+        length_S = np.ones(max(kept, slots.max() + 1), np.int64)
+        length_S[slots[:-B]] = self._length_S[slots[:-B]]
+        length_S[slots[-B:]] = length_B
+        self._length_S = length_S
+        S, T = len(length_S), int(length_S.max())
+        room = (0, 0) if self._pool is None else self._pool.context_STC.shape[:2]
+        if S > room[0] or T > room[1] or room[0] * room[1] > SPARE_ROOM * S * T:
+            self._rebuild(new, kept, rounded_up(S, POOLS_PER_OCTAVE), T)
         assert self._pool is not None
-        is_range = free[-1] - free[0] == B - 1
-        at = slice(int(free[0]), int(free[-1]) + 1) if is_range else self._xp.asarray(free)
+        first, last = int(slots[-B]), int(slots[-1])
+        at = slice(first, last + 1) if (slots[-B:] == np.arange(first, first + B)).all() else slot_B
         for array, values in zip(self._pool[:2], new[:2], strict=True):
             array[at, : values.shape[1]] = values
         self._pool.length_S[at] = new.length_S
-        self._length_S[free] = length_B
-        return free, is_new_pool
 
-    def _rebuild(self, used: np.ndarray, slots: int, positions: int) -> None:
-        """Make a pool of so many slots, the first of which have the sentences of the slots `used`."""
-        assert self._pool is not None
-        xp, old, at, D = self._xp, self._pool, self._xp.asarray(used), len(used)
-        memory, context = (xp.zeros((slots, positions, array.shape[2]), array.dtype) for array in old[:2])
+    def _rebuild(self, like: Sentences, kept: int, slots: int, positions: int) -> None:
+        """Make a pool of so many slots and positions. The first `kept` slots keep their sentences."""
+        xp, old = self._xp, self._pool if kept else None
+        self._pool = None  # its memory is free, unless it is read below
+        memory, context = (xp.zeros((slots, positions, array.shape[2]), array.dtype) for array in like[:2])
         self._pool = Sentences(memory, context, xp.ones(slots, np.int64))
-        T = min(positions, old.context_STC.shape[1])
-        for array, values in zip(self._pool[:2], old[:2], strict=True):
-            array[:D, :T] = values[at, :T]
-        self._pool.length_S[:D] = old.length_S[at]
-        length_S = np.ones(slots, np.int64)
-        length_S[:D] = self._length_S[used]
-        self._length_S = length_S
+        if self.version is not None:
+            self.version += 1
+        if old is not None:
+            T = min(positions, old.context_STC.shape[1])
+            for array, values in zip(self._pool[:2], old[:2], strict=True):
+                array[:kept, :T] = values[:kept, :T]
+            self._pool.length_S[:kept] = xp.minimum(old.length_S[:kept], positions)

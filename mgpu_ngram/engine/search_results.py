@@ -29,11 +29,6 @@ class Traces(NamedTuple):
     attention_DLKT: np.ndarray | None = None
     parts_DLKM: np.ndarray | None = None
 
-    def part(self, some: slice) -> Traces:
-        """Return those of some sentences."""
-        kept, details = self[:5], self[5:]
-        return Traces(*(array[some] for array in kept), *(None if array is None else array[some] for array in details))
-
 
 def read_results(traces: Traces, requests: Sequence[Request], ending: Ending, n_best: int) -> list[Found]:
     """Return the n best finished hypotheses of each sentence; of equal ones, the one that ended first comes first.

@@ -30,6 +30,22 @@ class Encoded(NamedTuple):
     sentences: Sentences | None
     hidden_BH: Any
 
+    def part(self, some: slice, positions: int | None = None) -> Encoded:
+        """Return some of the sentences, and of these the first positions."""
+        found = self.sentences
+        if found is not None:
+            T = slice(positions)
+            found = Sentences(found.memory_STA[some, T], found.context_STC[some, T], found.length_S[some])
+        return Encoded(found, self.hidden_BH[some])
+
+
+class _Begun(NamedTuple):
+    """Sentences that have not been taken, and the event after which they are encoded; None: they are."""
+
+    sources: Sequence[np.ndarray]
+    encoded: Encoded
+    event: Any
+
 
 class SentenceEncoder:
     """Encodes sentences; on a GPU on a stream of its own, beside the steps of sentences that are searched.
@@ -39,39 +55,45 @@ class SentenceEncoder:
 
     def __init__(self, model: ReadyModel, in_graphs: bool):
         self._model, self._xp = model, array_module(model.target_embedding)
-        self._begun: tuple[Sequence[np.ndarray], Encoded, Any] | None = None
+        self._begun: _Begun | None = None
         self._graphs = StepGraphs() if in_graphs else None
         self._inputs: dict[tuple[int, int], tuple[Any, Any]] = {}  # of graphs
         self._read: Any = None  # event after which the last results are not read any more
 
-    def begin(self, sources: Sequence[np.ndarray]) -> None:
+    def begin(self, sources: Sequence[np.ndarray]) -> _Begun:
         """Begin to encode sentences; `take` returns them. Raises InputError for a word without an embedding."""
         ids_TBF, length_B = self._arrays(sources)
         if self._xp is np:
-            self._begun = sources, self._encoded(ids_TBF, length_B), None
-            return
+            self._begun = _Begun(sources, self._encoded(ids_TBF, length_B), None)
+            return self._begun
         import cupy
 
         stream = side_stream()
         stream.wait_event(self._read or cupy.cuda.get_current_stream().record())
         with stream:
             encoded = self._encoded_on_gpu(ids_TBF, length_B)
-            self._begun = sources, encoded, stream.record()
+            self._begun = _Begun(sources, encoded, stream.record())
+        return self._begun
 
     def take(self, sources: Sequence[np.ndarray]) -> Encoded:
-        """Return the encoded sentences, which `begin` has begun if it was given these sources. See `release`."""
-        if self._begun is None or self._begun[0] is not sources:
-            self.begin(sources)
-        assert self._begun is not None
-        (_, encoded, event), self._begun = self._begun, None
-        if event is not None:
+        """Return encoded sentences: the next of those that `begin` has begun, or others, which begin now.
+
+        See `release`.
+        """
+        begun = self._begun
+        if begun is None or [*map(id, begun.sources[: len(sources)])] != [*map(id, sources)]:
+            begun = self.begin(sources)
+        if begun.event is not None:
             import cupy
 
-            cupy.cuda.get_current_stream().wait_event(event)
-        return encoded
+            cupy.cuda.get_current_stream().wait_event(begun.event)
+        B, T = len(sources), max(map(len, sources))
+        left = begun.sources[B:]
+        self._begun = begun._replace(sources=left, encoded=begun.encoded.part(slice(B, None))) if left else None
+        return begun.encoded.part(slice(B), T)
 
     def release(self) -> None:
-        """Say that what the current stream has begun is the last to read the results of `take`."""
+        """Say that what the current stream has begun is the last to read the results of `take` so far."""
         if self._xp is not np:
             import cupy
 
@@ -108,10 +130,7 @@ class SentenceEncoder:
         ids[:T, :B], length[:B] = ids_TBF, length_B
         for array, values in zip(self._inputs[sizes], (ids, length), strict=True):
             array.set(values)
-        found, hidden = self._graphs.run(sizes, lambda key: self._encoded(*self._inputs[key]))
-        if found is not None:
-            found = Sentences(found.memory_STA[:B, :T], found.context_STC[:B, :T], found.length_S[:B])
-        return Encoded(found, hidden[:B])
+        return self._graphs.run(sizes, lambda key: self._encoded(*self._inputs[key]))
 
     def _encoded(self, ids_TBF: Any, length_B: Any) -> Encoded:
         xp, m = self._xp, self._model

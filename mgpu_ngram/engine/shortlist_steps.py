@@ -33,9 +33,9 @@ class ShortlistSteps:
         if hasattr(self._steps, "prepare"):
             self._steps.prepare(sources)
 
-    def start(self, state: Any, sources: Sequence[np.ndarray]) -> Any:
+    def start(self, state: Any, sources: Sequence[np.ndarray], slots: Sequence[int]) -> Any:
         """Return the state with a row for each new source, (T,) ids or (T, factors)."""
-        inner = self._steps.start(None if state is None else state["inner"], sources)
+        inner = self._steps.start(None if state is None else state["inner"], sources, slots)
         words = [np.asarray(source).reshape(len(source), -1)[:, 0] for source in sources]
         allowed_BV = np.stack([self._shortlist.allowed(source_T, self.vocab_size) for source_T in words])
         new = state_module(inner).asarray(allowed_BV)

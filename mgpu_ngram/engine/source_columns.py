@@ -65,9 +65,14 @@ class ColumnSteps:
         """See `StepFunction`."""
         return getattr(self._steps, "version", None)
 
-    def start(self, state: Any, sources: Sequence[ColumnSources]) -> Any:
+    def prepare(self, sources: Sequence[ColumnSources]) -> None:
+        """See `StepFunction`."""
+        if hasattr(self._steps, "prepare"):
+            self._steps.prepare([source.parts[self._part] for source in sources])
+
+    def start(self, state: Any, sources: Sequence[ColumnSources], slots: Sequence[int]) -> Any:
         """Return the state with a row for each new source after its rows."""
-        return self._steps.start(state, [source.parts[self._part] for source in sources])
+        return self._steps.start(state, [source.parts[self._part] for source in sources], slots)
 
     def step(self, state: Any, words_R: Any) -> tuple[Any, StepScores]:
         """Return (next state, scores) after one word for each row."""

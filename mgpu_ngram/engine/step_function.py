@@ -26,7 +26,8 @@ class StepFunction(Protocol):
     unk         -1 for none
     version     optional: counts how often the arrays that steps read have been replaced, on a GPU. Such steps neither
                 wait for the GPU nor copy from the host, so that a search captures them. None or absent: it does not
-    prepare     optional: prepare(sources) begins what `start` will do for the same list of sources, and does not wait
+    prepare     optional: prepare(sources) begins what `start` will do for these sources, which come next, in this order
+                and perhaps some at a time. It does not wait
     """
 
     vocab_size: int
@@ -34,8 +35,12 @@ class StepFunction(Protocol):
     unk: int
     start_word: int
 
-    def start(self, state: Any, sources: Sequence[Any]) -> Any:
-        """Return the state (None: no rows) with a row for each new source after its rows."""
+    def start(self, state: Any, sources: Sequence[Any], slots: Sequence[int]) -> Any:
+        """Return the state (None: no rows) with a row for each new source after its rows.
+
+        slots  numbers of all sentences that are searched, those of `sources` last; no two have the same. They are below
+               the most sentences that are searched at once
+        """
 
     def step(self, state: Any, words_R: Any) -> tuple[Any, StepScores]:
         """Return (next state, scores) after one word for each row."""

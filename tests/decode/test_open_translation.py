@@ -141,7 +141,7 @@ def test_probabilities_are_those_among_the_allowed_words(files, tmp_path):
         for result in found:
             assert set(result.words) <= words
             steps = NmtSteps(model)
-            state, before = steps.start(None, [source]), -1
+            state, before = steps.start(None, [source], [0]), -1
             for word, score in zip(result.words, result.word_scores, strict=True):
                 state, scores = steps.step(state, np.array([before]))
                 p = np.exp((scores.logits_RV[0] + scores.bias_V).astype(float))
@@ -154,7 +154,7 @@ def test_probabilities_are_those_among_the_allowed_words(files, tmp_path):
 def ratio(model, source):
     """Return p(<unk>) / p(</s>) of the first word: <unk> keeps its probability but is not chosen."""
     steps = NmtSteps(model)
-    _, scores = steps.step(steps.start(None, [source]), np.array([-1]))
+    _, scores = steps.step(steps.start(None, [source], [0]), np.array([-1]))
     x = scores.logits_RV[0] + scores.bias_V
     return math.exp(x[1] - x[0])
 

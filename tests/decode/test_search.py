@@ -9,12 +9,14 @@ import math
 import numpy as np
 import pytest
 
+from mgpu_ngram.benchmarks.decode_batch import Scheduled, Sentence
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine import beam_search, decode_batch
 from mgpu_ngram.engine.beam_search import LAG
 from mgpu_ngram.engine.best_words import Hypotheses, Sampling, best_of_rows, best_of_sentences
 from mgpu_ngram.engine.decode_batch import Batching, Forced, decode, search_all
 from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
+from mgpu_ngram.engine.host_copies import HostCopies
 from mgpu_ngram.engine.next_word import NextWordModel
 from mgpu_ngram.engine.ngram_rows import NgramRows
 from mgpu_ngram.engine.nmt_steps import NmtSteps
@@ -36,7 +38,7 @@ class TableSteps:
     def __init__(self, vocab_size=4, seed=0, tied=False):
         self.vocab_size, self.seed, self.tied = vocab_size, seed, tied
 
-    def start(self, state, sources):
+    def start(self, state, sources, slots):
         new = {"hash": np.array([int(s[0]) + 1 for s in sources]), "deep": [np.zeros((len(sources), 2))]}
         if state is None:
             return new
@@ -74,7 +76,7 @@ def all_sequences(model, source, options):
             for last in words:
                 if last and length != longest:
                     continue
-                cost, state, before = np.float32(0), model.start(None, [source]), -1
+                cost, state, before = np.float32(0), model.start(None, [source], [0]), -1
                 for word in (*body, last):
                     state, scores = model.step(state, np.array([before]))
                     cost, before = cost + scores.logits_RV[0, word], word
@@ -109,7 +111,7 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(options):
 def plain_search(model, source, k, multiple=2.0):
     """Beam search of one sentence in plain Python: places shrink as hypotheses end."""
     longest = int(multiple * len(source))
-    live, finished, size, j = [(np.float32(0), (), model.start(None, [source]))], [], k, 0
+    live, finished, size, j = [(np.float32(0), (), model.start(None, [source], [0]))], [], k, 0
     while live and j < multiple * len(source):
         candidates = []
         for row, (cost, words, state) in enumerate(live):
@@ -227,6 +229,28 @@ def test_batches_do_not_change_results(random_model, kind, sentences):
     assert found[0] == [] and len(sources[0]) == 1  # an empty line has no result
 
 
+@pytest.mark.parametrize("words", [0, 40])
+def test_sentences_enter_before_a_batch_has_drained(random_model, words):
+    """Also where the number of words, not of sentences, is the limit; and each is encoded once."""
+    rng = np.random.default_rng(8)
+    sources = [Sentence(np.append(rng.integers(2, 9, n), 0), rng.integers(2, 20)) for n in rng.integers(1, 9, 60)]
+    counts = {}
+    for kind in ("drain", "refill"):
+        steps, rows, encoded = NmtSteps(random_model()), [], []
+        step, begin = steps.step, steps._encoder.begin
+        steps.step = lambda state, words, step=step, rows=rows: (rows.append(len(words)), step(state, words))[1]
+        steps._encoder.begin = lambda some, begin=begin, encoded=encoded: (encoded.extend(some), begin(some))[1]
+        options, batching = (
+            SearchOptions(2, max_length_multiple=20.0),
+            Batching(64 if words else 8, words=words, kind=kind),
+        )
+        found = decode([Scheduled(steps)], sources, options, batching)
+        assert [len(best[0].words) for best in found] == [sentence.words for sentence in sources]
+        assert sorted(map(id, encoded)) == sorted(id(sentence.ids) for sentence in sources)
+        counts[kind] = len(rows)
+    assert counts["refill"] < 0.8 * counts["drain"]
+
+
 @pytest.mark.parametrize("kind", ["drain", "refill"])
 def test_a_host_that_learns_late_finds_the_same(random_model, kind, monkeypatch):
     """As on a GPU: hypotheses that have ended are computed for nothing, and sentences enter behind them."""
@@ -293,6 +317,19 @@ def test_steps_in_place_find_the_same(random_model, kind, lag, monkeypatch):
     steps.version = 0
     assert decode([steps], sources, options, batching) == expected
     assert max(counts) == 180 and sum(counts.values()) > 30
+
+
+@pytest.mark.gpu
+def test_copies_to_the_host_have_the_values_of_their_beginning():
+    import cupy
+
+    arrays = [cupy.arange(3, dtype=np.int8), cupy.zeros((0, 2)), None, cupy.ones((2, 5), np.float32)[:, 1:3]]
+    copies = HostCopies(arrays)
+    for array in arrays[:2] + arrays[3:]:
+        array.fill(7)
+    found = copies.wait()
+    assert found[0].tolist() == [0, 1, 2] and found[1].shape == (0, 2) and found[2] is None
+    assert found[3].tolist() == [[1, 1], [1, 1]] and found[3].dtype == np.float32
 
 
 @pytest.mark.gpu
@@ -391,7 +428,7 @@ def test_targets_are_scored(random_model):
     )
     for source, target, (result,) in zip(sources, targets, found, strict=True):
         steps = NmtSteps(model)
-        state, before, costs = steps.start(None, [source]), -1, []
+        state, before, costs = steps.start(None, [source], [0]), -1, []
         for word in (*target, 0):
             state, scores = steps.step(state, np.array([before]))
             costs.append(log_probs(scores)[0, word])
@@ -420,7 +457,7 @@ class GpuSteps(TableSteps):
 
     xp = np
 
-    def start(self, state, sources):
+    def start(self, state, sources, slots):
         new = {"hash": self.xp.asarray(np.array([int(s[0]) + 1 for s in sources]))}
         return new if state is None else {"hash": self.xp.concatenate([state["hash"], new["hash"]])}
 
@@ -503,7 +540,7 @@ def test_samples_do_not_depend_on_the_batch():
 def test_samples_have_the_distribution_of_the_model():
     """First words of 2,000 samples, beside their probabilities without <unk>; then of the best 2, of half the mass."""
     model, source = TableSteps(6), np.array([4, 0])
-    _, scores = model.step(model.start(None, [source]), np.array([-1]))
+    _, scores = model.step(model.start(None, [source], [0]), np.array([-1]))
     p = np.exp(scores.logits_RV[0].astype(float))
     p[1] = 0
     order = np.argsort(-p)

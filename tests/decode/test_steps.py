@@ -29,7 +29,7 @@ def log_probs(scores):
 def walk(model, sentences, words, reorder=None):
     """Return the scores and attentions of forced words, (steps, rows, ...)."""
     steps = NmtSteps(model)
-    state, found = steps.start(None, sentences), []
+    state, found = steps.start(None, sentences, range(len(sentences))), []
     before = np.full(len(sentences), model.start)
     for word in words:
         state, scores = steps.step(state, before)
@@ -159,19 +159,49 @@ def test_tables_of_products_change_no_bit(random_model, kind):
 def test_sentences_enter_and_leave_the_pool(random_model):
     model = random_model()
     steps = NmtSteps(model)
-    state = steps.start(None, SENTENCES[:2])
+    state = steps.start(None, SENTENCES[:2], [0, 1])
     state, _ = steps.step(state, np.array([-1, -1]))
-    state = steps.start(take_rows(state, np.array([1, 1])), SENTENCES[2:3])  # the first sentence leaves
-    assert state["slot"].tolist() == [1, 1, 0]  # in the place of the first
+    state = steps.start(take_rows(state, np.array([1, 1])), SENTENCES[2:3], [1, 0])  # the first sentence leaves
+    assert state["slot"].tolist() == [1, 1, 0]
     _, scores = steps.step(state, np.array([3, 3, -1]))
     expected = walk(model, SENTENCES[1:2], [3, 0])[1][0][0]
     np.testing.assert_allclose(log_probs(scores)[:2], [expected, expected], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(log_probs(scores)[2], walk(model, SENTENCES[2:3], [0])[0][0][0], rtol=1e-5, atol=1e-5)
 
 
+def test_sentences_keep_their_slots_while_the_pool_changes(random_model):
+    """More slots, longer sentences, far shorter ones, and none that goes on; rows are those of each sentence alone."""
+    model = random_model()
+    steps, rng = NmtSteps(model), np.random.default_rng(3)
+    state, searched, rooms = None, {}, []
+    for kept, new in [
+        ((), {0: 3, 1: 4}),
+        ((0, 1), {7: 4}),
+        ((1, 7), {0: 40, 2: 1}),
+        ((2, 7), {1: 2, 0: 3}),
+        ((), {0: 1, 1: 2}),
+    ]:
+        rows = [list(searched).index(slot) for slot in kept]
+        sources = [np.append(rng.integers(2, 9, n), 0) for n in new.values()]
+        searched = {slot: searched[slot] for slot in kept} | dict(zip(new, sources, strict=True))
+        state = steps.start(take_rows(state, np.array(rows)) if kept else None, sources, list(searched))
+        assert state["slot"].tolist() == list(searched)
+        rooms.append(steps._pool.context_STC.shape[:2])
+        for slot, sentence, weights_T in zip(
+            searched, searched.values(), steps.step(state, np.full(len(searched), -1))[1].attention_RT, strict=True
+        ):
+            alone = NmtSteps(model)
+            alone_state = alone.start(None, [sentence], [0])
+            alone_state["hidden"] = state["hidden"][list(searched).index(slot)][None]
+            expected = alone.step(alone_state, np.array([-1]))[1].attention_RT[0]
+            np.testing.assert_array_equal(weights_T[: len(sentence)], expected)
+            assert not weights_T[len(sentence) :].any()
+    assert rooms == [(2, 5), (8, 5), (8, 41), (8, 5), (2, 3)]
+
+
 def test_ids_outside_the_embeddings_are_refused(random_model):
     with pytest.raises(InputError, match="has id 9 but the embeddings of .* have 9 rows"):
-        NmtSteps(random_model()).start(None, [np.array([9, 0])])
+        NmtSteps(random_model()).start(None, [np.array([9, 0])], [0])
 
 
 def test_states_are_any_tree():
@@ -202,6 +232,25 @@ def test_only_sentences_that_were_begun_are_taken(random_model):
     encoder.begin(first)
     np.testing.assert_array_equal(encoder.take(second).hidden_BH, expected[1])
     assert not np.array_equal(*expected)
+
+
+def test_sentences_are_encoded_once_and_taken_some_at_a_time(random_model, monkeypatch):
+    encoder, encoded = SentenceEncoder(ready(random_model()), in_graphs=False), []
+    expected = [encoder.take([sentence]) for sentence in SENTENCES]
+    arrays = encoder._arrays
+    monkeypatch.setattr(encoder, "_arrays", lambda sources: (encoded.append(len(sources)), arrays(sources))[1])
+    encoder.begin(SENTENCES)
+    found = [encoder.take(SENTENCES[first:end]) for first, end in ((0, 2), (2, 3), (3, 5))]
+    assert encoded == [5]
+    assert [part.sentences.context_STC.shape[:2] for part in found] == [(2, 9), (1, 2), (2, 5)]
+    b = 0
+    for part in found:
+        for i, length in enumerate(part.sentences.length_S):
+            assert length == len(SENTENCES[b])
+            np.testing.assert_array_equal(part.hidden_BH[i], expected[b].hidden_BH[0])
+            for array, alone in zip(part.sentences[:2], expected[b].sentences[:2], strict=True):
+                np.testing.assert_array_equal(array[i, :length], alone[0])
+            b += 1
 
 
 @pytest.mark.gpu
