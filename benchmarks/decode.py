@@ -26,7 +26,7 @@ FLAGS = {"tokens", "workers", "only", "folder"}
 MEASURES = (
     "kernels/decode", "mgpu_ngram/engine/beam_search.py", "mgpu_ngram/engine/decode_batch.py",
     "mgpu_ngram/engine/ngram_rows.py", "mgpu_ngram/engine/nmt_cells.py", "mgpu_ngram/engine/nmt_steps.py",
-    "mgpu_ngram/jobs/decode",
+    "mgpu_ngram/engine/sentence_encoder.py", "mgpu_ngram/jobs/decode",
 )  # fmt: skip
 PARTS: dict[str, Callable[[DecodeBench], None]] = {
     "pass": fused_pass,
