@@ -18,6 +18,8 @@ from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model
 from mgpu_ngram.engine import lda_train
 from mgpu_ngram.engine.bags_of import bags_of
+from mgpu_ngram.engine.held_out import keep_training
+from mgpu_ngram.engine.open_bags import open_bags
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.lda import run as lda_run
 from mgpu_ngram.jobs.lda.config import LdaConfig
@@ -52,11 +54,16 @@ def documents(tmp_path_factory):
 def trained(executor, documents, output, sweeps=12, **how):
     """Return (result, model) of a run; closes the executor."""
     options = OPTIONS | {k: how.pop(k) for k in list(how) if k in LdaConfig.__dataclass_fields__}
+    config = LdaConfig([documents], sweeps=sweeps, **options)
     try:
-        result = run(LdaConfig([documents], sweeps=sweeps, **options), RunContext(executor, output, **how))
+        result = run(config, RunContext(executor, output, **how))
     finally:
         executor.close()
-    return result, load_topic_model(output / "model.safetensors")
+    model = load_topic_model(output / "model.safetensors")
+    bags = keep_training(open_bags(documents).read(), 0, config.held_out, config.seed)
+    tokens_V = np.bincount(bags.words_P, bags.counts_P, bags.num_words)
+    assert model.counts_VZ().sum(1).tolist() == tokens_V.tolist(), "each token of the training documents has a topic"
+    return result, model
 
 
 def assert_same(a, b):
@@ -240,6 +247,8 @@ def test_counts_that_would_overflow_are_refused():
     assert corpus_of([bags(2)], 2, earlier=earlier).earlier is earlier
     with pytest.raises(InputError, match="word 1 of the vocabulary occurs 4,294,967,296 times but may"):
         corpus_of([bags(3)], 2, earlier=earlier)
+    halves = make_bags([0, 2], [0, 1], [2**22, 2**22], 2)
+    assert corpus_of([halves] * 600, 2).tokens == 600 * 2**23, "more than 2^32"
 
 
 def test_an_empty_corpus_is_refused(tmp_path):

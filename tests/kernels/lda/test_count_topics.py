@@ -10,6 +10,7 @@ from mgpu_ngram.kernels.lda.count_topics import count_topics, example
 from mgpu_ngram.kernels.lda.count_words import count_words
 from mgpu_ngram.kernels.lda.examples import bags
 from mgpu_ngram.kernels.lda.layout import lay_out
+from mgpu_ngram.kernels.lda.topic_totals import topic_totals
 from mgpu_ngram.kernels.lda.weights import count_bits
 
 
@@ -79,6 +80,11 @@ def test_words_topics_are_counted(to_device):
                 expected[words_P[p], t % 7] += 1
                 t += 1
     assert to_host(counts_VZ).tolist() == expected.tolist()
+
+
+def test_totals_above_32_bits(to_device):
+    counts_VZ = np.array([[2**32 - 1, 0], [2**32 - 1, 1], [2**32 - 1, 2**31]], np.uint32)
+    assert to_host(topic_totals(to_device(counts_VZ))).tolist() == [3 * 2**32 - 3, 2**31 + 1]
 
 
 def test_the_layout_by_hand():
