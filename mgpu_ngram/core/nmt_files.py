@@ -13,7 +13,7 @@ from mgpu_ngram.core.nmt_model import Affine, Attention, Cell, Gru, Lstm, NmtMod
 from mgpu_ngram.core.nmt_names import with_nematus_names
 from mgpu_ngram.core.nmt_tensors import Tensors, read_tensors, tensor_names
 
-FORMATS = "Nematus, Amun and Marian s2s with GRU, LSTM or multiplicative LSTM, and GRUs without attention"
+FORMATS = "Nematus and Amun with GRU, LSTM or multiplicative LSTM, Marian s2s with GRU, and GRUs without attention"
 TRANSLATION_MODEL = "translation model"  # the format of its description
 SCALED_VERSION = 0.1  # of Nematus: from it on, dropout scales in the training
 MARIAN_EPSILON, NEMATUS_EPSILON = 1e-9, 1e-5
@@ -128,7 +128,10 @@ def _nematus(t: Tensors, d: Dims) -> NmtModel:
     embeddings = _source_embeddings(t, d.source_E)
     target = t.matrix("Wemb_dec", t.shape("Wemb_dec")[0], d.E) if "Wemb_dec" in t else embeddings[0]
     V = len(target)
-    output = t.matrix("ff_logit_W", d.E, V) if "ff_logit_W" in t else np.ascontiguousarray(target.T)
+    if "ff_logit_W" in t:
+        output = t.matrix("ff_logit_W", d.E, V)
+    else:
+        output = np.ascontiguousarray((t.matrix("ff_logit_Wt", V, d.E) if "ff_logit_Wt" in t else target).T)
     attention = Attention(
         _affine(t, d, ("decoder_Wc_att", "decoder_b_att", "decoder_att_gamma1"), C, d.A),
         _affine(t, d, ("decoder_W_comb_att", "", "decoder_att_gamma2"), d.H, d.A),

@@ -45,10 +45,14 @@ def tensor_names(path: str) -> list[str]:
 
 
 class Tensors:
-    """Tensors by name. Each is taken with the shape that it must have."""
+    """Tensors by name. Each is taken with the shape that it must have.
 
-    def __init__(self, arrays: dict[str, np.ndarray], name: str):
+    in_file  other names of tensors in the file, for errors
+    """
+
+    def __init__(self, arrays: dict[str, np.ndarray], name: str, in_file: dict[str, str] | None = None):
         self._arrays, self.name, self._taken = arrays, name, set[str]()
+        self._in_file = in_file or {}
 
     def __contains__(self, what: str) -> bool:
         return what in self._arrays
@@ -57,8 +61,9 @@ class Tensors:
         return iter(self._arrays)
 
     def renamed(self, names: dict[str, str]) -> Tensors:
-        """Return the tensors with other names."""
-        return Tensors({names.get(what, what): array for what, array in self._arrays.items()}, self.name)
+        """Return the tensors with other names; errors still use those of the file."""
+        in_file = {new: old for old, new in names.items()}
+        return Tensors({names.get(what, what): array for what, array in self._arrays.items()}, self.name, in_file)
 
     def matrix(self, what: str, rows: int, columns: int) -> np.ndarray:
         """Return a matrix, with its weight normalisation applied.
@@ -98,8 +103,8 @@ class Tensors:
         left = sorted(set(self._arrays) - self._taken)
         if left:
             raise InputError(
-                f"tensor {left[0]!r} {self._arrays[left[0]].shape} of {self.name!r} has no place ({len(left)} such); "
-                f"models that can be read: {formats}"
+                f"tensor {self._shown(left[0])} {self._arrays[left[0]].shape} of {self.name!r} has no place "
+                f"({len(left)} such); models that can be read: {formats}"
             )
 
     def _take(self, what: str, shape: tuple) -> np.ndarray:
@@ -109,12 +114,16 @@ class Tensors:
         return self._arrays[what]
 
     def _missing(self, what: str, shape: str) -> InputError:
-        return InputError(f"{self.name!r} lacks tensor {what!r} of {shape}; {WAY_OUT}")
+        return InputError(f"{self.name!r} lacks tensor {self._shown(what)} of {shape}; {WAY_OUT}")
+
+    def _shown(self, what: str) -> str:
+        return repr(self._in_file.get(what, what))
 
     def _wrong(self, what: str, shape: tuple) -> InputError:
         found = self._arrays[what].shape
         return InputError(
-            f"tensor {what!r} of {self.name!r} has shape {found} but the other tensors need {_shown(shape)}; {WAY_OUT}"
+            f"tensor {self._shown(what)} of {self.name!r} has shape {found} but the other tensors need "
+            f"{_shown(shape)}; {WAY_OUT}"
         )
 
 

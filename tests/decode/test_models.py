@@ -103,14 +103,55 @@ def test_vectors_may_be_matrices_and_any_precision_or_order(random_tensors, save
 @pytest.mark.parametrize("norm", ["", "marian"])
 def test_names_of_marian(random_tensors, save_model, norm):
     tensors = random_tensors(norm=norm)
-    back = {ours: marian for marian, ours in MARIAN.items()}
-    renamed = {back.get(name, name): array for name, array in tensors.items()}
+    renamed = of_marian(tensors)
     assert {"encoder_bi_r_Ux", "decoder_cell2_W", "decoder_ff_logit_l1_W2", "decoder_Wemb"} <= set(renamed)
     expected, found = load_nmt_model(save_model(tensors, "a")), load_nmt_model(save_model(renamed, "b"))
     pairs = [[], []]
     for model, into in zip((expected, found), pairs, strict=True):
         model.map_arrays(into.append)
     assert all(np.array_equal(a, b) for a, b in zip(*pairs, strict=True))
+
+
+def of_marian(tensors):
+    """Return tensors with the names of Marian's s2s."""
+    back = {ours: marian for marian, ours in MARIAN.items()}
+    return {back.get(name, name): array for name, array in tensors.items()}
+
+
+def test_names_of_marian_are_those_that_it_writes():
+    """Some of each kind, as Marian's s2s writes them: the first matrix of the output reads the word before."""
+    some = {
+        "encoder_bi_r_Wx": "encoder_r_Wx", "decoder_cell1_U": "decoder_U", "decoder_cell2_W": "decoder_Wc",
+        "decoder_cell2_bx": "decoder_bx_nl", "decoder_ff_logit_l1_W0": "ff_logit_prev_W",
+        "decoder_ff_logit_l1_b1": "ff_logit_lstm_b", "decoder_ff_logit_l1_gamma2": "ff_logit_l1_gamma2",
+        "decoder_ff_logit_l2_b": "ff_logit_b", "decoder_ff_state_gamma": "ff_state_gamma", "encoder_Wemb": "Wemb",
+    }  # fmt: skip
+    assert {marian: MARIAN[marian] for marian in some} == some
+
+
+def test_errors_of_marian_models_have_the_names_of_the_file(random_tensors, save_model):
+    tensors = of_marian(random_tensors())
+    path = save_model({name: array for name, array in tensors.items() if name != "encoder_bi_b"})
+    assert error_of(path).startswith(f"{path!r} lacks tensor 'encoder_bi_b' of shape (8,); ")
+    wrong = save_model(tensors | {"decoder_cell2_W": np.zeros((3, 11), np.float32)})
+    assert error_of(wrong).startswith(f"tensor 'decoder_cell2_W' of {wrong!r} has shape (3, 11) but")
+
+
+def test_the_output_matrix_of_marian_is_transposed(random_tensors, save_model):
+    """Later releases of Marian store an output layer of its own by word."""
+    tensors = of_marian(random_tensors())
+    old = load_nmt_model(save_model(tensors, "old"))
+    weight = tensors.pop("decoder_ff_logit_l2_W")
+    new = load_nmt_model(save_model(tensors | {"decoder_ff_logit_l2_Wt": weight.T}, "new"))
+    assert np.array_equal(new.output.weight_XY, old.output.weight_XY)
+    wrong = save_model(tensors | {"decoder_ff_logit_l2_Wt": weight})
+    assert "'decoder_ff_logit_l2_Wt'" in error_of(wrong) and "has shape (5, 7) but" in error_of(wrong)
+
+
+def test_lstms_of_marian_are_refused(random_tensors, save_model):
+    """Their gates are in another order than Amun's."""
+    path = save_model(of_marian(random_tensors(cell="lstm")))
+    assert error_of(path).startswith(f"tensor 'encoder_bi_U' (4, 16) of {path!r} is of an LSTM but only GRUs of Marian")
 
 
 def test_tied_embeddings(random_tensors, save_model):
