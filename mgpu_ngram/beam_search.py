@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from mgpu_ngram.cluster.devices import cpu_cores
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine.best_words import Sampling
 from mgpu_ngram.engine.decode_batch import Batching, Forced, search_all
 from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
@@ -92,12 +94,19 @@ class BeamSearch:
                 raise InputError(f"{name} is {token!r} but tokens are 0 to {vocab_size - 1}")
         if not (isinstance(max_length, (int, np.integer)) and max_length >= 1):
             raise InputError(f"max_length is {max_length!r} but must be 1 or more")
+        draw = {"top_k": top_k, "top_p": top_p, "temperature": temperature, "seed": seed}
+        sampling, plain = fill(Sampling, draw, "BeamSearch"), Sampling()
+        for name, value in () if sample else draw.items():
+            if value != getattr(plain, name):
+                raise InputError(f"{name} is {value!r} but is for samples; add sample=True, or leave it out")
         self._step, self._V, self._eos = step, int(vocab_size), int(eos)
         self._bos, self._unk = int(eos if bos is None else bos), -1 if unk is None else int(unk)
-        sampling = Sampling(top_k, top_p, temperature, seed) if sample else None
-        self._options = SearchOptions(
-            beam_size, n_best, length_penalty, word_penalty, float(max_length), 0, unk is None, early_stopping, sampling
-        )
+        search = {
+            "beam_size": beam_size, "n_best": n_best, "length_penalty": length_penalty, "word_penalty": word_penalty,
+            "max_length_multiple": int(max_length), "allow_unk": unk is None, "early_stopping": early_stopping,
+            "sampling": sampling if sample else None,
+        }  # fmt: skip
+        self._options = fill(SearchOptions, search, "BeamSearch")
         self._lm = None if lm is None else LanguageModel(self._rows(lm, words), lm_weight)
         self._lm_device = "" if lm is None else lm.device
 
@@ -121,7 +130,8 @@ class BeamSearch:
 
         Raises InputError for states and logits of wrong shapes, and RunError for NaN in logits, with the sentence.
         """
-        return self._search(initial_state, batch, Forced(prefixes), refill)
+        given = None if prefixes is None else _token_lists(prefixes, "prefixes")
+        return self._search(initial_state, batch, Forced(given), refill)
 
     def score(
         self, initial_state: Any, targets: Sequence[Sequence[int]], batch: int = 256, refill: bool = True
@@ -132,11 +142,14 @@ class BeamSearch:
 
         The scores of a result with a token of probability 0 are -inf.
         """
+        targets = _token_lists(targets, "targets")
         results = self._search(initial_state, batch, Forced(targets=targets), refill)
         pairs = zip(results, targets, strict=True)
         return [found[0] if found else Hypothesis.impossible((*target, self._eos)) for found, target in pairs]
 
     def _search(self, state: Any, batch: int, forced: Forced, refill: bool) -> list[list[Hypothesis]]:
+        if not (isinstance(batch, (int, np.integer)) and batch >= 1):
+            raise InputError(f"batch is {batch!r} but must be a number of sentences, 1 or more")
         given = GivenSteps(self._step, state, self._V, self._eos, self._bos, self._unk)
         forced.check(given.rows)
         if self._lm is not None and (self._lm_device == "gpu") != (given.gpu is not None):
@@ -162,3 +175,15 @@ class BeamSearch:
         if not any(name in lm.vocabulary for token, name in enumerate(names) if token != self._eos):
             raise InputError(f"the n-gram model knows no token, such as {names[-1]!r}; give words, one for each token")
         return NgramRows(lm._next_word_model, names, self._eos)
+
+
+def _token_lists(given: Any, name: str) -> list[list[int]]:
+    """Return the forced tokens of each sentence, as they are given."""
+    lists = list(given) if isinstance(given, Iterable) else [given]
+    found = []
+    for i, tokens in enumerate(lists):
+        try:
+            found.append([operator.index(token) for token in tokens])
+        except TypeError:
+            raise InputError(f"{name}[{i}] is {tokens!r} but must be a list of tokens, such as [5, 7]") from None
+    return found

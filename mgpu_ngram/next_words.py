@@ -18,6 +18,7 @@ from mgpu_ngram.core.compact import CompactBlock
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.words import line_of
+from mgpu_ngram.engine.best_words import MAX_SEED
 from mgpu_ngram.engine.buffers import writable
 from mgpu_ngram.engine.device import free_bytes, memory_guard, to_device, to_host_fast
 from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
@@ -28,7 +29,6 @@ SENT_ROWS = 4096  # histories per compact block, or per block of greatest words
 MAX_CALLED = 1 << 16  # histories per block that workers make; they pass through the scheduler, about 20 bytes each
 AHEAD = 2  # blocks per worker in flight or buffered
 SMALLER = "use iter_distributions, which makes rows block by block, fewer orders, or top_k"
-MAX_SEED = (1 << 64) - 1
 
 
 class NextWords:

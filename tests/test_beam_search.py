@@ -247,6 +247,11 @@ def test_nan_names_the_sentence():
         ({"max_length": 0}, "max_length is 0"),
         ({"early_stopping": True}, "early_stopping is True"),
         ({"sample": True, "top_p": 0}, "top_p is 0"),
+        ({"top_k": 5}, "top_k is 5 but is for samples; add sample=True"),
+        ({"sample": True, "seed": -1}, "the seed is -1"),
+        ({"beam_size": 2.5}, "beam_size is 2.5 but must be of type int"),
+        ({"length_penalty": "x"}, "length_penalty is 'x' but must be of type float"),
+        ({"word_penalty": None}, "word_penalty is None but must be of type float"),
         ({"lm": "model.arpa"}, "lm is 'model.arpa'"),
     ],
 )
@@ -296,8 +301,27 @@ def test_wrong_steps_are_one_line(made, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("given", [{"prefixes": [[1]]}, {"prefixes": [[1], [9]]}, {"batch": 0}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"prefixes": [[1]]}, {"prefixes": [[1], [9]]}, {"prefixes": 5}, {"prefixes": [[1], "a"]}, {"batch": 0},
+        {"batch": "x"}, {"batch": 1.5},
+    ],
+    ids=str,
+)  # fmt: skip
 def test_wrong_runs_are_one_line(given):
     with pytest.raises(ng.InputError) as error:
         ng.BeamSearch(step, V).run(state_of(range(2)), **given)
     assert "\n" not in str(error.value)
+
+
+def test_targets_that_are_no_lists_of_tokens():
+    with pytest.raises(ng.InputError, match=r"targets\[0\] is None but must be a list of tokens"):
+        ng.BeamSearch(step, V).score(state_of(range(2)), None)
+
+
+def test_numbers_of_numpy_are_settings():
+    settings = {"length_penalty": 0.5, "beam_size": 3}
+    expected = ng.BeamSearch(step, V, **settings).run(state_of(range(2)))
+    search = ng.BeamSearch(step, V, length_penalty=np.float32(0.5), beam_size=np.int32(3))
+    assert search.run(state_of(range(2)), np.int64(2)) == expected

@@ -103,7 +103,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         return value
     if hint is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)  # also of a NumPy integer
-    if hint is float and type(value) is int:
+    if hint is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise InputError(f"{where} is {value!r} but must be of type {hint.__name__}")

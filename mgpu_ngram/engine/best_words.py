@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from mgpu_ngram.kernels.decode.best_of_beams import Chosen, best_of_beams
 from mgpu_ngram.kernels.decode.best_words import MAX_K
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 
+MAX_SEED = (1 << 64) - 1
 STEP_BITS = 20  # of a counter: the step, below the number of the sample
 
 
@@ -36,8 +38,10 @@ class Sampling:
             raise InputError(f"top_k is {self.top_k} but must be 0 (all words) or more")
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p is {self.top_p} but must be above 0 and at most 1")
-        if not self.temperature > 0:
-            raise InputError(f"the temperature is {self.temperature} but must be above 0")
+        if not 0 < self.temperature < math.inf:
+            raise InputError(f"the temperature is {self.temperature} but must be a finite number above 0")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise InputError(f"the seed is {self.seed} but must be 0 to {MAX_SEED}")
 
 
 class Hypotheses(NamedTuple):

@@ -13,6 +13,7 @@ from mgpu_ngram.kernels.decode.best_words import MAX_K
 
 STOPPING = ("amun", "first", "bound")
 MAX_SAMPLES = 1 << 12
+MAX_LENGTH_PENALTY = 10.0  # lengths to a greater power overflow
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,12 @@ class SearchOptions:
             raise InputError(f"the {what} is {self.beam_size} but must be 1 to {most:,}")
         if not 1 <= self.n_best <= self.beam_size:
             raise InputError(f"n_best is {self.n_best} but must be 1 to the beam size, {self.beam_size}")
+        if not -MAX_LENGTH_PENALTY <= self.length_penalty <= MAX_LENGTH_PENALTY:
+            raise InputError(
+                f"length_penalty is {self.length_penalty} but must be {-MAX_LENGTH_PENALTY:g} to {MAX_LENGTH_PENALTY:g}"
+            )
+        if not math.isfinite(self.word_penalty):
+            raise InputError(f"word_penalty is {self.word_penalty} but must be a finite number")
         if not (self.max_length_multiple > 0 and math.isfinite(self.max_length_multiple)):
             raise InputError(f"max_length_multiple is {self.max_length_multiple} but must be above 0")
         if self.max_steps < 0:
