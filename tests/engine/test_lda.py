@@ -56,6 +56,14 @@ def bars(rng, documents=400, length=60, side=5):
     return bags_of_dense(counts_DV), topics
 
 
+def drawn(rng, documents=400, length=60, words=100):
+    """Return (bags, topics (10, V)) drawn from the model: topics share words, and documents differ in length."""
+    topics = rng.dirichlet(np.full(words, 0.1), 10)
+    lengths_D, theta_DZ = rng.poisson(length, documents), rng.dirichlet(np.full(10, 0.2), documents)
+    mixed = zip(lengths_D, theta_DZ @ topics, strict=True)
+    return bags_of_dense(np.array([rng.multinomial(n, phi_V) for n, phi_V in mixed])), topics
+
+
 def bags_of_dense(counts_DV):
     rows, words = np.nonzero(counts_DV)
     starts = np.searchsorted(rows, np.arange(len(counts_DV) + 1))
@@ -78,8 +86,9 @@ def tokens_of(sampler, bags):
     return np.repeat(document_P, bags.counts_P), np.repeat(bags.words_P, bags.counts_P).astype(int), topics.astype(int)
 
 
-def test_planted_topics_are_found(device):
-    bags, planted = bars(np.random.default_rng(1))
+@pytest.mark.parametrize("corpus", [bars, drawn])
+def test_planted_topics_are_found(corpus, device):
+    bags, planted = corpus(np.random.default_rng(2))
     sampler, _ = trained(bags, 10, 150, device, priors=Priors(np.full(10, 0.2), 0.01))
     found = to_host(sampler.counts_VZ).T / to_host(sampler.counts_VZ).sum(0)[:, None]
     cosines = found @ planted.T / np.linalg.norm(found, axis=1)[:, None] / np.linalg.norm(planted, axis=1)
