@@ -145,7 +145,7 @@ def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("tensor-cores"):
         settings["dtype"] = "float16"
     if options.get("use-fused-softmax") is False:
-        raise InputError("use-fused-softmax is false but the search is fused where that is faster; leave it out")
+        raise InputError("use-fused-softmax is false but softmax and search are one pass here; leave it out")
     wanted = [option for option in ALIGNMENTS if options.get(option)]
     if len(wanted) > 1:
         raise InputError(f"{wanted[0]} and {wanted[1]} are given but a line has one alignment; give one of them")
@@ -203,7 +203,7 @@ def _models(options: Mapping[str, Any]) -> dict[str, Any]:
         weights |= _loaded_weights(options["load-weights"])
     if missing := sorted(set(names) ^ set(map(str, weights))):
         raise InputError(
-            f"scorers are {', '.join(names)} but weights are {', '.join(map(str, weights)) or 'none'}; "
+            f"scorers are {', '.join(names) or 'none'} but weights are {', '.join(map(str, weights)) or 'none'}; "
             f"give {missing[0]} in both or in none"
         )
     found = [_scorer(name, scorers[name]) for name in names]

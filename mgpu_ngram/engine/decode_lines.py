@@ -132,7 +132,8 @@ def decode_lines(
                 "--return-alignment (in YAML alignment)"
             )
         read, sources, cut = _read(first, _text(lines), translation, options.max_length)
-        forced = Forced(*(_ids(translation, None if given is None else _text(given)) for given in (prefixes, targets)))
+        begins, wanted = (None if given is None else _text(given) for given in (prefixes, targets))
+        forced = _forced(first, begins, wanted, translation)
         watch.lap("read")
         weights = options.weights or None
         found = translation.decode(
@@ -166,7 +167,7 @@ def find_results(
     """
     translation = translation or translation_of(options)
     _, sources, _ = _read(first, lines, translation, options.max_length)
-    forced = Forced(_ids(translation, prefixes), _ids(translation, targets))
+    forced = _forced(first, prefixes, targets, translation)
     weights = options.weights or None
     return translation.decode(sources, options.search, options.batching, weights, options.lm_weight, forced, first)
 
@@ -193,8 +194,23 @@ def _read(
     return read, sources, cut
 
 
-def _ids(translation: Translation, lines: Sequence[str] | None) -> list[list[int]] | None:
-    return None if lines is None else [translation.encode_target(line).tolist() for line in lines]
+def _forced(
+    first: int, prefixes: Sequence[str] | None, targets: Sequence[str] | None, translation: Translation
+) -> Forced:
+    """Return the ids of forced words. Errors name the line."""
+    return Forced(
+        *(
+            None if lines is None else [_ids(first + i, name, line, translation) for i, line in enumerate(lines)]
+            for name, lines in (("prefixes", prefixes), ("targets", targets))
+        )
+    )
+
+
+def _ids(number: int, name: str, line: str, translation: Translation) -> list[int]:
+    ids = translation.encode_target(line).tolist()
+    if translation.target.eos in ids:
+        raise InputError(f"line {number + 1} of the {name} has </s> but words are forced before the end; remove it")
+    return ids
 
 
 def _written(

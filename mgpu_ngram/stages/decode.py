@@ -60,7 +60,7 @@ class DecodeStage(Stage[DecodeConfig, "DecodeResult"]):
 
         options = read_amun(arguments.config, arguments.relative_paths) if arguments.config else {}
         flags = {option: getattr(arguments, option.replace("-", "_")) for option in AMUN}
-        set_flags = {option: value for option, value in flags.items() if value is not None and value is not False}
+        set_flags = {option: value for option, value in flags.items() if value is not None}
         options |= {option: checked(option, value, "the command") for option, value in set_flags.items()}
         models = [path for path in arguments.inputs if path.endswith(".npz")]
         text = [path for path in arguments.inputs if not path.endswith(".npz")]

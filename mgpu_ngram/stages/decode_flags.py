@@ -88,7 +88,7 @@ def add_decode_flags(parser: argparse.ArgumentParser) -> None:
         names = [how.pop("short"), f"--{option}"] if "short" in how else [f"--{option}"]
         if how.get("type") == "bool":
             how["type"] = _truth
-        parser.add_argument(*names, dest=option.replace("-", "_"), **how)
+        parser.add_argument(*names, dest=option.replace("-", "_"), default=None, **how)
     for setting, how in OURS.items():
         parser.add_argument("--" + setting.replace("_", "-"), dest=setting, **how)
     for flag in NOT_USED:

@@ -145,6 +145,7 @@ def test_weights_of_a_file(config, tmp_path):
         ("scorers: [a]", "must be a mapping"),
         ("softmax-filter: [lex, x]", "two whole numbers"),
         ({"scorers": SCORERS}, "weights are none; give F0 in both"),
+        ({"scorers": {}, "weights": {"F0": 1}}, "scorers are none but weights are F0"),
         ({"scorers": SCORERS, "weights": {"F0": 1, "F2": 1}}, "weights are F0, F2; give F1 in both"),
         ({"scorers": {"F0": "a.npz"}, "weights": {"F0": 1}}, "must be a mapping with a path"),
         ({"scorers": {"F0": {"path": "a", "type": "KenLM"}}, "weights": {"F0": 1}}, "--lm FILE --lm-weight W"),

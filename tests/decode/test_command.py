@@ -402,12 +402,16 @@ WRONG = {
     "-v is not used": "-v",
     "--log-info is not used": "--log-info off",
     "'x' is not true or false": "--use-fused-softmax x",
+    "use-fused-softmax is false but": "m0.npz -s src.json -t trg.json text --use-fused-softmax false",
+    "lm_weight is 0.3 but there is no n-gram model; give --lm": "m0.npz -s src.json -t trg.json text --lm-weight 0.3",
     "there are 1 models but 2 weights": "m0.npz -s src.json -t trg.json text --weights 1 2",
     "wipo is a form of n-best lists": "m0.npz -s src.json -t trg.json text --wipo",
     "the Nematus alignment is of the best": "m0.npz -s src.json -t trg.json --n-best --return-nematus-alignment",
     "top_k is for samples": "m0.npz -s src.json -t trg.json text --top-k 5",
     "prefixes and targets are given": "m0.npz -s src.json -t trg.json text --prefixes text --targets text",
     "targets are scored, not searched": "m0.npz -s src.json -t trg.json text --targets text --sample",
+    "line 2 of the targets has </s> but": "m0.npz -s src.json -t trg.json text --targets ends",
+    "line 2 of the prefixes has </s> but": "m0.npz -s src.json -t trg.json text --prefixes ends",
     "'short' has 1 lines but the text has 5": "m0.npz -s src.json -t trg.json text --targets short",
     "another --length-penalty": "m0.npz -s src.json -t trg.json text -n --length-penalty 0.5",
     "give -o FILE for them": "m0.npz -s src.json -t trg.json text --json",
@@ -429,6 +433,7 @@ def test_what_cannot_work_is_refused_in_one_line(message, system, decode):
     Path("short.json").write_text('{"eos": 0, "UNK": 1}')
     Path("damaged.json").write_text('{"eos": 0')
     Path("short").write_text("x\n")
+    Path("ends").write_text("x\nx </s>\n\n\n\n")
     Path("tabs").write_text("a\tb\n")
     status, out, err = decode(*WRONG[message].split())
     assert (status, out) == (2, "") and message in err and err.count("\n") == 1

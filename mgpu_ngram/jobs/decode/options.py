@@ -27,6 +27,11 @@ def check(config: DecodeConfig) -> None:
     """Raise InputError for settings that contradict each other, and for a file that does not exist."""
     search_of(config)
     batching_of(config, "cpu")
+    if config.lm is None and config.lm_weight != DecodeConfig.lm_weight:
+        raise InputError(
+            f"lm_weight is {config.lm_weight:g} but there is no n-gram model; give --lm FILE (in YAML lm), or leave it "
+            "out"
+        )
     beside = [path for path in (config.prefixes, config.targets) if path]
     for path in (*files_of(config).paths, *beside):
         find_files([path])
