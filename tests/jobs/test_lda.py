@@ -133,7 +133,8 @@ def test_a_killed_worker_changes_nothing(start, documents, tmp_path, monkeypatch
     monkeypatch.setattr(executor, "gang_size", lambda seconds=0: waits.append(seconds) or gang_size(seconds))
     pids = executor.everywhere(os.getpid)
     kill = At(3, lambda: os.kill(pids[0], 9))
-    with pytest.warns(UserWarning, match="the training (goes on from its last snapshot|starts again)$"):
+    message = r"^the training lost worker \S+; it (goes on from its last snapshot|starts again)$"
+    with pytest.warns(UserWarning, match=message):
         model = trained(executor, documents, tmp_path / "out", 400, progress=kill, checkpoint_seconds=0.05)[1]
     assert_same(model, trained(LocalExecutor(workers=2), documents, tmp_path / "again", 400)[1])
     assert waits[0] == 0 and {*waits[1:]} == {WAIT_SECONDS}, "the lost worker may come back"

@@ -184,7 +184,7 @@ class _Run:
                                 f"look at their logs, then run again {self.executor.resume_hint}".rstrip()
                             ) from error
                         goes_on = "goes on from its last snapshot" if self.storage.entries() else "starts again"
-                        warn(f"{error}; the training {goes_on}")
+                        warn(f"the training lost worker {', '.join(error.lost)}; it {goes_on}")
         finally:
             self.progress.finish()
             self.executor.everywhere(lda_train.forget, self.name)
