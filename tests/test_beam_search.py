@@ -321,7 +321,8 @@ def test_targets_that_are_no_lists_of_tokens():
 
 
 def test_numbers_of_numpy_are_settings():
-    settings = {"length_penalty": 0.5, "beam_size": 3}
+    settings = {"length_penalty": 0.5, "beam_size": 3, "max_length": LENGTH}
     expected = ng.BeamSearch(step, V, **settings).run(state_of(range(2)))
-    search = ng.BeamSearch(step, V, length_penalty=np.float32(0.5), beam_size=np.int32(3))
+    numbers = {"length_penalty": np.float32(0.5), "beam_size": np.int32(3), "max_length": np.int64(LENGTH)}
+    search = ng.BeamSearch(step, V, **numbers)
     assert search.run(state_of(range(2)), np.int64(2)) == expected
