@@ -420,6 +420,29 @@ def test_forced_prefixes(random_model):
     assert [r.words for r in found[1]] == [r.words for r in free[1]]
 
 
+@pytest.mark.parametrize("sentences", [1, 2])
+def test_a_place_forgets_the_prefix_of_the_sentence_before(random_model, sentences):
+    model, source = random_model(), np.array([2, 3, 4, 0])
+    prefixes = [[3, 4, 5], [], [6], [2, 2], []]
+    found = decode([model], [source] * 5, SearchOptions(2), Batching(sentences), forced=Forced(prefixes))
+    for (result,), prefix in zip(found, prefixes, strict=True):
+        ((alone,),) = decode([model], [source], SearchOptions(2), forced=Forced([prefix]))
+        assert result.words == alone.words
+
+
+def test_a_naive_batch_keeps_all_rows_until_it_ends():
+    """Others compute fewer rows as hypotheses end."""
+    rows = {}
+    for kind in ("naive", "drain"):
+        model = TableSteps(6)
+        step, calls = model.step, []
+        model.step = lambda state, words, step=step, calls=calls: (calls.append(len(words)), step(state, words))[1]
+        decode([model], [np.array([b + 2, 2, 3, 0]) for b in range(5)], SearchOptions(4), Batching(5, kind=kind))
+        rows[kind] = calls
+    assert rows["naive"] == [5, *[20] * (len(rows["naive"]) - 1)] and len(rows["naive"]) == len(rows["drain"])
+    assert sorted(rows["drain"][1:], reverse=True) == rows["drain"][1:] and rows["drain"][-1] < 20
+
+
 def test_targets_are_scored(random_model):
     """The sum of the logarithms of the words' probabilities, the end of the sentence included."""
     model, sources, targets = random_model(), [np.array([2, 3, 0]), np.array([4, 0])], [[3, 1, 6], []]
