@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import gc
 import importlib.util
 import os
 import signal
@@ -78,6 +79,18 @@ def pytest_collection_modifyitems(config, items):
                 count, reason = gpus_or_reason()
                 if count < least:
                     item.add_marker(pytest.mark.skip(reason=f"needs {least} or more GPUs: {reason}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Exclude the collected tests and their modules from garbage collection, which otherwise takes 0.4 s each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):
