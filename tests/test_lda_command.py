@@ -82,6 +82,7 @@ def awkward(lda, tmp_path):
         "bad.jsonl": b'{"text": "a b"}\n{"text": "a\n',
         "number.jsonl": b'{"text": 3}\n',
         "two.txt": b"a\nb\n",
+        "twice.txt": b"a\nb\na\n",
     }
     for name, data in files.items():
         Path(name).write_bytes(data)
@@ -98,6 +99,7 @@ REFUSED = [
     ("empty.npz", "'empty.npz' has 2 documents but no word in them; give at least one document with a word"),
     ("cut.npz", "'cut.npz' is a damaged .npz file"),
     ("counts.npz --vocabulary two.txt", "the vocabulary has 2 words but 'counts.npz' has 3 columns"),
+    ("counts.npz --vocabulary twice.txt", "words 0 and 2 of the vocabulary are both 'a'; give each word once"),
     ("counts.npz --vocabulary none.txt", "input 'none.txt' does not exist or holds no file"),
     ("counts.npz --stop-words english", "stop_words is set but 'counts.npz' is a matrix of counts, not text"),
     ("docs.txt counts.npz", "'docs.txt' is a file of documents but 'counts.npz' is a sparse matrix"),

@@ -19,7 +19,7 @@ from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.text_options import TextOptions
 from mgpu_ngram.core.uci import is_uci, read_uci, read_uci_header
-from mgpu_ngram.core.word_list import as_words
+from mgpu_ngram.core.word_list import as_words, refuse_duplicates
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.bag_corpus import BagCorpus, corpus_of_documents
 from mgpu_ngram.engine.local_bags import LocalBags
@@ -52,7 +52,8 @@ def open_bags(
     spread       spread(fn, chunks) returns fn of each chunk in order, such as by the workers of a cluster; both are
                  picklable. None: threads of this process, or one for a token_pattern, which holds the GIL
 
-    Raises InputError for files that cannot be used, for a mix of documents and of bags, and for options of bags.
+    Raises InputError for files that cannot be used, for a mix of documents and of bags, for options of bags, and for a
+    vocabulary that has a word twice.
     """
     files, sources, formats = _look(inputs)
     name = repr(sources[0].name) + (f" and {len(sources) - 1:,} more" if len(sources) > 1 else "")
@@ -132,7 +133,10 @@ def _corpus_of_bags(name: str, sources: list[Source], formats: list[str], words:
         for source, format in zip(sources, formats, strict=True):
             yield from _read(source, format)
 
-    return BagCorpus(name, parts, num_words, words, states=tuple(Corpus(tuple(sources), "byte").states))
+    corpus = BagCorpus(name, parts, num_words, words, states=tuple(Corpus(tuple(sources), "byte").states))
+    if words is not None:
+        refuse_duplicates(words, "the vocabulary")
+    return corpus
 
 
 def _num_words(source: Source, format: str) -> int:

@@ -171,5 +171,6 @@ def test_refusals(tmp_path):
         open_bags(tmp_path / "x.npz", None, TextOptions(min_df=2))
     with pytest.raises(InputError, match="does not exist"):
         open_bags(tmp_path / "nothing")
-    with pytest.raises(InputError, match="both 'a'; give each word once"):
-        open_bags(tmp_path / "x.txt", ["a", "a"]).read()
+    for name, words in ("x.txt", ["a", "a"]), ("x.npz", ["a", "b", "a"]):
+        with pytest.raises(InputError, match=r"words 0 and \d of the vocabulary are both 'a'; give each word once"):
+            open_bags(tmp_path / name, words).read()
