@@ -97,6 +97,8 @@ def new_file(path: str | Path, durable: bool = False) -> Iterator[Sink]:
             finally:
                 size_bytes = sink.size_bytes
         os.replace(temporary, path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise RunError(f"cannot write {path}: {error.strerror}; give a path in a folder that exists") from error
     except OSError as error:
         raise RunError(
             f"cannot write {path} after {size_bytes:,} bytes: {error.strerror or error}; "

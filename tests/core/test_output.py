@@ -187,6 +187,14 @@ def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path, full_disk):
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize(("folder", "why"), [("no", "No such file or directory"), ("file", "Not a directory")])
+def test_a_file_needs_a_folder(tmp_path, folder, why):
+    (tmp_path / "file").touch()
+    message = rf"^cannot write .*/{folder}/data: {why}; give a path in a folder that exists$"
+    with pytest.raises(RunError, match=message), new_file(tmp_path / folder / "data"):
+        pass
+
+
 def test_manifest_round_trip(tmp_path):
     write_manifest(tmp_path, {"unit": "word", "tokens": np.int64(7), "inputs": ["caf\u00e9", "\udcff"]}, FORMAT)
     assert find_manifest(tmp_path) == {
