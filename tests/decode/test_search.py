@@ -607,6 +607,14 @@ def test_samples_of_few_words_and_of_sorted_rows_agree():
     assert all(p[word] > 0 for result in words[0] for word in result)
 
 
+@pytest.mark.parametrize("n_best", [1, 2])
+def test_of_equal_results_the_first_one_is_kept(n_best):
+    """Words 2 and 3 are equal, and the step after them ends both."""
+    model, options = FixedSteps([0.5, 0.1, 0.2, 0.2]), SearchOptions(3, n_best, word_penalty=-2.0, max_steps=2)
+    (results,) = decode([model], [np.array([2, 0])], options)
+    assert [result.words for result in results] == [(2, 0), (3, 0)][:n_best]
+
+
 def test_the_winner_of_an_ensemble_is_known():
     """Word 2 wins in one model, word 3 in the other; their weighted product decides."""
     models = [FixedSteps([0.2, 0.1, 0.5, 0.2]), FixedSteps([0.1, 0.1, 0.2, 0.6])]
@@ -716,6 +724,15 @@ def test_an_ngram_model_takes_part(arpa):
     assert [r.words for r in found] == expected
     for result in found:
         assert (result.cost, *result.parts) == pytest.approx(scores[result.words], rel=1e-5)
+
+
+def test_an_ngram_model_begins_at_its_own_mark(arpa):
+    """Also where the translation model reads a word of its own before the first."""
+    rows, model = NgramRows(NextWordModel(open_model(str(arpa)), "cpu"), TOKENS, 0), TableSteps(5)
+    model.start_word, options, forced = 3, SearchOptions(breakdown=True), Forced(targets=[[2, 4]])
+    ((result,),) = decode([model], [np.array([4, 0])], options, lm=LanguageModel(rows, 0.7), forced=forced)
+    names = ("<s>", "b", "<unk>", "</s>")
+    assert result.parts[1] == pytest.approx(sum(backoff(names[:i], names[i]) for i in (1, 2, 3)), rel=1e-5)
 
 
 def test_nan_names_the_sentence():
