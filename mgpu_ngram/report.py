@@ -72,6 +72,7 @@ class Bars(Progress):
 def _rich_bars() -> Any:
     from rich import progress
     from rich.console import Console
+    from rich.table import Column
     from rich.text import Text
 
     class Rate(progress.ProgressColumn):
@@ -89,7 +90,7 @@ def _rich_bars() -> Any:
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TextColumn("{task.fields[unit]}"),
-        Rate(),
+        Rate(Column(no_wrap=True)),
         progress.TimeElapsedColumn(),
         progress.TimeRemainingColumn(),
         console=Console(stderr=True),
