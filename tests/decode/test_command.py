@@ -112,6 +112,9 @@ def test_n_best_lists(system, decode):
     ]
     assert (status, out.splitlines()) == (0, lines)
     assert decode(*system, "text", "--n-best", "-b", 3, "-n", "--wipo")[1].startswith("OUT: 3\nOUT: 0 ||| ")
+    weighted = decode(*system, "text", "--n-best", "-b", 3, "--weights", 0.5)[1].splitlines()[0]
+    cost = expected(beam_size=3, n_best=3)[0][0].cost
+    assert weighted.endswith(f" ||| F0= {cost:.3f} ||| {cost / 2:.3f}"), "the sum of a model is without its weight"
 
 
 def test_alignments(system, decode):
@@ -416,6 +419,7 @@ WRONG = {
     "another --length-penalty": "m0.npz -s src.json -t trg.json text -n --length-penalty 0.5",
     "give -o FILE for them": "m0.npz -s src.json -t trg.json text --json",
     "a file that this run reads": "m0.npz -s src.json -t trg.json text -o text --overwrite",
+    "output ends is a file that this run reads": "m0.npz -s src.json -t trg.json text --targets ends -o ends",
     "but its name ends with .json": "m0.npz -s src.json -t trg.json text -o out.json",
     "no file in a folder that exists": "m0.npz -s src.json -t trg.json text -o no/out.txt",
     "there is no output to resume": "m0.npz -s src.json -t trg.json text --resume",

@@ -176,6 +176,30 @@ def test_a_split_lstm_is_that_of_one_matrix(random_tensors, save_model):
     assert np.array_equal(split.decoder[0].input.bias_Y, model.decoder[0].input.bias_Y)
 
 
+def test_an_lstm_on_the_context_has_names_of_its_own(random_tensors, save_model):
+    """The multiplicative part of the second cell has the prefix decoder_2_; gates and proposals may be apart."""
+    tensors = random_tensors(cell="mlstm")
+    for name in ("decoder_Wcx", "decoder_Ux_nl", "decoder_bx_nl"):
+        del tensors[name]
+    H, C = 4, 8
+    sizes = {"decoder_Wc": (C, 4 * H), "decoder_U_nl": (H, 4 * H), "decoder_b_nl": (4 * H,)}
+    sizes |= {"decoder_2_Wm": (C, H), "decoder_2_Um": (H, H), "decoder_2_bm": (H,), "decoder_2_bmu": (H,)}
+    rng = np.random.default_rng(1)
+    tensors |= {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    (cell,) = load_nmt_model(save_model(tensors, "whole")).conditional
+    layers = {"decoder_2_W": cell.mix_input, "decoder_2_U": cell.mix_state}
+    for name, layer in layers.items():
+        assert np.array_equal(layer.weight_XY, tensors[f"{name}m"])
+        assert np.array_equal(layer.bias_Y, tensors["decoder_2_bm" if name.endswith("W") else "decoder_2_bmu"])
+    for name, proposal in (("Wc", "Wcx"), ("U_nl", "Ux_nl"), ("b_nl", "bx_nl")):
+        whole = tensors[f"decoder_{name}"]
+        tensors[f"decoder_{name}"], tensors[f"decoder_{proposal}"] = whole[..., :12], whole[..., 12:]
+    (split,) = load_nmt_model(save_model(tensors, "split")).conditional
+    for ours, other in ((split.input, cell.input), (split.state, cell.state)):
+        assert np.array_equal(ours.weight_XY, other.weight_XY)
+    assert np.array_equal(split.input.bias_Y, cell.input.bias_Y)
+
+
 def test_weights_are_normalised_by_column(random_tensors, save_model):
     """By hand: a column (3, 4) with scale 2 becomes (3, 4) / (5 * 2)."""
     tensors = random_tensors(norm="weights")

@@ -629,6 +629,14 @@ def test_the_winner_of_an_ensemble_is_known():
     assert result.words == (3,)
 
 
+def test_each_member_of_an_ensemble_begins_with_its_own_word():
+    models, source, forced = [TableSteps(5), TableSteps(5, seed=1)], np.array([2, 0]), Forced(targets=[[2, 3]])
+    models[1].start_word = 4
+    alone = [decode([model], [source], forced=forced)[0][0].cost for model in models]
+    ((result,),) = decode(models, [source], SearchOptions(breakdown=True), forced=forced)
+    assert result.parts == pytest.approx(alone, abs=1e-5)
+
+
 def test_members_of_an_ensemble_must_fit():
     with pytest.raises(InputError, match="model 1 has 5 target words"):
         Ensemble([TableSteps(4), TableSteps(5)], [1, 1])

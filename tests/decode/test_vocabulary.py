@@ -36,6 +36,12 @@ def test_all_formats_give_the_same_words(tmp_path, name, zipped):
     assert vocabulary.encode("", 7).tolist() == [0]
 
 
+def test_an_empty_line_of_a_plain_vocabulary_has_an_id(tmp_path):
+    (tmp_path / "v").write_text("</s>\n<unk>\n\nb\n")
+    vocabulary = load_nmt_vocabulary(str(tmp_path / "v"))
+    assert vocabulary.encode("b", 9).tolist() == [3, 0] and vocabulary.decode([2, 3]) == ["<unk>", "b"]
+
+
 def test_a_file_may_name_its_ends(tmp_path):
     path = tmp_path / "v.json"
     path.write_text(json.dumps({"<pad>": 0, "<unk>": 1, "<s>": 2, "</s>": 3, "a": 4}))
@@ -112,6 +118,10 @@ def test_codes_of_version_2_by_hand():
 
 def test_overlapping_pairs_merge_from_the_left():
     assert Bpe(["a a"]).encode("aaaaa") == "aa@@ aa@@ a"
+
+
+def test_a_pair_has_the_rank_of_its_first_line():
+    assert Bpe(["a b", "b c", "a b"]).encode("abc") == "ab@@ c"
 
 
 @pytest.mark.parametrize(

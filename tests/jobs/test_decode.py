@@ -164,6 +164,22 @@ def test_a_folder_says_what_it_was_made_of(folder, here, tmp_path, undisturbed):
     assert "beam_size" in job.changed_since(config_of(folder, beam_size=5), manifest)
 
 
+def test_other_contents_of_texts_are_noticed(folder, here, tmp_path):
+    """Of the text and of the file of prefixes, by their last lines."""
+    files = {"text": tmp_path / "text", "prefixes": tmp_path / "prefixes"}
+    files["text"].write_text("a b c d e f g h\n" * 20)
+    files["prefixes"].write_text("s t u\n" * 20)
+    config = config_of(folder, **{name: str(path) for name, path in files.items()})
+    job.run(config, RunContext(here, tmp_path / "out"))
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert job.changed_since(config, manifest) == ""
+    for name, path in files.items():
+        before = path.read_text()
+        path.write_text(before[:-2] + "z\n")
+        assert {"text": "text.crc32", "prefixes": "beside.prefixes"}[name] in job.changed_since(config, manifest)
+        path.write_text(before)
+
+
 def test_no_lines_give_an_empty_file(folder, here, tmp_path):
     (tmp_path / "empty").write_text("")
     assert decoded(here, folder, tmp_path / "out", text=tmp_path / "empty") == b""
