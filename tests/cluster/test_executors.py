@@ -103,6 +103,7 @@ def test_local_workers_keep_freed_memory_and_import_modules_once(monkeypatch):
     finally:
         executor.close()
     assert gc.get_freeze_count() == 0
+    gc.freeze()  # as tests/conftest.py did
 
 
 def state_of_a_worker():
