@@ -111,7 +111,8 @@ def test_n_best_lists(system, decode):
         for result in results
     ]
     assert (status, out.splitlines()) == (0, lines)
-    assert decode(*system, "text", "--n-best", "-b", 3, "-n", "--wipo")[1].startswith("OUT: 3\nOUT: 0 ||| ")
+    wipo = decode(*system, "text", "--n-best", "-b", 3, "-n", "--wipo")[1]
+    assert wipo.startswith("OUT: 3\nOUT: 0 ||| ") and wipo.count("\nOUT: 0\n") == 1, "the empty line has no result"
     weighted = decode(*system, "text", "--n-best", "-b", 3, "--weights", 0.5)[1].splitlines()[0]
     cost = expected(beam_size=3, n_best=3)[0][0].cost
     assert weighted.endswith(f" ||| F0= {cost:.3f} ||| {cost / 2:.3f}"), "the sum of a model is without its weight"
@@ -137,6 +138,8 @@ def test_alignments(system, decode):
     length = len(found[1][0].words)
     assert first[0] == f"1 ||| {texts([found[1]])[:-1]} ||| {-found[1][0].cost / length:g} ||| d zz e f ||| 5 {length}"
     assert len(first) == 1 + length and all(len(row.split()) == 5 for row in first[1:])
+    out = decode(*system, "--return-nematus-alignment", stdin="a\u00a0b  c\n".encode())[1].splitlines()
+    assert out[0].rsplit(" ", 1)[0].endswith(" ||| a\u00a0b c ||| 3") and len(out[1].split()) == 3
 
 
 def test_byte_pair_codes_split_and_join(system, decode):

@@ -176,6 +176,12 @@ def test_a_split_lstm_is_that_of_one_matrix(random_tensors, save_model):
     assert np.array_equal(split.decoder[0].input.bias_Y, model.decoder[0].input.bias_Y)
 
 
+def test_embeddings_of_factors_are_in_their_order(random_tensors, save_model):
+    tensors = random_tensors(factors=(1, 2))
+    found = load_nmt_model(save_model(tensors)).source_embeddings
+    assert all(np.array_equal(a, tensors[b]) for a, b in zip(found, ("Wemb", "Wemb1", "Wemb2"), strict=True))
+
+
 def test_an_lstm_on_the_context_has_names_of_its_own(random_tensors, save_model):
     """The multiplicative part of the second cell has the prefix decoder_2_; gates and proposals may be apart."""
     tensors = random_tensors(cell="mlstm")
