@@ -198,7 +198,8 @@ def open_translation(
     for model in models[1:]:
         if model.kind != first.kind:
             raise InputError(
-                f"{model.name!r} is a {model.kind} model but {first.name!r} is a {first.kind} model; give one kind"
+                f"{model.name!r} is a {model.kind} model but {first.name!r} is a {first.kind} model, whose words have "
+                "other ids; give one kind"
             )
         if model.vocab_size != first.vocab_size:
             raise InputError(
