@@ -7,9 +7,12 @@ all.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numba
@@ -29,8 +32,8 @@ def cached_njit(fn: Callable, folder: Path, options: dict[str, Any]) -> Any:
     """Return `numba.njit(**options)(fn)` with its machine code kept in `folder`.
 
     Replaces numba.njit(cache=True), which has one folder for all functions. It also imports what only compilation
-    needs, which takes 0.3 s, before it looks into its cache. If two processes compile a function for different types at
-    once, they may give their files the same name, and it then runs code for other types.
+    needs, which takes 0.3 to 0.5 s, when it looks into its cache. If two processes compile a function for different
+    types at once, they may give their files the same name, and it then runs code for other types.
     """
     theirs = _settings.get("CACHE_DIR")
     try:
@@ -44,7 +47,7 @@ def cached_njit(fn: Callable, folder: Path, options: dict[str, Any]) -> Any:
         return numba.njit(**options)(fn)
 
     def load_overload(signature: Any, context: Any) -> Any:
-        with _no_registries(context):
+        with _no_imports(context):
             found = load(signature, context)
         return found if found and found.signature.args == tuple(getattr(signature, "args", signature)) else None
 
@@ -53,23 +56,36 @@ def cached_njit(fn: Callable, folder: Path, options: dict[str, Any]) -> Any:
 
 
 @contextmanager
-def _no_registries(context: Any) -> Iterator[None]:
-    """Let `context.refresh`, which a cache calls, import nothing. Numba calls it again before it compiles.
+def _no_imports(context: Any) -> Iterator[None]:
+    """Let a cache load machine code without imports that only compilation needs.
 
-    The caller holds Numba's lock.
+    `context.refresh`, which a cache calls, does nothing: Numba calls it again before it compiles. Functions of Numba
+    that machine code holds find empty modules in place of their own, unless these are imported. The caller holds
+    Numba's lock.
     """
     try:
+        from numba.core import environment
         from numba.core.runtime import rtsys
 
         rtsys.initialize(context)  # the runtime that machine code calls
+        names: Any = environment
+        theirs = names.importlib
     except (ImportError, AttributeError):
         yield
         return
     context.refresh = lambda: None
+    names.importlib = SimpleNamespace(import_module=_module)
     try:
         yield
     finally:
         del context.refresh
+        names.importlib = theirs
+
+
+def _module(name: str) -> ModuleType:
+    if name.startswith("numba.") and name not in sys.modules:
+        return ModuleType(name)
+    return importlib.import_module(name)
 
 
 def on_compilation(react: Callable[[Callable], None]) -> None:

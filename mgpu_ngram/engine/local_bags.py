@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mgpu_ngram.core.arrow_numbers import numbers_from_arrow, numbers_to_arrow
 from mgpu_ngram.core.bags import Bags, empty_corpus, join_bags, make_bags
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
@@ -152,16 +153,16 @@ def _unite(parts: Sequence[Words]) -> tuple[Words, list[np.ndarray]]:
     """Return each word of the parts once, and the ids of the words of each part."""
     arrays = [words_to_arrow(part.offsets_V, part.data) for part in parts]
     whole = pa.concat_arrays(arrays).dictionary_encode()
-    ids = whole.indices.to_numpy()
+    ids = numbers_from_arrow(whole.indices)
     ends = np.cumsum([len(part) for part in parts])[:-1]
     return Words(*words_from_arrow(whole.dictionary)), np.split(ids, ends)
 
 
 def _sorted_rows(words: Words) -> np.ndarray:
-    return pc.array_sort_indices(words_to_arrow(words.offsets_V, words.data)).to_numpy()
+    return numbers_from_arrow(pc.array_sort_indices(words_to_arrow(words.offsets_V, words.data)))
 
 
 def _take(terms: Terms, rows: np.ndarray) -> Terms:
-    words = words_to_arrow(terms.words.offsets_V, terms.words.data).take(pa.array(rows))
+    words = words_to_arrow(terms.words.offsets_V, terms.words.data).take(numbers_to_arrow(rows))
     taken = Words(*words_from_arrow(words))
     return Terms(taken, terms.documents_V[rows], terms.counts_V[rows], terms.documents)

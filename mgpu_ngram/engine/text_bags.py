@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from mgpu_ngram.core.arrow_numbers import numbers_from_arrow
 from mgpu_ngram.core.bags import Bags, make_bags
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.documents import Documents, Texts, TokenLists, read_documents
@@ -76,7 +77,7 @@ def _bags_of_ids(starts_D1: np.ndarray, ids_T: np.ndarray, words: Words) -> Loca
 def _of_token_lists(lists: TokenLists) -> LocalBags:
     tokens = words_to_arrow(lists.offsets_T1, lists.data).dictionary_encode()
     words = Words(*words_from_arrow(tokens.dictionary))
-    return _bags_of_ids(lists.starts_D1, tokens.indices.to_numpy().astype(np.uint32), words)
+    return _bags_of_ids(lists.starts_D1, numbers_from_arrow(tokens.indices).astype(np.uint32), words)
 
 
 def _of_texts(texts: Texts, lowercase: bool, device: str) -> LocalBags:

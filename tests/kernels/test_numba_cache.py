@@ -96,6 +96,31 @@ def test_machine_code_is_loaded_without_what_compiles_and_other_types_are_compil
     assert run(script.replace("1.5", "1.5j"), tmp_path).stdout == "8\nFalse\n(2+3j) True\n"
 
 
+def test_functions_of_numba_are_loaded_without_their_modules(kernel, tmp_path):
+    """`np.empty` and `np.searchsorted` are functions of Numba that it compiles; an error of one is the same."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "spare.py").write_text(
+        "import numpy as np\n"
+        "from mgpu_ngram.kernels.compile import njit\n"
+        "@njit(cache=True)\n"
+        "def place(values, x, size):\n"
+        "    return np.searchsorted(values, x) + len(np.empty(size))\n"
+    )
+    script = (
+        "import sys; import numpy as np\n"
+        f"sys.path.insert(0, {str(tmp_path / 'code')!r}); from spare import place\n"
+        "print(place(np.arange(9), 4, 2), [name in sys.modules for name in ('numba.np.arrayobj', 'scipy.linalg')])\n"
+        "try:\n"
+        "    place(np.arange(9), 4, -1)\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
+        "print(place(np.arange(9.0), 4, 2))"
+    )
+    first, again = (run(script, tmp_path).stdout for _ in range(2))
+    assert first == "6 [True, True]\nnegative dimensions not allowed\n6\n"
+    assert again == first.replace("True", "False")
+
+
 def test_machine_code_for_other_types_is_not_run(kernel, tmp_path):
     """As two processes leave it that compile a function for two types at once, and give both files the same name."""
     script = f"{kernel}; print(outer(1.5))"

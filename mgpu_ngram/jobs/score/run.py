@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Handle, in_order
+from mgpu_ngram.core.arrow_numbers import numbers_to_arrow
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import Corpus, open_corpus
 from mgpu_ngram.core.errors import InputError
@@ -351,5 +352,7 @@ class _Table:
         if self.words:
             words = strings(np.concatenate([np.zeros(1, np.int64), columns["end"]]), columns["data"])
             columns = columns | {"sentence": columns["sentence"] + self.sentences, "word": words}
-        self.file.write_table(pa.table({name: columns[name] for name in self.schema.names}, schema=self.schema))
+        arrays = [columns[name] for name in self.schema.names]
+        arrays = [numbers_to_arrow(array) if isinstance(array, np.ndarray) else array for array in arrays]
+        self.file.write_table(pa.Table.from_arrays(arrays, schema=self.schema))
         self.sentences += len(scores.sentences["words"])

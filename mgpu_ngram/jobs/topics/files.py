@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from mgpu_ngram.core.arrow_numbers import numbers_to_arrow
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import SUFFIXES, Sink, check_free, new_file
@@ -131,13 +132,13 @@ class _Parquet(Table):
 
     def append(self, found: Inferred) -> None:
         numbers = np.arange(self.documents, self.documents + found.documents)
-        columns = [pa.array(column) for column in (numbers, found.tokens_D, found.unknown_D)]
+        columns = [numbers_to_arrow(column) for column in (numbers, found.tokens_D, found.unknown_D)]
         if self.options.dense:
-            weights = pa.array(found.shares_DZ.reshape(-1))
+            weights = numbers_to_arrow(found.shares_DZ.reshape(-1))
             columns.append(pa.FixedSizeListArray.from_arrays(weights, self.options.num_topics))
         else:
-            starts = pa.array(found.starts_D1.astype(np.int32))
-            columns += [pa.ListArray.from_arrays(starts, pa.array(a)) for a in (found.topics_N, found.shares_N)]
+            starts = numbers_to_arrow(found.starts_D1.astype(np.int32))
+            columns += [pa.ListArray.from_arrays(starts, numbers_to_arrow(a)) for a in (found.topics_N, found.shares_N)]
         self.waiting.append(pa.Table.from_arrays(columns, schema=self.schema))
         if sum(table.nbytes for table in self.waiting) >= GROUP_BYTES:
             self.finish()
