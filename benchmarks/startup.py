@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from mgpu_ngram.benchmarks.corpora import zipf_text
+from mgpu_ngram.benchmarks.decode_work import Shape, System
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult, open_suite
 from mgpu_ngram.core.errors import RunError
@@ -28,6 +29,7 @@ TOKENS = {"gpu": 8_000_000, "cpu": 1_000_000}  # of the text that a model is mad
 MIN_TOKENS = 1_000
 SCORED_TOKENS = {"gpu": 1_000_000, "cpu": 1_000_000}
 VOCABULARY = 50_000
+TRANSLATION = Shape(100, 32, 64)
 LINES = b"the cat sat on the mat\nthe dog sat on the log\nthe cat ate the dog\n"
 HELP_SECONDS, INFO_SECONDS = 0.2, 0.4  # CPU time at most
 PACKAGE_PARENT = str(Path(__file__).absolute().parents[2])  # commands run in another folder
@@ -126,6 +128,13 @@ class StartupBench:
         return "small.safetensors"
 
     @cached_property
+    def translation_model(self) -> list[str]:
+        """The arguments that name a small translation model."""
+        files = System.make(TRANSLATION, self.folder).files
+        vocabularies = ["--source-vocab", files.source_vocabs[0][0], "--target-vocab", files.target_vocab]
+        return [*files.models, *vocabularies]
+
+    @cached_property
     def text(self) -> str:
         """The path of a generated text of `tokens` words."""
         self.suite.say(f"writing a text of {self.tokens:,} words")
@@ -149,6 +158,9 @@ def stages(bench: StartupBench) -> None:
         "trie": ["trie", model, "-o", "trie.safetensors", "--overwrite"],
         "score": ["score", model, "lines.txt"],
         "distribution": ["distribution", model, "lines.txt", "-o", "rows", "--top-k", "5", "--overwrite"],
+        "lda": ["lda", "lines.txt", "-o", "topics.lda", "--topics", "2", "--overwrite"],
+        "topics": ["topics", "topics.lda", "lines.txt", "-o", "topics.parquet", "--overwrite"],
+        "decode": ["decode", *bench.translation_model, "lines.txt"],
     }
     for name, words in table.items():
         bench.measure_default(name, "three lines", words, STAGE_SECONDS[device])

@@ -24,7 +24,7 @@ def run_here(bench, *words):
     ("part", "kernels"),
     [
         ("commands", {"--help", "score --help", "estimate --help", "info"}),
-        ("stages", {"count", "estimate", "trie", "score", "distribution"}),
+        ("stages", {"count", "estimate", "trie", "score", "distribution", "lda", "topics", "decode"}),
         ("estimate", {"estimate"}),
         ("score", {"score -v summary"}),
     ],
