@@ -233,6 +233,9 @@ def test_words_beyond_the_greatest_length_are_not_read(system, decode):
     with pytest.warns(InputWarning, match="more than 2 words were cut: 3 of 5;"):
         assert decode(*system, "text", "--max-length", 2)[:2] == (0, wanted)
     assert decode(*system, "text", "--max-length", 6)[1] == texts(expected())
+    two = ["m0.npz", "-s", "src.json", "src.json", "-t", "trg.json"]
+    with pytest.warns(InputWarning, match="were cut: 1 of 1;"):
+        decode(*two, "--max-length", 2, stdin=b"a\tb c d\n")
     Path("codes").write_text("a b</w>\n")
     with pytest.warns(InputWarning, match="were cut: 1 of 1;"):
         out = decode(*system, "--bpe", "codes", "--no-debpe", "--max-length", 2, stdin=b"ac b\n")[1]
@@ -256,6 +259,9 @@ def test_columns_and_factors(system, decode, random_tensors, save_model):
     assert (status, err) == (0, "") and out.strip()
     status, _, err = decode(*flags, stdin=b"a|N b|V\na b\n")
     assert status == 2 and "line 2 of the text: token 'a' has 1 factors" in err
+    Path("lex").write_text("x a 1\nv b 1\n")
+    out = decode(*flags, "-f", "lex", 0, "--max-length-multiple", 9, stdin=b"b|N\n")[1]
+    assert set(out.split()) == {"v"}, "of a word, not of a factor, whose ids are other words"
     scorers = {"F0": {"path": "m0.npz", "tab": 1}, "F1": {"path": "m1.npz"}}
     options = {"scorers": scorers, "weights": {"F0": 1, "F1": 0}, "source-vocab": ["src.json"] * 2}
     Path("amun.yml").write_text(yaml.safe_dump(options | {"target-vocab": "trg.json"}))
@@ -268,6 +274,7 @@ def test_columns_and_factors(system, decode, random_tensors, save_model):
 def test_a_yaml_job_writes_what_the_command_prints(system, decode):
     wanted = decode(*system, "text", "-b", 3, "-n", "--n-best")[1]
     dumped = decode(*system, "text", "-b", 3, "-n", "--n-best", "--dump-config")[1]
+    assert yaml.safe_load(decode(*system, "--dump-config")[1])["jobs"][0]["decode"]["text"] == []
     Path("jobs.yaml").write_text(dumped + "cluster: {workers: 0, device: cpu}\n")
     status, out, _ = decode("jobs.yaml", command="plan")
     assert status == 0 and "beam of 3 by m0.npz; 256 sentences at once, refill" in out
