@@ -84,9 +84,10 @@ def test_any_workers_write_the_same_bytes(undisturbed, folder, here, cluster, tm
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_killed_worker_changes_no_byte(when, undisturbed, folder, cluster, hooks, hooks_folder, tmp_path):
-    hooks(**{f"decode_lines.{when}": "", f"decode_lines.{when}2": 0.2})
+    """Tasks take a while, so that a worker that dies a moment later cannot finish the run alone."""
+    hooks(**{"decode_lines.slow": 0.05, f"decode_lines.{when}": "", f"decode_lines.{when}2": 0.2})
     assert decoded(cluster, folder, tmp_path / "out") == undisturbed
-    assert not list(hooks_folder.glob("decode_lines.*")), "workers died"
+    assert [path.name for path in hooks_folder.glob("decode_lines.*")] == ["decode_lines.slow"], "workers died"
 
 
 class Interrupt(Progress):
