@@ -181,9 +181,8 @@ def place_of(options: Mapping[str, Any]) -> dict[str, Any]:
     devices = [str(device) for device in options.get("devices", [])]
     if devices == ["all"]:
         return {"devices": "all"}
-    wrong = next((device for device in devices if not device.isdecimal()), None)
-    if wrong is not None:
-        raise InputError(f"devices has {wrong!r} but must be all, or numbers of GPUs, such as 0 1")
+    if not all(device.isdecimal() for device in devices):
+        raise InputError(f"devices is {' '.join(devices)!r} but must be all, or numbers of GPUs, such as 0 1")
     if devices:
         return {"devices": [int(device) for device in devices]}
     return {"device": "gpu"} if mode == "GPU" else {}

@@ -158,7 +158,8 @@ def test_weights_of_a_file(config, tmp_path):
         ("use-fused-softmax: false", "leave it out"),
         ("mini-batch: 10\nmaxi-batch: 5", "maxi-batch is 5 but must be at least mini-batch, 10"),
         ("gpu-threads: 2", "a larger --mini-batch"),
-        ("devices: [a]", "devices has 'a'"),
+        ("devices: [a]", "devices is 'a' but must be all"),
+        ("devices: [all, 0]", "devices is 'all 0' but must be all"),
         ("mode: TPU", "must be CPU or GPU"),
     ],
 )
