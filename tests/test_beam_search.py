@@ -261,6 +261,15 @@ def test_wrong_settings_are_one_line(settings, message):
     assert "\n" not in str(error.value)
 
 
+def test_the_end_of_a_sentence_is_that_of_the_ngram_model(arpa):
+    """Whatever `words` call it."""
+    lm, found = ng.Model.load(arpa, "cpu"), []
+    for end in ("</s>", "end", "a"):
+        search = ng.BeamSearch(step, V, 4, n_best=4, max_length=LENGTH, lm=lm, lm_weight=2, words=(end, *WORDS[1:]))
+        found.append(search.run(state_of(range(3))))
+    assert found[0] == found[1] == found[2]
+
+
 def test_wrong_words_of_an_ngram_model(arpa):
     lm = ng.Model.load(arpa, "cpu")
     with pytest.raises(ng.InputError, match="there are 4 words but vocab_size is 5"):

@@ -342,6 +342,8 @@ def test_a_file_and_its_summary(system, decode):
     found = json.loads(decode(*system, "text", "-o", "out.txt", "--overwrite", "--json")[1])
     assert (found["sentences"], found["source_words"]) == (5, 14) and found["words_per_second"] > 0
     assert sorted(path.name for path in Path().glob("out*")) == ["out.txt"]
+    short = ["--max-steps", 1, "-o", "out.txt", "--overwrite", "--json"]  # results without the end of the sentence
+    assert json.loads(decode(*system, "text", *short)[1])["words"] == len(Path("out.txt").read_text().split()) > 0
 
 
 def test_weights_are_shown(system, decode):

@@ -560,6 +560,15 @@ def test_samples_do_not_depend_on_the_batch():
     assert all(r.words.count(1) == 0 for results in expected for r in results)
 
 
+def test_samples_begin_with_a_forced_prefix():
+    sources, options = [np.array([b + 2, 2, 0]) for b in range(3)], SearchOptions(5, 5, sampling=Sampling(seed=5))
+    prefixes = [[2, 3], [], [1, 4, 4]]
+    found = decode([TableSteps(8)], sources, options, forced=Forced(prefixes))
+    for results, prefix in zip(found, prefixes, strict=True):
+        assert len(results) == 5 and all(list(r.words[: len(prefix)]) == prefix for r in results)
+    assert found[1] == decode([TableSteps(8)], sources, options)[1]
+
+
 def test_samples_have_the_distribution_of_the_model():
     """First words of 2,000 samples, beside their probabilities without <unk>; then of the best 2, of half the mass."""
     model, source = TableSteps(6), np.array([4, 0])

@@ -1,6 +1,7 @@
 """Whole runs of the decode job: the same bytes from any workers, after a killed worker and after a resume."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,7 +46,10 @@ def config_of(folder, **options):
 
 def decoded(executor, folder, output, context=None, **options):
     """Return the lines that a run wrote."""
-    job.run(config_of(folder, **options), RunContext(executor, output, single_file=True, **(context or {})))
+    config = config_of(folder, **options)
+    result = job.run(config, RunContext(executor, output, single_file=True, **(context or {})))
+    lines = Path(config.text[0]).read_text().splitlines()
+    assert (result.sentences, result.source_words) == (len(lines), sum(len(line.split()) for line in lines))
     return output.read_bytes()
 
 
