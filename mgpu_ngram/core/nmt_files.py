@@ -40,6 +40,10 @@ def load_nmt_model(path: str) -> NmtModel:
     _check_dropout(path, tensors.name)
     if "enc_emb" in tensors:
         return _without_attention(tensors)
+    if own := next((name for name in tensors if "_self_" in name), None):
+        raise InputError(
+            f"{tensors.name!r} has tensor {own!r}, so it is a transformer; models that can be read: {FORMATS}"
+        )
     tensors = with_nematus_names(tensors)
     norm = "marian" if "encoder_gamma1" in tensors else "nematus" if "encoder_W_lns" in tensors else ""
     sides = ("encoder_", "encoder_r_")

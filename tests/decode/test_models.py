@@ -148,6 +148,11 @@ def test_the_output_matrix_of_marian_is_transposed(random_tensors, save_model):
     assert "'decoder_ff_logit_l2_Wt'" in error_of(wrong) and "has shape (5, 7) but" in error_of(wrong)
 
 
+def test_transformers_of_marian_are_refused(save_model):
+    path = save_model({name: np.ones((4, 4), np.float32) for name in ("Wemb", "encoder_l1_self_Wq")})
+    assert error_of(path).startswith(f"{path!r} has tensor 'encoder_l1_self_Wq', so it is a transformer; models that")
+
+
 def test_lstms_of_marian_are_refused(random_tensors, save_model):
     """Their gates are in another order than Amun's."""
     path = save_model(of_marian(random_tensors(cell="lstm")))
