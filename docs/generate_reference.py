@@ -128,7 +128,7 @@ def type_text(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(f"`{value}`" for value in arguments)
     if type(None) in arguments:
-        return type_text(next(a for a in arguments if a is not type(None)))
+        return " or ".join(type_text(a) for a in arguments if a is not type(None))
     if typing.get_origin(hint) is list or hint is list:
         return f"list of {type_text(arguments[0])}" if arguments else "list"
     names = {int: "integer", float: "number", str: "text", bool: "`true` or `false`", dict: "mapping", Any: "any"}

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.typed_config import fill, suggest
+from mgpu_ngram.core.yaml_file import read_yaml
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
 from mgpu_ngram.stages.contract import Product
 from mgpu_ngram.stages.registry import STAGES
@@ -82,21 +83,7 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
 
     Raises InputError for anything that a run could not use.
     """
-    import yaml
-
-    try:
-        document = yaml.load(Path(path).read_text("utf-8"), _loader())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InputError(f"{path}: is not YAML{where}: {error.problem}; correct it there") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}; save it as UTF-8 text") from None
-    if not isinstance(document, dict):
-        kind = "empty" if document is None else f"of type {type(document).__name__}"
-        raise InputError(f"{path}: is {kind} but must be a mapping with keys output and jobs")
+    document = read_yaml(path, "a mapping with keys output and jobs")
     for override in overrides or []:
         _override(document, override)
     filled = fill(_Document, document, str(path))
@@ -113,24 +100,6 @@ def load(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
     cluster = fill(ClusterConfig, filled.cluster, f"{path}: cluster")
     memory = fill(MemoryConfig, filled.memory, f"{path}: memory")
     return RunConfig(Path(filled.output), jobs, cluster, memory, filled.checkpoint_seconds, filled.dask)
-
-
-def _loader() -> Any:
-    """Return a YAML loader that refuses a key given twice."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            seen: set[str] = set()
-            for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                    if key.value in seen:
-                        mark = key.start_mark
-                        raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is given twice", problem_mark=mark)
-                    seen.add(key.value)
-            return super().construct_mapping(node, deep)
-
-    return Loader
 
 
 def _job(job: dict, where: str) -> tuple[str, Any]:

@@ -32,23 +32,21 @@ from mgpu_ngram.core.matrix_bags import is_matrix
 from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.scratch import scratch_folder
 from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
-from mgpu_ngram.core.topic_model import Priors, TopicModel, find_topic_model, load_topic_model, save_topic_model
+from mgpu_ngram.core.topic_model import TopicModel, find_topic_model, load_topic_model, save_topic_model
 from mgpu_ngram.core.typed_config import fill
 from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.bags_of import bags_of
 from mgpu_ngram.engine.coherence import MEASURES, PairCounts, WordPairs, count_pairs
 from mgpu_ngram.engine.fold_documents import TopicFinder, cpu_seconds, to_csr
-from mgpu_ngram.engine.seed_words import seed_priors
 from mgpu_ngram.engine.topic_page import PageOptions, topic_page
 from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_table import TopicTable, topic_table
 from mgpu_ngram.engine.topic_words import most_probable
 from mgpu_ngram.jobs.lda.config import LdaConfig
-from mgpu_ngram.jobs.lda.run import PART_TOKENS, settings_of
+from mgpu_ngram.jobs.lda.run import PART_TOKENS, priors_of, settings_of
 from mgpu_ngram.jobs.lda.train import corpus_of, train
 from mgpu_ngram.jobs.topics.files import HTML, check_file
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
-from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM
 
 SETTINGS = {  # of an LdaConfig, by the name that they have here
     "n_components": "topics",
@@ -367,8 +365,14 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         values = {name: getattr(self, ours) for ours, name in SETTINGS.items()} | {"corpus": [], "seed": seed}
         if values["beta"] is None:
             del values["beta"]
-        if not isinstance(self.doc_topic_prior, Real):
-            values["alpha"] = None  # or an array, which `_priors` checks
+        if not (self.doc_topic_prior is None or isinstance(self.doc_topic_prior, Real)):
+            try:
+                values["alpha"] = np.asarray(self.doc_topic_prior, np.float64).tolist()
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"doc_topic_prior is {reprlib.repr(self.doc_topic_prior)}; give one number, or "
+                    f"{self.n_components} numbers above 0"
+                ) from None
         if isinstance(self.evaluate_every, Integral):
             values["evaluate_every"] = max(0, int(self.evaluate_every))
         if not (self.callback is None or callable(self.callback)):
@@ -379,22 +383,6 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             ours = {name: ours for ours, name in SETTINGS.items()}
             pattern = rf"^(\w+(?:: |\.))({'|'.join(ours)})\b"
             raise InputError(re.sub(pattern, lambda match: match[1] + ours[match[2]], str(error))) from None
-
-    def _priors(self, config: LdaConfig, documents: BagCorpus) -> Priors:
-        """Return the priors that the training starts from."""
-        alpha_Z = np.full(config.topics, config.prior)
-        if self.doc_topic_prior is not None and not isinstance(self.doc_topic_prior, Real):
-            try:
-                alpha_Z = np.asarray(self.doc_topic_prior, np.float64)
-            except (TypeError, ValueError):
-                alpha_Z = np.zeros(0)
-            if alpha_Z.shape != (config.topics,) or not (alpha_Z > 0).all() or not alpha_Z.sum() <= MAX_ALPHA_SUM:
-                raise InputError(
-                    f"doc_topic_prior is {reprlib.repr(self.doc_topic_prior)}; give one number, or {config.topics} "
-                    f"numbers above 0 that sum to {MAX_ALPHA_SUM:,} at most"
-                )
-        seeds = seed_priors(self.seeds or {}, documents.words, documents.num_words, config.topics, config.beta)
-        return Priors(alpha_Z, config.beta, seeds)
 
     def _documents(self, X: Any, fitting: bool = False) -> BagCorpus:
         """Return documents as bags of words, of the model's vocabulary unless `fitting` chooses one."""
@@ -420,7 +408,7 @@ class LDA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _train(self, config: LdaConfig, documents: BagCorpus, client: Any, earlier: TopicModel | None = None) -> None:
         """Set the model to that of the documents, in addition to those of the earlier model."""
-        priors = earlier.priors if earlier else self._priors(config, documents)
+        priors = earlier.priors if earlier else priors_of(config, self.seeds or {}, documents)
         executor, folder = None, None
         try:
             if client is not None:

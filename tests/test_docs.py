@@ -187,6 +187,7 @@ def test_reference_pages_are_complete(reference, tmp_path):
     assert "| `order` | integer | `5` |" in yaml_page
     assert "| `corpus` | list of text | required |" in yaml_page
     assert "| `chunk_bytes` | size | `auto` |" in yaml_page
+    assert "| `alpha` | number or list of number | `auto` |" in yaml_page
     for name in (
         "mgpu_ngram.Model",
         "mgpu_ngram.BeamSearch",

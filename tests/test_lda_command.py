@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import yaml
 import zstandard
 
+import mgpu_ngram as ng
+from mgpu_ngram.core.topic_model import describe_topic_model
 from mgpu_ngram.jobs.lda import run as job
 
 TEXT = "".join(f"word{20 * (d % 4) + d % 20:02} Word{20 * (d % 4) + d % 7:02} x\n" for d in range(200))
@@ -36,13 +39,36 @@ def test_a_model_as_text_and_as_json(lda):
     assert found["metrics"].keys() >= {"joint", "plugin", "perplexity"} and found["path"].endswith("json")
 
 
+def test_priors_are_those_of_python(lda, mgpu_ngram):
+    seeds = "2: [word00, word45]\n0: {word21: 7.5}\n3: word45\n"
+    Path("seeds.yaml").write_text(seeds)
+    status, _, err = lda("docs.txt -o out --topics 4 --sweeps 3 --alpha 0.1,0.2,0.3,0.4 --seeds seeds.yaml")
+    assert (status, err) == (0, "")
+    alpha = [0.1, 0.2, 0.3, 0.4]
+    job = {"corpus": "docs.txt", "topics": 4, "sweeps": 3, "alpha": alpha, "seeds": yaml.safe_load(seeds)}
+    Path("job.yaml").write_text(yaml.safe_dump({"output": "runs", "cluster": {"workers": 0}, "jobs": [{"lda": job}]}))
+    assert mgpu_ngram("run", "job.yaml")[0] == 0
+    python = {"word45": [2, 3], "word21": {0: 7.5}, "word00": 2}
+    estimator = ng.LDA(4, max_iter=3, random_state=1, doc_topic_prior=alpha, seeds=python)
+    estimator.fit(TEXT.splitlines()).save("python.safetensors")
+    expected = Path("python.safetensors").read_bytes()
+    assert Path("out/model.safetensors").read_bytes() == expected
+    assert Path("runs/lda/model.safetensors").read_bytes() == expected
+    described = describe_topic_model("python.safetensors")
+    assert described["settings"]["alpha"] == alpha and described["seed_words"] == 3
+    assert ng.LDA.load("out").doc_topic_prior == alpha
+
+
 def test_a_run_of_other_documents_or_settings_is_not_resumed(lda, monkeypatch):
     def interrupt(sweep, metrics):
         """Stop after two sweeps, each of which has written a snapshot."""
         if sweep == 2:
             raise KeyboardInterrupt
 
-    words, original = "docs.txt -o out --topics 4 --sweeps 9 --evaluate-every 1 --checkpoint-seconds 0", job.train
+    for topic in 1, 2:
+        Path(f"seeds{topic}.yaml").write_text(f"{topic}: word00\n")
+    words = "docs.txt -o out --topics 4 --sweeps 9 --evaluate-every 1 --checkpoint-seconds 0 --seeds seeds1.yaml"
+    original = job.train
     monkeypatch.setattr(job, "train", lambda *args, **how: original(*args, **how | {"callback": interrupt}))
     status, _, err = lda(words)
     assert status and err.startswith("mgpu-ngram: interrupted; ") and not Path("out").exists()
@@ -51,6 +77,8 @@ def test_a_run_of_other_documents_or_settings_is_not_resumed(lda, monkeypatch):
     for changed, message in [
         (words.replace("docs", "other") + " --resume", 'inputs.0.name was "docs.txt", is "other.txt"'),
         (words.replace("--topics 4", "--topics 5") + " --resume", "options.topics was 4, is 5"),
+        (words + " --alpha 0.1,0.2,0.3,0.4 --resume", "options.alpha.0 was not there, is 0.1"),
+        (words.replace("seeds1", "seeds2") + " --resume", 'options.seeds.2 was not there, is "word00"'),
         (words, "holds an unfinished run"),
     ]:
         status, out, err = lda(changed)
@@ -83,6 +111,13 @@ def awkward(lda, tmp_path):
         "number.jsonl": b'{"text": 3}\n',
         "two.txt": b"a\nb\n",
         "twice.txt": b"a\nb\na\n",
+        "unknown.yaml": b"0: [word00, wrod01]\n",
+        "outside.yaml": b"2: word00\n",
+        "negative.yaml": b"1: {word00: -1}\n",
+        "nan.yaml": b"1: {word00: .nan}\n",
+        "number.yaml": b"1: [[word00], 1]\n",
+        "words.yaml": b"word00: 1\n",
+        "list.yaml": b"[word00]\n",
     }
     for name, data in files.items():
         Path(name).write_bytes(data)
@@ -120,6 +155,19 @@ REFUSED = [
     ("docs.txt --topics 65537", "topics is 65,537 but must be at most 65,536"),
     ("docs.txt --min-df 1000", "fewer than min_df 1000; raise max_df or lower min_df"),
     ("docs.txt --token-pattern (", "token_pattern '(' is no regular expression: missing )"),
+    ("docs.txt --topics 3 --alpha 1,2", "alpha is a list of length 2 but must be one number, or a list of 3"),
+    ("docs.txt --topics 2 --alpha 1,-2", "alpha is -2.0 for topic 1 but must be above 0"),
+    ("docs.txt --topics 2 --alpha nan,2", "alpha is nan for topic 0 but must be above 0"),
+    ("docs.txt --topics 2 --alpha 1e7,2", "alpha sums to 10,000,002 but must sum to 8,388,608 at most"),
+    ("docs.txt --topics 2 --alpha 1,x", "argument --alpha: invalid numbers value: '1,x'"),
+    ("docs.txt --seeds unknown.yaml", "the seed word 'wrod01' is not in the vocabulary; leave it out"),
+    ("docs.txt --topics 2 --seeds outside.yaml", "'word00' has the topic 2 with the weight 100.0; topics are 0 to 1"),
+    ("docs.txt --seeds negative.yaml", "the weight -1; topics are 0 to 99, weights are above 0, 1,000,000 at most"),
+    ("docs.txt --seeds nan.yaml", "the weight nan; topics are 0 to 99, weights are above 0, 1,000,000 at most"),
+    ("docs.txt --seeds number.yaml", "seeds has the word ['word00'] of topic 1, which is no text; put it in quotes"),
+    ("docs.txt --seeds words.yaml", "seeds has the topic 'word00'; give topics and their words, such as 3: [decimal,"),
+    ("docs.txt --seeds list.yaml", "list.yaml: is of type list but must be a mapping of topics to words"),
+    ("docs.txt --seeds none.yaml", "none.yaml: cannot be read (No such file or directory)"),
     ("docs.txt --held-out 0.9999", "held_out is 0.9999, which leaves no token to train on; lower it"),
 ]
 

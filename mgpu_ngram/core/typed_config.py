@@ -87,7 +87,9 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         if value in (None, "auto") and type(None) in arguments:
             return None
-        return _convert(value, next(a for a in arguments if a is not type(None)), where)
+        kinds = [a for a in arguments if a is not type(None)]
+        fitting = (a for a in kinds if (typing.get_origin(a) is list) == isinstance(value, list))
+        return _convert(value, next(fitting, kinds[0]), where)
     if origin is typing.Literal:
         if value not in arguments:
             raise InputError(f"{where} is {value!r}; {suggest(str(value), map(str, arguments))}")

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.seeds import SEED_WEIGHT, check_seed
 from mgpu_ngram.core.word_list import as_words
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.local_bags import WordIndex
-
-MAX_WEIGHT = 1e6
-SEED_WEIGHT = 100.0  # tokens; with 10, planted topics of 15,000 tokens do not follow one seed word each
 
 
 def seed_priors(
@@ -40,11 +38,7 @@ def seed_priors(
         weights = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, SEED_WEIGHT)
         prior_Z = np.full(num_topics, beta, np.float32)
         for topic, weight in weights.items():
-            if not isinstance(topic, (int, np.integer)) or not 0 <= topic < num_topics or not 0 < weight <= MAX_WEIGHT:
-                raise InputError(
-                    f"the seed word {word!r} has the topic {topic!r} with the weight {weight!r}; topics are 0 to "
-                    f"{num_topics - 1}, weights are above 0, {MAX_WEIGHT:,.0f} at most"
-                )
+            check_seed(word, topic, weight, num_topics)
             prior_Z[topic] += weight
         priors[int(column)] = prior_Z
     return dict(sorted(priors.items()))

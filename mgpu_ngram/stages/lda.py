@@ -21,6 +21,14 @@ EXAMPLES = """examples:
   mgpu-ngram lda docword.nytimes.txt.gz --vocabulary vocab.nytimes.txt -o nytimes.lda --topics 1024
   mgpu-ngram lda news.jsonl.zst -o news.lda --stop-words english --min-df 5 --max-df 0.5 --held-out 0.1
   mgpu-ngram lda counts.npz --vocabulary words.txt -o topics.lda --optimise-every 20"""
+
+
+def numbers(text: str) -> float | list[float]:
+    """Return a number, or the numbers between commas."""
+    found = [float(number) for number in text.split(",")]
+    return found if "," in text else found[0]
+
+
 FLAGS: dict[str, dict[str, Any]] = {
     "topics": {"type": int, "metavar": "K", "help": "number of topics, 2 to 65,536 (default 100)"},
     "sweeps": {"type": int, "metavar": "N", "help": "sweeps over all tokens (default 200)"},
@@ -31,8 +39,11 @@ FLAGS: dict[str, dict[str, Any]] = {
     "min_df": {"type": float, "metavar": "N", "help": "leave out words in fewer documents: a number, or a share"},
     "max_df": {"type": float, "metavar": "N", "help": "leave out words in more documents: a number, or a share"},
     "max_features": {"type": int, "metavar": "N", "help": "keep the N most frequent words"},
-    "alpha": {"type": float, "help": "prior of each topic in a document (default 50 / topics)"},
+    "alpha": {
+        "type": numbers, "metavar": "A[,A...]", "help": "prior of each topic: one number, or K (default 50 / topics)"
+    },
     "beta": {"type": float, "help": "prior of each word in a topic (default 0.01)"},
+    "seeds": {"metavar": "FILE", "help": "words whose topics are given: YAML such as 3: [decimal, float]"},
     "optimise_every": {"type": int, "metavar": "N", "help": "estimate the priors every N sweeps (default 0: never)"},
     "seed": {"type": int, "help": "of the random numbers (default 1)"},
     "evaluate_every": {"type": int, "metavar": "N", "help": "sweeps between metrics (default 10)"},
@@ -69,8 +80,11 @@ class LdaStage(Stage[LdaConfig, "LdaResult"]):
 
     def settings(self, arguments: argparse.Namespace) -> LdaConfig:
         from mgpu_ngram.core.typed_config import fill
+        from mgpu_ngram.core.yaml_file import read_yaml
 
         found = given(arguments, ["corpus", "coherence", *FLAGS])
+        if arguments.seeds:
+            found["seeds"] = read_yaml(arguments.seeds, "a mapping of topics to words, such as 3: [decimal, float]")
         found |= {"lowercase": not arguments.no_lowercase, "exclude_self": not arguments.include_self}
         return fill(LdaConfig, found, "lda")
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.seeds import seeds_of_topics
 from mgpu_ngram.core.typed_config import check_at_least, check_files, check_name
 from mgpu_ngram.kernels.lda.limits import MAX_ALPHA_SUM, MAX_TOPICS
 
@@ -29,8 +30,11 @@ class LdaConfig:
     max_features: int | None = None  # keep this many words, those with most tokens; auto: all
     topics: int = 100  # number of topics, 2 to 65,536
     sweeps: int = 200  # over all tokens
-    alpha: float | None = None  # prior of each topic in a document; auto: 50 / topics
+    alpha: float | list[float] | None = None  # prior of each topic in a document: a number, or a list of a number for
+    # each topic; auto: 50 / topics
     beta: float = 0.01  # prior of each word in a topic
+    seeds: dict | None = None  # words whose topics are given: topic -> a word, a list of words, or word -> weight. A
+    # weight is a number of tokens of the word that the topic has from the start; 100 where none is given
     optimise_every: int = 0  # sweeps between estimates of the priors; 0: the priors stay as given
     exclude_self: bool = True  # leave a token's own count out, as collapsed Gibbs sampling does; false: as CuLDA_CGS
     seed: int = 1  # of the random numbers, 0 to 2^64 - 1; the same seed gives the same topics on any device
@@ -53,13 +57,16 @@ class LdaConfig:
             raise InputError(f"seed is {self.seed} but must be below 2^64")
         for name in ("alpha", "beta"):
             value = getattr(self, name)
-            if value is not None and not 1e-6 <= value <= 1e6:
+            if value is not None and not isinstance(value, list) and not 1e-6 <= value <= 1e6:
                 raise InputError(f"{name} is {value} but must be 0.000001 to 1,000,000")
-        if self.prior * self.topics > MAX_ALPHA_SUM:
+        if isinstance(self.alpha, list):
+            _check_alphas(self.alpha, self.topics)
+        elif self.alphas[0] * self.topics > MAX_ALPHA_SUM:
             raise InputError(
                 f"alpha is {self.alpha:,.9g} for each of {self.topics:,} topics but must be at most "
                 f"{MAX_ALPHA_SUM / self.topics:,.9g}: {MAX_ALPHA_SUM:,} in sum"
             )
+        seeds_of_topics(self.seeds or {}, self.topics)
         for name in ("held_out", "tolerance"):
             value = getattr(self, name)
             if not 0 <= value < 1:
@@ -74,6 +81,19 @@ class LdaConfig:
         return tokens * self.sweeps * (1 + self.topics / HALF_RATE_TOPICS) / TOKENS_PER_SECOND
 
     @property
-    def prior(self) -> float:
-        """Return the prior of each topic in a document."""
-        return self.alpha if self.alpha is not None else 50 / self.topics
+    def alphas(self) -> list[float]:
+        """Return the prior of each topic in a document, `topics` numbers."""
+        if isinstance(self.alpha, list):
+            return self.alpha
+        return [50 / self.topics if self.alpha is None else self.alpha] * self.topics
+
+
+def _check_alphas(alphas: list[float], topics: int) -> None:
+    """Raise InputError for priors that are not one for each topic, not above 0, or too large."""
+    if len(alphas) != topics:
+        raise InputError(f"alpha is a list of length {len(alphas):,} but must be one number, or a list of {topics:,}")
+    wrong = next((k for k, alpha in enumerate(alphas) if not alpha > 0), None)
+    if wrong is not None:
+        raise InputError(f"alpha is {alphas[wrong]} for topic {wrong:,} but must be above 0")
+    if not sum(alphas) <= MAX_ALPHA_SUM:
+        raise InputError(f"alpha sums to {sum(alphas):,.9g} but must sum to {MAX_ALPHA_SUM:,} at most")

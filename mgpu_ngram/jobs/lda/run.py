@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, in_order
 from mgpu_ngram.core.bags import empty_corpus
@@ -19,13 +21,15 @@ from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.memory_config import free_host_bytes
 from mgpu_ngram.core.output import Output, write_manifest
+from mgpu_ngram.core.seeds import seeds_of_topics
 from mgpu_ngram.core.text_options import DEFAULT_PATTERN, TextOptions
-from mgpu_ngram.core.topic_model import MODEL, TopicModel, save_topic_model
+from mgpu_ngram.core.topic_model import MODEL, Priors, TopicModel, save_topic_model
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.lda_train import SNAPSHOT, TABLES_BYTES
 from mgpu_ngram.engine.local_bags import LocalBags
 from mgpu_ngram.engine.open_bags import columns_of, open_bags, states_of_inputs
+from mgpu_ngram.engine.seed_words import seed_priors
 from mgpu_ngram.engine.sweep_figure import draw_sweeps
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
@@ -136,6 +140,8 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
         )
         executor.check_folder(str(out.folder))
         opened = _open(config, executor)
+        seeds = seeds_of_topics(config.seeds or {}, config.topics)
+        priors = priors_of(config, seeds, opened)
         keep_bytes = 0  # workers of other processes read files
         if executor.transport == "memory":
             keep_bytes = int(KEPT_SHARE * (context.memory.host_bytes or free_host_bytes()))
@@ -151,7 +157,7 @@ def run(config: LdaConfig, context: RunContext) -> LdaResult:
             partial(checkpoint.newest_generation, SNAPSHOT, range(len(corpus.parts))),
             context.memory,
         )
-        trained = train(config, corpus, executor, opened.words, context.progress, storage=storage)
+        trained = train(config, corpus, executor, opened.words, context.progress, storage=storage, priors=priors)
         shutil.rmtree(folder, ignore_errors=True)
         write_model(out.folder, trained.model, config)
         metrics = trained.model.history[-1] if trained.model.history else {}
@@ -190,8 +196,14 @@ def _speed(trained: Trained) -> float:
 
 
 def settings_of(config: LdaConfig) -> dict[str, Any]:
-    """Return the settings that a model keeps."""
-    return {name: value for name, value in asdict(config).items() if name not in ("corpus", "name")}
+    """Return the settings that a model keeps. Its priors hold the seed words."""
+    return {name: value for name, value in asdict(config).items() if name not in ("corpus", "name", "seeds")}
+
+
+def priors_of(config: LdaConfig, seeds: Mapping[Any, Any], documents: BagCorpus) -> Priors:
+    """Return the priors that a training starts from; `seeds` as in `seed_priors`, which raises InputError."""
+    own = seed_priors(seeds, documents.words, documents.num_words, config.topics, config.beta)
+    return Priors(np.array(config.alphas), config.beta, own)
 
 
 def write_model(folder: Path, model: TopicModel, config: LdaConfig) -> None:

@@ -125,10 +125,10 @@ def train(
     """Return the trained model. Raises RunError if too many workers are lost.
 
     callback  called with the sweep and its metrics every `evaluate_every` sweeps; training stops when it returns True
-    priors    None: symmetric ones of the config
+    priors    None: those of the config, without seed words
     """
     run = _Run(config, corpus, executor, progress or Progress(), storage or Storage())
-    state = Snapshot(0, priors or Priors(np.full(config.topics, config.prior), config.beta))
+    state = Snapshot(0, priors or Priors(np.array(config.alphas), config.beta))
     return run.train(state, callback, words)
 
 

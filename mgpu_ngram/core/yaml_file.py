@@ -1,0 +1,51 @@
+"""Read YAML files strictly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.core.errors import InputError
+
+
+def read_yaml(path: str | Path, holds: str) -> dict[Any, Any]:
+    """Return the mapping of a YAML file.
+
+    holds  the mapping in words, such as "a mapping with keys output and jobs"
+
+    Raises InputError for a file that cannot be read, is not YAML, holds something else, or gives a key twice.
+    """
+    import yaml
+
+    try:
+        document = yaml.load(Path(path).read_text("utf-8"), _loader())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InputError(f"{path}: is not YAML{where}: {error.problem}; correct it there") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: is not YAML: {' '.join(str(error).split())}; save it as UTF-8 text") from None
+    if not isinstance(document, dict):
+        kind = "empty" if document is None else f"of type {type(document).__name__}"
+        raise InputError(f"{path}: is {kind} but must be {holds}")
+    return document
+
+
+def _loader() -> Any:
+    """Return a YAML loader that refuses a key given twice."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                    if key.value in seen:
+                        mark = key.start_mark
+                        raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is given twice", problem_mark=mark)
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Loader
