@@ -22,7 +22,7 @@ from mgpu_ngram.jobs.decode.options import files_of, options_of, sentences_of_ta
 from mgpu_ngram.model import Model
 
 AHEAD = 2  # tasks per worker in flight or buffered
-OF_FILES = ("debpe", "columns", "softmax_filter", "first_words", "most_translations")
+OF_FILES = ("debpe", "columns", "softmax_filter", "first_words", "most_translations", "table_bytes")
 OF_SEARCH = (
     "length_penalty", "word_penalty", "max_length", "max_length_multiple", "max_steps", "allow_unk", "early_stopping",
     "sample", "top_k", "top_p", "temperature", "seed", "mini_batch", "mini_batch_words", "batching",
@@ -67,7 +67,7 @@ class Translator:
                   A CPU computes in float32, so all dtypes take the same time there
     device        "auto" (a GPU if there is one), "cpu" or "gpu"
     options       the other settings of `DecodeConfig` for files: debpe, columns, softmax_filter, first_words,
-                  most_translations
+                  most_translations, table_bytes
 
     A sentence is a string of words between spaces. Raises InputError, one line, for files that are damaged or do not
     fit each other.
@@ -116,7 +116,9 @@ class Translator:
         self._files_alone = held is None or held.path is not None
         self._parts = len(self._config.models) + (lm is not None)
         here = None if held is None else held._next_word_model
-        self._translation = open_translation(files_of(self._config), self.device, dtype, cpu_cores(), here)
+        self._translation = open_translation(
+            files_of(self._config), self.device, dtype, cpu_cores(), here, self._config.table_bytes
+        )
 
     def __repr__(self) -> str:
         models = ", ".join(f"{model.parameters:,} parameters" for model in self._translation.models)

@@ -11,6 +11,7 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine import decode_output
 from mgpu_ngram.engine.decode_batch import Batching, Forced
 from mgpu_ngram.engine.device import Stopwatch
+from mgpu_ngram.engine.nmt_weights import TABLE_BYTES
 from mgpu_ngram.engine.open_translation import Translation, TranslationFiles, open_translation
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 
@@ -57,6 +58,7 @@ class DecodeOptions:
     max_length: int = 0
     device: str = "cpu"
     dtype: str = "float32"
+    table_bytes: int = TABLE_BYTES
     threads: int = 1
 
 
@@ -87,13 +89,13 @@ class DecodedLines:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-_held: dict[tuple[str, str], tuple[TranslationFiles, dict[str, str], Translation]] = {}  # by device and dtype
+_held: dict[tuple[str, str, int], tuple[TranslationFiles, dict[str, str], Translation]] = {}  # by device, dtype, tables
 _loading = threading.Lock()
 
 
 def translation_of(options: DecodeOptions) -> Translation:
     """Return this process's replica of a translation system, loaded at its first use; another one is dropped."""
-    key = options.device, options.dtype
+    key = options.device, options.dtype, options.table_bytes
     with _loading:
         held = _held.get(key)
         if held and held[:2] == (options.files, options.identity):
@@ -105,7 +107,9 @@ def translation_of(options: DecodeOptions) -> Translation:
             raise RunError(
                 f"{changed} is {found[changed]} here but was {options.identity.get(changed)}; run again with one file"
             )
-        translation = open_translation(options.files, options.device, options.dtype, options.threads)
+        translation = open_translation(
+            options.files, options.device, options.dtype, options.threads, table_bytes=options.table_bytes
+        )
         _held[key] = options.files, options.identity, translation
         return translation
 

@@ -21,7 +21,7 @@ from mgpu_ngram.engine.ensemble_steps import Ensemble, LanguageModel
 from mgpu_ngram.engine.next_word import NextWordModel, next_word_model_of
 from mgpu_ngram.engine.ngram_rows import NgramRows
 from mgpu_ngram.engine.nmt_steps import NmtSteps
-from mgpu_ngram.engine.nmt_weights import ready
+from mgpu_ngram.engine.nmt_weights import TABLE_BYTES, ready
 from mgpu_ngram.engine.search_options import Hypothesis, SearchOptions
 from mgpu_ngram.engine.shortlist_steps import ShortlistSteps
 from mgpu_ngram.engine.source_columns import ColumnSources, ColumnSteps, SourceColumn
@@ -180,14 +180,16 @@ def open_translation(
     dtype: str = "float32",
     threads: int = 1,
     lm: NextWordModel | None = None,
+    table_bytes: int = TABLE_BYTES,
 ) -> Translation:
     """Return the system in files, on a device.
 
-    dtype    "float32"; "tf32": a GPU rounds the numbers of products to TF32 (10 bits); "float16", on a GPU also that
-             of states and products; "bfloat16": weights are rounded to it, and products are those of "tf32". Else all
-             products and states are float32
-    threads  threads that parse an ARPA file, and that choose words on a CPU
-    lm       the n-gram model, if it is loaded already
+    dtype        "float32"; "tf32": a GPU rounds the numbers of products to TF32 (10 bits); "float16", on a GPU also
+                 that of states and products; "bfloat16": weights are rounded to it, and products are those of "tf32".
+                 Else all products and states are float32
+    threads      threads that parse an ARPA file, and that choose words on a CPU
+    lm           the n-gram model, if it is loaded already
+    table_bytes  memory for each model's tables of products of words; see `ready`
 
     Raises InputError, one line, for files that are damaged or do not fit each other.
     """
@@ -228,7 +230,8 @@ def open_translation(
         placed = [
             ready(
                 model.map_arrays(lambda array: to_device_fast(_rounded(array, dtype, device), device)),
-                tf32=dtype in TF32_DTYPES,
+                dtype in TF32_DTYPES,
+                table_bytes,
             )
             for model in models
         ]

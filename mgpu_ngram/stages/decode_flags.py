@@ -61,6 +61,7 @@ OURS: dict[str, dict[str, Any]] = {  # settings under their own names
     "seed": {"type": int, "help": "of the random numbers (default 0)"},
     "batching": {"choices": ["refill", "drain", "naive"], "help": "how a batch goes on (default refill)"},
     "dtype": {"choices": ["float32", "tf32", "float16", "bfloat16"], "help": "of products (default float32)"},
+    "table_bytes": {"metavar": "SIZE", "help": "of tables of products of words (default '64 MiB'; 0: none)"},
     "chunk_sentences": {"type": int, "metavar": "N", "help": "sentences of one task"},
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
 }  # fmt: skip

@@ -101,6 +101,11 @@ def test_text_from_a_pipe_a_file_and_compressed_files(system, decode):
     assert decode(*system)[:2] == (0, "")
 
 
+def test_tables_change_no_line(system, decode):
+    wanted = decode(*system, "text", "-b", 4, "--n-best")
+    assert wanted[0] == 0 and decode(*system, "text", "-b", 4, "--n-best", "--table-bytes", "0") == wanted
+
+
 def test_n_best_lists(system, decode):
     """One line for each result: its number, text, sum and score; numbers go on over files and tasks."""
     status, out, _ = decode(*system, "text", "text", "--n-best", "-b", 3, "-n", "--chunk-sentences", 2)
@@ -417,6 +422,7 @@ WRONG = {
     "-v is not used": "-v",
     "--log-info is not used": "--log-info off",
     "'x' is not true or false": "--use-fused-softmax x",
+    "table_bytes is '-1' but must be a size such as": "m0.npz -s src.json -t trg.json text --table-bytes -1",
     "use-fused-softmax is false but": "m0.npz -s src.json -t trg.json text --use-fused-softmax false",
     "lm_weight is 0.3 but there is no n-gram model; give --lm": "m0.npz -s src.json -t trg.json text --lm-weight 0.3",
     "there are 1 models but 2 weights": "m0.npz -s src.json -t trg.json text --weights 1 2",

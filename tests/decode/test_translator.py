@@ -11,6 +11,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import mgpu_ngram as ng
+from mgpu_ngram.engine.nmt_weights import TABLE_BYTES
+from mgpu_ngram.jobs.decode.config import DecodeConfig
 
 G2P = Path(__file__).parents[2] / "examples" / "g2p"
 SOURCE, TARGET = ("eos", "UNK", "a", "b", "c", "d", "e", "f", "g"), ("eos", "UNK", "a", "b", "x@@", "y", "z")
@@ -139,6 +141,21 @@ def test_forced_first_words(translator):
     assert all(best.tokens[:2] == ("z", "y") for best in found[0])
     assert [best.text for best in found[1]] == [best.text for best in system.translate("c d", beam_size=3, n_best=3)]
     assert system.translate("a b", prefixes="z")[0].tokens[0] == "z"
+
+
+def test_tables_take_the_memory_that_they_may(translator):
+    """By hand: the random models have 7 target and 9 source words, E = 5, H = 4, in float32."""
+    texts = ["x y z", "y", "z z x x"]
+    target, source = (7 + 1) * (3 * 4 + 5) * 4, 2 * 9 * 3 * 4 * 4
+    found = []
+    for size in (0, target - 1, target, target + source - 1, target + source, DecodeConfig.table_bytes):
+        system = translator(0, table_bytes=size)
+        [model] = system._translation.models
+        has_target, has_source = model.word_inputs is not None, bool(model.source_inputs)
+        assert (has_target, has_source) == (size >= target, size >= target + source)
+        found.append(system.translate(texts, beam_size=3, n_best=3))
+    assert all(one == found[0] for one in found)
+    assert DecodeConfig.table_bytes == TABLE_BYTES
 
 
 def test_samples_are_fixed_by_the_seed(translator):

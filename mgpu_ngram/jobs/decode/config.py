@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.typed_config import check_at_least, check_name
+from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class DecodeConfig:
     maxi_batch: int = 0  # sentences that are sorted by length together; 0: all of a task
     batching: Literal["refill", "drain", "naive"] = "refill"  # whether other sentences take the places of finished ones
     dtype: Literal["float32", "tf32", "float16", "bfloat16"] = "float32"  # of products; see docs/decode.md
+    table_bytes: Bytes = 64 << 20  # memory of the device for each model's tables of products of words; 0: no tables
     chunk_sentences: int | None = None  # sentences of one task; auto: by device and text
     text_column: str = "text"  # column of Parquet inputs
     name: str = "decode"  # folder of the result, in the run's output
@@ -60,7 +61,7 @@ class DecodeConfig:
     def __post_init__(self) -> None:
         check_name(self.name)
         check_at_least(self, 1, "chunk_sentences", "mini_batch")
-        check_at_least(self, 0, "max_length", "n_best", "seed")
+        check_at_least(self, 0, "max_length", "n_best", "seed", "table_bytes")
         M = len(self.models)
         for name in ("names", "weights"):
             if getattr(self, name) and len(getattr(self, name)) != M:

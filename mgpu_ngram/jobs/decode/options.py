@@ -127,6 +127,7 @@ def options_of(config: DecodeConfig, identity: dict[str, str], device: str, thre
         config.max_length,
         device,
         config.dtype,
+        config.table_bytes,
         threads,
     )
 
