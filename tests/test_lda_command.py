@@ -137,6 +137,7 @@ REFUSED = [
     ("counts.npz --vocabulary twice.txt", "words 0 and 2 of the vocabulary are both 'a'; give each word once"),
     ("counts.npz --vocabulary none.txt", "input 'none.txt' does not exist or holds no file"),
     ("counts.npz --stop-words english", "stop_words is set but 'counts.npz' is a matrix of counts, not text"),
+    ("counts.npz --text-column body", "text_column is 'body' but 'counts.npz' is a matrix of counts, not text; leave"),
     ("docs.txt counts.npz", "'docs.txt' is a file of documents but 'counts.npz' is a sparse matrix"),
     ("docword.cut.txt", "'docword.cut.txt' ends after line 6 with 3 of the 4 pairs that line 3 says"),
     ("docword.fraction.txt", f"'docword.fraction.txt' line 7 has the count '0.5', {COUNTS}"),

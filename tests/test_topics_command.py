@@ -271,6 +271,7 @@ REFUSED = [
     ("M -", "documents are read from files, not from standard input"),
     ("M seven.npz", "'seven.npz' has 7 columns but the model has 13 words; name the words of its columns"),
     ("M seven.npz text.txt", "'seven.npz' is a sparse matrix but 'text.txt' is a file of documents"),
+    ("M seven.npz --text-column body", "text_column is 'body' but 'seven.npz' is a matrix of counts, not text"),
     ("M seven.npz --time day", "'seven.npz' is a matrix, without a column 'day'"),
     ("M text.txt --vocabulary text.txt", "vocabulary is 'text.txt' but the documents are text; leave it out"),
     ("M text.txt --group-by kind", "'text.txt' is plain text, without a column 'kind'"),

@@ -52,8 +52,8 @@ def open_bags(
     spread       spread(fn, chunks) returns fn of each chunk in order, such as by the workers of a cluster; both are
                  picklable. None: threads of this process, or one for a token_pattern, which holds the GIL
 
-    Raises InputError for files that cannot be used, for a mix of documents and of bags, for options of bags, and for a
-    vocabulary that has a word twice.
+    Raises InputError for files that cannot be used, for a mix of documents and of bags, for options or a text column of
+    bags, and for a vocabulary that has a word twice.
     """
     files, sources, formats = _look(inputs)
     name = repr(sources[0].name) + (f" and {len(sources) - 1:,} more" if len(sources) > 1 else "")
@@ -61,6 +61,7 @@ def open_bags(
     if formats[0] != "documents":
         if options:
             options.refuse_for(repr(sources[0].name))
+        refuse_column(text_column, sources[0].name)
         return _corpus_of_bags(name, sources, formats, words)
     corpus = open_documents(files, text_column)
     options = options or TextOptions()
@@ -76,6 +77,14 @@ def open_texts(inputs: Sequence[str | os.PathLike], text_column: str = "text") -
     """
     files, _, formats = _look(inputs)
     return open_documents(files, text_column) if formats[0] == "documents" else None
+
+
+def refuse_column(text_column: str | None, matrix: str) -> None:
+    """Raise InputError if a text column is named: `matrix` is a file of bags of words."""
+    if text_column not in (None, "text"):
+        raise InputError(
+            f"text_column is {text_column!r} but {matrix!r} is a matrix of counts, not text; leave text_column out"
+        )
 
 
 def columns_of(inputs: Sequence[str]) -> int | None:

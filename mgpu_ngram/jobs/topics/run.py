@@ -22,7 +22,7 @@ from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.doc_topics import GroupShares
 from mgpu_ngram.engine.infer_topics import Grouping, InferOptions, text_options_of
-from mgpu_ngram.engine.open_bags import open_bags, open_texts, states_of_inputs
+from mgpu_ngram.engine.open_bags import open_bags, open_texts, refuse_column, states_of_inputs
 from mgpu_ngram.engine.topic_distances import Nearest, distances_from
 from mgpu_ngram.engine.topic_page import PageOptions, topic_page
 from mgpu_ngram.engine.topic_rows import TopicRows
@@ -120,6 +120,8 @@ def open_inputs(config: TopicsConfig) -> Corpus | None:
     column = config.text_column or _settings(config).get("text_column") or "text"
     corpus = open_texts(config.documents, str(column))
     grouping = config.group_by or config.time
+    if corpus is None:
+        refuse_column(config.text_column, config.documents[0])
     if corpus is None and grouping:
         raise InputError(f"{config.documents[0]!r} is a matrix, without a column {grouping!r}; give documents as text")
     if corpus and config.vocabulary:
