@@ -18,7 +18,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.sources import Source
 from mgpu_ngram.core.text_options import TextOptions
-from mgpu_ngram.core.uci import is_uci, read_uci, read_uci_header
+from mgpu_ngram.core.uci import is_cut_header, is_uci, read_uci, read_uci_header
 from mgpu_ngram.core.word_list import as_words, refuse_duplicates
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.bag_corpus import BagCorpus, corpus_of_documents
@@ -52,8 +52,9 @@ def open_bags(
     spread       spread(fn, chunks) returns fn of each chunk in order, such as by the workers of a cluster; both are
                  picklable. None: threads of this process, or one for a token_pattern, which holds the GIL
 
-    Raises InputError for files that cannot be used, for a mix of documents and of bags, for options or a text column of
-    bags, and for a vocabulary that has a word twice.
+    Raises InputError for files that cannot be used, such as docword.NAME that ends in its header and NAME.json with a
+    JSON array, which would be read as text; for a mix of documents and of bags; for options or a text column of bags;
+    and for a vocabulary that has a word twice.
     """
     files, sources, formats = _look(inputs)
     name = repr(sources[0].name) + (f" and {len(sources) - 1:,} more" if len(sources) > 1 else "")
@@ -125,7 +126,11 @@ def _format(source: Source) -> str:
         if not source.is_local:
             raise InputError(f"{source.name!r} is a file of bags of words, which is mapped into memory; download it")
         return "bags"
-    return "uci" if is_uci(head) else "documents"
+    return "uci" if is_uci(head) or (_is_named_docword(source) and is_cut_header(head)) else "documents"
+
+
+def _is_named_docword(source: Source) -> bool:
+    return os.path.basename(source.location).startswith("docword.")
 
 
 def _said(format: str) -> str:
@@ -166,7 +171,7 @@ def _read(source: Source, format: str) -> Iterator[Bags]:
 def _uci_vocabulary(source: Source, format: str) -> str | None:
     """Return the path of vocab.NAME.txt beside docword.NAME.txt, compressed or not, if there is one."""
     folder, file = os.path.split(source.location)
-    if format != "uci" or not source.is_local or not file.startswith("docword."):
+    if format != "uci" or not source.is_local or not _is_named_docword(source):
         return None
     for suffix in COMPRESSED:
         file = file.removesuffix(suffix)
