@@ -70,6 +70,18 @@ def njit(cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
     return decorate
 
 
+def read_only(*arrays: Any) -> list[Any]:
+    """Return views of NumPy arrays that cannot be written.
+
+    Numba compiles a function for each mix of arrays that can and cannot be written. A kernel that only reads its inputs
+    passes them so, and is compiled once.
+    """
+    views = [array.view() for array in arrays]
+    for view in views:
+        view.flags.writeable = False
+    return views
+
+
 def import_early() -> None:
     """Import Numba in a thread while the caller reads files. Ignores errors, which the first call reports."""
 

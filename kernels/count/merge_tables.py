@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import check
-from ..compile import njit
+from ..compile import njit, read_only
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
@@ -74,7 +74,7 @@ def _trimmed(keys: Any, counts: Any, ends_S: np.ndarray) -> TableArrays:
 
 
 def _cpu(tables):
-    return _in_pairs(tables, _merge_two)
+    return _in_pairs(tables, lambda *two_tables: _merge_two(*read_only(*two_tables)))
 
 
 @njit(nogil=True, cache=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import check
-from ..compile import njit
+from ..compile import njit, read_only
 from ..dispatch import pick
 from ..launch import current_limits, kernel, launch
 from .find_histories import Children
@@ -98,10 +98,8 @@ def _cpu(
     values = (H - 1) * stride_H + (rows - 1) * stride_N + width
     bits = out_HNV.view(np.uint32 if rounding == FLOAT32 else np.uint16)
     out = np.lib.stride_tricks.as_strided(bits, (values,), (bits.itemsize,))
-    _fill(
-        out, stride_H, stride_N, rounding, np.array(orders), first_HK, end_HK, backoff_HK, word_G, value_G, value_V,
-        multiply, stored, nothing,
-    )  # fmt: skip
+    inputs = read_only(first_HK, end_HK, backoff_HK, word_G, value_G, value_V)
+    _fill(out, stride_H, stride_N, rounding, np.array(orders), *inputs, multiply, stored, nothing)
 
 
 @njit(nogil=True, cache=True)

@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mgpu_ngram.kernels import compile as compiled
@@ -203,3 +204,10 @@ def test_cuda_kernels_are_announced_when_their_cache_is_empty(tmp_path, monkeypa
     (tmp_path / "a.cubin").touch()
     launch.open_cache.__wrapped__()
     assert said == [launch.COMPILING]
+
+
+def test_a_read_only_view_shares_the_data():
+    array = np.arange(3)
+    [view] = compiled.read_only(array)
+    array[0] = 7
+    assert view.tolist() == [7, 1, 2] and array.flags.writeable and not view.flags.writeable

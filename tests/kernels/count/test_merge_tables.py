@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_ngram.kernels.count.merge_tables import ITEMS, THREADS, merge_tables
+from mgpu_ngram.kernels.count.merge_tables import ITEMS, THREADS, _merge_two, merge_tables
 from mgpu_ngram.kernels.dispatch import to_host
 
 TILE_ROWS = THREADS * ITEMS  # the most merged rows of one block of the CUDA kernel
@@ -208,3 +208,12 @@ def test_other_dtypes_are_refused():
     ):
         with pytest.raises(TypeError, match="expected u?int64 but got u?int64"):
             merge_tables([wrong])
+
+
+def test_tables_that_cannot_be_written_are_not_compiled_for_again():
+    table = table_of([Counter({(1, 2): 3})], 2, np.array)
+    expected = segments_of(merge_tables([table, table]))
+    compiled = len(_merge_two.signatures)
+    for array in table:
+        array.flags.writeable = False
+    assert segments_of(merge_tables([table, table])) == expected and len(_merge_two.signatures) == compiled
