@@ -93,6 +93,18 @@ def pytest_collection():
         gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def leave_earlier_tests_out():
+    """Exclude the reports and modules of earlier files from garbage collection, too."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    """Let Python free all objects at its end, or libraries report leaks."""
+    gc.unfreeze()
+
+
 def pytest_terminal_summary(terminalreporter):
     """Report why tests were skipped: one line per reason."""
     reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
