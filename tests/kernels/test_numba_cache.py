@@ -98,7 +98,10 @@ def test_machine_code_is_loaded_without_what_compiles_and_other_types_are_compil
 
 
 def test_functions_of_numba_are_loaded_without_their_modules(kernel, tmp_path):
-    """`np.empty` and `np.searchsorted` are functions of Numba that it compiles; an error of one is the same."""
+    """`np.empty` and `np.searchsorted` are functions of Numba that it compiles; an error of one is the same.
+
+    Nor is the runtime compiled; a function that calls itself is loaded, too.
+    """
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "spare.py").write_text(
         "import numpy as np\n"
@@ -106,11 +109,16 @@ def test_functions_of_numba_are_loaded_without_their_modules(kernel, tmp_path):
         "@njit(cache=True)\n"
         "def place(values, x, size):\n"
         "    return np.searchsorted(values, x) + len(np.empty(size))\n"
+        "@njit(cache=True)\n"
+        "def fibonacci(n):\n"
+        "    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)\n"
     )
     script = (
         "import sys; import numpy as np\n"
-        f"sys.path.insert(0, {str(tmp_path / 'code')!r}); from spare import place\n"
+        f"sys.path.insert(0, {str(tmp_path / 'code')!r}); from spare import fibonacci, place\n"
         "print(place(np.arange(9), 4, 2), [name in sys.modules for name in ('numba.np.arrayobj', 'scipy.linalg')])\n"
+        "from numba.core.runtime import rtsys\n"
+        "print(fibonacci(10), rtsys._init)\n"
         "try:\n"
         "    place(np.arange(9), 4, -1)\n"
         "except ValueError as error:\n"
@@ -118,7 +126,7 @@ def test_functions_of_numba_are_loaded_without_their_modules(kernel, tmp_path):
         "print(place(np.arange(9.0), 4, 2))"
     )
     first, again = (run(script, tmp_path).stdout for _ in range(2))
-    assert first == "6 [True, True]\nnegative dimensions not allowed\n6\n"
+    assert first == "6 [True, True]\n55 True\nnegative dimensions not allowed\n6\n"
     assert again == first.replace("True", "False")
 
 

@@ -115,16 +115,24 @@ def test_without_the_cache_functions_are_compiled_in_each_process(missing, folde
 
 def test_without_the_runtime_machine_code_is_loaded_all_the_same(folder, monkeypatch):
     assert numba_private.cached_njit(add_1, folder, {})(2) == 3
-    monkeypatch.delattr("numba.core.runtime.rtsys")
+    monkeypatch.delattr("numba.core.runtime._nrt_python")
+    monkeypatch.setitem(sys.modules, "numba.core.runtime._nrt_python", None)
+    numba_private._name_runtime.cache_clear()
     again = numba_private.cached_njit(add_1, folder, {})
     assert again(2) == 3 and again.stats.cache_hits == {(numba.int64,): 1}
 
 
-def test_the_runtime_is_ready_after_a_load(folder, monkeypatch):
-    assert numba_private.cached_njit(add_1, folder, {})(2) == 3
-    monkeypatch.setattr(rtsys, "_init", False)  # as in a new process
-    assert numba_private.cached_njit(add_1, folder, {})(2) == 3
-    assert rtsys._init
+def test_names_of_the_runtime_are_those_of_numba(monkeypatch):
+    """What Numba tells LLVM when it compiles first."""
+    told = []
+    monkeypatch.setattr("llvmlite.binding.add_symbol", lambda name, address: told.append((name, address)))
+    numba_private._name_runtime.__wrapped__()
+    ours, told[:] = told[:], []
+    monkeypatch.setattr(rtsys, "_init", False)
+    monkeypatch.setattr("numba.core.runtime.nrtdynmod.compile_nrt_functions", lambda context: None)
+    monkeypatch.setattr(rtsys, "_library", rtsys.__dict__.get("_library"), raising=False)
+    rtsys.initialize(None)
+    assert ours == told and len(ours) > 10
 
 
 def test_compilations_are_told(folder, monkeypatch):
