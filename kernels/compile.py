@@ -70,16 +70,15 @@ def njit(cache: bool = False, **options: Any) -> Callable[[Callable], Any]:
     return decorate
 
 
-def read_only(*arrays: Any) -> list[Any]:
-    """Return views of NumPy arrays that cannot be written.
+def read_only(array: Any) -> Any:
+    """Return a view of a NumPy array that cannot be written, like a mapped file.
 
-    Numba compiles a function for each mix of arrays that can and cannot be written. A kernel that only reads its inputs
-    passes them so, and is compiled once.
+    Numba compiles a function for each mix of arrays that can and cannot be written. A function that only reads its
+    inputs gets them so, and is compiled once.
     """
-    views = [array.view() for array in arrays]
-    for view in views:
-        view.flags.writeable = False
-    return views
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def import_early() -> None:

@@ -74,7 +74,7 @@ def _trimmed(keys: Any, counts: Any, ends_S: np.ndarray) -> TableArrays:
 
 
 def _cpu(tables):
-    return _in_pairs(tables, lambda *two_tables: _merge_two(*read_only(*two_tables)))
+    return _in_pairs(tables, lambda *two_tables: _merge_two(*map(read_only, two_tables)))
 
 
 @njit(nogil=True, cache=True)

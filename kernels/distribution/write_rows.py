@@ -98,7 +98,7 @@ def _cpu(
     values = (H - 1) * stride_H + (rows - 1) * stride_N + width
     bits = out_HNV.view(np.uint32 if rounding == FLOAT32 else np.uint16)
     out = np.lib.stride_tricks.as_strided(bits, (values,), (bits.itemsize,))
-    inputs = read_only(first_HK, end_HK, backoff_HK, word_G, value_G, value_V)
+    inputs = map(read_only, (first_HK, end_HK, backoff_HK, word_G, value_G, value_V))
     _fill(out, stride_H, stride_N, rounding, np.array(orders), *inputs, multiply, stored, nothing)
 
 

@@ -15,8 +15,9 @@ from mgpu_ngram.core.arpa_text import NEW_COPY, Section, Text, open_text
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.trie import Ngrams
-from mgpu_ngram.core.words import UNKNOWN, Words, read_only
+from mgpu_ngram.core.words import UNKNOWN, Words
 from mgpu_ngram.kernels.common.words import index_words
+from mgpu_ngram.kernels.compile import read_only
 
 UNK_LOG10 = -100.0  # KenLM's value for <unk> if a model lacks it
 BLOCK_ROWS = 1 << 14  # rows that a thread formats at once

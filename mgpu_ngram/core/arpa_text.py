@@ -15,7 +15,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import COUNT_LINE, HEAD_BYTES, refuse_as_arpa
 from mgpu_ngram.core.sources import Source, file_source
 from mgpu_ngram.core.stored import reader
-from mgpu_ngram.core.words import read_only
+from mgpu_ngram.kernels.compile import read_only
 
 STRIP_BYTES = 1 << 20  # bytes of lines that a thread parses at once
 HEADER_BYTES = 4096  # read of a line outside the n-grams; longer lines are wrong anyway

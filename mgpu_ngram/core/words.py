@@ -10,7 +10,7 @@ from numpy import uint32
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.kernels.common.words import find_word, index_words
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile import njit, read_only
 
 UNKNOWN = b"<unk>"  # id 0 of every model
 SPACE = 32
@@ -118,13 +118,6 @@ def line_of(text: str | bytes, name: str) -> bytes:
     if len(line) > MAX_LINE_BYTES:
         raise InputError(f"{name} has {len(line):,} bytes but may have {MAX_LINE_BYTES:,}; cut it up")
     return line.replace(b"\n", b" ") + b"\n"
-
-
-def read_only(array: np.ndarray) -> np.ndarray:
-    """Return a view that cannot be written, like a mapped file: kernels are compiled only for such arrays."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def _bytes(word: str | bytes) -> bytes:

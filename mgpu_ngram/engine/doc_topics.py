@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.words import read_only
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile import njit, read_only
 
 NONE = -1  # the document in a place that no document fills
 

@@ -10,10 +10,9 @@ import numpy as np
 
 from mgpu_ngram.core.arpa import UNK_LOG10
 from mgpu_ngram.core.model_file import BackoffModel
-from mgpu_ngram.core.words import read_only
 from mgpu_ngram.engine.trie import edges_of
 from mgpu_ngram.kernels.common.words import find_word
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile import njit, read_only
 from mgpu_ngram.kernels.trie.edges import find_edge
 
 EMPTY = -1  # the node of the empty history

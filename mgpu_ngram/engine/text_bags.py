@@ -15,11 +15,12 @@ from mgpu_ngram.core.documents import Documents, Texts, TokenLists, read_documen
 from mgpu_ngram.core.text_options import TextOptions
 from mgpu_ngram.core.vocabulary import HashCollision, words_from_arrow, words_to_arrow
 from mgpu_ngram.core.word_list import make_words
-from mgpu_ngram.core.words import Words, read_only
+from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import to_device
 from mgpu_ngram.engine.local_bags import LocalBags, join_local
 from mgpu_ngram.kernels.common.bag_words import bag_words
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
+from mgpu_ngram.kernels.compile import read_only
 from mgpu_ngram.kernels.count.count_mismatches import count_mismatches
 from mgpu_ngram.kernels.count.gather_words import gather_words
 from mgpu_ngram.kernels.count.hash_words import hash_words

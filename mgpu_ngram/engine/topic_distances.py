@@ -8,10 +8,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.words import read_only
 from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_words import largest
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile import njit, read_only
 
 Metric = Literal["jensen-shannon", "hellinger"]
 MAX_TOPICS = 8192  # whose distances are a matrix of 512 MiB

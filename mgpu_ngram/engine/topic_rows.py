@@ -10,8 +10,7 @@ from numpy import uint32
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.topic_model import TopicModel
-from mgpu_ngram.core.words import read_only
-from mgpu_ngram.kernels.compile import njit
+from mgpu_ngram.kernels.compile import njit, read_only
 
 
 @dataclass(frozen=True, eq=False)

@@ -216,6 +216,6 @@ def test_cuda_kernels_are_announced_when_their_cache_is_empty(tmp_path, monkeypa
 
 def test_a_read_only_view_shares_the_data():
     array = np.arange(3)
-    [view] = compiled.read_only(array)
+    view = compiled.read_only(array)
     array[0] = 7
     assert view.tolist() == [7, 1, 2] and array.flags.writeable and not view.flags.writeable
