@@ -475,6 +475,8 @@ def test_components_are_made_once_and_not_pickled(planted):
         ({"held_out": 0.999}, "held_out is 0.999, which leaves no token"),
         ({"seeds": {"zz": 1}}, "seed word 'zz' is not in the vocabulary"),
         ({"seeds": {0: 4}}, "topic 4 with the weight 100.0; topics are 0 to 3"),
+        ({"seeds": {0: [[1]]}}, r"the topic \[1\] with the weight 100.0; topics are 0 to 3"),
+        ({"seeds": {0: 1.5}}, "the topic 1.5 with the weight 100.0; topics are 0 to 3"),
         ({"seeds": {0: {1: -1}}}, "weights are above 0"),
         ({"vocabulary": ["a"]}, "the vocabulary has 1 words but X has 3 columns"),
         ({"device": "tpu"}, "device is 'tpu' but must be auto, cpu or gpu"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,12 @@ def seed_priors(
         column = index.ids(as_words([word]))[0] if isinstance(word, str) and index else word
         if not isinstance(column, (int, np.integer)) or not 0 <= column < num_words:
             raise InputError(f"the seed word {word!r} is not in the vocabulary; leave it out, or give a vocabulary")
-        topics = [wanted] if isinstance(wanted, (int, np.integer)) else wanted
-        weights = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, SEED_WEIGHT)
+        topics = wanted if isinstance(wanted, Iterable) else [wanted]
+        weights = [*wanted.items()] if isinstance(wanted, Mapping) else [(topic, SEED_WEIGHT) for topic in topics]
         prior_Z = np.full(num_topics, beta, np.float32)
-        for topic, weight in weights.items():
+        for topic, weight in weights:
             check_seed(word, topic, weight, num_topics)
+        for topic, weight in dict(weights).items():
             prior_Z[topic] += weight
         priors[int(column)] = prior_Z
     return dict(sorted(priors.items()))
