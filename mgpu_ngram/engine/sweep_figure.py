@@ -36,7 +36,8 @@ def draw_sweeps(history: Sequence[Mapping[str, float]], path: str | Path, title:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise InputError("a picture of the sweeps needs Matplotlib; pip install matplotlib, or draw none") from error
-    figure = Figure(figsize=(6.5 * len(panels), 4.5))
+    width = 6.5 * len(panels)
+    figure = Figure(figsize=(width, 4.5))
     for place, (axis, curves) in enumerate(panels.items(), 1):
         axes = figure.add_subplot(1, len(panels), place)
         for (label, (sweeps, values)), style in zip(curves.items(), STYLES, strict=False):
@@ -50,7 +51,8 @@ def draw_sweeps(history: Sequence[Mapping[str, float]], path: str | Path, title:
         axes.legend()
     figure.suptitle(title)
     png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=120, bbox_inches="tight")
+    figure.subplots_adjust(left=0.8 / width, right=1 - 0.2 / width, bottom=0.12, top=0.9, wspace=0.24)
+    figure.savefig(png, format="png", dpi=120)
     with new_file(path) as sink:
         sink.write(png.getvalue())
 
