@@ -1,12 +1,16 @@
 #include "common.cuh"
 #include "floats.cuh"
 
-#define THREADS 128    // of a block, as in fold_in.py
-#define REFRESH 4      // every such iteration reads all entries, as in fold_in.py
-#define GREATEST 8.0f  // steps that a topic moves at once, as in fold_in.py
-#define GREATEST_CHANGE 0.01f  // of the sum of a document that is done, as in fold_in.py
-#define WORDS 4        // whose sums are added at once, as in words_sum
-#define AHEAD 4        // entries of a word that a lane loads at once, which hides the latency of memory
+#define THREADS 128             // of a block, as in fold_in.py
+#define FIRST 2                 // the first iteration that reads all entries, as in fold_in.py
+#define REFRESH 4               // how many later the next one, as in fold_in.py
+#define GREATEST 8.0f           // steps that a topic moves at once, as in fold_in.py
+#define GREATEST_CHANGE 0.01f   // of the sum of a document that is done, as in fold_in.py
+#define LANES 32
+#define WORDS 4                 // whose sums are added at once, as in words_sum
+#define KEEP 15                 // groups of a row that a lane keeps from their sum until the word's rate is known; odd
+#define AHEAD 7                 // of these, loaded while the word before is used; odd
+#define MORE 4                  // further groups that are loaded at once; even
 
 // Sum over the lanes, added in pairs as by the twin.
 __device__ __forceinline__ float lanes_sum(float value) {
@@ -25,137 +29,229 @@ __device__ __forceinline__ float words_sum(const float* sums) {
   return sum;
 }
 
-// N of this lane's entries of a word: every 32nd one from `first` on.
-template <int N>
-struct Entries {
-  u32 entries[N];
-  __device__ __forceinline__ void load(const u32* entries_E, u32 first, u32 size) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (first + 32 * i < size) entries[i] = entries_E[first + 32 * i];
-    }
-  }
-  __device__ __forceinline__ float add_to(float sum, const float* theta_Z, u32 first, u32 size) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (first + 32 * i < size) sum = add(sum, mul(__uint_as_float(entries[i]), theta_Z[entries[i] & 0xffff]));
-    }
-    return sum;
-  }
-  // Add rate times the shares to found_Z. A word has a topic once, so the lanes' topics differ.
-  __device__ __forceinline__ void give(float rate, float* found_Z, u32 first, u32 size) const {
-    float found[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (first + 32 * i < size) found[i] = found_Z[entries[i] & 0xffff];
-    }
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (first + 32 * i < size) found_Z[entries[i] & 0xffff] = add(found[i], mul(__uint_as_float(entries[i]), rate));
-    }
-  }
-};
+// The same of two sums; all lanes get both.
+__device__ __forceinline__ void two_sums(float& a, float& b) {
+  bool upper = lane_id() & 16;
+  float sum = add(upper ? b : a, __shfl_xor_sync(FULL_WARP, upper ? a : b, 16));
+  for (int step = 8; step > 0; step /= 2) sum = add(sum, __shfl_xor_sync(FULL_WARP, sum, step));
+  float other = __shfl_xor_sync(FULL_WARP, sum, 16);
+  a = upper ? other : sum, b = upper ? sum : other;
+}
 
-// The words of a document: pairs first to end - 1. tail_P: of each pair, the sum over entries 32 and more of its word.
+// The sum of rates that the lanes of word l / 8 hold, over the words.
+__device__ __forceinline__ float rates_sum(float rates) {
+  rates = add(rates, __shfl_xor_sync(FULL_WARP, rates, 16));
+  return add(rates, __shfl_xor_sync(FULL_WARP, rates, 8));
+}
+
+// The words of a document: `size` pairs from `first` on. tail_P, rate_P: of each pair, the sum over entries LANES and
+// more of its word, and its count divided by its probability, by the last iteration that read all entries.
 struct Words {
-  i64 first, end;
+  i64 first;
+  u32 size;
   const u32 *words_P, *counts_P;
-  const i64* starts_V1;
-  const u32* entries_N;
-  float* tail_P;
+  const uint2* rows_V;
+  const u32* lane_entries;  // entries_N from this lane's number on
+  float *tail_P, *rate_P;
 };
 
-// Word p of a document: its tokens, entries and tail; none beyond the end.
+// Word n of a document. Beyond the end, and with count 0, it has row 0, without entries.
 struct Word {
-  u32 count = 0, size = 0;
-  i64 row = 0;
-  float tail = 0;
-  __device__ __forceinline__ Word(const Words& words, i64 p) {
-    if (p < words.end && words.counts_P[p]) {
-      u32 word = words.words_P[p];
-      count = words.counts_P[p], row = words.starts_V1[word], size = words.starts_V1[word + 1] - row;
-      tail = words.tail_P[p];
+  u32 row = 0, groups = 0;
+  float count = 0;
+  __device__ __forceinline__ Word(const Words& words, u32 n) {
+    u32 found = n < words.size ? words.counts_P[words.first + n] : 0;
+    if (found) {
+      uint2 row_size = words.rows_V[words.words_P[words.first + n]];
+      count = __uint2float_rn(found), row = row_size.x, groups = (row_size.y + LANES - 1) / LANES;
     }
   }
 };
 
-// Add each word's count, divided by its probability, times its 32 largest shares to found_Z; return the sum of these
-// quotients.
+// tail_P and rate_P of word n of a document.
+struct Known {
+  float tail = 0, rate = 0;
+  __device__ __forceinline__ Known(const Words& words, u32 n) {
+    if (n < words.size) tail = words.tail_P[words.first + n], rate = words.rate_P[words.first + n];
+  }
+};
+
+// This lane's entry of group 0 of a row; that of group g is LANES * g later.
+__device__ __forceinline__ const u32* row_of(const Words& words, u32 row) {
+  return words.lane_entries + (u64)row * LANES;
+}
+
+// A pointer into shared memory as one register: the compiler would add an offset to each index.
+__device__ __forceinline__ float* one_register(float* table) {
+#if IN_SHARED
+  u32 address = __cvta_generic_to_shared(table);
+  asm volatile("" : "+r"(address));
+  return (float*)__cvta_shared_to_generic(address);
+#else
+  return table;
+#endif
+}
+
+// The lower half. The compiler would join a mask with the scale of an address, which takes one more instruction.
+__device__ __forceinline__ u32 topic_of(u32 entry) { return __byte_perm(entry, 0, 0x4410); }
+
+// Whether an entry is one of the word's, not one that fills its last group. In shared memory, the latter have floats of
+// their own behind those of the topics, so nothing is asked.
+__device__ __forceinline__ bool has_place(u32 entry) { return IN_SHARED || entry > 0xffff; }
+
+__device__ __forceinline__ float times(u32 entry, const float* theta_Z) {
+  return has_place(entry) ? mul(__uint_as_float(entry), theta_Z[topic_of(entry)]) : 0;
+}
+
+// Add `rate` times the share of an entry to found_Z. A word has a topic once, so the lanes' topics differ.
+__device__ __forceinline__ void give(u32 entry, float rate, float* found_Z) {
+  if (has_place(entry)) {
+    float* found = found_Z + topic_of(entry);
+    *found = add(*found, mul(__uint_as_float(entry), rate));
+  }
+}
+
+// Load this lane's entries of group 0 of WORDS words, whose rows lanes `first` and more have.
+__device__ __forceinline__ void load_heads(u32* heads, const Words& words, u32 row, u32 first) {
+#pragma unroll
+  for (int i = 0; i < WORDS; ++i) heads[i] = __ldg(row_of(words, __shfl_sync(FULL_WARP, row, first + i)));
+}
+
+// Add the change of each word's rate times its LANES largest shares to found_Z; return the sum of rates.
 __device__ __forceinline__ float add_heads(const Words& words, float floor, const float* theta_Z, float* found_Z) {
   u32 lane = lane_id();
   float rates = 0;
-  for (i64 p0 = words.first; p0 < words.end; p0 += 32) {
-    Word word(words, p0 + lane);
-    float rest = add(floor, word.tail);
-    for (u32 j = 0; j < 32 && p0 + j < words.end; j += WORDS) {
-      Entries<1> some[WORDS];
-      u32 size[WORDS];
+  Word word(words, lane), ahead(words, LANES + lane);
+  Known known(words, lane);
+  u32 heads[WORDS];
+  load_heads(heads, words, word.row, 0);
+  for (u32 n0 = 0; n0 < words.size; n0 += LANES) {
+    float rest = add(floor, known.tail);
+    u32 left = min(words.size - n0, LANES);
+#pragma unroll 1
+    for (u32 j = 0; j < left; j += WORDS) {
+      u32 next[WORDS];
+      load_heads(next, words, j + WORDS < left ? word.row : ahead.row, (j + WORDS) % LANES);
       float sums[WORDS];
 #pragma unroll
-      for (int i = 0; i < WORDS; ++i) {
-        size[i] = min(__shfl_sync(FULL_WARP, word.size, j + i), 32);
-        some[i].load(words.entries_N + __shfl_sync(FULL_WARP, word.row, j + i), lane, size[i]);
-      }
-#pragma unroll
-      for (int i = 0; i < WORDS; ++i) sums[i] = some[i].add_to(0, theta_Z, lane, size[i]);
-      float mass = add(__shfl_sync(FULL_WARP, rest, j + lane / 8), words_sum(sums));
-      u32 count = __shfl_sync(FULL_WARP, word.count, j + lane / 8);
-      float rate = count ? divide(__uint2float_rn(count), mass) : 0;
+      for (int i = 0; i < WORDS; ++i) sums[i] = times(heads[i], theta_Z);
+      u32 own = j + lane / 8;  // this lane's word in words_sum
+      float mass = add(__shfl_sync(FULL_WARP, rest, own), words_sum(sums));
+      float count = __shfl_sync(FULL_WARP, word.count, own), rate = divide(count, mass);
+      rate = count > 0 ? rate : 0;
+      rates = add(rates, rate);
+      float more = add(rate, -__shfl_sync(FULL_WARP, known.rate, own));
 #pragma unroll
       for (int i = 0; i < WORDS; ++i) {
-        float of_word = __shfl_sync(FULL_WARP, rate, 8 * i);
-        rates = add(rates, of_word);
-        some[i].give(of_word, found_Z, lane, size[i]);
+        give(heads[i], __shfl_sync(FULL_WARP, more, 8 * i), found_Z);
         __syncwarp();
+        heads[i] = next[i];
       }
     }
+    word = ahead;
+    ahead = Word(words, n0 + 2 * LANES + lane);
+    known = Known(words, n0 + LANES + lane);
   }
-  return rates;
+  return rates_sum(rates);
 }
 
-// Set tail_P, and add each word's count, divided by its probability, times its other shares to found_Z.
-__device__ __forceinline__ void add_tails(const Words& words, float floor, const float* theta_Z, float* found_Z) {
-  u32 lane = lane_id();
-  for (i64 p0 = words.first; p0 < words.end; p0 += 32) {
-    Word word(words, p0 + lane);
-    u32 left = __ballot_sync(FULL_WARP, word.size > 32);
-    while (left) {
-      u32 from[WORDS], size[WORDS], own = 0;  // lanes of the words; own: this lane's one in words_sum
-      float heads[WORDS], tails[WORDS];
+// Load groups FROM to TO - 1 of a row, in pairs.
+template <int FROM, int TO>
+__device__ __forceinline__ void load_pairs(u32* entries, const u32* row, u32 groups) {
 #pragma unroll
-      for (int i = 0; i < WORDS; ++i) {
-        from[i] = left ? __ffs(left) - 1 : 0;
-        size[i] = __shfl_sync(FULL_WARP, word.size, from[i]);
-        if (!left) size[i] = 0;
-        left &= left - 1;
-        if (lane / 8 == i) own = from[i];
-        const u32* row = words.entries_N + __shfl_sync(FULL_WARP, word.row, from[i]);
-        Entries<1> head;
-        head.load(row, lane, size[i]);
-        heads[i] = head.add_to(0, theta_Z, lane, size[i]);
-        tails[i] = 0;
-        for (u32 begin = 32; begin < size[i]; begin += 32 * AHEAD) {
-          Entries<AHEAD> some;
-          some.load(row, lane + begin, size[i]);
-          tails[i] = some.add_to(tails[i], theta_Z, lane + begin, size[i]);
-        }
-      }
-      float tail = words_sum(tails), head = words_sum(heads);
-      float rate = divide(__uint2float_rn(__shfl_sync(FULL_WARP, word.count, own)), add(add(floor, tail), head));
+  for (int i = FROM; i < TO; i += 2) {
+    if (i >= groups) break;
+    entries[i] = __ldg(row + LANES * i);
+    entries[i + 1] = __ldg(row + LANES * (i + 1));
+  }
+}
+
+// Return `sum` plus the shares of groups FROM to TO - 1 times theta.
+template <int FROM, int TO>
+__device__ __forceinline__ float add_pairs(float sum, const u32* entries, u32 groups, const float* theta_Z) {
 #pragma unroll
-      for (int i = 0; i < WORDS; ++i) {
-        if (lane == 8 * i && size[i]) words.tail_P[p0 + own] = tail;
-        float of_word = __shfl_sync(FULL_WARP, rate, 8 * i);
-        const u32* row = words.entries_N + __shfl_sync(FULL_WARP, word.row, from[i]);
-        for (u32 begin = 32; begin < size[i]; begin += 32 * AHEAD) {
-          Entries<AHEAD> some;
-          some.load(row, lane + begin, size[i]);
-          some.give(of_word, found_Z, lane + begin, size[i]);
-        }
-        __syncwarp();
-      }
+  for (int i = FROM; i < TO; i += 2) {
+    if (i >= groups) break;
+    sum = add(sum, times(entries[i], theta_Z));
+    sum = add(sum, times(entries[i + 1], theta_Z));
+  }
+  return sum;
+}
+
+// Add `rate` times the shares of groups FROM to TO - 1 to found_Z; two are read before they are written.
+template <int FROM, int TO>
+__device__ __forceinline__ void give_pairs(const u32* entries, u32 groups, float rate, float* found_Z) {
+#pragma unroll
+  for (int i = FROM; i < TO; i += 2) {
+    if (i >= groups) break;
+    float found[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      if (has_place(entries[i + j])) found[j] = found_Z[topic_of(entries[i + j])];
+    }
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      u32 entry = entries[i + j];
+      if (has_place(entry)) found_Z[topic_of(entry)] = add(found[j], mul(__uint_as_float(entry), rate));
     }
   }
+}
+
+// Set tail_P and rate_P, and add each word's rate times its shares to found_Z; return the sum of rates. A row of KEEP
+// groups or less is read once.
+__device__ __forceinline__ float add_rows(const Words& words, float floor, const float* theta_Z, float* found_Z) {
+  u32 lane = lane_id();
+  float rates = 0;
+  Word word(words, lane), ahead(words, LANES + lane);
+  u32 first[AHEAD], groups = __shfl_sync(FULL_WARP, word.groups, 0);
+  const u32* row = row_of(words, __shfl_sync(FULL_WARP, word.row, 0));
+  first[0] = __ldg(row);
+  load_pairs<1, AHEAD>(first, row, groups);
+  for (u32 n0 = 0; n0 < words.size; n0 += LANES) {
+    u32 left = min(words.size - n0, LANES);
+    float own_tail = 0, own_rate = 0;  // of word n0 + lane
+#pragma unroll 1
+    for (u32 j = 0; j < left; ++j) {
+      u32 entries[KEEP];
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) entries[i] = first[i];
+      load_pairs<AHEAD, KEEP>(entries, row, groups);
+      bool last = j + 1 == left;
+      u32 then = last ? 0 : j + 1, next[AHEAD];
+      u32 next_groups = __shfl_sync(FULL_WARP, last ? ahead.groups : word.groups, then);
+      const u32* next_row = row_of(words, __shfl_sync(FULL_WARP, last ? ahead.row : word.row, then));
+      next[0] = __ldg(next_row);
+      load_pairs<1, AHEAD>(next, next_row, next_groups);
+      float head = times(entries[0], theta_Z), tail = add_pairs<1, KEEP>(0, entries, groups, theta_Z);
+#pragma unroll 1
+      for (u32 i = KEEP; i < groups; i += MORE) {
+        u32 more[MORE];
+        load_pairs<0, MORE>(more, row + LANES * i, groups - i);
+        tail = add_pairs<0, MORE>(tail, more, groups - i, theta_Z);
+      }
+      two_sums(head, tail);
+      float count = __shfl_sync(FULL_WARP, word.count, j), rate = divide(count, add(add(floor, tail), head));
+      rate = count > 0 ? rate : 0;
+      if (lane / 8 == j % WORDS) rates = add(rates, rate);
+      if (lane == j) own_tail = tail, own_rate = rate;
+      give(entries[0], rate, found_Z);
+      give_pairs<1, KEEP>(entries, groups, rate, found_Z);
+#pragma unroll 1
+      for (u32 i = KEEP; i < groups; i += MORE) {
+        u32 more[MORE];
+        load_pairs<0, MORE>(more, row + LANES * i, groups - i);
+        give_pairs<0, MORE>(more, groups - i, rate, found_Z);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) first[i] = next[i];
+      groups = next_groups, row = next_row;
+    }
+    if (lane < left) words.tail_P[words.first + n0 + lane] = own_tail, words.rate_P[words.first + n0 + lane] = own_rate;
+    word = ahead;
+    ahead = Word(words, n0 + 2 * LANES + lane);
+  }
+  return rates_sum(rates);
 }
 
 // The limit of the geometric series of steps `before` and `step`, but at most GREATEST steps away.
@@ -165,20 +261,29 @@ __device__ __forceinline__ float moved(float value, float step, float before) {
   return add(value, mul(times, step));
 }
 
+// Whether an iteration reads all entries.
+__device__ __forceinline__ bool reads_all(i64 iteration, bool always) {
+  return iteration >= FIRST && (always || (iteration - FIRST) % REFRESH == 0);
+}
+
 // Shapes as in fold_in.py; order_D (D,) are the documents in the order in which warps take them, one at a time;
-// next (1,) counts those taken; tail_P (P,) is 0. A lane has every 32nd topic, and every 32nd entry of a word.
-// Shared memory: 2 Z floats for each warp; `scratch`: 2 Z for each warp. Without IN_SHARED, scratch has all 4 Z.
-extern "C" __global__ void __launch_bounds__(THREADS, IN_SHARED ? 6 : 4) fold_in(
+// next (1,) counts those taken; tail_P, rate_P (P,) are 0. A lane has every 32nd topic, and every 32nd entry of a word.
+// Shared memory: 2 (Z + LANES) floats for each warp; `scratch`: 2 Z for each warp. Without IN_SHARED, scratch has all
+// 4 Z.
+extern "C" __global__ void __launch_bounds__(THREADS, IN_SHARED ? 5 : 4) fold_in(
     const i64* starts_D1, const u32* words_P, const u32* counts_P, i64 D, const i64* order_D, u64* next,
-    const i64* starts_V1, const u32* entries_N, const float* floor_Z, const float* alpha_Z, i64 Z, i64 max_iter,
-    float tol, float* scratch, float* tail_P, float* theta_DZ) {
+    const u32* rows_V2, const u32* entries_N, const float* floor_Z, const float* alpha_Z, i64 Z, i64 max_iter,
+    float tol, float* scratch, float* tail_P, float* rate_P, float* theta_DZ) {
   extern __shared__ float shared[];
   i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  u32 lane = lane_id();
+  u32 lane = lane_id(), places = IN_SHARED ? Z + LANES : Z;
   float* step_Z = scratch + (IN_SHARED ? 2 : 4) * Z * warp;
-  float* tail_Z = step_Z + Z;
-  float* theta_Z = IN_SHARED ? shared + 2 * Z * (threadIdx.x / 32) : tail_Z + Z;
-  float* found_Z = theta_Z + Z;
+  float* lag_Z = step_Z + Z;  // found_Z of the last iteration that read all entries
+  float* theta_Z = IN_SHARED ? shared + 2 * places * (threadIdx.x / 32) : lag_Z + Z;
+  float* found_Z = theta_Z + places;
+  if (IN_SHARED) theta_Z[Z + lane] = found_Z[Z + lane] = 0;
+  const u32* lane_entries = entries_N + lane;
+  asm volatile("" : "+l"(lane_entries));  // else each address is computed from the lane and the row
   float sum = 0;
   for (i64 k = lane; k < Z; k += 32) sum = add(sum, alpha_Z[k]);
   float prior = lanes_sum(sum);
@@ -187,35 +292,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, IN_SHARED ? 6 : 4) fold_in
     taken = __shfl_sync(FULL_WARP, taken, 0);
     if (taken >= D) break;
     i64 d = order_D[taken], tokens = 0;
-    Words words = {starts_D1[d], starts_D1[d + 1], words_P, counts_P, starts_V1, entries_N, tail_P};
-    for (i64 p = words.first + lane; p < words.end; p += 32) tokens += counts_P[p];
+    Words words = {starts_D1[d], (u32)(starts_D1[d + 1] - starts_D1[d]), words_P, counts_P, (const uint2*)rows_V2,
+                   lane_entries, tail_P, rate_P};
+    for (u32 n = lane; n < words.size; n += 32) tokens += counts_P[words.first + n];
     for (int step = 16; step > 0; step /= 2) tokens += __shfl_xor_sync(FULL_WARP, tokens, step);
     float scale = add(1.0f, divide(__ll2float_rn(tokens), prior)), total = add(__ll2float_rn(tokens), prior);
-    for (i64 k = lane; k < Z; k += 32) {
-      theta_Z[k] = found_Z[k] = mul(alpha_Z[k], scale);
-      tail_Z[k] = 0;
-    }
     float limit = fminf(mul(tol, __ll2float_rn(Z)), mul(GREATEST_CHANGE, total));
     float last = __int_as_float(0x7f800000);  // infinity
-    bool always = false;                      // refresh in every iteration
+    bool always = false;                      // read all entries in every iteration
+    sum = 0;
+    for (i64 k = lane; k < Z; k += 32) {
+      float value = mul(alpha_Z[k], scale);
+      theta_Z[k] = value;
+      found_Z[k] = max_iter ? 0 : value;
+      lag_Z[k] = 0;
+      sum = add(sum, mul(floor_Z[k], value));
+    }
     for (i64 iteration = 0; iteration < max_iter; ++iteration) {
-      bool refresh = iteration >= REFRESH && (always || iteration % REFRESH == 0);
-      sum = 0;
-      for (i64 k = lane; k < Z; k += 32) {
-        sum = add(sum, mul(floor_Z[k], theta_Z[k]));
-        found_Z[k] = refresh ? 0 : tail_Z[k];
-      }
-      float floor = lanes_sum(sum);
+      bool refresh = reads_all(iteration, always);
+      float floor = lanes_sum(sum), change = 0;
       __syncwarp();
-      if (refresh) {
-        add_tails(words, floor, theta_Z, found_Z);
-        for (i64 k = lane; k < Z; k += 32) tail_Z[k] = found_Z[k];
-        __syncwarp();
-      }
-      float rates = add_heads(words, floor, theta_Z, found_Z), change = 0;
+      float *theta = one_register(theta_Z), *found = one_register(found_Z);
+      float rates = refresh ? add_rows(words, floor, theta, found) : add_heads(words, floor, theta, found);
+#pragma unroll 4
       for (i64 k = lane; k < Z; k += 32) {
-        float old = theta_Z[k];
-        float value = add(alpha_Z[k], mul(old, add(found_Z[k], mul(floor_Z[k], rates))));
+        float old = theta_Z[k], found = found_Z[k];
+        if (refresh) lag_Z[k] = found;
+        found = fmaxf(add(found, mul(floor_Z[k], rates)), 0.0f);  // the rounding of changes may leave less
+        float value = add(alpha_Z[k], mul(old, found));
         change = add(change, fabsf(add(value, -old)));
         found_Z[k] = value;
       }
@@ -225,13 +329,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, IN_SHARED ? 6 : 4) fold_in
         always |= change >= last;
         last = change;
       }
+      if (iteration + 1 == max_iter) break;
+      float keep = reads_all(iteration + 1, always) ? 0.0f : 1.0f;  // an iteration that reads all starts from 0
+      sum = 0;
       if (iteration % 2 == 0) {
+#pragma unroll 4
         for (i64 k = lane; k < Z; k += 32) {
-          step_Z[k] = add(found_Z[k], -theta_Z[k]);
-          theta_Z[k] = found_Z[k];
+          float value = found_Z[k];
+          step_Z[k] = add(value, -theta_Z[k]);
+          theta_Z[k] = value;
+          found_Z[k] = mul(keep, lag_Z[k]);
+          sum = add(sum, mul(floor_Z[k], value));
         }
       } else {
-        sum = 0;
+#pragma unroll 4
         for (i64 k = lane; k < Z; k += 32) {
           float old = theta_Z[k];
           float value = fmaxf(moved(old, add(found_Z[k], -old), step_Z[k]), alpha_Z[k]);
@@ -239,9 +350,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, IN_SHARED ? 6 : 4) fold_in
           sum = add(sum, value);
         }
         float share = divide(total, lanes_sum(sum));
-        for (i64 k = lane; k < Z; k += 32) theta_Z[k] = mul(theta_Z[k], share);
+        sum = 0;
+#pragma unroll 4
+        for (i64 k = lane; k < Z; k += 32) {
+          float value = mul(theta_Z[k], share);
+          theta_Z[k] = value;
+          found_Z[k] = mul(keep, lag_Z[k]);
+          sum = add(sum, mul(floor_Z[k], value));
+        }
       }
-      __syncwarp();
     }
     for (i64 k = lane; k < Z; k += 32) theta_DZ[d * Z + k] = found_Z[k];
     __syncwarp();

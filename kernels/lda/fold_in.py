@@ -12,12 +12,14 @@ from ..compile import njit
 from ..dispatch import array_module, pick
 from ..launch import current_limits, grid_for, kernel, launch
 from .examples import bags, corpus
+from .layout import repeat
 from .weights import PRIOR_BITS, WordTopics
 
 VARIANTS = ({"IN_SHARED": 0}, {"IN_SHARED": 1})
 THREADS = 128  # of a block
 LANES = 32
-REFRESH = 4  # every such iteration reads all entries; as in fold_in.cu
+FIRST, REFRESH = 2, 4  # the first iteration that reads all entries, and how many later the next one; as in fold_in.cu
+WORDS = 4  # partial sums over the words of a document; as in fold_in.cu
 GREATEST = float32(8)  # steps that a topic moves at once; as in fold_in.cu
 GREATEST_CHANGE = float32(0.01)  # of the sum of a document that is done; as in fold_in.cu
 TOPIC_BITS = 16  # of an entry
@@ -40,14 +42,15 @@ class Bag(NamedTuple):
 class FixedTopics(NamedTuple):
     """Probabilities of words in topics. phi_wk is floor_Z[k], plus a share for each topic that the word has.
 
-    starts_V1  (V + 1,) int64: word v has the entries starts_V1[v] to starts_V1[v + 1] - 1
+    rows_V2    (V, 2) uint32, contiguous: word v has rows_V2[v, 1] entries from LANES * rows_V2[v, 0] on; see
+               `lay_out_rows`
     entries_N  (N,) uint32, the largest shares of a word first: the lower TOPIC_BITS are the topic, and all bits as a
                float32 are the share, so a share is rounded by at most 2^-8 of it
     floor_Z    (Z,) float32, the probability of a word that the topic does not have
     alpha_Z    (Z,) float32, the prior of each topic in a document
     """
 
-    starts_V1: Any
+    rows_V2: Any
     entries_N: Any
     floor_Z: Any
     alpha_Z: Any
@@ -66,9 +69,9 @@ def fixed_topics(words: WordTopics) -> FixedTopics:
         row_N = words.seeds_V[words_N]
         counts_N += xp.where(row_N >= 0, words.beta_KZ[row_N, topics_N] - float32(words.beta), float32(0))
     starts_V1 = xp.searchsorted(words_N, xp.arange(len(words.counts_VZ) + 1)).astype(np.int64)
+    entries_N = entries(words_N, topics_N, counts_N * words.inverse_Z[topics_N])
     return FixedTopics(
-        starts_V1,
-        entries(words_N, topics_N, counts_N * words.inverse_Z[topics_N]),
+        *lay_out_rows(starts_V1, entries_N, words.counts_VZ.shape[1]),
         float32(words.beta) * words.inverse_Z,
         words.alpha_Z * float32(1 / (1 << PRIOR_BITS)),
     )
@@ -85,6 +88,26 @@ def entries(words_N: Any, topics_N: Any, shares_N: Any) -> Any:
     return (upper_N << np.uint64(TOPIC_BITS) | topic_N)[order_N].astype(np.uint32)
 
 
+def lay_out_rows(starts_V1: Any, entries_N: Any, num_topics: int) -> tuple[Any, Any]:
+    """Return (rows_V2, entries_N) of `FixedTopics`.
+
+    starts_V1  (V + 1,) int64: word v has the entries starts_V1[v] to starts_V1[v + 1] - 1
+    entries_N  (n,) uint32, as `entries` returns them
+
+    A warp of a GPU reads LANES entries, a group, at once: the first group of a row, then pairs of groups. So a row has
+    an odd number of groups. Entry i of a group, when it is none of the word's, has share 0 and topic num_topics + i, at
+    most TOPIC_MASK. Words without entries have row 0, a group of those.
+    """
+    xp = array_module(entries_N)
+    sizes_V = xp.diff(starts_V1)
+    groups_V = xp.where(sizes_V > 0, 1 + (xp.maximum(sizes_V, LANES) + LANES - 1) // (2 * LANES) * 2, 0)
+    rows_V = xp.where(sizes_V > 0, 1 + xp.cumsum(groups_V) - groups_V, 0)
+    empty_L = xp.minimum(xp.arange(LANES) + num_topics, int(TOPIC_MASK)).astype(np.uint32)
+    filled_N = xp.tile(empty_L, 1 + int(groups_V.sum()))
+    filled_N[repeat(LANES * rows_V - starts_V1[:-1], sizes_V) + xp.arange(len(entries_N))] = entries_N
+    return xp.stack([rows_V, sizes_V], 1).astype(np.uint32), filled_N
+
+
 def fold_in(bag: Bag, topics: FixedTopics, max_iter: int = 100, tol: float = 1e-3) -> Any:
     """Return the expected number of tokens of each topic in each document, plus the topic's prior.
 
@@ -99,34 +122,36 @@ def fold_in(bag: Bag, topics: FixedTopics, max_iter: int = 100, tol: float = 1e-
 
     An iteration applies the formula once, from theta proportional to alpha on. After every second one, each topic
     moves on as if its steps were a geometric series (Aitken, 1926), by 1 to GREATEST times its step; theta is scaled to
-    its sum again. Iterations REFRESH, 2 REFRESH, ... read all entries of the document's words; the document can be done
-    after these alone. The others read the LANES largest shares of each word, and take the sums over its other entries
-    from the last such iteration, 0 before. Once a change is not less than REFRESH iterations before, all of them read
-    all entries. The floor of phi needs one sum over all topics.
+    its sum again. Iterations FIRST, FIRST + REFRESH, FIRST + 2 REFRESH, ... read all entries of the document's words;
+    the document can be done after these alone. The others read the LANES largest shares of each word. They take the sum
+    over its other entries from the last iteration that read all, 0 before, and add the changes of their own shares to
+    its sums over words. Once a change is not less than REFRESH iterations before, all of them read all entries. The
+    floor of phi needs one sum over all topics.
 
-    A sum over topics or entries is made of LANES partial sums, item i in number i % LANES, which are added in pairs.
-    So all devices give the same bits.
+    A sum over topics or entries is made of LANES partial sums, item i in number i % LANES, which are added in pairs; a
+    sum over words of WORDS partial sums. So all devices give the same bits.
     """
     check.dtype(bag.starts_D1, np.int64)
     check.dtype(bag.words_P, np.uint32)
     check.dtype(bag.counts_P, np.uint32)
-    check.dtype(topics.starts_V1, np.int64)
+    check.dtype(topics.rows_V2, np.uint32)
     check.dtype(topics.entries_N, np.uint32)
     for array in (topics.floor_Z, topics.alpha_Z):
         check.dtype(array, np.float32)
     run = pick(cpu=_cpu, cuda=_cuda, **bag._asdict(), **topics._asdict())
+    check.contiguous(rows_V2=topics.rows_V2)
     return run(bag, topics, max_iter, float32(tol))
 
 
 @njit(nogil=True, cache=True)
 def _cpu(bag, topics, max_iter, tol):
     starts_D1, words_P, counts_P = bag
-    starts_V1, entries_N, floor_Z, alpha_Z = topics
+    rows_V2, entries_N, floor_Z, alpha_Z = topics
     D, Z, shares_N = len(starts_D1) - 1, len(alpha_Z), entries_N.view(np.float32)
     new_DZ = np.empty((D, Z), np.float32)
-    theta_Z, step_Z, tail_Z = np.empty(Z, np.float32), np.empty(Z, np.float32), np.empty(Z, np.float32)
-    tail_P = np.zeros(len(words_P), np.float32)
-    sums_L, others_L = np.zeros(LANES, np.float32), np.empty(LANES, np.float32)
+    theta_Z, step_Z, lag_Z = np.empty(Z, np.float32), np.empty(Z, np.float32), np.empty(Z, np.float32)
+    tail_P, rate_P = np.zeros(len(words_P), np.float32), np.zeros(len(words_P), np.float32)
+    sums_L, others_L, rates_W = np.zeros(LANES, np.float32), np.empty(LANES, np.float32), np.empty(WORDS, np.float32)
     for k in range(Z):
         sums_L[k % LANES] += alpha_Z[k]
     prior = _sum(sums_L)
@@ -138,7 +163,7 @@ def _cpu(bag, topics, max_iter, tol):
         scale, total = float32(1) + float32(tokens) / prior, float32(tokens) + prior
         for k in range(Z):
             theta_Z[k] = new_Z[k] = alpha_Z[k] * scale
-        tail_Z[:] = 0
+        lag_Z[:] = 0
         limit = min(tol * float32(Z), GREATEST_CHANGE * total)
         last, every = float32(np.inf), REFRESH
         for iteration in range(max_iter):
@@ -146,33 +171,37 @@ def _cpu(bag, topics, max_iter, tol):
             for k0 in range(0, Z, LANES):
                 for i in range(min(LANES, Z - k0)):
                     sums_L[i] += floor_Z[k0 + i] * theta_Z[k0 + i]
-            floor, rates, refresh = _sum(sums_L), float32(0), iteration >= REFRESH and iteration % every == 0
+            floor, refresh = _sum(sums_L), iteration >= FIRST and (iteration - FIRST) % every == 0
+            rates_W[:] = 0
             if refresh:
-                tail_Z[:] = 0
-                for p in range(starts_D1[d], starts_D1[d + 1]):
-                    first, end = starts_V1[words_P[p]], starts_V1[words_P[p] + 1]
-                    tail = first + LANES
-                    if counts_P[p] and tail < end:
-                        tail_P[p] = _mass(shares_N, entries_N, tail, end, theta_Z, sums_L)
-                        mass = (floor + tail_P[p]) + _mass(shares_N, entries_N, first, tail, theta_Z, sums_L)
-                        rate = float32(counts_P[p]) / mass
-                        for e in range(tail, end):
-                            tail_Z[entries_N[e] & TOPIC_MASK] += shares_N[e] * rate
-            new_Z[:] = tail_Z
+                new_Z[:] = 0
+            else:
+                new_Z[:] = lag_Z
             for p in range(starts_D1[d], starts_D1[d + 1]):
                 if counts_P[p]:
-                    first, end = starts_V1[words_P[p]], starts_V1[words_P[p] + 1]
-                    end = min(end, first + LANES)
-                    mass = (floor + tail_P[p]) + _mass(shares_N, entries_N, first, end, theta_Z, sums_L)
+                    first = LANES * int64(rows_V2[words_P[p], 0])
+                    end = first + int64(rows_V2[words_P[p], 1])
+                    tail = min(first + LANES, end)
+                    if refresh:
+                        tail_P[p] = _mass(shares_N, entries_N, tail, end, theta_Z, sums_L)
+                    mass = (floor + tail_P[p]) + _mass(shares_N, entries_N, first, tail, theta_Z, sums_L)
                     rate = float32(counts_P[p]) / mass
-                    rates += rate
-                    for e in range(first, end):
-                        new_Z[entries_N[e] & TOPIC_MASK] += shares_N[e] * rate
+                    rates_W[(p - starts_D1[d]) % WORDS] += rate
+                    more = rate - rate_P[p]
+                    if refresh:
+                        more = rate_P[p] = rate
+                        tail = end
+                    for e in range(first, tail):
+                        new_Z[entries_N[e] & TOPIC_MASK] += shares_N[e] * more
+            if refresh:
+                lag_Z[:] = new_Z
+            rates = _sum(rates_W)
             others_L[:] = 0
             for k0 in range(0, Z, LANES):
                 for i in range(min(LANES, Z - k0)):
                     k = k0 + i
-                    new_Z[k] = alpha_Z[k] + theta_Z[k] * (new_Z[k] + floor_Z[k] * rates)
+                    found = max(new_Z[k] + floor_Z[k] * rates, float32(0))  # the rounding of changes may leave less
+                    new_Z[k] = alpha_Z[k] + theta_Z[k] * found
                     others_L[i] += abs(new_Z[k] - theta_Z[k])
             if refresh:
                 change = _sum(others_L)
@@ -221,7 +250,7 @@ def _moved(value, step, before):
 @njit(nogil=True, cache=True, inline="always")
 def _sum(sums_L):
     """Return the sum, added in pairs; overwrites sums_L."""
-    half = LANES // 2
+    half = len(sums_L) // 2
     while half:
         for i in range(half):
             sums_L[i] += sums_L[i + half]
@@ -236,14 +265,16 @@ def _cuda(bag, topics, max_iter, tol):
     theta_DZ = cupy.empty((D, Z), np.float32)
     if D:
         warps = THREADS // LANES
-        shared_bytes = 8 * Z * warps
+        shared_bytes = 8 * (Z + LANES) * warps
         in_shared = shared_bytes <= current_limits()[1] // 2  # two blocks on a multiprocessor, at least
-        blocks = grid_for(D, warps, waves=8 if in_shared else 4)
+        blocks = grid_for(D, warps, waves=5 if in_shared else 4)
         scratch = cupy.empty((2 if in_shared else 4) * Z * blocks * warps, np.float32)
-        tail_P = cupy.zeros(len(bag.words_P), np.float32)
+        tail_P, rate_P = cupy.zeros(len(bag.words_P), np.float32), cupy.zeros(len(bag.words_P), np.float32)
         order_D = cupy.argsort(bag.starts_D1[:-1] - bag.starts_D1[1:])  # the longest first: no warp ends late
         fn = kernel("lda/fold_in", "fold_in", IN_SHARED=int(in_shared))
-        args = (*bag, D, order_D, cupy.zeros(1, np.uint64), *topics, Z, max_iter, tol, scratch, tail_P, theta_DZ)
+        args = (
+            *bag, D, order_D, cupy.zeros(1, np.uint64), *topics, Z, max_iter, tol, scratch, tail_P, rate_P, theta_DZ
+        )  # fmt: skip
         launch(fn, blocks, THREADS, args, shared_bytes=shared_bytes * in_shared)
     return theta_DZ
 

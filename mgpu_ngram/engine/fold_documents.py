@@ -18,7 +18,7 @@ from mgpu_ngram.engine.held_out import hold_out
 from mgpu_ngram.engine.lda_blocks import to_bag
 from mgpu_ngram.engine.lda_metrics import UNITS, complete, document_ranges
 from mgpu_ngram.kernels.dispatch import array_module
-from mgpu_ngram.kernels.lda.fold_in import FixedTopics, entries, fold_in
+from mgpu_ngram.kernels.lda.fold_in import FixedTopics, entries, fold_in, lay_out_rows
 from mgpu_ngram.kernels.lda.layout import repeat
 
 TOKEN_TOPICS = 300e6  # tokens x topics that 2 CPU cores infer in a second, rounded down
@@ -142,7 +142,8 @@ def fixed_of(model: TopicModel) -> FixedTopics:
     shares_N = words.weights_N.astype(np.float32) * words.inverse_Z[words.topics_N]
     words_N = np.repeat(np.arange(model.num_words), np.diff(words.starts_V1))
     floor_Z = np.float32(model.priors.beta) * words.inverse_Z
-    return FixedTopics(words.starts_V1, entries(words_N, words.topics_N, shares_N), floor_Z, alpha_Z)
+    entries_N = entries(words_N, words.topics_N, shares_N)
+    return FixedTopics(*lay_out_rows(words.starts_V1, entries_N, len(alpha_Z)), floor_Z, alpha_Z)
 
 
 def row_sums(values_DZ: Any) -> Any:

@@ -38,6 +38,7 @@ CONTIGUOUS = {
     "lda.count_topics",
     "lda.count_words",
     "lda.first_topics",
+    "lda.fold_in",
     "lda.plugin_likelihood",
     "lda.sample_topics",
 }

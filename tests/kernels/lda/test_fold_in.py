@@ -5,16 +5,21 @@ import pytest
 
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.lda.examples import bags, corpus
-from mgpu_ngram.kernels.lda.fold_in import Bag, FixedTopics, entries, fixed_topics, fold_in
+from mgpu_ngram.kernels.lda.fold_in import LANES, Bag, FixedTopics, entries, fixed_topics, fold_in, lay_out_rows
 from mgpu_ngram.kernels.lda.weights import WordTopics
 
 
 def phi_of(topics):
     """Return the probabilities (V, Z) of words in topics."""
-    phi_VZ = np.repeat(topics.floor_Z[None].astype(float), len(topics.starts_V1) - 1, 0)
-    word_N = np.repeat(np.arange(len(phi_VZ)), np.diff(topics.starts_V1))
-    phi_VZ[word_N, topics.entries_N & 0xFFFF] += topics.entries_N.view(np.float32)
+    phi_VZ = np.repeat(topics.floor_Z[None].astype(float), len(topics.rows_V2), 0)
+    for phi_Z, entries_E in zip(phi_VZ, rows_of(topics), strict=True):
+        phi_Z[entries_E & 0xFFFF] += entries_E.view(np.float32)
     return phi_VZ
+
+
+def rows_of(topics):
+    """Return the entries of each word."""
+    return [topics.entries_N[LANES * row : LANES * row + size] for row, size in topics.rows_V2.astype(int)]
 
 
 def stepped(topics, bag, theta_DZ):
@@ -69,7 +74,7 @@ def test_extreme_documents(Z, to_device):
     shares_VE = rng.dirichlet(np.full(size, 0.2), V).astype(np.float32) + np.float32(1e-6)
     words_N = np.repeat(np.arange(V), size)
     topics = FixedTopics(
-        np.arange(V + 1) * size, entries(words_N, topics_VE.ravel(), shares_VE.ravel()),
+        *lay_out_rows(np.arange(V + 1) * size, entries(words_N, topics_VE.ravel(), shares_VE.ravel()), Z),
         np.full(Z, 1e-4, np.float32), np.full(Z, 50 / Z, np.float32),
     )  # fmt: skip
     words_P = np.concatenate([np.arange(V), [3, 5], [7]]).astype(np.uint32)
@@ -93,7 +98,7 @@ def test_a_document_alone_has_the_same_bits(to_device):
 def test_by_hand(to_device):
     """Two topics, two words; word 0 has probabilities 0.75 and 0.25. One iteration from theta = alpha (1 + 2 / 4)."""
     topics = FixedTopics(
-        np.array([0, 1, 2]), entries(np.array([0, 1]), np.array([0, 1]), np.array([0.5, 0.5], np.float32)),
+        *lay_out_rows(np.arange(3), entries(np.arange(2), np.arange(2), np.array([0.5, 0.5], np.float32)), 2),
         np.array([0.25, 0.25], np.float32), np.array([1, 3], np.float32),
     )  # fmt: skip
     bag = Bag(np.array([0, 1, 1]), np.array([0], np.uint32), np.array([2], np.uint32))
@@ -109,9 +114,10 @@ def test_topics_with_own_priors_and_without_any_token():
         np.array([-1, 0], np.int32), np.array([[4, 0.25]], np.float32),
     )  # fmt: skip
     topics = fixed_topics(words)
-    assert topics.starts_V1.tolist() == [0, 1, 3] and (topics.entries_N & 0xFFFF).tolist() == [0, 0, 1]
+    rows = rows_of(topics)
+    assert [(row & 0xFFFF).tolist() for row in rows] == [[0], [0, 1]]
     assert topics.floor_Z.tolist() == [0.25, 0.125] and topics.alpha_Z.tolist() == [1, 2]
-    assert topics.entries_N.view(np.float32) == pytest.approx([1.0, 1.75, -0.0625], rel=2**-8)
+    assert np.concatenate(rows).view(np.float32) == pytest.approx([1.0, 1.75, -0.0625], rel=2**-8)
 
 
 def test_entries_by_hand():
@@ -119,6 +125,20 @@ def test_entries_by_hand():
     words_N, topics_N = np.array([0, 1, 1, 1]), np.array([0xFFFF, 2, 3, 4], np.uint16)
     found = entries(words_N, topics_N, np.array([1, 0.5, 1, 0.5], np.float32))
     assert found.tolist() == [0x3F7FFFFF, 0x3F800003, 0x3F000002, 0x3F000004]
+
+
+def test_rows_by_hand():
+    """Words of 0, 1, 32, 33, 97 and 0 entries: rows of 1, 1, 3 and 5 groups."""
+    sizes_V, own = np.array([0, 1, 32, 33, 97, 0]), np.arange(1 << 16, (1 << 16) + 163, dtype=np.uint32)
+    starts_V1 = np.concatenate([[0], np.cumsum(sizes_V)])
+    rows_V2, entries_N = lay_out_rows(starts_V1, own, 300)
+    assert rows_V2.tolist() == [[0, 0], [1, 1], [2, 32], [3, 33], [6, 97], [0, 0]]
+    assert len(entries_N) == LANES * 11
+    filled = np.sort(entries_N)[-163:]
+    assert filled.tolist() == own.tolist()
+    others = np.flatnonzero(entries_N < 1 << 16)
+    assert (entries_N[others] == 300 + others % LANES).all()
+    assert lay_out_rows(starts_V1, own, 65_530)[1][:LANES].tolist() == [*range(65_530, 65_536), *[65_535] * 26]
 
 
 @pytest.mark.parametrize("topic", [0, 1, 40_000, 65_535])
@@ -136,7 +156,7 @@ def test_words_with_many_equal_shares(to_device):
     topics_VE = [[*rng.choice(400, 32, replace=False), *(400 + rng.choice(100, 32, replace=False))] for _ in range(V)]
     shares_VE = np.tile(np.repeat([0.0101, 0.01], 32), V).astype(np.float32)
     topics = FixedTopics(
-        np.arange(V + 1) * 64, entries(np.repeat(np.arange(V), 64), np.ravel(topics_VE), shares_VE),
+        *lay_out_rows(np.arange(V + 1) * 64, entries(np.repeat(np.arange(V), 64), np.ravel(topics_VE), shares_VE), Z),
         np.full(Z, 1e-7, np.float32), np.full(Z, 0.01, np.float32),
     )  # fmt: skip
     bag = Bag(np.array([0, V]), np.arange(V, dtype=np.uint32), rng.integers(1, 30, V).astype(np.uint32))
