@@ -13,11 +13,11 @@ from ..dispatch import array_module, pick
 from ..launch import current_limits, grid_for, kernel, launch
 from .examples import bags, corpus
 from .layout import repeat
+from .spread_entries import LANES, spread_entries
 from .weights import PRIOR_BITS, WordTopics
 
 VARIANTS = ({"IN_SHARED": 0}, {"IN_SHARED": 1})
 THREADS = 128  # of a block
-LANES = 32
 FIRST, REFRESH = 2, 4  # the first iteration that reads all entries, and how many later the next one; as in fold_in.cu
 WORDS = 4  # partial sums over the words of a document; as in fold_in.cu
 GREATEST = float32(8)  # steps that a topic moves at once; as in fold_in.cu
@@ -44,8 +44,8 @@ class FixedTopics(NamedTuple):
 
     rows_V2    (V, 2) uint32, contiguous: word v has rows_V2[v, 1] entries from LANES * rows_V2[v, 0] on; see
                `lay_out_rows`
-    entries_N  (N,) uint32, the largest shares of a word first: the lower TOPIC_BITS are the topic, and all bits as a
-               float32 are the share, so a share is rounded by at most 2^-8 of it
+    entries_N  (N,) uint32, about the LANES largest shares of a word first: the lower TOPIC_BITS are the topic, and all
+               bits as a float32 are the share, so a share is rounded by at most 2^-8 of it
     floor_Z    (Z,) float32, the probability of a word that the topic does not have
     alpha_Z    (Z,) float32, the prior of each topic in a document
     """
@@ -78,7 +78,9 @@ def fixed_topics(words: WordTopics) -> FixedTopics:
 
 
 def entries(words_N: Any, topics_N: Any, shares_N: Any) -> Any:
-    """Return entries_N of `FixedTopics`; arguments by rising word. Equal shares keep their order."""
+    """Return entries of `FixedTopics`, the largest shares of a word first; arguments by rising word. Equal shares keep
+    their order.
+    """
     xp, topic_N = array_module(shares_N), topics_N.astype(np.uint64)
     bits_N = shares_N.view(np.uint32).astype(np.uint64)
     size_N = bits_N & np.uint64(0x7FFFFFFF)  # sizes of floats compare as their bits do
@@ -89,7 +91,7 @@ def entries(words_N: Any, topics_N: Any, shares_N: Any) -> Any:
 
 
 def lay_out_rows(starts_V1: Any, entries_N: Any, num_topics: int) -> tuple[Any, Any]:
-    """Return (rows_V2, entries_N) of `FixedTopics`.
+    """Return (rows_V2, entries_N) of `FixedTopics`; see `spread_entries` for the order of a word's entries.
 
     starts_V1  (V + 1,) int64: word v has the entries starts_V1[v] to starts_V1[v + 1] - 1
     entries_N  (n,) uint32, as `entries` returns them
@@ -104,7 +106,8 @@ def lay_out_rows(starts_V1: Any, entries_N: Any, num_topics: int) -> tuple[Any, 
     rows_V = xp.where(sizes_V > 0, 1 + xp.cumsum(groups_V) - groups_V, 0)
     empty_L = xp.minimum(xp.arange(LANES) + num_topics, int(TOPIC_MASK)).astype(np.uint32)
     filled_N = xp.tile(empty_L, 1 + int(groups_V.sum()))
-    filled_N[repeat(LANES * rows_V - starts_V1[:-1], sizes_V) + xp.arange(len(entries_N))] = entries_N
+    places_N = repeat(LANES * rows_V - starts_V1[:-1], sizes_V) + xp.arange(len(entries_N))
+    filled_N[places_N] = spread_entries(starts_V1, entries_N)
     return xp.stack([rows_V, sizes_V], 1).astype(np.uint32), filled_N
 
 
@@ -123,10 +126,10 @@ def fold_in(bag: Bag, topics: FixedTopics, max_iter: int = 100, tol: float = 1e-
     An iteration applies the formula once, from theta proportional to alpha on. After every second one, each topic
     moves on as if its steps were a geometric series (Aitken, 1926), by 1 to GREATEST times its step; theta is scaled to
     its sum again. Iterations FIRST, FIRST + REFRESH, FIRST + 2 REFRESH, ... read all entries of the document's words;
-    the document can be done after these alone. The others read the LANES largest shares of each word. They take the sum
-    over its other entries from the last iteration that read all, 0 before, and add the changes of their own shares to
-    its sums over words. Once a change is not less than REFRESH iterations before, all of them read all entries. The
-    floor of phi needs one sum over all topics.
+    the document can be done after these alone. The others read the first LANES entries of each word, which have about
+    its largest shares. They take the sum over its other entries from the last iteration that read all, 0 before, and
+    add the changes of their own shares to its sums over words. Once a change is not less than REFRESH iterations
+    before, all of them read all entries. The floor of phi needs one sum over all topics.
 
     A sum over topics or entries is made of LANES partial sums, item i in number i % LANES, which are added in pairs; a
     sum over words of WORDS partial sums. So all devices give the same bits.
