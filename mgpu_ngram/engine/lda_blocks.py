@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -379,8 +380,10 @@ def in_threads(threads: int, fn: Callable[..., T], arguments: Sequence[tuple[Any
     """Call fn with each tuple of arguments, in `threads` threads."""
     if threads == 1 or len(arguments) < 2:
         return [fn(*each) for each in arguments]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda each: fn(*each), arguments))
+    return list(_pool(threads).map(lambda each: fn(*each), arguments))
+
+
+_pool = cache(ThreadPoolExecutor)  # of so many threads; kept, because a sweep of few tokens takes less than to start it
 
 
 def _row_parts(documents: Documents, parts: int) -> list[Documents]:

@@ -32,6 +32,7 @@ TABLES_BYTES = 8  # for each word and topic: two tables of counts
 COUNTS_BYTES = 14  # for each word and topic: those tables, and that of a metric or a sum now and then
 WORK_BYTES = 3 << 29  # of a GPU, for metrics: places of PLACES entries, or BLOCK_WEIGHTS of held-out documents
 DEVICE_SHARE, HOST_SHARE = 0.9, 0.5  # of the free memory, when `memory` gives no limit
+MIN_THREAD_TOKENS = 1 << 14  # of a CPU's thread: a sweep of fewer takes less time than to hand them over
 SNAPSHOT = "topics"  # kind of the entries of a checkpoint
 AS_CONFIGURED = (  # fields of Training that have the name and the value of an `LdaConfig`'s
     "seed", "exclude_self", "held_out", "evaluate_every", "optimise_every", "tolerance", "coherence",
@@ -129,7 +130,8 @@ def open_rank(
     parts = [replace(part, held_out=how) for part in parts]
     held = [hold_out(part.load_all(), part.first, *how) for part in parts] if training.held_out else []
     size = training.num_words, training.num_topics
-    sampler = make_sampler(parts, *size, training.device, training.threads, _room(training))
+    threads = min(training.threads, max(1, sum(part.tokens for part in parts) // MIN_THREAD_TOKENS))
+    sampler = make_sampler(parts, *size, training.device, threads, _room(training))
     nothing = Bags(np.zeros(1, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), training.num_words)
     halves = HeldOut(*(join_bags([nothing, *(getattr(h, half) for h in held)]) for half in ("observed", "target")))
     loaded = None if topics is None else {number: load_topics(path, number) for number, path in topics.items()}
