@@ -13,7 +13,7 @@ from ..compile import njit
 from ..dispatch import pick
 from ..launch import current_limits, kernel, launch
 from . import sum_chunks as sums
-from .sum_chunks import VARIANTS as VARIANTS
+from .sum_chunks import ROW_VARIANTS as VARIANTS  # noqa: F401 (CI compiles VARIANTS)
 from .sum_chunks import (
     CudaRows,
     HostRows,
@@ -49,8 +49,8 @@ def best_words(
 ) -> tuple[Any, Any, Any]:
     """Return the k best words of each row, their scores, and the logarithm of each row's sum of exponentials.
 
-    logits_MRV    (M, R, V) float32, float16, or uint16: the bits of bfloat16. M models, 1 to 32. Below 2^21; -inf is
-                  legal. Fastest if rows are contiguous and each row of all arrays starts at a multiple of 16 bytes
+    logits_MRV    (M, R, V) float32, float16, or uint16: the bits of bfloat16. M models. Below 2^21; -inf is legal.
+                  Fastest if rows are contiguous and each row of all arrays starts at a multiple of 16 bytes
     k             1 to 64
     costs_R       (R,) float32, the score of each row so far
     weights       M numbers, at least 0, one for each model

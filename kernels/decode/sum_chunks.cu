@@ -12,6 +12,8 @@
 // CHILD: each lane knows the next child of a history of lane + 1 words; groups that have children are made in shared
 // memory. Reads 4 bytes of value_V for each word, from L2, and 8 for each child.
 // `warps` of the grid have chunks.
+// SCRATCH: sums of models lie in `scratch`, 4 M THREADS (PER + 1) bytes of each block, for models that are more than
+// lanes or too many for shared memory. It is written and read again for each group, so it should fit L2.
 
 #define THREADS 128
 #define WARPS (THREADS / 32)
@@ -25,6 +27,11 @@
 #define BLOCKS 4  // of a multiprocessor; as in sum_chunks.py
 #define SLOTS 3   // groups of a warp in shared memory: one that is summed, the others on their way
 #define SLOT_FLOATS (32 * LOADS * 4)
+#ifdef SCRATCH
+#define SCRATCH_ARGUMENT , float4 *scratch
+#else
+#define SCRATCH_ARGUMENT
+#endif
 
 #if MIX
 // Add `weight` times four floats of shared memory to a mix.
@@ -43,7 +50,7 @@ struct Place {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sum_chunks(
-    LOGIT_ROWS, i64 warps, u64* chunks_MRC, float* tops_RP) {
+    LOGIT_ROWS, i64 warps, u64* chunks_MRC, float* tops_RP SCRATCH_ARGUMENT) {
   extern __shared__ float4 shared[];  // slots of each warp; if MIX, n-gram values and sums of models
   const int V = (int)words, C = (V + CHUNK - 1) / CHUNK, lane = lane_id();
   const i64 chunks = R * C, w = ((i64)blockIdx.x * THREADS + threadIdx.x) / 32;
@@ -69,10 +76,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sum_chunks(
   in_t* slots = (in_t*)(shared + threadIdx.x / 32 * (SLOTS * SLOT_FLOATS / 4)) + lane * PER;
 #if MIX
   float* tile = (float*)(shared + WARPS * SLOTS * SLOT_FLOATS / 4) + threadIdx.x / 32 * GROUP;
+#ifdef SCRATCH
+  float4* of_models = scratch + blockIdx.x * (M * (THREADS / 4 * (PER + 1)));
+#else
   float4* of_models = shared + WARPS * (SLOTS * SLOT_FLOATS + GROUP) / 4;
+  const float my_weight = lane < M ? to_float(weights_M[lane]) : 0;
+#endif
   float4* my_sums = of_models + threadIdx.x / 32 * 8 * PER * M + lane;
   int* my_references = (int*)(of_models + THREADS / 4 * PER * M) + threadIdx.x;
-  const float my_weight = lane < M ? to_float(weights_M[lane]) : 0;
 #endif
 #if MIX && !defined(CHILD)
   const int arrays = (int)M + (!ngrams ? 0 : ngram_wide ? 2 : 1);  // float32 rows beside float16 logits are two
@@ -242,7 +253,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sum_chunks(
             for (int e = 0; e < PER; ++e) add_term(not_below(x[u][e], scale.low), scale, sums[e]);
           }
 #if MIX
+#ifdef SCRATCH
+          const float weight = to_float(weights_M[m]);
+#else
           const float weight = __shfl_sync(FULL_WARP, my_weight, m);
+#endif
           if (weight > 0) {
 #pragma unroll
             for (int u = 0; u < LOADS; ++u) {

@@ -35,13 +35,14 @@ from .terms import (
     sum_chunk,
 )
 
-MAX_MODELS, MAX_ROWS, MAX_WORDS = 32, 2**30, 2**31 - max(CHUNKS) - 1
+MAX_ROWS, MAX_WORDS = 2**30, 2**31 - max(CHUNKS) - 1
 NONE, SPARSE = -1, -2  # kinds of n-gram models beside the kinds of rows
 THREADS, BLOCKS = 128, 4  # of a block, and blocks of a multiprocessor; as in sum_chunks.cu
 SLOT_BYTES = LANES * LOADS * 16  # of shared memory, for a group that a warp reads
 PARTS = 16  # of a chunk, four of each group
 SLOTS = 3  # of a warp; as in sum_chunks.cu
-VARIANTS = (
+SCRATCH_BYTES = 32 << 20  # at most, unless a block needs more: L2 holds it
+ROW_VARIANTS = (
     {"VECTOR": 1, "MIX": 0, "BIAS": 0},
     {"VECTOR": 0, "MIX": 1, "BIAS": 0},
     {"VECTOR": 1, "MIX": 0, "BIAS": 0} | FORMATS[FLOAT16],
@@ -50,6 +51,7 @@ VARIANTS = (
     {"VECTOR": 0, "MIX": 1, "BIAS": 0, "CHILD": "i64"} | FORMATS[FLOAT16],
     {"VECTOR": 0, "MIX": 0, "BIAS": 1} | FORMATS[BFLOAT16],
 )
+VARIANTS = (*ROW_VARIANTS, {"VECTOR": 1, "MIX": 1, "BIAS": 0, "SCRATCH": 1} | FORMATS[FLOAT16])
 
 
 class NgramChildren(NamedTuple):
@@ -145,11 +147,10 @@ def check_rows(logits_MRV: Any, weights: Sequence[float], bias_MV: Any, ngrams: 
     elif ngrams is not None:
         check.dtype(ngrams, np.float32, logits_MRV.dtype)
     shape = logits_MRV.shape
-    sizes = ((1, MAX_MODELS), (0, MAX_ROWS), (1, MAX_WORDS))
-    if len(shape) != 3 or not all(least <= n <= most for n, (least, most) in zip(shape, sizes, strict=True)):
+    if len(shape) != 3 or shape[0] < 1 or shape[1] > MAX_ROWS or not 1 <= shape[2] <= MAX_WORDS:
         raise ValueError(
-            f"logits_MRV has shape {shape} but needs 1 to {MAX_MODELS} models, at most {MAX_ROWS} rows, and 1 to "
-            f"{MAX_WORDS} words"
+            f"logits_MRV has shape {shape} but needs 1 or more models, at most {MAX_ROWS} rows, and 1 to {MAX_WORDS} "
+            "words"
         )
     M, R, V = shape
     if len(weights) != M or not all(0 <= w < math.inf for w in (*weights, ngram_weight)):
@@ -400,13 +401,23 @@ def sums_of_cuda(rows: CudaRows, M: int, R: int, V: int) -> tuple[Any, Any]:
     size = rows.arguments[0].itemsize
     C = -(-V // CHUNKS[_kind(rows.arguments[0])])
     chunks_MRC, tops_RP = cupy.empty((M, R, C), np.uint64), cupy.empty((R, C * PARTS), np.float32)
-    warps = min(R * C, BLOCKS * (THREADS // LANES) * current_limits()[0])
+    multiprocessors, most_shared = current_limits()
+    warps = min(R * C, BLOCKS * (THREADS // LANES) * multiprocessors)
     shared_bytes = SLOTS * SLOT_BYTES * THREADS // LANES
+    defines = rows.defines
+    scratch: tuple[Any, ...] = ()
     if rows.defines["MIX"]:
-        shared_bytes += SLOT_BYTES * 4 // size * THREADS // LANES + 4 * M * THREADS * (16 // size + 1)
+        shared_bytes += SLOT_BYTES * 4 // size * THREADS // LANES
+        of_models = 4 * M * THREADS * (16 // size + 1)
+        if M <= LANES and shared_bytes + of_models <= most_shared:
+            shared_bytes += of_models
+        else:
+            blocks = min(-(-warps * LANES // THREADS), max(1, SCRATCH_BYTES // of_models))
+            warps = min(warps, blocks * THREADS // LANES)
+            defines, scratch = defines | {"SCRATCH": 1}, (cupy.empty(blocks * of_models, np.uint8),)
     if R:
-        fn = kernel("decode/sum_chunks", "sum_chunks", **rows.defines)
-        args = *rows.arguments, warps, chunks_MRC, tops_RP
+        fn = kernel("decode/sum_chunks", "sum_chunks", **defines)
+        args = *rows.arguments, warps, chunks_MRC, tops_RP, *scratch
         launch(fn, -(-warps * LANES // THREADS), THREADS, args, shared_bytes=shared_bytes)
     return chunks_MRC, tops_RP
 

@@ -12,7 +12,6 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.state_trees import join_rows
 from mgpu_ngram.engine.step_function import StepFunction, StepScores
 from mgpu_ngram.engine.word_scores import NgramScores, WordScores
-from mgpu_ngram.kernels.decode.sum_chunks import MAX_MODELS
 from mgpu_ngram.kernels.dispatch import array_module
 
 
@@ -52,8 +51,6 @@ class Ensemble:
     ):
         if not models or len(weights) != len(models):
             raise InputError(f"there are {len(models)} models but {len(weights)} weights; give one for each model")
-        if len(models) > MAX_MODELS:
-            raise InputError(f"there are {len(models)} models but an ensemble has {MAX_MODELS} at most; leave some out")
         for weight in (*weights, 0.0 if lm is None else lm.weight):
             if not 0 <= weight < math.inf:
                 raise InputError(f"the weight of a model is {weight} but must be a finite number, at least 0")
