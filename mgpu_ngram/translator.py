@@ -38,7 +38,7 @@ class Translated(NamedTuple):
     log_prob         natural logarithm of the probability; of several models, the weighted sum
     token_log_probs  each token's part of log_prob, with that of the end of the sentence
     alignment        None, or (tokens, source tokens) float32, both with the end of the sentence: attention weights of
-                     the first model
+                     the first model that has attention
     model_log_probs  of each model, the n-gram model last; () for a single model
     """
 

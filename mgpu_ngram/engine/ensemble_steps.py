@@ -36,7 +36,7 @@ class LanguageModel(NamedTuple):
 
 
 class Ensemble:
-    """Models that score the same words, as one. The attention is that of the first.
+    """Models that score the same words, as one. The attention is that of the first model that has one.
 
     weights  of the logarithms of their probabilities
     threads  that choose words on a CPU
@@ -63,7 +63,9 @@ class Ensemble:
                 )
         self.models, self.weights, self.lm = models, tuple(map(float, weights)), lm
         self._threads = threads
-        self.vocab_size, self.eos, self.unk, self.start_word = first.vocab_size, first.eos, first.unk, first.start_word
+        self.vocab_size, self.eos, self.unk = first.vocab_size, first.eos, first.unk
+        # Where models begin with other words, none of them stands for all: it may come again in the target.
+        self.start_word = first.start_word if len({model.start_word for model in models}) == 1 else -1
 
     @property
     def version(self) -> Any:
@@ -103,10 +105,10 @@ class Ensemble:
             before_R = array_module(words_R).where(words_R == self.start_word, -1, words_R)
             history, ngrams = self.lm.model.step(history, before_R)
             ngram_weight = self.lm.weight
+        attention_RT = next((part.attention_RT for part in parts if part.attention_RT is not None), None)
         found = WordScores(
-            _logits_of(parts), self.weights, _biases_of(parts), ngrams, ngram_weight, parts[0].attention_RT,
-            self._threads,
-        )  # fmt: skip
+            _logits_of(parts), self.weights, _biases_of(parts), ngrams, ngram_weight, attention_RT, self._threads
+        )
         return {"models": tuple(states), "history": history}, found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from mgpu_ngram.kernels.decode.activations import singles, stored
 
 DTYPES = ("float32", "tf32", "float16", "bfloat16")
 TF32_DTYPES = ("tf32", "bfloat16")  # whose products a GPU makes of TF32 numbers, which hold all of bfloat16
+START = "<s>"  # before the first word; </s> stands for it in a vocabulary without it
 LESS_MEMORY = "use smaller batches, fewer models, or dtype float16"
 FIRST_WORDS, MOST_TRANSLATIONS = 10_000, 1_000  # of a shortlist, as in Amun
 
@@ -80,6 +81,11 @@ class TranslationFiles:
             )
 
     @property
+    def reads(self) -> tuple[int, ...]:
+        """Return the column that each model reads."""
+        return self.columns or (0,) * len(self.models)
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """Return all paths but that of the n-gram model."""
         vocabs = [path for factors in self.source_vocabs for path in factors]
@@ -110,10 +116,11 @@ class Translation:
     ):
         self.models, self.columns, self.target, self.files = models, columns, target, files
         self._lm, self._shortlist, self._threads = lm, shortlist, threads
-        reads = files.columns or (0,) * len(models)
         rows = [tuple(len(embedding) for embedding in model.source_embeddings) for model in models]
-        self._parts = list(dict.fromkeys(zip(reads, rows, strict=True)))  # (column, rows) that differ
-        self._part_of = [self._parts.index(part) for part in zip(reads, rows, strict=True)]
+        parts = list(zip(files.reads, rows, strict=True))
+        shown = next((i for i, model in enumerate(models) if model.attention is not None), 0)
+        self._parts = list(dict.fromkeys([parts[shown], *parts]))  # (column, rows) that differ; first, what is aligned
+        self._part_of = [self._parts.index(part) for part in parts]
 
     @property
     def vocab_size(self) -> int:
@@ -198,17 +205,12 @@ def open_translation(
     models = [load_nmt_model(path) for path in files.models]
     first = models[0]
     for model in models[1:]:
-        if model.kind != first.kind:
-            raise InputError(
-                f"{model.name!r} is a {model.kind} model but {first.name!r} is a {first.kind} model, whose words have "
-                "other ids; give one kind"
-            )
         if model.vocab_size != first.vocab_size:
             raise InputError(
                 f"{model.name!r} has {model.vocab_size:,} target words but {first.name!r} has {first.vocab_size:,}; an "
                 "ensemble needs one target vocabulary"
             )
-    named = first.kind == "gru_seq2seq"
+    named = all(model.kind == "gru_seq2seq" for model in models)
     known = {path: load_nmt_vocabulary(path, named) for factors in files.source_vocabs for path in factors}
     target = load_nmt_vocabulary(files.target_vocab, named)
     bpe: list[Bpe | None] = [Bpe(read_lines(path, "BPE codes")[1], path) for path in files.bpe]
@@ -217,6 +219,9 @@ def open_translation(
         SourceColumn(tuple(known[path] for path in factors), codes)
         for factors, codes in zip(files.source_vocabs, bpe, strict=True)
     ]
+    if not named:
+        pairs = zip(models, files.reads, strict=True)
+        models = [_with_ids(model, columns[at].vocabularies[0], target) for model, at in pairs]
     _check_vocabularies(models, columns, target, files)
     shortlist = None
     if files.shortlist:
@@ -248,11 +253,19 @@ def _rounded(array: np.ndarray, dtype: str, device: str) -> np.ndarray:
     return array
 
 
+def _with_ids(model: NmtModel, source: NmtVocabulary, target: NmtVocabulary) -> NmtModel:
+    """Return a member of an ensemble that has attention. A member without takes the ids of the vocabularies."""
+    if model.kind != "gru_seq2seq":
+        return model
+    start = target.ids.get(START, target.eos)
+    return replace(model, source_eos=source.eos, eos=target.eos, unk=target.unk, start=start)
+
+
 def _check_vocabularies(
     models: Sequence[NmtModel], columns: Sequence[SourceColumn], target: NmtVocabulary, files: TranslationFiles
 ) -> None:
     """Raise InputError for vocabularies that are not those of the models."""
-    for model, at in zip(models, files.columns or (0,) * len(models), strict=True):
+    for model, at in zip(models, files.reads, strict=True):
         vocabularies = columns[at].vocabularies
         if len(vocabularies) != len(model.source_embeddings):
             raise InputError(

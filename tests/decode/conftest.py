@@ -69,6 +69,20 @@ def random_tensors():
     return make
 
 
+@pytest.fixture(scope="session")
+def tensors_without_attention():
+    """Return tensors_without_attention(seed): {name: array} of two GRUs, with the words of the other models."""
+
+    def make(seed=0):
+        rng = np.random.default_rng(seed)
+        found = {"enc_emb": (SOURCE_V, 3), "dec_emb": (V, 3), "fc_w": (V, 2), "fc_b": (V,)}
+        for side in ("enc", "dec"):
+            found |= {f"{side}_w_ih": (6, 3), f"{side}_w_hh": (6, 2), f"{side}_b_ih": (6,), f"{side}_b_hh": (6,)}
+        return {name: rng.normal(size=shape).astype(np.float32) for name, shape in found.items()}
+
+    return make
+
+
 @pytest.fixture
 def save_model(tmp_path):
     """Return save_model(tensors, name): the path of a .npz file."""

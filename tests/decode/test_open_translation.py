@@ -238,7 +238,9 @@ def test_the_identity_is_of_the_contents(files, vocabularies):
     assert [path for path in after if after[path] != before[path]] == [vocabularies[1]]
 
 
-def test_files_that_do_not_fit_are_one_line(files, vocabularies, random_tensors, save_model, tmp_path):
+def test_files_that_do_not_fit_are_one_line(
+    files, vocabularies, random_tensors, tensors_without_attention, save_model, tmp_path
+):  # fmt: skip
     named = tmp_path / "named.json"
     named.write_text(json.dumps({"</s>": 1, "<unk>": 0, **{f"w{i}": i for i in range(2, 10)}}))
     short = tmp_path / "short.json"
@@ -250,16 +252,7 @@ def test_files_that_do_not_fit_are_one_line(files, vocabularies, random_tensors,
         "ff_logit_b": np.tile(wide["ff_logit_b"], 2),
     }
     first, source = files(0).models[0], ((vocabularies[0],),)
-
-    def attention_free():
-        rng, E, H = np.random.default_rng(0), 3, 2
-        sizes = {"enc_emb": (9, E), "dec_emb": (7, E), "fc_w": (7, H), "fc_b": (7,)}
-        for side in ("enc", "dec"):
-            sizes |= {f"{side}_w_ih": (3 * H, E), f"{side}_w_hh": (3 * H, H)}
-            sizes |= {f"{side}_b_ih": (3 * H,), f"{side}_b_hh": (3 * H,)}
-        return save_model({name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}, "free")
-
-    free = attention_free()
+    free = save_model(tensors_without_attention(), "free")
     cases = {
         "there is no model": lambda: TranslationFiles((), source, vocabularies[1]),
         "no source vocabulary": lambda: TranslationFiles((first,), (), vocabularies[1]),
@@ -271,7 +264,6 @@ def test_files_that_do_not_fit_are_one_line(files, vocabularies, random_tensors,
         "has 14 target words": lambda: TranslationFiles((first, save_model(wide, "wide")), source, vocabularies[1]),
         "are not exchanged": lambda: TranslationFiles((first,), source, str(short)),
         "'short.json'": lambda: files(0, source_vocabs=(("short.json",),)),
-        "is a gru_seq2seq model": lambda: TranslationFiles((first, free), source, vocabularies[1]),
         "lacks '</s>'": lambda: TranslationFiles((free,), source, vocabularies[1]),
         "has </s> as 1": lambda: TranslationFiles((free,), ((str(named),),), str(named)),
         "BPE codes": lambda: files(0, bpe=(str(tmp_path / "latin"),)),

@@ -638,9 +638,11 @@ def test_the_winner_of_an_ensemble_is_known():
     assert result.words == (3,)
 
 
-def test_each_member_of_an_ensemble_begins_with_its_own_word():
-    models, source, forced = [TableSteps(5), TableSteps(5, seed=1)], np.array([2, 0]), Forced(targets=[[2, 3]])
-    models[1].start_word = 4
+@pytest.mark.parametrize("starts", [(-1, 4), (4, -1), (4, 3), (4, 4)])
+def test_each_member_of_an_ensemble_begins_with_its_own_word(starts):
+    """The first words of models are words like others when they come again."""
+    models, source, forced = [TableSteps(5), TableSteps(5, seed=1)], np.array([2, 0]), Forced(targets=[[2, 4, 3]])
+    models[0].start_word, models[1].start_word = starts
     alone = [decode([model], [source], forced=forced)[0][0].cost for model in models]
     ((result,),) = decode(models, [source], SearchOptions(breakdown=True), forced=forced)
     assert result.parts == pytest.approx(alone, abs=1e-5)
