@@ -117,14 +117,19 @@ def _linked(jobs: list[tuple[str, Any]], output: str, path: str) -> list[tuple[s
     linked = []
     for i, (stage, settings) in enumerate(jobs):
         for key, product in STAGES[stage].needs.items():
-            wanted = getattr(settings, key)
-            if (product, wanted) in made:
-                settings = replace(settings, **{key: made[product, wanted]})
-            elif any(later.name == wanted and STAGES[name].makes == product for name, later in jobs[i + 1 :]):
-                raise InputError(
-                    f"{path}: {key} of job {settings.name!r} is {wanted!r}, which the job of that name makes later; "
-                    f"put that job first, or write ./{wanted} for a path"
-                )
+            given = getattr(settings, key)
+            several = given if isinstance(given, list) else [given]
+            for wanted in several:
+                if (product, wanted) not in made and any(
+                    later.name == wanted and STAGES[name].makes == product for name, later in jobs[i + 1 :]
+                ):
+                    raise InputError(
+                        f"{path}: {key} of job {settings.name!r} is {wanted!r}, which the job of that name makes "
+                        f"later; put that job first, or write ./{wanted} for a path"
+                    )
+            paths = [made.get((product, wanted), wanted) for wanted in several]
+            if paths != several:
+                settings = replace(settings, **{key: paths if isinstance(given, list) else paths[0]})
         folder = Path(output) / settings.name
         made[STAGES[stage].makes, settings.name] = str(folder / STAGES[stage].product(settings))
         linked.append((stage, settings))

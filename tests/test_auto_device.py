@@ -21,6 +21,7 @@ STAGE_SETTINGS = {
     "count": {"corpus": "text.txt"},
     "estimate": {"corpus": "text.txt", "discount_fallback": []},
     "score": {"model": MODEL, "text": "text.txt"},
+    "rescore": {"lm": MODEL, "text": "text.txt"},
     "distribution": {"model": MODEL, "text": "text.txt", "format": "npy"},
     "decode": {
         "models": f"{G2P}/model.npz",

@@ -153,7 +153,8 @@ def run_jobs(
 def _is_made_by(job: Job, earlier: Job) -> bool:
     """Return whether a setting of a job is a path inside the output of an earlier one."""
     needed = (getattr(job.settings, key) for key in job.stage.needs)
-    return any(value and Path(value).is_relative_to(earlier.path) for value in needed)
+    paths = [path for value in needed for path in (value if isinstance(value, list) else [value])]
+    return any(path and Path(path).is_relative_to(earlier.path) for path in paths)
 
 
 def _is_finished(job: Job) -> bool:

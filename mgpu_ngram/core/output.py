@@ -10,7 +10,7 @@ import shutil
 import socket
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -228,6 +228,19 @@ def check_suffix(path: str | Path, format: str, suffix: str) -> None:
     if found in SUFFIXES and found != suffix:
         name = Path(path).with_suffix(suffix)
         raise InputError(f"output {path} would be {format}, but its name ends with {found}; name it {name}")
+
+
+def check_text_file(path: str | Path, read: Iterable[str], overwrite: bool) -> None:
+    """Raise InputError unless a text file may be written there, which is none of the files that the run reads."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path) or not os.path.isdir(folder):
+        raise InputError(f"output {path} is no file in a folder that exists; give the path of a text file to write")
+    if os.path.realpath(path) in map(os.path.realpath, read):
+        raise InputError(f"output {path} is a file that this run reads; give another output path")
+    check_free(path, overwrite, "regular file", os.path.isfile)
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"cannot write in {folder}: Permission denied; give another output path")
+    check_suffix(path, "a text file", ".txt")
 
 
 def clear_leftovers(path: Path) -> None:

@@ -43,6 +43,12 @@ class TextBlock:
     sources_S: np.ndarray
     offsets_S: np.ndarray
 
+    def place(self, chunk: Chunk, at: int) -> tuple[Source, int]:
+        """Return (source, offset in it as in offsets_S) of byte `at` of the block, which was read from `chunk`."""
+        s = int(np.searchsorted(self.starts_S, at, "right")) - 1
+        source = next(p.source for p in chunk.pieces if p.source_index == self.sources_S[s])
+        return source, int(self.offsets_S[s]) + at - int(self.starts_S[s])
+
 
 def read_blocks(
     chunk: Chunk,

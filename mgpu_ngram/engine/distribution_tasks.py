@@ -159,10 +159,7 @@ def _check_words(chunk: Chunk, block: TextBlock, positions_T: np.ndarray, ends_T
     empty_T = ends_T & np.concatenate([[True], ends_T[:-1]])
     if not empty_T.any():
         return
-    end = int(positions_T[empty_T.argmax()])
-    s = int(np.searchsorted(block.starts_S, end, "right")) - 1
-    [source] = {p.source for p in chunk.pieces if p.source_index == block.sources_S[s]}
-    at = int(block.offsets_S[s]) + end - int(block.starts_S[s])
+    source, at = block.place(chunk, int(positions_T[empty_T.argmax()]))
     where = f"of row group {at >> 40:,}" if source.format == "parquet" else f"that ends at byte {at:,}"
     raise InputError(
         f"{source.name!r}: the line {where} is empty, and an empty history needs <s>; remove the line, or keep <s> "

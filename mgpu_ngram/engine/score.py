@@ -172,12 +172,17 @@ class Replica:
             raise InputError(f"ids are {int(ids_T.min())} to {int(ids_T.max())} but must be 0 to {V - 1}")
         return scores
 
-    def score_text(self, text_B: Any, bos: bool = True, eos: bool = True) -> tuple[BlockScores, Any]:
+    def score_text(
+        self, text_B: Any, bos: bool = True, eos: bool = True, positions_T: Any = None
+    ) -> tuple[BlockScores, Any]:
         """Score lines of text; also return positions_T (T,) uint32, where tokens start.
 
-        text_B  (B,) uint8 on the device, words between the white space of C's isspace; every line ends with a newline
+        text_B       (B,) uint8 on the device, words between the white space of C's isspace; every line ends with a
+                     newline
+        positions_T  None: they are searched
         """
-        positions_T = find_tokens(text_B, isspace=True)
+        if positions_T is None:
+            positions_T = find_tokens(text_B, isspace=True)
         return self.score_codes(find_codes(text_B, positions_T, *self._words), bos, eos), positions_T
 
 

@@ -60,7 +60,7 @@ class Stage(ABC, Generic[C, R]):
     config         the class of its settings
     format         of its manifests: "mgpu_ngram counts"
     makes          the products that later jobs may name as inputs
-    needs          settings that may name an earlier job -> the product of that job: {"model": "model"}
+    needs          settings that may name an earlier job, or several -> the product of that job: {"model": "model"}
     resumes        whether --resume continues a run that ended early from its checkpoint
     memory_keys    keys of the YAML section `memory` that take effect; others are refused
     examples       of its command, for --help

@@ -34,6 +34,9 @@ ENTRIES: dict[str, Entry] = {
     ),
     "lda": Entry("mgpu_ngram.stages.lda", "train a topic model of documents", ("lda",)),
     "topics": Entry("mgpu_ngram.stages.topics", "describe topics, and find the topics of documents", ("topics",)),
+    "rescore": Entry(
+        "mgpu_ngram.stages.rescore", "add the scores of n-gram models to n-best lists, and sort them", ("rescore",)
+    ),
     "decode": Entry("mgpu_ngram.stages.decode", "translate text by beam search, as Amun does", ("decode",)),
 }
 

@@ -298,10 +298,10 @@ def test_chunks_are_as_few_as_possible(arpa, lines, monkeypatch):
     monkeypatch.setattr(score_job, "MIN_CHUNK_BYTES", 10)
     monkeypatch.setattr(score_job, "CHUNK_BYTES", {"cpu": size})
     monkeypatch.setattr(score_job, "AHEAD", 1)
-    assert score_job._chunk_bytes(corpus, 1, "cpu", words=False) == size
-    assert score_job._chunk_bytes(corpus, 3, "cpu", words=False) == size // 3
-    assert score_job._chunk_bytes(corpus, 3, "cpu", words=True) == size // score_job.WORDS_SHARE
-    assert score_job._chunk_bytes(corpus, size, "cpu", words=True) == 10
+    assert score_job.text_per_task(corpus, 1, "cpu", words=False) == size
+    assert score_job.text_per_task(corpus, 3, "cpu", words=False) == size // 3
+    assert score_job.text_per_task(corpus, 3, "cpu", words=True) == size // score_job.WORDS_SHARE
+    assert score_job.text_per_task(corpus, size, "cpu", words=True) == 10
 
 
 def test_sums_are_rounded_to_the_nearest_unit():

@@ -10,7 +10,7 @@ from typing import Any
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.nmt_files import factors_in
-from mgpu_ngram.core.output import check_free, check_suffix
+from mgpu_ngram.core.output import check_text_file
 from mgpu_ngram.engine.best_words import Sampling
 from mgpu_ngram.engine.decode_batch import POSITIONS, Batching, sentences_at_once
 from mgpu_ngram.engine.decode_lines import DecodeOptions, LineFormat
@@ -134,13 +134,5 @@ def options_of(config: DecodeConfig, identity: dict[str, str], device: str, thre
 
 def check_file(config: DecodeConfig, path: str | Path, overwrite: bool) -> None:
     """Raise InputError unless a text file may be written there."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if os.path.isdir(path) or not os.path.isdir(folder):
-        raise InputError(f"output {path} is no file in a folder that exists; give the path of a text file to write")
     read = [*files_of(config).paths, *(p for p in (config.lm, config.prefixes, config.targets) if p), *config.text]
-    if os.path.realpath(path) in map(os.path.realpath, read):
-        raise InputError(f"output {path} is a file that this run reads; give another output path")
-    check_free(path, overwrite, "regular file", os.path.isfile)
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"cannot write in {folder}: Permission denied; give another output path")
-    check_suffix(path, "a text file", ".txt")
+    check_text_file(path, read, overwrite)

@@ -125,7 +125,7 @@ def plan(config: ScoreConfig, context: PlanContext) -> dict[str, Any]:
     """Return what `run` would do, from the sizes of the inputs alone."""
     workers, device = context.workers, context.device
     corpus = open_inputs(config)
-    size = config.chunk_bytes or _chunk_bytes(corpus, workers, device, config.level == "word")
+    size = config.chunk_bytes or text_per_task(corpus, workers, device, config.level == "word")
     chunks = corpus.chunks(size)
     return {
         "job": config.name,
@@ -234,7 +234,7 @@ def score(
     else:
         words = printing.words if printing else ""
     take, totals = (printing.take, printing.totals) if printing else (None, True)
-    chunk_bytes = config.chunk_bytes or _chunk_bytes(corpus, executor.workers, executor.device, bool(words))
+    chunk_bytes = config.chunk_bytes or text_per_task(corpus, executor.workers, executor.device, bool(words))
     ahead = AHEAD * executor.workers
     if context.memory != MemoryConfig():
         budget = make_budget(context.memory, executor)
@@ -305,17 +305,22 @@ def _in_units(values: np.ndarray) -> float:
 
 
 def _index(config: ScoreConfig, text_bytes: int, device: str) -> str:
-    """Return the index that scores a text soonest, unless the config names one. Both give the same scores."""
+    """Return the index that the config names, or the fastest one. Both give the same scores."""
     if config.index != "auto":
         return config.index
-    if device == "gpu" or not is_model_file(config.model):  # a GPU builds the edge table within 0.1 s
+    return fastest_index(config.model, text_bytes, device)
+
+
+def fastest_index(path: str, text_bytes: int, device: str) -> str:
+    """Return the index of a model that scores a text soonest."""
+    if device == "gpu" or not is_model_file(path):  # a GPU builds the edge table within 0.1 s
         return "edge"
-    model = describe_model(config.model)
+    model = describe_model(path)
     few = text_bytes / BYTES_PER_TOKEN < EDGE_TOKENS_PER_NGRAM * sum(model["orders"])
     return "btree" if few and not model["edge_table"] else "edge"
 
 
-def _chunk_bytes(corpus: Corpus, workers: int, device: str, words: bool) -> int:
+def text_per_task(corpus: Corpus, workers: int, device: str, words: bool = False) -> int:
     """Return the text per task: less if words are returned, or if workers would have too few tasks."""
     most = CHUNK_BYTES[device] // (WORDS_SHARE if words else 1)
     return max(MIN_CHUNK_BYTES, min(most, corpus.text_bytes // (AHEAD * workers)))

@@ -1,0 +1,168 @@
+"""Lines of n-best lists with new features and totals: sort lists, write lines, and join the parts of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mgpu_ngram.core.decimals import MAX_BYTES, write_float32
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.nbest import FEATURES_END, ID, ID_END, LINE_END, NUMBER, NUMBER_END, NbestLines, number_lists
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.kernels.compile import njit, read_only
+
+
+@dataclass
+class SortedLines:
+    """L lines of one list, best first: data uint8, ends_L int64, the end of each line in it, and total_L float32."""
+
+    data: np.ndarray
+    ends_L: np.ndarray
+    total_L: np.ndarray
+
+
+@dataclass
+class Part:
+    """The lists of a part of a text. The first and the last list may continue in neighbouring parts.
+
+    ids     of all lists
+    first   the lines of the first list
+    middle  uint8, the lines of all other lists but the last
+    last    the lines of the last list; None if the part has one list
+    """
+
+    ids: list[bytes]
+    first: SortedLines
+    middle: np.ndarray
+    last: SortedLines | None
+
+
+def sort_part(lines: NbestLines, names: Sequence[str], score_NM: np.ndarray, total_N: np.ndarray, best: bool) -> Part:
+    """Return the lists of N lines, 1 or more, each in order of total; equal totals keep their order.
+
+    names     of the M new features
+    score_NM  float32, their values
+    total_N   float32, new totals
+    best      write the text of the best line of each list alone
+    """
+    list_N = number_lists(read_only(lines.data), read_only(lines.spans_N8))
+    order_N = np.lexsort((-total_N, list_N))
+    firsts = np.flatnonzero(np.diff(list_N, prepend=-1))
+    ids = [lines.data[a:b].tobytes() for a, b in lines.spans_N8[firsts, ID : ID_END + 1].tolist()]
+    if best:
+        order_N, counts = order_N[firsts], np.ones(len(firsts), np.int64)
+        ends = np.flatnonzero(lines.text_B == 10) + 1
+        data, ends_N = gather_lines(lines.text_B, ends, order_N)
+    else:
+        counts = np.diff(firsts, append=len(list_N))
+        leads = Words.of([f" {name}= " for name in names])
+        size = len(lines.data) + len(list_N) * (len(leads.data) + (len(names) + 1) * MAX_BYTES + 2)
+        out, ends_N = np.empty(size, np.uint8), np.empty(len(order_N), np.int64)
+        arrays = lines.data, lines.spans_N8, order_N, score_NM, total_N, leads.offsets_V, leads.data
+        _write_lines(*map(read_only, arrays), out, ends_N)  # type: ignore[call-arg]
+        data = out[: ends_N[-1]]
+    total_N = total_N[order_N]
+
+    def lines_of(begin: int, end: int) -> SortedLines:
+        at = int(ends_N[begin - 1]) if begin else 0
+        return SortedLines(data[at : ends_N[end - 1]].copy(), ends_N[begin:end] - at, total_N[begin:end])
+
+    n, head = len(order_N), int(counts[0])
+    if len(ids) == 1:
+        return Part(ids, lines_of(0, n), data[:0], None)
+    tail = n - int(counts[-1])
+    return Part(ids, lines_of(0, head), data[ends_N[head - 1] : ends_N[tail - 1]].copy(), lines_of(tail, n))
+
+
+class ListJoiner:
+    """Joins the parts of a text, in order. A list that continues in the next parts is sorted again."""
+
+    def __init__(self, best: bool):
+        self.best = best
+        self._open: list[SortedLines] = []  # of the list that may continue
+        self._id = b""
+        self._seen: set[bytes] = set()
+
+    @property
+    def lists(self) -> int:
+        """The number of lists so far."""
+        return len(self._seen)
+
+    def add(self, part: Part) -> Iterator[np.ndarray]:
+        """Yield the lines of all lists that cannot continue. Raises InputError for an id that comes again."""
+        continues = bool(self._open) and part.ids[0] == self._id
+        for name in part.ids[continues:]:
+            if name in self._seen:
+                shown = name.decode("utf-8", "replace")
+                raise InputError(f"list {shown!r} comes again after other lists; put the lines of each id together")
+            self._seen.add(name)
+        if not continues:
+            yield from self.close()
+        self._open.append(part.first)
+        self._id = part.ids[-1]
+        if part.last is not None:
+            yield from self.close()
+            yield part.middle
+            self._open = [part.last]
+
+    def close(self) -> Iterator[np.ndarray]:
+        """Yield the lines of the last list."""
+        if len(self._open) == 1:
+            yield self._open[0].data
+        elif self._open:
+            data, total_L = (
+                np.concatenate([getattr(part, name) for part in self._open]) for name in ("data", "total_L")
+            )
+            begins = np.cumsum([0, *(len(part.data) for part in self._open[:-1])])
+            ends_L = np.concatenate([part.ends_L + at for part, at in zip(self._open, begins, strict=True)])
+            order_L = np.argsort(-total_L, kind="stable")
+            yield gather_lines(data, ends_L, order_L[: 1 if self.best else None])[0]
+        self._open = []
+
+
+def gather_lines(data: np.ndarray, ends_N: np.ndarray, order_L: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (lines order_L of data one after the other, their ends); ends_N are the ends of all lines in data."""
+    starts_N = np.concatenate([np.zeros(1, np.int64), ends_N[:-1]])
+    ends_L = np.cumsum(ends_N[order_L] - starts_N[order_L])
+    out = np.empty(ends_L[-1], np.uint8)
+    _gather(read_only(data), read_only(starts_N), read_only(order_L), read_only(ends_L), out)
+    return out, ends_L
+
+
+@njit(nogil=True, cache=True)
+def _gather(data, starts_N, order_L, ends_L, out):
+    at = 0
+    for line in range(len(order_L)):
+        shift = starts_N[order_L[line]] - at
+        while at < ends_L[line]:
+            out[at] = data[at + shift]
+            at += 1
+
+
+@njit(nogil=True, cache=True)
+def _copy(data, start, stop, out, at):
+    for i in range(start, stop):
+        out[at] = data[i]
+        at += 1
+    return at
+
+
+@njit(nogil=True, cache=True)
+def _write_lines(data, spans_N8, order_N, score_NM, total_N, offsets_M, leads, out, ends_N):
+    """Write lines in an order, with new features after the old ones; fill ends_N with their ends."""
+    at, start = 0, np.int64(0)
+    for i in range(len(order_N)):
+        n = order_N[i]
+        start = spans_N8[n, ID]
+        at = _copy(data, start, spans_N8[n, FEATURES_END], out, at)
+        for m in range(score_NM.shape[1]):
+            at = _copy(leads, offsets_M[m], offsets_M[m + 1], out, at)
+            at = write_float32(score_NM[n, m], out, at)
+        at = _copy(data, spans_N8[n, FEATURES_END], spans_N8[n, NUMBER], out, at)
+        at = write_float32(total_N[n], out, at)
+        at = _copy(data, spans_N8[n, NUMBER_END], spans_N8[n, LINE_END], out, at)
+        out[at] = 10
+        at += 1
+        ends_N[i] = at

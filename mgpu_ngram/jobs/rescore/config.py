@@ -1,0 +1,78 @@
+"""The settings of a rescore job."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
+
+TOTAL = "total"  # name of the old total among the weights
+MODEL_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".arpa", ".safetensors")
+
+
+@dataclass(frozen=True)
+class RescoreConfig:
+    """Settings of a rescore job; the keys of its YAML."""
+
+    text: list[str]  # n-best lists: paths, globs, directories or fsspec URLs
+    lm: list[str] = field(default_factory=list)  # n-gram models: model files, ARPA files, or names of earlier jobs
+    names: list[str] = field(default_factory=list)  # of the models' features; empty: the names of their files
+    weights: dict = field(default_factory=dict)  # of features by name: a number, or a list for a feature of several
+    # values. The old total has the name total; its weight is 1 unless a feature of the lists has one
+    best: bool = False  # write the text of the best line of each list alone
+    text_column: str = "text"  # column of Parquet inputs
+    chunk_bytes: Bytes | None = None  # text of one task; auto: from device, text and workers
+    verify: bool = True  # check the checksums of model files
+    name: str = "rescore"  # folder of the result, in the run's output
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "chunk_bytes")
+        check_name(self.name)
+        if not self.lm and not self.weights:
+            raise InputError("there are neither models nor weights, so nothing changes; give --lm FILE (in YAML lm)")
+        if self.names and len(self.names) != len(self.lm):
+            raise InputError(f"there are {len(self.lm)} models but {len(self.names)} names; give one for each model")
+        for name in self.feature_names:
+            if name == TOTAL or not name or any(c.isspace() or c in "=:|" for c in name):
+                raise InputError(f"{name!r} cannot be the name of a model's feature; give others: --names A B")
+            if self.feature_names.count(name) > 1:
+                raise InputError(f"two models have the name {name}; give each its own: --names A B (in YAML names)")
+        for name, weight in self.weights.items():
+            values = weight if isinstance(weight, list) else [weight]
+            if not values or not all(_is_weight(value) for value in values):
+                raise InputError(f"the weight of {name} is {weight!r} but must be a finite number, or a list of them")
+            if len(values) > 1 and name in (TOTAL, *self.feature_names):
+                raise InputError(f"{name} has {len(values)} weights but one value; give one")
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the models' features."""
+        return tuple(self.names or map(_stem, self.lm))
+
+    @property
+    def list_weights(self) -> dict[str, tuple[float, ...]]:
+        """The weights of the total, first, and of the features of the lists."""
+        given = {str(name): tuple(w) if isinstance(w, list) else (w,) for name, w in self.weights.items()}
+        own = {name: w for name, w in given.items() if name not in (TOTAL, *self.feature_names)}
+        return {TOTAL: given.get(TOTAL, (0.0 if own else 1.0,)), **own}
+
+    @property
+    def model_weights(self) -> tuple[float, ...]:
+        """The weights of the models' features; 0 for a model without one."""
+        return tuple(self.weights.get(name, 0.0) for name in self.feature_names)
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _stem(path: str) -> str:
+    """Return the name of a model's file without its suffixes."""
+    name = os.path.basename(path)
+    while name.endswith(MODEL_SUFFIXES):
+        name = name.rpartition(".")[0]
+    return name

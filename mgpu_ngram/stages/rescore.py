@@ -1,0 +1,167 @@
+"""The rescore stage: the flags of its command, and how its plans, results and outputs are shown."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.jobs.rescore.config import RescoreConfig
+from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where
+from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.stages.cpu_rates import RESCORE_BYTES, opening_seconds
+from mgpu_ngram.stages.flags import add_no_verify, add_overwrite, add_text, add_text_flags
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.rescore.run import RescoreResult
+
+EXAMPLES = """examples:
+  mgpu-ngram rescore nbest.txt --lm model.safetensors --weights model=0.3 -o out.txt
+  mgpu-ngram rescore nbest.txt.gz --lm a.safetensors --lm b.arpa --weights F0=1 a=0.2 b=0.1 --best
+  mgpu-ngram rescore nbest.txt --lm a.arpa --names LM1 --weights LM1=0.5 TM=0.2,0.1 -o out.txt
+  mgpu-ngram decode -c amun.yml -i test.src -b 12 --n-best | mgpu-ngram rescore - --lm a.arpa --weights a=0.2"""
+
+
+@dataclass(frozen=True)
+class RescoreCommand(RescoreConfig):
+    """Settings of the command, which prints lists unless it writes a file."""
+
+    printed: bool = False
+
+
+class RescoreStage(Stage[RescoreConfig, "RescoreResult"]):
+    """n-best lists in, lists with the scores of n-gram models out, sorted by their new totals."""
+
+    name = "rescore"
+    config = RescoreConfig
+    format = "mgpu_ngram rescored lists"
+    memory_keys = frozenset({"device_bytes", "host_bytes"})
+    needs: ClassVar[Mapping[str, Product]] = {"lm": "model"}
+    examples = EXAMPLES
+    stdin_setting = "text"
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        add_text(parser, "text", "NBEST")
+        parser.add_argument(
+            "--lm", action="append", metavar="MODEL", help="model file or ARPA file; several times for several models"
+        )
+        parser.add_argument(
+            "--names", nargs="+", metavar="NAME", help="of the models' features (default: of their files)"
+        )
+        parser.add_argument(
+            "--weights", nargs="+", metavar="NAME=W",
+            help="of features; W,W for several values of one (default: 0; of the old total 1 if no other "
+            "feature of the lists has a weight)",
+        )  # fmt: skip
+        parser.add_argument("--best", action="store_true", help="write the text of the best line of each list alone")
+        parser.add_argument("-o", "--output", metavar="OUT.txt", help="file to write (default: standard output)")
+        add_overwrite(parser)
+        add_no_verify(parser)
+        add_text_flags(parser, "8 MiB")
+
+    def settings(self, arguments: argparse.Namespace) -> RescoreConfig:
+        from mgpu_ngram.core.typed_config import fill
+
+        found = given(arguments, ["text", "lm", "names", "best", "text_column", "chunk_bytes"])
+        found |= {"verify": not arguments.no_verify, "printed": arguments.output is None}
+        found["weights"] = dict(map(_weight, arguments.weights or []))
+        if arguments.output is None and arguments.json:
+            raise InputError("--json prints a summary in place of the lists; give -o FILE for them")
+        return fill(RescoreCommand, found, "rescore")
+
+    def target(self, arguments: argparse.Namespace) -> Target:
+        return Target(arguments.output or None, single_file=True)
+
+    def check_target(self, config: RescoreConfig, target: Target, overwrite: bool) -> None:
+        if not target.single_file or target.path is None:
+            return super().check_target(config, target, overwrite)
+        from mgpu_ngram.jobs.rescore.run import check_file
+
+        check_file(config, target.path, overwrite)
+
+    def check(self, config: RescoreConfig) -> None:
+        from mgpu_ngram.core.model_file import identify
+
+        for path in config.lm:
+            identify(path)
+
+    def open_inputs(self, config: RescoreConfig) -> Corpus:
+        from mgpu_ngram.jobs.rescore.run import open_inputs
+
+        return open_inputs(config)
+
+    def cpu_seconds(self, config: RescoreConfig, inputs: Corpus | None) -> float:
+        work = self.work_bytes(config, inputs) / RESCORE_BYTES * max(1, len(config.lm))
+        return work + sum(map(opening_seconds, config.lm))
+
+    def plan(self, config: RescoreConfig, context: PlanContext) -> dict[str, Any]:
+        from mgpu_ngram.jobs.rescore.run import plan
+
+        return plan(config, context)
+
+    def run(self, config: RescoreConfig, context: RunContext, inputs: Corpus | None) -> RescoreResult:
+        from mgpu_ngram.jobs.rescore.run import run
+
+        return run(config, context, inputs, _print)
+
+    def changed_since(self, config: RescoreConfig, manifest: dict[str, Any]) -> str:
+        from mgpu_ngram.jobs.rescore.run import changed_since
+
+        return changed_since(config, manifest)
+
+    def shows_progress(self, config: RescoreConfig) -> bool:
+        return not (getattr(config, "printed", False) and sys.stdout.isatty())  # a bar would be drawn between lines
+
+    def show_result(self, config: RescoreConfig, result: RescoreResult) -> None:
+        if result.path is None:
+            return
+        totals = result.totals
+        print(f"{shown_path(result.path)}: {_sizes(vars(totals))}")
+        rate = f"{result.hypotheses_per_second:,.0f} hypotheses/s"
+        print(f"{result.wall_seconds:.2f} s on {where(result)}: {rate}")
+        show_seconds(result.seconds)
+        show_transport(result)
+
+    def show_plan(self, plan: dict[str, Any]) -> None:
+        weights = ", ".join(f"{name} {' '.join(map(str, values))}" for name, values in plan["weights"].items())
+        print(
+            f"{plan['job']}: {many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes in "
+            f"{many(plan['chunks'], 'chunk')}; {many(plan['workers'], plan['device'] + ' worker')}; models "
+            f"{', '.join(plan['lm']) or 'none'}; weights {weights}"
+        )
+
+    def show_info(self, path: str, described: dict[str, Any]) -> None:
+        models = ", ".join(model["path"] for model in described["models"])
+        print(f"{path}: {_sizes(described['totals'])}, by {models or 'weights alone'}")
+        show_options(described)
+
+
+STAGE = RescoreStage()
+
+
+def _weight(text: str) -> tuple[str, Any]:
+    """Return (name, number or numbers) of NAME=W or NAME=W,W."""
+    name, equals, values = text.rpartition("=")
+    try:
+        numbers = [float(value) for value in values.split(",")]
+    except ValueError:
+        numbers = []
+    if not equals or not name or not numbers:
+        raise InputError(f"weight {text!r} is not NAME=NUMBER; write it as F0=1 or TM=0.2,0.1")
+    return name, numbers[0] if len(numbers) == 1 else numbers
+
+
+def _sizes(totals: dict[str, Any]) -> str:
+    oovs = "".join(f", {oovs:,} unknown to {name}" for name, oovs in totals["oovs"].items())
+    return f"{many(totals['lists'], 'list')}, {totals['hypotheses']:,} hypotheses, {totals['words']:,} words{oovs}"
+
+
+def _print(lines: np.ndarray) -> None:
+    sys.stdout.buffer.write(lines.data)

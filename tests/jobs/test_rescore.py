@@ -1,0 +1,149 @@
+"""Whole rescoring runs: beside plain Python, the same lines for any cut, and after worker deaths."""
+
+import math
+import threading
+
+import numpy as np
+import pytest
+
+from mgpu_ngram import kenlm
+from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.engine import rescore as engine
+from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.rescore import run as rescore_job
+from mgpu_ngram.jobs.rescore.config import RescoreConfig
+from mgpu_ngram.jobs.rescore.run import run
+
+pytestmark = pytest.mark.timeout(120)
+WEIGHTS = {"F0": 0.75, "TM": [0.5, -0.25], "model": 0.375}
+LINES = 600
+
+
+@pytest.fixture
+def hypotheses(tmp_path):
+    """Hypotheses (id, text, features, total) in lists of 1 to 40, one of 200; many have equal totals."""
+    rng = np.random.default_rng(0)
+    ids = np.repeat(np.arange(1000), np.where(np.arange(1000) == 3, 200, rng.integers(1, 41, 1000)))[:LINES]
+    made = []
+    for i in ids.tolist():
+        text = " ".join(rng.choice(["a", "b", "x", "a|||b"], rng.integers(0, 4)))
+        f0, tm = int(rng.integers(-2, 2)), rng.integers(-1, 2, 2).tolist()
+        made.append((f"s{i}", text, f"F0= {f0} Sparse= 1 TM= {tm[0]} {tm[1]}", f0, tm))
+    (tmp_path / "nbest").write_text("".join(f"{i} ||| {text} ||| {f} ||| 7\n" for i, text, f, *_ in made))
+    return made
+
+
+def shown(value):
+    return np.format_float_positional(np.float32(value), trim="-")
+
+
+@pytest.fixture
+def wanted(hypotheses, arpa):
+    """Return (lines of the whole lists, texts of the best) by plain Python and the drop-in of KenLM's module."""
+    model = kenlm.Model(str(arpa))
+    lists = {}
+    for i, text, features, f0, tm in hypotheses:
+        score = np.float32(np.float64(np.float32(model.score(text))) * math.log(10))
+        total = np.float32(0.75 * f0 + 0.5 * tm[0] - 0.25 * tm[1] + 0.375 * float(score))
+        line = f"{i} ||| {text} ||| {features} model= {shown(score)} ||| {shown(total)}\n"
+        lists.setdefault(i, []).append((-total, line, f"{text}\n"))
+    ordered = [sorted(lines, key=lambda line: line[0]) for lines in lists.values()]
+    assert len(ordered) > 15 and any(a[0] == b[0] for lines in ordered for a, b in zip(lines, lines[1:], strict=False))
+    return "".join(line for lines in ordered for _, line, _ in lines), "".join(lines[0][2] for lines in ordered)
+
+
+def config(arpa, **more):
+    return RescoreConfig([str(arpa.parent / "nbest")], [str(arpa)], weights=WEIGHTS, **more)
+
+
+def rescored(config, executor, **more):
+    """Return the lines of a run."""
+    out = []
+    context = RunContext(executor, None, **more)
+    run(config, context, take=lambda lines: out.append(lines.tobytes().decode()))
+    return "".join(out)
+
+
+@pytest.mark.parametrize("best", [False, True])
+@pytest.mark.parametrize(("chunk_bytes", "threads"), [(None, 1), (None, 5), (1, 1), (1000, 1), (9000, 3)])
+def test_cuts_change_nothing(best, chunk_bytes, threads, arpa, wanted, here, monkeypatch):
+    """Cuts into chunks, blocks and pieces of threads."""
+    monkeypatch.setattr(engine, "MIN_PIECE_BYTES", 50)
+    here.threads = threads
+    assert rescored(config(arpa, chunk_bytes=chunk_bytes, best=best), here) == wanted[best]
+
+
+def test_a_limit_of_memory(arpa, wanted, here):
+    cut = config(arpa, chunk_bytes=1000)
+    assert rescored(cut, here, memory=MemoryConfig(host_bytes=64 << 20)) == wanted[0]
+
+
+def test_on_a_cluster(cluster, arpa, wanted, hooks, hooks_folder, tmp_path):
+    """Workers die before and after chunks, and load their replica again."""
+    hooks(**{f"rescore_chunk.{when}": "" for when in ("before1", "before2", "after1", "after2")})
+    cut = config(arpa, chunk_bytes=1000)
+    result = run(cut, RunContext(cluster, tmp_path / "out"))
+    assert (tmp_path / "out" / "nbest.txt").read_text() == wanted[0]
+    assert result.totals.hypotheses == LINES and result.path == tmp_path / "out"
+    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "a worker died in every task"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("best", [False, True])
+def test_on_a_gpu(best, arpa, wanted):
+    from mgpu_ngram.cluster.local import LocalExecutor
+
+    executor = LocalExecutor("gpu")
+    try:
+        for chunk_bytes in None, 1000:
+            assert rescored(config(arpa, chunk_bytes=chunk_bytes, best=best), executor) == wanted[best]
+    finally:
+        executor.close()
+
+
+def test_few_chunks_wait_for_the_first(arpa, wanted, here, monkeypatch):
+    """Chunks are consumed in order; while the first one is slow, only a window of others is computed."""
+    real, started, first = rescore_job.rescore_chunk, [], threading.Event()
+    window = rescore_job.AHEAD * here.workers
+
+    def slow(chunk, options):
+        started.append(chunk.index)
+        if chunk.index == 0:
+            assert first.wait(30)
+        elif len(started) == window:
+            threading.Timer(0.2, first.set).start()
+        elif not first.is_set():
+            assert len(started) <= window
+        return real(chunk, options)
+
+    monkeypatch.setattr(rescore_job, "rescore_chunk", slow)
+    assert rescored(config(arpa, chunk_bytes=1000), here) == wanted[0]
+    assert len(started) > window
+
+
+def test_progress(arpa, wanted, here):
+    told = []
+
+    class Told(Progress):
+        def start(self, phase, total, unit="", rate=""):
+            told.append((phase, total, unit, rate))
+
+        def advance(self, done, amount=0):
+            told.append((done, amount))
+
+    rescored(config(arpa, chunk_bytes=1000), here, progress=Told())
+    assert told[0][0] == "rescore" and told[0][2:] == ("chunks", "hypotheses")
+    assert [sum(column) for column in zip(*told[1:], strict=True)] == [told[0][1], LINES]
+
+
+def test_system_errors_in_a_task(arpa, wanted, here, monkeypatch):
+    """They are not errors of the driver's output: there, a broken pipe would end the run as if it were done."""
+
+    def fail(options):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(engine, "replica_of", fail)
+    with pytest.raises(RunError, match=r"^rescoring chunk 0: .* failed: BrokenPipeError: .*Broken pipe"):
+        rescored(config(arpa), here)
