@@ -26,7 +26,7 @@ EXAMPLES = """examples:
   mgpu-ngram rescore nbest.txt --lm model.safetensors --weights model=0.3 -o out.txt
   mgpu-ngram rescore nbest.txt.gz --lm a.safetensors --lm b.arpa --weights F0=1 a=0.2 b=0.1 --best
   mgpu-ngram rescore nbest.txt --lm a.arpa --names LM1 --weights LM1=0.5 TM=0.2,0.1 -o out.txt
-  mgpu-ngram decode -c amun.yml -i test.src -b 12 --n-best | mgpu-ngram rescore - --lm a.arpa --weights a=0.2"""
+  mgpu-ngram rescore - --lm a.arpa --weights a=0.2 --best < nbest.txt > best.txt"""
 
 
 @dataclass(frozen=True)
