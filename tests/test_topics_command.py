@@ -54,6 +54,18 @@ def test_a_table_of_topics(topics):
     assert lines_of(topics("--order", "frex", "--top", 1))[1].split()[2] in ("apple", "pear", "plum", "cherry")
 
 
+def test_a_column_of_nearest_topics(topics):
+    head, *rows = lines_of(topics("--nearest", 2, "--top", 1))
+    assert head.split() == ["topic", "share", "nearest", "words"]
+    table = json.loads("\n".join(lines_of(topics("--nearest", 2, "--json", "--limit", 2))))["topics"]
+    for row, topic in zip(rows, table, strict=False):
+        assert row.split()[2:4] == [str(other) for other, _ in topic["nearest"]]
+        assert {other for other, _ in topic["nearest"]} == {0, 1, 2} - {topic["topic"]}
+    (alone,) = [line for line in lines_of(topics("--topic", 1, "--nearest", 1)) if line.startswith("nearest: ")]
+    other, distance = table[1]["nearest"][0]
+    assert alone == f"nearest: {other} ({distance:.3f})"
+
+
 def test_the_table_as_json(topics, folder):
     found = json.loads("\n".join(lines_of(topics("--json", "--top", 3))))
     assert found["lambda"] == 0.6 and [topic["topic"] for topic in found["topics"]] == [0, 1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +18,7 @@ MAX_TOPICS = 8192  # whose distances are a matrix of 512 MiB
 
 
 class Nearest(NamedTuple):
-    """The n topics nearest to each topic, nearest first; equal distances by topic.
+    """The n topics nearest to each topic, nearest first; equal distances by topic. -1: none.
 
     topics_Zn     (Z, n) int64
     distances_Zn  (Z, n) float64
@@ -71,6 +72,29 @@ def nearest_topics(distances_ZZ: np.ndarray, n: int) -> Nearest:
         closeness[z] = -np.inf
         topics_Zn[z] = largest(closeness, n)
     return Nearest(topics_Zn, np.take_along_axis(distances_ZZ, topics_Zn, axis=1))
+
+
+def nearest_of(rows: TopicRows, n: int, topics: Sequence[int] | None = None, threads: int = 1) -> Nearest:
+    """Return the n topics nearest to some topics by Jensen-Shannon distance, and no topics for the others.
+
+    topics  None: all. Fewer take less time, O(N) each, and may be of more than MAX_TOPICS
+    """
+    Z = rows.num_topics
+    if topics is None:
+        return nearest_topics(topic_distances(rows, threads=threads), n)
+    n = max(0, min(n, Z - 1))
+    found = Nearest(np.full((Z, n), -1), np.zeros((Z, n)))
+
+    def work(topic: int) -> None:
+        distances_Z = distances_from(rows, topic)
+        closeness = -distances_Z
+        closeness[topic] = -np.inf
+        found.topics_Zn[topic] = largest(closeness, n)
+        found.distances_Zn[topic] = distances_Z[found.topics_Zn[topic]]
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, topics))
+    return found
 
 
 def topic_map(distances_ZZ: np.ndarray) -> np.ndarray:

@@ -33,7 +33,9 @@ def show_topics(
     measures = list(rows[0].coherence) if rows else []
     has_documents = any(row.documents is not None for row in rows)
     has_examples = any(row.examples for row in rows)
+    has_nearest = any(row.nearest for row in rows)
     columns = ["topic", "share", *["documents"] * has_documents, *["such as"] * has_examples, *measures]
+    columns += ["nearest"] * has_nearest
     columns += [*["by"] * (len(lists) > 1), "words"]
     lines = []
     for row in rows:
@@ -41,6 +43,7 @@ def show_topics(
             facts = [str(row.topic), f"{row.share:.2%}", *[f"{row.documents or 0:,}"] * has_documents]
             facts += [" ".join(str(document) for document, _ in row.examples)] * has_examples
             facts += [f"{row.coherence[measure]:.3f}" for measure in measures]
+            facts += [" ".join(str(topic) for topic, _ in row.nearest)] * has_nearest
             cells = facts if i == 0 else [""] * len(facts)
             lines.append([*cells, *[name] * (len(lists) > 1), " ".join(getattr(row, LISTS[name]))])
     _print(columns, lines)
@@ -111,7 +114,7 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     made = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate(columns):
-        left = name in ("words", "by", "such as", "in", "over groups", "group", "largest topics")
+        left = name in ("words", "by", "such as", "nearest", "in", "over groups", "group", "largest topics")
         width = 0 if name == "words" else max(len(name), *(len(row[i]) for row in rows), 0)
         made.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis", min_width=width)
     for row in rows:

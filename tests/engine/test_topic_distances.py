@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine import topic_distances as module
-from mgpu_ngram.engine.topic_distances import nearest_topics, topic_distances, topic_map
+from mgpu_ngram.engine.topic_distances import nearest_of, nearest_topics, topic_distances, topic_map
 from mgpu_ngram.engine.topic_rows import TopicRows
 
 METRICS = ("jensen-shannon", "hellinger")
@@ -64,6 +64,19 @@ def test_nearest_topics_by_hand():
     assert found.distances_Zn.tolist() == [[0.2, 0.5], [0, 0.1], [0, 0.2], [0.1, 0.3]]
     assert nearest_topics(distances_ZZ, 9).topics_Zn.shape == (4, 3)
     assert nearest_topics(np.zeros((1, 1)), 2).topics_Zn.shape == (1, 0)
+
+
+def test_the_topics_nearest_to_some():
+    """Beside the plain distances of all pairs."""
+    rows = TopicRows.of_dense(np.random.default_rng(1).integers(0, 9, (20, 7)).astype(np.uint32), 0.2)
+    p = [rows.probabilities(z) for z in range(7)]
+    plain_ZZ = np.array([[plain_distance(a, b, "jensen-shannon") for b in p] for a in p])
+    expected = [[b for b in np.argsort(plain_ZZ[a]) if b != a][:3] for a in range(7)]
+    assert nearest_of(rows, 3, threads=2).topics_Zn.tolist() == expected
+    found = nearest_of(rows, 3, [5, 2])
+    assert found.topics_Zn.tolist() == [expected[a] if a in (2, 5) else [-1] * 3 for a in range(7)]
+    np.testing.assert_allclose(found.distances_Zn[5], plain_ZZ[5, expected[5]], atol=1e-6)
+    assert nearest_of(rows, 9, [0]).topics_Zn.shape == (7, 6)
 
 
 @settings(max_examples=30)

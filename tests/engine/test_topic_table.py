@@ -59,14 +59,14 @@ def test_words_without_tokens_and_control_characters_are_not_shown(rows):
 def test_terminal(table, capsys):
     show_topics(table)
     assert capsys.readouterr().out.splitlines() == [
-        "topic   share  documents  such as    c_v  words",
-        "    0  64.86%          2  0 1      0.250  bank the cr�dit",
-        "    1  35.14%          1  2 1      0.500  ball goal the",
+        "topic   share  documents  such as    c_v  nearest  words",
+        "    0  64.86%          2  0 1      0.250  1        bank the cr�dit",
+        "    1  35.14%          1  2 1      0.500  0        ball goal the",
     ]
     show_topics(table, ("probability", "frex"), limit=1)
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "    0  64.86%          2  0 1      0.250  probability  bank the cr�dit",
-        "                                          frex         bank cr�dit the",
+        "    0  64.86%          2  0 1      0.250  1        probability  bank the cr�dit",
+        "                                                   frex         bank cr�dit the",
         "1 smaller topic not shown",
     ]
     show_topic(table.topics[0], lambda document: f"text of\n {document}")

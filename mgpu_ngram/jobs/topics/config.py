@@ -28,13 +28,14 @@ class TopicsConfig:
     order: Literal["probability", "relevance", "frex"] = "probability"  # how these words are chosen
     relevance_lambda: float = 0.6  # weight of the probability in relevance; the rest is the weight of the lift
     examples: int = 3  # representative documents of each topic
+    nearest: int = 0  # topics nearest to each topic, by Jensen-Shannon distance
     html: bool = False  # write a page to explore the topics, topics.html
     name: str = "topics"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_at_least(self, 1, "top")
-        check_at_least(self, 0, "examples")
+        check_at_least(self, 0, "examples", "nearest")
         check_files(self.documents)
         if not 0 <= self.threshold <= 1:
             raise InputError(f"threshold is {self.threshold:g} but must be a share from 0 to 1")

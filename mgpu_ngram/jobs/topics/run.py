@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.document_columns import check_column
@@ -23,7 +21,7 @@ from mgpu_ngram.engine.bag_corpus import BagCorpus
 from mgpu_ngram.engine.doc_topics import GroupShares
 from mgpu_ngram.engine.infer_topics import Grouping, InferOptions, text_options_of
 from mgpu_ngram.engine.open_bags import open_bags, open_texts, refuse_column, states_of_inputs
-from mgpu_ngram.engine.topic_distances import Nearest, distances_from
+from mgpu_ngram.engine.topic_distances import nearest_of
 from mgpu_ngram.engine.topic_page import PageOptions, topic_page
 from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_table import LISTS, TableParts, TopicFacts, TopicTable, topic_table
@@ -37,7 +35,7 @@ from mgpu_ngram.jobs.topics.infer import Summary, infer
 
 FORMAT = "mgpu_ngram document topics"
 ROWS, TABLE, PAGE = "doc_topics", "topics.json", "topics.html"  # names in the folder of a run
-NEAREST = 5
+NEAREST = 5  # topics beside one that is described alone
 
 
 @dataclass(frozen=True)
@@ -206,10 +204,10 @@ def _run(config: TopicsConfig, context: RunContext, wanted: Wanted, path: str, f
     summary = _infer(config, replace(context, executor=executor), wanted, (path, model), file)
     facts = TopicFacts() if summary is None else TopicFacts(summary.documents_Z, examples=summary.examples)
     word = _word_of(model)
-    if wanted.topic is not None:
-        facts = replace(facts, nearest=_nearest(rows, wanted.topic))
     chosen = None if wanted.limit is None else largest(rows.totals_Z, wanted.limit).tolist()
     parts = TableParts(wanted.lists, chosen if wanted.topic is None else [wanted.topic])
+    if neighbours := config.nearest or (0 if wanted.topic is None else NEAREST):
+        facts = replace(facts, nearest=nearest_of(rows, neighbours, parts.topics, _threads(context)))
     table = topic_table(
         rows, word, config.top, facts, config.relevance_lambda, threads=_threads(context), parts=parts
     )  # fmt: skip
@@ -286,16 +284,6 @@ def check_topic(topic: int | None, num_topics: int) -> None:
     """Raise InputError unless a model has the topic."""
     if topic is not None and not 0 <= topic < num_topics:
         raise InputError(f"topic is {topic} but the model has topics 0 to {num_topics - 1:,}")
-
-
-def _nearest(rows: TopicRows, topic: int) -> Nearest:
-    """Return the topics nearest to one; the rows of the others are empty places."""
-    distances_Z = distances_from(rows, topic)
-    distances_Z[topic] = np.inf
-    topics = largest(-distances_Z, min(NEAREST, rows.num_topics - 1))
-    nearest = Nearest(np.full((rows.num_topics, len(topics)), -1), np.zeros((rows.num_topics, len(topics))))
-    nearest.topics_Zn[topic], nearest.distances_Zn[topic] = topics, distances_Z[topics]
-    return nearest
 
 
 def _word_of(model: TopicModel) -> Any:
