@@ -148,16 +148,15 @@ def stdout() -> Iterator[None]:
 
 
 @contextmanager
-def stdin_as_file(settings: Any, setting: str, folder: Path) -> Iterator[Corpus | None]:
-    """Yield the corpus of the inputs in a setting, with "-" kept in a file in `folder`, which workers read in parallel;
-    None when "-" is not among them.
+def stdin_as_file(stage: Stage[Any, Any], settings: Any, folder: Path) -> Iterator[Corpus | None]:
+    """Yield the corpus of a stage's inputs, with "-" kept in a file in `folder`, which workers read in parallel; None
+    when "-" is not among them.
     """
+    setting = stage.stdin_setting
     paths = getattr(settings, setting)
     if "-" not in paths:
         yield None
         return
-    from mgpu_ngram.core.corpus import open_corpus
-
     if sys.stdin is None:
         raise InputError("input '-' is standard input, which is closed; pipe text to it, or name a file")
     try:
@@ -172,10 +171,10 @@ def stdin_as_file(settings: Any, setting: str, folder: Path) -> Iterator[Corpus 
         except OSError as error:
             raise RunError(f"cannot keep stdin in {folder} ({error.strerror}); free space there") from None
         named = [file.name if path == "-" else path for path in paths]
-        unit, dtype = getattr(settings, "unit", "word"), getattr(settings, "dtype", "uint16")
         try:
-            corpus = open_corpus(named, unit, dtype if unit == "id" else "uint16", settings.text_column)
+            corpus = stage.open_inputs(replace(settings, **{setting: named}))
         except InputError as error:
             raise InputError(str(error).replace(file.name, "-")) from None
+        assert corpus is not None
         sources = (replace(s, name="-") if s.name == file.name else s for s in corpus.sources)
         yield replace(corpus, sources=tuple(sources))

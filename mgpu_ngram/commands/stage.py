@@ -52,7 +52,7 @@ def _run_stage(stage: Stage[Any, Any], arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
         corpus = None
         if stage.stdin_setting:
-            corpus = stack.enter_context(stdin_as_file(settings, stage.stdin_setting, _folder(target, stack)))
+            corpus = stack.enter_context(stdin_as_file(stage, settings, _folder(target, stack)))
         results = run_jobs([Job(stage, settings, target)], config, options, corpus, quiet=arguments.json)
         for result in results if arguments.json else ():  # none where the reader of a pipe has gone
             with stdout():

@@ -230,8 +230,11 @@ def check_suffix(path: str | Path, format: str, suffix: str) -> None:
         raise InputError(f"output {path} would be {format}, but its name ends with {found}; name it {name}")
 
 
-def check_text_file(path: str | Path, read: Iterable[str], overwrite: bool) -> None:
-    """Raise InputError unless a text file may be written there, which is none of the files that the run reads."""
+def check_text_file(path: str | Path, read: Iterable[str], overwrite: bool, suffixes: tuple[str, ...] = ()) -> None:
+    """Raise InputError unless a text file may be written there, which is none of the files that the run reads.
+
+    suffixes  that the name may have besides .txt, of those that tell a format
+    """
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path) or not os.path.isdir(folder):
         raise InputError(f"output {path} is no file in a folder that exists; give the path of a text file to write")
@@ -240,7 +243,8 @@ def check_text_file(path: str | Path, read: Iterable[str], overwrite: bool) -> N
     check_free(path, overwrite, "regular file", os.path.isfile)
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write in {folder}: Permission denied; give another output path")
-    check_suffix(path, "a text file", ".txt")
+    if not str(path).lower().endswith(suffixes):
+        check_suffix(path, "a text file", ".txt")
 
 
 def clear_leftovers(path: Path) -> None:

@@ -13,10 +13,12 @@ import numpy as np
 from mgpu_ngram.core.arpa_lines import newline
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.nbest import NUMBER, Names, NbestLines, WrongLine, parse_nbest, shown_line
+from mgpu_ngram.core.nbest import Names, NbestLines, WrongLine, parse_nbest, shown_line
+from mgpu_ngram.core.nbest_moses import NUMBER
 from mgpu_ngram.core.read_text import TextBlock, read_blocks
+from mgpu_ngram.core.streams import place_in
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device_fast
-from mgpu_ngram.engine.rescore_lines import Part, sort_part
+from mgpu_ngram.engine.rescore_lines import LineFormat, Part, sort_part
 from mgpu_ngram.engine.score import LESS_TO_SCORE, Replica, ScoreOptions, replica_of
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.compile import read_only
@@ -37,14 +39,14 @@ class RescoreOptions:
     names    of the models' features
     weights  of the total and of features of the lists, in this order: one for each of their values
     model_weights  of the models' features
-    best     write the text of the best line of each list alone
+    format   how lines are read and written
     """
 
     models: tuple[ScoreOptions, ...]
     names: tuple[str, ...]
     weights: dict[str, tuple[float, ...]]
     model_weights: tuple[float, ...]
-    best: bool = False
+    format: LineFormat
     device: str = "cpu"
     block_bytes: int = 64 << 20
     threads: int = 1
@@ -101,7 +103,7 @@ def _rescore_block(
     def parse(piece: tuple[int, int]) -> NbestLines:
         begin, end = piece
         try:
-            return parse_nbest(block.data[begin:end], names)
+            return parse_nbest(block.data[begin:end], names, options.format.json)
         except WrongLine as error:
             raise wrong_line(chunk, block, begin + error.at, error.reason) from None
 
@@ -109,7 +111,7 @@ def _rescore_block(
     watch.lap("parse")
     text_B = to_device_fast(np.concatenate([piece.text_B for piece in pieces]), options.device)
     positions_T = find_tokens(text_B, isspace=True)
-    lines = [len(piece.spans_N8) for piece in pieces]
+    lines = [len(piece.spans_N9) for piece in pieces]
     score_NM = np.empty((sum(lines), len(replicas)), np.float32)
     for m, replica in enumerate(replicas):
         scores, _ = replica.score_text(text_B, positions_T=positions_T)
@@ -130,10 +132,10 @@ def _rescore_block(
             total_P = total_P.astype(np.float32)
         wrong_P = ~(np.isfinite(total_P) & np.isfinite(score_PM).all(axis=1))
         if wrong_P.any():
-            at = int(piece.spans_N8[wrong_P.argmax(), NUMBER])
+            at = int(piece.spans_N9[wrong_P.argmax(), NUMBER])
             reason = "gets a total or a score that is no finite number; correct its features, the weights or the models"
             raise wrong_line(chunk, block, cuts[p] + at, reason)
-        return sort_part(piece, options.names, score_PM, total_P, options.best)
+        return sort_part(piece, options.names, score_PM, total_P, options.format)
 
     made.parts += _in_threads(finish, list(range(len(pieces))), options.threads)
     made.lines += sum(lines)
@@ -144,9 +146,7 @@ def _rescore_block(
 def wrong_line(chunk: Chunk, block: TextBlock, at: int, reason: str) -> InputError:
     """Return the error for the line of a block that contains byte `at`."""
     start, shown = shown_line(block.data, at)
-    source, offset = block.place(chunk, start)
-    where = f"in row group {offset >> 40:,}" if source.format == "parquet" else f"at byte {offset:,}"
-    return InputError(f"{source.name!r}: the line {where}, {shown}, {reason}")
+    return InputError(f"{place_in(*block.place(chunk, start))}: {shown} {reason}")
 
 
 def _cuts(data: np.ndarray, threads: int) -> list[int]:

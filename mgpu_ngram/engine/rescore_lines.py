@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,9 +10,24 @@ import numpy as np
 
 from mgpu_ngram.core.decimals import MAX_BYTES, write_float32
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.nbest import FEATURES_END, ID, ID_END, LINE_END, NUMBER, NUMBER_END, NbestLines, number_lists
+from mgpu_ngram.core.nbest import NbestLines, number_lists
+from mgpu_ngram.core.nbest_moses import FEATURES_END, ID, ID_END, LINE, LINE_END, NUMBER, NUMBER_END
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.compile import njit, read_only
+
+
+@dataclass(frozen=True)
+class LineFormat:
+    """How lines are written.
+
+    json   lines are JSON objects
+    best   the text of the best line of each list alone
+    ids    with best: the id before the text, as Kaldi writes texts
+    """
+
+    json: bool = False
+    best: bool = False
+    ids: bool = False
 
 
 @dataclass
@@ -39,28 +55,31 @@ class Part:
     last: SortedLines | None
 
 
-def sort_part(lines: NbestLines, names: Sequence[str], score_NM: np.ndarray, total_N: np.ndarray, best: bool) -> Part:
+def sort_part(
+    lines: NbestLines, names: Sequence[str], score_NM: np.ndarray, total_N: np.ndarray, format: LineFormat
+) -> Part:
     """Return the lists of N lines, 1 or more, each in order of total; equal totals keep their order.
 
     names     of the M new features
     score_NM  float32, their values
     total_N   float32, new totals
-    best      write the text of the best line of each list alone
     """
-    list_N = number_lists(read_only(lines.data), read_only(lines.spans_N8))
+    list_N = number_lists(read_only(lines.data), read_only(lines.spans_N9))
     order_N = np.lexsort((-total_N, list_N))
     firsts = np.flatnonzero(np.diff(list_N, prepend=-1))
-    ids = [lines.data[a:b].tobytes() for a, b in lines.spans_N8[firsts, ID : ID_END + 1].tolist()]
-    if best:
+    ids = [lines.data[a:b].tobytes() for a, b in lines.spans_N9[firsts, ID : ID_END + 1].tolist()]
+    if format.best:
         order_N, counts = order_N[firsts], np.ones(len(firsts), np.int64)
         ends = np.flatnonzero(lines.text_B == 10) + 1
         data, ends_N = gather_lines(lines.text_B, ends, order_N)
+        if format.ids:
+            data, ends_N = _with_ids(ids, data, ends_N)
     else:
         counts = np.diff(firsts, append=len(list_N))
-        leads = Words.of([f" {name}= " for name in names])
+        leads = Words.of([f", {json.dumps(name)}: " if format.json else f" {name}= " for name in names])
         size = len(lines.data) + len(list_N) * (len(leads.data) + (len(names) + 1) * MAX_BYTES + 2)
         out, ends_N = np.empty(size, np.uint8), np.empty(len(order_N), np.int64)
-        arrays = lines.data, lines.spans_N8, order_N, score_NM, total_N, leads.offsets_V, leads.data
+        arrays = lines.data, lines.spans_N9, order_N, score_NM, total_N, leads.offsets_V, leads.data
         _write_lines(*map(read_only, arrays), out, ends_N)  # type: ignore[call-arg]
         data = out[: ends_N[-1]]
     total_N = total_N[order_N]
@@ -131,6 +150,13 @@ def gather_lines(data: np.ndarray, ends_N: np.ndarray, order_L: np.ndarray) -> t
     return out, ends_L
 
 
+def _with_ids(ids: Sequence[bytes], data: np.ndarray, ends_L: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (lines with their ids before them, their ends)."""
+    texts = data.tobytes().split(b"\n")[:-1]
+    lines = [id + b" " + text if text else id for id, text in zip(ids, texts, strict=True)]
+    return np.frombuffer(b"\n".join([*lines, b""]), np.uint8), np.cumsum([len(line) + 1 for line in lines])
+
+
 @njit(nogil=True, cache=True)
 def _gather(data, starts_N, order_L, ends_L, out):
     at = 0
@@ -150,19 +176,34 @@ def _copy(data, start, stop, out, at):
 
 
 @njit(nogil=True, cache=True)
-def _write_lines(data, spans_N8, order_N, score_NM, total_N, offsets_M, leads, out, ends_N):
+def _write_features(data, before, score_NM, n, offsets_M, leads, out, at):
+    """Write the new features of line n; the first of a JSON object has no comma before it."""
+    for m in range(score_NM.shape[1]):
+        skipped = 2 if m == 0 and data[before - 1] == 123 else 0
+        at = _copy(leads, offsets_M[m] + skipped, offsets_M[m + 1], out, at)
+        at = write_float32(score_NM[n, m], out, at)
+    return at
+
+
+@njit(nogil=True, cache=True)
+def _write_lines(data, spans_N9, order_N, score_NM, total_N, offsets_M, leads, out, ends_N):
     """Write lines in an order, with new features after the old ones; fill ends_N with their ends."""
-    at, start = 0, np.int64(0)
+    at = np.int64(0)
     for i in range(len(order_N)):
         n = order_N[i]
-        start = spans_N8[n, ID]
-        at = _copy(data, start, spans_N8[n, FEATURES_END], out, at)
-        for m in range(score_NM.shape[1]):
-            at = _copy(leads, offsets_M[m], offsets_M[m + 1], out, at)
-            at = write_float32(score_NM[n, m], out, at)
-        at = _copy(data, spans_N8[n, FEATURES_END], spans_N8[n, NUMBER], out, at)
-        at = write_float32(total_N[n], out, at)
-        at = _copy(data, spans_N8[n, NUMBER_END], spans_N8[n, LINE_END], out, at)
+        features, number, number_end = spans_N9[n, FEATURES_END], spans_N9[n, NUMBER], spans_N9[n, NUMBER_END]
+        if features <= number:
+            at = _copy(data, spans_N9[n, LINE], features, out, at)
+            at = _write_features(data, features, score_NM, n, offsets_M, leads, out, at)
+            at = _copy(data, features, number, out, at)
+            at = write_float32(total_N[n], out, at)
+            at = _copy(data, number_end, spans_N9[n, LINE_END], out, at)
+        else:  # a JSON object with its total first
+            at = _copy(data, spans_N9[n, LINE], number, out, at)
+            at = write_float32(total_N[n], out, at)
+            at = _copy(data, number_end, features, out, at)
+            at = _write_features(data, features, score_NM, n, offsets_M, leads, out, at)
+            at = _copy(data, features, spans_N9[n, LINE_END], out, at)
         out[at] = 10
         at += 1
         ends_N[i] = at

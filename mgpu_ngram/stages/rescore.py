@@ -26,6 +26,8 @@ EXAMPLES = """examples:
   mgpu-ngram rescore nbest.txt --lm model.safetensors --weights model=0.3 -o out.txt
   mgpu-ngram rescore nbest.txt.gz --lm a.safetensors --lm b.arpa --weights F0=1 a=0.2 b=0.1 --best
   mgpu-ngram rescore nbest.txt --lm a.arpa --names LM1 --weights LM1=0.5 TM=0.2,0.1 -o out.txt
+  mgpu-ngram rescore nbest.jsonl --lm a.safetensors --weights a=0.3 -o out.jsonl
+  mgpu-ngram rescore words.txt --kaldi --costs ac=ac.txt lm=lm.txt --lm a.arpa --weights ac=0.1 a=1 --best
   mgpu-ngram rescore - --lm a.arpa --weights a=0.2 --best < nbest.txt > best.txt"""
 
 
@@ -60,6 +62,10 @@ class RescoreStage(Stage[RescoreConfig, "RescoreResult"]):
             help="of features; W,W for several values of one (default: 0; of the old total 1 if no other "
             "feature of the lists has a weight)",
         )  # fmt: skip
+        parser.add_argument("--kaldi", action="store_true", help="lists are archives of Kaldi: lines 'ID-N word word'")
+        parser.add_argument(
+            "--costs", nargs="+", metavar="NAME=ARCHIVE", help="Kaldi's costs of the hypotheses, negated as features"
+        )
         parser.add_argument("--best", action="store_true", help="write the text of the best line of each list alone")
         parser.add_argument("-o", "--output", metavar="OUT.txt", help="file to write (default: standard output)")
         add_overwrite(parser)
@@ -69,9 +75,10 @@ class RescoreStage(Stage[RescoreConfig, "RescoreResult"]):
     def settings(self, arguments: argparse.Namespace) -> RescoreConfig:
         from mgpu_ngram.core.typed_config import fill
 
-        found = given(arguments, ["text", "lm", "names", "best", "text_column", "chunk_bytes"])
+        found = given(arguments, ["text", "lm", "names", "kaldi", "best", "text_column", "chunk_bytes"])
         found |= {"verify": not arguments.no_verify, "printed": arguments.output is None}
         found["weights"] = dict(map(_weight, arguments.weights or []))
+        found["costs"] = dict(map(_cost, arguments.costs or []))
         if arguments.output is None and arguments.json:
             raise InputError("--json prints a summary in place of the lists; give -o FILE for them")
         return fill(RescoreCommand, found, "rescore")
@@ -87,8 +94,11 @@ class RescoreStage(Stage[RescoreConfig, "RescoreResult"]):
         check_file(config, target.path, overwrite)
 
     def check(self, config: RescoreConfig) -> None:
+        from mgpu_ngram.core.files import find_files
         from mgpu_ngram.core.model_file import identify
 
+        for archive in config.costs.values():
+            find_files([archive])
         for path in config.lm:
             identify(path)
 
@@ -156,6 +166,14 @@ def _weight(text: str) -> tuple[str, Any]:
     if not equals or not name or not numbers:
         raise InputError(f"weight {text!r} is not NAME=NUMBER; write it as F0=1 or TM=0.2,0.1")
     return name, numbers[0] if len(numbers) == 1 else numbers
+
+
+def _cost(text: str) -> tuple[str, str]:
+    """Return (name, path) of NAME=ARCHIVE."""
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise InputError(f"costs {text!r} are not NAME=ARCHIVE; write them as ac=ac.txt")
+    return name, path
 
 
 def _sizes(totals: dict[str, Any]) -> str:

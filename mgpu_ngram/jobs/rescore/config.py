@@ -23,6 +23,8 @@ class RescoreConfig:
     names: list[str] = field(default_factory=list)  # of the models' features; empty: the names of their files
     weights: dict = field(default_factory=dict)  # of features by name: a number, or a list for a feature of several
     # values. The old total has the name total; its weight is 1 unless a feature of the lists has one
+    kaldi: bool = False  # the lists are archives of Kaldi: lines "ID-N word word"
+    costs: dict = field(default_factory=dict)  # archives of Kaldi's costs by the names of their features
     best: bool = False  # write the text of the best line of each list alone
     text_column: str = "text"  # column of Parquet inputs
     chunk_bytes: Bytes | None = None  # text of one task; auto: from device, text and workers
@@ -36,11 +38,14 @@ class RescoreConfig:
             raise InputError("there are neither models nor weights, so nothing changes; give --lm FILE (in YAML lm)")
         if self.names and len(self.names) != len(self.lm):
             raise InputError(f"there are {len(self.lm)} models but {len(self.names)} names; give one for each model")
+        if self.costs and not self.kaldi:
+            raise InputError("costs are for archives of Kaldi; give --kaldi (in YAML kaldi: true), or leave them out")
+        for name in (*self.feature_names, *self.costs):
+            if not isinstance(name, str) or name == TOTAL or not name or any(c.isspace() or c in "=:|" for c in name):
+                raise InputError(f"{name!r} cannot be the name of a feature; give another")
         for name in self.feature_names:
-            if name == TOTAL or not name or any(c.isspace() or c in "=:|" for c in name):
-                raise InputError(f"{name!r} cannot be the name of a model's feature; give others: --names A B")
-            if self.feature_names.count(name) > 1:
-                raise InputError(f"two models have the name {name}; give each its own: --names A B (in YAML names)")
+            if (*self.feature_names, *self.costs).count(name) > 1:
+                raise InputError(f"two features have the name {name}; name the models otherwise: --names A B")
         for name, weight in self.weights.items():
             values = weight if isinstance(weight, list) else [weight]
             if not values or not all(_is_weight(value) for value in values):

@@ -14,15 +14,16 @@ import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, Handle, in_order
 from mgpu_ngram.core.checkpoint import what_changed
-from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.model_file import identify
+from mgpu_ngram.core.nbest_files import kaldi_lists, open_lists
 from mgpu_ngram.core.output import Output, check_text_file, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.rescore import RescoredChunk, RescoreOptions, rescore_chunk
-from mgpu_ngram.engine.rescore_lines import ListJoiner
+from mgpu_ngram.engine.rescore_lines import LineFormat, ListJoiner
 from mgpu_ngram.engine.score import BYTES_PER_TEXT_BYTE, ScoreOptions
 from mgpu_ngram.jobs.budget import chunks_ahead, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.context import PlanContext, RunContext
@@ -31,7 +32,7 @@ from mgpu_ngram.jobs.rescore.config import RescoreConfig
 from mgpu_ngram.jobs.score.run import AHEAD, fastest_index, text_per_task
 
 FORMAT = "mgpu_ngram rescored lists"
-NBEST, BEST = "nbest.txt", "best.txt"  # names in the folder of a run
+NBEST, BEST = "nbest", "best.txt"  # names in the folder of a run; lists have the suffix of their format
 RESULT_BYTES = 2  # for each byte of text, about
 
 Take = Callable[[np.ndarray], None]
@@ -75,7 +76,7 @@ class RescoreResult:
 
 def open_inputs(config: RescoreConfig) -> Corpus:
     """Return the text that a config names. Raises InputError if it cannot be used."""
-    return open_corpus(config.text, "word", text_column=config.text_column)
+    return open_lists(config.text, config.text_column)
 
 
 def plan(config: RescoreConfig, context: PlanContext) -> dict[str, Any]:
@@ -107,19 +108,27 @@ def _made_of(config: RescoreConfig, corpus: Corpus) -> dict[str, Any]:
     return {
         "inputs": corpus.described,
         "models": [{"path": path, "identity": identify(path)} for path in config.lm],
-        "options": {"names": list(config.feature_names), "weights": config.weights, "best": config.best},
+        "options": {
+            "names": list(config.feature_names),
+            "weights": config.weights,
+            "kaldi": config.kaldi,
+            "costs": config.costs,
+            "best": config.best,
+        },
     }
 
 
 def check_file(config: RescoreConfig, path: str | Path, overwrite: bool) -> None:
     """Raise InputError unless lists may be written there."""
-    check_text_file(path, [*config.text, *config.lm], overwrite)
+    check_text_file(path, [*config.text, *config.lm, *config.costs.values()], overwrite, (".jsonl",))
 
 
 def run(
     config: RescoreConfig, context: RunContext, inputs: Corpus | None = None, take: Take | None = None
 ) -> RescoreResult:
-    """Rescore lists and write OUT/nbest.txt, or OUT/best.txt, and OUT/manifest.json; only the text for a single file.
+    """Rescore lists and write OUT/nbest.txt (of JSON lines nbest.jsonl) or OUT/best.txt, and OUT/manifest.json.
+
+    For a single file, it writes only the lines.
 
     inputs  an open corpus in place of config.text
     take    called with lines, in order, when the context has no output
@@ -136,7 +145,8 @@ def run(
             return replace(rescore(config, context, corpus, sink.append), path=path)
     made_of = _made_of(config, corpus)
     with Output.create(context.output, context.overwrite) as out:
-        with new_file(out.folder / (BEST if config.best else NBEST)) as sink:
+        name = BEST if config.best else f"{NBEST}.{'jsonl' if _is_json(corpus) else 'txt'}"
+        with new_file(out.folder / name) as sink:
             result = rescore(config, context, corpus, sink.append)
         made = {"totals": asdict(result.totals), "versions": {"mgpu-ngram": VERSION}}
         write_manifest(out.folder, made_of | made, FORMAT)
@@ -150,6 +160,8 @@ def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: Ta
     The driver holds a few chunks at once, and the lines of a list until it ends.
     """
     executor, progress, start = context.executor, context.progress, time.perf_counter()
+    if config.kaldi:
+        corpus = kaldi_lists(corpus, config.costs)
     chunk_bytes = config.chunk_bytes or text_per_task(corpus, executor.workers, executor.device)
     ahead = AHEAD * executor.workers
     if context.memory != MemoryConfig():
@@ -193,6 +205,11 @@ def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: Ta
     return RescoreResult(None, totals, whole.seconds, wall, executor.workers, executor.device, executor.transport)
 
 
+def _is_json(corpus: Corpus) -> bool:
+    """Return whether lists are JSON lines."""
+    return any(source.column and source.format != "parquet" for source in corpus.sources)
+
+
 def options_of(config: RescoreConfig, corpus: Corpus, executor: Executor, block_bytes: int) -> RescoreOptions:
     """Return the options of tasks."""
     device, threads = executor.device, executor.threads
@@ -203,6 +220,7 @@ def options_of(config: RescoreConfig, corpus: Corpus, executor: Executor, block_
         return ScoreOptions(whole, identify(path), index, device=device, read_threads=threads, verify=config.verify)
 
     return RescoreOptions(
-        tuple(map(model, config.lm)), config.feature_names, config.list_weights, config.model_weights, config.best,
+        tuple(map(model, config.lm)), config.feature_names, config.list_weights, config.model_weights,
+        LineFormat(_is_json(corpus), config.best, config.kaldi),
         device, block_bytes, threads,
     )  # fmt: skip

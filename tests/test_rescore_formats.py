@@ -1,0 +1,191 @@
+"""`mgpu-ngram rescore` on JSON lines and on archives of Kaldi: by hand, beside Python's json, and refusals."""
+
+import gzip
+import io
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mgpu_ngram import cli, kenlm
+
+OBJECTS = [
+    {"id": 0, "text": "c", "features": {"F0": -1, "TM": [0.5, -0.25]}, "total": -1.5, "more": {"x": ['"}', 1]}},
+    {"total": -2.5, "id": 0, "features": {}, "text": "a b"},
+    {"id": 's\u00e9 "1', "text": "a\tb \\ \u00e9\U0001f600\n", "features": {"TM": [1e1, 0]}, "total": 0},
+    {"id": 's\u00e9 "1', "text": "", "features": {"F0": 2, "TM": [0, 0]}, "total": 7},
+]
+WEIGHTS = ["--weights", "F0=1", "TM=1,-1", "LM=0.5", "total=2"]
+KALDI = "utt-a-1 a b\nutt-a-2 c\nutt-b-1\nutt-b-2  a b \n"
+AC = "utt-a-1 10\nutt-a-2 7.5\nutt-b-1 -1\nutt-b-2 4\n"
+LM = "utt-a-1 1\nutt-a-2 2\nutt-b-1 3\nutt-b-2 0.5\n"
+
+
+@pytest.fixture
+def rescore(arpa, tmp_path, monkeypatch, capfdbinary):
+    """Return rescore(*words), which runs in this process: (status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"kaldi": KALDI, "ac": AC, "lm": LM}.items():
+        Path(name).write_text(text)
+
+    def run(*words):
+        try:
+            status = cli.main(["rescore", *words, "--lm", "model.arpa", "--names", "LM", "--workers", "0"])
+        except SystemExit as error:
+            status = error.code
+        out, err = capfdbinary.readouterr()
+        return status, out.decode(), err.decode()
+
+    return run
+
+
+def lm_of(text):
+    return np.float32(np.float64(np.float32(kenlm.Model("model.arpa").score(text))) * math.log(10))
+
+
+def shown(value):
+    return np.format_float_positional(np.float32(value), trim="-")
+
+
+def expected_objects():
+    """Return the objects with their new features and totals, each list sorted."""
+    lists = {}
+    for found in json.loads(json.dumps(OBJECTS)):
+        lm, tm = lm_of(found["text"]), found["features"].get("TM", [0, 0])
+        total = 2 * found["total"] + found["features"].get("F0", 0) + tm[0] - tm[1] + 0.5 * float(lm)
+        found["features"]["LM"], found["total"] = float(shown(lm)), float(shown(total))
+        lists.setdefault(found["id"], []).append(found)
+    return [line for lines in lists.values() for line in sorted(lines, key=lambda line: -line["total"])]
+
+
+@pytest.mark.parametrize(
+    "style", [{}, {"ensure_ascii": False, "separators": (" , ", " : ")}, {"separators": (",", ":")}]
+)
+def test_json_lines(style, rescore, monkeypatch):
+    """All other keys stay, in their order; spaces, escapes and the order of keys do not matter."""
+    text = "".join(f"{json.dumps(found, **style)}\n" for found in OBJECTS)
+    Path("nbest").write_text(text)
+    status, out, err = rescore("nbest", *WEIGHTS)
+    assert (status, err) == (0, "")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert found == expected_objects()
+    assert [list(line) for line in found] == [list(OBJECTS[i]) for i in (1, 0, 2, 3)]
+    Path("nbest.gz").write_bytes(gzip.compress(text.encode()))
+    assert rescore("nbest.gz", *WEIGHTS) == (0, out, "")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert rescore("-", *WEIGHTS) == (0, out, "")
+    assert rescore("nbest", *WEIGHTS, "-o", "out.jsonl")[0] == 0 and Path("out.jsonl").read_text() == out
+
+
+def test_the_best_texts_of_json_lines(rescore):
+    """White space in a text is written as spaces."""
+    Path("nbest").write_text("".join(f"{json.dumps(found)}\n" for found in OBJECTS))
+    assert rescore("nbest", "--weights", "TM=1,0", "--best") == (0, "c\na b \\ \u00e9\U0001f600 \n", "")
+
+
+def test_an_archive_of_kaldi(rescore):
+    """The total is the negated sum of the costs; ids may hold hyphens."""
+    flags = ["--kaldi", "--costs", "ac=ac", "lm=lm"]
+    status, out, err = rescore("kaldi", *flags, "--weights", "LM=0.5")
+    rows = [("utt-a", "a b", 10, 1), ("utt-a", "c", 7.5, 2), ("utt-b", "", -1, 3), ("utt-b", "a b", 4, 0.5)]
+    lines = {}
+    for i, text, ac, lm in rows:
+        total = -ac - lm + 0.5 * float(lm_of(text))
+        line = f"{i} ||| {text} ||| ac= {shown(-ac)} lm= {shown(-lm)} LM= {shown(lm_of(text))} ||| {shown(total)}"
+        lines.setdefault(i, []).append((-total, line))
+    assert (status, err) == (0, "")
+    assert out.splitlines() == [line for several in lines.values() for _, line in sorted(several)]
+    assert rescore("kaldi", *flags, "--weights", "ac=1", "LM=0", "--best") == (0, "utt-a c\nutt-b\n", "")
+    assert rescore("kaldi", *flags, "--weights", "ac=-1", "--best") == (0, "utt-a a b\nutt-b a b\n", "")
+
+
+def test_an_archive_without_costs(rescore):
+    Path("kaldi.gz").write_bytes(gzip.compress(KALDI.encode()))
+    out = rescore("kaldi.gz", "--kaldi", "--weights", "LM=1")[1].splitlines()
+    assert out[0] == f"utt-a ||| a b |||  LM= {shown(lm_of('a b'))} ||| {shown(lm_of('a b'))}".replace("|||  ", "||| ")
+
+
+GOOD = '{"id": 0, "text": "a", "features": {"F0": 1, "TM": [1, 2]}, "total": 1}'
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "is no JSON object; give an object a line"),
+        ("[1]", "is no JSON object"),
+        ("0 ||| a ||| F0= 1 ||| 2", "is no JSON object"),
+        (GOOD[:-1], "is no JSON object"),
+        (GOOD + "}", "is no JSON object"),
+        (GOOD + " x", "is no JSON object"),
+        (GOOD.replace('"a"', '"a'), "is no JSON object"),
+        (GOOD.replace('"a"', '"\\x"'), "is no JSON object"),
+        (GOOD.replace('"a"', '"\\u12g4"'), "is no JSON object"),
+        (GOOD.replace("1}", "1, }"), "is no JSON object"),
+        (GOOD.replace('"total":', '"total"'), "is no JSON object"),
+        (GOOD.replace('"total"', '"score"'), "lacks a key, or has one of another type"),
+        (GOOD.replace('"text"', '"txt"'), "lacks a key, or has one of another type"),
+        (GOOD.replace('"a"', "1"), "lacks a key, or has one of another type"),
+        (GOOD.replace('"id": 0', '"id": null'), "lacks a key, or has one of another type"),
+        (GOOD.replace('{"F0": 1, "TM": [1, 2]}', "[1]"), "lacks a key, or has one of another type"),
+        (GOOD.replace('"total": 1', '"total": "1"'), "a total that is no number"),
+        (GOOD.replace('"total": 1', '"total": NaN'), "a total that is no number"),
+        (GOOD.replace('"F0": 1', '"F0": null'), "a weighted feature or a total that is no number"),
+        (GOOD.replace('"F0": 1', '"F0": 1e400'), "a weighted feature or a total that is infinite"),
+        (GOOD.replace('"F0": 1', '"F0": [1, 2]'), "more or fewer values of feature F0 than its weights, 1"),
+        (GOOD.replace("[1, 2]", "1"), "more or fewer values of feature TM than its weights, 2"),
+        (GOOD.replace("[1, 2]", "[1, 2"), "is no JSON object"),
+        (GOOD.replace('"F0"', '"LM"'), "has a feature LM already; name the model otherwise"),
+    ],
+)
+def test_wrong_json_lines(line, message, rescore):
+    Path("nbest").write_text(f"{GOOD}\n{line}\n{GOOD}\n")
+    status, out, err = rescore("nbest", *WEIGHTS)
+    assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err
+    assert err.startswith(f"mgpu-ngram: 'nbest' at byte {len(GOOD) + 1}: ")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"kaldi": "utt-a-1 a\nutt b\n"}, "'kaldi', line 2: 'utt b' has no key ID-N"),
+        ({"kaldi": "utt-a-1 a\n\n"}, "'kaldi', line 2: '' has no key ID-N"),
+        ({"kaldi": "-1 a\n"}, "'kaldi', line 1: '-1 a' has no key ID-N"),
+        ({"kaldi": "utt- a\n"}, "'kaldi', line 1: 'utt- a' has no key ID-N"),
+        ({"ac": AC.replace("a-2", "a-3")}, "'ac', line 2: 'utt-a-3 7.5' has another key than this line of the hyp"),
+        ({"lm": LM[:-12]}, "'lm', line 4: '' ends before the hypotheses"),
+        ({"lm": f"{LM}utt-c-1 3\n"}, "'lm', line 5: 'utt-c-1 3' follows the last hypothesis"),
+        ({"lm": LM.replace("3", "x")}, "'lm', line 3: 'utt-b-1 x' has no finite number after its key"),
+        ({"lm": LM.replace("3", "")}, "'lm', line 3: 'utt-b-1 ' has no finite number after its key"),
+        ({"lm": LM.replace("3", "inf")}, "'lm', line 3: 'utt-b-1 inf' has no finite number after its key"),
+        ({"kaldi": "a-1 x\nb-1 x\na-2 x\n", "ac": "a-1 1\nb-1 1\na-2 1\n", "lm": "a-1 1\nb-1 1\na-2 1\n"},
+         "list 'a' comes again after other lists"),
+    ],
+)  # fmt: skip
+def test_wrong_archives(files, message, rescore):
+    for name, text in files.items():
+        Path(name).write_text(text)
+    status, out, err = rescore("kaldi", "--kaldi", "--costs", "ac=ac", "lm=lm", "-o", "out.txt")
+    assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err
+    assert not Path("out.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["kaldi", "--costs", "ac=ac"], "costs are for archives of Kaldi; give --kaldi"),
+        (["kaldi", "--kaldi", "--costs", "ac"], "costs 'ac' are not NAME=ARCHIVE; write them as ac=ac.txt"),
+        (["kaldi", "--kaldi", "--costs", "ac=none"], "'none' does not exist"),
+        (["kaldi", "--kaldi", "--costs", "LM=lm"], "two features have the name LM; name the models otherwise"),
+        (["kaldi", "--kaldi", "--costs", "a:b=lm"], "'a:b' cannot be the name of a feature; give another"),
+        (["kaldi", "json"], "some of the n-best lists are JSON lines and some are not"),
+        (["model.safetensors"], "'model.safetensors' is a PDF document, not text"),
+    ],
+)
+def test_wrong_files(words, message, rescore):
+    Path("json").write_text(GOOD)
+    Path("model.safetensors").write_bytes(b"%PDF-1")
+    status, out, err = rescore(*words)
+    assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err
