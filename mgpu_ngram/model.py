@@ -21,13 +21,13 @@ from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.score import BlockScores, Replica, check_index
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.score import run as score_job
-from mgpu_ngram.next_words import NextWords
+from mgpu_ngram.model_states import ModelStates
 
 TEXT_BYTES = {"gpu": 64 << 20, "cpu": 1 << 20}  # bytes of sentences that are scored at once
 
 
-class Model(NextWords):
-    """A backoff language model on a device. Scores sentences as KenLM does, and gives next-word distributions.
+class Model(ModelStates):
+    """A backoff language model on a device. Scores sentences as KenLM does; gives next-word distributions, states.
 
     order       words of its longest n-grams
     vocabulary  its words: len(), iteration, .id("word") (0: unknown), .word(3)

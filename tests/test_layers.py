@@ -32,7 +32,8 @@ ALLOWED = {
     },
     "stages": {"stages", "report", "jobs", "engine", "core"},
     "api": {"config", "jobs", "engine", "core", "cluster"},
-    "model": {"api", "next_words", "jobs", "engine", "core", "cluster.devices"},
+    "model": {"api", "model_states", "jobs", "engine", "core", "cluster.devices"},
+    "model_states": {"next_words", "engine", "core", "kernels.dispatch"},
     "next_words": {"api", "engine", "core", "cluster.devices", "cluster.executor"},
     "lda": {
         "api",
@@ -55,7 +56,19 @@ ALLOWED = {
     "cluster": {"cluster", "core.errors", "core.memory_config", "core.scratch", "core.version"},
     "core": {"core", "kernels"},
     "kernels": {"kernels", "core.version"},
-    "benchmarks": {"benchmarks", "api", "cli", "config", "report", "jobs", "engine", "core", "kernels", "cluster"},
+    "benchmarks": {
+        "benchmarks",
+        "api",
+        "model",
+        "cli",
+        "config",
+        "report",
+        "jobs",
+        "engine",
+        "core",
+        "kernels",
+        "cluster",
+    },
 }
 EXECUTORS = ("cluster.local", "cluster.dask")  # only these, besides the cluster itself, may import one:
 BUILDERS = ("commands", "api", "benchmarks", "cluster")

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.row_options import DTYPES
 from mgpu_ngram.engine.torch_arrays import torch_of
 
 
@@ -19,7 +18,7 @@ def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
 
     Raises InputError for unsuitable objects.
     """
-    wanted = DTYPES[dtype]
+    wanted = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
     array = _array(_as_bits(out) if dtype == "bfloat16" else out, device)
     if dtype == "bfloat16" and array.dtype == np.int16:
         array = array.view(np.uint16)

@@ -25,6 +25,7 @@ from mgpu_ngram.kernels.score.ids_to_codes import BAD_IDS, BAD_OFFSETS, ID, ids_
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_tokens import MAX_ORDER, score_tokens
 from mgpu_ngram.kernels.score.sum_sentences import sum_sentences
+from mgpu_ngram.kernels.trie.edges import EdgeTable
 
 BYTES_PER_TEXT_BYTE = 16  # device bytes of scoring: a token has 26 at peak, and may be 2 bytes of text
 MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 1 << 16, 1 << 30  # positions in a block, and its longest line, fit uint32
@@ -110,7 +111,10 @@ class Replica:
 
     index    "edge" or "btree", as in `ScoreOptions`
     threads  threads that share long streams of codes on a CPU
+    edges    the edge table on the device; None with the index "btree"
     """
+
+    edges: EdgeTable | None = None
 
     def __init__(self, model: BackoffModel, device: str, index: str = "edge", threads: int = 1):
         check_index(index)
@@ -128,8 +132,8 @@ class Replica:
             trie = model.trie.map_arrays(move)
             self._score = partial(score_tokens, index_of(trie), values_of(trie), self.order)
             return
-        edges = model.edges.map_arrays(move) if model.edges else edges_of(model.trie.map_arrays(move))
-        self._score = partial(score_by_edges, edges, self.order)
+        self.edges = model.edges.map_arrays(move) if model.edges else edges_of(model.trie.map_arrays(move))
+        self._score = partial(score_by_edges, self.edges, self.order)
 
     def score_codes(self, codes_T: Any, bos: bool = True, eos: bool = True, ends_S: Any = None) -> BlockScores:
         """Score sentences of word codes, each ended by a 0. Codes after the last 0 are no sentence.

@@ -6,32 +6,43 @@ later scores. It is stored as its node in the trie, or EMPTY; shorter n-grams ha
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mgpu_ngram.core.arpa import UNK_LOG10
 from mgpu_ngram.core.model_file import BackoffModel
+from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.engine.trie import edges_of
 from mgpu_ngram.kernels.common.words import find_word
 from mgpu_ngram.kernels.compile import njit, read_only
+from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.score.step_states import EMPTY
 from mgpu_ngram.kernels.trie.edges import find_edge
-
-EMPTY = -1  # the node of the empty history
 
 
 def model_arguments(model: BackoffModel) -> tuple:
     """Return the first arguments of `score_word` and `score_words`. Raises InputError for a model without backoffs."""
     model.check_scores()
     trie = model.trie.decoded()
-    # Zeros have KenLM's signs, so that sums have the same bits: a history that cannot be extended has -0. A state need
-    # not remember such a history (lm/blank.hh).
-    zero_M = np.where(np.diff(trie.first_child_M) > 0, np.float32(0), np.float32(-0.0))
-    backoff_M = np.where(trie.backoff_M == 0, zero_M, trie.backoff_M)
-    if trie.prob_G[0] == UNK_LOG10:  # KenLM remembers an <unk> that the file lacks (lm/model.cc, InitializeFromARPA)
-        backoff_M[:1] += np.float32(0)
+    backoff_M = signed_backoffs(trie)
     edges = model.edges or edges_of(trie)
     arrays = edges.slots_E2, trie.prob_G[: trie.symbols].copy(), backoff_M, trie.suffixes(), np.array(trie.starts)
     bits = edges.word_bits, edges.key_bits, edges.node_bits, edges.check_bits, edges.filter_bits
     return *map(read_only, arrays), edges.buckets, *bits
+
+
+def signed_backoffs(trie: Trie) -> Any:
+    """Return (M,) float32: backoffs whose zeros have KenLM's signs, so that sums have the same bits.
+
+    A history that cannot be extended has -0; a state need not remember it (lm/blank.hh).
+    """
+    xp = array_module(trie.backoff_M)
+    zero_M = xp.where(xp.diff(trie.first_child_M) > 0, np.float32(0), np.float32(-0.0))
+    backoff_M = xp.where(trie.backoff_M == 0, zero_M, trie.backoff_M)
+    if trie.prob_G[0] == UNK_LOG10:  # KenLM remembers an <unk> that the file lacks (lm/model.cc, InitializeFromARPA)
+        backoff_M[:1] += np.float32(0)
+    return backoff_M
 
 
 @njit(nogil=True, inline="always")

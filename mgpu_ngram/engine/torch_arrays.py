@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,15 @@ def as_tensor(array: Any, like: Any) -> Any:
     if isinstance(array, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(array)).to(like.device)
     return torch.from_dlpack(array).to(like.device)
+
+
+def on_stream_of(value: Any) -> AbstractContextManager[Any]:
+    """Return a context in which CuPy works on PyTorch's current stream, if `value` is a tensor on a GPU."""
+    torch = torch_of(value)
+    if torch is None or not value.is_cuda:
+        return nullcontext()
+    stream = torch.cuda.current_stream(value.device)
+    return _cupy().cuda.ExternalStream(stream.cuda_stream, value.device.index)
 
 
 def memory_module(value: Any) -> Any:

@@ -17,6 +17,7 @@ from mgpu_ngram.benchmarks import (
     distribution_files,
     distribution_limits,
     distribution_rates,
+    distribution_states,
     distribution_steps,
     distribution_thesis,
     distribution_work,
@@ -108,6 +109,8 @@ def test_every_part_has_rows(bench_run):
             "ceiling/copy": 1,
         }
         | {"small batches": 8, "small from the host": 2, "peer batches": len(NGPU_LM)}
+        | {"states, a word after each": 1, "states, one from Python": 1}
+        | {f"states, {what}": len(NGPU_LM) for what in ("rows", "rows and states")}
         | {f"top 20, orders {orders}": 1 for orders in ("max", "all")}
         | {f"top: dense rows, orders {orders}, smoothed float32": 1 for orders in ("max", "all")}
         | {
@@ -357,6 +360,20 @@ def test_a_wrong_row_gives_no_row_of_results(run, monkeypatch):
     assert not run.suite.rows
     with pytest.raises(WrongResult, match="1 of [0-9,]+ log10 probabilities are not the scores of words"):
         distribution_steps.one_by_one(run)
+
+
+def test_a_wrong_step_of_states_gives_no_row(run, monkeypatch):
+    step = distribution_states.Model.step
+
+    def wrong(self, states, words, scale="log10", out=None):
+        log10, after = step(self, states, words, scale, out)
+        log10[-1] += 0.01
+        return log10, after
+
+    monkeypatch.setattr(distribution_states.Model, "step", wrong)
+    with pytest.raises(WrongResult, match="the word after state [0-9]+ has log10 .* but array code gives"):
+        distribution_states.states(run)
+    assert not run.suite.rows
 
 
 def test_a_wrong_share_gives_no_row(run):

@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
+import mgpu_ngram as ng
 from mgpu_ngram.core.arpa import read_arpa
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.engine.trie import build_trie, index_of, values_of
-from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_tokens import score_tokens
 from mgpu_ngram.kernels.trie.edges import make_edges
@@ -91,3 +92,21 @@ def test_golden_queries(model, shared_data, to_device, tmp_path):
         including, excluding = 10 ** -total.mean(), 10 ** -total[~oov].mean()
         assert math.isclose(including, summary["Perplexity including OOVs"], rel_tol=1e-5)
         assert math.isclose(excluding, summary["Perplexity excluding OOVs"], rel_tol=1e-5)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_steps_of_states(model, shared_data, device, tmp_path):
+    """All lines of a text at once, word by word."""
+    folder, path = shared_data / "golden", tmp_path / "model.arpa"
+    path.write_bytes(contents(folder / "models" / f"{model}.arpa"))
+    loaded, text = ng.Model.load(path, device), "tiny_heldout" if model.startswith("tiny") else "small_heldout_oov"
+    for markers in (True, False):
+        lines, _ = golden(folder / "queries" / f"{model}__{text}{'' if markers else '__n'}.txt")
+        states = loaded.start(len(lines), bos=markers)
+        for t in range(max(map(len, lines))):
+            words = np.array([line[t][1] if t < len(line) else 0 for line in lines], np.int32)
+            ends = to_host(loaded.final(states))
+            found, states = loaded.step(states, array_module(states).asarray(words))
+            for line, log10, end in zip(lines, to_host(found).tolist(), ends.tolist(), strict=True):
+                assert t >= len(line) or abs(log10 - line[t][3]) < 2e-6
+                assert not (markers and t + 1 == len(line)) or end == log10

@@ -24,6 +24,7 @@ WRITES = {
     ("radix_sort", "columns"),
     ("intern", "table"),
     ("write_rows", "out_HNV"),
+    ("write_states", "out_HV"),
     ("find_and_write_rows", "out_HNV"),
     ("count_topics", "documents"),
     ("count_words", "counts_VZ"),

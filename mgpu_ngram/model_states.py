@@ -1,0 +1,145 @@
+"""States of a model: what a decoder keeps of the words so far, for many hypotheses at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.buffers import writable
+from mgpu_ngram.engine.device import device_of, memory_guard, move_to
+from mgpu_ngram.engine.row_options import RowOptions, check_option
+from mgpu_ngram.engine.score import Replica
+from mgpu_ngram.engine.state_model import UNITS, StateModel
+from mgpu_ngram.engine.states import EMPTY
+from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, on_stream_of, torch_of
+from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.next_words import NextWords
+
+INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+class ModelStates(NextWords):
+    """The methods of `Model` for states, with KenLM's scores and states for any order.
+
+    A state is a small number, int32 on the device of the model: the longest suffix of the words so far that can affect
+    later scores. So hypotheses of equal states can be recombined. -1 is the state of no words.
+
+    States and words are NumPy or CuPy arrays, or tensors of PyTorch: then results are tensors, and the work is done on
+    PyTorch's current stream. Words are ids of the model's vocabulary; others count as <unk>. The model needs the index
+    "edge". Calls with `out` allocate nothing but what rows need, do not wait for the GPU, and may be captured by a CUDA
+    graph after a first call.
+    """
+
+    _held_states: StateModel | None = None
+    if TYPE_CHECKING:
+
+        @property
+        def _replica(self) -> Replica: ...
+
+    def start(self, batch: int, bos: bool = True) -> Any:
+        """Return the states of sentences that have not begun, (batch,) int32.
+
+        bos  whether <s> precedes each sentence; False: nothing is known of the words before
+        """
+        if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 0:
+            raise InputError(f"batch is {batch!r} but must be a number of sentences, 0 or more")
+        model = self._state_model
+        return array_module(self._next_word_model.word_G).full(batch, model.begin if bos else EMPTY, np.int32)
+
+    def step(self, states: Any, words: Any, scale: str = "log10", out: Any = None) -> tuple[Any, Any]:
+        """Return the logarithm of the probability of a word after each state, and the states after the words.
+
+        states  (B,) int32
+        words   (B,) int32 or int64
+        scale   "log10" (equal to KenLM's to the bit) or "ln"
+        out     (log-probabilities, states) to fill and return: (B,) float32 and int32, contiguous
+
+        Returns (B,) float32 and (B,) int32. Raises InputError for other shapes, dtypes and scales.
+        """
+        check_option("scale", scale, UNITS)
+        with on_stream_of(states):
+            model, states_B = self._state_model, self._numbers("states", states, np.int32)
+            words_B = self._numbers("words", words)
+            if len(states_B) != len(words_B):
+                raise InputError(f"got {len(states_B):,} states but {len(words_B):,} words; give a word for each state")
+            targets = None
+            if out is not None:
+                names = zip(_pair(out), ("float32", "int32"), strict=True)
+                targets = tuple(writable(array, states_B.shape, dtype, self.device) for array, dtype in names)
+            made = model.step(states_B, words_B, scale, targets)
+            return out if out is not None else _like(states, *made)
+
+    def final(self, states: Any, scale: str = "log10") -> Any:
+        """Return the logarithm of the probability that the sentence ends after each state, (B,) float32."""
+        check_option("scale", scale, UNITS)
+        with on_stream_of(states):
+            states_B = self._numbers("states", states, np.int32)
+            ends_B = array_module(states_B).full(len(states_B), self._state_model.end, np.int32)
+            [made] = _like(states, self._state_model.step(states_B, ends_B, scale)[0])
+            return made
+
+    def advance(
+        self, states: Any, scale: str = "log10", dtype: str = "float32", next_states: bool = True, out: Any = None
+    ) -> tuple[Any, Any]:
+        """Return a row of every word after each state, (B, V), and the state after every word, (B, V) int32.
+
+        scale        "log10" (equal to KenLM's to the bit), "ln" or "prob"
+        dtype        "float32", "float16" or "bfloat16", as in `distribution`
+        next_states  False: None in place of the states; `step` gives those of chosen words
+        out          (rows, states) to fill and return; states None without next_states
+
+        Raises InputError for invalid arguments and RunError if the memory is too small.
+        """
+        options = RowOptions.of(self.arrays.trie.order, "max", "smoothed", scale, dtype)
+        with on_stream_of(states):
+            model, states_B = self._state_model, self._numbers("states", states, np.int32)
+            shape = len(states_B), model.words
+            rows, following = _pair(out) if out is not None else (None, None)
+            if out is not None and (following is None) == next_states:
+                raise InputError("out must be (rows, states); states are None if next_states is False, and only then")
+            row_target = None if rows is None else writable(rows, shape, dtype, self.device)
+            state_target = None if following is None else writable(following, shape, "int32", self.device)
+            with memory_guard(f"making rows of shape {shape}", self.device, "give fewer states at once"):
+                made, after = model.advance(states_B, options, next_states, row_target, state_target)
+            if out is not None:
+                return rows, following
+            return _like(states, made)[0], None if after is None else _like(states, after)[0]
+
+    @property
+    def _state_model(self) -> StateModel:
+        """Created on first use; threads that ask at once share one."""
+        if self._held_states is None:
+            replica, rows = self._replica, self._next_word_model
+            with self._loading:
+                if self._held_states is None:
+                    with memory_guard("making states", self.device, "use a smaller model"):
+                        self._held_states = StateModel(self.arrays, replica, rows)
+        return self._held_states
+
+    def _numbers(self, name: str, values: Any, dtype: Any = None) -> Any:
+        """Return a row of integers on the device of the model, of `dtype`, or of int32 or int64."""
+        array = as_array(values)
+        array = array if hasattr(array, "dtype") else np.asarray(array)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise InputError(f"{name} are {array.dtype} of shape {array.shape} but must be a row of integers")
+        wanted = dtype or (array.dtype if array.dtype in INDEX_DTYPES else np.int64)
+        if device_of(array) != self.device:
+            array = move_to(array, self.device)
+        return array_module(array).ascontiguousarray(array, wanted)
+
+
+def _pair(out: Any) -> tuple[Any, Any]:
+    if not isinstance(out, (tuple, list)) or len(out) != 2:
+        raise InputError(f"out is {type(out).__name__} but must be two arrays: (log-probabilities, states)")
+    return out[0], out[1]
+
+
+def _like(states: Any, *arrays: Any) -> tuple[Any, ...]:
+    """Return arrays as tensors if the states are one; uint16, the bits of bfloat16, as that."""
+    torch = torch_of(states)
+    if torch is None:
+        return arrays
+    tensors = (as_tensor(array.view(np.int16) if array.dtype == np.uint16 else array, states) for array in arrays)
+    return tuple(tensor.view(torch.bfloat16) if tensor.dtype == torch.int16 else tensor for tensor in tensors)
