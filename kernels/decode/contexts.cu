@@ -1,11 +1,11 @@
 #include "common.cuh"
 #include "floats.cuh"
 #include "activations.cuh"
-// forward_TBH, backward_TBH (T, B, H), length_B  ->  context_BTC (B, T, 2H), mean_BC (B, 2H). A thread takes a column of
-// a sentence. Floor: the bytes of both states, read and written.
+// forward_TBH, backward_TBH (T, B, H), length_B  ->  context_BTC (B, T, C), mean_BC (B, C). C is 2H, or H if backward_TBH
+// is null. A thread takes a column of a sentence. Floor: the bytes of both states, read and written.
 extern "C" __global__ void contexts(const real* forward_TBH, const real* backward_TBH, const i64* length_B, i64 T, i64 B,
                                     i64 H, real* context_BTC, real* mean_BC) {
-  const i64 C = 2 * H;
+  const i64 C = backward_TBH ? 2 * H : H;
   GRID_STRIDE_LOOP(i, B * C) {
     const i64 b = i / C, c = i - b * C, length = length_B[b];
     const real* states = (c < H ? forward_TBH + c : backward_TBH + c - H) + b * H;

@@ -19,27 +19,31 @@ def contexts(forward_TBH: Any, backward_TBH: Any, length_B: Any) -> tuple[Any, A
     """Return the contexts of each sentence and their means.
 
     forward_TBH   (T, B, H) float32, float16, or uint16: the bits of bfloat16
-    backward_TBH  of the same shape and dtype
+    backward_TBH  of the same shape and dtype, or None
     length_B      (B,) int64, positions of each sentence, 1 to T
 
-    Returns (context_BTC, mean_BC) of the dtype, C = 2H: the states of both directions side by side, 0 after the end of
-    the sentence, and their sum by rising position over the length, in float32. All devices return the same bits, for
-    any number of sentences and positions.
+    Returns (context_BTC, mean_BC) of the dtype, C = 2H, or H without `backward_TBH`: the states of both directions side
+    by side, 0 after the end of the sentence, and their sum by rising position over the length, in float32. All devices
+    return the same bits, for any number of sentences and positions.
     """
     check.dtype(forward_TBH, np.float32, np.float16, np.uint16)
-    check.dtype(backward_TBH, forward_TBH.dtype)
     check.dtype(length_B, np.int64)
     shape = forward_TBH.shape
-    for name, array, wanted in (("backward_TBH", backward_TBH, shape), ("length_B", length_B, shape[1:2])):
+    others = {"length_B": (length_B, shape[1:2])}
+    if backward_TBH is not None:
+        check.dtype(backward_TBH, forward_TBH.dtype)
+        others["backward_TBH"] = backward_TBH, shape
+    for name, (array, wanted) in others.items():
         if array.shape != wanted:
             raise ValueError(f"{name} has shape {array.shape} but forward_TBH needs {wanted}")
-    run = pick(_cpu, _cuda, forward_TBH=forward_TBH, backward_TBH=backward_TBH, length_B=length_B)
+    run = pick(_cpu, _cuda, forward_TBH=forward_TBH, **{name: array for name, (array, _) in others.items()})
     return run(forward_TBH, backward_TBH, length_B)
 
 
 def _cpu(forward_TBH, backward_TBH, length_B):
     T = len(forward_TBH)
-    context_BTC = np.concatenate([forward_TBH, backward_TBH], axis=2).transpose(1, 0, 2).copy()
+    sides = [forward_TBH] if backward_TBH is None else [forward_TBH, backward_TBH]
+    context_BTC = np.concatenate(sides, axis=2).transpose(1, 0, 2).copy()
     context_BTC[np.arange(T) >= length_B[:, None]] = 0
     total_BC = np.zeros(context_BTC[:, 0].shape, np.float32)
     for t in range(T):  # NumPy's own sum depends on the length
@@ -50,9 +54,11 @@ def _cpu(forward_TBH, backward_TBH, length_B):
 def _cuda(forward_TBH, backward_TBH, length_B):
     import cupy
 
-    forward, backward, length = (cupy.ascontiguousarray(a) for a in (forward_TBH, backward_TBH, length_B))
+    forward, length = cupy.ascontiguousarray(forward_TBH), cupy.ascontiguousarray(length_B)
+    backward = np.uintp(0) if backward_TBH is None else cupy.ascontiguousarray(backward_TBH)
     T, B, H = forward.shape
-    context_BTC, mean_BC = cupy.empty((B, T, 2 * H), forward.dtype), cupy.empty((B, 2 * H), forward.dtype)
+    C = H if backward_TBH is None else 2 * H
+    context_BTC, mean_BC = cupy.empty((B, T, C), forward.dtype), cupy.empty((B, C), forward.dtype)
     if mean_BC.size:
         fn = kernel("decode/contexts", "contexts", **format_of(forward))
         launch(fn, grid_for(mean_BC.size, 256), 256, (forward, backward, length, T, B, H, context_BTC, mean_BC))
@@ -65,4 +71,8 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     B = -(-size // (T * H))
     dtype = np.dtype((np.float32, np.float16, np.float32, np.uint16)[size % 4])
     forward, backward = (stored(rng.standard_normal((T, B, H), np.float32), dtype) for _ in range(2))
-    return {"forward_TBH": forward, "backward_TBH": backward, "length_B": rng.integers(1, T + 1, B)}
+    return {
+        "forward_TBH": forward,
+        "backward_TBH": backward if size % 3 else None,
+        "length_B": rng.integers(1, T + 1, B),
+    }

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.nmt_model import Affine, Attention, Cell, Gru, Lstm, NmtModel
+from mgpu_ngram.core.nmt_model import Affine, Attention, Cell, Gru, Lstm, NmtModel, Stacks
 from mgpu_ngram.core.nmt_names import with_nematus_names
-from mgpu_ngram.core.nmt_tensors import Tensors, read_tensors, tensor_names
+from mgpu_ngram.core.nmt_tensors import MARIAN_OPTIONS, Tensors, marian_options, read_tensors, tensor_names
 
 FORMATS = "Nematus and Amun with GRU, LSTM or multiplicative LSTM, Marian s2s with GRU, and GRUs without attention"
 TRANSLATION_MODEL = "translation model"  # the format of its description
@@ -56,7 +57,16 @@ def load_nmt_model(path: str) -> NmtModel:
         tensors.common(("decoder_Wc_att", 1), ("decoder_W_comb_att", 1), ("decoder_b_att", 0), ("decoder_U_att", 0)),
         norm,
     )
-    model = _nematus(tensors, dims)
+    stacks = _stacks(tensors, dims)
+    if stacks.forward or stacks.context or stacks.decoder:
+        options = marian_options(path)
+        if (skip := options.get("skip")) not in ("true", "false"):
+            raise InputError(
+                f"{tensors.name!r} has layers on layers but no option skip in {MARIAN_OPTIONS!r}, which says whether "
+                "they are added; give the file that Marian wrote"
+            )
+        stacks = replace(stacks, skip=skip == "true", alternating=options.get("enc-type") == "alternating")
+    model = _nematus(tensors, dims, stacks)
     tensors.check_all_taken(FORMATS)
     return model
 
@@ -118,6 +128,7 @@ def describe_nmt_model(path: str) -> dict[str, Any]:
     return {
         "format": TRANSLATION_MODEL,
         "cell": cell,
+        "layers": [1 + len(model.stacks.forward) + len(model.stacks.context), 1 + len(model.stacks.decoder)],
         "attention": model.attention is not None,
         "source_words": [len(rows) for rows in model.source_embeddings],
         "target_words": model.vocab_size,
@@ -127,8 +138,21 @@ def describe_nmt_model(path: str) -> dict[str, Any]:
     }
 
 
-def _nematus(t: Tensors, d: Dims) -> NmtModel:
-    C = 2 * d.H
+def _stacks(t: Tensors, d: Dims) -> Stacks:
+    """Return Marian's layers after the first."""
+
+    def stack(prefix: str, X: int, like: str = "") -> tuple[tuple[Cell, ...], ...]:
+        layers: list[tuple[Cell, ...]] = []
+        while f"{like or prefix}l{len(layers) + 2}_U" in t:
+            layers.append(_gru_layer(t, d, f"{prefix}l{len(layers) + 2}_", d.H if layers else X))
+        return tuple(layers)
+
+    directions = stack("encoder_bi_", d.H), stack("encoder_bi_r_", d.H, "encoder_bi_")
+    return Stacks(*directions, stack("encoder_", 2 * d.H), stack("decoder_", d.H))
+
+
+def _nematus(t: Tensors, d: Dims, stacks: Stacks) -> NmtModel:
+    C = d.H if stacks.context else 2 * d.H
     embeddings = _source_embeddings(t, d.source_E)
     target = t.matrix("Wemb_dec", t.shape("Wemb_dec")[0], d.E) if "Wemb_dec" in t else embeddings[0]
     V = len(target)
@@ -158,6 +182,7 @@ def _nematus(t: Tensors, d: Dims) -> NmtModel:
         _layer(t, d, "decoder_", C, "_nl"),
         hidden,
         Affine(output, t.vector("ff_logit_b", V)),
+        stacks=stacks,
     )
 
 
@@ -189,6 +214,10 @@ def _layer(t: Tensors, d: Dims, prefix: str, X: int, nl: str = "") -> tuple[Cell
     columns = t.common((U, 1), (W, 1), (f"{prefix}b{nl}", 0))
     if columns in (3 * d.H, 4 * d.H):
         return (_lstm(t, d, prefix, X, nl),)
+    return _gru_layer(t, d, prefix, X, nl)
+
+
+def _gru_layer(t: Tensors, d: Dims, prefix: str, X: int, nl: str = "") -> tuple[Cell, ...]:
     cells: list[Cell] = [_gru(t, d, prefix, X, nl)]
     while f"{prefix}U{nl}_drt_{len(cells)}" in t:
         cells.append(_transition(t, d, prefix, f"{nl}_drt_{len(cells)}"))
@@ -231,13 +260,14 @@ def _gru(t: Tensors, d: Dims, prefix: str, X: int, nl: str) -> Gru:
 
 
 def _transition(t: Tensors, d: Dims, prefix: str, end: str) -> Gru:
-    """Return a cell without an input; in the decoder, its bias is inside the reset gate."""
+    """Return a cell without an input; after the conditional cell, its bias is inside the reset gate."""
     names = f"{prefix}U{end}", f"{prefix}Ux{end}"
     weight, bias = _gates(t, names, d.H, d.H), _vectors(t, (f"{prefix}b{end}", f"{prefix}bx{end}"), "", d.H)
-    nothing = np.zeros_like(bias)
-    if prefix == "decoder_":
-        return Gru(None, _normed(t, d, names, weight, bias), nothing)
-    return Gru(None, _normed(t, d, names, weight, None), bias)
+    inside, outside = (bias, np.zeros_like(bias)) if prefix == "decoder_" else (None, bias)
+    if d.norm == "marian":
+        scale = t.vector(f"{prefix}gamma2{end}", 3 * d.H)
+        return Gru(None, Affine(weight, None, scale, inside, (3 * d.H,), MARIAN_EPSILON), outside)
+    return Gru(None, _normed(t, d, names, weight, inside), outside)
 
 
 def _lstm(t: Tensors, d: Dims, prefix: str, X: int, nl: str) -> Lstm:

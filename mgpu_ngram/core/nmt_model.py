@@ -71,6 +71,25 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class Stacks:
+    """Layers on the states of the layer before, as in Marian's s2s.
+
+    forward, backward  of each direction of the encoder
+    context            on the contexts of both directions, forward; what it returns are the contexts
+    decoder            after `conditional`
+    skip               whether the input of a layer is added to its states; not of the first of `context`
+    alternating        whether the first layer of `forward` and `backward`, the third, and so on run the other way
+    """
+
+    forward: tuple[tuple[Cell, ...], ...] = ()
+    backward: tuple[tuple[Cell, ...], ...] = ()
+    context: tuple[tuple[Cell, ...], ...] = ()
+    decoder: tuple[tuple[Cell, ...], ...] = ()
+    skip: bool = False
+    alternating: bool = False
+
+
+@dataclass(frozen=True)
 class NmtModel:
     """A translation model. A layer is a tuple of cells: one with an input, then transitions.
 
@@ -85,6 +104,7 @@ class NmtModel:
     hidden             of the state, the word before and the context, summed; ()
     output             of (E, V) or (H, V)
     start              word before the first; -1: none, its embedding is 0
+    stacks             further layers
     """
 
     name: str
@@ -103,6 +123,7 @@ class NmtModel:
     eos: int = 0
     unk: int = 1
     start: int = -1
+    stacks: Stacks = Stacks()
 
     @property
     def vocab_size(self) -> int:

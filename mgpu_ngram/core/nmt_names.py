@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nmt_tensors import Tensors
 
@@ -27,8 +29,25 @@ def _marian_names() -> dict[str, str]:
 MARIAN = _marian_names()
 
 
+# Cells of layers after the first, cells after the first of a layer, and cells after the conditional one of the decoder.
+_LATER = re.compile(r"(encoder_bi|encoder_bi_r|encoder|decoder)_(l\d+)_cell([1-9]\d?)_(\w+)")
+_TRANSITION = re.compile(r"(encoder_bi|encoder_bi_r)_()cell([2-9]|[1-9]\d)_(\w+)")
+_CONDITIONAL = re.compile(r"decoder_cell([3-9]|[1-9]\d)_(\w+)")
+
+
+def _name_of_deep(name: str) -> str:
+    """Return the name of a tensor of a deep model: that of its layer, with "_drt_1" and so on for transitions."""
+    if found := _LATER.fullmatch(name) or _TRANSITION.fullmatch(name):
+        side, layer, cell, end = found.groups()
+        prefix = f"{side}_{layer}_" if layer else _DIRECTIONS[f"{side}_"]
+        return f"{prefix}{end}" + (f"_drt_{int(cell) - 1}" if int(cell) > 1 else "")
+    if found := _CONDITIONAL.fullmatch(name):
+        return f"decoder_{found[2]}_nl_drt_{int(found[1]) - 2}"
+    return name
+
+
 def with_nematus_names(tensors: Tensors) -> Tensors:
-    """Return the tensors with names of Nematus; names of Marian are translated.
+    """Return the tensors with names of Nematus; names of Marian are translated. Layer 2 has the prefix "decoder_l2_".
 
     Raises InputError for LSTM cells of Marian: their gates are in another order, and their memory begins otherwise.
     """
@@ -41,4 +60,6 @@ def with_nematus_names(tensors: Tensors) -> Tensors:
                 f"tensor {name!r} {shape} of {tensors.name!r} is of an LSTM but only GRUs of Marian's s2s can be read; "
                 "train with --enc-cell gru --dec-cell gru"
             )
-    return tensors.renamed(MARIAN)
+    stems = {name.rpartition("_")[0] for name in tensors if _name_of_deep(name) != name}
+    deep = (f"{stem}_{end}" for stem in stems for end in _CELL)  # those that the file lacks, too, for errors
+    return tensors.renamed(MARIAN | {name: _name_of_deep(name) for name in deep})

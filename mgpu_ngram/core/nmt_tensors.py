@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import yaml
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import find_files
@@ -15,6 +17,7 @@ from mgpu_ngram.core.sources import Source
 WAY_OUT = "copy the model again or save it again with numpy.savez"
 IGNORED = ("history_errs", "uidx", "zipped_params", "decoder_c_tt")  # c_tt is added to all energies of a softmax
 IGNORED_PREFIXES = ("adam_", "special:")
+MARIAN_OPTIONS = "special:model.yml"
 WEIGHT_NORM_EPSILON = 1e-5  # of Nematus
 
 
@@ -35,6 +38,22 @@ def read_tensors(path: str) -> Tensors:
             if not np.isfinite(arrays[what]).all():
                 raise InputError(f"tensor {what!r} {values.shape} of {name!r} holds NaN or infinity; {WAY_OUT}")
     return Tensors(arrays, name)
+
+
+def marian_options(path: str) -> dict[str, Any]:
+    """Return the options that Marian writes into its .npz files, as text; {} for a file without them."""
+    name, location = find_files([path])[0]
+    with open_npz(Source(name, "plain", 0, location), WAY_OUT) as archive:
+        if MARIAN_OPTIONS not in archive.files:
+            return {}
+        text = archive.array(MARIAN_OPTIONS, dimensions=2).tobytes().rstrip(b"\0")
+    try:
+        options = yaml.load(text, yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InputError(
+            f"tensor {MARIAN_OPTIONS!r} of {name!r} is damaged YAML ({' '.join(str(error).split())}); {WAY_OUT}"
+        ) from None
+    return options if isinstance(options, dict) else {}
 
 
 def tensor_names(path: str) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mgpu_ngram.core.nmt_model import Affine, Cell, Lstm
+from mgpu_ngram.core.nmt_model import Affine, Cell, Lstm, Stacks
+from mgpu_ngram.kernels.decode.activations import singles, stored
 from mgpu_ngram.kernels.decode.cublas import cublas_products
 from mgpu_ngram.kernels.decode.gru_gates import gru_gates
 from mgpu_ngram.kernels.decode.layer_norm import layer_norm
@@ -103,3 +104,18 @@ def encode(
         else:
             h, c = run(layer, None, h, c, inputs, row_TB[t], live_TB[t], states_TBH[t])
     return states_TBH
+
+
+def encode_on(
+    layers: tuple[tuple[Cell, ...], ...], states_TBH: Any, live_TB: Any, backward: bool, stacks: Stacks
+) -> Any:
+    """Return the states of the last of `layers`, each on those of the layer before."""
+    for i, layer in enumerate(layers):
+        turned = stacks.alternating and i % 2 == 0
+        states_TBH = with_skip(encode(layer, states_TBH, live_TB, backward != turned), states_TBH, stacks.skip)
+    return states_TBH
+
+
+def with_skip(states: Any, below: Any, skip: bool) -> Any:
+    """Return the states of a layer, with those of the layer below added if `skip`."""
+    return stored(singles(states) + singles(below), states.dtype) if skip else states

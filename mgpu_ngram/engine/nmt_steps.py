@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.nmt_model import Lstm, NmtModel
-from mgpu_ngram.engine.nmt_cells import apply, multiply, run
+from mgpu_ngram.engine.nmt_cells import apply, multiply, run, with_skip
 from mgpu_ngram.engine.nmt_weights import ReadyModel, ready
 from mgpu_ngram.engine.sentence_encoder import SentenceEncoder
 from mgpu_ngram.engine.state_trees import join_rows
@@ -26,7 +26,8 @@ POOLS_PER_OCTAVE = 4  # numbers of slots of pools, from one power of two to the 
 class NmtSteps:
     """A model as a step function with a pool of encoded sentences. A row's bits do not depend on other rows.
 
-    A state has rows of "hidden", "memory" (of LSTMs) and "slot", the sentence of the row in the pool.
+    A state has rows of "hidden", "memory" (of LSTMs), "stack" (of layers on layers) and "slot", the sentence of the row
+    in the pool.
     """
 
     def __init__(self, model: NmtModel):
@@ -61,6 +62,8 @@ class NmtSteps:
         self._encoder.release()
         if self._has_memory:
             new["memory"] = self._xp.zeros_like(hidden)
+        if self.model.stacks.decoder:
+            new["stack"] = tuple(hidden.copy() for _ in self.model.stacks.decoder)
         return join_rows(state, new)
 
     def step(self, state: Any, words_R: Any) -> tuple[Any, StepScores]:
@@ -74,19 +77,25 @@ class NmtSteps:
             if m.start < 0:
                 previous_RE = xp.where((words_R >= 0)[:, None], previous_RE, previous_RE.dtype.type(0))
         top_RE, c = run(m.decoder, previous_RE, state["hidden"], state.get("memory"), m.word_inputs, row_R)
-        h, attention_RT = top_RE, None
+        h, attention_RT, stack = top_RE, None, []
         if m.attention is not None:
             assert self._pool is not None
             query_RA = apply(m.attention.query, h)
             attention_RT, context_RC = attention(query_RA, state["slot"], self._pool, m.attention.energy_A)
             h, c = run(m.conditional, context_RC, h, c)
+            top_RH = h
+            for layer, state_RH in zip(m.stacks.decoder, state.get("stack", ()), strict=True):
+                stack.append(run(layer, top_RH, state_RH, None)[0])
+                top_RH = with_skip(stack[-1], top_RH, m.stacks.skip)
             of_state, of_word, of_context = m.hidden
             word_NE = apply(of_word, previous_RE) if m.word_hidden is None else m.word_hidden
-            top_RE = tanh_sum(apply(of_state, h), apply(of_context, context_RC), word_NE, row_R)
+            top_RE = tanh_sum(apply(of_state, top_RH), apply(of_context, context_RC), word_NE, row_R)
         logits_RV = multiply(top_RE, m.output.weight_XY)
         new = {"hidden": h, "slot": state["slot"]}
         if self._has_memory:
             new["memory"] = c
+        if stack:
+            new["stack"] = tuple(stack)
         return new, StepScores(logits_RV, attention_RT, self._bias_V)
 
     def _place(self, new: Sentences, slots: np.ndarray, length_B: np.ndarray, slot_B: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.nmt_cells import apply, encode
+from mgpu_ngram.engine.nmt_cells import apply, encode, encode_on
 from mgpu_ngram.engine.nmt_weights import ReadyModel
 from mgpu_ngram.engine.step_graphs import StepGraphs, rounded_up, side_stream
 from mgpu_ngram.kernels.decode.attention import Sentences
@@ -145,7 +145,14 @@ class SentenceEncoder:
         if m.attention is None or m.initial is None:
             return Encoded(None, states_TBH[-1])
         backward_TBH = encode(m.backward, x_TBX, live_TB, True, inputs[1], row_TB)
+        states_TBH = encode_on(m.stacks.forward, states_TBH, live_TB, False, m.stacks)
+        backward_TBH = encode_on(m.stacks.backward, backward_TBH, live_TB, True, m.stacks)
         context_BTC, mean_BC = contexts(states_TBH, backward_TBH, length_B)
+        if m.stacks.context:
+            first, *rest = m.stacks.context
+            states_TBH = encode(first, context_BTC.transpose(1, 0, 2), live_TB)
+            states_TBH = encode_on(tuple(rest), states_TBH, live_TB, False, m.stacks)
+            context_BTC, mean_BC = contexts(states_TBH, None, length_B)
         hidden_BH = tanh_sum(apply(m.initial, mean_BC))
         return Encoded(Sentences(apply(m.attention.memory, context_BTC), context_BTC, length_B), hidden_BH)
 

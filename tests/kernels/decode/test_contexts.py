@@ -14,6 +14,8 @@ def test_contexts_by_hand(to_device):
     context_BTC, mean_BC = contexts(*map(to_device, (forward, backward, np.array([1, 2]))))
     assert to_host(context_BTC).tolist() == [[[1, 3], [0, 0]], [[2, 5], [6, 7]]]
     assert to_host(mean_BC).tolist() == [[1, 3], [4, 6]]
+    context_BTC, mean_BC = contexts(to_device(forward), None, to_device(np.array([1, 2])))
+    assert to_host(context_BTC).tolist() == [[[1], [0]], [[2], [6]]] and to_host(mean_BC).tolist() == [[1], [4]]
 
 
 @pytest.mark.parametrize(("dtype", "step"), [(np.float32, 1e-6), (np.float16, 2**-11)])
