@@ -13,7 +13,7 @@ import sys
 import textwrap
 import typing
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,14 @@ def yaml_page() -> str:
 
 def field_comments(cls: type) -> dict[str, str]:
     """The comment beside each field of a dataclass, continued by comment lines below it; "" where none stands."""
+    comments = {}
+    for base in reversed(cls.__mro__):
+        if is_dataclass(base):
+            comments |= _own_comments(base)
+    return comments
+
+
+def _own_comments(cls: type) -> dict[str, str]:
     source = textwrap.dedent(inspect.getsource(cls))
     lines = source.split("\n")
     [body] = [node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]

@@ -118,7 +118,7 @@ def _linked(jobs: list[tuple[str, Any]], output: str, path: str) -> list[tuple[s
     for i, (stage, settings) in enumerate(jobs):
         for key, product in STAGES[stage].needs.items():
             given = getattr(settings, key)
-            several = given if isinstance(given, list) else [given]
+            several = [name for name in (given if isinstance(given, list) else [given]) if isinstance(name, str)]
             for wanted in several:
                 if (product, wanted) not in made and any(
                     later.name == wanted and STAGES[name].makes == product for name, later in jobs[i + 1 :]
@@ -128,7 +128,7 @@ def _linked(jobs: list[tuple[str, Any]], output: str, path: str) -> list[tuple[s
                         f"later; put that job first, or write ./{wanted} for a path"
                     )
             paths = [made.get((product, wanted), wanted) for wanted in several]
-            if paths != several:
+            if paths != several:  # then all of them are text
                 settings = replace(settings, **{key: paths if isinstance(given, list) else paths[0]})
         folder = Path(output) / settings.name
         made[STAGES[stage].makes, settings.name] = str(folder / STAGES[stage].product(settings))

@@ -154,7 +154,7 @@ def _is_made_by(job: Job, earlier: Job) -> bool:
     """Return whether a setting of a job is a path inside the output of an earlier one."""
     needed = (getattr(job.settings, key) for key in job.stage.needs)
     paths = [path for value in needed for path in (value if isinstance(value, list) else [value])]
-    return any(path and Path(path).is_relative_to(earlier.path) for path in paths)
+    return any(isinstance(path, str) and path and Path(path).is_relative_to(earlier.path) for path in paths)
 
 
 def _is_finished(job: Job) -> bool:

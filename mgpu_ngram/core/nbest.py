@@ -125,9 +125,18 @@ def shown_line(data: np.ndarray, at: int) -> tuple[int, str]:
     return start, repr(shown) + ("..." if len(line) > SHOWN_BYTES else "")
 
 
-@njit(nogil=True, cache=True)
-def number_lists(data, spans_N9):
+def list_numbers(lines: NbestLines) -> np.ndarray:
     """Return list_N (N,) int64, the number of each line's list: neighbouring lines of one id are a list."""
+    return np.asarray(_number_lists(read_only(lines.data), read_only(lines.spans_N9)))
+
+
+def list_ids(lines: NbestLines, firsts: np.ndarray) -> list[bytes]:
+    """Return the ids of lines, as they are written."""
+    return [lines.data[a:b].tobytes() for a, b in lines.spans_N9[firsts, ID : ID_END + 1].tolist()]
+
+
+@njit(nogil=True, cache=True)
+def _number_lists(data, spans_N9):
     list_N = np.zeros(len(spans_N9), np.int64)
     for n in range(1, len(spans_N9)):
         same = equal_words(

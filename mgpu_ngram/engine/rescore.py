@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -13,13 +16,13 @@ import numpy as np
 from mgpu_ngram.core.arpa_lines import newline
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import InputError, RunError
-from mgpu_ngram.core.nbest import Names, NbestLines, WrongLine, parse_nbest, shown_line
+from mgpu_ngram.core.nbest import Names, NbestLines, WrongLine, list_ids, list_numbers, parse_nbest, shown_line
 from mgpu_ngram.core.nbest_moses import NUMBER
 from mgpu_ngram.core.read_text import TextBlock, read_blocks
 from mgpu_ngram.core.streams import place_in
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device_fast
 from mgpu_ngram.engine.rescore_lines import LineFormat, Part, sort_part
-from mgpu_ngram.engine.score import LESS_TO_SCORE, Replica, ScoreOptions, replica_of
+from mgpu_ngram.engine.score import LESS_TO_SCORE, ScoreOptions, replica_of
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.compile import read_only
 from mgpu_ngram.kernels.dispatch import to_host
@@ -53,99 +56,193 @@ class RescoreOptions:
 
 
 @dataclass
-class RescoredChunk:
-    """The lists of a chunk in parts, in order.
+class Counts:
+    """Counts of a part of the lists.
 
     lines  hypotheses
     words  of all texts, each with its end
-    oovs   unknown words by model
+    oovs   (M,) int64, unknown words by model
     found  features with weights that a line has
     """
 
-    parts: list[Part] = field(default_factory=list)
-    lines: int = 0
-    words: int = 0
-    oovs: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    found: set[str] = field(default_factory=set)
-    seconds: dict[str, float] = field(default_factory=dict)
+    lines: int
+    words: int
+    oovs: np.ndarray
+    found: set[str]
+
+    @classmethod
+    def none(cls, models: int) -> Counts:
+        """Return the counts of no lists."""
+        return cls(0, 0, np.zeros(models, np.int64), set())
+
+    def plus(self, other: Counts) -> Counts:
+        """Return the counts of both parts."""
+        return Counts(
+            self.lines + other.lines, self.words + other.words, self.oovs + other.oovs, self.found | other.found
+        )
+
+
+@dataclass
+class RescoredChunk:
+    """The lists of a chunk in parts, in order."""
+
+    parts: list[Part]
+    counts: Counts
+    seconds: dict[str, float]
+
+
+@dataclass
+class ScoredLists:
+    """N hypotheses of neighbouring lists, in their order.
+
+    ids        of the L lists; the first and the last one may continue in neighbouring chunks
+    lengths_L  int64, hypotheses of each list
+    values_NC  float32: the total, the values of features with weights, the scores of the models
+    texts      the texts
+    """
+
+    ids: list[bytes]
+    lengths_L: list[int]
+    values_NC: np.ndarray
+    texts: list[str]
+    counts: Counts
+    seconds: dict[str, float]
+
+
+@dataclass
+class ScoredPiece:
+    """N lines of a block and their scores.
+
+    lines      the lines
+    score_NM   float32, natural logarithms by M models
+    place      place(at, reason) returns the error for the line that contains byte `at` of lines.data
+    """
+
+    lines: NbestLines
+    score_NM: np.ndarray
+    place: Callable[[int, str], InputError]
 
 
 def rescore_chunk(chunk: Chunk, options: RescoreOptions) -> RescoredChunk:
     """Read a chunk and rescore its lines. First loads the worker's replicas of the models if it has none."""
-    watch = Stopwatch(options.device)
-    made = RescoredChunk(oovs=np.zeros(len(options.models), np.int64))
+    watch, parts, counts = Stopwatch(options.device), list[Part](), Counts.none(len(options.models))
+    weights = [weight for values in options.weights.values() for weight in values]
+    with _guard(chunk, options):
+        for pieces, found in _scored_blocks(chunk, options, watch):
+            finish = partial(_sorted_piece, options=options, weights=[*weights, *options.model_weights])
+            parts += _in_threads(finish, pieces, options.threads)
+            counts = counts.plus(found)
+            watch.lap("write")
+    return RescoredChunk(parts, counts, watch.seconds)
+
+
+def score_lists(chunk: Chunk, options: RescoreOptions) -> ScoredLists:
+    """Read a chunk and return its lists with the scores of their texts; as `rescore_chunk` loads models."""
+    watch, counts = Stopwatch(options.device), Counts.none(len(options.models))
+    ids: list[bytes] = []
+    lengths: list[int] = []
+    columns = sum(map(len, options.weights.values())) + len(options.models)
+    values, texts = [np.zeros((0, columns), np.float32)], list[str]()
+    with _guard(chunk, options):
+        for pieces, found in _scored_blocks(chunk, options, watch):
+            for piece in pieces:
+                lines = piece.lines
+                _check_finite(piece, np.isfinite(piece.score_NM).all(axis=1))
+                firsts = np.flatnonzero(np.diff(list_numbers(lines), prepend=-1))
+                add_lists(ids, lengths, list_ids(lines, firsts), np.diff(firsts, append=len(lines.spans_N9)).tolist())
+                values.append(np.concatenate([lines.values_NC, piece.score_NM], axis=1))
+                texts += lines.text_B.tobytes().decode("utf-8", "replace").split("\n")[:-1]
+            counts = counts.plus(found)
+            watch.lap("collect")
+    return ScoredLists(ids, lengths, np.concatenate(values), texts, counts, watch.seconds)
+
+
+def add_lists(ids: list[bytes], lengths: list[int], more_ids: Sequence[bytes], more: Sequence[int]) -> None:
+    """Append lists to ids and lengths; the first of them may continue the last list."""
+    for name, length in zip(more_ids, more, strict=True):
+        if ids and ids[-1] == name:
+            lengths[-1] += length
+        else:
+            ids.append(name)
+            lengths.append(length)
+
+
+@contextmanager
+def _guard(chunk: Chunk, options: RescoreOptions) -> Iterator[None]:
+    way_out = f"use smaller chunks (chunk_bytes), or {LESS_TO_SCORE}"
     try:
-        replicas = [replica_of(model) for model in options.models]
-        watch.lap("load")
-        with memory_guard("rescoring", options.device, f"use smaller chunks (chunk_bytes), or {LESS_TO_SCORE}"):
-            for block in read_blocks(chunk, "word", options.block_bytes, threads=options.threads):
-                watch.lap("read")
-                _rescore_block(chunk, block, options, replicas, made, watch)
+        with memory_guard("rescoring", options.device, way_out):
+            yield
     except OSError as error:  # so the driver does not mistake it for an output error
         raise RunError(f"rescoring {chunk} failed: {type(error).__name__}: {error}; run again") from error
-    made.seconds = watch.seconds
-    return made
 
 
-def _rescore_block(
-    chunk: Chunk,
-    block: TextBlock,
-    options: RescoreOptions,
-    replicas: Sequence[Replica],
-    made: RescoredChunk,
-    watch: Stopwatch,
-) -> None:
-    """Rescore the lines of a block and add them to what was made."""
+def _scored_blocks(
+    chunk: Chunk, options: RescoreOptions, watch: Stopwatch
+) -> Iterator[tuple[list[ScoredPiece], Counts]]:
+    """Yield (lines in pieces, one for each thread; their counts) of each block of a chunk."""
+    replicas = [replica_of(model) for model in options.models]
+    watch.lap("load")
     sizes = {name: len(weights) for name, weights in list(options.weights.items())[1:]}
     names = Names.of(sizes, options.names)
-    cuts = _cuts(block.data, options.threads)
-
-    def parse(piece: tuple[int, int]) -> NbestLines:
-        begin, end = piece
-        try:
-            return parse_nbest(block.data[begin:end], names, options.format.json)
-        except WrongLine as error:
-            raise wrong_line(chunk, block, begin + error.at, error.reason) from None
-
-    pieces = _in_threads(parse, list(zip(cuts, cuts[1:], strict=False)), options.threads)
-    watch.lap("parse")
-    text_B = to_device_fast(np.concatenate([piece.text_B for piece in pieces]), options.device)
-    positions_T = find_tokens(text_B, isspace=True)
-    lines = [len(piece.spans_N9) for piece in pieces]
-    score_NM = np.empty((sum(lines), len(replicas)), np.float32)
-    for m, replica in enumerate(replicas):
-        scores, _ = replica.score_text(text_B, positions_T=positions_T)
-        score_NM[:, m] = to_host(scores.total_S).astype(np.float64) * LN_10
-        made.oovs[m] += int(scores.oovs_S.sum())
-    made.words += len(positions_T)
-    watch.lap("score")
-    weights = [weight for values in options.weights.values() for weight in values]
-    ends = np.cumsum([0, *lines])
-
-    def finish(p: int) -> Part:
-        piece, score_PM = pieces[p], score_NM[ends[p] : ends[p + 1]]
-        total_P = np.zeros(lines[p])
-        for values, weight in zip([*piece.values_NC.T, *score_PM.T], [*weights, *options.model_weights], strict=True):
-            if weight:
-                total_P += weight * values.astype(np.float64)
-        with np.errstate(over="ignore"):
-            total_P = total_P.astype(np.float32)
-        wrong_P = ~(np.isfinite(total_P) & np.isfinite(score_PM).all(axis=1))
-        if wrong_P.any():
-            at = int(piece.spans_N9[wrong_P.argmax(), NUMBER])
-            reason = "gets a total or a score that is no finite number; correct its features, the weights or the models"
-            raise wrong_line(chunk, block, cuts[p] + at, reason)
-        return sort_part(piece, options.names, score_PM, total_P, options.format)
-
-    made.parts += _in_threads(finish, list(range(len(pieces))), options.threads)
-    made.lines += sum(lines)
-    made.found.update(name for name in sizes if any(piece.found_W[names.words.id(name)] for piece in pieces))
-    watch.lap("write")
+    for block in read_blocks(chunk, "word", options.block_bytes, threads=options.threads):
+        watch.lap("read")
+        cuts = _cuts(block.data, options.threads)
+        parse = partial(_parsed, chunk, block, names, options.format.json)
+        pieces = _in_threads(parse, list(itertools.pairwise(cuts)), options.threads)
+        watch.lap("parse")
+        text_B = to_device_fast(np.concatenate([piece.text_B for piece in pieces]), options.device)
+        positions_T = find_tokens(text_B, isspace=True)
+        ends = np.cumsum([0, *(len(piece.spans_N9) for piece in pieces)])
+        score_NM, oovs_M = np.empty((ends[-1], len(replicas)), np.float32), np.zeros(len(replicas), np.int64)
+        for m, replica in enumerate(replicas):
+            scores, _ = replica.score_text(text_B, positions_T=positions_T)
+            score_NM[:, m] = to_host(scores.total_S).astype(np.float64) * LN_10
+            oovs_M[m] = int(scores.oovs_S.sum())
+        found = {name for name in sizes if any(piece.found_W[names.words.id(name)] for piece in pieces)}
+        counts = Counts(int(ends[-1]), len(positions_T), oovs_M, found)
+        watch.lap("score")
+        places = (partial(_wrong_line, chunk, block, cut) for cut in cuts)
+        scored = (score_NM[begin:end] for begin, end in itertools.pairwise(ends))
+        yield [ScoredPiece(*piece) for piece in zip(pieces, scored, places, strict=False)], counts
 
 
-def wrong_line(chunk: Chunk, block: TextBlock, at: int, reason: str) -> InputError:
-    """Return the error for the line of a block that contains byte `at`."""
-    start, shown = shown_line(block.data, at)
+def _parsed(chunk: Chunk, block: TextBlock, names: Names, json: bool, piece: tuple[int, int]) -> NbestLines:
+    begin, end = piece
+    try:
+        return parse_nbest(block.data[begin:end], names, json)
+    except WrongLine as error:
+        raise _wrong_line(chunk, block, begin, error.at, error.reason) from None
+
+
+def _sorted_piece(piece: ScoredPiece, options: RescoreOptions, weights: Sequence[float]) -> Part:
+    """Return the sorted lists of a piece."""
+    lines, score_NM = piece.lines, piece.score_NM
+    total_N = weighted_sums([*lines.values_NC.T, *score_NM.T], weights)
+    _check_finite(piece, np.isfinite(total_N) & np.isfinite(score_NM).all(axis=1))
+    return sort_part(lines, options.names, score_NM, total_N, options.format)
+
+
+def _check_finite(piece: ScoredPiece, finite_N: np.ndarray) -> None:
+    """Raise InputError for the first line that is not finite."""
+    if not finite_N.all():
+        reason = "gets a total or a score that is no finite number; correct its features, the weights or the models"
+        raise piece.place(int(piece.lines.spans_N9[finite_N.argmin(), NUMBER]), reason)
+
+
+def weighted_sums(columns: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
+    """Return float32 sums over columns of weight times value, in double precision and in the order of the columns."""
+    total_N = np.zeros(len(columns[0]))
+    for values, weight in zip(columns, weights, strict=True):
+        if weight:
+            total_N += weight * values.astype(np.float64)
+    with np.errstate(over="ignore"):
+        return total_N.astype(np.float32)
+
+
+def _wrong_line(chunk: Chunk, block: TextBlock, begin: int, at: int, reason: str) -> InputError:
+    """Return the error for the line of a block that contains byte `begin` + `at`."""
+    start, shown = shown_line(block.data, begin + at)
     return InputError(f"{place_in(*block.place(chunk, start))}: {shown} {reason}")
 
 

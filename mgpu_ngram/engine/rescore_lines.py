@@ -10,8 +10,8 @@ import numpy as np
 
 from mgpu_ngram.core.decimals import MAX_BYTES, write_float32
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.nbest import NbestLines, number_lists
-from mgpu_ngram.core.nbest_moses import FEATURES_END, ID, ID_END, LINE, LINE_END, NUMBER, NUMBER_END
+from mgpu_ngram.core.nbest import NbestLines, list_ids, list_numbers
+from mgpu_ngram.core.nbest_moses import FEATURES_END, LINE, LINE_END, NUMBER, NUMBER_END
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.compile import njit, read_only
 
@@ -64,10 +64,10 @@ def sort_part(
     score_NM  float32, their values
     total_N   float32, new totals
     """
-    list_N = number_lists(read_only(lines.data), read_only(lines.spans_N9))
+    list_N = list_numbers(lines)
     order_N = np.lexsort((-total_N, list_N))
     firsts = np.flatnonzero(np.diff(list_N, prepend=-1))
-    ids = [lines.data[a:b].tobytes() for a, b in lines.spans_N9[firsts, ID : ID_END + 1].tolist()]
+    ids = list_ids(lines, firsts)
     if format.best:
         order_N, counts = order_N[firsts], np.ones(len(firsts), np.int64)
         ends = np.flatnonzero(lines.text_B == 10) + 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mgpu_ngram.core.memory_config import MemoryConfig
     from mgpu_ngram.jobs.context import PlanContext, RunContext
 
-Product = Literal["model", "counts", "topics", "other"]
+Product = Literal["model", "counts", "topics", "weights", "other"]
 
 
 class Settings(Protocol):

@@ -37,6 +37,7 @@ ENTRIES: dict[str, Entry] = {
     "rescore": Entry(
         "mgpu_ngram.stages.rescore", "add the scores of n-gram models to n-best lists, and sort them", ("rescore",)
     ),
+    "tune": Entry("mgpu_ngram.stages.tune", "tune the weights of features of n-best lists", ("tune",)),
     "decode": Entry("mgpu_ngram.stages.decode", "translate text by beam search, as Amun does", ("decode",)),
 }
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.jobs.rescore.config import RescoreConfig
+from mgpu_ngram.jobs.rescore.config import ListsConfig, RescoreConfig
 from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import RESCORE_BYTES, opening_seconds
@@ -28,6 +28,7 @@ EXAMPLES = """examples:
   mgpu-ngram rescore nbest.txt --lm a.arpa --names LM1 --weights LM1=0.5 TM=0.2,0.1 -o out.txt
   mgpu-ngram rescore nbest.jsonl --lm a.safetensors --weights a=0.3 -o out.jsonl
   mgpu-ngram rescore words.txt --kaldi --costs ac=ac.txt lm=lm.txt --lm a.arpa --weights ac=0.1 a=1 --best
+  mgpu-ngram rescore nbest.txt --lm a.arpa --weights weights.yaml -o out.txt
   mgpu-ngram rescore - --lm a.arpa --weights a=0.2 --best < nbest.txt > best.txt"""
 
 
@@ -45,40 +46,20 @@ class RescoreStage(Stage[RescoreConfig, "RescoreResult"]):
     config = RescoreConfig
     format = "mgpu_ngram rescored lists"
     memory_keys = frozenset({"device_bytes", "host_bytes"})
-    needs: ClassVar[Mapping[str, Product]] = {"lm": "model"}
+    needs: ClassVar[Mapping[str, Product]] = {"lm": "model", "weights": "weights"}
     examples = EXAMPLES
     stdin_setting = "text"
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
-        add_text(parser, "text", "NBEST")
-        parser.add_argument(
-            "--lm", action="append", metavar="MODEL", help="model file or ARPA file; several times for several models"
-        )
-        parser.add_argument(
-            "--names", nargs="+", metavar="NAME", help="of the models' features (default: of their files)"
-        )
-        parser.add_argument(
-            "--weights", nargs="+", metavar="NAME=W",
-            help="of features; W,W for several values of one (default: 0; of the old total 1 if no other "
-            "feature of the lists has a weight)",
-        )  # fmt: skip
-        parser.add_argument("--kaldi", action="store_true", help="lists are archives of Kaldi: lines 'ID-N word word'")
-        parser.add_argument(
-            "--costs", nargs="+", metavar="NAME=ARCHIVE", help="Kaldi's costs of the hypotheses, negated as features"
-        )
+        add_lists_flags(parser)
         parser.add_argument("--best", action="store_true", help="write the text of the best line of each list alone")
         parser.add_argument("-o", "--output", metavar="OUT.txt", help="file to write (default: standard output)")
         add_overwrite(parser)
-        add_no_verify(parser)
-        add_text_flags(parser, "8 MiB")
 
     def settings(self, arguments: argparse.Namespace) -> RescoreConfig:
         from mgpu_ngram.core.typed_config import fill
 
-        found = given(arguments, ["text", "lm", "names", "kaldi", "best", "text_column", "chunk_bytes"])
-        found |= {"verify": not arguments.no_verify, "printed": arguments.output is None}
-        found["weights"] = dict(map(_weight, arguments.weights or []))
-        found["costs"] = dict(map(_cost, arguments.costs or []))
+        found = lists_settings(arguments) | {"best": arguments.best, "printed": arguments.output is None}
         if arguments.output is None and arguments.json:
             raise InputError("--json prints a summary in place of the lists; give -o FILE for them")
         return fill(RescoreCommand, found, "rescore")
@@ -94,13 +75,9 @@ class RescoreStage(Stage[RescoreConfig, "RescoreResult"]):
         check_file(config, target.path, overwrite)
 
     def check(self, config: RescoreConfig) -> None:
-        from mgpu_ngram.core.files import find_files
-        from mgpu_ngram.core.model_file import identify
+        from mgpu_ngram.jobs.rescore.run import check_inputs
 
-        for archive in config.costs.values():
-            find_files([archive])
-        for path in config.lm:
-            identify(path)
+        check_inputs(config)
 
     def open_inputs(self, config: RescoreConfig) -> Corpus:
         from mgpu_ngram.jobs.rescore.run import open_inputs
@@ -108,8 +85,7 @@ class RescoreStage(Stage[RescoreConfig, "RescoreResult"]):
         return open_inputs(config)
 
     def cpu_seconds(self, config: RescoreConfig, inputs: Corpus | None) -> float:
-        work = self.work_bytes(config, inputs) / RESCORE_BYTES * max(1, len(config.lm))
-        return work + sum(map(opening_seconds, config.lm))
+        return scoring_seconds(config, self.work_bytes(config, inputs))
 
     def plan(self, config: RescoreConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.rescore.run import plan
@@ -133,37 +109,80 @@ class RescoreStage(Stage[RescoreConfig, "RescoreResult"]):
         if result.path is None:
             return
         totals = result.totals
-        print(f"{shown_path(result.path)}: {_sizes(vars(totals))}")
+        print(f"{shown_path(result.path)}: {shown_totals(vars(totals))}")
         rate = f"{result.hypotheses_per_second:,.0f} hypotheses/s"
         print(f"{result.wall_seconds:.2f} s on {where(result)}: {rate}")
         show_seconds(result.seconds)
         show_transport(result)
 
     def show_plan(self, plan: dict[str, Any]) -> None:
-        weights = ", ".join(f"{name} {' '.join(map(str, values))}" for name, values in plan["weights"].items())
-        print(
-            f"{plan['job']}: {many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes in "
-            f"{many(plan['chunks'], 'chunk')}; {many(plan['workers'], plan['device'] + ' worker')}; models "
-            f"{', '.join(plan['lm']) or 'none'}; weights {weights}"
-        )
+        print(shown_lists_plan(plan))
 
     def show_info(self, path: str, described: dict[str, Any]) -> None:
         models = ", ".join(model["path"] for model in described["models"])
-        print(f"{path}: {_sizes(described['totals'])}, by {models or 'weights alone'}")
+        print(f"{path}: {shown_totals(described['totals'])}, by {models or 'weights alone'}")
         show_options(described)
 
 
 STAGE = RescoreStage()
 
 
-def _weight(text: str) -> tuple[str, Any]:
+def add_lists_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of commands that score n-best lists."""
+    add_text(parser, "text", "NBEST")
+    parser.add_argument(
+        "--lm", action="append", metavar="MODEL", help="model file or ARPA file; several times for several models"
+    )
+    parser.add_argument("--names", nargs="+", metavar="NAME", help="of the models' features (default: of their files)")
+    parser.add_argument(
+        "--weights", nargs="+", metavar="NAME=W",
+        help="of features; W,W for several values of one (default: 0; of the old total 1 if no other feature of the "
+        "lists has a weight); or a YAML file of them",
+    )  # fmt: skip
+    parser.add_argument("--kaldi", action="store_true", help="lists are archives of Kaldi: lines 'ID-N word word'")
+    parser.add_argument(
+        "--costs", nargs="+", metavar="NAME=ARCHIVE", help="Kaldi's costs of the hypotheses, negated as features"
+    )
+    add_no_verify(parser)
+    add_text_flags(parser, "8 MiB")
+
+
+def lists_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that the flags of `add_lists_flags` set."""
+    found = given(arguments, ["text", "lm", "names", "kaldi", "text_column", "chunk_bytes"])
+    weights = arguments.weights or []
+    if len(weights) == 1 and "=" not in weights[0]:
+        found["weights"] = weights[0]
+    else:
+        found["weights"] = dict(map(named_numbers, weights))
+    return found | {"verify": not arguments.no_verify, "costs": dict(map(_cost, arguments.costs or []))}
+
+
+def scoring_seconds(config: ListsConfig, size_bytes: int) -> float:
+    """Return about how long 2 CPU cores work on lists of a size."""
+    return size_bytes / RESCORE_BYTES * max(1, len(config.lm)) + sum(map(opening_seconds, config.lm))
+
+
+def shown_lists_plan(plan: dict[str, Any]) -> str:
+    """Return a plan for people."""
+    weights = plan["weights"]
+    if not isinstance(weights, str):
+        weights = ", ".join(f"{name} {' '.join(map(str, values))}" for name, values in weights.items())
+    return (
+        f"{plan['job']}: {many(plan['inputs'], 'input')} of {plan['input_bytes']:,} bytes in "
+        f"{many(plan['chunks'], 'chunk')}; {many(plan['workers'], plan['device'] + ' worker')}; models "
+        f"{', '.join(plan['lm']) or 'none'}; weights {weights}"
+    )
+
+
+def named_numbers(text: str) -> tuple[str, Any]:
     """Return (name, number or numbers) of NAME=W or NAME=W,W."""
-    name, equals, values = text.rpartition("=")
+    name, _, values = text.rpartition("=")
     try:
         numbers = [float(value) for value in values.split(",")]
     except ValueError:
         numbers = []
-    if not equals or not name or not numbers:
+    if not name or not numbers:
         raise InputError(f"weight {text!r} is not NAME=NUMBER; write it as F0=1 or TM=0.2,0.1")
     return name, numbers[0] if len(numbers) == 1 else numbers
 
@@ -176,7 +195,7 @@ def _cost(text: str) -> tuple[str, str]:
     return name, path
 
 
-def _sizes(totals: dict[str, Any]) -> str:
+def shown_totals(totals: dict[str, Any]) -> str:
     oovs = "".join(f", {oovs:,} unknown to {name}" for name, oovs in totals["oovs"].items())
     return f"{many(totals['lists'], 'list')}, {totals['hypotheses']:,} hypotheses, {totals['words']:,} words{oovs}"
 

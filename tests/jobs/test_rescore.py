@@ -55,7 +55,7 @@ def wanted(hypotheses, arpa):
 
 
 def config(arpa, **more):
-    return RescoreConfig([str(arpa.parent / "nbest")], [str(arpa)], weights=WEIGHTS, **more)
+    return RescoreConfig([str(arpa.parent / "nbest")], [str(arpa)], ["model"], weights=WEIGHTS, **more)
 
 
 def rescored(config, executor, **more):

@@ -15,25 +15,23 @@ MODEL_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".arpa", ".safetensors")
 
 
 @dataclass(frozen=True)
-class RescoreConfig:
-    """Settings of a rescore job; the keys of its YAML."""
+class ListsConfig:
+    """Settings of jobs that read n-best lists and score them; the keys of their YAML."""
 
     text: list[str]  # n-best lists: paths, globs, directories or fsspec URLs
     lm: list[str] = field(default_factory=list)  # n-gram models: model files, ARPA files, or names of earlier jobs
-    names: list[str] = field(default_factory=list)  # of the models' features; empty: the names of their files
-    weights: dict = field(default_factory=dict)  # of features by name: a number, or a list for a feature of several
-    # values. The old total has the name total; its weight is 1 unless a feature of the lists has one
+    names: list[str] = field(default_factory=list)  # of the models' features; empty: the names of their files or jobs
+    weights: Any = field(default_factory=dict)  # of features by name: a number, or a list for a feature of several
+    # values. The old total has the name total; its weight is 1 unless a feature of the lists has one. Or a YAML file of
+    # them, or the name of an earlier job that tunes them
     kaldi: bool = False  # the lists are archives of Kaldi: lines "ID-N word word"
     costs: dict = field(default_factory=dict)  # archives of Kaldi's costs by the names of their features
-    best: bool = False  # write the text of the best line of each list alone
     text_column: str = "text"  # column of Parquet inputs
     chunk_bytes: Bytes | None = None  # text of one task; auto: from device, text and workers
     verify: bool = True  # check the checksums of model files
-    name: str = "rescore"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "chunk_bytes")
-        check_name(self.name)
         if not self.lm and not self.weights:
             raise InputError("there are neither models nor weights, so nothing changes; give --lm FILE (in YAML lm)")
         if self.names and len(self.names) != len(self.lm):
@@ -46,12 +44,15 @@ class RescoreConfig:
         for name in self.feature_names:
             if (*self.feature_names, *self.costs).count(name) > 1:
                 raise InputError(f"two features have the name {name}; name the models otherwise: --names A B")
-        for name, weight in self.weights.items():
-            values = weight if isinstance(weight, list) else [weight]
-            if not values or not all(_is_weight(value) for value in values):
-                raise InputError(f"the weight of {name} is {weight!r} but must be a finite number, or a list of them")
-            if len(values) > 1 and name in (TOTAL, *self.feature_names):
-                raise InputError(f"{name} has {len(values)} weights but one value; give one")
+        if not isinstance(self.weights, (dict, str)):
+            raise InputError(
+                f"weights are {self.weights!r} but must be a mapping from names to numbers, or a YAML file"
+            )
+        for name, weight in self._weights.items():
+            if not weight or not all(map(is_weight, weight)):
+                raise InputError(f"the weight of {name} is {_shown(weight)} but must be a finite number, or a list")
+            if len(weight) > 1 and name in (TOTAL, *self.feature_names):
+                raise InputError(f"{name} has {len(weight)} weights but one value; give one")
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -59,25 +60,47 @@ class RescoreConfig:
         return tuple(self.names or map(_stem, self.lm))
 
     @property
+    def _weights(self) -> dict[str, tuple[float, ...]]:
+        """The weights that are given; none for those of a file."""
+        given = self.weights if isinstance(self.weights, dict) else {}
+        return {str(name): tuple(w) if isinstance(w, list) else (w,) for name, w in given.items()}
+
+    @property
     def list_weights(self) -> dict[str, tuple[float, ...]]:
         """The weights of the total, first, and of the features of the lists."""
-        given = {str(name): tuple(w) if isinstance(w, list) else (w,) for name, w in self.weights.items()}
-        own = {name: w for name, w in given.items() if name not in (TOTAL, *self.feature_names)}
-        return {TOTAL: given.get(TOTAL, (0.0 if own else 1.0,)), **own}
+        own = {name: w for name, w in self._weights.items() if name not in (TOTAL, *self.feature_names)}
+        return {TOTAL: self._weights.get(TOTAL, (0.0 if own else 1.0,)), **own}
 
     @property
     def model_weights(self) -> tuple[float, ...]:
         """The weights of the models' features; 0 for a model without one."""
-        return tuple(self.weights.get(name, 0.0) for name in self.feature_names)
+        return tuple(self._weights.get(name, (0.0,))[0] for name in self.feature_names)
 
 
-def _is_weight(value: Any) -> bool:
+@dataclass(frozen=True)
+class RescoreConfig(ListsConfig):
+    """Settings of a rescore job; the keys of its YAML."""
+
+    best: bool = False  # write the text of the best line of each list alone
+    name: str = "rescore"  # folder of the result, in the run's output
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        super().__post_init__()
+
+
+def _shown(values: tuple[Any, ...]) -> str:
+    return repr(values[0] if len(values) == 1 else list(values))
+
+
+def is_weight(value: Any) -> bool:
+    """Return whether it is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _stem(path: str) -> str:
-    """Return the name of a model's file without its suffixes."""
-    name = os.path.basename(path)
+    """Return the name of a model's file without its suffixes; of a file called model, as jobs make, its folder's."""
+    folder, name = os.path.split(path)
     while name.endswith(MODEL_SUFFIXES):
         name = name.rpartition(".")[0]
-    return name
+    return (os.path.basename(folder) or name) if name == "model" else name

@@ -8,27 +8,30 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, Handle, in_order
 from mgpu_ngram.core.checkpoint import what_changed
-from mgpu_ngram.core.corpus import Corpus
+from mgpu_ngram.core.corpus import Chunk, Corpus
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.nbest_files import kaldi_lists, open_lists
 from mgpu_ngram.core.output import Output, check_text_file, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.core.yaml_file import read_yaml
 from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.rescore import RescoredChunk, RescoreOptions, rescore_chunk
+from mgpu_ngram.engine.rescore import Counts, RescoreOptions, rescore_chunk
 from mgpu_ngram.engine.rescore_lines import LineFormat, ListJoiner
 from mgpu_ngram.engine.score import BYTES_PER_TEXT_BYTE, ScoreOptions
 from mgpu_ngram.jobs.budget import chunks_ahead, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.parts import in_parts
-from mgpu_ngram.jobs.rescore.config import RescoreConfig
+from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.rescore.config import ListsConfig, RescoreConfig
 from mgpu_ngram.jobs.score.run import AHEAD, fastest_index, text_per_task
 
 FORMAT = "mgpu_ngram rescored lists"
@@ -36,6 +39,7 @@ NBEST, BEST = "nbest", "best.txt"  # names in the folder of a run; lists have th
 RESULT_BYTES = 2  # for each byte of text, about
 
 Take = Callable[[np.ndarray], None]
+L = TypeVar("L", bound=ListsConfig)
 
 
 @dataclass(frozen=True)
@@ -74,37 +78,71 @@ class RescoreResult:
         return asdict(self) | {"path": self.path and str(self.path)} | rate
 
 
-def open_inputs(config: RescoreConfig) -> Corpus:
+def open_inputs(config: ListsConfig) -> Corpus:
     """Return the text that a config names. Raises InputError if it cannot be used."""
     return open_lists(config.text, config.text_column)
 
 
+def check_inputs(config: ListsConfig) -> None:
+    """Raise InputError for a file of models, costs or weights that cannot be used."""
+    for path in config.lm:
+        identify(path)
+    for path in config.costs.values():
+        find_files([path])
+    with_weights(config)
+
+
+def with_weights(config: L) -> L:
+    """Return the settings with the weights of the file that they name."""
+    if not isinstance(config.weights, str):
+        return config
+    weights = read_yaml(config.weights, "a mapping from names of features to weights")
+    try:
+        return replace(config, weights=weights)
+    except InputError as error:
+        raise InputError(f"{config.weights}: {error}") from None
+
+
 def plan(config: RescoreConfig, context: PlanContext) -> dict[str, Any]:
     """Return what `run` would do, from the sizes of the inputs alone."""
+    return {"job": config.name} | lists_plan(config, context) | {"best": config.best}
+
+
+def lists_plan(config: ListsConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what any job that scores lists would do."""
     corpus = open_inputs(config)
     size = config.chunk_bytes or text_per_task(corpus, context.workers, context.device)
     return {
-        "job": config.name,
         "inputs": len(corpus.sources),
         "input_bytes": corpus.size_bytes,
         "chunks": len(corpus.chunks(size)),
         "workers": context.workers,
         "device": context.device,
         "lm": config.lm,
-        "weights": config.list_weights
-        | {n: (w,) for n, w in zip(config.feature_names, config.model_weights, strict=True)},
-        "best": config.best,
+        "weights": weights_of(config) if isinstance(config.weights, dict) else config.weights,
     }
+
+
+def weights_of(config: ListsConfig) -> dict[str, tuple[float, ...]]:
+    """Return the weights of the total, of features of the lists and of the models', in this order."""
+    return config.list_weights | {n: (w,) for n, w in zip(config.feature_names, config.model_weights, strict=True)}
 
 
 def changed_since(config: RescoreConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings, models, and names and sizes of inputs."""
+    config = with_weights(config)
     made_of = _made_of(config, open_inputs(config))
     return what_changed({name: manifest.get(name) for name in made_of}, made_of)
 
 
 def _made_of(config: RescoreConfig, corpus: Corpus) -> dict[str, Any]:
     """Return what an output depends on."""
+    made_of = inputs_of(config, corpus)
+    return made_of | {"options": made_of["options"] | {"best": config.best}}
+
+
+def inputs_of(config: ListsConfig, corpus: Corpus) -> dict[str, Any]:
+    """Return the inputs and options of any job that scores lists."""
     return {
         "inputs": corpus.described,
         "models": [{"path": path, "identity": identify(path)} for path in config.lm],
@@ -113,14 +151,19 @@ def _made_of(config: RescoreConfig, corpus: Corpus) -> dict[str, Any]:
             "weights": config.weights,
             "kaldi": config.kaldi,
             "costs": config.costs,
-            "best": config.best,
         },
     }
 
 
+def files_of(config: ListsConfig) -> list[str]:
+    """Return the files that a run reads."""
+    weights = [config.weights] if isinstance(config.weights, str) else []
+    return [*config.text, *config.lm, *config.costs.values(), *weights]
+
+
 def check_file(config: RescoreConfig, path: str | Path, overwrite: bool) -> None:
     """Raise InputError unless lists may be written there."""
-    check_text_file(path, [*config.text, *config.lm, *config.costs.values()], overwrite, (".jsonl",))
+    check_text_file(path, files_of(config), overwrite, (".jsonl",))
 
 
 def run(
@@ -135,7 +178,7 @@ def run(
 
     Not resumable.
     """
-    corpus = inputs or open_inputs(config)
+    config, corpus = with_weights(config), inputs or open_inputs(config)
     if context.output is None:
         return rescore(config, context, corpus, take or (lambda lines: None))
     if context.single_file:
@@ -154,12 +197,34 @@ def run(
     return replace(result, path=out.path)
 
 
-def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: Take) -> RescoreResult:
-    """Rescore a corpus; call `take` with the lines, in order.
+@dataclass(frozen=True)
+class Work:
+    """How the tasks of a run read and score lists: chunks of a corpus, and at most `ahead` chunks in flight."""
 
-    The driver holds a few chunks at once, and the lines of a list until it ends.
-    """
-    executor, progress, start = context.executor, context.progress, time.perf_counter()
+    executor: Executor
+    corpus: Corpus
+    chunk_bytes: int
+    ahead: int
+    options: RescoreOptions
+
+    def results(self, task: Callable[[Chunk, RescoreOptions], Any], doing: str, progress: Progress) -> Iterator[Any]:
+        """Yield the result of task(chunk, options) for each chunk, in order. Results have `lines`, a number."""
+        chunks = self.corpus.chunks(self.chunk_bytes)
+        counts: deque[int] = deque()  # number of chunks that each call completes
+
+        def calls() -> Iterator[Handle]:
+            for chunk, chunks_done in in_parts(chunks, self.chunk_bytes):
+                counts.append(chunks_done)
+                yield self.executor.call(task, chunk, self.options, label=f"{doing} {chunk}")
+
+        for made in in_order(self.executor, calls(), self.ahead):
+            yield made
+            progress.advance(counts.popleft(), made.counts.lines)
+
+
+def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool = False) -> Work:
+    """Return the work of a run. Reads archives of Kaldi."""
+    executor = context.executor
     if config.kaldi:
         corpus = kaldi_lists(corpus, config.costs)
     chunk_bytes = config.chunk_bytes or text_per_task(corpus, executor.workers, executor.device)
@@ -169,49 +234,6 @@ def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: Ta
         chunk_bytes = config.chunk_bytes or text_within(budget, BYTES_PER_TEXT_BYTE, chunk_bytes)
         ahead = chunks_ahead(budget, executor.workers, RESULT_BYTES * chunk_bytes, AHEAD)
         executor = limited_to(executor, context.memory)
-    options = options_of(config, corpus, executor, chunk_bytes)
-    chunks = corpus.chunks(chunk_bytes)
-    joiner, whole = ListJoiner(config.best), RescoredChunk(oovs=np.zeros(len(config.lm), np.int64))
-    counts: deque[int] = deque()  # number of chunks that each call completes
-
-    def calls() -> Iterator[Handle]:
-        for chunk, chunks_done in in_parts(chunks, chunk_bytes):
-            counts.append(chunks_done)
-            yield executor.call(rescore_chunk, chunk, options, label=f"rescoring {chunk}")
-
-    progress.start("rescore", len(chunks), "chunks", "hypotheses")
-    for made in in_order(executor, calls(), ahead):
-        for part in made.parts:
-            for lines in joiner.add(part):
-                take(lines)
-        whole.lines, whole.words, whole.oovs = (
-            whole.lines + made.lines,
-            whole.words + made.words,
-            whole.oovs + made.oovs,
-        )
-        whole.found |= made.found
-        whole.seconds = add_seconds(whole.seconds, made.seconds)
-        progress.advance(counts.popleft(), made.lines)
-    for lines in joiner.close():
-        take(lines)
-    progress.finish()
-    missing = [name for name in list(config.list_weights)[1:] if name not in whole.found]
-    if missing and whole.lines:
-        raise InputError(f"no line has the feature {missing[0]}, which has a weight; correct its name or leave it out")
-    totals = Totals(
-        joiner.lists, whole.lines, whole.words, dict(zip(config.feature_names, whole.oovs.tolist(), strict=True))
-    )
-    wall = time.perf_counter() - start
-    return RescoreResult(None, totals, whole.seconds, wall, executor.workers, executor.device, executor.transport)
-
-
-def _is_json(corpus: Corpus) -> bool:
-    """Return whether lists are JSON lines."""
-    return any(source.column and source.format != "parquet" for source in corpus.sources)
-
-
-def options_of(config: RescoreConfig, corpus: Corpus, executor: Executor, block_bytes: int) -> RescoreOptions:
-    """Return the options of tasks."""
     device, threads = executor.device, executor.threads
 
     def model(path: str) -> ScoreOptions:
@@ -219,8 +241,50 @@ def options_of(config: RescoreConfig, corpus: Corpus, executor: Executor, block_
         whole = os.path.abspath(path)  # workers may have another current directory
         return ScoreOptions(whole, identify(path), index, device=device, read_threads=threads, verify=config.verify)
 
-    return RescoreOptions(
+    options = RescoreOptions(
         tuple(map(model, config.lm)), config.feature_names, config.list_weights, config.model_weights,
-        LineFormat(_is_json(corpus), config.best, config.kaldi),
-        device, block_bytes, threads,
+        LineFormat(_is_json(corpus), best, config.kaldi), device, chunk_bytes, threads,
     )  # fmt: skip
+    return Work(executor, corpus, chunk_bytes, ahead, options)
+
+
+def check_found(config: ListsConfig, counts: Counts) -> None:
+    """Raise InputError for a feature that has a weight but is in no line."""
+    missing = [name for name in list(config.list_weights)[1:] if name not in counts.found]
+    if missing and counts.lines:
+        raise InputError(f"no line has the feature {missing[0]}, which has a weight; correct its name or leave it out")
+
+
+def totals_of(config: ListsConfig, lists: int, counts: Counts) -> Totals:
+    """Return the totals of a run."""
+    oovs = dict(zip(config.feature_names, counts.oovs.tolist(), strict=True))
+    return Totals(lists, counts.lines, counts.words, oovs)
+
+
+def rescore(config: RescoreConfig, context: RunContext, corpus: Corpus, take: Take) -> RescoreResult:
+    """Rescore a corpus; call `take` with the lines, in order.
+
+    The driver holds a few chunks at once, and the lines of a list until it ends.
+    """
+    start = time.perf_counter()
+    work = prepare(config, context, corpus, config.best)
+    joiner, counts, progress = ListJoiner(config.best), Counts.none(len(config.lm)), context.progress
+    seconds: dict[str, float] = {}
+    progress.start("rescore", len(work.corpus.chunks(work.chunk_bytes)), "chunks", "hypotheses")
+    for made in work.results(rescore_chunk, "rescoring", progress):
+        for part in made.parts:
+            for lines in joiner.add(part):
+                take(lines)
+        counts, seconds = counts.plus(made.counts), add_seconds(seconds, made.seconds)
+    for lines in joiner.close():
+        take(lines)
+    progress.finish()
+    check_found(config, counts)
+    executor, wall = context.executor, time.perf_counter() - start
+    totals = totals_of(config, joiner.lists, counts)
+    return RescoreResult(None, totals, seconds, wall, executor.workers, executor.device, executor.transport)
+
+
+def _is_json(corpus: Corpus) -> bool:
+    """Return whether lists are JSON lines."""
+    return any(source.column and source.format != "parquet" for source in corpus.sources)

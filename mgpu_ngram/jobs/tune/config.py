@@ -1,0 +1,39 @@
+"""The settings of a tune job."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.typed_config import check_at_least, check_name
+from mgpu_ngram.jobs.rescore.config import ListsConfig, is_weight
+
+MAX_POINTS = 1_000_000  # of a grid
+
+
+@dataclass(frozen=True)
+class TuneConfig(ListsConfig):
+    """Settings of a tune job; the keys of its YAML. The search starts from the weights."""
+
+    references: list[str] = field(default_factory=list)  # files of correct texts: line i + 1 is that of list i; with
+    # kaldi, lines "ID word word". Several files have a reference each
+    metric: Literal["bleu", "wer", "cer"] = "bleu"  # BLEU, or the error rate of words or characters
+    grid: dict = field(default_factory=dict)  # lists of weights to try by name, all combinations; empty: line searches
+    restarts: int = 10  # line searches from random weights, besides the one from the weights given
+    seed: int = 1  # of the random weights
+    name: str = "tune"  # folder of the result, in the run's output
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_at_least(self, 0, "restarts", "seed")
+        super().__post_init__()
+        if not self.references:
+            raise InputError("there are no references; give --references FILE (in YAML references)")
+        for name, values in self.grid.items():
+            if not isinstance(values, list) or not values or not all(map(is_weight, values)):
+                raise InputError(f"the grid of {name} is {values!r} but must be a list of finite numbers")
+        points = math.prod(map(len, self.grid.values()))
+        if points > MAX_POINTS:
+            raise InputError(f"the grid has {points:,} points but may have {MAX_POINTS:,}; give fewer weights")

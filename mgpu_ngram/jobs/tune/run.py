@@ -1,0 +1,278 @@
+"""Tune the weights of features of n-best lists: lists and references in, the weights of the best quality out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.cluster.executor import Handle, in_order
+from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.output import Output, check_text_file, new_file, write_manifest
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.engine.metrics import import_package, measure_texts, quality, shown_quality
+from mgpu_ngram.engine.rescore import Counts, add_lists, score_lists
+from mgpu_ngram.engine.tune import Lists, grid, search
+from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.decode.text import lines_of
+from mgpu_ngram.jobs.rescore.config import TOTAL
+from mgpu_ngram.jobs.rescore.run import (
+    Totals,
+    check_found,
+    check_inputs,
+    files_of,
+    inputs_of,
+    lists_plan,
+    open_inputs,
+    prepare,
+    totals_of,
+    weights_of,
+    with_weights,
+)
+from mgpu_ngram.jobs.tune.config import TuneConfig
+
+FORMAT = "mgpu_ngram weights"
+WEIGHTS = "weights.yaml"
+TASK_TEXTS = 2_000  # whose quality a task measures; sacrebleu takes 0.1 ms a text, RapidFuzz 0.5 µs
+AHEAD = 2  # tasks per worker in flight or buffered
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """The result of a run; `path` is None if it wrote no file.
+
+    weights        by name
+    before, after  quality with the weights given and with those found, as in `engine.metrics.quality`
+    """
+
+    path: Path | None
+    weights: dict[str, float | list[float]]
+    metric: str
+    before: float
+    after: float
+    totals: Totals
+    seconds: dict[str, float]  # by step, summed over workers
+    wall_seconds: float
+    workers: int
+    device: str
+    transport: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields by name, for machines; error rates are not negated."""
+        shown = {name: abs(getattr(self, name)) for name in ("before", "after")}
+        return asdict(self) | shown | {"path": self.path and str(self.path)}
+
+
+def plan(config: TuneConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what `run` would do, from the sizes of the inputs alone."""
+    more = {"metric": config.metric, "grid": config.grid, "restarts": config.restarts}
+    return {"job": config.name} | lists_plan(config, context) | more
+
+
+def check(config: TuneConfig) -> None:
+    """Raise InputError for a file that cannot be used, and for a metric whose package is not installed."""
+    import_package(config.metric)
+    check_inputs(config)
+    open_corpus(config.references)
+
+
+def changed_since(config: TuneConfig, manifest: dict[str, Any]) -> str:
+    """Return how an output differs from this job's, by settings, models, and names and sizes of inputs."""
+    config = with_weights(config)
+    made_of = _made_of(config, open_inputs(config))
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+
+
+def _made_of(config: TuneConfig, corpus: Corpus) -> dict[str, Any]:
+    """Return what an output depends on."""
+    made_of = inputs_of(config, corpus)
+    own = {name: getattr(config, name) for name in ("metric", "grid", "restarts", "seed")}
+    references = open_corpus(config.references).described
+    return made_of | {"references": references, "options": made_of["options"] | own}
+
+
+def check_file(config: TuneConfig, path: str | Path, overwrite: bool) -> None:
+    """Raise InputError unless weights may be written there."""
+    check_text_file(path, [*files_of(config), *config.references], overwrite, (".yaml", ".yml"))
+
+
+def run(config: TuneConfig, context: RunContext, inputs: Corpus | None = None) -> TuneResult:
+    """Tune weights and write OUT/weights.yaml and OUT/manifest.json; only the weights for a single file.
+
+    inputs  open lists in place of config.text
+
+    Not resumable.
+    """
+    config, corpus = with_weights(config), inputs or open_inputs(config)
+    if context.output is None:
+        return tune(config, context, corpus)
+    if context.single_file:
+        check_file(config, context.output, context.overwrite)
+        path = Path(os.path.realpath(context.output))
+        result = tune(config, context, corpus)
+        _write(path, result)
+        return replace(result, path=path)
+    made_of = _made_of(config, corpus)
+    with Output.create(context.output, context.overwrite) as out:
+        result = tune(config, context, corpus)
+        _write(out.folder / WEIGHTS, result)
+        made = {name: result.as_json()[name] for name in ("totals", "before", "after", "weights")}
+        write_manifest(out.folder, made_of | made | {"versions": {"mgpu-ngram": VERSION}}, FORMAT)
+        out.commit()
+    return replace(result, path=out.path)
+
+
+def _write(path: Path, result: TuneResult) -> None:
+    with new_file(path) as sink:
+        sink.append(weights_text(result.weights).encode())
+
+
+def weights_text(weights: dict[str, float | list[float]]) -> str:
+    """Return weights as YAML, a line for each number."""
+    import yaml
+
+    return yaml.safe_dump(weights, sort_keys=False, allow_unicode=True)
+
+
+def tune(config: TuneConfig, context: RunContext, corpus: Corpus) -> TuneResult:
+    """Search the weights. The driver holds the texts of all lists and the values of their features."""
+    start, executor, progress = time.perf_counter(), context.executor, context.progress
+    work = prepare(config, context, corpus)
+    counts, seconds = Counts.none(len(config.lm)), dict[str, float]()
+    ids, lengths, texts = list[bytes](), list[int](), list[str]()
+    values: list[np.ndarray] = []
+    progress.start("score", len(work.corpus.chunks(work.chunk_bytes)), "chunks", "hypotheses")
+    for made in work.results(score_lists, "scoring", progress):
+        add_lists(ids, lengths, made.ids, made.lengths_L)
+        values.append(made.values_NC)
+        texts += made.texts
+        counts, seconds = counts.plus(made.counts), add_seconds(seconds, made.seconds)
+    progress.finish()
+    if not texts:
+        raise InputError("the n-best lists are empty; give lists to tune on")
+    check_found(config, counts)
+    if len(set(ids)) < len(ids):
+        again = next(name for i, name in enumerate(ids) if name in ids[:i]).decode("utf-8", "replace")
+        raise InputError(f"list {again!r} comes again after other lists; put the lines of each id together")
+    references = references_of(config, ids)
+    first_L = np.cumsum([0, *lengths[:-1]])
+    begun = time.perf_counter()
+    stats_NK = _measure(config, context, texts, references, lengths)
+    measured = time.perf_counter()
+    lists = Lists(np.concatenate(values), first_L, stats_NK, partial(quality, config.metric))
+    before, found = _search(config, lists, context)
+    seconds = add_seconds(seconds, {"measure": measured - begun, "search": time.perf_counter() - measured})
+    wall = time.perf_counter() - start
+    return TuneResult(
+        None, _by_name(config, found[1]), config.metric, before, found[0], totals_of(config, len(ids), counts), seconds,
+        wall, executor.workers, executor.device, executor.transport,
+    )  # fmt: skip
+
+
+def references_of(config: TuneConfig, ids: Sequence[bytes]) -> list[list[str]]:
+    """Return the references of each list, one of each file."""
+    columns = []
+    for path in config.references:
+        lines = [line.decode("utf-8", "replace") for line in lines_of(open_corpus([path]))]
+        columns.append(_by_key(lines, path, ids) if config.kaldi else _by_number(lines, path, ids))
+    return [list(several) for several in zip(*columns, strict=True)]
+
+
+def _by_key(lines: list[str], path: str, ids: Sequence[bytes]) -> list[str]:
+    parts = (line.strip().partition(" ") for line in lines)
+    texts = {key: text for key, _, text in parts}
+    names = [name.decode("utf-8", "replace") for name in ids]
+    missing = next((name for name in names if name not in texts), None)
+    if missing is not None:
+        raise InputError(f"references {path!r} lack a line for list {missing!r}; give lines 'ID word word'")
+    return [texts[name] for name in names]
+
+
+def _by_number(lines: list[str], path: str, ids: Sequence[bytes]) -> list[str]:
+    wrong = next((name for name in ids if not name.isdigit()), None)
+    if wrong is not None:
+        shown = wrong.decode("utf-8", "replace")
+        raise InputError(f"list {shown!r} has no number, so its reference is unknown; number lists from 0")
+    numbers = list(map(int, ids))
+    if max(numbers) >= len(lines):
+        raise InputError(
+            f"references {path!r} have {len(lines):,} lines but there is a list {max(numbers)}; lists are numbered "
+            "from 0, give a line for each"
+        )
+    return [lines[number] for number in numbers]
+
+
+def _measure(
+    config: TuneConfig, context: RunContext, texts: list[str], references: list[list[str]], lengths: list[int]
+) -> np.ndarray:
+    """Return the rows of the metric of all texts."""
+    executor, progress = context.executor, context.progress
+    several = [found for found, length in zip(references, lengths, strict=True) for _ in range(length)]
+    cuts = [*range(0, len(texts), TASK_TEXTS), len(texts)]
+
+    def calls() -> Iterator[Handle]:
+        for begin, end in pairwise(cuts):
+            label = f"measuring hypotheses {begin + 1:,} to {end:,}"
+            yield executor.call(measure_texts, config.metric, texts[begin:end], several[begin:end], label=label)
+
+    rows = []
+    progress.start("measure", len(texts), "hypotheses")
+    for stats in in_order(executor, calls(), AHEAD * executor.workers):
+        rows.append(stats)
+        progress.advance(len(stats))
+    progress.finish()
+    stats_NK = np.concatenate(rows)
+    if config.metric != "bleu" and not stats_NK[:, 1].any():
+        raise InputError("the references are empty, so no error rate is defined; give correct texts")
+    return stats_NK
+
+
+def _search(config: TuneConfig, lists: Lists, context: RunContext) -> tuple[float, tuple[float, list[float]]]:
+    """Return (quality of the weights given, (quality, weights) of the best ones)."""
+    progress = context.progress
+    start = [weight for values in weights_of(config).values() for weight in values]
+    columns = _columns(config)
+    before = lists.quality_of(start)
+
+    def tell(best: float) -> None:
+        progress.note(shown_quality(config.metric, best))
+        progress.advance(1)
+
+    if config.grid:
+        values = {}
+        for name, several in config.grid.items():
+            if len(columns.get(name, ())) != 1:
+                known = ", ".join(columns)
+                raise InputError(f"the grid has {name!r}, which is no weight of one value; the weights are {known}")
+            values[columns[name][0]] = several
+        progress.start("tune", int(np.prod([len(several) for several in values.values()])), "points")
+        found = grid(lists, start, values, tell)
+    else:
+        given = {TOTAL} if TOTAL in config.weights else set()
+        searched = [c for name, several in columns.items() if name != TOTAL or name in given for c in several]
+        progress.start("tune", config.restarts + 1, "searches")
+        found = search(lists, start, searched, config.restarts, config.seed, tell)
+    progress.finish()
+    return before, found
+
+
+def _columns(config: TuneConfig) -> dict[str, range]:
+    """Return the columns of each weight."""
+    ends = np.cumsum([0, *map(len, weights_of(config).values())]).tolist()
+    return {name: range(begin, end) for name, (begin, end) in zip(weights_of(config), pairwise(ends), strict=True)}
+
+
+def _by_name(config: TuneConfig, weights: list[float]) -> dict[str, float | list[float]]:
+    """Return weights by name; several of a feature as a list."""
+    several = {name: [weights[c] for c in columns] for name, columns in _columns(config).items()}
+    return {name: found if len(found) > 1 else found[0] for name, found in several.items()}

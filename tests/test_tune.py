@@ -1,0 +1,162 @@
+"""`mgpu-ngram tune`: weights that make the right hypotheses the best, in files that rescore takes; and refusals."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mgpu_ngram import cli
+
+# Of list 0 the second line is right, which needs F1 over F0; of list 1 the first; of list 2 the model's choice.
+NBEST = (
+    "0 ||| a b b ||| F0= 2 F1= 0 ||| 0\n"
+    "0 ||| a b ||| F0= 0 F1= 3 ||| 0\n"
+    "1 ||| b a ||| F0= 1 F1= 0 ||| 0\n"
+    "1 ||| b b b ||| F0= 0 F1= 0.5 ||| 0\n"
+    "2 ||| c c c ||| F0= 0 F1= 0 ||| 1\n"
+    "2 ||| a b ||| F0= 0 F1= 0 ||| 0\n"
+)
+RIGHT = "a b\nb a\na b\n"
+WEIGHTS = ["--weights", "F0=1", "F1=0", "model=0"]
+
+
+@pytest.fixture
+def tune(arpa, tmp_path, monkeypatch, capfdbinary):
+    """Return tune(*words), which runs in this process on the file nbest: (status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    Path("nbest").write_text(NBEST)
+    Path("right").write_text(RIGHT)
+
+    def run(*words, command="tune", inputs=("nbest",)):
+        more = ["--workers", "0", "--device", "cpu"] if command in ("tune", "rescore") else []
+        try:
+            status = cli.main([command, *map(str, [*inputs, *words]), *more])
+        except SystemExit as error:
+            status = error.code
+        out, err = capfdbinary.readouterr()
+        return status, out.decode(), err.decode()
+
+    return run
+
+
+@pytest.mark.parametrize("metric", ["wer", "cer"])
+def test_the_right_hypotheses_become_the_best(metric, tune):
+    pytest.importorskip("rapidfuzz")
+    flags = ["--lm", "model.arpa", "--references", "right", "--metric", metric, *WEIGHTS]
+    status, out, err = tune(*flags, "-o", "weights.yaml")
+    assert (
+        status == 0 and "0.00 % after; 3 lists, 6 hypotheses" in out and not out.startswith("weights.yaml: WER 0.00")
+    ), err
+    weights = yaml.safe_load(Path("weights.yaml").read_text())
+    assert list(weights) == ["total", "F0", "F1", "model"] and weights["total"] == 0
+    assert tune("--lm", "model.arpa", "--weights", "weights.yaml", "--best", command="rescore") == (0, RIGHT, "")
+    assert tune(*flags)[1] == Path("weights.yaml").read_text()
+
+
+def test_bleu_and_several_references(tune):
+    """With a reference of four words for each list, as BLEU needs; the second file is right for list 1."""
+    pytest.importorskip("sacrebleu")
+    Path("nbest").write_text("".join(line.replace("||| ", "||| a b a b ", 1) for line in NBEST.splitlines(True)))
+    right = "".join(f"a b a b {line}\n" for line in RIGHT.splitlines())
+    Path("first").write_text(right.replace("b a\n", "c c c\n"))
+    Path("second").write_text(right)
+    flags = ["--lm", "model.arpa", *WEIGHTS]
+    status, out, _ = tune(*flags, "--references", "first", "second", "--json")
+    assert status == 0 and json.loads(out)["after"] == pytest.approx(100) > json.loads(out)["before"] > 0
+
+
+def test_a_grid(tune):
+    """The first of equal points is taken."""
+    pytest.importorskip("rapidfuzz")
+    flags = ["--lm", "model.arpa", "--references", "right", "--metric", "wer", *WEIGHTS]
+    status, out, _ = tune(*flags, "--grid", "F1=0,0.5,1,1.5", "model=0,1,2", "--json")
+    found = json.loads(out)
+    assert status == 0 and found["weights"] == {"total": 0.0, "F0": 1.0, "F1": 1.0, "model": 1.0}
+    assert (found["before"], found["after"]) == (pytest.approx(100 * (1 + 0 + 3) / 6), 0)
+
+
+def test_jobs_of_a_yaml_file(tune):
+    """Tuned weights go to a later job."""
+    pytest.importorskip("rapidfuzz")
+    lists = {"text": "nbest", "lm": "trie"}
+    jobs = [
+        {"trie": {"model": "model.arpa"}},
+        {"tune": {**lists, "references": "right", "metric": "wer", "weights": {"F0": 1, "F1": 0}, "restarts": 3}},
+        {"rescore": {**lists, "weights": "tune", "best": True}},
+    ]
+    Path("jobs.yaml").write_text(
+        json.dumps({"output": "runs", "jobs": jobs, "cluster": {"workers": 0, "device": "cpu"}})
+    )
+    status, out, err = tune(inputs=["jobs.yaml"], command="plan")
+    assert status == 0 and "weights total 0.0, F0 1, F1 0, trie 0.0; 4 line searches for wer" in out, err
+    assert "weights runs/tune/weights.yaml" in out
+    status, out, err = tune(inputs=["jobs.yaml"], command="run")
+    assert status == 0 and Path("runs/rescore/best.txt").read_text() == RIGHT, err
+    status, out, _ = tune(inputs=["runs/tune"], command="info")
+    assert status == 0 and out.startswith("runs/tune: WER 66.67 % before, WER 0.00 % after; 3 lists")
+    assert tune("--resume", inputs=["jobs.yaml"], command="run")[2].count("finished before") == 3
+    Path("right").write_text(RIGHT + "c\n")
+    status, _, err = tune("--resume", inputs=["jobs.yaml"], command="run")
+    assert status == 2 and "runs/tune is finished, but" in err and err.count("\n") == 1
+
+
+def test_archives_of_kaldi(tune):
+    pytest.importorskip("rapidfuzz")
+    Path("nbest").write_text("u-1 c\nu-2 a b\nv-1 a\nv-2 b\n")
+    Path("ac").write_text("u-1 1\nu-2 2\nv-1 1\nv-2 2\n")
+    Path("right").write_text("v a\nu a b\n")
+    flags = ["--kaldi", "--costs", "ac=ac", "--lm", "model.arpa"]
+    more = ["--references", "right", "--metric", "wer", "-o", "w.yaml", "--weights", "ac=1"]
+    status, out, err = tune(*flags, *more)
+    assert status == 0 and "WER 66.67 % before, WER 0.00 % after" in out, err
+    assert tune(*flags, "--weights", "w.yaml", "--best", command="rescore")[1] == "u a b\nv a\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "there are no references; give --references FILE"),
+        (["--references", "none"], "'none' does not exist"),
+        (["--references", "short"], "references 'short' have 2 lines but there is a list 2; lists are numbered from 0"),
+        (["--references", "empty"], "the references are empty, so no error rate is defined"),
+        (["--references", "right", "--restarts", "-1"], "restarts is -1 but must be at least 0"),
+        (["--references", "right", "--grid", "F0"], "weight 'F0' is not NAME=NUMBER"),
+        (["--references", "right", "--grid", "F0=nan"], "the grid of F0 is [nan] but must be a list of finite numbers"),
+        (["--references", "right", "--grid", "G=1"], "the grid has 'G', which is no weight of one value"),
+        (["--references", "right", "-o", "right"], "output right is a file that this run reads"),
+        (["--references", "right", "-o", "w.json"], "output w.json would be a text file"),
+        (["--references", "right", "--lm", "model.arpa", "--weights", "G=1"], "no line has the feature G"),
+    ],
+)
+def test_wrong_flags(words, message, tune):
+    pytest.importorskip("rapidfuzz")
+    Path("short").write_text("a\nb\n")
+    Path("empty").write_text("\n\n\n")
+    status, out, err = tune("--metric", "wer", *WEIGHTS, *words, *(["--lm", "model.arpa"] * ("--lm" not in words)))
+    assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize(
+    ("nbest", "message"),
+    [
+        ("", "the n-best lists are empty; give lists to tune on"),
+        (NBEST.replace("2 |||", "x |||"), "list 'x' has no number, so its reference is unknown; number lists from 0"),
+        (NBEST + NBEST, "list '0' comes again after other lists"),
+        (NBEST.replace("F1= 3", "F1= inf"), "a weighted feature or a total that is infinite"),
+    ],
+)
+def test_wrong_lists(nbest, message, tune):
+    pytest.importorskip("rapidfuzz")
+    Path("nbest").write_text(nbest)
+    status, out, err = tune("--metric", "wer", *WEIGHTS, "--lm", "model.arpa", "--references", "right")
+    assert (status, out) == (2, "") and message in err and err.count("\n") == 1, err
+
+
+def test_a_package_that_is_missing(tune, monkeypatch):
+    """It is told before any work."""
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+    status, out, err = tune("--lm", "none.arpa", "--references", "right")
+    assert (status, out) == (2, "") and "metric bleu needs sacrebleu" in err and err.count("\n") == 1
