@@ -112,11 +112,7 @@ class ListJoiner:
     def add(self, part: Part) -> Iterator[np.ndarray]:
         """Yield the lines of all lists that cannot continue. Raises InputError for an id that comes again."""
         continues = bool(self._open) and part.ids[0] == self._id
-        for name in part.ids[continues:]:
-            if name in self._seen:
-                shown = name.decode("utf-8", "replace")
-                raise InputError(f"list {shown!r} comes again after other lists; put the lines of each id together")
-            self._seen.add(name)
+        check_once(part.ids[continues:], self._seen)
         if not continues:
             yield from self.close()
         self._open.append(part.first)
@@ -139,6 +135,16 @@ class ListJoiner:
             order_L = np.argsort(-total_L, kind="stable")
             yield gather_lines(data, ends_L, order_L[: 1 if self.best else None])[0]
         self._open = []
+
+
+def check_once(ids: Sequence[bytes], seen: set[bytes] | None = None) -> None:
+    """Raise InputError for an id that comes twice, or that was seen before; adds all ids to those seen."""
+    seen = set() if seen is None else seen
+    for name in ids:
+        if name in seen:
+            shown = name.decode("utf-8", "replace")
+            raise InputError(f"list {shown!r} comes again after other lists; put the lines of each id together")
+        seen.add(name)
 
 
 def gather_lines(data: np.ndarray, ends_N: np.ndarray, order_L: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

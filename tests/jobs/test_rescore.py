@@ -15,6 +15,8 @@ from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.rescore import run as rescore_job
 from mgpu_ngram.jobs.rescore.config import RescoreConfig
 from mgpu_ngram.jobs.rescore.run import run
+from mgpu_ngram.jobs.tune import run as tune_job
+from mgpu_ngram.jobs.tune.config import TuneConfig
 
 pytestmark = pytest.mark.timeout(120)
 WEIGHTS = {"F0": 0.75, "TM": [0.5, -0.25], "model": 0.375}
@@ -147,3 +149,19 @@ def test_system_errors_in_a_task(arpa, wanted, here, monkeypatch):
     monkeypatch.setattr(engine, "replica_of", fail)
     with pytest.raises(RunError, match=r"^rescoring chunk 0: .* failed: BrokenPipeError: .*Broken pipe"):
         rescored(config(arpa), here)
+
+
+def test_tuned_weights_do_not_depend_on_workers(cluster, arpa, hypotheses, here, tmp_path):
+    pytest.importorskip("rapidfuzz")
+    (tmp_path / "right").write_text("a b\n" * 1000)
+    ids = list(dict.fromkeys(i for i, *_ in hypotheses))
+    text = "".join(f"{ids.index(i)} ||| {text} ||| {features} ||| 7\n" for i, text, features, *_ in hypotheses)
+    (tmp_path / "nbest").write_text(text)
+    files = {"text": [str(tmp_path / "nbest")], "references": [str(tmp_path / "right")]}
+    settings = {"lm": [str(arpa)], "names": ["LM"], "weights": {"F0": 1, "TM": [0, 0]}, "metric": "wer", "restarts": 1}
+    found = []
+    for executor, chunk_bytes in (here, None), (cluster, 1000):
+        tuned = TuneConfig(**files, **settings, chunk_bytes=chunk_bytes)
+        result = tune_job.run(tuned, RunContext(executor, tmp_path / "out", overwrite=True))
+        found.append((result.weights, result.before, result.after, result.totals))
+    assert found[0] == found[1] and found[0][2] > found[0][1]

@@ -22,6 +22,7 @@ from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
 from mgpu_ngram.engine.metrics import import_package, measure_texts, quality, shown_quality
 from mgpu_ngram.engine.rescore import Counts, add_lists, score_lists
+from mgpu_ngram.engine.rescore_lines import check_once
 from mgpu_ngram.engine.tune import Lists, grid, search
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.decode.text import lines_of
@@ -161,9 +162,7 @@ def tune(config: TuneConfig, context: RunContext, corpus: Corpus) -> TuneResult:
     if not texts:
         raise InputError("the n-best lists are empty; give lists to tune on")
     check_found(config, counts)
-    if len(set(ids)) < len(ids):
-        again = next(name for i, name in enumerate(ids) if name in ids[:i]).decode("utf-8", "replace")
-        raise InputError(f"list {again!r} comes again after other lists; put the lines of each id together")
+    check_once(ids)
     references = references_of(config, ids)
     first_L = np.cumsum([0, *lengths[:-1]])
     begun = time.perf_counter()
