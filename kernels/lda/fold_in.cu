@@ -3,10 +3,14 @@
 
 #define THREADS 128             // of a block, as in fold_in.py
 #define FIRST 2                 // the first iteration that reads all entries, as in fold_in.py
-#define REFRESH 4               // how many later the next one, as in fold_in.py
-#define GREATEST 8.0f           // steps that a topic moves at once, as in fold_in.py
+#define REFRESH 6               // the others are multiples of it, as in fold_in.py
+#define GREATEST 4.0f           // steps that a topic moves at once, as in fold_in.py
+#define MOMENTUM 0.5f           // of the last move, and of the change of its step, as in fold_in.py
 #define GREATEST_CHANGE 0.01f   // of the sum of a document that is done, as in fold_in.py
+#define ENOUGH 0.85f            // of both limits of change, as in fold_in.py
+#define NEAR 12.0f              // limits of change, as in fold_in.py
 #define LANES 32
+#define TOPICS 4                // of a lane that are read at once
 #define WORDS 4                 // whose sums are added at once, as in words_sum
 #define KEEP 15                 // groups of a row that a lane keeps from their sum until the word's rate is known; odd
 #define AHEAD 7                 // of these, loaded while the word before is used; odd
@@ -118,7 +122,8 @@ __device__ __forceinline__ void load_heads(u32* heads, const Words& words, u32 r
 }
 
 // Add the change of each word's rate times its LANES largest shares to found_Z; return the sum of rates.
-__device__ __forceinline__ float add_heads(const Words& words, float floor, const float* theta_Z, float* found_Z) {
+__device__ __forceinline__ float add_heads(const Words& words, float floor, float scale, const float* theta_Z,
+                                           float* found_Z) {
   u32 lane = lane_id();
   float rates = 0;
   Word word(words, lane), ahead(words, LANES + lane);
@@ -136,7 +141,7 @@ __device__ __forceinline__ float add_heads(const Words& words, float floor, cons
 #pragma unroll
       for (int i = 0; i < WORDS; ++i) sums[i] = times(heads[i], theta_Z);
       u32 own = j + lane / 8;  // this lane's word in words_sum
-      float mass = add(__shfl_sync(FULL_WARP, rest, own), words_sum(sums));
+      float mass = add(__shfl_sync(FULL_WARP, rest, own), mul(scale, words_sum(sums)));
       float count = __shfl_sync(FULL_WARP, word.count, own), rate = divide(count, mass);
       rate = count > 0 ? rate : 0;
       rates = add(rates, rate);
@@ -199,7 +204,8 @@ __device__ __forceinline__ void give_pairs(const u32* entries, u32 groups, float
 
 // Set tail_P and rate_P, and add each word's rate times its shares to found_Z; return the sum of rates. A row of KEEP
 // groups or less is read once.
-__device__ __forceinline__ float add_rows(const Words& words, float floor, const float* theta_Z, float* found_Z) {
+__device__ __forceinline__ float add_rows(const Words& words, float floor, float scale, const float* theta_Z,
+                                          float* found_Z) {
   u32 lane = lane_id();
   float rates = 0;
   Word word(words, lane), ahead(words, LANES + lane);
@@ -230,6 +236,7 @@ __device__ __forceinline__ float add_rows(const Words& words, float floor, const
         tail = add_pairs<0, MORE>(tail, more, groups - i, theta_Z);
       }
       two_sums(head, tail);
+      head = mul(scale, head), tail = mul(scale, tail);
       float count = __shfl_sync(FULL_WARP, word.count, j), rate = divide(count, add(add(floor, tail), head));
       rate = count > 0 ? rate : 0;
       if (lane / 8 == j % WORDS) rates = add(rates, rate);
@@ -254,22 +261,23 @@ __device__ __forceinline__ float add_rows(const Words& words, float floor, const
   return rates_sum(rates);
 }
 
-// The limit of the geometric series of steps `before` and `step`, but at most GREATEST steps away.
-__device__ __forceinline__ float moved(float value, float step, float before) {
-  float less = add(before, -step), times = GREATEST;
-  if (mul(less, before) > 0) times = fminf(fmaxf(divide(before, less), 1.0f), GREATEST);
-  return add(value, mul(times, step));
+// The last move and step of a topic, rounded to bfloat16.
+__device__ __forceinline__ u32 packed(float move, float step) {
+  return __byte_perm(__float_as_uint(move) + 0x8000, __float_as_uint(step) + 0x8000, 0x7632);
 }
 
-// Whether an iteration reads all entries.
-__device__ __forceinline__ bool reads_all(i64 iteration, bool always) {
-  return iteration >= FIRST && (always || (iteration - FIRST) % REFRESH == 0);
+// The next value after one that is `move` away from the one before, by the secant of their steps.
+__device__ __forceinline__ float moved(float value, float move, float step, float before, float momentum,
+                                       float greatest) {
+  float less = add(before, -step), times = greatest;
+  if (mul(move, less) > 0) times = fminf(fmaxf(divide(move, less), 1.0f), greatest);
+  return add(add(value, mul(momentum, move)), mul(times, add(step, -mul(momentum, less))));
 }
 
 // Shapes as in fold_in.py; order_D (D,) are the documents in the order in which warps take them, one at a time;
 // next (1,) counts those taken; tail_P, rate_P (P,) are 0. A lane has every 32nd topic, and every 32nd entry of a word.
-// Shared memory: 2 (Z + LANES) floats for each warp; `scratch`: 2 Z for each warp. Without IN_SHARED, scratch has all
-// 4 Z.
+// theta_Z is without the factor `scale`, which is known later. Shared memory: 2 (Z + LANES) floats for each warp;
+// `scratch`: 2 Z for each warp. Without IN_SHARED, scratch has all 4 Z.
 extern "C" __global__ void __launch_bounds__(THREADS, IN_SHARED ? 5 : 4) fold_in(
     const i64* starts_D1, const u32* words_P, const u32* counts_P, i64 D, const i64* order_D, u64* next,
     const u32* rows_V2, const u32* entries_N, const float* floor_Z, const float* alpha_Z, i64 Z, i64 max_iter,
@@ -277,9 +285,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, IN_SHARED ? 5 : 4) fold_in
   extern __shared__ float shared[];
   i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
   u32 lane = lane_id(), places = IN_SHARED ? Z + LANES : Z;
-  float* step_Z = scratch + (IN_SHARED ? 2 : 4) * Z * warp;
-  float* lag_Z = step_Z + Z;  // found_Z of the last iteration that read all entries
-  float* theta_Z = IN_SHARED ? shared + 2 * places * (threadIdx.x / 32) : lag_Z + Z;
+  float* lag_Z = scratch + (IN_SHARED ? 2 : 4) * Z * warp;  // found_Z of the last iteration that read all entries
+  u32* past_Z = (u32*)(lag_Z + Z);                          // as `packed`
+  float* theta_Z = IN_SHARED ? shared + 2 * places * (threadIdx.x / 32) : lag_Z + 2 * Z;
   float* found_Z = theta_Z + places;
   if (IN_SHARED) theta_Z[Z + lane] = found_Z[Z + lane] = 0;
   const u32* lane_entries = entries_N + lane;
@@ -297,70 +305,63 @@ extern "C" __global__ void __launch_bounds__(THREADS, IN_SHARED ? 5 : 4) fold_in
     for (u32 n = lane; n < words.size; n += 32) tokens += counts_P[words.first + n];
     for (int step = 16; step > 0; step /= 2) tokens += __shfl_xor_sync(FULL_WARP, tokens, step);
     float scale = add(1.0f, divide(__ll2float_rn(tokens), prior)), total = add(__ll2float_rn(tokens), prior);
-    float limit = fminf(mul(tol, __ll2float_rn(Z)), mul(GREATEST_CHANGE, total));
+    float limit = mul(ENOUGH, fminf(mul(tol, __ll2float_rn(Z)), mul(GREATEST_CHANGE, total)));
     float last = __int_as_float(0x7f800000);  // infinity
     bool always = false;                      // read all entries in every iteration
     sum = 0;
     for (i64 k = lane; k < Z; k += 32) {
-      float value = mul(alpha_Z[k], scale);
-      theta_Z[k] = value;
-      found_Z[k] = max_iter ? 0 : value;
-      lag_Z[k] = 0;
-      sum = add(sum, mul(floor_Z[k], value));
+      theta_Z[k] = alpha_Z[k];
+      found_Z[k] = lag_Z[k] = 0;
+      past_Z[k] = 0;
+      sum = add(sum, mul(floor_Z[k], alpha_Z[k]));
     }
+    float floor_sum = lanes_sum(sum);
     for (i64 iteration = 0; iteration < max_iter; ++iteration) {
-      bool refresh = reads_all(iteration, always);
-      float floor = lanes_sum(sum), change = 0;
-      __syncwarp();
-      float *theta = one_register(theta_Z), *found = one_register(found_Z);
-      float rates = refresh ? add_rows(words, floor, theta, found) : add_heads(words, floor, theta, found);
-#pragma unroll 4
-      for (i64 k = lane; k < Z; k += 32) {
-        float old = theta_Z[k], found = found_Z[k];
-        if (refresh) lag_Z[k] = found;
-        found = fmaxf(add(found, mul(floor_Z[k], rates)), 0.0f);  // the rounding of changes may leave less
-        float value = add(alpha_Z[k], mul(old, found));
-        change = add(change, fabsf(add(value, -old)));
-        found_Z[k] = value;
-      }
+      bool refresh = always || iteration == FIRST || (iteration && iteration % REFRESH == 0);
       if (refresh) {
-        change = lanes_sum(change);
-        if (change < limit) break;
+        for (i64 k = lane; k < Z; k += 32) found_Z[k] = 0;
+      }
+      __syncwarp();
+      float *theta = one_register(theta_Z), *found = one_register(found_Z), floor = mul(scale, floor_sum);
+      float rates = refresh ? add_rows(words, floor, scale, theta, found) : add_heads(words, floor, scale, theta, found);
+      float momentum = iteration ? MOMENTUM : 0, greatest = iteration ? GREATEST : 1, change = 0;
+      sum = floor_sum = 0;
+      for (i64 k0 = lane; k0 < Z; k0 += LANES * TOPICS) {
+        u32 past[TOPICS];
+        float lag[TOPICS];
+#pragma unroll
+        for (int i = 0; i < TOPICS; ++i) {  // all are read before any is written
+          i64 k = k0 + LANES * i;
+          past[i] = k < Z ? past_Z[k] : 0;
+          lag[i] = k < Z && !refresh ? lag_Z[k] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < TOPICS; ++i) {
+          i64 k = k0 + LANES * i;
+          if (k >= Z) break;
+          float unscaled = theta_Z[k], old = mul(scale, unscaled), found = found_Z[k];
+          if (refresh) lag_Z[k] = found;
+          else found_Z[k] = lag[i];
+          float floor = __ldg(floor_Z + k), alpha = __ldg(alpha_Z + k);
+          found = fmaxf(add(found, mul(floor, rates)), 0.0f);  // the rounding of changes may leave less
+          float step = add(add(alpha, mul(old, found)), -old), before = __uint_as_float(past[i] & 0xffff0000);
+          float move = add(__uint_as_float(past[i] << 16), add(old, -unscaled));
+          float value = fmaxf(moved(old, move, step, before, momentum, greatest), alpha);
+          past_Z[k] = packed(add(value, -old), step);
+          theta_Z[k] = value;
+          sum = add(sum, value);
+          floor_sum = add(floor_sum, mul(floor, value));
+          change = add(change, fabsf(step));
+        }
+      }
+      scale = divide(total, lanes_sum(sum)), floor_sum = lanes_sum(floor_sum), change = lanes_sum(change);
+      if (change < limit && (refresh || last < mul(NEAR, limit))) break;
+      if (refresh) {
         always |= change >= last;
         last = change;
       }
-      if (iteration + 1 == max_iter) break;
-      float keep = reads_all(iteration + 1, always) ? 0.0f : 1.0f;  // an iteration that reads all starts from 0
-      sum = 0;
-      if (iteration % 2 == 0) {
-#pragma unroll 4
-        for (i64 k = lane; k < Z; k += 32) {
-          float value = found_Z[k];
-          step_Z[k] = add(value, -theta_Z[k]);
-          theta_Z[k] = value;
-          found_Z[k] = mul(keep, lag_Z[k]);
-          sum = add(sum, mul(floor_Z[k], value));
-        }
-      } else {
-#pragma unroll 4
-        for (i64 k = lane; k < Z; k += 32) {
-          float old = theta_Z[k];
-          float value = fmaxf(moved(old, add(found_Z[k], -old), step_Z[k]), alpha_Z[k]);
-          theta_Z[k] = value;
-          sum = add(sum, value);
-        }
-        float share = divide(total, lanes_sum(sum));
-        sum = 0;
-#pragma unroll 4
-        for (i64 k = lane; k < Z; k += 32) {
-          float value = mul(theta_Z[k], share);
-          theta_Z[k] = value;
-          found_Z[k] = mul(keep, lag_Z[k]);
-          sum = add(sum, mul(floor_Z[k], value));
-        }
-      }
     }
-    for (i64 k = lane; k < Z; k += 32) theta_DZ[d * Z + k] = found_Z[k];
+    for (i64 k = lane; k < Z; k += 32) theta_DZ[d * Z + k] = mul(scale, theta_Z[k]);
     __syncwarp();
   }
 }

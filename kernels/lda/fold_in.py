@@ -18,12 +18,16 @@ from .weights import PRIOR_BITS, WordTopics
 
 VARIANTS = ({"IN_SHARED": 0}, {"IN_SHARED": 1})
 THREADS = 128  # of a block
-FIRST, REFRESH = 2, 4  # the first iteration that reads all entries, and how many later the next one; as in fold_in.cu
+FIRST, REFRESH = 2, 6  # iterations FIRST, REFRESH, 2 REFRESH, ... read all entries; as in fold_in.cu
 WORDS = 4  # partial sums over the words of a document; as in fold_in.cu
-GREATEST = float32(8)  # steps that a topic moves at once; as in fold_in.cu
+GREATEST = float32(4)  # steps that a topic moves at once; as in fold_in.cu
+MOMENTUM = float32(0.5)  # of the last move, and of the change of its step; as in fold_in.cu
 GREATEST_CHANGE = float32(0.01)  # of the sum of a document that is done; as in fold_in.cu
+ENOUGH = float32(0.85)  # of both limits of change: with momentum, steps are smaller at a distance; as in fold_in.cu
+NEAR = float32(12)  # limits of change: once an iteration that reads all is below, any can be the last; as in fold_in.cu
 TOPIC_BITS = 16  # of an entry
 TOPIC_MASK = np.uint32((1 << TOPIC_BITS) - 1)
+HALF = np.uint32(1 << (TOPIC_BITS - 1))
 
 
 class Bag(NamedTuple):
@@ -115,21 +119,24 @@ def fold_in(bag: Bag, topics: FixedTopics, max_iter: int = 100, tol: float = 1e-
     """Return the expected number of tokens of each topic in each document, plus the topic's prior.
 
     max_iter  iterations at most, 0 or more
-    tol       a document is done when an iteration changes its topics by less than this number of tokens in the mean,
-              and by less than GREATEST_CHANGE of its sum
+    tol       a document is done when the formula changes its topics by less than ENOUGH times this number of tokens in
+              the mean, and by less than ENOUGH times GREATEST_CHANGE of its sum; in the last iteration that read all
+              entries by less than NEAR times that
 
     Returns theta_DZ (D, Z) float32: about the fixed point of theta_k = alpha_k + sum over tokens of
     theta_k phi_wk / (sum of theta_j phi_wj), which is unique: CVB0 with fixed phi (Asuncion et al., "On smoothing and
     inference", 2009). Row d sums to tokens of d + sum of alpha. Each document's result is the same for any other
     documents in the call.
 
-    An iteration applies the formula once, from theta proportional to alpha on. After every second one, each topic
-    moves on as if its steps were a geometric series (Aitken, 1926), by 1 to GREATEST times its step; theta is scaled to
-    its sum again. Iterations FIRST, FIRST + REFRESH, FIRST + 2 REFRESH, ... read all entries of the document's words;
-    the document can be done after these alone. The others read the first LANES entries of each word, which have about
-    its largest shares. They take the sum over its other entries from the last iteration that read all, 0 before, and
-    add the changes of their own shares to its sums over words. Once a change is not less than REFRESH iterations
-    before, all of them read all entries. The floor of phi needs one sum over all topics.
+    An iteration applies the formula once, which gives its step. The first starts from theta proportional to alpha and
+    takes that step. Each other goes MOMENTUM times the last move further, and from there the step that is to be
+    expected, times 1 to GREATEST: a topic's last move divided by the change of its step (secant method). Then theta is
+    scaled to its sum. Moves and steps are kept as bfloat16.
+
+    Iterations FIRST, REFRESH, 2 REFRESH, ... read all entries of the document's words. The others read the first LANES
+    entries of each word, which have about its largest shares. They take the sum over its other entries from the last
+    iteration that read all, 0 before, and add the changes of their own shares to its sums over words. Once the changes
+    by iterations that read all do not fall, all of them do. The floor of phi needs one sum over all topics.
 
     A sum over topics or entries is made of LANES partial sums, item i in number i % LANES, which are added in pairs; a
     sum over words of WORDS partial sums. So all devices give the same bits.
@@ -152,42 +159,45 @@ def _cpu(bag, topics, max_iter, tol):
     rows_V2, entries_N, floor_Z, alpha_Z = topics
     D, Z, shares_N = len(starts_D1) - 1, len(alpha_Z), entries_N.view(np.float32)
     new_DZ = np.empty((D, Z), np.float32)
-    theta_Z, step_Z, lag_Z = np.empty(Z, np.float32), np.empty(Z, np.float32), np.empty(Z, np.float32)
+    theta_Z, found_Z, lag_Z = np.empty(Z, np.float32), np.empty(Z, np.float32), np.empty(Z, np.float32)
+    past_2Z = np.empty((2, Z), np.float32)  # the last move and step
+    bits_2Z = past_2Z.view(np.uint32)
     tail_P, rate_P = np.zeros(len(words_P), np.float32), np.zeros(len(words_P), np.float32)
-    sums_L, others_L, rates_W = np.zeros(LANES, np.float32), np.empty(LANES, np.float32), np.empty(WORDS, np.float32)
+    sums_L, floors_L, others_L = np.zeros(LANES, np.float32), np.empty(LANES, np.float32), np.empty(LANES, np.float32)
+    rates_W = np.empty(WORDS, np.float32)
     for k in range(Z):
         sums_L[k % LANES] += alpha_Z[k]
     prior = _sum(sums_L)
     for d in range(D):
-        new_Z = new_DZ[d]
         tokens = int64(0)
         for p in range(starts_D1[d], starts_D1[d + 1]):
             tokens += int64(counts_P[p])
         scale, total = float32(1) + float32(tokens) / prior, float32(tokens) + prior
+        sums_L[:] = 0
         for k in range(Z):
-            theta_Z[k] = new_Z[k] = alpha_Z[k] * scale
+            theta_Z[k] = alpha_Z[k]
+            sums_L[k % LANES] += floor_Z[k] * alpha_Z[k]
+        floor = _sum(sums_L)
         lag_Z[:] = 0
-        limit = min(tol * float32(Z), GREATEST_CHANGE * total)
-        last, every = float32(np.inf), REFRESH
+        past_2Z[:] = 0
+        limit = ENOUGH * min(tol * float32(Z), GREATEST_CHANGE * total)
+        last, always = float32(np.inf), False
         for iteration in range(max_iter):
-            sums_L[:] = 0
-            for k0 in range(0, Z, LANES):
-                for i in range(min(LANES, Z - k0)):
-                    sums_L[i] += floor_Z[k0 + i] * theta_Z[k0 + i]
-            floor, refresh = _sum(sums_L), iteration >= FIRST and (iteration - FIRST) % every == 0
+            refresh = always or iteration == FIRST or (iteration and iteration % REFRESH == 0)
             rates_W[:] = 0
             if refresh:
-                new_Z[:] = 0
+                found_Z[:] = 0
             else:
-                new_Z[:] = lag_Z
+                found_Z[:] = lag_Z
             for p in range(starts_D1[d], starts_D1[d + 1]):
                 if counts_P[p]:
                     first = LANES * int64(rows_V2[words_P[p], 0])
                     end = first + int64(rows_V2[words_P[p], 1])
                     tail = min(first + LANES, end)
                     if refresh:
-                        tail_P[p] = _mass(shares_N, entries_N, tail, end, theta_Z, sums_L)
-                    mass = (floor + tail_P[p]) + _mass(shares_N, entries_N, first, tail, theta_Z, sums_L)
+                        tail_P[p] = scale * _mass(shares_N, entries_N, tail, end, theta_Z, sums_L)
+                    rest = scale * floor + tail_P[p]
+                    mass = rest + scale * _mass(shares_N, entries_N, first, tail, theta_Z, sums_L)
                     rate = float32(counts_P[p]) / mass
                     rates_W[(p - starts_D1[d]) % WORDS] += rate
                     more = rate - rate_P[p]
@@ -195,38 +205,34 @@ def _cpu(bag, topics, max_iter, tol):
                         more = rate_P[p] = rate
                         tail = end
                     for e in range(first, tail):
-                        new_Z[entries_N[e] & TOPIC_MASK] += shares_N[e] * more
+                        found_Z[entries_N[e] & TOPIC_MASK] += shares_N[e] * more
             if refresh:
-                lag_Z[:] = new_Z
+                lag_Z[:] = found_Z
             rates = _sum(rates_W)
-            others_L[:] = 0
+            momentum, greatest = (MOMENTUM, GREATEST) if iteration else (float32(0), float32(1))
+            sums_L[:], others_L[:], floors_L[:] = 0, 0, 0
             for k0 in range(0, Z, LANES):
                 for i in range(min(LANES, Z - k0)):
                     k = k0 + i
-                    found = max(new_Z[k] + floor_Z[k] * rates, float32(0))  # the rounding of changes may leave less
-                    new_Z[k] = alpha_Z[k] + theta_Z[k] * found
-                    others_L[i] += abs(new_Z[k] - theta_Z[k])
+                    old = scale * theta_Z[k]
+                    found = max(found_Z[k] + floor_Z[k] * rates, float32(0))  # the rounding of changes may leave less
+                    step = (alpha_Z[k] + old * found) - old
+                    move, before = past_2Z[0, k] + (old - theta_Z[k]), past_2Z[1, k]
+                    value = max(_moved(old, move, step, before, momentum, greatest), alpha_Z[k])
+                    past_2Z[0, k], past_2Z[1, k] = value - old, step
+                    theta_Z[k] = value
+                    sums_L[i] += value
+                    floors_L[i] += floor_Z[k] * value
+                    others_L[i] += abs(step)
+            bits_2Z[:] = (bits_2Z + HALF) & ~TOPIC_MASK  # rounded to bfloat16
+            scale, floor, change = total / _sum(sums_L), _sum(floors_L), _sum(others_L)
+            if change < limit and (refresh or last < NEAR * limit):
+                break
             if refresh:
-                change = _sum(others_L)
-                if change < limit:
-                    break
-                if change >= last:
-                    every = 1
+                always |= change >= last
                 last = change
-            if iteration % 2 == 0:
-                for k in range(Z):
-                    step_Z[k] = new_Z[k] - theta_Z[k]
-                    theta_Z[k] = new_Z[k]
-                continue
-            sums_L[:] = 0
-            for k0 in range(0, Z, LANES):
-                for i in range(min(LANES, Z - k0)):
-                    k = k0 + i
-                    theta_Z[k] = max(_moved(theta_Z[k], new_Z[k] - theta_Z[k], step_Z[k]), alpha_Z[k])
-                    sums_L[i] += theta_Z[k]
-            scale = total / _sum(sums_L)
-            for k in range(Z):
-                theta_Z[k] *= scale
+        for k in range(Z):
+            new_DZ[d, k] = scale * theta_Z[k]
     return new_DZ
 
 
@@ -241,13 +247,13 @@ def _mass(shares_N, entries_N, first, end, theta_Z, sums_L):
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _moved(value, step, before):
-    """Return the limit of the geometric series of steps `before` and `step`, but at most GREATEST steps away."""
+def _moved(value, move, step, before, momentum, greatest):
+    """Return the next value after one that is `move` away from the one before, by the secant of their steps."""
     less = before - step
-    times = GREATEST
-    if less * before > 0:
-        times = min(max(before / less, float32(1)), GREATEST)
-    return value + times * step
+    times = greatest
+    if move * less > 0:
+        times = min(max(move / less, float32(1)), greatest)
+    return (value + momentum * move) + times * (step - momentum * less)
 
 
 @njit(nogil=True, cache=True, inline="always")
