@@ -55,7 +55,7 @@ def kernel(stem: str, name: str, **defines: Any) -> Any:
     """The compiled kernel `name` of `kernels/<stem>.cu` on the current device."""
     import cupy
 
-    return _function(stem, name, tuple(sorted(defines.items())), cupy.cuda.Device().id)
+    return _function(stem, name, tuple(sorted(defines.items())), cupy.cuda.runtime.getDevice())
 
 
 @functools.cache
@@ -76,7 +76,7 @@ def current_limits() -> tuple[int, int]:
     """`device_limits` of the current device."""
     import cupy
 
-    return device_limits(cupy.cuda.Device().id)
+    return device_limits(cupy.cuda.runtime.getDevice())
 
 
 def grid_for(n: int, threads: int, per_thread: int = 1, waves: int = 32) -> int:
@@ -96,5 +96,6 @@ def launch(
     """
     if shared_bytes and shared_bytes + fn.shared_size_bytes > 48 * 1024:
         fn.max_dynamic_shared_size_bytes = shared_bytes
-    grid, block = (n if isinstance(n, tuple) else (n,) for n in (blocks, threads))
+    grid = blocks if isinstance(blocks, tuple) else (blocks,)
+    block = threads if isinstance(threads, tuple) else (threads,)
     fn(grid, block, tuple(args), shared_mem=shared_bytes)

@@ -158,19 +158,23 @@ def _cuda(
         launch(fn, grid_for(B, THREADS), THREADS, args)
 
 
-def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
-    """Return a trigram model of a text, states after words of the text, and words, of which a few are unknown."""
+def states_of_a_text(rng: np.random.Generator, size: int) -> tuple[dict[str, Any], StateTable]:
+    """Return what `text_and_trie` returns, and the states of that model."""
     made = text_and_trie(rng, size)
-    index, backoff_M = made["index"], made["values"].backoff_M
-    word_G, first_child_M = index.word_G, index.first_child_M.astype(np.int64)
-    M, V = len(first_child_M) - 1, int(first_child_M[0])
-    suffix_M = np.full(M, EMPTY, np.int64)
-    suffix_M[V:] = word_G[V:M]  # of a trigram model, histories have at most two words
-    states = make_states(index, suffix_M, backoff_M)
-    table = make_edges(word_G, index.first_child_M, made["values"].prob_G, backoff_M)
-    states_B = rng.integers(-1, max(1, M), size).astype(np.int32)
-    words_B = rng.integers(-1, V + 1, size).astype(np.int32 if size % 2 else np.int64)
+    index, M = made["index"], len(made["values"].backoff_M)
+    V, suffix_M = int(index.first_child_M[0]), np.full(M, EMPTY, np.int64)
+    suffix_M[V:] = index.word_G[V:M]  # of a trigram model, histories have at most two words
+    return made, make_states(index, suffix_M, made["values"].backoff_M)
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """Return a trigram model of a text, states of it, and words, of which a few are unknown."""
+    made, states = states_of_a_text(rng, size)
+    index, values = made["index"], made["values"]
+    table = make_edges(index.word_G, index.first_child_M, values.prob_G, values.backoff_M)
+    states_B = rng.integers(-1, len(values.backoff_M), size).astype(np.int32)
+    words_B = rng.integers(-1, int(index.first_child_M[0]) + 1, size).astype(np.int32 if size % 2 else np.int64)
     return {
-        "table": table.map_arrays(to_host), "order": made["order"], "states": StateTable(*map(to_host, states)),
-        "states_B": states_B, "words_B": words_B, "unit": 1.0 if size % 3 else float(np.log(10)),
+        "table": table.map_arrays(to_host), "order": made["order"], "states": states, "states_B": states_B,
+        "words_B": words_B, "unit": 1.0 if size % 3 else float(np.log(10)),
     }  # fmt: skip

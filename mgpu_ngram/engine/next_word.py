@@ -118,17 +118,17 @@ class Rows:
         self._check(options)
         if (rows := self.of_mode(options.mode)) is not self:
             return rows.dense(self._without_filled(found), options, out)
-        out = self._room(len(found.first_HK), options) if out is None else out
+        out = self.room(len(found.first_HK), options) if out is None else out
         scaled = self.scaled(options.scale)
 
         def write(begin: int, end: int) -> None:
             piece = found.part(begin, end).arrays_in(options.scale)
-            write_rows(out[begin:end], options.orders, piece, self._values(scaled), _kind(options))
+            write_rows(out[begin:end], options.orders, piece, self._values(scaled), kind_of(options))
 
         self._in_pieces(write, found.first_HK, MIN_PIECE_ROWS)
         return out[:, :, : len(self.prob_V)]
 
-    def _room(self, histories: int, options: RowOptions) -> Any:
+    def room(self, histories: int, options: RowOptions) -> Any:
         dtype = DTYPES[options.dtype]
         whole = ROW_ALIGNMENT_BYTES // dtype.itemsize
         width = -(-len(self.prob_V) // whole) * whole
@@ -230,7 +230,7 @@ class Rows:
             return self._last_ranks[1]
 
 
-def _kind(options: RowOptions) -> RowKind:
+def kind_of(options: RowOptions) -> RowKind:
     """Return the kind of rows as `write_rows` takes it."""
     return RowKind(options.scale == "prob", options.nothing, options.dtype == "bfloat16")
 
@@ -292,10 +292,10 @@ class NextWordModel(Rows):
             return self.make(self.find(codes_T, positions_H, bos, options.scale), options, out)
         self._check(options)
         t, scaled = self.trie, self.scaled(options.scale)
-        out = self._room(len(positions_H), options) if out is None else out
+        out = self.room(len(positions_H), options) if out is None else out
         find_and_write_rows(
             out, options.orders, index_of(t), t.order, Positions(codes_T, positions_H, self._before(bos)),
-            scaled.backoff_M, self._values(scaled), _kind(options),
+            scaled.backoff_M, self._values(scaled), kind_of(options),
         )  # fmt: skip
         return out[:, :, : self.symbols]
 

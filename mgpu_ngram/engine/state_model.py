@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,16 +10,14 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine.device import to_device_fast
-from mgpu_ngram.engine.next_word import Found, NextWordModel
+from mgpu_ngram.engine.next_word import NextWordModel, kind_of
 from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.states import signed_backoffs
 from mgpu_ngram.engine.trie import index_of
 from mgpu_ngram.kernels.dispatch import array_module
-from mgpu_ngram.kernels.distribution.find_histories import Children
-from mgpu_ngram.kernels.distribution.state_children import state_children
-from mgpu_ngram.kernels.distribution.write_states import write_states
+from mgpu_ngram.kernels.distribution.advance_states import advance_states
 from mgpu_ngram.kernels.score.step_states import EMPTY, make_states, step_states
 
 MIN_PIECE_STATES, MIN_PIECE_ROWS = 4096, 4  # least states to step, or rows of states to make, per thread
@@ -58,14 +57,10 @@ class StateModel:
         xp, B = array_module(states_B), len(states_B)
         made = (xp.empty(B, np.float32), xp.empty(B, np.int32)) if out is None else out
 
-        def step(begin: int, end: int) -> None:
-            part = slice(begin, end)
-            step_states(
-                self._edges, self.order, self._states, states_B[part], words_B[part], UNITS[scale],
-                (made[0][part], made[1][part]),
-            )  # fmt: skip
+        def step(states_B: Any, words_B: Any, prob_B: Any, next_B: Any) -> None:
+            step_states(self._edges, self.order, self._states, states_B, words_B, UNITS[scale], (prob_B, next_B))
 
-        in_pieces(step, B, self._threads, MIN_PIECE_STATES)
+        self._in_pieces(step, MIN_PIECE_STATES, states_B, words_B, *made)
         return made
 
     def advance(
@@ -74,26 +69,30 @@ class StateModel:
         """Return the smoothed rows of the highest order after states, (B, V), and the state after every word, (B, V)
         int32; None without `next_states`.
 
-        rows, following  arrays to fill; None: new ones. Rows are padded, as those of `Rows.dense`
+        rows, following  arrays to fill; None: new ones, padded so that rows start at multiples of 128 bytes
         """
-        t, scale = self._rows.trie, options.scale
-        children = state_children(
-            states_B, self._states.nodes_M2, self.order, t.first_child_M, self._rows.scaled(scale).backoff_M,
-            1.0 if scale == "prob" else -0.0,
-        )  # fmt: skip
-        made = self._rows.dense(Found(*children, scale), options, None if rows is None else rows[:, None])[:, 0]
+        model, scaled = self._rows, self._rows.scaled(options.scale)
+        made = model.room(len(states_B), options)[:, 0] if rows is None else rows
         if not next_states:
-            return made, None
-        if following is None:
-            following = array_module(states_B).empty((len(states_B), self.words), np.int32)
+            after = None
+        elif following is None:
+            after = model.room(len(states_B), RowOptions(options.orders))[:, 0].view(np.int32)
+        else:
+            after = following
 
-        def write(begin: int, end: int) -> None:
-            part = Children(*(array[begin:end] for array in children))
-            write_states(following[begin:end], part, t.word_G, self._states.state_G)
+        def advance(rows_B: Any, states_B: Any, following_B: Any = None) -> None:
+            advance_states(
+                rows_B, following_B, states_B, self._states, self.order, model.trie.first_child_M, scaled.backoff_M,
+                model.values(options.scale), kind_of(options),
+            )  # fmt: skip
 
-        in_pieces(write, len(states_B), self._threads, MIN_PIECE_ROWS)
-        return made, following
+        self._in_pieces(advance, MIN_PIECE_ROWS, made, states_B, *(() if after is None else (after,)))
+        return made[:, : self.words], None if after is None else after[:, : self.words]
 
-    @property
-    def _threads(self) -> int:
-        return self._rows.threads if self.device == "cpu" else 1
+    def _in_pieces(self, fn: Callable[..., None], least: int, *arrays: Any) -> None:
+        """Call fn with the arrays, or with at least `least` rows of each; threads share them on a CPU."""
+        threads = self._rows.threads if self.device == "cpu" else 1
+        if threads == 1:
+            fn(*arrays)
+        else:
+            in_pieces(lambda begin, end: fn(*(array[begin:end] for array in arrays)), len(arrays[0]), threads, least)

@@ -25,6 +25,8 @@ WRITES = {
     ("intern", "table"),
     ("write_rows", "out_HNV"),
     ("write_states", "out_HV"),
+    ("advance_states", "rows_HV"),
+    ("advance_states", "next_HV"),
     ("find_and_write_rows", "out_HNV"),
     ("count_topics", "documents"),
     ("count_words", "counts_VZ"),
