@@ -60,8 +60,8 @@ def kaldi_lists(corpus: Corpus, costs: Mapping[str, str]) -> Corpus:
 
     Raises InputError for lines that differ in their keys.
     """
-    words = _read(corpus)
-    arrays = {name: _read(open_corpus([path])) for name, path in costs.items()}
+    words = whole_text(corpus)
+    arrays = {name: whole_text(open_corpus([path])) for name, path in costs.items()}
     leads = Words.of([f" {name}= " for name in costs])
     starts_K = np.cumsum([0, *map(len, arrays.values())])
     cost_B = np.concatenate([*arrays.values(), np.zeros(0, np.uint8)])
@@ -86,7 +86,7 @@ _REASONS = {
 }
 
 
-def _read(corpus: Corpus) -> np.ndarray:
+def whole_text(corpus: Corpus) -> np.ndarray:
     """Return the lines of a corpus, each with a newline."""
     chunks = corpus.chunks(READ_BYTES)
     blocks = [block.data for chunk in chunks for block in read_blocks(chunk, "word", READ_BYTES)]

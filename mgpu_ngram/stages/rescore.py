@@ -29,6 +29,7 @@ EXAMPLES = """examples:
   mgpu-ngram rescore nbest.jsonl --lm a.safetensors --weights a=0.3 -o out.jsonl
   mgpu-ngram rescore words.txt --kaldi --costs ac=ac.txt lm=lm.txt --lm a.arpa --weights ac=0.1 a=1 --best
   mgpu-ngram rescore nbest.txt --lm a.arpa --weights weights.yaml -o out.txt
+  mgpu-ngram rescore lattices.txt --lattices kaldi --n-best 100 --lm a.arpa --weights ac=0.1 a=1 -o out.txt
   mgpu-ngram rescore - --lm a.arpa --weights a=0.2 --best < nbest.txt > best.txt"""
 
 
@@ -143,13 +144,17 @@ def add_lists_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--costs", nargs="+", metavar="NAME=ARCHIVE", help="Kaldi's costs of the hypotheses, negated as features"
     )
+    parser.add_argument(
+        "--lattices", choices=["kaldi", "slf"], help="texts are lattices: of Kaldi or OpenFst, or HTK's SLF"
+    )
+    parser.add_argument("--n-best", type=int, metavar="N", help="best texts of each lattice (default 1)")
     add_no_verify(parser)
     add_text_flags(parser, "8 MiB")
 
 
 def lists_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that the flags of `add_lists_flags` set."""
-    found = given(arguments, ["text", "lm", "names", "kaldi", "text_column", "chunk_bytes"])
+    found = given(arguments, ["text", "lm", "names", "kaldi", "lattices", "n_best", "text_column", "chunk_bytes"])
     weights = arguments.weights or []
     if len(weights) == 1 and "=" not in weights[0]:
         found["weights"] = weights[0]

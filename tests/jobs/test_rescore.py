@@ -12,6 +12,7 @@ from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.engine import rescore as engine
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.rescore import lattices as lattices_job
 from mgpu_ngram.jobs.rescore import run as rescore_job
 from mgpu_ngram.jobs.rescore.config import RescoreConfig
 from mgpu_ngram.jobs.rescore.run import run
@@ -165,3 +166,34 @@ def test_tuned_weights_do_not_depend_on_workers(cluster, arpa, hypotheses, here,
         result = tune_job.run(tuned, RunContext(executor, tmp_path / "out", overwrite=True))
         found.append((result.weights, result.before, result.after, result.totals))
     assert found[0] == found[1] and found[0][2] > found[0][1]
+
+
+def test_lattices_on_a_cluster(cluster, arpa, here, tmp_path, monkeypatch):
+    """Several tasks give the same texts as one."""
+    rng = np.random.default_rng(0)
+    lattices = []
+    for u in range(30):
+        arcs = [(s, s + rng.integers(1, 3), rng.choice(["a", "b", "x"]), rng.integers(9)) for s in range(6)]
+        arcs += [(s, s + 1, "b", 4) for s in range(6)]
+        lattices.append(f"u{u}\n" + "".join(f"{s} {t} {w} 0,{c}\n" for s, t, w, c in arcs) + "6\n7\n")
+    (tmp_path / "nbest").write_text("\n".join(lattices))
+    settings = {"names": ["LM"], "weights": {"ac": 0.25, "LM": 1}, "lattices": "kaldi", "n_best": 5}
+    made = RescoreConfig([str(tmp_path / "nbest")], [str(arpa)], **settings)
+    wanted = rescored(made, here)
+    assert len(wanted.splitlines()) > 50
+    monkeypatch.setattr(lattices_job, "TASK_BYTES", 300)
+    assert rescored(made, cluster) == rescored(made, here) == wanted
+
+
+@pytest.mark.gpu
+def test_lattices_on_a_gpu(arpa, here, tmp_path):
+    from mgpu_ngram.cluster.local import LocalExecutor
+
+    (tmp_path / "nbest").write_text("u\n0 1 a 0,1\n0 1 x 0,0.5\n1 2 b 0,2\n1 2 a\n2\n")
+    settings = {"names": ["LM"], "weights": {"ac": 0.25, "LM": 1}, "lattices": "kaldi", "n_best": 5}
+    made = RescoreConfig([str(tmp_path / "nbest")], [str(arpa)], **settings)
+    executor = LocalExecutor("gpu")
+    try:
+        assert rescored(made, executor) == rescored(made, here) and len(rescored(made, here).splitlines()) == 4
+    finally:
+        executor.close()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 
+LATTICE_FEATURES: dict[str, tuple[str, ...]] = {
+    "kaldi": ("graph", "ac"),
+    "slf": ("lm", "ac"),
+}  # in the order of a lattice's scores
 TOTAL = "total"  # name of the old total among the weights
 MODEL_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".arpa", ".safetensors")
 
@@ -26,18 +30,24 @@ class ListsConfig:
     # them, or the name of an earlier job that tunes them
     kaldi: bool = False  # the lists are archives of Kaldi: lines "ID-N word word"
     costs: dict = field(default_factory=dict)  # archives of Kaldi's costs by the names of their features
+    lattices: Literal["no", "kaldi", "slf"] = "no"  # the texts are lattices: text of Kaldi or OpenFst, or HTK's SLF
+    n_best: int = 1  # best texts of each lattice, at most
     text_column: str = "text"  # column of Parquet inputs
     chunk_bytes: Bytes | None = None  # text of one task; auto: from device, text and workers
     verify: bool = True  # check the checksums of model files
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "chunk_bytes")
+        check_at_least(self, 1, "chunk_bytes", "n_best")
         if not self.lm and not self.weights:
             raise InputError("there are neither models nor weights, so nothing changes; give --lm FILE (in YAML lm)")
         if self.names and len(self.names) != len(self.lm):
             raise InputError(f"there are {len(self.lm)} models but {len(self.names)} names; give one for each model")
         if self.costs and not self.kaldi:
             raise InputError("costs are for archives of Kaldi; give --kaldi (in YAML kaldi: true), or leave them out")
+        if self.kaldi and self.lattices != "no":
+            raise InputError(f"lattices are {self.lattices}, but kaldi is for n-best archives; leave one of them out")
+        if self.n_best > 1 and self.lattices == "no":
+            raise InputError(f"n_best is {self.n_best} but the texts are lists; leave it out, or give --lattices kaldi")
         for name in (*self.feature_names, *self.costs):
             if not isinstance(name, str) or name == TOTAL or not name or any(c.isspace() or c in "=:|" for c in name):
                 raise InputError(f"{name!r} cannot be the name of a feature; give another")
@@ -48,10 +58,17 @@ class ListsConfig:
             raise InputError(
                 f"weights are {self.weights!r} but must be a mapping from names to numbers, or a YAML file"
             )
+        known = LATTICE_FEATURES.get(self.lattices, ())
+        for name in list(self.list_weights)[1:] if known else ():
+            if name not in known:
+                raise InputError(f"lattices have no feature {name}; their features are {', '.join(known)}")
+        for name in self.feature_names:
+            if name in known:
+                raise InputError(f"lattices have a feature {name} already; name the model otherwise: --names")
         for name, weight in self._weights.items():
             if not weight or not all(map(is_weight, weight)):
                 raise InputError(f"the weight of {name} is {_shown(weight)} but must be a finite number, or a list")
-            if len(weight) > 1 and name in (TOTAL, *self.feature_names):
+            if len(weight) > 1 and name in (TOTAL, *self.feature_names, *known):
                 raise InputError(f"{name} has {len(weight)} weights but one value; give one")
 
     @property

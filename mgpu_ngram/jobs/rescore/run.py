@@ -32,6 +32,7 @@ from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.parts import in_parts
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.jobs.rescore.config import ListsConfig, RescoreConfig
+from mgpu_ngram.jobs.rescore.lattices import lattice_lists
 from mgpu_ngram.jobs.score.run import AHEAD, fastest_index, text_per_task
 
 FORMAT = "mgpu_ngram rescored lists"
@@ -151,6 +152,8 @@ def inputs_of(config: ListsConfig, corpus: Corpus) -> dict[str, Any]:
             "weights": config.weights,
             "kaldi": config.kaldi,
             "costs": config.costs,
+            "lattices": config.lattices,
+            "n_best": config.n_best,
         },
     }
 
@@ -223,7 +226,7 @@ class Work:
 
 
 def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool = False) -> Work:
-    """Return the work of a run. Reads archives of Kaldi."""
+    """Return the work of a run. Reads archives of Kaldi, and searches lattices."""
     executor = context.executor
     if config.kaldi:
         corpus = kaldi_lists(corpus, config.costs)
@@ -241,9 +244,13 @@ def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool
         whole = os.path.abspath(path)  # workers may have another current directory
         return ScoreOptions(whole, identify(path), index, device=device, read_threads=threads, verify=config.verify)
 
+    models = tuple(map(model, config.lm))
+    if config.lattices != "no":
+        corpus = lattice_lists(config, corpus, executor, context.progress, models)
+        chunk_bytes = config.chunk_bytes or text_per_task(corpus, executor.workers, device)
     options = RescoreOptions(
-        tuple(map(model, config.lm)), config.feature_names, config.list_weights, config.model_weights,
-        LineFormat(_is_json(corpus), best, config.kaldi), device, chunk_bytes, threads,
+        models, config.feature_names, config.list_weights, config.model_weights,
+        LineFormat(_is_json(corpus), best, config.kaldi or config.lattices != "no"), device, chunk_bytes, threads,
     )  # fmt: skip
     return Work(executor, corpus, chunk_bytes, ahead, options)
 

@@ -1,0 +1,251 @@
+"""Read word lattices: text of Kaldi and OpenFst, and the standard lattice format (SLF) of HTK."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+
+NO_WORDS = frozenset({"", "<eps>", "!NULL", "<s>", "</s>", "!SENT_START", "!SENT_END", "!ENTER", "!EXIT"})
+LONG_NAMES = {
+    "UTTERANCE": "U", "NODES": "N", "LINKS": "L", "WORD": "W", "START": "S", "END": "E", "acoustic": "a",
+    "language": "l",
+}  # fmt: skip
+
+
+class Arc(NamedTuple):
+    """An arc from node to node. `word` is "" where it has none; `scores` are logarithms, by feature."""
+
+    source: int
+    target: int
+    word: str
+    scores: tuple[float, float]
+
+
+@dataclass
+class Lattice:
+    """A lattice without cycles: node 0 is the start, the last node the end; every arc leads to a greater node.
+
+    word_A      words of arcs; "" for none
+    source_A    int64, sorted
+    target_A    int64
+    score_AF    float64, natural logarithms, by feature
+    """
+
+    id: str
+    nodes: int
+    word_A: list[str]
+    source_A: np.ndarray
+    target_A: np.ndarray
+    score_AF: np.ndarray
+
+
+def split_lattices(text: str, format: str, name: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield (place for messages, lines) of each lattice of a file; SLF has one in a file."""
+    if format == "slf":
+        yield repr(name), text.split("\n")
+        return
+    start, lines = 1, list[str]()
+    for number, line in enumerate([*text.split("\n"), ""], 1):
+        if line.strip():
+            lines.append(line)
+        else:
+            if lines:
+                yield f"{name!r}, the lattice at line {start:,}", lines
+            start, lines = number + 1, []
+
+
+def parse_lattice(lines: Sequence[str], format: str, default_id: str) -> Lattice:
+    """Return the lattice of lines. Raises InputError, without the place."""
+    if format == "slf":
+        name, arcs, start, ends = _parse_slf(lines)
+    else:
+        name, arcs, start, ends = _parse_kaldi(lines)
+    return _sorted(name or default_id, arcs, start, ends)
+
+
+Ends = dict[int, tuple[float, float]]
+
+
+def _parse_kaldi(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
+    """Return (id, arcs, start, scores of final nodes): an id alone on its line, then arcs and final nodes."""
+    rows = [line.split() for line in lines]
+    name, arcs, ends = "", list[Arc](), dict[int, tuple[float, float]]()
+    if len(rows[0]) == 1:
+        name, rows = rows[0][0], rows[1:]
+    start = None
+    for row in rows:
+        try:
+            source = int(row[0])
+            start = source if start is None else start
+            if len(row) <= 2:
+                ends[source] = _costs(row[1]) if len(row) == 2 else (0.0, 0.0)
+                continue
+            if len(row) > 5:
+                raise ValueError
+            weight = row[-1] if len(row) == 5 or (len(row) == 4 and _is_weight(row[3])) else ""  # else two labels
+            word = row[3] if len(row) == 5 or (len(row) == 4 and not weight) else row[2]
+            arcs.append(Arc(source, int(row[1]), "" if word in NO_WORDS else word, _costs(weight)))
+        except ValueError:
+            raise InputError(
+                f"{' '.join(row)!r} is no arc 'from to word graph,acoustic' and no final node 'node graph,acoustic'; "
+                "correct it"
+            ) from None
+    if start is None:
+        raise InputError("there is no arc; leave the lattice out")
+    return name, arcs, start, ends
+
+
+def _is_weight(text: str) -> bool:
+    try:
+        return "," in text or bool(_costs(text))
+    except ValueError:
+        return False
+
+
+def _costs(text: str) -> tuple[float, float]:
+    """Return the logarithms of costs "graph,acoustic,..." or "graph"; "" is 0. Raises ValueError."""
+    graph, _, rest = text.partition(",")
+    values = float(graph) if graph else 0.0, float(rest.partition(",")[0]) if rest.partition(",")[0] else 0.0
+    if not all(map(math.isfinite, values)):
+        raise ValueError
+    return 0.0 - values[0], 0.0 - values[1]
+
+
+def _parse_slf(lines: Sequence[str]) -> tuple[str, list[Arc], int, Ends]:
+    """Return (id, arcs, start, scores of the final node)."""
+    header: dict[str, str] = {}
+    words: dict[int, str] = {}
+    links: list[dict[str, str]] = []
+    for line in lines:
+        if not line.strip() or line.startswith("#"):
+            continue
+        fields = _slf_fields(line)
+        try:
+            if "I" in fields:
+                words[int(fields["I"])] = fields.get("W", "")
+            elif "J" in fields:
+                int(fields["S"]), int(fields["E"])
+                links.append(fields)
+            else:
+                header |= fields
+        except (KeyError, ValueError):
+            raise InputError(
+                f"{line.strip()!r} is no node 'I=0 W=word' and no link 'J=0 S=0 E=1'; correct it"
+            ) from None
+        if "SUBLAT" in fields:
+            raise InputError("sublattices are not read; expand them with HLRescore")
+    if not links:
+        raise InputError("there is no link 'J=0 S=0 E=1'; give a lattice in SLF")
+    for name, counted in ("N", words), ("L", links):
+        if header.get(name, str(len(counted))) != str(len(counted)):
+            raise InputError(f"{name}={header[name]} but there are {len(counted)}; the lattice is cut short")
+    log = _logarithm(header.get("base", ""))
+    arcs = []
+    for link in links:
+        source, target = int(link["S"]), int(link["E"])
+        if source not in words or target not in words:
+            raise InputError(f"link J={link['J']} joins a node that is not there; add its line 'I=...'")
+        try:
+            scores = log(link.get("l")), log(link.get("a"))
+        except ValueError:
+            raise InputError(f"link J={link['J']} has a score that is no finite number; correct it") from None
+        word = link.get("W", words[target])
+        arcs.append(Arc(source, target, "" if word in NO_WORDS else word, scores))
+    start = _only("start", header, set(words) - {arc.target for arc in arcs})
+    end = _only("end", header, set(words) - {arc.source for arc in arcs})
+    return header.get("U", ""), arcs, start, {end: (0.0, 0.0)}
+
+
+def _slf_fields(line: str) -> dict[str, str]:
+    try:
+        parts = shlex.split(line) if '"' in line else line.split()
+    except ValueError:
+        parts = line.split()
+    pairs = (part.partition("=") for part in parts)
+    return {LONG_NAMES.get(key, key): value for key, _, value in pairs}
+
+
+def _logarithm(base: str):
+    """Return the function from a score's text to its natural logarithm; base 0: scores are probabilities."""
+    try:
+        value = float(base) if base else math.e
+        unit = math.log(value) if value else 0.0
+    except ValueError:
+        raise InputError(f"base={base} is no base of logarithms; give base=2.71828, or 0 for probabilities") from None
+
+    def log(text: str | None) -> float:
+        score = 0.0 if text is None else float(text) * unit if unit else math.log(float(text))
+        if not math.isfinite(score):
+            raise ValueError
+        return score
+
+    return log
+
+
+def _only(which: str, header: dict[str, str], found: set[int]) -> int:
+    """Return the start or the end node: as the header names it, else the only one without a link into it or from it."""
+    if which in header and header[which].isdigit():
+        return int(header[which])
+    if len(found) != 1:
+        raise InputError(f"{len(found)} nodes may be the {which}; name it in the header: {which}=0")
+    return found.pop()
+
+
+def _sorted(name: str, arcs: list[Arc], start: int, ends: Ends) -> Lattice:
+    """Return the lattice of the arcs on paths from the start to an end, nodes in topological order."""
+    arcs = [*arcs, *(Arc(node, _END, "", scores) for node, scores in ends.items())]
+    useful = _reached({start}, arcs) & _reached(
+        {_END}, [arc._replace(source=arc.target, target=arc.source) for arc in arcs]
+    )
+    arcs = [arc for arc in arcs if arc.source in useful and arc.target in useful]
+    if not arcs:
+        raise InputError("no path leads from the start to a final node; add one, or leave the lattice out")
+    waits = dict.fromkeys(useful, 0)
+    leaving: dict[int, list[int]] = {}
+    for arc in arcs:
+        waits[arc.target] += 1
+        leaving.setdefault(arc.source, []).append(arc.target)
+    order: dict[int, int] = {}
+    free = [start] if not waits[start] else []
+    while free:
+        node = free.pop()
+        order[node] = len(order)
+        for target in leaving.get(node, ()):
+            waits[target] -= 1
+            if not waits[target]:
+                free.append(target)
+    if len(order) < len(useful):
+        raise InputError("the lattice has a cycle; remove it")
+    arcs.sort(key=lambda arc: (order[arc.source], order[arc.target]))
+    return Lattice(
+        name,
+        len(order),
+        [arc.word for arc in arcs],
+        np.array([order[arc.source] for arc in arcs]),
+        np.array([order[arc.target] for arc in arcs]),
+        np.array([arc.scores for arc in arcs], np.float64),
+    )
+
+
+_END = -1  # a node after all final ones
+
+
+def _reached(first: set[int], arcs: list[Arc]) -> set[int]:
+    """Return the nodes that arcs reach from the first ones."""
+    leaving: dict[int, list[int]] = {}
+    for arc in arcs:
+        leaving.setdefault(arc.source, []).append(arc.target)
+    found, rest = set(first), list(first)
+    while rest:
+        for target in leaving.get(rest.pop(), ()):
+            if target not in found:
+                found.add(target)
+                rest.append(target)
+    return found

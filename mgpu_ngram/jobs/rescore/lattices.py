@@ -1,0 +1,74 @@
+"""Lattices as n-best lists: read them, compose and search them in tasks."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+
+from mgpu_ngram.cluster.executor import Executor, Handle, in_order
+from mgpu_ngram.core.corpus import Corpus
+from mgpu_ngram.core.lattices import split_lattices
+from mgpu_ngram.core.nbest_files import whole_text
+from mgpu_ngram.core.sources import Source
+from mgpu_ngram.engine.lattices import LatticeOptions, best_texts
+from mgpu_ngram.engine.score import ScoreOptions
+from mgpu_ngram.jobs.progress import Progress
+from mgpu_ngram.jobs.rescore.config import LATTICE_FEATURES, TOTAL, ListsConfig
+
+TASK_BYTES = 1 << 18  # of the lattices of a task: about 10,000 arcs, which are some 100,000 with a model
+AHEAD = 4  # tasks per worker in flight or buffered
+
+Text = tuple[str, str, list[str]]
+
+
+def lattice_lists(
+    config: ListsConfig, corpus: Corpus, executor: Executor, progress: Progress, models: tuple[ScoreOptions, ...]
+) -> Corpus:
+    """Return the best texts of lattices as lines of Moses, in memory; see `engine.lattices.best_texts`."""
+    weights = config.list_weights
+    names = LATTICE_FEATURES[config.lattices]
+    total, first, second = (weights.get(name, (0.0,))[0] for name in (TOTAL, *names))
+    options = LatticeOptions(
+        models, config.model_weights, names, (total, first, second), config.lattices, config.n_best, executor.device
+    )
+    texts = list(_texts(config.lattices, corpus))
+    sizes: deque[int] = deque()  # lattices of each task
+
+    def calls() -> Iterator[Handle]:
+        for group in _groups(texts):
+            sizes.append(len(group))
+            yield executor.call(best_texts, group, options, label=f"composing {group[0][0]}")
+
+    progress.start("compose", len(texts), "lattices")
+    parts = []
+    for lines in in_order(executor, calls(), AHEAD * executor.workers):
+        parts.append(lines)
+        progress.advance(sizes.popleft())
+    progress.finish()
+    data = b"".join(parts)
+    return Corpus((Source(corpus.sources[0].name, "memory", len(data), data=data),), "word")
+
+
+def _texts(format: str, corpus: Corpus) -> Iterator[Text]:
+    """Yield (place for messages, id of a lattice without a name, lines) of each lattice."""
+    number = 0
+    for source in corpus.sources:
+        text = whole_text(Corpus((source,), "word")).tobytes().decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+        for place, lines in split_lattices(text, format, source.name):
+            stem = os.path.basename(source.name).partition(".")[0]
+            yield place, stem if format == "slf" else str(number), lines
+            number += 1
+
+
+def _groups(texts: list[Text]) -> Iterator[list[Text]]:
+    """Yield neighbouring lattices of about TASK_BYTES of text."""
+    group, size = list[Text](), 0
+    for text in texts:
+        group.append(text)
+        size += sum(map(len, text[2]))
+        if size >= TASK_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
