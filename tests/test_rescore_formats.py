@@ -102,6 +102,15 @@ def test_an_archive_of_kaldi(rescore):
     assert rescore("kaldi", *flags, "--weights", "ac=-1", "--best") == (0, "utt-a a b\nutt-b a b\n", "")
 
 
+def test_costs_that_are_longer_than_they_were_written(rescore):
+    """1e20 has 21 digits."""
+    Path("kaldi").write_text("u-1\n")
+    Path("ac").write_text("u-1 1e20\n")
+    flags = ["--kaldi", "--costs", *(f"c{i}=ac" for i in range(9))]
+    out = rescore("kaldi", *flags)[1]
+    assert out.startswith("u |||") and out.count("= -100000000000000000000 ") == 9 and out.count("\n") == 1
+
+
 def test_an_archive_without_costs(rescore):
     Path("kaldi.gz").write_bytes(gzip.compress(KALDI.encode()))
     out = rescore("kaldi.gz", "--kaldi", "--weights", "LM=1")[1].splitlines()

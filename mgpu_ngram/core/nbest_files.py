@@ -66,7 +66,7 @@ def kaldi_lists(corpus: Corpus, costs: Mapping[str, str]) -> Corpus:
     starts_K = np.cumsum([0, *map(len, arrays.values())])
     cost_B = np.concatenate([*arrays.values(), np.zeros(0, np.uint8)])
     lines = int(np.count_nonzero(words == 10))
-    out = np.empty(len(words) + len(cost_B) + lines * (len(leads.data) + len(costs) + MAX_BYTES + 16), np.uint8)
+    out = np.empty(len(words) + lines * (len(leads.data) + (len(costs) + 1) * MAX_BYTES + 16), np.uint8)
     given = words, cost_B, starts_K, leads.offsets_V, leads.data
     code, k, at, line, end = _join(*map(read_only, given), out)  # type: ignore[call-arg]
     if code != FINE:
