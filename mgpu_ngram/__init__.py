@@ -56,8 +56,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name, or a module such as `mgpu_ngram.kenlm`, when it is first used (PEP 562)."""
     if name in _MODULE_OF:
         value = getattr(import_module(_MODULE_OF[name]), name)
-    elif name == "compact":
-        value = import_module("mgpu_ngram.compact")
+    elif name in ("compact", "torch"):
+        value = import_module(f"mgpu_ngram.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

@@ -13,6 +13,7 @@ from mgpu_ngram.engine.row_options import RowOptions, check_option
 from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.state_model import UNITS, StateModel
 from mgpu_ngram.engine.states import EMPTY
+from mgpu_ngram.engine.token_states import TokenStates
 from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, on_stream_of, torch_of
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.next_words import NextWords
@@ -106,6 +107,12 @@ class ModelStates(NextWords):
             if out is not None:
                 return rows, following
             return _like(states, made)[0], None if after is None else _like(states, after)[0]
+
+    def advance_tokens(self, states: Any, tokens: TokenStates) -> tuple[Any, Any]:
+        """Return ln P of every token after each state, (B, V) float32, and the states after them, (B, V) int32."""
+        with on_stream_of(states), memory_guard("making rows of tokens", self.device, "give fewer states at once"):
+            rows, after = tokens.advance(self._numbers("states", states, np.int32))
+            return _like(states, rows)[0], _like(states, after)[0]
 
     @property
     def _state_model(self) -> StateModel:

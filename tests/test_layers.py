@@ -14,7 +14,7 @@ PACKAGE = Path(mgpu_ngram.__file__).parent
 # What each layer may import from the package: a layer, or one module of it. cli -> commands -> stages -> jobs
 # -> engine -> kernels; a job knows only the executor's protocol, with its gangs, of the cluster.
 ALLOWED = {
-    "__init__": {"api", "beam_search", "compact", "model", "lda", "translator", "core"},
+    "__init__": {"api", "beam_search", "compact", "model", "lda", "torch", "translator", "core"},
     "__main__": {"entry"},
     "entry": {"cli"},
     "cli": {"commands", "engine.device", "core"},
@@ -33,6 +33,7 @@ ALLOWED = {
     "stages": {"stages", "report", "jobs", "engine", "core"},
     "api": {"config", "jobs", "engine", "core", "cluster"},
     "model": {"api", "model_states", "jobs", "engine", "core", "cluster.devices"},
+    "torch": {"model", "engine", "core"},
     "model_states": {"next_words", "engine", "core", "kernels.dispatch"},
     "next_words": {"api", "engine", "core", "cluster.devices", "cluster.executor"},
     "lda": {

@@ -34,7 +34,7 @@ class NgramRows:
         known, first = np.unique(ids_V, return_index=True)
         token_of = np.full(model.symbols, -1)  # the first token that is a word of the n-gram model
         token_of[known] = first
-        self._first_M, nodes, words = _children_among(model.trie, xp.asarray(token_of), V)
+        self._first_M, nodes, words = children_among(model.trie, xp.asarray(token_of), V)
         prob_V = model.prob_V[self._ids_V]
         self._rows = Rows(words, model.prob_G[nodes], prob_V, -1, model.has_backoffs, model.threads, model.backoff_M)
         self._options = RowOptions((model.order,), scale="ln")
@@ -74,7 +74,7 @@ class NgramRows:
         return rows_RV
 
 
-def _children_among(trie: Trie, token_of: Any, tokens: int) -> tuple[Any, Any, Any]:
+def children_among(trie: Trie, token_of: Any, tokens: int) -> tuple[Any, Any, Any]:
     """Return (first_M, nodes_C, words_C): the children of each history that are tokens, by rising token.
 
     token_of  (V,) the token of each word of the trie, or -1

@@ -43,7 +43,7 @@ class StateModel:
         suffix_M = model.trie.suffixes().astype(np.int64)
         suffix_M[: self.words] = EMPTY
         try:
-            self._states = make_states(
+            self.table = make_states(
                 index_of(rows.trie), to_device_fast(suffix_M, self.device), signed_backoffs(rows.trie)
             )  # fmt: skip
         except OverflowError as error:
@@ -58,7 +58,7 @@ class StateModel:
         made = (xp.empty(B, np.float32), xp.empty(B, np.int32)) if out is None else out
 
         def step(states_B: Any, words_B: Any, prob_B: Any, next_B: Any) -> None:
-            step_states(self._edges, self.order, self._states, states_B, words_B, UNITS[scale], (prob_B, next_B))
+            step_states(self._edges, self.order, self.table, states_B, words_B, UNITS[scale], (prob_B, next_B))
 
         self._in_pieces(step, MIN_PIECE_STATES, states_B, words_B, *made)
         return made
@@ -82,7 +82,7 @@ class StateModel:
 
         def advance(rows_B: Any, states_B: Any, following_B: Any = None) -> None:
             advance_states(
-                rows_B, following_B, states_B, self._states, self.order, model.trie.first_child_M, scaled.backoff_M,
+                rows_B, following_B, states_B, self.table, self.order, model.trie.first_child_M, scaled.backoff_M,
                 model.values(options.scale), kind_of(options),
             )  # fmt: skip
 

@@ -1,0 +1,67 @@
+"""States of a model whose words are the tokens of another one: rows in the order of its ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.next_word import NextWordModel, Rows, kind_of
+from mgpu_ngram.engine.ngram_rows import children_among
+from mgpu_ngram.engine.row_options import RowOptions
+from mgpu_ngram.engine.state_model import StateModel
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.distribution.advance_states import advance_states
+from mgpu_ngram.kernels.score.step_states import StateTable
+
+
+class TokenStates:
+    """The n-grams of a model that end with tokens, sorted by token.
+
+    tokens   words by token; those that the model lacks have the probability of <unk>
+    share    whether these share it: then all tokens together have the probability that the model gives to their words
+    ids_V    word of each token, 0 for <unk>
+
+    Raises InputError if two tokens are the same word, or no token is a word of the model.
+    """
+
+    def __init__(self, model: StateModel, rows: NextWordModel, tokens: Sequence[str | bytes], share: bool):
+        xp, V, trie = array_module(rows.word_G), len(tokens), rows.trie
+        ids_V = np.array([rows.words.id(token) for token in tokens], np.int64)
+        known = np.flatnonzero(ids_V)
+        words, first, sizes = np.unique(ids_V[known], return_index=True, return_counts=True)
+        if not len(known):
+            raise InputError(f"none of the {V:,} tokens is a word of the model; check how its words name tokens")
+        if sizes.max() > 1:
+            twice = np.flatnonzero(ids_V == words[sizes.argmax()])[:2]
+            raise InputError(f"tokens {twice[0]} and {twice[1]} are one word of the model, {tokens[twice[0]]!r}")
+        token_of = np.full(rows.symbols, -1)
+        token_of[words] = known[first]
+        first_M, nodes_C, words_C = children_among(trie, xp.asarray(token_of), V)
+        self.ids_V = xp.asarray(ids_V)
+        prob_V, unknown = to_host(rows.prob_V)[ids_V], V - len(known)
+        if share and unknown:
+            prob_V[ids_V == 0] -= np.float32(np.log10(unknown))
+        # As in a trie: first the nodes of single words, then those of longer n-grams.
+        word_A = xp.concatenate([xp.arange(V, dtype=np.uint32), words_C])
+        prob_A = xp.concatenate([xp.asarray(prob_V), rows.prob_G[nodes_C]])
+        self._rows = Rows(word_A, prob_A, prob_A[:V], -1, rows.has_backoffs, rows.threads, rows.backoff_M)
+        self._first_M = (first_M + first_M.dtype.type(V)).astype(first_M.dtype)
+        of_model = model.table
+        state_A = xp.concatenate([of_model.state_G[self.ids_V], of_model.state_G[nodes_C]])
+        self._table, self._order = StateTable(of_model.nodes_M2, state_A), model.order
+
+    def advance(self, states_B: Any) -> tuple[Any, Any]:
+        """Return (B, V) float32, ln P of every token after each state, and (B, V) int32, the states after them."""
+        options = RowOptions((self._order,), scale="ln")
+        rows_BV = self._rows.room(len(states_B), options)[:, 0]
+        next_BV = self._rows.room(len(states_B), options)[:, 0].view(np.int32)
+        backoff_M = self._rows.scaled("ln").backoff_M
+        advance_states(
+            rows_BV, next_BV, states_B, self._table, self._order, self._first_M, backoff_M, self._rows.values("ln"),
+            kind_of(options),
+        )  # fmt: skip
+        V = len(self.ids_V)
+        return rows_BV[:, :V], next_BV[:, :V]

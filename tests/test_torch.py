@@ -1,0 +1,146 @@
+"""The model over token ids for PyTorch, beside KenLM's states, word by word. NeMo's own tests ask for the same."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+
+import mgpu_ngram as ng
+from mgpu_ngram import cli, kenlm
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+tokens_of = pytest.importorskip("mgpu_ngram.torch")
+
+V, OFFSET = 30, 100
+TOLERANCE = 2e-5  # of a natural logarithm: log10 times ln 10 in float32
+
+
+@pytest.fixture(scope="module")
+def arpa(tmp_path_factory):
+    """Return an ARPA file of order 4, whose words are 25 of the 30 tokens."""
+    rng = np.random.default_rng(7)
+    lines = [" ".join(chr(OFFSET + t) for t in rng.zipf(1.4, rng.integers(1, 12)) % 25) for _ in range(800)]
+    folder = tmp_path_factory.mktemp("tokens")
+    (folder / "text").write_text("\n".join(lines) + "\n")
+    words = ["estimate", str(folder / "text"), "-o", str(folder / "tokens.arpa"), "--order", "4", "--device", "cpu"]
+    assert cli.main([*words, "--discount-fallback"]) == 0
+    return folder / "tokens.arpa"
+
+
+@pytest.fixture
+def lm(arpa, device):
+    return tokens_of.NGramLM.from_file(arpa, V, normalize_unk=False, device=device)
+
+
+class Words:
+    """A batch of KenLM's states, advanced word by word."""
+
+    def __init__(self, arpa, rows, bos):
+        self.model, self.states = kenlm.Model(str(arpa)), [kenlm.State() for _ in range(rows)]
+        for state in self.states:
+            (self.model.BeginSentenceWrite if bos else self.model.NullContextWrite)(state)
+
+    def scores(self):
+        return torch.tensor([[self.one(state, chr(t + OFFSET))[0] for t in range(V)] for state in self.states])
+
+    def final(self):
+        return torch.tensor([self.one(state, "</s>")[0] for state in self.states])
+
+    def one(self, state, word):
+        after = kenlm.State()
+        return self.model.BaseScore(state, word, after) * math.log(10), after
+
+    def step(self, tokens):
+        pairs = [self.one(state, chr(t + OFFSET)) for state, t in zip(self.states, tokens, strict=True)]
+        self.states = [after for _, after in pairs]
+        return [score for score, _ in pairs]
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_walks_are_those_of_kenlm(lm, arpa, bos):
+    rng, plain = np.random.default_rng(1), Words(arpa, 6, bos)
+    states = lm.get_init_states(6, bos)
+    assert states.dtype == torch.int64 and states.shape == (6,)
+    for _ in range(8):
+        scores, after = lm.advance(states)
+        assert scores.shape == after.shape == (6, V) and scores.dtype == torch.float32 and after.dtype == torch.int64
+        assert torch.allclose(scores.cpu(), plain.scores(), atol=TOLERANCE, rtol=0)
+        assert torch.allclose(lm.get_final(states).cpu(), plain.final(), atol=TOLERANCE, rtol=0)
+        tokens = rng.integers(0, V, 6)
+        wanted = plain.step(tokens.tolist())
+        picked = torch.from_numpy(tokens).to(states.device)[:, None]
+        assert np.allclose(scores.gather(1, picked)[:, 0].cpu().numpy(), wanted, atol=TOLERANCE, rtol=0)
+        states = after.gather(1, picked)[:, 0]
+    groups = {}
+    for state, of_kenlm in zip(states.tolist(), plain.states, strict=True):
+        groups.setdefault(state, set()).add(of_kenlm)
+    assert all(len(group) == 1 for group in groups.values())
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_sentences(lm, arpa, bos):
+    sentences = [[3, 7, 1], [5, 4, 18, 29, 3, 9, 16, 2, 28, 6, 9]]
+    wanted = []
+    for sentence in sentences:
+        plain = Words(arpa, 1, bos)
+        wanted.append([plain.step([t])[0] for t in sentence])
+        alone = lm(torch.tensor([sentence]).to(lm.device), bos=bos)
+        assert np.allclose(alone.cpu().numpy(), [wanted[-1]], atol=TOLERANCE, rtol=0)
+    padded = torch.tensor([sentences[0] + [0] * 8, sentences[1]]).to(lm.device)
+    both = lm(padded, torch.tensor([3, 11]).to(lm.device), bos=bos).cpu().numpy()
+    assert np.allclose(both, [wanted[0] + [0] * 8, wanted[1]], atol=TOLERANCE, rtol=0)
+    with_end = lm(padded, torch.tensor([3, 11]).to(lm.device), bos=bos, eos=True).cpu().numpy()
+    for row, sentence in zip(with_end, sentences, strict=True):
+        plain = Words(arpa, 1, bos)
+        scores = [plain.step([t])[0] for t in sentence] + [float(plain.final()[0])]
+        assert np.allclose(row, scores + [0] * (12 - len(scores)), atol=TOLERANCE, rtol=0)
+    assert lm(padded[:, :0]).shape == (2, 0)
+
+
+def test_unknown_tokens_share_a_probability(arpa, device):
+    shared = tokens_of.NGramLM.from_file(arpa, V, device=device)
+    scores, _ = shared.advance(shared.get_init_states(1, bos=False))
+    plain = Words(arpa, 1, False)
+    wanted, unknown = plain.scores(), [t for t in range(V) if chr(t + OFFSET) not in plain.model]
+    assert len(unknown) >= 5
+    wanted[:, unknown] -= math.log(len(unknown))
+    assert torch.allclose(scores.cpu(), wanted, atol=TOLERANCE, rtol=0)
+    total = scores.exp().sum() + shared.get_final(shared.get_init_states(1, bos=False)).exp()
+    assert abs(float(total) - 1) < 1e-4
+
+
+def test_the_end_as_a_token(lm):
+    states = lm.get_init_states(3)
+    scores, after = lm.advance(states, eos_id=4)
+    assert torch.equal(scores[:, 4], lm.get_final(states)) and torch.equal(after[:, 4], states)
+    plain, others = lm.advance(states)
+    keep = [t for t in range(V) if t != 4]
+    assert torch.equal(scores[:, keep], plain[:, keep]) and torch.equal(after[:, keep], others[:, keep])
+
+
+def test_it_is_a_module_without_parameters(lm):
+    assert lm.to("cpu") is lm and not list(lm.parameters()) and not lm.state_dict() and lm.vocab_size == V
+    assert lm.eval() is lm and not lm.advance(lm.get_init_states(1))[0].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (["A", "B"], "none of the 2 tokens is a word of the model; check how its words name tokens"),
+        ([chr(103), "A", chr(103)], "tokens 0 and 2 are one word of the model, 'g'"),
+    ],
+)
+def test_refusals(arpa, tokens, message):
+    with pytest.raises(ng.InputError) as error:
+        tokens_of.NGramLM(ng.Model.load(arpa, "cpu"), tokens)
+    assert str(error.value) == message
+
+
+def test_without_pytorch_there_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "mgpu_ngram.torch")
+    with pytest.raises(
+        ng.InputError, match="mgpu_ngram.torch needs PyTorch, which is not installed; pip install torch"
+    ):
+        import mgpu_ngram.torch  # noqa: F401
