@@ -113,6 +113,18 @@ def test_archives_of_kaldi(tune):
     assert tune(*flags, "--weights", "w.yaml", "--best", command="rescore")[1] == "u a b\nv a\n"
 
 
+def test_lattices(tune):
+    """The best texts are tuned on; the weights then find the right text in the lattice itself."""
+    pytest.importorskip("rapidfuzz")
+    Path("nbest").write_text("u\n0 1 c 0,0\n0 1 a 0,2\n1 2 b 0,0\n2\n\nv\n0 1 b\n1\n")
+    Path("right").write_text("u a b\nv b\n")
+    flags = ["--lattices", "kaldi", "--lm", "model.arpa"]
+    more = ["--references", "right", "--metric", "wer", "--n-best", 2, "--weights", "ac=1", "-o", "w.yaml"]
+    status, out, err = tune(*flags, *more)
+    assert status == 0 and "WER 33.33 % before, WER 0.00 % after" in out, err
+    assert tune(*flags, "--weights", "w.yaml", "--best", command="rescore")[1] == "u a b\nv b\n"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -72,6 +72,11 @@ class ListsConfig:
                 raise InputError(f"{name} has {len(weight)} weights but one value; give one")
 
     @property
+    def of_utterances(self) -> bool:
+        """Whether ids name utterances, and texts are written and read as "ID word word"."""
+        return self.kaldi or self.lattices != "no"
+
+    @property
     def feature_names(self) -> tuple[str, ...]:
         """The names of the models' features."""
         return tuple(self.names or map(_stem, self.lm))

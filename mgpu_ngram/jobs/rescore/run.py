@@ -250,7 +250,7 @@ def prepare(config: ListsConfig, context: RunContext, corpus: Corpus, best: bool
         chunk_bytes = config.chunk_bytes or text_per_task(corpus, executor.workers, device)
     options = RescoreOptions(
         models, config.feature_names, config.list_weights, config.model_weights,
-        LineFormat(_is_json(corpus), best, config.kaldi or config.lattices != "no"), device, chunk_bytes, threads,
+        LineFormat(_is_json(corpus), best, config.of_utterances), device, chunk_bytes, threads,
     )  # fmt: skip
     return Work(executor, corpus, chunk_bytes, ahead, options)
 

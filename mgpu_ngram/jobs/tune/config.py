@@ -18,7 +18,7 @@ class TuneConfig(ListsConfig):
     """Settings of a tune job; the keys of its YAML. The search starts from the weights."""
 
     references: list[str] = field(default_factory=list)  # files of correct texts: line i + 1 is that of list i; with
-    # kaldi, lines "ID word word". Several files have a reference each
+    # kaldi or lattices, lines "ID word word". Several files have a reference each
     metric: Literal["bleu", "wer", "cer"] = "bleu"  # BLEU, or the error rate of words or characters
     grid: dict = field(default_factory=dict)  # lists of weights to try by name, all combinations; empty: line searches
     restarts: int = 10  # line searches from random weights, besides the one from the weights given

@@ -183,7 +183,7 @@ def references_of(config: TuneConfig, ids: Sequence[bytes]) -> list[list[str]]:
     columns = []
     for path in config.references:
         lines = [line.decode("utf-8", "replace") for line in lines_of(open_corpus([path]))]
-        columns.append(_by_key(lines, path, ids) if config.kaldi else _by_number(lines, path, ids))
+        columns.append(_by_key(lines, path, ids) if config.of_utterances else _by_number(lines, path, ids))
     return [list(several) for several in zip(*columns, strict=True)]
 
 
