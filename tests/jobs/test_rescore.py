@@ -70,7 +70,7 @@ def rescored(config, executor, **more):
 
 
 @pytest.mark.parametrize("best", [False, True])
-@pytest.mark.parametrize(("chunk_bytes", "threads"), [(None, 1), (None, 5), (1, 1), (1000, 1), (9000, 3)])
+@pytest.mark.parametrize(("chunk_bytes", "threads"), [(None, 1), (None, 5), (40, 1), (1000, 1), (9000, 3)])
 def test_cuts_change_nothing(best, chunk_bytes, threads, arpa, wanted, here, monkeypatch):
     """Cuts into chunks, blocks and pieces of threads."""
     monkeypatch.setattr(engine, "MIN_PIECE_BYTES", 50)
