@@ -19,10 +19,13 @@ from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.next_words import NextWords
 
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+MAX_STATE = np.iinfo(np.int32).max
+MAX_BATCH = 1 << 40
+FEWER = "give fewer states at once"
 
 
 class ModelStates(NextWords):
-    """The methods of `Model` for states, with KenLM's scores and states for any order.
+    """The methods of `Model` for states, with KenLM's scores and states for orders up to 33.
 
     A state is a small number, int32 on the device of the model: the longest suffix of the words so far that can affect
     later scores. So hypotheses of equal states can be recombined. -1 is the state of no words.
@@ -44,10 +47,11 @@ class ModelStates(NextWords):
 
         bos  whether <s> precedes each sentence; False: nothing is known of the words before
         """
-        if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or batch < 0:
-            raise InputError(f"batch is {batch!r} but must be a number of sentences, 0 or more")
+        if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or not 0 <= batch <= MAX_BATCH:
+            raise InputError(f"batch is {batch!r} but must be a number of sentences, 0 to {MAX_BATCH:,}")
         model = self._state_model
-        return array_module(self._next_word_model.word_G).full(batch, model.begin if bos else EMPTY, np.int32)
+        with memory_guard(f"making {batch:,} states", self.device, FEWER):
+            return array_module(self._next_word_model.word_G).full(batch, model.begin if bos else EMPTY, np.int32)
 
     def step(self, states: Any, words: Any, scale: str = "log10", out: Any = None) -> tuple[Any, Any]:
         """Return the logarithm of the probability of a word after each state, and the states after the words.
@@ -69,7 +73,8 @@ class ModelStates(NextWords):
             if out is not None:
                 names = zip(_pair(out), ("float32", "int32"), strict=True)
                 targets = tuple(writable(array, states_B.shape, dtype, self.device) for array, dtype in names)
-            made = model.step(states_B, words_B, scale, targets)
+            with memory_guard(f"scoring {len(states_B):,} words", self.device, FEWER):
+                made = model.step(states_B, words_B, scale, targets)
             return out if out is not None else _like(states, *made)
 
     def final(self, states: Any, scale: str = "log10") -> Any:
@@ -77,8 +82,9 @@ class ModelStates(NextWords):
         check_option("scale", scale, UNITS)
         with on_stream_of(states):
             states_B = self._numbers("states", states, np.int32)
-            ends_B = array_module(states_B).full(len(states_B), self._state_model.end, np.int32)
-            [made] = _like(states, self._state_model.step(states_B, ends_B, scale)[0])
+            with memory_guard(f"scoring {len(states_B):,} words", self.device, FEWER):
+                ends_B = array_module(states_B).full(len(states_B), self._state_model.end, np.int32)
+                [made] = _like(states, self._state_model.step(states_B, ends_B, scale)[0])
             return made
 
     def advance(
@@ -100,9 +106,9 @@ class ModelStates(NextWords):
             rows, following = _pair(out) if out is not None else (None, None)
             if out is not None and (following is None) == next_states:
                 raise InputError("out must be (rows, states); states are None if next_states is False, and only then")
-            row_target = None if rows is None else writable(rows, shape, dtype, self.device)
+            row_target = None if out is None else writable(rows, shape, dtype, self.device)
             state_target = None if following is None else writable(following, shape, "int32", self.device)
-            with memory_guard(f"making rows of shape {shape}", self.device, "give fewer states at once"):
+            with memory_guard(f"making rows of shape {shape}", self.device, FEWER):
                 made, after = model.advance(states_B, options, next_states, row_target, state_target)
             if out is not None:
                 return rows, following
@@ -128,13 +134,19 @@ class ModelStates(NextWords):
     def _numbers(self, name: str, values: Any, dtype: Any = None) -> Any:
         """Return a row of integers on the device of the model, of `dtype`, or of int32 or int64."""
         array = as_array(values)
-        array = array if hasattr(array, "dtype") else np.asarray(array)
+        try:
+            array = array if hasattr(array, "dtype") else np.asarray(array)
+        except ValueError:
+            raise InputError(f"{name} are rows of several lengths but must be a row of integers") from None
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise InputError(f"{name} are {array.dtype} of shape {array.shape} but must be a row of integers")
         wanted = dtype or (array.dtype if array.dtype in INDEX_DTYPES else np.int64)
         if device_of(array) != self.device:
             array = move_to(array, self.device)
-        return array_module(array).ascontiguousarray(array, wanted)
+        xp = array_module(array)
+        if dtype is not None and array.size and not np.can_cast(array.dtype, dtype):
+            array = xp.clip(array, -1 if array.dtype.kind == "i" else 0, MAX_STATE)  # no other number becomes a state
+        return xp.ascontiguousarray(array, wanted)
 
 
 def _pair(out: Any) -> tuple[Any, Any]:

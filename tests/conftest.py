@@ -284,13 +284,24 @@ def run_out_of_memory(request):
     return fail
 
 
-@pytest.fixture(scope="session")
-def planted():
-    """Return the module planted_topics.py."""
-    spec = importlib.util.spec_from_file_location("planted_topics", Path(__file__).with_name("planted_topics.py"))
+def module_here(name):
+    """Return the module of a file beside this one."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def planted():
+    """Return the module planted_topics.py."""
+    return module_here("planted_topics")
+
+
+@pytest.fixture(scope="session")
+def plain_model():
+    """Return the class PlainModel: a random model of a seed, and a plain scorer of its words."""
+    return module_here("plain_model").PlainModel
 
 
 @pytest.fixture(scope="session")

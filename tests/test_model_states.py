@@ -7,7 +7,9 @@ import pytest
 
 import mgpu_ngram as ng
 from mgpu_ngram import kenlm
+from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine import state_model
+from mgpu_ngram.engine.trie import quantize
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu, to_host
 from mgpu_ngram.kernels.score import step_states as kernel
 from mgpu_ngram.kernels.trie.find_children import TrieIndex
@@ -45,6 +47,36 @@ def test_scores_and_states_are_those_of_kenlm_states(model, arpa):
             groups.setdefault(int(to_host(state)[0]), set()).add(wanted)
     assert len(groups) > 3 and all(len(group) == 1 for group in groups.values())
     assert len(set().union(*groups.values())) == len(groups)
+
+
+@pytest.mark.filterwarnings("ignore:.*lacks <unk>")
+@pytest.mark.parametrize("bits", [None, 8], ids=["exact", "quantised"])
+def test_random_models_beside_a_plain_scorer(plain_model, bits, device, tmp_path):
+    """Models of orders 2 to 5, also without <unk> or suffixes of n-grams: 16 texts of 6 words, which states are equal,
+    and rows. So few values have codes of their own.
+    """
+    for seed in range(12):
+        plain, rng, path = plain_model(seed), np.random.default_rng(seed), tmp_path / f"{seed}.arpa"
+        path.write_text(plain.text)
+        exact = ng.Model.load(path, device)
+        arrays = exact.arrays
+        model = exact if bits is None else ng.Model(BackoffModel.of(quantize(arrays.trie, bits), arrays.words), device)
+        words = list(model.vocabulary)
+        histories = [("<s>",) if i % 2 else () for i in range(16)]
+        starts = np.stack([to_host(model.start(8, bos=False)), to_host(model.start(8))], axis=1)
+        states, seen = on_device(model, starts.ravel()), {}
+        for _ in range(6):
+            rows, following = host(model.advance(states))
+            assert np.array_equal(rows, [[plain.step(h, word)[0] for word in words] for h in histories])
+            assert np.array_equal(to_host(model.final(states)), rows[:, model.vocabulary.id("</s>")])
+            chosen = rng.integers(0, len(words), 16)
+            log10, states = model.step(states, on_device(model, chosen))
+            after = to_host(states)
+            assert np.array_equal(to_host(log10), rows[range(16), chosen])
+            assert np.array_equal(after, following[range(16), chosen])
+            histories = [plain.step(h, words[v])[3] for h, v in zip(histories, chosen, strict=True)]
+            assert all(seen.setdefault(s, h) == h for s, h in zip(after.tolist(), histories, strict=True))
+        assert len(set(seen.values())) == len(seen)
 
 
 @pytest.mark.parametrize("scale", ["log10", "ln", "prob"])
@@ -121,29 +153,28 @@ def test_threads_share_states(arpa, monkeypatch):
 def test_no_states_and_states_of_another_model(model):
     assert [len(array) for array in model.step(model.start(0), on_device(model, []))] == [0, 0]
     assert [array.shape for array in model.advance(model.start(0))] == [(0, 5), (0, 5)]
-    wild = on_device(model, [10**6, -7, 2**31 - 1])
-    nothing = model.start(3, bos=False)
+    wild = on_device(model, [10**6, -7, 2**31 - 1, 2**32 + 1, 3 - 2**32], np.int64)
+    nothing = model.start(5, bos=False)
     for made, wanted in (
-        (model.step(wild, on_device(model, [3] * 3)), model.step(nothing, on_device(model, [3] * 3))),
+        (model.step(wild, on_device(model, [3] * 5)), model.step(nothing, on_device(model, [3] * 5))),
         (model.advance(wild), model.advance(nothing)),
     ):
         assert all(np.array_equal(a, b) for a, b in zip(host(made), host(wanted), strict=True))
 
 
-def targets(*lengths):
-    return np.zeros(lengths[0], np.float32), np.zeros(lengths[1], np.int32)
-
-
 REFUSED = [
-    (lambda m: m.start(-1), "batch is -1 but must be a number of sentences, 0 or more"),
+    (lambda m: m.start(-1), "batch is -1 but must be a number of sentences, 0 to 1,099,511,627,776"),
+    (lambda m: m.start(2**70), "batch is 1180591620717411303424 but"),
     (lambda m: m.start(True), "batch is True but"),
     (lambda m: m.step([0], [1, 2]), "got 1 states but 2 words; give a word for each state"),
     (lambda m: m.step([0.5], [1]), "states are float64 of shape (1,) but must be a row of integers"),
     (lambda m: m.step([[0]], [1]), "states are int64 of shape (1, 1) but"),
+    (lambda m: m.step([[0], [1, 2]], [1]), "states are rows of several lengths but must be a row of integers"),
     (lambda m: m.step([0], ["a"]), "words are <U1 of shape (1,) but"),
     (lambda m: m.step([0], [1], scale="prob"), "scale is 'prob' but must be log10 or ln"),
     (lambda m: m.final([0], scale="e"), "scale is 'e' but must be log10 or ln"),
     (lambda m: m.advance([0], scale="e"), "scale is 'e' but must be prob or log10 or ln"),
+    (lambda m: m.step([0], [1], scale=np.array(["ln", "e"])), "scale is array(['ln', 'e'], dtype='<U2') but"),
     (lambda m: m.advance([0], dtype="float8"), "dtype is 'float8' but must be"),
     (lambda m: m.step([0], [1], out=np.zeros(1)), "out is ndarray but must be two arrays"),
     (
@@ -155,6 +186,7 @@ REFUSED = [
         "out is int64 of shape (1,) but",
     ),
     (lambda m: m.advance([0], out=(np.zeros((1, 5), np.float32), None)), "out must be (rows, states)"),
+    (lambda m: m.advance([0], out=(None, np.zeros((1, 5), np.int32))), "out is NoneType but must be an array"),
 ]
 
 

@@ -83,7 +83,7 @@ class RowOptions:
 
 def check_option(name: str, value: Any, known: Iterable[str]) -> None:
     """Raise InputError unless the value of an option is one of the known ones."""
-    if value not in tuple(known):
+    if not isinstance(value, str) or value not in known:
         raise InputError(f"{name} is {value!r} but must be {' or '.join(known)}")
 
 
