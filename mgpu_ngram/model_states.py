@@ -133,6 +133,9 @@ class ModelStates(NextWords):
 
     def _numbers(self, name: str, values: Any, dtype: Any = None) -> Any:
         """Return a row of integers on the device of the model, of `dtype`, or of int32 or int64."""
+        torch = torch_of(values)
+        if torch is not None and values.dtype == torch.bfloat16:
+            raise InputError(f"{name} are of dtype bfloat16 but must be integers; give int32")
         array = as_array(values)
         try:
             array = array if hasattr(array, "dtype") else np.asarray(array)

@@ -221,6 +221,30 @@ def test_tensors_in_tensors_out(arpa):
     assert torch.equal(rows, wanted)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda torch: torch.zeros(2, dtype=torch.bfloat16), "states are of dtype bfloat16 but must be integers"),
+        (
+            lambda torch: torch.zeros(2, dtype=torch.int32).to_sparse(),
+            "a tensor is torch.sparse_coo on cpu but must be",
+        ),
+        (lambda torch: torch.zeros(2, dtype=torch.int32, device="meta"), "a tensor is torch.strided on meta but must"),
+    ],
+)
+def test_tensors_that_are_no_states(arpa, make, message):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    with pytest.raises(ng.InputError, match=message):
+        ng.Model.load(arpa, "cpu").step(make(torch), [3, 4])
+
+
+def test_tensors_with_gradients_are_not_filled(arpa):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    model, out = ng.Model.load(arpa, "cpu"), (torch.zeros(2, requires_grad=True), torch.zeros(2, dtype=torch.int32))
+    with pytest.raises(ng.InputError, match="out requires a gradient"):
+        model.step(model.start(2), [3, 4], out=out)
+
+
 @pytest.mark.gpu
 def test_a_cuda_graph_repeats_a_step(arpa):
     import cupy

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.torch_arrays import torch_of
+from mgpu_ngram.engine.torch_arrays import check_dense, torch_of
 
 
 def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
@@ -18,6 +18,9 @@ def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
 
     Raises InputError for unsuitable objects.
     """
+    check_dense(out)
+    if torch_of(out) is not None and out.requires_grad:
+        raise InputError("out requires a gradient, which writing would make wrong; give out.detach()")
     wanted = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
     array = _array(_as_bits(out) if dtype == "bfloat16" else out, device)
     if dtype == "bfloat16" and array.dtype == np.int16:

@@ -18,14 +18,23 @@ def torch_of(value: Any) -> Any:
     return torch if torch is not None and isinstance(value, torch.Tensor) else None
 
 
+def check_dense(value: Any) -> None:
+    """Raise InputError for a tensor that is sparse or has no memory; other values pass."""
+    torch = torch_of(value)
+    if torch is not None and (value.layout != torch.strided or value.is_meta):
+        raise InputError(f"a tensor is {value.layout} on {value.device} but must be dense and in memory; give a copy")
+
+
 def as_array(value: Any) -> Any:
     """Return a tensor as a NumPy or CuPy array that shares its memory; other values unchanged.
 
-    A tensor of bfloat16, which NumPy and CuPy lack, becomes uint16: its bits.
+    A tensor of bfloat16, which NumPy and CuPy lack, becomes uint16: its bits. Raises InputError for a tensor that is
+    sparse or has no memory.
     """
     torch = torch_of(value)
     if torch is None:
         return value
+    check_dense(value)
     tensor, halves = value.detach(), value.dtype == torch.bfloat16
     if halves:
         tensor = tensor.view(torch.int16)
