@@ -16,6 +16,7 @@ from mgpu_ngram.config import load
 from mgpu_ngram.core.arrays import save_arrays
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.topic_model import Priors, TopicModel, load_topic_model, save_topic_model
+from mgpu_ngram.engine import topic_distances
 from mgpu_ngram.engine.topic_page import PageOptions
 from mgpu_ngram.jobs.topics import run as topics_job
 
@@ -64,6 +65,14 @@ def test_a_column_of_nearest_topics(topics):
     (alone,) = [line for line in lines_of(topics("--topic", 1, "--nearest", 1)) if line.startswith("nearest: ")]
     other, distance = table[1]["nearest"][0]
     assert alone == f"nearest: {other} ({distance:.3f})"
+    assert not [line for line in lines_of(topics("--topic", 1, "--nearest", 0)) if line.startswith("nearest: ")]
+
+
+def test_too_many_topics_for_distances_are_an_error_before_the_documents_are_read(topics, monkeypatch):
+    monkeypatch.setattr(topic_distances, "MAX_TOPICS", 2)
+    status, out, err = topics("docs.parquet", "--nearest", 1, "--json", "-o", "rows.parquet")
+    assert (status, out) == (2, "") and "--limit N" in err and err.count("\n") == 1
+    assert not Path("rows.parquet").exists()
 
 
 def test_the_table_as_json(topics, folder):

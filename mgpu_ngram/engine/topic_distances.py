@@ -18,7 +18,7 @@ MAX_TOPICS = 8192  # whose distances are a matrix of 512 MiB
 
 
 class Nearest(NamedTuple):
-    """The n topics nearest to each topic, nearest first; equal distances by topic. -1: none.
+    """The n topics nearest to each topic, nearest first; equal distances by topic.
 
     topics_Zn     (Z, n) int64
     distances_Zn  (Z, n) float64
@@ -40,13 +40,14 @@ def topic_distances(rows: TopicRows, metric: Metric = "jensen-shannon", threads:
     Z = rows.num_topics
     if Z > MAX_TOPICS:
         raise InputError(
-            f"distances of {Z:,} topics were asked for, but {MAX_TOPICS:,} is the limit; take the largest topics alone"
+            f"distances of {Z:,} topics were asked for, but {MAX_TOPICS:,} is the limit; take the "
+            "largest topics alone (--limit N)"
         )
     distances_ZZ = np.zeros((Z, Z))
     given, hellinger = _given(rows, metric)
 
     def work(z: int) -> None:
-        _distances(*given, hellinger, z, distances_ZZ[z])
+        _distances(*given, hellinger, z, z + 1, distances_ZZ[z])
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, range(Z)))
@@ -55,11 +56,11 @@ def topic_distances(rows: TopicRows, metric: Metric = "jensen-shannon", threads:
 
 def distances_from(rows: TopicRows, topic: int, metric: Metric = "jensen-shannon") -> np.ndarray:
     """Return (Z,) float64, the distance of each topic from one, as `topic_distances` defines it, in time O(N)."""
-    others = np.delete(np.arange(rows.num_topics), topic)
-    given, hellinger = _given(rows.take(np.concatenate([[topic], others])), metric)
-    row = np.zeros(rows.num_topics)
-    _distances(*given, hellinger, 0, row)
-    return np.insert(row[1:], topic, 0.0)
+    given, hellinger = _given(rows, metric)
+    distances_Z = np.empty(rows.num_topics)
+    _distances(*given, hellinger, topic, 0, distances_Z)
+    distances_Z[topic] = 0
+    return distances_Z
 
 
 def nearest_topics(distances_ZZ: np.ndarray, n: int) -> Nearest:
@@ -68,33 +69,29 @@ def nearest_topics(distances_ZZ: np.ndarray, n: int) -> Nearest:
     n = max(0, min(n, Z - 1))
     topics_Zn = np.empty((Z, n), np.int64)
     for z in range(Z):
-        closeness = -distances_ZZ[z]
-        closeness[z] = -np.inf
-        topics_Zn[z] = largest(closeness, n)
+        topics_Zn[z] = _nearest(distances_ZZ[z], z, n)
     return Nearest(topics_Zn, np.take_along_axis(distances_ZZ, topics_Zn, axis=1))
 
 
-def nearest_of(rows: TopicRows, n: int, topics: Sequence[int] | None = None, threads: int = 1) -> Nearest:
-    """Return the n topics nearest to some topics by Jensen-Shannon distance, and no topics for the others.
+def nearest_of(
+    rows: TopicRows, n: int, topics: Sequence[int] | None = None, threads: int = 1
+) -> dict[int, list[tuple[int, float]]]:
+    """Return {topic: [(other topic, Jensen-Shannon distance)]}, the n nearest others of each topic, nearest first.
 
-    topics  None: all. Fewer take less time, O(N) each, and may be of more than MAX_TOPICS
+    topics  those to describe, in time O(N) each; None: all, of a model of at most MAX_TOPICS
     """
-    Z = rows.num_topics
     if topics is None:
-        return nearest_topics(topic_distances(rows, threads=threads), n)
-    n = max(0, min(n, Z - 1))
-    found = Nearest(np.full((Z, n), -1), np.zeros((Z, n)))
+        found = nearest_topics(topic_distances(rows, threads=threads), n)
+        return {z: _pairs(*row) for z, row in enumerate(zip(*found, strict=True))}
+    n = max(0, min(n, rows.num_topics - 1))
 
-    def work(topic: int) -> None:
+    def work(topic: int) -> list[tuple[int, float]]:
         distances_Z = distances_from(rows, topic)
-        closeness = -distances_Z
-        closeness[topic] = -np.inf
-        found.topics_Zn[topic] = largest(closeness, n)
-        found.distances_Zn[topic] = distances_Z[found.topics_Zn[topic]]
+        topics_n = _nearest(distances_Z, topic, n)
+        return _pairs(topics_n, distances_Z[topics_n])
 
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, topics))
-    return found
+        return dict(zip(topics, pool.map(work, topics), strict=True))
 
 
 def topic_map(distances_ZZ: np.ndarray) -> np.ndarray:
@@ -111,6 +108,17 @@ def topic_map(distances_ZZ: np.ndarray) -> np.ndarray:
         points = vectors_ZZ[:, -1 - axis] * np.sqrt(max(values[-1 - axis], 0.0))
         points_Z2[:, axis] = points * (np.sign(points[np.abs(points).argmax()]) or 1.0)
     return points_Z2
+
+
+def _nearest(distances_Z: np.ndarray, topic: int, n: int) -> np.ndarray:
+    """Return the n topics with the least distances, without `topic` itself."""
+    closeness = -distances_Z
+    closeness[topic] = -np.inf
+    return largest(closeness, n)
+
+
+def _pairs(topics_n: np.ndarray, distances_n: np.ndarray) -> list[tuple[int, float]]:
+    return list(zip(topics_n.tolist(), distances_n.tolist(), strict=True))
 
 
 def _given(rows: TopicRows, metric: Metric) -> tuple[tuple[Any, ...], bool]:
@@ -142,13 +150,13 @@ def _sum_plogp(starts_Z1, words_N, counts_N, scales_Z, beta_V, log_beta_V, beta_
 @njit(nogil=True, cache=True)
 def _distances(
     starts_Z1, words_N, counts_N, scales_Z, beta_V, log_beta_V, beta_sum, beta_log_sum, plogp_Z, hellinger, a,
-    distances_Z,
+    first_b, distances_Z,
 ):  # fmt: skip
-    """Write the distances from topic a to all topics after it.
+    """Write the distances from topic a to topic first_b and all after it.
 
     Words that neither topic has are summed in closed form; a merge of both rows corrects the sum for the others.
     """
-    for b in range(a + 1, len(scales_Z)):
+    for b in range(first_b, len(scales_Z)):
         scale_a, scale_b = scales_Z[a], scales_Z[b]
         mean, root = (scale_a + scale_b) / 2, np.sqrt(scale_a * scale_b)
         log_mean = np.log2(mean)

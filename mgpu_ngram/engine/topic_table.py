@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from mgpu_ngram.engine.doc_topics import Representatives
-from mgpu_ngram.engine.topic_distances import Nearest
 from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_words import FREX_WEIGHT, LAMBDA, most_frequent_and_exclusive, most_probable, most_relevant
 
@@ -66,13 +65,13 @@ class TopicFacts:
 
     documents_Z  (Z,) documents whose largest topic it is
     coherence    (Z,) values by measure, of `coherence`
-    nearest      of `nearest_topics`
+    nearest      of `nearest_of`
     examples     of `representative_documents`
     """
 
     documents_Z: np.ndarray | None = None
     coherence: Mapping[str, np.ndarray] = field(default_factory=dict)
-    nearest: Nearest | None = None
+    nearest: Mapping[int, list[tuple[int, float]]] = field(default_factory=dict)
     examples: Representatives | None = None
 
 
@@ -116,7 +115,7 @@ def topic_table(
         [_spelled(word, *row) for row in zip(*ways[name](), strict=True)] if name in parts.lists else nothing
         for name in LISTS
     ]
-    nearest, examples = facts.nearest, facts.examples
+    examples = facts.examples
     topics = []
     for z in np.argsort(-rows.totals_Z, kind="stable").tolist():
         if chosen is not None and z not in chosen:
@@ -131,7 +130,7 @@ def topic_table(
                 relevant_words=lists[1][z],
                 frex_words=lists[2][z],
                 coherence={name: float(values_Z[z]) for name, values_Z in facts.coherence.items()},
-                nearest=_row(nearest.topics_Zn[z], nearest.distances_Zn[z]) if nearest else [],
+                nearest=facts.nearest.get(z, []),
                 examples=_row(examples.documents_Zn[z], examples.shares_Zn[z]) if examples else [],
             )
         )

@@ -45,7 +45,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "time": {"metavar": "COLUMN", "help": "add up the shares of topics over the dates in a column"},
     "by": {"choices": ["year", "month", "week", "day"], "help": "periods of --time (default month)"},
     "examples": {"type": int, "metavar": "N", "help": "representative documents of each topic (default 3)"},
-    "nearest": {"type": int, "metavar": "N", "help": "topics nearest to each topic (default 0; of --topic K: 5)"},
+    "nearest": {"type": int, "metavar": "N", "help": "the N topics nearest to each topic (default 0, with --topic 5)"},
 }  # fmt: skip
 TOKEN_BYTES = 8  # of text for each token of the vocabulary, about
 SHOWN = 20  # topics of the table after the rows of documents

@@ -72,11 +72,11 @@ def test_the_topics_nearest_to_some():
     p = [rows.probabilities(z) for z in range(7)]
     plain_ZZ = np.array([[plain_distance(a, b, "jensen-shannon") for b in p] for a in p])
     expected = [[b for b in np.argsort(plain_ZZ[a]) if b != a][:3] for a in range(7)]
-    assert nearest_of(rows, 3, threads=2).topics_Zn.tolist() == expected
-    found = nearest_of(rows, 3, [5, 2])
-    assert found.topics_Zn.tolist() == [expected[a] if a in (2, 5) else [-1] * 3 for a in range(7)]
-    np.testing.assert_allclose(found.distances_Zn[5], plain_ZZ[5, expected[5]], atol=1e-6)
-    assert nearest_of(rows, 9, [0]).topics_Zn.shape == (7, 6)
+    every = nearest_of(rows, 3, threads=2)
+    assert {a: [b for b, _ in others] for a, others in every.items()} == dict(enumerate(expected))
+    assert nearest_of(rows, 3, [5, 2], threads=2) == {5: every[5], 2: every[2]}
+    np.testing.assert_allclose([distance for _, distance in every[5]], plain_ZZ[5, expected[5]], atol=1e-6)
+    assert len(nearest_of(rows, 9, [0])[0]) == 6
 
 
 @settings(max_examples=30)
@@ -102,5 +102,6 @@ def test_errors(monkeypatch):
     with pytest.raises(InputError, match="metric is 'cosine'"):
         topic_distances(rows, "cosine")
     monkeypatch.setattr(module, "MAX_TOPICS", 2)
-    with pytest.raises(InputError, match="3 topics .* 2 is the limit"):
+    with pytest.raises(InputError, match="3 topics .* 2 is the limit; .*--limit N"):
         topic_distances(rows)
+    assert [*nearest_of(rows, 1, [2])] == [2]

@@ -7,7 +7,7 @@ import pytest
 
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.doc_topics import DocTopics, GroupShares, representative_documents
-from mgpu_ngram.engine.topic_distances import nearest_topics, topic_distances
+from mgpu_ngram.engine.topic_distances import nearest_of
 from mgpu_ngram.engine.topic_rows import TopicRows
 from mgpu_ngram.engine.topic_table import TopicFacts, TopicTable, topic_table
 from mgpu_ngram.stages.topic_output import show_groups, show_topic, show_topics
@@ -27,7 +27,7 @@ def table(rows):
     facts = TopicFacts(
         np.array([2, 1]),
         {"c_v": np.array([0.25, 0.5])},
-        nearest_topics(topic_distances(rows), 1),
+        nearest_of(rows, 1),
         representative_documents(documents, 2),
     )
     return topic_table(rows, WORDS.word, 3, facts)

@@ -28,7 +28,7 @@ class TopicsConfig:
     order: Literal["probability", "relevance", "frex"] = "probability"  # how these words are chosen
     relevance_lambda: float = 0.6  # weight of the probability in relevance; the rest is the weight of the lift
     examples: int = 3  # representative documents of each topic
-    nearest: int = 0  # topics nearest to each topic, by Jensen-Shannon distance
+    nearest: int | None = None  # others nearest to each topic; None: 0, or 5 of a topic that is shown alone
     html: bool = False  # write a page to explore the topics, topics.html
     name: str = "topics"  # folder of the result, in the run's output
 

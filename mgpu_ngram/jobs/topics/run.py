@@ -35,7 +35,7 @@ from mgpu_ngram.jobs.topics.infer import Summary, infer
 
 FORMAT = "mgpu_ngram document topics"
 ROWS, TABLE, PAGE = "doc_topics", "topics.json", "topics.html"  # names in the folder of a run
-NEAREST = 5  # topics beside one that is described alone
+NEAREST = 5  # others beside a topic that is shown alone
 
 
 @dataclass(frozen=True)
@@ -201,13 +201,15 @@ def _run(config: TopicsConfig, context: RunContext, wanted: Wanted, path: str, f
     model = load_topic_model(path)
     check_topic(wanted.topic, model.num_topics)
     rows = TopicRows.of_model(model)
-    summary = _infer(config, replace(context, executor=executor), wanted, (path, model), file)
-    facts = TopicFacts() if summary is None else TopicFacts(summary.documents_Z, examples=summary.examples)
-    word = _word_of(model)
     chosen = None if wanted.limit is None else largest(rows.totals_Z, wanted.limit).tolist()
     parts = TableParts(wanted.lists, chosen if wanted.topic is None else [wanted.topic])
-    if neighbours := config.nearest or (0 if wanted.topic is None else NEAREST):
-        facts = replace(facts, nearest=nearest_of(rows, neighbours, parts.topics, _threads(context)))
+    neighbours = config.nearest if config.nearest is not None else 0 if wanted.topic is None else NEAREST
+    nearest = nearest_of(rows, neighbours, parts.topics, _threads(context)) if neighbours else {}
+    summary = _infer(config, replace(context, executor=executor), wanted, (path, model), file)
+    facts = TopicFacts(nearest=nearest)
+    if summary is not None:
+        facts = replace(facts, documents_Z=summary.documents_Z, examples=summary.examples)
+    word = _word_of(model)
     table = topic_table(
         rows, word, config.top, facts, config.relevance_lambda, threads=_threads(context), parts=parts
     )  # fmt: skip
