@@ -51,10 +51,11 @@ def test_scores_and_states_are_those_of_kenlm_states(model, arpa):
 
 @pytest.mark.filterwarnings("ignore:.*lacks <unk>")
 @pytest.mark.parametrize("bits", [None, 8], ids=["exact", "quantised"])
-def test_random_models_beside_a_plain_scorer(plain_model, bits, device, tmp_path):
+def test_random_models_beside_a_plain_scorer(plain_model, bits, device, tmp_path, monkeypatch):
     """Models of orders 2 to 5, also without <unk> or suffixes of n-grams: 16 texts of 6 words, which states are equal,
     and rows. So few values have codes of their own.
     """
+    monkeypatch.setattr(kernel, "PIECE", 4)
     for seed in range(12):
         plain, rng, path = plain_model(seed), np.random.default_rng(seed), tmp_path / f"{seed}.arpa"
         path.write_text(plain.text)
@@ -153,10 +154,11 @@ def test_threads_share_states(arpa, monkeypatch):
 def test_no_states_and_states_of_another_model(model):
     assert [len(array) for array in model.step(model.start(0), on_device(model, []))] == [0, 0]
     assert [array.shape for array in model.advance(model.start(0))] == [(0, 5), (0, 5)]
-    wild = on_device(model, [10**6, -7, 2**31 - 1, 2**32 + 1, 3 - 2**32], np.int64)
-    nothing = model.start(5, bos=False)
+    numbers = [10**6, -7, 2**31 - 1, 2**32 + 1, 3 - 2**32, model.arrays.trie.histories]
+    wild = on_device(model, numbers, np.int64)
+    nothing = model.start(len(numbers), bos=False)
     for made, wanted in (
-        (model.step(wild, on_device(model, [3] * 5)), model.step(nothing, on_device(model, [3] * 5))),
+        (model.step(wild, on_device(model, [3] * 6)), model.step(nothing, on_device(model, [3] * 6))),
         (model.advance(wild), model.advance(nothing)),
     ):
         assert all(np.array_equal(a, b) for a, b in zip(host(made), host(wanted), strict=True))

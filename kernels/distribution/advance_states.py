@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,14 +29,20 @@ VARIANTS = (
 )  # fmt: skip
 
 
+class Histories(NamedTuple):
+    """The histories of a trie: first_child_M (M + 1,), and backoff_M (M,) float32 or (0,)."""
+
+    first_child_M: Any
+    backoff_M: Any
+
+
 def advance_states(
     rows_HV: Any,
     next_HV: Any,
     states_H: Any,
     states: StateTable,
     order: int,
-    first_child_M: Any,
-    backoff_M: Any,
+    histories: Histories,
     values: WordValues,
     kind: RowKind,
 ) -> None:
@@ -47,7 +53,7 @@ def advance_states(
     states_H  (H,) int32, as `step_states` returns them; other numbers than nodes are EMPTY
     states    of the model
     order     of the model; at most 33
-    first_child_M, backoff_M  of its trie; backoff_M (M,) float32 or (0,), in the scale of `values`
+    histories of its trie, with backoffs in the scale of `values`
     values    values.word_G is the trie's
     kind      smoothed rows
 
@@ -55,6 +61,7 @@ def advance_states(
     words that the state does not remember have no children and a backoff of 0. The state after a word is that of the
     longest match.
     """
+    first_child_M, backoff_M = histories
     word_G, value_G, value_V = values
     check.dtype(rows_HV, *([np.uint16] if kind.bfloat16 else [np.float32, np.float16]))
     check.dtype(states_H, np.int32)
@@ -66,8 +73,7 @@ def advance_states(
         check.dtype(floats, np.float32)
     check_backoffs(backoff_M, first_child_M)
     arrays = {
-        "rows_HV": rows_HV, "states_H": states_H, **states._asdict(), "first_child_M": first_child_M,
-        "backoff_M": backoff_M, **values._asdict(),
+        "rows_HV": rows_HV, "states_H": states_H, **states._asdict(), **histories._asdict(), **values._asdict(),
     }  # fmt: skip
     if next_HV is not None:
         check.dtype(next_HV, np.int32)
@@ -76,12 +82,12 @@ def advance_states(
     for made in (rows_HV, next_HV)[: 1 + (next_HV is not None)]:
         check_rows(made[:, None], (order,), len(states_H), order - 1, len(value_V))
     if 0 not in rows_HV.shape:
-        run(rows_HV, next_HV, states_H, states, order, first_child_M, backoff_M, values, kind)
+        run(rows_HV, next_HV, states_H, states, order, histories, values, kind)
 
 
-def _one_after_the_other(rows_HV, next_HV, states_H, states, order, first_child_M, backoff_M, values, kind):
+def _one_after_the_other(rows_HV, next_HV, states_H, states, order, histories, values, kind):
     neutral = 1.0 if kind.multiply else -0.0
-    children = state_children(states_H, states.nodes_M2, order, first_child_M, backoff_M, neutral)
+    children = state_children(states_H, states.nodes_M2, order, *histories, neutral)
     write_rows(rows_HV[:, None], (order,), children, values, kind)
     if next_HV is not None:
         write_states(next_HV[:, : len(values.value_V)], children, values.word_G, states.state_G)
@@ -90,10 +96,11 @@ def _one_after_the_other(rows_HV, next_HV, states_H, states, order, first_child_
 _cpu = _one_after_the_other
 
 
-def _cuda(rows_HV, next_HV, states_H, states, order, first_child_M, backoff_M, values, kind):
+def _cuda(rows_HV, next_HV, states_H, states, order, histories, values, kind):
+    first_child_M, backoff_M = histories
     (H, width), K, V, processors = rows_HV.shape, order - 1, len(values.value_V), current_limits()[0]
     if width > SHORT_WORDS and H * width > FEW_WORDS * processors:
-        _one_after_the_other(rows_HV, next_HV, states_H, states, order, first_child_M, backoff_M, values, kind)
+        _one_after_the_other(rows_HV, next_HV, states_H, states, order, histories, values, kind)
         return
     tiles = -(-width // TILE["TILE"])
     most = min(MOST_HISTORIES, MAX_RANGES // max(1, K), max(1, H * tiles // (BLOCKS * processors)))
@@ -132,8 +139,10 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
         "states_H": rng.integers(-1, len(states.nodes_M2), H).astype(np.int32),
         "states": states,
         "order": made["order"],
-        "first_child_M": index.first_child_M.astype(child),
-        "backoff_M": sign * rng.random(0 if size % 7 == 2 else len(states.nodes_M2), np.float32),
+        "histories": Histories(
+            index.first_child_M.astype(child),
+            sign * rng.random(0 if size % 7 == 2 else len(states.nodes_M2), np.float32),
+        ),
         "values": WordValues(index.word_G, value_G, value_G[:V]),
         "kind": RowKind(multiply, None, dtype == np.uint16),
     }

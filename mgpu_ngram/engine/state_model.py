@@ -17,7 +17,7 @@ from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.states import signed_backoffs
 from mgpu_ngram.engine.trie import index_of
 from mgpu_ngram.kernels.dispatch import array_module
-from mgpu_ngram.kernels.distribution.advance_states import advance_states
+from mgpu_ngram.kernels.distribution.advance_states import Histories, advance_states
 from mgpu_ngram.kernels.score.step_states import EMPTY, make_states, step_states
 
 MIN_PIECE_STATES, MIN_PIECE_ROWS = 4096, 4  # least states to step, or rows of states to make, per thread
@@ -82,8 +82,8 @@ class StateModel:
 
         def advance(rows_B: Any, states_B: Any, following_B: Any = None) -> None:
             advance_states(
-                rows_B, following_B, states_B, self.table, self.order, model.trie.first_child_M, scaled.backoff_M,
-                model.values(options.scale), kind_of(options),
+                rows_B, following_B, states_B, self.table, self.order,
+                Histories(model.trie.first_child_M, scaled.backoff_M), model.values(options.scale), kind_of(options),
             )  # fmt: skip
 
         self._in_pieces(advance, MIN_PIECE_ROWS, made, states_B, *(() if after is None else (after,)))

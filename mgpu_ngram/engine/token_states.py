@@ -13,7 +13,7 @@ from mgpu_ngram.engine.ngram_rows import children_among
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.state_model import StateModel
 from mgpu_ngram.kernels.dispatch import array_module, to_host
-from mgpu_ngram.kernels.distribution.advance_states import advance_states
+from mgpu_ngram.kernels.distribution.advance_states import Histories, advance_states
 from mgpu_ngram.kernels.score.step_states import StateTable
 
 
@@ -58,10 +58,9 @@ class TokenStates:
         options = RowOptions((self._order,), scale="ln")
         rows_BV = self._rows.room(len(states_B), options)[:, 0]
         next_BV = self._rows.room(len(states_B), options)[:, 0].view(np.int32)
-        backoff_M = self._rows.scaled("ln").backoff_M
+        histories = Histories(self._first_M, self._rows.scaled("ln").backoff_M)
         advance_states(
-            rows_BV, next_BV, states_B, self._table, self._order, self._first_M, backoff_M, self._rows.values("ln"),
-            kind_of(options),
+            rows_BV, next_BV, states_B, self._table, self._order, histories, self._rows.values("ln"), kind_of(options),
         )  # fmt: skip
         V = len(self.ids_V)
         return rows_BV[:, :V], next_BV[:, :V]

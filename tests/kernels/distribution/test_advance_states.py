@@ -5,22 +5,21 @@ import pytest
 
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution import advance_states as module
-from mgpu_ngram.kernels.score.step_states import StateTable
 
 
 def plain_row(state, made):
     """Return (values, states) of every word after a state, order by order, from the shortest history on."""
     nodes_M2, state_G = made["states"]
-    values, histories = made["values"], []
+    values, (first_child_M, backoff_M), histories = made["values"], made["histories"], []
     while 0 <= state < len(nodes_M2):
         histories.append(state)
         suffix = int(nodes_M2[state, 1] >> np.uint64(32))
         state = -1 if suffix == 0xFFFFFFFF else suffix
     row, after = values.value_V.copy(), state_G[: len(values.value_V)].copy()
     for node in reversed(histories):
-        if len(made["backoff_M"]):
-            row = row * made["backoff_M"][node] if made["kind"].multiply else row + made["backoff_M"][node]
-        children = slice(*made["first_child_M"][node : node + 2].astype(int))
+        if len(backoff_M):
+            row = row * backoff_M[node] if made["kind"].multiply else row + backoff_M[node]
+        children = slice(*first_child_M[node : node + 2].astype(int))
         row[values.word_G[children]] = values.value_G[children]
         after[values.word_G[children]] = state_G[children]
     return row, after
@@ -33,14 +32,17 @@ def test_rows_are_those_of_plain_code(size, limits, to_device, monkeypatch):
     monkeypatch.setattr(module, "FEW_WORDS", limits[1])
     monkeypatch.setattr(module, "BLOCKS", 1)
     made = module.example(np.random.default_rng(size), size)
-    V, states_H = len(made["values"].value_V), np.append(made["states_H"], [-1, 10**9, 0]).astype(np.int32)
+    V, states_H = (
+        len(made["values"].value_V),
+        np.append(made["states_H"], [-1, 10**9, len(made["states"].nodes_M2), 0]).astype(np.int32),
+    )
     rows_HV, next_HV = (np.zeros((len(states_H), V + 5), dtype) for dtype in (np.float32, np.int32))
     there = made | {"rows_HV": rows_HV, "next_HV": next_HV, "states_H": states_H}
     for name, value in there.items():
         if isinstance(value, np.ndarray):
             there[name] = to_device(value)
-    there["states"] = StateTable(*map(to_device, made["states"]))
-    there["values"] = type(made["values"])(*map(to_device, made["values"]))
+    for name in "states", "histories", "values":
+        there[name] = type(made[name])(*map(to_device, made[name]))
     there["kind"] = made["kind"]._replace(bfloat16=False)
     assert module.advance_states(**there) is None
     for h, state in enumerate(states_H.tolist()):
