@@ -1,0 +1,126 @@
+"""`generate` of Transformers with an n-gram model, beside a slow processor that asks KenLM's module word by word."""
+
+import math
+
+import numpy as np
+import pytest
+
+import mgpu_ngram as ng
+from mgpu_ngram import cli, kenlm
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
+ours = pytest.importorskip("mgpu_ngram.torch")
+
+V, PAD, BOS, EOS, WEIGHT = 40, 0, 1, 2, 0.7
+SPECIAL = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
+
+
+@pytest.fixture(scope="module")
+def arpa(tmp_path_factory):
+    """Return an ARPA file of order 3 over token ids, made by `--unit id`; it lacks the tokens from 35 on."""
+    rng, folder = np.random.default_rng(3), tmp_path_factory.mktemp("ids")
+    lines = [[*(3 + rng.zipf(1.3, rng.integers(2, 14)) % 32), EOS] for _ in range(900)]
+    np.concatenate(lines).astype(np.uint16).tofile(folder / "ids.bin")
+    words = ["estimate", str(folder / "ids.bin"), "-o", str(folder / "ids.arpa"), "--order", "3", "--device", "cpu"]
+    flags = ["--unit", "id", "--dtype", "uint16", "--separator-id", str(EOS), "--discount-fallback"]
+    assert cli.main(words + flags) == 0
+    return folder / "ids.arpa"
+
+
+class Slow(transformers.LogitsProcessor):
+    """The reference: KenLM's states from the first token of each row on."""
+
+    def __init__(self, arpa, padded):
+        self.model, self.padded = kenlm.Model(str(arpa)), padded
+
+    def begin(self):
+        state = kenlm.State()
+        self.model.BeginSentenceWrite(state)
+        return state
+
+    def after(self, row):
+        state, tokens = self.begin(), row.tolist()
+        while self.padded and tokens and tokens[0] == PAD:
+            tokens.pop(0)
+        for token in tokens:
+            following = kenlm.State()
+            self.model.BaseScore(state, str(token), following)
+            state = self.begin() if token in (BOS, EOS) else following
+        return state
+
+    def __call__(self, input_ids, scores):
+        made = scores.clone()
+        for b, row in enumerate(input_ids):
+            state = self.after(row)
+            for token in range(V):
+                word = "</s>" if token == EOS else str(token)
+                made[b, token] += WEIGHT * math.log(10) * self.model.BaseScore(state, word, kenlm.State())
+        return made
+
+
+def gpt2():
+    config = transformers.GPT2Config(
+        vocab_size=V, n_embd=16, n_layer=1, n_head=2, n_positions=64, bos_token_id=BOS, eos_token_id=EOS
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def t5():
+    config = transformers.T5Config(
+        vocab_size=V, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=BOS,
+        pad_token_id=PAD, eos_token_id=EOS,
+    )  # fmt: skip
+    return transformers.T5ForConditionalGeneration(config)
+
+
+HOW = {
+    "greedy": {},
+    "beams": {"num_beams": 4, "num_return_sequences": 3},
+    "samples": {"do_sample": True, "temperature": 0.8, "num_return_sequences": 2},
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("make", [gpt2, t5])
+def test_texts_are_those_of_the_slow_reference(make, how, arpa, device):
+    torch.manual_seed(5)
+    network = make().eval().to("cuda" if device == "gpu" else "cpu")
+    prompts = torch.tensor([[PAD, PAD, BOS, 5], [BOS, 6, 4, 9], [7, 7, EOS, 3]]).to(network.device)
+    mask = (prompts != PAD).long()
+    fast = ours.LogitsProcessor(ng.Model.load(arpa, device), WEIGHT, **SPECIAL)
+    texts = []
+    for processor in (fast, Slow(arpa, True)):
+        torch.manual_seed(9)
+        options = HOW[how] | {"max_new_tokens": 8, "pad_token_id": PAD}
+        processors = transformers.LogitsProcessorList([processor])
+        texts.append(network.generate(prompts, attention_mask=mask, logits_processor=processors, **options))
+    assert torch.equal(*texts) and texts[0].shape[0] == 3 * HOW[how].get("num_return_sequences", 1)
+    without = network.generate(prompts, attention_mask=mask, max_new_tokens=8, pad_token_id=PAD)
+    assert how != "greedy" or not torch.equal(without, texts[0])  # the n-grams have an effect
+
+
+def test_scores_by_hand(arpa, device):
+    fast = ours.LogitsProcessor(ng.Model.load(arpa, device), WEIGHT, **SPECIAL)
+    place = "cuda" if device == "gpu" else "cpu"
+    rows = torch.tensor([[PAD, 5, 6], [3, 4, 5], [EOS, PAD, 9], [PAD, PAD, PAD]]).to(place)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float16, 2e-2)):
+        scores = torch.randn(4, V, device=place).to(dtype)
+        before, made = scores.clone(), fast(rows, scores)
+        assert made.dtype == dtype and torch.equal(scores, before)
+        wanted = Slow(arpa, True)(rows, scores.float())
+        assert torch.allclose(made.float(), wanted, atol=tolerance * 40, rtol=tolerance)
+
+
+def test_more_scores_than_tokens(arpa):
+    words = [str(token) for token in range(V)]
+    fast = ours.LogitsProcessor(ng.Model.load(arpa, "cpu"), WEIGHT, tokens=words)
+    scores = torch.randn(2, V + 8)
+    made = fast(torch.tensor([[4], [5]]), scores)
+    assert torch.equal(made[:, V:], scores[:, V:]) and not torch.equal(made[:, :V], scores[:, :V])
+
+
+@pytest.mark.parametrize("weight", [-1, math.inf, math.nan, "1", True])
+def test_a_wrong_weight_is_refused(arpa, weight):
+    with pytest.raises(ng.InputError, match=r"weight is .* but must be a number, 0 or more"):
+        ours.LogitsProcessor(ng.Model.load(arpa, "cpu"), weight)
