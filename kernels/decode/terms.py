@@ -168,6 +168,12 @@ def log_of_chunks(sum_C, reference_C, lanes_L):
     total = lanes_L[0]
     if reference <= LEAST or np.isnan(total):
         return np.nan
+    return log_of(total, reference)
+
+
+@njit(nogil=True, cache=True)
+def log_of(total, reference):
+    """Return the natural logarithm of total * 2^reference in float64; total is a normal number above 0."""
     fraction, exponent = math.frexp(total)
     fraction, exponent = 2 * fraction, exponent - 1
     if fraction > 1.4142135623730951:

@@ -15,7 +15,7 @@ typedef float in_t;
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 #define FIRST (-(1 << 30))
-#define LEAST (-3025551)  // LIMIT * LOG2_E, rounded
+#define LEAST_REFERENCE (-3025551)  // LIMIT * LOG2_E, rounded
 #define MINUS_INFINITY __int_as_float(0xFF800000)
 
 // Maxima that keep subnormal numbers; `greater` drops a NaN, `not_below` keeps it.
@@ -227,6 +227,21 @@ __device__ __forceinline__ void store_chunk(const float (&sums)[PER], int refere
   if (lane_id() == 0) *chunk = (u64)reference << 32 | bits;
 }
 
+// Return the natural logarithm of total * 2^reference; total is a normal number above 0.
+__device__ __forceinline__ double log_of(double total, int reference) {
+  i64 bits = __double_as_longlong(total), exponent = (bits >> 52) - 1023;
+  double fraction = __longlong_as_double((bits & 0xFFFFFFFFFFFFFLL) | 0x3FF0000000000000LL);
+  if (fraction > 1.4142135623730951) {
+    fraction *= 0.5;
+    ++exponent;
+  }
+  double s = __ddiv_rn(fraction - 1, fraction + 1), square = __dmul_rn(s, s), series = 0;
+#pragma unroll
+  for (int k = 10; k >= 0; --k) series = __dadd_rn(__dmul_rn(series, square), 1.0 / (2 * k + 1));
+  return __dadd_rn(__dmul_rn((double)(reference + exponent), 0.6931471805599453),
+                   __dmul_rn(__dmul_rn(2.0, s), series));
+}
+
 // Return the logarithm of the sum of C chunks, or NaN if no logit is above -LIMIT.
 __device__ __forceinline__ double log_of_chunks(const u64* chunk_C, i64 C) {
   int reference = FIRST;
@@ -241,16 +256,6 @@ __device__ __forceinline__ double log_of_chunks(const u64* chunk_C, i64 C) {
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) total = __dadd_rn(total, __shfl_xor_sync(FULL_WARP, total, step));
-  if (reference <= LEAST || total != total) return __longlong_as_double(0x7FF8000000000000LL);
-  i64 bits = __double_as_longlong(total), exponent = (bits >> 52) - 1023;
-  double fraction = __longlong_as_double((bits & 0xFFFFFFFFFFFFFLL) | 0x3FF0000000000000LL);
-  if (fraction > 1.4142135623730951) {
-    fraction *= 0.5;
-    ++exponent;
-  }
-  double s = __ddiv_rn(fraction - 1, fraction + 1), square = __dmul_rn(s, s), series = 0;
-#pragma unroll
-  for (int k = 10; k >= 0; --k) series = __dadd_rn(__dmul_rn(series, square), 1.0 / (2 * k + 1));
-  return __dadd_rn(__dmul_rn((double)(reference + exponent), 0.6931471805599453),
-                   __dmul_rn(__dmul_rn(2.0, s), series));
+  if (reference <= LEAST_REFERENCE || total != total) return __longlong_as_double(0x7FF8000000000000LL);
+  return log_of(total, reference);
 }

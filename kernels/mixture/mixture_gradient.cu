@@ -1,0 +1,75 @@
+#include "common.cuh"
+#include "floats.cuh"
+#include "activations.cuh"
+#include "mixture.cuh"
+// A mixture of R rows of X columns, log_sum_R, log_gold_R (R,) f64, scale_R (R,) f32  ->  gradient_RX (R, X).
+// A block takes a tile of a row at a time. Grid: any, of THREADS threads.
+// VECTOR: rows of both arrays start at multiples of 16 bytes.
+// Floor: bytes of the logits, read and written, / 4.3 TB/s. Instructions for a float32 logit: 2 to subtract, 12 for the
+// exponential, 1 to scale; at the floor, an H200 issues 62 for each.
+
+#define THREADS 256
+#define LOADS 4
+#define PER ((int)(16 / sizeof(real)))
+
+union Part {
+  uint4 all;
+  real part[PER];
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) mixture_gradient(
+    MIXTURE, i64 R, i64 X, const double* log_sum_R, const double* log_gold_R, const float* scale_R,
+    real* gradient_RX) {
+  const i64 tile = THREADS * LOADS * PER, tiles = (X + tile - 1) / tile;
+  for (i64 t = blockIdx.x; t < R * tiles; t += gridDim.x) {
+    const i64 r = t / tiles, start = t % tiles * tile + threadIdx.x * PER;
+    const real* z = logits + r * stride;
+    real* gradient = gradient_RX + r * X;
+    const u8 dropped = dropped_R ? dropped_R[r] : 0;
+    const double log_sum = log_sum_R[r], log_gold = log_gold_R[r];
+    const float high = to_float(log_sum), low = to_float(__dadd_rn(log_sum, -to_double(high))), scale = scale_R[r];
+    const bool has_posteriors = log_gold > __longlong_as_double(0xFFF0000000000000LL);
+    const i64 gold = gold_R[r], first = dropped & WORDS ? words : 0, end = dropped & COUNTS ? words : words + N;
+    Part loads[LOADS];
+#pragma unroll
+    for (int u = 0; u < LOADS; ++u) {
+      const i64 x = start + u * THREADS * PER;
+      if (VECTOR && x + PER <= X) {
+        loads[u].all = __ldcs((const uint4*)(z + x));
+      } else {
+#pragma unroll
+        for (int e = 0; e < PER; ++e) loads[u].part[e] = x + e < end ? z[x + e] : real(0);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < LOADS; ++u) {
+      const i64 x = start + u * THREADS * PER;
+      if (x >= X) break;
+      const bool is_plain = x >= first && x + PER <= words && (gold < x || gold >= x + PER);
+#pragma unroll
+      for (int e = 0; e < PER; ++e) {
+        const float logit = single(loads[u].part[e]);
+        float value = mul(scale, exponential(add(add(logit, -high), -low)));
+        if (!is_plain) {
+          const i64 at = x + e;
+          if (at < first || at >= end) {
+            value = 0;
+          } else if (has_posteriors && (at >= words || at == gold)) {
+            double term = to_double(logit);
+            if (at >= words) term = __dadd_rn(term, to_double(log_probs_RN[r * N + at - words]));
+            value = add(value, -mul(scale, exponential(to_float(__dadd_rn(term, -log_gold)))));
+          }
+        }
+        loads[u].part[e] = stored(value);
+      }
+      if (VECTOR && x + PER <= X) {
+        __stcs((uint4*)(gradient + x), loads[u].all);
+      } else {
+#pragma unroll
+        for (int e = 0; e < PER; ++e) {
+          if (x + e < X) gradient[x + e] = loads[u].part[e];
+        }
+      }
+    }
+  }
+}

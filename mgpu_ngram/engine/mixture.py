@@ -1,0 +1,61 @@
+"""Sums and gradients of mixtures of distributions, of PyTorch's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, on_stream_of, torch_of
+from mgpu_ngram.kernels.mixture.mixture_gradient import mixture_gradient
+from mgpu_ngram.kernels.mixture.mixture_sums import COUNTS, WORDS, Mixture, mixture_sums
+
+BLOCKS = {"counts": COUNTS, "words": WORDS}
+
+
+def tensor_sums(mixture: Mixture) -> tuple[Any, Any]:
+    """Return `mixture_sums` of tensors as tensors. Logits of float64, for tests of gradients, use PyTorch alone."""
+    torch = torch_of(mixture.logits_RX)
+    if mixture.logits_RX.dtype == torch.float64:
+        kept_RX, terms_RN1 = _terms(mixture)
+        return kept_RX.logsumexp(1), terms_RN1.logsumexp(1)
+    return _run(lambda: mixture_sums(_arrays(mixture)), mixture)
+
+
+def tensor_gradient(mixture: Mixture, log_sum_R: Any, log_gold_R: Any, scale_R: Any) -> Any:
+    """Return `mixture_gradient` of tensors as a tensor of the dtype of the logits."""
+    torch = torch_of(mixture.logits_RX)
+    if mixture.logits_RX.dtype == torch.float64:
+        kept_RX, terms_RN1 = _terms(mixture)
+        posterior_RN1 = (terms_RN1 - log_gold_R[:, None]).exp().nan_to_num(0)
+        gradient_RX = (kept_RX - log_sum_R[:, None]).exp()
+        gradient_RX[:, mixture.words : mixture.words + mixture.log_probs_RN.shape[1]] -= posterior_RN1[:, 1:]
+        gradient_RX.scatter_add_(1, mixture.gold_R[:, None], -posterior_RN1[:, :1])
+        return gradient_RX * scale_R[:, None]
+    arrays = [as_array(a) for a in (log_sum_R, log_gold_R, scale_R.to(torch.float32).contiguous())]
+    (gradient_RX,) = _run(lambda: (mixture_gradient(_arrays(mixture), *arrays),), mixture)
+    return gradient_RX.view(torch.bfloat16) if mixture.logits_RX.dtype == torch.bfloat16 else gradient_RX
+
+
+def _arrays(mixture: Mixture) -> Mixture:
+    """Return the same mixture of NumPy or CuPy arrays."""
+    return Mixture(*(field if isinstance(field, int) else as_array(field) for field in mixture))
+
+
+def _run(make: Callable[[], tuple[Any, ...]], mixture: Mixture) -> tuple[Any, ...]:
+    """Return arrays that are made on PyTorch's stream as tensors."""
+    logits = mixture.logits_RX
+    with on_stream_of(logits):
+        return tuple(as_tensor(array, logits) for array in make())
+
+
+def _terms(mixture: Mixture) -> tuple[Any, Any]:
+    """Return the logits, -inf where dropped, and the terms of the gold word: its own, then those of counts."""
+    logits_RX, words, log_probs_RN, gold_R, dropped_R = mixture
+    end = words + log_probs_RN.shape[1]
+    kept_RX = logits_RX.clone()
+    kept_RX[:, end:] = -float("inf")
+    if dropped_R is not None:
+        kept_RX[:, :words].masked_fill_((dropped_R & WORDS > 0)[:, None], -float("inf"))
+        kept_RX[:, words:].masked_fill_((dropped_R & COUNTS > 0)[:, None], -float("inf"))
+    of_counts_RN = kept_RX[:, words:end] + log_probs_RN
+    return kept_RX, torch_of(logits_RX).cat([kept_RX.gather(1, gold_R[:, None]), of_counts_RN], 1)

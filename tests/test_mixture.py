@@ -1,0 +1,170 @@
+"""Mixtures of distributions beside the same layer in plain operators of PyTorch."""
+
+import pytest
+
+import mgpu_ngram as ng
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+ng_torch = pytest.importorskip("mgpu_ngram.torch")
+
+COUNTS, WORDS = 1, 2
+
+
+def plain_loss(logits, log_probs, target, words, dropped=None):
+    """Return -ln P by the definition: a softmax over kept columns, then the sum of weights times probabilities."""
+    R, N = log_probs.shape
+    logits = logits[:, : words + N].double()
+    if dropped is not None:
+        lost = torch.cat(
+            [(dropped == WORDS)[:, None].expand(R, words), (dropped == COUNTS)[:, None].expand(R, N)], dim=1
+        )
+        logits = logits.masked_fill(lost, -float("inf"))
+    weights = logits.softmax(1)
+    return -(weights[:, words:] * log_probs.double().exp()).sum(1).add(weights[torch.arange(R), target]).log()
+
+
+def rows(seed, R=6, words=37, N=3, dtype=torch.float32, padding=2):
+    made = torch.Generator().manual_seed(seed)
+    logits = (3 * torch.randn(R, words + N + padding, generator=made)).to(dtype)
+    log_probs = torch.rand(R, N, generator=made).log()
+    target = torch.randint(words, (R,), generator=made)
+    return logits, log_probs, target, words, torch.tensor([0, COUNTS, WORDS, 0, WORDS, COUNTS], dtype=torch.uint8)[:R]
+
+
+def to(device, arguments):
+    place = "cuda" if device == "gpu" else "cpu"
+    return [a.to(place) if isinstance(a, torch.Tensor) else a for a in arguments]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float32, 5e-6), (torch.float16, 2e-3), (torch.bfloat16, 1e-2), (torch.float64, 1e-12)],
+    ids=["float32", "float16", "bfloat16", "float64"],
+)
+def test_losses_and_gradients_are_those_of_plain_operators(device, dtype, tolerance):
+    logits, log_probs, target, words, dropped = to(device, rows(1, dtype=dtype))
+    found_by, expected_by = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    found = ng_torch.mixture_loss(found_by, log_probs, target, words, dropped)
+    expected = plain_loss(expected_by, log_probs, target, words, dropped)
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert torch.allclose(found.double(), expected, rtol=0, atol=min(tolerance, 5e-6))
+    scale = torch.linspace(-1, 2, len(logits)).to(logits.device)
+    (found * scale).sum().backward()
+    (expected * scale).sum().backward()
+    assert found_by.grad.dtype == dtype
+    assert torch.allclose(found_by.grad.double(), expected_by.grad.double(), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_gradients_in_float64(dropped):
+    logits, log_probs, target, words, blocks = rows(2, words=5, dtype=torch.float64)
+    inputs = logits.requires_grad_(), log_probs.double().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda z, p: ng_torch.mixture_loss(z, p, target, words, blocks if dropped else None), inputs
+    )
+
+
+def test_gradients_of_probabilities_in_float32():
+    logits, log_probs, target, words, dropped = rows(3)
+    found, expected = log_probs.clone().requires_grad_(), log_probs.clone().requires_grad_()
+    ng_torch.mixture_loss(logits, found, target, words, dropped).sum().backward()
+    plain_loss(logits, expected, target, words, dropped).sum().backward()
+    assert torch.allclose(found.grad, expected.grad, atol=2e-6, rtol=0)
+
+
+def test_without_counts_it_is_a_softmax(device):
+    logits, _, target, words, _ = to(device, rows(4, N=0, padding=0))
+    found, expected = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    losses = ng_torch.mixture_loss(found, logits[:, :0], target, words)
+    wanted = torch.nn.functional.cross_entropy(expected, target, reduction="none")
+    assert torch.allclose(losses, wanted, atol=5e-6, rtol=0)
+    losses.sum().backward()
+    wanted.sum().backward()
+    assert torch.allclose(found.grad, expected.grad, atol=2e-6, rtol=0)
+
+
+def test_without_words_it_is_an_interpolation():
+    logits, log_probs, target, words, _ = rows(5)
+    losses = ng_torch.mixture_loss(logits, log_probs, target, words, torch.full((6,), WORDS, dtype=torch.uint8))
+    weights = logits[:, words : words + 3].softmax(1)
+    assert torch.allclose((-losses).exp(), (weights * log_probs.exp()).sum(1), atol=2e-6, rtol=0)
+
+
+def layer(**options):
+    torch.manual_seed(6)
+    return ng_torch.MixtureOfDistributions(8, 11, 2, **options)
+
+
+def test_rows_of_the_layer_sum_to_1_and_have_its_losses(device):
+    module = layer(block_dropout={"counts": 1.0}).eval()  # nothing is dropped but in training
+    hidden, counts = torch.randn(3, 5, 8), torch.rand(3, 5, 2, 11).softmax(-1)
+    target = torch.randint(11, (3, 5))
+    (module,) = (module.cuda() if device == "gpu" else module,)
+    hidden, counts, target = to(device, (hidden, counts, target))
+    found = module.probabilities(hidden, counts)
+    assert found.shape == (3, 5, 11) and torch.allclose(found.sum(-1), torch.ones_like(found[..., 0]), atol=1e-5)
+    of_target = counts.gather(-1, target[..., None, None].expand(3, 5, 2, 1))[..., 0].log()
+    losses = module(hidden, of_target, target)
+    assert losses.shape == (3, 5)
+    assert torch.allclose((-losses).exp(), found.gather(-1, target[..., None])[..., 0], atol=2e-6, rtol=0)
+
+
+def test_a_block_is_dropped_for_its_share_of_rows():
+    """Rows without counts have the loss of a softmax, and rows without words that of an interpolation."""
+    module = layer(block_dropout={"counts": 0.5, "words": 0.25})
+    hidden, target = torch.randn(1, 8).expand(4000, 8), torch.zeros(4000, dtype=torch.int64)
+    log_probs = torch.full((4000, 2), -3.0)
+    losses = module(hidden, log_probs, target)
+    logits = module.logits(hidden[0])
+    wanted = -logits[:11].log_softmax(0)[0], torch.tensor(3.0)
+    shares = [torch.isclose(losses, value, atol=1e-5).double().mean() for value in wanted]
+    assert abs(shares[0] - 0.5) < 0.04 and abs(shares[1] - 0.25) < 0.04  # 5 standard deviations
+
+
+def test_training_finds_the_better_distribution():
+    """Targets follow the second count distribution; the weights learn to trust it."""
+    module, made = layer(), torch.Generator().manual_seed(1)
+    optimizer = torch.optim.Adam(module.parameters(), 0.1)
+    hidden, target = torch.ones(64, 8), torch.randint(11, (64,), generator=made)
+    log_probs = torch.tensor([0.01, 0.9]).log().expand(64, 2)
+    for _ in range(50):
+        optimizer.zero_grad()
+        module(hidden, log_probs, target).mean().backward()
+        optimizer.step()
+    assert module.logits(hidden[0])[:13].softmax(0)[12] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block_dropout": {"ngrams": 0.5}}, r"block_dropout names \['ngrams'\] but blocks are \['counts', 'words'\]"),
+        ({"block_dropout": {"counts": 0.5, "words": 0.6}}, "together at most 1"),
+    ],
+)
+def test_blocks_that_are_refused(options, message):
+    with pytest.raises(ng.InputError, match=message):
+        layer(**options)
+
+
+def test_layers_that_are_refused():
+    with pytest.raises(ng.InputError, match="num_counts is 0, so that nothing is left"):
+        ng_torch.MixtureOfDistributions(8, 11, 0, {"words": 0.1})
+    with pytest.raises(ng.InputError, match="0 words and 2 count distributions"):
+        ng_torch.MixtureOfDistributions(8, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("at", "change", "message"),
+    [
+        (0, lambda t: t.int(), "logits are torch.int32"),
+        (1, lambda t: t[:5], r"log_probs is torch.float32 of shape \(5, 3\) but needs torch.float32 of \(6, 3\)"),
+        (2, lambda t: t.int(), r"target is torch.int32 of shape \(6,\) but needs torch.int64 of \(6,\)"),
+        (3, lambda words: 40, r"logits \(6, 42\) and log_probs \(6, 3\) do not fit 40 words"),
+        (4, lambda t: t.to("meta"), "dropped is on meta but the logits are on cpu; move it there"),
+    ],
+)
+def test_tensors_that_are_refused(at, change, message):
+    arguments = list(rows(7))
+    arguments[at] = change(arguments[at])
+    with pytest.raises(ng.InputError, match=message):
+        ng_torch.mixture_loss(*arguments)
