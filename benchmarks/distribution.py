@@ -13,6 +13,7 @@ from mgpu_ngram.benchmarks.distribution_compact import compact, top
 from mgpu_ngram.benchmarks.distribution_files import disk
 from mgpu_ngram.benchmarks.distribution_limits import ceilings
 from mgpu_ngram.benchmarks.distribution_rates import dense, peers, small
+from mgpu_ngram.benchmarks.distribution_sampling import sampling
 from mgpu_ngram.benchmarks.distribution_states import states
 from mgpu_ngram.benchmarks.distribution_steps import one_by_one, steps
 from mgpu_ngram.benchmarks.distribution_thesis import order, saturation, throughput
@@ -27,8 +28,9 @@ SIZE = {"gpu": "20 GiB", "cpu": "256 MiB"}  # of rows at once
 MIN_TOKENS = 1_000
 FLAGS = {"size", "tokens", "workers", "only", "folder"}
 MEASURES = (
-    "kernels/distribution", "kernels/include/rows.cuh", "kernels/score/step_states.py", "kernels/score/step_states.cu",
-    "mgpu_ngram/engine/next_word.py", "mgpu_ngram/engine/state_model.py", "mgpu_ngram/jobs/distribution",
+    "kernels/distribution", "kernels/include/rows.cuh", "kernels/include/levels.cuh", "kernels/score/step_states.py",
+    "kernels/score/step_states.cu", "mgpu_ngram/engine/next_word.py", "mgpu_ngram/engine/state_model.py",
+    "mgpu_ngram/jobs/distribution",
 )  # fmt: skip
 PARTS: dict[str, Callable[[DistributionBench], None]] = {
     "dense": dense,
@@ -36,6 +38,7 @@ PARTS: dict[str, Callable[[DistributionBench], None]] = {
     "peers": peers,
     "states": states,
     "top": top,
+    "sampling": sampling,
     "compact": compact,
     "saturation": saturation,
     "throughput": throughput,

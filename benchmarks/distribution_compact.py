@@ -1,4 +1,4 @@
-"""Distributions that are not written out: the most probable words, words drawn, and compact blocks."""
+"""Distributions that are not written out: the most probable words, and compact blocks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from mgpu_ngram.benchmarks.distribution_cases import LARGEST, SHAPES, UNIT, Case
 from mgpu_ngram.benchmarks.distribution_limits import COPY
 from mgpu_ngram.benchmarks.distribution_rates import HISTORIES_UNIT, dense_row
 from mgpu_ngram.benchmarks.distribution_work import check_children, check_found, check_rows, check_top
-from mgpu_ngram.benchmarks.score_models import BEGIN
-from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.engine.next_word import Found, densify
 from mgpu_ngram.kernels.dispatch import to_host
 from mgpu_ngram.kernels.distribution.gather_children import gather_children
@@ -23,15 +21,13 @@ TOP_K, TOP_SPEEDUP = 100, 3  # over the dense rows that are not written
 FIND_TARGET = 500e6  # histories a second
 COPY_SHARE = 0.5
 CHECK_BYTES = 64  # that looking at a child takes
-BEST = 50  # words that others are drawn from
-DRAWN = {"gpu": 100_000, "cpu": 500}  # words
 FOUND = {"gpu": 1_000_000, "cpu": 20_000}  # histories at once, at most
 # Li (2018), histories and orders a second when giLM only searches: its large model.
 GILM_SEARCHES = "giLM on a K80", 200.24e6
 
 
 def top(bench: DistributionBench) -> None:
-    """Rows: the most probable words beside the dense rows that they come from; and words drawn from them."""
+    """Rows: the most probable words beside the dense rows that they come from."""
     case, suite = bench.case(SHAPES[LARGEST]), bench.suite
     suite.say(f"top {TOP_K}, V = {case.symbols:,}")
     for orders in "max", "all":
@@ -47,15 +43,6 @@ def top(bench: DistributionBench) -> None:
             f"distribution/top {TOP_K}, orders {orders}", sizes, partial(case.distributor.top, found, best),
             check=partial(check_top, case, best), target=bench.target(TOP_SPEEDUP * (dense.rate or 0)), **how,
         )  # fmt: skip
-        if orders == "max":
-            _draw(bench, case, found.part(0, DRAWN[suite.device]))
-
-
-def _draw(bench: DistributionBench, case: Case, found: Found) -> None:
-    H, check = len(found.first_HK), partial(check_drawn, case)
-    for what, how in (("of all", {}), (f"of the best {BEST}", {"top_k": BEST})):
-        sample = partial(case.distributor.sample, found, bench.suite.xp.arange(H), seed=1, **how)
-        bench.suite.run(f"distribution/words drawn {what}", case.sizes(H), sample, check=check, items=H, unit="words/s")
 
 
 def compact(bench: DistributionBench) -> None:
@@ -80,13 +67,6 @@ def compact(bench: DistributionBench) -> None:
     )  # fmt: skip
     suite.release()
     _blocks(bench, case, min(H, bench.most(case, case.options())))
-
-
-def check_drawn(case: Case, id_H: Any) -> None:
-    """Raise WrongResult unless words are of the vocabulary, and none is <s>."""
-    wrong = int(((id_H < 0) | (id_H >= case.symbols) | (id_H == BEGIN)).sum())
-    if wrong:
-        raise WrongResult(f"{wrong:,} of {len(id_H):,} words that were drawn are none, or <s>; not timed")
 
 
 def children_of(found: Found) -> np.ndarray:

@@ -20,7 +20,7 @@ from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.words import line_of
 from mgpu_ngram.engine.best_words import MAX_SEED
 from mgpu_ngram.engine.buffers import writable
-from mgpu_ngram.engine.device import free_bytes, memory_guard, to_device, to_host_fast
+from mgpu_ngram.engine.device import free_bytes, memory_guard, to_host_fast
 from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
 from mgpu_ngram.engine.next_word import Found, NextWordModel, replica_bytes, rows_of, use_block
 from mgpu_ngram.engine.row_options import RowOptions, block_rows
@@ -178,10 +178,14 @@ class NextWords:
         top_k        sample from the k most probable words only
         top_p        sample from the fewest most probable words whose probabilities add up to this share
 
-        The same histories, settings and seed give the same words on any device. <s> is never sampled; -1 means that no
-        other word has a probability above 0.
+        The same histories, settings and seed give the same words on any device (below temperature 0.15, all but one of
+        10^9). <s> is never sampled; -1 means that no other word has a probability above 0.
+
+        The first call at a temperature sums the weights of all n-grams, which takes 8 bytes each on the device. The
+        sums of the last temperature are kept. top_k up to 1,024 without top_p needs none. Raises RunError if the memory
+        is too small.
         """
-        return self._draw(self._find(several(histories), bos, "prob"), 0, seed, temperature, top_k, top_p)
+        return self._draw(self._find(several(histories), bos), 0, seed, temperature, top_k, top_p)
 
     def generate(
         self,
@@ -200,7 +204,7 @@ class NextWords:
         made: list[str] = []
         for number in range(max_words):
             history = history[max(0, len(history) - self.arrays.trie.order + 1) :]
-            word = int(self._draw(self._find([history], True, "prob"), number, seed, temperature, top_k, top_p)[0])
+            word = int(self._draw(self._find([history], True), number, seed, temperature, top_k, top_p)[0])
             if word in (end, -1):  # -1: no word has a probability above 0
                 break
             made.append(self.arrays.words.word(word))
@@ -232,10 +236,11 @@ class NextWords:
             raise InputError("there are no histories; give at least one")
         return codes_T, positions_H
 
-    def _find(self, histories: Any, bos: bool, scale: str) -> Found:
+    def _find(self, histories: Any, bos: bool) -> Found:
+        """Return found histories in log10."""
         codes = self._codes(histories)
         with memory_guard(*self._finding):
-            return self._next_word_model.find(*codes, bos, scale)
+            return self._next_word_model.find(*codes, bos)
 
     @property
     def _finding(self) -> tuple[str, str, str]:
@@ -257,8 +262,8 @@ class NextWords:
             raise InputError(f"top_k is {top_k!r} but must be 1 or more; leave it out for all words")
         if not (isinstance(seed, (int, np.integer)) and 0 <= seed <= MAX_SEED):
             raise InputError(f"seed is {seed!r} but must be 0 to 2^64 - 1")
-        numbers_H = to_device(np.arange(number, number + len(found.first_HK), dtype=np.int64), self.device)
-        return self._next_word_model.sample(found, numbers_H, seed, temperature, top_k or 0, top_p)
+        with memory_guard("sampling words", self.device, "give fewer histories at once"):
+            return self._next_word_model.sample(found, number, seed, float(temperature), top_k or 0, top_p)
 
     def _rows(self, options: RowOptions) -> int:
         """Return the histories per block of rows that is made here."""
@@ -274,7 +279,7 @@ class NextWords:
                 rows_of_mode.scaled(options.scale)
         for batch in batches(histories, rows or (SENT_ROWS if compact else self._rows(options))):
             if compact:
-                yield replica.compact(self._find(batch, bos, "log10")).with_words(self._prob_V)
+                yield replica.compact(self._find(batch, bos)).with_words(self._prob_V)
             else:
                 codes_T, positions_H = self._codes(batch)
                 make = partial(replica.find_and_make, codes_T, positions_H, options, bos)

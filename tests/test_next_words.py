@@ -722,6 +722,123 @@ def model_of(path, orders, device):
     return ng.Model.load(path, device)
 
 
+def shares(row, temperature=1.0, top_k=None, top_p=1.0):
+    """Return the share of each word, of those that these settings leave of a row of probabilities."""
+    weights = np.where(row > 0, row, 0).astype(float) ** (1 / temperature) * (row > 0)
+    ranked = np.argsort(-weights, kind="stable")
+    before = np.cumsum(weights[ranked]) - weights[ranked]
+    kept = ranked[: top_k or len(row)]
+    kept = kept[before[: len(kept)] < (top_p * weights.sum() if top_p < 1 else np.inf)]
+    found = np.zeros(len(row))
+    found[kept] = weights[kept]
+    return found / found.sum()
+
+
+def check_samples(model, histories, draws=5000, **settings):
+    """Compare samples with rows by Pearson's chi-square; rare words count as one. Above the bound for one in 10^6."""
+    begin = model.vocabulary.id("<s>")
+    for history in histories:
+        row = host(model.distribution(history, "max"))[0, 0]
+        row[begin] = 0
+        expected = draws * shares(row, **settings)
+        seen = np.bincount(host(model.sample([history] * draws, seed=5, **settings)), minlength=len(row))
+        assert not seen[expected == 0].any(), (history, settings)
+        rare = expected < 10
+        seen, expected = (np.append(a[~rare], a[rare].sum()) for a in (seen, expected))
+        terms = (seen - expected) ** 2 / np.maximum(expected, 1)
+        assert terms.sum() < len(terms) + 5 * np.sqrt(2 * len(terms)) + 15, (history, settings)
+
+
+SAMPLING = (
+    {}, {"temperature": 0.5}, {"temperature": 2.0}, {"temperature": 0.1}, {"top_k": 2}, {"top_p": 0.7},
+    {"top_k": 4, "top_p": 0.9, "temperature": 1.5}, {"top_k": 3, "top_p": 0.8, "temperature": 0.12},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", SAMPLING, ids=str)
+def test_how_often_words_come(settings, model, lacking, tmp_path, device):
+    """Of a trigram model, where <s> has probability 1, and of one that lacks n-grams, quantised and not."""
+    check_samples(model, ["<s> a", "b", ""], **settings)
+    check_samples(lacking, ["a b", "b c", "a b c"], **settings)
+    path = tmp_path / "m.safetensors"
+    trie.build(trie.TrieConfig(str(tmp_path / "lacking.arpa"), quantize=8), path)
+    quantised = ng.Model.load(path, device)
+    assert host(quantised.sample(["a b"] * 50, seed=1, **settings)).tolist() == (
+        host(lacking.sample(["a b"] * 50, seed=1, **settings)).tolist()
+    )
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 3.0}, {"top_k": 30}, {"top_p": 0.9}], ids=str)
+def test_how_often_many_words_come(settings, tmp_path, device):
+    """Of a model that does not sum to 1. Half of all words follow w4 and w6, a twentieth follows both."""
+    rng = np.random.default_rng(3)
+    words = ["<unk>", "<s>", "</s>", *(f"w{i}" for i in range(3, 200))]
+    orders = [
+        [f"{-1 - 2 * rng.random():.6f} {history}{word}{backoff}" for word in words[::step] for history in histories]
+        for step, histories, backoff in ((1, [""], " -0.3"), (2, ["w4 ", "w6 "], " -0.2"), (20, ["w4 w6 "], ""))
+    ]
+    model = model_of(tmp_path / "m.arpa", orders, device)
+    check_samples(model, ["w4 w6", "w4", "w3"], **settings)
+
+
+def test_words_without_a_probability_do_not_count(tmp_path, device):
+    """At a high temperature, too: 10^-99 is 0 in float32."""
+    model = model_of(tmp_path / "m.arpa", [["-99 <unk>", "0 <s>", "-99 </s>", "-20 a", "-1 b"]], device)
+    for settings in {}, {"top_k": 4}, {"top_p": 0.99}, {"top_k": 4, "top_p": 0.999}:
+        words = host(model.sample([""] * 300, temperature=1e6, **settings)).tolist()
+        assert set(words) == {3, 4}, settings
+
+
+def test_children_that_hide_nearly_all_words(tmp_path, device):
+    """Tries hardly ever succeed: a and b, which share the mass of single words, are rare after a."""
+    unigrams = ["-9 <unk> 0", "0 <s> 0", "-9 </s> 0", "-0.30103 a 0", "-0.30103 b 0"]
+    model = model_of(tmp_path / "m.arpa", [unigrams, ["-9 a a", "-9 a b"]], device)
+    for settings in {}, {"temperature": 2.0}, {"top_k": 3}, {"top_p": 0.4}:
+        check_samples(model, ["a"], draws=300, **settings)
+    assert set(host(model.sample(["a"] * 50, top_p=0.4)).tolist()) == {0, 2}
+    first = host(model.sample(["a"] * 50 + ["b"] * 50, seed=2)).tolist()
+    assert first == host(model.sample(["a"] * 50 + ["b"] * 50, seed=2)).tolist() and set(first[50:]) == {3, 4}
+
+
+@pytest.mark.gpu
+def test_a_gpu_samples_the_same_words(many_words, tmp_path):
+    for model in ng.Model.load(many_words, "cpu"), model_of(tmp_path / "lacking.arpa", LACKING, "cpu"):
+        there = ng.Model(model.arrays, "gpu")
+        histories = ["w1", "w9 w1", "a b c", "a b", ""] * 200
+        for settings in *SAMPLING[:3], *SAMPLING[4:7]:
+            expected = model.sample(histories, seed=9, **settings)
+            assert np.array_equal(host(there.sample(histories, seed=9, **settings)), expected), settings
+
+
+def test_weights_are_summed_once(model, monkeypatch):
+    """For each temperature; the best words need no sums, and rows that are asked for need no others."""
+    made = []
+    real = engine.sum_children
+    monkeypatch.setattr(engine, "sum_children", lambda *args: made.append(args[3]) or real(*args))
+    for temperature, top_k, top_p, sums in (
+        (1, 2, 1, []), (0, None, 1, []), (1, None, 1, [1, 1]), (1, None, 0.5, []), (1, 2, 0.5, []),
+        (2, None, 1, [0.5, 0.5]), (1, None, 1, [1, 1]), (0.1, None, 1, []), (1, 5, 1, []),
+    ):  # fmt: skip
+        made.clear()
+        model.sample("a", temperature, top_k, top_p)
+        assert made == sums, (temperature, top_k, top_p)
+    assert model._next_word_model._last.scale == "prob"  # of temperature 0.1 alone
+
+
+def test_sampling_without_memory(model, monkeypatch):
+    def full(*args):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(engine, "sum_children", full)
+    what = "memory while summing the weights of n-grams, 8 bytes each .*; give top_k, up to 1,024$"
+    with pytest.raises(ng.RunError, match=what):
+        model.sample("a")
+    assert len(model.sample("a", top_k=2)) == 1
+    monkeypatch.setattr(engine, "draw_best", full)
+    with pytest.raises(ng.RunError, match="memory while sampling words .*; give fewer histories at once$"):
+        model.sample("a", top_k=2)
+
+
 def test_each_word_has_its_own_random_number(tmp_path, device):
     """Otherwise a unigram model would repeat one word."""
     model = model_of(tmp_path / "m.arpa", [["-9 <unk>", "-9 <s>", "-9 </s>", "-0.30103 a", "-0.30103 b"]], device)

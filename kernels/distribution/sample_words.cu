@@ -1,4 +1,5 @@
 #include "common.cuh"
+#include "draws.cuh"
 #include "floats.cuh"
 #include "ranks.cuh"
 // One history per block. The block computes its row tile by tile in shared memory and never stores the whole row. One
@@ -8,7 +9,6 @@
 #define THREADS 256
 #define TILE 4096
 #define PER_THREAD (TILE / THREADS)
-#define GAMMA 0x9e3779b97f4a7c15ULL  // SplitMix64's
 
 struct Row {
   const u32* word_G;
@@ -104,6 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) sample_words(
     }
 
     Weights weights = {unit / greatest, unit, inverse, greatest};
+    u64 stream = stream_of(seed, (u64)numbers_H[h]);
     u64 pivot = 0, all = 0;  // only words whose key is above the pivot count
     int id = -1;
     for (u64 draw = 0;; ++draw) {
@@ -129,8 +130,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) sample_words(
       if (draw == 0) all = total;
       else if ((top_k == 0 || above < top_k) && (top_p == 1 || (double)total < top_p * (double)all)) break;
 
-      u64 random = mix64(mix64(mix64(seed + GAMMA) + (u64)numbers_H[h] + GAMMA) + draw + GAMMA);
-      u64 x = __umul64hi(random, total);  // 0 to total - 1
+      u64 x = __umul64hi(random_of(stream, draw), total);  // 0 to total - 1
       i64 t = 0;
       while (x >= weight_S[t]) x -= weight_S[t++];
       for (i64 m = threadIdx.x; m < K; m += THREADS) {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import check
-from ..common.mix import mix64
+from ..common.draws import random_of, stream_of
 from ..common.products import upper_product
 from ..compile import njit
 from ..dispatch import pick
@@ -20,7 +20,6 @@ from .top_words import MAX_BLOCKS, check_children, histories_and_children
 VARIANTS = tuple({"CHILD": child} for child in check.INTEGER.values())
 THREADS, TILE = 256, 4096  # as in sample_words.cu
 MAX_SAMPLED_WORDS = 1 << 26  # shared memory holds the weights of their tiles
-GAMMA = np.uint64(0x9E3779B97F4A7C15)  # the increment of SplitMix64
 
 
 def sample_words(
@@ -113,10 +112,10 @@ def _cpu(
             id_H[h] = best
             continue
         all_words = _weigh(row_V, np.float64(greatest), inverse, unit, weight_V)
+        stream = stream_of(seed, numbers_H[h])
         total, pivot, draw = all_words, -1, np.uint64(0)
         while True:
-            random = mix64(mix64(mix64(seed + GAMMA) + np.uint64(numbers_H[h]) + GAMMA) + draw + GAMMA)
-            x = np.int64(upper_product(random, np.uint64(total)))
+            x = np.int64(upper_product(random_of(stream, draw), np.uint64(total)))
             for v in range(V):
                 if pivot < 0 or _above(row_V, v, pivot):
                     x -= weight_V[v]

@@ -7,25 +7,15 @@ from typing import Any
 import numpy as np
 
 from .. import check
+from ..common.powers import POWERS, power10
 from ..compile import njit
 from ..dispatch import pick
 from ..launch import grid_for, kernel, launch
 
 SCALES = ("log10", "ln", "prob")
 LN_10 = 2.302585092994046
-LOG2_10 = 3.321928094887362
-LOG10_2_HIGH = 0.30102999566383914  # log10(2) cut to 42 bits after the point, so its product with k is exact
-LOG10_2_LOW = 1.42050232272661e-13  # the rest
 LEAST, MOST = -46.0, 39.0  # 10 ** x is 0 below, and infinity above, in float32
-COEFFICIENTS = (  # ln(10) ** i / i!, of r ** i in 10 ** r; the next one adds under 2 ** -57 while |r| < 0.1506
-    1.0, 2.302585092994046, 2.650949055239199, 2.034678592293476, 1.171255148912267, 0.5393829291955814,
-    0.2069958486968681, 0.06808936507443707, 0.019597694626478524, 0.00501392883377544, 0.0011544997789984348,
-    0.00024166672554424694, 4.6371516642572196e-05, 8.213412535439387e-06,
-)  # fmt: skip
-CONSTANTS = {
-    "LN_10": LN_10, "LOG2_10": LOG2_10, "LOG10_2_HIGH": LOG10_2_HIGH, "LOG10_2_LOW": LOG10_2_LOW,
-    "LEAST": LEAST, "MOST": MOST, "DEGREE": len(COEFFICIENTS) - 1, "COEFFICIENTS": ", ".join(map(repr, COEFFICIENTS)),
-}  # fmt: skip
+CONSTANTS = POWERS | {"LN_10": LN_10, "LEAST": LEAST, "MOST": MOST}
 VARIANTS = (CONSTANTS,)
 
 
@@ -60,16 +50,9 @@ def _to_ln(log10_G):
 
 @njit(nogil=True, cache=True)
 def _to_prob(log10_G):
-    """Return 10 ** x = 2 ** k * 10 ** r, with k the integer nearest to x / log10(2)."""
     prob_G = np.empty(len(log10_G), np.float32)
     for g in range(len(log10_G)):
-        x = min(max(np.float64(log10_G[g]), LEAST), MOST)
-        k = np.floor(x * LOG2_10 + 0.5)
-        r = x - k * LOG10_2_HIGH - k * LOG10_2_LOW
-        power = COEFFICIENTS[-1]
-        for i in range(len(COEFFICIENTS) - 2, -1, -1):
-            power = power * r + COEFFICIENTS[i]
-        prob_G[g] = np.float32(power * np.int64(int(k + 1023) << 52).view(np.float64))  # the bits of 2 ** k
+        prob_G[g] = np.float32(power10(min(max(np.float64(log10_G[g]), LEAST), MOST)))
     return prob_G
 
 

@@ -1,5 +1,6 @@
 #include "common.cuh"
 #include "floats.cuh"
+#include "ranges.cuh"
 #include "ranks.cuh"
 // One row (a history and an order n) per block. Candidates come source by source: the children of the history of n - 1
 // words, of n - 2, ..., of 1 word, then all unigrams (source 0), greatest first. The block keeps candidates as keys
@@ -90,15 +91,6 @@ __device__ void sort_keys(u64* keys, u32 size) {
     }
   }
   __syncthreads();
-}
-
-__device__ __forceinline__ bool contains(const u32* word_G, i64 first, i64 end, u32 word) {
-  i64 low = first, high = end;
-  while (low < high) {
-    i64 middle = (low + high) / 2;
-    if (word_G[middle] < word) low = middle + 1; else high = middle;
-  }
-  return low < end && word_G[low] == word;
 }
 
 __device__ __forceinline__ float back_off(float value, const float* backoff, int source, int n, i64 multiply) {

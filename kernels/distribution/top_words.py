@@ -117,7 +117,7 @@ def _cpu(
                     key = bits << np.uint64(32) | np.uint64(0xFFFFFFFF - word)
                     if key < bound or word == left_out:
                         continue
-                    if m < n - 1 and _contains(word_G, np.int64(first_HK[h, m]), np.int64(end_HK[h, m]), word):
+                    if m < n - 1 and contains(word_G, np.int64(first_HK[h, m]), np.int64(end_HK[h, m]), word):
                         continue
                     keys[count] = key
                     count += 1
@@ -176,7 +176,15 @@ def _value(rank_bits):
 
 
 @njit(nogil=True, cache=True)
-def _contains(word_G, first, end, word):
+def contains(word_G, first, end, word):
+    """Return whether a word is among those of nodes first to end - 1, which rise."""
+    at = first_from(word_G, first, end, word)
+    return at < end and word_G[at] == word
+
+
+@njit(nogil=True, cache=True)
+def first_from(word_G, first, end, word):
+    """Return the first of nodes first to end - 1, whose words rise, that is not below a word; or `end`."""
     low, high = first, end
     while low < high:
         middle = (low + high) // 2
@@ -184,7 +192,7 @@ def _contains(word_G, first, end, word):
             low = middle + 1
         else:
             high = middle
-    return low < end and word_G[low] == word
+    return low
 
 
 def _cuda(

@@ -17,6 +17,7 @@ from mgpu_ngram.benchmarks import (
     distribution_files,
     distribution_limits,
     distribution_rates,
+    distribution_sampling,
     distribution_states,
     distribution_steps,
     distribution_thesis,
@@ -114,8 +115,12 @@ def test_every_part_has_rows(bench_run):
         | {f"top 20, orders {orders}": 1 for orders in ("max", "all")}
         | {f"top: dense rows, orders {orders}, smoothed float32": 1 for orders in ("max", "all")}
         | {
+            "sums of weights": 1,
             "words drawn of all": 1,
+            "words drawn of all, temperature 0.7": 1,
             "words drawn of the best 50": 1,
+            "words drawn of a share of 0.9": 1,
+            "words drawn after one history": 1,
             "search only": 1,
             "children": 1,
             "compact size": 1,
@@ -387,10 +392,25 @@ def test_a_wrong_share_gives_no_row(run):
 
 
 def test_a_sampled_word_has_a_rank(case, run):
-    distribution_compact.check_drawn(case, np.array([0, 300, 2]))
+    distribution_sampling.check_drawn(case, np.array([0, 300, 2]))
     for wrong in 301, -1, 1:
         with pytest.raises(WrongResult, match="1 of 3 words that were drawn"):
-            distribution_compact.check_drawn(case, np.array([5, wrong, 7]))
+            distribution_sampling.check_drawn(case, np.array([5, wrong, 7]))
+
+
+def test_words_that_come_too_often_are_found():
+    expected = np.array([0.5, 0, 0.25, 0.25])
+    even = np.repeat([0, 2, 3], [500, 250, 250])
+    distribution_sampling.check_shares(expected, even)
+    for wrong in np.repeat([0, 2, 3], [420, 290, 290]), np.append(even, 1):
+        with pytest.raises(WrongResult, match="chi-square of 1,00[01] words that were drawn is [0-9.]+, of"):
+            distribution_sampling.check_shares(expected, wrong)
+
+
+def test_lookups_by_hand():
+    """A history of two levels with children, and one of none."""
+    found = Found(np.array([[0, 5], [2, 2]]), np.array([[3, 6], [2, 2]]), np.zeros((2, 2), np.float32))
+    assert distribution_sampling.lookups(found) == (2 + 4) + 4
 
 
 def test_rows_in_a_buffer_do_not_overlap(run, case):

@@ -1,0 +1,27 @@
+#include "common.cuh"
+#include "draws.cuh"
+#include "floats.cuh"
+#include "powers.cuh"
+#include "ranges.cuh"
+#include "levels.cuh"
+
+// Ranges and backoffs (H, K) of the histories of 1 to K words, sums_G (G,) f64 and the rest as in draw_words.py
+//   ->  id_H (H,). One thread per history. Shared memory: K + 1 masses for each thread.
+extern "C" __global__ void draw_words(const CHILD* first_HK, const CHILD* end_HK, const float* backoff_HK, i64 H, i64 K,
+                                      const u32* word_G, const double* sums_G, i64 V, const i64* numbers_H, u64 seed,
+                                      double inverse, i64 tries, int* id_H) {
+  extern __shared__ double masses[];
+  GRID_STRIDE_LOOP(h, H) {
+    Levels levels = {first_HK + h * K, end_HK + h * K, backoff_HK + h * K, K, V, word_G, sums_G, inverse,
+                     masses + threadIdx.x};
+    levels.weigh();
+    int id = levels.total > 0 ? NOT_DRAWN : NO_WORD;
+    u64 stream = stream_of(seed, (u64)numbers_H[h]);
+    for (i64 t = 0; id == NOT_DRAWN && t < tries; ++t) {
+      i64 level;
+      u32 word;
+      if (levels.draw(stream, t, level, word) >= 0) id = (int)word;
+    }
+    id_H[h] = id;
+  }
+}
