@@ -136,7 +136,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     return {
         "rows_HV": np.zeros((H, V), dtype),
         "next_HV": np.zeros((H, V), np.int32) if size % 5 else None,
-        "states_H": rng.integers(-1, len(states.nodes_M2), H).astype(np.int32),
+        "states_H": rng.integers(-1, len(states.nodes_M2) + 1, H).astype(np.int32),
         "states": states,
         "order": made["order"],
         "histories": Histories(

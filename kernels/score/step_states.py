@@ -172,7 +172,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     made, states = states_of_a_text(rng, size)
     index, values = made["index"], made["values"]
     table = make_edges(index.word_G, index.first_child_M, values.prob_G, values.backoff_M)
-    states_B = rng.integers(-1, len(values.backoff_M), size).astype(np.int32)
+    states_B = rng.integers(-1, len(values.backoff_M) + 1, size).astype(np.int32)
     words_B = rng.integers(-1, int(index.first_child_M[0]) + 1, size).astype(np.int32 if size % 2 else np.int64)
     return {
         "table": table.map_arrays(to_host), "order": made["order"], "states": states, "states_B": states_B,
