@@ -105,12 +105,15 @@ def test_archives_of_kaldi(tune):
     pytest.importorskip("rapidfuzz")
     Path("nbest").write_text("u-1 c\nu-2 a b\nv-1 a\nv-2 b\n")
     Path("ac").write_text("u-1 1\nu-2 2\nv-1 1\nv-2 2\n")
-    Path("right").write_text("v a\nu a b\n")
+    Path("right").write_text("v\ta\nu  a b\nv a\n")
     flags = ["--kaldi", "--costs", "ac=ac", "--lm", "model.arpa"]
     more = ["--references", "right", "--metric", "wer", "-o", "w.yaml", "--weights", "ac=1"]
     status, out, err = tune(*flags, *more)
     assert status == 0 and "WER 66.67 % before, WER 0.00 % after" in out, err
     assert tune(*flags, "--weights", "w.yaml", "--best", command="rescore")[1] == "u a b\nv a\n"
+    Path("right").write_text("u a b\nv a\nv b\n")
+    status, _, err = tune(*flags, *more, "--overwrite")
+    assert status == 2 and "references 'right' have two texts for list 'v'; drop one of them" in err
 
 
 def test_lattices(tune):

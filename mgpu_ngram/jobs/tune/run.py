@@ -188,8 +188,11 @@ def references_of(config: TuneConfig, ids: Sequence[bytes]) -> list[list[str]]:
 
 
 def _by_key(lines: list[str], path: str, ids: Sequence[bytes]) -> list[str]:
-    parts = (line.strip().partition(" ") for line in lines)
-    texts = {key: text for key, _, text in parts}
+    texts: dict[str, str] = {}
+    for line in lines:
+        key, text = [*line.split(maxsplit=1), "", ""][:2]
+        if key and texts.setdefault(key, text) != text:
+            raise InputError(f"references {path!r} have two texts for list {key!r}; drop one of them")
     names = [name.decode("utf-8", "replace") for name in ids]
     missing = next((name for name in names if name not in texts), None)
     if missing is not None:
