@@ -8,7 +8,7 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.buffers import writable
-from mgpu_ngram.engine.device import device_of, memory_guard, move_to
+from mgpu_ngram.engine.device import device_of, memory_guard, move_to, synchronize
 from mgpu_ngram.engine.row_options import RowOptions, check_option
 from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.state_model import UNITS, StateModel
@@ -32,8 +32,8 @@ class ModelStates(NextWords):
 
     States and words are NumPy or CuPy arrays, or tensors of PyTorch: then results are tensors, and the work is done on
     PyTorch's current stream. Words are ids of the model's vocabulary; others count as <unk>. The model needs the index
-    "edge". Calls with `out` allocate nothing but what rows need, do not wait for the GPU, and may be captured by a CUDA
-    graph after a first call.
+    "edge". After a first call, `step` with int32 states and `out` allocates nothing and does not wait for the GPU, so a
+    CUDA graph may capture it.
     """
 
     _held_states: StateModel | None = None
@@ -128,7 +128,9 @@ class ModelStates(NextWords):
             with self._loading:
                 if self._held_states is None:
                     with memory_guard("making states", self.device, "use a smaller model"):
-                        self._held_states = StateModel(self.arrays, replica, rows)
+                        made = StateModel(self.arrays, replica, rows)
+                        synchronize(self.device)  # the next call may use another stream
+                        self._held_states = made
         return self._held_states
 
     def _numbers(self, name: str, values: Any, dtype: Any = None) -> Any:

@@ -14,13 +14,13 @@ from mgpu_ngram.core.compact import CompactBlock
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.trie import Trie, node_dtype, without_filled
-from mgpu_ngram.engine.device import memory_guard, move_to, to_device_fast, to_host_fast
+from mgpu_ngram.engine.device import memory_guard, move_to, synchronize, to_device_fast, to_host_fast
 from mgpu_ngram.engine.histories import Encoder
 from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.engine.replicas import held_replica
 from mgpu_ngram.engine.row_options import DTYPES, ROW_ALIGNMENT_BYTES, RowOptions
 from mgpu_ngram.engine.trie import index_of
-from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.kernels.distribution.draw_best import draw_best
 from mgpu_ngram.kernels.distribution.draw_ranked import Limits, Ranking, draw_ranked
 from mgpu_ngram.kernels.distribution.draw_words import NOT_DRAWN, Siblings, draw_words
@@ -216,7 +216,9 @@ class Rows:
             if self._last is None or self._last.scale != scale:
                 self._last = None  # frees its memory first
                 values = self.prob_G, self.prob_V, self.backoff_M
-                self._last = Scaled(scale, *(None if v is None else scale_values(v, scale) for v in values))
+                made = Scaled(scale, *(None if v is None else scale_values(v, scale) for v in values))
+                synchronize("gpu" if on_gpu(self.prob_V) else "cpu")  # the next call may use another stream
+                self._last = made
             return self._last
 
     def _ranked(self, scaled: Scaled) -> Any:
