@@ -793,7 +793,7 @@ def test_children_that_hide_nearly_all_words(tmp_path, device):
     """Tries hardly ever succeed: a and b, which share the mass of single words, are rare after a."""
     unigrams = ["-9 <unk> 0", "0 <s> 0", "-9 </s> 0", "-0.30103 a 0", "-0.30103 b 0"]
     model = model_of(tmp_path / "m.arpa", [unigrams, ["-9 a a", "-9 a b"]], device)
-    for settings in {}, {"temperature": 2.0}, {"top_k": 3}, {"top_p": 0.4}:
+    for settings in {}, {"temperature": 2.0}, {"top_k": 3}, {"top_p": 0.4}, {"top_k": 2, "top_p": 0.9}:
         check_samples(model, ["a"], draws=300, **settings)
     assert set(host(model.sample(["a"] * 50, top_p=0.4)).tolist()) == {0, 2}
     first = host(model.sample(["a"] * 50 + ["b"] * 50, seed=2)).tolist()

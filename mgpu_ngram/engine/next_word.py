@@ -368,6 +368,7 @@ class NextWordModel(Rows):
             sums_G = sum_children(self.prob_G, self.word_G, self.trie.first_child_M, inverse, self.left_out)
             ranking = Ranking(self.prob_G, ranked_V, sum_children(*of_words, inverse, self.left_out))
         made = Weights(Siblings(self.word_G, sums_G, self.symbols), ranking)
+        synchronize(self.device)  # the next call may use another stream
         with self._scaling:
             self._last_weights = inverse, made
         return made
