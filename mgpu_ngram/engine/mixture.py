@@ -31,8 +31,8 @@ def tensor_gradient(mixture: Mixture, log_sum_R: Any, log_gold_R: Any, scale_R: 
         gradient_RX[:, mixture.words : mixture.words + mixture.log_probs_RN.shape[1]] -= posterior_RN1[:, 1:]
         gradient_RX.scatter_add_(1, mixture.gold_R[:, None], -posterior_RN1[:, :1])
         return gradient_RX * scale_R[:, None]
-    arrays = [as_array(a) for a in (log_sum_R, log_gold_R, scale_R.to(torch.float32).contiguous())]
-    (gradient_RX,) = _run(lambda: (mixture_gradient(_arrays(mixture), *arrays),), mixture)
+    of_rows = log_sum_R, log_gold_R, scale_R.to(torch.float32).contiguous()
+    (gradient_RX,) = _run(lambda: (mixture_gradient(_arrays(mixture), *map(as_array, of_rows)),), mixture)
     return gradient_RX.view(torch.bfloat16) if mixture.logits_RX.dtype == torch.bfloat16 else gradient_RX
 
 
