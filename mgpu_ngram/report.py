@@ -179,7 +179,7 @@ def show_translation_model(path: str, found: dict[str, Any]) -> None:
     words = " x ".join(f"{n:,}" for n in found["source_words"])
     attention = "with attention" if found["attention"] else "without attention"
     print(f"{path}: a translation model, {words} source words to {found['target_words']:,} target words")
-    layers = "" if max(found["layers"]) == 1 else " in {} and {} layers".format(*found["layers"])
+    layers = "" if max(found["layers"]) == 1 else ", encoder depth {}, decoder depth {}".format(*found["layers"])
     print(
         f"{found['cell']} of {found['state']:,}{layers}, embeddings of {found['embedding']:,}, {attention}; "
         f"{found['parameters']:,} parameters"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ FORMATS = "Nematus and Amun with GRU, LSTM or multiplicative LSTM, Marian s2s wi
 TRANSLATION_MODEL = "translation model"  # the format of its description
 SCALED_VERSION = 0.1  # of Nematus: from it on, dropout scales in the training
 MARIAN_EPSILON, NEMATUS_EPSILON = 1e-9, 1e-5
+_LAYER = re.compile(r"(encoder_bi|encoder_bi_r|encoder|decoder)_l\d+_")
 _FACTORS = [f"Wemb{i}" for i in range(1, 100)]  # embeddings of the factors after the first
 G2P_SOURCE_EOS, G2P_START, G2P_EOS = 2, 2, 3  # ids of the models without attention
 
@@ -57,16 +59,7 @@ def load_nmt_model(path: str) -> NmtModel:
         tensors.common(("decoder_Wc_att", 1), ("decoder_W_comb_att", 1), ("decoder_b_att", 0), ("decoder_U_att", 0)),
         norm,
     )
-    stacks = _stacks(tensors, dims)
-    if stacks.forward or stacks.context or stacks.decoder:
-        options = marian_options(path)
-        if (skip := options.get("skip")) not in ("true", "false"):
-            raise InputError(
-                f"{tensors.name!r} has layers on layers but no option skip in {MARIAN_OPTIONS!r}, which says whether "
-                "they are added; give the file that Marian wrote"
-            )
-        stacks = replace(stacks, skip=skip == "true", alternating=options.get("enc-type") == "alternating")
-    model = _nematus(tensors, dims, stacks)
+    model = _nematus(tensors, dims, _with_options(_stacks(tensors, dims), path, tensors.name))
     tensors.check_all_taken(FORMATS)
     return model
 
@@ -139,16 +132,40 @@ def describe_nmt_model(path: str) -> dict[str, Any]:
 
 
 def _stacks(t: Tensors, d: Dims) -> Stacks:
-    """Return Marian's layers after the first."""
+    """Return Marian's layers after the first. A layer that has any tensor must have all."""
+    layers = {found[0] for found in map(_LAYER.match, t) if found}
 
-    def stack(prefix: str, X: int, like: str = "") -> tuple[tuple[Cell, ...], ...]:
-        layers: list[tuple[Cell, ...]] = []
-        while f"{like or prefix}l{len(layers) + 2}_U" in t:
-            layers.append(_gru_layer(t, d, f"{prefix}l{len(layers) + 2}_", d.H if layers else X))
-        return tuple(layers)
+    def stack(prefix: str, X: int, other: str = "") -> tuple[tuple[Cell, ...], ...]:
+        n = 2
+        while layers & {f"{prefix}l{n}_", f"{other}l{n}_"}:
+            n += 1
+        return tuple(_gru_layer(t, d, f"{prefix}l{i}_", X if i == 2 else d.H) for i in range(2, n))
 
-    directions = stack("encoder_bi_", d.H), stack("encoder_bi_r_", d.H, "encoder_bi_")
-    return Stacks(*directions, stack("encoder_", 2 * d.H), stack("decoder_", d.H))
+    directions = "encoder_bi_", "encoder_bi_r_"
+    both = (stack(prefix, d.H, other) for prefix, other in (directions, directions[::-1]))
+    return Stacks(*both, stack("encoder_", 2 * d.H), stack("decoder_", d.H))
+
+
+def _with_options(stacks: Stacks, path: str, name: str) -> Stacks:
+    """Return layers with what Marian's options say of them."""
+    if not (stacks.forward or stacks.context or stacks.decoder):
+        return stacks
+    options = marian_options(path)
+
+    def option(key: str, *known: str) -> str:
+        value = options.get(key)
+        if value not in known:
+            raise InputError(
+                f"{name!r} has layers on layers, for which the option {key} in {MARIAN_OPTIONS!r} must be "
+                f"{' or '.join(known)}, but it is {'missing' if value is None else repr(value[:80])}; give the file "
+                "that Marian wrote"
+            )
+        return value
+
+    alternating = bool(stacks.forward) and option("enc-type", "bidirectional", "alternating") == "alternating"
+    if stacks.context:
+        option("enc-type", "bi-unidirectional")
+    return replace(stacks, skip=option("skip", "true", "false") == "true", alternating=alternating)
 
 
 def _nematus(t: Tensors, d: Dims, stacks: Stacks) -> NmtModel:
@@ -219,7 +236,7 @@ def _layer(t: Tensors, d: Dims, prefix: str, X: int, nl: str = "") -> tuple[Cell
 
 def _gru_layer(t: Tensors, d: Dims, prefix: str, X: int, nl: str = "") -> tuple[Cell, ...]:
     cells: list[Cell] = [_gru(t, d, prefix, X, nl)]
-    while f"{prefix}U{nl}_drt_{len(cells)}" in t:
+    while any(f"{prefix}{end}{nl}_drt_{len(cells)}" in t for end in ("U", "Ux", "b", "bx")):
         cells.append(_transition(t, d, prefix, f"{nl}_drt_{len(cells)}"))
     return tuple(cells)
 

@@ -27,8 +27,6 @@ def _marian_names() -> dict[str, str]:
 
 
 MARIAN = _marian_names()
-
-
 # Cells of layers after the first, cells after the first of a layer, and cells after the conditional one of the decoder.
 _LATER = re.compile(r"(encoder_bi|encoder_bi_r|encoder|decoder)_(l\d+)_cell([1-9]\d?)_(\w+)")
 _TRANSITION = re.compile(r"(encoder_bi|encoder_bi_r)_()cell([2-9]|[1-9]\d)_(\w+)")
@@ -61,5 +59,8 @@ def with_nematus_names(tensors: Tensors) -> Tensors:
                 "train with --enc-cell gru --dec-cell gru"
             )
     stems = {name.rpartition("_")[0] for name in tensors if _name_of_deep(name) != name}
-    deep = (f"{stem}_{end}" for stem in stems for end in _CELL)  # those that the file lacks, too, for errors
+    # Names of tensors that the file lacks, too, for errors: of the first cell of each layer, in both directions.
+    stems |= {re.sub(r"(_l\d+_cell)\d+$", r"\g<1>1", stem) for stem in stems}
+    stems |= {stem.replace(*pair, 1) for stem in stems for pair in (("_bi_r_l", "_bi_l"), ("_bi_l", "_bi_r_l"))}
+    deep = (f"{stem}_{end}" for stem in stems for end in _CELL)
     return tensors.renamed(MARIAN | {name: _name_of_deep(name) for name in deep})

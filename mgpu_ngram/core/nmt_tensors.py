@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import yaml
@@ -40,8 +39,8 @@ def read_tensors(path: str) -> Tensors:
     return Tensors(arrays, name)
 
 
-def marian_options(path: str) -> dict[str, Any]:
-    """Return the options that Marian writes into its .npz files, as text; {} for a file without them."""
+def marian_options(path: str) -> dict[str, str]:
+    """Return the options that Marian writes into its .npz files, without lists; {} for a file without options."""
     name, location = find_files([path])[0]
     with open_npz(Source(name, "plain", 0, location), WAY_OUT) as archive:
         if MARIAN_OPTIONS not in archive.files:
@@ -53,7 +52,7 @@ def marian_options(path: str) -> dict[str, Any]:
         raise InputError(
             f"tensor {MARIAN_OPTIONS!r} of {name!r} is damaged YAML ({' '.join(str(error).split())}); {WAY_OUT}"
         ) from None
-    return options if isinstance(options, dict) else {}
+    return {key: value for key, value in options.items() if isinstance(value, str)} if isinstance(options, dict) else {}
 
 
 def tensor_names(path: str) -> list[str]:

@@ -210,29 +210,42 @@ def test_deep_models(options, save_model, placed):
 def test_what_is_missing_has_the_name_in_the_file(save_model, mgpu_ngram):
     options = DEFAULTS | {"enc-depth": 2, "dec-depth": 3, "dec-cell-high-depth": 2, "dec-cell-base-depth": 3}
     tensors = tensors_of(options)
-    for name in ("encoder_bi_r_l2_cell1_W", "encoder_bi_l2_cell1_bx", "decoder_l3_cell2_b", "decoder_cell3_bx"):
+    first = (
+        "encoder_bi_l2_cell1_U",
+        "encoder_bi_r_l2_cell1_U",
+        "decoder_l3_cell1_U",
+        "decoder_l3_cell2_U",
+        "decoder_cell3_U",
+    )
+    for name in (*first, "encoder_bi_r_l2_cell1_W", "encoder_bi_l2_cell1_bx", "decoder_l3_cell2_b", "decoder_cell3_bx"):
         path = save_model({other: array for other, array in tensors.items() if other != name})
         with pytest.raises(InputError, match=f"lacks tensor '{name}' of shape"):
             load_nmt_model(path)
+    for prefix in ("encoder_bi_l2_cell1_", "encoder_bi_r_l2_cell1_"):  # a layer of one direction
+        with pytest.raises(InputError, match=f"lacks tensor '{prefix}W' of shape"):
+            load_nmt_model(save_model({name: array for name, array in tensors.items() if not name.startswith(prefix)}))
     with pytest.raises(InputError, match=r"tensor 'decoder_l2_cell1_U' .* has shape \(4, 16\) but"):
         load_nmt_model(save_model(tensors | {"decoder_l2_cell1_U": np.zeros((H, 4 * H), np.float32)}))
     with pytest.raises(InputError, match="tensor 'decoder_l5_cell1_U' .* has no place"):
         load_nmt_model(save_model(tensors | {"decoder_l5_cell1_U": np.zeros((H, 2 * H), np.float32)}))
     status, out, _ = mgpu_ngram("info", save_model(tensors))
-    assert status == 0 and "GRU of 4 in 2 and 3 layers, embeddings of 5, with attention" in out
+    assert status == 0 and "GRU of 4, encoder depth 2, decoder depth 3, embeddings of 5, with attention" in out
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "no option skip"),
-        (b"enc-depth: 2", "no option skip"),
-        (b"skip: 1", "no option skip"),
+        (None, "enc-type .* must be bidirectional or alternating, but it is missing"),
+        (b"enc-type: alternating", "skip .* must be true or false, but it is missing"),
+        (b"skip: 1\nenc-type: bidirectional", "skip .* but it is '1'"),
+        (b"skip: [true]\nenc-type: bidirectional", "skip .* but it is missing"),
+        (b"skip: true\nenc-type: bi-unidirectional", "enc-type .* but it is 'bi-unidirectional'"),
+        (b"- skip", "enc-type .* but it is missing"),
         (b"a: [", "is damaged YAML"),
         (b"[" * 9999, "is damaged YAML"),
         (b"\xff", "is damaged YAML"),
     ],
-    ids=["none", "absent", "number", "open", "deep", "bytes"],
+    ids=["none", "absent", "number", "list", "type", "sequence", "open", "deep", "bytes"],
 )
 def test_stacked_layers_need_the_options_of_marian(text, message, save_model):
     tensors = tensors_of(DEFAULTS | {"enc-depth": 2})
@@ -242,6 +255,13 @@ def test_stacked_layers_need_the_options_of_marian(text, message, save_model):
     with pytest.raises(InputError, match=message) as error:
         load_nmt_model(save_model(tensors))
     assert "\n" not in str(error.value)
+
+
+def test_layers_on_contexts_need_their_type_of_encoder(save_model):
+    tensors = tensors_of(DEFAULTS | {"enc-depth": 2, "enc-type": "bi-unidirectional"})
+    tensors["special:model.yml"] = np.frombuffer(b"skip: true\nenc-type: alternating", np.int8)
+    with pytest.raises(InputError, match="enc-type .* must be bi-unidirectional, but it is 'alternating'"):
+        load_nmt_model(save_model(tensors))
 
 
 @pytest.mark.gpu
