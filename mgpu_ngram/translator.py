@@ -191,9 +191,9 @@ class Translator:
     def _search_config(self, options: dict[str, Any], where: str, alignments: bool, **given: Any) -> DecodeConfig:
         """Return the settings of a call."""
         _check_names(options, OF_SEARCH, where)
-        model = self._translation.models[0]
-        if alignments and model.attention is None:
-            raise InputError(f"{model.name!r} has no attention, so no alignment; leave alignments out")
+        if alignments and not self._translation.has_attention:
+            name = self._translation.models[0].name
+            raise InputError(f"{name!r} has no attention, so no alignment; leave alignments out")
         same = {name: getattr(self._config, name) for name in DecodeConfig.__dataclass_fields__}
         values = {"n_best": 1, "alignment": "hard" if alignments else "none", **given, **options}
         return fill(DecodeConfig, same | values, where)

@@ -141,9 +141,9 @@ def _stacks(t: Tensors, d: Dims) -> Stacks:
             n += 1
         return tuple(_gru_layer(t, d, f"{prefix}l{i}_", X if i == 2 else d.H) for i in range(2, n))
 
-    directions = "encoder_bi_", "encoder_bi_r_"
-    both = (stack(prefix, d.H, other) for prefix, other in (directions, directions[::-1]))
-    return Stacks(*both, stack("encoder_", 2 * d.H), stack("decoder_", d.H))
+    forward, backward = "encoder_bi_", "encoder_bi_r_"
+    directions = stack(forward, d.H, backward), stack(backward, d.H, forward)
+    return Stacks(*directions, stack("encoder_", 2 * d.H), stack("decoder_", d.H))
 
 
 def _with_options(stacks: Stacks, path: str, name: str) -> Stacks:

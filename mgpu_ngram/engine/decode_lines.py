@@ -130,7 +130,7 @@ def decode_lines(
     try:
         translation = translation_of(options)
         watch.lap("load")
-        if options.search.alignments and translation.models[0].attention is None:
+        if options.search.alignments and not translation.has_attention:
             raise InputError(
                 f"{translation.models[0].name!r} has no attention to write; leave out "
                 "--return-alignment (in YAML alignment)"

@@ -64,7 +64,7 @@ class Ensemble:
         self.models, self.weights, self.lm = models, tuple(map(float, weights)), lm
         self._threads = threads
         self.vocab_size, self.eos, self.unk = first.vocab_size, first.eos, first.unk
-        # Where models begin with other words, none of them stands for all: it may come again in the target.
+        # If models begin with different words, -1 stands for them: the first word of one may follow in the target.
         self.start_word = first.start_word if len({model.start_word for model in models}) == 1 else -1
 
     @property

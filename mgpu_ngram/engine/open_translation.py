@@ -30,7 +30,7 @@ from mgpu_ngram.kernels.decode.activations import singles, stored
 
 DTYPES = ("float32", "tf32", "float16", "bfloat16")
 TF32_DTYPES = ("tf32", "bfloat16")  # whose products a GPU makes of TF32 numbers, which hold all of bfloat16
-START = "<s>"  # before the first word; </s> stands for it in a vocabulary without it
+START = "<s>"  # before the first word of models without attention; </s> where the vocabulary lacks it
 LESS_MEMORY = "use smaller batches, fewer models, or dtype float16"
 FIRST_WORDS, MOST_TRANSLATIONS = 10_000, 1_000  # of a shortlist, as in Amun
 
@@ -126,6 +126,11 @@ class Translation:
     def vocab_size(self) -> int:
         """V of the target."""
         return self.models[0].vocab_size
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether any of the models has."""
+        return any(model.attention is not None for model in self.models)
 
     def pieces(self, line: str) -> list[list[str]]:
         """Return the words that models read of each column of a line. Raises InputError for too few or many columns."""
@@ -254,10 +259,11 @@ def _rounded(array: np.ndarray, dtype: str, device: str) -> np.ndarray:
 
 
 def _with_ids(model: NmtModel, source: NmtVocabulary, target: NmtVocabulary) -> NmtModel:
-    """Return a member of an ensemble that has attention. A member without takes the ids of the vocabularies."""
+    """Return the model; one without attention takes the ids of the vocabularies."""
     if model.kind != "gru_seq2seq":
         return model
     start = target.ids.get(START, target.eos)
+    start = start if start < model.vocab_size else target.eos  # the vocabulary may have more words than the model
     return replace(model, source_eos=source.eos, eos=target.eos, unk=target.unk, start=start)
 
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+import mgpu_ngram as ng
 from mgpu_ngram.benchmarks.decode_oracle import PlainSearch
 from mgpu_ngram.core.nmt_files import load_nmt_model
 from mgpu_ngram.engine.decode_batch import decode
@@ -64,12 +65,17 @@ def always(tensors, bias, probabilities):
     return {name: np.zeros_like(array) for name, array in tensors.items()} | {bias: np.log(np.float32(probabilities))}
 
 
-def test_the_winner_of_models_with_and_without_attention_is_known(random_tensors, tensors_without_attention, files):
+def test_the_winner_of_models_with_and_without_attention_is_known(
+    random_tensors, tensors_without_attention, files, mgpu_ngram, tmp_path
+):
     """Word 3 wins in the first model, word 4 in the second; their weighted product decides."""
     p = [0.1, 0.1, 0.1, 0.4, 0.2, 0.05, 0.05], [0.1, 0.1, 0.1, 0.2, 0.4, 0.05, 0.05]
+    text = tmp_path / "text.txt"
+    text.write_text("a b\n")
     members = always(random_tensors(), "ff_logit_b", p[0]), always(tensors_without_attention(), "fc_b", p[1])
     for order in (0, 1), (1, 0):
-        system = open_translation(files(*(members[i] for i in order)))
+        at = files(*(members[i] for i in order))
+        system = open_translation(at)
         source = system.encode(system.pieces("a b"))
         for weights, winner in (((1.0, 0.5), 3), ((0.5, 1.0), 4), ((1.0, 1.0), 3)):  # equal sums: the lower id
             options = SearchOptions(max_steps=1, breakdown=True, alignments=True)
@@ -77,6 +83,20 @@ def test_the_winner_of_models_with_and_without_attention_is_known(random_tensors
             parts = [math.log(p[i][winner]) for i in order]
             assert best.words == (winner,) and best.parts == pytest.approx(parts)
             np.testing.assert_allclose(best.alignment_LT, np.full((1, 3), 1 / 3), rtol=1e-6)  # of equal energies
+        translator = ng.Translator(at.models, at.source_vocabs[0][0], at.target_vocab)
+        (best,) = translator.translate("a b", alignments=True)
+        assert best.alignment.shape[1] == 3
+        vocabularies = "-s", at.source_vocabs[0][0], "-t", at.target_vocab
+        status, out, err = mgpu_ngram("decode", *at.models, *vocabularies, "--return-alignment", text)
+        assert (status, err) == (0, "") and " ||| 0-" in out
+
+
+@pytest.mark.parametrize(("id", "start"), [(6, 6), (7, 0)])
+def test_a_first_word_that_models_lack(id, start, random_tensors, tensors_without_attention, files, tmp_path):
+    """Models of 7 words have no word 7, so they begin with </s>."""
+    at = files(random_tensors(), tensors_without_attention())
+    (tmp_path / at.target_vocab).write_text(json.dumps(dict(zip("abcd", range(2, 6), strict=True)) | {"<s>": id}))
+    assert open_translation(at).models[1].start == start
 
 
 @pytest.mark.parametrize("words", [WORDS, (*WORDS[1:], "g")])  # without <s>, models begin with </s>
