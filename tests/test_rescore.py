@@ -231,6 +231,11 @@ def test_wrong_lines(lines, message, rescore):
         (["--lm", "model.arpa", "--weights", "model=x"], "weight 'model=x' is not NAME=NUMBER"),
         (["--lm", "model.arpa", "--weights", "=1"], "weight '=1' is not NAME=NUMBER"),
         (["--lm", "model.arpa", "--weights", "model=nan"], "the weight of model is nan but must be a finite number"),
+        (
+            ["--lm", "model.arpa", "--weights", "model=1", "model=2"],
+            "--weights names model twice; leave one out",
+        ),
+        (["--lm", "model.arpa", "--kaldi", "--costs", "a=x", "a=y"], "--costs names a twice; leave one out"),
         (["--lm", "model.arpa", "--weights", "model=1,2"], "model has 2 weights but one value; give one"),
         (
             ["--lm", "model.arpa", "--lm", "model.arpa"],

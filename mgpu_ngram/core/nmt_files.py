@@ -148,9 +148,11 @@ def _stacks(t: Tensors, d: Dims) -> Stacks:
 
 def _with_options(stacks: Stacks, path: str, name: str) -> Stacks:
     """Return layers with what Marian's options say of them."""
+    options = marian_options(path)
+    if options.get("right-left") == "true":
+        raise InputError(f"{name!r} writes sentences from right to left (--right-left); train it without that option")
     if not (stacks.forward or stacks.context or stacks.decoder):
         return stacks
-    options = marian_options(path)
 
     def option(key: str, *known: str) -> str:
         value = options.get(key)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.rescore.config import ListsConfig, RescoreConfig
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mgpu_ngram.jobs.context import PlanContext, RunContext
     from mgpu_ngram.jobs.rescore.run import RescoreResult
 
+T = TypeVar("T")
 EXAMPLES = """examples:
   mgpu-ngram rescore nbest.txt --lm model.safetensors --weights model=0.3 -o out.txt
   mgpu-ngram rescore nbest.txt.gz --lm a.safetensors --lm b.arpa --weights F0=1 a=0.2 b=0.1 --best
@@ -159,8 +160,19 @@ def lists_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     if len(weights) == 1 and "=" not in weights[0]:
         found["weights"] = weights[0]
     else:
-        found["weights"] = dict(map(named_numbers, weights))
-    return found | {"verify": not arguments.no_verify, "costs": dict(map(_cost, arguments.costs or []))}
+        found["weights"] = once_each("weights", map(named_numbers, weights))
+    costs = once_each("costs", map(_cost, arguments.costs or []))
+    return found | {"verify": not arguments.no_verify, "costs": costs}
+
+
+def once_each(flag: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return the values by their names. Raises InputError if a name comes twice."""
+    found: dict[str, T] = {}
+    for name, value in named:
+        if name in found:
+            raise InputError(f"--{flag} names {name} twice; leave one out")
+        found[name] = value
+    return found
 
 
 def scoring_seconds(config: ListsConfig, size_bytes: int) -> float:

@@ -14,6 +14,7 @@ from mgpu_ngram.stages.rescore import (
     add_lists_flags,
     lists_settings,
     named_numbers,
+    once_each,
     scoring_seconds,
     shown_lists_plan,
     shown_totals,
@@ -64,7 +65,7 @@ class TuneStage(Stage[TuneConfig, "TuneResult"]):
         from mgpu_ngram.core.typed_config import fill
 
         found = lists_settings(arguments) | given(arguments, ["references", "metric", "restarts", "seed"])
-        grid = dict(map(named_numbers, arguments.grid or []))
+        grid = once_each("grid", map(named_numbers, arguments.grid or []))
         found["grid"] = {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
         return fill(TuneConfig, found, "tune")
 

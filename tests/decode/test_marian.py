@@ -257,6 +257,13 @@ def test_stacked_layers_need_the_options_of_marian(text, message, save_model):
     assert "\n" not in str(error.value)
 
 
+def test_models_from_right_to_left_are_refused(save_model):
+    tensors = tensors_of(DEFAULTS)
+    tensors["special:model.yml"] = np.frombuffer(b"skip: false\nright-left: true", np.int8)
+    with pytest.raises(InputError, match=r"writes sentences from right to left \(--right-left\); train it without"):
+        load_nmt_model(save_model(tensors))
+
+
 def test_layers_on_contexts_need_their_type_of_encoder(save_model):
     tensors = tensors_of(DEFAULTS | {"enc-depth": 2, "enc-type": "bi-unidirectional"})
     tensors["special:model.yml"] = np.frombuffer(b"skip: true\nenc-type: alternating", np.int8)

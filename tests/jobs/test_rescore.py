@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mgpu_ngram import kenlm
-from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import MemoryConfig
 from mgpu_ngram.engine import rescore as engine
 from mgpu_ngram.jobs.context import RunContext
@@ -197,3 +197,16 @@ def test_lattices_on_a_gpu(arpa, here, tmp_path):
         assert rescored(made, executor) == rescored(made, here) and len(rescored(made, here).splitlines()) == 4
     finally:
         executor.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kaldi": True, "costs": {"ac": 3}}, "the costs ac are 3 but must be the path of an archive"),
+        ({"weights": {"model": 10**400}}, "the weight of model is 1000.* but must be a finite number, or a list"),
+        ({"weights": {"model": float("inf")}}, "the weight of model is inf but must be a finite number"),
+    ],
+)
+def test_values_of_yaml_that_do_not_fit(settings, message):
+    with pytest.raises(InputError, match=message):
+        RescoreConfig(["nbest"], ["model.arpa"], ["model"], **settings)

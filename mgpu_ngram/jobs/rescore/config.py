@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
+import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -48,6 +48,9 @@ class ListsConfig:
             raise InputError(f"lattices are {self.lattices}, but kaldi is for n-best archives; leave one of them out")
         if self.n_best > 1 and self.lattices == "no":
             raise InputError(f"n_best is {self.n_best} but the texts are lists; leave it out, or give --lattices kaldi")
+        for name, path in self.costs.items():
+            if not isinstance(path, str) or not path:
+                raise InputError(f"the costs {name} are {path!r} but must be the path of an archive")
         for name in (*self.feature_names, *self.costs):
             if not isinstance(name, str) or name == TOTAL or not name or any(c.isspace() or c in "=:|" for c in name):
                 raise InputError(f"{name!r} cannot be the name of a feature; give another")
@@ -117,7 +120,9 @@ def _shown(values: tuple[Any, ...]) -> str:
 
 def is_weight(value: Any) -> bool:
     """Return whether it is a finite number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= sys.float_info.max  # not of infinity, NaN, or a whole number that no float holds
 
 
 def _stem(path: str) -> str:
