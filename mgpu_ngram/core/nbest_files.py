@@ -15,7 +15,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import HEAD_BYTES, JSON_LINES, refuse_as_text, what_begins
 from mgpu_ngram.core.files import find_files
 from mgpu_ngram.core.nbest import shown_line
-from mgpu_ngram.core.nbest_moses import FINE, before_spaces, past_spaces, read_number
+from mgpu_ngram.core.nbest_moses import FINE, before_spaces, copy_bytes, past_spaces, read_number
 from mgpu_ngram.core.read_text import read_blocks
 from mgpu_ngram.core.sources import Source, parquet_source
 from mgpu_ngram.core.words import Words
@@ -101,14 +101,6 @@ def _key_end(data, at):
 
 
 @njit(nogil=True, cache=True)
-def _copy(data, start, stop, out, at):
-    for i in range(start, stop):
-        out[at] = data[i]
-        at += 1
-    return at
-
-
-@njit(nogil=True, cache=True)
 def _join(words, cost_B, starts_K, offsets_K, leads, out):
     """Write lines of Moses; return (error code, number of the wrong archive or -1, byte in it, line, end in out)."""
     at, end, line = np.int64(0), np.int64(0), np.int64(0)
@@ -122,11 +114,11 @@ def _join(words, cost_B, starts_K, offsets_K, leads, out):
             dash -= 1
         if dash == key_end or dash - 1 <= at or words[dash - 1] != 45:
             return NO_KEY, -1, at, line, end
-        end = _copy(words, at, dash - 1, out, end)
-        end = _copy(_BAR, 0, 5, out, end)
+        end = copy_bytes(words, at, dash - 1, out, end)
+        end = copy_bytes(_BAR, 0, 5, out, end)
         first = past_spaces(words, key_end)
-        end = _copy(words, first, before_spaces(words, first, stop), out, end)
-        end = _copy(_BAR, 0, 4, out, end)
+        end = copy_bytes(words, first, before_spaces(words, first, stop), out, end)
+        end = copy_bytes(_BAR, 0, 4, out, end)
         total = 0.0
         for k in range(K):
             here = at_K[k]
@@ -141,10 +133,10 @@ def _join(words, cost_B, starts_K, offsets_K, leads, out):
             if code != FINE:
                 return NO_COST, k, here - starts_K[k], line, end
             total -= value
-            end = _copy(leads, offsets_K[k], offsets_K[k + 1], out, end)
+            end = copy_bytes(leads, offsets_K[k], offsets_K[k + 1], out, end)
             end = write_float32(np.float32(-value), out, end)
             at_K[k] = cost_stop + 1
-        end = _copy(_BAR, 0, 5, out, end)
+        end = copy_bytes(_BAR, 0, 5, out, end)
         end = write_float32(np.float32(total), out, end)
         out[end] = 10
         end += 1

@@ -33,6 +33,15 @@ def before_spaces(text, start, stop):
 
 
 @njit(nogil=True, cache=True)
+def copy_bytes(data, start, stop, out, at):
+    """Copy data[start:stop] to out, from `at` on; return where it ends."""
+    for i in range(start, stop):
+        out[at] = data[i]
+        at += 1
+    return at
+
+
+@njit(nogil=True, cache=True)
 def _past_token(text, at):
     """Return the first byte from `at` on that is white space."""
     while not is_space(text[at]):

@@ -11,7 +11,7 @@ import numpy as np
 from mgpu_ngram.core.decimals import MAX_BYTES, write_float32
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.nbest import NbestLines, list_ids, list_numbers
-from mgpu_ngram.core.nbest_moses import FEATURES_END, LINE, LINE_END, NUMBER, NUMBER_END
+from mgpu_ngram.core.nbest_moses import FEATURES_END, LINE, LINE_END, NUMBER, NUMBER_END, copy_bytes
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.compile import njit, read_only
 
@@ -174,19 +174,11 @@ def _gather(data, starts_N, order_L, ends_L, out):
 
 
 @njit(nogil=True, cache=True)
-def _copy(data, start, stop, out, at):
-    for i in range(start, stop):
-        out[at] = data[i]
-        at += 1
-    return at
-
-
-@njit(nogil=True, cache=True)
 def _write_features(data, before, score_NM, n, offsets_M, leads, out, at):
     """Write the new features of line n; the first of a JSON object has no comma before it."""
     for m in range(score_NM.shape[1]):
         skipped = 2 if m == 0 and data[before - 1] == 123 else 0
-        at = _copy(leads, offsets_M[m] + skipped, offsets_M[m + 1], out, at)
+        at = copy_bytes(leads, offsets_M[m] + skipped, offsets_M[m + 1], out, at)
         at = write_float32(score_NM[n, m], out, at)
     return at
 
@@ -199,17 +191,17 @@ def _write_lines(data, spans_N9, order_N, score_NM, total_N, offsets_M, leads, o
         n = order_N[i]
         features, number, number_end = spans_N9[n, FEATURES_END], spans_N9[n, NUMBER], spans_N9[n, NUMBER_END]
         if features <= number:
-            at = _copy(data, spans_N9[n, LINE], features, out, at)
+            at = copy_bytes(data, spans_N9[n, LINE], features, out, at)
             at = _write_features(data, features, score_NM, n, offsets_M, leads, out, at)
-            at = _copy(data, features, number, out, at)
+            at = copy_bytes(data, features, number, out, at)
             at = write_float32(total_N[n], out, at)
-            at = _copy(data, number_end, spans_N9[n, LINE_END], out, at)
+            at = copy_bytes(data, number_end, spans_N9[n, LINE_END], out, at)
         else:  # a JSON object with its total first
-            at = _copy(data, spans_N9[n, LINE], number, out, at)
+            at = copy_bytes(data, spans_N9[n, LINE], number, out, at)
             at = write_float32(total_N[n], out, at)
-            at = _copy(data, number_end, features, out, at)
+            at = copy_bytes(data, number_end, features, out, at)
             at = _write_features(data, features, score_NM, n, offsets_M, leads, out, at)
-            at = _copy(data, features, spans_N9[n, LINE_END], out, at)
+            at = copy_bytes(data, features, spans_N9[n, LINE_END], out, at)
         out[at] = 10
         at += 1
         ends_N[i] = at
