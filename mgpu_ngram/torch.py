@@ -72,6 +72,9 @@ class LogitsProcessor:
             self._lm = NGramLM(self.model, words, normalize_unk=False)
         lm = self._lm
         width = min(lm.vocab_size, scores.shape[1])
+        for end in self._ends:
+            if not 0 <= end < width:
+                raise InputError(f"eos_token_id is {end} but there are scores of {width:,} tokens; give one of those")
         states = self._states(lm, input_ids)
         ngrams = lm.advance(states)[0][:, :width]
         for end in self._ends:

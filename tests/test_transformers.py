@@ -124,3 +124,10 @@ def test_more_scores_than_tokens(arpa):
 def test_a_wrong_weight_is_refused(arpa, weight):
     with pytest.raises(ng.InputError, match=r"weight is .* but must be a number, 0 or more"):
         ours.LogitsProcessor(ng.Model.load(arpa, "cpu"), weight)
+
+
+@pytest.mark.parametrize("end", [V, -1])
+def test_an_end_that_is_no_token_is_refused(arpa, end):
+    fast = ours.LogitsProcessor(ng.Model.load(arpa, "cpu"), WEIGHT, eos_token_id=[EOS, end])
+    with pytest.raises(ng.InputError, match=f"eos_token_id is {end} but there are scores of {V} tokens; give one of"):
+        fast(torch.tensor([[4]]), torch.zeros(1, V))
