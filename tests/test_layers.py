@@ -34,7 +34,7 @@ ALLOWED = {
     "stages": {"stages", "report", "jobs", "engine", "core"},
     "api": {"config", "jobs", "engine", "core", "cluster"},
     "model": {"api", "model_states", "jobs", "engine", "core", "cluster.devices"},
-    "torch": {"model", "engine", "core"},
+    "torch": {"torch", "model", "engine", "core"},
     "model_states": {"next_words", "engine", "core", "kernels.dispatch"},
     "next_words": {"api", "engine", "core", "cluster.devices", "cluster.executor"},
     "lda": {

@@ -1,0 +1,17 @@
+"""The n-gram engine for PyTorch: models over token ids for NeMo and `generate`, and mixtures of distributions.
+
+Imported as `mgpu_ngram.torch`, not with the package, so that the rest of the package does not need PyTorch.
+"""
+
+from mgpu_ngram.core.errors import InputError
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError:
+    raise InputError("mgpu_ngram.torch needs PyTorch, which is not installed; pip install torch") from None
+
+from .logits_processor import LogitsProcessor
+from .mixture import MixtureOfDistributions, mixture_loss
+from .ngram_lm import NGramLM
+
+__all__ = ["LogitsProcessor", "MixtureOfDistributions", "NGramLM", "mixture_loss"]

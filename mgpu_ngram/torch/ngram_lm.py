@@ -1,0 +1,106 @@
+"""An n-gram model over token ids with the interface of NeMo's NGPU-LM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from mgpu_ngram.engine.token_states import TokenStates
+from mgpu_ngram.model import Model
+
+TOKEN_OFFSET = 100  # NeMo writes token t as the character t + 100
+
+
+class NGramLM(torch.nn.Module):
+    """An n-gram model whose words are the tokens of an acoustic or a translation model.
+
+    It takes the place of NeMo's `NGramGPULanguageModel` in batched decoders: `get_init_states`, `advance` and
+    `get_final` have the same arguments, shapes and dtypes. It has no parameters, so it is not trained, and `to` does
+    not move it: the model is on the device on which it was loaded.
+
+    model          a loaded `Model`
+    tokens         the word of each token in the model, by token id
+    normalize_unk  tokens that the model lacks share the probability of <unk>, so that a row sums to 1; False: each has
+                   it, as in KenLM
+
+    Raises InputError if two tokens are one word, or no token is a word of the model.
+    """
+
+    def __init__(self, model: Model, tokens: Sequence[str | bytes], normalize_unk: bool = True):
+        super().__init__()
+        self.model, self.vocab_size = model, len(tokens)
+        self._states = TokenStates(model._state_model, model._next_word_model, tokens, normalize_unk)
+        self._words = torch.from_dlpack(self._states.ids_V)
+
+    @classmethod
+    def from_file(
+        cls,
+        lm_path: str | Path,
+        vocab_size: int,
+        normalize_unk: bool = True,
+        token_offset: int = TOKEN_OFFSET,
+        device: str = "auto",
+    ) -> NGramLM:
+        """Load an ARPA file or a model file whose words are tokens, as NeMo's script for training them writes them.
+
+        vocab_size    tokens, without the blank
+        token_offset  token t is the character t + token_offset; 0: the decimal number t
+        """
+        words = [chr(t + token_offset) if token_offset else str(t) for t in range(vocab_size)]
+        return cls(Model.load(lm_path, device), words, normalize_unk)
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device of the model."""
+        return torch.device("cuda", torch.cuda.current_device()) if self.model.device == "gpu" else torch.device("cpu")
+
+    def get_init_states(self, batch_size: int, bos: bool = True) -> torch.Tensor:
+        """Return the states of sentences that have not begun, (B,) int64; see `Model.start`."""
+        return torch.from_dlpack(self.model.start(batch_size, bos)).to(torch.int64)
+
+    def advance(self, states: torch.Tensor, eos_id: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ln P of every token after each state, (B, V) float32, and the state after it, (B, V) int64.
+
+        eos_id  a token that gets the probability that the sentence ends, and whose state stays
+        """
+        scores, after = self.model.advance_tokens(states, self._states)
+        after = after.to(torch.int64)
+        if eos_id is not None:
+            scores[:, eos_id], after[:, eos_id] = self.get_final(states), states
+        return scores, after
+
+    def step(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the states after a token each, (B,) int64; tokens that are none count as <unk>."""
+        words = self._words.to(tokens.device)
+        is_token = (tokens >= 0) & (tokens < self.vocab_size)
+        ids = torch.where(is_token, words[torch.where(is_token, tokens, 0)], 0)
+        return self.model.step(states, ids)[1].to(torch.int64)
+
+    def get_final(self, states: torch.Tensor) -> torch.Tensor:
+        """Return ln P that the sentence ends after each state, (B,) float32."""
+        return self.model.final(states, scale="ln")
+
+    def forward(
+        self, labels: torch.Tensor, labels_lengths: torch.Tensor | None = None, bos: bool = True, eos: bool = False
+    ) -> torch.Tensor:
+        """Return ln P of each label after those before it, (B, L) float32; 0 behind the end of a row.
+
+        labels          (B, L) token ids
+        labels_lengths  (B,) labels of each row; None: all
+        eos             also of the end, behind the labels of each row: (B, L + 1)
+        """
+        rows, length = labels.shape
+        if labels_lengths is None:
+            labels_lengths = torch.full((rows,), length, device=labels.device)
+        states = self.get_init_states(rows, bos).to(labels.device)
+        made = torch.zeros(rows, length + eos, device=labels.device)
+        for i in range(length):
+            is_label, of_label = i < labels_lengths, labels[:, i : i + 1]
+            scores, after = self.advance(states)
+            made[:, i] = scores.gather(1, of_label)[:, 0] * is_label
+            states = torch.where(is_label, after.gather(1, of_label)[:, 0], states)
+        if eos:
+            made.scatter_(1, labels_lengths[:, None].to(torch.int64), self.get_final(states)[:, None])
+        return made
