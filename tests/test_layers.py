@@ -62,6 +62,7 @@ ALLOWED = {
         "benchmarks",
         "api",
         "model",
+        "torch",
         "cli",
         "config",
         "report",

@@ -1,0 +1,80 @@
+"""`mgpu-ngram bench fusion` runs completely, writes all rows, and times no wrong result."""
+
+from collections import Counter
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.benchmarks import fusion, fusion_mixture, fusion_rescore
+from mgpu_ngram.benchmarks.decode_oracle import PlainNgrams
+from mgpu_ngram.benchmarks.options import BenchOptions
+from mgpu_ngram.benchmarks.suite import WrongResult
+from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.core.words import Words
+
+HAS_TORCH = find_spec("torch") is not None
+
+
+@pytest.fixture(scope="module")
+def bench_run(tmp_path_factory):
+    """Run with few rows and lists, and without a compiler: the tests need no precise times."""
+    folder = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(fusion_mixture.SHAPES, "cpu", ((10, 100),))
+        patch.setitem(fusion_rescore.LISTS, "cpu", (5, 7))
+        patch.setitem(fusion_rescore.LM_TOKENS, "cpu", 2_000)
+        patch.setattr(fusion_rescore, "VOCABULARY", 1_000)
+        patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
+        patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16, "gpu": 1 << 24})
+        patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12, "gpu": 1 << 20})
+        if HAS_TORCH:
+            patch.setattr("torch.compile", lambda fn, dynamic: fn)
+        yield fusion.bench(BenchOptions("cpu", folder)), folder
+
+
+def test_every_part_has_rows(bench_run, stored_rows):
+    found, folder = bench_run
+    stored_rows(folder, found)
+    kernels = Counter(row["kernel"].removeprefix("fusion/") for row in found)
+    of_mixtures = ("mixture, loss alone", "mixture torch", "mixture torch.compile", "mixture")
+    assert {name: kernels[name] for name in of_mixtures} == dict.fromkeys(of_mixtures, 3 if HAS_TORCH else 0)
+    assert kernels["rescore"] == kernels["rescore, parse"] == 1
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+def test_mixtures_of_a_wrong_target_are_not_timed():
+    import torch
+
+    from mgpu_ngram.torch import mixture_loss
+
+    logits, log_probs = torch.randn(4, 12, requires_grad=True), torch.rand(4, 2).log()
+    target = torch.tensor([0, 1, 2, 3])
+    losses = mixture_loss(logits, log_probs, target, 10)
+    fusion_mixture._check(losses, logits, log_probs, target, 10, "float32")
+    with pytest.raises(WrongResult, match="losses differ by"):
+        fusion_mixture._check(mixture_loss(logits, log_probs, target, 10), logits, log_probs, target + 1, 10, "float32")
+
+
+def test_lists_with_other_scores_are_not_timed(tmp_path):
+    """A model of <unk>, <s>, </s>, a and b without backoffs: ln P(a) = -ln 10 and ln P(</s>) = -2 ln 10."""
+    words, zeros = Words.of(["<unk>", "<s>", "</s>", "a", "b"]), np.zeros(5, np.float32)
+    singles = Ngrams(np.arange(5, dtype=np.uint32)[:, None], np.array([-9, 0, -2, -1, -3], np.float32), zeros)
+    pairs = Ngrams(np.array([[4, 4]], np.uint32), np.array([-1], np.float32), None)
+    plain = PlainNgrams([singles, pairs], np.arange(5), 1)
+    of_a, of_b = -3 * np.log(10), -5 * np.log(10)
+    given, made = tmp_path / "given", tmp_path / "made"
+    given.write_text("0 ||| b ||| F0= -2 ||| 0\n0 ||| a ||| F0= -1 ||| 0\n")
+    lines = [
+        f"0 ||| {text} ||| F0= {f0} lm= {score:.6f} ||| {f0 + 0.2 * score:.6f}\n"
+        for text, f0, score in (("a", -1, of_a), ("b", -2, of_b))
+    ]
+    made.write_text("".join(lines))
+    fusion_rescore.check(made, given, 2, words, plain)
+    for wrong, message in (
+        (lines[::-1], "is not sorted"),
+        ([lines[0].replace("lm= -6", "lm= -7"), lines[1]], "'a' has"),
+    ):
+        made.write_text("".join(wrong))
+        with pytest.raises(WrongResult, match=message):
+            fusion_rescore.check(made, given, 2, words, plain)
