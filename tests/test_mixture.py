@@ -134,6 +134,42 @@ def test_training_finds_the_better_distribution():
     assert module.logits(hidden[0])[:13].softmax(0)[12] > 0.9
 
 
+@pytest.mark.parametrize("dropped", [False, True])
+def test_it_compiles_without_a_break(device, dropped):
+    logits, log_probs, target, words, blocks = to(device, rows(8))
+    inputs = logits.requires_grad_(), log_probs.requires_grad_()
+
+    def loss(logits, log_probs):
+        losses = ng_torch.mixture_loss(2 * logits, log_probs, target, words, blocks if dropped else None)
+        return (3 * losses).sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    wanted, found = (torch.autograd.grad(fn(*inputs), inputs) for fn in (loss, compiled))
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=["bfloat16", "float64"])
+def test_the_operator_keeps_the_rules_of_pytorch(device, dtype):
+    logits, log_probs, *others = to(device, rows(9, dtype=dtype))
+    log_probs = log_probs.double() if dtype == torch.float64 else log_probs
+    torch.library.opcheck(torch.ops.mgpu_ngram.mixture_loss.default, (logits.requires_grad_(), log_probs, *others))
+
+
+def test_under_autocast_it_is_the_loss_of_cross_entropy(device):
+    """Losses of logits of 16 bits are float32, and so are their sums."""
+    place = "cuda" if device == "gpu" else "cpu"
+    module = ng_torch.MixtureOfDistributions(64, 5000, 0).to(place)
+    hidden, target = torch.randn(7, 64).to(place), torch.arange(7).to(place)
+    with torch.autocast(place, dtype=torch.bfloat16):
+        losses = module(hidden, hidden[:, :0], target)
+        logits = module.logits(hidden)
+        wanted = torch.nn.functional.cross_entropy(logits[:, :5000], target, reduction="none")
+    assert logits.dtype == torch.bfloat16 and losses.dtype == wanted.dtype == torch.float32
+    assert torch.allclose(losses, wanted, atol=5e-6, rtol=0)
+    losses.sum().backward()
+    assert module.logits.weight.grad.dtype == torch.float32
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

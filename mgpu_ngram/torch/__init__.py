@@ -11,7 +11,8 @@ except ImportError:
     raise InputError("mgpu_ngram.torch needs PyTorch, which is not installed; pip install torch") from None
 
 from .logits_processor import LogitsProcessor
-from .mixture import MixtureOfDistributions, mixture_loss
+from .mixture import MixtureOfDistributions
+from .mixture_loss import mixture_loss
 from .ngram_lm import NGramLM
 
 __all__ = ["LogitsProcessor", "MixtureOfDistributions", "NGramLM", "mixture_loss"]

@@ -1,17 +1,17 @@
-"""Mixtures of count distributions and words: the layer and its loss."""
+"""Mixtures of count distributions and words: the layer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.mixture import BLOCKS, Mixture, tensor_gradient, tensor_sums
+from mgpu_ngram.engine.mixture import BLOCKS
+
+from .mixture_loss import mixture_loss
 
 ALIGNED = 8  # columns; 8 numbers of float16 are 16 bytes
-DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 class MixtureOfDistributions(torch.nn.Module):
@@ -81,71 +81,3 @@ class MixtureOfDistributions(torch.nn.Module):
             dropped[(draws >= first) & (draws < first + share)] = BLOCKS[block]
             first += share
         return dropped
-
-
-def mixture_loss(
-    logits: torch.Tensor,
-    log_probs: torch.Tensor,
-    target: torch.Tensor,
-    num_words: int,
-    dropped: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return -ln P of each target by a mixture of distributions, (R,) float32; differentiable once.
-
-    logits     (R, X) float32, float16 or bfloat16: of V words, of N count distributions, then columns that are not
-               read. With X a multiple of 8 rows are aligned, which is fastest. float64 uses PyTorch alone, slowly
-    log_probs  (R, N) ln P of the target by each count distribution; -inf is legal
-    target     (R,) int64: words, 0 to V - 1; for others, the loss is NaN
-    num_words  V
-    dropped    None or (R,) uint8: 1 for rows without count distributions, 2 for rows without words
-
-    A row of probability 0 has the loss inf. Raises InputError for shapes, dtypes and devices that do not fit.
-    """
-    _check(logits, log_probs, target, num_words, dropped)
-    exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    return _MixtureLoss.apply(logits, log_probs.to(exact), target, num_words, dropped)
-
-
-class _MixtureLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Any, log_probs: Any, target: Any, num_words: int, dropped: Any) -> Any:
-        log_sum, log_gold = tensor_sums(Mixture(logits, num_words, log_probs, target, dropped))
-        ctx.save_for_backward(logits, log_probs, target, dropped, log_sum, log_gold)
-        ctx.num_words = num_words
-        return (log_sum - log_gold).to(log_probs.dtype)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, scale: Any) -> Any:
-        logits, log_probs, target, dropped, log_sum, log_gold = ctx.saved_tensors
-        mixture = Mixture(logits, ctx.num_words, log_probs, target, dropped)
-        of_logits = of_probs = None
-        if ctx.needs_input_grad[0]:
-            of_logits = tensor_gradient(mixture, log_sum, log_gold, scale)
-        if ctx.needs_input_grad[1]:
-            end = ctx.num_words + log_probs.shape[1]
-            terms = logits[:, ctx.num_words : end].double() + log_probs - log_gold[:, None]
-            of_probs = (-scale[:, None] * terms.exp()).nan_to_num(0).to(log_probs.dtype)
-            if dropped is not None:
-                of_probs[dropped & BLOCKS["counts"] > 0] = 0
-        return of_logits, of_probs, None, None, None
-
-
-def _check(logits: Any, log_probs: Any, target: Any, num_words: int, dropped: Any) -> None:
-    """Raise InputError unless the arguments of `mixture_loss` fit together."""
-    if logits.ndim != 2 or log_probs.ndim != 2 or not 1 <= num_words <= logits.shape[1] - log_probs.shape[-1]:
-        raise InputError(
-            f"logits {tuple(logits.shape)} and log_probs {tuple(log_probs.shape)} do not fit {num_words} words; "
-            "give (R, X) and (R, N) with X at least words + N"
-        )
-    if logits.dtype not in DTYPES:
-        raise InputError(f"logits are {logits.dtype} but must be of {', '.join(map(str, DTYPES))}")
-    wanted = {"log_probs": (log_probs, log_probs.dtype), "target": (target, torch.int64)}
-    if dropped is not None:
-        wanted["dropped"] = dropped, torch.uint8
-    for name, (tensor, dtype) in wanted.items():
-        shape = (len(logits), *log_probs.shape[1:]) if name == "log_probs" else (len(logits),)
-        if tensor.shape != shape or tensor.dtype != dtype:
-            raise InputError(f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)} but needs {dtype} of {shape}")
-        if tensor.device != logits.device:
-            raise InputError(f"{name} is on {tensor.device} but the logits are on {logits.device}; move it there")
