@@ -8,7 +8,7 @@ import numpy as np
 
 from mgpu_ngram.benchmarks.decode_oracle import PlainNgrams
 from mgpu_ngram.benchmarks.decode_work import SEED
-from mgpu_ngram.benchmarks.models import ngrams_of, trie_of, zipf_codes, zipf_words
+from mgpu_ngram.benchmarks.fusion_models import SPECIALS, Language
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.core.model_file import BackoffModel, save_model
@@ -17,30 +17,26 @@ from mgpu_ngram.engine.trie import edges_of
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.rescore.config import RescoreConfig
 from mgpu_ngram.jobs.rescore.run import RescoreResult, run
-from mgpu_ngram.kernels.dispatch import to_host
 
 LISTS = {"gpu": (1_000, 1_000), "cpu": (100, 100)}  # and hypotheses of each
 WORDS = 25
 ORDER, VOCABULARY = 5, 100_000
-LM_TOKENS = {"gpu": 2_000_000, "cpu": 20_000}
 WEIGHTS = {"F0": 1.0, "lm": 0.2}
 TARGET_SECONDS = 2.0  # of all lists, on one H200
 ROUNDS = 3
 CHECKED = 3  # hypotheses of the first list that plain Python scores, too
 TOLERANCE = 1e-4
-SPECIALS = 3  # words before those of the text: <unk>, <s>, </s>
 
 
 def rescore(suite: Suite, folder: Path) -> None:
     """Rows: a whole run, and each of its stages."""
     lists, size = LISTS[suite.device]
     suite.say(f"rescore {lists:,} lists of {size:,} hypotheses")
-    words, codes_T = zipf_words(VOCABULARY), zipf_codes(LM_TOKENS[suite.device], VOCABULARY, xp=suite.xp)
-    trie = trie_of(codes_T, len(words), ORDER)
+    language = Language(suite, VOCABULARY)
     model, text, out = folder / "lm", folder / "nbest.txt", folder / "rescored.txt"
-    of_host = trie.map_arrays(to_host)
-    save_model(model, BackoffModel.of(of_host, words, edges_of(of_host)))
-    plain = PlainNgrams(list(ngrams_of(codes_T, len(words), ORDER)), np.arange(len(words)), 1)
+    made, words = language.model(ORDER), language.words
+    save_model(model, BackoffModel.of(made.trie, words, edges_of(made.trie)))
+    plain = PlainNgrams(language.levels(ORDER), np.arange(len(words)), 1)
     suite.release()
     write_lists(text, words, lists, size)
     config = RescoreConfig([str(text)], [str(model)], weights=WEIGHTS)

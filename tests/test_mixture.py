@@ -109,6 +109,49 @@ def test_rows_of_the_layer_sum_to_1_and_have_its_losses(device):
     assert torch.allclose((-losses).exp(), found.gather(-1, target[..., None])[..., 0], atol=2e-6, rtol=0)
 
 
+@pytest.fixture(scope="module")
+def count_models():
+    """Return a function: two models of tokens, a trigram and a unigram one, on a device."""
+    text = ng.Lines(["a b c a b d", "b c a a", "d d a b c", "c a b"])
+    tokens = ["a", "b", "c", "d", "e", "</s>"]
+
+    def count_models(device):
+        models = (ng.estimate(text, order, device=device, discount_fallback=(0.5, 1, 1.5)) for order in (3, 1))
+        return [ng_torch.NGramLM(model, tokens) for model in models]
+
+    return count_models
+
+
+def test_best_words_are_those_of_whole_rows(device, count_models):
+    models, place = count_models(device), "cuda" if device == "gpu" else "cpu"
+    torch.manual_seed(8)
+    module = ng_torch.MixtureOfDistributions(4, 6, 2).to(place)
+    states = torch.stack([model.get_init_states(5) for model in models], -1)
+    for i, model in enumerate(models):  # the histories <s>, a b, d d, b and e
+        states[1:, i] = model.step(states[1:, i], torch.tensor([0, 3, 1, 4], device=place))
+        states[1:3, i] = model.step(states[1:3, i], torch.tensor([1, 3], device=place))
+    hidden = 3 * torch.randn(5, 4, device=place)
+    counts = torch.stack([model.advance(states[:, i])[0].exp() for i, model in enumerate(models)], 1)
+    rows = module.probabilities(hidden, counts)
+    expected, order = rows.sort(dim=1, descending=True, stable=True)
+    for k in (1, 4, 6):
+        probs, words = module.top_k(hidden, models, states, k)
+        assert torch.allclose(probs, expected[:, :k], rtol=1e-5, atol=0) and torch.equal(words, order[:, :k])
+    probs, words = module.top_k(hidden.view(1, 5, 4), models, states.view(1, 5, 2), 2)
+    assert probs.shape == words.shape == (1, 5, 2) and words.dtype == torch.int64
+
+
+def test_best_words_that_are_refused(count_models):
+    module, models = ng_torch.MixtureOfDistributions(4, 6, 2), count_models("cpu")
+    hidden, states = torch.zeros(3, 4), torch.zeros(3, 2, dtype=torch.int64)
+    with pytest.raises(ng.InputError, match=r"models of \[6\] words and states \(3, 2\) do not fit 2"):
+        module.top_k(hidden, models[:1], states, 2)
+    with pytest.raises(ng.InputError, match="k is 7 but must be 1 to 6"):
+        module.top_k(hidden, models, states, 7)
+    with pytest.raises(ng.InputError, match="model 0 is on cpu and the states on meta but hidden states are on cpu"):
+        module.top_k(hidden, models, states.to("meta"), 2)
+
+
 def test_a_block_is_dropped_for_its_share_of_rows():
     """Rows without counts have the loss of a softmax, and rows without words that of an interpolation."""
     module = layer(block_dropout={"counts": 0.5, "words": 0.25})

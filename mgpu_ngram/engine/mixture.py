@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.token_states import TokenStates
 from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, on_stream_of, torch_of
 from mgpu_ngram.kernels.mixture.mixture_gradient import mixture_gradient
 from mgpu_ngram.kernels.mixture.mixture_sums import COUNTS, WORDS, Mixture, mixture_sums
+from mgpu_ngram.kernels.mixture.mixture_top import mixture_top
 
 BLOCKS = {"counts": COUNTS, "words": WORDS}
 
@@ -34,6 +37,25 @@ def tensor_gradient(mixture: Mixture, log_sum_R: Any, log_gold_R: Any, scale_R: 
     of_rows = log_sum_R, log_gold_R, scale_R.to(torch.float32).contiguous()
     (gradient_RX,) = _run(lambda: (mixture_gradient(_arrays(mixture), *map(as_array, of_rows)),), mixture)
     return gradient_RX.view(torch.bfloat16) if mixture.logits_RX.dtype == torch.bfloat16 else gradient_RX
+
+
+def tensor_top(logits_RX: Any, words: int, k: int, models: Sequence[TokenStates], states_RN: Any) -> tuple[Any, Any]:
+    """Return `mixture_top` of tensors as tensors: probabilities (R, k) float32, and words (R, k) int64.
+
+    states_RN  (R, N) int32, states of the N models
+
+    Raises InputError for a k and for a number of models that do not fit.
+    """
+    torch = torch_of(logits_RX)
+    with on_stream_of(logits_RX):
+        states = (as_array(states_R) for states_R in states_RN.T.contiguous())
+        counts = [model.children(states_R) for model, states_R in zip(models, states, strict=True)]
+        try:
+            found = mixture_top(as_array(logits_RX), words, k, counts)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        words_RK, probs_RK = (as_tensor(array, logits_RX) for array in found)
+        return probs_RK, words_RK.to(torch.int64)
 
 
 def _arrays(mixture: Mixture) -> Mixture:

@@ -12,8 +12,10 @@ from mgpu_ngram.engine.next_word import NextWordModel, Rows, kind_of
 from mgpu_ngram.engine.ngram_rows import children_among
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.state_model import StateModel
+from mgpu_ngram.kernels.decode.sum_chunks import NgramChildren
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.distribution.advance_states import Histories, advance_states
+from mgpu_ngram.kernels.distribution.state_children import state_children
 from mgpu_ngram.kernels.score.step_states import StateTable
 
 
@@ -47,7 +49,11 @@ class TokenStates:
         # As in a trie: first the nodes of single words, then those of longer n-grams.
         word_A = xp.concatenate([xp.arange(V, dtype=np.uint32), words_C])
         prob_A = xp.concatenate([xp.asarray(prob_V), rows.prob_G[nodes_C]])
-        self._rows = Rows(word_A, prob_A, prob_A[:V], -1, rows.has_backoffs, rows.threads, rows.backoff_M)
+        ngrams = word_A, prob_A, prob_A[:V], -1, rows.has_backoffs, rows.threads, rows.backoff_M
+        self._rows, self._probs = (
+            Rows(*ngrams),
+            Rows(*ngrams),
+        )  # values as ln, and as probabilities
         self._first_M = (first_M + first_M.dtype.type(V)).astype(first_M.dtype)
         of_model = model.table
         state_A = xp.concatenate([of_model.state_G[self.ids_V], of_model.state_G[nodes_C]])
@@ -64,3 +70,9 @@ class TokenStates:
         )  # fmt: skip
         V = len(self.ids_V)
         return rows_BV[:, :V], next_BV[:, :V]
+
+    def children(self, states_B: Any) -> NgramChildren:
+        """Return the n-grams that continue each state, and single tokens, as probabilities."""
+        backoff_M = self._probs.scaled("prob").backoff_M
+        found = state_children(states_B, self._table.nodes_M2, self._order, self._first_M, backoff_M, neutral=1.0)
+        return NgramChildren(*found, *self._probs.values("prob"))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.mixture import BLOCKS
+from mgpu_ngram.engine.mixture import BLOCKS, tensor_top
 
 from .mixture_loss import mixture_loss
+from .ngram_lm import NGramLM
 
 ALIGNED = 8  # columns; 8 numbers of float16 are 16 bytes
 
@@ -72,6 +73,39 @@ class MixtureOfDistributions(torch.nn.Module):
         V, N = self.num_words, self.num_counts
         weights = self.logits(hidden)[..., : V + N].float().softmax(-1)
         return weights[..., :V] + (weights[..., None, V:] @ rows.float())[..., 0, :]
+
+    def top_k(
+        self, hidden: torch.Tensor, models: Sequence[NGramLM], states: torch.Tensor, k: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the k greatest probabilities of each row, (..., k) float32, and their words, (..., k) int64.
+
+        hidden  (..., hidden_size)
+        models  the N count distributions: n-gram models over the words of the layer, on the device of `hidden`
+        states  (..., N) integers: the state of each model, as its `step` returns it
+        k       1 to 64
+
+        Probabilities fall; of equal ones the lower word is first. No block is dropped. Rows of all words are made
+        neither of the mixture nor of the models. Raises InputError for models, shapes and k that do not fit.
+        """
+        shape = hidden.shape[:-1]
+        sizes = [model.vocab_size for model in models]
+        if sizes != [self.num_words] * self.num_counts or states.shape != (*shape, self.num_counts):
+            raise InputError(
+                f"models of {sizes} words and states {tuple(states.shape)} do not fit {self.num_counts} count "
+                f"distributions of {self.num_words} words and hidden states {tuple(hidden.shape)}"
+            )
+        for i, model in enumerate(models):
+            if model.device.type != hidden.device.type or states.device != hidden.device:
+                raise InputError(
+                    f"model {i} is on {model.device} and the states on {states.device} but hidden states are on "
+                    f"{hidden.device}; load the model there: Model.load(path, device)"
+                )
+        with torch.no_grad():
+            logits = self.logits(hidden.reshape(-1, hidden.shape[-1]))
+            logits = logits.float() if logits.dtype == torch.float64 else logits
+            of_rows = states.reshape(-1, self.num_counts).to(torch.int32)
+            probs, words = tensor_top(logits, self.num_words, k, [model._states for model in models], of_rows)
+        return probs.view(*shape, k), words.view(*shape, k)
 
     def _dropped(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the block that each row lacks, (R,) uint8."""

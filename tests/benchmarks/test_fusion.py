@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from mgpu_ngram.benchmarks import fusion, fusion_mixture, fusion_rescore
+from mgpu_ngram.benchmarks import fusion, fusion_mixture, fusion_models, fusion_rescore, fusion_words
 from mgpu_ngram.benchmarks.decode_oracle import PlainNgrams
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import WrongResult
@@ -23,7 +23,8 @@ def bench_run(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(fusion_mixture.SHAPES, "cpu", ((10, 100),))
         patch.setitem(fusion_rescore.LISTS, "cpu", (5, 7))
-        patch.setitem(fusion_rescore.LM_TOKENS, "cpu", 2_000)
+        patch.setitem(fusion_words.WORDS, "cpu", 200)
+        patch.setitem(fusion_models.TOKENS, "cpu", 2_000)
         patch.setattr(fusion_rescore, "VOCABULARY", 1_000)
         patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
         patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16, "gpu": 1 << 24})
@@ -39,6 +40,8 @@ def test_every_part_has_rows(bench_run, stored_rows):
     kernels = Counter(row["kernel"].removeprefix("fusion/") for row in found)
     of_mixtures = ("mixture, loss alone", "mixture torch", "mixture torch.compile", "mixture")
     assert {name: kernels[name] for name in of_mixtures} == dict.fromkeys(of_mixtures, 3 if HAS_TORCH else 0)
+    of_words = ("words best 10", "words best 10 of whole rows by PyTorch", "words whole rows by PyTorch")
+    assert {name: kernels[name] for name in of_words} == dict.fromkeys(of_words, 2 if HAS_TORCH else 0)
     assert kernels["rescore"] == kernels["rescore, parse"] == 1
 
 
