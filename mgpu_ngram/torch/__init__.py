@@ -1,4 +1,5 @@
-"""The n-gram engine for PyTorch: models over token ids for NeMo and `generate`, and mixtures of distributions.
+"""The n-gram engine for PyTorch: models over token ids for NeMo, models of tokens and of words for
+`generate`, and mixtures of distributions.
 
 Imported as `mgpu_ngram.torch`, not with the package, so that the rest of the package does not need PyTorch.
 """
@@ -14,5 +15,6 @@ from .logits_processor import LogitsProcessor
 from .mixture import MixtureOfDistributions
 from .mixture_loss import mixture_loss
 from .ngram_lm import NGramLM
+from .pieces_of import pieces_of
 
-__all__ = ["LogitsProcessor", "MixtureOfDistributions", "NGramLM", "mixture_loss"]
+__all__ = ["LogitsProcessor", "MixtureOfDistributions", "NGramLM", "mixture_loss", "pieces_of"]

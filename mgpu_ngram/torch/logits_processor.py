@@ -11,24 +11,37 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.model import Model
 
 from .ngram_lm import NGramLM
+from .word_scores import WordScores
 
 
 class LogitsProcessor:
-    """Adds an n-gram model over token ids to the scores in Hugging Face's `generate`: greedy, sampling or beams.
+    """Adds an n-gram model, of token ids or of words, to the scores in Hugging Face's `generate`: greedy, sampling or
+    beams.
 
     scores + weight * ln P(token | tokens before), for each token of the tokenizer. Pass it as
-    `logits_processor=LogitsProcessorList([...])`. States are found from the last order - 1 tokens of each row, so they
-    follow any reordering of beams. Rows may be padded on the left.
+    `logits_processor=LogitsProcessorList([...])`. States are found from the last tokens of each row, so they follow any
+    reordering of beams. Rows may be padded on the left.
 
-    model         a loaded `Model`, such as one that `estimate --unit id` made of the tokenizer's ids
+    model         a loaded `Model`, such as one that `estimate --unit id` made of the tokenizer's ids, or one of words
     weight        of the model, 0 or more
     tokens        the word of each token in the model; None: its decimal number, as `--unit id` writes it
     bos_token_id  a token that begins a sentence, <s> of the model; None: none does
     eos_token_id  a token that ends a sentence, </s> of the model, or several such tokens; None: none does
     pad_token_id  the token on the left of shorter rows; None: no row is padded
+    pieces        for a model of words: the bytes of each token, as `pieces_of` makes them
+    partial       the look-ahead of a partial word: "sum", "lexicon" or "none"; see below
 
     Each row begins a sentence, and so does what follows an end. Tokens that the model lacks have the probability of
     <unk>. Scores beyond the tokens stay as they are.
+
+    With pieces, words are what white space separates in the joined pieces. The score of a text is ln P of its whole
+    words, plus a look-ahead of its partial last word. A token gets what it adds to this score. Look-aheads:
+
+    "sum"      ln of the sum of P(word | words before) of all words that begin so and of <unk>
+    "lexicon"  the same with P(word), whatever the words before
+    "none"     0: a word counts when it ends
+
+    So a partial word that no word of the model continues has the probability of <unk>.
     """
 
     def __init__(
@@ -39,15 +52,20 @@ class LogitsProcessor:
         bos_token_id: int | None = None,
         eos_token_id: int | Sequence[int] | None = None,
         pad_token_id: int | None = None,
+        pieces: Sequence[bytes] | None = None,
+        partial: str = "sum",
     ):
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
             raise InputError(f"weight is {weight!r} but must be a number, 0 or more")
+        if tokens is not None and pieces is not None:
+            raise InputError("tokens are for a model of tokens and pieces for one of words; give one of them")
         self.model, self.weight, self._tokens = model, float(weight), tokens
         self._pad = pad_token_id
         ends = [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id
         self._ends: list[int] = [] if ends is None else list(ends)
         self._begins = self._ends if bos_token_id is None else [*self._ends, bos_token_id]
         self._lm: NGramLM | None = None
+        self._words = None if pieces is None else WordScores(model, pieces, partial, self._begins)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return the scores of the next tokens with the model's, (B, V) of their dtype; see the class.
@@ -55,34 +73,36 @@ class LogitsProcessor:
         input_ids  (B, L) int64, the tokens so far
         scores     (B, V)
         """
-        if self._lm is None:
-            words = [str(token) for token in range(scores.shape[1])] if self._tokens is None else self._tokens
-            self._lm = NGramLM(self.model, words, normalize_unk=False)
-        lm = self._lm
-        width = min(lm.vocab_size, scores.shape[1])
-        for end in self._ends:
-            if not 0 <= end < width:
-                raise InputError(f"eos_token_id is {end} but there are scores of {width:,} tokens; give one of those")
-        states = self._states(lm, input_ids)
-        ngrams = lm.advance(states)[0][:, :width]
-        for end in self._ends:
-            ngrams[:, end] = lm.get_final(states)
-        made = scores.clone()
-        made[:, :width] += (self.weight * ngrams).to(scores)
-        return made
-
-    def _states(self, lm: NGramLM, input_ids: torch.Tensor) -> torch.Tensor:
-        """Return the state after each row of tokens."""
-        rows, length = input_ids.shape
-        states = begin = lm.get_init_states(rows).to(input_ids.device)
-        first = max(0, length - (self.model.order - 1))  # a state has no more words, wherever it comes from
         is_token = torch.ones_like(input_ids, dtype=torch.bool)
         if self._pad is not None:  # a padding token may be one that also occurs in a row, such as the end
             is_token = (input_ids != self._pad).cumsum(1) > 0
+        if self._words is not None:
+            ngrams, final = self._words(input_ids, is_token)
+        else:
+            ngrams, final = self._of_tokens(input_ids, is_token, scores.shape[1])
+        width = min(ngrams.shape[1], scores.shape[1])
+        for end in self._ends:
+            if not 0 <= end < width:
+                raise InputError(f"eos_token_id is {end} but there are scores of {width:,} tokens; give one of those")
+            ngrams[:, end] = final
+        made = scores.clone()
+        made[:, :width] += (self.weight * ngrams[:, :width]).to(scores)
+        return made
+
+    def _of_tokens(
+        self, input_ids: torch.Tensor, is_token: torch.Tensor, vocab_size: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ln P of each token after each row, and ln P that the sentence ends."""
+        if self._lm is None:
+            words = [str(token) for token in range(vocab_size)] if self._tokens is None else self._tokens
+            self._lm = NGramLM(self.model, words, normalize_unk=False)
+        lm, (rows, length) = self._lm, input_ids.shape
+        states = begin = lm.get_init_states(rows).to(input_ids.device)
+        first = max(0, length - (self.model.order - 1))  # a state has no more words, wherever it comes from
         for i in range(first, length):
             tokens = input_ids[:, i]
             after = lm.step(states, tokens)
             for token in self._begins:
                 after = torch.where(tokens == token, begin, after)
             states = torch.where(is_token[:, i], after, states)
-        return states
+        return lm.advance(states)[0], lm.get_final(states)

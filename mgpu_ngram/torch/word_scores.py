@@ -1,0 +1,43 @@
+"""Scores of tokens under a model of words, for rows of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from mgpu_ngram.engine.device import memory_guard, synchronize
+from mgpu_ngram.engine.spellings import Spellings
+from mgpu_ngram.engine.text_ends import TextReader
+from mgpu_ngram.engine.torch_arrays import as_tensor, on_stream_of
+from mgpu_ngram.engine.word_pieces import WordPieces
+from mgpu_ngram.model import Model
+
+
+class WordScores:
+    """A tokenizer's pieces under a model of words; see `WordPieces`.
+
+    starts  tokens after which a sentence begins
+    """
+
+    def __init__(self, model: Model, pieces: Sequence[bytes], partial: str, starts: Collection[int]):
+        self._device, states = model.device, model._state_model
+        with memory_guard("indexing the spelling of words", model.device, "use a model of fewer words"):
+            spellings = Spellings(model.vocabulary, model.device)
+            self._pieces = WordPieces(states, spellings, pieces, partial)
+            self._reader = TextReader(states, spellings, pieces, starts)
+            synchronize(model.device)  # calls may use another stream
+
+    def __call__(self, input_ids: torch.Tensor, is_token: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ln, what each token adds after each row, (B, T) float32, and what the end of the sentence adds, (B,).
+
+        input_ids  (B, L)
+        is_token   (B, L) bool, False on the left of shorter rows
+        """
+        length = input_ids.shape[1]
+        with on_stream_of(input_ids), memory_guard("scoring tokens", self._device, "give fewer rows at once"):
+            ends = self._reader.ends(
+                is_token.sum(1).tolist(), lambda width: input_ids[:, max(0, length - width) :].tolist()
+            )
+            made, final = self._pieces.scores(ends)
+            return as_tensor(made, input_ids), as_tensor(final, input_ids)
