@@ -305,6 +305,12 @@ def plain_model():
 
 
 @pytest.fixture(scope="session")
+def plain_texts():
+    """Return the class PlainTexts: the score of a text whose last word may be partial, from KenLM's module."""
+    return module_here("plain_texts").PlainTexts
+
+
+@pytest.fixture(scope="session")
 def wait_for_workers():
     """Return wait_for_workers(client, workers), which asks the scheduler.
 

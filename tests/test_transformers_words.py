@@ -1,13 +1,12 @@
 """`generate` with a model of words, beside a slow processor that asks KenLM's module for whole texts."""
 
 import math
-import re
 
 import numpy as np
 import pytest
 
 import mgpu_ngram as ng
-from mgpu_ngram import cli, kenlm
+from mgpu_ngram import cli
 from mgpu_ngram.engine import word_pieces
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -59,42 +58,17 @@ def arpa(tmp_path_factory):
     return folder / "words.arpa"
 
 
+@pytest.fixture
+def slow(arpa, plain_texts):
+    """Return slow(partial)."""
+    return lambda partial: Slow(plain_texts(arpa, [word.encode() for word in WORDS], partial))
+
+
 class Slow(transformers.LogitsProcessor):
     """The reference: the score of the whole text with a token's bytes, less that of the text without them."""
 
-    def __init__(self, arpa, partial):
-        self.model, self.partial, self.known = kenlm.Model(str(arpa)), partial, {word.encode() for word in WORDS}
-        self.scores = {}
-
-    def step(self, state, word):
-        after = kenlm.State()
-        return math.log(10) * self.model.BaseScore(state, word, after), after
-
-    def begin(self):
-        state = kenlm.State()
-        self.model.BeginSentenceWrite(state)
-        return state
-
-    def look_ahead(self, state, partial):
-        if self.partial == "none":
-            return 0.0
-        if self.partial == "lexicon":
-            state = kenlm.State()
-            self.model.NullContextWrite(state)
-        words = [word.decode() for word in self.known if word.startswith(partial)]
-        return math.log(sum(math.exp(self.step(state, word)[0]) for word in [*words, "<unk>"]))
-
-    def score(self, text, ended):
-        if (text, ended) not in self.scores:
-            *words, partial = re.split(b"[ \n\t]+", text)
-            words, partial = ([*words, partial], b"") if ended else (words, partial)
-            total, state = 0.0, self.begin()
-            for word in filter(None, words):
-                score, state = self.step(state, word.decode() if word in self.known else "<unk>")
-                total += score
-            total += self.step(state, "</s>")[0] if ended else self.look_ahead(state, partial) if partial else 0.0
-            self.scores[text, ended] = total
-        return self.scores[text, ended]
+    def __init__(self, texts):
+        self.score = texts.score
 
     def __call__(self, input_ids, scores):
         made = scores.clone()
@@ -134,14 +108,14 @@ HOW = {
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("make", [gpt2, t5])
-def test_texts_are_those_of_the_slow_reference(make, how, arpa, device):
+def test_texts_are_those_of_the_slow_reference(make, how, arpa, slow, device):
     torch.manual_seed(5)
     network = make().eval().to("cuda" if device == "gpu" else "cpu")
     prompts = torch.tensor([[PAD, PAD, BOS, 3], [BOS, 6, 4, 10], [10, 11, EOS, 15]]).to(network.device)
     mask, (partial, options) = (prompts != PAD).long(), HOW[how]
     fast = ours.LogitsProcessor(ng.Model.load(arpa, device), WEIGHT, partial=partial, **SPECIAL)
     texts = []
-    for processor in (fast, Slow(arpa, partial)):
+    for processor in (fast, slow(partial)):
         torch.manual_seed(9)
         processors = transformers.LogitsProcessorList([processor])
         made = network.generate(
@@ -153,10 +127,10 @@ def test_texts_are_those_of_the_slow_reference(make, how, arpa, device):
 
 @pytest.mark.parametrize("room", [1, 1 << 30])
 @pytest.mark.parametrize("partial", ["sum", "lexicon", "none"])
-def test_scores_of_a_reference(partial, room, arpa, device, monkeypatch):
+def test_scores_of_the_slow_reference(partial, room, arpa, slow, device, monkeypatch):
     monkeypatch.setitem(word_pieces.ROOM_BYTES, device, room)  # rows one by one, or together
     fast = ours.LogitsProcessor(ng.Model.load(arpa, device), WEIGHT, partial=partial, **SPECIAL)
-    place, slow, length = "cuda" if device == "gpu" else "cpu", Slow(arpa, partial), 41
+    place, length = "cuda" if device == "gpu" else "cpu", 41
     rng = np.random.default_rng(1)
     rows = [
         [], [3], [3, 4], [10, 11, 12], [15, 16, 17], [14, 29, 3], [27, 28, 30, 21, 20], [3, EOS, 6], [EOS, PAD, 9],
@@ -169,7 +143,7 @@ def test_scores_of_a_reference(partial, room, arpa, device, monkeypatch):
         scores = torch.randn(len(rows), V + MORE, device=place).to(dtype)
         before, made = scores.clone(), fast(padded, scores)
         assert made.dtype == dtype and torch.equal(scores, before) and torch.equal(made[:, V:], before[:, V:])
-        wanted = slow(padded, scores.float())
+        wanted = slow(partial)(padded, scores.float())
         assert torch.allclose(made.float(), wanted, atol=tolerance * 4, rtol=tolerance)
 
 
