@@ -27,7 +27,7 @@ def pieces_of(tokenizer: Any) -> list[bytes]:
     decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else None
     spells = [spell for step in _steps(decoder) if (spell := _spell(step)) is not None]
     pieces = []
-    for token, name in enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer)))):
+    for token, name in enumerate(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))):
         added = tokenizer.added_tokens_decoder.get(token)
         if added is not None:
             name = f" {added.content} " if added.special else added.content
