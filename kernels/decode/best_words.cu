@@ -2,6 +2,7 @@
 #include "floats.cuh"
 #include "ranks.cuh"
 #include "best.cuh"
+#include "logs.cuh"
 #include "terms.cuh"
 #include "logit_rows.cuh"
 // Shapes as in best_words.py, chunks_MRC and tops_RP as in sum_chunks.py, P = 16 C. Sentence s has rows starts_S1[s] to

@@ -1,5 +1,6 @@
 #include "common.cuh"
 #include "floats.cuh"
+#include "logs.cuh"
 #include "terms.cuh"
 #include "logit_rows.cuh"
 // Shapes as in sum_chunks.py. Reads the logits once.

@@ -1,4 +1,5 @@
-// Sums of exponentials of logits, with the arithmetic of decode/terms.py. Include after common.cuh and floats.cuh.
+// Sums of exponentials of logits, with the arithmetic of decode/terms.py. Include after common.cuh,
+// floats.cuh and logs.cuh.
 // HALF: "f16", "bf16" or not defined (float32). VECTOR: rows start at multiples of 16 bytes.
 #ifdef HALF
 typedef u16 in_t;
@@ -225,21 +226,6 @@ __device__ __forceinline__ void store_chunk(const float (&sums)[PER], int refere
   const float sum = sum_chunk(sums);
   const u32 bits = sum == sum ? __float_as_uint(sum) : 0x7FC00000;
   if (lane_id() == 0) *chunk = (u64)reference << 32 | bits;
-}
-
-// Return the natural logarithm of total * 2^reference; total is a normal number above 0.
-__device__ __forceinline__ double log_of(double total, int reference) {
-  i64 bits = __double_as_longlong(total), exponent = (bits >> 52) - 1023;
-  double fraction = __longlong_as_double((bits & 0xFFFFFFFFFFFFFLL) | 0x3FF0000000000000LL);
-  if (fraction > 1.4142135623730951) {
-    fraction *= 0.5;
-    ++exponent;
-  }
-  double s = __ddiv_rn(fraction - 1, fraction + 1), square = __dmul_rn(s, s), series = 0;
-#pragma unroll
-  for (int k = 10; k >= 0; --k) series = __dadd_rn(__dmul_rn(series, square), 1.0 / (2 * k + 1));
-  return __dadd_rn(__dmul_rn((double)(reference + exponent), 0.6931471805599453),
-                   __dmul_rn(__dmul_rn(2.0, s), series));
 }
 
 // Return the logarithm of the sum of C chunks, or NaN if no logit is above -LIMIT.

@@ -1,6 +1,7 @@
 #include "common.cuh"
 #include "floats.cuh"
 #define VECTOR 0  // the logits themselves are read by sum_chunks
+#include "logs.cuh"
 #include "terms.cuh"
 #include "activations.cuh"
 #include "mixture.cuh"

@@ -37,7 +37,7 @@ class StateModel:
     def __init__(self, model: BackoffModel, replica: Replica, rows: NextWordModel):
         if replica.edges is None:
             raise InputError("states need the edge table but the index is btree; load the model with index='edge'")
-        self._edges, self._rows, self.device = replica.edges, rows, rows.device
+        self.edges, self._rows, self.device = replica.edges, rows, rows.device
         self.order, self.words = rows.order, rows.symbols
         self.begin, self.end = (replica.begin if self.order > 1 else EMPTY), replica.end
         suffix_M = model.trie.suffixes().astype(np.int64)
@@ -58,7 +58,7 @@ class StateModel:
         made = (xp.empty(B, np.float32), xp.empty(B, np.int32)) if out is None else out
 
         def step(states_B: Any, words_B: Any, prob_B: Any, next_B: Any) -> None:
-            step_states(self._edges, self.order, self.table, states_B, words_B, UNITS[scale], (prob_B, next_B))
+            step_states(self.edges, self.order, self.table, states_B, words_B, UNITS[scale], (prob_B, next_B))
 
         self._in_pieces(step, MIN_PIECE_STATES, states_B, words_B, *made)
         return made
