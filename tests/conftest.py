@@ -311,6 +311,12 @@ def plain_texts():
 
 
 @pytest.fixture(scope="session")
+def plain_ctc():
+    """Return the class PlainSearch: a slow search over the outputs of CTC."""
+    return module_here("plain_ctc").PlainSearch
+
+
+@pytest.fixture(scope="session")
 def wait_for_workers():
     """Return wait_for_workers(client, workers), which asks the scheduler.
 

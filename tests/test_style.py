@@ -16,6 +16,7 @@ MANY_OPTIONS = {
     "lda.__init__": "settings of the estimator",
     "next_words.iter_distributions": "options of the Python interface",
     "next_words.map_distributions": "options of the Python interface",
+    "torch.ctc.__call__": "options of the Python interface",
     "translator.__init__": "options of the Python interface",
     "benchmarks.suite.add": "the columns of a row",
 }

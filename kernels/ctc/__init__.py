@@ -1,0 +1,1 @@
+"""Kernels of searches over the outputs of acoustic models (connectionist temporal classification)."""

@@ -1,0 +1,100 @@
+"""The labels of an acoustic model: which is the blank, which end or begin words, and what each adds to a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.kernels.ctc.search_beams import BLANK, CLOSES, SPACE, STARTS, Tokens, hashes
+
+MARK = "▁"  # SentencePiece writes it where a word begins
+UNKNOWN = "⁇"
+PAD = re.compile(r"[<\[]pad[>\]]", re.IGNORECASE)
+UNK = re.compile(r"[<\[]unk[>\]]", re.IGNORECASE)
+SPECIAL = re.compile(r"[<\[].+[>\]]")
+
+
+class Alphabet(NamedTuple):
+    """The labels of a model.
+
+    texts    what each token adds to a text; "" for a blank and for the end of a word
+    symbols  all characters of the texts, in order; symbol s is symbols[s]
+    tokens   the arrays of a search, in host memory
+    """
+
+    texts: list[str]
+    symbols: str
+    tokens: Tokens
+
+
+def read_labels(labels: Sequence[str]) -> Alphabet:
+    """Return the alphabet of labels, which are read as pyctcdecode 0.5.0 does.
+
+    Labels that begin with "▁" or "##" are pieces of words: those with "▁" begin a word, those with "##" do not. Other
+    labels are characters, and " " ends a word. The blank is "", <pad>, [PAD] or, for characters, "_"; if there is none,
+    it is a label behind the others. "|" stands for " " where there is no " ".
+
+    Raises InputError for labels that are no strings, for two equal ones, two blanks and no characters.
+    """
+    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+        raise InputError(f"labels are {labels!r:.60} but must be a list of strings, one for each token")
+    pieces = any(label.startswith((MARK, "##")) for label in labels)
+    normal = _pieces(labels) if pieces else _characters(labels)
+    seen: dict[str, int] = {}
+    for token, label in enumerate(normal):
+        if seen.setdefault(label, token) != token:
+            raise InputError(
+                f"labels {seen[label]} and {token} are both {label!r} (the blank is ''); give each label once"
+            )
+        if pieces and " " in label:
+            raise InputError(f"label {token} is {label!r}, with a space, among pieces of words; write '▁' for a space")
+    kinds, texts = [], []
+    for label in normal:
+        kind = BLANK if not label else SPACE if label == " " and not pieces else 0
+        text = "" if kind else label
+        if pieces and label[:1] == MARK:
+            kind, text = STARTS, text[1:]
+            if text[-1:] == MARK:
+                kind, text = STARTS | CLOSES, text[:-1]
+        kinds.append(kind)
+        texts.append(text)
+    symbols = "".join(sorted(set("".join(texts))))
+    if not symbols:
+        raise InputError(f"the {len(labels)} labels have no characters; give the labels of the tokens, in order")
+    number = {symbol: i for i, symbol in enumerate(symbols)}
+    first_V1 = np.cumsum([0, *map(len, texts)]).astype(np.int32)
+    symbols_S = np.array([number[symbol] for text in texts for symbol in text], np.int32)
+    tokens = Tokens(np.array(kinds, np.uint8), first_V1, symbols_S, hashes(first_V1, symbols_S))
+    return Alphabet(texts, symbols, tokens)
+
+
+def _with_blank(labels: Sequence[str], unknown: str) -> list[str]:
+    made = ["" if PAD.fullmatch(label) else unknown if UNK.fullmatch(label) else label for label in labels]
+    if not any(made.count(blank) for blank in ("", *("_" * (unknown == UNKNOWN)))):
+        made.append("")
+    return made
+
+
+def _characters(labels: Sequence[str]) -> list[str]:
+    made = _with_blank(labels, UNKNOWN)
+    for old, new in ("|", " "), ("_", ""):
+        if old in made and new not in made:
+            made[made.index(old)] = new
+    return made
+
+
+def _pieces(labels: Sequence[str]) -> list[str]:
+    made = list(labels)
+    if any(label.startswith("##") for label in labels):
+        made = [_of_wordpiece(label) for label in labels]
+    return _with_blank(made, MARK + UNKNOWN + MARK)
+
+
+def _of_wordpiece(label: str) -> str:
+    if label.startswith("##"):
+        return label[2:]
+    return label if SPECIAL.fullmatch(label) or label in ("", MARK, MARK + UNKNOWN + MARK) else MARK + label

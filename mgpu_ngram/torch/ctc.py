@@ -1,0 +1,181 @@
+"""Beam search over the outputs of acoustic models that are trained with CTC."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.ctc_search import MAX_BEAMS, MAX_TOKENS, CTCHypothesis, CTCSearch, Rules
+from mgpu_ngram.engine.ctc_tokens import read_labels
+from mgpu_ngram.engine.states import EMPTY
+from mgpu_ngram.engine.torch_arrays import as_array, check_dense, on_stream_of
+from mgpu_ngram.model import Model
+
+
+class CTCBeamSearch:
+    """Finds the texts of utterances from the log-probabilities of tokens, with an n-gram model of words.
+
+    The rules are those of pyctcdecode 0.5.0: see docs/ctc.md, which says where they differ. All utterances of a batch
+    are searched at once, on the GPU or the CPU of the model; without one, where the log-probabilities are.
+
+    labels             the label of each token, in order, as the model's tokenizer has them: characters, with " " or "|"
+                       between words, or pieces of words that begin with "▁" or "##"
+    model              a loaded `Model` of words; None: texts are searched without one
+    unigrams           words of the model that are known; None: all of them. An empty list: none is listed, so that all
+                       unfinished words count as unknown
+    alpha              weight of the model
+    beta               added for each word
+    unk_score_offset   added to log10 P of unknown words, and the score of a beginning that no known word has
+    lm_score_boundary  whether a text begins with <s> and ends with </s>
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        model: Model | None = None,
+        *,
+        unigrams: Iterable[str] | None = None,
+        alpha: float = 0.5,
+        beta: float = 1.5,
+        unk_score_offset: float = -10.0,
+        lm_score_boundary: bool = True,
+    ):
+        self.alphabet, self.model = read_labels(labels), model
+        if len(self.alphabet.texts) > MAX_TOKENS:
+            raise InputError(f"there are {len(self.alphabet.texts):,} labels but may be {MAX_TOKENS:,}")
+        if model is None and unigrams is not None:
+            raise InputError("unigrams are given but no model, which they are words of; give one, or leave them out")
+        if isinstance(unigrams, str):
+            raise InputError("unigrams are a string but must be a list of words")
+        self._known = None if unigrams is None else set(unigrams)
+        self.alpha, self.beta = _number("alpha", alpha), _number("beta", beta)
+        self.unk_score_offset = _number("unk_score_offset", unk_score_offset)
+        self.lm_score_boundary = bool(lm_score_boundary)
+        self._searches: dict[str, CTCSearch] = {}
+
+    def __call__(
+        self,
+        log_probs: torch.Tensor,
+        lengths: torch.Tensor | Sequence[int] | None = None,
+        *,
+        n_best: int = 1,
+        beam_width: int = 100,
+        beam_prune_logp: float = -10.0,
+        token_min_logp: float = -5.0,
+        prune_history: bool = False,
+        hotwords: Iterable[str] | None = None,
+        hotword_weight: float = 10.0,
+        start_states: torch.Tensor | Sequence[int] | None = None,
+    ) -> list[list[CTCHypothesis]]:
+        """Return up to n_best hypotheses of each utterance, the best first.
+
+        log_probs        (B, T, V) natural logarithms, such as logits.log_softmax(-1), of V labels with the blank
+        lengths          (B,) frames of each utterance; None: all have T
+        beam_width       beams that are kept in each frame
+        beam_prune_logp  beams are dropped if they are so far below the best one
+        token_min_logp   less likely tokens are skipped, unless they are the best of their frame
+        prune_history    of beams whose last words are equal, as many as the model can see, keep the best one
+        hotwords         words, or phrases whose words are taken one by one
+        hotword_weight   score of each hot word; an unfinished one has its share of it
+        start_states     (B,) states of the model before each utterance, such as those of hypotheses; None: new texts
+
+        Raises InputError for invalid arguments, NaN and numbers above 0.
+        """
+        N, K = (_count(name, value) for name, value in (("n_best", n_best), ("beam_width", beam_width)))
+        if N > K or K > MAX_BEAMS:
+            raise InputError(
+                f"n_best is {N:,} and beam_width {K:,}; there may be {MAX_BEAMS:,} beams, and results of each"
+            )
+        prune, least = _number("beam_prune_logp", beam_prune_logp), _number("token_min_logp", token_min_logp)
+        if prune > 0:
+            raise InputError(f"beam_prune_logp is {prune} but must be at most 0: it is how far below the best one")
+        phrases = _words(hotwords)
+        tensor = self._checked(log_probs)
+        history = max(1, self.model.order - 1 if self.model else 0) if prune_history else 0
+        rules = Rules(
+            K, N, self.alpha, self.beta, self.unk_score_offset, prune, least, history, self.model is not None
+        )  # fmt: skip
+        B, T, _ = tensor.shape
+        lengths_B = _integers("lengths", [T] * B if lengths is None else lengths, B)
+        if B and not (0 <= lengths_B.min() and lengths_B.max() <= T):
+            wrong = next(int(n) for n in lengths_B if not 0 <= n <= T)
+            raise InputError(f"lengths have {wrong} but must be 0 to {T}, the frames of log_probs")
+        with on_stream_of(tensor):
+            search = self._search(tensor)
+            starts_B = search._moved(self._starts(start_states, B))
+            return search.search(
+                as_array(tensor), lengths_B, starts_B, phrases, _number("hotword_weight", hotword_weight), rules,
+                self.lm_score_boundary, torch.get_num_threads(),
+            )  # fmt: skip
+
+    def _checked(self, log_probs: torch.Tensor) -> torch.Tensor:
+        """Return log-probabilities as float32 without gaps, where the model is."""
+        V = len(self.alphabet.texts)
+        if not isinstance(log_probs, torch.Tensor):
+            raise InputError(f"log_probs are {type(log_probs).__name__} but must be a tensor")
+        if log_probs.ndim != 3 or not log_probs.is_floating_point():
+            raise InputError(
+                f"log_probs are {log_probs.dtype} of shape {tuple(log_probs.shape)} but must be floating-point numbers "
+                "of shape (B, T, V)"
+            )
+        check_dense(log_probs)
+        if log_probs.shape[2] != V:
+            raise InputError(f"log_probs have {log_probs.shape[2]:,} tokens but the alphabet {V:,}, with the blank")
+        place = "gpu" if log_probs.is_cuda else "cpu"
+        if self.model is not None and self.model.device != place:
+            raise InputError(
+                f"log_probs are on {log_probs.device} but the model is on the {self.model.device}; move them, or load "
+                f"it with device={place!r}"
+            )
+        return log_probs.detach().to(torch.float32).contiguous()
+
+    def _search(self, tensor: torch.Tensor) -> CTCSearch:
+        """Return the search for the place of a tensor, made on first use."""
+        place = str(tensor.device)
+        if place not in self._searches:
+            states = None if self.model is None else self.model._state_model
+            words = None if self.model is None else self.model.vocabulary
+            device = "gpu" if tensor.is_cuda else "cpu"
+            self._searches[place] = CTCSearch(self.alphabet, states, words, self._known, device)
+        return self._searches[place]
+
+    def _starts(self, states: Any, batch: int) -> np.ndarray:
+        if states is not None:
+            return _integers("start_states", states, batch)
+        begins = self.model is not None and self.lm_score_boundary
+        return np.full(batch, self.model._state_model.begin if self.model and begins else EMPTY, np.int32)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(f"{name} is {value!r} but must be a number")
+    return float(value)
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} is {value!r} but must be an integer, 1 or more")
+    return value
+
+
+def _words(hotwords: Iterable[str] | None) -> list[str]:
+    if hotwords is None:
+        return []
+    if isinstance(hotwords, (str, bytes)):
+        raise InputError(f"hotwords are {hotwords!r} but must be a list of words; give [{hotwords!r}]")
+    return list(hotwords)
+
+
+def _integers(name: str, values: Any, batch: int) -> np.ndarray:
+    """Return an integer for each utterance, (B,) int32 in host memory."""
+    array = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+    if array.shape != (batch,) or (batch and array.dtype.kind not in "iu"):
+        raise InputError(
+            f"{name} are {array.dtype} of shape {array.shape} but must be an integer for each of the {batch} utterances"
+        )
+    return np.clip(array, -1, np.iinfo(np.int32).max).astype(np.int32)
