@@ -152,6 +152,19 @@ def test_best_words_that_are_refused(count_models):
         module.top_k(hidden, models, states.to("meta"), 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_rows_are_the_same_with_and_without_gradients(device, dtype):
+    module = layer().to("cuda" if device == "gpu" else "cpu")
+    hidden, counts = to(device, (torch.randn(2, 3, 8), torch.rand(2, 3, 2, 11).softmax(-1).to(dtype)))
+    expected = module.probabilities(hidden, counts)
+    with torch.no_grad():
+        found = module.probabilities(hidden, counts)
+    assert expected.requires_grad and not found.requires_grad and found.dtype == torch.float32
+    assert torch.allclose(found, expected, atol=1e-6, rtol=0)
+    with pytest.raises(ng.InputError, match=r"rows have shape \(2, 3, 2, 10\) but the layer needs \(2, 3, 2, 11\)"):
+        module.probabilities(hidden, counts[..., :10])
+
+
 def test_a_block_is_dropped_for_its_share_of_rows():
     """Rows without counts have the loss of a softmax, and rows without words that of an interpolation."""
     module = layer(block_dropout={"counts": 0.5, "words": 0.25})

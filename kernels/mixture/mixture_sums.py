@@ -12,7 +12,7 @@ from ..compile import njit
 from ..decode.activations import exponential, format_of, singles, stored
 from ..decode.sum_chunks import or_null, sum_chunks
 from ..decode.terms import FORMATS, LANES, log_of, log_of_chunks
-from ..dispatch import pick
+from ..dispatch import array_module, pick
 from ..launch import grid_for, kernel, launch
 
 VARIANTS = FORMATS
@@ -54,6 +54,12 @@ def mixture_sums(mixture: Mixture) -> tuple[Any, Any]:
     bits, for any number of rows.
     """
     return pick(cpu=_cpu, cuda=_cuda, **arrays_of(mixture))(mixture)
+
+
+def softmax_sums(logits_RX: Any, words: int, N: int) -> Any:
+    """Return log_sum_R of `mixture_sums` for rows without a gold word."""
+    xp, R = array_module(logits_RX), len(logits_RX)
+    return mixture_sums(Mixture(logits_RX, words, xp.zeros((R, N), np.float32), xp.zeros(R, np.int64)))[0]
 
 
 def arrays_of(mixture: Mixture) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from ..decode.activations import exponential, format_of, singles, stored
 from ..decode.best_words import MAX_K
 from ..decode.sum_chunks import NgramChildren
 from ..decode.terms import FORMATS
-from ..dispatch import array_module, pick
+from ..dispatch import pick
 from ..distribution.find_histories import Children
 from ..distribution.rows import WordValues, layers_of
 from ..distribution.top_words import check_children, histories_and_children
 from ..intrinsics import multiply_add
 from ..launch import grid_for, kernel, launch
-from .mixture_sums import Mixture, mixture_sums, with_adjacent_columns
+from .mixture_sums import softmax_sums, with_adjacent_columns
 
 VARIANTS = tuple({"VECTOR": vector} | form for vector in (0, 1) for form in FORMATS)
 # As in mixture_top.cu:
@@ -69,10 +69,7 @@ def mixture_top(logits_RX: Any, words: int, k: int, counts: Sequence[NgramChildr
                 f"model {i} has {len(model.value_V)} words and histories of {len(model.first_HK)} rows but logits of "
                 f"{words} words have {R} rows"
             )
-    xp = array_module(logits_RX)
-    of_none = xp.zeros((R, N), np.float32), xp.zeros(R, np.int64)
-    log_sum_R, _ = mixture_sums(Mixture(logits_RX, words, *of_none))
-    return run(logits_RX, words, k, counts, log_sum_R)
+    return run(logits_RX, words, k, counts, softmax_sums(logits_RX, words, N))
 
 
 def _cpu(logits_RX, words, k, counts, log_sum_R):
@@ -85,7 +82,7 @@ def _cpu(logits_RX, words, k, counts, log_sum_R):
     words_RK, probs_RK = np.full((R, k), -1, np.int32), np.full((R, k), np.nan, np.float32)
     row_V, prob_X = np.empty(words, np.float32), np.empty(words + len(counts), np.float32)
     for r in np.flatnonzero(log_sum_R == log_sum_R):
-        _softmax(z_RX[r], log_sum_R[r], prob_X)
+        softmax(z_RX[r], log_sum_R[r], prob_X)
         for i, (first_RK, end_RK, backoff_RK, *values) in enumerate(models):
             _add_model(prob_X[words + i], first_RK[r], end_RK[r], backoff_RK[r], *values, row_V, prob_X)
         probs_RK[r] = -1
@@ -94,7 +91,8 @@ def _cpu(logits_RX, words, k, counts, log_sum_R):
 
 
 @njit(nogil=True, cache=True)
-def _softmax(z_X, log_sum, prob_X):
+def softmax(z_X, log_sum, prob_X):
+    """Set prob_X to exp(z_X - log_sum)."""
     high = float32(log_sum)
     low = float32(log_sum - float64(high))
     for x in range(len(z_X)):

@@ -9,6 +9,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.token_states import TokenStates
 from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, on_stream_of, torch_of
 from mgpu_ngram.kernels.mixture.mixture_gradient import mixture_gradient
+from mgpu_ngram.kernels.mixture.mixture_rows import mixture_rows
 from mgpu_ngram.kernels.mixture.mixture_sums import COUNTS, WORDS, Mixture, mixture_sums
 from mgpu_ngram.kernels.mixture.mixture_top import mixture_top
 
@@ -37,6 +38,12 @@ def tensor_gradient(mixture: Mixture, log_sum_R: Any, log_gold_R: Any, scale_R: 
     of_rows = log_sum_R, log_gold_R, scale_R.to(torch.float32).contiguous()
     (gradient_RX,) = _run(lambda: (mixture_gradient(_arrays(mixture), *map(as_array, of_rows)),), mixture)
     return gradient_RX.view(torch.bfloat16) if mixture.logits_RX.dtype == torch.bfloat16 else gradient_RX
+
+
+def tensor_rows(logits_RX: Any, words: int, rows_RNV: Any) -> Any:
+    """Return `mixture_rows` of tensors as a tensor."""
+    with on_stream_of(logits_RX):
+        return as_tensor(mixture_rows(as_array(logits_RX), words, as_array(rows_RNV)), logits_RX)
 
 
 def tensor_top(logits_RX: Any, words: int, k: int, models: Sequence[TokenStates], states_RN: Any) -> tuple[Any, Any]:

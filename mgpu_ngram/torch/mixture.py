@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.engine.mixture import BLOCKS, tensor_top
+from mgpu_ngram.engine.mixture import BLOCKS, tensor_rows, tensor_top
 
 from .mixture_loss import mixture_loss
 from .ngram_lm import NGramLM
@@ -65,14 +65,23 @@ class MixtureOfDistributions(torch.nn.Module):
         return losses.view(target.shape)
 
     def probabilities(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return P of all words, (..., V) float32; no block is dropped.
+        """Return P of all words, (..., V) float32; no block is dropped. Fastest without a gradient.
 
         hidden  (..., hidden_size)
         rows    (..., N, V) P of all words by each count distribution
         """
-        V, N = self.num_words, self.num_counts
-        weights = self.logits(hidden)[..., : V + N].float().softmax(-1)
-        return weights[..., :V] + (weights[..., None, V:] @ rows.float())[..., 0, :]
+        V, N, shape = self.num_words, self.num_counts, hidden.shape[:-1]
+        if rows.shape != (*shape, N, V):
+            raise InputError(f"rows have shape {tuple(rows.shape)} but the layer needs {(*shape, N, V)}")
+        logits = self.logits(hidden)
+        has_gradient = torch.is_grad_enabled() and (logits.requires_grad or rows.requires_grad)
+        if has_gradient or torch.compiler.is_compiling() or logits.dtype == torch.float64:
+            weights = logits[..., : V + N].float().softmax(-1)
+            return weights[..., :V] + (weights[..., None, V:] @ rows.float())[..., 0, :]
+        if rows.device != logits.device:
+            raise InputError(f"rows are on {rows.device} but hidden states are on {logits.device}; move them there")
+        rows = rows if rows.dtype in (torch.float32, torch.float16, torch.bfloat16) else rows.float()
+        return tensor_rows(logits.reshape(-1, logits.shape[-1]), V, rows.reshape(-1, N, V)).view(*shape, V)
 
     def top_k(
         self, hidden: torch.Tensor, models: Sequence[NGramLM], states: torch.Tensor, k: int

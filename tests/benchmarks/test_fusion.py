@@ -40,7 +40,12 @@ def test_every_part_has_rows(bench_run, stored_rows):
     kernels = Counter(row["kernel"].removeprefix("fusion/") for row in found)
     of_mixtures = ("mixture, loss alone", "mixture torch", "mixture torch.compile", "mixture")
     assert {name: kernels[name] for name in of_mixtures} == dict.fromkeys(of_mixtures, 3 if HAS_TORCH else 0)
-    of_words = ("words best 10", "words best 10 of whole rows by PyTorch", "words whole rows by PyTorch")
+    of_words = (
+        "words best 10",
+        "words best 10 of whole rows by PyTorch",
+        "words whole rows by PyTorch",
+        "words whole rows",
+    )
     assert {name: kernels[name] for name in of_words} == dict.fromkeys(of_words, 2 if HAS_TORCH else 0)
     assert kernels["rescore"] == kernels["rescore, parse"] == 1
 
