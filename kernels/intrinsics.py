@@ -1,4 +1,4 @@
-"""Instructions that Numba lacks; all but `prefetch` are for contiguous arrays of uint8.
+"""Instructions that Numba lacks; those that load, store and copy are for contiguous arrays of uint8.
 
 Compiled functions alone call them. Their bodies import Numba and llvmlite, so importing this module loads neither.
 """
@@ -154,3 +154,15 @@ def _resized(builder, number, form):
     if number.type.width > form.width:
         return builder.trunc(number, form)
     return number if number.type.width == form.width else builder.zext(number, form)
+
+
+@intrinsic
+def trailing_zeros(typing, x):
+    """The number of zeros below the lowest set bit of a uint64 that is not 0."""
+    from llvmlite import ir
+    from numba import types
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.int64(types.uint64), generate

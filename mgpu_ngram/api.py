@@ -200,7 +200,7 @@ def score(
 ) -> ScoreResult:
     """Score text of any size: `result.totals.perplexity`, and a table of all sentences or words in `output`.
 
-    model    path of a model file or an ARPA file; with `client`, a file that all workers see and load
+    model    path of a model file, an ARPA file or a KenLM binary model; with `client`, all workers see and load it
     text     path, glob, directory or fsspec URL, or a list of them; or an in-memory corpus, as in
              `count`: `Lines([...])`, Arrow arrays
     output   a Parquet file to write, rows in the order of the text; None: totals only

@@ -1,8 +1,8 @@
 """A drop-in for the `kenlm` Python module: a program changes only to `from mgpu_ngram import kenlm`.
 
 Names, signatures, types, scores and the equality of states are those of kenlm 0.3.0. Scoring runs in host memory.
-Beyond the original, a model may have any order, and may be a file that `core.model_file.save_model` wrote. KenLM's
-binary files are refused. Settings of how KenLM loads are accepted and have no effect.
+Beyond the original, a model may have any order, and may be a file that `core.model_file.save_model` wrote. Settings of
+how KenLM loads are accepted and have no effect.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class State:
 
 
 class Model:
-    """A language model from an ARPA file, plain or compressed, or from a model file.
+    """A language model from an ARPA file, plain or compressed, a KenLM binary model or a model file.
 
     path   bytes, absolute
     order  words of its longest n-grams
     """
 
     def __init__(self, path: str | bytes, config: Config | None = None):
-        """Load a model. Raises OSError if that fails, but ValueError for a KenLM binary file."""
+        """Load a model. Raises OSError if that fails, but ValueError for a compressed KenLM binary model."""
         self.path = os.path.abspath(_bytes(path))
         try:
             model = open_model(os.fsdecode(self.path))

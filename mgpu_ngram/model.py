@@ -46,7 +46,7 @@ class Model(ModelStates):
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto", index: str = "edge", verify: bool = True) -> Model:
-        """Load a model file, or an ARPA file, plain or compressed.
+        """Load a model file, an ARPA file, plain or compressed, or a KenLM binary model.
 
         device  "auto" (a GPU if there is one), "cpu" or "gpu"
         index   "edge": an edge table, faster; "btree": the trie alone, which takes a third of the memory

@@ -197,8 +197,6 @@ def show_file(path: str, found: dict[str, Any]) -> None:
     for name, value in shown.items():
         print(f"{name}: {', '.join(value) if isinstance(value, (list, dict)) else value}")
     print(f"{found['size_bytes']:,} bytes")
-    if "type" in found:
-        print("KenLM binary models cannot be read yet; mgpu-ngram convert reads the ARPA file that this was built from")
 
 
 def console() -> Console:

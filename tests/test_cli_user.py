@@ -12,7 +12,8 @@ import pytest
 
 import mgpu_ngram as ng
 from mgpu_ngram.core.counts import read_counts
-from mgpu_ngram.core.errors import InputError, InputWarning
+from mgpu_ngram.core.errors import InputWarning
+from tests.kenlm_binaries import BINARIES
 
 ARPA = r"""\data\
 ngram 1=3
@@ -119,17 +120,24 @@ def test_json_lines_are_counted_as_text_from_memory(folder):
     assert ng.count(ng.Lines(['{"text": "a"}']), order=1, device="cpu").max_order == 1
 
 
-def test_kenlm_binaries_name_the_way_out(folder, mgpu_ngram):
-    (folder / "m.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(100))
+def test_kenlm_binaries_are_models(folder, mgpu_ngram):
+    (folder / "m.bin").write_bytes(BINARIES["trie"])
+    code, out, _ = mgpu_ngram("score", "m.bin", "text", *HERE, "-v", "sentence")
+    assert code == 0 and out.startswith("Total: -")
+    assert mgpu_ngram("trie", "m.bin", "-o", "m.safetensors", "--device", "cpu")[0] == 0
+    assert mgpu_ngram("score", "m.safetensors", "text", *HERE, "-v", "sentence")[1] == out
+    code, out, _ = mgpu_ngram("info", "m.bin")
+    assert code == 0 and "m.bin: KenLM binary model of order 3, 16 n-grams (6 + 7 + 3)\ntype: trie\n" in out
+
+
+def test_damaged_kenlm_binaries_are_refused(folder, mgpu_ngram):
+    (folder / "m.bin").write_bytes(BINARIES["trie"][:-1])
     for words in ["score", "m.bin", "text", *HERE], ["trie", "m.bin", "-o", "m.safetensors"]:
-        err = refused(mgpu_ngram(*words))
-        assert "m.bin' is a KenLM binary model, which cannot be read yet; give the ARPA file " in err
-        assert "mgpu-ngram convert" in err
+        assert "m.bin' is a damaged KenLM binary model: it ends with 5 words " in refused(mgpu_ngram(*words))
+    (folder / "m.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 4\n\0" + bytes(100))
     # Before the run waits for a cluster.
     err = refused(mgpu_ngram("score", "m.bin", "text", "--scheduler-file", "none"))
-    assert "'m.bin' is a KenLM binary model" in err
-    with pytest.raises(InputError):
-        ng.Model.load("m.bin")
+    assert "'m.bin' is a KenLM binary model of version 4, but version 5 is read" in err
 
 
 def test_standard_input_is_named_dash(folder):

@@ -35,7 +35,7 @@ def load_8(text, i):
 
 
 @njit(nogil=True, cache=True)
-def _chunk(text, i, stop):
+def word_chunk(text, i, stop):
     """Return the bytes text[i:stop], at most 8, as a little-endian uint64."""
     chunk = load_8(text, i)
     return chunk if stop - i >= 8 else chunk & ((uint64(1) << uint64(8 * (stop - i))) - uint64(1))
@@ -47,7 +47,7 @@ def equal_words(text, start, stop, other, other_start, other_stop):
     if stop - start != other_stop - other_start:
         return False
     for i in range(0, stop - start, 8):
-        if _chunk(text, start + i, stop) != _chunk(other, other_start + i, other_stop):
+        if word_chunk(text, start + i, stop) != word_chunk(other, other_start + i, other_stop):
             return False
     return True
 
@@ -63,15 +63,15 @@ def _mix(h, chunk):
 @njit(nogil=True, inline="always")
 def held_bytes(text, start, stop):
     """Return (three numbers: the bytes of the word text[start:stop] that a slot holds; the word's hash)."""
-    first, second, third = _chunk(text, start, stop), uint64(0), uint64(0)
+    first, second, third = word_chunk(text, start, stop), uint64(0), uint64(0)
     h = _mix(uint64(stop - start), first)
     if stop - start > 8:
-        second = _chunk(text, start + 8, stop)
+        second = word_chunk(text, start + 8, stop)
         h = _mix(h, second)
         if stop - start > 16:
-            third = _chunk(text, start + 16, stop)
+            third = word_chunk(text, start + 16, stop)
             for i in range(start + 16, stop, 8):
-                h = _mix(h, _chunk(text, i, stop))
+                h = _mix(h, word_chunk(text, i, stop))
     return first, second, third, h
 
 

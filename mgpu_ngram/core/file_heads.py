@@ -67,7 +67,7 @@ JSON_START = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:')
 
 
 class KenlmBinaryError(InputError):
-    """The file is a KenLM binary model, which cannot be read yet."""
+    """The file is a KenLM binary model, compressed or remote, which cannot be mapped."""
 
 
 def compression(head: bytes) -> str:
@@ -146,8 +146,7 @@ def refuse_as_arpa(name: str, head: bytes) -> None:
     what = what_begins(head)
     if what == KENLM:
         raise KenlmBinaryError(
-            f"{name!r} is a KenLM binary model, which cannot be read yet; give the ARPA file that it was built from, "
-            "or the model file that mgpu-ngram convert makes of that"
+            f"{name!r} is a KenLM binary model, which is only read from a local file, not compressed; unpack or copy it"
         )
     if what and what != ARPA:
         raise InputError(f"{name!r} is {what}; {NOT_ARPA.get(what, 'give an ARPA file or a model file')}")

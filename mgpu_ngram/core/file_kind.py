@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.decompress import decompressed
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import COUNT_LINE, compression, is_safetensors, json_keys, what_begins
+from mgpu_ngram.core.kenlm_file import TYPES, read_header
 from mgpu_ngram.core.model_file import FORMAT, describe_model
 from mgpu_ngram.core.nmt_files import describe_nmt_model, is_nmt_model
 from mgpu_ngram.core.sources import Source, parquet_file, stored_head
@@ -21,11 +21,6 @@ from mgpu_ngram.core.topic_model import FORMAT as TOPIC_MODEL
 from mgpu_ngram.core.topic_model import describe_topic_model
 
 LOOK_BYTES = 1 << 16  # bytes of a file's text that are read; an ARPA header and the comments before it are shorter
-KENLM_ORDER, KENLM_COUNTS = 88, 108  # offsets of the parameters and counts in a KenLM binary model
-KENLM_TYPES = (
-    "probing", "probing with rest costs", "trie", "quantised trie", "trie with array pointers",
-    "quantised trie with array pointers",
-)  # fmt: skip
 
 
 def identify_file(path: str | Path) -> dict[str, Any]:
@@ -51,7 +46,9 @@ def identify_file(path: str | Path) -> dict[str, Any]:
     if what == heads.ARPA:
         found |= _arpa_header(name, head)
     elif what == heads.KENLM:
-        found |= _kenlm_header(name, head)
+        header = read_header(name, head)
+        orders = {"order": header.order, "orders": list(header.counts)}
+        found |= {"type": TYPES[header.kind]} | orders | {"vocabulary": header.has_words}
     elif is_safetensors(head) and not compressed:
         metadata = load_arrays(path, verify=False)[1]
         kinds: dict[Any, Callable[[str | Path], dict[str, Any]]] = {
@@ -92,16 +89,6 @@ def _arpa_header(name: str, head: bytes) -> dict[str, Any]:
     if not orders:
         raise InputError(f"{name!r} is an ARPA file without 'ngram 1=COUNT' in its header; copy it or write it again")
     return {"order": len(orders), "orders": orders}
-
-
-def _kenlm_header(name: str, head: bytes) -> dict[str, Any]:
-    """Return the fields of a KenLM binary model of format version 5, the only one in use."""
-    try:
-        order, _, kind, has_vocabulary = struct.unpack_from("<B3xfI?", head, KENLM_ORDER)
-        orders = list(struct.unpack_from(f"<{order}Q", head, KENLM_COUNTS))
-        return {"type": KENLM_TYPES[kind], "order": order, "orders": orders, "vocabulary": has_vocabulary}
-    except (struct.error, IndexError):
-        raise InputError(f"{name!r} is a KenLM binary model with a damaged header; build it again") from None
 
 
 def _parquet_schema(source: Source) -> dict[str, Any]:

@@ -15,7 +15,8 @@ import numpy as np
 from mgpu_ngram.core.arrays import array_crcs, load_arrays, save_arrays
 from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.file_heads import HEAD_BYTES, compression, is_safetensors, refuse_as_arpa
+from mgpu_ngram.core.file_heads import HEAD_BYTES, KENLM, compression, is_safetensors, refuse_as_arpa, what_begins
+from mgpu_ngram.core.kenlm_file import read_header
 from mgpu_ngram.core.model_checks import contradiction
 from mgpu_ngram.core.output import check_free, check_suffix
 from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Trie
@@ -103,7 +104,7 @@ def load_model(path: str | Path, verify: bool = True) -> BackoffModel:
     if metadata.get("format") != FORMAT:
         raise InputError(
             f"{path} holds no model but {metadata.get('format') or metadata.get('kind') or 'other arrays'}; "
-            "give a file that save_model wrote, or an ARPA file"
+            "give a model file, an ARPA file or a KenLM binary model"
         )
     if metadata["format_version"] > FORMAT_VERSION:
         raise InputError(
@@ -160,9 +161,9 @@ def check_free_file(path: str | Path, overwrite: bool) -> None:
 
 
 def identify(path: str | Path) -> str:
-    """Return what identifies a model: its fingerprint, or for an ARPA file its size and modification time.
+    """Return what identifies a model: its fingerprint, or for a file of another format its size and modification time.
 
-    Raises InputError if there is no file.
+    Raises InputError if there is no file, or a file that is no model.
     """
     try:
         with open(path, "rb") as file:
@@ -171,8 +172,12 @@ def identify(path: str | Path) -> str:
             return str(load_arrays(path, verify=False)[1].get("fingerprint"))
         found = os.stat(path)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a model file or an ARPA file") from None
-    if not compression(head):
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); give a model file, an ARPA file or a KenLM binary model"
+        ) from None
+    if what_begins(head) == KENLM:
+        read_header(str(path), head)
+    elif not compression(head):
         refuse_as_arpa(str(path), head)
     return f"{found.st_size:,} bytes of {found.st_mtime_ns}"
 
@@ -181,6 +186,12 @@ def is_model_file(path: str | Path) -> bool:
     """Return whether a file starts like a safetensors file: a header length and a JSON brace. It may be truncated."""
     with open(path, "rb") as file:
         return is_safetensors(file.read(9))
+
+
+def is_kenlm_file(path: str | Path) -> bool:
+    """Return whether a file starts as KenLM's binary models do."""
+    with open(path, "rb") as file:
+        return what_begins(file.read(HEAD_BYTES)) == KENLM
 
 
 def _arrays(trie: Trie, words: Words) -> dict[str, np.ndarray]:

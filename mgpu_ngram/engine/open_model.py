@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from mgpu_ngram.core.arpa import Arpa, read_arpa
+from mgpu_ngram.core.arpa import read_arpa
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
-from mgpu_ngram.core.model_file import BackoffModel, is_model_file, load_model
+from mgpu_ngram.core.kenlm_file import KenlmFile
+from mgpu_ngram.core.kenlm_probing import KenlmProbing
+from mgpu_ngram.core.kenlm_trie import KenlmTrie
+from mgpu_ngram.core.model_file import BackoffModel, is_kenlm_file, is_model_file, load_model
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.engine.device import Stopwatch, to_device, to_host_fast
 from mgpu_ngram.engine.trie import FANOUT, BadNgram, build_trie
@@ -23,11 +26,13 @@ def open_model(
     verify: bool = True,
     watch: Stopwatch | None = None,
 ) -> BackoffModel:
-    """Return the model of a file from `save_model`, or of an ARPA file, plain or compressed; in host memory.
+    """Return the model of a file from `save_model`, an ARPA file, plain or compressed, or a KenLM binary model.
 
-    device   where to build the trie of an ARPA file
-    threads  threads that parse an ARPA file
-    fanout   of the trie of an ARPA file; a model file has its own
+    The model is in host memory. A KenLM binary model must be a local file and hold its words.
+
+    device   where to build the trie of another file than a model file
+    threads  threads that parse an ARPA file, and find the n-grams of a probing model
+    fanout   of the trie of another file; a model file has its own
     verify   compare the checksums of a model file
     watch    records the seconds to `read` a file and to `build` a trie
 
@@ -41,9 +46,11 @@ def open_model(
         model = load_model(path, verify)
         watch.lap("read")
         return model
+    if Path(path).is_file() and is_kenlm_file(path):
+        return _open_kenlm(path, device, threads, fanout, watch)
     arpa = read_arpa(path, threads)
     try:
-        trie = build_trie(_levels(arpa, device, watch), fanout)
+        trie = build_trie(_moved(arpa.levels(), device, watch), fanout)
     except BadNgram as error:
         where = f"{str(path)!r}, line {arpa.line_of(error.order, error.row)}"
         raise InputError(f"{where}: the {error.order}-gram {error.what}") from None
@@ -52,8 +59,21 @@ def open_model(
     return model
 
 
-def _levels(arpa: Arpa, device: str, watch: Stopwatch) -> Iterator[Ngrams]:
-    for level in arpa.levels():
+def _open_kenlm(path: str | Path, device: str, threads: int, fanout: int, watch: Stopwatch) -> BackoffModel:
+    file = KenlmFile(path)
+    sections = KenlmTrie(file) if file.header.is_trie else KenlmProbing(file, threads)
+    words = file.read_words(sections.end)
+    try:
+        trie = build_trie(_moved(sections.levels(), device, watch), fanout)
+    except BadNgram as error:
+        raise file.damaged(f"one of its {error.order}-grams {error.what.partition(';')[0]}") from None
+    model = BackoffModel.of(trie.map_arrays(to_host_fast), words)
+    watch.lap("build")
+    return model
+
+
+def _moved(levels: Iterator[Ngrams], device: str, watch: Stopwatch) -> Iterator[Ngrams]:
+    for level in levels:
         watch.lap("read")
         backoff = None if level.backoff is None else to_device(level.backoff, device)
         yield Ngrams(to_device(level.ids, device), to_device(level.prob, device), backoff)

@@ -44,7 +44,7 @@ AMUN: dict[str, dict[str, Any]] = {  # options that Amun's config files have too
     "use-fused-softmax": {"type": "bool", "metavar": "BOOL", "help": argparse.SUPPRESS},
 }  # fmt: skip
 OURS: dict[str, dict[str, Any]] = {  # settings under their own names
-    "lm": {"metavar": "FILE", "help": "n-gram model that takes part: a model file or an ARPA file"},
+    "lm": {"metavar": "FILE", "help": "n-gram model that takes part: a model file, ARPA file or KenLM binary model"},
     "lm_weight": {"type": float, "metavar": "W", "help": "of its log-probabilities (default 0.2)"},
     "length_penalty": {
         "type": float, "metavar": "A", "help": "rank results by sum / length^A (default 0; 1: by the mean)"

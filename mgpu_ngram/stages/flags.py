@@ -15,7 +15,7 @@ def add_text(
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="model file, or ARPA file, plain or compressed")
+    parser.add_argument("model", metavar="MODEL", help="model file, ARPA file (plain or compressed) or KenLM binary")
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,7 @@ MODEL = "model.safetensors"  # in the folder of a run
 
 
 class TrieStage(Stage[TrieConfig, "TrieResult"]):
-    """An ARPA file or a model file in, a model file with the requested index and precision out."""
+    """An ARPA file, KenLM binary or model file in, a model file with the requested index and precision out."""
 
     name = "trie"
     config = TrieConfig
@@ -38,17 +38,19 @@ class TrieStage(Stage[TrieConfig, "TrieResult"]):
     examples = EXAMPLES
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("model", metavar="MODEL", help="ARPA file, plain or compressed, or a model file")
+        parser.add_argument(
+            "model", metavar="MODEL", help="ARPA file (plain or compressed), KenLM binary or model file"
+        )
         parser.add_argument("-o", "--output", required=True, metavar="OUT.safetensors", help="model file to write")
         add_overwrite(parser)
         parser.add_argument(
             "--index", choices=["btree", "edge", "both"],
             help="btree: the trie alone; edge, both: the edge table too, three times as large (default: as a model "
-            "file has it, btree of an ARPA file)",
+            "file has it, btree of another file)",
         )  # fmt: skip
         parser.add_argument(
             "--fanout", type=int, metavar="K",
-            help="words that a search compares in one step (default: as a model file has it, 32 of an ARPA file)",
+            help="words that a search compares in one step (default: as a model file has it, 32 of another file)",
         )  # fmt: skip
         parser.add_argument(
             "--quantize", type=int, metavar="BITS", help="store probabilities and backoffs as codes of this many bits"

@@ -446,8 +446,8 @@ def test_files_that_are_cut_short(put, text, message):
 
 
 OTHER = [
-    (b"mmap lm http://kheafield.com/code format version 5\n", "a KenLM binary model, which cannot be read yet; give "
-     "the ARPA file that it was built from, or the model file that mgpu-ngram convert makes of that"),
+    (b"mmap lm http://kheafield.com/code format version 5\n", "a KenLM binary model, which is only read from "
+     "a local file, not compressed; unpack or copy it"),
     (b"blmt 5 1 2\n", "a binary model of IRSTLM; convert it with compile-lm --text yes"),
     (b"iARPA\n", "an iARPA file of IRSTLM; convert it with compile-lm --text yes"),
     (SMALL.decode().encode("utf-16"), "UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8"),

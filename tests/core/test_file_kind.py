@@ -107,7 +107,8 @@ def test_kenlm_binary_models(put, kenlm_files, name):
 
 
 def test_a_kenlm_header_by_hand(put):
-    head = b"mmap lm http://kheafield.com/code format version 5\n\0".ljust(88, b"\0")
+    head = b"mmap lm http://kheafield.com/code format version 5\n\0".ljust(56, b"\0")
+    head += struct.pack("<3f3IQ", 0, 1, -0.5, 1, 2**32 - 1, 0, 1)
     whole = head + struct.pack("<B3xfI?3xI2Q", 2, 1.5, 2, True, 1, 7, 2**40)
     found = identify_file(put(whole))
     assert (found["type"], found["order"], found["orders"], found["vocabulary"]) == ("trie", 2, [7, 2**40], True)

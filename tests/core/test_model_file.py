@@ -189,7 +189,7 @@ def test_a_new_model_in_a_file_is_the_same_bytes(model, quantised, filled, tmp_p
 def test_another_file_is_refused(tmp_path):
     other = tmp_path / "run.safetensors"
     save_arrays(other, {"a": np.arange(3)}, {"kind": "run"})
-    with pytest.raises(InputError, match="run.safetensors holds no model but run; give a file that .* or an ARPA file"):
+    with pytest.raises(InputError, match="run.safetensors holds no model but run; give a model file, an ARPA file or "):
         load_model(other)
     text = tmp_path / "text.arpa"
     text.write_text("\\data\\\nngram 1=3\n")

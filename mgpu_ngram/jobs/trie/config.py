@@ -13,11 +13,11 @@ from mgpu_ngram.core.typed_config import check_name
 class TrieConfig:
     """Settings of a trie job; the keys of its YAML."""
 
-    model: str  # an ARPA file, plain or compressed, or a model file
+    model: str  # an ARPA file, plain or compressed, a KenLM binary model, or a model file
     index: Literal["btree", "edge", "both"] | None = None  # edge, both: add the edge table, which is faster and
-    # larger; btree: the trie alone. auto: as in the input model file; btree for an ARPA file
+    # larger; btree: the trie alone. auto: as in the input model file; btree for another file
     fanout: int | None = None  # words that a search of the trie compares in one step; auto: as in the input model
-    # file; 32 for an ARPA file
+    # file; 32 for another file
     quantize: int | None = None  # bits of the codes for log10 probabilities and backoffs, from order 2 up; auto: floats
     backoff: bool = True  # false: leave backoffs out; such a model serves stored distributions only
     name: str = "trie"  # folder of the result, in the run's output

@@ -1,4 +1,4 @@
-"""Make a model file from an ARPA file or a model file, with the requested index and precision."""
+"""Make a model file from an ARPA file, a KenLM binary model or a model file, with the requested index and precision."""
 
 from __future__ import annotations
 

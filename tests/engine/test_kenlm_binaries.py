@@ -1,0 +1,155 @@
+"""Models from KenLM's binary files score as KenLM does, to the bit, and are those of the ARPA files."""
+
+import io
+import itertools
+import lzma
+import tarfile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mgpu_ngram as ng
+from mgpu_ngram import kenlm
+from mgpu_ngram.core.errors import InputWarning
+from mgpu_ngram.core.kenlm_probing import KenlmProbing, combine
+from mgpu_ngram.core.model_file import identify
+from mgpu_ngram.engine.open_model import open_model
+from tests.kenlm_binaries import ARPA, BINARIES, SCORES
+
+GOLDEN = [
+    *("t2.probing", "t2.trie", "t3.probing", "t3.probing_p2", "t3.rest", "t3.trie", "t3.trie_a22", "t3.trie_a22_q8b8"),
+    *("t3.trie_a5", "t3.trie_q4b3", "t3.trie_q8b8", "t4p.probing", "t4p.trie", "t5.probing", "t5.probing_p2"),
+    *("t5.trie", "t5.trie_a22", "t5.trie_a22_q8b8", "t5.trie_a5", "t5.trie_q4b3", "t5.trie_q8b8"),
+]
+every_type = pytest.mark.parametrize("type", BINARIES)
+
+
+@pytest.fixture
+def put(tmp_path):
+    def write(content, name="model.binary"):
+        (tmp_path / name).write_bytes(content)
+        return tmp_path / name
+
+    return write
+
+
+def ngrams_of(model):
+    """Return {words: (log10 probability, backoff)} of all n-grams of a model."""
+    trie, words = model.trie.decoded(), list(model.words)
+    spelled, found = [()], {}
+    for n, (begin, end) in enumerate(itertools.pairwise(trie.starts), 1):
+        children = trie.first_child_M[trie.starts[n - 2] : begin + 1] if n > 1 else [0, end]
+        parents = np.repeat(np.arange(len(spelled)), np.diff(children))
+        spelled = [(*spelled[p], words[w]) for p, w in zip(parents, trie.word_G[begin:end], strict=True)]
+        backoffs = trie.backoff_M[begin:end] if n < trie.order else np.zeros(end - begin)
+        found |= dict(zip(spelled, zip(trie.prob_G[begin:end].tolist(), backoffs.tolist(), strict=True), strict=True))
+    return found
+
+
+@every_type
+def test_a_small_model(put, type, device):
+    path = put(BINARIES[type])
+    drop_in, model = kenlm.Model(str(path)), ng.Model.load(path, device)
+    for text, words in SCORES.items():
+        assert [(prob, matched) for prob, matched, _ in drop_in.full_scores(text)] == words
+        assert [(prob, matched) for prob, matched, _ in model.full_scores(text)] == words
+    assert ("naïve" in model, "c" in model, model.order) == (True, False, 3)
+    assert ngrams_of(model.arrays) == ngrams_of(open_model(put(ARPA.encode(), "model.arpa")))
+    assert identify(path) == f"{len(BINARIES[type]):,} bytes of {path.stat().st_mtime_ns}"
+
+
+def test_keys_by_hand():
+    """Of the 2-gram of words 3 4, from KenLM's table; its suffix is word 4."""
+    keys = np.frombuffer(BINARIES["probing"], "<u8,<f4,<f4", 9, 136 + 8 + 12 * 9 + 8 * 7)
+    key = combine(np.array([4], np.uint64), np.array([3], np.uint32))
+    [found] = keys[keys["f0"] == key]
+    assert (abs(found["f1"]), found["f2"]) == (0.375, -0.5)  # "a b"
+
+
+@given(st.integers(0, 2**32), st.integers(1, 60), st.integers(2, 4))
+def test_joins_find_the_ngrams_of_random_tables(tmp_path_factory, seed, words, order):
+    """Of tables that are filled by hand, with a few words so that many n-grams share the words between."""
+    rng = np.random.default_rng(seed)
+    sets = [{(w,) for w in range(words)}]
+    for n in range(2, order + 1):
+        drawn = rng.integers(0, words, (rng.integers(0, 4 * words), n)).tolist()
+        sets.append({tuple(g) for g in drawn if tuple(g[1:]) in sets[-1] and tuple(g[:-1]) in sets[-1]})
+    file = plain_file(sets)
+    found = [set(map(tuple, level.ids.tolist())) for level in KenlmProbing(file, threads=2).levels()]
+    assert found == sets
+
+
+class plain_file:
+    """The n-grams of sets as a probing file in memory, filled word by word in plain Python."""
+
+    def __init__(self, sets):
+        header = type("", (), {})()
+        header.counts, header.multiplier, header.kind = tuple(map(len, sets)), 1.5, 0
+        header.order = len(sets)
+        self.name = "plain"
+        self.header, self.search, self.hash_V = header, 0, np.zeros(len(sets[0]), np.uint64)
+        suffixes = {g[1:] for level in sets for g in level}
+        histories = {g[:-1] for level in sets for g in level}
+        value = lambda g: (1.0 if g in suffixes else -1.0, 0.0 if g in histories else -0.0)  # noqa: E731
+        unigrams = np.array([value((w,)) for w in range(len(sets[0]))] + [(0, 0)], "<f4,<f4")
+        self.parts = [unigrams]
+        for n, level in enumerate(sets[1:], 2):
+            slots = max(len(level) + 1, 3 * len(level) // 2)
+            table = np.zeros(slots, "<u8,<f4" if n == len(sets) else "<u8,<f4,<f4")
+            for g in level:
+                key = g[-1]
+                for w in g[-2::-1]:
+                    key = (key * 8978948897894561157 ^ (1 + w) * 17894857484156487943) % 2**64
+                at = key % slots
+                while table["f0"][at]:
+                    at = (at + 1) % slots
+                table[at] = (key, *value(g)[: len(table.dtype) - 1])
+            self.parts.append(table)
+
+    def array(self, at, dtype, count):
+        data = b"".join(part.tobytes() for part in self.parts)
+        return np.frombuffer(data, dtype, count, at)
+
+    def damaged(self, why):
+        return AssertionError(why)
+
+
+def test_a_warning_before_many_pairs(put, monkeypatch):
+    monkeypatch.setattr("mgpu_ngram.core.kenlm_probing.MANY_PAIRS", 15)
+    with pytest.warns(InputWarning, match="model.binary' stores no words of n-grams, so 20 pairs are tested; convert "):
+        open_model(put(BINARIES["probing"]))
+
+
+@pytest.fixture(scope="session")
+def kenlm_files(shared_data):
+    packed = shared_data / "golden" / "tools" / "kenlm_bin" / "bin.tar.xz"
+    with tarfile.open(fileobj=io.BytesIO(lzma.decompress(packed.read_bytes()))) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_queries_of_binaries(put, kenlm_files, name):
+    """KenLM's ids, matches and scores; its numbers are the shortest ones of float32."""
+    path, lines = put(kenlm_files[f"bin/{name}.bin"]), kenlm_files["bin/q.txt"].splitlines()
+    drop_in, totals = kenlm.Model(str(path)), ng.Model.load(path, "cpu").score(lines)
+    words = open_model(path).words
+    rows = kenlm_files[f"bin/{name}.bin.query.txt"].splitlines()
+    for line, row, total in zip(lines, rows, totals, strict=False):
+        *fields, end = row.split(b"\t")
+        expected = [field.rpartition(b"=")[2].split(b" ") for field in fields]
+        found = [
+            (words.id(word), matched, np.float32(prob))
+            for word, (prob, matched, _) in zip([*line.split(), b"</s>"], drop_in.full_scores(line), strict=True)
+        ]
+        assert found == [(int(v), int(matched), np.float32(prob)) for v, matched, prob in expected]
+        assert total == np.float32(end.split()[1])
+    assert len(rows) == len(lines) + 4
+
+
+@pytest.mark.parametrize("name", ["t2", "t3", "t4p", "t5"])
+def test_golden_binaries_hold_the_ngrams_of_the_arpa_file(put, kenlm_files, name):
+    arpa = open_model(put(kenlm_files[f"bin/{name}.arpa"], "model.arpa"))
+    assert open_model(put(kenlm_files[f"bin/{name}.probing.bin"])).fingerprint == arpa.fingerprint
+    assert ngrams_of(open_model(put(kenlm_files[f"bin/{name}.trie.bin"]))) == ngrams_of(arpa)
