@@ -8,8 +8,8 @@
 // Floor: bytes of the logits, read and written, / 4.3 TB/s. Instructions for a float32 logit: 2 to subtract, 12 for the
 // exponential, 1 to scale; at the floor, an H200 issues 62 for each.
 
-#define THREADS 256
-#define LOADS 4
+#define THREADS 128  // as in mixture_gradient.py
+#define LOADS 4  // likewise
 #define PER ((int)(16 / sizeof(real)))
 
 union Part {
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mixture_gradient(
     real* gradient_RX) {
   const i64 tile = THREADS * LOADS * PER, tiles = (X + tile - 1) / tile;
   for (i64 t = blockIdx.x; t < R * tiles; t += gridDim.x) {
-    const i64 r = t / tiles, start = t % tiles * tile + threadIdx.x * PER;
+    const i64 r = t / tiles, begin = t % tiles * tile, start = begin + threadIdx.x * PER;
     const real* z = logits + r * stride;
     real* gradient = gradient_RX + r * X;
     const u8 dropped = dropped_R ? dropped_R[r] : 0;
@@ -41,6 +41,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) mixture_gradient(
         for (int e = 0; e < PER; ++e) loads[u].part[e] = x + e < end ? z[x + e] : real(0);
       }
     }
+    auto plain = [&](real logit) { return mul(scale, exponential(add(add(single(logit), -high), -low))); };
+    if (VECTOR && begin >= first && begin + tile <= words && (gold < begin || gold >= begin + tile)) {
+#pragma unroll
+      for (int u = 0; u < LOADS; ++u) {  // words alone: nearly all tiles
+#pragma unroll
+        for (int e = 0; e < PER; ++e) loads[u].part[e] = stored(plain(loads[u].part[e]));
+        __stcs((uint4*)(gradient + start + u * THREADS * PER), loads[u].all);
+      }
+      continue;
+    }
 #pragma unroll
     for (int u = 0; u < LOADS; ++u) {
       const i64 x = start + u * THREADS * PER;
@@ -48,14 +58,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) mixture_gradient(
       const bool is_plain = x >= first && x + PER <= words && (gold < x || gold >= x + PER);
 #pragma unroll
       for (int e = 0; e < PER; ++e) {
-        const float logit = single(loads[u].part[e]);
-        float value = mul(scale, exponential(add(add(logit, -high), -low)));
+        float value = plain(loads[u].part[e]);
         if (!is_plain) {
           const i64 at = x + e;
           if (at < first || at >= end) {
             value = 0;
           } else if (has_posteriors && (at >= words || at == gold)) {
-            double term = to_double(logit);
+            double term = to_double(single(loads[u].part[e]));
             if (at >= words) term = __dadd_rn(term, to_double(log_probs_RN[r * N + at - words]));
             value = add(value, -mul(scale, exponential(to_float(__dadd_rn(term, -log_gold)))));
           }

@@ -18,7 +18,8 @@ from . import mixture_sums as sums
 from .mixture_sums import Mixture, arrays_of, with_adjacent_columns
 
 VARIANTS = tuple({"VECTOR": vector} | form for vector in (0, 1) for form in FORMATS)
-THREADS, LOADS = 256, 4  # as in mixture_gradient.cu
+THREADS, LOADS = 128, 4  # as in mixture_gradient.cu
+WAVES = 1 << 20  # of blocks: a tile each, which is faster than loops
 
 
 def mixture_gradient(mixture: Mixture, log_sum_R: Any, log_gold_R: Any, scale_R: Any) -> Any:
@@ -82,7 +83,7 @@ def _cuda(mixture, log_sum_R, log_gold_R, scale_R):
         fn = kernel("mixture/mixture_gradient", "mixture_gradient", VECTOR=int(vector), **format_of(logits))
         args = logits, logits.strides[0] // size, words, N, *map(or_null, others), R, X, *of_rows, gradient_RX
         tiles = R * -(-X // (THREADS * LOADS * (16 // size)))
-        launch(fn, grid_for(tiles, 1), THREADS, args)
+        launch(fn, grid_for(tiles, 1, waves=WAVES), THREADS, args)
     return gradient_RX
 
 
