@@ -4,8 +4,9 @@
 #include "ranges.cuh"
 #include "ranks.cuh"
 #include "best.cuh"
-// The best words of R rows of a mixture, in two kernels: a block finds those of TILE words of a row, then a warp merges
-// the tiles of a row. Arguments as in mixture_top.py; VECTOR: rows of the logits start at multiples of 16 bytes.
+// The best words of R rows of a mixture, in three kernels: threads find the children of each tile of TILE words, then a
+// block finds the best words of a tile of a row, then a warp merges the tiles of a row. Arguments as in mixture_top.py;
+// VECTOR: rows of the logits start at multiples of 16 bytes.
 // Floor: bytes of the logits / 4.3 TB/s, and 4 bytes of L2 for each word and model.
 
 #define THREADS 256   // as in mixture_top.py
@@ -15,6 +16,7 @@
 #define MOST_MODELS 16  // as in mixture_top.py
 #define MOST_RANGES 256
 #define MOST_K 64
+#define FEW 8  // keys that are inserted one by one
 
 struct Model {
   const void *first_RK, *end_RK;  // u32 or, if wide, i64
@@ -42,19 +44,34 @@ __device__ __forceinline__ void load_four(const float* row, i64 v, i64 V, float*
   }
 }
 
+// Set starts (R, ranges, tiles + 1) to the first child of each history from a tile on. Grid: any.
+extern "C" __global__ void find_tiles(const Models models, i64 N, i64 ranges, i64 R, i64 words, i64 tiles, i64* starts) {
+  GRID_STRIDE_LOOP(i, R * ranges * (tiles + 1)) {
+    const i64 tile = i % (tiles + 1), q = i / (tiles + 1), range = q % ranges, r = q / ranges;
+    int n = 0;
+    while (n + 1 < N && models.of[n + 1].range <= range) ++n;
+    const Model& model = models.of[n];
+    const i64 at = r * model.K + range - model.range;
+    const i64 first = node_at(model.first_RK, at, model.is_wide), end = node_at(model.end_RK, at, model.is_wide);
+    starts[i] = tile < tiles ? first_from(model.word_G, first, end, (u32)(tile * TILE)) : end;
+  }
+}
+
 // bound_R (R,) u64, 0 before: a key that k words of the row reach  ->  keys_RTK (R, T, k) u64, the best keys of each
-// tile, the greatest first; 0 for none, and for words below the bound. Grid: (T, y, z), y z >= R.
+// tile, the greatest first; 0 for none, and for words below the bound. Grid: (R, y, z), y z >= T: the first tiles of all
+// rows make bounds that spare later ones the search.
 extern "C" __global__ void __launch_bounds__(THREADS) mixture_top(
-    const real* logits, i64 stride, i64 words, i64 N, i64 ranges, const Models models, i64 R, i64 num_words,
-    const double* log_sum_R, u64* bound_R, u64* keys_RTK) {
+    const real* logits, i64 stride, i64 words, i64 N, i64 ranges, const Models models, i64 tiles, i64 num_words,
+    const i64* starts, const double* log_sum_R, u64* bound_R, u64* keys_RTK) {
   alignas(16) __shared__ float tile[TILE];
   __shared__ u64 lists[WARPS * MOST_K];  // of warps; before, room to sort
   __shared__ i64 begins[MOST_RANGES], ends[MOST_RANGES];
   __shared__ float rests[MOST_RANGES], products[MOST_MODELS], weights[MOST_MODELS];
   const int tid = threadIdx.x, lane = lane_id(), warp = tid / 32, k = (int)num_words;
-  const i64 r = (i64)blockIdx.z * gridDim.y + blockIdx.y, start = (i64)blockIdx.x * TILE, own = start + tid * OWN;
-  if (r >= R) return;
-  u64* keys = keys_RTK + (r * gridDim.x + blockIdx.x) * k;
+  const i64 r = blockIdx.x, number = (i64)blockIdx.z * gridDim.y + blockIdx.y, start = number * TILE;
+  const i64 own = start + tid * OWN;
+  if (number >= tiles) return;
+  u64* keys = keys_RTK + (r * tiles + number) * k;
   for (int i = tid; i < k; i += THREADS) keys[i] = 0;
   const double log_sum = log_sum_R[r];
   if (log_sum != log_sum) return;
@@ -70,14 +87,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) mixture_top(
 #pragma unroll
     for (int e = 0; e < OWN; ++e) logit[e] = own + e < words ? z[own + e] : real(0);
   }
-  const u32 stop = (u32)min(start + TILE, words);
-  for (int i = tid; i < 2 * ranges; i += THREADS) {
-    int n = 0;
-    while (n + 1 < N && models.of[n + 1].range <= i / 2) ++n;
-    const Model& model = models.of[n];
-    const i64 at = r * model.K + i / 2 - model.range;
-    const i64 first = node_at(model.first_RK, at, model.is_wide), end = node_at(model.end_RK, at, model.is_wide);
-    (i % 2 ? ends : begins)[i / 2] = first_from(model.word_G, first, end, i % 2 ? stop : (u32)start);
+  for (int i = tid; i < ranges; i += THREADS) {
+    const i64* at = starts + (r * ranges + i) * (tiles + 1) + number;
+    begins[i] = at[0];
+    ends[i] = at[1];
   }
   for (int n = tid; n < N; n += THREADS) {
     const Model& model = models.of[n];
@@ -129,25 +142,26 @@ extern "C" __global__ void __launch_bounds__(THREADS) mixture_top(
   }
   const bool wide = k > 32;
   Best best = {{0, 0}};
-  u64 least = __ldcg(bound_R + r);
+  const u64 least = __ldcg(bound_R + r);
+  u64 worst = 0;
 #pragma unroll
   for (int e = 0; e < OWN; ++e) {
     u64 key = own + e < words ? rank_key(total[e], (u32)(own + e)) : 0;
     if (key < least) key = 0;
-    if (e == 0) {
+    u32 mask = __ballot_sync(FULL_WARP, key > worst);
+    if (e == 0 && __popc(mask) > FEW) {
       sort_keys(best, key, lists + warp * MOST_K);
-    } else {
-      u64 worst = key_at(best, k - 1, wide);
+      worst = key_at(best, k - 1, wide);
+      mask = 0;
+    }
 #pragma unroll 1
-      for (u32 mask = __ballot_sync(FULL_WARP, key > worst); mask; mask &= mask - 1) {
-        const u64 candidate = __shfl_sync(FULL_WARP, key, __ffs(mask) - 1);
-        if (candidate <= worst) continue;
-        insert(best, candidate, wide);
-        worst = key_at(best, k - 1, wide);
-      }
+    for (; mask; mask &= mask - 1) {
+      const u64 candidate = __shfl_sync(FULL_WARP, key, __ffs(mask) - 1);
+      if (candidate <= worst) continue;
+      insert(best, candidate, wide);
+      worst = key_at(best, k - 1, wide);
     }
   }
-  const u64 worst = key_at(best, k - 1, wide);
   if (lane == 0 && worst > least) atomicMax(bound_R + r, worst);
   __syncwarp();
 #pragma unroll

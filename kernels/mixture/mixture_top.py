@@ -144,14 +144,18 @@ def _cuda(logits_RX, words, k, counts, log_sum_R):
         pointers = (array.data.ptr for array in arrays)
         table["models"][0, i] = (*pointers, K, arrays[0].dtype == np.int64, ranges)
         ranges += K
-    tiles = -(-words // TILE)
+    N, tiles = len(counts), -(-words // TILE)
+    starts = cupy.empty((R, ranges, tiles + 1), np.int64)
     keys_RTK, bound_R = cupy.empty((R, tiles, k), np.uint64), cupy.zeros(R, np.uint64)
     vector = not (logits.data.ptr % 16 or logits.strides[0] % 16)
     defines = {"VECTOR": int(vector)} | format_of(logits)
+    if ranges:
+        find = kernel("mixture/mixture_top", "find_tiles", **defines)
+        launch(find, grid_for(starts.size, THREADS), THREADS, (table, N, ranges, R, words, tiles, starts))
     fn = kernel("mixture/mixture_top", "mixture_top", **defines)
     stride = logits.strides[0] // logits.itemsize
-    args = logits, stride, words, len(counts), ranges, table, R, k, log_sum_R, bound_R, keys_RTK
-    launch(fn, (tiles, *layers_of(R)), THREADS, args)
+    args = logits, stride, words, N, ranges, table, tiles, k, starts, log_sum_R, bound_R, keys_RTK
+    launch(fn, (R, *layers_of(tiles)), THREADS, args)
     merge = kernel("mixture/mixture_top", "merge_tiles", **defines)
     args = keys_RTK, R, tiles, k, log_sum_R, words_RK, probs_RK
     launch(merge, grid_for(LANES * R, MERGE_THREADS), MERGE_THREADS, args)
