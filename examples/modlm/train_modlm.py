@@ -25,6 +25,7 @@ import mgpu_ngram as ng
 
 TOKEN = re.compile(r"\w+|[^\w\s]+")
 FOLDS, BATCH, STEPS, RATE, DROPOUT = 10, 32, 32, 2e-3, 0.5
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def read_sentences(path: str) -> list[list[str]]:
@@ -34,7 +35,7 @@ def read_sentences(path: str) -> list[list[str]]:
 
 
 class Data:
-    """Sentences as one stream: words before, targets, and what the counts of other sentences say of them.
+    """Sentences as one stream on DEVICE: words before, targets, and what the counts of other sentences say of them.
 
     words_T       (T,) int64; END before each sentence
     targets_T     (T,) int64: each word, and END
@@ -44,9 +45,11 @@ class Data:
 
     def __init__(self, sentences: list[np.ndarray], log_probs_TN: np.ndarray, features_TF: np.ndarray):
         targets_T = np.concatenate([np.append(sentence, END) for sentence in sentences])
-        self.targets_T = torch.from_numpy(targets_T)
-        self.words_T = torch.cat([torch.tensor([END]), self.targets_T[:-1]])
-        self.log_probs_TN, self.features_TF = torch.from_numpy(log_probs_TN), torch.from_numpy(features_TF)
+        words_T = np.concatenate([[END], targets_T[:-1]])
+        arrays = words_T, targets_T, log_probs_TN, features_TF
+        self.words_T, self.targets_T, self.log_probs_TN, self.features_TF = (
+            torch.from_numpy(array).to(DEVICE) for array in arrays
+        )
 
     def steps(self, batch: int, steps: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Return the stream as `batch` streams side by side, (L, batch, ...), cut into parts of L = `steps` or fewer.
@@ -179,7 +182,7 @@ def main() -> None:
         "mixture": Recurrent(num_words, N, F, options.size),
     }
     found = {"Kneser-Ney": float((-of_test.mean()).exp())}
-    found |= {name: train(name, model, data, options.epochs) for name, model in models.items()}
+    found |= {name: train(name, model.to(DEVICE), data, options.epochs) for name, model in models.items()}
     print("\ntest perplexity")
     for name, value in found.items():
         print(f"{name:20s} {value:7.1f}")

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from mgpu_ngram.benchmarks import fusion, fusion_mixture, fusion_models, fusion_rescore, fusion_words
+from mgpu_ngram.benchmarks import fusion, fusion_mixture, fusion_models, fusion_rescore
 from mgpu_ngram.benchmarks.decode_oracle import PlainNgrams
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import WrongResult
@@ -23,9 +23,8 @@ def bench_run(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(fusion_mixture.SHAPES, "cpu", ((10, 100),))
         patch.setitem(fusion_rescore.LISTS, "cpu", (5, 7))
-        patch.setitem(fusion_words.WORDS, "cpu", 200)
         patch.setitem(fusion_models.TOKENS, "cpu", 2_000)
-        patch.setattr(fusion_rescore, "VOCABULARY", 1_000)
+        patch.setattr(fusion_rescore, "VOCABULARY", 1_000)  # as of the words, so that tables are made once
         patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
         patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16, "gpu": 1 << 24})
         patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12, "gpu": 1 << 20})
