@@ -11,7 +11,7 @@ INTEGER = {np.dtype(np.uint32): "u32", np.dtype(np.int64): "i64"}  # C names of 
 
 def dtype(array: Any, *wanted: Any) -> None:
     """Raise TypeError unless `array` has one of the `wanted` dtypes."""
-    if array.dtype not in wanted:  # a dtype equals the type of its scalars
+    if array.dtype.type not in wanted and array.dtype not in wanted:  # scalars' types, which compare fast, or dtypes
         names = " or ".join(np.dtype(w).name for w in wanted)
         raise TypeError(f"expected {names} but got {array.dtype.name}; convert it with .astype()")
 

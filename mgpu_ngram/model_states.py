@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from mgpu_ngram.engine.state_model import UNITS, StateModel
 from mgpu_ngram.engine.states import EMPTY
 from mgpu_ngram.engine.token_states import TokenStates
 from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, on_stream_of, torch_of
-from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.next_words import NextWords
 
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
@@ -99,7 +100,7 @@ class ModelStates(NextWords):
 
         Raises InputError for invalid arguments and RunError if the memory is too small.
         """
-        options = RowOptions.of(self.arrays.trie.order, "max", "smoothed", scale, dtype)
+        options = _options(self.arrays.trie.order, scale, dtype)
         with on_stream_of(states):
             model, states_B = self._state_model, self._numbers("states", states, np.int32)
             shape = len(states_B), model.words
@@ -135,6 +136,9 @@ class ModelStates(NextWords):
 
     def _numbers(self, name: str, values: Any, dtype: Any = None) -> Any:
         """Return a row of integers on the device of the model, of `dtype`, or of int32 or int64."""
+        is_ready = on_gpu(values) == (self.device == "gpu") and getattr(values, "dtype", None) == np.int32
+        if is_ready and hasattr(values, "flags") and values.ndim == 1 and values.flags.c_contiguous:
+            return values
         torch = torch_of(values)
         if torch is not None and values.dtype == torch.bfloat16:
             raise InputError(f"{name} are of dtype bfloat16 but must be integers; give int32")
@@ -152,6 +156,18 @@ class ModelStates(NextWords):
         if dtype is not None and array.size and not np.can_cast(array.dtype, dtype):
             array = xp.clip(array, -1 if array.dtype.kind == "i" else 0, MAX_STATE)  # no other number becomes a state
         return xp.ascontiguousarray(array, wanted)
+
+
+def _options(order: int, scale: Any, dtype: Any) -> RowOptions:
+    try:
+        return _kept_options(order, scale, dtype)
+    except TypeError:  # an argument that cannot be kept is none of the known ones
+        return RowOptions.of(order, "max", "smoothed", scale, dtype)
+
+
+@functools.lru_cache
+def _kept_options(order: int, scale: str, dtype: str) -> RowOptions:
+    return RowOptions.of(order, "max", "smoothed", scale, dtype)
 
 
 def _pair(out: Any) -> tuple[Any, Any]:

@@ -67,6 +67,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) find_and_write_rows(
     begin = starts[lane][warp];
     stop = starts[lane][warp + 1];
   }
-  write_tile(value, (float*)tiles[warp], used, begin, stop, backoff, word_G, value_G, start,
-             (int)min((i64)TILE, width - start), orders, multiply, stored, nothing, out + h * stride_H + start, stride_N);
+  const int size = (int)min((i64)TILE, width - start);
+  out_t* to = out + h * stride_H + start;
+#ifdef MULTIPLY  // as in write_rows.cu
+  TileChildren<false>{used, (CHILD)begin, (u32)(stop - begin), backoff, word_G, value_G, (u32)start, (float*)tiles[warp]}
+      .merge(value);
+  store_tile(to, value, size);
+#else
+  write_tile(value, (float*)tiles[warp], used, begin, stop, backoff, word_G, value_G, start, size, orders, multiply,
+             stored, nothing, to, stride_N);
+#endif
 }

@@ -101,7 +101,7 @@ def launch_blocks(out_HNV, rounding, orders, defines, histories, K, values, how)
     H, _, width = out_HNV.shape
     is_least = H * width <= FEWEST_WORDS * current_limits()[0]
     tile = 32 * 16 // out_HNV.itemsize if is_least else BLOCK_TILE
-    sizes = {"TILE": tile, "VECTOR": is_aligned(out_HNV)} | BLOCK | HALF[rounding]
+    sizes = {"TILE": tile, "VECTOR": is_aligned(out_HNV)} | BLOCK | HALF[rounding] | merging(orders, how)
     fn = kernel("distribution/find_and_write_rows", "find_and_write_rows", **defines, **sizes)
     word_G, value_G, value_V = values
     rows = word_G, value_G, check.aligned(value_V), len(value_V), width, *wanted(orders, how), out_HNV
@@ -113,6 +113,12 @@ def is_aligned(out_HNV):
     """Return 1 if every row starts at a multiple of 16 bytes, else 0."""
     offsets = (s * out_HNV.itemsize for s in strides_of(out_HNV))
     return int(all(at % 16 == 0 for at in (out_HNV.data.ptr, *offsets)))
+
+
+def merging(orders, how):
+    """Return the definition that makes a kernel merge the children of all orders, if one smoothed row is asked for."""
+    multiply, stored, _ = how
+    return {"MULTIPLY": int(multiply)} if len(orders) == 1 and orders[0] > 1 and not stored else {}
 
 
 def wanted(orders, how):

@@ -35,7 +35,12 @@ __device__ __forceinline__ void prefetch(const void* array_G, i64 first, i64 end
 // Blocks start in order, so blocks in flight write next to each other in few rows; only then does the memory reach its
 // full rate. Reads between writes cost far more than their bytes. So the blocks of one group of `together` histories
 // prefetch the children of the next group; 0 turns this off.
+// With MULTIPLY, one smoothed order alone: its children are merged in one pass, and more warps are resident.
+#ifdef MULTIPLY
+extern "C" __global__ void __launch_bounds__(32, 32) write_rows(
+#else
 extern "C" __global__ void __launch_bounds__(32) write_rows(
+#endif
     const CHILD* start_HTK, const float* backoff_HK, i64 H, i64 K, const u32* word_G, const float* value_G,
     const float* value_V, i64 V, i64 width, i64 together, u64 orders, i64 multiply, i64 stored, float nothing,
     out_t* out, i64 stride_H, i64 stride_N) {
@@ -64,6 +69,14 @@ extern "C" __global__ void __launch_bounds__(32) write_rows(
       }
     }
   }
-  write_tile(value, (float*)tile, used, begin, stop, backoff, word_G, value_G, start, (int)min((i64)TILE, width - start),
-             orders, multiply, stored, nothing, out + h * stride_H + start, stride_N);
+  const int size = (int)min((i64)TILE, width - start);
+  out_t* to = out + h * stride_H + start;
+#ifdef MULTIPLY
+  TileChildren<false>{used, (CHILD)begin, (u32)(stop - begin), backoff, word_G, value_G, (u32)start, (float*)tile}
+      .merge(value);
+  store_tile(to, value, size);
+#else
+  write_tile(value, (float*)tile, used, begin, stop, backoff, word_G, value_G, start, size, orders, multiply, stored,
+             nothing, to, stride_N);
+#endif
 }

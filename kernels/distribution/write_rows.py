@@ -24,6 +24,7 @@ from .rows import (
     is_little_work,
     launch_blocks,
     layers_of,
+    merging,
     rounding_of,
     strides_of,
     wanted,
@@ -39,6 +40,7 @@ RESERVED_BYTES = 1024  # shared memory that the system reserves per block
 VARIANTS = (
     *({"TILE": TILE, "CHILD": "u32", "VECTOR": vector} | half for vector, half in itertools.product((0, 1), HALF)),
     {"TILE": TILE, "CHILD": "i64", "VECTOR": 1},
+    *({"TILE": TILE, "CHILD": "u32", "VECTOR": 1, "MULTIPLY": multiply} for multiply in (0, 1)),
 )
 
 
@@ -184,7 +186,7 @@ def _cuda(
         launch_blocks(out_HNV, rounding, orders, {"FIND": 0, "CHILD": child}, found, K, values, how)
         return
     tiles = -(-width // TILE)
-    sizes = {"TILE": TILE, "CHILD": child, "VECTOR": is_aligned(out_HNV)} | HALF[rounding]
+    sizes = {"TILE": TILE, "CHILD": child, "VECTOR": is_aligned(out_HNV)} | HALF[rounding] | merging(orders, how)
     history_bytes = N * V * out_HNV.itemsize
     is_long, start_HTK, together = history_bytes >= LONG_BYTES, 0, 0
     if orders[-1] > 1:

@@ -27,9 +27,10 @@ def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
         array = array.view(np.uint16)
     if array.shape != shape or array.dtype != wanted:
         raise InputError(f"out is {array.dtype} of shape {array.shape} but must be {wanted} of shape {shape}")
-    if array.size and array.strides[-1] != array.itemsize:
+    has_gaps = array.size and not array.flags.c_contiguous
+    if has_gaps and array.strides[-1] != array.itemsize:
         raise InputError(f"out has strides {array.strides} but the items of its last axis must lie beside each other")
-    if array.size and any(stride < 0 or stride % array.itemsize for stride in array.strides):
+    if has_gaps and any(stride < 0 or stride % array.itemsize for stride in array.strides):
         raise InputError(f"out has strides {array.strides} but they must be multiples of its items, 0 or more")
     if isinstance(array, np.ndarray) and not array.flags.writeable:
         raise InputError("out cannot be written; give a copy")
@@ -46,6 +47,8 @@ def _array(out: Any, device: str) -> Any:
     if device == "gpu":
         import cupy
 
+        if isinstance(out, cupy.ndarray):
+            return out
         if hasattr(out, "__cuda_array_interface__"):
             return cupy.asarray(out)
         if hasattr(out, "__dlpack_device__") and out.__dlpack_device__()[0] == 2:  # kDLCUDA

@@ -10,14 +10,14 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.engine.device import to_device_fast
-from mgpu_ngram.engine.next_word import NextWordModel, kind_of
+from mgpu_ngram.engine.next_word import NextWordModel
 from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.states import signed_backoffs
 from mgpu_ngram.engine.trie import index_of
 from mgpu_ngram.kernels.dispatch import array_module
-from mgpu_ngram.kernels.distribution.advance_states import Histories, advance_states
+from mgpu_ngram.kernels.distribution.advance_states import Histories, StateRows
 from mgpu_ngram.kernels.score.step_states import EMPTY, make_states, step_states
 
 MIN_PIECE_STATES, MIN_PIECE_ROWS = 4096, 4  # least states to step, or rows of states to make, per thread
@@ -39,6 +39,7 @@ class StateModel:
             raise InputError("states need the edge table but the index is btree; load the model with index='edge'")
         self.edges, self._rows, self.device = replica.edges, rows, rows.device
         self.order, self.words = rows.order, rows.symbols
+        self._last: StateRows | None = None
         self.begin, self.end = (replica.begin if self.order > 1 else EMPTY), replica.end
         suffix_M = model.trie.suffixes().astype(np.int64)
         suffix_M[: self.words] = EMPTY
@@ -69,25 +70,31 @@ class StateModel:
         """Return the smoothed rows of the highest order after states, (B, V), and the state after every word, (B, V)
         int32; None without `next_states`.
 
-        rows, following  arrays to fill; None: new ones, padded so that rows start at multiples of 128 bytes
+        rows, following  arrays to fill, both or none; without them, new ones, padded so that rows start at multiples of
+                         128 bytes
         """
-        model, scaled = self._rows, self._rows.scaled(options.scale)
-        made = model.room(len(states_B), options)[:, 0] if rows is None else rows
-        if not next_states:
-            after = None
-        elif following is None:
-            after = model.room(len(states_B), RowOptions(options.orders))[:, 0].view(np.int32)
-        else:
-            after = following
+        model, state_rows = self._rows, self._state_rows(options.scale)
+        made, after = rows, following
+        if rows is None:
+            made = model.room(len(states_B), options)[:, 0]
+            if next_states:
+                after = model.room(len(states_B), RowOptions(options.orders))[:, 0].view(np.int32)
 
         def advance(rows_B: Any, states_B: Any, following_B: Any = None) -> None:
-            advance_states(
-                rows_B, following_B, states_B, self.table, self.order,
-                Histories(model.trie.first_child_M, scaled.backoff_M), model.values(options.scale), kind_of(options),
-            )  # fmt: skip
+            state_rows.fill(rows_B, following_B, states_B, options.dtype == "bfloat16")
 
         self._in_pieces(advance, MIN_PIECE_ROWS, made, states_B, *(() if after is None else (after,)))
+        if rows is not None:
+            return rows, following
         return made[:, : self.words], None if after is None else after[:, : self.words]
+
+    def _state_rows(self, scale: str) -> StateRows:
+        """Return the model that makes rows in a scale. Caches the last one."""
+        last, values = self._last, self._rows.values(scale)
+        if last is None or last.values.value_V is not values.value_V:
+            histories = Histories(self._rows.trie.first_child_M, self._rows.scaled(scale).backoff_M)
+            last = self._last = StateRows(self.table, self.order, histories, values, scale == "prob")
+        return last
 
     def _in_pieces(self, fn: Callable[..., None], least: int, *arrays: Any) -> None:
         """Call fn with the arrays, or with at least `least` rows of each; threads share them on a CPU."""

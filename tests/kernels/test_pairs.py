@@ -24,7 +24,6 @@ WRITES = {
     ("radix_sort", "columns"),
     ("intern", "table"),
     ("write_rows", "out_HNV"),
-    ("write_states", "out_HV"),
     ("advance_states", "rows_HV"),
     ("advance_states", "next_HV"),
     ("find_and_write_rows", "out_HNV"),

@@ -1,4 +1,4 @@
-"""Rows after states by plain code, by one kernel and by several."""
+"""Rows after states by plain code, and by kernels of three sizes."""
 
 import numpy as np
 import pytest
@@ -26,11 +26,9 @@ def plain_row(state, made):
 
 
 @pytest.mark.parametrize("size", [993, 45_003])
-@pytest.mark.parametrize("limits", [(0, 0), (1 << 20, 1 << 30)], ids=["kernels", "kernel"])
-def test_rows_are_those_of_plain_code(size, limits, to_device, monkeypatch):
-    monkeypatch.setattr(module, "SHORT_WORDS", limits[0])
-    monkeypatch.setattr(module, "FEW_WORDS", limits[1])
-    monkeypatch.setattr(module, "BLOCKS", 1)
+@pytest.mark.parametrize("sizes", ["SMALL", "SHORT", "MIDDLE", "LARGE"])
+def test_rows_are_those_of_plain_code(size, sizes, to_device, monkeypatch):
+    monkeypatch.setattr(module, "_sizes", lambda words, width, has_states: getattr(module, sizes))
     made = module.example(np.random.default_rng(size), size)
     V, states_H = (
         len(made["values"].value_V),
