@@ -28,7 +28,7 @@ THREADS, TILE = 256, 2048  # of a block, and its words
 MOST_MODELS, MOST_RANGES = 16, 256  # count distributions, and histories of a row in all of them
 LANES, MERGE_THREADS = 32, 128
 FIELDS = ("first_RK", "end_RK", "backoff_RK", "word_G", "value_G", "value_V", "histories", "is_wide", "range")
-COUNTS = np.dtype([("models", np.dtype([(name, np.int64) for name in FIELDS]), MOST_MODELS)])
+TABLE = np.dtype([("models", np.dtype([(name, np.int64) for name in FIELDS]), MOST_MODELS)])
 
 
 def mixture_top(logits_RX: Any, words: int, k: int, counts: Sequence[NgramChildren]) -> tuple[Any, Any]:
@@ -138,7 +138,7 @@ def _cuda(logits_RX, words, k, counts, log_sum_R):
         return words_RK, probs_RK
     logits = with_adjacent_columns(logits_RX)
     kept = [[cupy.ascontiguousarray(array) for array in model[:5]] + [check.aligned(model.value_V)] for model in counts]
-    table, ranges = np.zeros(1, COUNTS), 0
+    table, ranges = np.zeros(1, TABLE), 0
     for i, arrays in enumerate(kept):
         K = arrays[0].shape[1]
         pointers = (array.data.ptr for array in arrays)
