@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from mgpu_ngram.benchmarks.fusion_ctc import ctc
 from mgpu_ngram.benchmarks.fusion_mixture import mixture
 from mgpu_ngram.benchmarks.fusion_rescore import rescore
 from mgpu_ngram.benchmarks.fusion_words import words
@@ -19,20 +20,22 @@ MEASURES = (
     "kernels/mixture", "kernels/decode/sum_chunks.py", "kernels/decode/sum_chunks.cu", "mgpu_ngram/engine/mixture.py",
     "mgpu_ngram/torch/mixture.py", "mgpu_ngram/torch/mixture_loss.py", "mgpu_ngram/core/nbest.py",
     "mgpu_ngram/core/nbest_moses.py", "mgpu_ngram/engine/rescore.py", "mgpu_ngram/engine/rescore_lines.py",
-    "mgpu_ngram/jobs/rescore",
+    "mgpu_ngram/jobs/rescore", "kernels/ctc", "mgpu_ngram/engine/ctc_search.py", "mgpu_ngram/engine/ctc_lexicon.py",
+    "mgpu_ngram/torch/ctc.py",
 )  # fmt: skip
 PARTS: dict[str, Callable[[Suite, Path], None]] = {
     "mixture": lambda suite, folder: mixture(suite),
     "words": lambda suite, folder: words(suite),
     "rescore": rescore,
+    "ctc": ctc,
 }
 
 
 def bench(options: BenchOptions) -> list[dict[str, Any]]:
     """Measure the parts, write fusion.csv to the folder of results, and return the rows.
 
-    only  parts to measure; the rate at which the device copies is always measured. The parts mixture and words need
-          PyTorch
+    only  parts to measure; the rate at which the device copies is always measured. The parts mixture, words and
+          ctc need PyTorch
 
     Results are compared with plain PyTorch and NumPy before they are timed, and WrongResult is raised when one differs.
     Rows are printed and saved part by part.

@@ -61,6 +61,7 @@ ALLOWED = {
     "benchmarks": {
         "benchmarks",
         "api",
+        "kenlm",
         "model",
         "torch",
         "cli",

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from mgpu_ngram.benchmarks import fusion, fusion_mixture, fusion_models, fusion_rescore
+from mgpu_ngram.benchmarks import fusion, fusion_ctc, fusion_mixture, fusion_models, fusion_rescore
 from mgpu_ngram.benchmarks.decode_oracle import PlainNgrams
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import WrongResult
@@ -25,6 +25,11 @@ def bench_run(tmp_path_factory):
         patch.setitem(fusion_rescore.LISTS, "cpu", (5, 7))
         patch.setitem(fusion_models.TOKENS, "cpu", 2_000)
         patch.setattr(fusion_rescore, "VOCABULARY", 1_000)  # as of the words, so that tables are made once
+        patch.setattr(fusion_ctc, "VOCABULARY", 1_000)
+        patch.setattr(fusion_ctc, "PIECES", 70)
+        patch.setattr(fusion_ctc, "find_spec", lambda name: None)
+        patch.setitem(fusion_ctc.BATCH, "cpu", 2)
+        patch.setitem(fusion_ctc.FRAMES, "cpu", 60)
         patch.setattr("mgpu_ngram.benchmarks.timing.MAX_RUNS", 1)
         patch.setattr("mgpu_ngram.benchmarks.suite.CEILING_BYTES", {"cpu": 1 << 16, "gpu": 1 << 24})
         patch.setattr("mgpu_ngram.benchmarks.suite.SORTED_KEYS", {"cpu": 1 << 12, "gpu": 1 << 20})
@@ -46,6 +51,7 @@ def test_every_part_has_rows(bench_run, stored_rows):
         "words whole rows",
     )
     assert {name: kernels[name] for name in of_words} == dict.fromkeys(of_words, 2 if HAS_TORCH else 0)
+    assert kernels["ctc"] == (4 if HAS_TORCH else 0)
     assert kernels["rescore"] == kernels["rescore, parse"] == 1
 
 
@@ -85,3 +91,21 @@ def test_lists_with_other_scores_are_not_timed(tmp_path):
         made.write_text("".join(wrong))
         with pytest.raises(WrongResult, match=message):
             fusion_rescore.check(made, given, 2, words, plain)
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+def test_texts_with_other_scores_or_words_are_not_timed(tmp_path):
+    from mgpu_ngram import kenlm
+    from mgpu_ngram.engine.ctc_search import CTCHypothesis, CTCWord
+
+    arpa = tmp_path / "words.arpa"
+    arpa.write_text("\\data\\\nngram 1=4\n\n\\1-grams:\n-9\t<unk>\n0\t<s>\n-2\t</s>\n-1\ta\n\n\\end\\\n")
+    score = -5 + 2 * 1.5 + 0.5 * np.log(10) * -4  # of two words and </s>
+    found = CTCHypothesis("a a", [CTCWord("a", 0, 1), CTCWord("a", 2, 3)], -5.0, score, 0)
+    sounds, plain = fusion_ctc.Sounds(["", "a", " "], np.zeros((1, 3, 3), np.float32), ["a a"]), kenlm.Model(str(arpa))
+    fusion_ctc.check_texts([[found]], sounds, plain)
+    with pytest.raises(WrongResult, match="has the score"):
+        fusion_ctc.check_texts([[found._replace(score=score + 1)]], sounds, plain)
+    sounds.texts = ["b a b b"]
+    with pytest.raises(WrongResult, match="3 of 4 words are wrong"):
+        fusion_ctc.check_texts([[found]], sounds, plain)
