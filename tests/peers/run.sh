@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Run the test suites of pyctcdecode, Transformers' Wav2Vec2ProcessorWithLM and flashlight-text on mgpu_ngram.kenlm:
+# Run the test suites of pyctcdecode, Transformers' Wav2Vec2ProcessorWithLM and flashlight-text on mgpu_ngram.kenlm, and
+# compare the search over CTC's outputs with pyctcdecode's:
 #   tests/peers/run.sh FOLDER
 # FOLDER must not exist. It receives a virtual environment, the packages, the repositories with their tests, and the
 # caches (0.9 GB). The packages come from PyPI, the tests from GitHub, or from the mirror that $GITHUB names.
@@ -50,4 +51,6 @@ suite pyctcdecode pyctcdecode/tests
 suite transformers tests/models/wav2vec2_with_lm \
   -k 'not test_another_feature_extractor and not test_wrong_feature_extractor_raises_error'
 suite text bindings/python/test
+echo "== the search over CTC's outputs"
+"$python" "$here/ctc.py" 0 400 || failed=1
 exit $failed
