@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mgpu_ngram.core.lines import Lines
     from mgpu_ngram.lda import LDA
     from mgpu_ngram.model import Model, estimate
+    from mgpu_ngram.torch_allocator import use_torch_allocator
     from mgpu_ngram.translator import Translated, Translator
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "open_distributions",
     "read_counts",
     "score",
+    "use_torch_allocator",
 ]
 __version__ = VERSION
 _MODULES = {  # public names by the module that defines them
@@ -47,6 +49,7 @@ _MODULES = {  # public names by the module that defines them
     "mgpu_ngram.core.lines": ("Lines",),
     "mgpu_ngram.lda": ("LDA",),
     "mgpu_ngram.model": ("Model", "estimate"),
+    "mgpu_ngram.torch_allocator": ("use_torch_allocator",),
     "mgpu_ngram.translator": ("Translated", "Translator"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -16,7 +16,7 @@ from mgpu_ngram.api import estimate_arrays
 from mgpu_ngram.cluster.devices import cpu_cores, resolve_device
 from mgpu_ngram.core.model_file import BackoffModel, identify
 from mgpu_ngram.core.words import Words, line_of
-from mgpu_ngram.engine.device import device_of, move_to, to_device, to_host_fast
+from mgpu_ngram.engine.device import device_of, move_to, synchronize, to_device, to_host_fast
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.score import BlockScores, Replica, check_index
 from mgpu_ngram.jobs.progress import Progress
@@ -111,7 +111,9 @@ class Model(ModelStates):
     @cached_property
     def _replica(self) -> Replica:
         """The scorer, created on first use, because distributions do not need its index."""
-        return Replica(self.arrays, self.device, self._index, cpu_cores())
+        replica = Replica(self.arrays, self.device, self._index, cpu_cores())
+        synchronize(self.device)  # the next call may use another stream
+        return replica
 
     def _blocks(self, sentences: Iterable[str | bytes], bos: bool, eos: bool) -> Iterator[BlockScores]:
         """Yield the scores of sentences in batches, in order; a CPU's cores share them."""

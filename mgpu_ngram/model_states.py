@@ -9,13 +9,13 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.buffers import writable
-from mgpu_ngram.engine.device import device_of, memory_guard, move_to, synchronize
+from mgpu_ngram.engine.device import check_gpu, device_of, memory_guard, move_to, refuse_capture, synchronize
 from mgpu_ngram.engine.row_options import RowOptions, check_option
 from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.state_model import UNITS, StateModel
 from mgpu_ngram.engine.states import EMPTY
 from mgpu_ngram.engine.token_states import TokenStates
-from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, on_stream_of, torch_of
+from mgpu_ngram.engine.torch_arrays import as_array, as_tensor, not_compiled, on_stream_of, torch_of
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
 from mgpu_ngram.next_words import NextWords
 
@@ -31,10 +31,12 @@ class ModelStates(NextWords):
     A state is a small number, int32 on the device of the model: the longest suffix of the words so far that can affect
     later scores. So hypotheses of equal states can be recombined. -1 is the state of no words.
 
-    States and words are NumPy or CuPy arrays, or tensors of PyTorch: then results are tensors, and the work is done on
-    PyTorch's current stream. Words are ids of the model's vocabulary; others count as <unk>. The model needs the index
-    "edge". After a first call, `step` with int32 states and `out` allocates nothing and does not wait for the GPU, so a
-    CUDA graph may capture it.
+    States and words are NumPy or CuPy arrays, or tensors of PyTorch. If states are a tensor, so are the results, in
+    memory of PyTorch's. If any argument is a tensor on a GPU, the work is done on PyTorch's current stream, else on
+    CuPy's. Words are ids of the model's vocabulary; others count as <unk>. The model needs the index "edge".
+
+    After a first call of a scale, no call waits for the GPU. `torch.cuda.graph` may then capture calls with tensors,
+    and CuPy's streams may capture `step` with int32 states and `out`, which allocates nothing.
     """
 
     _held_states: StateModel | None = None
@@ -43,17 +45,22 @@ class ModelStates(NextWords):
         @property
         def _replica(self) -> Replica: ...
 
-    def start(self, batch: int, bos: bool = True) -> Any:
+    def start(self, batch: int, bos: bool = True, out: Any = None) -> Any:
         """Return the states of sentences that have not begun, (batch,) int32.
 
         bos  whether <s> precedes each sentence; False: nothing is known of the words before
+        out  an array or a tensor to fill and return; None: a new array
         """
         if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)) or not 0 <= batch <= MAX_BATCH:
             raise InputError(f"batch is {batch!r} but must be a number of sentences, 0 to {MAX_BATCH:,}")
-        model = self._state_model
-        with memory_guard(f"making {batch:,} states", self.device, FEWER):
-            return array_module(self._next_word_model.word_G).full(batch, model.begin if bos else EMPTY, np.int32)
+        with on_stream_of(out), memory_guard(f"making {batch:,} states", self.device, FEWER):
+            state = self._state_model.begin if bos else EMPTY
+            if out is None:
+                return array_module(self._next_word_model.word_G).full(batch, state, np.int32)
+            writable(out, (int(batch),), "int32", self.device)[...] = state
+            return out
 
+    @not_compiled
     def step(self, states: Any, words: Any, scale: str = "log10", out: Any = None) -> tuple[Any, Any]:
         """Return the logarithm of the probability of a word after each state, and the states after the words.
 
@@ -65,19 +72,21 @@ class ModelStates(NextWords):
         Returns (B,) float32 and (B,) int32. Raises InputError for other shapes, dtypes and scales.
         """
         check_option("scale", scale, UNITS)
-        with on_stream_of(states):
+        given = None if out is None else _pair(out)
+        with on_stream_of(states, words, *(given or ())):
             model, states_B = self._state_model, self._numbers("states", states, np.int32)
             words_B = self._numbers("words", words)
             if len(states_B) != len(words_B):
                 raise InputError(f"got {len(states_B):,} states but {len(words_B):,} words; give a word for each state")
             targets = None
-            if out is not None:
-                names = zip(_pair(out), ("float32", "int32"), strict=True)
+            if given is not None:
+                names = zip(given, ("float32", "int32"), strict=True)
                 targets = tuple(writable(array, states_B.shape, dtype, self.device) for array, dtype in names)
             with memory_guard(f"scoring {len(states_B):,} words", self.device, FEWER):
                 made = model.step(states_B, words_B, scale, targets)
             return out if out is not None else _like(states, *made)
 
+    @not_compiled
     def final(self, states: Any, scale: str = "log10") -> Any:
         """Return the logarithm of the probability that the sentence ends after each state, (B,) float32."""
         check_option("scale", scale, UNITS)
@@ -88,6 +97,7 @@ class ModelStates(NextWords):
                 [made] = _like(states, self._state_model.step(states_B, ends_B, scale)[0])
             return made
 
+    @not_compiled
     def advance(
         self, states: Any, scale: str = "log10", dtype: str = "float32", next_states: bool = True, out: Any = None
     ) -> tuple[Any, Any]:
@@ -101,10 +111,10 @@ class ModelStates(NextWords):
         Raises InputError for invalid arguments and RunError if the memory is too small.
         """
         options = _options(self.arrays.trie.order, scale, dtype)
-        with on_stream_of(states):
+        rows, following = _pair(out) if out is not None else (None, None)
+        with on_stream_of(states, rows, following):
             model, states_B = self._state_model, self._numbers("states", states, np.int32)
             shape = len(states_B), model.words
-            rows, following = _pair(out) if out is not None else (None, None)
             if out is not None and (following is None) == next_states:
                 raise InputError("out must be (rows, states); states are None if next_states is False, and only then")
             row_target = None if out is None else writable(rows, shape, dtype, self.device)
@@ -125,6 +135,7 @@ class ModelStates(NextWords):
     def _state_model(self) -> StateModel:
         """Created on first use; threads that ask at once share one."""
         if self._held_states is None:
+            refuse_capture("the states of the model", self.device)
             replica, rows = self._replica, self._next_word_model
             with self._loading:
                 if self._held_states is None:
@@ -153,6 +164,8 @@ class ModelStates(NextWords):
         if device_of(array) != self.device:
             array = move_to(array, self.device)
         xp = array_module(array)
+        array = xp.asarray(array)
+        check_gpu(name, array, self._state_model.table.state_G)
         if dtype is not None and array.size and not np.can_cast(array.dtype, dtype):
             array = xp.clip(array, -1 if array.dtype.kind == "i" else 0, MAX_STATE)  # no other number becomes a state
         return xp.ascontiguousarray(array, wanted)

@@ -24,6 +24,7 @@ from mgpu_ngram.engine.device import free_bytes, memory_guard, to_host_fast
 from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
 from mgpu_ngram.engine.next_word import Found, NextWordModel, replica_bytes, rows_of, use_block
 from mgpu_ngram.engine.row_options import RowOptions, block_rows
+from mgpu_ngram.engine.torch_arrays import on_stream_of
 
 SENT_ROWS = 4096  # histories per compact block, or per block of greatest words
 MAX_CALLED = 1 << 16  # histories per block that workers make; they pass through the scheduler, about 20 bytes each
@@ -71,7 +72,7 @@ class NextWords:
         scale      "prob", "log10" (equal to KenLM's to the bit) or "ln"
         bos        whether <s> precedes each history
         out        array to fill and return: (H, orders, V) of that dtype; an array, or an object with the CUDA array
-                   interface or DLPack, such as a PyTorch tensor (also of bfloat16)
+                   interface or DLPack, such as a PyTorch tensor (also of bfloat16): then on PyTorch's current stream
 
         A smoothed row of a normalised model sums to 1 without <s>, to which lmplz gives a probability of 1. The array
         is on the device of the model. Its rows may be padded so that each starts at a multiple of 128 bytes. Raises
@@ -80,12 +81,13 @@ class NextWords:
         options = RowOptions.of(self.arrays.trie.order, orders, mode, scale, dtype, top_k)
         if top_k is not None and out is not None:
             raise InputError("out is for whole rows but top_k is given; leave one of them out")
-        codes_T, positions_H = self._codes(several(histories))
-        shape = len(positions_H), len(options.orders), len(self.arrays.words)
-        target = None if out is None else writable(out, shape, dtype, self.device)
-        with memory_guard(f"making rows of shape {shape}", self.device, SMALLER):
-            made = self._next_word_model.find_and_make(codes_T, positions_H, options, bos, target)
-        return made if out is None else out
+        with on_stream_of(out):
+            codes_T, positions_H = self._codes(several(histories))
+            shape = len(positions_H), len(options.orders), len(self.arrays.words)
+            target = None if out is None else writable(out, shape, dtype, self.device)
+            with memory_guard(f"making rows of shape {shape}", self.device, SMALLER):
+                made = self._next_word_model.find_and_make(codes_T, positions_H, options, bos, target)
+            return made if out is None else out
 
     def iter_distributions(
         self,

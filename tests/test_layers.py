@@ -15,7 +15,7 @@ PACKAGE = Path(mgpu_ngram.__file__).parent
 # What each layer may import from the package: a layer, or one module of it. cli -> commands -> stages -> jobs
 # -> engine -> kernels; a job knows only the executor's protocol, with its gangs, of the cluster.
 ALLOWED = {
-    "__init__": {"api", "beam_search", "compact", "model", "lda", "torch", "translator", "core"},
+    "__init__": {"api", "beam_search", "compact", "model", "lda", "torch", "torch_allocator", "translator", "core"},
     "__main__": {"entry"},
     "entry": {"cli"},
     "cli": {"commands", "engine.device", "core"},
@@ -35,6 +35,7 @@ ALLOWED = {
     "api": {"config", "jobs", "engine", "core", "cluster"},
     "model": {"api", "model_states", "jobs", "engine", "core", "cluster.devices"},
     "torch": {"torch", "model", "engine", "core"},
+    "torch_allocator": {"engine", "core"},
     "model_states": {"next_words", "engine", "core", "kernels.dispatch"},
     "next_words": {"api", "engine", "core", "cluster.devices", "cluster.executor"},
     "lda": {

@@ -123,6 +123,8 @@ def test_arrays_to_fill(model):
     wanted = host(model.advance(states, dtype="float16"))
     assert all(np.array_equal(a, b) for a, b in zip(host(rows), wanted, strict=True))
     assert model.advance(states, next_states=False)[1] is None
+    begun = xp.zeros(2, np.int32)
+    assert model.start(2, out=begun) is begun and np.array_equal(to_host(begun), to_host(states))
     alone = xp.zeros((2, V), np.float32)
     model.advance(states, next_states=False, out=(alone, None))
     assert np.array_equal(to_host(alone), to_host(model.advance(states)[0]))
@@ -188,6 +190,7 @@ REFUSED = [
         "out is int64 of shape (1,) but",
     ),
     (lambda m: m.advance([0], out=(np.zeros((1, 5), np.float32), None)), "out must be (rows, states)"),
+    (lambda m: m.start(2, out=np.zeros(2)), "out is float64 of shape (2,) but must be int32 of shape (2,)"),
     (lambda m: m.advance([0], out=(None, np.zeros((1, 5), np.int32))), "out is NoneType but must be an array"),
 ]
 
@@ -221,6 +224,7 @@ def test_tensors_in_tensors_out(arpa):
     assert rows.dtype == torch.bfloat16 and following.shape == rows.shape == (2, 5)
     wanted = torch.from_numpy(model.advance(after.numpy())[0]).to(torch.bfloat16)
     assert torch.equal(rows, wanted)
+    assert model.advance(after)[0].stride() == (32, 1)  # rows begin at multiples of 128 bytes: they are not copied
 
 
 @pytest.mark.parametrize(

@@ -822,7 +822,7 @@ def test_weights_are_summed_once(model, monkeypatch):
         made.clear()
         model.sample("a", temperature, top_k, top_p)
         assert made == sums, (temperature, top_k, top_p)
-    assert model._next_word_model._last.scale == "prob"  # of temperature 0.1 alone
+    assert list(model._next_word_model._scaled) == ["prob"]  # of temperature 0.1 alone
 
 
 def test_sampling_without_memory(model, monkeypatch):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.device import check_gpu
 from mgpu_ngram.engine.torch_arrays import check_dense, torch_of
 
 
@@ -32,6 +33,7 @@ def writable(out: Any, shape: tuple[int, ...], dtype: str, device: str) -> Any:
         raise InputError(f"out has strides {array.strides} but the items of its last axis must lie beside each other")
     if has_gaps and any(stride < 0 or stride % array.itemsize for stride in array.strides):
         raise InputError(f"out has strides {array.strides} but they must be multiples of its items, 0 or more")
+    check_gpu("out", array)
     if isinstance(array, np.ndarray) and not array.flags.writeable:
         raise InputError("out cannot be written; give a copy")
     return array

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.memory_config import free_host_bytes
+from mgpu_ngram.engine.torch_memory import cached_bytes
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.intrinsics import copy_from
@@ -30,6 +31,29 @@ def synchronize(device: str) -> None:
         import cupy
 
         cupy.cuda.get_current_stream().synchronize()
+
+
+def refuse_capture(what: str, device: str) -> None:
+    """Raise InputError if a CUDA graph captures CuPy's current stream; `what` is made now and kept."""
+    if device == "gpu":
+        import cupy
+
+        if cupy.cuda.get_current_stream().is_capturing():
+            raise InputError(f"{what} are made at first use, which a CUDA graph cannot capture; call once before")
+
+
+def check_gpu(name: str, array: Any, beside: Any = None) -> None:
+    """Raise InputError for an array on another GPU than the array `beside`, or than the current one."""
+    if on_gpu(array):
+        there, here = array.data.device_id, _current_gpu() if beside is None else beside.data.device_id
+        if there != here:
+            raise InputError(f"the array of {name} is on GPU {there} but must be on GPU {here}; move it there")
+
+
+def _current_gpu() -> int:
+    import cupy
+
+    return int(cupy.cuda.runtime.getDevice())
 
 
 def to_device(array: Any, device: str) -> Any:
@@ -222,7 +246,7 @@ def _in_threads(way: _Way, fn: Callable, slices: Sequence[tuple], threads: int =
 
 
 def free_bytes(device: str) -> int:
-    """Return the memory that a task may use now: free device memory plus CuPy's cached blocks, or free host memory.
+    """Return the memory that a task may use now: free device memory plus cached blocks, or free host memory.
 
     If the pool has a limit, as within `device_limited`, no more than the limit leaves.
     """
@@ -230,7 +254,7 @@ def free_bytes(device: str) -> int:
         import cupy
 
         pool = cupy.get_default_memory_pool()
-        free = int(cupy.cuda.runtime.memGetInfo()[0]) + int(pool.free_bytes())
+        free = int(cupy.cuda.runtime.memGetInfo()[0]) + int(pool.free_bytes()) + cached_bytes()
         limit = int(pool.get_limit())
         return min(free, max(0, limit - int(pool.used_bytes()))) if limit else free
     return free_host_bytes()

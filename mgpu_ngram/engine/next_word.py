@@ -14,7 +14,14 @@ from mgpu_ngram.core.compact import CompactBlock
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.trie import Trie, node_dtype, without_filled
-from mgpu_ngram.engine.device import memory_guard, move_to, synchronize, to_device_fast, to_host_fast
+from mgpu_ngram.engine.device import (
+    memory_guard,
+    move_to,
+    refuse_capture,
+    synchronize,
+    to_device_fast,
+    to_host_fast,
+)
 from mgpu_ngram.engine.histories import Encoder
 from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.engine.replicas import held_replica
@@ -119,7 +126,7 @@ class Rows:
         self.filled_F = filled_F
         self.left_out, self.has_backoffs, self.threads = left_out, has_backoffs, threads
         self._stored: Rows | None = None
-        self._last: Scaled | None = None
+        self._scaled: dict[str, Scaled] = {}
         self._last_ranks: tuple[str, Any] | None = None
         self._scaling = threading.Lock()
 
@@ -200,6 +207,7 @@ class Rows:
             if self._stored is None:
                 xp = array_module(self.word_G)
                 word_S, prob_S = (xp.delete(array, self.filled_F) for array in (self.word_G, self.prob_G))
+                self._synchronize()
                 self._stored = Rows(word_S, prob_S, self.prob_V, self.left_out, self.has_backoffs, self.threads)
             return self._stored
 
@@ -209,24 +217,30 @@ class Rows:
         return found._replace(first_HK=first_HK, end_HK=end_HK)
 
     def scaled(self, scale: str) -> Scaled:
-        """Return the values in a scale. Caches the last scale other than log10, in which the model has them."""
-        if scale == "log10":
+        """Return the values in a scale. They are kept: work of other streams, and CUDA graphs, may read them later."""
+        if scale == "log10":  # in which the model has them
             return Scaled(scale, self.prob_G, self.prob_V, self.backoff_M)
         with self._scaling:
-            if self._last is None or self._last.scale != scale:
-                self._last = None  # frees its memory first
+            if scale not in self._scaled:
+                refuse_capture(f"values in the scale {scale}", "gpu" if on_gpu(self.prob_V) else "cpu")
                 values = self.prob_G, self.prob_V, self.backoff_M
                 made = Scaled(scale, *(None if v is None else scale_values(v, scale) for v in values))
-                synchronize("gpu" if on_gpu(self.prob_V) else "cpu")  # the next call may use another stream
-                self._last = made
-            return self._last
+                self._synchronize()
+                self._scaled[scale] = made
+            return self._scaled[scale]
 
     def _ranked(self, scaled: Scaled) -> Any:
         """Return (V,) uint32: single words, greatest value first, ties by id."""
         with self._scaling:
             if self._last_ranks is None or self._last_ranks[0] != scaled.scale:
-                self._last_ranks = scaled.scale, (-scaled.value_V).argsort(kind="stable").astype(np.uint32)
+                ranked_V = (-scaled.value_V).argsort(kind="stable").astype(np.uint32)
+                self._synchronize()
+                self._last_ranks = scaled.scale, ranked_V
             return self._last_ranks[1]
+
+    def _synchronize(self) -> None:
+        """Wait for arrays that are kept, because the next call may use another stream."""
+        synchronize("gpu" if on_gpu(self.prob_V) else "cpu")
 
 
 def kind_of(options: RowOptions) -> RowKind:
@@ -262,6 +276,7 @@ class NextWordModel(Rows):
         )  # fmt: skip
         self.trie, self.words, self.order, self.device = trie, model.words, trie.order, device
         self.encoder = Encoder(model.words, trie.order, device)
+        self._synchronize()
         self._last_weights: tuple[float, Weights] | None = None
 
     @property
@@ -368,7 +383,7 @@ class NextWordModel(Rows):
             sums_G = sum_children(self.prob_G, self.word_G, self.trie.first_child_M, inverse, self.left_out)
             ranking = Ranking(self.prob_G, ranked_V, sum_children(*of_words, inverse, self.left_out))
         made = Weights(Siblings(self.word_G, sums_G, self.symbols), ranking)
-        synchronize(self.device)  # the next call may use another stream
+        self._synchronize()
         with self._scaling:
             self._last_weights = inverse, made
         return made

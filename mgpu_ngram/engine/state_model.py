@@ -39,7 +39,7 @@ class StateModel:
             raise InputError("states need the edge table but the index is btree; load the model with index='edge'")
         self.edges, self._rows, self.device = replica.edges, rows, rows.device
         self.order, self.words = rows.order, rows.symbols
-        self._last: StateRows | None = None
+        self._scales: dict[str, StateRows] = {}
         self.begin, self.end = (replica.begin if self.order > 1 else EMPTY), replica.end
         suffix_M = model.trie.suffixes().astype(np.int64)
         suffix_M[: self.words] = EMPTY
@@ -89,12 +89,12 @@ class StateModel:
         return made[:, : self.words], None if after is None else after[:, : self.words]
 
     def _state_rows(self, scale: str) -> StateRows:
-        """Return the model that makes rows in a scale. Caches the last one."""
-        last, values = self._last, self._rows.values(scale)
-        if last is None or last.values.value_V is not values.value_V:
-            histories = Histories(self._rows.trie.first_child_M, self._rows.scaled(scale).backoff_M)
-            last = self._last = StateRows(self.table, self.order, histories, values, scale == "prob")
-        return last
+        """Return the model that makes rows in a scale. All are kept: CUDA graphs may read their arrays later."""
+        if scale not in self._scales:
+            values, backoff_M = self._rows.values(scale), self._rows.scaled(scale).backoff_M
+            histories = Histories(self._rows.trie.first_child_M, backoff_M)
+            self._scales[scale] = StateRows(self.table, self.order, histories, values, scale == "prob")
+        return self._scales[scale]
 
     def _in_pieces(self, fn: Callable[..., None], least: int, *arrays: Any) -> None:
         """Call fn with the arrays, or with at least `least` rows of each; threads share them on a CPU."""

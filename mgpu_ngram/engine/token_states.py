@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.device import synchronize
 from mgpu_ngram.engine.next_word import NextWordModel, Rows, kind_of
 from mgpu_ngram.engine.ngram_rows import children_among
 from mgpu_ngram.engine.row_options import RowOptions
@@ -58,6 +59,8 @@ class TokenStates:
         of_model = model.table
         state_A = xp.concatenate([of_model.state_G[self.ids_V], of_model.state_G[nodes_C]])
         self._table, self._order = StateTable(of_model.nodes_M2, state_A), model.order
+        self._rows.scaled("ln")
+        synchronize(model.device)  # the first call may use another stream
 
     def advance(self, states_B: Any) -> tuple[Any, Any]:
         """Return (B, V) float32, ln P of every token after each state, and (B, V) int32, the states after them."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.torch_memory import tensor_allocator, tensor_behind
 from mgpu_ngram.kernels.dispatch import array_module
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def torch_of(value: Any) -> Any:
@@ -46,17 +51,55 @@ def as_tensor(array: Any, like: Any) -> Any:
     """Return a NumPy or CuPy array as a tensor on the device of the tensor `like`; shares memory that is there."""
     torch = torch_of(like)
     if isinstance(array, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(array)).to(like.device)
-    return torch.from_dlpack(array).to(like.device)
+        forward = all(stride >= 0 for stride in array.strides)  # PyTorch has no others
+        return torch.from_numpy(array if forward else array.copy()).to(like.device)
+    if (memory := tensor_behind(array)) is None:
+        return torch.from_dlpack(array).to(like.device)
+    # PyTorch then knows the memory as its own, as `Tensor.record_stream` needs.
+    storage, size = memory.untyped_storage(), array.itemsize
+    made = torch.empty(0, dtype=getattr(torch, array.dtype.name), device=memory.device)
+    strides = [stride // size for stride in array.strides]
+    return made.set_(storage, (array.data.ptr - storage.data_ptr()) // size, array.shape, strides).to(like.device)
 
 
-def on_stream_of(value: Any) -> AbstractContextManager[Any]:
-    """Return a context in which CuPy works on PyTorch's current stream, if `value` is a tensor on a GPU."""
-    torch = torch_of(value)
-    if torch is None or not value.is_cuda:
-        return nullcontext()
-    stream = torch.cuda.current_stream(value.device)
-    return _cupy().cuda.ExternalStream(stream.cuda_stream, value.device.index)
+def on_stream_of(*values: Any) -> AbstractContextManager[Any]:
+    """Return a context in which CuPy works as PyTorch does, if one of the values is a tensor on a GPU: on its device,
+    on PyTorch's current stream there, and in memory of PyTorch's. CUDA graphs may then capture it.
+    """
+    tensor = next((value for value in values if torch_of(value) is not None and value.is_cuda), None)
+    return nullcontext() if tensor is None else _work_as_torch(tensor.device)
+
+
+def not_compiled(method: F) -> F:
+    """Return a method of states that `torch.compile` leaves as it is: it would trace the work on arrays."""
+
+    @functools.wraps(method)
+    def call(self: Any, states: Any, *args: Any, **options: Any) -> Any:
+        torch = torch_of(states)
+        if torch is not None and torch.compiler.is_compiling():
+            return torch.compiler.disable(method)(self, states, *args, **options)
+        return method(self, states, *args, **options)
+
+    return call  # type: ignore[return-value]
+
+
+@contextmanager
+def _work_as_torch(device: Any) -> Iterator[None]:
+    torch, cuda = sys.modules["torch"], _cupy().cuda
+    with torch.cuda.device(device):
+        stream = cuda.Stream.from_external(_Stream(torch.cuda.current_stream().cuda_stream))
+        with stream, cuda.using_allocator(tensor_allocator(device.index)):
+            yield
+
+
+class _Stream:
+    """A stream by its address; PyTorch's own lack the method below before 2.10."""
+
+    def __init__(self, address: int):
+        self._address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._address
 
 
 def memory_module(value: Any) -> Any:

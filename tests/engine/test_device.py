@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.engine import device as device_module
 from mgpu_ngram.engine.device import (
     Stopwatch,
     add_seconds,
+    check_gpu,
     each_slice,
     free_bytes,
     memory_guard,
@@ -120,6 +121,14 @@ def test_free_bytes_of_a_pool_with_a_limit(limit, expected, monkeypatch):
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime), get_default_memory_pool=lambda: pool)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     assert free_bytes("gpu") == expected
+
+
+def test_arrays_of_two_gpus_are_refused():
+    there, here = (SimpleNamespace(__cuda_array_interface__={}, data=SimpleNamespace(device_id=i)) for i in (1, 0))
+    with pytest.raises(InputError, match="the array of states is on GPU 1 but must be on GPU 0; move it there"):
+        check_gpu("states", there, beside=here)
+    check_gpu("states", here, beside=here)
+    check_gpu("states", np.zeros(1), beside=here)
 
 
 def test_stopwatch_charges_each_second_once(device, monkeypatch):
