@@ -1,7 +1,9 @@
 """The model over token ids for PyTorch, beside KenLM's states, word by word. NeMo's own tests ask for the same."""
 
+import gc
 import math
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -135,6 +137,61 @@ def test_refusals(arpa, tokens, message):
     with pytest.raises(ng.InputError) as error:
         tokens_of.NGramLM(ng.Model.load(arpa, "cpu"), tokens)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_it_compiles_without_a_break(lm, backend):
+    def walk(tokens):
+        states = lm.step(lm.get_init_states(tokens.shape[0]), tokens)
+        scores, after = lm.advance(states, eos_id=1)
+        return 2 * scores, after, lm.get_final(states)
+
+    compiled = torch.compile(walk, fullgraph=True, backend=backend)
+    for rows in 1, 4, 7:
+        tokens = torch.arange(-1, rows - 1).to(lm.device)
+        assert all(torch.equal(a, b) for a, b in zip(compiled(tokens), walk(tokens), strict=True))
+
+
+def test_operators_keep_the_rules_of_pytorch(lm):
+    states, ops = lm.get_init_states(3), torch.ops.mgpu_ngram
+    for op, inputs in (ops.advance, (states,)), (ops.step, (states, states % 3)), (ops.final, (states,)):
+        torch.library.opcheck(op.default, (*inputs, lm._number))
+
+
+def test_a_compiled_function_keeps_no_model(arpa):
+    lm = tokens_of.NGramLM.from_file(arpa, V, device="cpu")
+    compiled, states, number = torch.compile(lm.get_final, backend="eager"), lm.get_init_states(2), lm._number
+    compiled(states)
+    gone = weakref.ref(lm)
+    del lm, compiled
+    torch._dynamo.reset()
+    gc.collect()
+    assert gone() is None
+    with pytest.raises(
+        ng.InputError, match=f"the n-gram model {number} of a compiled function is gone; keep the NGram"
+    ):
+        torch.ops.mgpu_ngram.final(states, number)
+
+
+def test_autocast_leaves_scores_as_they_are(lm):
+    """As PyTorch's losses: logarithms of probabilities are float32."""
+    states = lm.get_init_states(3)
+    wanted = *lm.advance(states), lm.get_final(states)
+    with torch.autocast(lm.device.type, dtype=torch.bfloat16):
+        found = *lm.advance(states), lm.get_final(states)
+    assert found[0].dtype == torch.float32 and all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_calls_of_a_model_may_stand_in_a_compiled_function(arpa, device):
+    model = ng.Model.load(arpa, device)
+    states = torch.zeros(3, dtype=torch.int32, device="cuda" if device == "gpu" else "cpu")
+
+    def scores(states):
+        return 2 * model.advance(states + 1)[0], model.step(states, states), model.final(states)
+
+    found, wanted = torch.compile(scores, backend="eager")(states), scores(states)
+    assert torch.equal(found[0], wanted[0]) and torch.equal(found[1][0], wanted[1][0])
+    assert torch.equal(found[2], wanted[2])
 
 
 def test_without_pytorch_there_is_one_line(monkeypatch):

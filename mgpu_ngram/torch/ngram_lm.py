@@ -7,8 +7,11 @@ from pathlib import Path
 
 import torch
 
+from mgpu_ngram.engine.states import EMPTY
 from mgpu_ngram.engine.token_states import TokenStates
 from mgpu_ngram.model import Model
+
+from . import operators
 
 TOKEN_OFFSET = 100  # NeMo writes token t as the character t + 100
 
@@ -33,6 +36,7 @@ class NGramLM(torch.nn.Module):
         self.model, self.vocab_size = model, len(tokens)
         self._states = TokenStates(model._state_model, model._next_word_model, tokens, normalize_unk)
         self._words = torch.from_dlpack(self._states.ids_V)
+        self._begin, self._number = model._state_model.begin, operators.number_of(self)
 
     @classmethod
     def from_file(
@@ -54,25 +58,30 @@ class NGramLM(torch.nn.Module):
     @property
     def device(self) -> torch.device:
         """Return the device of the model."""
-        return torch.device("cuda", torch.cuda.current_device()) if self.model.device == "gpu" else torch.device("cpu")
+        return self._words.device
 
     def get_init_states(self, batch_size: int, bos: bool = True) -> torch.Tensor:
         """Return the states of sentences that have not begun, (B,) int64; see `Model.start`."""
-        return torch.from_dlpack(self.model.start(batch_size, bos)).to(torch.int64)
+        return torch.full((batch_size,), self._begin if bos else EMPTY, device=self.device)
 
     def advance(self, states: torch.Tensor, eos_id: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ln P of every token after each state, (B, V) float32, and the state after it, (B, V) int64.
 
         eos_id  a token that gets the probability that the sentence ends, and whose state stays
         """
-        scores, after = self.model.advance_tokens(states, self._states)
-        after = after.to(torch.int64)
+        if torch.compiler.is_compiling():
+            scores, after = operators.advance(states, self._number)
+        else:
+            scores, after = self.model.advance_tokens(states, self._states)
+            after = after.to(torch.int64, memory_format=torch.contiguous_format)
         if eos_id is not None:
             scores[:, eos_id], after[:, eos_id] = self.get_final(states), states
         return scores, after
 
     def step(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the states after a token each, (B,) int64; tokens that are none count as <unk>."""
+        if torch.compiler.is_compiling():
+            return operators.step(states, tokens, self._number)
         words = self._words.to(tokens.device)
         is_token = (tokens >= 0) & (tokens < self.vocab_size)
         ids = torch.where(is_token, words[torch.where(is_token, tokens, 0)], 0)
@@ -80,6 +89,8 @@ class NGramLM(torch.nn.Module):
 
     def get_final(self, states: torch.Tensor) -> torch.Tensor:
         """Return ln P that the sentence ends after each state, (B,) float32."""
+        if torch.compiler.is_compiling():
+            return operators.final(states, self._number)
         return self.model.final(states, scale="ln")
 
     def forward(

@@ -1,0 +1,78 @@
+"""The calls of `NGramLM` as operators of PyTorch's, which `torch.compile` takes as they are.
+
+An operator takes tensors and numbers, so each model has a number. It is forgotten with its model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES
+
+if TYPE_CHECKING:
+    from .ngram_lm import NGramLM
+
+WHOLE = ROW_ALIGNMENT_BYTES // 4  # words that rows of float32 are padded to
+
+_models: weakref.WeakValueDictionary[int, NGramLM] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
+def number_of(model: NGramLM) -> int:
+    """Return a number for a model, which the operators take in its place."""
+    number = next(_numbers)
+    _models[number] = model
+    return number
+
+
+def _model(number: int) -> NGramLM:
+    model = _models.get(number)
+    if model is None:
+        raise InputError(
+            f"the n-gram model {number} of a compiled function is gone; keep the NGramLM, or compile again"
+        )
+    return model
+
+
+def _advance(states: Any, number: int) -> Any:
+    return _model(number).advance(states)
+
+
+def _step(states: Any, tokens: Any, number: int) -> Any:
+    return _model(number).step(states, tokens)
+
+
+def _final(states: Any, number: int) -> Any:
+    return _model(number).get_final(states)
+
+
+_OPTIONS: Any = {"mutates_args": ()}
+advance = torch.library.custom_op(
+    "mgpu_ngram::advance", _advance, schema="(Tensor states, int model) -> (Tensor, Tensor)", **_OPTIONS
+)
+step = torch.library.custom_op(
+    "mgpu_ngram::step", _step, schema="(Tensor states, Tensor tokens, int model) -> Tensor", **_OPTIONS
+)
+final = torch.library.custom_op("mgpu_ngram::final", _final, schema="(Tensor states, int model) -> Tensor", **_OPTIONS)
+
+
+@advance.register_fake
+def _(states: Any, number: int) -> Any:
+    rows, words = len(states), _model(number).vocab_size
+    scores = states.new_empty((rows, -(-words // WHOLE) * WHOLE), dtype=torch.float32)[:, :words]
+    return scores, states.new_empty((rows, words), dtype=torch.int64)
+
+
+@step.register_fake
+def _(states: Any, tokens: Any, number: int) -> Any:
+    return states.new_empty(len(states), dtype=torch.int64)
+
+
+@final.register_fake
+def _(states: Any, number: int) -> Any:
+    return states.new_empty(len(states), dtype=torch.float32)
