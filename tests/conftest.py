@@ -299,6 +299,12 @@ def planted():
 
 
 @pytest.fixture(scope="session")
+def binaries():
+    """Return the module kenlm_binaries.py: a model as the files that KenLM wrote, and its scores."""
+    return module_here("kenlm_binaries")
+
+
+@pytest.fixture(scope="session")
 def plain_model():
     """Return the class PlainModel: a random model of a seed, and a plain scorer of its words."""
     return module_here("plain_model").PlainModel

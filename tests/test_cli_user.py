@@ -13,7 +13,6 @@ import pytest
 import mgpu_ngram as ng
 from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.core.errors import InputWarning
-from tests.kenlm_binaries import BINARIES
 
 ARPA = r"""\data\
 ngram 1=3
@@ -120,18 +119,23 @@ def test_json_lines_are_counted_as_text_from_memory(folder):
     assert ng.count(ng.Lines(['{"text": "a"}']), order=1, device="cpu").max_order == 1
 
 
-def test_kenlm_binaries_are_models(folder, mgpu_ngram):
-    (folder / "m.bin").write_bytes(BINARIES["trie"])
+def test_kenlm_binaries_are_models(binaries, folder, mgpu_ngram):
+    (folder / "m.bin").write_bytes(binaries.BINARIES["trie"])
     code, out, _ = mgpu_ngram("score", "m.bin", "text", *HERE, "-v", "sentence")
     assert code == 0 and out.startswith("Total: -")
     assert mgpu_ngram("trie", "m.bin", "-o", "m.safetensors", "--device", "cpu")[0] == 0
     assert mgpu_ngram("score", "m.safetensors", "text", *HERE, "-v", "sentence")[1] == out
+    for flags in ["-o", "back.arpa"], ["-o", "back.klm", "--format", "kenlm-probing"]:
+        assert mgpu_ngram("convert", "m.safetensors", *flags)[0] == 0
+        assert mgpu_ngram("score", flags[1], "text", *HERE, "-v", "sentence")[1] == out
+    err = refused(mgpu_ngram("convert", "m.bin", "-o", "m.txt", "--format", "kenlm-trie"))
+    assert "output m.txt would be a KenLM binary model, but its name ends with .txt; name it m.binary" in err
     code, out, _ = mgpu_ngram("info", "m.bin")
     assert code == 0 and "m.bin: KenLM binary model of order 3, 16 n-grams (6 + 7 + 3)\ntype: trie\n" in out
 
 
-def test_damaged_kenlm_binaries_are_refused(folder, mgpu_ngram):
-    (folder / "m.bin").write_bytes(BINARIES["trie"][:-1])
+def test_damaged_kenlm_binaries_are_refused(binaries, folder, mgpu_ngram):
+    (folder / "m.bin").write_bytes(binaries.BINARIES["trie"][:-1])
     for words in ["score", "m.bin", "text", *HERE], ["trie", "m.bin", "-o", "m.safetensors"]:
         assert "m.bin' is a damaged KenLM binary model: it ends with 5 words " in refused(mgpu_ngram(*words))
     (folder / "m.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 4\n\0" + bytes(100))

@@ -27,9 +27,7 @@ FILTER_BITS = 64  # of the filter per n-gram
 BLOCK_BITS = 17  # of the filter that a core keeps in its cache: 16 KiB
 PAIRS_PER_TASK = 1 << 26
 MANY_PAIRS = 10**11  # take minutes: 2 cores test 0.4 billion a second
-UNIGRAM = [("prob", "<f4"), ("backoff", "<f4")]
-REST_COST = [("rest", "<f4")]
-KEY = [("key", "<u8")]
+PROBING_UNIGRAM = np.dtype([("prob", "<f4"), ("backoff", "<f4")])
 
 
 @dataclass(frozen=True)
@@ -62,13 +60,13 @@ class KenlmProbing:
         threads  threads that find n-grams
         """
         self._file, self._threads, counts, at = file, threads, file.header.counts, file.search
-        rest = REST_COST if file.header.kind == REST else []
-        self._unigrams = file.array(at, np.dtype(UNIGRAM + rest), counts[0] + 1)
+        rest = file.header.kind == REST
+        self._unigrams = file.array(at, _with_rest(PROBING_UNIGRAM) if rest else PROBING_UNIGRAM, counts[0] + 1)
         at += self._unigrams.nbytes
         self._tables: list[np.ndarray] = []
         for count in counts[1:]:
-            fields = KEY + UNIGRAM[:1] if len(self._tables) == len(counts) - 2 else KEY + UNIGRAM + rest
-            self._tables.append(file.array(at, np.dtype(fields), slots_of(count, file.header.multiplier)))
+            dtype = table_dtype(longest=len(self._tables) == len(counts) - 2, rest=rest)
+            self._tables.append(file.array(at, dtype, slots_of(count, file.header.multiplier)))
             at += self._tables[-1].nbytes
         self.end = at
 
@@ -97,6 +95,17 @@ class KenlmProbing:
             level = table[slot_G]
             longest = n == self._file.header.order
             yield Ngrams(ids, _negative(level["prob"]), None if longest else plain_backoffs(level["backoff"]))
+
+
+def table_dtype(longest: bool, rest: bool = False) -> np.dtype:
+    """Return the slots of a table of n-grams, of the highest order or of another one."""
+    fields = PROBING_UNIGRAM.descr[: 1 if longest else 2]
+    dtype = np.dtype([("key", "<u8"), *fields])
+    return _with_rest(dtype) if rest and not longest else dtype
+
+
+def _with_rest(dtype: np.dtype) -> np.dtype:
+    return np.dtype([*dtype.descr, ("rest", "<f4")])
 
 
 def combine(key: np.ndarray, word: np.ndarray) -> np.ndarray:

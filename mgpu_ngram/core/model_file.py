@@ -26,6 +26,7 @@ from mgpu_ngram.kernels.trie.edges import EdgeTable
 FORMAT = "mgpu_ngram model"
 FORMAT_VERSION = 1
 WORD_ARRAYS = ("offsets_V", "data")
+KENLM_SUFFIXES = (".binary", ".bin", ".klm")
 EDGE_ARRAYS = ("slots_E2", "words_V2")
 EDGE_NUMBERS = ("buckets", "word_bits", "key_bits", "node_bits", "check_bits", "filter_bits")
 
@@ -147,17 +148,36 @@ def describe_model(path: str | Path) -> dict[str, Any]:
     }
 
 
-def check_free_file(path: str | Path, overwrite: bool) -> None:
-    """Raise InputError unless `path` is local and free, or a model file that may be replaced."""
+def check_free_file(path: str | Path, overwrite: bool, format: str = "safetensors") -> None:
+    """Raise InputError unless `path` is local and free, or a file of the same kind that may be replaced.
 
-    def is_model(path: str | Path) -> bool:
-        try:
-            return load_arrays(path, verify=False)[1].get("format") == FORMAT
-        except InputError:
-            return False
+    format  "safetensors" for a model file, "arpa", "kenlm-probing" or "kenlm-trie"
+    """
+    if format == "arpa":
+        check_free(path, overwrite, "ARPA file", _is_arpa)
+        check_suffix(path, "an ARPA file", ".arpa")
+    elif format == "safetensors":
+        check_free(path, overwrite, "model file", _is_model)
+        check_suffix(path, "a model file", ".safetensors")
+    else:
+        check_free(path, overwrite, KENLM.removeprefix("a "), is_kenlm_file)
+        if Path(path).suffix.lower() not in KENLM_SUFFIXES:
+            check_suffix(path, KENLM, KENLM_SUFFIXES[0])
 
-    check_free(path, overwrite, "model file", is_model)
-    check_suffix(path, "a model file", ".safetensors")
+
+def _is_model(path: str | Path) -> bool:
+    try:
+        return load_arrays(path, verify=False)[1].get("format") == FORMAT
+    except InputError:
+        return False
+
+
+def _is_arpa(path: str | Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return any(line.startswith(b"\\data\\") for line in file.readlines(1 << 12))
+    except OSError:
+        return False
 
 
 def identify(path: str | Path) -> str:
@@ -190,8 +210,11 @@ def is_model_file(path: str | Path) -> bool:
 
 def is_kenlm_file(path: str | Path) -> bool:
     """Return whether a file starts as KenLM's binary models do."""
-    with open(path, "rb") as file:
-        return what_begins(file.read(HEAD_BYTES)) == KENLM
+    try:
+        with open(path, "rb") as file:
+            return what_begins(file.read(HEAD_BYTES)) == KENLM
+    except OSError:
+        return False
 
 
 def _arrays(trie: Trie, words: Words) -> dict[str, np.ndarray]:

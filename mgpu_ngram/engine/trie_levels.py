@@ -11,15 +11,18 @@ from mgpu_ngram.core.trie import Ngrams, Trie
 
 
 def levels_of(trie: Trie) -> Sequence[Ngrams]:
-    """Return the n-grams of order 1, 2, ... of a trie in host memory that has no filled-in nodes.
+    """Return the n-grams of order 1, 2, ... that a model stores, from its trie in host memory, without codes.
 
     Ids are computed when rows are read and take no memory before.
     """
     levels = []
     for n in range(1, trie.order + 1):
-        rows = slice(trie.starts[n - 1], trie.starts[n])
+        begin, end = trie.starts[n - 1 : n + 1]
+        rows: Any = slice(begin, end)
+        if trie.filled_F is not None:
+            rows = np.setdiff1d(np.arange(begin, end), trie.filled_F, assume_unique=True)
         backoff = trie.backoff_M[rows] if n < trie.order else None
-        ids: Any = _Ids(trie, n)
+        ids: Any = _Ids(trie, n, rows)
         levels.append(Ngrams(ids, trie.prob_G[rows] + np.float32(0), backoff))  # -0 becomes 0
     return levels
 
@@ -27,13 +30,16 @@ def levels_of(trie: Trie) -> Sequence[Ngrams]:
 class _Ids:
     """(G, n) uint32, the words of all n-grams of an order, of which only slices are computed."""
 
-    def __init__(self, trie: Trie, order: int):
-        self.trie, self.order = trie, order
+    def __init__(self, trie: Trie, order: int, nodes: Any):
+        self.trie, self.order, self.nodes = trie, order, nodes
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         trie, n = self.trie, self.order
         begin, end = rows.indices(trie.starts[n] - trie.starts[n - 1])[:2]
-        nodes = np.arange(trie.starts[n - 1] + begin, trie.starts[n - 1] + end)
+        if isinstance(self.nodes, slice):
+            nodes = np.arange(self.nodes.start + begin, self.nodes.start + end)
+        else:
+            nodes = self.nodes[begin:end]
         ids = np.empty((len(nodes), n), np.uint32)
         for k in range(n - 1, -1, -1):
             ids[:, k] = trie.word_G[nodes]

@@ -27,7 +27,9 @@ class Entry:
 ENTRIES: dict[str, Entry] = {
     "count": Entry("mgpu_ngram.stages.count", "count the n-grams of text", ("count",)),
     "estimate": Entry("mgpu_ngram.stages.estimate", "make a Kneser-Ney model of text", ("estimate",)),
-    "trie": Entry("mgpu_ngram.stages.trie", "convert a model to a model file, which loads fast", ("convert", "trie")),
+    "trie": Entry(
+        "mgpu_ngram.stages.trie", "convert a model to another format; a model file loads fast", ("convert", "trie")
+    ),
     "score": Entry("mgpu_ngram.stages.score", "score text as KenLM's query does", ("score",)),
     "distribution": Entry(
         "mgpu_ngram.stages.distribution", "write the probabilities of every next word", ("distribution",)

@@ -8,8 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mgpu_ngram.jobs.trie.config import TrieConfig
-from mgpu_ngram.report import show_model, shown_path
+from mgpu_ngram.jobs.trie.config import MODELS, TrieConfig
+from mgpu_ngram.report import show_file, show_model, shown_path
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import CONVERT_BYTES
 from mgpu_ngram.stages.flags import add_overwrite
@@ -22,8 +22,15 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   mgpu-ngram convert model.arpa.gz -o model.safetensors
   mgpu-ngram convert model.arpa -o small.safetensors --quantize 8
-  mgpu-ngram convert model.safetensors -o fast.safetensors --index edge"""
-MODEL = "model.safetensors"  # in the folder of a run
+  mgpu-ngram convert model.safetensors -o fast.safetensors --index edge
+  mgpu-ngram convert model.binary -o model.arpa
+  mgpu-ngram convert model.safetensors -o model.binary --format kenlm-trie"""
+KINDS = {
+    "safetensors": "a model file",
+    "arpa": "an ARPA file",
+    "kenlm-probing": "a probing model of KenLM",
+    "kenlm-trie": "a trie of KenLM",
+}
 
 
 class TrieStage(Stage[TrieConfig, "TrieResult"]):
@@ -41,7 +48,17 @@ class TrieStage(Stage[TrieConfig, "TrieResult"]):
         parser.add_argument(
             "model", metavar="MODEL", help="ARPA file (plain or compressed), KenLM binary or model file"
         )
-        parser.add_argument("-o", "--output", required=True, metavar="OUT.safetensors", help="model file to write")
+        parser.add_argument(
+            "-o",
+            "--output",
+            required=True,
+            metavar="OUT",
+            help="file to write; OUT.arpa: an ARPA file, else a model file",
+        )
+        parser.add_argument(
+            "--format", choices=["safetensors", "arpa", "kenlm-probing", "kenlm-trie"],
+            help="model file, ARPA file, or a binary model that KenLM loads (default: by the name of OUT)",
+        )  # fmt: skip
         add_overwrite(parser)
         parser.add_argument(
             "--index", choices=["btree", "edge", "both"],
@@ -60,7 +77,9 @@ class TrieStage(Stage[TrieConfig, "TrieResult"]):
     def settings(self, arguments: argparse.Namespace) -> TrieConfig:
         from mgpu_ngram.core.typed_config import fill
 
-        found = given(arguments, ["model", "index", "fanout", "quantize"])
+        found = given(arguments, ["model", "format", "index", "fanout", "quantize"])
+        if "format" not in found and str(arguments.output).lower().endswith(".arpa"):
+            found["format"] = "arpa"
         return fill(TrieConfig, found | {"backoff": not arguments.no_backoff}, "trie")
 
     def target(self, arguments: argparse.Namespace) -> Target:
@@ -71,7 +90,7 @@ class TrieStage(Stage[TrieConfig, "TrieResult"]):
             return super().check_target(config, target, overwrite)
         from mgpu_ngram.core.model_file import check_free_file
 
-        check_free_file(target.path, overwrite)
+        check_free_file(target.path, overwrite, config.format)
 
     def check(self, config: TrieConfig) -> None:
         from mgpu_ngram.core.model_file import identify
@@ -97,21 +116,24 @@ class TrieStage(Stage[TrieConfig, "TrieResult"]):
         return changed_since(config, manifest)
 
     def product(self, config: TrieConfig) -> str:
-        return MODEL
+        return MODELS[config.format]
 
     def describe(self, path: str, manifest: dict[str, Any]) -> dict[str, Any]:
-        from mgpu_ngram.core.model_file import describe_model
+        from mgpu_ngram.core.file_kind import identify_file
 
-        return describe_model(os.path.join(path, MODEL))
+        name = MODELS[manifest["options"].get("format", "safetensors")]
+        return identify_file(os.path.join(path, name)) | {"file": name}
 
     def show_result(self, config: TrieConfig, result: TrieResult) -> None:
         _show_trie(result)
 
     def show_plan(self, plan: dict[str, Any]) -> None:
-        print(f"{plan['job']}: {plan['model']} to a model file, index {plan['index']}, on the {plan['device']}")
+        index = f", index {plan['index']}" if "index" in plan else ""
+        print(f"{plan['job']}: {plan['model']} to {KINDS[plan['format']]}{index}, on the {plan['device']}")
 
     def show_info(self, path: str, described: dict[str, Any]) -> None:
-        show_model(os.path.join(path, MODEL), described)
+        file = os.path.join(path, described["file"])
+        (show_model if described["file"] == MODELS["safetensors"] else show_file)(file, described)
 
 
 STAGE = TrieStage()

@@ -11,10 +11,13 @@ from mgpu_ngram.core.kenlm_file import Header, KenlmFile, read_header, slots_of
 from mgpu_ngram.core.kenlm_probing import KenlmProbing
 from mgpu_ngram.core.kenlm_trie import KenlmTrie, Pointers
 from mgpu_ngram.kernels.common.murmur import murmur_hash
-from tests.kenlm_binaries import BINARIES
 
 TRIE = "trie"
-every_type = pytest.mark.parametrize("type", BINARIES)
+TYPES = [
+    "probing", "probing with rest costs", "trie", "quantised trie", "trie with array pointers",
+    "quantised trie with array pointers",
+]  # fmt: skip
+every_type = pytest.mark.parametrize("type", TYPES)
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def changed(content, at, new):
     return content[:at] + new + content[at + len(new) :]
 
 
-def test_a_header_by_hand():
+def test_a_header_by_hand(binaries):
     whole = b"mmap lm http://kheafield.com/code format version 5\n".ljust(56, b"\0")
     whole += struct.pack("<3f3IQ", 0, 1, -0.5, 1, 0xFFFFFFFF, 0, 1)
     whole += struct.pack("<B3xfI?3xI", 2, 1.5, 5, True, 1) + struct.pack("<2Q", 7, 2**40)
@@ -46,7 +49,7 @@ def test_a_header_by_hand():
     assert header == Header(5, (7, 2**40), 1.5, True) and header.order == 2 and header.size_bytes == 128
     assert header.is_trie and header.quantized and header.has_arrays
     assert header.pack() == whole + bytes(4)
-    for content in BINARIES.values():
+    for content in binaries.BINARIES.values():
         header = read_header("m", content)
         assert header.pack() == content[: header.size_bytes]
 
@@ -69,15 +72,15 @@ def test_a_header_by_hand():
         (119, b"\1", "has 447 bytes, but its header asks for .* or more; it is truncated or damaged"),
     ],
 )
-def test_other_headers_are_refused(put, at, new, why):
+def test_other_headers_are_refused(put, binaries, at, new, why):
     with pytest.raises(InputError, match=f"model.binary' .*{why}") as caught:
-        read(put(changed(BINARIES[TRIE], at, new)))
+        read(put(changed(binaries.BINARIES[TRIE], at, new)))
     assert "\n" not in str(caught.value)
 
 
 @every_type
-def test_files_that_are_cut_short(put, type):
-    content = BINARIES[type]
+def test_files_that_are_cut_short(put, binaries, type):
+    content = binaries.BINARIES[type]
     for size in [88, 107, 131, *range(132, len(content), 23), len(content) - 1]:
         with pytest.raises(InputError, match="truncated or damaged|damaged header|is a damaged KenLM") as caught:
             read(put(content[:size]))
@@ -85,8 +88,8 @@ def test_files_that_are_cut_short(put, type):
 
 
 @every_type
-def test_words_that_are_not_those_of_the_hashes(put, type):
-    content = BINARIES[type]
+def test_words_that_are_not_those_of_the_hashes(put, binaries, type):
+    content = binaries.BINARIES[type]
     naive = content.rindex("naïve".encode())
     with pytest.raises(InputError, match=r"damaged KenLM binary model: word \d, 'maïve', does not have its hash"):
         read(put(changed(content, naive, b"m")))
@@ -99,17 +102,17 @@ def test_words_that_are_not_those_of_the_hashes(put, type):
         read(put(changed(content, 100, b"\0")[:end]))
 
 
-def test_damaged_ngrams_of_a_trie(put):
+def test_damaged_ngrams_of_a_trie(put, binaries):
     unigrams = 136 + 8 * 7
     with pytest.raises(InputError, match="damaged KenLM binary model: its 1-grams do not share the 2-grams out"):
-        read(put(changed(BINARIES[TRIE], unigrams + 16 + 8, b"\7")))
+        read(put(changed(binaries.BINARIES[TRIE], unigrams + 16 + 8, b"\7")))
     bigrams = unigrams + 16 * 8
     with pytest.raises(InputError, match="a word of its 2-grams is none of 6"):
-        read(put(changed(BINARIES[TRIE], bigrams, b"\xff")))
+        read(put(changed(binaries.BINARIES[TRIE], bigrams, b"\xff")))
 
 
-def test_damaged_ngrams_of_a_probing_model(put):
-    content = BINARIES["probing"]
+def test_damaged_ngrams_of_a_probing_model(put, binaries):
+    content = binaries.BINARIES["probing"]
     bigrams = 136 + 8 + 12 * 9 + 8 * 7
     slots = np.frombuffer(content, "<u8,<f4,<f4", 9, bigrams)["f0"]
     used = int(np.flatnonzero(slots)[0])
@@ -134,9 +137,9 @@ def test_sizes_of_tables_by_hand():
     assert Pointers.chopping(1000, 4000, 2).inline == 10 and Pointers.chopping(1000, 4000, 2).values == 4
 
 
-def test_hashes_of_words():
+def test_hashes_of_words(binaries):
     """The values of MurmurHash64A that KenLM's sorted vocabulary holds."""
-    hashes = np.frombuffer(BINARIES[TRIE], "<u8", 5, 144).tolist()
-    words = re.findall(rb"[^\0]+", BINARIES[TRIE][BINARIES[TRIE].rindex(b"<unk>\0") + 6 :])
+    hashes = np.frombuffer(binaries.BINARIES[TRIE], "<u8", 5, 144).tolist()
+    words = re.findall(rb"[^\0]+", binaries.BINARIES[TRIE][binaries.BINARIES[TRIE].rindex(b"<unk>\0") + 6 :])
     assert sorted(hashes) == hashes and len(words) == 5
     assert [murmur_hash(np.frombuffer(word, np.uint8), 0, len(word)) for word in words] == hashes

@@ -15,15 +15,19 @@ from mgpu_ngram import kenlm
 from mgpu_ngram.core.errors import InputWarning
 from mgpu_ngram.core.kenlm_probing import KenlmProbing, combine
 from mgpu_ngram.core.model_file import identify
+from mgpu_ngram.engine.kenlm_write import write_kenlm
 from mgpu_ngram.engine.open_model import open_model
-from tests.kenlm_binaries import ARPA, BINARIES, SCORES
 
 GOLDEN = [
     *("t2.probing", "t2.trie", "t3.probing", "t3.probing_p2", "t3.rest", "t3.trie", "t3.trie_a22", "t3.trie_a22_q8b8"),
     *("t3.trie_a5", "t3.trie_q4b3", "t3.trie_q8b8", "t4p.probing", "t4p.trie", "t5.probing", "t5.probing_p2"),
     *("t5.trie", "t5.trie_a22", "t5.trie_a22_q8b8", "t5.trie_a5", "t5.trie_q4b3", "t5.trie_q8b8"),
 ]
-every_type = pytest.mark.parametrize("type", BINARIES)
+TYPES = [
+    "probing", "probing with rest costs", "trie", "quantised trie", "trie with array pointers",
+    "quantised trie with array pointers",
+]  # fmt: skip
+every_type = pytest.mark.parametrize("type", TYPES)
 
 
 @pytest.fixture
@@ -49,20 +53,20 @@ def ngrams_of(model):
 
 
 @every_type
-def test_a_small_model(put, type, device):
-    path = put(BINARIES[type])
+def test_a_small_model(binaries, put, type, device):
+    path = put(binaries.BINARIES[type])
     drop_in, model = kenlm.Model(str(path)), ng.Model.load(path, device)
-    for text, words in SCORES.items():
+    for text, words in binaries.SCORES.items():
         assert [(prob, matched) for prob, matched, _ in drop_in.full_scores(text)] == words
         assert [(prob, matched) for prob, matched, _ in model.full_scores(text)] == words
     assert ("naïve" in model, "c" in model, model.order) == (True, False, 3)
-    assert ngrams_of(model.arrays) == ngrams_of(open_model(put(ARPA.encode(), "model.arpa")))
-    assert identify(path) == f"{len(BINARIES[type]):,} bytes of {path.stat().st_mtime_ns}"
+    assert ngrams_of(model.arrays) == ngrams_of(open_model(put(binaries.ARPA.encode(), "model.arpa")))
+    assert identify(path) == f"{len(binaries.BINARIES[type]):,} bytes of {path.stat().st_mtime_ns}"
 
 
-def test_keys_by_hand():
+def test_keys_by_hand(binaries):
     """Of the 2-gram of words 3 4, from KenLM's table; its suffix is word 4."""
-    keys = np.frombuffer(BINARIES["probing"], "<u8,<f4,<f4", 9, 136 + 8 + 12 * 9 + 8 * 7)
+    keys = np.frombuffer(binaries.BINARIES["probing"], "<u8,<f4,<f4", 9, 136 + 8 + 12 * 9 + 8 * 7)
     key = combine(np.array([4], np.uint64), np.array([3], np.uint32))
     [found] = keys[keys["f0"] == key]
     assert (abs(found["f1"]), found["f2"]) == (0.375, -0.5)  # "a b"
@@ -116,10 +120,10 @@ class plain_file:
         return AssertionError(why)
 
 
-def test_a_warning_before_many_pairs(put, monkeypatch):
+def test_a_warning_before_many_pairs(binaries, put, monkeypatch):
     monkeypatch.setattr("mgpu_ngram.core.kenlm_probing.MANY_PAIRS", 15)
     with pytest.warns(InputWarning, match="model.binary' stores no words of n-grams, so 20 pairs are tested; convert "):
-        open_model(put(BINARIES["probing"]))
+        open_model(put(binaries.BINARIES["probing"]))
 
 
 @pytest.fixture(scope="session")
@@ -153,3 +157,10 @@ def test_golden_binaries_hold_the_ngrams_of_the_arpa_file(put, kenlm_files, name
     arpa = open_model(put(kenlm_files[f"bin/{name}.arpa"], "model.arpa"))
     assert open_model(put(kenlm_files[f"bin/{name}.probing.bin"])).fingerprint == arpa.fingerprint
     assert ngrams_of(open_model(put(kenlm_files[f"bin/{name}.trie.bin"]))) == ngrams_of(arpa)
+
+
+@pytest.mark.parametrize("name", ["t2", "t3", "t4p", "t5"])
+def test_golden_tries_are_written_as_kenlm_writes_them(put, kenlm_files, name, tmp_path):
+    arpa = open_model(put(kenlm_files[f"bin/{name}.arpa"], "model.arpa"))
+    write_kenlm(tmp_path / "trie", arpa, "kenlm-trie")
+    assert (tmp_path / "trie").read_bytes() == kenlm_files[f"bin/{name}.trie.bin"]

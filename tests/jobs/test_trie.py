@@ -200,7 +200,15 @@ def test_as_a_job(arpa, executor, tmp_path):
     assert plan(config, PlanContext(2, "cpu", 1 << 30)) == {
         "job": "trie",
         "model": arpa,
+        "format": "safetensors",
         "index": "edge",
+        "device": "cpu",
+    }
+    other = TrieConfig(arpa, format="arpa")
+    assert plan(other, PlanContext(2, "cpu", 1 << 30)) == {
+        "job": "trie",
+        "model": arpa,
+        "format": "arpa",
         "device": "cpu",
     }
     result = run(config, RunContext(executor, output))
@@ -210,7 +218,13 @@ def test_as_a_job(arpa, executor, tmp_path):
     assert (named["path"], named["order"], named["counts"]) == (str(result.path), 3, [5, 6, 2])
     manifest = json.loads((output / "manifest.json").read_text())
     assert manifest["orders"] == [5, 6, 2] and manifest["fingerprint"] == load_model(result.path).fingerprint
-    assert manifest["options"] == {"index": "edge", "fanout": None, "quantize": 8, "backoff": True}
+    assert manifest["options"] == {
+        "index": "edge",
+        "format": "safetensors",
+        "fanout": None,
+        "quantize": 8,
+        "backoff": True,
+    }
     assert plan(TrieConfig(arpa), PlanContext(2, "cpu", 1 << 30))["index"] == "auto"
     with pytest.raises(InputError, match="exists; add --overwrite"):
         run(config, RunContext(executor, output))
@@ -252,5 +266,56 @@ def test_invalid_settings(settings, message):
 def test_settings_at_their_limits():
     for settings in {"fanout": 4, "quantize": 2}, {"fanout": 128, "quantize": 16}, {"quantize": "auto"}:
         fill(TrieConfig, {"model": "m"} | settings, "trie")
-    defaults = {"index": None, "fanout": None, "quantize": None, "backoff": True, "name": "trie"}
+    defaults = {
+        "index": None,
+        "format": "safetensors",
+        "fanout": None,
+        "quantize": None,
+        "backoff": True,
+        "name": "trie",
+    }
     assert dataclasses.asdict(TrieConfig("m")) == {"model": "m"} | defaults
+
+
+@pytest.mark.parametrize("format", ["arpa", "kenlm-probing", "kenlm-trie"])
+def test_other_formats(arpa, format, tmp_path):
+    """The files are models, from which the same formats come again."""
+    name = "again.arpa" if format == "arpa" else "again.binary"
+    result = build(TrieConfig(arpa, format=format), tmp_path / name, threads=2)
+    assert result.size_bytes == (tmp_path / name).stat().st_size and result.counts == [5, 6, 2]
+    assert scores(tmp_path / name) == scores(arpa)
+    build(TrieConfig(str(tmp_path / name)), tmp_path / "m.safetensors")
+    build(TrieConfig(str(tmp_path / "m.safetensors"), format=format), tmp_path / f"new.{name}")
+    assert (tmp_path / f"new.{name}").read_bytes() == (tmp_path / name).read_bytes()
+    with pytest.raises(InputError, match=f"{name} exists; add --overwrite"):
+        build(TrieConfig(arpa, format=format), tmp_path / name)
+    build(TrieConfig(arpa, format=format), tmp_path / name, overwrite=True)
+    other = tmp_path / "other.txt"
+    other.write_text("of the\n")
+    with pytest.raises(InputError, match="other.txt is no (ARPA file|KenLM binary model), so it is not overwritten"):
+        build(TrieConfig(arpa, format=format), other, overwrite=True)
+    with pytest.raises(InputError, match=r"its name ends with .safetensors; name it .*\.(arpa|binary)$"):
+        build(TrieConfig(arpa, format=format), tmp_path / "new.safetensors")
+
+
+def test_a_run_with_another_format(arpa, tmp_path):
+    config = TrieConfig(arpa, format="kenlm-trie")
+    result = run(config, RunContext(LocalExecutor(), tmp_path / "out"))
+    assert result.path == tmp_path / "out" / "model.binary" and scores(result.path) == scores(arpa)
+
+
+def test_an_arpa_file_without_the_ngrams_that_were_filled_in(arpa, tmp_path):
+    text = ARPA.replace("ngram 2=6", "ngram 2=5").replace("-0.5\ta b\t0\n", "")
+    (tmp_path / "model.arpa").write_text(text)
+    build(TrieConfig(arpa, format="arpa"), tmp_path / "new.arpa")
+    assert sorted((tmp_path / "new.arpa").read_text().split("\n")) == sorted(
+        text.replace("<s> a\t-0.125", "<s> a\t-0.125").replace("-1.25\ta </s>\n", "-1.25\ta </s>\t0\n")
+        .replace("-1.5\t</s>\n", "-1.5\t</s>\t0\n").replace("-1\t<unk>\n", "-1\t<unk>\t0\n").split("\n")
+    )  # fmt: skip
+    assert scores(tmp_path / "new.arpa") == scores(arpa)
+
+
+@pytest.mark.parametrize(("name", "value"), [("index", "edge"), ("fanout", 8), ("quantize", 8), ("backoff", False)])
+def test_settings_that_other_formats_lack(arpa, name, value):
+    with pytest.raises(InputError, match=f"{name} is {str(value).lower()} but format arpa (has none|needs backoffs); "):
+        TrieConfig(arpa, format="arpa", **{name: value})

@@ -16,7 +16,7 @@ from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
 from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel, check_free_file
-from mgpu_ngram.core.output import Output, check_free, clear_temporaries, write_manifest
+from mgpu_ngram.core.output import Output, clear_temporaries, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.budget import Budget, peak_bytes
@@ -143,19 +143,8 @@ def _run_to_file(config: EstimateConfig, context: RunContext, inputs: Corpus | N
 
 def check_free_model(config: EstimateConfig, output: str | Path, overwrite: bool) -> Path:
     """Return the absolute path of the model to write. Raises InputError unless it may be created or replaced."""
-    if config.format == "arpa":
-        check_free(output, overwrite, "ARPA file", _is_arpa)
-    else:
-        check_free_file(output, overwrite)
+    check_free_file(output, overwrite, config.format)
     return Path(output).absolute()
-
-
-def _is_arpa(path: str | Path) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return any(line.startswith(b"\\data\\") for line in file.readlines(1 << 12))
-    except OSError:
-        return False
 
 
 def run_to_model(config: EstimateConfig, context: RunContext, inputs: Corpus | None = None) -> BackoffModel:

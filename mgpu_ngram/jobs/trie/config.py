@@ -8,6 +8,13 @@ from typing import Literal
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import check_name
 
+MODELS = {  # names of the model in the folder of a run, by format
+    "safetensors": "model.safetensors",
+    "arpa": "model.arpa",
+    "kenlm-probing": "model.binary",
+    "kenlm-trie": "model.binary",
+}
+
 
 @dataclass(frozen=True)
 class TrieConfig:
@@ -18,6 +25,8 @@ class TrieConfig:
     # larger; btree: the trie alone. auto: as in the input model file; btree for another file
     fanout: int | None = None  # words that a search of the trie compares in one step; auto: as in the input model
     # file; 32 for another file
+    format: Literal["safetensors", "arpa", "kenlm-probing", "kenlm-trie"] = "safetensors"  # model file, ARPA file, or
+    # KenLM binary model; the last three have no index of ours, no codes, and backoffs
     quantize: int | None = None  # bits of the codes for log10 probabilities and backoffs, from order 2 up; auto: floats
     backoff: bool = True  # false: leave backoffs out; such a model serves stored distributions only
     name: str = "trie"  # folder of the result, in the run's output
@@ -29,4 +38,10 @@ class TrieConfig:
             raise InputError(f"quantize is {self.quantize} bits but must be 2 to 16; leave it out for floats")
         if not self.backoff and self.index in ("edge", "both"):
             raise InputError(f"index {self.index} holds backoffs but backoff is false; make index btree, or keep them")
+        if self.format != "safetensors":
+            for name, value in {"index": self.index, "fanout": self.fanout, "quantize": self.quantize}.items():
+                if value is not None:
+                    raise InputError(f"{name} is {value} but format {self.format} has none; leave it out")
+            if not self.backoff:
+                raise InputError(f"backoff is false but format {self.format} needs backoffs; leave it out")
         check_name(self.name)

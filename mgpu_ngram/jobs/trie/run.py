@@ -1,4 +1,4 @@
-"""Make a model file from an ARPA file, a KenLM binary model or a model file, with the requested index and precision."""
+"""Convert a model to a model file with the requested index and precision, an ARPA file or a KenLM binary model."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Executor
+from mgpu_ngram.core.arpa import write_arpa
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel, check_free_file, identify, save_model
 from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
+from mgpu_ngram.engine.kenlm_write import write_kenlm
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.trie import FANOUT, edges_of, quantize, with_fanout
+from mgpu_ngram.engine.trie_levels import levels_of
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
-from mgpu_ngram.jobs.trie.config import TrieConfig
+from mgpu_ngram.jobs.trie.config import MODELS, TrieConfig
 from mgpu_ngram.kernels.dispatch import to_host
 
 FORMAT = "mgpu_ngram trie"
-MODEL = "model.safetensors"  # name in the folder of a run
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,10 @@ class TrieResult:
         return asdict(self) | {"path": str(self.path), "order": self.order, "bytes_per_ngram": self.bytes_per_ngram}
 
 
-def model_file(config: TrieConfig) -> str:
-    """Return the name of the model in the folder of a run."""
-    return MODEL
-
-
 def plan(config: TrieConfig, context: PlanContext) -> dict[str, Any]:
     """Return what `run` would do."""
-    return {"job": config.name, "model": config.model, "index": config.index or "auto", "device": context.device}
+    index = {"index": config.index or "auto"} if config.format == "safetensors" else {}
+    return {"job": config.name, "model": config.model, "format": config.format, "device": context.device} | index
 
 
 def changed_since(config: TrieConfig, manifest: dict[str, Any]) -> str:
@@ -81,19 +79,20 @@ def _made_of(config: TrieConfig) -> dict[str, Any]:
 
 
 def run(config: TrieConfig, context: RunContext) -> TrieResult:
-    """Write OUT/model.safetensors and OUT/manifest.json, by one worker; only the model for a single file.
+    """Write OUT/model.safetensors, .arpa or .binary, and OUT/manifest.json, by one worker; only the model for a single
+    file.
 
     Not resumable.
     """
     executor = limited_to(context.executor, context.memory)
     if context.single_file:
         target = Path(context.target).absolute()
-        check_free_file(target, context.overwrite)
+        check_free_file(target, context.overwrite, config.format)
         return replace(_built(config, executor, target, context.overwrite), path=Path(context.target))
     with Output.create(context.target, context.overwrite) as out:
         executor.check_folder(str(out.folder))
         # The model may exist already: a worker that died may have written it.
-        result = _built(config, executor, out.folder / MODEL, True)
+        result = _built(config, executor, out.folder / MODELS[config.format], True)
         manifest = _made_of(config) | {
             "orders": result.counts,
             "fingerprint": result.fingerprint,
@@ -101,7 +100,7 @@ def run(config: TrieConfig, context: RunContext) -> TrieResult:
         }
         write_manifest(out.folder, manifest, FORMAT)
         out.commit()
-    return replace(result, path=out.path / MODEL)
+    return replace(result, path=out.path / MODELS[config.format])
 
 
 def _built(config: TrieConfig, executor: Executor, path: Path, overwrite: bool) -> TrieResult:
@@ -116,14 +115,14 @@ def _built(config: TrieConfig, executor: Executor, path: Path, overwrite: bool) 
 def build(
     config: TrieConfig, output: str | Path, device: str = "cpu", threads: int = 1, overwrite: bool = False
 ) -> TrieResult:
-    """Write a model file, which appears when it is complete.
+    """Write a model file, or a file of another format, which appears when it is complete.
 
     output     its path; parent folders are created
     device     "cpu" or "gpu", where to build trie and index; both give the same file
     threads    threads that parse an ARPA file
     overwrite  replace a model file; any other file is never replaced
     """
-    check_free_file(output, overwrite)
+    check_free_file(output, overwrite, config.format)
     output = Path(output)
     try:  # before the work: a large model takes a while
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -133,11 +132,23 @@ def build(
     watch = Stopwatch(device)
     with memory_guard("building a trie", device, "build it where there is more, such as with --device cpu"):
         model = open_model(config.model, device, threads, config.fanout or FANOUT, watch=watch)
-        model = _changed(model, config, device, watch)
-    size_bytes = save_model(output, model)
+        if config.format == "safetensors":
+            model = _changed(model, config, device, watch)
+    size_bytes = _save(model, config, output, threads)
     watch.lap("write")
     counts = [end - begin for begin, end in pairwise(model.trie.starts)]
     return TrieResult(output, counts, model.fingerprint, size_bytes, watch.seconds)
+
+
+def _save(model: BackoffModel, config: TrieConfig, output: Path, threads: int) -> int:
+    """Write a model in the format of the settings; return its size in bytes."""
+    if config.format == "safetensors":
+        return save_model(output, model)
+    model.check_scores(config.model)
+    if config.format == "arpa":
+        write_arpa(output, model.words, levels_of(model.trie.decoded()), threads=threads)
+        return output.stat().st_size
+    return write_kenlm(output, model, config.format)
 
 
 def _changed(model: BackoffModel, config: TrieConfig, device: str, watch: Stopwatch) -> BackoffModel:
