@@ -86,7 +86,6 @@ def test_info_names_the_format_of_a_file(folder, mgpu_ngram):
 @pytest.mark.parametrize(
     ("verb", "name", "message"),
     [
-        ("trie", "z.arpa", "output z.arpa would be a model file, but its name ends with .arpa; name it z.safetensors"),
         ("trie", "z.arpa.gz", "output z.arpa.gz would be a model file, but its name ends with .gz"),
         ("trie", "z.Bin", "ends with .bin; name it z.safetensors"),
         ("score", "s.csv", "output s.csv would be a Parquet file, but its name ends with .csv; name it s.parquet"),
