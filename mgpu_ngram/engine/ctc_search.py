@@ -11,7 +11,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.ctc_lexicon import make_hot_words, make_lexicon
 from mgpu_ngram.engine.ctc_tokens import Alphabet
-from mgpu_ngram.engine.device import memory_guard, to_device
+from mgpu_ngram.engine.device import memory_guard, synchronize, to_device
 from mgpu_ngram.engine.pieces import in_pieces
 from mgpu_ngram.engine.state_model import StateModel
 from mgpu_ngram.engine.states import EMPTY
@@ -90,6 +90,7 @@ class CTCSearch:
                 self._ngrams = NGrams(edges_of_trie(*node).map_arrays(self._moved), 1, states, -1)
             else:
                 self._ngrams = NGrams(model.edges, model.order, model.table, model.end)
+            synchronize(device)  # the next call may use another stream
         self._hot: tuple[tuple[tuple[str, ...], float], HotWords] | None = None
 
     def _moved(self, array: Any) -> Any:
@@ -97,12 +98,14 @@ class CTCSearch:
 
     def _hot_words(self, phrases: Sequence[str], weight: float) -> HotWords:
         """Return the trie of hot words; that of the call before is kept."""
-        key = tuple(phrases), weight
-        if self._hot is None or self._hot[0] != key:
+        key, held = (tuple(phrases), weight), self._hot
+        if held is None or held[0] != key:
             made = make_hot_words(self.alphabet, phrases, weight)
             arrays = self._moved(made.score_G), self._moved(made.whole_G)
-            self._hot = key, HotWords(made.table.map_arrays(self._moved), *arrays, weight)
-        return self._hot[1]
+            hot = HotWords(made.table.map_arrays(self._moved), *arrays, weight)
+            synchronize(self.device)
+            held = self._hot = key, hot
+        return held[1]
 
     def search(
         self,
