@@ -226,6 +226,18 @@ def test_under_autocast_it_is_the_loss_of_cross_entropy(device):
     assert module.logits.weight.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("gradient", [True, False])
+def test_under_autocast_rows_are_single_precision(device, gradient):
+    place = "cuda" if device == "gpu" else "cpu"
+    module, counts = ng_torch.MixtureOfDistributions(64, 50, 3).to(place), torch.rand(7, 3, 50).softmax(-1).to(place)
+    hidden = torch.randn(7, 64).to(place)
+    with torch.autocast(place, dtype=torch.bfloat16), torch.set_grad_enabled(gradient):
+        found, logits = module.probabilities(hidden, counts), module.logits(hidden)
+    weights = logits[:, :53].double().softmax(1)
+    wanted = weights[:, :50] + (weights[:, None, 50:] @ counts.double())[:, 0]
+    assert found.dtype == torch.float32 and torch.allclose(found.double(), wanted, atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

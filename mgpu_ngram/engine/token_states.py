@@ -50,11 +50,7 @@ class TokenStates:
         # As in a trie: first the nodes of single words, then those of longer n-grams.
         word_A = xp.concatenate([xp.arange(V, dtype=np.uint32), words_C])
         prob_A = xp.concatenate([xp.asarray(prob_V), rows.prob_G[nodes_C]])
-        ngrams = word_A, prob_A, prob_A[:V], -1, rows.has_backoffs, rows.threads, rows.backoff_M
-        self._rows, self._probs = (
-            Rows(*ngrams),
-            Rows(*ngrams),
-        )  # values as ln, and as probabilities
+        self._rows = Rows(word_A, prob_A, prob_A[:V], -1, rows.has_backoffs, rows.threads, rows.backoff_M)
         self._first_M = (first_M + first_M.dtype.type(V)).astype(first_M.dtype)
         of_model = model.table
         state_A = xp.concatenate([of_model.state_G[self.ids_V], of_model.state_G[nodes_C]])
@@ -76,6 +72,6 @@ class TokenStates:
 
     def children(self, states_B: Any) -> NgramChildren:
         """Return the n-grams that continue each state, and single tokens, as probabilities."""
-        backoff_M = self._probs.scaled("prob").backoff_M
+        backoff_M = self._rows.scaled("prob").backoff_M
         found = state_children(states_B, self._table.nodes_M2, self._order, self._first_M, backoff_M, neutral=1.0)
-        return NgramChildren(*found, *self._probs.values("prob"))
+        return NgramChildren(*found, *self._rows.values("prob"))

@@ -76,8 +76,9 @@ class MixtureOfDistributions(torch.nn.Module):
         logits = self.logits(hidden)
         has_gradient = torch.is_grad_enabled() and (logits.requires_grad or rows.requires_grad)
         if has_gradient or torch.compiler.is_compiling() or logits.dtype == torch.float64:
-            weights = logits[..., : V + N].float().softmax(-1)
-            return weights[..., :V] + (weights[..., None, V:] @ rows.float())[..., 0, :]
+            with torch.autocast(logits.device.type, enabled=False):  # it would round the product to 16 bits
+                weights = logits[..., : V + N].float().softmax(-1)
+                return weights[..., :V] + (weights[..., None, V:] @ rows.float())[..., 0, :]
         if rows.device != logits.device:
             raise InputError(f"rows are on {rows.device} but hidden states are on {logits.device}; move them there")
         rows = rows if rows.dtype in (torch.float32, torch.float16, torch.bfloat16) else rows.float()
