@@ -126,6 +126,41 @@ def test_it_is_a_module_without_parameters(lm):
     assert lm.eval() is lm and not lm.advance(lm.get_init_states(1))[0].requires_grad
 
 
+@pytest.mark.gpu
+def test_it_moves_to_the_gpu_and_back_with_a_module_that_has_it(arpa):
+    lm = tokens_of.NGramLM.from_file(arpa, V, device="cpu")
+    states = torch.arange(-1, 40)
+    wanted = *lm.advance(states), lm.get_final(states)
+    decoder = torch.nn.Sequential(lm)
+    for place in "cuda", "cpu":
+        decoder.to(place)
+        assert lm.device.type == place and lm.get_init_states(1).device.type == place
+        found = *lm.advance(states.to(place)), lm.get_final(states.to(place))
+        assert all(array.device.type == place for array in found)
+        for array, of_cpu in zip(found, wanted, strict=True):
+            assert torch.allclose(array.cpu(), of_cpu, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("symbols", "batch"), [(V, 5), (2100, 2500)])  # few words, and many
+def test_cuda_graphs_capture_the_first_call(arpa, symbols, batch):
+    lm = tokens_of.NGramLM(ng.Model.load(arpa, "gpu"), [chr(t + OFFSET) for t in range(symbols)])
+    assert lm.compatible_with_cuda_graphs()
+    states, graph = torch.zeros(batch, dtype=torch.int64, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        begin = lm.get_init_states(batch)
+        scores, after = lm.advance(states, eos_id=3)
+        ends = lm.get_final(after[:, 7])
+    others = [torch.ones(batch, symbols, device="cuda") for _ in range(3)]  # not where the graph writes
+    for first in 0, 50:
+        states.copy_(torch.arange(first, first + batch))
+        graph.replay()
+        wanted = lm.advance(states, eos_id=3)
+        assert torch.equal(scores, wanted[0]) and torch.equal(after, wanted[1])
+        assert torch.equal(ends, lm.get_final(after[:, 7])) and torch.equal(begin, lm.get_init_states(batch))
+    assert all(bool((array == 1).all()) for array in others)
+
+
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [

@@ -9,13 +9,13 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.device import synchronize
-from mgpu_ngram.engine.next_word import NextWordModel, Rows, kind_of
+from mgpu_ngram.engine.next_word import NextWordModel, Rows
 from mgpu_ngram.engine.ngram_rows import children_among
 from mgpu_ngram.engine.row_options import RowOptions
 from mgpu_ngram.engine.state_model import StateModel
 from mgpu_ngram.kernels.decode.sum_chunks import NgramChildren
 from mgpu_ngram.kernels.dispatch import array_module, to_host
-from mgpu_ngram.kernels.distribution.advance_states import Histories, advance_states
+from mgpu_ngram.kernels.distribution.advance_states import Histories, StateRows
 from mgpu_ngram.kernels.distribution.state_children import state_children
 from mgpu_ngram.kernels.score.step_states import StateTable
 
@@ -55,7 +55,8 @@ class TokenStates:
         of_model = model.table
         state_A = xp.concatenate([of_model.state_G[self.ids_V], of_model.state_G[nodes_C]])
         self._table, self._order = StateTable(of_model.nodes_M2, state_A), model.order
-        self._rows.scaled("ln")
+        histories = Histories(self._first_M, self._rows.scaled("ln").backoff_M)
+        self._state_rows = StateRows(self._table, self._order, histories, self._rows.values("ln"), multiply=False)
         synchronize(model.device)  # the first call may use another stream
 
     def advance(self, states_B: Any) -> tuple[Any, Any]:
@@ -63,10 +64,7 @@ class TokenStates:
         options = RowOptions((self._order,), scale="ln")
         rows_BV = self._rows.room(len(states_B), options)[:, 0]
         next_BV = self._rows.room(len(states_B), options)[:, 0].view(np.int32)
-        histories = Histories(self._first_M, self._rows.scaled("ln").backoff_M)
-        advance_states(
-            rows_BV, next_BV, states_B, self._table, self._order, histories, self._rows.values("ln"), kind_of(options),
-        )  # fmt: skip
+        self._state_rows.fill(rows_BV, next_BV, states_B, bfloat16=False)
         V = len(self.ids_V)
         return rows_BV[:, :V], next_BV[:, :V]
 

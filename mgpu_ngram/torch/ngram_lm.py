@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -14,14 +14,15 @@ from mgpu_ngram.model import Model
 from . import operators
 
 TOKEN_OFFSET = 100  # NeMo writes token t as the character t + 100
+MANY_WORDS = 1 << 22  # of all rows together; a GPU of up to 256 multiprocessors has another kernel for more
 
 
 class NGramLM(torch.nn.Module):
     """An n-gram model whose words are the tokens of an acoustic or a translation model.
 
     It takes the place of NeMo's `NGramGPULanguageModel` in batched decoders: `get_init_states`, `advance` and
-    `get_final` have the same arguments, shapes and dtypes. It has no parameters, so it is not trained, and `to` does
-    not move it: the model is on the device on which it was loaded.
+    `get_final` have the same arguments, shapes and dtypes, and CUDA graphs may capture them. It has no parameters, so
+    it is not trained. `to` moves it between the CPU and the GPU.
 
     model          a loaded `Model`
     tokens         the word of each token in the model, by token id
@@ -31,12 +32,15 @@ class NGramLM(torch.nn.Module):
     Raises InputError if two tokens are one word, or no token is a word of the model.
     """
 
+    _words: torch.Tensor  # of each token; a buffer, which shows where the module was moved
+
     def __init__(self, model: Model, tokens: Sequence[str | bytes], normalize_unk: bool = True):
         super().__init__()
-        self.model, self.vocab_size = model, len(tokens)
-        self._states = TokenStates(model._state_model, model._next_word_model, tokens, normalize_unk)
-        self._words = torch.from_dlpack(self._states.ids_V)
-        self._begin, self._number = model._state_model.begin, operators.number_of(self)
+        self.vocab_size, self._tokens, self._share = len(tokens), tokens, normalize_unk
+        self._number = operators.number_of(self)
+        self._use(model)
+        self.register_buffer("_words", torch.from_dlpack(self._states.ids_V), persistent=False)
+        self._load_kernels()
 
     @classmethod
     def from_file(
@@ -55,14 +59,37 @@ class NGramLM(torch.nn.Module):
         words = [chr(t + token_offset) if token_offset else str(t) for t in range(vocab_size)]
         return cls(Model.load(lm_path, device), words, normalize_unk)
 
+    def _use(self, model: Model) -> None:
+        self.model, self._begin = model, model._state_model.begin
+        self._states = TokenStates(model._state_model, model._next_word_model, self._tokens, self._share)
+
+    def _load_kernels(self) -> None:
+        """Load the kernels of few and of many rows, which happens on their first use, but not in a CUDA graph."""
+        if self.model.device == "gpu":
+            for batch in 1, MANY_WORDS // self.vocab_size + 1:
+                self.advance(self.get_init_states(batch), eos_id=0)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> NGramLM:
+        """Follow the buffer: `to`, `cuda` and `cpu`, of this module and of one that contains it, end here."""
+        super()._apply(fn, recurse)
+        device = "gpu" if self._words.is_cuda else "cpu"
+        if device != self.model.device:
+            self._use(Model(self.model.arrays, device))
+            self._load_kernels()
+        return self
+
     @property
     def device(self) -> torch.device:
         """Return the device of the model."""
         return self._words.device
 
+    def compatible_with_cuda_graphs(self) -> bool:
+        """Return True, as NeMo's decoders ask before they capture `advance` in a CUDA graph."""
+        return True
+
     def get_init_states(self, batch_size: int, bos: bool = True) -> torch.Tensor:
         """Return the states of sentences that have not begun, (B,) int64; see `Model.start`."""
-        return torch.full((batch_size,), self._begin if bos else EMPTY, device=self.device)
+        return torch.full((batch_size,), self._begin if bos else EMPTY, dtype=torch.int64, device=self.device)
 
     def advance(self, states: torch.Tensor, eos_id: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ln P of every token after each state, (B, V) float32, and the state after it, (B, V) int64.
@@ -106,7 +133,7 @@ class NGramLM(torch.nn.Module):
         if labels_lengths is None:
             labels_lengths = torch.full((rows,), length, device=labels.device)
         states = self.get_init_states(rows, bos).to(labels.device)
-        made = torch.zeros(rows, length + eos, device=labels.device)
+        made = torch.zeros(rows, length + eos, dtype=torch.float32, device=labels.device)
         for i in range(length):
             is_label, of_label = i < labels_lengths, labels[:, i : i + 1]
             scores, after = self.advance(states)
@@ -115,3 +142,5 @@ class NGramLM(torch.nn.Module):
         if eos:
             made.scatter_(1, labels_lengths[:, None].to(torch.int64), self.get_final(states)[:, None])
         return made
+
+    score_sentences = forward  # another name in NeMo
