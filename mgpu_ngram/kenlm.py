@@ -98,7 +98,7 @@ class Model:
             raise
         except (InputError, OSError, OverflowError) as error:
             raise OSError(f"Cannot read model {path!r} ({error})") from error
-        self._words, self._ids = model.words, _Ids(model.words)
+        self._words, self._ids, self._table = model.words, _Ids(model.words), model.words.table
         self._order = model.trie.order
         self._begin = model.words.id("<s>") if self._order > 1 else EMPTY
         self._end = model.words.id("</s>")
@@ -128,9 +128,8 @@ class Model:
         yield from zip(prob_T.tolist(), order_T.tolist(), (id_T == 0).tolist(), strict=True)
 
     def _score(self, sentence: str | bytes, bos: bool, eos: bool) -> tuple:
-        words, node, end = self._words, self._begin if bos else EMPTY, self._end if eos else -1
-        place = *self._arguments, words.offsets_V, words.data, words.slots_C
-        return score_words(*place, node, _bytes(sentence), end)  # type: ignore[call-arg]
+        node, end = self._begin if bos else EMPTY, self._end if eos else -1
+        return score_words(*self._arguments, *self._table, node, _bytes(sentence), end)  # type: ignore[call-arg]
 
     def BeginSentenceWrite(self, state: State) -> None:
         """Set a state to the beginning of a sentence."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy import int64, uint64
 
 from ..compile import njit
-from .words import word_chunk
+from .chunks import word_chunk
 
 M = 0xC6A4A7935BD1E995
 
@@ -32,3 +32,31 @@ def murmur_hashes(offsets_V, data):
     for v in range(len(hash_V)):
         hash_V[v] = murmur_hash(data, int64(offsets_V[v]), int64(offsets_V[v + 1]))
     return hash_V
+
+
+def index_hashes(hash_V: np.ndarray) -> np.ndarray:
+    """Return slots_C (C,) uint64, an open-addressing table of (hash, id) pairs.
+
+    hash_V  (V,) uint64, distinct hashes of words; word 0 has no slot
+    """
+    slots_C = np.zeros(2 << (3 * len(hash_V) // 2).bit_length(), np.uint64)  # at most two thirds are used
+    _fill_slots(hash_V, slots_C)
+    return slots_C
+
+
+@njit(nogil=True, cache=True)
+def _fill_slots(hash_V, slots_C):
+    for v in range(1, len(hash_V)):
+        slot = uint64(2) * hash_V[v] & uint64(len(slots_C) - 1)
+        while slots_C[slot + uint64(1)]:
+            slot = (slot + uint64(2)) & uint64(len(slots_C) - 1)
+        slots_C[slot], slots_C[slot + uint64(1)] = hash_V[v], uint64(v)
+
+
+@njit(nogil=True, cache=True)
+def find_hash(hash, slots_C):
+    """Return the id of the word of a hash, or 0 if the table lacks it."""
+    slot = uint64(2) * hash & uint64(len(slots_C) - 1)
+    while slots_C[slot + uint64(1)] and slots_C[slot] != hash:
+        slot = (slot + uint64(2)) & uint64(len(slots_C) - 1)
+    return slots_C[slot + uint64(1)]

@@ -6,7 +6,8 @@ import numpy as np
 from numpy import uint64
 
 from ..compile import njit
-from ..intrinsics import load_u64
+from .chunks import word_chunk
+from .murmur import find_hash, murmur_hash
 
 HELD = 24  # bytes of a word that its slot holds
 
@@ -21,24 +22,6 @@ def index_words(offsets_V: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, in
     V = len(offsets_V) - 1
     slots_C = np.zeros(4 << (3 * V // 2).bit_length(), np.uint64)  # at most two thirds of the slots are used
     return slots_C, int(_fill_slots(offsets_V, data, slots_C))
-
-
-@njit(nogil=True, cache=True)
-def load_8(text, i):
-    """Return the bytes from i on as a little-endian uint64: 8 bytes, or fewer at the end of the text."""
-    if i + 8 <= len(text):
-        return load_u64(text, i)  # type: ignore[call-arg]
-    chunk = uint64(0)
-    for k in range(len(text) - i):
-        chunk |= uint64(text[i + k]) << uint64(8 * k)
-    return chunk
-
-
-@njit(nogil=True, cache=True)
-def word_chunk(text, i, stop):
-    """Return the bytes text[i:stop], at most 8, as a little-endian uint64."""
-    chunk = load_8(text, i)
-    return chunk if stop - i >= 8 else chunk & ((uint64(1) << uint64(8 * (stop - i))) - uint64(1))
 
 
 @njit(nogil=True, cache=True)
@@ -101,7 +84,12 @@ def find_slot(first, second, third, h, text, start, stop, offsets_V, data, slots
 
 @njit(nogil=True, cache=True)
 def find_word(text, start, stop, offsets_V, data, slots_C):
-    """Return the id of the word text[start:stop], or 0 if the table lacks it."""
+    """Return the id of the word text[start:stop], or 0 if the table lacks it.
+
+    offsets_V  empty: only hashes of words are known, and slots_C is from `index_hashes`
+    """
+    if len(offsets_V) == 0:
+        return find_hash(murmur_hash(text, start, stop), slots_C)
     first, second, third, h = held_bytes(text, start, stop)
     slot = find_slot(first, second, third, h, text, start, stop, offsets_V, data, slots_C)
     return slots_C[slot + uint64(3)] & uint64(0xFFFFFFFF)

@@ -59,3 +59,22 @@ __device__ __forceinline__ u32 find_word(const Words& words, const u8* text_B, i
     if (at >= stop) return id;
   }
 }
+
+// MurmurHash64A of text_B[start:stop], seed 0; kernels/common/murmur.py is its twin.
+__device__ __forceinline__ u64 murmur_hash(const u8* text_B, i64 B, i64 start, i64 stop) {
+  const u64 m = 0xC6A4A7935BD1E995ULL;
+  u64 h = (u64)(stop - start) * m;
+  for (; start + 8 <= stop; start += 8) {
+    u64 k = chunk(text_B, B, start, stop) * m;
+    h = (h ^ (k ^ (k >> 47)) * m) * m;
+  }
+  if (start < stop) h = (h ^ chunk(text_B, B, start, stop)) * m;
+  h = (h ^ (h >> 47)) * m;
+  return h ^ (h >> 47);
+}
+
+// Return the id of the word of a hash, or 0; slots_C holds (hash, id) pairs.
+__device__ __forceinline__ u32 find_hash(u64 hash, const u64* slots_C, i64 C) {
+  for (u64 slot = 2 * hash & (C - 1);; slot = (slot + 2) & (C - 1))
+    if (!slots_C[slot + 1] || slots_C[slot] == hash) return (u32)slots_C[slot + 1];
+}

@@ -18,3 +18,18 @@ extern "C" __global__ void find_codes(const u8* text_B, i64 B, const u32* positi
     codes_T[t] = code;
   }
 }
+
+// As find_codes, where only the hashes of words are known: slots_C is from index_hashes.
+extern "C" __global__ void find_hashed_codes(const u8* text_B, i64 B, const u32* positions_T, i64 T, const u64* slots_C,
+                                             i64 C, const i64*, const u8*, i64, u32* codes_T) {
+  GRID_STRIDE_LOOP(t, T) {
+    i64 start = positions_T[t];
+    u32 code = 0;
+    if (text_B[start] != '\n') {
+      i64 stop = t + 1 < T ? positions_T[t + 1] : B;
+      while (is_space(text_B[stop - 1])) --stop;
+      code = find_hash(murmur_hash(text_B, B, start, stop), slots_C, C) + 1;
+    }
+    codes_T[t] = code;
+  }
+}

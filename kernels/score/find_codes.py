@@ -8,6 +8,7 @@ import numpy as np
 from numpy import uint32, uint64
 
 from mgpu_ngram.kernels.common.find_tokens import find_tokens, is_space, random_text
+from mgpu_ngram.kernels.common.murmur import find_hash, murmur_hash
 from mgpu_ngram.kernels.common.words import find_slot, held_bytes, home_slot, index_words
 
 from .. import check
@@ -24,11 +25,11 @@ def find_codes(text_B: Any, positions_T: Any, slots_C: Any, offsets_V: Any, data
 
     text_B       (B,) uint8
     positions_T  (T,) uint32, from `find_tokens` with isspace=True
-    slots_C      (C,) uint64, from `index_words`
+    slots_C      (C,) uint64, from `index_words`, or from `index_hashes` if offsets_V is empty
     offsets_V    (V + 1,) int64 and
     data         uint8: word v is data[offsets_V[v]:offsets_V[v + 1]]; word 0 is <unk>
 
-    Returns codes_T (T,) uint32. Words are equal if all of their bytes are.
+    Returns codes_T (T,) uint32. Words are equal if all of their bytes are; if only hashes are known, if these are.
     """
     check.dtype(text_B, np.uint8)
     check.dtype(positions_T, np.uint32)
@@ -45,6 +46,15 @@ def find_codes(text_B: Any, positions_T: Any, slots_C: Any, offsets_V: Any, data
 def _cpu(text_B, positions_T, slots_C, offsets_V, data):
     T = len(positions_T)
     codes_T = np.empty(T, np.uint32)
+    if len(offsets_V) == 0:
+        for t in range(T):
+            start, stop = np.int64(positions_T[t]), np.int64(positions_T[t + 1]) if t + 1 < T else len(text_B)
+            codes_T[t] = 0
+            if text_B[start] != 10:
+                while is_space(text_B[stop - 1]):
+                    stop -= 1
+                codes_T[t] = uint32(find_hash(murmur_hash(text_B, start, stop), slots_C)) + uint32(1)
+        return codes_T
     stops, held = np.empty(BATCH, np.int64), np.empty((BATCH, 4), np.uint64)
     for base in range(0, T, BATCH):
         words = min(BATCH, T - base)
@@ -79,7 +89,7 @@ def _cuda(text_B, positions_T, slots_C, offsets_V, data):
     codes_T = cupy.empty(T, np.uint32)
     if T:
         table = slots_C, len(slots_C), offsets_V, data, len(data)
-        fn = kernel("score/find_codes", "find_codes")
+        fn = kernel("score/find_codes", "find_codes" if len(offsets_V) else "find_hashed_codes")
         launch(fn, grid_for(T, 256), 256, (text_B, len(text_B), positions_T, T, *table, codes_T))
     return codes_T
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy import int64, uint32, uint64
 
 from mgpu_ngram.core.decimals import MAX_BYTES, read_float32, write_float32
-from mgpu_ngram.kernels.common.words import equal_words, find_word, load_8
+from mgpu_ngram.kernels.common.chunks import load_8
+from mgpu_ngram.kernels.common.words import equal_words, find_word
 from mgpu_ngram.kernels.compile import njit
 
 # Error codes of `parse_lines`

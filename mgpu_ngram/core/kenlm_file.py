@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.words import UNKNOWN, Words
+from mgpu_ngram.core.words import UNKNOWN, HashedWords, Words
 from mgpu_ngram.kernels.common.murmur import murmur_hashes
 
 MAGIC = b"mmap lm http://kheafield.com/code"
@@ -115,13 +115,12 @@ class KenlmFile:
     name    for messages
     data    uint8, the whole file
     header  its header
-    words   the words by their ids; <unk> has id 0
-    hash_V  (V,) uint64, the hashes of the words
+    hash_V  (V,) uint64, the hashes of the words by their ids; <unk> has id 0 and no hash
     search  the offset of the n-grams
     """
 
     def __init__(self, path: str | Path):
-        """Read the header and the words. Raises InputError for a damaged file, and one without words."""
+        """Read the header and the hashes of words. Raises InputError for a damaged file."""
         self.name = str(path)
         with open(path, "rb") as file:
             self.header = read_header(self.name, file.read(4096))
@@ -150,14 +149,17 @@ class KenlmFile:
         return InputError(f"{self.name!r} is a damaged KenLM binary model: {why}; copy it or build it again")
 
     def read_words(self, at: int) -> Words:
-        """Return the words, which stand from an offset on to the end of the file.
+        """Return the words, which stand from an offset on to the end of the file, or else their hashes.
 
-        Raises InputError if the file has no words, or words that are not those of its hashes.
+        Raises InputError for words that are not those of the hashes.
         """
-        if not self.header.has_words:
-            raise InputError(
-                f"{self.name!r} is a KenLM binary model without its words; build it without -v, or give the ARPA file"
-            )
+        words = self._spelled(at) if self.header.has_words else HashedWords(self.hash_V, self.name)
+        for marker in ("<s>", "</s>"):
+            if words.id(marker) == 0:
+                raise InputError(f"{self.name!r} lacks the word {marker}, which a model needs; build it with {marker}")
+        return words
+
+    def _spelled(self, at: int) -> Words:
         data = self.data[at:]
         end_V = np.flatnonzero(data == 0)
         V = len(self.hash_V)
@@ -170,9 +172,6 @@ class KenlmFile:
         wrong = np.flatnonzero(murmur_hashes(words.offsets_V, words.data)[1:] != self.hash_V[1:])
         if len(wrong):
             raise self.damaged(f"word {wrong[0] + 1}, {words.word(wrong[0] + 1)!r}, does not have its hash")
-        for marker in ("<s>", "</s>"):
-            if words.id(marker) == 0:
-                raise InputError(f"{self.name!r} lacks the word {marker}, which a model needs; build it with {marker}")
         return words
 
     def _sorted_hashes(self, at: int) -> tuple[int, np.ndarray]:

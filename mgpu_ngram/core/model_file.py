@@ -60,8 +60,12 @@ class BackoffModel:
 
 
 def save_model(path: str | Path, model: BackoffModel) -> int:
-    """Write a model to a safetensors file; return its size in bytes. Raises RunError when the disk is full."""
+    """Write a model to a safetensors file; return its size in bytes.
+
+    Raises InputError for a model with hashes of words alone, and RunError when the disk is full.
+    """
     trie, edges = model.trie, model.edges
+    _ = model.words.offsets_V  # refuses hashes of words
     metadata, arrays = _metadata(trie, model.fingerprint), _arrays(trie, model.words)
     if edges:
         arrays |= {f"edges.{name}": getattr(edges, name) for name in EDGE_ARRAYS}
@@ -218,4 +222,4 @@ def is_kenlm_file(path: str | Path) -> bool:
 
 
 def _arrays(trie: Trie, words: Words) -> dict[str, np.ndarray]:
-    return trie.arrays() | {name: getattr(words, name) for name in WORD_ARRAYS}
+    return trie.arrays() | words.arrays()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy import uint32
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.kernels.common.murmur import index_hashes
 from mgpu_ngram.kernels.common.words import find_word, index_words
 from mgpu_ngram.kernels.compile import njit, read_only
 
@@ -75,7 +76,7 @@ class Words:
             symbol = np.frombuffer(_bytes(word), np.uint8)
         except UnicodeEncodeError:  # half of a surrogate pair, which no word contains
             return 0
-        return int(find_word(symbol, 0, len(symbol), self.offsets_V, self.data, self.slots_C))
+        return int(find_word(symbol, 0, len(symbol), *self.table))
 
     def ids(self, offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
         """Return ids (n,) uint32 of the n words data[offsets[i]:offsets[i + 1]], 0 for unknown ones; releases the GIL.
@@ -84,7 +85,7 @@ class Words:
         data     uint8
         """
         ids = np.empty(len(offsets) - 1, np.uint32)
-        _find_words(read_only(offsets), read_only(data), self.offsets_V, self.data, self.slots_C, ids)
+        _find_words(read_only(offsets), read_only(data), *self.table, ids)
         return ids
 
     def ids_of_ngrams(self, offsets: np.ndarray, data: np.ndarray, order: int) -> np.ndarray:
@@ -94,7 +95,7 @@ class Words:
         data     uint8: n-gram i is data[offsets[i]:offsets[i + 1]], its words separated by one space
         """
         ids = np.empty((len(offsets) - 1, order), np.uint32)
-        _find_ngrams(read_only(offsets), read_only(data), self.offsets_V, self.data, self.slots_C, ids)
+        _find_ngrams(read_only(offsets), read_only(data), *self.table, ids)
         return ids
 
     @cached_property
@@ -104,6 +105,59 @@ class Words:
         if duplicate >= 0:
             raise ValueError(f"word {duplicate} is {self.word(duplicate)!r}, as an earlier one is; give each word once")
         return slots_C
+
+    @property
+    def table(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The last arguments of `find_word`: (offsets_V, data, slots_C)."""
+        return self.offsets_V, self.data, self.slots_C
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays that tell the words, by name."""
+        return {"offsets_V": self.offsets_V, "data": self.data}
+
+
+class HashedWords(Words):
+    """The words of a model that stores their hashes alone. Words of a text are found; no word can be named.
+
+    hash_V  (V,) uint64, `murmur_hash` of each word; that of <unk> has no meaning
+    """
+
+    def __init__(self, hash_V: np.ndarray, name: str):
+        """`name` of the file, for messages."""
+        self.hash_V, self._name = hash_V, name
+
+    def __len__(self) -> int:
+        return len(self.hash_V)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HashedWords) and np.array_equal(self.hash_V[1:], other.hash_V[1:])
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def offsets_V(self) -> np.ndarray:  # type: ignore[override]
+        """Raises InputError, because there are no words to read."""
+        raise InputError(
+            f"{self._name!r} holds hashes of its words, not the words; it scores text. For anything else build it with "
+            "its words (build_binary without -v), or give the ARPA file"
+        )
+
+    data = offsets_V  # type: ignore[assignment]
+
+    def symbol(self, v: int) -> bytes:
+        """Return b"<unk>" for word 0. Raises InputError for other words."""
+        return self.offsets_V.tobytes() if v else UNKNOWN
+
+    @cached_property
+    def slots_C(self) -> np.ndarray:
+        return index_hashes(self.hash_V)
+
+    @property
+    def table(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return read_only(np.empty(0, np.int64)), read_only(np.empty(0, np.uint8)), self.slots_C
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"hash_V": self.hash_V[1:]}
 
 
 def line_of(text: str | bytes, name: str) -> bytes:

@@ -27,7 +27,8 @@ class Encoder:
 
     def __init__(self, words: Words, order: int, device: str):
         self.words, self.order, self.device = words, order, device
-        self._table = [to_device_fast(array, device) for array in (words.slots_C, words.offsets_V, words.data)]
+        offsets_V, data, slots_C = words.table
+        self._table = [to_device_fast(array, device) for array in (slots_C, offsets_V, data)]
 
     def text(self, text_B: Any, bos: bool, positions: str = "every") -> tuple[Any, Any]:
         """Return (codes_T, positions_H) of lines of text.

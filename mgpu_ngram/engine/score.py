@@ -127,7 +127,8 @@ class Replica:
         self.words, self.order, self.device, self.threads = model.words, model.trie.order, device, threads
         self.begin, self.end = model.words.id("<s>"), model.words.id("</s>")
         move = partial(to_device_fast, device=device)
-        self._words = [move(array) for array in (self.words.slots_C, self.words.offsets_V, self.words.data)]
+        offsets_V, data, slots_C = self.words.table
+        self._words = [move(array) for array in (slots_C, offsets_V, data)]
         if index == "btree":
             trie = model.trie.map_arrays(move)
             self._score = partial(score_tokens, index_of(trie), values_of(trie), self.order)

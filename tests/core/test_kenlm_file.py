@@ -97,9 +97,22 @@ def test_words_that_are_not_those_of_the_hashes(put, binaries, type):
         read(put(content + b"c\0"))
     with pytest.raises(InputError, match="it ends with 6 words but has the hashes of 6"):
         read(put(content + b"c"))
-    end = content.rindex(b"<unk>\0")
-    with pytest.raises(InputError, match="without its words; build it without -v, or give the ARPA file"):
-        read(put(changed(content, 100, b"\0")[:end]))
+
+
+@every_type
+def test_hashes_in_place_of_words(put, binaries, type):
+    """A file of `build_binary -v`."""
+    content = binaries.BINARIES[type]
+    words, levels = read(put(changed(content, 100, b"\0")[: content.rindex(b"<unk>\0")]))
+    spelled, expected = read(put(content))
+    assert [words.id(word) for word in spelled] == list(range(6)) and words.id("c") == 0
+    assert len(words) == 6 and "a" in words and words.word(0) == "<unk>"
+    assert [level.ids.tolist() for level in levels] == [level.ids.tolist() for level in expected]
+    with pytest.raises(
+        InputError, match="model.binary' holds hashes of its words, not the words; it scores text. "
+    ) as e:
+        list(words)
+    assert "\n" not in str(e.value)
 
 
 def test_damaged_ngrams_of_a_trie(put, binaries):

@@ -4,6 +4,7 @@ import io
 import itertools
 import lzma
 import tarfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,16 +13,19 @@ from hypothesis import strategies as st
 
 import mgpu_ngram as ng
 from mgpu_ngram import kenlm
-from mgpu_ngram.core.errors import InputWarning
+from mgpu_ngram.core.errors import InputError, InputWarning
 from mgpu_ngram.core.kenlm_probing import KenlmProbing, combine
-from mgpu_ngram.core.model_file import identify
+from mgpu_ngram.core.model_file import identify, save_model
 from mgpu_ngram.engine.kenlm_write import write_kenlm
 from mgpu_ngram.engine.open_model import open_model
+from mgpu_ngram.jobs.trie.run import TrieConfig, build
+from mgpu_ngram.kernels.dispatch import array_module
 
 GOLDEN = [
     *("t2.probing", "t2.trie", "t3.probing", "t3.probing_p2", "t3.rest", "t3.trie", "t3.trie_a22", "t3.trie_a22_q8b8"),
     *("t3.trie_a5", "t3.trie_q4b3", "t3.trie_q8b8", "t4p.probing", "t4p.trie", "t5.probing", "t5.probing_p2"),
     *("t5.trie", "t5.trie_a22", "t5.trie_a22_q8b8", "t5.trie_a5", "t5.trie_q4b3", "t5.trie_q8b8"),
+    *("t3.probing_i_novocab", "t3.trie_novocab", "t5.probing_i_novocab", "t5.trie_novocab"),
 ]
 TYPES = [
     "probing", "probing with rest costs", "trie", "quantised trie", "trie with array pointers",
@@ -62,6 +66,29 @@ def test_a_small_model(binaries, put, type, device):
     assert ("naïve" in model, "c" in model, model.order) == (True, False, 3)
     assert ngrams_of(model.arrays) == ngrams_of(open_model(put(binaries.ARPA.encode(), "model.arpa")))
     assert identify(path) == f"{len(binaries.BINARIES[type]):,} bytes of {path.stat().st_mtime_ns}"
+
+
+def test_the_drop_in_refuses_a_damaged_file_as_kenlm_does(binaries, put):
+    with pytest.raises(OSError, match="Cannot read model .* is a damaged KenLM binary model: it ends with 5 words"):
+        kenlm.Model(str(put(binaries.BINARIES["trie"][:-1])))
+
+
+def test_a_model_without_words_scores_text(binaries, put, device, tmp_path):
+    content = binaries.BINARIES["trie"]
+    path = put(content[:100] + b"\0" + content[101 : content.rindex(b"<unk>\0")])
+    model = ng.Model.load(path, device)
+    for text, words in binaries.SCORES.items():
+        assert [(prob, matched) for prob, matched, _ in model.full_scores(text)] == words
+        assert [(prob, matched) for prob, matched, _ in kenlm.Model(str(path)).full_scores(text)] == words
+    states = model.start(1)
+    words = array_module(states).asarray(np.array([model.vocabulary.id("a")], np.int32))
+    assert model.step(states, words)[0].tolist() == [-0.5]
+    for save in save_model, partial(write_kenlm, format="kenlm-trie"):
+        with pytest.raises(InputError, match="model.binary' holds hashes of its words, not the words; it scores text"):
+            save(tmp_path / "new", model.arrays)
+    with pytest.raises(InputError, match="holds hashes of its words"):
+        build(TrieConfig(str(path), format="arpa"), tmp_path / "new.arpa")
+    assert [file.name for file in tmp_path.iterdir()] == ["model.binary"]
 
 
 def test_keys_by_hand(binaries):

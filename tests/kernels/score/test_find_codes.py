@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
+from mgpu_ngram.kernels.common.murmur import index_hashes, murmur_hashes
 from mgpu_ngram.kernels.common.words import HELD, held_bytes, index_words
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.dispatch import to_host
@@ -20,11 +21,14 @@ def arrays(words):
     return np.cumsum([0, *map(len, words)], dtype=np.int64), np.frombuffer(b"".join(words), np.uint8)
 
 
-def codes(text, words, to_device):
-    """Return the codes of a text in a vocabulary of <unk> and `words`."""
+def codes(text, words, to_device, hashed=False):
+    """Return the codes of a text in a vocabulary of <unk> and `words`, or of their hashes."""
     offsets_V, data = arrays([b"<unk>", *words])
     slots_C, duplicate = index_words(offsets_V, data)
     assert duplicate == -1
+    if hashed:
+        slots_C = index_hashes(murmur_hashes(offsets_V, data))
+        offsets_V, data = offsets_V[:0], data[:0]
     text_B = to_device(np.frombuffer(text, np.uint8))
     found = find_codes(text_B, find_tokens(text_B, isspace=True), *map(to_device, (slots_C, offsets_V, data)))
     assert found.dtype == np.uint32
@@ -37,10 +41,17 @@ def expected(text, words):
     return [c for line in lines for c in [*line, 0]][:-1]
 
 
-def test_by_hand(to_device):
+@pytest.mark.parametrize("hashed", [False, True])
+def test_by_hand(hashed, to_device):
     words = [b"<s>", b"</s>", b"of", b"the", "Straße".encode()]
     text = "the end of the Straße\n\n <unk>\tThe </s>".encode()
-    assert codes(text, words, to_device) == [5, 1, 4, 5, 6, 0, 0, 1, 1, 3]
+    assert codes(text, words, to_device, hashed) == [5, 1, 4, 5, 6, 0, 0, 1, 1, 3]
+
+
+@given(TEXTS.map(b"".join))
+def test_hashes_find_the_same_words(to_device, text):
+    words = sorted(set(text.split()))[::2]
+    assert codes(text, words, to_device, hashed=True) == expected(text, words)
 
 
 @pytest.mark.parametrize(
