@@ -29,8 +29,8 @@ MIN_TOKENS = 1_000
 FLAGS = {"size", "tokens", "workers", "only", "folder"}
 MEASURES = (
     "kernels/distribution", "kernels/include/rows.cuh", "kernels/include/levels.cuh", "kernels/score/step_states.py",
-    "kernels/score/step_states.cu", "mgpu_ngram/engine/next_word.py", "mgpu_ngram/engine/state_model.py",
-    "mgpu_ngram/jobs/distribution",
+    "kernels/score/step_states.cu", "mgpu_ngram/engine/next_word.py", "mgpu_ngram/engine/sample_words.py",
+    "mgpu_ngram/engine/state_model.py", "mgpu_ngram/jobs/distribution",
 )  # fmt: skip
 PARTS: dict[str, Callable[[DistributionBench], None]] = {
     "dense": dense,

@@ -13,6 +13,7 @@ from mgpu_ngram.benchmarks.score_ceilings import READ_BYTES, SECTORS, random_rea
 from mgpu_ngram.benchmarks.score_models import BEGIN
 from mgpu_ngram.benchmarks.suite import WrongResult
 from mgpu_ngram.engine.next_word import Found
+from mgpu_ngram.engine.sample_words import WordSampler
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.distribution.sum_children import sum_children
 
@@ -30,13 +31,13 @@ def sampling(bench: DistributionBench) -> None:
     case, suite = bench.case(SHAPES[LARGEST]), bench.suite
     suite.say(f"sampling, V = {case.symbols:,}")
     H, trie = min(DRAWN[suite.device], len(case.subject.text_T)), case.subject.trie
-    found, sizes = case.find_first(H), case.sizes(H)
+    found, sizes, sampler = case.find_first(H), case.sizes(H), WordSampler(case.distributor)
     sums = partial(sum_children, trie.prob_G, trie.word_G, trie.first_child_M, 1.0, BEGIN)
     suite.run("distribution/sums of weights", case.subject.model_sizes, sums, items=len(trie), unit="n-grams/s")
     ceiling = random_reads(suite, SECTORS, NODE_BYTES * len(trie)) if suite.device == "gpu" else ""
 
     def run(what: str, found: Found, check: Any = None, target: float | None = None, **settings: Any) -> None:
-        draw = partial(case.distributor.sample, found, 0, 1, **settings)
+        draw = partial(sampler.sample, found, 0, 1, **settings)
         suite.run(
             f"distribution/words drawn {what}", sizes, draw,
             check=check or partial(check_drawn, case), items=H, unit=UNIT, target=target,

@@ -24,6 +24,7 @@ from mgpu_ngram.engine.device import free_bytes, memory_guard, to_host_fast
 from mgpu_ngram.engine.histories import Encoder, batches, several, shortened
 from mgpu_ngram.engine.next_word import Found, NextWordModel, replica_bytes, rows_of, use_block
 from mgpu_ngram.engine.row_options import RowOptions, block_rows
+from mgpu_ngram.engine.sample_words import WordSampler
 from mgpu_ngram.engine.torch_arrays import on_stream_of
 
 SENT_ROWS = 4096  # histories per compact block, or per block of greatest words
@@ -224,6 +225,10 @@ class NextWords:
             return self._held
 
     @cached_property
+    def _sampler(self) -> WordSampler:
+        return WordSampler(self._next_word_model)
+
+    @cached_property
     def _prob_V(self) -> np.ndarray:
         """(V,) float32, log10, on the host."""
         trie = self.arrays.trie
@@ -265,7 +270,7 @@ class NextWords:
         if not (isinstance(seed, (int, np.integer)) and 0 <= seed <= MAX_SEED):
             raise InputError(f"seed is {seed!r} but must be 0 to 2^64 - 1")
         with memory_guard("sampling words", self.device, "give fewer histories at once"):
-            return self._next_word_model.sample(found, number, seed, float(temperature), top_k or 0, top_p)
+            return self._sampler.sample(found, number, seed, float(temperature), top_k or 0, top_p)
 
     def _rows(self, options: RowOptions) -> int:
         """Return the histories per block of rows that is made here."""

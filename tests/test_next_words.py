@@ -21,6 +21,7 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine import histories as encoding
 from mgpu_ngram.engine import next_word as engine
 from mgpu_ngram.engine import replicas
+from mgpu_ngram.engine import sample_words as sampling
 from mgpu_ngram.engine.row_options import BLOCK_SHARE, DTYPES, FOUND_BYTES, SCALES, RowOptions, block_rows
 from mgpu_ngram.engine.trie import build_trie
 from mgpu_ngram.jobs.trie import run as trie
@@ -204,8 +205,9 @@ def test_threads_share_histories(many_words, monkeypatch):
         return model.distribution(histories).tobytes(), best.tobytes(), model.sample(histories, seed=3).tolist()
 
     expected = made(1)
-    monkeypatch.setattr(engine, "MIN_PIECE_ROWS", 2)
-    monkeypatch.setattr(engine, "MIN_PIECE_HISTORIES", 3)
+    for module in engine, sampling:
+        monkeypatch.setattr(module, "MIN_PIECE_ROWS", 2)
+        monkeypatch.setattr(module, "MIN_PIECE_HISTORIES", 3)
     assert all(made(threads) == expected for threads in (2, 3, 7, 64))
 
 
@@ -813,8 +815,8 @@ def test_a_gpu_samples_the_same_words(many_words, tmp_path):
 def test_weights_are_summed_once(model, monkeypatch):
     """For each temperature; the best words need no sums, and rows that are asked for need no others."""
     made = []
-    real = engine.sum_children
-    monkeypatch.setattr(engine, "sum_children", lambda *args: made.append(args[3]) or real(*args))
+    real = sampling.sum_children
+    monkeypatch.setattr(sampling, "sum_children", lambda *args: made.append(args[3]) or real(*args))
     for temperature, top_k, top_p, sums in (
         (1, 2, 1, []), (0, None, 1, []), (1, None, 1, [1, 1]), (1, None, 0.5, []), (1, 2, 0.5, []),
         (2, None, 1, [0.5, 0.5]), (1, None, 1, [1, 1]), (0.1, None, 1, []), (1, 5, 1, []),
@@ -829,12 +831,12 @@ def test_sampling_without_memory(model, monkeypatch):
     def full(*args):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(engine, "sum_children", full)
+    monkeypatch.setattr(sampling, "sum_children", full)
     what = "memory while summing the weights of n-grams, 8 bytes each .*; give top_k, up to 1,024$"
     with pytest.raises(ng.RunError, match=what):
         model.sample("a")
     assert len(model.sample("a", top_k=2)) == 1
-    monkeypatch.setattr(engine, "draw_best", full)
+    monkeypatch.setattr(sampling, "draw_best", full)
     with pytest.raises(ng.RunError, match="memory while sampling words .*; give fewer histories at once$"):
         model.sample("a", top_k=2)
 

@@ -28,23 +28,15 @@ from mgpu_ngram.engine.replicas import held_replica
 from mgpu_ngram.engine.row_options import DTYPES, ROW_ALIGNMENT_BYTES, RowOptions
 from mgpu_ngram.engine.trie import index_of
 from mgpu_ngram.kernels.dispatch import array_module, on_gpu
-from mgpu_ngram.kernels.distribution.draw_best import draw_best
-from mgpu_ngram.kernels.distribution.draw_ranked import Limits, Ranking, draw_ranked
-from mgpu_ngram.kernels.distribution.draw_words import NOT_DRAWN, Siblings, draw_words
 from mgpu_ngram.kernels.distribution.find_and_write_rows import find_and_write_rows
 from mgpu_ngram.kernels.distribution.find_histories import Children, Positions, find_histories
 from mgpu_ngram.kernels.distribution.gather_children import gather_children
 from mgpu_ngram.kernels.distribution.rows import MAX_BACKOFF_ORDERS, RowKind, WordValues
-from mgpu_ngram.kernels.distribution.sample_words import sample_words
 from mgpu_ngram.kernels.distribution.scale_values import scale_values
-from mgpu_ngram.kernels.distribution.sum_children import sum_children
-from mgpu_ngram.kernels.distribution.top_words import MAX_TOP_K, top_words
+from mgpu_ngram.kernels.distribution.top_words import top_words
 from mgpu_ngram.kernels.distribution.write_rows import write_rows
 
 MIN_PIECE_ROWS, MIN_PIECE_HISTORIES = 4, 4096  # least rows to make, or histories to find, per thread
-LEAST_DRAWN_TEMPERATURE = 0.15  # float64 holds powers of all float32 probabilities down to it; rows are scaled anyway
-MAX_INVERSE = 1e300  # of a temperature; finite, so 0 times it is 0
-OTHER_SEED = 1 << 63  # changes a seed
 
 
 def replica_bytes(trie: Trie) -> int:
@@ -94,13 +86,6 @@ class Scaled(NamedTuple):
     backoff_M: Any
 
 
-class Weights(NamedTuple):
-    """Sums of the weights of n-grams at one temperature."""
-
-    siblings: Siblings
-    ranking: Ranking
-
-
 class Rows:
     """Makes rows of found histories, from n-grams (word_G, prob_G) and single words (prob_V), all on one device.
 
@@ -136,7 +121,7 @@ class Rows:
         out  array to fill, on the same device. Its rows may be longer than V values; the values after them become
              undefined. None: a new array, padded so that each row starts at a multiple of 128 bytes
         """
-        self._check(options)
+        self.check(options)
         if (rows := self.of_mode(options.mode)) is not self:
             return rows.dense(self._without_filled(found), options, out)
         out = self.room(len(found.first_HK), options) if out is None else out
@@ -160,11 +145,11 @@ class Rows:
 
         The id is -1 where a stored row has fewer words.
         """
-        self._check(options)
+        self.check(options)
         if (rows := self.of_mode(options.mode)) is not self:
             return rows.top(self._without_filled(found), options)
         scaled = self.scaled(options.scale)
-        ranked_V = self._ranked(scaled)
+        ranked_V = self.ranked(options.scale)
 
         def choose(begin: int, end: int) -> tuple[Any, Any]:
             piece = found.part(begin, end).arrays_in(options.scale)
@@ -186,13 +171,14 @@ class Rows:
 
     def values(self, scale: str) -> WordValues:
         """Return the words and values of n-grams in a scale. Raises InputError for a model without backoffs."""
-        self._check(RowOptions((1,)))
+        self.check(RowOptions((1,)))
         return self._values(self.scaled(scale))
 
     def _values(self, scaled: Scaled) -> WordValues:
         return WordValues(self.word_G, scaled.value_G, scaled.value_V)
 
-    def _check(self, options: RowOptions) -> None:
+    def check(self, options: RowOptions) -> None:
+        """Raise InputError for rows that a model without backoffs lacks."""
         if options.mode == "smoothed" and not self.has_backoffs:
             raise InputError(
                 "the model has no backoffs, which smoothed rows need; make it again without --no-backoff, or ask for "
@@ -229,13 +215,14 @@ class Rows:
                 self._scaled[scale] = made
             return self._scaled[scale]
 
-    def _ranked(self, scaled: Scaled) -> Any:
-        """Return (V,) uint32: single words, greatest value first, ties by id."""
+    def ranked(self, scale: str) -> Any:
+        """Return (V,) uint32: single words by their values in a scale, greatest first, ties by id. Caches the last."""
+        value_V = self.scaled(scale).value_V
         with self._scaling:
-            if self._last_ranks is None or self._last_ranks[0] != scaled.scale:
-                ranked_V = (-scaled.value_V).argsort(kind="stable").astype(np.uint32)
+            if self._last_ranks is None or self._last_ranks[0] != scale:
+                ranked_V = (-value_V).argsort(kind="stable").astype(np.uint32)
                 self._synchronize()
-                self._last_ranks = scaled.scale, ranked_V
+                self._last_ranks = scale, ranked_V
             return self._last_ranks[1]
 
     def _synchronize(self) -> None:
@@ -277,7 +264,6 @@ class NextWordModel(Rows):
         self.trie, self.words, self.order, self.device = trie, model.words, trie.order, device
         self.encoder = Encoder(model.words, trie.order, device)
         self._synchronize()
-        self._last_weights: tuple[float, Weights] | None = None
 
     @property
     def symbols(self) -> int:
@@ -305,7 +291,7 @@ class NextWordModel(Rows):
         """Return `make` of what `find` finds; for few or short whole rows, a GPU does both in one kernel."""
         if options.top_k or self.device == "cpu" or self.of_mode(options.mode) is not self:
             return self.make(self.find(codes_T, positions_H, bos, options.scale), options, out)
-        self._check(options)
+        self.check(options)
         t, scaled = self.trie, self.scaled(options.scale)
         out = self.room(len(positions_H), options) if out is None else out
         find_and_write_rows(
@@ -313,80 +299,6 @@ class NextWordModel(Rows):
             scaled.backoff_M, self._values(scaled), kind_of(options),
         )  # fmt: skip
         return out[:, :, : self.symbols]
-
-    def sample(
-        self, found: Found, first: int, seed: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
-    ) -> Any:
-        """Return (H,) int32, one word sampled from each smoothed row of the highest order; -1: no word is probable.
-
-        found        with backoffs in log10
-        first        number of the first history among all histories of a run, whichever call samples it
-        seed         0 to 2^64 - 1; seed and number of a history select its random numbers
-        temperature  words have probability proportional to p ** (1 / temperature); 0: the most probable word
-        top_k        sample from the top_k most probable words only; 0: from all
-        top_p        sample from the most probable words only, as few as reach this share; 1: from all
-        """
-        self._check(RowOptions((self.order,)))
-        if temperature == 0:
-            temperature, top_k, top_p = 1.0, 1, 1.0
-        top_k = top_k if top_k < self.symbols else 0
-        inverse = min(1 / temperature, MAX_INVERSE)
-        numbers_H = array_module(self.word_G).arange(first, first + len(found.first_HK), dtype=np.int64)
-        if top_p == 1 and 0 < top_k <= MAX_TOP_K:
-            ids_HNK, values_HNK = self.top(found, RowOptions((self.order,), top_k=top_k, scale="log10"))
-            return draw_best(ids_HNK[:, 0], values_HNK[:, 0], numbers_H, seed, inverse)
-        if temperature < LEAST_DRAWN_TEMPERATURE:
-            return self._sample_rows(found, numbers_H, seed, temperature, top_k, top_p)
-        siblings, ranking = self._weights(inverse)
-
-        def draw(begin: int, end: int) -> tuple[Any]:
-            piece, numbers = found.part(begin, end).arrays_in("log10"), numbers_H[begin:end]
-            if top_k == 0 and top_p == 1:
-                return (draw_words(piece, siblings, numbers, seed, inverse),)
-            limits = Limits(top_k, top_p, self.left_out)
-            return (draw_ranked(piece, siblings, ranking, numbers, seed, inverse, limits),)
-
-        least = MIN_PIECE_HISTORIES if top_k == 0 and top_p == 1 else MIN_PIECE_ROWS
-        [words_H] = _joined(self._in_pieces(draw, numbers_H, least))
-        left_L = array_module(words_H).flatnonzero(words_H == NOT_DRAWN)
-        if len(left_L):  # with another seed: these histories are known to fail with their random numbers
-            left = Found(found.first_HK[left_L], found.end_HK[left_L], found.backoff_HK[left_L], found.scale)
-            words_H[left_L] = self._sample_rows(left, numbers_H[left_L], seed ^ OTHER_SEED, temperature, top_k, top_p)
-        return words_H
-
-    def _sample_rows(
-        self, found: Found, numbers_H: Any, seed: int, temperature: float, top_k: int, top_p: float
-    ) -> Any:
-        scaled = self.scaled("prob")
-
-        def draw(begin: int, end: int) -> tuple[Any]:
-            piece = found.part(begin, end).arrays_in("prob")
-            words_H = sample_words(
-                piece, self._values(scaled), numbers_H[begin:end], seed, temperature, top_k, top_p, self.left_out
-            )
-            return (words_H,)
-
-        [words_H] = _joined(self._in_pieces(draw, numbers_H, MIN_PIECE_ROWS))
-        return words_H
-
-    def _weights(self, inverse: float) -> Weights:
-        """Return sums of weights at a temperature. Caches those of the last one."""
-        with self._scaling:
-            if self._last_weights is not None and self._last_weights[0] == inverse:
-                return self._last_weights[1]
-            self._last_weights = None  # frees its memory first
-        ranked_V = self._ranked(self.scaled("log10"))
-        of_words = self.prob_V[ranked_V], ranked_V, array_module(ranked_V).array([self.symbols])
-        with memory_guard(
-            "summing the weights of n-grams, 8 bytes each", self.device, f"give top_k, up to {MAX_TOP_K:,}"
-        ):
-            sums_G = sum_children(self.prob_G, self.word_G, self.trie.first_child_M, inverse, self.left_out)
-            ranking = Ranking(self.prob_G, ranked_V, sum_children(*of_words, inverse, self.left_out))
-        made = Weights(Siblings(self.word_G, sums_G, self.symbols), ranking)
-        self._synchronize()
-        with self._scaling:
-            self._last_weights = inverse, made
-        return made
 
     def _before(self, bos: bool) -> int:
         """Return the word before every sentence, -1 for none."""

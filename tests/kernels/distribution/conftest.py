@@ -21,7 +21,7 @@ def mix(x):
     return x ^ x >> 33
 
 
-def random_number(seed, number, draw):
+def bits(seed, number, draw):
     golden, x = 0x9E3779B97F4A7C15, 0
     for part in seed, number, draw:
         x = mix(x + part + golden & SIXTY_FOUR)
@@ -29,7 +29,7 @@ def random_number(seed, number, draw):
 
 
 def uniform(seed, number, draw):
-    return (random_number(seed, number, draw) >> 11) / 2**53
+    return (bits(seed, number, draw) >> 11) / 2**53
 
 
 class Mixture:
@@ -139,9 +139,15 @@ def random_mixture():
 
 
 @pytest.fixture(scope="session")
+def random_number():
+    """Return a function of (seed, number, draw): that random number, of 64 bits, in plain Python."""
+    return bits
+
+
+@pytest.fixture(scope="session")
 def first_bits():
-    """Return a function of (seed, number, draw): the first bit of that random number, in plain Python."""
-    return lambda seed, number, draw: random_number(seed, number, draw) >> 63
+    """Return a function of (seed, number, draw): the first bit of that random number."""
+    return lambda seed, number, draw: bits(seed, number, draw) >> 63
 
 
 @pytest.fixture(scope="session")

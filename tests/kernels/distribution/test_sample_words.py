@@ -12,24 +12,6 @@ from mgpu_ngram.kernels.distribution.find_histories import Children
 from mgpu_ngram.kernels.distribution.rows import WordValues
 from mgpu_ngram.kernels.distribution.sample_words import sample_words
 
-SIXTY_FOUR = 2**64 - 1
-
-
-def mix(x):
-    """The finaliser of MurmurHash3."""
-    x ^= x >> 33
-    x = x * 0xFF51AFD7ED558CCD & SIXTY_FOUR
-    x ^= x >> 33
-    x = x * 0xC4CEB9FE1A85EC53 & SIXTY_FOUR
-    return x ^ x >> 33
-
-
-def random_number(seed, number, draw):
-    golden, x = 0x9E3779B97F4A7C15, 0
-    for part in seed, number, draw:
-        x = mix(x + part + golden & SIXTY_FOUR)
-    return x
-
 
 class Model:
     """One history: values of V words and, shortest history first, (children {word: value}, backoff)."""
@@ -65,7 +47,7 @@ class Model:
             w: weights[w] for i, w in enumerate(ranked) if weights[w] and (top_k == 0 or i < top_k) and before[i] < last
         }
 
-    def drawn(self, seed, number, temperature, top_k, top_p, left_out):
+    def drawn(self, random_number, seed, number, temperature, top_k, top_p, left_out):
         """Sample by the rule, with Python's integers."""
         row = self.row(left_out)
         if not row or max(row) == 0:
@@ -145,7 +127,7 @@ def test_the_row_by_hand(to_device):
     assert set(sample(HAND, to_device, range(200))) == {0, 1, 2, 3, 4}
 
 
-def test_the_first_draws_by_hand(to_device):
+def test_the_first_draws_by_hand(to_device, random_number):
     """Halves, by the first bit of the random number."""
     halves = Model([0.5, 0.5], ({}, 0.25))
     first_bits = [random_number(5, number, 0) >> 63 for number in range(64)]
@@ -162,23 +144,23 @@ def test_the_first_draws_by_hand(to_device):
     st.sampled_from([1.0, 1.0, 0.001, 0.3, 0.9]),
     st.sampled_from([np.uint32, np.int64]),
 )
-def test_words_are_those_of_the_rule(to_device, seed, V, K, temperature, top_k, top_p, code):
+def test_words_are_those_of_the_rule(to_device, random_number, seed, V, K, temperature, top_k, top_p, code):
     rng = np.random.default_rng(seed)
-    model, left_out, seed = random_model(rng, V, K), int(rng.integers(-1, V)), seed & SIXTY_FOUR
+    model, left_out, seed = random_model(rng, V, K), int(rng.integers(-1, V)), seed % 2**64
     numbers = rng.integers(0, 2**63, 4).tolist()
-    expected = [model.drawn(seed, number, temperature, top_k, top_p, left_out) for number in numbers]
+    expected = [model.drawn(random_number, seed, number, temperature, top_k, top_p, left_out) for number in numbers]
     assert sample(model, to_device, numbers, seed, temperature, top_k, top_p, left_out, code) == expected
 
 
 @pytest.mark.parametrize("V", [1, 2, 4095, 4096, 4097, 8192, 8193])
 @pytest.mark.parametrize("kept", ["none", "all", "every third"])
-def test_vocabularies_about_the_size_of_a_tile(to_device, V, kept):
+def test_vocabularies_about_the_size_of_a_tile(to_device, random_number, V, kept):
     rng = np.random.default_rng(V)
     children = {"none": [], "all": range(V), "every third": range(0, V, 3)}[kept]
     values = dict(zip(children, rng.random(len(children), np.float32).tolist(), strict=True))
     model = Model(rng.random(V, np.float32), (values, 0.25), (dict(list(values.items())[-2:]), 0.5))
     for temperature, top_k, top_p in (1, 0, 1), (1, 50, 1), (0.5, 0, 0.7), (0, 0, 1):
-        expected = [model.drawn(1, number, temperature, top_k, top_p, V - 1) for number in range(3)]
+        expected = [model.drawn(random_number, 1, number, temperature, top_k, top_p, V - 1) for number in range(3)]
         assert sample(model, to_device, range(3), 1, temperature, top_k, top_p, V - 1) == expected
 
 
@@ -228,10 +210,10 @@ def test_the_most_probable_word(to_device):
         assert set(sample(model, to_device, range(20), seed, 1e-300, 1, left_out=3)) == {best}
 
 
-def test_the_greatest_may_be_subnormal(to_device):
+def test_the_greatest_may_be_subnormal(to_device, random_number):
     model = Model([2.0**-149, 2.0**-140, 0])
     assert sample(model, to_device, [0, 1], temperature=0) == [1, 1]
-    assert sample(model, to_device, range(9)) == [model.drawn(0, h, 1.0, 0, 1.0, -1) for h in range(9)]
+    assert sample(model, to_device, range(9)) == [model.drawn(random_number, 0, h, 1.0, 0, 1.0, -1) for h in range(9)]
 
 
 def test_ties_go_to_the_lower_id(to_device):
