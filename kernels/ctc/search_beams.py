@@ -556,7 +556,7 @@ def edges_of_trie(symbol_G: np.ndarray, first_child_G1: np.ndarray, marked_G: np
 
 def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     """Return utterances over eight symbols, a blank and a space, or pieces of words; with and without a model."""
-    V, K = 14, (1, 5, 40, 100, 300)[size % 5]
+    V, K = 14, (1, 5, 100, 40, 300, 17, 3)[size % 7]
     B = 1 + size % 3 if size < 100_000 else 40
     T = min(size, 20 + size // (V * B))
     _, states = made = states_of_a_text(rng, max(size % 997, 60))
@@ -587,7 +587,7 @@ def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
     log_probs = (logits - np.log(np.exp(logits).sum(2, keepdims=True))).astype(np.float32)
     codes_G = rng.integers(-words, words, G).astype(np.int32)
     rules = Rules(
-        K, 1 + (K - 1) // 2, 0.5, 1.5, -10.0, (-10.0, -30.0)[size % 2], (-5.0, -40.0)[K < 50], size % 4, size % 7 > 0
+        K, 1 + (K - 1) // 2, 0.5, 1.5, -10.0, (-10.0, -30.0)[size % 2], (-5.0, -40.0)[size % 2 == 0], size % 4, size % 7 > 0
     )
     lengths_B = rng.integers(T // 2, T + 1, B).astype(np.int32)
     return {
