@@ -239,12 +239,12 @@ def _follow(table, node, symbol):
 
 
 @njit(nogil=True, cache=True)
-def _extended(symbols, lexicon, hot_words, score_G, has_model, unknown, node, hot, length):
-    """Return (node, hot node, length and score) of the beginning of a word with more symbols."""
+def _extended(symbols_S, begin, end, lexicon, hot_words, score_G, has_model, unknown, node, hot, length):
+    """Return (node, hot node, length and score) of the beginning of a word with symbols begin to end - 1."""
     known = False
-    for symbol in symbols:
-        node, known = _follow(lexicon, node, symbol)
-        hot, is_hot = _follow(hot_words, hot, symbol)
+    for s in range(begin, end):
+        node, known = _follow(lexicon, node, symbols_S[s])
+        hot, is_hot = _follow(hot_words, hot, symbols_S[s])
         if not is_hot:
             hot = int64(OFF)
         length += 1
@@ -273,7 +273,8 @@ def _merge(count, key_K, logit_K, slot_S, merged_K, top_K, first_K, last_K, logi
     slot_S  (S,) int32; S is a power of 2 above `count`
     """
     mask, merged = len(slot_S) - 1, 0
-    slot_S[:] = -1
+    for at in range(len(slot_S)):
+        slot_S[at] = -1
     for i in range(count):
         at = int64(key_K[i] & uint64(mask))
         while slot_S[at] >= 0 and key_K[first_K[slot_S[at]]] != key_K[i]:
@@ -295,10 +296,30 @@ def _merge(count, key_K, logit_K, slot_S, merged_K, top_K, first_K, last_K, logi
 
 
 @njit(nogil=True, cache=True)
-def _select(count, total_E, best, prune, K):
-    """Return the places of the best candidates, the best first; of equal ones the lower first."""
-    likely = np.flatnonzero(total_E[:count] >= best + prune)
-    return likely[np.argsort(-total_E[likely], kind="mergesort")[:K]]
+def _select(count, total_E, least, places_E, room_E):
+    """Sort the places of totals of at least `least`, the best first, of equal ones the lower first.
+
+    Returns (how many there are, whether they are in room_E instead of places_E).
+    """
+    size, width, moved = 0, 1, False
+    for e in range(count):
+        if total_E[e] >= least:
+            places_E[size] = e
+            size += 1
+    while width < size:  # merge sorted runs
+        for low in range(0, size, 2 * width):
+            left, middle, end = low, min(low + width, size), min(low + 2 * width, size)
+            right = middle
+            for to in range(low, end):
+                if right == end or (left < middle and total_E[places_E[left]] >= total_E[places_E[right]]):
+                    room_E[to] = places_E[left]
+                    left += 1
+                else:
+                    room_E[to] = places_E[right]
+                    right += 1
+        places_E, room_E, moved = room_E, places_E, not moved
+        width *= 2
+    return size, moved
 
 
 @njit(nogil=True, cache=True)
@@ -325,6 +346,8 @@ def _search(
     logit_M = np.empty(K)
     E = 9 * K
     total_E, logit_E, last_E, token_E = np.empty(E), np.empty(E), np.empty(E, np.int64), np.empty(E, np.int64)
+    places_E, room_E = np.empty(E, np.int64), np.empty(E, np.int64)
+    scores_K2, origins_K2 = np.empty((K, 2)), np.empty((K, 2), np.int64)
     tokens_V, row_V = np.empty(V, np.int64), np.empty(V, np.float32)
     asked_K, from_K, word_K = np.empty(K, np.int64), np.empty(K, np.int32), np.empty(K, np.int64)
     prob_K, next_K, ends_K, unused_K = (
@@ -336,12 +359,14 @@ def _search(
     end_prob_K = np.zeros(K, np.float32)
     for b in range(B):
         now, then, n, T, problems, has_closed = 0, 1, 1, lengths_B[b], 0, False
-        hash_2K2[0, 0] = 0
+        hash_2K2[0, 0, 0] = hash_2K2[0, 0, 1] = 0
         logit_2K[0, 0] = raw_2K[0, 0] = score_2K[0, 0] = end_2K[0, 0] = 0
-        numbers_2K8[0, 0] = 0
+        for number in range(8):
+            numbers_2K8[0, 0, number] = 0
         numbers_2K8[0, 0, STATE], numbers_2K8[0, 0, LAST] = starts_B[b], -1
         numbers_2K8[0, 0, NODE] = numbers_2K8[0, 0, HOT_NODE] = ROOT
-        past_2KH[0, 0] = 0
+        for h in range(H):
+            past_2KH[0, 0, h] = 0
         kept_K[0] = 0
         for t in range(T + 1):
             is_end, ends = t == T, has_closed
@@ -411,7 +436,6 @@ def _search(
             for place in range(num_tokens):
                 token = tokens_V[place]
                 kind, logit = kind_V[token], float64(row_V[token])
-                symbols = symbols_S[first_V1[token] : first_V1[token + 1]]
                 for i in range(n):
                     numbers = numbers_2K8[now, kept_K[i]]
                     text, part = hash_2K2[now, kept_K[i], 0], hash_2K2[now, kept_K[i], 1]
@@ -427,10 +451,15 @@ def _search(
                     key_K[i], cand_K[i] = _key(text, part, closed, token), logit_2K[now, kept_K[i]] + logit
                 merged = _merge(n, key_K, cand_K, slot_S, merged_K, top_K, first_K, last_K, logit_M)
                 if count + merged > E:
-                    chosen = _select(count, total_E, best, prune, K)
-                    count = len(chosen)
-                    total_E[:count], logit_E[:count] = total_E[chosen], logit_E[chosen]
-                    last_E[:count], token_E[:count] = last_E[chosen], token_E[chosen]
+                    size, moved = _select(count, total_E, best + prune, places_E, room_E)
+                    chosen, count = room_E if moved else places_E, min(size, K)
+                    for r in range(count):
+                        e = chosen[r]
+                        scores_K2[r, 0], scores_K2[r, 1] = total_E[e], logit_E[e]
+                        origins_K2[r, 0], origins_K2[r, 1] = last_E[e], token_E[e]
+                    for r in range(count):
+                        total_E[r], logit_E[r] = scores_K2[r, 0], scores_K2[r, 1]
+                        last_E[r], token_E[r] = origins_K2[r, 0], origins_K2[r, 1]
                 for m in range(merged):
                     k = kept_K[last_K[m]]
                     numbers = numbers_2K8[now, k]
@@ -443,15 +472,17 @@ def _search(
                                 hot += 1 if numbers[FLAGS] & HOT else 0
                             node, hot_node, length = int64(ROOT), int64(ROOT), int64(0)
                         _, _, _, part_score = _extended(
-                            symbols, lexicon, hot_words, score_G, has_model, unknown, node, hot_node, length
-                        )
+                            symbols_S, first_V1[token], first_V1[token + 1], lexicon, hot_words, score_G, has_model,
+                            unknown, node, hot_node, length,
+                        )  # fmt: skip
                     total = _total(has_model, logit_M[m], raw, weight * hot, part_score)
                     best = max(best, total)
                     total_E[count], logit_E[count], last_E[count], token_E[count] = total, logit_M[m], k, token
                     count += 1
-            chosen = _select(count, total_E, best, prune, K)
+            size, moved = _select(count, total_E, best + prune, places_E, room_E)
+            chosen, size = room_E if moved else places_E, min(size, K)
             if is_end:
-                found_B[b], errors_B[b] = min(len(chosen), states_BN.shape[1]), problems
+                found_B[b], errors_B[b] = min(size, states_BN.shape[1]), problems
                 for r in range(found_B[b]):
                     e = chosen[r]
                     scores_BN2[b, r, 0], scores_BN2[b, r, 1] = logit_E[e], total_E[e]
@@ -462,17 +493,19 @@ def _search(
                         paths_BNT[b, r, frame], k = step // MAX_BEAMS, step % MAX_BEAMS
                 break
             has_closed = False
-            for r in range(len(chosen)):
+            for r in range(size):
                 e = chosen[r]
                 k, token = last_E[e], token_E[e]
-                kind, is_new = kind_V[token], False
-                hash_2K2[then, r], numbers_2K8[then, r] = hash_2K2[now, k], numbers_2K8[now, k]
+                kind, is_new = kind_V[token], 0
+                hash_2K2[then, r, 0], hash_2K2[then, r, 1] = hash_2K2[now, k, 0], hash_2K2[now, k, 1]
+                for number in range(8):
+                    numbers_2K8[then, r, number] = numbers_2K8[now, k, number]
                 logit_2K[then, r], raw_2K[then, r] = logit_E[e], raw_2K[now, k]
                 score_2K[then, r], end_2K[then, r] = score_2K[now, k], end_2K[now, k]
                 numbers, word = numbers_2K8[then, r], hash_2K2[now, k, 1]
                 if not kind & BLANK and token != numbers[LAST]:
                     if kind & (SPACE | STARTS) or numbers[FLAGS] & CLOSED:
-                        is_new = numbers[LENGTH] > 0
+                        is_new = 1 if numbers[LENGTH] else 0
                         if is_new:
                             hash_2K2[then, r, 0] = _with_word(hash_2K2[then, r, 0], word)
                             raw_2K[then, r] += end_2K[then, r]
@@ -482,18 +515,16 @@ def _search(
                         numbers[NODE], numbers[HOT_NODE], numbers[LENGTH] = ROOT, ROOT, 0
                     hash_2K2[then, r, 1] = hash_2K2[then, r, 1] * hash_V2[token, 1] + hash_V2[token, 0]
                     numbers[NODE], numbers[HOT_NODE], numbers[LENGTH], score_2K[then, r] = _extended(
-                        symbols_S[first_V1[token] : first_V1[token + 1]], lexicon, hot_words, score_G, has_model,
+                        symbols_S, first_V1[token], first_V1[token + 1], lexicon, hot_words, score_G, has_model,
                         unknown, numbers[NODE], numbers[HOT_NODE], numbers[LENGTH],
                     )  # fmt: skip
                     numbers[FLAGS] = CLOSED if kind & CLOSES else 0
                 numbers[LAST] = token
                 has_closed |= numbers[FLAGS] & CLOSED != 0
-                past_2KH[then, r] = past_2KH[now, k]
-                if is_new and H:
-                    past_2KH[then, r, 1:] = past_2KH[now, k, :-1]
-                    past_2KH[then, r, 0] = mix64(word + uint64(1))
+                for h in range(H):
+                    past_2KH[then, r, h] = past_2KH[now, k, h - is_new] if h >= is_new else mix64(word + uint64(1))
                 steps_TK[t, r] = uint64(token * MAX_BEAMS + k)
-            now, then, n = then, now, len(chosen)
+            now, then, n = then, now, size
             for r in range(n):
                 kept_K[r] = r
             if H:  # of beams with equal last words, keep the first
@@ -505,7 +536,8 @@ def _search(
                     key_K[r] = _key(words, hash_2K2[now, r, 1], numbers[FLAGS] & CLOSED != 0, numbers[LAST])
                     cand_K[r] = 0
                 n = _merge(n, key_K, cand_K, slot_S, merged_K, top_K, first_K, last_K, logit_M)
-                kept_K[:n] = first_K[:n]
+                for r in range(n):
+                    kept_K[r] = first_K[r]
 
 
 def _cuda(log_probs_BTV, lengths_B, starts_B, tokens, lexicon, hot_words, ngrams, rules):
