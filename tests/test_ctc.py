@@ -275,3 +275,24 @@ def test_words_of_other_characters_begin_as_known_ones(bugs, device):
     search = CTCBeamSearch(labels, bugs, unk_score_offset=-10.0, alpha=1.0, beta=0.0)
     unknown = -2.0 + -0.5 - 10.0 + -1.0  # P(<unk> | <s>), the offset, P(</s> | <unk>)
     assert best(search, rows, device).score == pytest.approx(unknown * math.log(10), abs=1e-5)
+
+
+@pytest.mark.gpu
+def test_a_search_waits_for_the_stream_of_its_input(words_arpa):
+    search = CTCBeamSearch(["a", "", "b", " ", "c"], ng.Model.load(words_arpa, "gpu"))
+    logits = torch.randn(8, 50, 5, generator=torch.Generator().manual_seed(2)).cuda()
+    expected = search(logits.log_softmax(-1))
+    large, stream = torch.randn(4096, 4096, device="cuda"), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        for _ in range(20):
+            large = (large @ large).clamp(-1, 1)
+        log_probs = (logits + 0 * large[0, 0]).log_softmax(-1)
+        found = search(log_probs, hotwords=[])
+    assert found == expected
+
+
+@pytest.mark.multigpu
+def test_another_than_the_current_gpu_is_refused():
+    with pytest.raises(InputError, match="log_probs are on cuda:1 but the current device is cuda:0"):
+        CTCBeamSearch(["", "a"])(torch.zeros(1, 1, 2, device="cuda:1"))

@@ -132,6 +132,11 @@ class CTCBeamSearch:
                 f"log_probs are on {log_probs.device} but the model is on the {self.model.device}; move them, or load "
                 f"it with device={place!r}"
             )
+        if log_probs.is_cuda and log_probs.device.index != torch.cuda.current_device():
+            raise InputError(
+                f"log_probs are on {log_probs.device} but the current device is cuda:{torch.cuda.current_device()}; "
+                "search in `with torch.cuda.device(...)`, with a model that was loaded there"
+            )
         return log_probs.detach().to(torch.float32).contiguous()
 
     def _search(self, tensor: torch.Tensor) -> CTCSearch:
