@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.report import many, print_table, show_memory, show_options, show_seconds, shown_path, table, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.count import show_count_plan, show_text_plan
 from mgpu_ngram.stages.cpu_rates import ESTIMATE_BYTES
-from mgpu_ngram.stages.flags import add_overwrite, add_text
+from mgpu_ngram.stages.flags import add_model_output, add_text, model_format
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.corpus import Corpus
@@ -76,10 +74,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
         parser.add_argument(
             "--from-counts", dest="counts", metavar="DIR", help="output folder of count, instead of TEXT"
         )
-        parser.add_argument(
-            "-o", "--output", required=True, metavar="OUT", help="OUT.arpa: an ARPA file; OUT.safetensors: a model file"
-        )
-        add_overwrite(parser)
+        add_model_output(parser)
         for setting, how in FLAGS.items():
             parser.add_argument("--" + setting.replace("_", "-"), **how)
 
@@ -91,11 +86,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
             found["discount_fallback"] = arguments.discount_fallback
         if arguments.interpolate_unigrams is not None:
             found["interpolate_unigrams"] = bool(arguments.interpolate_unigrams)
-        found["format"] = Path(arguments.output).suffix.removeprefix(".")
-        if found["format"] not in ("arpa", "safetensors"):
-            raise InputError(
-                f"output {arguments.output!r} must end with .arpa (ARPA file) or .safetensors (model file)"
-            )
+        found["format"] = model_format(arguments.output)
         return fill(EstimateConfig, found, "estimate")
 
     def target(self, arguments: argparse.Namespace) -> Target:

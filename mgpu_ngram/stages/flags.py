@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+
+from mgpu_ngram.core.errors import InputError
 
 
 def add_text(
@@ -29,3 +32,18 @@ def add_no_verify(parser: argparse.ArgumentParser) -> None:
 def add_text_flags(parser: argparse.ArgumentParser, chunk_example: str) -> None:
     parser.add_argument("--text-column", metavar="NAME", help="text column of Parquet inputs (default text)")
     parser.add_argument("--chunk-bytes", metavar="SIZE", help=f"text per task, such as '{chunk_example}'")
+
+
+def add_model_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="OUT", help="OUT.arpa: an ARPA file; OUT.safetensors: a model file"
+    )
+    add_overwrite(parser)
+
+
+def model_format(output: str) -> str:
+    """Return the format that the name of a model to write asks for. Raises InputError if it asks for none."""
+    suffix = Path(output).suffix.removeprefix(".")
+    if suffix not in ("arpa", "safetensors"):
+        raise InputError(f"output {output!r} must end with .arpa (ARPA file) or .safetensors (model file)")
+    return suffix

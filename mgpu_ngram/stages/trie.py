@@ -8,16 +8,16 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mgpu_ngram.jobs.trie.config import MODELS, TrieConfig
-from mgpu_ngram.report import show_file, show_model, shown_path
-from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.jobs.trie.config import TrieConfig
+from mgpu_ngram.stages.contract import Product, given
 from mgpu_ngram.stages.cpu_rates import CONVERT_BYTES
 from mgpu_ngram.stages.flags import add_overwrite
+from mgpu_ngram.stages.one_model import OneModelStage, show_made
 
 if TYPE_CHECKING:
     from mgpu_ngram.core.corpus import Corpus
     from mgpu_ngram.jobs.context import PlanContext, RunContext
-    from mgpu_ngram.jobs.trie.run import TrieResult
+    from mgpu_ngram.jobs.one_model import ModelResult
 
 EXAMPLES = """examples:
   mgpu-ngram convert model.arpa.gz -o model.safetensors
@@ -33,14 +33,12 @@ KINDS = {
 }
 
 
-class TrieStage(Stage[TrieConfig, "TrieResult"]):
+class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
     """An ARPA file, KenLM binary or model file in, a model file with the requested index and precision out."""
 
     name = "trie"
     config = TrieConfig
     format = "mgpu_ngram trie"
-    memory_keys = frozenset({"device_bytes"})
-    makes = "model"
     needs: ClassVar[Mapping[str, Product]] = {"model": "model"}
     examples = EXAMPLES
 
@@ -82,16 +80,6 @@ class TrieStage(Stage[TrieConfig, "TrieResult"]):
             found["format"] = "arpa"
         return fill(TrieConfig, found | {"backoff": not arguments.no_backoff}, "trie")
 
-    def target(self, arguments: argparse.Namespace) -> Target:
-        return Target(arguments.output, single_file=True)
-
-    def check_target(self, config: TrieConfig, target: Target, overwrite: bool) -> None:
-        if not target.single_file or target.path is None:
-            return super().check_target(config, target, overwrite)
-        from mgpu_ngram.core.model_file import check_free_file
-
-        check_free_file(target.path, overwrite, config.format)
-
     def check(self, config: TrieConfig) -> None:
         from mgpu_ngram.core.model_file import identify
 
@@ -105,7 +93,7 @@ class TrieStage(Stage[TrieConfig, "TrieResult"]):
 
         return plan(config, context)
 
-    def run(self, config: TrieConfig, context: RunContext, inputs: Corpus | None) -> TrieResult:
+    def run(self, config: TrieConfig, context: RunContext, inputs: Corpus | None) -> ModelResult:
         from mgpu_ngram.jobs.trie.run import run
 
         return run(config, context)
@@ -115,33 +103,12 @@ class TrieStage(Stage[TrieConfig, "TrieResult"]):
 
         return changed_since(config, manifest)
 
-    def product(self, config: TrieConfig) -> str:
-        return MODELS[config.format]
-
-    def describe(self, path: str, manifest: dict[str, Any]) -> dict[str, Any]:
-        from mgpu_ngram.core.file_kind import identify_file
-
-        name = MODELS[manifest["options"].get("format", "safetensors")]
-        return identify_file(os.path.join(path, name)) | {"file": name}
-
-    def show_result(self, config: TrieConfig, result: TrieResult) -> None:
-        _show_trie(result)
+    def show_result(self, config: TrieConfig, result: ModelResult) -> None:
+        show_made(result)
 
     def show_plan(self, plan: dict[str, Any]) -> None:
         index = f", index {plan['index']}" if "index" in plan else ""
         print(f"{plan['job']}: {plan['model']} to {KINDS[plan['format']]}{index}, on the {plan['device']}")
 
-    def show_info(self, path: str, described: dict[str, Any]) -> None:
-        file = os.path.join(path, described["file"])
-        (show_model if described["file"] == MODELS["safetensors"] else show_file)(file, described)
-
 
 STAGE = TrieStage()
-
-
-def _show_trie(result: TrieResult) -> None:
-    counts = " + ".join(f"{count:,}" for count in result.counts)
-    print(f"{shown_path(result.path)}: order {result.order}, {sum(result.counts):,} n-grams ({counts})")
-    print(f"{result.size_bytes:,} bytes, {result.bytes_per_ngram:.1f} an n-gram; fingerprint {result.fingerprint}")
-    spent = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in result.seconds.items())
-    print(f"time went to {spent}")

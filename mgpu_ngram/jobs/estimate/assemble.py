@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.cluster.executor import Executor, Handle, windowed
-from mgpu_ngram.core.arpa import write_arpa
-from mgpu_ngram.core.model_file import BackoffModel, identify, save_trie
+from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.vocabulary import Vocabulary
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.assemble import (
@@ -30,7 +29,7 @@ from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, move_to, on_device_or_host, to_host_fast
 from mgpu_ngram.engine.estimate import Estimated, Unigrams
 from mgpu_ngram.engine.spill import result_to_device, spill
-from mgpu_ngram.engine.trie_levels import levels_of
+from mgpu_ngram.engine.write_model import write_model
 from mgpu_ngram.jobs.progress import Progress
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
@@ -243,13 +242,7 @@ def save(
 ) -> tuple[int, str, dict[str, float]]:
     """Write a model. Return (bytes, fingerprint, seconds by step). The file appears at `path` when it is whole."""
     watch = Stopwatch("cpu")
-    trie, fingerprint = model.trie.map_arrays(to_host_fast), ""
-    if format == "arpa":
-        write_arpa(path, model.words, levels_of(trie), header, threads)
-        size_bytes = Path(path).stat().st_size
-    else:
-        size_bytes = save_trie(path, trie, model.words)
-        fingerprint = identify(str(path))
+    size_bytes, fingerprint = write_model(path, model.trie, model.words, format, threads, header)
     watch.lap("write")
     return size_bytes, fingerprint, add_seconds(model.seconds, watch.seconds)
 

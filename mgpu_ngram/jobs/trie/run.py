@@ -3,59 +3,27 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.cluster.executor import Executor
 from mgpu_ngram.core.arpa import write_arpa
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.model_file import BackoffModel, check_free_file, identify, save_model
-from mgpu_ngram.core.output import Output, write_manifest
-from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.core.model_file import BackoffModel, identify, save_model
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
 from mgpu_ngram.engine.kenlm_write import write_kenlm
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.engine.trie import FANOUT, edges_of, quantize, with_fanout
 from mgpu_ngram.engine.trie_levels import levels_of
-from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
-from mgpu_ngram.jobs.trie.config import MODELS, TrieConfig
+from mgpu_ngram.jobs.one_model import ModelResult, open_target, run_alone
+from mgpu_ngram.jobs.trie.config import TrieConfig
 from mgpu_ngram.kernels.dispatch import to_host
 
 FORMAT = "mgpu_ngram trie"
-
-
-@dataclass(frozen=True)
-class TrieResult:
-    """The model file of a run.
-
-    counts   n-grams of each order
-    seconds  to `read`, to `build` the trie, to add the `index`, to `write`
-    """
-
-    path: Path
-    counts: list[int]
-    fingerprint: str
-    size_bytes: int
-    seconds: dict[str, float]
-
-    @property
-    def order(self) -> int:
-        return len(self.counts)
-
-    @property
-    def bytes_per_ngram(self) -> float:
-        """Bytes of the file per n-gram, including its words."""
-        return self.size_bytes / sum(self.counts)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all fields by name, for machines."""
-        return asdict(self) | {"path": str(self.path), "order": self.order, "bytes_per_ngram": self.bytes_per_ngram}
 
 
 def plan(config: TrieConfig, context: PlanContext) -> dict[str, Any]:
@@ -78,43 +46,16 @@ def _made_of(config: TrieConfig) -> dict[str, Any]:
     }
 
 
-def run(config: TrieConfig, context: RunContext) -> TrieResult:
-    """Write OUT/model.safetensors, .arpa or .binary, and OUT/manifest.json, by one worker; only the model for a single
-    file.
-
-    Not resumable.
-    """
-    executor = limited_to(context.executor, context.memory)
-    if context.single_file:
-        target = Path(context.target).absolute()
-        check_free_file(target, context.overwrite, config.format)
-        return replace(_built(config, executor, target, context.overwrite), path=Path(context.target))
-    with Output.create(context.target, context.overwrite) as out:
-        executor.check_folder(str(out.folder))
-        # The model may exist already: a worker that died may have written it.
-        result = _built(config, executor, out.folder / MODELS[config.format], True)
-        manifest = _made_of(config) | {
-            "orders": result.counts,
-            "fingerprint": result.fingerprint,
-            "versions": {"mgpu-ngram": VERSION},
-        }
-        write_manifest(out.folder, manifest, FORMAT)
-        out.commit()
-    return replace(result, path=out.path / MODELS[config.format])
-
-
-def _built(config: TrieConfig, executor: Executor, path: Path, overwrite: bool) -> TrieResult:
-    """Let one worker build the model file."""
+def run(config: TrieConfig, context: RunContext) -> ModelResult:
+    """Let one worker write the model; see `run_alone`."""
+    made_of = _made_of(config)
     config = replace(config, model=os.path.abspath(config.model))  # a worker may have another working folder
-    task = executor.call(build, config, path, executor.device, executor.threads, overwrite, label="the trie")
-    executor.wait([task])
-    [result] = executor.gather([task])
-    return result
+    return run_alone(partial(build, config), context, config.format, FORMAT, made_of)
 
 
 def build(
     config: TrieConfig, output: str | Path, device: str = "cpu", threads: int = 1, overwrite: bool = False
-) -> TrieResult:
+) -> ModelResult:
     """Write a model file, or a file of another format, which appears when it is complete.
 
     output     its path; parent folders are created
@@ -122,13 +63,7 @@ def build(
     threads    threads that parse an ARPA file
     overwrite  replace a model file; any other file is never replaced
     """
-    check_free_file(output, overwrite, config.format)
-    output = Path(output)
-    try:  # before the work: a large model takes a while
-        output.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=output.parent).close()
-    except OSError as error:
-        raise InputError(f"cannot write in {output.parent}: {error.strerror}; give another output path") from error
+    output = open_target(output, overwrite, config.format)
     watch = Stopwatch(device)
     with memory_guard("building a trie", device, "build it where there is more, such as with --device cpu"):
         model = open_model(config.model, device, threads, config.fanout or FANOUT, watch=watch)
@@ -137,7 +72,7 @@ def build(
     size_bytes = _save(model, config, output, threads)
     watch.lap("write")
     counts = [end - begin for begin, end in pairwise(model.trie.starts)]
-    return TrieResult(output, counts, model.fingerprint, size_bytes, watch.seconds)
+    return ModelResult(output, counts, model.fingerprint, size_bytes, watch.seconds)
 
 
 def _save(model: BackoffModel, config: TrieConfig, output: Path, threads: int) -> int:

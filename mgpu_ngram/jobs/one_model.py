@@ -1,0 +1,103 @@
+"""Jobs in which one worker makes one model: its result, and the run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model_file import check_free_file
+from mgpu_ngram.core.output import Output, write_manifest
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.jobs.budget import limited_to
+from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.trie.config import MODELS
+
+
+@dataclass(frozen=True)
+class ModelResult:
+    """The model of a run.
+
+    counts   n-grams of each order
+    seconds  by step
+    """
+
+    path: Path
+    counts: list[int]
+    fingerprint: str
+    size_bytes: int
+    seconds: dict[str, float]
+
+    @property
+    def order(self) -> int:
+        return len(self.counts)
+
+    @property
+    def bytes_per_ngram(self) -> float:
+        """Bytes of the file per n-gram, including its words."""
+        return self.size_bytes / sum(self.counts)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields by name, for machines."""
+        return asdict(self) | {"path": str(self.path), "order": self.order, "bytes_per_ngram": self.bytes_per_ngram}
+
+
+R = TypeVar("R", bound=ModelResult)
+Make = Callable[[Path, str, int, bool], R]
+
+
+def run_alone(make: Make[R], context: RunContext, format: str, kind: str, made_of: dict[str, Any]) -> R:
+    """Let one worker make a model: OUT/model.safetensors, .arpa or .binary, and OUT/manifest.json; only the model for a
+    single file.
+
+    make     make(path, device, threads, overwrite) writes the model; a picklable function
+    format   of the model, a key of MODELS
+    kind     the format of the manifest
+    made_of  what the output depends on, for the manifest
+
+    Not resumable.
+    """
+    executor = limited_to(context.executor, context.memory)
+
+    def made(path: Path, overwrite: bool) -> R:
+        task = executor.call(make, path, executor.device, executor.threads, overwrite, label="the model")
+        executor.wait([task])
+        [result] = executor.gather([task])
+        return result
+
+    if context.single_file:
+        target = Path(context.target).absolute()
+        check_free_file(target, context.overwrite, format)
+        return replace(made(target, context.overwrite), path=Path(context.target))
+    with Output.create(context.target, context.overwrite) as out:
+        executor.check_folder(str(out.folder))
+        path = out.folder / MODELS[format]
+        result = made(path, True)  # the model may exist already: a worker that died may have written it
+        found = {"orders": result.counts, "fingerprint": result.fingerprint, "versions": {"mgpu-ngram": VERSION}}
+        write_manifest(out.folder, made_of | found, kind)
+        out.commit()
+    return replace(result, path=out.path / path.name)
+
+
+def open_target(output: str | Path, overwrite: bool, format: str) -> Path:
+    """Return the path of a model to write, after its folder was made. Raises InputError unless it can be written.
+
+    Called before the work, because a large model takes a while.
+    """
+    check_free_file(output, overwrite, format)
+    output = Path(output)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=output.parent).close()
+    except OSError as error:
+        raise InputError(f"cannot write in {output.parent}: {error.strerror}; give another output path") from error
+    return output
+
+
+def absolute(path: str) -> str:
+    """Return a path for a worker, which may have another working folder; a URL unchanged."""
+    return path if "://" in path else os.path.abspath(path)
