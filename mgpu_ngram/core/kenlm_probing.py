@@ -11,28 +11,27 @@ V**2 pairs. The few n-grams beyond the real ones that have the key of another on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from mgpu_ngram.core.errors import warn
-from mgpu_ngram.core.kenlm_file import REST, KenlmFile, plain_backoffs, slots_of
+from mgpu_ngram.core.kenlm_file import REST, KenlmFile, slots_of
 from mgpu_ngram.core.trie import Ngrams
-from mgpu_ngram.kernels.trie.key_pairs import SLOT_BITS, fill_filter, find_pairs
+from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.trie.find_key_pairs import find_key_pairs
 
 SUFFIX_FACTOR, WORD_FACTOR = 8978948897894561157, 17894857484156487943  # lm/search_hashed.hh, CombineWordHash
-FILTER_BITS = 64  # of the filter per n-gram
-BLOCK_BITS = 17  # of the filter that a core keeps in its cache: 16 KiB
-PAIRS_PER_TASK = 1 << 26
+SIGN = np.uint32(1 << 31)
 MANY_PAIRS = 10**11  # take minutes: 2 cores test 0.4 billion a second
 PROBING_UNIGRAM = np.dtype([("prob", "<f4"), ("backoff", "<f4")])
 
 
 @dataclass(frozen=True)
 class Found:
-    """The n-grams of an order, in the order in which they are found.
+    """The n-grams of an order, in the order in which they are found; NumPy or CuPy.
 
     key_G      (G,) uint64
     first_G    (G,) uint32, the first word
@@ -41,11 +40,11 @@ class Found:
     suffix_G   (G,) int64, the row of its suffix
     """
 
-    key_G: np.ndarray
-    first_G: np.ndarray
-    last_G: np.ndarray
-    history_G: np.ndarray
-    suffix_G: np.ndarray
+    key_G: Any
+    first_G: Any
+    last_G: Any
+    history_G: Any
+    suffix_G: Any
 
 
 class KenlmProbing:
@@ -54,116 +53,90 @@ class KenlmProbing:
     end  the offset after the n-grams
     """
 
-    def __init__(self, file: KenlmFile, threads: int = 1):
+    def __init__(self, file: KenlmFile, threads: int = 1, move: Callable[[np.ndarray], Any] = np.asarray):
         """Find the sections. Raises InputError if the file is too short for them.
 
-        threads  threads that find n-grams
+        threads  threads that find n-grams on a CPU
+        move     copies an array to the device that finds them
         """
-        self._file, self._threads, counts, at = file, threads, file.header.counts, file.search
-        rest = file.header.kind == REST
-        self._unigrams = file.array(at, _with_rest(PROBING_UNIGRAM) if rest else PROBING_UNIGRAM, counts[0] + 1)
-        at += self._unigrams.nbytes
-        self._tables: list[np.ndarray] = []
-        for count in counts[1:]:
-            dtype = table_dtype(longest=len(self._tables) == len(counts) - 2, rest=rest)
-            self._tables.append(file.array(at, dtype, slots_of(count, file.header.multiplier)))
-            at += self._tables[-1].nbytes
+        self._file, self._threads, self._move = file, threads, move
+        at, counts, rest = file.search, file.header.counts, file.header.kind == REST
+        self._sections: list[np.ndarray] = []  # (slots, numbers of 4 bytes each)
+        for n, count in enumerate(counts, 1):
+            dtype = PROBING_UNIGRAM if n == 1 else table_dtype(longest=n == len(counts))
+            numbers = dtype.itemsize // 4 + (rest and n < len(counts))
+            slots = count + 1 if n == 1 else slots_of(count, file.header.multiplier)
+            section = file.array(at, np.dtype(np.uint8), 4 * numbers * slots)
+            self._sections.append(section.view("<u4").reshape(slots, numbers))
+            at += section.nbytes
         self.end = at
 
     def levels(self) -> Iterator[Ngrams]:
-        """Yield the n-grams of orders 1 to N. Raises InputError for a damaged file."""
-        V = len(self._file.hash_V)
-        level = self._unigrams[:V]
-        word_V = np.arange(V, dtype=np.uint32)
-        nothing_V = np.zeros(V, np.int64)
+        """Yield the n-grams of orders 1 to N, on the device. Raises InputError for a damaged file."""
+        V, order = len(self._file.hash_V), self._file.header.order
+        values = self._move(self._sections[0])[:V]
+        xp = array_module(values)
+        word_V, nothing_V = xp.arange(V, dtype=np.uint32), xp.zeros(V, np.int64)
         found = Found(word_V.astype(np.uint64), word_V, word_V, nothing_V, nothing_V)
         ids = word_V[:, None]
-        yield Ngrams(ids, _negative(level["prob"]), plain_backoffs(level["backoff"]))
-        for n, table in enumerate(self._tables, 2):
-            keys = np.ascontiguousarray(table["key"])
-            stored = np.count_nonzero(keys)
+        yield Ngrams(ids, _probs(values), _backoffs(values))
+        for n, section in enumerate(self._sections[1:], 2):
+            table = self._move(section)
+            keys = table[:, 0] | table[:, 1].astype(np.uint64) << np.uint64(32)
+            stored = int(xp.count_nonzero(keys))
             if stored == len(keys):
                 raise self._file.damaged(f"its table of {n}-grams has no empty slot")
-            suffixes = np.flatnonzero(~np.signbit(level["prob"]))
-            histories = np.flatnonzero((level["backoff"] != 0) | ~np.signbit(level["backoff"]))
-            slot_G, found = _join(found, suffixes, histories, keys, self._threads, self._file.name)
-            known = np.zeros(len(table), bool)
+            suffixes, histories = xp.flatnonzero(values[:, 0] < SIGN), xp.flatnonzero(values[:, 1] != SIGN)
+            slot_G, found = self._join(found, suffixes, histories, keys)
+            known = xp.zeros(len(table), bool)
             known[slot_G] = True
-            if missing := stored - np.count_nonzero(known):
+            if missing := stored - int(xp.count_nonzero(known)):
                 raise self._file.damaged(f"{missing:,} of its {n}-grams are not made of its {n - 1}-grams")
-            ids = np.concatenate([ids[found.history_G], found.last_G[:, None]], axis=1)
-            level = table[slot_G]
-            longest = n == self._file.header.order
-            yield Ngrams(ids, _negative(level["prob"]), None if longest else plain_backoffs(level["backoff"]))
+            ids = xp.concatenate([ids[found.history_G], found.last_G[:, None]], axis=1)
+            values = table[:, 2:][slot_G]
+            yield Ngrams(ids, _probs(values), _backoffs(values) if n < order else None)
+
+    def _join(self, found: Found, suffixes: Any, histories: Any, keys_C: Any) -> tuple[Any, Found]:
+        """Return (slot_G int64, the n-grams) of the next order.
+
+        found      the order before
+        suffixes   its rows that may be suffixes
+        histories  its rows that may be histories
+        keys_C     the keys of the next order's table, 0 for empty slots
+        """
+        xp = array_module(keys_C)
+        histories = histories[xp.argsort(found.suffix_G[histories])]
+        middle_S, middle_H = found.history_G[suffixes], found.suffix_G[histories]
+        begin_S, end_S = xp.searchsorted(middle_H, middle_S), xp.searchsorted(middle_H, middle_S, "right")
+        if (pairs := int((end_S - begin_S).sum())) > MANY_PAIRS:
+            name = self._file.name
+            warn(f"{name!r} stores no words of n-grams, so {pairs:,} pairs are tested; convert it once to a model file")
+        base_S = found.key_G[suffixes] * np.uint64(SUFFIX_FACTOR)
+        term_H = _word_term(found.first_G[histories])
+        slot_G, suffix_G, history_G = find_key_pairs(base_S, begin_S, end_S, term_H, keys_C, self._threads)
+        suffix_G, history_G = suffixes[suffix_G], histories[history_G]
+        first_G, last_G = found.first_G[history_G], found.last_G[suffix_G]
+        return slot_G, Found(keys_C[slot_G], first_G, last_G, history_G, suffix_G)
 
 
-def table_dtype(longest: bool, rest: bool = False) -> np.dtype:
-    """Return the slots of a table of n-grams, of the highest order or of another one."""
-    fields = PROBING_UNIGRAM.descr[: 1 if longest else 2]
-    dtype = np.dtype([("key", "<u8"), *fields])
-    return _with_rest(dtype) if rest and not longest else dtype
+def _probs(values: Any) -> Any:
+    """Return the probabilities of slots: their first number, with a set sign."""
+    return (values[:, 0] | SIGN).view(np.float32)
 
 
-def _with_rest(dtype: np.dtype) -> np.dtype:
-    return np.dtype([*dtype.descr, ("rest", "<f4")])
+def _backoffs(values: Any) -> Any:
+    return array_module(values).where(values[:, 1] == SIGN, np.uint32(0), values[:, 1]).view(np.float32)
 
 
-def combine(key: np.ndarray, word: np.ndarray) -> np.ndarray:
+def table_dtype(longest: bool) -> np.dtype:
+    """Return the slots of a table of n-grams, of the highest order or of another one, without rest costs."""
+    return np.dtype([("key", "<u8"), *PROBING_UNIGRAM.descr[: 1 if longest else 2]])
+
+
+def combine(key: Any, word: Any) -> Any:
     """Return the keys of n-grams from those of their suffixes (uint64) and their first words."""
-    return key * np.uint64(SUFFIX_FACTOR) ^ (word + np.uint64(1)) * np.uint64(WORD_FACTOR)
+    return key * np.uint64(SUFFIX_FACTOR) ^ _word_term(word)
 
 
-def _negative(prob: np.ndarray) -> np.ndarray:
-    return -np.abs(prob)
-
-
-def _join(
-    found: Found, suffixes: np.ndarray, histories: np.ndarray, keys: np.ndarray, threads: int, name: str
-) -> tuple[np.ndarray, Found]:
-    """Return (slot_G int64, the n-grams) of the next order.
-
-    found      the order before
-    suffixes   its rows that may be suffixes
-    histories  its rows that may be histories
-    keys       the keys of the next order's table, 0 for empty slots
-    name       of the file, for a warning
-    """
-    bits = max(8, (FILTER_BITS * int(np.count_nonzero(keys))).bit_length())
-    tile_bits = max(1, bits - BLOCK_BITS)
-    filter, table = np.zeros(1 << (bits - 6), np.uint64), np.zeros((1 << (bits - SLOT_BITS), 2), np.uint64)
-    fill_filter(keys, tile_bits, bits, filter, table)
-    base_S = found.key_G[suffixes] * np.uint64(SUFFIX_FACTOR)
-    term_H = (found.first_G[histories] + np.uint64(1)) * np.uint64(WORD_FACTOR)
-    tile_S, tile_H = _reversed(base_S, tile_bits), _reversed(term_H, tile_bits)
-    by_S = np.lexsort((tile_S, found.history_G[suffixes]))
-    by_H = np.lexsort((tile_H, found.suffix_G[histories]))
-    suffixes, base_S, tile_S = suffixes[by_S], base_S[by_S], tile_S[by_S]
-    histories, term_H, tile_H = histories[by_H], term_H[by_H], tile_H[by_H]
-    middle_S, middle_H = found.history_G[suffixes], found.suffix_G[histories]
-    begin_S, end_S = (np.searchsorted(middle_H, middle_S, side) for side in ("left", "right"))
-    pairs_S = np.cumsum(end_S - begin_S)
-    pairs = int(pairs_S[-1]) if len(pairs_S) else 0
-    if pairs > MANY_PAIRS:
-        warn(f"{name!r} stores no words of n-grams, so {pairs:,} pairs are tested; convert it once to a model file")
-    cuts = np.searchsorted(pairs_S, np.arange(PAIRS_PER_TASK, pairs, PAIRS_PER_TASK))
-    cuts = np.unique([0, *cuts, len(suffixes)])
-
-    def task(begin: int, end: int) -> np.ndarray:
-        return find_pairs(
-            begin, end, base_S, tile_S, begin_S, end_S, term_H, tile_H, tile_bits, bits, filter, table
-        )  # fmt: skip
-
-    with ThreadPoolExecutor(threads) as pool:
-        parts = list(pool.map(task, cuts[:-1].tolist(), cuts[1:].tolist()))
-    slot_G, s_G, h_G = np.concatenate([np.empty((0, 3), np.int64), *parts]).T
-    suffix_G, history_G = suffixes[s_G], histories[h_G]
-    made = Found(keys[slot_G], found.first_G[history_G], found.last_G[suffix_G], history_G, suffix_G)
-    return slot_G, made
-
-
-def _reversed(keys: np.ndarray, bits: int) -> np.ndarray:
-    """Return the lowest bits of keys as uint32, the lowest bit first. Sorted, keys are grouped by any of these bits."""
-    tile = np.zeros(len(keys), np.uint32)
-    for bit in range(bits):
-        tile |= ((keys >> np.uint64(bit)).astype(np.uint32) & np.uint32(1)) << np.uint32(bits - 1 - bit)
-    return tile
+def _word_term(word: Any) -> Any:
+    return (word.astype(np.uint64) + np.uint64(1)) * np.uint64(WORD_FACTOR)

@@ -25,6 +25,7 @@ from mgpu_ngram.kernels.common.murmur import murmur_hashes
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
 from mgpu_ngram.kernels.trie.find_children import find_children
+from mgpu_ngram.kernels.trie.find_key_pairs import place_keys
 
 MULTIPLIER = 1.5  # slots per n-gram, KenLM's default
 
@@ -92,7 +93,7 @@ def _write_probing(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words
     V = counts[0]
     hash_V = murmur_hashes(words.offsets_V, words.data)
     table = np.zeros(slots_of(V, MULTIPLIER), SLOT_V)
-    slots = _slots(hash_V[1:], len(table))
+    slots = place_keys(hash_V[1:], len(table))
     table["hash"][slots], table["id"][slots] = hash_V[1:], np.arange(1, V)
     sink.append(struct.pack("<2I", 0, V))
     sink.append(table.view(np.uint8))
@@ -109,7 +110,7 @@ def _write_probing(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words
         else:
             key_G = combine(key_G[order.suffix_G], order.first_G)
             table = np.zeros(slots_of(counts[n - 1], MULTIPLIER), table_dtype(longest=after is None))
-            slots = _slots(key_G, len(table))
+            slots = place_keys(key_G, len(table))
             table["key"][slots] = key_G
         table["prob"][slots] = prob_G
         if order.backoff_G is not None:
@@ -188,20 +189,6 @@ class Sorted:
 def _strings(words: Words, word_of: np.ndarray) -> bytes:
     """Return words in an order, each with a NUL byte after it."""
     return b"".join(words.symbol(v) + b"\0" for v in word_of.tolist())
-
-
-@njit(nogil=True, cache=True)
-def _slots(keys, slots):
-    """Return (G,) int64: the slots of keys in a hash table with linear probing."""
-    used, slot_G = np.zeros(slots, np.uint8), np.empty(len(keys), np.int64)
-    for g in range(len(keys)):
-        slot = int64(keys[g] % uint64(slots))
-        while used[slot]:
-            slot += 1
-            if slot == slots:
-                slot = int64(0)
-        used[slot], slot_G[g] = 1, slot
-    return slot_G
 
 
 @njit(nogil=True, cache=True)

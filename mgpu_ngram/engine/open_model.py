@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from mgpu_ngram.core.arpa import read_arpa
@@ -13,7 +14,7 @@ from mgpu_ngram.core.kenlm_probing import KenlmProbing
 from mgpu_ngram.core.kenlm_trie import KenlmTrie
 from mgpu_ngram.core.model_file import BackoffModel, is_kenlm_file, is_model_file, load_model
 from mgpu_ngram.core.trie import Ngrams
-from mgpu_ngram.engine.device import Stopwatch, to_device, to_host_fast
+from mgpu_ngram.engine.device import Stopwatch, to_device, to_device_fast, to_host_fast
 from mgpu_ngram.engine.trie import FANOUT, BadNgram, build_trie
 from mgpu_ngram.kernels.compile import import_early
 
@@ -61,7 +62,8 @@ def open_model(
 
 def _open_kenlm(path: str | Path, device: str, threads: int, fanout: int, watch: Stopwatch) -> BackoffModel:
     file = KenlmFile(path)
-    sections = KenlmTrie(file) if file.header.is_trie else KenlmProbing(file, threads)
+    move = partial(to_device_fast, device=device)
+    sections = KenlmTrie(file) if file.header.is_trie else KenlmProbing(file, threads, move)
     words = file.read_words(sections.end)
     try:
         trie = build_trie(_moved(sections.levels(), device, watch), fanout)
