@@ -26,7 +26,7 @@ FEWER = "give fewer states at once"
 
 
 class ModelStates(NextWords):
-    """The methods of `Model` for states, with KenLM's scores and states for orders up to 33.
+    """The methods of `Model` for states, with KenLM's scores and states. Rows go up to order 33.
 
     A state is a small number, int32 on the device of the model: the longest suffix of the words so far that can affect
     later scores. So hypotheses of equal states can be recombined. -1 is the state of no words.

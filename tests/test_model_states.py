@@ -49,6 +49,28 @@ def test_scores_and_states_are_those_of_kenlm_states(model, arpa):
     assert len(set().union(*groups.values())) == len(groups)
 
 
+def test_an_order_without_rows(device, tmp_path):
+    """Order 35: a word after a state as KenLM's, but no rows."""
+    repeated = [f"-{n}\t{' '.join('a' * n)}\t-0.{n}" for n in range(2, 35)]
+    orders = [["-9\t<unk>\t0", "-9\t<s>\t-0.5", "-1\t</s>\t0", "-1\ta\t-0.25"], *([line] for line in repeated)]
+    orders.append([f"-0.5\t{' '.join('a' * 35)}"])
+    text = "\\data\\\n" + "".join(f"ngram {n}={len(lines)}\n" for n, lines in enumerate(orders, 1))
+    text += "".join(f"\n\\{n}-grams:\n" + "\n".join(lines) + "\n" for n, lines in enumerate(orders, 1))
+    path = tmp_path / "high.arpa"
+    path.write_text(text + "\n\\end\\\n")
+    model, plain = ng.Model.load(path, device), kenlm.Model(str(path))
+    state, wanted, a = model.start(1, bos=False), kenlm.State(), model.vocabulary.id("a")
+    plain.NullContextWrite(wanted)
+    for _ in range(40):
+        after = kenlm.State()
+        log10, state = model.step(state, on_device(model, [a]))
+        assert to_host(log10).tolist() == [plain.BaseScore(wanted, "a", after)]
+        wanted = after
+    assert to_host(log10)[0] == -0.5
+    with pytest.raises(ng.InputError, match="order 35 but distributions go up to 33"):
+        model.advance(state)
+
+
 @pytest.mark.filterwarnings("ignore:.*lacks <unk>")
 @pytest.mark.parametrize("bits", [None, 8], ids=["exact", "quantised"])
 def test_random_models_beside_a_plain_scorer(plain_model, bits, device, tmp_path, monkeypatch):

@@ -243,17 +243,12 @@ def _joined(pieces: list[tuple]) -> tuple:
 class NextWordModel(Rows):
     """A model on a device that finds histories and makes rows. A quantised model is decoded there.
 
-    Raises InputError for a model of an order above 33.
+    A model of an order above 33 has no rows: they raise InputError.
 
     threads  threads that share histories on a CPU
     """
 
     def __init__(self, model: BackoffModel, device: str, threads: int = 1):
-        if model.trie.order > MAX_BACKOFF_ORDERS + 1:
-            raise InputError(
-                f"the model has order {model.trie.order} but distributions go up to {MAX_BACKOFF_ORDERS + 1}; make one "
-                "of a lower order"
-            )
         without_suffixes = replace(model.trie, suffix_L=model.trie.suffix_L[:0])  # rows do not need suffixes
         trie = without_suffixes.map_arrays(partial(to_device_fast, device=device)).decoded()
         self.begin = model.words.id("<s>")
@@ -270,12 +265,25 @@ class NextWordModel(Rows):
         """V, the number of words of the vocabulary."""
         return self.trie.symbols
 
+    def check(self, options: RowOptions) -> None:
+        """Raise InputError for rows that a model without backoffs, or of a high order, lacks."""
+        self._check_order()
+        super().check(options)
+
+    def _check_order(self) -> None:
+        if self.order > MAX_BACKOFF_ORDERS + 1:
+            raise InputError(
+                f"the model has order {self.order} but distributions go up to {MAX_BACKOFF_ORDERS + 1}; make one of a "
+                "lower order"
+            )
+
     def find(self, codes_T: Any, positions_H: Any, bos: bool = False, scale: str = "log10") -> Found:
         """Find the histories before given positions of a stream of codes.
 
         bos    whether <s> precedes each sentence
         scale  of the backoffs: the scale of the rows to make
         """
+        self._check_order()
         t, backoff_M = self.trie, self.scaled(scale).backoff_M
 
         def look_up(begin: int, end: int) -> Children:

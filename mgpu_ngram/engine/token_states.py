@@ -27,10 +27,11 @@ class TokenStates:
     share    whether these share it: then all tokens together have the probability that the model gives to their words
     ids_V    word of each token, 0 for <unk>
 
-    Raises InputError if two tokens are the same word, or no token is a word of the model.
+    Raises InputError if two tokens are the same word, no token is a word of the model, or the model has no rows.
     """
 
     def __init__(self, model: StateModel, rows: NextWordModel, tokens: Sequence[str | bytes], share: bool):
+        rows.check(RowOptions((1,)))
         xp, V, trie = array_module(rows.word_G), len(tokens), rows.trie
         ids_V = np.array([rows.words.id(token) for token in tokens], np.int64)
         known = np.flatnonzero(ids_V)
