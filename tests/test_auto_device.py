@@ -11,7 +11,9 @@ from mgpu_ngram.cluster import placement
 from mgpu_ngram.cluster.local import LocalExecutor
 from mgpu_ngram.cluster.placement import GPU_START_SECONDS
 from mgpu_ngram.commands.shared import work_of
+from mgpu_ngram.core.kenlm_file import Header
 from mgpu_ngram.core.memory_config import MemoryConfig
+from mgpu_ngram.stages.cpu_rates import opening_seconds
 from mgpu_ngram.stages.registry import STAGES
 
 LINES = "the cat sat on the mat\nthe dog sat on the log\nthe cat ate the dog\n"
@@ -133,3 +135,13 @@ def test_counts_have_the_size_of_their_text(gpu_host, mgpu_ngram):
 def test_sweeps_count(gpu_host):
     Path("documents.txt").write_text("a document\n" * 40_000)
     assert of("lda", corpus=["documents.txt"], sweeps=10) < GPU_START_SECONDS < of("lda", corpus=["documents.txt"])
+
+
+def test_a_probing_model_of_many_words_is_opened_on_the_gpu(tmp_path):
+    """The headers of KenLM binary models: 65,000 words have 4.2 billion pairs, of which a trie tests none."""
+    for kind, seconds in (0, 10.5625), (2, 0):
+        path = tmp_path / f"{kind}.binary"
+        path.write_bytes(Header(kind, (65_000, 10, 10), 1.5, True).pack())
+        assert opening_seconds(str(path)) == pytest.approx(seconds, abs=1e-4)
+        config = STAGES["trie"].config(str(path))
+        assert (STAGES["trie"].cpu_seconds(config, None) > GPU_START_SECONDS) == (kind == 0)

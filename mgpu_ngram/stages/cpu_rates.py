@@ -13,6 +13,7 @@ ESTIMATE_BYTES = 4e6  # of text a second, orders 1 to 5, to a model file: 4.4 MB
 SCORE_BYTES = 20e6  # of text a second: 50 MB/s on the trie, less what a text of 16 MB and more spends on an edge table
 RESCORE_BYTES = 30e6  # of n-best lists a second and model: 80 MB/s with 307,000 n-grams, less with large models
 ARPA_BYTES = 90e6  # of an ARPA file a second, to build and index a trie: 28 MB take 0.29 s, on a GPU almost no time
+KEY_PAIRS = 4e8  # pairs of words a second that may be 2-grams of a KenLM probing model: 4.2 billion take 4.8 s
 CONVERT_BYTES = 70e6  # of an ARPA file a second, to read it and build a trie: 28 MB take 0.39 s
 HISTORIES = 20_000  # a second, to find their most probable words: 17,000 take 0.33 s with 5 orders of 35,000 words
 DECODE_PRODUCTS = 1e10  # words x beam x parameters a second: 2.1e10 with 2 models of 155,000 parameters, beam 5
@@ -24,8 +25,16 @@ def opening_seconds(model: str) -> float:
 
     0 for a model file of any size: it is mapped, and its checksums are compared on the CPU also for a GPU.
     """
-    from mgpu_ngram.core.model_file import is_model_file
+    from mgpu_ngram.core.model_file import is_kenlm_file, is_model_file
 
     if not os.path.isfile(model):
         return math.inf
-    return 0.0 if is_model_file(model) else os.path.getsize(model) / ARPA_BYTES
+    if is_model_file(model):
+        return 0.0
+    pairs = 0
+    if is_kenlm_file(model):
+        from mgpu_ngram.core.file_kind import identify_file
+
+        found = identify_file(model)
+        pairs = found["orders"][0] ** 2 if found["type"].startswith("probing") else 0
+    return os.path.getsize(model) / ARPA_BYTES + pairs / KEY_PAIRS

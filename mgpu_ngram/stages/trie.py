@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.trie.config import TrieConfig
 from mgpu_ngram.stages.contract import Product, given
-from mgpu_ngram.stages.cpu_rates import CONVERT_BYTES
+from mgpu_ngram.stages.cpu_rates import CONVERT_BYTES, opening_seconds
 from mgpu_ngram.stages.flags import add_overwrite
 from mgpu_ngram.stages.one_model import OneModelStage, show_made
 
@@ -86,7 +86,9 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
         identify(config.model)
 
     def cpu_seconds(self, config: TrieConfig, inputs: Corpus | None) -> float:
-        return os.path.getsize(config.model) / CONVERT_BYTES if os.path.isfile(config.model) else math.inf
+        if not os.path.isfile(config.model):
+            return math.inf
+        return max(os.path.getsize(config.model) / CONVERT_BYTES, opening_seconds(config.model))
 
     def plan(self, config: TrieConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.trie.run import plan
