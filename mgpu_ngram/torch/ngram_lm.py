@@ -12,6 +12,7 @@ from mgpu_ngram.engine.token_states import TokenStates
 from mgpu_ngram.model import Model
 
 from . import operators
+from .nemo_file import read_nemo
 
 TOKEN_OFFSET = 100  # NeMo writes token t as the character t + 100
 MANY_WORDS = 1 << 22  # of all rows together; a GPU of up to 256 multiprocessors has another kernel for more
@@ -51,12 +52,18 @@ class NGramLM(torch.nn.Module):
         token_offset: int = TOKEN_OFFSET,
         device: str = "auto",
     ) -> NGramLM:
-        """Load an ARPA file or a model file whose words are tokens, as NeMo's script for training them writes them.
+        """Load a model whose words are tokens: a file as for `Model.load`, or a .nemo file. NeMo's script for training
+        n-gram models writes ARPA and .nemo files.
 
-        vocab_size    tokens, without the blank
-        token_offset  token t is the character t + token_offset; 0: the decimal number t
+        vocab_size     tokens, without the blank
+        normalize_unk  a .nemo file has its own choice
+        token_offset   token t is the character t + token_offset; 0: the decimal number t
+
+        Raises InputError for another file, and for a .nemo file of another number of tokens.
         """
         words = [chr(t + token_offset) if token_offset else str(t) for t in range(vocab_size)]
+        if Path(lm_path).suffix == ".nemo":
+            return cls(Model(read_nemo(lm_path, words), device), words, normalize_unk=False)
         return cls(Model.load(lm_path, device), words, normalize_unk)
 
     def _use(self, model: Model) -> None:

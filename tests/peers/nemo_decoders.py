@@ -46,6 +46,22 @@ def check(of_nemo, of_ours, without):
     assert of_nemo != without  # the n-gram model matters
 
 
+@pytest.mark.parametrize("normalize_unk", [True, False])
+def test_a_file_that_nemo_wrote(tmp_path, normalize_unk):
+    of_nemo = NGramGPULanguageModel.from_file(ARPA, vocab_size=V, normalize_unk=normalize_unk)
+    of_nemo.save_to(str(tmp_path / "lm.nemo"))
+    models, made = (of_nemo, NGramLM.from_file(tmp_path / "lm.nemo", vocab_size=V, device="cpu")), torch.Generator()
+    for bos in True, False:
+        states = [model.get_init_states(64, bos) for model in models]
+        for step in range(12):
+            rows = [model.advance(s) for model, s in zip(models, states, strict=True)]
+            ends = [model.get_final(s) for model, s in zip(models, states, strict=True)]
+            assert torch.allclose(rows[0][0], rows[1][0], atol=1e-5) and torch.allclose(*ends, atol=1e-5)
+            probs = rows[0][0].exp() if step % 3 else torch.ones(64, V)
+            words = torch.multinomial(probs, 1, generator=made)
+            states = [after.gather(1, words)[:, 0] for _, after in rows]
+
+
 @pytest.mark.parametrize("beam", [0, 4])
 def test_ctc(monkeypatch, device, beam):
     made = torch.Generator().manual_seed(beam)

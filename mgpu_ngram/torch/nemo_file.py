@@ -1,0 +1,100 @@
+"""N-gram models in files of NeMo's, which hold the states and the arcs of an automaton instead of n-grams."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.model_file import BackoffModel
+from mgpu_ngram.core.trie import Ngrams
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.trie import BadNgram, build_trie
+
+UNK, BOS, EOS, FIRST = 0, 1, 2, 3  # word ids; FIRST is that of the first token that the model knows
+START_STATE, BOS_STATE = 0, 1
+ARCS, STATES = ("from_states", "to_states", "ilabels", "arcs_weights"), ("backoff_to_states", "backoff_weights")
+LOG10_E = np.float32(1 / np.log(10))
+NO_END = -9999.0  # NeMo writes -10000 for a sentence that cannot end
+NEVER = np.float32(-99)  # log10
+SAME = (
+    1e-5  # between an end's probability and that of backing off, which differ by rounding if the model has no such end
+)
+
+
+def read_nemo(path: str | Path, tokens: Sequence[str]) -> BackoffModel:
+    """Return the model of a .nemo file. Its <unk> has the probability of each token that the model lacks.
+
+    tokens  the word of each token
+
+    Raises InputError for another file, or one of other tokens.
+    """
+    try:
+        with tarfile.open(path) as archive:
+            members = {Path(name).name: name for name in archive.getnames()}
+            config, weights = (_bytes(archive, members[name]) for name in ("model_config.yaml", "model_weights.ckpt"))
+        vocab_size = yaml.safe_load(config)["vocab_size"]
+        tensors = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
+        arrays = {name: tensors[name].numpy() for name in (*ARCS, *STATES, "state_order", "final_weights")}
+    except FileNotFoundError:
+        raise InputError(f"{str(path)!r} does not exist") from None
+    except (tarfile.TarError, KeyError, TypeError, yaml.YAMLError, RuntimeError, pickle.UnpicklingError) as error:
+        raise InputError(f"{str(path)!r} is not an n-gram model of NeMo: {type(error).__name__}: {error}") from None
+    if vocab_size != len(tokens):
+        raise InputError(f"{str(path)!r} has {vocab_size:,} tokens but vocab_size is {len(tokens):,}; give its number")
+    try:
+        levels, known = _levels(arrays, vocab_size)
+        trie = build_trie(levels)
+    except (IndexError, ValueError, BadNgram) as error:
+        raise InputError(f"{str(path)!r} is a damaged n-gram model of NeMo: {error}") from None
+    return BackoffModel.of(trie, Words.of(["<unk>", "<s>", "</s>", *(tokens[t] for t in known)]))
+
+
+def _bytes(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    if file is None:
+        raise KeyError(name)
+    return file.read()
+
+
+def _levels(arrays: dict[str, Any], vocab_size: int) -> tuple[list[Ngrams], np.ndarray]:
+    """Return the n-grams of each order, in log10, and the tokens that the model knows.
+
+    A state of order n is a history of n - 1 words. An arc is an n-gram; if it ends in a state of order n + 1, that
+    state has its backoff. Arcs from the first state to itself are tokens that the model lacks.
+    """
+    from_A, to_A, token_A, ln_A = (arrays[name][: len(arrays["ilabels"]) - vocab_size] for name in ARCS)
+    order_S, final_S, backoff_S = arrays["state_order"], arrays["final_weights"], arrays["backoff_weights"]
+    is_lost = (from_A == START_STATE) & (to_A == START_STATE)
+    known = np.sort(token_A[(from_A == START_STATE) & ~is_lost])
+    word_V = np.zeros(vocab_size, np.uint32)
+    word_V[known] = np.arange(FIRST, FIRST + len(known))
+    ends_S = final_S > NO_END
+    ends_S &= np.abs(final_S - backoff_S - final_S[arrays["backoff_to_states"]]) > SAME
+    ends_S[START_STATE] = True
+    unknown = ln_A[is_lost][0] * LOG10_E if is_lost.any() else NEVER
+    markers = [(np.array([[UNK], [BOS]]), np.array([unknown, NEVER]), np.array([0, backoff_S[BOS_STATE] * LOG10_E]))]
+    history_S: Any = np.zeros((len(order_S), order_S.max()), np.uint32)
+    history_S[BOS_STATE, 0] = BOS
+    levels = []
+    for n in range(1, order_S.max() + 1):
+        at = np.flatnonzero((order_S[from_A] == n) & ~is_lost)
+        to, grows = to_A[at], order_S[to_A[at]] == n + 1
+        ids = np.column_stack([history_S[from_A[at], : n - 1], word_V[token_A[at]]])
+        history_S[to[grows], :n] = ids[grows]
+        ending = np.flatnonzero(ends_S & (order_S == n))
+        ends = np.column_stack([history_S[ending, : n - 1], np.full(len(ending), EOS)])
+        ngrams = (ids, ln_A[at] * LOG10_E, np.where(grows, backoff_S[to], 0) * LOG10_E)
+        end_ngrams = (ends, np.maximum(final_S[ending] * LOG10_E, NEVER), np.zeros(len(ending)))
+        parts = zip(ngrams, end_ngrams, *(markers if n == 1 else []), strict=True)
+        ids, prob, backoff = (np.concatenate(arrays) for arrays in parts)
+        levels.append(Ngrams(ids.astype(np.uint32), prob.astype(np.float32), backoff.astype(np.float32)))
+    return [*levels[:-1], Ngrams(levels[-1].ids, levels[-1].prob)], known

@@ -1,0 +1,114 @@
+"""N-gram models in files of NeMo's: one by hand, beside its ARPA file. tests/peers/run_nemo.sh reads one of NeMo's."""
+
+import io
+import math
+import tarfile
+
+import pytest
+
+import mgpu_ngram as ng
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+NGramLM = pytest.importorskip("mgpu_ngram.torch").NGramLM
+
+# Tokens d, e and f are 0 to 2; the model lacks f, and has no trigram </s> after <s> d. NeMo's automaton is below.
+ARPA = """\\data\\
+ngram 1=5
+ngram 2=4
+ngram 3=1
+
+\\1-grams:
+-1.5\t<unk>
+-99\t<s>\t-0.25
+-1\t</s>
+-0.5\td\t-0.125
+-0.75\te\t-0.375
+
+\\2-grams:
+-0.25\t<s> d\t-0.0625
+-0.625\td e\t-0.1875
+-0.875\td </s>
+-1.25\te d
+
+\\3-grams:
+-0.4375\t<s> d e
+
+\\end\\
+"""
+FIRST, BEGUN, D, E, BEGUN_D, D_E, E_D = range(7)
+ARCS = [  # from, to, token, log10
+    (FIRST, D, 0, -0.5), (FIRST, E, 1, -0.75), (FIRST, FIRST, 2, -1.5),
+    (BEGUN, BEGUN_D, 0, -0.25), (D, D_E, 1, -0.625), (E, E_D, 0, -1.25), (BEGUN_D, D_E, 1, -0.4375),
+]  # fmt: skip
+STATES = [  # order, state without the first word, log10 of the backoff and of the end
+    (1, FIRST, 0, -1), (2, FIRST, -0.25, -1.25), (2, FIRST, -0.125, -0.875), (2, FIRST, -0.375, -1.375),
+    (3, D, -0.0625, -0.9375), (3, E, -0.1875, -1.5625), (3, D, 0, -0.875),
+]  # fmt: skip
+LN = math.log(10)
+
+
+def tensors():
+    from_A, to_A, token_A, log10_A = (list(column) + [0] * 3 for column in zip(*ARCS, strict=True))
+    order_S, shorter_S, backoff_S, end_S = zip(*STATES, strict=True)
+    whole = {"from_states": from_A, "to_states": to_A, "ilabels": token_A}
+    whole |= {"state_order": order_S, "backoff_to_states": shorter_S}
+    real = {"arcs_weights": log10_A, "backoff_weights": backoff_S, "final_weights": end_S}
+    return {name: torch.tensor(values, dtype=torch.int32) for name, values in whole.items()} | {
+        name: LN * torch.tensor(values, dtype=torch.float32) for name, values in real.items()
+    }
+
+
+def write(path, tensors, config="vocab_size: 3\n"):
+    weights = io.BytesIO()
+    torch.save(tensors, weights)
+    with tarfile.open(path, "w") as archive:
+        for name, data in ("model_config.yaml", config.encode()), ("model_weights.ckpt", weights.getvalue()):
+            member = tarfile.TarInfo(f"./{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def test_a_file_by_hand(tmp_path, device):
+    (tmp_path / "lm.arpa").write_text(ARPA)
+    of_arpa = NGramLM.from_file(tmp_path / "lm.arpa", 3, device=device)
+    lm = NGramLM.from_file(str(write(tmp_path / "lm.nemo", tensors())), 3, device=device)
+    assert len(lm.model.arrays.trie) == len(of_arpa.model.arrays.trie) == 10
+    models = lm, of_arpa
+    for bos in True, False:
+        states = [model.get_init_states(1, bos) for model in models]
+        for _ in range(4):  # all texts of three tokens
+            rows, ends = zip(
+                *((m.advance(s), m.get_final(s)) for m, s in zip(models, states, strict=True)), strict=True
+            )
+            assert torch.allclose(rows[0][0], rows[1][0], atol=1e-6) and torch.allclose(*ends, atol=1e-6)
+            states = [after.flatten() for _, after in rows]
+
+
+@pytest.mark.parametrize(
+    ("lost", "config", "message"),
+    [
+        ("ilabels", "vocab_size: 3", "is not an n-gram model of NeMo: KeyError: 'ilabels'"),
+        ("", "sample_rate: 3", "is not an n-gram model of NeMo: KeyError: 'vocab_size'"),
+        ("", "vocab_size: 4", "has 4 tokens but vocab_size is 3; give its number"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, lost, config, message):
+    path = write(tmp_path / "lm.nemo", {name: tensor for name, tensor in tensors().items() if name != lost}, config)
+    with pytest.raises(ng.InputError) as error:
+        NGramLM.from_file(path, 3, device="cpu")
+    assert str(error.value) == f"{str(path)!r} {message}"
+
+
+def test_damaged_and_absent_files_are_refused(tmp_path):
+    (tmp_path / "text.nemo").write_text("no archive")
+    with pytest.raises(ng.InputError, match="text.nemo' is not an n-gram model of NeMo: ReadError"):
+        NGramLM.from_file(tmp_path / "text.nemo", 3)
+    with pytest.raises(ng.InputError, match="absent.nemo' does not exist"):
+        NGramLM.from_file(tmp_path / "absent.nemo", 3)
+    for change in {"to_states": 9}, {"ilabels": 3}:
+        made = tensors()
+        for name, value in change.items():
+            made[name][4] = value
+        with pytest.raises(ng.InputError, match="lm.nemo' is a damaged n-gram model of NeMo: "):
+            NGramLM.from_file(write(tmp_path / "lm.nemo", made), 3)
