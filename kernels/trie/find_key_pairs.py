@@ -17,6 +17,7 @@ from ..launch import grid_for, kernel, launch
 FILTER_BITS = 64  # of the CPU's filter per key
 BLOCK_BITS = 17  # of the filter that a core keeps in its cache: 16 KiB
 SLOT_BITS = 5  # 2**SLOT_BITS bits of the filter share a slot of the table beside it
+TAGS = 1 << 40  # a slot of the table: 24 bits of a key, times TAGS, and a slot of keys_C, plus 1
 PAIRS_PER_TILE = 1 << 14
 PAIRS_PER_TASK = 1 << 26
 GPU_FILTER_BITS = 16  # 15 M keys have 30 MB, which the cache of a large GPU holds
@@ -41,10 +42,10 @@ def find_key_pairs(base_S: Any, begin_S: Any, end_S: Any, term_H: Any, keys_C: A
 
 
 def _cpu(base_S, begin_S, end_S, term_H, keys_C, threads):
-    """A bit filter answers most pairs; beside it lies a hash table of the keys, in the same order."""
+    """A bit filter answers most pairs; beside it lies a hash table of parts of the keys, in the same order."""
     bits = max(8, (FILTER_BITS * int(np.count_nonzero(keys_C))).bit_length())
     tile_bits = max(1, bits - BLOCK_BITS)
-    filter, table = np.zeros(1 << (bits - 6), np.uint64), np.zeros((1 << (bits - SLOT_BITS), 2), np.uint64)
+    filter, table = np.zeros(1 << (bits - 6), np.uint64), np.zeros(1 << (bits - SLOT_BITS), np.uint64)
     _fill(keys_C, tile_bits, bits, filter, table)
     starts_H = np.zeros(len(term_H) + 1, np.int64)
     starts_H[begin_S] = starts_H[end_S] = 1
@@ -58,7 +59,8 @@ def _cpu(base_S, begin_S, end_S, term_H, keys_C, threads):
     cuts = np.unique([0, *cuts, len(base_S)])
 
     def task(begin, end):
-        return _find_pairs(begin, end, base_S, tile_S, begin_S, end_S, term_H, tile_H, tile_bits, bits, filter, table)
+        place = keys_C, tile_bits, bits, filter, table
+        return _find_pairs(begin, end, base_S, tile_S, begin_S, end_S, term_H, tile_H, *place)
 
     with ThreadPoolExecutor(threads) as pool:
         parts = list(pool.map(task, cuts[:-1].tolist(), cuts[1:].tolist()))
@@ -82,27 +84,35 @@ def _bit_of(key, tile_bits, bits):
     return (key << uint64(64 - tile_bits) | key >> uint64(tile_bits)) >> uint64(64 - bits)
 
 
+@njit(nogil=True, inline="always")
+def _tag(key, tile_bits):
+    """Return bits of a key that its place in the table does not tell, above room for a slot."""
+    return (key >> uint64(tile_bits)) * uint64(TAGS)
+
+
 @njit(nogil=True, cache=True)
 def _fill(keys, tile_bits, bits, filter, table):
-    """Set the bit of each key, and put (key, slot) into a hash table in the order of these bits."""
+    """Set the bit of each key, and put its tag and slot into a hash table in the order of these bits."""
     for slot in range(len(keys)):
         key = keys[slot]
         if key:
             bit = _bit_of(key, tile_bits, bits)
             filter[bit >> uint64(6)] |= uint64(1) << (bit & uint64(63))
             at = int64(bit >> uint64(SLOT_BITS))
-            while table[at, 0]:
+            while table[at]:
                 at = at + 1 if at + 1 < len(table) else 0
-            table[at, 0], table[at, 1] = key, uint64(slot)
+            table[at] = _tag(key, tile_bits) | uint64(slot + 1)
 
 
 @njit(nogil=True, cache=True)
-def _slot_of(key, bit, table):
+def _slot_of(key, keys_C, tile_bits, bits, table):
     """Return the slot of a key, or -1."""
-    at = int64(bit >> uint64(SLOT_BITS))
-    while table[at, 0]:
-        if table[at, 0] == key:
-            return int64(table[at, 1])
+    at, tag, slots = int64(_bit_of(key, tile_bits, bits) >> uint64(SLOT_BITS)), _tag(key, tile_bits), uint64(TAGS - 1)
+    while table[at]:
+        if table[at] & ~slots == tag:
+            slot = int64(table[at] & slots) - 1
+            if keys_C[slot] == key:
+                return slot
         at = at + 1 if at + 1 < len(table) else 0
     return -1
 
@@ -118,7 +128,7 @@ def _hits(base, term_H, begin, end, tile_bits, bits, filter):
 
 
 @njit(nogil=True, cache=True)
-def _find_pairs(begin, end, base_S, tile_S, begin_S, end_S, term_H, tile_H, tile_bits, bits, filter, table):
+def _find_pairs(begin, end, base_S, tile_S, begin_S, end_S, term_H, tile_H, keys_C, tile_bits, bits, filter, table):
     """Return rows (slot, suffix, history) of the pairs of suffixes `begin` to `end` - 1 that have keys in the table.
 
     Suffixes and histories with the same words between go together in tiles whose keys have the same lowest bits, so
@@ -152,7 +162,7 @@ def _find_pairs(begin, end, base_S, tile_S, begin_S, end_S, term_H, tile_H, tile
                             j = h + trailing_zeros(hits)  # type: ignore[call-arg]
                             hits &= hits - uint64(1)
                             key = base ^ term_H[j]
-                            slot = _slot_of(key, _bit_of(key, tile_bits, bits), table)
+                            slot = _slot_of(key, keys_C, tile_bits, bits, table)
                             if slot >= 0:
                                 if size == len(found):
                                     found = _doubled(found)
