@@ -334,3 +334,9 @@ def wait_for_workers():
             time.sleep(0.01)
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def plain_backoff():
+    """Return the class of plain_backoff.py: models whose rows sum to 1, as dictionaries."""
+    return module_here("plain_backoff").PlainBackoff

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import numbers
+import re
 import types
 import typing
 from dataclasses import MISSING, fields
@@ -16,6 +17,7 @@ Bytes = Annotated[int, "bytes"]  # an int, or text such as "64 MiB"
 UNITS = {"": 1, "b": 1}
 for _i, _p in enumerate("kmgt", 1):
     UNITS |= {f"{_p}ib": 1024**_i, f"{_p}b": 1000**_i, _p: 1024**_i}
+EXPONENT = re.compile(r"[+-]?\d+[eE][+-]?\d+")  # YAML 1.1 takes 1e-8 for text, but 1.0e-8 for a number
 
 
 def parse_bytes(text: Any, where: str) -> int:
@@ -106,6 +108,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if hint is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)  # also of a NumPy integer
     if hint is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return float(value)
+    if hint is float and isinstance(value, str) and EXPONENT.fullmatch(value):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise InputError(f"{where} is {value!r} but must be of type {hint.__name__}")

@@ -21,7 +21,7 @@ def read_word_list(path: str | os.PathLike) -> Words:
     A line may end with CR LF. Raises InputError if the file cannot be read or has no line.
     """
     corpus = open_corpus([path])
-    lines = _text(corpus).split(b"\n")[:-1]
+    lines = whole_text(corpus).split(b"\n")[:-1]
     if not lines:
         raise InputError(f"the vocabulary {os.fspath(path)!r} has no line; give a file with a word a line")
     return make_words([line.removesuffix(b"\r") for line in lines])
@@ -73,6 +73,7 @@ def refuse_duplicates(words: Words, name: str) -> None:
             raise InputError(f"{where} of {name} are both {words.word(v)!r}; give each word once")
 
 
-def _text(corpus: Corpus) -> bytes:
+def whole_text(corpus: Corpus) -> bytes:
+    """Return the text of a corpus of lines; each line ends with a newline."""
     blocks = (block for chunk in corpus.chunks(1 << 62) for block in read_blocks(chunk, "word", 4 << 20))
     return b"".join(block.data.tobytes() for block in blocks)

@@ -98,6 +98,14 @@ class Words:
         _find_ngrams(read_only(offsets), read_only(data), *self.table, ids)
         return ids
 
+    def kept(self, kept_V: np.ndarray) -> Words:
+        """Return the words where `kept_V` (V,) is true; word 0 must stay."""
+        if kept_V.all():
+            return self
+        lengths_V = np.diff(self.offsets_V)
+        offsets_V = np.concatenate([[0], np.cumsum(lengths_V[kept_V])])
+        return Words(offsets_V, self.data[: self.offsets_V[-1]][np.repeat(kept_V, lengths_V)])
+
     @cached_property
     def slots_C(self) -> np.ndarray:
         """The table in which `find_word` looks words up."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
+import yaml
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, fill, parse_bytes, suggest
@@ -98,6 +99,15 @@ def test_fill_refuses(values, message):
 
 def test_a_whole_number_is_a_ratio():
     assert fill(Example, {"name": "x", "ratio": 1}, "here").ratio == 1
+
+
+def test_numbers_that_yaml_takes_for_text():
+    assert [fill(Example, yaml.safe_load(f"{{name: x, ratio: {n}}}"), "").ratio for n in ("1e-8", "-2E+3")] == [
+        1e-8,
+        -2000,
+    ]
+    with pytest.raises(InputError, match="ratio is 'e-8' but must be of type float"):
+        fill(Example, {"name": "x", "ratio": "e-8"}, "here")
 
 
 def test_suggest():

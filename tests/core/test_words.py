@@ -114,3 +114,9 @@ def test_ids_of_ngrams_by_hand():
     assert words.ids_of_ngrams(offsets[:1], data, 3).shape == (0, 3)
     assert words.ids_of_ngrams(*as_arrays([b"the of the"]), 3).tolist() == [[4, 3, 4]]
     assert words.ids_of_ngrams(*as_arrays([b"the", b"of"]), 1).tolist() == [[4], [3]]
+
+
+def test_words_that_are_kept():
+    words = Words.of(BY_HAND)
+    assert list(words.kept(np.array([1, 0, 1, 0, 0, 1, 1], bool))) == ["<unk>", "</s>", "Straße", BY_HAND[6]]
+    assert words.kept(np.ones(7, bool)) is words

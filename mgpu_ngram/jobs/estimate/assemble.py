@@ -208,7 +208,7 @@ def join(stretches: list[Stretch], unigrams: Unigrams, vocabulary: Vocabulary, d
         return join_stretches([stretch.map_arrays(partial(move_to, device=device)) for stretch in stretches])
 
     trie = on_device_or_host(joined, device)
-    words = _kept_words(vocabulary, unigrams)
+    words = Words(vocabulary.offsets_V, vocabulary.data).kept(to_host(unigrams.kept_V))
     watch.lap("assemble")
     return Estimate(trie, words, add_seconds(watch.seconds, *(s.seconds for s in stretches)))
 
@@ -223,18 +223,13 @@ def finish(
         return assemble(_moved(unigrams, device), [result_to_device(part, device) for part in parts], bits, collapse)
 
     trie = on_device_or_host(made, device)
-    words = _kept_words(vocabulary, unigrams)
+    words = Words(vocabulary.offsets_V, vocabulary.data).kept(to_host(unigrams.kept_V))
     watch.lap("assemble")
     return Estimate(trie, words, add_seconds(watch.seconds, *(p.seconds for p in parts)))
 
 
 def _moved(unigrams: Unigrams, device: str) -> Unigrams:
     return Unigrams(move_to(unigrams.prob_V, device), move_to(unigrams.kept_V, device))
-
-
-def _kept_words(vocabulary: Vocabulary, unigrams: Unigrams) -> Words:
-    words, kept_V = Words(vocabulary.offsets_V, vocabulary.data), to_host(unigrams.kept_V)
-    return words if kept_V.all() else Words.of([words.symbol(v) for v in np.flatnonzero(kept_V).tolist()])
 
 
 def save(

@@ -1,0 +1,127 @@
+"""Prune a backoff model by relative entropy: Stolcke, "Entropy-based Pruning of Backoff Language Models" (1998)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.engine.backoff_nodes import PIECE, Nodes, logs_of, nodes_of, subtrie
+from mgpu_ngram.kernels.dispatch import array_module
+
+LEAST_PROB = 1e-300  # of a history: 0 times infinity is no number
+
+
+def prune(trie: Trie, begin: int, end: int, entropy: float | None, max_ngrams: int | None) -> tuple[Trie, float, int]:
+    """Return (the pruned trie, the threshold, the number of histories whose probabilities sum to more than 1).
+
+    trie        not quantised, with backoffs
+    begin, end  the words <s> and </s>
+    entropy     the threshold: n-grams go that change the perplexity by a smaller ratio
+    max_ngrams  instead of a threshold: how many n-grams of all orders may stay. The threshold is the least for that;
+                n-grams of equal changes go together
+
+    Words stay; so does a context of a longer n-gram that stays, with its suffixes. Kept probabilities do not change,
+    except after a history with all words (`Nodes.normalise`). All backoffs are computed anew. Raises InputError when
+    there are more than max_ngrams words.
+    """
+    nodes = nodes_of(trie)
+    keeps_G = thresholds(nodes, begin, end)
+    longer = keeps_G[trie.symbols :]
+    if max_ngrams is None:
+        limit = float(entropy or 0)
+    else:
+        allowed = max_ngrams - trie.symbols
+        if allowed < 0:
+            raise InputError(
+                f"max_ngrams is {max_ngrams:,} but the model has {trie.symbols:,} words, which all stay; give more"
+            )
+        limit = _least_threshold(longer[nodes.listed_G[trie.symbols :]], allowed)
+        if limit == np.inf:
+            fixed = trie.symbols + int((longer == np.inf).sum())
+            raise InputError(f"max_ngrams is {max_ngrams:,} but {fixed:,} n-grams have to stay; give more")
+    nodes.listed_G[trie.symbols :] &= longer >= limit
+    del keeps_G, longer
+    overfull = nodes.normalise()
+    pruned = subtrie(nodes, logs_of(nodes.prob_G, trie.prob_G), logs_of(nodes.backoff_M), trie.fanout)
+    return pruned, limit, overfull
+
+
+def thresholds(nodes: Nodes, begin: int, end: int) -> Any:
+    """Return (G,) float64: the highest threshold at which each n-gram stays; infinity for words.
+
+    That is the relative change of the perplexity without the n-gram, or a longer n-gram's that needs it as a context
+    or as the suffix of a context. The changes depend on the model before pruning alone: an n-gram's takes
+    probabilities of lower orders, which are pruned after it, and those of its own context, which are kept until all
+    have been computed.
+    """
+    xp, V = array_module(nodes.word_G), nodes.starts[1]
+    keeps_G = xp.full(len(nodes.word_G), xp.inf)
+    needed_M = xp.zeros(len(nodes.backoff_M))
+    history_M = _history_probs(nodes, begin, end) if nodes.order > 1 else needed_M
+    for n in range(nodes.order, 1, -1):
+        level = nodes.level(n)
+        keeps_G[level] = _changes(nodes, n, history_M)
+        if n < nodes.order:
+            keeps_G[level] = xp.maximum(keeps_G[level], needed_M[level])
+            if n > 2:
+                xp.maximum.at(needed_M, nodes.suffix_G[level], needed_M[level])
+        listed = nodes.starts[n - 1] + xp.flatnonzero(nodes.listed_G[level])
+        xp.maximum.at(needed_M, nodes.parent_G[listed], keeps_G[listed])
+    keeps_G[:V] = xp.inf
+    return keeps_G
+
+
+def _history_probs(nodes: Nodes, begin: int, end: int) -> Any:
+    """Return (M,) float64, the probability of each history's words; <s> at its start has that of </s>."""
+    prob_M = nodes.prob_G[: len(nodes.backoff_M)].copy()
+    prob_M[begin] = prob_M[end]
+    for n in range(2, nodes.order):
+        level = nodes.level(n)
+        prob_M[level] *= prob_M[nodes.parent_G[level]]
+    return array_module(prob_M).maximum(prob_M, LEAST_PROB)
+
+
+def _changes(nodes: Nodes, n: int, history_M: Any) -> Any:
+    """Return the relative changes of the perplexity without each n-gram of order n, at least 0."""
+    xp, level, first = array_module(nodes.word_G), nodes.level(n), nodes.starts[n - 2]
+    mass_C, lower_C = nodes.masses(n - 1)
+    full_C = (lower_C <= 0) & (mass_C >= 0)  # no words are left to back off to
+    mass_C, lower_C = xp.where(full_C, 0.0, mass_C), xp.where(full_C, 0.0, lower_C)
+    changes = xp.empty(level.stop - level.start)
+    for at in range(level.start, level.stop, PIECE):
+        rows = slice(at, min(at + PIECE, level.stop))
+        parent_R = nodes.parent_G[rows]
+        prob_R, shorter_R = nodes.prob_G[rows], nodes.prob_G[nodes.suffix_G[rows]]
+        mass_R, lower_R = mass_C[parent_R - first], lower_C[parent_R - first]
+        weight_R = _divided(mass_R + prob_R, lower_R + shorter_R)  # the backoff weight without the n-gram
+        log_R = _weighed(prob_R, _divided(shorter_R * weight_R, prob_R))
+        log_R += _weighed(mass_R, _divided(weight_R, nodes.backoff_M[parent_R]))
+        changes[rows.start - level.start : rows.stop - level.start] = xp.where(
+            mass_R < 0, xp.inf, xp.maximum(xp.expm1(-history_M[parent_R] * log_R), 0)
+        )
+    return changes
+
+
+def _divided(a: Any, b: Any) -> Any:
+    """Return a / b; 0 for b = 0, so that an n-gram stays without which its word would be impossible."""
+    xp = array_module(a)
+    return xp.where(b > 0, a / xp.where(b > 0, b, 1), 0)
+
+
+def _weighed(weight: Any, ratio: Any) -> Any:
+    """Return weight * ln(ratio); 0 for weight 0."""
+    xp = array_module(weight)
+    finite = weight * xp.log(xp.where(ratio > 0, ratio, 1))
+    return xp.where((weight > 0) & (ratio <= 0), -xp.inf, finite)
+
+
+def _least_threshold(values: Any, allowed: int) -> float:
+    """Return the least threshold that at most `allowed` values reach; 0 if all may stay."""
+    xp = array_module(values)
+    if len(values) <= allowed:
+        return 0.0
+    first_gone = len(values) - allowed - 1
+    return float(xp.nextafter(xp.partition(values, first_gone)[first_gone], np.inf))

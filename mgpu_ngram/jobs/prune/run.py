@@ -1,0 +1,104 @@
+"""Prune a model: a model in, a model file or an ARPA file with fewer n-grams out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.model_file import identify
+from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device_fast
+from mgpu_ngram.engine.open_model import open_model
+from mgpu_ngram.engine.prune import prune
+from mgpu_ngram.engine.restrict import read_allowed, restrict
+from mgpu_ngram.engine.write_model import write_model
+from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.one_model import ModelResult, absolute, open_target, run_alone
+from mgpu_ngram.jobs.prune.config import WAYS, PruneConfig
+
+FORMAT = "mgpu_ngram pruned model"
+
+
+@dataclass(frozen=True)
+class PruneResult(ModelResult):
+    """The pruned model of a run.
+
+    before     n-grams of each order before
+    threshold  relative change of the perplexity below which n-grams went; None with a vocabulary
+    overfull   histories after which the probabilities sum to more than 1, so that nothing is left to back off to
+    """
+
+    before: list[int]
+    threshold: float | None
+    overfull: int
+
+
+def plan(config: PruneConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what `run` would do."""
+    ways = {way: getattr(config, way) for way in WAYS if getattr(config, way) is not None}
+    return {"job": config.name, "model": config.model, **ways, "format": config.format, "device": context.device}
+
+
+def changed_since(config: PruneConfig, manifest: dict[str, Any]) -> str:
+    """Return how an output differs from this job's, by its settings and its inputs; "" if it does not."""
+    made_of = _made_of(config)
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+
+
+def _made_of(config: PruneConfig) -> dict[str, Any]:
+    """Return what an output depends on."""
+    options = {name: value for name, value in asdict(config).items() if name not in ("model", "name")}
+    made_of = {"model": {"path": config.model, "identity": identify(config.model)}, "options": options}
+    return made_of | ({"inputs": open_corpus([config.vocabulary]).described} if config.vocabulary else {})
+
+
+def run(config: PruneConfig, context: RunContext) -> PruneResult:
+    """Let one worker write the model; see `run_alone`."""
+    made_of = _made_of(config)
+    vocabulary = None if config.vocabulary is None else absolute(config.vocabulary)
+    config = replace(config, model=absolute(config.model), vocabulary=vocabulary)
+    return run_alone(partial(build, config), context, config.format, FORMAT, made_of)
+
+
+def build(config: PruneConfig, output: str | Path, device: str, threads: int, overwrite: bool) -> PruneResult:
+    """Write the pruned model, which appears when it is complete.
+
+    output     its path; parent folders are created
+    device     "cpu" or "gpu", where to prune
+    threads    threads that parse and write ARPA files
+    overwrite  replace an output of the same kind
+    """
+    output = open_target(output, overwrite, config.format)
+    watch = Stopwatch(device)
+    with memory_guard("pruning", device, "prune where there is more, such as with --device cpu"):
+        model = open_model(config.model, device, threads, watch=watch)
+        model.check_scores(config.model)
+        _ = model.words.offsets_V  # refuses hashes of words
+        words, limit, overfull = model.words, None, 0
+        trie = model.trie.map_arrays(partial(to_device_fast, device=device)).decoded()
+        before = _counts(trie)
+        if config.vocabulary is None:
+            trie, limit, overfull = prune(trie, words.id("<s>"), words.id("</s>"), config.entropy, config.max_ngrams)
+        else:
+            trie, words = restrict(trie, words, read_allowed(config.vocabulary, words), config.vocabulary_mode)
+        watch.lap("prune")
+    counts = _counts(trie)
+    size_bytes, fingerprint = write_model(output, trie, words, config.format, threads)
+    watch.lap("write")
+    return PruneResult(output, counts, fingerprint, size_bytes, watch.seconds, before, limit, overfull)
+
+
+def _counts(trie: Trie) -> list[int]:
+    """Return the number of n-grams of each order that the model lists."""
+    counts = [end - begin for begin, end in pairwise(trie.starts)]
+    if trie.filled_F is None:
+        return counts
+    return [
+        n - int(((trie.filled_F >= a) & (trie.filled_F < a + n)).sum())
+        for n, a in zip(counts, trie.starts, strict=False)
+    ]
