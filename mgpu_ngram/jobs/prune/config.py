@@ -16,9 +16,7 @@ WAYS = ("entropy", "max_ngrams", "vocabulary")
 class PruneConfig:
     """Settings of a prune job; the keys of its YAML. Exactly one of entropy, max_ngrams and vocabulary is given."""
 
-    model: (
-        str  # an ARPA file, plain or compressed, a KenLM binary model, or a model file; or the name of an earlier job
-    )
+    model: str  # an ARPA file, plain or compressed, a KenLM binary model or a model file; or an earlier job
     entropy: float | None = None  # drop n-grams without which the perplexity changes by a smaller ratio: 1e-8
     max_ngrams: int | None = None  # keep at most so many n-grams of all orders, by the same measure
     vocabulary: str | None = None  # a text; keep the n-grams of its words, as KenLM's filter does
