@@ -14,6 +14,7 @@ ARPA, IARPA, KENLM, JSON_LINES = "an ARPA file", "an iARPA file of IRSTLM", "a K
 IRSTLM = "a binary model of IRSTLM"
 ZIP = "a ZIP archive"
 OUR_MODEL, SAFETENSORS = "a model file of mgpu-ngram", "a safetensors file"
+KENLM_SUFFIXES = (".binary", ".bin", ".klm")  # names that KenLM's users give to its binary models
 COMPRESSION = {
     b"\x1f\x8b\x08": "gzip",
     b"BZh": "bz2",

@@ -15,7 +15,15 @@ import numpy as np
 from mgpu_ngram.core.arrays import array_crcs, load_arrays, save_arrays
 from mgpu_ngram.core.crc import append_crc32
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.file_heads import HEAD_BYTES, KENLM, compression, is_safetensors, refuse_as_arpa, what_begins
+from mgpu_ngram.core.file_heads import (
+    HEAD_BYTES,
+    KENLM,
+    KENLM_SUFFIXES,
+    compression,
+    is_safetensors,
+    refuse_as_arpa,
+    what_begins,
+)
 from mgpu_ngram.core.kenlm_file import read_header
 from mgpu_ngram.core.model_checks import contradiction
 from mgpu_ngram.core.output import check_free, check_suffix
@@ -26,7 +34,6 @@ from mgpu_ngram.kernels.trie.edges import EdgeTable
 FORMAT = "mgpu_ngram model"
 FORMAT_VERSION = 1
 WORD_ARRAYS = ("offsets_V", "data")
-KENLM_SUFFIXES = (".binary", ".bin", ".klm")
 EDGE_ARRAYS = ("slots_E2", "words_V2")
 EDGE_NUMBERS = ("buckets", "word_bits", "key_bits", "node_bits", "check_bits", "filter_bits")
 

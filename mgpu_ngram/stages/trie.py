@@ -8,6 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.file_heads import KENLM_SUFFIXES
 from mgpu_ngram.jobs.trie.config import TrieConfig
 from mgpu_ngram.stages.contract import Product, given
 from mgpu_ngram.stages.cpu_rates import CONVERT_BYTES, opening_seconds
@@ -76,8 +78,14 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
         from mgpu_ngram.core.typed_config import fill
 
         found = given(arguments, ["model", "format", "index", "fanout", "quantize"])
-        if "format" not in found and str(arguments.output).lower().endswith(".arpa"):
+        suffix = os.path.splitext(arguments.output)[1].lower()
+        if "format" not in found and suffix == ".arpa":
             found["format"] = "arpa"
+        if "format" not in found and suffix in KENLM_SUFFIXES:
+            raise InputError(
+                f"output {arguments.output} ends with {suffix}, as KenLM's files do; add --format kenlm-probing or "
+                "--format kenlm-trie, or name a model file .safetensors"
+            )
         return fill(TrieConfig, found | {"backoff": not arguments.no_backoff}, "trie")
 
     def check(self, config: TrieConfig) -> None:

@@ -210,3 +210,8 @@ def test_lattices_on_a_gpu(arpa, here, tmp_path):
 def test_values_of_yaml_that_do_not_fit(settings, message):
     with pytest.raises(InputError, match=message):
         RescoreConfig(["nbest"], ["model.arpa"], ["model"], **settings)
+
+
+def test_names_of_files_of_models():
+    files = ["a.safetensors", "b.arpa.gz", "c.arpa.bin", "runs/trie/model.binary", "d.v2"]
+    assert RescoreConfig(["nbest"], files, weights={}, best=True).feature_names == ("a", "b", "c", "trie", "d.v2")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.file_heads import KENLM_SUFFIXES
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 
 LATTICE_FEATURES: dict[str, tuple[str, ...]] = {
@@ -15,7 +16,7 @@ LATTICE_FEATURES: dict[str, tuple[str, ...]] = {
     "slf": ("lm", "ac"),
 }  # in the order of a lattice's scores
 TOTAL = "total"  # name of the old total among the weights
-MODEL_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".arpa", ".safetensors")
+MODEL_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".arpa", ".safetensors", *KENLM_SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class ListsConfig:
     """Settings of jobs that read n-best lists and score them; the keys of their YAML."""
 
     text: list[str]  # n-best lists: paths, globs, directories or fsspec URLs
-    lm: list[str] = field(default_factory=list)  # n-gram models: model files, ARPA files, or names of earlier jobs
+    lm: list[str] = field(default_factory=list)  # n-gram models, of any format, or names of earlier jobs
     names: list[str] = field(default_factory=list)  # of the models' features; empty: the names of their files or jobs
     weights: Any = field(default_factory=dict)  # of features by name: a number, or a list for a feature of several
     # values. The old total has the name total; its weight is 1 unless a feature of the lists has one. Or a YAML file of
