@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 CTCBeamSearch = pytest.importorskip("mgpu_ngram.torch").CTCBeamSearch
 
 CHARACTERS = [" ", "b", "g", "n", "s", "u", "y", ""]
-PIECES = ["", "▁a", "▁b", "a", "b", "ab", "▁ab", "▁⁇▁", "c", "▁"]
+PIECES = ["", *"abc", "ab", "ba", "bab", "ca", "cb", "▁a", "▁b", "▁c", "▁ab", "▁ba", "▁⁇▁", "▁"]
 BUGS = """\\data\\
 ngram 1=5
 ngram 2=5
@@ -266,6 +266,23 @@ def test_a_tensor_elsewhere_than_the_model_is_refused(bugs_arpa):
     search = CTCBeamSearch(CHARACTERS, ng.Model.load(bugs_arpa, "cpu"))
     with pytest.raises(InputError, match="log_probs are on cuda:0 but the model is on the cpu; .*device='gpu'"):
         search(to("gpu", [TEST]))
+
+
+def test_long_unknown_words_cost_more(bugs, device):
+    """After "ababab", an "a" of 0.6 gives ln 0.6 - 3 * 7 / 6 = -4.01, and a blank of 0.4 gives ln 0.4 - 3 = -3.92."""
+    labels = ["", "a", "b"]
+    rows = np.vstack([frames("ababab", labels=labels), frames("a", "-", weights=[0.6, 0.4], labels=labels)])
+    search = CTCBeamSearch(labels, bugs, unk_score_offset=-3.0)
+    assert best(search, rows, device, beam_width=1).text == "ababab"
+    assert best(search, rows[1:], device, beam_width=1).text == "bababa"
+
+
+def test_equal_scores_rank_by_token_then_by_parent(device):
+    rows = np.log([[0.2, 0.4, 0.4], [0.2, 0.4, 0.4]])
+    found = CTCBeamSearch(["", "b", "a"])(to(device, [rows]), n_best=9)[0]
+    assert [h.text for h in found] == ["b", "a", "ab", "ba", ""]
+    assert found[0].score == found[1].score > found[2].score == found[3].score
+    assert best(CTCBeamSearch(["", "b", "a"]), rows, device, beam_width=1).text == "b"
 
 
 def test_words_of_other_characters_begin_as_known_ones(bugs, device):
