@@ -20,7 +20,7 @@ SLOT_BITS = 5  # 2**SLOT_BITS bits of the filter share a slot of the table besid
 TAGS = 1 << 40  # a slot of the table: 24 bits of a key, times TAGS, and a slot of keys_C, plus 1
 PAIRS_PER_TILE = 1 << 14
 PAIRS_PER_TASK = 1 << 26
-GPU_FILTER_BITS = 16  # 15 M keys have 30 MB, which the cache of a large GPU holds
+GPU_FILTER_BITS = 16  # of a GPU's filter: 15 M keys have 30 MB, which the cache of a large GPU holds
 
 
 def find_key_pairs(base_S: Any, begin_S: Any, end_S: Any, term_H: Any, keys_C: Any, threads: int = 1) -> Any:

@@ -23,7 +23,7 @@ class DecodeConfig:
     columns: list[int] = field(default_factory=list)  # column that each model reads, from 0; empty: all the first
     names: list[str] = field(default_factory=list)  # of the models in n-best lists; empty: F0, F1, ...
     weights: list[float] = field(default_factory=list)  # of the models' log-probabilities; empty: 1 each
-    lm: str | None = None  # n-gram model that takes part: a model file, an ARPA file, or the name of an earlier job
+    lm: str | None = None  # n-gram model that takes part, of any format, or the name of an earlier job
     lm_weight: float = 0.2  # of its log-probabilities
     beam_size: int = 1  # hypotheses of a sentence
     n_best: int = 0  # results of a sentence in an n-best list, at most beam_size; 0: the best alone, as plain text

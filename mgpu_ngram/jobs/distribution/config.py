@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class DistributionConfig:
     """Settings of a distribution job; the keys of its YAML. None means that the key is absent."""
 
-    model: str  # a model file, an ARPA file, or the name of an earlier job that makes a model
+    model: str  # a model file, ARPA file or KenLM binary, or the name of an earlier job that makes a model
     text: list[str]  # paths, globs, directories or fsspec URLs; one sentence a line, or one history (positions: last)
     orders: Any = None  # orders of the rows: all (default), max, a number, or a list such as 1,2,5
     mode: Literal["smoothed", "stored"] | None = None  # smoothed (default): with backoff; stored: 0 for n-grams

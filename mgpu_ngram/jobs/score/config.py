@@ -12,7 +12,7 @@ from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 class ScoreConfig:
     """Settings of a score job; the keys of its YAML."""
 
-    model: str  # a model file, an ARPA file, or the name of an earlier job that makes a model
+    model: str  # a model file, ARPA file or KenLM binary, or the name of an earlier job that makes a model
     text: list[str]  # paths, globs, directories or fsspec URLs; one sentence per line
     sentence_markers: bool = True  # <s> before each sentence, and a scored </s> after it
     level: Literal["word", "sentence"] = "sentence"  # a row of the table is a word or a sentence
