@@ -149,6 +149,7 @@ class ModelStates(NextWords):
         """Return a row of integers on the device of the model, of `dtype`, or of int32 or int64."""
         is_ready = on_gpu(values) == (self.device == "gpu") and getattr(values, "dtype", None) == np.int32
         if is_ready and hasattr(values, "flags") and values.ndim == 1 and values.flags.c_contiguous:
+            check_gpu(name, values, self._state_model.table.state_G)
             return values
         torch = torch_of(values)
         if torch is not None and values.dtype == torch.bfloat16:
