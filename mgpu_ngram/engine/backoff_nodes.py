@@ -152,7 +152,7 @@ def subtrie(nodes: Nodes, prob_G: Any, backoff_M: Any, fanout: int) -> Trie:
     kept_G = nodes.listed_G.copy()
     for n in range(N, 1, -1):
         kept_G[nodes.suffix_G[nodes.starts[n - 1] + xp.flatnonzero(kept_G[nodes.level(n)])]] = True
-    before_G1 = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(kept_G)])
+    before_G1 = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(kept_G, dtype=np.int64)])
     starts = tuple(int(before_G1[start]) for start in nodes.starts)
     kept = xp.flatnonzero(kept_G)
     contexts, linked = kept[: starts[-2]], kept[starts[2] : starts[-2]] if N > 2 else kept[:0]

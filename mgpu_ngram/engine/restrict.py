@@ -14,7 +14,7 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.backoff_nodes import Nodes, nodes_of, subtrie
 from mgpu_ngram.engine.device import device_of, to_device
 from mgpu_ngram.kernels.common.find_tokens import find_tokens
-from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.find_codes import find_codes
 
 LINES = 64  # lines whose words are bits of one number
@@ -55,9 +55,7 @@ def restrict(trie: Trie, words: Words, allowed: AllowedWords, mode: str) -> tupl
     nodes = nodes_of(trie)
     passes_G = _in_text(nodes, allowed) if mode == "single" else _in_one_line(nodes, allowed)
     nodes.listed_G &= passes_G
-    kept_V = passes_G[: trie.symbols]
-    if device_of(kept_V) == "gpu":
-        kept_V = kept_V.get()
+    kept_V = to_host(passes_G[: trie.symbols])
     return subtrie(nodes, trie.prob_G, trie.backoff_M, trie.fanout), words.kept(kept_V)
 
 

@@ -6,13 +6,19 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import check_free_file
 from mgpu_ngram.core.output import Output, write_manifest
+from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.device import Stopwatch, to_device_fast
+from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.trie.config import MODELS
@@ -101,3 +107,24 @@ def open_target(output: str | Path, overwrite: bool, format: str) -> Path:
 def absolute(path: str) -> str:
     """Return a path for a worker, which may have another working folder; a URL unchanged."""
     return path if "://" in path else os.path.abspath(path)
+
+
+def listed_counts(trie: Trie) -> list[int]:
+    """Return the number of n-grams of each order that the model lists."""
+    counts = [end - begin for begin, end in pairwise(trie.starts)]
+    if trie.filled_F is None:
+        return counts
+    return [
+        n - int(((trie.filled_F >= a) & (trie.filled_F < a + n)).sum())
+        for n, a in zip(counts, trie.starts, strict=False)
+    ]
+
+
+def open_on(path: str, device: str, threads: int, watch: Stopwatch) -> tuple[Trie, Words]:
+    """Return the trie of a model on the device, without codes, and its words. Raises InputError as `open_model` does,
+    and for a model without backoffs or words.
+    """
+    model = open_model(path, device, threads, watch=watch)
+    model.check_scores(path)
+    _ = model.words.offsets_V  # refuses hashes of words
+    return model.trie.map_arrays(partial(to_device_fast, device=device)).decoded(), model.words

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.model_file import identify
-from mgpu_ngram.core.trie import Trie
-from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device_fast
-from mgpu_ngram.engine.open_model import open_model
+from mgpu_ngram.engine.device import Stopwatch, memory_guard
 from mgpu_ngram.engine.prune import prune
 from mgpu_ngram.engine.restrict import read_allowed, restrict
 from mgpu_ngram.engine.write_model import write_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
-from mgpu_ngram.jobs.one_model import ModelResult, absolute, open_target, run_alone
+from mgpu_ngram.jobs.one_model import ModelResult, absolute, listed_counts, open_on, open_target, run_alone
 from mgpu_ngram.jobs.prune.config import WAYS, PruneConfig
 
 FORMAT = "mgpu_ngram pruned model"
@@ -76,29 +73,14 @@ def build(config: PruneConfig, output: str | Path, device: str, threads: int, ov
     output = open_target(output, overwrite, config.format)
     watch = Stopwatch(device)
     with memory_guard("pruning", device, "prune where there is more, such as with --device cpu"):
-        model = open_model(config.model, device, threads, watch=watch)
-        model.check_scores(config.model)
-        _ = model.words.offsets_V  # refuses hashes of words
-        words, limit, overfull = model.words, None, 0
-        trie = model.trie.map_arrays(partial(to_device_fast, device=device)).decoded()
-        before = _counts(trie)
+        trie, words = open_on(config.model, device, threads, watch)
+        before, limit, overfull = listed_counts(trie), None, 0
         if config.vocabulary is None:
             trie, limit, overfull = prune(trie, words.id("<s>"), words.id("</s>"), config.entropy, config.max_ngrams)
         else:
             trie, words = restrict(trie, words, read_allowed(config.vocabulary, words), config.vocabulary_mode)
         watch.lap("prune")
-    counts = _counts(trie)
+    counts = listed_counts(trie)
     size_bytes, fingerprint = write_model(output, trie, words, config.format, threads)
     watch.lap("write")
     return PruneResult(output, counts, fingerprint, size_bytes, watch.seconds, before, limit, overfull)
-
-
-def _counts(trie: Trie) -> list[int]:
-    """Return the number of n-grams of each order that the model lists."""
-    counts = [end - begin for begin, end in pairwise(trie.starts)]
-    if trie.filled_F is None:
-        return counts
-    return [
-        n - int(((trie.filled_F >= a) & (trie.filled_F < a + n)).sum())
-        for n, a in zip(counts, trie.starts, strict=False)
-    ]

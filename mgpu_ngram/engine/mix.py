@@ -1,0 +1,162 @@
+"""Mix backoff models by linear interpolation, and find the weights for a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.backoff_nodes import Nodes, logs_of, nodes_of, subtrie
+from mgpu_ngram.engine.device import device_of, to_device
+from mgpu_ngram.kernels.dispatch import array_module
+
+PRECISION = 1e-6  # EM ends when every weight moves by less
+MAX_ITERATIONS = 1000
+UNKNOWN_CODE = 1
+
+
+@dataclass
+class _Part:
+    """A model of the mixture, and the nodes of the mixture that its nodes are."""
+
+    nodes: Nodes
+    place_G: Any
+
+
+def mix(models: Sequence[tuple[Trie, Words]], weights: Sequence[float]) -> tuple[Trie, Words, int]:
+    """Return (the trie of the mixture, its words, the number of histories whose probabilities sum to more than 1).
+
+    models   tries that are not quantised and have backoffs, all on one device, and their words
+    weights  one for each model, at least 0; they sum to 1
+
+    The n-grams are those of all models. The probability of each is the weighted sum of P(word | history) in the models,
+    where a model without the n-gram backs off, and one without the word has probability 0. All backoffs are computed
+    anew (`Nodes.normalise`). `<s>` has the greatest of its values.
+    """
+    words = models[0][1]
+    for _, more in models[1:]:
+        words = _joined(words, more)
+    parts = []
+    for trie, of_model in models:
+        ids_V = words.ids(of_model.offsets_V, of_model.data).astype(np.int64)
+        parts.append(_Part(nodes_of(trie), to_device(ids_V, device_of(trie.word_G))))
+    nodes = _union(parts, len(words))
+    for part, weight in zip(parts, weights, strict=True):
+        nodes.prob_G += weight * _spread(part, nodes)
+    values = [part.nodes.prob_G[own.id("<s>")] for part, (_, own) in zip(parts, models, strict=True)]
+    nodes.prob_G[words.id("<s>")] = max(map(float, values))
+    overfull = nodes.normalise()
+    trie = subtrie(nodes, logs_of(nodes.prob_G), logs_of(nodes.backoff_M), models[0][0].fanout)
+    return trie, words, overfull
+
+
+def _joined(words: Words, more: Words) -> Words:
+    """Return words, and after them other words that are new."""
+    new_V = words.ids(more.offsets_V, more.data) == 0
+    new_V[0] = False  # <unk>
+    starts, lengths = more.offsets_V[:-1], np.diff(more.offsets_V)
+    ends = words.offsets_V[-1] + np.cumsum(lengths[new_V])
+    data = more.data[starts[0] : more.offsets_V[-1]][np.repeat(new_V, lengths)]
+    return Words(np.concatenate([words.offsets_V, ends]), np.concatenate([words.data[: words.offsets_V[-1]], data]))
+
+
+def _union(parts: Sequence[_Part], V: int) -> Nodes:
+    """Return the nodes of all models, with probabilities 0; sets the places of their nodes.
+
+    place_G  on entry (V,) int64: the words of each model among all V words
+    """
+    xp = array_module(parts[0].nodes.word_G)
+    order = max(part.nodes.order for part in parts)
+    parent = suffix = xp.full(V, -1)
+    word, starts = xp.arange(V), [0, V]
+    key_G = word  # of the order before: (parent within its order) * V + word
+    levels, first_children = [(word, parent, suffix)], []
+    for n in range(2, order + 1):
+        keys = []
+        for part in parts:
+            here = part.nodes.level(n) if n <= part.nodes.order else slice(0, 0)
+            parents = part.place_G[part.nodes.parent_G[here]] - starts[n - 2]
+            keys.append(parents * V + part.place_G[part.nodes.word_G[here]])
+        before_G, key_G = key_G, xp.unique(xp.concatenate(keys))
+        for part, key in zip(parts, keys, strict=True):
+            part.place_G = xp.concatenate([part.place_G, starts[n - 1] + xp.searchsorted(key_G, key)])
+        inner, word = key_G // V, key_G % V  # `inner` is the parent within its order
+        if n == 2:
+            suffix = word
+        else:
+            shorter = levels[-1][2][inner] - starts[n - 3]
+            suffix = starts[n - 2] + xp.searchsorted(before_G, shorter * V + word)
+        first_children.append(starts[n - 1] + xp.searchsorted(inner, xp.arange(starts[n - 1] - starts[n - 2])))
+        levels.append((word, inner + starts[n - 2], suffix))
+        starts.append(starts[n - 1] + len(key_G))
+    word_G, parent_G, suffix_G = (xp.concatenate(arrays) for arrays in zip(*levels, strict=True))
+    listed_G = xp.zeros(starts[-1], bool)
+    for part in parts:
+        listed_G[part.place_G[part.nodes.listed_G]] = True
+    first_child_M = xp.concatenate([*first_children, xp.full(1, starts[-1])])
+    return Nodes(
+        tuple(starts), word_G.astype(np.uint32), first_child_M, parent_G, suffix_G, listed_G, xp.zeros(starts[-1]),
+        xp.ones(starts[-2]),
+    )  # fmt: skip
+
+
+def _spread(part: _Part, nodes: Nodes) -> Any:
+    """Return (G,) float64, a model's probabilities of all nodes of the mixture; it backs off where it has no node."""
+    xp, mine = array_module(nodes.word_G), part.nodes
+    backoff_M, prob_G = xp.ones(len(nodes.backoff_M)), xp.zeros(len(nodes.prob_G))
+    backoff_M[part.place_G[: len(mine.backoff_M)]] = mine.backoff_M
+    for n in range(1, nodes.order + 1):
+        level = nodes.level(n)
+        if n > 1:
+            prob_G[level] = backoff_M[nodes.parent_G[level]] * prob_G[nodes.suffix_G[level]]
+        if n <= mine.order:
+            prob_G[part.place_G[mine.level(n)]] = mine.prob_G[mine.level(n)]
+    return prob_G
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The weights of the models after each iteration of EM, first equal ones; and perplexities of the text with them.
+
+    tokens   words and sentence ends that count
+    skipped  words that no model has
+    """
+
+    weights: list[list[float]]
+    perplexities: list[float]
+    tokens: int
+    skipped: int
+
+
+def tune_weights(codes_MT: Any, log10_MT: Any) -> Tuned:
+    """Return the weights that maximise the probability of a text.
+
+    codes_MT  (M, T) uint32, the tokens' codes in each of M models: 1 for an unknown word
+    log10_MT  (M, T) float32, the tokens' probabilities in each model
+
+    Expectation maximisation: a weight becomes the mean of its model's share of each token's probability (Jelinek and
+    Mercer, "Interpolated estimation of Markov source parameters", 1980). A word that a model lacks has probability 0 in
+    it. Raises InputError when no token is known.
+    """
+    xp = array_module(log10_MT)
+    prob_MT = xp.where(codes_MT == UNKNOWN_CODE, 0, 10.0 ** log10_MT.astype(np.float64))
+    known_T = (prob_MT > 0).any(axis=0)
+    prob_MT = prob_MT[:, known_T]
+    M, tokens = prob_MT.shape
+    if not tokens:
+        raise InputError("no word of the text is in a model; give a text to tune on")
+    weights: list[list[float]] = [[1 / M] * M]
+    perplexities: list[float] = []
+    while True:
+        share_MT = prob_MT * xp.asarray(weights[-1])[:, None]
+        sum_T = share_MT.sum(axis=0)
+        perplexities.append(10.0 ** -float(xp.log10(sum_T).mean()))
+        moved = len(weights) == 1 or max(abs(np.subtract(weights[-1], weights[-2]))) >= PRECISION
+        if not moved or len(weights) > MAX_ITERATIONS:
+            return Tuned(weights, perplexities, tokens, int((~known_T).sum()))
+        weights.append((share_MT / sum_T).mean(axis=1).tolist())

@@ -1,0 +1,37 @@
+"""The settings of a mix job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.typed_config import check_name
+
+ROUNDING = 1e-6  # by which the sum of weights may differ from 1
+
+
+@dataclass(frozen=True)
+class MixConfig:
+    """Settings of a mix job; the keys of its YAML. Either weights or tune are given."""
+
+    models: list[str]  # two or more: ARPA files, KenLM binary models, model files, or names of earlier jobs
+    weights: list[float] = field(default_factory=list)  # of the models, in their order; they sum to 1
+    tune: str | None = None  # a held-out text, for which the best weights are found
+    format: Literal["safetensors", "arpa"] = "safetensors"  # model file, or ARPA file
+    name: str = "mix"  # folder of the result, in the run's output
+
+    def __post_init__(self) -> None:
+        if len(self.models) < 2:
+            raise InputError(f"models are {self.models} but a mixture has two or more; give another model")
+        if bool(self.weights) == (self.tune is not None):
+            which = "both weights and tune are" if self.weights else "neither weights nor tune is"
+            raise InputError(f"{which} given; give one of them")
+        if self.weights:
+            if len(self.weights) != len(self.models):
+                raise InputError(
+                    f"there are {len(self.weights)} weights for {len(self.models)} models; give one for each"
+                )
+            if not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) <= ROUNDING):
+                raise InputError(f"weights are {self.weights} but must be at least 0 and sum to 1")
+        check_name(self.name)

@@ -1,0 +1,110 @@
+"""Mix models by linear interpolation: models in, one model file or ARPA file out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.model_file import BackoffModel, identify
+from mgpu_ngram.core.trie import Trie
+from mgpu_ngram.core.word_list import whole_text
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
+from mgpu_ngram.engine.mix import Tuned, mix, tune_weights
+from mgpu_ngram.engine.score import Replica
+from mgpu_ngram.engine.write_model import write_model
+from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.mix.config import MixConfig
+from mgpu_ngram.jobs.one_model import ModelResult, absolute, listed_counts, open_on, open_target, run_alone
+from mgpu_ngram.kernels.dispatch import array_module
+
+FORMAT = "mgpu_ngram mixed model"
+
+
+@dataclass(frozen=True)
+class MixResult(ModelResult):
+    """The mixture of a run.
+
+    weights   of the models
+    before    n-grams of each order of each model
+    overfull  histories after which the probabilities sum to more than 1, so that nothing is left to back off to
+    tuned     how the weights were found; None if they were given
+    """
+
+    weights: list[float]
+    before: list[list[int]]
+    overfull: int
+    tuned: Tuned | None
+
+
+def plan(config: MixConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what `run` would do."""
+    weights = {"tune": config.tune} if config.tune is not None else {"weights": config.weights}
+    return {"job": config.name, "models": config.models, **weights, "format": config.format, "device": context.device}
+
+
+def changed_since(config: MixConfig, manifest: dict[str, Any]) -> str:
+    """Return how an output differs from this job's, by its settings and its inputs; "" if it does not."""
+    made_of = _made_of(config)
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+
+
+def _made_of(config: MixConfig) -> dict[str, Any]:
+    """Return what an output depends on."""
+    options = {name: value for name, value in asdict(config).items() if name not in ("models", "name")}
+    models = [{"path": model, "identity": identify(model)} for model in config.models]
+    inputs = {"inputs": open_corpus([config.tune]).described} if config.tune is not None else {}
+    return {"models": models, "options": options, **inputs}
+
+
+def run(config: MixConfig, context: RunContext) -> MixResult:
+    """Let one worker write the model; see `run_alone`."""
+    made_of = _made_of(config)
+    tune = None if config.tune is None else absolute(config.tune)
+    config = replace(config, models=list(map(absolute, config.models)), tune=tune)
+    return run_alone(partial(build, config), context, config.format, FORMAT, made_of)
+
+
+def build(config: MixConfig, output: str | Path, device: str, threads: int, overwrite: bool) -> MixResult:
+    """Write the mixture, which appears when it is complete.
+
+    output     its path; parent folders are created
+    device     "cpu" or "gpu", where to tune and to mix
+    threads    threads that parse and write ARPA files
+    overwrite  replace an output of the same kind
+    """
+    output = open_target(output, overwrite, config.format)
+    watch = Stopwatch(device)
+    with memory_guard("mixing models", device, "mix where there is more, such as with --device cpu"):
+        models = [open_on(model, device, threads, watch) for model in config.models]
+        before = [listed_counts(trie) for trie, _ in models]
+        weights, tuned = config.weights, None
+        if config.tune is not None:
+            tuned = _tuned(config.tune, models, device)
+            weights = tuned.weights[-1]
+            watch.lap("tune")
+        trie, words, overfull = mix(models, weights)
+        del models
+        watch.lap("mix")
+    counts = listed_counts(trie)
+    size_bytes, fingerprint = write_model(output, trie, words, config.format, threads)
+    watch.lap("write")
+    return MixResult(output, counts, fingerprint, size_bytes, watch.seconds, weights, before, overfull, tuned)
+
+
+def _tuned(path: str, models: list[tuple[Trie, Words]], device: str) -> Tuned:
+    """Return the best weights for the lines of a text."""
+    text_B = to_device(np.frombuffer(whole_text(open_corpus([path])), np.uint8), device)
+    codes, logs = [], []
+    for trie, words in models:
+        scores, _ = Replica(BackoffModel(trie, words, ""), device, "btree").score_text(text_B)
+        codes.append(scores.codes_T)
+        logs.append(scores.prob_T)
+    xp = array_module(text_B)
+    return tune_weights(xp.stack(codes), xp.stack(logs))

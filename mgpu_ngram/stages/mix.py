@@ -1,0 +1,109 @@
+"""The mix stage: the flags of its command, and how its plans, results and outputs are shown."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mgpu_ngram.jobs.mix.config import MixConfig
+from mgpu_ngram.report import print_table, table
+from mgpu_ngram.stages.contract import Product, given
+from mgpu_ngram.stages.cpu_rates import CONVERT_BYTES
+from mgpu_ngram.stages.flags import add_model_output, model_format
+from mgpu_ngram.stages.one_model import OneModelStage, show_made
+
+if TYPE_CHECKING:
+    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.engine.mix import Tuned
+    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.mix.run import MixResult
+
+EXAMPLES = """examples:
+  mgpu-ngram mix news.arpa talks.arpa --weights 0.3 0.7 -o mixed.arpa
+  mgpu-ngram mix a.safetensors b.arpa c.binary --tune heldout.txt -o mixed.safetensors"""
+
+
+class MixStage(OneModelStage[MixConfig, "MixResult"]):
+    """Models in, their linear interpolation out."""
+
+    name = "mix"
+    config = MixConfig
+    format = "mgpu_ngram mixed model"
+    needs: ClassVar[Mapping[str, Product]] = {"models": "model"}
+    examples = EXAMPLES
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "models", nargs="+", metavar="MODEL", help="model files, ARPA files (plain or compressed), KenLM binaries"
+        )
+        parser.set_defaults(many="models")
+        add_model_output(parser)
+        parser.add_argument(
+            "--weights", type=float, nargs="+", metavar="W", help="a weight for each model; they sum to 1"
+        )
+        parser.add_argument("--tune", metavar="TEXT", help="find the best weights for this held-out text")
+
+    def settings(self, arguments: argparse.Namespace) -> MixConfig:
+        from mgpu_ngram.core.typed_config import fill
+
+        found = given(arguments, ["models", "weights", "tune"])
+        return fill(MixConfig, found | {"format": model_format(arguments.output)}, "mix")
+
+    def check(self, config: MixConfig) -> None:
+        from mgpu_ngram.core.corpus import open_corpus
+        from mgpu_ngram.core.model_file import identify
+
+        for model in config.models:
+            identify(model)
+        if config.tune is not None:
+            open_corpus([config.tune])
+
+    def cpu_seconds(self, config: MixConfig, inputs: Corpus | None) -> float:
+        if not all(map(os.path.isfile, config.models)):
+            return math.inf
+        return sum(map(os.path.getsize, config.models)) / CONVERT_BYTES
+
+    def plan(self, config: MixConfig, context: PlanContext) -> dict[str, Any]:
+        from mgpu_ngram.jobs.mix.run import plan
+
+        return plan(config, context)
+
+    def run(self, config: MixConfig, context: RunContext, inputs: Corpus | None) -> MixResult:
+        from mgpu_ngram.jobs.mix.run import run
+
+        return run(config, context)
+
+    def changed_since(self, config: MixConfig, manifest: dict[str, Any]) -> str:
+        from mgpu_ngram.jobs.mix.run import changed_since
+
+        return changed_since(config, manifest)
+
+    def show_result(self, config: MixConfig, result: MixResult) -> None:
+        if result.tuned:
+            _show_tuned(result.tuned)
+        show_made(result)
+        for model, weight, counts in zip(config.models, result.weights, result.before, strict=True):
+            print(f"{weight:.6f} of {model}: {sum(counts):,} n-grams ({' + '.join(f'{n:,}' for n in counts)})")
+        if result.overfull:
+            print(f"after {result.overfull:,} histories the probabilities sum to more than 1; their backoff is -99")
+
+    def show_plan(self, plan: dict[str, Any]) -> None:
+        how = f"tuned on {plan['tune']}" if "tune" in plan else f"weights {', '.join(map(str, plan['weights']))}"
+        print(f"{plan['job']}: {', '.join(plan['models'])} mixed, {how}, on the {plan['device']}")
+
+
+STAGE = MixStage()
+
+
+def _show_tuned(tuned: Tuned) -> None:
+    """Print the weights and perplexities of iterations 0, 1, 2, 4, 8, ... and the last."""
+    last = len(tuned.perplexities) - 1
+    shown = [0, *(1 << k for k in range(last.bit_length()) if 1 << k < last), *[last] * (last > 0)]
+    rows = table("iteration", "perplexity", "weights")
+    for i in shown:
+        rows.add_row(str(i), f"{tuned.perplexities[i]:.4f}", " ".join(f"{w:.6f}" for w in tuned.weights[i]))
+    print_table(rows)
+    print(f"{tuned.tokens:,} tokens; {tuned.skipped:,} words that no model has are left out")

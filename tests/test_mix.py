@@ -1,0 +1,133 @@
+"""`mgpu-ngram mix` for a user: the command, weights that are tuned, YAML files, and refusals."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import mgpu_ngram as ng
+from mgpu_ngram.core.model_file import load_model
+
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "mix.yaml"
+OTHER = """\\data\\
+ngram 1=5
+ngram 2=1
+
+\\1-grams:
+-99\t<unk>
+-99\t<s>\t0
+-0.30103\t</s>
+-0.60206\ta\t-0.1
+-0.60206\tz
+
+\\2-grams:
+-0.2\ta z
+
+\\end\\
+"""
+
+
+@pytest.fixture
+def here(arpa, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.arpa").write_text(OTHER)
+    (tmp_path / "text").write_text("a b\na\n\nz q\n")
+    return tmp_path
+
+
+def test_the_command(here, mgpu_ngram):
+    status, out, err = mgpu_ngram("mix", "model.arpa", "other.arpa", "--weights", "0.25", "0.75", "-o", "made.arpa")
+    assert (status, err) == (0, "")
+    assert out.startswith("made.arpa: order 3, 12 n-grams (6 + 5 + 1)\n")
+    assert "0.750000 of other.arpa: 6 n-grams (5 + 1)\n" in out
+    # a z: the first model lacks z; b </s>: the second model has neither, nor b
+    found = dict(
+        reversed(line.split("\t")[:2]) for line in (here / "made.arpa").read_text().split("\n") if "\t" in line
+    )
+    assert 10 ** float(found["a z"]) == pytest.approx(0.75 * 10**-0.2)
+    assert 10 ** float(found["b </s>"]) == pytest.approx(0.25 * 10**-0.625 + 0.75 * 10**-0.30103)
+    assert found["<s>"] == "0"
+    flags = ["-o", "made.safetensors", "--json", "--weights", "0.25", "0.75"]
+    status, out, _ = mgpu_ngram("mix", *flags, "--device", "cpu", "--", "model.arpa", "other.arpa")
+    assert (status, json.loads(out)["counts"]) == (0, [6, 5, 1])
+    assert mgpu_ngram("convert", "made.arpa", "-o", "again.safetensors")[0] == 0
+    assert load_model("again.safetensors").fingerprint == load_model("made.safetensors").fingerprint
+
+
+def test_weights_for_a_text(here, mgpu_ngram):
+    """7 tokens and q, which no model has: <s> a b </s>, <s> a </s>, <s> </s>, <s> z."""
+    status, out, _ = mgpu_ngram("mix", "model.arpa", "other.arpa", "--tune", "text", "-o", "made.arpa", "--json")
+    found = json.loads(out)
+    tuned = found["tuned"]
+    assert status == 0 and (tuned["tokens"], tuned["skipped"]) == (8, 1)
+    assert found["weights"] == tuned["weights"][-1] and sum(found["weights"]) == pytest.approx(1)
+    perplexity = {}
+    for weight in (found["weights"][0], found["weights"][0] + 0.01, found["weights"][0] - 0.01):
+        product = 1.0
+        for first, second in FACTORS:
+            product *= weight * first + (1 - weight) * second
+        perplexity[weight] = product ** (-1 / 8)
+    assert min(perplexity, key=perplexity.get) == found["weights"][0]
+    assert tuned["perplexities"][-1] == pytest.approx(perplexity[found["weights"][0]], rel=1e-5)
+    status, out, _ = mgpu_ngram("mix", "model.arpa", "other.arpa", "--tune", "text", "-o", "made.arpa", "--overwrite")
+    assert status == 0 and "iteration" in out and f"{tuned['perplexities'][-1]:.4f}" in out
+    assert ng.Model.load("made.arpa", device="cpu").score("a z") > -2
+
+
+HALF, QUARTER = 10**-0.30103, 10**-0.60206
+FACTORS = [  # of the tokens, in both models
+    (10**-0.5, QUARTER), (10**-0.25, 0), (10**-0.65625, HALF),  # <s> a b </s>: b </s> after the backoff of a b
+    (10**-0.5, QUARTER), (10 ** (-0.0625 - 0.875), HALF * 10**-0.1),
+    (10**-1.5, HALF),
+    (0, QUARTER), (10**-1, HALF),
+]  # fmt: skip
+
+
+def test_jobs_of_a_yaml_file(here, mgpu_ngram):
+    (here / "jobs.yaml").write_text(
+        "output: out\njobs:\n- prune: {model: model.arpa, entropy: 0, format: arpa}\n"
+        "- mix: {models: [prune, other.arpa], tune: text}\n"
+        "- mix: {models: [mix, prune], weights: [0.5, 0.5], name: more}\n"
+    )
+    status, out, err = mgpu_ngram("plan", "jobs.yaml")
+    assert (status, err) == (0, "") and "mixed, tuned on text, on the" in out and "mixed, weights 0.5, 0.5" in out
+    assert mgpu_ngram("run", "jobs.yaml")[0] == 0
+    assert mgpu_ngram("info", "out/more")[1].startswith("out/more/model.safetensors: a model of order 3, 12 n-grams")
+    assert mgpu_ngram("run", "jobs.yaml", "--resume")[2].count("finished before") == 3
+    overrides = ["jobs.0.mix.models=[model.arpa, other.arpa]", "jobs.0.mix.tune=text"]
+    status, out, err = mgpu_ngram("plan", CONFIG, *overrides)
+    assert (status, err) == (0, "") and "prune: runs/mixed/mix/model.safetensors pruned by entropy 1e-08" in out
+    (here / "text").write_text("a\n")
+    status, _, err = mgpu_ngram("run", "jobs.yaml", "--resume")
+    assert status == 2 and "out/mix is finished, but" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model.arpa", "--weights", "1"], "a mixture has two or more; give another model"),
+        (["model.arpa", "other.arpa"], "neither weights nor tune is given; give one of them"),
+        (["model.arpa", "other.arpa", "--weights", "1", "0", "--tune", "text"], "both weights and tune are given"),
+        (["model.arpa", "other.arpa", "--weights", "1"], "there are 1 weights for 2 models; give one for each"),
+        (
+            ["model.arpa", "other.arpa", "--weights", "0.5", "0.6"],
+            "weights are [0.5, 0.6] but must be at least 0 and sum",
+        ),
+        (
+            ["model.arpa", "other.arpa", "--weights", "1.5", "-0.5"],
+            "weights are [1.5, -0.5] but must be at least 0 and",
+        ),
+        (["model.arpa", "other.arpa", "--tune", "none"], "none"),
+        (["model.arpa", "none.arpa", "--weights", "1", "0"], "none.arpa"),
+    ],
+)
+def test_wrong_flags(words, message, here, mgpu_ngram):
+    status, out, err = mgpu_ngram("mix", *words, "-o", "made.arpa", "--device", "cpu")
+    assert (status, out) == (2, "") and message in err and err.count("\n") == 1
+    assert not (here / "made.arpa").exists()
+
+
+def test_a_text_of_strange_words(here, mgpu_ngram):
+    (here / "text").write_text("")
+    status, out, err = mgpu_ngram("mix", "model.arpa", "other.arpa", "--tune", "text", "-o", "made.arpa")
+    assert (status, out) == (2, "") and "no word of the text is in a model; give a text to tune on" in err
