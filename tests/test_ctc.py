@@ -211,6 +211,8 @@ def test_labels_are_read_as_pyctcdecode_reads_them(labels, texts, device):
     [
         ("ab", "labels are 'ab' but must be a list of strings"),
         (["a", 1], "must be a list of strings"),
+        ({"a": 0, "": 1}, "labels are {'a': 0, '': 1} but must be a list of strings, one for each token"),
+        (None, "labels are None but must be a list of strings"),
         (["a", "b", "a"], "labels 0 and 2 are both 'a'"),
         (["", "a", "<pad>"], "labels 0 and 2 are both ''"),
         (["▁a", "a b"], "label 1 is 'a b', with a space"),
@@ -234,15 +236,18 @@ def test_bad_labels(labels, says):
         ({"lengths": [3]}, "lengths have 3 but must be 0 to 2"),
         ({"lengths": [1, 1]}, r"lengths are int64 of shape \(2,\) but must be an integer for each of the 1 utterances"),
         ({"lengths": [1.0]}, r"lengths are float64"),
+        ({"lengths": [[1], [1, 2]]}, r"lengths are \[\[1\], \[1, 2\]\] but must be an integer for each"),
+        ({"lengths": torch.ones(1, dtype=torch.bfloat16)}, r"lengths are tensor\(.* but must be an integer for each"),
         ({"n_best": 0}, "n_best is 0 but must be an integer, 1 or more"),
-        ({"n_best": 5, "beam_width": 4}, "n_best is 5 and beam_width 4"),
-        ({"beam_width": 1025}, "beam_width 1,025; there may be 1,024 beams"),
+        ({"n_best": 5, "beam_width": 4}, "n_best is 5 but must be at most beam_width, which is 4"),
+        ({"beam_width": 1025}, "beam_width is 1,025 but must be at most 1,024"),
         ({"beam_prune_logp": 1}, "beam_prune_logp is 1.0 but must be at most 0"),
-        ({"token_min_logp": math.inf}, "token_min_logp is inf but must be a number"),
+        ({"token_min_logp": math.inf}, "token_min_logp is inf but must be a finite number"),
         ({"hotwords": "abc"}, r"hotwords are 'abc' but must be a list of words"),
+        ({"hotwords": 5}, r"hotwords are 5 but must be a list of words"),
         ({"hotwords": [1]}, "hotwords have 1 but must be strings"),
-        ({"hotword_weight": "1"}, "hotword_weight is '1' but must be a number"),
-        ({"start_states": [0, 0]}, "start_states are int64"),
+        ({"hotword_weight": "1"}, "hotword_weight is '1' but must be a finite number"),
+        ({"start_states": [0]}, "start_states are given but no model"),
     ],
 )
 def test_bad_calls(change, says):
@@ -257,8 +262,19 @@ def test_bad_settings(bugs):
         CTCBeamSearch(["a"], bugs, alpha=math.nan)
     with pytest.raises(InputError, match="unigrams are given but no model"):
         CTCBeamSearch(["a"], unigrams=["a"])
-    with pytest.raises(InputError, match="unigrams are a string"):
+    with pytest.raises(InputError, match="unigrams are 'a' but must be a list of words"):
         CTCBeamSearch(["a"], bugs, unigrams="a")
+    with pytest.raises(InputError, match="unigrams have b'bugs' but must be strings"):
+        CTCBeamSearch(["a"], bugs, unigrams=[b"bugs"])
+    with pytest.raises(InputError, match="model is 'bugs.arpa' but must be a loaded model"):
+        CTCBeamSearch(["a"], "bugs.arpa")
+    with pytest.raises(InputError, match=r"start_states are int64 of shape \(2,\) but must be an integer for each"):
+        CTCBeamSearch(CHARACTERS, bugs)(to(bugs.device, [TEST]), start_states=[0, 0])
+
+
+def test_numbers_of_numpy_are_numbers(bugs, device):
+    plain, numpy = (CTCBeamSearch(CHARACTERS, bugs, alpha=kind(0.5)) for kind in (float, np.float32))
+    assert numpy(to(device, [TEST]), beam_width=np.int64(9)) == plain(to(device, [TEST]), beam_width=9)
 
 
 @pytest.mark.gpu

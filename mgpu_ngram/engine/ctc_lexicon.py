@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.ctc_tokens import Alphabet
 from mgpu_ngram.kernels.ctc.search_beams import HotWords, Lexicon, edges_of_trie
@@ -114,10 +113,7 @@ def make_lexicon(alphabet: Alphabet, words: Words | None, known: Collection[str]
 
 
 def make_hot_words(alphabet: Alphabet, phrases: Iterable[str], weight: float) -> HotWords:
-    """Return the trie of the words of phrases, in host memory. Raises InputError unless they are a list of strings."""
-    phrases = [phrases] if isinstance(phrases, (str, bytes)) else list(phrases)
-    if wrong := [phrase for phrase in phrases if not isinstance(phrase, str)]:
-        raise InputError(f"hotwords have {wrong[0]!r} but must be strings")
+    """Return the trie of the words of phrases, in host memory."""
     spell = _Speller(alphabet)
     lengths: dict[str, int] = {}  # of the shortest word that begins so
     whole = set()

@@ -90,7 +90,6 @@ class CTCSearch:
                 self._ngrams = NGrams(edges_of_trie(*node).map_arrays(self._moved), 1, states, -1)
             else:
                 self._ngrams = NGrams(model.edges, model.order, model.table, model.end)
-            synchronize(device)  # the first call may use another stream
             synchronize(device)  # the next call may use another stream
         self._hot: tuple[tuple[tuple[str, ...], float], HotWords] | None = None
 

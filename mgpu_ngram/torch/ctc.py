@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,9 +11,12 @@ import torch
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.ctc_search import MAX_BEAMS, MAX_TOKENS, CTCHypothesis, CTCSearch, Rules
 from mgpu_ngram.engine.ctc_tokens import read_labels
+from mgpu_ngram.engine.device import to_host_fast
 from mgpu_ngram.engine.states import EMPTY
 from mgpu_ngram.engine.torch_arrays import as_array, check_dense, on_stream_of
 from mgpu_ngram.model import Model
+
+from .arguments import check_model, integer, number
 
 
 class CTCBeamSearch:
@@ -50,11 +52,11 @@ class CTCBeamSearch:
             raise InputError(f"there are {len(self.alphabet.texts):,} labels but may be {MAX_TOKENS:,}")
         if model is None and unigrams is not None:
             raise InputError("unigrams are given but no model, which they are words of; give one, or leave them out")
-        if isinstance(unigrams, str):
-            raise InputError("unigrams are a string but must be a list of words")
-        self._known = None if unigrams is None else set(unigrams)
-        self.alpha, self.beta = _number("alpha", alpha), _number("beta", beta)
-        self.unk_score_offset = _number("unk_score_offset", unk_score_offset)
+        if model is not None:
+            check_model(model)
+        self._known = None if unigrams is None else set(_words("unigrams", unigrams))
+        self.alpha, self.beta = number("alpha", alpha), number("beta", beta)
+        self.unk_score_offset = number("unk_score_offset", unk_score_offset)
         self.lm_score_boundary = bool(lm_score_boundary)
         self._searches: dict[str, CTCSearch] = {}
 
@@ -86,15 +88,18 @@ class CTCBeamSearch:
 
         Raises InputError for invalid arguments, NaN and numbers above 0.
         """
-        N, K = (_count(name, value) for name, value in (("n_best", n_best), ("beam_width", beam_width)))
-        if N > K or K > MAX_BEAMS:
-            raise InputError(
-                f"n_best is {N:,} and beam_width {K:,}; there may be {MAX_BEAMS:,} beams, and results of each"
-            )
-        prune, least = _number("beam_prune_logp", beam_prune_logp), _number("token_min_logp", token_min_logp)
+        N, K = integer("n_best", n_best, 1), integer("beam_width", beam_width, 1)
+        if K > MAX_BEAMS:
+            raise InputError(f"beam_width is {K:,} but must be at most {MAX_BEAMS:,}")
+        if N > K:
+            raise InputError(f"n_best is {N:,} but must be at most beam_width, which is {K:,}")
+        prune, least = number("beam_prune_logp", beam_prune_logp), number("token_min_logp", token_min_logp)
         if prune > 0:
             raise InputError(f"beam_prune_logp is {prune} but must be at most 0: it is how far below the best one")
-        phrases = _words(hotwords)
+        phrases, weight = (
+            _words("hotwords", () if hotwords is None else hotwords),
+            number("hotword_weight", hotword_weight),
+        )
         tensor = self._checked(log_probs)
         history = max(1, self.model.order - 1 if self.model else 0) if prune_history else 0
         rules = Rules(
@@ -109,8 +114,8 @@ class CTCBeamSearch:
             search = self._search(tensor)
             starts_B = search._moved(self._starts(start_states, B))
             return search.search(
-                as_array(tensor), lengths_B, starts_B, phrases, _number("hotword_weight", hotword_weight), rules,
-                self.lm_score_boundary, torch.get_num_threads(),
+                as_array(tensor), lengths_B, starts_B, phrases, weight, rules, self.lm_score_boundary,
+                torch.get_num_threads(),
             )  # fmt: skip
 
     def _checked(self, log_probs: torch.Tensor) -> torch.Tensor:
@@ -150,35 +155,34 @@ class CTCBeamSearch:
         return self._searches[place]
 
     def _starts(self, states: Any, batch: int) -> np.ndarray:
+        if states is not None and self.model is None:
+            raise InputError("start_states are given but no model, which they are states of; leave them out")
         if states is not None:
             return _integers("start_states", states, batch)
         begins = self.model is not None and self.lm_score_boundary
         return np.full(batch, self.model._state_model.begin if self.model and begins else EMPTY, np.int32)
 
 
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InputError(f"{name} is {value!r} but must be a number")
-    return float(value)
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} is {value!r} but must be an integer, 1 or more")
-    return value
-
-
-def _words(hotwords: Iterable[str] | None) -> list[str]:
-    if hotwords is None:
-        return []
-    if isinstance(hotwords, (str, bytes)):
-        raise InputError(f"hotwords are {hotwords!r} but must be a list of words; give [{hotwords!r}]")
-    return list(hotwords)
+def _words(name: str, words: Iterable[str]) -> list[str]:
+    if isinstance(words, (str, bytes)) or not isinstance(words, Iterable):
+        raise InputError(f"{name} are {words!r:.60} but must be a list of words; give [{words!r:.60}]")
+    made = list(words)
+    for word in made:
+        if not isinstance(word, str):
+            raise InputError(f"{name} have {word!r:.60} but must be strings")
+    return made
 
 
 def _integers(name: str, values: Any, batch: int) -> np.ndarray:
     """Return an integer for each utterance, (B,) int32 in host memory."""
-    array = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+    try:
+        array = to_host_fast(values) if hasattr(values, "__cuda_array_interface__") else np.asarray(values)
+    except (TypeError, ValueError):  # of bfloat16, or rows of several lengths
+        raise InputError(
+            f"{name} are {values!r:.60} but must be an integer for each of the {batch} utterances"
+        ) from None
     if array.shape != (batch,) or (batch and array.dtype.kind not in "iu"):
         raise InputError(
             f"{name} are {array.dtype} of shape {array.shape} but must be an integer for each of the {batch} utterances"

@@ -1,0 +1,42 @@
+"""Checks of arguments. Errors name the argument, its value and what it must be, in one line."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.model import Model
+
+
+def check_model(model: Any) -> None:
+    """Raise InputError for anything but a loaded model, such as a path."""
+    if not isinstance(model, Model):
+        raise InputError(f"model is {model!r:.60} but must be a loaded model, such as ng.Model.load(path) returns")
+
+
+def number(name: str, value: Any, least: float = -math.inf) -> float:
+    """Return a finite number, not below `least`, as a float."""
+    try:
+        made = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        made = math.nan
+    if not math.isfinite(made) or made < least:
+        limit = "" if least == -math.inf else f", {least:g} or more"
+        raise InputError(f"{name} is {value!r:.60} but must be a finite number{limit}")
+    return made
+
+
+def integer(name: str, value: Any, least: int | None = None) -> int:
+    """Return an integer, not below `least`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or (least is not None and value < least):
+        limit = "" if least is None else f", {least} or more"
+        raise InputError(f"{name} is {value!r:.60} but must be an integer{limit}")
+    return int(value)
+
+
+def described(value: Any) -> str:
+    """Return the dtype and the shape of a tensor, or the type of another value, for an error."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    return type(value).__name__ if shape is None else f"{dtype} of shape {tuple(shape)}"
