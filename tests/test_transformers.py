@@ -122,8 +122,61 @@ def test_more_scores_than_tokens(arpa):
 
 @pytest.mark.parametrize("weight", [-1, math.inf, math.nan, "1", True])
 def test_a_wrong_weight_is_refused(arpa, weight):
-    with pytest.raises(ng.InputError, match=r"weight is .* but must be a number, 0 or more"):
+    with pytest.raises(ng.InputError, match=r"weight is .* but must be a finite number, 0 or more"):
         ours.LogitsProcessor(ng.Model.load(arpa, "cpu"), weight)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eos_token_id": "2"}, "eos_token_id is '2' but must be an integer"),
+        ({"eos_token_id": [1, 2.0]}, "eos_token_id is 2.0 but must be an integer"),
+        ({"bos_token_id": [1]}, r"bos_token_id is \[1\] but must be an integer"),
+        ({"pad_token_id": "0"}, "pad_token_id is '0' but must be an integer"),
+        ({"tokens": {"4": 0}}, "tokens are dict but must be a list, by token id"),
+        ({"model": "lm.arpa"}, "model is 'lm.arpa' but must be a loaded model"),
+    ],
+)
+def test_wrong_tokens_are_refused(arpa, options, message):
+    with pytest.raises(ng.InputError, match=message):
+        ours.LogitsProcessor(**{"model": ng.Model.load(arpa, "cpu"), "weight": WEIGHT, **options})
+
+
+@pytest.mark.parametrize(
+    ("rows", "scores"),
+    [
+        (torch.ones(2, 3), torch.zeros(2, V)),
+        (torch.ones(3, dtype=torch.int64), torch.zeros(1, V)),
+        (torch.ones(2, 3, dtype=torch.int64), torch.zeros(1, V)),
+        (torch.ones(2, 3, dtype=torch.int64), torch.zeros(2, V, dtype=torch.int64)),
+        ([[1]], torch.zeros(1, V)),
+    ],
+    ids=["float rows", "one row", "other rows", "integer scores", "list"],
+)
+def test_wrong_rows_are_refused(arpa, rows, scores):
+    with pytest.raises(ng.InputError, match=r"input_ids are .* and scores torch.* but must be tensors of integers"):
+        ours.LogitsProcessor(ng.Model.load(arpa, "cpu"), WEIGHT)(rows, scores)
+
+
+def test_several_ends_may_be_a_tensor(arpa):
+    model, rows = ng.Model.load(arpa, "cpu"), torch.tensor([[4, EOS]])
+    made = [ours.LogitsProcessor(model, 1, eos_token_id=end)(rows, torch.zeros(1, V)) for end in (EOS, np.int64(EOS))]
+    made.append(ours.LogitsProcessor(model, 1, eos_token_id=torch.tensor([EOS]))(rows, torch.zeros(1, V)))
+    assert torch.equal(made[0], made[1]) and torch.equal(made[0], made[2])
+
+
+def test_a_wider_network_may_follow(arpa):
+    fast, rows = ours.LogitsProcessor(ng.Model.load(arpa, "cpu"), WEIGHT), torch.tensor([[4, 5]])
+    narrow, wide = (fast(rows, torch.zeros(1, width)) for width in (V - 3, V))
+    assert torch.equal(narrow, wide[:, : V - 3]) and (wide[:, V - 3 :] < 0).all()
+
+
+def test_the_weight_0_changes_nothing(tmp_path):
+    (tmp_path / "a.arpa").write_text(
+        "\\data\\\nngram 1=4\n\n\\1-grams:\n-inf\t<unk>\n-99\t<s>\n-1\t</s>\n-0.1\t0\n\n\\end\\\n"
+    )
+    fast = ours.LogitsProcessor(ng.Model.load(tmp_path / "a.arpa", "cpu"), 0)
+    assert fast(torch.tensor([[0]]), torch.ones(1, 3)).tolist() == [[1, 1, 1]]
 
 
 @pytest.mark.parametrize("end", [V, -1])

@@ -202,6 +202,19 @@ def test_scores_by_hand(tmp_path, device):
         assert torch.allclose(fast(rows, scores)[0].cpu(), torch.tensor(values), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("partial", ["sum", "lexicon"])
+def test_unknown_words_of_probability_0(partial, tmp_path):
+    """A token that only unknown words have is as good as forbidden; it adds nothing where the text is unknown."""
+    (tmp_path / "a.arpa").write_text(
+        "\\data\\\nngram 1=4\n\n\\1-grams:\n-inf\t<unk>\n-99\t<s>\n-1\t</s>\n-0.1\tab\n\n\\end\\\n"
+    )
+    model = ng.Model.load(tmp_path / "a.arpa", "cpu")
+    fast = ours.LogitsProcessor(model, 1, pieces=[b" a", b"b", b"x", b" "], partial=partial)
+    known, unknown = fast(torch.tensor([[0], [2]]), torch.zeros(2, 4)).tolist()
+    assert known[1] == 0 and known[2] < -1000 and known[3] < -1000
+    assert unknown[1:] == [0, 0, 0] and unknown[0] == pytest.approx(-0.1 * np.log(10))
+
+
 def test_wrong_arguments_are_refused(arpa):
     model = ng.Model.load(arpa, "cpu")
     for options, message in (
@@ -210,6 +223,7 @@ def test_wrong_arguments_are_refused(arpa):
         ({"pieces": [b" the", "Ġa"]}, "piece 1 is 'Ġa' but must be bytes; pieces_of"),
         ({"pieces": [b" THE", b" "]}, "none of the 2 pieces begins a word of the model; check how"),
         ({"pieces": []}, "none of the 0 pieces begins a word of the model"),
+        ({"pieces": iter([b" the"])}, "pieces are list_iterator but must be a list, by token id"),
     ):
         with pytest.raises(ng.InputError, match=message):
             ours.LogitsProcessor(model, 1.0, **options)

@@ -21,6 +21,7 @@ from mgpu_ngram.engine.text_ends import TextEnds
 from mgpu_ngram.kernels.dispatch import array_module
 
 PARTIAL = ("sum", "lexicon", "none")
+LEAST = np.float32(-1e4)  # for ln 0, so that scores have differences
 UNIT = 2.0**-60  # of sums of probabilities: integers, so differences of sums are exact and alike on all devices
 ROOM_BYTES = {"gpu": 1 << 30, "cpu": 64 << 20}  # of rows and scores that are made together
 ROW_BYTES, TOKEN_BYTES = 24, 32  # for each word of a row, and for each token
@@ -138,7 +139,7 @@ class WordPieces:
         both = [xp.ascontiguousarray(array) for array in xp.broadcast_arrays(states, words)]
         states_Q, words_Q = (array.reshape(-1) for array in both)
         ln, after = self._model.step(states_Q, words_Q, "ln")
-        return ln.reshape(both[0].shape), after.reshape(both[0].shape)
+        return xp.maximum(ln, LEAST).reshape(both[0].shape), after.reshape(both[0].shape)
 
     def _sums(self, states_B: Any) -> LookAhead:
         xp, spellings, B = array_module(states_B), self._spellings, len(states_B)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.torch_arrays import check_dense
 from mgpu_ngram.model import Model
 
+from .arguments import check_model, described, integer, number
 from .ngram_lm import NGramLM
 from .word_scores import WordScores
 
@@ -55,15 +57,16 @@ class LogitsProcessor:
         pieces: Sequence[bytes] | None = None,
         partial: str = "sum",
     ):
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
-            raise InputError(f"weight is {weight!r} but must be a number, 0 or more")
+        check_model(model)
         if tokens is not None and pieces is not None:
             raise InputError("tokens are for a model of tokens and pieces for one of words; give one of them")
-        self.model, self.weight, self._tokens = model, float(weight), tokens
-        self._pad = pad_token_id
-        ends = [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id
-        self._ends: list[int] = [] if ends is None else list(ends)
-        self._begins = self._ends if bos_token_id is None else [*self._ends, bos_token_id]
+        for name, given in ("tokens", tokens), ("pieces", pieces):
+            if given is not None and not isinstance(given, Sequence):
+                raise InputError(f"{name} are {type(given).__name__} but must be a list, by token id")
+        self.model, self.weight, self._tokens = model, number("weight", weight, 0), tokens
+        self._pad = None if pad_token_id is None else integer("pad_token_id", pad_token_id)
+        self._ends = _ids("eos_token_id", eos_token_id)
+        self._begins = self._ends if bos_token_id is None else [*self._ends, integer("bos_token_id", bos_token_id)]
         self._lm: NGramLM | None = None
         self._words = None if pieces is None else WordScores(model, pieces, partial, self._begins)
 
@@ -73,6 +76,9 @@ class LogitsProcessor:
         input_ids  (B, L) int64, the tokens so far
         scores     (B, V)
         """
+        _check(input_ids, scores)
+        if self.weight == 0:  # 0 times ln 0 would be NaN
+            return scores.clone()
         is_token = torch.ones_like(input_ids, dtype=torch.bool)
         if self._pad is not None:  # a padding token may be one that also occurs in a row, such as the end
             is_token = (input_ids != self._pad).cumsum(1) > 0
@@ -93,7 +99,7 @@ class LogitsProcessor:
         self, input_ids: torch.Tensor, is_token: torch.Tensor, vocab_size: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ln P of each token after each row, and ln P that the sentence ends."""
-        if self._lm is None:
+        if self._lm is None or (self._tokens is None and self._lm.vocab_size < vocab_size):
             words = [str(token) for token in range(vocab_size)] if self._tokens is None else self._tokens
             self._lm = NGramLM(self.model, words, normalize_unk=False)
         lm, (rows, length) = self._lm, input_ids.shape
@@ -106,3 +112,22 @@ class LogitsProcessor:
                 after = torch.where(tokens == token, begin, after)
             states = torch.where(is_token[:, i], after, states)
         return lm.advance(states)[0], lm.get_final(states)
+
+
+def _ids(name: str, given: Any) -> list[int]:
+    """Return token ids, of which one, several or None are given."""
+    several = given.tolist() if hasattr(given, "tolist") else [] if given is None else given
+    is_one = isinstance(several, str) or not isinstance(several, Iterable)
+    return [integer(name, token) for token in ([several] if is_one else several)]
+
+
+def _check(input_ids: Any, scores: Any) -> None:
+    """Raise InputError unless the arguments of a call fit together."""
+    both = isinstance(input_ids, torch.Tensor) and isinstance(scores, torch.Tensor)
+    fit = both and input_ids.ndim == scores.ndim == 2 and len(input_ids) == len(scores)
+    if not fit or input_ids.dtype not in (torch.int64, torch.int32) or not scores.is_floating_point():
+        raise InputError(
+            f"input_ids are {described(input_ids)} and scores {described(scores)} but must be tensors of integers, "
+            "(B, L), and of floating-point numbers, (B, V)"
+        )
+    check_dense(scores)
