@@ -1,5 +1,7 @@
 """Mixtures of distributions beside the same layer in plain operators of PyTorch."""
 
+import math
+
 import pytest
 
 import mgpu_ngram as ng
@@ -148,6 +150,12 @@ def test_best_words_that_are_refused(count_models):
         module.top_k(hidden, models[:1], states, 2)
     with pytest.raises(ng.InputError, match="k is 7 but must be 1 to 6"):
         module.top_k(hidden, models, states, 7)
+    with pytest.raises(ng.InputError, match="k is 2.0 but must be an integer, 1 or more"):
+        module.top_k(hidden, models, states, 2.0)
+    with pytest.raises(ng.InputError, match=r"states are torch.float32 of shape \(3, 2\) but must be a tensor of int"):
+        module.top_k(hidden, models, states.float(), 2)
+    with pytest.raises(ng.InputError, match="model 0 is Model but must be an NGramLM"):
+        module.top_k(hidden, [model.model for model in models], states, 2)
     with pytest.raises(ng.InputError, match="model 0 is on cpu and the states on meta but hidden states are on cpu"):
         module.top_k(hidden, models, states.to("meta"), 2)
 
@@ -243,6 +251,8 @@ def test_under_autocast_rows_are_single_precision(device, gradient):
     [
         ({"block_dropout": {"ngrams": 0.5}}, r"block_dropout names \['ngrams'\] but blocks are \['counts', 'words'\]"),
         ({"block_dropout": {"counts": 0.5, "words": 0.6}}, "together at most 1"),
+        ({"block_dropout": {"counts": math.nan}}, "block_dropout of counts is nan but must be a finite number"),
+        ({"block_dropout": 0.5}, "block_dropout is 0.5 but must be a share by block, as {'counts': 0.5}"),
     ],
 )
 def test_blocks_that_are_refused(options, message):
@@ -253,14 +263,44 @@ def test_blocks_that_are_refused(options, message):
 def test_layers_that_are_refused():
     with pytest.raises(ng.InputError, match="num_counts is 0, so that nothing is left"):
         ng_torch.MixtureOfDistributions(8, 11, 0, {"words": 0.1})
-    with pytest.raises(ng.InputError, match="0 words and 2 count distributions"):
+    with pytest.raises(ng.InputError, match="num_words is 0 but must be an integer, 1 or more"):
         ng_torch.MixtureOfDistributions(8, 0, 2)
+
+
+def test_rows_of_the_layer_that_are_refused():
+    """Log-probabilities of shape (N, B) have as many numbers as those of (B, N)."""
+    module, hidden, target = layer(), torch.zeros(4, 8), torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(ng.InputError, match=r"log_probs \(2, 4\) but hidden states \(4, 8\) need \(4,\) and \(4, 2\)"):
+        module(hidden, torch.zeros(2, 4), target)
+    with pytest.raises(ng.InputError, match=r"targets have shape \(3,\) and"):
+        module(hidden, torch.zeros(4, 2), target[:3])
+    with pytest.raises(ng.InputError, match=r"hidden states are torch.float32 of shape \(4, 7\) but .* \(\.\.\., 8\)"):
+        module.probabilities(hidden[:, :7], torch.zeros(4, 2, 11))
+
+
+def test_without_counts_rows_are_those_of_a_softmax():
+    module, hidden = ng_torch.MixtureOfDistributions(8, 11, 0), torch.randn(3, 8)
+    with torch.no_grad():
+        found = module.probabilities(hidden, torch.zeros(3, 0, 11))
+        assert torch.allclose(found, module.logits(hidden)[:, :11].softmax(1), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_words_beyond_the_vocabulary_have_no_loss(dtype):
+    """Nor do they read the weights of count distributions, which follow the words."""
+    logits = torch.zeros(3, 8, dtype=dtype, requires_grad=True)
+    losses = ng_torch.mixture_loss(logits, torch.zeros(3, 2), torch.tensor([5, 6, -1]), 6)
+    losses.sum().backward()
+    assert losses.isnan().tolist() == [False, True, True]
+    assert logits.grad.isnan()[:, :6].all(1).tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize(
     ("at", "change", "message"),
     [
         (0, lambda t: t.int(), "logits are torch.int32"),
+        (0, lambda t: t.numpy(), "logits is ndarray but must be a tensor"),
+        (1, lambda t: t > 0, "log_probs are torch.bool but must be of"),
         (1, lambda t: t[:5], r"log_probs is torch.float32 of shape \(5, 3\) but needs torch.float32 of \(6, 3\)"),
         (2, lambda t: t.int(), r"target is torch.int32 of shape \(6,\) but needs torch.int64 of \(6,\)"),
         (3, lambda words: 40, r"logits \(6, 42\) and log_probs \(6, 3\) do not fit 40 words"),

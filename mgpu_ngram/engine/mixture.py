@@ -33,8 +33,8 @@ def tensor_gradient(mixture: Mixture, log_sum_R: Any, log_gold_R: Any, scale_R: 
         posterior_RN1 = (terms_RN1 - log_gold_R[:, None]).exp().nan_to_num(0)
         gradient_RX = (kept_RX - log_sum_R[:, None]).exp()
         gradient_RX[:, mixture.words : mixture.words + mixture.log_probs_RN.shape[1]] -= posterior_RN1[:, 1:]
-        gradient_RX.scatter_add_(1, mixture.gold_R[:, None], -posterior_RN1[:, :1])
-        return gradient_RX * scale_R[:, None]
+        gradient_RX.scatter_add_(1, _places(mixture), -posterior_RN1[:, :1])
+        return (gradient_RX * scale_R[:, None]).masked_fill_(log_gold_R.isnan()[:, None], float("nan"))
     of_rows = log_sum_R, log_gold_R, scale_R.to(torch.float32).contiguous()
     (gradient_RX,) = _run(lambda: (mixture_gradient(_arrays(mixture), *map(as_array, of_rows)),), mixture)
     return gradient_RX.view(torch.bfloat16) if mixture.logits_RX.dtype == torch.bfloat16 else gradient_RX
@@ -79,7 +79,7 @@ def _run(make: Callable[[], tuple[Any, ...]], mixture: Mixture) -> tuple[Any, ..
 
 def _terms(mixture: Mixture) -> tuple[Any, Any]:
     """Return the logits, -inf where dropped, and the terms of the gold word: its own, then those of counts."""
-    logits_RX, words, log_probs_RN, gold_R, dropped_R = mixture
+    logits_RX, words, log_probs_RN, _, dropped_R = mixture
     end = words + log_probs_RN.shape[1]
     kept_RX = logits_RX.clone()
     kept_RX[:, end:] = -float("inf")
@@ -87,4 +87,15 @@ def _terms(mixture: Mixture) -> tuple[Any, Any]:
         kept_RX[:, :words].masked_fill_((dropped_R & WORDS > 0)[:, None], -float("inf"))
         kept_RX[:, words:].masked_fill_((dropped_R & COUNTS > 0)[:, None], -float("inf"))
     of_counts_RN = kept_RX[:, words:end] + log_probs_RN
-    return kept_RX, torch_of(logits_RX).cat([kept_RX.gather(1, gold_R[:, None]), of_counts_RN], 1)
+    of_gold_R1 = kept_RX.gather(1, _places(mixture)).masked_fill_(_outside(mixture)[:, None], float("nan"))
+    return kept_RX, torch_of(logits_RX).cat([of_gold_R1, of_counts_RN], 1)
+
+
+def _outside(mixture: Mixture) -> Any:
+    """Return where a gold word is none, (R,) bool."""
+    return (mixture.gold_R < 0) | (mixture.gold_R >= mixture.words)
+
+
+def _places(mixture: Mixture) -> Any:
+    """Return the column of each gold word, (R, 1); 0 where it is none."""
+    return mixture.gold_R.masked_fill(_outside(mixture), 0)[:, None]

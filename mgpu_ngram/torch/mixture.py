@@ -8,10 +8,13 @@ import torch
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.mixture import BLOCKS, tensor_rows, tensor_top
+from mgpu_ngram.engine.states import EMPTY
 
+from .arguments import described, integer, number
 from .mixture_loss import mixture_loss
 from .ngram_lm import NGramLM
 
+MAX_STATE = torch.iinfo(torch.int32).max
 ALIGNED = 8  # columns; 8 numbers of float16 are 16 bytes
 
 
@@ -34,13 +37,15 @@ class MixtureOfDistributions(torch.nn.Module):
         self, hidden_size: int, num_words: int, num_counts: int, block_dropout: Mapping[str, float] | None = None
     ):
         super().__init__()
-        shares = dict(block_dropout or {})
+        hidden_size, num_words = integer("hidden_size", hidden_size, 1), integer("num_words", num_words, 1)
+        num_counts = integer("num_counts", num_counts, 0)
+        if block_dropout is not None and not isinstance(block_dropout, Mapping):
+            raise InputError(f"block_dropout is {block_dropout!r} but must be a share by block, as {{'counts': 0.5}}")
+        shares = {block: number(f"block_dropout of {block}", share) for block, share in (block_dropout or {}).items()}
         if unknown := shares.keys() - BLOCKS:
             raise InputError(f"block_dropout names {sorted(unknown)} but blocks are {sorted(BLOCKS)}")
         if any(share < 0 for share in shares.values()) or sum(shares.values()) > 1:
             raise InputError(f"block_dropout is {shares} but needs shares of at least 0 and together at most 1")
-        if num_words < 1 or num_counts < 0:
-            raise InputError(f"{num_words} words and {num_counts} count distributions: give 1 or more and 0 or more")
         if shares.get("words") and not num_counts:
             raise InputError("block_dropout drops the words but num_counts is 0, so that nothing is left; give 0")
         self.num_words, self.num_counts, self.block_dropout = num_words, num_counts, shares
@@ -54,7 +59,14 @@ class MixtureOfDistributions(torch.nn.Module):
         log_probs  (..., N) ln P of the target by each count distribution; -inf is legal
         target     (...,) int64: words
         """
-        rows = hidden.flatten(0, -2)
+        self._check(hidden)
+        shape = hidden.shape[:-1]
+        if target.shape != shape or log_probs.shape != (*shape, self.num_counts):
+            raise InputError(
+                f"targets have shape {tuple(target.shape)} and log_probs {tuple(log_probs.shape)} but hidden states "
+                f"{tuple(hidden.shape)} need {tuple(shape)} and {(*shape, self.num_counts)}"
+            )
+        rows = hidden.reshape(-1, hidden.shape[-1])
         losses = mixture_loss(
             self.logits(rows),
             log_probs.reshape(len(rows), self.num_counts),
@@ -70,6 +82,7 @@ class MixtureOfDistributions(torch.nn.Module):
         hidden  (..., hidden_size)
         rows    (..., N, V) P of all words by each count distribution
         """
+        self._check(hidden)
         V, N, shape = self.num_words, self.num_counts, hidden.shape[:-1]
         if rows.shape != (*shape, N, V):
             raise InputError(f"rows have shape {tuple(rows.shape)} but the layer needs {(*shape, N, V)}")
@@ -82,7 +95,7 @@ class MixtureOfDistributions(torch.nn.Module):
         if rows.device != logits.device:
             raise InputError(f"rows are on {rows.device} but hidden states are on {logits.device}; move them there")
         rows = rows if rows.dtype in (torch.float32, torch.float16, torch.bfloat16) else rows.float()
-        return tensor_rows(logits.reshape(-1, logits.shape[-1]), V, rows.reshape(-1, N, V)).view(*shape, V)
+        return tensor_rows(logits.reshape(-1, logits.shape[-1]), V, rows.reshape(shape.numel(), N, V)).view(*shape, V)
 
     def top_k(
         self, hidden: torch.Tensor, models: Sequence[NGramLM], states: torch.Tensor, k: int
@@ -97,7 +110,13 @@ class MixtureOfDistributions(torch.nn.Module):
         Probabilities fall; of equal ones the lower word is first. No block is dropped. Rows of all words are made
         neither of the mixture nor of the models. Raises InputError for models, shapes and k that do not fit.
         """
-        shape = hidden.shape[:-1]
+        self._check(hidden)
+        shape, models, k = hidden.shape[:-1], list(models), integer("k", k, 1)
+        for i, model in enumerate(models):
+            if not isinstance(model, NGramLM):
+                raise InputError(f"model {i} is {type(model).__name__} but must be an NGramLM")
+        if not isinstance(states, torch.Tensor) or states.dtype not in (torch.int64, torch.int32):
+            raise InputError(f"states are {described(states)} but must be a tensor of int64 or int32")
         sizes = [model.vocab_size for model in models]
         if sizes != [self.num_words] * self.num_counts or states.shape != (*shape, self.num_counts):
             raise InputError(
@@ -113,9 +132,14 @@ class MixtureOfDistributions(torch.nn.Module):
         with torch.no_grad():
             logits = self.logits(hidden.reshape(-1, hidden.shape[-1]))
             logits = logits.float() if logits.dtype == torch.float64 else logits
-            of_rows = states.reshape(-1, self.num_counts).to(torch.int32)
+            of_rows = states.clamp(EMPTY, MAX_STATE).reshape(shape.numel(), self.num_counts).to(torch.int32)
             probs, words = tensor_top(logits, self.num_words, k, [model._states for model in models], of_rows)
         return probs.view(*shape, k), words.view(*shape, k)
+
+    def _check(self, hidden: torch.Tensor) -> None:
+        size = self.logits.in_features
+        if not isinstance(hidden, torch.Tensor) or hidden.shape[-1:] != (size,):
+            raise InputError(f"hidden states are {described(hidden)} but must be a tensor of shape (..., {size})")
 
     def _dropped(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the block that each row lacks, (R,) uint8."""

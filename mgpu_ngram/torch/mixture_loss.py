@@ -113,6 +113,9 @@ _loss_operator.register_autograd(lambda ctx, scale, *_: _gradients(ctx, scale, _
 
 def _check(logits: Any, log_probs: Any, target: Any, num_words: int, dropped: Any) -> None:
     """Raise InputError unless the arguments of `mixture_loss` fit together."""
+    for name, given in {"logits": logits, "log_probs": log_probs, "target": target, "dropped": dropped}.items():
+        if not isinstance(given, torch.Tensor) and (given is not None or name != "dropped"):
+            raise InputError(f"{name} is {type(given).__name__} but must be a tensor")
     if logits.ndim != 2 or log_probs.ndim != 2 or not 1 <= num_words <= logits.shape[1] - log_probs.shape[-1]:
         raise InputError(
             f"logits {tuple(logits.shape)} and log_probs {tuple(log_probs.shape)} do not fit {num_words} words; "
@@ -120,6 +123,8 @@ def _check(logits: Any, log_probs: Any, target: Any, num_words: int, dropped: An
         )
     if logits.dtype not in DTYPES:
         raise InputError(f"logits are {logits.dtype} but must be of {', '.join(map(str, DTYPES))}")
+    if log_probs.dtype not in DTYPES:
+        raise InputError(f"log_probs are {log_probs.dtype} but must be of {', '.join(map(str, DTYPES))}")
     wanted = {"log_probs": (log_probs, log_probs.dtype), "target": (target, torch.int64)}
     if dropped is not None:
         wanted["dropped"] = dropped, torch.uint8
