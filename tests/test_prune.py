@@ -51,6 +51,41 @@ def test_a_vocabulary(here, mgpu_ngram):
     assert "of 10 n-grams (5 + 4 + 1)\n" in out
 
 
+@pytest.mark.parametrize(
+    ("thresholds", "kept"),
+    [
+        ("2", ["<s> a", "a b", "b </s>", "<s> a b"]),
+        ("3", ["<s> a"]),
+        ("4 2", ["<s> a", "<s> a b"]),  # a context stays
+        ("0 3", ["<s> a", "a </s>", "a b", "b </s>"]),
+    ],
+)
+def test_counts(thresholds, kept, here, mgpu_ngram):
+    """<s> a occurs 3 times, a b, b </s> and <s> a b 2 times, a </s> once."""
+    (here / "text").write_text("a b\na b\na\nc d\n")
+    assert mgpu_ngram("count", "text", "-o", "counts", "--order", "3", "--sentence-markers", "--workers", "0")[0] == 0
+    flags = ["--min-count", *thresholds.split(), "--counts", "counts"]
+    status, _, err = mgpu_ngram("prune", "model.arpa", "-o", "made.arpa", *flags)
+    assert (status, err) == (0, "") and lines(here / "made.arpa") == ["<unk>", "<s>", "</s>", "a", "b", *kept]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--order", "3"], "counts must have counts of words with sentence markers; count again with"),
+        (["--order", "2", "--sentence-markers"], "counts has orders up to 2 but min_count has a threshold for order 3"),
+        (
+            ["--order", "3", "--sentence-markers", "--min-count", "3"],
+            "counts lacks counts below 3, so min_count cannot",
+        ),
+    ],
+)
+def test_counts_that_do_not_suffice(flags, message, here, mgpu_ngram):
+    assert mgpu_ngram("count", "words", "-o", "counts", "--workers", "0", *flags)[0] == 0
+    status, out, err = mgpu_ngram("prune", "model.arpa", "-o", "made.arpa", "--min-count", "2", "--counts", "counts")
+    assert (status, out) == (2, "") and message in err and err.count("\n") == 1
+
+
 def test_jobs_of_a_yaml_file(here, mgpu_ngram):
     (here / "jobs.yaml").write_text(
         "output: out\njobs:\n- prune: {model: model.arpa, entropy: 1e-8}\n"
@@ -70,7 +105,7 @@ def test_jobs_of_a_yaml_file(here, mgpu_ngram):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "none is given of entropy, max_ngrams, vocabulary; give one of them"),
+        ([], "none is given of entropy, max_ngrams, vocabulary, min_count; give one of them"),
         (["--entropy", "1", "--max-ngrams", "9"], "entropy and max_ngrams are given of"),
         (["--entropy", "-1"], "entropy is -1.0 but must be at least 0"),
         (["--entropy", "nan"], "entropy is nan but must be at least 0"),
@@ -78,6 +113,10 @@ def test_jobs_of_a_yaml_file(here, mgpu_ngram):
         (["--max-ngrams", "0"], "max_ngrams is 0 but must be at least 1"),
         (["--entropy", "1", "--vocabulary-mode", "union"], "vocabulary_mode is union but no vocabulary is given"),
         (["--vocabulary", "none"], "none"),
+        (["--min-count", "2"], "models hold no counts: give both min_count and counts, a folder that mgpu-ngram count"),
+        (["--entropy", "1", "--counts", "none"], "models hold no counts: give both min_count and counts"),
+        (["--min-count", "2", "--counts", "none"], "none"),
+        (["--min-count", "-1", "--counts", "counts"], "min_count is [-1] but must be 0 or more"),
         (["--entropy", "1", "-o", "made.bin"], "output 'made.bin' must end with .arpa (ARPA file) or .safetensors"),
         (["--entropy", "1", "-o", "words.arpa"], "words.arpa"),
     ],

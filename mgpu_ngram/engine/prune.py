@@ -1,7 +1,10 @@
-"""Prune a backoff model by relative entropy: Stolcke, "Entropy-based Pruning of Backoff Language Models" (1998)."""
+"""Prune a backoff model by relative entropy (Stolcke, "Entropy-based Pruning of Backoff Language Models", 1998) or by
+counts.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +17,8 @@ from mgpu_ngram.kernels.dispatch import array_module
 LEAST_PROB = 1e-300  # of a history: 0 times infinity is no number
 
 
-def prune(trie: Trie, begin: int, end: int, entropy: float | None, max_ngrams: int | None) -> tuple[Trie, float, int]:
-    """Return (the pruned trie, the threshold, the number of histories whose probabilities sum to more than 1).
+def prune(trie: Trie, begin: int, end: int, entropy: float | None, max_ngrams: int | None) -> tuple[Trie, int, float]:
+    """Return (the pruned trie, the number of histories whose probabilities sum to more than 1, the threshold).
 
     trie        not quantised, with backoffs
     begin, end  the words <s> and </s>
@@ -40,13 +43,28 @@ def prune(trie: Trie, begin: int, end: int, entropy: float | None, max_ngrams: i
             )
         limit = _least_threshold(longer[nodes.listed_G[trie.symbols :]], allowed)
         if limit == np.inf:
-            fixed = trie.symbols + int((longer == np.inf).sum())
+            fixed = trie.symbols + int((longer[nodes.listed_G[trie.symbols :]] == np.inf).sum())
             raise InputError(f"max_ngrams is {max_ngrams:,} but {fixed:,} n-grams have to stay; give more")
     nodes.listed_G[trie.symbols :] &= longer >= limit
     del keeps_G, longer
+    return *_renormalised(nodes, trie), limit
+
+
+def prune_rare(trie: Trie, rare_G: Any) -> tuple[Trie, int]:
+    """Return as `prune` does, without a threshold: (the trie without n-grams that `rare_G` (G,) bool marks, histories).
+
+    Words, contexts of n-grams that stay, and suffixes of these contexts stay, too.
+    """
+    nodes = nodes_of(trie)
+    keeps_G = _with_needs(nodes, lambda n: 1.0 - rare_G[nodes.level(n)])
+    nodes.listed_G[trie.symbols :] &= keeps_G[trie.symbols :] > 0
+    return _renormalised(nodes, trie)
+
+
+def _renormalised(nodes: Nodes, trie: Trie) -> tuple[Trie, int]:
+    """Return (the trie of the listed n-grams with new backoffs, the result of `normalise`)."""
     overfull = nodes.normalise()
-    pruned = subtrie(nodes, logs_of(nodes.prob_G, trie.prob_G), logs_of(nodes.backoff_M), trie.fanout)
-    return pruned, limit, overfull
+    return subtrie(nodes, logs_of(nodes.prob_G, trie.prob_G), logs_of(nodes.backoff_M), trie.fanout), overfull
 
 
 def thresholds(nodes: Nodes, begin: int, end: int) -> Any:
@@ -57,20 +75,27 @@ def thresholds(nodes: Nodes, begin: int, end: int) -> Any:
     probabilities of lower orders, which are pruned after it, and those of its own context, which are kept until all
     have been computed.
     """
-    xp, V = array_module(nodes.word_G), nodes.starts[1]
+    history_M = _history_probs(nodes, begin, end) if nodes.order > 1 else None
+    return _with_needs(nodes, lambda n: _changes(nodes, n, history_M))
+
+
+def _with_needs(nodes: Nodes, values_of: Callable[[int], Any]) -> Any:
+    """Return (G,) float64: the greatest value of an n-gram and of n-grams that need it; infinity for words.
+
+    values_of  returns the values of an order's nodes, at least 0
+    """
+    xp = array_module(nodes.word_G)
     keeps_G = xp.full(len(nodes.word_G), xp.inf)
     needed_M = xp.zeros(len(nodes.backoff_M))
-    history_M = _history_probs(nodes, begin, end) if nodes.order > 1 else needed_M
     for n in range(nodes.order, 1, -1):
         level = nodes.level(n)
-        keeps_G[level] = _changes(nodes, n, history_M)
+        keeps_G[level] = values_of(n)
         if n < nodes.order:
             keeps_G[level] = xp.maximum(keeps_G[level], needed_M[level])
             if n > 2:
                 xp.maximum.at(needed_M, nodes.suffix_G[level], needed_M[level])
         listed = nodes.starts[n - 1] + xp.flatnonzero(nodes.listed_G[level])
         xp.maximum.at(needed_M, nodes.parent_G[listed], keeps_G[listed])
-    keeps_G[:V] = xp.inf
     return keeps_G
 
 

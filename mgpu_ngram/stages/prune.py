@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   mgpu-ngram prune model.arpa --entropy 1e-8 -o small.arpa
   mgpu-ngram prune model.safetensors --max-ngrams 10000000 -o small.safetensors
+  mgpu-ngram prune model.arpa --min-count 1 2 --counts counts -o small.arpa
   mgpu-ngram prune model.arpa --vocabulary words.txt -o filtered.arpa
   mgpu-ngram prune model.arpa --vocabulary test.txt --vocabulary-mode union -o filtered.arpa"""
 
@@ -32,7 +33,7 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult"]):
     name = "prune"
     config = PruneConfig
     format = "mgpu_ngram pruned model"
-    needs: ClassVar[Mapping[str, Product]] = {"model": "model"}
+    needs: ClassVar[Mapping[str, Product]] = {"model": "model", "counts": "counts"}
     examples = EXAMPLES
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
@@ -49,6 +50,11 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult"]):
             "--vocabulary", metavar="TEXT", help="keep the n-grams whose words occur in this file, as KenLM's filter"
         )
         parser.add_argument(
+            "--min-count", type=int, nargs="+", metavar="K",
+            help="drop n-grams with counts below K; of orders 2, 3, ..., the last K also holds for all higher orders",
+        )  # fmt: skip
+        parser.add_argument("--counts", metavar="DIR", help="output folder of count, for --min-count")
+        parser.add_argument(
             "--vocabulary-mode", choices=["single", "union"],
             help="single: the words occur anywhere in TEXT (default); union: in one line of it",
         )  # fmt: skip
@@ -56,16 +62,19 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult"]):
     def settings(self, arguments: argparse.Namespace) -> PruneConfig:
         from mgpu_ngram.core.typed_config import fill
 
-        found = given(arguments, ["model", *WAYS, "vocabulary_mode"])
+        found = given(arguments, ["model", *WAYS, "vocabulary_mode", "counts"])
         return fill(PruneConfig, found | {"format": model_format(arguments.output)}, "prune")
 
     def check(self, config: PruneConfig) -> None:
         from mgpu_ngram.core.corpus import open_corpus
+        from mgpu_ngram.core.counts import read_counts
         from mgpu_ngram.core.model_file import identify
 
         identify(config.model)
         if config.vocabulary is not None:
             open_corpus([config.vocabulary])
+        if config.counts is not None:
+            read_counts(config.counts)
 
     def cpu_seconds(self, config: PruneConfig, inputs: Corpus | None) -> float:
         return os.path.getsize(config.model) / CONVERT_BYTES if os.path.isfile(config.model) else math.inf

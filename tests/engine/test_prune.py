@@ -21,7 +21,7 @@ MODELS = [(seed, seed % 2 == 0) for seed in range(6)]
 
 def pruned(plain, to_device, **how):
     """Return (the model, the threshold) after pruning on the device."""
-    made, limit, overfull = prune(plain.trie(to_device), BEGIN, END, how.get("entropy"), how.get("max_ngrams"))
+    made, overfull, limit = prune(plain.trie(to_device), BEGIN, END, how.get("entropy"), how.get("max_ngrams"))
     assert overfull == 0
     return type(plain).of(made.map_arrays(to_host)), limit
 
@@ -121,7 +121,7 @@ def test_rows_that_sum_to_more_than_1(to_device, plain_backoff):
     """Such n-grams stay, and nothing backs off."""
     half = math.log10(0.5)
     plain = plain_backoff({(0,): -1, (1,): -99, (2,): half, (3,): half, (3, 2): -0.1, (3, 3): -0.2}, {(3,): -1})
-    made, _, overfull = prune(plain.trie(to_device), BEGIN, END, 1e9, None)
+    made, overfull, _ = prune(plain.trie(to_device), BEGIN, END, 1e9, None)
     model = plain_backoff.of(made.map_arrays(to_host))
     assert overfull == 1 and set(model.probs) == set(plain.probs) and model.backoffs[3,] == -99
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import check_at_least, check_name
 
-WAYS = ("entropy", "max_ngrams", "vocabulary")
+WAYS = ("entropy", "max_ngrams", "vocabulary", "min_count")
 
 
 @dataclass(frozen=True)
 class PruneConfig:
-    """Settings of a prune job; the keys of its YAML. Exactly one of entropy, max_ngrams and vocabulary is given."""
+    """Settings of a prune job; the keys of its YAML. Exactly one of entropy, max_ngrams, vocabulary, min_count."""
 
     model: str  # an ARPA file, plain or compressed, a KenLM binary model or a model file; or an earlier job
     entropy: float | None = None  # drop n-grams without which the perplexity changes by a smaller ratio: 1e-8
@@ -22,11 +22,14 @@ class PruneConfig:
     vocabulary: str | None = None  # a text; keep the n-grams of its words, as KenLM's filter does
     vocabulary_mode: Literal["single", "union"] = "single"  # single: all words of an n-gram occur in the text; union:
     # in one of its lines
+    min_count: list[int] = field(default_factory=list)  # drop n-grams that occur fewer times in `counts`; of orders 2,
+    # 3, ..., and the last one also holds for all higher orders
+    counts: str | None = None  # for min_count: a folder that count wrote with sentence_markers, or an earlier count job
     format: Literal["safetensors", "arpa"] = "safetensors"  # model file, or ARPA file
     name: str = "prune"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:
-        given = [way for way in WAYS if getattr(self, way) is not None]
+        given = [way for way in WAYS if getattr(self, way) not in (None, [])]
         if len(given) != 1:
             found = " and ".join(given) + " are" if given else "none is"
             raise InputError(f"{found} given of {', '.join(WAYS)}; give one of them")
@@ -35,4 +38,15 @@ class PruneConfig:
         check_at_least(self, 1, "max_ngrams")
         if self.vocabulary is None and self.vocabulary_mode != "single":
             raise InputError(f"vocabulary_mode is {self.vocabulary_mode} but no vocabulary is given; give a text")
+        if bool(self.min_count) != (self.counts is not None):
+            raise InputError(
+                "models hold no counts: give both min_count and counts, a folder that mgpu-ngram count wrote; without "
+                "counts, give entropy"
+            )
+        if min(self.min_count, default=0) < 0:
+            raise InputError(f"min_count is {self.min_count} but must be 0 or more; correct it")
         check_name(self.name)
+
+    def least(self, order: int) -> list[int]:
+        """Return min_count for each order from 2 to `order`."""
+        return [*self.min_count[: order - 1], *self.min_count[-1:] * (order - 1 - len(self.min_count))]

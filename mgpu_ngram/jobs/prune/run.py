@@ -9,12 +9,15 @@ from typing import Any
 
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import open_corpus
+from mgpu_ngram.core.counts import read_counts
 from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.engine.device import Stopwatch, memory_guard
-from mgpu_ngram.engine.prune import prune
+from mgpu_ngram.engine.prune import prune, prune_rare
+from mgpu_ngram.engine.rare_ngrams import check_counts, rare_ngrams
 from mgpu_ngram.engine.restrict import read_allowed, restrict
 from mgpu_ngram.engine.write_model import write_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.estimate.from_counts import describe
 from mgpu_ngram.jobs.one_model import ModelResult, absolute, listed_counts, open_on, open_target, run_alone
 from mgpu_ngram.jobs.prune.config import WAYS, PruneConfig
 
@@ -26,7 +29,7 @@ class PruneResult(ModelResult):
     """The pruned model of a run.
 
     before     n-grams of each order before
-    threshold  relative change of the perplexity below which n-grams went; None with a vocabulary
+    threshold  relative change of the perplexity below which n-grams went; None if they went for other reasons
     overfull   histories after which the probabilities sum to more than 1, so that nothing is left to back off to
     """
 
@@ -37,7 +40,7 @@ class PruneResult(ModelResult):
 
 def plan(config: PruneConfig, context: PlanContext) -> dict[str, Any]:
     """Return what `run` would do."""
-    ways = {way: getattr(config, way) for way in WAYS if getattr(config, way) is not None}
+    ways = {way: getattr(config, way) for way in WAYS if getattr(config, way) not in (None, [])}
     return {"job": config.name, "model": config.model, **ways, "format": config.format, "device": context.device}
 
 
@@ -51,14 +54,16 @@ def _made_of(config: PruneConfig) -> dict[str, Any]:
     """Return what an output depends on."""
     options = {name: value for name, value in asdict(config).items() if name not in ("model", "name")}
     made_of = {"model": {"path": config.model, "identity": identify(config.model)}, "options": options}
-    return made_of | ({"inputs": open_corpus([config.vocabulary]).described} if config.vocabulary else {})
+    if config.vocabulary is not None:
+        return made_of | {"inputs": open_corpus([config.vocabulary]).described}
+    return made_of | ({"inputs": [describe(read_counts(config.counts))]} if config.counts is not None else {})
 
 
 def run(config: PruneConfig, context: RunContext) -> PruneResult:
     """Let one worker write the model; see `run_alone`."""
     made_of = _made_of(config)
-    vocabulary = None if config.vocabulary is None else absolute(config.vocabulary)
-    config = replace(config, model=absolute(config.model), vocabulary=vocabulary)
+    vocabulary, counts = (None if path is None else absolute(path) for path in (config.vocabulary, config.counts))
+    config = replace(config, model=absolute(config.model), vocabulary=vocabulary, counts=counts)
     return run_alone(partial(build, config), context, config.format, FORMAT, made_of)
 
 
@@ -75,12 +80,17 @@ def build(config: PruneConfig, output: str | Path, device: str, threads: int, ov
     with memory_guard("pruning", device, "prune where there is more, such as with --device cpu"):
         trie, words = open_on(config.model, device, threads, watch)
         before, limit, overfull = listed_counts(trie), None, 0
-        if config.vocabulary is None:
-            trie, limit, overfull = prune(trie, words.id("<s>"), words.id("</s>"), config.entropy, config.max_ngrams)
-        else:
+        if config.vocabulary is not None:
             trie, words = restrict(trie, words, read_allowed(config.vocabulary, words), config.vocabulary_mode)
+        elif config.counts is not None:
+            counts, least = read_counts(config.counts), config.least(trie.order)
+            check_counts(counts, least)
+            trie, overfull = prune_rare(trie, rare_ngrams(trie, words, counts, least))
+        else:
+            begin, end = words.id("<s>"), words.id("</s>")
+            trie, overfull, limit = prune(trie, begin, end, config.entropy, config.max_ngrams)
         watch.lap("prune")
-    counts = listed_counts(trie)
     size_bytes, fingerprint = write_model(output, trie, words, config.format, threads)
     watch.lap("write")
-    return PruneResult(output, counts, fingerprint, size_bytes, watch.seconds, before, limit, overfull)
+    after = listed_counts(trie)
+    return PruneResult(output, after, fingerprint, size_bytes, watch.seconds, before, limit, overfull)
