@@ -118,8 +118,8 @@ class Found(NamedTuple):
     scores_BN2  (B, N, 2) float64: the logarithm of the probability of the sounds, then the score; 0 without a result
     states_BN   (B, N) int32: the state of the n-gram model after the last word; EMPTY without a result
     found_B     (B,) int32: results of each utterance
-    paths_BNT   (B, N, T) int32: the token of each frame, on the path that a result's times are of; then -1
-    errors_B    (B,) int32: NAN, POSITIVE or their sum if the log-probabilities are not some
+    paths_BNT   (B, N, T) int32: the token of each frame on the path that gives a result's times; -1 behind its frames
+    errors_B    (B,) int32: NAN, POSITIVE or their sum if log-probabilities are NaN or above 0; else 0
     """
 
     scores_BN2: Any

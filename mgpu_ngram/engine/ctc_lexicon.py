@@ -43,7 +43,7 @@ class _Trie(NamedTuple):
 
 
 def _trie_of(strings: list[str], alphabet: Alphabet) -> _Trie:
-    """Return the trie of strings of the characters number s of which is symbol s; they rise, and none is empty."""
+    """Return the trie of sorted strings, none empty, in which chr(s) stands for symbol s."""
     data = np.frombuffer("".join(strings).encode("utf-32-le", "surrogatepass"), np.uint32)
     length_S = np.array([len(string) for string in strings], np.int64)
     offset_S, end_S = np.cumsum(length_S) - length_S, np.empty(len(strings), np.int64)

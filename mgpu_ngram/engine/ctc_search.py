@@ -111,7 +111,7 @@ class CTCSearch:
         self,
         log_probs_BTV: Any,
         lengths_B: np.ndarray,
-        starts_B: Any,
+        starts_B: np.ndarray,
         phrases: Sequence[str],
         weight: float,
         rules: Rules,
@@ -122,7 +122,7 @@ class CTCSearch:
 
         log_probs_BTV  (B, T, V) float32 on the device
         lengths_B      (B,) int32 in host memory
-        starts_B       (B,) int32 on the device
+        starts_B       (B,) int32 in host memory: states of the n-gram model before each utterance
         phrases        hot words
         score_end      whether </s> is scored
         threads        that share the utterances on a CPU
@@ -130,11 +130,11 @@ class CTCSearch:
         B, T, _ = log_probs_BTV.shape
         hot_words = self._hot_words(phrases, weight)
         ngrams = self._ngrams if score_end else self._ngrams._replace(end=-1)
-        moved_B = self._moved(lengths_B)
+        frames_B, states_B = self._moved(lengths_B), self._moved(starts_B)
 
         def search(begin: int, end: int) -> Found:
             return search_beams(
-                log_probs_BTV[begin:end], moved_B[begin:end], starts_B[begin:end], self._tokens, self._lexicon,
+                log_probs_BTV[begin:end], frames_B[begin:end], states_B[begin:end], self._tokens, self._lexicon,
                 hot_words, ngrams, rules,
             )  # fmt: skip
 

@@ -27,7 +27,10 @@ def check_dense(value: Any) -> None:
     """Raise InputError for a tensor that is sparse or has no memory; other values pass."""
     torch = torch_of(value)
     if torch is not None and (value.layout != torch.strided or value.is_meta):
-        raise InputError(f"a tensor is {value.layout} on {value.device} but must be dense and in memory; give a copy")
+        raise InputError(
+            f"a tensor is {value.layout} on {value.device} but must be dense and in memory; give tensor.to_dense(), or "
+            "one that has values"
+        )
 
 
 def as_array(value: Any) -> Any:
@@ -120,5 +123,5 @@ def _cupy() -> Any:
     try:
         import cupy
     except ImportError:
-        raise InputError("a tensor is on a GPU, where the search needs CuPy; install it, or move the tensor") from None
+        raise InputError("a tensor is on a GPU, where CuPy is needed; install it, or move the tensor") from None
     return cupy

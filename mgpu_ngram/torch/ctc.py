@@ -23,16 +23,16 @@ class CTCBeamSearch:
     """Finds the texts of utterances from the log-probabilities of tokens, with an n-gram model of words.
 
     The rules are those of pyctcdecode 0.5.0: see docs/ctc.md, which says where they differ. All utterances of a batch
-    are searched at once, on the GPU or the CPU of the model; without one, where the log-probabilities are.
+    are searched at once, on the device of the model.
 
-    labels             the label of each token, in order, as the model's tokenizer has them: characters, with " " or "|"
+    labels             the label of each token of the acoustic model, in order: characters, with " " or "|"
                        between words, or pieces of words that begin with "▁" or "##"
-    model              a loaded `Model` of words; None: texts are searched without one
+    model              a loaded `Model` of words; None: texts are searched without one, on the device of log_probs
     unigrams           words of the model that are known; None: all of them. An empty list: none is listed, so that all
                        unfinished words count as unknown
     alpha              weight of the model
     beta               added for each word
-    unk_score_offset   added to log10 P of unknown words, and the score of a beginning that no known word has
+    unk_score_offset   added to log10 P of unknown words; also the score of an unfinished word that begins no known one
     lm_score_boundary  whether a text begins with <s> and ends with </s>
     """
 
@@ -79,7 +79,7 @@ class CTCBeamSearch:
         log_probs        (B, T, V) natural logarithms, such as logits.log_softmax(-1), of V labels with the blank
         lengths          (B,) frames of each utterance; None: all have T
         beam_width       beams that are kept in each frame
-        beam_prune_logp  beams are dropped if they are so far below the best one
+        beam_prune_logp  beams are dropped if their score is below the best one plus this number, which is at most 0
         token_min_logp   less likely tokens are skipped, unless they are the best of their frame
         prune_history    of beams whose last words are equal, as many as the model can see, keep the best one
         hotwords         words, or phrases whose words are taken one by one
@@ -112,10 +112,9 @@ class CTCBeamSearch:
             raise InputError(f"lengths have {wrong} but must be 0 to {T}, the frames of log_probs")
         with on_stream_of(tensor):
             search = self._search(tensor)
-            starts_B = search._moved(self._starts(start_states, B))
             return search.search(
-                as_array(tensor), lengths_B, starts_B, phrases, weight, rules, self.lm_score_boundary,
-                torch.get_num_threads(),
+                as_array(tensor), lengths_B, self._starts(start_states, B), phrases, weight, rules,
+                self.lm_score_boundary, torch.get_num_threads(),
             )  # fmt: skip
 
     def _checked(self, log_probs: torch.Tensor) -> torch.Tensor:
@@ -155,12 +154,13 @@ class CTCBeamSearch:
         return self._searches[place]
 
     def _starts(self, states: Any, batch: int) -> np.ndarray:
-        if states is not None and self.model is None:
-            raise InputError("start_states are given but no model, which they are states of; leave them out")
         if states is not None:
+            if self.model is None:
+                raise InputError("start_states are given but no model, which they are states of; leave them out")
             return _integers("start_states", states, batch)
-        begins = self.model is not None and self.lm_score_boundary
-        return np.full(batch, self.model._state_model.begin if self.model and begins else EMPTY, np.int32)
+        if self.model is not None and self.lm_score_boundary:
+            return np.full(batch, self.model._state_model.begin, np.int32)
+        return np.full(batch, EMPTY, np.int32)
 
 
 def _words(name: str, words: Iterable[str]) -> list[str]:
