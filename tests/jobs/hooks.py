@@ -37,6 +37,8 @@ TASKS = {  # by the module that defines them
     "mgpu_ngram.jobs.estimate.passes": ["make_part", "estimate_of"],
     "mgpu_ngram.jobs.estimate.assemble": ["make_stretch", "link_stretch", "join", "save"],
     "mgpu_ngram.jobs.trie.run": ["build"],
+    "mgpu_ngram.jobs.prune.run": ["build"],
+    "mgpu_ngram.jobs.mix.run": ["build"],
     "mgpu_ngram.engine.infer_topics": ["infer_chunk"],
     "mgpu_ngram.engine.decode_lines": ["decode_lines"],
 }
