@@ -12,6 +12,7 @@ COUNT_BYTES = 8e6  # of text a second, orders 1 to 5, to Parquet: 9.2 MB/s
 ESTIMATE_BYTES = 4e6  # of text a second, orders 1 to 5, to a model file: 4.4 MB/s; ARPA files are written at 3 MB/s
 SCORE_BYTES = 20e6  # of text a second: 50 MB/s on the trie, less what a text of 16 MB and more spends on an edge table
 RESCORE_BYTES = 30e6  # of n-best lists a second and model: 80 MB/s with 307,000 n-grams, less with large models
+FILTER_BYTES = 30e6  # of JSON lines a second: 38 MB/s; a tokeniser takes longer, and as long beside a GPU
 ARPA_BYTES = 90e6  # of an ARPA file a second, to build and index a trie: 28 MB take 0.29 s, on a GPU almost no time
 KEY_PAIRS = 4e8  # pairs of words a second that may be 2-grams of a KenLM probing model: 4.2 billion take 4.8 s
 CONVERT_BYTES = 70e6  # of an ARPA file a second, to read it and build a trie: 28 MB take 0.39 s

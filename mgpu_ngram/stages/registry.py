@@ -42,6 +42,7 @@ ENTRIES: dict[str, Entry] = {
         "mgpu_ngram.stages.rescore", "add the scores of n-gram models to n-best lists, and sort them", ("rescore",)
     ),
     "tune": Entry("mgpu_ngram.stages.tune", "tune the weights of features of n-best lists", ("tune",)),
+    "filter": Entry("mgpu_ngram.stages.filter", "add perplexities to documents, and drop some by them", ("filter",)),
     "decode": Entry("mgpu_ngram.stages.decode", "translate text by beam search, as Amun does", ("decode",)),
 }
 

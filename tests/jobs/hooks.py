@@ -41,6 +41,7 @@ TASKS = {  # by the module that defines them
     "mgpu_ngram.jobs.mix.run": ["build"],
     "mgpu_ngram.engine.infer_topics": ["infer_chunk"],
     "mgpu_ngram.engine.decode_lines": ["decode_lines"],
+    "mgpu_ngram.engine.filter_shard": ["score_shard", "write_shard"],
 }
 SETTINGS = {"mgpu_ngram.engine.assemble": {"SAMPLED": 4}}  # small models are cut, too
 

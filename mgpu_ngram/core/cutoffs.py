@@ -1,0 +1,103 @@
+"""Buckets of documents by perplexity: cut-offs from percentiles or from CCNet's table, and the documents to keep."""
+
+from __future__ import annotations
+
+import csv
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.core.errors import InputError
+
+LAST = "tail"  # bucket of the perplexities above all cut-offs
+NO_BUCKET = "all"  # bucket of documents without a perplexity or without cut-offs, as CCNet names it
+
+
+def parse_buckets(buckets: Sequence[str]) -> dict[str, float]:
+    """Return the percentile of each bucket's upper end, from texts such as "head:30". Raises InputError."""
+    found: dict[str, float] = {}
+    for text in buckets:
+        name, _, number = text.partition(":")
+        try:
+            percentile = float(number)
+        except ValueError:
+            percentile = math.nan
+        if not name or name in (*found, LAST, NO_BUCKET) or not 0 <= percentile <= 100:
+            raise InputError(
+                f"the bucket {text!r} is not NAME:PERCENTILE, with a name of its own and 0 to 100; "
+                "give such as head:30,middle:60"
+            )
+        if found and percentile <= max(found.values()):
+            raise InputError(f"the percentile of bucket {text!r} must be above that of the one before it")
+        found[name] = percentile
+    return found
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How documents get a bucket, and which are kept.
+
+    names     of the buckets below each cut-off, in their order; () for no buckets
+    cutoffs   by language; the key None: of all languages
+    language  field with a document's language; "": none
+    least, most  perplexities that are kept, both included
+    only      buckets that are kept; () for all
+    """
+
+    names: tuple[str, ...] = ()
+    cutoffs: Mapping[str | None, tuple[float, ...]] = field(default_factory=dict)
+    language: str = ""
+    least: float | None = None
+    most: float | None = None
+    only: tuple[str, ...] = ()
+
+    def bucket(self, perplexity: float | None, language: Any) -> str:
+        """Return the bucket of a perplexity; None is that of a document without words."""
+        key = language if self.language else None
+        cutoffs = self.cutoffs.get(key) if key is None or isinstance(key, str) else None
+        if not cutoffs or perplexity is None:
+            return NO_BUCKET
+        return (*self.names, LAST)[bisect_right(cutoffs, perplexity)]
+
+    def keeps(self, perplexity: float | None, bucket: str) -> bool:
+        """Return whether a document is kept. Limits keep none without a perplexity."""
+        if self.only and bucket not in self.only:
+            return False
+        if perplexity is None:
+            return self.least is None and self.most is None
+        return (self.least is None or perplexity >= self.least) and (self.most is None or perplexity <= self.most)
+
+
+def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tuple[float, ...]]:
+    """Return the cut-offs of each language from a CSV file as CCNet's cutoff.csv.
+
+    The first column holds percentiles, each other column the perplexities of a language. Raises InputError for a file
+    of another kind, and for a percentile that it lacks.
+    """
+    try:
+        rows = list(csv.reader(Path(path).read_text("utf-8").splitlines()))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8"
+        raise InputError(f"{path}: cannot be read ({reason}); give a CSV file as CCNet's cutoff.csv") from None
+    try:
+        table = {float(row[0]): [float(value) if value else math.nan for value in row[1:]] for row in rows[1:] if row}
+        lines = [table[percentile] for percentile in percentiles]
+        found = {name: tuple(line[i] for line in lines) for i, name in enumerate(rows[0][1:])}
+    except KeyError as error:
+        raise InputError(f"{path}: there is no row of percentile {error}; give buckets that the table has") from None
+    except (ValueError, IndexError):
+        raise InputError(
+            f"{path}: is no table of percentiles by language; give a CSV file as CCNet's cutoff.csv"
+        ) from None
+    return {name: values for name, values in found.items() if not any(map(math.isnan, values))}
+
+
+def percentile_cutoffs(perplexity_D: np.ndarray, percentiles: Sequence[float]) -> tuple[float, ...]:
+    """Return the exact percentiles of some perplexities, interpolated between neighbours; NaN are left out."""
+    known = perplexity_D[~np.isnan(perplexity_D)]
+    return tuple(np.percentile(known, percentiles).tolist()) if len(known) else ()

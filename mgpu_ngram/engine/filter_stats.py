@@ -1,0 +1,92 @@
+"""What a filter did: documents, words, histogram and samples of each bucket."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+SAMPLES = 20  # documents of each bucket that a report shows
+SAMPLE_CHARACTERS = 600
+BINS_PER_DECADE = 20  # of the histogram of perplexities
+
+
+@dataclass
+class BucketStats:
+    """Documents of a bucket.
+
+    histogram  documents by floor(BINS_PER_DECADE * log10(perplexity))
+    samples    (rank, perplexity, beginning of the text) of the SAMPLES documents of lowest rank
+    """
+
+    documents: int = 0
+    kept: int = 0
+    words: int = 0
+    log10: float = 0.0
+    histogram: dict[str, int] = field(default_factory=dict)
+    samples: list[tuple[int, float | None, str]] = field(default_factory=list)
+
+    def add(self, other: BucketStats) -> None:
+        """Add the documents of another part."""
+        self.documents += other.documents
+        self.kept += other.kept
+        self.words += other.words
+        self.log10 += other.log10
+        for name, count in other.histogram.items():
+            self.histogram[name] = self.histogram.get(name, 0) + count
+        self.samples = heapq.nsmallest(SAMPLES, [*map(tuple, self.samples), *map(tuple, other.samples)])  # type: ignore
+
+
+@dataclass
+class FilterStats:
+    """What happened to some documents. Their files have `size_bytes`, those of the rejects `rejects_bytes`."""
+
+    documents: int = 0
+    kept: int = 0
+    rejects: int = 0
+    words: int = 0
+    oovs: int = 0
+    size_bytes: int = 0
+    rejects_bytes: int = 0
+    buckets: dict[str, BucketStats] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> FilterStats:
+        """Return the stats that `asdict` made, from JSON."""
+        buckets = {name: BucketStats(**bucket) for name, bucket in values["buckets"].items()}
+        return cls(**values | {"buckets": buckets})
+
+    def add(self, other: FilterStats) -> None:
+        """Add the documents of another part."""
+        for name, value in vars(other).items():
+            if name != "buckets":
+                setattr(self, name, getattr(self, name) + value)
+        for name, bucket in other.buckets.items():
+            self.buckets.setdefault(name, BucketStats()).add(bucket)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the totals by name, without histograms and samples."""
+        buckets = {
+            name: {part: value for part, value in asdict(bucket).items() if part in ("documents", "kept", "words")}
+            for name, bucket in self.buckets.items()
+        }
+        return asdict(self) | {"buckets": buckets}
+
+
+def histogram(perplexities: Iterable[float]) -> dict[str, int]:
+    """Return the number of perplexities in each bin; the keys are strings, as JSON has them."""
+    found: dict[str, int] = {}
+    for perplexity in perplexities:
+        name = str(math.floor(BINS_PER_DECADE * math.log10(max(perplexity, 1.0))))
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+def sample_rank(shard: int, document: int) -> int:
+    """Return a number that looks random (SplitMix64), the same in every run; the lowest ones are samples."""
+    x = (shard << 40) + document + 0x9E3779B97F4A7C15
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = ((x ^ (x >> shift)) * factor) & 0xFFFFFFFFFFFFFFFF
+    return x ^ (x >> 31)

@@ -1,0 +1,308 @@
+"""Filter documents by perplexity: shards in, shards out with new fields, without the documents that are dropped."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.cluster.executor import Executor, Handle, windowed
+from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
+from mgpu_ngram.core.corpus import Corpus
+from mgpu_ngram.core.cutoffs import Rules, percentile_cutoffs, read_cutoffs
+from mgpu_ngram.core.errors import warn
+from mgpu_ngram.core.model_file import identify
+from mgpu_ngram.core.output import Output, new_file, write_manifest
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.engine.filter_files import open_shards
+from mgpu_ngram.engine.filter_page import filter_page
+from mgpu_ngram.engine.filter_shard import (
+    SCORES,
+    SHARD,
+    FilterOptions,
+    load_scores,
+    rejects_name,
+    score_shard,
+    shard_name,
+    write_shard,
+)
+from mgpu_ngram.engine.filter_stats import FilterStats
+from mgpu_ngram.engine.score import ScoreOptions
+from mgpu_ngram.engine.score_documents import perplexities
+from mgpu_ngram.engine.subwords import identify_subwords, open_subwords
+from mgpu_ngram.jobs.budget import limited_to
+from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.filter.config import FilterConfig
+from mgpu_ngram.jobs.score.run import fastest_index
+
+FORMAT = "mgpu_ngram filtered documents"
+DOCUMENTS, REJECTS, REPORT = "documents", "rejects.jsonl", "report.html"  # names in the folder of a run
+BLOCK_BYTES = {"cpu": 4 << 20, "gpu": 64 << 20}
+COPY_BYTES = 1 << 20
+AHEAD = 2  # shards per worker that wait or are filtered
+
+
+@dataclass(frozen=True)
+class FilterResult:
+    """The result of a run.
+
+    cutoffs  of each language; the key "" is that of all languages
+    """
+
+    path: Path
+    stats: FilterStats
+    cutoffs: dict[str, tuple[float, ...]]
+    input_bytes: int
+    seconds: dict[str, float]  # by step, summed over workers
+    wall_seconds: float
+    workers: int
+    device: str
+    transport: str
+    resumed: int  # shards that an earlier run had finished
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Stored bytes of the inputs per second."""
+        return self.input_bytes / self.wall_seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields by name, for machines."""
+        values = {name: value for name, value in vars(self).items() if name not in ("stats", "path")}
+        return {"path": str(self.path)} | self.stats.summary() | values | {"bytes_per_second": self.bytes_per_second}
+
+
+def open_inputs(config: FilterConfig) -> Corpus:
+    """Return the documents that a config names. Raises InputError if they cannot be used."""
+    return open_shards(config.text, config.text_column)
+
+
+def check(config: FilterConfig) -> None:
+    """Raise InputError unless the model, the tokeniser and the table of cut-offs can be used."""
+    identify(config.model)
+    if config.tokenizer:
+        open_subwords(os.path.abspath(config.tokenizer))
+    if config.cutoffs:
+        read_cutoffs(config.cutoffs, list(config.percentiles.values()))
+
+
+def plan(config: FilterConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what `run` would do, from the sizes of the inputs alone."""
+    corpus = open_inputs(config)
+    return {
+        "job": config.name,
+        "inputs": len(corpus.sources),
+        "input_bytes": corpus.size_bytes,
+        "passes": 2 if _from_documents(config) else 1,
+        "workers": context.workers,
+        "device": context.device,
+        "model": config.model,
+        "tokenizer": config.tokenizer,
+        "fields": config.fields,
+        "buckets": config.percentiles,
+    }
+
+
+def changed_since(config: FilterConfig, manifest: dict[str, Any]) -> str:
+    """Return how an output differs from this job's, by settings, files, and names and sizes of inputs."""
+    made_of = _made_of(config, open_inputs(config))
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+
+
+def _made_of(config: FilterConfig, corpus: Corpus) -> dict[str, Any]:
+    """Return what an output depends on."""
+    left_out = ("text", "model", "tokenizer", "cutoffs", "name", "block_bytes", "verify")
+    tokenizer = config.tokenizer and {"path": config.tokenizer, "identity": identify_subwords(config.tokenizer)}
+    percentiles = list(config.percentiles.values())
+    table = config.cutoffs and {"path": config.cutoffs, "cutoffs": read_cutoffs(config.cutoffs, percentiles)}
+    return {
+        "inputs": corpus.described,
+        "model": {"path": config.model, "identity": identify(config.model)},
+        "tokenizer": tokenizer,
+        "table": table,
+        "options": {name: value for name, value in asdict(config).items() if name not in left_out},
+    }
+
+
+def _from_documents(config: FilterConfig) -> bool:
+    """Return whether cut-offs are percentiles of the documents, which takes a pass of its own."""
+    return bool(config.buckets) and not config.cutoffs
+
+
+def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None) -> FilterResult:
+    """Write the documents that stay to OUT/documents, a file for each shard, and what happened beside them.
+
+    inputs  open documents in place of config.text
+
+    OUT gets rejects.jsonl, report.html and manifest.json. Finished shards are kept in OUT.checkpoint until all are
+    done; a run that ended early can be resumed.
+    """
+    start = time.perf_counter()
+    corpus = inputs or open_inputs(config)
+    check(config)
+    made_of = _made_of(config, corpus)
+    identity = made_of | {"inputs": corpus.states, "versions": {"mgpu-ngram": VERSION}}
+    with (
+        Output.create(context.target, context.overwrite) as out,
+        Checkpoint.open(out.path, identity, context.resume, context.overwrite) as checkpoint,
+    ):
+        job = _Shards(config, context, corpus, checkpoint)
+        job.write()
+        job.collect(out.folder)
+        names = {key or "": values for key, values in job.rules.cutoffs.items()}
+        if config.report:
+            page = filter_page(job.stats, list(config.percentiles), names, f"{config.name}: {config.model}")
+            with new_file(out.folder / REPORT) as sink:
+                sink.write(page.encode())
+        made = {"totals": job.stats.summary(), "cutoffs": names, "versions": {"mgpu-ngram": VERSION}}
+        write_manifest(out.folder, made_of | made, FORMAT)
+        out.commit()
+        checkpoint.discard()
+    context.progress.finish()
+    if job.stats.rejects:
+        records = job.stats.rejects + job.stats.documents
+        warn(f"{job.stats.rejects:,} of {records:,} records could not be read; {out.path / REJECTS} has the reasons")
+    executor = context.executor
+    return FilterResult(
+        out.path, job.stats, names, corpus.size_bytes, job.seconds, time.perf_counter() - start, executor.workers,
+        executor.device, executor.transport, job.resumed,
+    )  # fmt: skip
+
+
+class _Shards:
+    """The shards of a run.
+
+    stats    of the shards that are done, all of them after `collect`
+    resumed  shards that an earlier run had finished
+    """
+
+    def __init__(self, config: FilterConfig, context: RunContext, corpus: Corpus, checkpoint: Checkpoint):
+        self.config, self.corpus, self.progress = config, corpus, context.progress
+        self.executor: Executor = limited_to(context.executor, context.memory)
+        self.checkpoint, self.folder = checkpoint, str(checkpoint.entries_folder)
+        self.executor.check_folder(self.folder)
+        device, threads, path = self.executor.device, self.executor.threads, os.path.abspath(config.model)
+        index = fastest_index(config.model, corpus.text_bytes, device)
+        scoring = ScoreOptions(
+            path, identify(path), index, device=device, tasks_per_host=self.executor.tasks_per_host,
+            read_threads=threads, verify=config.verify,
+        )  # fmt: skip
+        tokenizer = os.path.abspath(config.tokenizer) if config.tokenizer else ""
+        block_bytes = config.block_bytes or BLOCK_BYTES[device]
+        self.options = FilterOptions(scoring, config.fields, tokenizer, config.normalize, config.unit, block_bytes)
+        self.seconds: dict[str, float] = {}
+        self.stats, self.resumed = FilterStats(), 0
+        self.rules = Rules()
+
+    def write(self) -> None:
+        """Write all shards that an earlier run has not finished."""
+        done = self._done()
+        self.resumed = len(done)
+        scores: dict[int, str] = {}
+        config, cutoffs = self.config, dict[str | None, tuple[float, ...]]()
+        if config.cutoffs:
+            cutoffs = read_cutoffs(config.cutoffs, list(config.percentiles.values()))
+        elif _from_documents(config):
+            scores = self._score()
+            cutoffs = self._percentiles(scores)
+        self.rules = Rules(
+            tuple(config.percentiles), cutoffs, config.language, config.min_perplexity, config.max_perplexity,
+            config.only_buckets,
+        )  # fmt: skip
+        left = [i for i in range(len(self.corpus.sources)) if i not in done]
+
+        def call(i: int) -> Handle:
+            source = self.corpus.sources[i]
+            arguments = (i, source, self.options, self.rules, self.folder, scores.get(i))
+            return self.executor.call(write_shard, *arguments, label=f"filtering {source.name}")
+
+        self._each("filter", left, call, lambda i, made: made.stats.documents)
+
+    def collect(self, folder: Path) -> None:
+        """Move the finished shards into the folder of the output, and join their rejects and stats."""
+        (folder / DOCUMENTS).mkdir()
+        stats = self._done()
+        here = Path(self.folder)
+        with new_file(folder / REJECTS) as sink:
+            for i, name in enumerate(_names([source.name for source in self.corpus.sources])):
+                with open(here / rejects_name(i), "rb") as rejects:
+                    while part := rejects.read(COPY_BYTES):
+                        sink.append(part)
+                os.rename(here / shard_name(i), folder / DOCUMENTS / name)
+                self.stats.add(stats[i])
+
+    def _done(self) -> dict[int, FilterStats]:
+        """Return the stats of the finished shards whose files are whole."""
+        found = {}
+        for entry in self.checkpoint.entries(SHARD):
+            i, stats = entry.items[0], FilterStats.of(entry.metadata["stats"])
+            sizes = {shard_name(i): stats.size_bytes, rejects_name(i): stats.rejects_bytes}
+            paths = {os.path.join(self.folder, name): size for name, size in sizes.items()}
+            if all(os.path.isfile(path) and os.path.getsize(path) == size for path, size in paths.items()):
+                found[i] = stats
+        return found
+
+    def _score(self) -> dict[int, str]:
+        """Score the shards that an earlier run has not scored; return the paths of the scores."""
+        scores = {entry.items[0]: entry.path for entry in self.checkpoint.entries(SCORES)}
+        left = [i for i in range(len(self.corpus.sources)) if i not in scores]
+
+        def call(i: int) -> Handle:
+            source = self.corpus.sources[i]
+            arguments = (i, source, self.options, self.config.language, self.folder)
+            return self.executor.call(score_shard, *arguments, label=f"scoring {source.name}")
+
+        def done(i: int, made: Any) -> int:
+            scores[i] = made.path
+            return made.documents
+
+        self._each("score", left, call, done)
+        return scores
+
+    def _percentiles(self, scores: dict[int, str]) -> dict[str | None, tuple[float, ...]]:
+        """Return the exact percentiles of all documents, by language if the settings name its field."""
+        parts: dict[str | None, list[np.ndarray]] = {}
+        for _, path in sorted(scores.items()):
+            found, languages = load_scores(path)
+            perplexity_D = perplexities(*found.totals()[:2])
+            if not self.config.language:
+                parts.setdefault(None, []).append(perplexity_D)
+                continue
+            language_D = np.array([str(name) for name in languages], object)
+            for name in {name for name in languages if name is not None}:
+                parts.setdefault(name, []).append(perplexity_D[language_D == name])
+        percentiles = list(self.config.percentiles.values())
+        made = {name: percentile_cutoffs(np.concatenate(some), percentiles) for name, some in sorted(parts.items())}
+        return {name: values for name, values in made.items() if values}
+
+    def _each(
+        self, phase: str, shards: list[int], call: Callable[[int], Handle], done: Callable[[int, Any], int]
+    ) -> None:
+        """Run a task for each shard; done(shard, value) returns its documents."""
+        self.progress.start(phase, len(shards), "shards", "documents")
+        number: dict[Handle, int] = {}
+
+        def calls() -> Iterator[Handle]:
+            for i in shards:
+                handle = call(i)
+                number[handle] = i
+                yield handle
+
+        def finished(handle: Handle) -> Iterable[Handle]:
+            made = self.executor.gather([handle])[0]
+            self.seconds = add_seconds(self.seconds, made.seconds)
+            self.progress.advance(1, done(number.pop(handle), made))
+            return ()
+
+        windowed(self.executor, calls(), AHEAD * self.executor.workers, finished)
+
+
+def _names(paths: list[str]) -> list[str]:
+    """Return a file name for each input: its own, after its number if inputs share one."""
+    names = [path.rpartition("/")[2] for path in paths]
+    return names if len(set(names)) == len(names) else [f"{i:05d}-{name}" for i, name in enumerate(names)]

@@ -1,0 +1,151 @@
+"""The filter stage: the flags of its command, and how its plans, results and outputs are shown."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mgpu_ngram.jobs.filter.config import FilterConfig
+from mgpu_ngram.report import many, show_options, show_seconds, show_transport, shown_path, where
+from mgpu_ngram.stages.contract import Product, Stage, Target, given
+from mgpu_ngram.stages.cpu_rates import FILTER_BYTES, opening_seconds
+from mgpu_ngram.stages.flags import add_no_verify, add_overwrite, add_text
+
+if TYPE_CHECKING:
+    from mgpu_ngram.core.corpus import Corpus
+    from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.filter.run import FilterResult
+
+EXAMPLES = """examples:
+  mgpu-ngram filter crawl/*.jsonl.zst -o clean --model wiki.safetensors --max-perplexity 1500
+  mgpu-ngram filter crawl/*.parquet -o clean --model wiki.arpa --normalize nfkc --keep perplexity,lines
+  mgpu-ngram filter crawl/ -o clean -m wiki.arpa --buckets head:30,middle:60 --only head,middle --workers 16
+  mgpu-ngram filter *.json.gz -o out -m en.arpa.bin --tokenizer en.sp.model --normalize ccnet --text raw_content
+  mgpu-ngram filter *.json.gz -o out -m en.arpa.bin --buckets head:30,middle:60 --cutoffs cutoff.csv"""
+
+
+class FilterStage(Stage[FilterConfig, "FilterResult"]):
+    """Documents in, documents with their perplexities out, without those that limits or buckets drop."""
+
+    name = "filter"
+    config = FilterConfig
+    format = "mgpu_ngram filtered documents"
+    resumes = True
+    memory_keys = frozenset({"device_bytes"})
+    needs: ClassVar[Mapping[str, Product]] = {"model": "model"}
+    examples = EXAMPLES
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        add_text(parser, "text", "DOCUMENTS", stdin=False)
+        add = parser.add_argument
+        add("-o", "--output", required=True, metavar="OUT", help="folder to write: documents/, rejects, report")
+        add_overwrite(parser)
+        add("-m", "--model", required=True, metavar="MODEL", help="model file, ARPA file or KenLM binary")
+        add("--text-column", "--text", dest="text_column", metavar="NAME", help="key of the text (default text)")
+        add("--tokenizer", metavar="FILE", help="SentencePiece model or tokenizer.json (default: white space)")
+        add("--normalize", choices=["none", "ccnet", "nfc", "nfkc"], help="before tokenising (default none)")
+        add(
+            "--sentences", choices=["auto", "line", "document"],
+            help="a sentence is a line, or the whole text (default: the text with ccnet, else a line)",
+        )  # fmt: skip
+        add("--min-perplexity", type=float, metavar="P", help="drop documents with less")
+        add("--max-perplexity", type=float, metavar="P", help="drop documents with more")
+        add("--buckets", nargs="+", metavar="NAME:PERCENTILE", help="such as head:30,middle:60; the rest is the tail")
+        add("--cutoffs", metavar="FILE.csv", help="percentiles by language, as CCNet's cutoff.csv")
+        add("--language-column", metavar="NAME", help="field with the language, each with its own cut-offs")
+        add("--only", nargs="+", metavar="BUCKET", help="keep the documents of these buckets alone")
+        add("--keep", nargs="+", metavar="FIELD", help="new fields: perplexity, log10, words, oovs, bucket, lines")
+        add("--no-report", action="store_true", help="do not write report.html")
+        add("--block-bytes", metavar="SIZE", help="of a file that are scored at once, such as '4 MiB'")
+        add_no_verify(parser)
+
+    def settings(self, arguments: argparse.Namespace) -> FilterConfig:
+        from mgpu_ngram.core.typed_config import fill
+
+        names = (
+            "text", "model", "text_column", "tokenizer", "normalize", "sentences", "min_perplexity", "max_perplexity",
+            "buckets", "cutoffs", "language_column", "only", "keep", "block_bytes",
+        )  # fmt: skip
+        found = given(arguments, names) | {"verify": not arguments.no_verify, "report": not arguments.no_report}
+        return fill(FilterConfig, found, "filter")
+
+    def target(self, arguments: argparse.Namespace) -> Target:
+        return Target(arguments.output)
+
+    def check(self, config: FilterConfig) -> None:
+        from mgpu_ngram.jobs.filter.run import check
+
+        check(config)
+
+    def open_inputs(self, config: FilterConfig) -> Corpus:
+        from mgpu_ngram.jobs.filter.run import open_inputs
+
+        return open_inputs(config)
+
+    def cpu_seconds(self, config: FilterConfig, inputs: Corpus | None) -> float:
+        return opening_seconds(config.model) + self.work_bytes(config, inputs) / FILTER_BYTES
+
+    def plan(self, config: FilterConfig, context: PlanContext) -> dict[str, Any]:
+        from mgpu_ngram.jobs.filter.run import plan
+
+        return plan(config, context)
+
+    def run(self, config: FilterConfig, context: RunContext, inputs: Corpus | None) -> FilterResult:
+        from mgpu_ngram.jobs.filter.run import run
+
+        return run(config, context, inputs)
+
+    def changed_since(self, config: FilterConfig, manifest: dict[str, Any]) -> str:
+        from mgpu_ngram.jobs.filter.run import changed_since
+
+        return changed_since(config, manifest)
+
+    def product(self, config: FilterConfig) -> str:
+        from mgpu_ngram.jobs.filter.run import DOCUMENTS
+
+        return DOCUMENTS
+
+    def show_result(self, config: FilterConfig, result: FilterResult) -> None:
+        stats = result.stats
+        print(f"{shown_path(result.path)}: {many(stats.documents, 'document')}, {stats.kept:,} kept")
+        _show_buckets(stats.summary()["buckets"], result.cutoffs)
+        if stats.rejects:
+            print(f"{many(stats.rejects, 'record')} could not be read; see {shown_path(result.path)}/rejects.jsonl")
+        if result.resumed:
+            print(f"{many(result.resumed, 'shard')} of an earlier run")
+        print(
+            f"{result.wall_seconds:.2f} s on {where(result)}: {result.bytes_per_second / 1e6:,.1f} MB/s of stored input"
+        )
+        show_seconds(result.seconds)
+        show_transport(result)
+
+    def show_plan(self, plan: dict[str, Any]) -> None:
+        tokenizer = f" on pieces of {plan['tokenizer']}" if plan["tokenizer"] else ""
+        buckets = "".join(f", {name} below percentile {value:g}" for name, value in plan["buckets"].items())
+        print(
+            f"{plan['job']}: {many(plan['inputs'], 'shard')} of {plan['input_bytes']:,} bytes in "
+            f"{plan['passes']} pass{'es' * (plan['passes'] > 1)}; {many(plan['workers'], plan['device'] + ' worker')}; "
+            f"{plan['model']}{tokenizer}; new fields {', '.join(plan['fields'])}{buckets}"
+        )
+
+    def show_info(self, path: str, described: dict[str, Any]) -> None:
+        totals = described["totals"]
+        print(
+            f"{path}: {many(totals['documents'], 'document')} of {many(len(described['inputs']), 'shard')}, "
+            f"{totals['kept']:,} kept, {many(totals['rejects'], 'reject')}; by {described['model']['path']}"
+        )
+        _show_buckets(totals["buckets"], described["cutoffs"])
+        show_options(described)
+
+
+STAGE = FilterStage()
+
+
+def _show_buckets(buckets: dict[str, dict[str, int]], cutoffs: Mapping[str, Any]) -> None:
+    if not cutoffs:
+        return
+    for name, values in cutoffs.items():
+        of = f" of {name}" if name else ""
+        print(f"cut-offs{of}: " + ", ".join(f"{value:,.1f}" for value in values))
+    print("buckets: " + ", ".join(f"{name} {bucket['documents']:,}" for name, bucket in sorted(buckets.items())))

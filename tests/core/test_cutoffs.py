@@ -1,0 +1,54 @@
+"""Buckets by hand, and the tables and percentiles that make them."""
+
+import re
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.core.cutoffs import Rules, parse_buckets, percentile_cutoffs, read_cutoffs
+from mgpu_ngram.core.errors import InputError
+
+
+def test_buckets_by_hand():
+    rules = Rules(("head", "middle"), {"en": (10.0, 20.0), "fr": (5.0, 5.0)}, "language")
+    found = [rules.bucket(p, "en") for p in (1.0, 9.9, 10.0, 19.9, 20.0, 1e9, None)]
+    assert found == ["head", "head", "middle", "middle", "tail", "tail", "all"]
+    assert [rules.bucket(4.0, language) for language in ("fr", "de", None, 7, ["en"])] == ["head", *["all"] * 4]
+    assert Rules().bucket(3.0, "en") == "all"
+
+
+def test_documents_that_are_kept():
+    limits = Rules(least=2.0, most=4.0)
+    assert [limits.keeps(p, "all") for p in (1.9, 2.0, 4.0, 4.1, None)] == [False, True, True, False, False]
+    assert Rules().keeps(None, "all") and Rules(most=3.0).keeps(1.0, "all")
+    assert [Rules(only=("head",)).keeps(1.0, bucket) for bucket in ("head", "tail")] == [True, False]
+
+
+def test_percentiles_of_buckets():
+    assert parse_buckets(["head:30", "middle:60.5"]) == {"head": 30, "middle": 60.5}
+    for wrong in ["head"], ["head:x"], [":3"], ["tail:30"], ["a:30", "a:40"], ["a:101"], ["a:nan"], ["a:30", "b:30"]:
+        with pytest.raises(InputError, match="PERCENTILE|percentile"):
+            parse_buckets(wrong)
+
+
+def test_exact_percentiles():
+    """Between the neighbours of ranks 0.3 * 4 and 0.6 * 4."""
+    values = np.array([50.0, np.nan, 10.0, 30.0, 20.0, 40.0])
+    assert percentile_cutoffs(values, [30, 60]) == pytest.approx((22.0, 34.0))
+    assert percentile_cutoffs(np.array([np.nan]), [30]) == ()
+
+
+def test_a_table(tmp_path):
+    table = tmp_path / "cutoff.csv"
+    table.write_text(",en,de\n0,10,20\n30,250,370\n60,400,\n")
+    assert read_cutoffs(str(table), [30]) == {"en": (250.0,), "de": (370.0,)}
+    assert read_cutoffs(str(table), [30, 60]) == {"en": (250.0, 400.0)}, "without a language that lacks a value"
+    for text, wanted in [
+        (",en\n0,10\n", "no row of percentile 30"), (",en\nx,10\n", "no table"), (",en,de\n30,1\n", "no table"),
+        ("", "no row of percentile 30"),
+    ]:  # fmt: skip
+        table.write_text(text)
+        with pytest.raises(InputError, match=wanted):
+            read_cutoffs(str(table), [30])
+    with pytest.raises(InputError, match=re.escape("none.csv: cannot be read (No such file or directory)")):
+        read_cutoffs("none.csv", [30])

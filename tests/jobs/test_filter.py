@@ -1,0 +1,273 @@
+"""Whole runs of the filter: figures worked by hand and those of CCNet, all formats, resumed runs, dead workers."""
+
+import bz2
+import gzip
+import json
+import lzma
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.errors import InputError, InputWarning
+from mgpu_ngram.jobs.context import RunContext
+from mgpu_ngram.jobs.filter import run as filter_job
+from mgpu_ngram.jobs.filter.config import FilterConfig
+from mgpu_ngram.jobs.filter.run import run
+from mgpu_ngram.jobs.progress import Progress
+
+pytestmark = pytest.mark.timeout(120)
+TEXTS = ["a b", "c", "a b\nc", "", None, "a  b"]
+BY_HAND = [  # the model gives a b </s> the log10 probability -1.40625, and the unknown c with </s> -3.5
+    {"perplexity": 2.9, "log10": -1.40625, "words": 3, "oovs": 0},
+    {"perplexity": 56.2, "log10": -3.5, "words": 2, "oovs": 1},
+    {"perplexity": 9.6, "log10": -4.90625, "words": 5, "oovs": 1},
+    {},
+    {},
+    {"perplexity": 2.9, "log10": -1.40625, "words": 3, "oovs": 0},
+]
+LINES = [json.dumps({"id": i, "text": text}) for i, text in enumerate(TEXTS)]
+PACKERS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
+UNPACKERS = {"": bytes, ".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
+UNPACKERS[".zst"] = lambda data: zstandard.ZstdDecompressor().decompressobj().decompress(data)
+
+
+def filtered(executor, arpa, text, out, *, context=None, **more):
+    return run(FilterConfig([str(text)], str(arpa), **more), RunContext(executor, out, **(context or {})))
+
+
+def new_fields(path):
+    """Return the fields that each document of a file has got."""
+    return [{k: v for k, v in json.loads(line).items() if k not in ("id", "text")} for line in path.open()]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_json_lines(suffix, arpa, here, tmp_path):
+    """Old fields stay as they are, byte for byte, and so do the order, the format and the compression."""
+    docs = tmp_path / f"docs.jsonl{suffix}"
+    docs.write_bytes(PACKERS[suffix]("\n".join(LINES).encode()))
+    result = filtered(here, arpa, docs, tmp_path / "out")
+    lines = UNPACKERS[suffix]((tmp_path / "out/documents" / docs.name).read_bytes()).decode().split("\n")
+    assert lines.pop() == ""
+    assert [json.loads(line) for line in lines] == [json.loads(a) | b for a, b in zip(LINES, BY_HAND, strict=True)]
+    assert all(line.startswith(old[:-1]) for line, old in zip(lines, LINES, strict=True))
+    assert (result.stats.documents, result.stats.kept, result.stats.words) == (6, 6, 13)
+
+
+def test_parquet(arpa, here, tmp_path):
+    """Row groups, types, metadata and compression stay; a column of a new field's name is replaced."""
+    schema = pa.schema([("words", pa.string()), ("text", pa.string()), ("n", pa.int8())], {"who": "me"})
+    table = pa.table({"words": ["x"] * 6, "text": TEXTS, "n": range(6)}, schema)
+    pq.write_table(table, tmp_path / "docs.parquet", row_group_size=4, compression="gzip")
+    keep = ["perplexity,words", "lines"]
+    filtered(here, arpa, tmp_path / "docs.parquet", tmp_path / "out", max_perplexity=10, keep=keep)
+    with pq.ParquetFile(tmp_path / "out/documents/docs.parquet") as file:
+        groups = [file.metadata.row_group(g) for g in range(file.num_row_groups)]
+        assert [group.num_rows for group in groups] == [2, 1] and groups[0].column(0).compression == "GZIP"
+        assert file.schema_arrow.metadata[b"who"] == b"me" and file.schema_arrow.field("n").type == pa.int8()
+        found = file.read().to_pydict()
+    assert found == {
+        "words": [3, 5, 3], "text": ["a b", "a b\nc", "a  b"], "n": [0, 2, 5], "perplexity": [2.9, 9.6, 2.9],
+        "lines": [[2.9], [2.9, 56.2], [2.9]],
+    }  # fmt: skip
+
+
+def test_records_that_cannot_be_read(arpa, here, tmp_path):
+    """They are told with file, line and reason; all else is filtered."""
+    docs = tmp_path / "docs.jsonl"
+    docs.write_bytes(LINES[0].encode() + b'\n\n{"text": 3}\n\xff\n' + LINES[1].encode() + b'\n{"text"')
+    with pytest.warns(InputWarning, match="3 of 5 records could not be read; .*rejects.jsonl has the reasons"):
+        result = filtered(here, arpa, docs, tmp_path / "out")
+    assert new_fields(tmp_path / "out/documents/docs.jsonl") == BY_HAND[:2] and result.stats.rejects == 3
+    rejects = [json.loads(line) for line in (tmp_path / "out/rejects.jsonl").open()]
+    assert [(r["file"], r["line"], r["record"]) for r in rejects] == [
+        (str(docs), 3, '{"text": 3}'), (str(docs), 4, "\\xff"), (str(docs), 6, '{"text"'),
+    ]  # fmt: skip
+    assert rejects[0]["reason"] == "'text' is int, no text"
+
+
+def write_many(tmp_path, shards=5):
+    """Write shards of documents of random words with a language each; return all documents in order."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "docs").mkdir()
+    documents = []
+    for shard in range(shards):
+        some = [
+            {"id": f"{shard}-{i}", "lang": rng.choice(["en", "de"]).item(), "text": " ".join(rng.choice([*"abc"], n))}
+            for i, n in enumerate(rng.integers(0, 9, 40))
+        ]
+        (tmp_path / f"docs/{shard}.jsonl").write_text("".join(json.dumps(d) + "\n" for d in some))
+        documents += some
+    return documents
+
+
+def contents(folder):
+    return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "manifest.json"}
+
+
+@pytest.mark.parametrize("language", [None, "lang"])
+def test_exact_percentiles(language, arpa, here, tmp_path):
+    """Cut-offs are NumPy's percentiles of the written perplexities, of each language or of all."""
+    write_many(tmp_path)
+    result = filtered(
+        here, arpa, tmp_path / "docs", tmp_path / "out", buckets=["head:30,middle:60"], language_column=language
+    )
+    found = [json.loads(line) for i in range(5) for line in (tmp_path / f"out/documents/{i}.jsonl").open()]
+    assert len(found) == 200 and len(result.cutoffs) == (2 if language else 1)
+    for name, cutoffs in result.cutoffs.items():
+        some = [d for d in found if name in ("", d["lang"])]
+        known = [d["perplexity"] for d in some if "perplexity" in d]
+        assert cutoffs == pytest.approx(np.percentile(known, [30, 60]))
+        for d in some:
+            place = sum(d["perplexity"] >= c for c in cutoffs) if "perplexity" in d else -1
+            assert d["bucket"] == ("head", "middle", "tail", "all")[place]
+
+
+def test_cuts_and_threads_change_nothing(arpa, here, tmp_path):
+    """Blocks of one document and more; the report has the same samples, too."""
+    write_many(tmp_path)
+    more = {"buckets": ["low:50"], "normalize": "nfc", "only": ["low"]}
+    outputs = []
+    for block_bytes in None, 1, 700:
+        filtered(here, arpa, tmp_path / "docs", tmp_path / f"{block_bytes}", block_bytes=block_bytes, **more)
+        outputs.append(contents(tmp_path / f"{block_bytes}"))
+    assert outputs[0] == outputs[1] == outputs[2] and len(outputs[0]) == 7
+    page = outputs[0]["report.html"].decode()
+    assert "Samples of low" in page and "Samples of tail" in page and page.count("<li>") >= 40 and "<script" not in page
+
+
+class Stop(Progress):
+    """Ends a run after some shards of a phase."""
+
+    def __init__(self, phase, done):
+        self.wanted, self.left, self.phase = phase, done, ""
+
+    def start(self, phase, total, unit="", rate=""):
+        self.phase = phase
+
+    def advance(self, done, amount=0):
+        self.left -= self.phase == self.wanted
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("phase", ["score", "filter"])
+def test_a_resumed_run_does_no_shard_twice(phase, arpa, here, tmp_path, monkeypatch):
+    write_many(tmp_path)
+    more = {"buckets": ["low:50"]}
+    filtered(here, arpa, tmp_path / "docs", tmp_path / "whole", **more)
+    stopped = LocalExecutor(workers=2)
+    with pytest.raises(KeyboardInterrupt):
+        filtered(stopped, arpa, tmp_path / "docs", tmp_path / "out", context={"progress": Stop(phase, 3)}, **more)
+    stopped.close()  # waits for the tasks that were running
+    assert not (tmp_path / "out").exists()
+    done = {kind: len([*tmp_path.glob(f"out.checkpoint/*/{kind}-*.safetensors")]) for kind in ("scores", "shard")}
+    assert done["scores" if phase == "score" else "shard"] >= 3
+    real = {"scores": filter_job.score_shard, "shard": filter_job.write_shard}
+    again = {"scores": 0, "shard": 0}
+
+    def counted(kind):
+        def task(*arguments):
+            again[kind] += 1
+            return real[kind](*arguments)
+
+        return task
+
+    monkeypatch.setattr(filter_job, "score_shard", counted("scores"))
+    monkeypatch.setattr(filter_job, "write_shard", counted("shard"))
+    filtered(here, arpa, tmp_path / "docs", tmp_path / "out", context={"resume": True}, **more)
+    assert {kind: done[kind] + again[kind] for kind in done} == {"scores": 5, "shard": 5}
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert not (tmp_path / "out.checkpoint").exists()
+
+
+def test_on_a_cluster(arpa, cluster, hooks, hooks_folder, here, tmp_path):
+    """Workers die before and after shards; their shards are done again."""
+    write_many(tmp_path)
+    more = {"buckets": ["low:50"]}
+    filtered(here, arpa, tmp_path / "docs", tmp_path / "whole", **more)
+    hooks(**{f"{task}.{when}": "" for task in ("score_shard", "write_shard") for when in ("before1", "after1")})
+    filtered(cluster, arpa, tmp_path / "docs", tmp_path / "out", **more)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "a worker died in every task"
+
+
+def test_inputs_of_one_name(arpa, here, tmp_path):
+    for folder in "x", "y":
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "docs.jsonl").write_text(f'{{"text": "a b", "id": "{folder}"}}\n')
+    config = FilterConfig([str(tmp_path / name) for name in "xy"], str(arpa))
+    run(config, RunContext(here, tmp_path / "out"))
+    found = {path.name: json.loads(path.read_text())["id"] for path in (tmp_path / "out/documents").iterdir()}
+    assert found == {"00000-docs.jsonl": "x", "00001-docs.jsonl": "y"}
+
+
+def test_files_that_are_no_documents(arpa, here, tmp_path):
+    for data, wanted in [
+        (b"plain text\n", "is text, no JSON lines; give a JSON object with the key 'text' a line"),
+        (b'{"body": "a"}\n', "lacks the key 'text'; name one with text_column: body"),
+        (gzip.compress(b'{"text": "a b"}\n' * 9)[:-9], "is truncated gzip data"),
+    ]:
+        (tmp_path / "docs").write_bytes(data)
+        with pytest.raises(InputError, match=wanted):
+            filtered(here, arpa, tmp_path / "docs", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+    (tmp_path / "docs").write_bytes(b"")
+    filtered(here, arpa, tmp_path / "docs", tmp_path / "out")
+    assert (tmp_path / "out/documents/docs").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"buckets": ["head"]}, "not NAME:PERCENTILE"),
+        ({"keep": ["perplexty"]}, "did you mean 'perplexity'"),
+        ({"keep": ["bucket"]}, "there are no buckets"),
+        ({"only": ["head"]}, "only has 'head' but the buckets are"),
+        ({"cutoffs": "cutoff.csv"}, "there are no buckets"),
+        ({"min_perplexity": 9, "max_perplexity": 3}, "must be at most max_perplexity, 3"),
+        ({"max_perplexity": 0.5}, "must be at least 1"),
+        ({"text": ["-"]}, "not from standard input"),
+    ],
+)
+def test_settings_that_contradict(settings, wanted):
+    with pytest.raises(InputError, match=wanted):
+        FilterConfig(**{"text": ["docs"], "model": "m.arpa"} | settings)
+
+
+@pytest.fixture
+def ccnet(shared_data, tmp_path):
+    """Return (the folder of unpacked files of CCNet, its figures by URL)."""
+    for path in (shared_data / "golden/tools/ccnet").glob("*.xz"):
+        (tmp_path / path.stem).write_bytes(lzma.decompress(path.read_bytes()))
+    figures = map(json.loads, (tmp_path / "ccnet.jsonl").open())
+    return tmp_path, {found["url"]: found for found in figures}
+
+
+@pytest.mark.parametrize("kind", ["ccnet_sp", "ccnet_words"])
+@pytest.mark.filterwarnings("ignore:1 of 2,014 records")
+def test_ccnet_figures(kind, ccnet, here, shared_data):
+    """All printed digits, lengths and buckets, but for documents of languages that CCNet passes over."""
+    folder, figures = ccnet
+    more = {"normalize": "ccnet", "text_column": "raw_content", "buckets": ["head:30", "middle:60"]}
+    more["cutoffs"] = str(shared_data / "golden/tools/ccnet/cutoff.csv")
+    if kind == "ccnet_sp":
+        pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+        more |= {"tokenizer": str(folder / "en.sp.model")}
+    else:
+        more |= {"sentences": "line"}
+    model = folder / ("en.pieces.arpa" if kind == "ccnet_sp" else "en.words.arpa")
+    filtered(here, model, folder / "docs.jsonl", folder / "out", **more)
+    compared = 0
+    for line in (folder / "out/documents/docs.jsonl").open():
+        found = json.loads(line)
+        wanted = figures[found["url"]][kind]
+        if wanted is None or found.get("language") != "en":
+            continue
+        compared += 1
+        assert found.get("perplexity") == wanted.get("perplexity") and found.get("words") == wanted.get("length")
+        assert found["bucket"] == wanted.get("bucket", found["bucket"])
+    assert compared > 1990
