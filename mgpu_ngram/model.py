@@ -69,6 +69,13 @@ class Model(ModelStates):
     def __contains__(self, word: str | bytes) -> bool:
         return word in self.vocabulary
 
+    def __reduce__(self) -> tuple[type[Model], tuple[Any, ...]]:
+        return Model, (self.arrays, self.device, self._index, self.path)
+
+    def __deepcopy__(self, memo: Any) -> Model:
+        """Return the same model: it never changes, and may fill a GPU."""
+        return self
+
     def __repr__(self) -> str:
         return f"<Model of order {self.order}, {len(self.vocabulary):,} words, {len(self.arrays.trie):,} n-grams>"
 

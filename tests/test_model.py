@@ -1,5 +1,8 @@
 """`ng.Model` for a user: results worked by hand, compared with the kenlm drop-in, and refusals."""
 
+import copy
+import pickle
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -51,6 +54,13 @@ def test_scores_match_kenlm(model, arpa):
         for sentence in SENTENCES:
             assert model.full_scores(sentence, bos, eos) == list(other.full_scores(sentence, bos, eos))
     assert model.perplexity("a b c") == pytest.approx(other.perplexity("a b c"), rel=1e-6)
+
+
+def test_pickles_and_copies(model):
+    assert copy.deepcopy(model) is model
+    again = pickle.loads(pickle.dumps(model))
+    assert again.score(SENTENCES).tolist() == model.score(SENTENCES).tolist()
+    assert (again.device, again.path, again._index) == (model.device, model.path, model._index)
 
 
 def test_no_sentences(model):

@@ -1,5 +1,6 @@
 """The model over token ids for PyTorch, beside KenLM's states, word by word. NeMo's own tests ask for the same."""
 
+import copy
 import gc
 import math
 import sys
@@ -206,6 +207,16 @@ def test_a_compiled_function_keeps_no_model(arpa):
         ng.InputError, match=f"the n-gram model {number} of a compiled function is gone; keep the NGram"
     ):
         torch.ops.mgpu_ngram.final(states, number)
+
+
+def test_copies_outlive_a_module(arpa, device):
+    module = torch.nn.Sequential(tokens_of.NGramLM.from_file(arpa, V, device=device))
+    states = module[0].get_init_states(3)
+    expected, copied = module[0].advance(states), copy.deepcopy(module)
+    del module
+    gc.collect()
+    found = torch.compile(lambda states: copied[0].advance(states), backend="eager")(states)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 def test_autocast_leaves_scores_as_they_are(lm):

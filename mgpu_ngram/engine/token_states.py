@@ -60,6 +60,10 @@ class TokenStates:
         self._state_rows = StateRows(self._table, self._order, histories, self._rows.values("ln"), multiply=False)
         synchronize(model.device)  # the first call may use another stream
 
+    def __deepcopy__(self, memo: Any) -> TokenStates:
+        """Return the same states, which never change."""
+        return self
+
     def advance(self, states_B: Any) -> tuple[Any, Any]:
         """Return (B, V) float32, ln P of every token after each state, and (B, V) int32, the states after them."""
         options = RowOptions((self._order,), scale="ln")

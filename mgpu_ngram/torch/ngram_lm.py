@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -65,6 +66,11 @@ class NGramLM(torch.nn.Module):
         if Path(lm_path).suffix == ".nemo":
             return cls(Model(read_nemo(lm_path, words), device), words, normalize_unk=False)
         return cls(Model.load(lm_path, device), words, normalize_unk)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of another module, of which this is a copy. A copy has a number of its own."""
+        super().__setstate__(state)
+        self._number = operators.number_of(self)
 
     def _use(self, model: Model) -> None:
         self.model, self._begin = model, model._state_model.begin
