@@ -1,6 +1,9 @@
 """The command estimate, its YAML job and ng.estimate, in the calls of a user."""
 
+import bz2
+import gzip
 import json
+import lzma
 import math
 import re
 
@@ -42,6 +45,34 @@ def test_model_files_and_arpa_files(text, tmp_path, capsys):
         assert run("score", tmp_path / name, text, "-v", "summary") == 0
     one, two = capsys.readouterr().out.split("Perplexity including OOVs:")[1:]
     assert one == two
+
+
+@pytest.mark.parametrize(
+    "suffix, plain", [(".gz", gzip.decompress), (".xz", lzma.decompress), (".bz2", bz2.decompress)]
+)
+def test_compressed_arpa_files(text, tmp_path, suffix, plain):
+    flags = ["--workers", 0, "--order", 2, "--discount-fallback"]
+    assert run("estimate", text, "-o", tmp_path / "m.arpa", *flags) == 0
+    packed = tmp_path / f"m.arpa{suffix}"
+    assert run("estimate", text, "-o", packed, *flags) == 0
+    assert plain(packed.read_bytes()) == (tmp_path / "m.arpa").read_bytes()
+    assert run("estimate", text, "-o", packed, *flags) == 2  # it exists
+    assert run("convert", tmp_path / "m.arpa", "-o", packed, "--overwrite") == 0
+    assert plain(packed.read_bytes()) == (tmp_path / "m.arpa").read_bytes()
+
+
+def test_an_arpa_file_on_standard_output(text, tmp_path, capfdbinary):
+    assert run("estimate", text, "-o", tmp_path / "m.arpa", "--workers", 0, "--order", 2, "--discount-fallback") == 0
+    expected = (tmp_path / "m.arpa").read_bytes()
+    capfdbinary.readouterr()
+    assert run("estimate", text, "-o", "-", "--workers", 0, "--order", 2, "--discount-fallback") == 0
+    out, err = capfdbinary.readouterr()
+    assert out == expected and b"unigram tokens" in err
+    assert run("convert", tmp_path / "m.arpa", "-o", "-") == 0
+    assert capfdbinary.readouterr().out == expected
+    assert run("estimate", text, "-o", "-", "--resume") == 2
+    assert b"standard output; name a file" in capfdbinary.readouterr().err
+    assert run("convert", tmp_path / "m.arpa", "-o", "-", "--format", "kenlm-trie") == 2
 
 
 def test_python(text, tmp_path):
@@ -107,7 +138,7 @@ def test_refusals(arguments, why, text, tmp_path, monkeypatch, capsys):
 
 
 def test_names_of_outputs(text, tmp_path, capsys):
-    assert run("estimate", text, "-o", tmp_path / "m.arpa.gz", "--workers", 0) == 2
+    assert run("estimate", text, "-o", tmp_path / "m.safetensors.gz", "--workers", 0) == 2
     assert "must end with .arpa" in capsys.readouterr().err
     for name in "m.arpa", "m.safetensors":
         (tmp_path / name).write_text("mine")

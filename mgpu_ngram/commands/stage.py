@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,9 @@ from mgpu_ngram.commands.shared import (
     stdout,
 )
 from mgpu_ngram.config import RunConfig, check_checkpoint_seconds
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
-from mgpu_ngram.stages.contract import Stage, Target
+from mgpu_ngram.stages.contract import STDOUT, Stage, Target
 from mgpu_ngram.stages.registry import ENTRIES, STAGES
 
 
@@ -45,7 +48,24 @@ def _run_stage(stage: Stage[Any, Any], arguments: argparse.Namespace) -> None:
     check_checkpoint_seconds(seconds)
     options = RunOptions(arguments.overwrite, getattr(arguments, "resume", False))
     memory = memory_config(arguments)
-    config = RunConfig(Path(target.path or ""), [], cluster_config(arguments), memory, seconds)
+    with ExitStack() as stack:
+        if stage.makes == "model" and target.path == STDOUT:
+            if options.resume:
+                raise InputError("--resume continues a run into a file, but -o - is standard output; name a file")
+            target = Target(stack.enter_context(printed_file("model.arpa", memory.spill_dir)), single_file=True)
+        config = RunConfig(Path(target.path or ""), [], cluster_config(arguments), memory, seconds)
+        results = run_one(Job(stage, settings, target), config, options, quiet=arguments.json)
+        for result in results if arguments.json else ():  # none where the reader of a pipe has gone
+            with stdout():
+                if isinstance(result, FinishedBefore):
+                    print(json.dumps([result.as_json()], indent=2))
+                else:
+                    stage.print_json(result)
+
+
+def run_one(job: Job, config: RunConfig, options: RunOptions, quiet: bool = False) -> list[Any]:
+    """Run one job as `run_jobs` does; "-" among its inputs is standard input."""
+    stage, settings, target = job.stage, job.settings, job.target
     stage.check(settings)  # at once: starting a cluster and reading a pipe take long
     if not options.resume:
         stage.check_target(settings, target, options.overwrite)
@@ -53,13 +73,26 @@ def _run_stage(stage: Stage[Any, Any], arguments: argparse.Namespace) -> None:
         corpus = None
         if stage.stdin_setting:
             corpus = stack.enter_context(stdin_as_file(stage, settings, _folder(target, stack)))
-        results = run_jobs([Job(stage, settings, target)], config, options, corpus, quiet=arguments.json)
-        for result in results if arguments.json else ():  # none where the reader of a pipe has gone
-            with stdout():
-                if isinstance(result, FinishedBefore):
-                    print(json.dumps([result.as_json()], indent=2))
-                else:
-                    stage.print_json(result)
+        return run_jobs([job], config, options, corpus, quiet=quiet)
+
+
+@contextmanager
+def printed_file(name: str, folder: str | None) -> Iterator[Path]:
+    """Yield the path of a new file, which goes to standard output when the block ends; meanwhile prints go to standard
+    error.
+
+    folder  where to keep it; None: in the system's temporary folder
+    """
+    from mgpu_ngram.core.scratch import scratch_folder
+
+    scratch = Path(scratch_folder(folder))
+    try:
+        with redirect_stdout(sys.stderr):
+            yield scratch / name
+        with stdout(), open(scratch / name, "rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer, 1 << 20)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _folder(target: Target, stack: ExitStack) -> Path:

@@ -12,6 +12,7 @@ import numpy as np
 
 from mgpu_ngram.core import arpa_lines as lines
 from mgpu_ngram.core.arpa_text import NEW_COPY, Section, Text, open_text
+from mgpu_ngram.core.compress import compressing, compression_of
 from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.trie import Ngrams
@@ -186,14 +187,20 @@ def write_arpa(
     levels          orders 1 to N; below N every n-gram gets a backoff, 0 if its level has none
     verbose_header  lines to write first, each after "# "
 
-    Numbers are the shortest that read back as the same float32. Raises RunError when the disk is full.
+    Numbers are the shortest that read back as the same float32. A name that ends with .gz, .bz2, .xz or .zst makes a
+    compressed file. Raises RunError when the disk is full.
     """
-    with new_file(path) as sink, ThreadPoolExecutor(threads) as pool:
+    with (
+        new_file(path) as sink,
+        compressing(sink, compression_of(path)) as file,
+        ThreadPoolExecutor(threads) as pool,
+    ):
+        write = sink.append if file is sink else file.write
         head = [*(f"# {line}" for line in verbose_header or ()), "\\data\\"]
         head += [f"ngram {order}={len(level.prob)}" for order, level in enumerate(levels, 1)]
-        sink.append("".join(f"{line}\n" for line in head).encode())
+        write("".join(f"{line}\n" for line in head).encode())
         for order, level in enumerate(levels, 1):
-            sink.append(b"\n\\%d-grams:\n" % order)
+            write(b"\n\\%d-grams:\n" % order)
             blocks: deque[Future] = deque()  # blocks that are formatted or queued
             backoff = np.zeros(len(level.prob), np.float32) if level.backoff is None else level.backoff
             if order == len(levels):
@@ -201,10 +208,10 @@ def write_arpa(
             for row in range(0, len(level.prob), BLOCK_ROWS):
                 blocks.append(pool.submit(_format, words, level, backoff, slice(row, row + BLOCK_ROWS)))
                 if len(blocks) > 2 * threads:
-                    sink.append(blocks.popleft().result())
+                    write(blocks.popleft().result())
             for block in blocks:
-                sink.append(block.result())
-        sink.append(b"\n\\end\\\n")
+                write(block.result())
+        write(b"\n\\end\\\n")
 
 
 def _format(words: Words, level: Ngrams, backoff: np.ndarray, rows: slice) -> np.ndarray:

@@ -7,12 +7,24 @@ import gzip
 import lzma
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.core.output import Sink
 from mgpu_ngram.core.sources import import_zstandard
 
 GZIP_LEVEL, ZSTD_LEVEL = 6, 3  # the defaults of the programs gzip and zstd
+FORMATS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}  # by the suffix of a name
+
+
+def compression_of(path: str | Path) -> str:
+    """Return the compression that a name to write asks for, such as "gzip"; "" for none."""
+    return FORMATS.get(Path(path).suffix.lower(), "")
+
+
+def without_compression(path: str | Path) -> Path:
+    """Return a path without the suffix of a compressed file, if it has one."""
+    return Path(path).with_suffix("") if compression_of(path) else Path(path)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 from mgpu_ngram.core.crc import Crc
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.sources import Source, import_zstandard
-from mgpu_ngram.core.stored import PROBE_BYTES, STRIP_BYTES, Read
+from mgpu_ngram.core.stored import PROBE_BYTES, STRIP_BYTES, Read, reader
 
 
 def decompressed(source: Source, read: Read, crc: Crc | None) -> Iterator[np.ndarray]:
@@ -53,6 +53,12 @@ def decompressed(source: Source, read: Read, crc: Crc | None) -> Iterator[np.nda
     if decoder is not None:
         fed = source.size_bytes
         raise damaged(f"truncated {source.format} data")
+
+
+def first_text(source: Source, most: int) -> bytes:
+    """Return the first text of a compressed file: one decoding step, at most so many bytes."""
+    with reader(source) as read:
+        return next((text[:most].tobytes() for text in decompressed(source, read, None)), b"")
 
 
 def _codec(source: Source) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:

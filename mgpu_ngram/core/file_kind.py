@@ -9,14 +9,13 @@ from typing import Any
 
 from mgpu_ngram.core import file_heads as heads
 from mgpu_ngram.core.arrays import load_arrays
-from mgpu_ngram.core.decompress import decompressed
+from mgpu_ngram.core.decompress import first_text
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import COUNT_LINE, compression, is_safetensors, json_keys, what_begins
 from mgpu_ngram.core.kenlm_file import TYPES, read_header
 from mgpu_ngram.core.model_file import FORMAT, describe_model
 from mgpu_ngram.core.nmt_files import describe_nmt_model, is_nmt_model
 from mgpu_ngram.core.sources import Source, parquet_file, stored_head
-from mgpu_ngram.core.stored import reader
 from mgpu_ngram.core.topic_model import FORMAT as TOPIC_MODEL
 from mgpu_ngram.core.topic_model import describe_topic_model
 
@@ -40,7 +39,9 @@ def identify_file(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{name!r} is not a regular file; give the path of one")
     head, size_bytes = stored_head(name, location)
     compressed = compression(head)
-    head = _first_text(Source(name, compressed, size_bytes, location)) if compressed else _first_bytes(location)
+    head = (
+        first_text(Source(name, compressed, size_bytes, location), LOOK_BYTES) if compressed else _first_bytes(location)
+    )
     what = what_begins(head)
     found: dict[str, Any] = {"format": what.removeprefix("a ").removeprefix("an ")}
     if what == heads.ARPA:
@@ -66,12 +67,6 @@ def identify_file(path: str | Path) -> dict[str, Any]:
     elif not what:
         found = {"format": ("text" if _is_utf8(head) else "unknown") if head else "empty file"}
     return found | {"compression": compressed or None, "size_bytes": size_bytes}
-
-
-def _first_text(source: Source) -> bytes:
-    """Return the first text of a compressed file, one decoding step, at most LOOK_BYTES."""
-    with reader(source) as read:
-        return next((text[:LOOK_BYTES].tobytes() for text in decompressed(source, read, None)), b"")
 
 
 def _first_bytes(location: str) -> bytes:

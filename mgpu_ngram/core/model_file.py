@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from mgpu_ngram.core.arrays import array_crcs, load_arrays, save_arrays
+from mgpu_ngram.core.compress import without_compression
 from mgpu_ngram.core.crc import append_crc32
+from mgpu_ngram.core.decompress import first_text
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import (
     HEAD_BYTES,
@@ -27,6 +29,7 @@ from mgpu_ngram.core.file_heads import (
 from mgpu_ngram.core.kenlm_file import read_header
 from mgpu_ngram.core.model_checks import contradiction
 from mgpu_ngram.core.output import check_free, check_suffix
+from mgpu_ngram.core.sources import Source, stored_head
 from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Trie
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.kernels.trie.edges import EdgeTable
@@ -166,7 +169,7 @@ def check_free_file(path: str | Path, overwrite: bool, format: str = "safetensor
     """
     if format == "arpa":
         check_free(path, overwrite, "ARPA file", _is_arpa)
-        check_suffix(path, "an ARPA file", ".arpa")
+        check_suffix(without_compression(path), "an ARPA file", ".arpa")
     elif format == "safetensors":
         check_free(path, overwrite, "model file", _is_model)
         check_suffix(path, "a model file", ".safetensors")
@@ -185,10 +188,12 @@ def _is_model(path: str | Path) -> bool:
 
 def _is_arpa(path: str | Path) -> bool:
     try:
-        with open(path, "rb") as file:
-            return any(line.startswith(b"\\data\\") for line in file.readlines(1 << 12))
-    except OSError:
+        head, size_bytes = stored_head(str(path), os.path.abspath(path))
+        if kind := compression(head):
+            head = first_text(Source(str(path), kind, size_bytes, os.path.abspath(path)), len(head))
+    except InputError:
         return False
+    return any(line.startswith(b"\\data\\") for line in head.splitlines())
 
 
 def identify(path: str | Path) -> str:

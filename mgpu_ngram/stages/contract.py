@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mgpu_ngram.core.memory_config import MemoryConfig
     from mgpu_ngram.jobs.context import PlanContext, RunContext
 
+STDOUT = "-"  # the output of a command that writes an ARPA file to standard output
 Product = Literal["model", "counts", "topics", "weights", "other"]
 
 
@@ -45,7 +46,7 @@ R = TypeVar("R", bound=Result)
 class Target:
     """Where a command writes.
 
-    path         None: nowhere, the command prints
+    path         None: nowhere, the command prints; STDOUT, of a model: an ARPA file on standard output
     single_file  write only the file of the result; else a folder with a manifest
     """
 

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.stages.contract import STDOUT
 
 
 def add_text(
@@ -36,14 +37,27 @@ def add_text_flags(parser: argparse.ArgumentParser, chunk_example: str) -> None:
 
 def add_model_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-o", "--output", required=True, metavar="OUT", help="OUT.arpa: an ARPA file; OUT.safetensors: a model file"
+        "-o",
+        "--output",
+        required=True,
+        metavar="OUT",
+        help="OUT.arpa, or compressed OUT.arpa.gz, .bz2, .xz, .zst: an ARPA file; -: an ARPA file on stdout; "
+        "OUT.safetensors: a model file",
     )
     add_overwrite(parser)
 
 
 def model_format(output: str) -> str:
     """Return the format that the name of a model to write asks for. Raises InputError if it asks for none."""
-    suffix = Path(output).suffix.removeprefix(".")
-    if suffix not in ("arpa", "safetensors"):
+    if is_arpa_name(output):
+        return "arpa"
+    if Path(output).suffix != ".safetensors":
         raise InputError(f"output {output!r} must end with .arpa (ARPA file) or .safetensors (model file)")
-    return suffix
+    return "safetensors"
+
+
+def is_arpa_name(output: str) -> bool:
+    """Return whether a model of this name is an ARPA file: - is standard output; a file may be compressed."""
+    from mgpu_ngram.core.compress import without_compression
+
+    return output == STDOUT or without_compression(output).suffix.lower() == ".arpa"

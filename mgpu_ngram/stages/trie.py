@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import KENLM_SUFFIXES
 from mgpu_ngram.jobs.trie.config import TrieConfig
-from mgpu_ngram.stages.contract import Product, given
+from mgpu_ngram.stages.contract import STDOUT, Product, given
 from mgpu_ngram.stages.cpu_rates import CONVERT_BYTES, opening_seconds
-from mgpu_ngram.stages.flags import add_overwrite
+from mgpu_ngram.stages.flags import add_overwrite, is_arpa_name
 from mgpu_ngram.stages.one_model import OneModelStage, show_made
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
             "--output",
             required=True,
             metavar="OUT",
-            help="file to write; OUT.arpa: an ARPA file, else a model file",
+            help="OUT.arpa, or compressed OUT.arpa.gz, .bz2, .xz, .zst: an ARPA file; -: an ARPA file on stdout; other "
+            "names: a model file, or --format",
         )
         parser.add_argument(
             "--format", choices=["safetensors", "arpa", "kenlm-probing", "kenlm-trie"],
@@ -79,14 +80,17 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
 
         found = given(arguments, ["model", "format", "index", "fanout", "quantize"])
         suffix = os.path.splitext(arguments.output)[1].lower()
-        if "format" not in found and suffix == ".arpa":
+        if "format" not in found and is_arpa_name(arguments.output):
             found["format"] = "arpa"
         if "format" not in found and suffix in KENLM_SUFFIXES:
             raise InputError(
                 f"output {arguments.output} ends with {suffix}, as KenLM's files do; add --format kenlm-probing or "
                 "--format kenlm-trie, or name a model file .safetensors"
             )
-        return fill(TrieConfig, found | {"backoff": not arguments.no_backoff}, "trie")
+        config = fill(TrieConfig, found | {"backoff": not arguments.no_backoff}, "trie")
+        if arguments.output == STDOUT and config.format != "arpa":
+            raise InputError(f"-o - writes an ARPA file, not {KINDS[config.format]}; name a file")
+        return config
 
     def check(self, config: TrieConfig) -> None:
         from mgpu_ngram.core.model_file import identify
