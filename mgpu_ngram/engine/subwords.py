@@ -12,7 +12,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words
 
 INSTALL = "pip install 'mgpu-ngram[filter]'"
-NEW_LINE = 0  # code of the end of a sentence
+SPELT = 1 << 16  # pieces without a text of their own whose codes are kept
 VARIES = 0  # in a table of codes: the piece is written in the text's own letters, or is several words
 
 
@@ -27,8 +27,8 @@ class Subwords(Protocol):
     def ids(self, texts: list[str], threads: int) -> list[list[int]]:
         """Return the ids of the pieces of each text."""
 
-    def spell(self, text: str) -> list[str]:
-        """Return the pieces of a text."""
+    def spell(self, texts: list[str], threads: int) -> list[list[str]]:
+        """Return the pieces of each text, as many as it has ids."""
 
 
 class _SentencePiece:
@@ -50,8 +50,8 @@ class _SentencePiece:
     def ids(self, texts: list[str], threads: int) -> list[list[int]]:
         return self._model.encode(texts, out_type=int, num_threads=threads)
 
-    def spell(self, text: str) -> list[str]:
-        return self._model.encode(text, out_type=str)
+    def spell(self, texts: list[str], threads: int) -> list[list[str]]:
+        return self._model.encode(texts, out_type=str, num_threads=threads)
 
 
 class _HuggingFace:
@@ -74,8 +74,8 @@ class _HuggingFace:
     def ids(self, texts: list[str], threads: int) -> list[list[int]]:
         return [found.ids for found in self._model.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def spell(self, text: str) -> list[str]:
-        return self._model.encode(text, add_special_tokens=False).tokens
+    def spell(self, texts: list[str], threads: int) -> list[list[str]]:
+        return [found.tokens for found in self._model.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 @functools.lru_cache(2)
@@ -108,6 +108,7 @@ class SubwordCodes:
         self._subwords, self._words = subwords, words
         codes = [self._code(piece) for piece in subwords.pieces]
         self._code_P = np.array(codes, np.uint32)
+        self._spelt = functools.lru_cache(SPELT)(self._spell)
 
     def _code(self, piece: str | None) -> int:
         if piece is None or len(piece.encode().split()) != 1:
@@ -129,10 +130,13 @@ class SubwordCodes:
         if not spelt:
             return codes_T
         parts = np.split(codes_T, ends_S[:-1])
-        for s in spelt:
-            parts[s] = self._spelt(texts[s])
+        for s, pieces in zip(spelt, self._subwords.spell([texts[s] for s in spelt], threads), strict=True):
+            codes = parts[s].tolist()
+            for i in np.flatnonzero(parts[s][:-1] == VARIES).tolist()[::-1]:  # later places first: they may move
+                codes[i : i + 1] = self._spelt(pieces[i])
+            parts[s] = np.array(codes, np.uint32)
         return np.concatenate(parts)
 
-    def _spelt(self, text: str) -> np.ndarray:
-        words = " ".join(self._subwords.spell(text)).encode("utf-8", "replace").split()
-        return np.array([*(self._words.id(word) + 1 for word in words), NEW_LINE], np.uint32)
+    def _spell(self, piece: str) -> tuple[int, ...]:
+        """Return the codes of the words that a piece is."""
+        return tuple(self._words.id(word) + 1 for word in piece.encode("utf-8", "replace").split())

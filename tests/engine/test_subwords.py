@@ -18,8 +18,8 @@ class Letters:
     def ids(self, texts, threads):
         return [[max(0, "?abx_".index(c) if c in "abx_" else 0) for c in text] for text in texts]
 
-    def spell(self, text):
-        return ["b c" if c == "_" else c for c in text]
+    def spell(self, texts, threads):
+        return [["b c" if c == "_" else c for c in text] for text in texts]
 
 
 def test_codes_by_hand():
