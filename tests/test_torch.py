@@ -3,6 +3,7 @@
 import copy
 import gc
 import math
+import re
 import sys
 import weakref
 
@@ -173,6 +174,34 @@ def test_refusals(arpa, tokens, message):
     with pytest.raises(ng.InputError) as error:
         tokens_of.NGramLM(ng.Model.load(arpa, "cpu"), tokens)
     assert str(error.value) == message
+
+
+def test_calls_that_are_refused(lm, arpa):
+    place, labels = lm.device, torch.zeros(2, 3, dtype=torch.int64, device=lm.device)
+    for call, message in (
+        (
+            lambda: lm(labels.float()),
+            r"labels are torch.float32 of shape (2, 3) but must be a tensor of integers, (B, L)",
+        ),
+        (lambda: lm(labels + V), f"labels have {V} but must be 0 to {V - 1}"),
+        (lambda: lm(labels, [1, 4]), "labels_lengths have 4 but must be 0 to 3"),
+        (
+            lambda: lm(labels, [1]),
+            "labels_lengths are torch.int64 of shape (1,) but must be 2 integers, one for each row",
+        ),
+        (lambda: lm.advance(lm.get_init_states(1), eos_id=-1), f"eos_id is -1 but must be a token, 0 to {V - 1}"),
+        (lambda: tokens_of.NGramLM(lm.model, {"a": 0}), "tokens are {'a': 0} but must be a list of words, by token id"),
+        (
+            lambda: tokens_of.NGramLM(str(arpa), ["a"]),
+            f"model is {str(arpa)!r:.60} but must be a loaded model, such as",
+        ),
+        (lambda: tokens_of.NGramLM.from_file(arpa, 1.5), "vocab_size is 1.5 but must be an integer, 1 or more"),
+        (lambda: tokens_of.NGramLM.from_file(arpa, 1 << 21), "vocab_size is 2,097,152 but there are 1,114,012 charact"),
+    ):
+        with pytest.raises(ng.InputError, match=re.escape(message)):
+            call()
+    padded = torch.cat([labels, torch.full((2, 1), -100, device=place)], 1)
+    assert torch.equal(lm(padded, [3, 3])[:, :3], lm(labels))
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

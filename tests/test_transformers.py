@@ -133,7 +133,7 @@ def test_a_wrong_weight_is_refused(arpa, weight):
         ({"eos_token_id": [1, 2.0]}, "eos_token_id is 2.0 but must be an integer"),
         ({"bos_token_id": [1]}, r"bos_token_id is \[1\] but must be an integer"),
         ({"pad_token_id": "0"}, "pad_token_id is '0' but must be an integer"),
-        ({"tokens": {"4": 0}}, "tokens are dict but must be a list, by token id"),
+        ({"tokens": {"4": 0}}, "tokens are {'4': 0} but must be a list of words, by token id"),
         ({"model": "lm.arpa"}, "model is 'lm.arpa' but must be a loaded model"),
     ],
 )

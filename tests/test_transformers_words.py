@@ -223,7 +223,7 @@ def test_wrong_arguments_are_refused(arpa):
         ({"pieces": [b" the", "Ġa"]}, "piece 1 is 'Ġa' but must be bytes; pieces_of"),
         ({"pieces": [b" THE", b" "]}, "none of the 2 pieces begins a word of the model; check how"),
         ({"pieces": []}, "none of the 0 pieces begins a word of the model"),
-        ({"pieces": iter([b" the"])}, "pieces are list_iterator but must be a list, by token id"),
+        ({"pieces": {b" the"}}, "pieces are {b' the'} but must be a list of bytes, by token id"),
     ):
         with pytest.raises(ng.InputError, match=message):
             ours.LogitsProcessor(model, 1.0, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,9 +40,7 @@ def read_labels(labels: Sequence[str]) -> Alphabet:
 
     Raises InputError for labels that are no strings, for two equal ones, two blanks and no characters.
     """
-    in_order = isinstance(labels, Iterable) and not isinstance(labels, (str, Mapping, Set))
-    labels = list(labels) if in_order else labels
-    if not in_order or not all(isinstance(label, str) for label in labels):
+    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
         raise InputError(f"labels are {labels!r:.60} but must be a list of strings, one for each token")
     pieces = any(label.startswith((MARK, "##")) for label in labels)
     normal = _pieces(labels) if pieces else _characters(labels)

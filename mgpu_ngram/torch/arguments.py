@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from mgpu_ngram.core.errors import InputError
@@ -34,6 +35,13 @@ def integer(name: str, value: Any, least: int | None = None) -> int:
         limit = "" if least is None else f", {least} or more"
         raise InputError(f"{name} is {value!r:.60} but must be an integer{limit}")
     return int(value)
+
+
+def ordered(name: str, values: Any, kind: str) -> list[Any]:
+    """Return the items of a list or of another collection that has an order; not of a string."""
+    if isinstance(values, (str, bytes, Mapping, Set)) or not isinstance(values, Iterable):
+        raise InputError(f"{name} are {values!r:.60} but must be a list of {kind}")
+    return list(values)
 
 
 def described(value: Any) -> str:

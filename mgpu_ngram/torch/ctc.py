@@ -16,7 +16,7 @@ from mgpu_ngram.engine.states import EMPTY
 from mgpu_ngram.engine.torch_arrays import as_array, check_dense, on_stream_of
 from mgpu_ngram.model import Model
 
-from .arguments import check_model, integer, number
+from .arguments import check_model, integer, number, ordered
 
 
 class CTCBeamSearch:
@@ -47,7 +47,7 @@ class CTCBeamSearch:
         unk_score_offset: float = -10.0,
         lm_score_boundary: bool = True,
     ):
-        self.alphabet, self.model = read_labels(labels), model
+        self.alphabet, self.model = read_labels(ordered("labels", labels, "strings, one for each token")), model
         if len(self.alphabet.texts) > MAX_TOKENS:
             raise InputError(f"there are {len(self.alphabet.texts):,} labels but may be {MAX_TOKENS:,}")
         if model is None and unigrams is not None:

@@ -11,7 +11,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.torch_arrays import check_dense
 from mgpu_ngram.model import Model
 
-from .arguments import check_model, described, integer, number
+from .arguments import check_model, described, integer, number, ordered
 from .ngram_lm import NGramLM
 from .word_scores import WordScores
 
@@ -60,15 +60,16 @@ class LogitsProcessor:
         check_model(model)
         if tokens is not None and pieces is not None:
             raise InputError("tokens are for a model of tokens and pieces for one of words; give one of them")
-        for name, given in ("tokens", tokens), ("pieces", pieces):
-            if given is not None and not isinstance(given, Sequence):
-                raise InputError(f"{name} are {type(given).__name__} but must be a list, by token id")
         self.model, self.weight, self._tokens = model, number("weight", weight, 0), tokens
         self._pad = None if pad_token_id is None else integer("pad_token_id", pad_token_id)
         self._ends = _ids("eos_token_id", eos_token_id)
         self._begins = self._ends if bos_token_id is None else [*self._ends, integer("bos_token_id", bos_token_id)]
         self._lm: NGramLM | None = None
-        self._words = None if pieces is None else WordScores(model, pieces, partial, self._begins)
+        self._words = None
+        if pieces is not None:
+            self._words = WordScores(model, ordered("pieces", pieces, "bytes, by token id"), partial, self._begins)
+        elif tokens is not None:
+            self._tokens = ordered("tokens", tokens, "words, by token id")
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return the scores of the next tokens with the model's, (B, V) of their dtype; see the class.

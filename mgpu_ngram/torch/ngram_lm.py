@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.states import EMPTY
 from mgpu_ngram.engine.token_states import TokenStates
 from mgpu_ngram.model import Model
 
 from . import operators
+from .arguments import check_model, described, integer, ordered
 from .nemo_file import read_nemo
 
 TOKEN_OFFSET = 100  # NeMo writes token t as the character t + 100
@@ -38,6 +41,8 @@ class NGramLM(torch.nn.Module):
 
     def __init__(self, model: Model, tokens: Sequence[str | bytes], normalize_unk: bool = True):
         super().__init__()
+        check_model(model)
+        tokens = ordered("tokens", tokens, "words, by token id")
         self.vocab_size, self._tokens, self._share = len(tokens), tokens, normalize_unk
         self._number = operators.number_of(self)
         self._use(model)
@@ -62,6 +67,12 @@ class NGramLM(torch.nn.Module):
 
         Raises InputError for another file, and for a .nemo file of another number of tokens.
         """
+        vocab_size, token_offset = integer("vocab_size", vocab_size, 1), integer("token_offset", token_offset, 0)
+        if token_offset and vocab_size + token_offset > sys.maxunicode + 1:
+            raise InputError(
+                f"vocab_size is {vocab_size:,} but there are {sys.maxunicode + 1 - token_offset:,} characters from "
+                f"{token_offset} on; use a model of decimal numbers, and token_offset=0"
+            )
         words = [chr(t + token_offset) if token_offset else str(t) for t in range(vocab_size)]
         if Path(lm_path).suffix == ".nemo":
             return cls(Model(read_nemo(lm_path, words), device), words, normalize_unk=False)
@@ -115,6 +126,8 @@ class NGramLM(torch.nn.Module):
             scores, after = self.model.advance_tokens(states, self._states)
             after = after.to(torch.int64, memory_format=torch.contiguous_format)
         if eos_id is not None:
+            if not 0 <= eos_id < self.vocab_size:
+                raise InputError(f"eos_id is {eos_id} but must be a token, 0 to {self.vocab_size - 1}")
             scores[:, eos_id], after[:, eos_id] = self.get_final(states), states
         return scores, after
 
@@ -138,22 +151,36 @@ class NGramLM(torch.nn.Module):
     ) -> torch.Tensor:
         """Return ln P of each label after those before it, (B, L) float32; 0 behind the end of a row.
 
-        labels          (B, L) token ids
+        labels          (B, L) token ids; any numbers behind the end of a row
         labels_lengths  (B,) labels of each row; None: all
         eos             also of the end, behind the labels of each row: (B, L + 1)
         """
+        labels, labels_lengths = self._checked(labels, labels_lengths)
         rows, length = labels.shape
-        if labels_lengths is None:
-            labels_lengths = torch.full((rows,), length, device=labels.device)
         states = self.get_init_states(rows, bos).to(labels.device)
         made = torch.zeros(rows, length + eos, dtype=torch.float32, device=labels.device)
         for i in range(length):
             is_label, of_label = i < labels_lengths, labels[:, i : i + 1]
             scores, after = self.advance(states)
-            made[:, i] = scores.gather(1, of_label)[:, 0] * is_label
+            made[:, i] = torch.where(is_label, scores.gather(1, of_label)[:, 0], 0)
             states = torch.where(is_label, after.gather(1, of_label)[:, 0], states)
         if eos:
-            made.scatter_(1, labels_lengths[:, None].to(torch.int64), self.get_final(states)[:, None])
+            made.scatter_(1, labels_lengths[:, None], self.get_final(states)[:, None])
         return made
+
+    def _checked(self, labels: torch.Tensor, lengths: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return labels, 0 behind the ends of rows, and the lengths, both int64. Waits for the GPU."""
+        if not isinstance(labels, torch.Tensor) or labels.ndim != 2 or labels.dtype not in (torch.int64, torch.int32):
+            raise InputError(f"labels are {described(labels)} but must be a tensor of integers, (B, L)")
+        (rows, length), device = labels.shape, labels.device
+        lengths = torch.as_tensor([length] * rows if lengths is None else lengths, device=device)
+        if lengths.shape != (rows,) or (rows and (lengths.is_floating_point() or lengths.dtype == torch.bool)):
+            raise InputError(f"labels_lengths are {described(lengths)} but must be {rows} integers, one for each row")
+        labels = labels.to(torch.int64).where(torch.arange(length, device=device) < lengths[:, None], 0)
+        for name, numbers, most in ("labels", labels, self.vocab_size - 1), ("labels_lengths", lengths, length):
+            wrong = numbers[(numbers < 0) | (numbers > most)]
+            if len(wrong):
+                raise InputError(f"{name} have {wrong[0].item()} but must be 0 to {most}")
+        return labels, lengths.to(torch.int64)
 
     score_sentences = forward  # another name in NeMo
