@@ -1,6 +1,7 @@
 """`mgpu-ngram mix` for a user: the command, weights that are tuned, YAML files, and refusals."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,18 @@ def test_the_command(here, mgpu_ngram):
     assert load_model("again.safetensors").fingerprint == load_model("made.safetensors").fingerprint
 
 
+def test_log_linear(here, mgpu_ngram):
+    """Squares of one model's probabilities: after a, z has 10^-0.4, and z is the only word that does not back off."""
+    flags = ["--weights", "2", "0", "--log-linear", "-o", "made.arpa"]
+    status, out, err = mgpu_ngram("mix", "other.arpa", "model.arpa", *flags)
+    assert (status, err) == (0, "") and out.startswith("made.arpa: order 3, 12 n-grams (6 + 5 + 1)\n")
+    made, end, word = ng.Model.load("made.arpa", device="cpu"), 10**-0.60206, 10**-1.20412
+    whole = 10**-0.4 + 10**-0.2 * (end + word)
+    assert made.score("a z", eos=False) == pytest.approx(
+        math.log10(word / (end + 2 * word)) - 0.4 - math.log10(whole), abs=1e-5
+    )
+
+
 def test_weights_for_a_text(here, mgpu_ngram):
     """7 tokens and q, which no model has: <s> a b </s>, <s> a </s>, <s> </s>, <s> z."""
     status, out, _ = mgpu_ngram("mix", "model.arpa", "other.arpa", "--tune", "text", "-o", "made.arpa", "--json")
@@ -90,7 +103,11 @@ def test_jobs_of_a_yaml_file(here, mgpu_ngram):
         "- mix: {models: [mix, prune], weights: [0.5, 0.5], name: more}\n"
     )
     status, out, err = mgpu_ngram("plan", "jobs.yaml")
-    assert (status, err) == (0, "") and "mixed, tuned on text, on the" in out and "mixed, weights 0.5, 0.5" in out
+    assert (
+        (status, err) == (0, "")
+        and "mixed with weights for text, on the" in out
+        and "mixed with weights 0.5, 0.5" in out
+    )
     assert mgpu_ngram("run", "jobs.yaml")[0] == 0
     assert mgpu_ngram("info", "out/more")[1].startswith("out/more/model.safetensors: a model of order 3, 12 n-grams")
     assert mgpu_ngram("run", "jobs.yaml", "--resume")[2].count("finished before") == 3
@@ -118,6 +135,11 @@ def test_jobs_of_a_yaml_file(here, mgpu_ngram):
             "weights are [1.5, -0.5] but must be at least 0 and",
         ),
         (["model.arpa", "other.arpa", "--tune", "none"], "none"),
+        (
+            ["model.arpa", "other.arpa", "--tune", "text", "--log-linear"],
+            "tune finds weights of sums, but log_linear is",
+        ),
+        (["model.arpa", "other.arpa", "--weights", "1", "-1", "--log-linear"], "[1.0, -1.0] but must be at least 0"),
         (["model.arpa", "none.arpa", "--weights", "1", "0"], "none.arpa"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Mix backoff models by linear interpolation, and find the weights for a text."""
+"""Mix backoff models by linear or log-linear interpolation, and find linear weights for a text."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.backoff_nodes import Nodes, logs_of, nodes_of, subtrie
 from mgpu_ngram.engine.device import device_of, to_device
 from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 
 PRECISION = 1e-6  # EM ends when every weight moves by less
 MAX_ITERATIONS = 1000
@@ -38,6 +39,51 @@ def mix(models: Sequence[tuple[Trie, Words]], weights: Sequence[float]) -> tuple
     where a model without the n-gram backs off, and one without the word has probability 0. All backoffs are computed
     anew (`Nodes.normalise`). `<s>` has the greatest of its values.
     """
+    words, parts, nodes = _opened(models)
+    for part, weight in zip(parts, weights, strict=True):
+        nodes.prob_G += weight * _spread(part, nodes)[0]
+    _set_begin(models, parts, nodes, words)
+    overfull = nodes.normalise()
+    trie = subtrie(nodes, logs_of(nodes.prob_G), logs_of(nodes.backoff_M), models[0][0].fanout)
+    return trie, words, overfull
+
+
+def mix_log_linear(models: Sequence[tuple[Trie, Words]], weights: Sequence[float]) -> tuple[Trie, Words]:
+    """Return (the trie of the log-linear mixture, its words), as KenLM's `interpolate` makes it.
+
+    models, weights  as for `mix`; weights need not sum to 1
+
+    P(w | h) = S(w | h) / Z(h). S is the product of the models' probabilities to the power of their weights, Z(h) its
+    sum over all words but <s>. A model takes a word that it lacks for <unk>. N-grams as in `mix`. Let C(h) be the
+    product of the backoffs to the power of their weights. Then Z(h) is C(h) Z(h without its first word) + the sum over
+    the listed n-grams of S(w | h) - C(h) S(w | h without its first word).
+    """
+    words, parts, nodes = _opened(models)
+    xp = array_module(nodes.word_G)
+    product_G, backoff_M = xp.ones(len(nodes.prob_G)), xp.ones(len(nodes.backoff_M))
+    for part, weight in zip(parts, weights, strict=True):
+        prob_G, weight_M = _spread(part, nodes, lacks=0)
+        product_G *= prob_G**weight
+        backoff_M *= weight_M**weight
+    V, total_M = len(words), xp.empty(len(backoff_M))
+    whole = product_G[:V].sum() - product_G[words.id("<s>")]
+    nodes.prob_G[:V] = product_G[:V] / whole
+    for n in range(1, nodes.order):
+        contexts, children = nodes.level(n), nodes.level(n + 1)
+        parent, suffix = nodes.parent_G[children], nodes.suffix_G[children]
+        more_C = product_G[children] - backoff_M[parent] * product_G[suffix]
+        more_C[~nodes.listed_G[children]] = 0
+        shorter = whole if n == 1 else total_M[nodes.suffix_G[contexts]]
+        backed = backoff_M[contexts] * shorter
+        total_M[contexts] = backed + sum_siblings(more_C, nodes.first_child_M[contexts.start : contexts.stop + 1])
+        nodes.prob_G[children] = product_G[children] / total_M[parent]
+        nodes.backoff_M[contexts] = backed / total_M[contexts]
+    _set_begin(models, parts, nodes, words)
+    return subtrie(nodes, logs_of(nodes.prob_G), logs_of(nodes.backoff_M), models[0][0].fanout), words
+
+
+def _opened(models: Sequence[tuple[Trie, Words]]) -> tuple[Words, list[_Part], Nodes]:
+    """Return (the words of all models, the models, the nodes of the mixture with probabilities 0)."""
     words = models[0][1]
     for _, more in models[1:]:
         words = _joined(words, more)
@@ -45,14 +91,13 @@ def mix(models: Sequence[tuple[Trie, Words]], weights: Sequence[float]) -> tuple
     for trie, of_model in models:
         ids_V = words.ids(of_model.offsets_V, of_model.data).astype(np.int64)
         parts.append(_Part(nodes_of(trie), to_device(ids_V, device_of(trie.word_G))))
-    nodes = _union(parts, len(words))
-    for part, weight in zip(parts, weights, strict=True):
-        nodes.prob_G += weight * _spread(part, nodes)
+    return words, parts, _union(parts, len(words))
+
+
+def _set_begin(models: Sequence[tuple[Trie, Words]], parts: list[_Part], nodes: Nodes, words: Words) -> None:
+    """Give <s> the greatest of its values."""
     values = [part.nodes.prob_G[own.id("<s>")] for part, (_, own) in zip(parts, models, strict=True)]
     nodes.prob_G[words.id("<s>")] = max(map(float, values))
-    overfull = nodes.normalise()
-    trie = subtrie(nodes, logs_of(nodes.prob_G), logs_of(nodes.backoff_M), models[0][0].fanout)
-    return trie, words, overfull
 
 
 def _joined(words: Words, more: Words) -> Words:
@@ -106,10 +151,17 @@ def _union(parts: Sequence[_Part], V: int) -> Nodes:
     )  # fmt: skip
 
 
-def _spread(part: _Part, nodes: Nodes) -> Any:
-    """Return (G,) float64, a model's probabilities of all nodes of the mixture; it backs off where it has no node."""
+def _spread(part: _Part, nodes: Nodes, lacks: int | None = None) -> tuple[Any, Any]:
+    """Return a model's probabilities of all nodes of the mixture (G,), and its backoffs (M,), float64.
+
+    lacks  the model's word whose values the words have that it lacks; None: they have probability 0
+    """
     xp, mine = array_module(nodes.word_G), part.nodes
     backoff_M, prob_G = xp.ones(len(nodes.backoff_M)), xp.zeros(len(nodes.prob_G))
+    if lacks is not None:
+        prob_G[nodes.level(1)] = mine.prob_G[lacks]
+        if mine.order > 1:
+            backoff_M[nodes.level(1)] = mine.backoff_M[lacks]
     backoff_M[part.place_G[: len(mine.backoff_M)]] = mine.backoff_M
     for n in range(1, nodes.order + 1):
         level = nodes.level(n)
@@ -117,7 +169,7 @@ def _spread(part: _Part, nodes: Nodes) -> Any:
             prob_G[level] = backoff_M[nodes.parent_G[level]] * prob_G[nodes.suffix_G[level]]
         if n <= mine.order:
             prob_G[part.place_G[mine.level(n)]] = mine.prob_G[mine.level(n)]
-    return prob_G
+    return prob_G, backoff_M
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   mgpu-ngram mix news.arpa talks.arpa --weights 0.3 0.7 -o mixed.arpa
+  mgpu-ngram mix a.arpa b.arpa --weights 0.4 0.6 --log-linear -o mixed.arpa
   mgpu-ngram mix a.safetensors b.arpa c.binary --tune heldout.txt -o mixed.safetensors"""
 
 
 class MixStage(OneModelStage[MixConfig, "MixResult"]):
-    """Models in, their linear interpolation out."""
+    """Models in, their linear or log-linear interpolation out."""
 
     name = "mix"
     config = MixConfig
@@ -42,14 +43,19 @@ class MixStage(OneModelStage[MixConfig, "MixResult"]):
         parser.set_defaults(many="models")
         add_model_output(parser)
         parser.add_argument(
-            "--weights", type=float, nargs="+", metavar="W", help="a weight for each model; they sum to 1"
-        )
+            "--weights", type=float, nargs="+", metavar="W",
+            help="a weight for each model; they sum to 1 unless --log-linear",
+        )  # fmt: skip
+        parser.add_argument(
+            "--log-linear", action="store_true",
+            help="multiply the models' probabilities to the power of their weights, as KenLM's interpolate",
+        )  # fmt: skip
         parser.add_argument("--tune", metavar="TEXT", help="find the best weights for this held-out text")
 
     def settings(self, arguments: argparse.Namespace) -> MixConfig:
         from mgpu_ngram.core.typed_config import fill
 
-        found = given(arguments, ["models", "weights", "tune"])
+        found = given(arguments, ["models", "weights", "tune", "log_linear"])
         return fill(MixConfig, found | {"format": model_format(arguments.output)}, "mix")
 
     def check(self, config: MixConfig) -> None:
@@ -91,8 +97,9 @@ class MixStage(OneModelStage[MixConfig, "MixResult"]):
             print(f"after {result.overfull:,} histories the probabilities sum to more than 1; their backoff is -99")
 
     def show_plan(self, plan: dict[str, Any]) -> None:
-        how = f"tuned on {plan['tune']}" if "tune" in plan else f"weights {', '.join(map(str, plan['weights']))}"
-        print(f"{plan['job']}: {', '.join(plan['models'])} mixed, {how}, on the {plan['device']}")
+        how = f"weights for {plan['tune']}" if "tune" in plan else f"weights {', '.join(map(str, plan['weights']))}"
+        log = "log-linearly " if plan["log_linear"] else ""
+        print(f"{plan['job']}: {', '.join(plan['models'])} mixed {log}with {how}, on the {plan['device']}")
 
 
 STAGE = MixStage()

@@ -31,7 +31,7 @@ ENTRIES: dict[str, Entry] = {
         "mgpu_ngram.stages.trie", "convert a model to another format; a model file loads fast", ("convert", "trie")
     ),
     "prune": Entry("mgpu_ngram.stages.prune", "drop n-grams of a model, by entropy, size or vocabulary", ("prune",)),
-    "mix": Entry("mgpu_ngram.stages.mix", "mix models by linear interpolation", ("mix",)),
+    "mix": Entry("mgpu_ngram.stages.mix", "mix models by linear or log-linear interpolation", ("mix",)),
     "score": Entry("mgpu_ngram.stages.score", "score text as KenLM's query does", ("score",)),
     "distribution": Entry(
         "mgpu_ngram.stages.distribution", "write the probabilities of every next word", ("distribution",)

@@ -9,7 +9,7 @@ import pytest
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.mix import mix, tune_weights
+from mgpu_ngram.engine.mix import mix, mix_log_linear, tune_weights
 from mgpu_ngram.engine.open_model import open_model
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -48,6 +48,41 @@ def test_random_models(seeds, whole, plain_backoff, to_device):
         assert (10**log10 if log10 > -99 else 0) == pytest.approx(expected, rel=2e-6)
     for history in sorted(h for h in made.probs if len(h) < made.order):
         assert made.row_sum(history) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize(("seeds", "whole"), [([1, 2], True), ([3, 5], False)])
+def test_products_of_random_models(seeds, whole, plain_backoff, to_device):
+    """P(w | h) is the product of powers, divided by its sum over all words."""
+    weights, words = [0.4, 0.9], Words.of([*SPECIAL, *"abcd"])
+    plains = [plain_backoff.random(seed, order=order, whole=whole) for seed, order in zip(seeds, [3, 4], strict=True)]
+    made, same = mix_log_linear([(plain.trie(to_device), words) for plain in plains], weights)
+    found = plain_backoff.of(made.map_arrays(to_host))
+    assert same == words and set(found.probs) == set(plains[0].probs) | set(plains[1].probs)
+    for history in [(), *sorted(h for h in found.probs if len(h) < found.order), (6, 6, 6)]:
+        products = [plains[0].prob(history, w) ** 0.4 * plains[1].prob(history, w) ** 0.9 for w in found.words]
+        expected = [product / sum(products) for product in products]
+        assert [found.prob(history, w) for w in found.words] == pytest.approx(expected, rel=5e-6)
+
+
+def test_what_kenlm_interpolates(plain_backoff, shared_data, tmp_path):
+    """All words and every fifth longer n-gram of KenLM's file, within 1e-6; it has no value of its own for <s>."""
+    golden = shared_data / "golden" / "tools"
+    if not golden.is_dir():
+        pytest.skip("shared/data beside this checkout has no golden outputs of tools")
+    models = []
+    for name in "a", "b":
+        (tmp_path / name).write_bytes(lzma.decompress((golden / "mix" / f"{name}.arpa.xz").read_bytes()))
+        model = open_model(tmp_path / name)
+        models.append((model.trie, model.words))
+    trie, words = mix_log_linear(models, [0.4, 0.6])
+    probs, backoffs = named(plain_backoff.of(trie), list(words))
+    text = lzma.decompress((golden / "interpolate" / "ab.w0.4_0.6.sample5.arpa.xz").read_bytes()).decode()
+    rows = [line.split("\t") for line in text.split("\n") if "\t" in line]
+    rows = [(tuple(row[1].split(" ")), *map(float, (row[0], *row[2:]))) for row in rows if row[1] != "<s>"]
+    assert len(rows) > 30_000
+    assert [probs[len(gram) - 1][gram] for gram, *_ in rows] == pytest.approx([row[1] for row in rows], abs=1e-6)
+    rows = [row for row in rows if len(row) > 2]
+    assert [backoffs[row[0]] for row in rows] == pytest.approx([row[2] for row in rows], abs=1e-6)
 
 
 def test_weights_1_and_0(plain_backoff, to_device):

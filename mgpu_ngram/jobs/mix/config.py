@@ -16,8 +16,11 @@ class MixConfig:
     """Settings of a mix job; the keys of its YAML. Either weights or tune are given."""
 
     models: list[str]  # two or more: ARPA files, KenLM binary models, model files, or names of earlier jobs
-    weights: list[float] = field(default_factory=list)  # of the models, in their order; they sum to 1
+    weights: list[float] = field(default_factory=list)  # of the models, in their order; they sum to 1 unless log_linear
     tune: str | None = None  # a held-out text, for which the best weights are found
+    log_linear: bool = (
+        False  # multiply powers of probabilities, as KenLM's interpolate; false: add weighted probabilities
+    )
     format: Literal["safetensors", "arpa"] = "safetensors"  # model file, or ARPA file
     name: str = "mix"  # folder of the result, in the run's output
 
@@ -27,11 +30,16 @@ class MixConfig:
         if bool(self.weights) == (self.tune is not None):
             which = "both weights and tune are" if self.weights else "neither weights nor tune is"
             raise InputError(f"{which} given; give one of them")
+        if self.log_linear and self.tune is not None:
+            raise InputError("tune finds weights of sums, but log_linear is set; give weights, or leave log_linear out")
         if self.weights:
             if len(self.weights) != len(self.models):
                 raise InputError(
                     f"there are {len(self.weights)} weights for {len(self.models)} models; give one for each"
                 )
-            if not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) <= ROUNDING):
+            if self.log_linear:
+                if min(self.weights) < 0:
+                    raise InputError(f"weights are {self.weights} but must be at least 0")
+            elif not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) <= ROUNDING):
                 raise InputError(f"weights are {self.weights} but must be at least 0 and sum to 1")
         check_name(self.name)

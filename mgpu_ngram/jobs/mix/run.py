@@ -1,4 +1,4 @@
-"""Mix models by linear interpolation: models in, one model file or ARPA file out."""
+"""Mix models by linear or log-linear interpolation: models in, one model file or ARPA file out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.word_list import whole_text
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
-from mgpu_ngram.engine.mix import Tuned, mix, tune_weights
+from mgpu_ngram.engine.mix import Tuned, mix, mix_log_linear, tune_weights
 from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.write_model import write_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
@@ -46,7 +46,8 @@ class MixResult(ModelResult):
 def plan(config: MixConfig, context: PlanContext) -> dict[str, Any]:
     """Return what `run` would do."""
     weights = {"tune": config.tune} if config.tune is not None else {"weights": config.weights}
-    return {"job": config.name, "models": config.models, **weights, "format": config.format, "device": context.device}
+    way = {"log_linear": config.log_linear, "format": config.format, "device": context.device}
+    return {"job": config.name, "models": config.models, **weights, **way}
 
 
 def changed_since(config: MixConfig, manifest: dict[str, Any]) -> str:
@@ -89,7 +90,10 @@ def build(config: MixConfig, output: str | Path, device: str, threads: int, over
             tuned = _tuned(config.tune, models, device)
             weights = tuned.weights[-1]
             watch.lap("tune")
-        trie, words, overfull = mix(models, weights)
+        if config.log_linear:
+            (trie, words), overfull = mix_log_linear(models, weights), 0
+        else:
+            trie, words, overfull = mix(models, weights)
         del models
         watch.lap("mix")
     counts = listed_counts(trie)
