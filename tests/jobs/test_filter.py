@@ -195,6 +195,19 @@ def test_on_a_cluster(arpa, cluster, hooks, hooks_folder, here, tmp_path):
     assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "a worker died in every task"
 
 
+@pytest.mark.gpu
+def test_on_a_gpu(arpa, here, tmp_path):
+    write_many(tmp_path)
+    more = {"buckets": ["low:50"], "normalize": "ccnet"}
+    executor = LocalExecutor("gpu")
+    try:
+        filtered(executor, arpa, tmp_path / "docs", tmp_path / "out", **more)
+    finally:
+        executor.close()
+    filtered(here, arpa, tmp_path / "docs", tmp_path / "whole", **more)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
 def test_inputs_of_one_name(arpa, here, tmp_path):
     for folder in "x", "y":
         (tmp_path / folder).mkdir()
