@@ -18,9 +18,7 @@ class MixConfig:
     models: list[str]  # two or more: ARPA files, KenLM binary models, model files, or names of earlier jobs
     weights: list[float] = field(default_factory=list)  # of the models, in their order; they sum to 1 unless log_linear
     tune: str | None = None  # a held-out text, for which the best weights are found
-    log_linear: bool = (
-        False  # multiply powers of probabilities, as KenLM's interpolate; false: add weighted probabilities
-    )
+    log_linear: bool = False  # multiply powers of probabilities, as KenLM's interpolate; false: add weighted ones
     format: Literal["safetensors", "arpa"] = "safetensors"  # model file, or ARPA file
     name: str = "mix"  # folder of the result, in the run's output
 
