@@ -28,20 +28,30 @@ SCORES, SHARD = "scores", "shard"  # kinds of checkpoint entries
 
 
 @dataclass(frozen=True)
+class DocumentModel:
+    """A model, and the path of its tokeniser's file; "": words stand between white space."""
+
+    scoring: ScoreOptions
+    tokenizer: str
+
+
+@dataclass(frozen=True)
 class FilterOptions:
     """How documents are read, scored and written. Picklable; the same for every shard of a run.
 
+    models       by language; the key "" is that of all documents, whatever their language
+    language     field with the language of a document; "": none
     fields       new fields, of NEW_FIELDS
-    tokenizer    path of a tokeniser's file; "": words stand between white space
     block_bytes  of a file that are read and scored at once
     """
 
-    scoring: ScoreOptions
+    models: dict[str, DocumentModel]
+    language: str
     fields: tuple[str, ...]
-    tokenizer: str
     normalize: Normalizer
     sentences: Sentences
     block_bytes: int
+    device: str
 
 
 @dataclass
@@ -71,22 +81,21 @@ def rejects_name(number: int) -> str:
     return f"rejects-{number:06d}"
 
 
-def score_shard(number: int, source: Source, options: FilterOptions, language: str, folder: str) -> ShardScores:
+def score_shard(number: int, source: Source, options: FilterOptions, folder: str) -> ShardScores:
     """Score a shard, and save its scores and the languages of its documents as an entry of a checkpoint.
 
-    language  field with the language of a document; "": none
-    folder    of the entries
+    folder  of the entries
     """
-    watch = Stopwatch(options.scoring.device)
+    watch = Stopwatch(options.device)
     parts: list[DocumentScores] = []
     numbers: list[int] = []
     known: dict[str | None, int] = {}
-    with memory_guard("scoring", options.scoring.device, LESS_TO_SCORE):
-        scorer = _scorer(options, watch)
+    with memory_guard("scoring", options.device, LESS_TO_SCORE):
+        scorer = _Scorers(options)
         for block in read_shard(source, options.block_bytes):
             watch.lap("read")
-            parts.append(scorer.score(block.texts, watch))
-            for value in block.column(language):
+            parts.append(scorer.score(block, watch))
+            for value in block.column(options.language):
                 numbers.append(known.setdefault(value if isinstance(value, str) else None, len(known)))
     scores = DocumentScores.joined(parts)
     arrays = vars(scores) | {"language_D": np.array(numbers, np.int32)}
@@ -110,10 +119,10 @@ def write_shard(
     folder  of the entries; the files are beside them
     scores  the path of `score_shard`; None: documents are scored now
     """
-    watch = Stopwatch(options.scoring.device)
+    watch = Stopwatch(options.device)
     found = FilterStats()
-    with memory_guard("scoring", options.scoring.device, LESS_TO_SCORE), ExitStack() as files:
-        scorer = None if scores else _scorer(options, watch)
+    with memory_guard("scoring", options.device, LESS_TO_SCORE), ExitStack() as files:
+        scorer = None if scores else _Scorers(options)
         saved = load_scores(scores)[0] if scores else None
         sink = files.enter_context(new_file(Path(folder) / shard_name(number), durable=True))
         rejects = files.enter_context(new_file(Path(folder) / rejects_name(number), durable=True))
@@ -121,7 +130,7 @@ def write_shard(
             for block in read_shard(source, options.block_bytes):
                 watch.lap("read")
                 if scorer:
-                    part = scorer.score(block.texts, watch)
+                    part = scorer.score(block, watch)
                 elif saved:
                     part = saved.part(found.documents, found.documents + len(block.texts))
                 judged = _judge(block, part, rules)
@@ -135,11 +144,37 @@ def write_shard(
     return Written(found, watch.seconds)
 
 
-def _scorer(options: FilterOptions, watch: Stopwatch) -> DocumentScorer:
-    replica = replica_of(options.scoring)
-    codes = SubwordCodes(open_subwords(options.tokenizer), replica.words) if options.tokenizer else None
-    watch.lap("load")
-    return DocumentScorer(replica, codes, options.normalize, options.sentences, options.scoring.read_threads)
+class _Scorers:
+    """Scores documents, each with the model of its language; one without a model has no words."""
+
+    def __init__(self, options: FilterOptions):
+        self._options = options
+        self._scorers: dict[str, DocumentScorer] = {}
+
+    def score(self, block: Block, watch: Stopwatch) -> DocumentScores:
+        if "" in self._options.models:
+            return self._of("", watch).score(block.texts, watch)
+        members: dict[str, list[int]] = {name: [] for name in self._options.models}
+        others: list[int] = []
+        for d, language in enumerate(block.column(self._options.language)):
+            (members[language] if isinstance(language, str) and language in members else others).append(d)
+        parts = [DocumentScores.none(len(others))]
+        for name, some in members.items():
+            if some:
+                parts.append(self._of(name, watch).score([block.texts[d] for d in some], watch))
+        order = [*others, *(d for some in members.values() for d in some)]
+        return DocumentScores.joined(parts).take(np.argsort(order))
+
+    def _of(self, name: str, watch: Stopwatch) -> DocumentScorer:
+        if name not in self._scorers:
+            options, model = self._options, self._options.models[name]
+            replica = replica_of(model.scoring)
+            codes = SubwordCodes(open_subwords(model.tokenizer), replica.words) if model.tokenizer else None
+            self._scorers[name] = DocumentScorer(
+                replica, codes, options.normalize, options.sentences, model.scoring.read_threads
+            )
+            watch.lap("load")
+        return self._scorers[name]
 
 
 @dataclass

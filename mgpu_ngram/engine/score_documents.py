@@ -50,6 +50,20 @@ class DocumentScores:
         log10_S, words_S, oovs_S = (values[first:last] for values in (self.log10_S, self.words_S, self.oovs_S))
         return DocumentScores(log10_S, words_S, oovs_S, self.ends_D[start:end] - first)
 
+    def take(self, order_D: np.ndarray) -> DocumentScores:
+        """Return the scores of documents order_D[0], order_D[1], ..."""
+        starts_D = np.concatenate([[0], self.ends_D[:-1]])[order_D]
+        sizes_D = self.ends_D[order_D] - starts_D
+        ends_D = np.cumsum(sizes_D)
+        order_S = np.repeat(starts_D - ends_D + sizes_D, sizes_D) + np.arange(int(sizes_D.sum()))
+        return DocumentScores(self.log10_S[order_S], self.words_S[order_S], self.oovs_S[order_S], ends_D)
+
+    @classmethod
+    def none(cls, documents: int) -> DocumentScores:
+        """Return the scores of documents without words."""
+        ends_D = np.zeros(documents, np.int64)
+        return cls(np.empty(0, np.float32), np.empty(0, np.int32), np.empty(0, np.int32), ends_D)
+
     def without_empty_sentences(self) -> DocumentScores:
         """Return the scores of the sentences that have more than their </s>."""
         kept_S = self.words_S > 1
@@ -111,7 +125,7 @@ class DocumentScorer:
         lines, ends_D = self._lines(texts)
         watch.lap("normalize")
         if not lines:
-            return DocumentScores(np.empty(0, np.float32), np.empty(0, np.int32), np.empty(0, np.int32), ends_D)
+            return DocumentScores.none(len(texts))
         replica = self._replica
         if self._codes:
             codes_T = self._codes(lines, self._threads)

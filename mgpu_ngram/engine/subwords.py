@@ -12,6 +12,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words
 
 INSTALL = "pip install 'mgpu-ngram[filter]'"
+KEPT = 64  # tokenisers that a process keeps
 SPELT = 1 << 16  # pieces without a text of their own whose codes are kept
 VARIES = 0  # in a table of codes: the piece is written in the text's own letters, or is several words
 
@@ -78,7 +79,7 @@ class _HuggingFace:
         return [found.tokens for found in self._model.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-@functools.lru_cache(2)
+@functools.lru_cache(KEPT)
 def _opened(path: str, identity: str) -> Subwords:
     return _HuggingFace(path) if path.endswith(".json") else _SentencePiece(path)
 
@@ -106,14 +107,12 @@ class SubwordCodes:
 
     def __init__(self, subwords: Subwords, words: Words):
         self._subwords, self._words = subwords, words
-        codes = [self._code(piece) for piece in subwords.pieces]
-        self._code_P = np.array(codes, np.uint32)
+        pieces = [(piece or "").encode() for piece in subwords.pieces]
+        offsets = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
+        is_word = np.array([piece.split() == [piece] for piece in pieces], bool)
+        ids_P = words.ids(offsets, np.frombuffer(b"".join(pieces), np.uint8))
+        self._code_P = np.where(is_word, ids_P + np.uint32(1), np.uint32(VARIES))
         self._spelt = functools.lru_cache(SPELT)(self._spell)
-
-    def _code(self, piece: str | None) -> int:
-        if piece is None or len(piece.encode().split()) != 1:
-            return VARIES
-        return self._words.id(piece) + 1
 
     def __call__(self, texts: list[str], threads: int = 1) -> np.ndarray:
         """Return the codes of all texts, a sentence each."""

@@ -11,21 +11,22 @@ WORDS = Words.of(["<unk>", "<s>", "</s>", "a", "b", "Ω", "c"])
 
 
 class Letters:
-    """A piece is a letter; id 0 is any other letter, and id 4 two words."""
+    """A piece is a letter; id 0 is any other letter, id 4 two words, and id 5 a word after a blank."""
 
-    pieces = (None, "a", "b", "x", "b c")
+    pieces = (None, "a", "b", "x", "b c", " c")
 
     def ids(self, texts, threads):
-        return [[max(0, "?abx_".index(c) if c in "abx_" else 0) for c in text] for text in texts]
+        return [[max(0, "?abx_~".index(c) if c in "abx_~" else 0) for c in text] for text in texts]
 
     def spell(self, texts, threads):
-        return [["b c" if c == "_" else c for c in text] for text in texts]
+        return [[{"_": "b c", "~": " c"}.get(c, c) for c in text] for text in texts]
 
 
 def test_codes_by_hand():
     """Words have code id + 1: a 4, b 5, x is unknown, Ω is a word whose piece has no name, and a blank is none."""
     codes = SubwordCodes(Letters(), WORDS)
     assert codes(["ab", "", "xΩb", "a_ a", "?"]).tolist() == [4, 5, 0, 0, 1, 6, 5, 0, 4, 5, 7, 4, 0, 1, 0]
+    assert codes(["a~"]).tolist() == [4, 7, 0]
     assert codes(["aa", "b"]).tolist() == [4, 4, 0, 5, 0] and codes([""]).dtype == np.uint32
 
 

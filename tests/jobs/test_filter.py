@@ -126,6 +126,35 @@ def test_exact_percentiles(language, arpa, here, tmp_path):
             assert d["bucket"] == ("head", "middle", "tail", "all")[place]
 
 
+@pytest.mark.parametrize("buckets", [[], ["low:50"]])
+def test_a_model_of_each_language(buckets, arpa_text, here, tmp_path):
+    """Documents have the figures of runs with one model; those of a language without a model have none."""
+    documents = write_many(tmp_path)
+    models = {"en": arpa_text, "fr": arpa_text.replace("-0.25", "-0.75"), "x": arpa_text}
+    for name, text in models.items():
+        (tmp_path / f"lm.{name}.arpa").write_text(text)
+    for path in (tmp_path / "docs").iterdir():
+        path.write_text(path.read_text().replace('"de"', '"fr"' if path.name < "3" else '"de"'))
+    config = FilterConfig(
+        [str(tmp_path / "docs")], str(tmp_path / "lm.{language}.arpa"), language_column="lang", buckets=buckets,
+        keep=["log10,words"], block_bytes=900,
+    )  # fmt: skip
+    run(config, RunContext(here, tmp_path / "out"))
+    found = [json.loads(line) for i in range(5) for line in (tmp_path / f"out/documents/{i}.jsonl").open()]
+    assert [d["id"] for d in found] == [d["id"] for d in documents]
+    wanted = {}
+    for name in "en", "fr":
+        filtered(here, tmp_path / f"lm.{name}.arpa", tmp_path / "docs", tmp_path / name, keep=["log10,words"])
+        for i in range(5):
+            for document in map(json.loads, (tmp_path / name / f"documents/{i}.jsonl").open()):
+                if document["lang"] == name:
+                    wanted[document["id"]] = document
+    assert {d["lang"] for d in found} == {"en", "fr", "de"} and len({d.get("log10") for d in wanted.values()}) > 20
+    for document in found:
+        same = {k: v for k, v in document.items() if k in ("id", "lang", "text")}
+        assert document == wanted.get(document["id"], same)
+
+
 def test_cuts_and_threads_change_nothing(arpa, here, tmp_path):
     """Blocks of one document and more; the report has the same samples, too."""
     write_many(tmp_path)
@@ -243,6 +272,8 @@ def test_files_that_are_no_documents(arpa, here, tmp_path):
         ({"cutoffs": "cutoff.csv"}, "there are no buckets"),
         ({"min_perplexity": 9, "max_perplexity": 3}, "must be at most max_perplexity, 3"),
         ({"max_perplexity": 0.5}, "must be at least 1"),
+        ({"tokenizer": "{language}.model"}, "may be once in the path of the model"),
+        ({"model": "{language}/{language}.arpa"}, "may be once in the path of the model"),
         ({"text": ["-"]}, "not from standard input"),
     ],
 )

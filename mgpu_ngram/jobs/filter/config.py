@@ -11,6 +11,7 @@ from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_files, che
 
 FIELDS = ("perplexity", "log10", "words", "oovs", "bucket", "lines")
 LANGUAGE = "language"  # CCNet's field
+PLACE = "{language}"  # in the path of models
 
 
 @dataclass(frozen=True)
@@ -18,15 +19,18 @@ class FilterConfig:
     """Settings of a filter job; the keys of its YAML."""
 
     text: list[str]  # documents: paths, globs, directories or fsspec URLs of JSON lines and Parquet files
-    model: str  # model file, ARPA file or KenLM binary, or the name of an earlier job that makes a model
+    model: str  # model file, ARPA file or KenLM binary, or the name of an earlier job that makes a model; with
+    # {language} in the path, a model of each language
     text_column: str = "text"  # key or column of a document's text
-    tokenizer: str | None = None  # SentencePiece model, or tokenizer.json of Hugging Face; null: white space
+    tokenizer: str | None = None  # SentencePiece model, or tokenizer.json of Hugging Face; null: white space; may have
+    # {language}, too
     normalize: Literal["none", "ccnet", "nfc", "nfkc"] = "none"  # nfc and nfkc also make lower case
     sentences: Literal["auto", "line", "document"] = "auto"  # a sentence is a line of the text, or the text; auto: the
     # text with ccnet, whose normaliser joins lines, else a line
     buckets: list[str] = field(default_factory=list)  # NAME:PERCENTILE, rising; perplexities above all are the tail
     cutoffs: str | None = None  # table of percentiles by language, as CCNet's cutoff.csv; null: those of the documents
-    language_column: str | None = None  # field with the language, each with its cut-offs; with a table: language
+    language_column: str | None = None  # field with the language, each with its cut-offs; with a table or {language}:
+    # language
     min_perplexity: float | None = None  # documents with less are dropped
     max_perplexity: float | None = None  # documents with more are dropped
     only: list[str] = field(default_factory=list)  # buckets to keep; empty: all
@@ -52,8 +56,11 @@ class FilterConfig:
         for name in self.only_buckets:
             if name not in (*buckets, LAST, NO_BUCKET) or not buckets:
                 raise InputError(f"only has {name!r} but the buckets are {', '.join([*buckets, LAST, NO_BUCKET])}")
+        by_language = self.model.count(PLACE)
+        if by_language > 1 or (self.tokenizer or "").count(PLACE) > by_language:
+            raise InputError(f"{PLACE} may be once in the path of the model, and then once in that of the tokenizer")
         for setting in ("cutoffs", "language_column"):
-            if getattr(self, setting) and not buckets:
+            if getattr(self, setting) and not buckets and not (by_language and setting == "language_column"):
                 raise InputError(f"{setting} is given but there are no buckets; add --buckets head:30,middle:60")
         if "bucket" in _parts(self.keep) and not buckets:
             raise InputError("keep has 'bucket' but there are no buckets; add --buckets head:30,middle:60")
@@ -79,7 +86,7 @@ class FilterConfig:
     @property
     def language(self) -> str:
         """The field with the language; "" for none."""
-        return self.language_column or (LANGUAGE if self.cutoffs else "")
+        return self.language_column or (LANGUAGE if self.cutoffs or PLACE in self.model else "")
 
     @property
     def unit(self) -> Literal["line", "document"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +16,7 @@ from mgpu_ngram.cluster.executor import Executor, Handle, windowed
 from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.cutoffs import Rules, percentile_cutoffs, read_cutoffs
-from mgpu_ngram.core.errors import warn
+from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.output import Output, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
@@ -25,6 +26,7 @@ from mgpu_ngram.engine.filter_page import filter_page
 from mgpu_ngram.engine.filter_shard import (
     SCORES,
     SHARD,
+    DocumentModel,
     FilterOptions,
     load_scores,
     rejects_name,
@@ -38,7 +40,7 @@ from mgpu_ngram.engine.score_documents import perplexities
 from mgpu_ngram.engine.subwords import identify_subwords, open_subwords
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
-from mgpu_ngram.jobs.filter.config import FilterConfig
+from mgpu_ngram.jobs.filter.config import PLACE, FilterConfig
 from mgpu_ngram.jobs.score.run import fastest_index
 
 FORMAT = "mgpu_ngram filtered documents"
@@ -84,11 +86,28 @@ def open_inputs(config: FilterConfig) -> Corpus:
 
 def check(config: FilterConfig) -> None:
     """Raise InputError unless the model, the tokeniser and the table of cut-offs can be used."""
-    identify(config.model)
-    if config.tokenizer:
-        open_subwords(os.path.abspath(config.tokenizer))
+    for model, tokenizer in model_paths(config).values():
+        identify(model)
+        if tokenizer:
+            open_subwords(os.path.abspath(tokenizer))
     if config.cutoffs:
         read_cutoffs(config.cutoffs, list(config.percentiles.values()))
+
+
+def model_paths(config: FilterConfig) -> dict[str, tuple[str, str | None]]:
+    """Return the paths of the model and the tokeniser of each language; the key "" is that of all documents.
+
+    Raises InputError if no model has a name with a language in the place of {language}.
+    """
+    if PLACE not in config.model:
+        return {"": (config.model, config.tokenizer)}
+    before, _, after = config.model.partition(PLACE)
+    found = sorted(glob.glob(f"{glob.escape(before)}*{glob.escape(after)}"))
+    names = {path[len(before) : len(path) - len(after)]: path for path in found}
+    if not names:
+        raise InputError(f"the model {config.model!r} matches no file; correct the path around {PLACE}")
+    tokenizer = config.tokenizer
+    return {name: (path, tokenizer and tokenizer.replace(PLACE, name)) for name, path in names.items()}
 
 
 def plan(config: FilterConfig, context: PlanContext) -> dict[str, Any]:
@@ -117,13 +136,15 @@ def changed_since(config: FilterConfig, manifest: dict[str, Any]) -> str:
 def _made_of(config: FilterConfig, corpus: Corpus) -> dict[str, Any]:
     """Return what an output depends on."""
     left_out = ("text", "model", "tokenizer", "cutoffs", "name", "block_bytes", "verify")
-    tokenizer = config.tokenizer and {"path": config.tokenizer, "identity": identify_subwords(config.tokenizer)}
+    paths = model_paths(config)
+    models = {name: identify(path) for name, (path, _) in paths.items()}
+    tokenizers = {name: identify_subwords(path) for name, (_, path) in paths.items() if path}
     percentiles = list(config.percentiles.values())
     table = config.cutoffs and {"path": config.cutoffs, "cutoffs": read_cutoffs(config.cutoffs, percentiles)}
     return {
         "inputs": corpus.described,
-        "model": {"path": config.model, "identity": identify(config.model)},
-        "tokenizer": tokenizer,
+        "model": {"path": config.model, "identity": models},
+        "tokenizer": {"path": config.tokenizer, "identity": tokenizers},
         "table": table,
         "options": {name: value for name, value in asdict(config).items() if name not in left_out},
     }
@@ -186,18 +207,24 @@ class _Shards:
         self.executor: Executor = limited_to(context.executor, context.memory)
         self.checkpoint, self.folder = checkpoint, str(checkpoint.entries_folder)
         self.executor.check_folder(self.folder)
-        device, threads, path = self.executor.device, self.executor.threads, os.path.abspath(config.model)
-        index = fastest_index(config.model, corpus.text_bytes, device)
-        scoring = ScoreOptions(
-            path, identify(path), index, device=device, tasks_per_host=self.executor.tasks_per_host,
-            read_threads=threads, verify=config.verify,
-        )  # fmt: skip
-        tokenizer = os.path.abspath(config.tokenizer) if config.tokenizer else ""
+        device, paths = self.executor.device, model_paths(config)
         block_bytes = config.block_bytes or BLOCK_BYTES[device]
-        self.options = FilterOptions(scoring, config.fields, tokenizer, config.normalize, config.unit, block_bytes)
+        self.options = FilterOptions(
+            {name: self._model(*some, corpus.text_bytes // len(paths)) for name, some in paths.items()},
+            config.language, config.fields, config.normalize, config.unit, block_bytes, device,
+        )  # fmt: skip
         self.seconds: dict[str, float] = {}
         self.stats, self.resumed = FilterStats(), 0
         self.rules = Rules()
+
+    def _model(self, path: str, tokenizer: str | None, text_bytes: int) -> DocumentModel:
+        executor = self.executor
+        scoring = ScoreOptions(
+            os.path.abspath(path), identify(path), fastest_index(path, text_bytes, executor.device),
+            device=executor.device, tasks_per_host=executor.tasks_per_host, read_threads=executor.threads,
+            verify=self.config.verify,
+        )  # fmt: skip
+        return DocumentModel(scoring, os.path.abspath(tokenizer) if tokenizer else "")
 
     def write(self) -> None:
         """Write all shards that an earlier run has not finished."""
@@ -254,8 +281,7 @@ class _Shards:
 
         def call(i: int) -> Handle:
             source = self.corpus.sources[i]
-            arguments = (i, source, self.options, self.config.language, self.folder)
-            return self.executor.call(score_shard, *arguments, label=f"scoring {source.name}")
+            return self.executor.call(score_shard, i, source, self.options, self.folder, label=f"scoring {source.name}")
 
         def done(i: int, made: Any) -> int:
             scores[i] = made.path
