@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from typing import NoReturn
 
 from mgpu_ngram.commands import aliases, commands
@@ -34,6 +35,20 @@ EXAMPLES = """examples:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return its exit status."""
     arguments = _parse(argv)
+    return _guarded("mgpu-ngram", lambda: arguments.verb(arguments), arguments.debug)
+
+
+def kenlm_program(argv: list[str] | None = None) -> int:
+    """Run lmplz, query or build_binary, by the name in argv[0], also after kenlm-; return its exit status."""
+    from mgpu_ngram.commands.kenlm import PROGRAMS
+
+    program, *words = sys.argv if argv is None else argv
+    name = os.path.basename(program)
+    return _guarded(name, lambda: PROGRAMS[name.removeprefix("kenlm-")](words), debug=False)
+
+
+def _guarded(name: str, run: Callable[[], None], debug: bool) -> int:
+    """Call a function; print an error in one line, after the program's name, and return the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # do not fail for an n-gram that the terminal cannot show
     if sys.stderr is None:  # closed
@@ -44,14 +59,14 @@ def main(argv: list[str] | None = None) -> int:
         show_warnings_plainly()
         with contextlib.suppress(ValueError):  # outside the main thread there are no signals
             signal.signal(signal.SIGTERM, _terminated)
-        arguments.verb(arguments)
+        run()
         return 0
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
-        if arguments.debug:
+        if debug:
             traceback.print_exc()
-        print(f"mgpu-ngram: {_one_line(error)}", file=sys.stderr)
+        print(f"{name}: {_one_line(error)}", file=sys.stderr)
         if isinstance(error, KeyboardInterrupt):
             return INTERRUPTED
         return 2 if isinstance(error, InputError) else 1

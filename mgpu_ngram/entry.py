@@ -1,4 +1,5 @@
-"""The entry point of `mgpu-ngram` and of `python -m mgpu_ngram`. It handles Ctrl-C before it imports the rest.
+"""The entry points of `mgpu-ngram`, `python -m mgpu_ngram` and the programs of KenLM. They handle Ctrl-C before they
+import the rest.
 
 Exit status 130: interrupted.
 """
@@ -19,6 +20,15 @@ START_SECONDS = 1.0  # in which modules and compiled kernels are loaded
 
 def main() -> int:
     """Run one command; return its exit status."""
+    return _start("main")
+
+
+def kenlm_program() -> int:
+    """Run the program of KenLM that this script is named after; return its exit status."""
+    return _start("kenlm_program")
+
+
+def _start(function: str) -> int:
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a script's background job ignores Ctrl-C
     if ours:
         signal.signal(signal.SIGINT, _leave)
@@ -26,12 +36,12 @@ def main() -> int:
     atexit.register(gc.freeze)  # or Python looks for cycles once more when it ends, in all modules: 0.1 s
     # No kernel uses BLAS, whose threads take 2 s of CPU time on 16 cores when NumPy is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from mgpu_ngram.cli import main
+    from mgpu_ngram import cli
 
     try:
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        return main()
+        return getattr(cli, function)()
     except KeyboardInterrupt:
         return _say_interrupted()
 

@@ -86,7 +86,7 @@ def test_info_names_the_format_of_a_file(folder, mgpu_ngram):
 @pytest.mark.parametrize(
     ("verb", "name", "message"),
     [
-        ("trie", "z.arpa.gz", "output z.arpa.gz would be a model file, but its name ends with .gz"),
+        ("trie", "z.gz", "output z.gz would be a model file, but its name ends with .gz"),
         ("trie", "z.Bin", "ends with .bin, as KenLM's files do; add --format kenlm-probing or --format kenlm-trie, or"),
         ("score", "s.csv", "output s.csv would be a Parquet file, but its name ends with .csv; name it s.parquet"),
         ("score", "s.jsonl", "ends with .jsonl; name it s.parquet"),

@@ -67,3 +67,6 @@ def test_the_wheel_runs_the_quickstart(wheel, tmp_path):
     assert "'the people'" in out and "Perplexity including OOVs:" in out
     model = tmp_path / "runs" / "quickstart" / "estimate" / "model.safetensors"
     assert run(python, ROOT / "examples" / "generate.py", model, **here).startswith("a sentence: ")
+    heldout = tmp_path / "runs" / "python_docs_heldout.txt"
+    arpa = run(program.with_name("kenlm-lmplz"), "-o", "2", "--discount_fallback", "--text", heldout, **here)
+    assert arpa.startswith("\\data\\\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ def _run_stage(stage: Stage[Any, Any], arguments: argparse.Namespace) -> None:
         if stage.makes == "model" and target.path == STDOUT:
             if options.resume:
                 raise InputError("--resume continues a run into a file, but -o - is standard output; name a file")
-            target = Target(stack.enter_context(printed_file("model.arpa", memory.spill_dir)), single_file=True)
+            target = Target(stack.enter_context(file_for(None, "model.arpa", memory.spill_dir)), single_file=True)
         config = RunConfig(Path(target.path or ""), [], cluster_config(arguments), memory, seconds)
         results = run_one(Job(stage, settings, target), config, options, quiet=arguments.json)
         for result in results if arguments.json else ():  # none where the reader of a pipe has gone
@@ -77,20 +78,26 @@ def run_one(job: Job, config: RunConfig, options: RunOptions, quiet: bool = Fals
 
 
 @contextmanager
-def printed_file(name: str, folder: str | None) -> Iterator[Path]:
-    """Yield the path of a new file, which goes to standard output when the block ends; meanwhile prints go to standard
-    error.
+def file_for(path: str | None, name: str, folder: str | None) -> Iterator[Path]:
+    """Yield the path of a new file, which replaces `path` when the block ends; meanwhile prints go to standard error.
 
-    folder  where to keep it; None: in the system's temporary folder
+    path    None: standard output; the file is also copied to one that is not regular, such as a pipe
+    name    of the new file
+    folder  where to keep a file that will be copied; None: the system's temporary folder
     """
     from mgpu_ngram.core.scratch import scratch_folder
 
-    scratch = Path(scratch_folder(folder))
+    replaced = os.path.realpath(path) if path and (os.path.isfile(path) or not os.path.lexists(path)) else None
+    scratch = Path(scratch_folder(os.path.dirname(replaced) if replaced else folder))
     try:
         with redirect_stdout(sys.stderr):
             yield scratch / name
-        with stdout(), open(scratch / name, "rb") as file:
-            shutil.copyfileobj(file, sys.stdout.buffer, 1 << 20)
+        if replaced:
+            os.replace(scratch / name, replaced)
+            return
+        with stdout(), open(scratch / name, "rb") as file, ExitStack() as stack:
+            out = stack.enter_context(open(path, "wb")) if path else sys.stdout.buffer
+            shutil.copyfileobj(file, out, 1 << 20)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

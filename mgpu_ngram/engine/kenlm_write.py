@@ -46,8 +46,17 @@ class Order:
     backoff_G: np.ndarray | None
 
 
-def write_kenlm(path: str | Path, model: BackoffModel, format: Literal["kenlm-probing", "kenlm-trie"]) -> int:
-    """Write a KenLM binary model with its words; return its size in bytes.
+def write_kenlm(
+    path: str | Path,
+    model: BackoffModel,
+    format: Literal["kenlm-probing", "kenlm-trie"],
+    multiplier: float = MULTIPLIER,
+    with_words: bool = True,
+) -> int:
+    """Write a KenLM binary model; return its size in bytes.
+
+    multiplier  slots for each n-gram of a probing model, over 1
+    with_words  False: it holds the hashes of its words alone
 
     Raises InputError for a model of order 1 or without backoffs, and RunError when the disk is full. KenLM reads orders
     up to 6 unless it was compiled for more.
@@ -57,10 +66,15 @@ def write_kenlm(path: str | Path, model: BackoffModel, format: Literal["kenlm-pr
         raise InputError("the model has order 1, but KenLM's binary models have order 2 or more; write an ARPA file")
     trie = model.trie.decoded()
     counts = tuple(int(count) for count in np.diff(trie.starts))
-    kind, write = (PROBING, _write_probing) if format == "kenlm-probing" else (TRIE, _write_trie)
+    probing = format == "kenlm-probing"
     with new_file(path) as sink:
-        sink.append(Header(kind, counts, MULTIPLIER, True).pack())
-        write(sink, trie, counts, model.words)
+        sink.append(Header(PROBING if probing else TRIE, counts, multiplier, with_words).pack())
+        if probing:
+            word_of = _write_probing(sink, trie, counts, model.words, multiplier)
+        else:
+            word_of = _write_trie(sink, trie, counts, model.words)
+        if with_words:
+            sink.append(_strings(model.words, word_of))
         return sink.size_bytes
 
 
@@ -89,10 +103,11 @@ def _orders(trie: Trie) -> Iterator[Order]:
         yield Order(first_G, suffix_G, prob_G[begin:end], backoff_G)
 
 
-def _write_probing(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words) -> None:
+def _write_probing(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words, multiplier: float) -> np.ndarray:
+    """Return the word of each id, here and below."""
     V = counts[0]
     hash_V = murmur_hashes(words.offsets_V, words.data)
-    table = np.zeros(slots_of(V, MULTIPLIER), SLOT_V)
+    table = np.zeros(slots_of(V, multiplier), SLOT_V)
     slots = place_keys(hash_V[1:], len(table))
     table["hash"][slots], table["id"][slots] = hash_V[1:], np.arange(1, V)
     sink.append(struct.pack("<2I", 0, V))
@@ -109,7 +124,7 @@ def _write_probing(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words
             table, slots = np.zeros(V + 1, PROBING_UNIGRAM), np.arange(V)
         else:
             key_G = combine(key_G[order.suffix_G], order.first_G)
-            table = np.zeros(slots_of(counts[n - 1], MULTIPLIER), table_dtype(longest=after is None))
+            table = np.zeros(slots_of(counts[n - 1], multiplier), table_dtype(longest=after is None))
             slots = place_keys(key_G, len(table))
             table["key"][slots] = key_G
         table["prob"][slots] = prob_G
@@ -118,10 +133,10 @@ def _write_probing(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words
         sink.append(table.view(np.uint8))
         if after:
             order = after
-    sink.append(_strings(words, np.arange(V)))
+    return np.arange(V)
 
 
-def _write_trie(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words) -> None:
+def _write_trie(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words) -> np.ndarray:
     """KenLM's ids are ranks of the words' hashes. Its n-grams are sorted by their last word, then the one before."""
     V = counts[0]
     hash_V = murmur_hashes(words.offsets_V, words.data)
@@ -148,7 +163,7 @@ def _write_trie(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words) -
         before = Sorted(V, before is None, id_of[order.first_G[row_G]], order.prob_G[row_G], backoff_G)
     if before:
         before.append_to(sink, None)
-    sink.append(_strings(words, word_of))
+    return word_of
 
 
 @dataclass

@@ -37,6 +37,7 @@ class ScoreCommand(ScoreConfig):
     """Settings of the command, which prints scores unless it writes a file."""
 
     printed: tuple[str, ...] = ()  # of LEVELS
+    one_line: bool = False  # words of all sentences on one line, as query -v word prints them
 
 
 class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
@@ -85,7 +86,11 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
         elif arguments.json and levels != ["summary"]:
             raise InputError("--json prints the summary alone; leave -v out, or give -o SCORES.parquet")
         config = fill(ScoreConfig, found, "score")
-        return ScoreCommand(**vars(config), printed=tuple(levels))
+        return self.printing(config, tuple(levels))
+
+    def printing(self, config: ScoreConfig, printed: tuple[str, ...], one_line: bool = False) -> ScoreCommand:
+        """Return the settings of a command that prints."""
+        return ScoreCommand(**vars(config), printed=printed, one_line=one_line)
 
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output or None, single_file=True)
@@ -121,7 +126,7 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
         printing = None
         if context.output is None and isinstance(config, ScoreCommand):
             words = "lines" if "word" in config.printed else ""
-            printing = Printing(_printer(config.printed), words, "sentence" in config.printed)
+            printing = Printing(_printer(config.printed, config.one_line), words, "sentence" in config.printed)
         return run(config, context, inputs, printing)
 
     def changed_since(self, config: ScoreConfig, manifest: dict[str, Any]) -> str:
@@ -152,12 +157,12 @@ class ScoreStage(Stage[ScoreConfig, "ScoreResult"]):
 STAGE = ScoreStage()
 
 
-def _printer(levels: tuple[str, ...]) -> Callable[[ChunkScores], None]:
+def _printer(levels: tuple[str, ...], one_line: bool) -> Callable[[ChunkScores], None]:
     """Return a function that prints the scores of a chunk."""
 
     def write(scores: ChunkScores) -> None:
         if "word" in levels:
-            sys.stdout.buffer.write(scores.lines)
+            sys.stdout.buffer.write(scores.lines.replace(b"\n", b"") if one_line else scores.lines)
         elif "sentence" in levels and scores.sentences:
             from mgpu_ngram.engine.score_lines import sentence_lines
 

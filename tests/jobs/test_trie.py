@@ -223,6 +223,8 @@ def test_as_a_job(arpa, executor, tmp_path):
         "format": "safetensors",
         "fanout": None,
         "quantize": 8,
+        "multiplier": 1.5,
+        "words": True,
         "backoff": True,
     }
     assert plan(TrieConfig(arpa), PlanContext(2, "cpu", 1 << 30))["index"] == "auto"
@@ -253,6 +255,12 @@ def test_the_worker_dies(bomb, arpa, executor, start, hooks, hooks_folder, conte
         ({"index": "edge", "backoff": False}, "index edge holds backoffs but backoff is false; make index btree, or"),
         ({"index": "both", "backoff": False}, "index both holds backoffs"),
         ({"index": "trie"}, "index is 'trie'"),
+        ({"format": "kenlm-probing", "multiplier": 1}, "multiplier is 1 but must be over 1"),
+        (
+            {"format": "kenlm-trie", "multiplier": 2},
+            "multiplier is 2 but format kenlm-trie has no tables; leave it out",
+        ),
+        ({"words": False}, "words is false but format safetensors needs words; leave it out"),
         ({"name": "a/b"}, "name is 'a/b' but must be a plain folder name"),
         ({"name": ".."}, "name is"),
         ({"backoff": "no"}, "backoff is 'no' but must be of type bool"),
@@ -271,6 +279,8 @@ def test_settings_at_their_limits():
         "format": "safetensors",
         "fanout": None,
         "quantize": None,
+        "multiplier": 1.5,
+        "words": True,
         "backoff": True,
         "name": "trie",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +29,8 @@ class TrieConfig:
     format: Literal["safetensors", "arpa", "kenlm-probing", "kenlm-trie"] = "safetensors"  # model file, ARPA file, or
     # KenLM binary model; the last three have no index of ours, no codes, and backoffs
     quantize: int | None = None  # bits of the codes for log10 probabilities and backoffs, from order 2 up; auto: floats
+    multiplier: float = 1.5  # slots for each n-gram in the tables of a probing model of KenLM
+    words: bool = True  # false: leave the words out of a KenLM binary model, which then holds their hashes alone
     backoff: bool = True  # false: leave backoffs out; such a model serves stored distributions only
     name: str = "trie"  # folder of the result, in the run's output
 
@@ -44,4 +47,10 @@ class TrieConfig:
                     raise InputError(f"{name} is {value} but format {self.format} has none; leave it out")
             if not self.backoff:
                 raise InputError(f"backoff is false but format {self.format} needs backoffs; leave it out")
+        if not self.format.startswith("kenlm") and not self.words:
+            raise InputError(f"words is false but format {self.format} needs words; leave it out")
+        if not 1 < self.multiplier < math.inf:
+            raise InputError(f"multiplier is {self.multiplier:g} but must be over 1")
+        if self.format != "kenlm-probing" and self.multiplier != 1.5:
+            raise InputError(f"multiplier is {self.multiplier:g} but format {self.format} has no tables; leave it out")
         check_name(self.name)

@@ -83,7 +83,7 @@ def _save(model: BackoffModel, config: TrieConfig, output: Path, threads: int) -
     if config.format == "arpa":
         write_arpa(output, model.words, levels_of(model.trie.decoded()), threads=threads)
         return output.stat().st_size
-    return write_kenlm(output, model, config.format)
+    return write_kenlm(output, model, config.format, config.multiplier, config.words)
 
 
 def _changed(model: BackoffModel, config: TrieConfig, device: str, watch: Stopwatch) -> BackoffModel:

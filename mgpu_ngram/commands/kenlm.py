@@ -1,0 +1,237 @@
+"""KenLM's programs lmplz, query and build_binary: their options, which our stages carry out."""
+
+from __future__ import annotations
+
+import argparse
+import getopt
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mgpu_ngram.commands.run import Job, RunOptions
+from mgpu_ngram.commands.stage import file_for, run_one
+from mgpu_ngram.config import ClusterConfig, RunConfig
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.memory_config import MIN_BYTES, MemoryConfig
+from mgpu_ngram.core.typed_config import fill
+from mgpu_ngram.jobs.saver import CHECKPOINT_SECONDS
+from mgpu_ngram.stages.contract import Target
+from mgpu_ngram.stages.registry import STAGES
+
+UNITS = "bKMGTPEZY"  # of sizes, powers of 1024; without a unit: K
+QUERY = "usage: kenlm-query [-n] [-v word|sentence|summary] [-l lazy|populate|read|parallel] MODEL < TEXT"
+BUILD_BINARY = (
+    "usage: kenlm-build_binary [-s] [-i] [-v] [-p MULTIPLIER] [-w mmap|after] [-T PREFIX] [-S SIZE] [probing|trie] "
+    "MODEL.arpa OUT"
+)
+LEVELS = {
+    "0": ["summary"], "1": ["sentence", "summary"], "2": ["word", "sentence", "summary"],
+    "word": ["word"], "sentence": ["sentence"], "summary": ["summary"],
+}  # fmt: skip
+REFUSED = {  # options of build_binary
+    "-q": "quantised models are not written; leave -q out, or make a model file by mgpu-ngram convert --quantize",
+    "-b": "quantised models are not written; leave -b out, or make a model file by mgpu-ngram convert --quantize",
+    "-a": "tries with array pointers are not written; leave -a out",
+    "-r": "models with rest costs are not written; leave -r out",
+}
+
+
+class _Usage(argparse.ArgumentParser):
+    """Reports an error in one line, with KenLM's exit status."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(1, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def lmplz(argv: list[str]) -> None:
+    """Text in, ARPA file out."""
+    parser = _lmplz_parser()
+    if not argv:
+        parser.print_help(sys.stderr)
+        raise SystemExit(1)
+    arguments = parser.parse_args(argv)
+    if arguments.intermediate or arguments.renumber:
+        flag = "--intermediate" if arguments.intermediate else "--renumber"
+        raise InputError(f"{flag} is not supported; leave it out")
+    for size in (arguments.minimum_block, arguments.sort_block):
+        parse_size(size)
+    settings = {
+        "corpus": [arguments.text or "-"], "format": "arpa", "order": arguments.order, "prune": arguments.prune,
+        "limit_vocab_file": arguments.limit_vocab_file, "vocab_pad": arguments.vocab_pad,
+        "discount_fallback": arguments.discount_fallback, "interpolate_unigrams": arguments.interpolate_unigrams,
+        "skip_symbols": arguments.skip_symbols, "collapse_values": arguments.collapse_values,
+        "verbose_header": arguments.verbose_header,
+    }  # fmt: skip
+    host_bytes = None if arguments.memory is None else max(parse_size(arguments.memory), MIN_BYTES["host_bytes"])
+    folder = folder_of(arguments.temp_prefix, "-T")
+    if arguments.arpa:
+        folder_of(arguments.arpa, "--arpa")
+    with file_for(arguments.arpa, "model.arpa", folder) as path:
+        [result] = _run("estimate", settings, path, MemoryConfig(host_bytes=host_bytes, spill_dir=folder))
+    _show_statistics(result)
+
+
+def _lmplz_parser() -> argparse.ArgumentParser:
+    parser = _Usage(prog="kenlm-lmplz", description="Text on stdin to an ARPA file on stdout, as KenLM's lmplz.")
+    add = parser.add_argument
+    # fmt: off
+    add("-o", "--order", type=int, required=True, metavar="N", help="order of the model")
+    add("--interpolate_unigrams", type=_bool, nargs="?", const=True, default=True, metavar="BOOL",
+        help="0: <unk> gets all mass that order 1 leaves, as in SRILM (default 1)")
+    add("--skip_symbols", action="store_true", help="drop <s>, </s> and <unk> from the text (else errors)")
+    add("-T", "--temp_prefix", metavar="PREFIX", help="folder of temporary files (default: the system's)")
+    add("-S", "--memory", metavar="SIZE", help="host memory, as 80%% or 10G, at least 64M (default: half of the free)")
+    add("--minimum_block", default="8K", metavar="SIZE", help="no effect")
+    add("--sort_block", default="64M", metavar="SIZE", help="no effect")
+    add("--block_count", type=int, metavar="N", help="no effect")
+    add("--vocab_estimate", type=int, metavar="N", help="no effect")
+    add("--vocab_pad", type=int, default=0, metavar="V", help="least vocabulary size for the uniform distribution")
+    add("--verbose_header", action="store_true", help="comments at the head of the ARPA file")
+    add("--text", metavar="FILE", help="text (default: stdin)")
+    add("--arpa", metavar="FILE", help="file to write (default: stdout)")
+    add("--intermediate", metavar="PREFIX", help="refused")
+    add("--renumber", action="store_true", help="refused")
+    add("--collapse_values", action="store_true", help="one value for probability and backoff")
+    add("--prune", type=int, nargs="+", default=[], metavar="K",
+        help="drop n-grams that occur at most K times, by order; the last K also holds for all higher orders")
+    add("--limit_vocab_file", metavar="FILE", help="drop n-grams with words that are not in this file")
+    add("--discount_fallback", "--discount-fallback", type=float, nargs="*", metavar="D",
+        help="discounts of counts 1, 2, 3 and more for orders without computable discounts (default 0.5 1 1.5)")
+    # fmt: on
+    return parser
+
+
+def _bool(text: str) -> bool:
+    values = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in values:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 0 nor 1")
+    return values[text.lower()]
+
+
+def _show_statistics(result: Any) -> None:
+    """Print the lines of lmplz that tell tokens, n-grams and discounts."""
+    found = result.statistics
+    print(f"Unigram tokens {result.tokens} types {result.types}\nStatistics:", file=sys.stderr)
+    for n, kept in found.kept.items():
+        of = f"/{found.total[n]}" if kept != found.total[n] else ""
+        d1, d2, d3 = found.discounts[n]
+        print(f"{n} {kept}{of} D1={d1:.6g} D2={d2:.6g} D3+={d3:.6g}", file=sys.stderr)
+
+
+def query(argv: list[str]) -> None:
+    """Text on standard input, scores on standard output."""
+    flags, words = _parse(argv, "bnv:l:", QUERY)
+    printed: list[str] = []
+    markers = True
+    for flag, value in flags:
+        if flag == "-b":
+            raise InputError("-b prints each score at once, but all text is read first; leave it out")
+        if flag == "-n":
+            markers = False
+        elif (flag == "-v" and value not in LEVELS) or (
+            flag == "-l" and value not in ("lazy", "populate", "read", "parallel")
+        ):
+            raise InputError(f"{flag} is {value!r}; {QUERY}")
+        elif flag == "-v":
+            printed = LEVELS[value] if value.isdigit() else [*printed, value]
+    if len(words) != 1:
+        raise InputError(QUERY)
+    settings = {"model": words[0], "text": ["-"], "sentence_markers": markers}
+    stage: Any = STAGES["score"]
+    one_line = "word" in printed and "sentence" not in printed
+    made = stage.printing(fill(stage.config, settings, "score"), tuple(printed or LEVELS["2"]), one_line)
+    run_one(Job(stage, made, Target(None, single_file=True)), _config(None, MemoryConfig()), RunOptions())
+
+
+def build_binary(argv: list[str]) -> None:
+    """ARPA file in, KenLM binary model out."""
+    flags, words = _parse(argv, "q:b:a:u:p:t:T:m:S:w:sir:vh", BUILD_BINARY)
+    kind = words.pop(0) if len(words) == 3 else "probing"
+    settings: dict[str, Any] = {"format": f"kenlm-{kind}"}
+    for flag, value in flags:
+        if flag in REFUSED:
+            raise InputError(f"{flag} is given, but {REFUSED[flag]}")
+        if flag == "-h":
+            raise InputError(BUILD_BINARY)
+        if flag == "-v":
+            settings["words"] = False
+        elif flag == "-p":
+            settings["multiplier"] = _number(flag, value)
+        elif flag == "-u" and _number(flag, value) != -100:
+            raise InputError(f"-u is {value}, but only -100 is supported; add <unk> to the ARPA file")
+        elif flag == "-w" and value not in ("mmap", "after"):
+            raise InputError(f"-w is {value!r} but must be mmap or after")
+        elif flag == "-S":
+            parse_size(value)
+    if len(words) == 1:
+        raise InputError("an estimate of memory is not supported; name the file to write after the ARPA file")
+    if len(words) != 2 or kind not in ("probing", "trie"):
+        raise InputError(BUILD_BINARY)
+    source, output = words
+    folder_of(output, "output")
+    with file_for(output, "model.binary", None) as path:
+        _run("trie", settings | {"model": source}, path, MemoryConfig())
+    print("SUCCESS", file=sys.stderr)
+
+
+PROGRAMS: dict[str, Callable[[list[str]], None]] = {
+    "lmplz": lmplz,
+    "query": query,
+    "build_binary": build_binary,
+}
+
+
+def _parse(argv: list[str], short: str, usage: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return (flags with their values, other words). Raises InputError with the usage."""
+    if not argv or argv == ["--help"]:
+        raise InputError(usage)
+    try:
+        return getopt.gnu_getopt(argv, short)
+    except getopt.GetoptError as error:
+        raise InputError(f"{error}; {usage}") from None
+
+
+def _run(name: str, settings: dict[str, Any], path: Path, memory: MemoryConfig) -> list[Any]:
+    """Run a job that writes a single file, quietly."""
+    stage = STAGES[name]
+    made = fill(stage.config, {key: value for key, value in settings.items() if value is not None}, name)
+    return run_one(Job(stage, made, Target(path, single_file=True)), _config(path, memory), RunOptions(), quiet=True)
+
+
+def _config(path: Path | None, memory: MemoryConfig) -> RunConfig:
+    return RunConfig(path or Path(""), [], ClusterConfig(), memory, CHECKPOINT_SECONDS)
+
+
+def folder_of(prefix: str | None, flag: str) -> str | None:
+    """Return the folder of a file, or of files with a prefix. Raises InputError unless it exists."""
+    if prefix is None:
+        return None
+    folder = prefix if flag == "-T" and os.path.isdir(prefix) else os.path.dirname(prefix) or "."
+    if not os.path.isdir(folder):
+        raise InputError(f"{flag} is {prefix!r} but {folder!r} is no folder; make it, or name another")
+    return folder
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size as KenLM and GNU sort write it: 80% of the memory, 10G, or kibibytes."""
+    digits = text.rstrip("%" + UNITS + UNITS.lower())
+    unit = text[len(digits) :] or "K"
+    with suppress(ValueError):
+        number = float(digits)
+        if unit == "%":
+            import psutil
+
+            return int(number / 100 * psutil.virtual_memory().total)
+        if len(unit) == 1:
+            return int(number * 1024 ** UNITS.lower().index(unit.lower()))
+    raise InputError(f"the size {text!r} is not a number with one of the units % {' '.join(UNITS)}")
+
+
+def _number(flag: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{flag} is {text!r} but must be a number") from None
