@@ -90,6 +90,8 @@ class Model:
 
     def __init__(self, path: str | bytes, config: Config | None = None):
         """Load a model. Raises OSError if that fails, but ValueError for a compressed KenLM binary model."""
+        if config is not None:
+            _check("config", config, Config)
         self.path = os.path.abspath(_bytes(path))
         try:
             model = open_model(os.fsdecode(self.path))
@@ -97,7 +99,7 @@ class Model:
         except KenlmBinaryError:  # not an OSError: a client may delete the file as damaged
             raise
         except (InputError, OSError, OverflowError) as error:
-            raise OSError(f"Cannot read model {path!r} ({error})") from error
+            raise OSError(f"Cannot read model '{path!s}' ({error})") from RuntimeError(str(error))  # KenLM's cause
         self._words, self._ids, self._table = model.words, _Ids(model.words), model.words.table
         self._order = model.trie.order
         self._begin = model.words.id("<s>") if self._order > 1 else EMPTY
@@ -113,7 +115,10 @@ class Model:
         bos  whether <s> precedes the sentence
         eos  whether </s> follows it
         """
-        return self._score(sentence, bos, eos)[0]
+        text = _bytes(sentence)
+        if bos and eos:
+            text = text.partition(b"\0")[0]  # KenLM reads a whole sentence as a C string
+        return self._score(text, bos, eos)[0]
 
     def perplexity(self, sentence: str | bytes) -> float:
         """Return the perplexity of a sentence, with its </s>."""
@@ -124,34 +129,48 @@ class Model:
         self, sentence: str | bytes, bos: bool = True, eos: bool = True
     ) -> Iterator[tuple[float, int, bool]]:
         """Yield (log10 probability, words of the longest match, whether it is unknown) of each word."""
-        _, prob_T, order_T, id_T = self._score(sentence, bos, eos)
+        _, prob_T, order_T, id_T = self._score(_bytes(sentence), bos, eos)
         yield from zip(prob_T.tolist(), order_T.tolist(), (id_T == 0).tolist(), strict=True)
 
-    def _score(self, sentence: str | bytes, bos: bool, eos: bool) -> tuple:
+    def _score(self, text: bytes, bos: bool, eos: bool) -> tuple:
+        if b"\0" in text:  # a word before a NUL may be empty, and then is unknown as NUL is
+            text = b" ".join(_word(word) or b"\0" for word in text.split())
         node, end = self._begin if bos else EMPTY, self._end if eos else -1
-        return score_words(*self._arguments, *self._table, node, _bytes(sentence), end)  # type: ignore[call-arg]
+        return score_words(*self._arguments, *self._table, node, text, end)  # type: ignore[call-arg]
 
     def BeginSentenceWrite(self, state: State) -> None:
         """Set a state to the beginning of a sentence."""
+        _check("state", state, State)
         state._node = self._begin
 
     def NullContextWrite(self, state: State) -> None:
         """Set a state to the empty history."""
+        _check("state", state, State)
         state._node = EMPTY
 
-    def BaseScore(self, in_state: State, word: str | bytes, out_state: State) -> float:
+    def BaseScore(self, in_state: State, word: str, out_state: State) -> float:
         """Return the log10 probability of a word after in_state; sets out_state to the state after the word."""
-        prob, _, out_state._node = score_word(*self._arguments, in_state._node, self._ids[word])  # type: ignore[call-arg]
+        try:
+            prob, _, out_state._node = score_word(*self._arguments, in_state._node, self._ids[word])  # type: ignore[call-arg]
+        except AttributeError:
+            _check("in_state", in_state, State)
+            _check("out_state", out_state, State)
+            raise
         return prob
 
-    def BaseFullScore(self, in_state: State, word: str | bytes, out_state: State) -> FullScoreReturn:
+    def BaseFullScore(self, in_state: State, word: str, out_state: State) -> FullScoreReturn:
         """As BaseScore, but also returns the words of the longest match and whether the word is unknown."""
         id = self._ids[word]
-        prob, order, out_state._node = score_word(*self._arguments, in_state._node, id)  # type: ignore[call-arg]
+        try:
+            prob, order, out_state._node = score_word(*self._arguments, in_state._node, id)  # type: ignore[call-arg]
+        except AttributeError:
+            _check("in_state", in_state, State)
+            _check("out_state", out_state, State)
+            raise
         return FullScoreReturn(prob, order, id == 0)
 
     def __contains__(self, word: str | bytes) -> bool:
-        return self._words.id(_bytes(word)) != 0
+        return self._words.id(_word(_bytes(word))) != 0
 
     def __repr__(self) -> str:
         return f"<Model from {os.path.basename(self.path)!r}>"
@@ -170,11 +189,27 @@ class _Ids(dict):
     def __init__(self, words: Words):
         self._words = words
 
-    def __missing__(self, word: str | bytes) -> int:
+    def __missing__(self, word: str) -> int:
+        if word is not None:
+            _check("word", word, str)
         if len(self) == MAX_IDS:
             self.clear()
-        id = self[word] = self._words.id(_bytes(word))
+        id = self[word] = self._words.id(_word(_bytes(word)))
         return id
+
+
+def _word(text: bytes) -> bytes:
+    """Return a word as KenLM reads it: it ends at a NUL byte."""
+    return text.partition(b"\0")[0]
+
+
+def _check(name: str, value: object, kind: type) -> None:
+    """Raise TypeError, with KenLM's message, for an argument of another type."""
+    if not isinstance(value, kind):
+        named = kind.__name__ if kind is str else f"kenlm.{kind.__name__}"
+        raise TypeError(
+            f"Argument '{name}' has incorrect type (expected {named}, got {type(value).__name__})"
+        ) from None
 
 
 def _bytes(text: str | bytes) -> bytes:

@@ -210,11 +210,41 @@ def test_full_scores_of_one_word(kenlm, model):
         model.BaseScore(state, 3, out)
 
 
+def test_a_word_ends_at_a_nul_byte(kenlm, model):
+    """A whole sentence, too, where both markers are scored; full_scores goes on after it."""
+    state, out = kenlm.State(), kenlm.State()
+    assert model.BaseScore(state, "a\0b", out) == A and model.BaseFullScore(state, "b\0", out).log_prob == B
+    assert model.BaseScore(state, "\0a", out) == UNKNOWN
+    assert "a\0x" in model and "\0a" not in model
+    assert model.score("a\0 b b") == model.score("a") and model.score("\0 a") == model.score("")
+    assert model.score("a\0x b", bos=False, eos=False) == model.score("a b", bos=False, eos=False)
+    assert model.score("\0x b", bos=False) == model.score("z b", bos=False)
+    assert list(model.full_scores("a\0x b\0")) == list(model.full_scores("a b"))
+
+
+def test_types_of_arguments(kenlm, model):
+    state, calls = kenlm.State(), (model.BaseScore, model.BaseFullScore)
+    for word in b"a", 1:
+        for call in calls:
+            with pytest.raises(TypeError, match=r"Argument 'word' .*expected str, got"):
+                call(state, word, state)
+    for call in calls:
+        with pytest.raises(TypeError, match=r"Argument 'in_state' .*expected kenlm.State, got int"):
+            call(1, "a", state)
+        with pytest.raises(TypeError, match=r"Argument 'out_state' .*expected kenlm.State, got str"):
+            call(state, "a", "x")
+    for call in model.BeginSentenceWrite, model.NullContextWrite:
+        with pytest.raises(TypeError, match=r"Argument 'state' .*expected kenlm.State, got int"):
+            call(1)
+    with pytest.raises(TypeError, match=r"Argument 'config' .*expected kenlm.Config, got int"):
+        kenlm.Model(model.path, 3)
+
+
 def test_words_are_cached(arpa, monkeypatch):
     monkeypatch.setattr("mgpu_ngram.kenlm.MAX_IDS", 2)
     model = load(ours, arpa)
     start, out = ours.State(), ours.State()
-    for word, prob in [("a", A), ("b", B), ("c", UNKNOWN), (b"a", A), ("a", A), ("b", B)] * 2:
+    for word, prob in [("a", A), ("b", B), ("c", UNKNOWN), ("a\0", A), ("a", A), ("b", B)] * 2:
         assert model.BaseScore(start, word, out) == prob and len(model._ids) <= 2
 
 
@@ -225,7 +255,7 @@ def test_invalid_files(kenlm, content, tmp_path):
         path.write_bytes(content)
     with pytest.raises(IOError, match=f"Cannot read model '{path}' \\(.*\\)$") as caught:
         load(kenlm, path)
-    assert "\n" not in str(caught.value) and caught.value.__cause__ is not None
+    assert "\n" not in str(caught.value) and type(caught.value.__cause__) is RuntimeError
     with pytest.raises(IOError):
         load(kenlm, tmp_path)
     with pytest.raises(TypeError, match="Cannot convert <class 'int'> to string"):
