@@ -2,6 +2,7 @@
 
 import io
 import lzma
+import os
 import sys
 from types import SimpleNamespace
 
@@ -84,6 +85,16 @@ def test_lmplz_options_that_change_results(run, tmp_path):
     padded = run("kenlm-lmplz", "-o", 2, "--discount_fallback", "--vocab_pad", 1000, stdin=TEXT)
     plain = run("kenlm-lmplz", "-o", 2, "--discount_fallback", stdin=TEXT)
     assert padded.status == plain.status == 0 and padded.out != plain.out
+
+
+def test_lmplz_reads_a_pipe(run, tmp_path):
+    flags = ["-o", 2, "--discount_fallback"]
+    receiving, sending = os.pipe()
+    os.write(sending, TEXT)
+    os.close(sending)
+    done = run("kenlm-lmplz", *flags, "--text", f"/dev/fd/{receiving}")
+    os.close(receiving)
+    assert done.status == 0 and done.out == run("kenlm-lmplz", *flags, stdin=TEXT).out
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,8 @@ def lmplz(argv: list[str]) -> None:
         raise InputError(f"{flag} is not supported; leave it out")
     for size in (arguments.minimum_block, arguments.sort_block):
         parse_size(size)
+    if arguments.text and os.path.exists(arguments.text) and not _is_read_again(arguments.text):
+        sys.stdin, arguments.text = open(arguments.text), None  # noqa: SIM115  # a pipe
     settings = {
         "corpus": [arguments.text or "-"], "format": "arpa", "order": arguments.order, "prune": arguments.prune,
         "limit_vocab_file": arguments.limit_vocab_file, "vocab_pad": arguments.vocab_pad,
@@ -72,6 +74,10 @@ def lmplz(argv: list[str]) -> None:
     with file_for(arguments.arpa, "model.arpa", folder) as path:
         [result] = _run("estimate", settings, path, MemoryConfig(host_bytes=host_bytes, spill_dir=folder))
     _show_statistics(result)
+
+
+def _is_read_again(path: str) -> bool:
+    return os.path.isfile(path) or os.path.isdir(path)
 
 
 def _lmplz_parser() -> argparse.ArgumentParser:
