@@ -304,6 +304,28 @@ def binaries():
     return module_here("kenlm_binaries")
 
 
+@pytest.fixture(
+    params=[
+        "probing", "probing with rest costs", "trie", "quantised trie", "trie with array pointers",
+        "quantised trie with array pointers",
+    ]
+)  # fmt: skip
+def binary_type(request):
+    """Return each type of KenLM's binary files in turn, as `binaries` names it."""
+    return request.param
+
+
+@pytest.fixture
+def put(tmp_path):
+    """Return put(content, name), which writes the bytes of a model and returns the path."""
+
+    def write(content, name="model.binary"):
+        (tmp_path / name).write_bytes(content)
+        return tmp_path / name
+
+    return write
+
+
 @pytest.fixture(scope="session")
 def plain_model():
     """Return the class PlainModel: a random model of a seed, and a plain scorer of its words."""

@@ -214,9 +214,11 @@ def test_it_compiles_without_a_break(device, dropped):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=["bfloat16", "float64"])
 def test_the_operator_keeps_the_rules_of_pytorch(device, dtype):
+    from torch import library
+
     logits, log_probs, *others = to(device, rows(9, dtype=dtype))
     log_probs = log_probs.double() if dtype == torch.float64 else log_probs
-    torch.library.opcheck(torch.ops.mgpu_ngram.mixture_loss.default, (logits.requires_grad_(), log_probs, *others))
+    library.opcheck(torch.ops.mgpu_ngram.mixture_loss.default, (logits.requires_grad_(), log_probs, *others))
 
 
 def test_under_autocast_it_is_the_loss_of_cross_entropy(device):

@@ -218,9 +218,11 @@ def test_it_compiles_without_a_break(lm, backend):
 
 
 def test_operators_keep_the_rules_of_pytorch(lm):
+    from torch import library
+
     states, ops = lm.get_init_states(3), torch.ops.mgpu_ngram
     for op, inputs in (ops.advance, (states,)), (ops.step, (states, states % 3)), (ops.final, (states,)):
-        torch.library.opcheck(op.default, (*inputs, lm._number))
+        library.opcheck(op.default, (*inputs, lm._number))
 
 
 def test_a_compiled_function_keeps_no_model(arpa):

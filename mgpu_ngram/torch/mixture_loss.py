@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import library
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.mixture import BLOCKS, Mixture, tensor_gradient, tensor_sums
@@ -86,10 +87,10 @@ def _gradient(logits: Any, log_probs: Any, target: Any, num_words: int, dropped:
 
 # Operators, which `torch.compile` takes as they are.
 _OF_MIXTURE = "Tensor logits, Tensor log_probs, Tensor target, int num_words, Tensor? dropped"
-_loss_operator = torch.library.custom_op(
+_loss_operator = library.custom_op(
     "mgpu_ngram::mixture_loss", _losses, mutates_args=(), schema=f"({_OF_MIXTURE}) -> (Tensor, Tensor, Tensor)"
 )
-_gradient_operator = torch.library.custom_op(
+_gradient_operator = library.custom_op(
     "mgpu_ngram::mixture_gradient",
     _gradient,
     mutates_args=(),

@@ -10,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import library
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.row_options import ROW_ALIGNMENT_BYTES
@@ -52,13 +53,13 @@ def _final(states: Any, number: int) -> Any:
 
 
 _OPTIONS: Any = {"mutates_args": ()}
-advance = torch.library.custom_op(
+advance = library.custom_op(
     "mgpu_ngram::advance", _advance, schema="(Tensor states, int model) -> (Tensor, Tensor)", **_OPTIONS
 )
-step = torch.library.custom_op(
+step = library.custom_op(
     "mgpu_ngram::step", _step, schema="(Tensor states, Tensor tokens, int model) -> Tensor", **_OPTIONS
 )
-final = torch.library.custom_op("mgpu_ngram::final", _final, schema="(Tensor states, int model) -> Tensor", **_OPTIONS)
+final = library.custom_op("mgpu_ngram::final", _final, schema="(Tensor states, int model) -> Tensor", **_OPTIONS)
 
 
 @advance.register_fake

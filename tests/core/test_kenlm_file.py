@@ -13,20 +13,6 @@ from mgpu_ngram.core.kenlm_trie import KenlmTrie, Pointers
 from mgpu_ngram.kernels.common.murmur import murmur_hash
 
 TRIE = "trie"
-TYPES = [
-    "probing", "probing with rest costs", "trie", "quantised trie", "trie with array pointers",
-    "quantised trie with array pointers",
-]  # fmt: skip
-every_type = pytest.mark.parametrize("type", TYPES)
-
-
-@pytest.fixture
-def put(tmp_path):
-    def write(content):
-        (tmp_path / "model.binary").write_bytes(content)
-        return tmp_path / "model.binary"
-
-    return write
 
 
 def read(path):
@@ -78,18 +64,16 @@ def test_other_headers_are_refused(put, binaries, at, new, why):
     assert "\n" not in str(caught.value)
 
 
-@every_type
-def test_files_that_are_cut_short(put, binaries, type):
-    content = binaries.BINARIES[type]
+def test_files_that_are_cut_short(put, binaries, binary_type):
+    content = binaries.BINARIES[binary_type]
     for size in [88, 107, 131, *range(132, len(content), 23), len(content) - 1]:
         with pytest.raises(InputError, match="truncated or damaged|damaged header|is a damaged KenLM") as caught:
             read(put(content[:size]))
         assert "\n" not in str(caught.value)
 
 
-@every_type
-def test_words_that_are_not_those_of_the_hashes(put, binaries, type):
-    content = binaries.BINARIES[type]
+def test_words_that_are_not_those_of_the_hashes(put, binaries, binary_type):
+    content = binaries.BINARIES[binary_type]
     naive = content.rindex("naïve".encode())
     with pytest.raises(InputError, match=r"damaged KenLM binary model: word \d, 'maïve', does not have its hash"):
         read(put(changed(content, naive, b"m")))
@@ -99,10 +83,9 @@ def test_words_that_are_not_those_of_the_hashes(put, binaries, type):
         read(put(content + b"c"))
 
 
-@every_type
-def test_hashes_in_place_of_words(put, binaries, type):
+def test_hashes_in_place_of_words(put, binaries, binary_type):
     """A file of `build_binary -v`."""
-    content = binaries.BINARIES[type]
+    content = binaries.BINARIES[binary_type]
     words, levels = read(put(changed(content, 100, b"\0")[: content.rindex(b"<unk>\0")]))
     spelled, expected = read(put(content))
     assert [words.id(word) for word in spelled] == list(range(6)) and words.id("c") == 0

@@ -27,20 +27,6 @@ GOLDEN = [
     *("t5.trie", "t5.trie_a22", "t5.trie_a22_q8b8", "t5.trie_a5", "t5.trie_q4b3", "t5.trie_q8b8"),
     *("t3.probing_i_novocab", "t3.trie_novocab", "t5.probing_i_novocab", "t5.trie_novocab"),
 ]
-TYPES = [
-    "probing", "probing with rest costs", "trie", "quantised trie", "trie with array pointers",
-    "quantised trie with array pointers",
-]  # fmt: skip
-every_type = pytest.mark.parametrize("type", TYPES)
-
-
-@pytest.fixture
-def put(tmp_path):
-    def write(content, name="model.binary"):
-        (tmp_path / name).write_bytes(content)
-        return tmp_path / name
-
-    return write
 
 
 def ngrams_of(model):
@@ -56,16 +42,15 @@ def ngrams_of(model):
     return found
 
 
-@every_type
-def test_a_small_model(binaries, put, type, device):
-    path = put(binaries.BINARIES[type])
+def test_a_small_model(binaries, put, binary_type, device):
+    path = put(binaries.BINARIES[binary_type])
     drop_in, model = kenlm.Model(str(path)), ng.Model.load(path, device)
     for text, words in binaries.SCORES.items():
         assert [(prob, matched) for prob, matched, _ in drop_in.full_scores(text)] == words
         assert [(prob, matched) for prob, matched, _ in model.full_scores(text)] == words
     assert ("naïve" in model, "c" in model, model.order) == (True, False, 3)
     assert ngrams_of(model.arrays) == ngrams_of(open_model(put(binaries.ARPA.encode(), "model.arpa")))
-    assert identify(path) == f"{len(binaries.BINARIES[type]):,} bytes of {path.stat().st_mtime_ns}"
+    assert identify(path) == f"{len(binaries.BINARIES[binary_type]):,} bytes of {path.stat().st_mtime_ns}"
 
 
 def test_the_drop_in_refuses_a_damaged_file_as_kenlm_does(binaries, put):

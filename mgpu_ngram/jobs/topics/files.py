@@ -112,7 +112,7 @@ class Table:
 
     def append(self, found: Inferred) -> None:
         """Write documents; `documents` is the number of the first."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of file has its own
 
     def finish(self) -> None:
         """Write the end of the file, after the last document."""
