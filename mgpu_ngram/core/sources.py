@@ -26,6 +26,7 @@ class Source:
     location: str = ""  # absolute path or fsspec URL
     itemsize: int = 1  # bytes per token id; 1 for words and bytes
     column: str = ""  # text column of a Parquet file, or key of JSON lines
+    warc: bool = False  # a WARC file with texts, perhaps compressed
     row_groups: tuple[int, ...] = ()  # bytes of that column in each row group, uncompressed
     data: bytes = field(default=b"", repr=False)  # of an in-memory corpus: bytes from data_start on
     data_start: int = 0

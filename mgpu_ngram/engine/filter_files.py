@@ -1,4 +1,4 @@
-"""Read shards of documents, and write them with new fields: JSON lines and Parquet."""
+"""Read shards of documents, and write them with new fields: JSON lines, Parquet, and WET files as JSON lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from mgpu_ngram.core.json_records import BOM, RecordError, parse_record, with_fi
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import Sink
 from mgpu_ngram.core.read_text import read_blocks
-from mgpu_ngram.core.sources import Source, parquet_file, parquet_source
+from mgpu_ngram.core.sources import CUTTABLE, Source, parquet_file, parquet_source
+from mgpu_ngram.core.warc import MAGIC, TEXT, DamagedRecord, check_wet, document_of, read_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,9 +34,12 @@ NEW_FIELDS = ("perplexity", "log10", "words", "oovs", "bucket", LINES)
 
 @dataclass
 class Reject:
-    """A record that could not be read: its line, from 1, and the reason."""
+    """A record that could not be read, and the reason.
 
-    line: int
+    at  its line, from 1; in a WET file the offset of its first byte in the decompressed text
+    """
+
+    at: int
     reason: str
     record: bytes
 
@@ -65,7 +69,7 @@ Write = Callable[[Block, Mapping[str, Sequence[Any]], Sequence[bool]], None]
 def open_shards(paths: list[str], text_column: str) -> Corpus:
     """Return the corpus of some files of documents, a shard each; `read_shard` reads them.
 
-    paths        files, globs, directories or URLs: JSON lines, plain or compressed, and Parquet
+    paths        files, globs, directories or URLs: JSON lines and WET files, plain or compressed, and Parquet
     text_column  key or column of the text
 
     Raises InputError for files of another format. A key that the first line lacks is an error, too.
@@ -78,6 +82,9 @@ def _shard(name: str, location: str, text_column: str) -> Source:
     if source.format == "parquet":
         return parquet_source(source, text_column)
     head = first_text(source)
+    if head.startswith(MAGIC):
+        check_wet(name, head, text_column)
+        return replace(source, column=text_column, warc=True)
     lines = head.removeprefix(BOM).split(b"\n")
     if head.strip() and not any(line.lstrip().startswith(b"{") for line in lines):
         what = what_begins(head[:HEAD_BYTES]) or "text"
@@ -89,9 +96,10 @@ def _shard(name: str, location: str, text_column: str) -> Source:
 
 
 def read_shard(source: Source, block_bytes: int) -> Iterator[Block]:
-    """Yield the documents of a JSON lines or Parquet file in order.
+    """Yield the documents of a file in order.
 
-    Empty lines are passed over. Raises InputError for a damaged file.
+    Empty lines of JSON lines, and other records of WET files, are passed over. Raises InputError for a damaged file,
+    but damaged records of a WET file are rejects.
     """
     if source.format == "parquet":
         with parquet_file(source) as file:
@@ -99,6 +107,9 @@ def read_shard(source: Source, block_bytes: int) -> Iterator[Block]:
                 table = file.read_row_group(g)
                 texts = table[source.column].cast(pa.large_binary()).to_pylist()
                 yield Block([(text or b"").decode("utf-8", "replace") for text in texts], table)
+        return
+    if source.warc:
+        yield from _wet_blocks(source, block_bytes)
         return
     chunk = Chunk(0, (Piece(0, source, 0, source.size_bytes, source.size_bytes),), source.size_bytes)
     number = 0
@@ -118,10 +129,43 @@ def read_shard(source: Source, block_bytes: int) -> Iterator[Block]:
         yield found
 
 
+def _wet_blocks(source: Source, block_bytes: int) -> Iterator[Block]:
+    """Yield the texts of a WET file; a document has the line of JSON that is written for it."""
+    found, size = Block([], []), 0
+    for record in read_records(source):
+        if isinstance(record, DamagedRecord):
+            found.rejects.append(Reject(record.offset, record.reason, record.head))
+            continue
+        if record.headers.get("warc-type", "").lower() != TEXT:
+            continue
+        try:
+            fields, text = document_of(record, source.column)
+        except UnicodeDecodeError as error:
+            found.rejects.append(Reject(record.offset, f"no UTF-8 at byte {error.start} of the text", record.content))
+            continue
+        found.records.append((json.dumps(fields, ensure_ascii=False).encode(), fields))
+        found.texts.append(text)
+        size += len(record.content)
+        if size >= block_bytes:
+            yield found
+            found, size = Block([], []), 0
+    yield found
+
+
+def output_name(source: Source) -> str:
+    """Return the name of the file that replaces a shard: its own; that of a WET file tells that it is JSON lines."""
+    name = source.name.rpartition("/")[2]
+    if not source.warc:
+        return name
+    stem, dot, suffix = name.rpartition(".") if source.format not in CUTTABLE else (name, "", "")
+    return stem.removesuffix(".wet").removesuffix(".warc") + ".jsonl" + dot + suffix
+
+
 def reject_line(source: Source, reject: Reject) -> bytes:
-    """Return a line of the rejects file: a JSON object with file, line, reason and record."""
+    """Return a line of the rejects file: a JSON object with file, line or (of a WET file) byte, reason and record."""
     record = reject.record.decode("utf-8", "backslashreplace")
-    values = {"file": source.name, "line": reject.line, "reason": reject.reason, "record": record}
+    place = {"byte" if source.warc else "line": reject.at}
+    values = {"file": source.name, **place, "reason": reject.reason, "record": record}
     return json.dumps(values, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 

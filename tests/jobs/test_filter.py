@@ -89,6 +89,44 @@ def test_records_that_cannot_be_read(arpa, here, tmp_path):
     assert rejects[0]["reason"] == "'text' is int, no text"
 
 
+def wet_record(text, kind="conversion", **headers):
+    content = text.encode("latin-1")
+    lines = "".join(f"{name}: {value}\r\n" for name, value in ({"WARC-Type": kind} | headers).items())
+    return f"WARC/1.0\r\n{lines}Content-Length: {len(content)}\r\n\r\n".encode() + content + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "pack", "wanted"),
+    [
+        ("CC-0.warc.wet.gz", lambda parts: b"".join(map(gzip.compress, parts)), "CC-0.jsonl.gz"),
+        ("CC-0.wet", b"".join, "CC-0.jsonl"),
+        ("CC-0", b"".join, "CC-0.jsonl"),
+        ("CC-0.wet.xz", lambda parts: lzma.compress(b"".join(parts)), "CC-0.jsonl.xz"),
+    ],
+)
+def test_wet(name, pack, wanted, arpa, here, tmp_path):
+    """Texts of a crawl become JSON lines of the same compression; records without text are passed over."""
+    headers = {"WARC-Target-URI": "http://a.org/", "WARC-Date": "2024-03-01T00:00:00Z"}
+    parts = [wet_record("x", "warcinfo"), *(wet_record(f"{text or ''}\n", **headers) for text in TEXTS)]
+    parts.insert(3, wet_record("a \xff b"))
+    (tmp_path / name).write_bytes(pack([*parts, wet_record("cut short")[:-9]]))
+    with pytest.warns(InputWarning, match="2 of 8 records could not be read"):
+        filtered(here, arpa, tmp_path / name, tmp_path / "out", language_column="language", buckets=["head:30"])
+    data = (tmp_path / "out/documents" / wanted).read_bytes()
+    suffix = "." + name.rpartition(".")[2] if name.endswith("z") else ""
+    found = [json.loads(line) for line in UNPACKERS[suffix](data).splitlines()]
+    assert [d.pop("bucket") for d in found] == ["all"] * 6, "no language is known"
+    for document, text, values in zip(found, TEXTS, BY_HAND, strict=True):
+        text = text or ""
+        fields = {"url": "http://a.org/", "date": "2024-03-01T00:00:00Z", "length": len(text) + 1, "text": text}
+        assert document == fields | values
+    rejects = [json.loads(line) for line in (tmp_path / "out/rejects.jsonl").open()]
+    assert [(r["byte"], r["reason"]) for r in rejects] == [
+        (sum(map(len, parts[:3])), "no UTF-8 at byte 2 of the text"),
+        (sum(map(len, parts)), "the file ends after 4 of 9 bytes of the text"),
+    ]
+
+
 def write_many(tmp_path, shards=5):
     """Write shards of documents of random words with a language each; return all documents in order."""
     rng = np.random.default_rng(0)
@@ -250,6 +288,7 @@ def test_inputs_of_one_name(arpa, here, tmp_path):
 def test_files_that_are_no_documents(arpa, here, tmp_path):
     for data, wanted in [
         (b"plain text\n", "is text, no JSON lines; give a JSON object with the key 'text' a line"),
+        (wet_record("<html>", "response"), "is a WARC file of response records, which hold no text"),
         (b'{"body": "a"}\n', "lacks the key 'text'; name one with text_column: body"),
         (gzip.compress(b'{"text": "a b"}\n' * 9)[:-9], "is truncated gzip data"),
     ]:

@@ -18,7 +18,7 @@ PLACE = "{language}"  # in the path of models
 class FilterConfig:
     """Settings of a filter job; the keys of its YAML."""
 
-    text: list[str]  # documents: paths, globs, directories or fsspec URLs of JSON lines and Parquet files
+    text: list[str]  # documents: paths, globs, directories or fsspec URLs of JSON lines, WET and Parquet files
     model: str  # model file, ARPA file or KenLM binary, or the name of an earlier job that makes a model; with
     # {language} in the path, a model of each language
     text_column: str = "text"  # key or column of a document's text

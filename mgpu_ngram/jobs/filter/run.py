@@ -21,7 +21,7 @@ from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.output import Output, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.filter_files import open_shards
+from mgpu_ngram.engine.filter_files import open_shards, output_name
 from mgpu_ngram.engine.filter_page import filter_page
 from mgpu_ngram.engine.filter_shard import (
     SCORES,
@@ -256,7 +256,7 @@ class _Shards:
         stats = self._done()
         here = Path(self.folder)
         with new_file(folder / REJECTS) as sink:
-            for i, name in enumerate(_names([source.name for source in self.corpus.sources])):
+            for i, name in enumerate(_names([output_name(source) for source in self.corpus.sources])):
                 with open(here / rejects_name(i), "rb") as rejects:
                     while part := rejects.read(COPY_BYTES):
                         sink.append(part)
@@ -328,7 +328,6 @@ class _Shards:
         windowed(self.executor, calls(), AHEAD * self.executor.workers, finished)
 
 
-def _names(paths: list[str]) -> list[str]:
-    """Return a file name for each input: its own, after its number if inputs share one."""
-    names = [path.rpartition("/")[2] for path in paths]
+def _names(names: list[str]) -> list[str]:
+    """Return a file name for each input: the one given, after its number if inputs share one."""
     return names if len(set(names)) == len(names) else [f"{i:05d}-{name}" for i, name in enumerate(names)]
