@@ -40,7 +40,8 @@ class ScoreOptions:
     model     the path of the model's file
     identity  the result of `identify` for that file; a worker's file must have the same
     index     "edge": the edge table, faster; "btree": the trie alone, smaller
-    words     "": only sentences; "lines": also every word, as KenLM's query prints it; "columns": as arrays
+    words     "": only sentences; "lines": also every word, as KenLM's query prints it; "columns": as arrays;
+              "numbers": the same without the words' bytes
     totals    whether a line of words ends with the total of its sentence
     block_bytes  text on the device at once, less if memory is short; `tasks_per_host` tasks share a CPU's memory
     """
@@ -90,7 +91,7 @@ class ChunkScores:
     sentences  prob_log10 float32, words int32 (with a scored </s>), oovs int32 (unknown words), oov_prob_log10 float64
                (their sum)
     words      if requested: sentence int64 (from 0 in the chunk), id uint32, ngram_length uint8, prob_log10 float32;
-               and the words' bytes: data uint8, with the end of each word in end int64
+               and the words' bytes, unless only numbers are requested: data uint8, with each word's end in end int64
     lines      words as KenLM's query prints them, if requested
     """
 
@@ -236,28 +237,30 @@ def _parts(chunk: Chunk, options: ScoreOptions, replica: Replica, watch: Stopwat
                 shown = slice(None if options.totals else 0)
                 made.lines = word_lines(text, total_S[shown], oovs_S[shown])
             else:
-                made.words = _columns(text)
+                made.words = _columns(text, spelled=options.words == "columns")
                 made.words["sentence"] += sentences
-                made.words["end"] += size
-                size += len(made.words["data"])
+                if options.words == "columns":
+                    made.words["end"] += size
+                    size += len(made.words["data"])
             watch.lap("write")
         sentences += len(total_S)
         yield made
 
 
-def _columns(text: TextScores) -> Columns:
+def _columns(text: TextScores, spelled: bool) -> Columns:
     """Return the words of a block, as in `ChunkScores`."""
-    end_T, data = spell_words(text)
     ends_T = text.codes_T == 0
     columns_T = {
         "sentence": np.cumsum(ends_T) - ends_T,
         "id": np.where(ends_T, np.uint32(max(text.end, 0)), text.codes_T - np.uint32(1)),
         "ngram_length": text.order_T,
         "prob_log10": text.prob_T,
-        "end": end_T,
     }
-    kept_T = np.ones(len(end_T), bool) if text.end >= 0 else ~ends_T
-    return {name: column[kept_T] for name, column in columns_T.items()} | {"data": data}
+    data = {}
+    if spelled:
+        columns_T["end"], data["data"] = spell_words(text)
+    kept_T = np.ones(len(ends_T), bool) if text.end >= 0 else ~ends_T
+    return {name: column[kept_T] for name, column in columns_T.items()} | data
 
 
 def replica_of(options: ScoreOptions) -> Replica:

@@ -33,6 +33,7 @@ ENTRIES: dict[str, Entry] = {
     "prune": Entry("mgpu_ngram.stages.prune", "drop n-grams of a model, by entropy, size or vocabulary", ("prune",)),
     "mix": Entry("mgpu_ngram.stages.mix", "mix models by linear or log-linear interpolation", ("mix",)),
     "score": Entry("mgpu_ngram.stages.score", "score text as KenLM's query does", ("score",)),
+    "compare": Entry("mgpu_ngram.stages.compare", "compare models on a held-out text", ("compare",)),
     "distribution": Entry(
         "mgpu_ngram.stages.distribution", "write the probabilities of every next word", ("distribution",)
     ),

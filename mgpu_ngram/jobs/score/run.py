@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgpu_ngram.cluster.executor import Handle, in_order
+from mgpu_ngram.cluster.executor import Executor, Handle, in_order
 from mgpu_ngram.core.arrow_numbers import numbers_to_arrow
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.corpus import Corpus, open_corpus
@@ -27,7 +27,7 @@ from mgpu_ngram.core.parquet import strings
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.blocks import RING_SLOTS
 from mgpu_ngram.engine.device import add_seconds
-from mgpu_ngram.engine.score import BYTES_PER_TEXT_BYTE, ChunkScores, ScoreOptions, score_chunk
+from mgpu_ngram.engine.score import BYTES_PER_TEXT_BYTE, ChunkScores, Columns, ScoreOptions, score_chunk
 from mgpu_ngram.jobs.budget import chunks_ahead, limited_to, make_budget, text_within
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.parts import in_parts
@@ -228,19 +228,13 @@ def score(
 
     The driver holds a few chunks at once; a worker holds its replica of the model and a block of text.
     """
-    executor, progress, start = context.executor, context.progress, time.perf_counter()
+    progress, start = context.progress, time.perf_counter()
     if file is not None:
         words = "columns" if config.level == "word" else ""
     else:
         words = printing.words if printing else ""
     take, totals = (printing.take, printing.totals) if printing else (None, True)
-    chunk_bytes = config.chunk_bytes or text_per_task(corpus, executor.workers, executor.device, bool(words))
-    ahead = AHEAD * executor.workers
-    if context.memory != MemoryConfig():
-        budget = make_budget(context.memory, executor)
-        chunk_bytes = config.chunk_bytes or text_within(budget, BYTES_PER_TEXT_BYTE, chunk_bytes)
-        ahead = chunks_ahead(budget, executor.workers, RESULT_BYTES[bool(words)] * chunk_bytes, AHEAD)
-        executor = limited_to(executor, context.memory, RING_SLOTS * chunk_bytes)
+    executor, chunk_bytes, ahead = within_memory(context, corpus, config.chunk_bytes, bool(words))
     model = os.path.abspath(config.model)  # workers may have another current directory
     options = ScoreOptions(
         model, identify(model), _index(config, corpus.text_bytes, executor.device), config.sentence_markers, words,
@@ -254,7 +248,7 @@ def score(
         write = stack.enter_context(_Table(file, config.level)).write if file is not None else None
 
         def collect(scores: ChunkScores, chunks_done: int) -> None:
-            found.append(_totals(scores))
+            found.append(totals_of(scores.sentences))
             seconds.append(scores.seconds)
             for use in (write, take):
                 if use is not None:
@@ -272,21 +266,40 @@ def score(
         for scores in in_order(executor, calls(), ahead):
             collect(scores, counts.popleft())
         progress.finish()
-    whole = _added(found)
+    whole = added(found)
     path = None if file is None else Path(file)
     wall = time.perf_counter() - start
     return ScoreResult(path, whole, add_seconds(*seconds), wall, executor.workers, executor.device, executor.transport)
 
 
-def _totals(scores: ChunkScores) -> Totals:
-    """Return the totals of a chunk, log10 in units."""
-    if not scores.sentences:
+def within_memory(
+    context: RunContext, corpus: Corpus, chunk_bytes: int | None, words: bool
+) -> tuple[Executor, int, int]:
+    """Return (an executor for the tasks, the text of a task, the most chunks in flight or buffered).
+
+    chunk_bytes  the text of a task; None: as much as memory allows
+    words        tasks return the scores of words
+    """
+    executor, given = context.executor, chunk_bytes
+    chunk_bytes = given or text_per_task(corpus, executor.workers, executor.device, words)
+    ahead = AHEAD * executor.workers
+    if context.memory != MemoryConfig():
+        budget = make_budget(context.memory, executor)
+        chunk_bytes = given or text_within(budget, BYTES_PER_TEXT_BYTE, chunk_bytes)
+        ahead = chunks_ahead(budget, executor.workers, RESULT_BYTES[words] * chunk_bytes, AHEAD)
+        executor = limited_to(executor, context.memory, RING_SLOTS * chunk_bytes)
+    return executor, chunk_bytes, ahead
+
+
+def totals_of(sentences: Columns) -> Totals:
+    """Return the totals of sentences, columns as in `ChunkScores`; log10 in units."""
+    if not sentences:
         return Totals(0, 0, 0, 0, 0)
-    log10, words, oovs, oov_log10 = scores.sentences.values()
+    log10, words, oovs, oov_log10 = sentences.values()
     return Totals(len(words), int(words.sum()), int(oovs.sum()), _in_units(log10), _in_units(oov_log10))
 
 
-def _added(parts: list[Totals]) -> Totals:
+def added(parts: list[Totals]) -> Totals:
     """Return the totals of all chunks, log10 as float."""
     sums = {f.name: sum(getattr(part, f.name) for part in parts) for f in fields(Totals)}
     return Totals(**sums | {name: sums[name] * UNIT for name in ("log10", "oov_log10")})

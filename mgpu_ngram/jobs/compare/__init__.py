@@ -1,0 +1,1 @@
+"""The compare job: its settings, its run."""

@@ -1,0 +1,290 @@
+"""Compare models on a held-out text: perplexities, sizes, and paired differences of sentences."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mgpu_ngram.cluster.executor import Handle, in_order
+from mgpu_ngram.core.arrow_numbers import numbers_to_arrow
+from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.core.file_kind import identify_file
+from mgpu_ngram.core.lazy_import import LazyModule
+from mgpu_ngram.core.model_file import identify
+from mgpu_ngram.core.output import Output, new_file, write_manifest
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.engine.compare import ChunkComparison, Paired, compare_chunk, extremes, paired
+from mgpu_ngram.engine.comparison_figure import draw_comparison
+from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.engine.score import ScoreOptions
+from mgpu_ngram.jobs.compare.config import CompareConfig
+from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.parts import in_parts
+from mgpu_ngram.jobs.score.run import (
+    BYTES_PER_TOKEN,
+    Totals,
+    added,
+    fastest_index,
+    perplexity,
+    text_per_task,
+    totals_of,
+    within_memory,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+else:
+    pa = LazyModule("pyarrow")
+    pq = LazyModule("pyarrow.parquet")
+
+FORMAT = "mgpu_ngram comparison"
+SENTENCES, PICTURE = "sentences.parquet", "differences.png"
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    """The figures of one model.
+
+    orders            n-grams of each order, as the file's header gives them
+    totals            of all words
+    known_perplexity  of the words that all models know; NaN without any
+    lengths           words by the length of the longest n-gram that ends there; place 0 counts unknown words
+    """
+
+    path: str
+    size_bytes: int
+    orders: list[int]
+    totals: Totals
+    known_perplexity: float
+    lengths: list[int]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence with a large difference.
+
+    line   its number in the text, from 1
+    log10  log10 probability of the words that all models know, in the first model and in the other one
+    """
+
+    line: int
+    text: str
+    log10: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class CompareResult:
+    """The comparison of a run.
+
+    path    its folder; None if the run wrote none
+    known   words that all models know, with each </s>
+    models  in the order of the settings
+    paired  the second model and each later one beside the first
+    shown   of each of these: sentences with the largest differences, first gains, then losses
+    """
+
+    path: Path | None
+    known: int
+    models: list[ModelFigures]
+    paired: list[Paired]
+    shown: list[list[Sentence]]
+    seconds: dict[str, float]  # by step, summed over workers
+    wall_seconds: float
+    workers: int
+    device: str
+    transport: str  # how arrays move between workers
+
+    def figures(self) -> dict[str, Any]:
+        """Return the comparison alone as JSON values by name: equal for any number of workers."""
+        models = [asdict(model) | {"totals": model.totals.summary()} for model in self.models]
+        for model in models:
+            model["known_perplexity"] = _finite(model["known_perplexity"])
+        pairs = [asdict(pair) | {"perplexity_ratio": 10**-pair.gain} for pair in self.paired]
+        shown = [[asdict(sentence) | {"log10": list(sentence.log10)} for sentence in of_pair] for of_pair in self.shown]
+        return {"known": self.known, "models": models, "paired": pairs, "shown": shown}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields by name, for machines."""
+        return asdict(self) | {"path": self.path and str(self.path)} | self.figures()
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def open_inputs(config: CompareConfig) -> Corpus:
+    """Return the text that a config names. Raises InputError if it cannot be used."""
+    return open_corpus(config.text, "word", text_column=config.text_column)
+
+
+def plan(config: CompareConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what `run` would do, from the sizes of the inputs alone."""
+    corpus = open_inputs(config)
+    size = config.chunk_bytes or text_per_task(corpus, context.workers, context.device, words=True)
+    chunks = corpus.chunks(size)
+    return {
+        "job": config.name,
+        "inputs": len(corpus.sources),
+        "input_bytes": corpus.size_bytes,
+        "tokens_about": int(corpus.text_bytes / BYTES_PER_TOKEN),
+        "chunks": len(chunks),
+        "chunk_bytes": max((c.size_bytes for c in chunks), default=0),
+        "workers": context.workers,
+        "device": context.device,
+        "models": config.models,
+    }
+
+
+def changed_since(config: CompareConfig, manifest: dict[str, Any]) -> str:
+    """Return how an output differs from this job's, by settings, models, and names and sizes of inputs."""
+    made_of = _made_of(config, open_inputs(config))
+    return what_changed({name: manifest.get(name) for name in made_of}, made_of)
+
+
+def _made_of(config: CompareConfig, corpus: Corpus) -> dict[str, Any]:
+    """Return what an output depends on."""
+    return {
+        "inputs": corpus.described,
+        "models": [{"path": model, "identity": identify(model)} for model in config.models],
+        "options": {"sentence_markers": config.sentence_markers, "shown": config.shown},
+    }
+
+
+def run(config: CompareConfig, context: RunContext, inputs: Corpus | None = None) -> CompareResult:
+    """Score a text with all models. Write OUT/manifest.json, which holds the comparison, OUT/sentences.parquet and,
+    where Matplotlib is installed, OUT/differences.png; nothing if the context has no output.
+
+    inputs  an open corpus in place of config.text
+
+    Not resumable.
+    """
+    corpus = inputs or open_inputs(config)
+    if context.output is None:
+        return _compared(config, context, corpus, None)
+    made_of = _made_of(config, corpus)
+    with Output.create(context.output, context.overwrite) as out:
+        result = _compared(config, context, corpus, out)
+        versions = {"versions": {"mgpu-ngram": VERSION, "pyarrow": pa.__version__}}
+        write_manifest(out.folder, made_of | {"comparison": result.figures()} | versions, FORMAT)
+        out.commit()
+    return result
+
+
+def _compared(config: CompareConfig, context: RunContext, corpus: Corpus, out: Output | None) -> CompareResult:
+    """Return the comparison, and write the table and the picture.
+
+    The driver holds 8 bytes a sentence for each model, and 4 bytes more.
+    """
+    progress, start = context.progress, time.perf_counter()
+    executor, chunk_bytes, ahead = within_memory(context, corpus, config.chunk_bytes, words=True)
+    models = [
+        ScoreOptions(
+            path, identify(path), fastest_index(path, corpus.text_bytes, executor.device), config.sentence_markers,
+            device=executor.device, block_bytes=chunk_bytes, tasks_per_host=executor.tasks_per_host,
+            read_threads=executor.threads, verify=config.verify,
+        )
+        for path in map(os.path.abspath, config.models)  # workers may have another current directory
+    ]  # fmt: skip
+    M = len(models)
+    totals: list[list[Totals]] = [[] for _ in models]
+    lengths: list[list[np.ndarray]] = [[] for _ in models]
+    seconds: list[dict[str, float]] = []
+    known: list[np.ndarray] = []
+    log10: list[np.ndarray] = []
+    lines: dict[int, bytes] = {}
+    sentences = 0
+    chunks = corpus.chunks(chunk_bytes)
+    progress.start("compare", len(chunks), "chunks", "tokens")
+    counts: deque[int] = deque()  # number of chunks that each call completes
+
+    def calls() -> Iterator[Handle]:
+        for chunk, chunks_done in in_parts(chunks, chunk_bytes):
+            counts.append(chunks_done)
+            yield executor.call(compare_chunk, chunk, models, config.shown, label=f"scoring {chunk}")
+
+    with ExitStack() as stack:
+        table = stack.enter_context(_Table(out.folder / SENTENCES, M)) if out else None
+        for found in in_order(executor, calls(), ahead):
+            for m in range(M):
+                totals[m].append(totals_of(found.sentences[m]))
+                lengths[m].append(found.lengths[m])
+            known.append(found.known_S)
+            log10.append(found.log10_MS)
+            seconds.append(found.seconds)
+            lines |= {sentences + s: text for s, text in found.lines.items()}
+            sentences += len(found.known_S)
+            if table:
+                table.write(found)
+            progress.advance(counts.popleft(), totals[0][-1].tokens)
+    progress.finish()
+    known_S, log10_MS = np.concatenate([*known, np.zeros(0, np.int32)]), np.concatenate([*log10, np.zeros((M, 0))], 1)
+    words = int(known_S.sum())
+    figures = []
+    for m, path in enumerate(config.models):
+        described = identify_file(path)
+        by_length = np.zeros(max(map(len, lengths[m]), default=1), np.int64)
+        for counted in lengths[m]:
+            by_length[: len(counted)] += counted
+        figures.append(
+            ModelFigures(
+                path, described["size_bytes"], described.get("orders", []), added(totals[m]),
+                perplexity(float(log10_MS[m].sum()), words), by_length.tolist(),
+            )
+        )  # fmt: skip
+    differences = log10_MS[1:] - log10_MS[0]
+    shown = [
+        [
+            Sentence(s + 1, lines[s].decode("utf-8", "replace"), (float(log10_MS[0, s]), float(log10_MS[m, s])))
+            for s in extremes(difference_S, config.shown)
+        ]
+        for m, difference_S in enumerate(differences, 1)
+    ]
+    if out and find_spec("matplotlib"):
+        names = [os.path.basename(path) for path in config.models]
+        draw_comparison(names, list(differences), [figure.lengths for figure in figures], out.folder / PICTURE)
+    return CompareResult(
+        out.path if out else None, words, figures, [paired(d_S, known_S) for d_S in differences], shown,
+        add_seconds(*seconds), time.perf_counter() - start, executor.workers, executor.device, executor.transport,
+    )  # fmt: skip
+
+
+class _Table:
+    """A Parquet file with a row for each sentence, which grows chunk by chunk.
+
+    Columns: words, known_words, and for model m = 1, 2, ...: prob_log10_m, oovs_m, known_log10_m.
+    """
+
+    def __init__(self, path: Path, models: int):
+        columns = {"words": pa.int32(), "known_words": pa.int32()}
+        for m in range(1, models + 1):
+            columns |= {f"prob_log10_{m}": pa.float32(), f"oovs_{m}": pa.int32(), f"known_log10_{m}": pa.float64()}
+        self.path, self.schema = path, pa.schema(list(columns.items()))
+
+    def __enter__(self) -> _Table:
+        self.stack = ExitStack()
+        sink = self.stack.enter_context(new_file(self.path))
+        self.file = self.stack.enter_context(pq.ParquetWriter(sink, self.schema))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stack.__exit__(*error)
+
+    def write(self, found: ChunkComparison) -> None:
+        if not len(found.known_S):
+            return
+        columns = [found.sentences[0]["words"], found.known_S]
+        for sentences, log10_S in zip(found.sentences, found.log10_MS, strict=True):
+            columns += [sentences["prob_log10"], sentences["oovs"], log10_S]
+        arrays = [numbers_to_arrow(column) for column in columns]
+        self.file.write_table(pa.Table.from_arrays(arrays, schema=self.schema))
