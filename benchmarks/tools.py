@@ -69,7 +69,8 @@ class ToolsBench:
         """Return some pairs of words, evenly spaced."""
         nodes = np.linspace(trie.starts[1], trie.starts[2] - 1, SAMPLED).astype(np.int64)
         first_child = trie.first_child_M[: trie.symbols + 1].astype(np.int64)
-        parents = self.xp.searchsorted(first_child, self.xp.asarray(nodes), "right") - 1
+        nodes = self.xp.asarray(nodes)
+        parents = self.xp.searchsorted(first_child, nodes, "right") - 1
         return list(zip(to_host(parents).tolist(), to_host(trie.word_G[nodes]).tolist(), strict=True))
 
     def check_rows(self, trie: Trie) -> None:
