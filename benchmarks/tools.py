@@ -118,7 +118,7 @@ def _mix(bench: ToolsBench) -> None:
     keys = xp.asarray(np.random.default_rng(0).integers(0, 1 << 47, 1 << 20)).repeat(max(1, items >> 20))[:items]
     suite.run("tools/sort of the keys", sizes, partial(xp.sort, keys), items=len(keys), unit="keys/s", notes="a bound")
     del keys
-    how = {"items": items, "unit": UNIT, "bytes_moved": moved, "ceiling": "copy"}
+    how: dict[str, Any] = {"items": items, "unit": UNIT, "bytes_moved": moved, "ceiling": "copy"}
     target = items / TARGET_SECONDS if bench.ngrams == NGRAMS["gpu"] else None
     suite.run("tools/mix", sizes, partial(mix, models, WEIGHTS), target=target, notes=out, **how)
     suite.release()
@@ -144,7 +144,12 @@ def _prune(bench: ToolsBench) -> None:
     sizes, most = bench.sizes(1), trie.symbols + len(trie) // 2
     small = prune(trie, BEGIN, END, None, most)
     bench.check_pruned(small, most)
-    how = {"items": len(trie), "unit": UNIT, "bytes_moved": bench.bytes_of(trie, small[0]), "ceiling": "copy"}
+    how: dict[str, Any] = {
+        "items": len(trie),
+        "unit": UNIT,
+        "bytes_moved": bench.bytes_of(trie, small[0]),
+        "ceiling": "copy",
+    }
     limit = small[2]
     del small
     suite.release()
@@ -154,7 +159,7 @@ def _prune(bench: ToolsBench) -> None:
     pairs_P2 = np.stack([np.zeros(len(half), np.int64), half], axis=1)
     allowed = AllowedWords(pairs_P2, np.arange(trie.symbols) <= END)
     kept = restrict(trie, words, allowed, "single")[0]
-    how |= {"bytes_moved": bench.bytes_of(trie, kept)}
+    how["bytes_moved"] = bench.bytes_of(trie, kept)
     del kept
     suite.release()
     suite.run("tools/prune by vocabulary", sizes, partial(restrict, trie, words, allowed, "single"), **how)
