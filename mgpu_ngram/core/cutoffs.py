@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,23 +18,30 @@ LAST = "tail"  # bucket of the perplexities above all cut-offs
 NO_BUCKET = "all"  # bucket of documents without a perplexity or without cut-offs, as CCNet names it
 
 
-def parse_buckets(buckets: Sequence[str]) -> dict[str, float]:
-    """Return the percentile of each bucket's upper end, from texts such as "head:30". Raises InputError."""
+def parse_buckets(buckets: Sequence[str], percentiles: bool = True) -> dict[str, float]:
+    """Return the upper end of each bucket, from texts such as "head:30", in rising order. Raises InputError.
+
+    percentiles  the ends are 0 to 100; else any numbers
+    """
     found: dict[str, float] = {}
+    example, kind = ("head:30,middle:60", "PERCENTILE") if percentiles else ("head:340,middle:520", "LIMIT")
     for text in buckets:
         name, _, number = text.partition(":")
         try:
-            percentile = float(number)
+            end = float(number)
         except ValueError:
-            percentile = math.nan
-        if not name or name in (*found, LAST, NO_BUCKET) or not 0 <= percentile <= 100:
+            end = math.nan
+        if not name or name in (*found, LAST, NO_BUCKET) or not math.isfinite(end):
+            raise InputError(f"the bucket {text!r} is not NAME:{kind} with a name of its own; give such as {example}")
+        if percentiles and not 0 <= end <= 100:
             raise InputError(
-                f"the bucket {text!r} is not NAME:PERCENTILE, with a name of its own and 0 to 100; "
-                "give such as head:30,middle:60"
+                f"the bucket {text!r} ends at a percentile outside 0 to 100; for limits give fixed buckets"
             )
-        if found and percentile <= max(found.values()):
-            raise InputError(f"the percentile of bucket {text!r} must be above that of the one before it")
-        found[name] = percentile
+        if found and end <= max(found.values()):
+            raise InputError(
+                f"the bucket {text!r} must end above the one before it; give rising ends, such as {example}"
+            )
+        found[name] = end
     return found
 
 
@@ -44,33 +51,44 @@ class Rules:
 
     names     of the buckets below each cut-off, in their order; () for no buckets
     cutoffs   by language; the key None: of all languages
-    language  field with a document's language; "": none
+    language  field with the language of a document, each of which has its cut-offs; "": none
+    by        the figure that cut-offs are of: "perplexity" or "difference"
     least, most  perplexities that are kept, both included
+    least_difference, most_difference  cross-entropy differences that are kept, both included
     only      buckets that are kept; () for all
     """
 
     names: tuple[str, ...] = ()
     cutoffs: Mapping[str | None, tuple[float, ...]] = field(default_factory=dict)
     language: str = ""
+    by: Literal["perplexity", "difference"] = "perplexity"
     least: float | None = None
     most: float | None = None
+    least_difference: float | None = None
+    most_difference: float | None = None
     only: tuple[str, ...] = ()
 
-    def bucket(self, perplexity: float | None, language: Any) -> str:
-        """Return the bucket of a perplexity; None is that of a document without words."""
+    def bucket(self, perplexity: float | None, difference: float | None, language: Any) -> str:
+        """Return the bucket of a document; figures are None for a document without words."""
         key = language if self.language else None
         cutoffs = self.cutoffs.get(key) if key is None or isinstance(key, str) else None
-        if not cutoffs or perplexity is None:
+        figure = perplexity if self.by == "perplexity" else difference
+        if not cutoffs or figure is None:
             return NO_BUCKET
-        return (*self.names, LAST)[bisect_right(cutoffs, perplexity)]
+        return (*self.names, LAST)[bisect_right(cutoffs, figure)]
 
-    def keeps(self, perplexity: float | None, bucket: str) -> bool:
-        """Return whether a document is kept. Limits keep none without a perplexity."""
+    def keeps(self, perplexity: float | None, difference: float | None, bucket: str) -> bool:
+        """Return whether a document is kept. Limits keep none without the figure that they limit."""
         if self.only and bucket not in self.only:
             return False
-        if perplexity is None:
-            return self.least is None and self.most is None
-        return (self.least is None or perplexity >= self.least) and (self.most is None or perplexity <= self.most)
+        inside = _is_between(self.least, perplexity, self.most)
+        return inside and _is_between(self.least_difference, difference, self.most_difference)
+
+
+def _is_between(least: float | None, figure: float | None, most: float | None) -> bool:
+    if figure is None:
+        return least is None and most is None
+    return (least is None or figure >= least) and (most is None or figure <= most)
 
 
 def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tuple[float, ...]]:

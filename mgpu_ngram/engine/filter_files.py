@@ -29,7 +29,6 @@ else:
     pq = LazyModule("pyarrow.parquet")
 
 LINES = "lines"  # field with the perplexity of each sentence
-NEW_FIELDS = ("perplexity", "log10", "words", "oovs", "bucket", LINES)
 
 
 @dataclass
@@ -196,10 +195,8 @@ def _json_writer(sink: Sink, source: Source) -> Iterator[Write]:
 
 @contextmanager
 def _parquet_writer(sink: Sink, source: Source, fields: Sequence[str]) -> Iterator[Write]:
-    kinds = {
-        "perplexity": pa.float64(), "log10": pa.float64(), "words": pa.int64(), "oovs": pa.int64(),
-        "bucket": pa.string(), LINES: pa.list_(pa.float64()),
-    }  # fmt: skip
+    others = {"words": pa.int64(), "oovs": pa.int64(), "bucket": pa.string(), LINES: pa.list_(pa.float64())}
+    kinds = {name: others.get(name, pa.float64()) for name in fields}
     with parquet_file(source) as file:
         schema, metadata = file.schema_arrow, file.metadata
         groups = metadata.num_row_groups and metadata.num_columns

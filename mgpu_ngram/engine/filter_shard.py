@@ -20,7 +20,7 @@ from mgpu_ngram.core.sources import Source
 from mgpu_ngram.engine.device import Stopwatch, memory_guard
 from mgpu_ngram.engine.filter_files import LINES, Block, open_writer, read_shard, reject_line
 from mgpu_ngram.engine.filter_stats import SAMPLE_CHARACTERS, SAMPLES, BucketStats, FilterStats, histogram, sample_rank
-from mgpu_ngram.engine.score import LESS_TO_SCORE, ScoreOptions, replica_of
+from mgpu_ngram.engine.score import LESS_TO_SCORE, Replica, ScoreOptions, replica_of
 from mgpu_ngram.engine.score_documents import DocumentScorer, DocumentScores, Sentences, perplexities
 from mgpu_ngram.engine.subwords import SubwordCodes, open_subwords
 
@@ -29,10 +29,11 @@ SCORES, SHARD = "scores", "shard"  # kinds of checkpoint entries
 
 @dataclass(frozen=True)
 class DocumentModel:
-    """A model, and the path of its tokeniser's file; "": words stand between white space."""
+    """A model, the path of its tokeniser's file ("": words stand between white space), and its contrast model."""
 
     scoring: ScoreOptions
     tokenizer: str
+    contrast: ScoreOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class FilterOptions:
 
     models       by language; the key "" is that of all documents, whatever their language
     language     field with the language of a document; "": none
-    fields       new fields, of NEW_FIELDS
+    fields       new fields
     block_bytes  of a file that are read and scored at once
     """
 
@@ -81,22 +82,27 @@ def rejects_name(number: int) -> str:
     return f"rejects-{number:06d}"
 
 
-def score_shard(number: int, source: Source, options: FilterOptions, folder: str) -> ShardScores:
+def score_shard(number: int, source: Source, options: FilterOptions, folder: str, most: int | None) -> ShardScores:
     """Score a shard, and save its scores and the languages of its documents as an entry of a checkpoint.
 
     folder  of the entries
+    most    documents to score, the first ones; None: all
     """
     watch = Stopwatch(options.device)
     parts: list[DocumentScores] = []
     numbers: list[int] = []
     known: dict[str | None, int] = {}
     with memory_guard("scoring", options.device, LESS_TO_SCORE):
-        scorer = _Scorers(options)
+        scorer = Scorers(options)
         for block in read_shard(source, options.block_bytes):
             watch.lap("read")
-            parts.append(scorer.score(block, watch))
-            for value in block.column(options.language):
+            left = None if most is None else most - len(numbers)
+            languages = block.column(options.language)[:left]
+            parts.append(scorer.score(block.texts[:left], languages, watch))
+            for value in languages:
                 numbers.append(known.setdefault(value if isinstance(value, str) else None, len(known)))
+            if len(numbers) == most:
+                break
     scores = DocumentScores.joined(parts)
     arrays = vars(scores) | {"language_D": np.array(numbers, np.int32)}
     path = save_entry(folder, SCORES, [number], arrays, {"languages": list(known)})
@@ -122,7 +128,7 @@ def write_shard(
     watch = Stopwatch(options.device)
     found = FilterStats()
     with memory_guard("scoring", options.device, LESS_TO_SCORE), ExitStack() as files:
-        scorer = None if scores else _Scorers(options)
+        scorer = None if scores else Scorers(options)
         saved = load_scores(scores)[0] if scores else None
         sink = files.enter_context(new_file(Path(folder) / shard_name(number), durable=True))
         rejects = files.enter_context(new_file(Path(folder) / rejects_name(number), durable=True))
@@ -130,11 +136,11 @@ def write_shard(
             for block in read_shard(source, options.block_bytes):
                 watch.lap("read")
                 if scorer:
-                    part = scorer.score(block, watch)
+                    part = scorer.score(block.texts, block.column(options.language), watch)
                 elif saved:
                     part = saved.part(found.documents, found.documents + len(block.texts))
-                judged = _judge(block, part, rules)
-                write(block, _columns(part, judged, options.fields), judged.kept_D)
+                judged = judge(part, block.column(rules.language), rules)
+                write(block, new_columns(part, judged, options.fields), judged.kept_D)
                 for reject in block.rejects:
                     rejects.append(reject_line(source, reject))
                 found.add(_stats(number, found.documents, block, judged))
@@ -144,63 +150,75 @@ def write_shard(
     return Written(found, watch.seconds)
 
 
-class _Scorers:
+class Scorers:
     """Scores documents, each with the model of its language; one without a model has no words."""
 
     def __init__(self, options: FilterOptions):
         self._options = options
         self._scorers: dict[str, DocumentScorer] = {}
 
-    def score(self, block: Block, watch: Stopwatch) -> DocumentScores:
+    def score(self, texts: list[str], languages: Sequence[Any], watch: Stopwatch) -> DocumentScores:
+        """Return the scores of some texts. `watch` gets the seconds to load models and to score."""
         if "" in self._options.models:
-            return self._of("", watch).score(block.texts, watch)
+            return self._of("", watch).score(texts, watch)
         members: dict[str, list[int]] = {name: [] for name in self._options.models}
         others: list[int] = []
-        for d, language in enumerate(block.column(self._options.language)):
+        for d, language in enumerate(languages):
             (members[language] if isinstance(language, str) and language in members else others).append(d)
         parts = [DocumentScores.none(len(others))]
         for name, some in members.items():
             if some:
-                parts.append(self._of(name, watch).score([block.texts[d] for d in some], watch))
+                parts.append(self._of(name, watch).score([texts[d] for d in some], watch))
         order = [*others, *(d for some in members.values() for d in some)]
         return DocumentScores.joined(parts).take(np.argsort(order))
 
     def _of(self, name: str, watch: Stopwatch) -> DocumentScorer:
         if name not in self._scorers:
             options, model = self._options, self._options.models[name]
-            replica = replica_of(model.scoring)
-            codes = SubwordCodes(open_subwords(model.tokenizer), replica.words) if model.tokenizer else None
+            contrast = self._open(model.contrast, model.tokenizer) if model.contrast else None
             self._scorers[name] = DocumentScorer(
-                replica, codes, options.normalize, options.sentences, model.scoring.read_threads
-            )
+                *self._open(model.scoring, model.tokenizer), options.normalize, options.sentences,
+                model.scoring.read_threads, contrast,
+            )  # fmt: skip
             watch.lap("load")
         return self._scorers[name]
 
+    def _open(self, scoring: ScoreOptions, tokenizer: str) -> tuple[Replica, SubwordCodes | None]:
+        replica = replica_of(scoring)
+        return replica, SubwordCodes(open_subwords(tokenizer), replica.words) if tokenizer else None
+
 
 @dataclass
-class _Judged:
-    """The D documents of a block, with their totals and buckets; perplexities are None without words."""
+class Judged:
+    """The figures and buckets of D documents; of a document without words, figures are None but words is 0."""
 
     perplexity_D: Sequence[float | None]
-    log10_D: Sequence[float]
+    log10_D: Sequence[float | None]
     words_D: Sequence[int]
-    oovs_D: Sequence[int]
+    oovs_D: Sequence[int | None]
+    contrast_perplexity_D: Sequence[float | None]
+    cross_entropy_difference_D: Sequence[float | None]
     bucket_D: Sequence[str]
     kept_D: Sequence[bool]
 
 
-def _judge(block: Block, scores: DocumentScores, rules: Rules) -> _Judged:
+def judge(scores: DocumentScores, languages: Sequence[Any], rules: Rules) -> Judged:
+    """Return the figures of some documents, their buckets, and which of them are kept."""
     totals = scores.totals()
-    log10_D, words_D, oovs_D = (values.tolist() for values in totals)
-    pairs = zip(perplexities(*totals[:2]).tolist(), words_D, strict=True)
-    perplexity_D = [perplexity if words else None for perplexity, words in pairs]
-    languages = block.column(rules.language)
-    bucket_D = [rules.bucket(*both) for both in zip(perplexity_D, languages, strict=True)]
-    kept_D = [rules.keeps(*both) for both in zip(perplexity_D, bucket_D, strict=True)]
-    return _Judged(perplexity_D, log10_D, words_D, oovs_D, bucket_D, kept_D)
+    words_D = totals.words_D.tolist()
+
+    def known(values_D: np.ndarray) -> list[Any]:
+        return [value if words else None for value, words in zip(values_D.tolist(), words_D, strict=True)]
+
+    perplexity_D, difference_D = known(totals.perplexity_D), known(totals.difference_D)
+    figures = perplexity_D, difference_D
+    bucket_D = [rules.bucket(*each) for each in zip(*figures, languages, strict=True)]
+    kept_D = [rules.keeps(*each) for each in zip(*figures, bucket_D, strict=True)]
+    others = known(totals.log10_D), words_D, known(totals.oovs_D), known(totals.contrast_perplexity_D)
+    return Judged(perplexity_D, *others, difference_D, bucket_D, kept_D)
 
 
-def _columns(scores: DocumentScores, judged: _Judged, fields: Sequence[str]) -> dict[str, list[Any]]:
+def new_columns(scores: DocumentScores, judged: Judged, fields: Sequence[str]) -> dict[str, list[Any]]:
     """Return the values of each new field; only `bucket` is known of a document without words."""
     columns: dict[str, list[Any]] = {}
     for name in fields:
@@ -214,10 +232,14 @@ def _columns(scores: DocumentScores, judged: _Judged, fields: Sequence[str]) -> 
     return columns
 
 
-def _stats(number: int, first: int, block: Block, judged: _Judged) -> FilterStats:
+def _stats(number: int, first: int, block: Block, judged: Judged) -> FilterStats:
     """Return the totals of a block whose first document is document `first` of its shard."""
     found = FilterStats(
-        len(block.texts), sum(judged.kept_D), len(block.rejects), sum(judged.words_D), sum(judged.oovs_D)
+        len(block.texts),
+        sum(judged.kept_D),
+        len(block.rejects),
+        sum(judged.words_D),
+        sum(n or 0 for n in judged.oovs_D),
     )
     members: dict[str, list[int]] = {}
     for d, name in enumerate(judged.bucket_D):
@@ -228,7 +250,7 @@ def _stats(number: int, first: int, block: Block, judged: _Judged) -> FilterStat
             len(some),
             sum(judged.kept_D[d] for d in some),
             sum(judged.words_D[d] for d in some),
-            sum(judged.log10_D[d] for d in some),
+            sum(judged.log10_D[d] or 0.0 for d in some),
             histogram(p for d in some if (p := judged.perplexity_D[d]) is not None),
             [(rank, judged.perplexity_D[d], block.texts[d][:SAMPLE_CHARACTERS]) for rank, d in ranked],
         )

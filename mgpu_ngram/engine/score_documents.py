@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,46 +10,76 @@ import numpy as np
 
 from mgpu_ngram.core.normalize import Normalizer, normalizer
 from mgpu_ngram.engine.device import Stopwatch, move_to
-from mgpu_ngram.engine.score import Replica
+from mgpu_ngram.engine.score import BlockScores, Replica
 from mgpu_ngram.engine.subwords import SubwordCodes
 from mgpu_ngram.kernels.dispatch import to_host
 
 Sentences = Literal["line", "document"]
 DECIMALS = 1  # of a perplexity, as CCNet rounds it
+DIFFERENCE_DECIMALS = 4
+BITS = float(np.log2(10.0))  # of one log10
+
+
+@dataclass(frozen=True)
+class DocumentTotals:
+    """The figures of D documents.
+
+    log10_D       (D,) float64, sum of the log10 probabilities of all words
+    words_D       (D,) int64, with a </s> for each sentence
+    oovs_D        (D,) int64
+    perplexity_D  (D,) float64, rounded; NaN without words
+    contrast_perplexity_D  the same under the contrast model; NaN without one
+    difference_D  (D,) float64, the cross-entropy difference in bits per word (Moore and Lewis 2010): the cross-entropy
+                  under the model minus that under the contrast model, rounded; NaN without words or contrast model
+    """
+
+    log10_D: np.ndarray
+    words_D: np.ndarray
+    oovs_D: np.ndarray
+    perplexity_D: np.ndarray
+    contrast_perplexity_D: np.ndarray
+    difference_D: np.ndarray
 
 
 @dataclass(frozen=True)
 class DocumentScores:
     """The scores of D documents of S sentences.
 
-    log10_S  (S,) float32
-    words_S  (S,) int32, with </s>
-    oovs_S   (S,) int32
-    ends_D   (D,) int64: document d has the sentences ends_D[d - 1] (0 for the first) to ends_D[d] - 1; none if it has
-             no words
+    log10_S     (S,) float32
+    words_S     (S,) int32, with </s>
+    oovs_S      (S,) int32
+    contrast_S  (S,) float32, log10 probability under the contrast model; NaN without one
+    ends_D      (D,) int64: document d has the sentences ends_D[d - 1] (0 for the first) to ends_D[d] - 1; none if it
+                has no words
     """
 
     log10_S: np.ndarray
     words_S: np.ndarray
     oovs_S: np.ndarray
+    contrast_S: np.ndarray
     ends_D: np.ndarray
 
     def __len__(self) -> int:
         return len(self.ends_D)
 
-    def totals(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return log10_D float64, words_D and oovs_D int64; all 0 for a document without words."""
+    def totals(self) -> DocumentTotals:
+        """Return the figures of each document."""
         starts_D = np.concatenate([[0], self.ends_D[:-1]]).astype(np.int64) if len(self) else self.ends_D
-        columns = (self.log10_S, np.float64), (self.words_S, np.int64), (self.oovs_S, np.int64)
-        log10_D, words_D, oovs_D = (_sums(values.astype(kind), starts_D, self.ends_D) for values, kind in columns)
-        return log10_D, words_D, oovs_D
+        columns = (self.log10_S, float), (self.words_S, np.int64), (self.oovs_S, np.int64), (self.contrast_S, float)
+        log10_D, words_D, oovs_D, contrast_D = (
+            _sums(values.astype(kind), starts_D, self.ends_D) for values, kind in columns
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            difference_D = np.round((contrast_D - log10_D) * BITS / words_D, DIFFERENCE_DECIMALS)
+        return DocumentTotals(
+            log10_D, words_D, oovs_D, perplexities(log10_D, words_D), perplexities(contrast_D, words_D), difference_D
+        )
 
     def part(self, start: int, end: int) -> DocumentScores:
         """Return the scores of documents start to end - 1."""
         first = int(self.ends_D[start - 1]) if start else 0
         last = int(self.ends_D[end - 1]) if end else 0
-        log10_S, words_S, oovs_S = (values[first:last] for values in (self.log10_S, self.words_S, self.oovs_S))
-        return DocumentScores(log10_S, words_S, oovs_S, self.ends_D[start:end] - first)
+        return self._of((values[first:last] for values in self._sentences), self.ends_D[start:end] - first)
 
     def take(self, order_D: np.ndarray) -> DocumentScores:
         """Return the scores of documents order_D[0], order_D[1], ..."""
@@ -56,19 +87,18 @@ class DocumentScores:
         sizes_D = self.ends_D[order_D] - starts_D
         ends_D = np.cumsum(sizes_D)
         order_S = np.repeat(starts_D - ends_D + sizes_D, sizes_D) + np.arange(int(sizes_D.sum()))
-        return DocumentScores(self.log10_S[order_S], self.words_S[order_S], self.oovs_S[order_S], ends_D)
+        return self._of((values[order_S] for values in self._sentences), ends_D)
 
     @classmethod
     def none(cls, documents: int) -> DocumentScores:
         """Return the scores of documents without words."""
-        ends_D = np.zeros(documents, np.int64)
-        return cls(np.empty(0, np.float32), np.empty(0, np.int32), np.empty(0, np.int32), ends_D)
+        return cls._of((np.empty(0, kind) for kind in KINDS), np.zeros(documents, np.int64))
 
     def without_empty_sentences(self) -> DocumentScores:
         """Return the scores of the sentences that have more than their </s>."""
         kept_S = self.words_S > 1
         before_S1 = np.concatenate([[0], np.cumsum(kept_S)]).astype(np.int64)
-        return DocumentScores(self.log10_S[kept_S], self.words_S[kept_S], self.oovs_S[kept_S], before_S1[self.ends_D])
+        return self._of((values[kept_S] for values in self._sentences), before_S1[self.ends_D])
 
     @classmethod
     def joined(cls, parts: list[DocumentScores]) -> DocumentScores:
@@ -77,12 +107,20 @@ class DocumentScores:
         for part in parts:
             ends.append(part.ends_D + shift)
             shift += len(part.log10_S)
-        return cls(
-            np.concatenate([np.empty(0, np.float32), *(part.log10_S for part in parts)]),
-            np.concatenate([np.empty(0, np.int32), *(part.words_S for part in parts)]),
-            np.concatenate([np.empty(0, np.int32), *(part.oovs_S for part in parts)]),
-            np.concatenate(ends),
-        )
+        columns = zip(*(part._sentences for part in [cls.none(0), *parts]), strict=True)
+        return cls._of(map(np.concatenate, columns), np.concatenate(ends))
+
+    @property
+    def _sentences(self) -> tuple[np.ndarray, ...]:
+        return self.log10_S, self.words_S, self.oovs_S, self.contrast_S
+
+    @classmethod
+    def _of(cls, sentences: Iterable[np.ndarray], ends_D: np.ndarray) -> DocumentScores:
+        log10_S, words_S, oovs_S, contrast_S = sentences
+        return cls(log10_S, words_S, oovs_S, contrast_S, ends_D)
+
+
+KINDS = (np.float32, np.int32, np.int32, np.float32)  # of the values of sentences
 
 
 def _sums(values_S: np.ndarray, starts_D: np.ndarray, ends_D: np.ndarray) -> np.ndarray:
@@ -107,6 +145,7 @@ class DocumentScorer:
     sentences  "line": each line of a text is a sentence, also an empty one, as for KenLM. "document": a text is one
                sentence, and none if it has no words. So CCNet's classes do it
     threads    that a tokeniser may use
+    contrast   replica of a second model and its codes, by which documents get their cross-entropy difference
     """
 
     def __init__(
@@ -116,7 +155,9 @@ class DocumentScorer:
         normalize: Normalizer = "none",
         sentences: Sentences = "line",
         threads: int = 1,
+        contrast: tuple[Replica, SubwordCodes | None] | None = None,
     ):
+        self._contrast = contrast
         self._replica, self._codes, self._sentences, self._threads = replica, codes, sentences, threads
         self._normalize, self._as_ccnet = normalizer(normalize), normalize == "ccnet"
 
@@ -126,24 +167,31 @@ class DocumentScorer:
         watch.lap("normalize")
         if not lines:
             return DocumentScores.none(len(texts))
-        replica = self._replica
-        if self._codes:
-            codes_T = self._codes(lines, self._threads)
-            watch.lap("tokenize")
-            scores = replica.score_codes(move_to(codes_T, replica.device))
-        else:
-            data = np.frombuffer(("\n".join(lines) + "\n").encode("utf-8", "replace"), np.uint8)
-            scores, _ = replica.score_text(move_to(data, replica.device))
+        scores = self._score_lines(lines, self._replica, self._codes, watch)
         words_S = np.diff(to_host(scores.ends_S), prepend=0).astype(np.int32)
         if self._as_ccnet and not self._codes:
             for s, line in enumerate(lines):
                 if not line.isascii():  # CCNet counts words between all white space of Unicode; KenLM scores others
                     words_S[s] = len(line.split()) + 1
-        found = DocumentScores(to_host(scores.total_S), words_S, to_host(scores.oovs_S), ends_D)
+        contrast_S = np.full(len(words_S), np.nan, np.float32)
+        if self._contrast:
+            contrast_S = to_host(self._score_lines(lines, *self._contrast, watch).total_S)
+        found = DocumentScores(to_host(scores.total_S), words_S, to_host(scores.oovs_S), contrast_S, ends_D)
         if self._sentences == "document":
             found = found.without_empty_sentences()
         watch.lap("score")
         return found
+
+    def _score_lines(
+        self, lines: list[str], replica: Replica, codes: SubwordCodes | None, watch: Stopwatch
+    ) -> BlockScores:
+        """Return the scores of some sentences under a model."""
+        if codes:
+            codes_T = codes(lines, self._threads)
+            watch.lap("tokenize")
+            return replica.score_codes(move_to(codes_T, replica.device))
+        data = np.frombuffer(("\n".join(lines) + "\n").encode("utf-8", "replace"), np.uint8)
+        return replica.score_text(move_to(data, replica.device))[0]
 
     def _lines(self, texts: list[str]) -> tuple[list[str], np.ndarray]:
         """Return the sentences of all texts, and ends_D. An empty text has none."""

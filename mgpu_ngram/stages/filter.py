@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,7 +34,7 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
     format = "mgpu_ngram filtered documents"
     resumes = True
     memory_keys = frozenset({"device_bytes"})
-    needs: ClassVar[Mapping[str, Product]] = {"model": "model"}
+    needs: ClassVar[Mapping[str, Product]] = {"model": "model", "contrast_model": "model"}
     examples = EXAMPLES
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,15 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
         add = parser.add_argument
         add("-o", "--output", required=True, metavar="OUT", help="folder to write: documents/, rejects, report")
         add_overwrite(parser)
-        add("-m", "--model", required=True, metavar="MODEL", help="model file, ARPA file or KenLM binary")
+        add(
+            "-m", "--model", required=True, metavar="MODEL",
+            help="model file, ARPA file or KenLM binary; with {language} in the path, one of each language; "
+            "a table of models by language (.csv, .yaml)",
+        )  # fmt: skip
+        add(
+            "--contrast-model", metavar="MODEL",
+            help="model of the text to move away from, for the cross-entropy difference (Moore and Lewis 2010)",
+        )  # fmt: skip
         add("--text-column", "--text", dest="text_column", metavar="NAME", help="key of the text (default text)")
         add("--tokenizer", metavar="FILE", help="SentencePiece model or tokenizer.json (default: white space)")
         add("--normalize", choices=["none", "ccnet", "nfc", "nfkc"], help="before tokenising (default none)")
@@ -51,11 +60,31 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
         )  # fmt: skip
         add("--min-perplexity", type=float, metavar="P", help="drop documents with less")
         add("--max-perplexity", type=float, metavar="P", help="drop documents with more")
+        add(
+            "--min-difference",
+            type=float,
+            metavar="BITS",
+            help="drop documents with a smaller cross-entropy difference",
+        )
+        add(
+            "--max-difference",
+            type=float,
+            metavar="BITS",
+            help="drop documents with a greater cross-entropy difference",
+        )
         add("--buckets", nargs="+", metavar="NAME:PERCENTILE", help="such as head:30,middle:60; the rest is the tail")
+        add(
+            "--fixed-buckets", nargs="+", metavar="NAME:PERPLEXITY", help="such as head:340,middle:520, not percentiles"
+        )
+        add(
+            "--bucket-by", choices=["perplexity", "difference"],
+            help="the figure that buckets divide (default perplexity)",
+        )  # fmt: skip
+        add("--sample", type=int, metavar="N", help="percentiles of about N documents, evenly from all files")
         add("--cutoffs", metavar="FILE.csv", help="percentiles by language, as CCNet's cutoff.csv")
         add("--language-column", metavar="NAME", help="field with the language, each with its own cut-offs")
         add("--only", nargs="+", metavar="BUCKET", help="keep the documents of these buckets alone")
-        add("--keep", nargs="+", metavar="FIELD", help="new fields: perplexity, log10, words, oovs, bucket, lines")
+        add("--keep", nargs="+", metavar="FIELD", help="new fields, such as perplexity,lines (see the docs)")
         add("--no-report", action="store_true", help="do not write report.html")
         add("--block-bytes", metavar="SIZE", help="of a file that are scored at once, such as '4 MiB'")
         add_no_verify(parser)
@@ -64,8 +93,9 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
         from mgpu_ngram.core.typed_config import fill
 
         names = (
-            "text", "model", "text_column", "tokenizer", "normalize", "sentences", "min_perplexity", "max_perplexity",
-            "buckets", "cutoffs", "language_column", "only", "keep", "block_bytes",
+            "text", "model", "contrast_model", "text_column", "tokenizer", "normalize", "sentences", "min_perplexity",
+            "max_perplexity", "min_difference", "max_difference", "buckets", "fixed_buckets", "bucket_by", "sample",
+            "cutoffs", "language_column", "only", "keep", "block_bytes",
         )  # fmt: skip
         found = given(arguments, names) | {"verify": not arguments.no_verify, "report": not arguments.no_report}
         return fill(FilterConfig, found, "filter")
@@ -84,7 +114,8 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
         return open_inputs(config)
 
     def cpu_seconds(self, config: FilterConfig, inputs: Corpus | None) -> float:
-        return opening_seconds(config.model) + self.work_bytes(config, inputs) / FILTER_BYTES
+        opening = math.inf if config.by_language else opening_seconds(config.model)
+        return opening + self.work_bytes(config, inputs) / FILTER_BYTES
 
     def plan(self, config: FilterConfig, context: PlanContext) -> dict[str, Any]:
         from mgpu_ngram.jobs.filter.run import plan
@@ -122,11 +153,14 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
 
     def show_plan(self, plan: dict[str, Any]) -> None:
         tokenizer = f" on pieces of {plan['tokenizer']}" if plan["tokenizer"] else ""
-        buckets = "".join(f", {name} below percentile {value:g}" for name, value in plan["buckets"].items())
+        contrast = f" in contrast to {plan['contrast_model']}" if plan["contrast_model"] else ""
+        buckets = "".join(f", {name} below percentile {value:g}" for name, value in plan["percentiles"].items())
+        buckets += "".join(f", {name} below {value:g}" for name, value in plan["limits"].items())
+        sample = f" of {plan['sample']:,} documents" if plan["sample"] else ""
         print(
             f"{plan['job']}: {many(plan['inputs'], 'shard')} of {plan['input_bytes']:,} bytes in "
             f"{plan['passes']} pass{'es' * (plan['passes'] > 1)}; {many(plan['workers'], plan['device'] + ' worker')}; "
-            f"{plan['model']}{tokenizer}; new fields {', '.join(plan['fields'])}{buckets}"
+            f"{plan['model']}{contrast}{tokenizer}; new fields {', '.join(plan['fields'])}{buckets}{sample}"
         )
 
     def show_info(self, path: str, described: dict[str, Any]) -> None:

@@ -11,23 +11,32 @@ from mgpu_ngram.core.errors import InputError
 
 def test_buckets_by_hand():
     rules = Rules(("head", "middle"), {"en": (10.0, 20.0), "fr": (5.0, 5.0)}, "language")
-    found = [rules.bucket(p, "en") for p in (1.0, 9.9, 10.0, 19.9, 20.0, 1e9, None)]
+    found = [rules.bucket(p, None, "en") for p in (1.0, 9.9, 10.0, 19.9, 20.0, 1e9, None)]
     assert found == ["head", "head", "middle", "middle", "tail", "tail", "all"]
-    assert [rules.bucket(4.0, language) for language in ("fr", "de", None, 7, ["en"])] == ["head", *["all"] * 4]
-    assert Rules().bucket(3.0, "en") == "all"
+    assert [rules.bucket(4.0, None, language) for language in ("fr", "de", None, 7, ["en"])] == ["head", *["all"] * 4]
+    assert Rules().bucket(3.0, None, "en") == "all"
+    by_difference = Rules(("near",), {None: (-0.5,)}, by="difference")
+    assert [by_difference.bucket(9.0, d, "en") for d in (-0.6, -0.5, None)] == ["near", "tail", "all"]
 
 
 def test_documents_that_are_kept():
     limits = Rules(least=2.0, most=4.0)
-    assert [limits.keeps(p, "all") for p in (1.9, 2.0, 4.0, 4.1, None)] == [False, True, True, False, False]
-    assert Rules().keeps(None, "all") and Rules(most=3.0).keeps(1.0, "all")
-    assert [Rules(only=("head",)).keeps(1.0, bucket) for bucket in ("head", "tail")] == [True, False]
+    assert [limits.keeps(p, None, "all") for p in (1.9, 2.0, 4.0, 4.1, None)] == [False, True, True, False, False]
+    assert Rules().keeps(None, None, "all") and Rules(most=3.0).keeps(1.0, None, "all")
+    limits = Rules(least_difference=-1.0, most_difference=0.5, most=9.0)
+    assert [limits.keeps(3.0, d, "all") for d in (-1.1, -1.0, 0.5, 0.6, None)] == [False, True, True, False, False]
+    assert not limits.keeps(9.1, 0.0, "all")
+    assert [Rules(only=("head",)).keeps(1.0, None, bucket) for bucket in ("head", "tail")] == [True, False]
 
 
 def test_percentiles_of_buckets():
     assert parse_buckets(["head:30", "middle:60.5"]) == {"head": 30, "middle": 60.5}
+    limits = parse_buckets(["near:-0.5", "far:340"], percentiles=False)
+    assert limits == {"near": -0.5, "far": 340}
+    with pytest.raises(InputError, match="NAME:LIMIT"):
+        parse_buckets(["near:inf"], percentiles=False)
     for wrong in ["head"], ["head:x"], [":3"], ["tail:30"], ["a:30", "a:40"], ["a:101"], ["a:nan"], ["a:30", "b:30"]:
-        with pytest.raises(InputError, match="PERCENTILE|percentile"):
+        with pytest.raises(InputError, match="PERCENTILE|percentile|above"):
             parse_buckets(wrong)
 
 

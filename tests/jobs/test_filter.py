@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -193,6 +194,112 @@ def test_a_model_of_each_language(buckets, arpa_text, here, tmp_path):
         assert document == wanted.get(document["id"], same)
 
 
+@pytest.fixture
+def contrast(arpa_text, tmp_path):
+    """The path of a model that gives a b </s> the log10 probability -1.90625, and the unknown c with </s> -3.5."""
+    path = tmp_path / "contrast.arpa"
+    path.write_text(arpa_text.replace("-0.25", "-0.75"))
+    return path
+
+
+def test_a_contrast_model_by_hand(arpa, contrast, here, tmp_path):
+    """Cross-entropy differences are bits per word: (-1.90625 + 1.40625) * log2(10) / 3 = -0.5537, and 0 for c."""
+    (tmp_path / "docs.jsonl").write_text("\n".join(LINES))
+    filtered(here, arpa, tmp_path / "docs.jsonl", tmp_path / "out", contrast_model=str(contrast))
+    found = new_fields(tmp_path / "out/documents/docs.jsonl")
+    figures = [(d.pop("contrast_perplexity", None), d.pop("cross_entropy_difference", None)) for d in found]
+    assert figures == [(4.3, -0.5537), (56.2, 0.0), (12.1, -0.3322), (None, None), (None, None), (4.3, -0.5537)]
+    assert found == BY_HAND
+    settings = {"contrast_model": str(contrast), "max_difference": -0.4, "keep": ["cross_entropy_difference"]}
+    filtered(here, arpa, tmp_path / "docs.jsonl", tmp_path / "few", **settings)
+    assert new_fields(tmp_path / "few/documents/docs.jsonl") == [{"cross_entropy_difference": -0.5537}] * 2
+
+
+@pytest.mark.parametrize("buckets", [["near:40"], []])
+def test_buckets_by_difference(buckets, arpa, contrast, here, tmp_path):
+    """Percentiles of the written differences, or fixed limits; a resumed run reads the same saved scores."""
+    write_many(tmp_path)
+    fixed = [] if buckets else ["near:-0.3"]
+    settings = {"buckets": buckets, "fixed_buckets": fixed, "bucket_by": "difference", "only": ["near,all"]}
+    result = filtered(here, arpa, tmp_path / "docs", tmp_path / "out", contrast_model=str(contrast), **settings)
+    filtered(here, arpa, tmp_path / "docs", tmp_path / "all", contrast_model=str(contrast))
+    everything = [json.loads(line) for i in range(5) for line in (tmp_path / f"all/documents/{i}.jsonl").open()]
+    known = [d["cross_entropy_difference"] for d in everything if "words" in d]
+    (cutoff,) = result.cutoffs[""]
+    assert cutoff == (pytest.approx(np.percentile(known, 40)) if buckets else -0.3)
+    found = [json.loads(line) for i in range(5) for line in (tmp_path / f"out/documents/{i}.jsonl").open()]
+    assert [d["id"] for d in found] == [d["id"] for d in everything if d.get("cross_entropy_difference", -9) < cutoff]
+
+
+def test_fixed_buckets(arpa, here, tmp_path):
+    (tmp_path / "docs.jsonl").write_text("\n".join(LINES))
+    settings = {"fixed_buckets": ["head:9.6,middle:56.2"], "keep": ["bucket"]}
+    filtered(here, arpa, tmp_path / "docs.jsonl", tmp_path / "out", **settings)
+    found = [d["bucket"] for d in new_fields(tmp_path / "out/documents/docs.jsonl")]
+    assert found == ["head", "tail", "middle", "all", "all", "head"]
+
+
+@pytest.mark.parametrize("block_bytes", [None, 300])
+def test_percentiles_of_a_sample(block_bytes, arpa, here, tmp_path):
+    """The first 7 documents of each shard: 35 for 31 to 35 documents in 5 shards."""
+    documents = write_many(tmp_path)
+    settings = {"buckets": ["head:30,middle:60"], "sample": 31, "block_bytes": block_bytes}
+    result = filtered(here, arpa, tmp_path / "docs", tmp_path / "out", **settings)
+    found = [json.loads(line) for i in range(5) for line in (tmp_path / f"out/documents/{i}.jsonl").open()]
+    assert [d["id"] for d in found] == [d["id"] for d in documents]
+    known = [d["perplexity"] for d in found if int(d["id"].partition("-")[2]) < 7 and "perplexity" in d]
+    assert result.cutoffs[""] == pytest.approx(np.percentile(known, [30, 60]))
+    for d in found:
+        place = sum(d["perplexity"] >= c for c in result.cutoffs[""]) if "perplexity" in d else -1
+        assert d["bucket"] == ("head", "middle", "tail", "all")[place]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".yaml"])
+def test_a_table_of_models(suffix, arpa_text, contrast, here, tmp_path):
+    """The files of a table have the figures of {language} in a path; two languages may share a model."""
+    write_many(tmp_path)
+    (tmp_path / "lm").mkdir()
+    for name in "en", "de":
+        (tmp_path / f"lm/{name}.arpa").write_text(arpa_text.replace("-0.25", "-0.5" if name == "de" else "-0.25"))
+    tables = {
+        ".csv": "language,model,contrast_model\nen,lm/en.arpa,contrast.arpa\n\nde, lm/de.arpa ,contrast.arpa\n",
+        ".yaml": "en: {model: lm/en.arpa, contrast_model: contrast.arpa}\n"
+        f"de: {{model: {tmp_path}/lm/de.arpa, contrast_model: contrast.arpa}}\n",
+    }
+    (tmp_path / f"models{suffix}").write_text(tables[suffix])
+    settings = {"language_column": "lang", "keep": ["perplexity,cross_entropy_difference"]}
+    filtered(here, tmp_path / f"models{suffix}", tmp_path / "docs", tmp_path / "out", **settings)
+    settings["contrast_model"] = str(contrast)
+    filtered(here, tmp_path / "lm/{language}.arpa", tmp_path / "docs", tmp_path / "whole", **settings)
+    assert contents(tmp_path / "out/documents") == contents(tmp_path / "whole/documents")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [
+        ("m.csv", "", "its first line is not the names of columns; give a CSV file with the columns language, model"),
+        ("m.csv", "en,en.arpa\n", "its first line is not the names of columns"),
+        ("m.csv", "language,model\n", "the table has no models"),
+        ("m.csv", "language,model\nen,a.arpa,b\n", "line 2 has 3 values but there are 2 columns"),
+        ("m.csv", "language,model,tokeniser\nen,a.arpa,b\n", "unknown key 'tokeniser'; did you mean 'tokenizer'?"),
+        ("m.csv", "language,model\n,a.arpa\n", "line 2 has the language '', which is no name"),
+        ("m.csv", "language,model\nen,a.arpa\nen,b.arpa\n", "line 3 gives the language 'en' a second model"),
+        ("m.csv", "language,model\nen,\n", "line 2 has no model; give the path of one"),
+        ("m.csv", "language,model,contrast_model\nen,a.arpa,b.arpa\nde,a.arpa,\n", "'de' has no contrast_model but"),
+        ("m.yaml", "no: a.arpa\n", "the entry False has the language False, which is no name; write it in quotes"),
+        ("m.yaml", "en: [a.arpa]\n", "the entry 'en' is ['a.arpa'] but must be a path"),
+        ("m.yaml", "en: {model: 3}\n", "has 3 as model, which is no path"),
+        ("m.yaml", "en: x.arpa\n", "x.arpa: cannot be read (No such file or directory)"),
+        ("n.yaml", "", "n.yaml: is empty but must be a mapping from languages to models"),
+    ],
+)
+def test_tables_that_cannot_be_used(name, text, wanted, here, tmp_path):
+    (tmp_path / "docs.jsonl").write_text(LINES[0])
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=re.escape(wanted)):
+        filtered(here, tmp_path / name, tmp_path / "docs.jsonl", tmp_path / "out")
+
+
 def test_cuts_and_threads_change_nothing(arpa, here, tmp_path):
     """Blocks of one document and more; the report has the same samples, too."""
     write_many(tmp_path)
@@ -314,6 +421,14 @@ def test_files_that_are_no_documents(arpa, here, tmp_path):
         ({"tokenizer": "{language}.model"}, "may be once in the path of the model"),
         ({"model": "{language}/{language}.arpa"}, "may be once in the path of the model"),
         ({"text": ["-"]}, "not from standard input"),
+        ({"model": "m.csv", "tokenizer": "en.model"}, "tokenizer is 'en.model' but m.csv is a table; give it there"),
+        ({"max_difference": 0.0}, "max_difference needs a second model; add --contrast-model MODEL"),
+        ({"keep": ["contrast_perplexity"]}, "keep contrast_perplexity needs a second model"),
+        ({"bucket_by": "difference"}, "bucket_by difference needs a second model"),
+        ({"buckets": ["a:3"], "fixed_buckets": ["a:3"]}, "buckets and fixed_buckets are given"),
+        ({"fixed_buckets": ["a:3"], "sample": 9}, "sample is 9 but no percentiles are computed"),
+        ({"sample": 0}, "sample is 0 but must be at least 1"),
+        ({"contrast_model": "m", "min_difference": 1.0, "max_difference": 0.5}, "must be at most max_difference, 0.5"),
     ],
 )
 def test_settings_that_contradict(settings, wanted):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,7 +10,9 @@ from mgpu_ngram.core.cutoffs import LAST, NO_BUCKET, parse_buckets
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_files, check_name, suggest
 
-FIELDS = ("perplexity", "log10", "words", "oovs", "bucket", "lines")
+CONTRAST_FIELDS = ("contrast_perplexity", "cross_entropy_difference")
+FIELDS = ("perplexity", "log10", "words", "oovs", *CONTRAST_FIELDS, "bucket", "lines")
+TABLES = (".csv", ".yaml", ".yml")  # of models
 LANGUAGE = "language"  # CCNet's field
 PLACE = "{language}"  # in the path of models
 
@@ -20,7 +23,11 @@ class FilterConfig:
 
     text: list[str]  # documents: paths, globs, directories or fsspec URLs of JSON lines, WET and Parquet files
     model: str  # model file, ARPA file or KenLM binary, or the name of an earlier job that makes a model; with
-    # {language} in the path, a model of each language
+    # {language} in the path, a model of each language; a table of models by language (.csv, .yaml)
+    contrast_model: str | None = (
+        None  # model of the text to move away from, for the cross-entropy difference (Moore and
+    )
+    # Lewis 2010); may have {language}, too
     text_column: str = "text"  # key or column of a document's text
     tokenizer: str | None = None  # SentencePiece model, or tokenizer.json of Hugging Face; null: white space; may have
     # {language}, too
@@ -28,14 +35,21 @@ class FilterConfig:
     sentences: Literal["auto", "line", "document"] = "auto"  # a sentence is a line of the text, or the text; auto: the
     # text with ccnet, whose normaliser joins lines, else a line
     buckets: list[str] = field(default_factory=list)  # NAME:PERCENTILE, rising; perplexities above all are the tail
+    fixed_buckets: list[str] = field(default_factory=list)  # NAME:PERPLEXITY, rising, in place of percentiles
+    bucket_by: Literal["perplexity", "difference"] = "perplexity"  # the figure that buckets divide; difference: the
+    # cross-entropy difference
+    sample: int | None = None  # documents, evenly from the beginnings of all files, whose percentiles are taken; null:
+    # all documents
     cutoffs: str | None = None  # table of percentiles by language, as CCNet's cutoff.csv; null: those of the documents
     language_column: str | None = None  # field with the language, each with its cut-offs; with a table or {language}:
     # language
     min_perplexity: float | None = None  # documents with less are dropped
     max_perplexity: float | None = None  # documents with more are dropped
+    min_difference: float | None = None  # documents with a smaller cross-entropy difference are dropped
+    max_difference: float | None = None  # documents with a greater cross-entropy difference are dropped
     only: list[str] = field(default_factory=list)  # buckets to keep; empty: all
-    keep: list[str] = field(default_factory=list)  # new fields: perplexity, log10, words, oovs, bucket, and lines, the
-    # perplexity of each sentence; empty: all but lines
+    keep: list[str] = field(default_factory=list)  # new fields: perplexity, log10, words, oovs, contrast_perplexity,
+    # cross_entropy_difference, bucket, and lines, the perplexity of each sentence; empty: all but lines
     report: bool = True  # write report.html
     block_bytes: Bytes | None = None  # of a file that are scored at once; auto: by device
     verify: bool = True  # check the checksums of a model file
@@ -44,49 +58,87 @@ class FilterConfig:
     def __post_init__(self) -> None:
         check_name(self.name)
         check_files(self.text)
-        check_at_least(self, 1, "block_bytes")
+        check_at_least(self, 1, "block_bytes", "sample")
         check_at_least(self, 1, "min_perplexity", "max_perplexity")
-        least, most = self.min_perplexity, self.max_perplexity
-        if least is not None and most is not None and least > most:
-            raise InputError(f"min_perplexity is {least} but must be at most max_perplexity, {most}")
+        for name in "min_perplexity", "max_perplexity", "min_difference", "max_difference":
+            if math.isnan(getattr(self, name) or 0.0):
+                raise InputError(f"{name} is NaN but must be a number")
+        for least, most in ("min_perplexity", "max_perplexity"), ("min_difference", "max_difference"):
+            low, high = getattr(self, least), getattr(self, most)
+            if low is not None and high is not None and low > high:
+                raise InputError(f"{least} is {low} but must be at most {most}, {high}")
         for name in _parts(self.keep):
             if name not in FIELDS:
                 raise InputError(f"keep has {name!r}; {suggest(name, FIELDS)}")
-        buckets = self.percentiles
+        ends = self.bucket_ends
         for name in self.only_buckets:
-            if name not in (*buckets, LAST, NO_BUCKET) or not buckets:
-                raise InputError(f"only has {name!r} but the buckets are {', '.join([*buckets, LAST, NO_BUCKET])}")
-        by_language = self.model.count(PLACE)
-        if by_language > 1 or (self.tokenizer or "").count(PLACE) > by_language:
-            raise InputError(f"{PLACE} may be once in the path of the model, and then once in that of the tokenizer")
-        for setting in ("cutoffs", "language_column"):
-            if getattr(self, setting) and not buckets and not (by_language and setting == "language_column"):
-                raise InputError(f"{setting} is given but there are no buckets; add --buckets head:30,middle:60")
-        if "bucket" in _parts(self.keep) and not buckets:
-            raise InputError("keep has 'bucket' but there are no buckets; add --buckets head:30,middle:60")
+            if name not in (*ends, LAST, NO_BUCKET) or not ends:
+                known = ", ".join([*ends, LAST, NO_BUCKET])
+                raise InputError(f"only has {name!r} but the buckets are {known}")
+        self._check_models()
+        self._check_buckets()
+
+    def _check_models(self) -> None:
+        by_language, others = self.model.count(PLACE), (self.tokenizer or "", self.contrast_model or "")
+        if by_language > 1 or any(path.count(PLACE) > by_language for path in others):
+            others_of = "then once in those of the tokenizer and the contrast model"
+            raise InputError(f"{PLACE} may be once in the path of the model, and {others_of}")
+        for setting in ("tokenizer", "contrast_model"):
+            if self.has_table and getattr(self, setting):
+                raise InputError(f"{setting} is {getattr(self, setting)!r} but {self.model} is a table; give it there")
+        wanted = {"max_difference": self.max_difference, "min_difference": self.min_difference}
+        given = {name for name, value in wanted.items() if value is not None}
+        given |= {f"keep {name}" for name in _parts(self.keep) if name in CONTRAST_FIELDS}
+        given |= {"bucket_by difference"} if self.bucket_by == "difference" else set()
+        if given and not self.contrast_model and not self.has_table:
+            raise InputError(f"{min(given)} needs a second model; add --contrast-model MODEL")
+
+    def _check_buckets(self) -> None:
+        if self.buckets and self.fixed_buckets:
+            raise InputError("buckets and fixed_buckets are given; give percentiles or limits, not both")
+        example = "add --buckets head:30,middle:60"
+        if self.cutoffs and not self.buckets:
+            raise InputError(f"cutoffs is given but there are no buckets; {example}")
+        if self.language_column and not self.buckets and not self.by_language:
+            raise InputError(f"language_column is given but there are no buckets; {example}")
+        if "bucket" in _parts(self.keep) and not self.bucket_ends:
+            raise InputError(f"keep has 'bucket' but there are no buckets; {example}")
+        if self.sample and (self.cutoffs or not self.buckets):
+            raise InputError(f"sample is {self.sample} but no percentiles are computed; leave it out, or {example}")
 
     @property
-    def percentiles(self) -> dict[str, float]:
-        """The percentile of each bucket's upper end, by name."""
-        return parse_buckets(_parts(self.buckets))
+    def has_table(self) -> bool:
+        """Whether the model is a table of models by language."""
+        return self.model.lower().endswith(TABLES)
+
+    @property
+    def by_language(self) -> bool:
+        """Whether there is a model of each language."""
+        return PLACE in self.model or self.has_table
+
+    @property
+    def bucket_ends(self) -> dict[str, float]:
+        """The upper end of each bucket, by name: percentiles, or fixed limits."""
+        return parse_buckets(_parts(self.buckets)) or parse_buckets(_parts(self.fixed_buckets), percentiles=False)
 
     @property
     def only_buckets(self) -> tuple[str, ...]:
         """The buckets to keep; () for all."""
         return tuple(_parts(self.only))
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The new fields, in the order of FIELDS."""
-        wanted = _parts(self.keep) or [
-            name for name in FIELDS if name != "lines" and (name != "bucket" or self.buckets)
-        ]
+    def fields(self, has_contrast: bool) -> tuple[str, ...]:
+        """Return the new fields, in the order of FIELDS.
+
+        has_contrast  whether there is a contrast model
+        """
+        absent = {"lines", *(() if self.bucket_ends else ("bucket",)), *(() if has_contrast else CONTRAST_FIELDS)}
+        wanted = _parts(self.keep) or [name for name in FIELDS if name not in absent]
         return tuple(name for name in FIELDS if name in wanted)
 
     @property
     def language(self) -> str:
         """The field with the language; "" for none."""
-        return self.language_column or (LANGUAGE if self.cutoffs or PLACE in self.model else "")
+        return self.language_column or (LANGUAGE if self.cutoffs or self.by_language else "")
 
     @property
     def unit(self) -> Literal["line", "document"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,7 @@ from mgpu_ngram.cluster.executor import Executor, Handle, windowed
 from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Corpus
 from mgpu_ngram.core.cutoffs import Rules, percentile_cutoffs, read_cutoffs
-from mgpu_ngram.core.errors import InputError, warn
+from mgpu_ngram.core.errors import warn
 from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.output import Output, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
@@ -36,11 +35,11 @@ from mgpu_ngram.engine.filter_shard import (
 )
 from mgpu_ngram.engine.filter_stats import FilterStats
 from mgpu_ngram.engine.score import ScoreOptions
-from mgpu_ngram.engine.score_documents import perplexities
 from mgpu_ngram.engine.subwords import identify_subwords, open_subwords
 from mgpu_ngram.jobs.budget import limited_to
 from mgpu_ngram.jobs.context import PlanContext, RunContext
-from mgpu_ngram.jobs.filter.config import PLACE, FilterConfig
+from mgpu_ngram.jobs.filter.config import FilterConfig
+from mgpu_ngram.jobs.filter.models import ModelPaths, model_paths
 from mgpu_ngram.jobs.score.run import fastest_index
 
 FORMAT = "mgpu_ngram filtered documents"
@@ -86,33 +85,19 @@ def open_inputs(config: FilterConfig) -> Corpus:
 
 def check(config: FilterConfig) -> None:
     """Raise InputError unless the model, the tokeniser and the table of cut-offs can be used."""
-    for model, tokenizer in model_paths(config).values():
-        identify(model)
-        if tokenizer:
-            open_subwords(os.path.abspath(tokenizer))
+    for paths in model_paths(config).values():
+        identify(paths.model)
+        if paths.contrast_model:
+            identify(paths.contrast_model)
+        if paths.tokenizer:
+            open_subwords(os.path.abspath(paths.tokenizer))
     if config.cutoffs:
-        read_cutoffs(config.cutoffs, list(config.percentiles.values()))
-
-
-def model_paths(config: FilterConfig) -> dict[str, tuple[str, str | None]]:
-    """Return the paths of the model and the tokeniser of each language; the key "" is that of all documents.
-
-    Raises InputError if no model has a name with a language in the place of {language}.
-    """
-    if PLACE not in config.model:
-        return {"": (config.model, config.tokenizer)}
-    before, _, after = config.model.partition(PLACE)
-    found = sorted(glob.glob(f"{glob.escape(before)}*{glob.escape(after)}"))
-    names = {path[len(before) : len(path) - len(after)]: path for path in found}
-    if not names:
-        raise InputError(f"the model {config.model!r} matches no file; correct the path around {PLACE}")
-    tokenizer = config.tokenizer
-    return {name: (path, tokenizer and tokenizer.replace(PLACE, name)) for name, path in names.items()}
+        read_cutoffs(config.cutoffs, list(config.bucket_ends.values()))
 
 
 def plan(config: FilterConfig, context: PlanContext) -> dict[str, Any]:
     """Return what `run` would do, from the sizes of the inputs alone."""
-    corpus = open_inputs(config)
+    corpus, paths = open_inputs(config), model_paths(config)
     return {
         "job": config.name,
         "inputs": len(corpus.sources),
@@ -122,8 +107,12 @@ def plan(config: FilterConfig, context: PlanContext) -> dict[str, Any]:
         "device": context.device,
         "model": config.model,
         "tokenizer": config.tokenizer,
-        "fields": config.fields,
-        "buckets": config.percentiles,
+        "contrast_model": config.contrast_model,
+        "fields": config.fields(_has_contrast(paths)),
+        "bucket_by": config.bucket_by,
+        "percentiles": config.bucket_ends if config.buckets else {},
+        "limits": config.bucket_ends if config.fixed_buckets else {},
+        "sample": config.sample,
     }
 
 
@@ -135,19 +124,24 @@ def changed_since(config: FilterConfig, manifest: dict[str, Any]) -> str:
 
 def _made_of(config: FilterConfig, corpus: Corpus) -> dict[str, Any]:
     """Return what an output depends on."""
-    left_out = ("text", "model", "tokenizer", "cutoffs", "name", "block_bytes", "verify")
-    paths = model_paths(config)
-    models = {name: identify(path) for name, (path, _) in paths.items()}
-    tokenizers = {name: identify_subwords(path) for name, (_, path) in paths.items() if path}
-    percentiles = list(config.percentiles.values())
-    table = config.cutoffs and {"path": config.cutoffs, "cutoffs": read_cutoffs(config.cutoffs, percentiles)}
+    left_out = ("text", "model", "tokenizer", "contrast_model", "cutoffs", "name", "block_bytes", "verify")
+    identity: dict[str, dict[str, str]] = {"model": {}, "tokenizer": {}, "contrast_model": {}}
+    for name, paths in model_paths(config).items():
+        for kind, path in vars(paths).items():
+            if path:
+                identity[kind][name] = identify_subwords(path) if kind == "tokenizer" else identify(path)
+    ends = list(config.bucket_ends.values())
+    table = config.cutoffs and {"path": config.cutoffs, "cutoffs": read_cutoffs(config.cutoffs, ends)}
     return {
         "inputs": corpus.described,
-        "model": {"path": config.model, "identity": models},
-        "tokenizer": {"path": config.tokenizer, "identity": tokenizers},
+        **{kind: {"path": getattr(config, kind), "identity": found} for kind, found in identity.items()},
         "table": table,
         "options": {name: value for name, value in asdict(config).items() if name not in left_out},
     }
+
+
+def _has_contrast(paths: dict[str, ModelPaths]) -> bool:
+    return any(some.contrast_model for some in paths.values())
 
 
 def _from_documents(config: FilterConfig) -> bool:
@@ -177,7 +171,7 @@ def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None)
         job.collect(out.folder)
         names = {key or "": values for key, values in job.rules.cutoffs.items()}
         if config.report:
-            page = filter_page(job.stats, list(config.percentiles), names, f"{config.name}: {config.model}")
+            page = filter_page(job.stats, list(config.bucket_ends), names, f"{config.name}: {config.model}")
             with new_file(out.folder / REPORT) as sink:
                 sink.write(page.encode())
         made = {"totals": job.stats.summary(), "cutoffs": names, "versions": {"mgpu-ngram": VERSION}}
@@ -208,23 +202,30 @@ class _Shards:
         self.checkpoint, self.folder = checkpoint, str(checkpoint.entries_folder)
         self.executor.check_folder(self.folder)
         device, paths = self.executor.device, model_paths(config)
-        block_bytes = config.block_bytes or BLOCK_BYTES[device]
+        text_bytes = corpus.text_bytes // len(paths)
         self.options = FilterOptions(
-            {name: self._model(*some, corpus.text_bytes // len(paths)) for name, some in paths.items()},
-            config.language, config.fields, config.normalize, config.unit, block_bytes, device,
+            {name: self._model(some, text_bytes) for name, some in paths.items()}, config.language,
+            config.fields(_has_contrast(paths)), config.normalize, config.unit,
+            config.block_bytes or BLOCK_BYTES[device], device,
         )  # fmt: skip
         self.seconds: dict[str, float] = {}
         self.stats, self.resumed = FilterStats(), 0
         self.rules = Rules()
 
-    def _model(self, path: str, tokenizer: str | None, text_bytes: int) -> DocumentModel:
+    def _model(self, paths: ModelPaths, text_bytes: int) -> DocumentModel:
         executor = self.executor
-        scoring = ScoreOptions(
-            os.path.abspath(path), identify(path), fastest_index(path, text_bytes, executor.device),
-            device=executor.device, tasks_per_host=executor.tasks_per_host, read_threads=executor.threads,
-            verify=self.config.verify,
-        )  # fmt: skip
-        return DocumentModel(scoring, os.path.abspath(tokenizer) if tokenizer else "")
+
+        def scoring(path: str) -> ScoreOptions:
+            return ScoreOptions(
+                os.path.abspath(path), identify(path), fastest_index(path, text_bytes, executor.device),
+                device=executor.device, tasks_per_host=executor.tasks_per_host, read_threads=executor.threads,
+                verify=self.config.verify,
+            )  # fmt: skip
+
+        tokenizer = os.path.abspath(paths.tokenizer) if paths.tokenizer else ""
+        return DocumentModel(
+            scoring(paths.model), tokenizer, scoring(paths.contrast_model) if paths.contrast_model else None
+        )
 
     def write(self) -> None:
         """Write all shards that an earlier run has not finished."""
@@ -232,13 +233,19 @@ class _Shards:
         self.resumed = len(done)
         scores: dict[int, str] = {}
         config, cutoffs = self.config, dict[str | None, tuple[float, ...]]()
-        if config.cutoffs:
-            cutoffs = read_cutoffs(config.cutoffs, list(config.percentiles.values()))
+        ends = tuple(config.bucket_ends.values())
+        if config.fixed_buckets:
+            cutoffs = {None: ends}
+        elif config.cutoffs:
+            cutoffs = read_cutoffs(config.cutoffs, ends)
         elif _from_documents(config):
             scores = self._score()
             cutoffs = self._percentiles(scores)
+            if config.sample:
+                scores = {}  # of some documents only
         self.rules = Rules(
-            tuple(config.percentiles), cutoffs, config.language, config.min_perplexity, config.max_perplexity,
+            tuple(config.bucket_ends), cutoffs, "" if config.fixed_buckets else config.language, config.bucket_by,
+            config.min_perplexity, config.max_perplexity, config.min_difference, config.max_difference,
             config.only_buckets,
         )  # fmt: skip
         left = [i for i in range(len(self.corpus.sources)) if i not in done]
@@ -275,13 +282,16 @@ class _Shards:
         return found
 
     def _score(self) -> dict[int, str]:
-        """Score the shards that an earlier run has not scored; return the paths of the scores."""
+        """Score the shards that an earlier run has not scored, or a sample of each; return the paths of the scores."""
         scores = {entry.items[0]: entry.path for entry in self.checkpoint.entries(SCORES)}
         left = [i for i in range(len(self.corpus.sources)) if i not in scores]
+        sample = self.config.sample
+        most = sample and -(-sample // max(len(self.corpus.sources), 1))
 
         def call(i: int) -> Handle:
             source = self.corpus.sources[i]
-            return self.executor.call(score_shard, i, source, self.options, self.folder, label=f"scoring {source.name}")
+            arguments = (i, source, self.options, self.folder, most)
+            return self.executor.call(score_shard, *arguments, label=f"scoring {source.name}")
 
         def done(i: int, made: Any) -> int:
             scores[i] = made.path
@@ -295,14 +305,15 @@ class _Shards:
         parts: dict[str | None, list[np.ndarray]] = {}
         for _, path in sorted(scores.items()):
             found, languages = load_scores(path)
-            perplexity_D = perplexities(*found.totals()[:2])
+            totals = found.totals()
+            figure_D = totals.perplexity_D if self.config.bucket_by == "perplexity" else totals.difference_D
             if not self.config.language:
-                parts.setdefault(None, []).append(perplexity_D)
+                parts.setdefault(None, []).append(figure_D)
                 continue
             language_D = np.array([str(name) for name in languages], object)
             for name in {name for name in languages if name is not None}:
-                parts.setdefault(name, []).append(perplexity_D[language_D == name])
-        percentiles = list(self.config.percentiles.values())
+                parts.setdefault(name, []).append(figure_D[language_D == name])
+        percentiles = list(self.config.bucket_ends.values())
         made = {name: percentile_cutoffs(np.concatenate(some), percentiles) for name, some in sorted(parts.items())}
         return {name: values for name, values in made.items() if values}
 
