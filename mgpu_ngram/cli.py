@@ -66,7 +66,7 @@ def _guarded(name: str, run: Callable[[], None], debug: bool) -> int:
             raise
         if debug:
             traceback.print_exc()
-        print(f"{name}: {_one_line(error)}", file=sys.stderr)
+        print(f"{name}: {_one_line(error, name)}", file=sys.stderr)
         if isinstance(error, KeyboardInterrupt):
             return INTERRUPTED
         return 2 if isinstance(error, InputError) else 1
@@ -92,7 +92,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _one_line(error: BaseException) -> str:
+def _one_line(error: BaseException, name: str) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, InputError | RunError):
         return text
@@ -102,7 +102,8 @@ def _one_line(error: BaseException) -> str:
 
     if out_of_memory(error):
         return f"out of memory ({text}); lower chunk_bytes or the number of workers, or run where there is more"
-    return f"the run failed: {type(error).__name__}: {text}; --debug shows where"
+    where = "; --debug shows where" if name == "mgpu-ngram" else ""  # KenLM's programs have no --debug
+    return f"the run failed: {type(error).__name__}: {text}{where}"
 
 
 class _Parser(argparse.ArgumentParser):

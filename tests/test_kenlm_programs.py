@@ -3,9 +3,11 @@
 import io
 import lzma
 import os
+import re
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from mgpu_ngram import cli
@@ -169,19 +171,95 @@ def test_build_binary_makes_models_that_score_the_same(run, arpa, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "flags, kind",
+    [
+        (["-q", "8"], 3), (["-q", "4", "-b", "3"], 3), (["-a", "22"], 4), (["-a", "255", "-q", "5"], 5),
+        (["-t", "/tmp", "-m", "100", "-S", "1G", "-w", "after"], 2),
+    ],
+)  # fmt: skip
+def test_build_binary_compresses_tries(run, arpa, tmp_path, flags, kind):
+    """The goldens of other tests have the bytes; here all values of an order fit the codes."""
+    assert run("kenlm-build_binary", *flags, "trie", arpa, tmp_path / "made").status == 0
+    content = (tmp_path / "made").read_bytes()
+    assert content[96] == kind
+    score = lambda model: run("kenlm-query", "-v", "sentence", model, stdin=b"a b\nz b a\n").out  # noqa: E731
+    assert score(tmp_path / "made") == score(arpa)
+
+
+def test_build_binary_takes_files_that_lack_something(run, tmp_path):
+    """-u: <unk>. -s: <s>. -i: probabilities over 1 become 1. -r: rest costs, which follow the backoffs."""
+    lines = ARPA.replace("ngram 1=5", "ngram 1=4").replace("-1\t<unk>\n", "")
+    (tmp_path / "m.arpa").write_text(lines)
+    assert run("kenlm-build_binary", "-u", "-5", tmp_path / "m.arpa", tmp_path / "made").status == 0
+    assert b"z=0 1 -5\t" in run("kenlm-query", "-n", tmp_path / "made", stdin=b"z\n").out
+    lines = ARPA.replace("ngram 1=5", "ngram 1=4").replace("0\t<s>\t-0.3\n", "").replace("ngram 2=3", "ngram 2=2")
+    (tmp_path / "m.arpa").write_text(lines.replace("-0.1\t<s> a\n", ""))
+    assert "<s> is none of them" in run("kenlm-build_binary", tmp_path / "m.arpa", tmp_path / "made").err
+    for kind in "probing", "trie":
+        assert run("kenlm-build_binary", "-s", kind, tmp_path / "m.arpa", tmp_path / "made").status == 0
+        assert (tmp_path / "made").read_bytes().count(b"</s>\0") == 1
+    (tmp_path / "m.arpa").write_text(ARPA.replace("-0.2\ta b", "0.001\ta b"))
+    assert "over 0" in run("kenlm-build_binary", tmp_path / "m.arpa", tmp_path / "made").err
+    assert run("kenlm-build_binary", "-i", tmp_path / "m.arpa", tmp_path / "made").status == 0
+    assert b"b=4 2 -0\t" in run("kenlm-query", "-n", tmp_path / "made", stdin=b"a b\n").out
+    (tmp_path / "m.arpa").write_text(ARPA)
+    unigrams = ARPA.partition("\n\n\\2-grams")[0].replace("ngram 2=3\n", "") + "\n\n\\end\\\n"
+    (tmp_path / "1.arpa").write_text(re.sub("(\t[^\t\n]*)\t.*", r"\1", unigrams))
+    assert run("kenlm-build_binary", "-r", tmp_path / "1.arpa", tmp_path / "m.arpa", tmp_path / "made").status == 0
+    content = (tmp_path / "made").read_bytes()
+    rest = np.frombuffer(content, "<f4,<f4,<f4", 5, 128 + 8 + 12 * 7)
+    assert content[96] == 1 and rest["f2"].tolist() == np.array([-1, 0, -0.6, -0.7, -0.8], np.float32).tolist()
+
+
+SIZES = """Memory estimate for binary LM:
+type      MB
+probing 3141 assuming -p 1.25
+probing 3572 assuming -r models -p 1.25
+trie    1768 without quantization
+trie     849 assuming -q 4 -b 3 quantization{space}
+trie    1561 assuming -a 255 array pointer compression
+trie     642 assuming -a 255 -q 4 -b 3 array pointer compression and quantization
+""".replace("{space}", " ")
+
+
+@pytest.mark.parametrize(
     "flags, why",
     [
-        (["-q", "8"], "-q is given"),
-        (["-a", "22"], "-a is given"),
-        (["-u", "-5"], "-u is -5"),
+        (["-q", "8"], "-q is given, but KenLM quantises tries alone"),
+        (["-q", "x", "trie"], "-q is 'x' but must be a whole number"),
+        (["-q", "1", "trie"], "quantize_backoff is 1 bits"),
+        (["-b", "8", "trie"], "-b is given without -q"),
+        (["-a", "256", "trie"], "pointer_bits is 256"),
+        (["-r", "a b", "trie"], "-r is given, but KenLM's tries have no rest costs"),
+        (["-r", "nowhere"], "nowhere"),
+        (["-u", "5"], "unk_log10 is 5 but must be 0 or less"),
         (["-p", "1"], "multiplier is 1 but must be over 1"),
+        (["-w", "x"], "-w is 'x'"),
+        (["-m", "x"], "-m is 'x'"),
+        (["-h"], "usage"),
         (["-z"], "-z not recognized"),
     ],
 )
 def test_build_binary_refuses(run, arpa, tmp_path, flags, why):
     done = run("kenlm-build_binary", *flags, arpa, tmp_path / "made")
-    assert done.status == 2 and why in done.err and not (tmp_path / "made").exists()
-    assert "estimate of memory" in run("kenlm-build_binary", arpa).err
+    assert done.status == 2 and why in done.err and done.err.count("\n") == 1 and not (tmp_path / "made").exists()
+
+
+def test_build_binary_estimates_memory(run, tmp_path):
+    """As KenLM's program prints it."""
+    counts = "ngram 1=400000\nngram 2=20000000\nngram 3=70000000\nngram 4=99000000\n"
+    (tmp_path / "m.arpa").write_text(f"\\data\\\n{counts}\n\\1-grams:\n")
+    done = run("kenlm-build_binary", "-q", "4", "-b", "3", "-a", "255", "-p", "1.25", tmp_path / "m.arpa")
+    assert (done.status, done.out) == (0, b"") and done.err == SIZES
+
+
+def test_a_bug_does_not_hint_at_a_flag_that_is_missing(run, arpa, tmp_path, monkeypatch):
+    def fail(*_):
+        raise KeyError("x")
+
+    monkeypatch.setattr("mgpu_ngram.commands.kenlm.folder_of", fail)
+    done = run("kenlm-build_binary", arpa, tmp_path / "made")
+    assert (done.status, done.err) == (1, "kenlm-build_binary: the run failed: KeyError: 'x'\n")
 
 
 @pytest.mark.parametrize("model, text", [("tiny.o3.fallback", "tiny_heldout"), ("small.o3", "edge_query")])

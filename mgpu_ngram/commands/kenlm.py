@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import getopt
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -24,19 +25,17 @@ from mgpu_ngram.stages.registry import STAGES
 UNITS = "bKMGTPEZY"  # of sizes, powers of 1024; without a unit: K
 QUERY = "usage: kenlm-query [-n] [-v word|sentence|summary] [-l lazy|populate|read|parallel] MODEL < TEXT"
 BUILD_BINARY = (
-    "usage: kenlm-build_binary [-s] [-i] [-v] [-p MULTIPLIER] [-w mmap|after] [-T PREFIX] [-S SIZE] [probing|trie] "
-    "MODEL.arpa OUT"
+    "usage: kenlm-build_binary [-u LOG10] [-s] [-i] [-v] [-w mmap|after] [-p MULTIPLIER] [-r MODELS] [-T PREFIX] "
+    "[-S SIZE] [-q BITS] [-b BITS] [-a BITS] [probing|trie] MODEL.arpa [OUT]"
 )
 LEVELS = {
     "0": ["summary"], "1": ["sentence", "summary"], "2": ["word", "sentence", "summary"],
     "word": ["word"], "sentence": ["sentence"], "summary": ["summary"],
 }  # fmt: skip
-REFUSED = {  # options of build_binary
-    "-q": "quantised models are not written; leave -q out, or make a model file by mgpu-ngram convert --quantize",
-    "-b": "quantised models are not written; leave -b out, or make a model file by mgpu-ngram convert --quantize",
-    "-a": "tries with array pointers are not written; leave -a out",
-    "-r": "models with rest costs are not written; leave -r out",
-}
+BUILD_FLAGS = {  # of build_binary, with a value; settings of a trie job
+    "-q": "quantize", "-b": "quantize_backoff", "-a": "pointer_bits", "-u": "unk_log10", "-p": "multiplier",
+}  # fmt: skip
+BUILD_SWITCHES = {"-v": ("words", False), "-s": ("need_markers", False), "-i": ("positive_to_zero", True)}
 
 
 class _Usage(argparse.ArgumentParser):
@@ -156,31 +155,69 @@ def build_binary(argv: list[str]) -> None:
     """ARPA file in, KenLM binary model out."""
     flags, words = _parse(argv, "q:b:a:u:p:t:T:m:S:w:sir:vh", BUILD_BINARY)
     kind = words.pop(0) if len(words) == 3 else "probing"
-    settings: dict[str, Any] = {"format": f"kenlm-{kind}"}
+    settings: dict[str, Any] = {}
     for flag, value in flags:
-        if flag in REFUSED:
-            raise InputError(f"{flag} is given, but {REFUSED[flag]}")
         if flag == "-h":
             raise InputError(BUILD_BINARY)
-        if flag == "-v":
-            settings["words"] = False
-        elif flag == "-p":
-            settings["multiplier"] = _number(flag, value)
-        elif flag == "-u" and _number(flag, value) != -100:
-            raise InputError(f"-u is {value}, but only -100 is supported; add <unk> to the ARPA file")
+        if flag in BUILD_SWITCHES:
+            name, state = BUILD_SWITCHES[flag]
+            settings[name] = state
+        elif flag in BUILD_FLAGS:
+            settings[BUILD_FLAGS[flag]] = _number(flag, value, float if flag in ("-u", "-p") else int)
+        elif flag == "-r":
+            settings["rest"] = value.split(" ")
         elif flag == "-w" and value not in ("mmap", "after"):
             raise InputError(f"-w is {value!r} but must be mmap or after")
         elif flag == "-S":
             parse_size(value)
+        elif flag == "-m":
+            _number(flag, value, int)
+    if "quantize_backoff" in settings and "quantize" not in settings:
+        raise InputError("-b is given without -q; give the bits of probabilities, too")
     if len(words) == 1:
-        raise InputError("an estimate of memory is not supported; name the file to write after the ARPA file")
+        _show_sizes(words[0], settings)
+        return
     if len(words) != 2 or kind not in ("probing", "trie"):
         raise InputError(BUILD_BINARY)
     source, output = words
+    if kind == "probing" and "quantize" in settings:
+        raise InputError("-q is given, but KenLM quantises tries alone; put the word trie before the ARPA file")
+    if kind == "trie" and "rest" in settings:
+        raise InputError("-r is given, but KenLM's tries have no rest costs; leave it out or the word trie")
+    if kind == "probing":
+        settings.pop("pointer_bits", None)  # as KenLM
     folder_of(output, "output")
     with file_for(output, "model.binary", None) as path:
-        _run("trie", settings | {"model": source}, path, MemoryConfig())
+        _run("trie", settings | {"model": source, "format": f"kenlm-{kind}"}, path, MemoryConfig())
     print("SUCCESS", file=sys.stderr)
+
+
+def _show_sizes(path: str, settings: dict[str, Any]) -> None:
+    """Print KenLM's estimate of the memory of each kind of model, from the counts in the head of an ARPA file."""
+    from mgpu_ngram.core.arpa_text import open_text
+    from mgpu_ngram.core.kenlm_sizes import probing_bytes, trie_bytes
+    from mgpu_ngram.core.kenlm_trie import Packing
+
+    counts, multiplier = open_text(path).read_counts()[0], settings.get("multiplier", 1.5)
+    q, a = settings.get("quantize", 8), settings.get("pointer_bits", 22)
+    b = settings.get("quantize_backoff", q)
+    sizes = [
+        (f"probing {{}} assuming -p {multiplier:g}", probing_bytes(counts, multiplier)),
+        (f"probing {{}} assuming -r models -p {multiplier:g}", probing_bytes(counts, multiplier, rest=True)),
+        ("trie    {} without quantization", trie_bytes(counts, Packing())),
+        (f"trie    {{}} assuming -q {q} -b {b} quantization ", trie_bytes(counts, Packing(q, b))),
+        (f"trie    {{}} assuming -a {a} array pointer compression", trie_bytes(counts, Packing(0, 0, a))),
+        (
+            f"trie    {{}} assuming -a {a} -q {q} -b {b} array pointer compression and quantization",
+            trie_bytes(counts, Packing(q, b, a)),
+        ),
+    ]
+    least, most = min(size for _, size in sizes), max(size for _, size in sizes)
+    power = sum(least >= 10 << 10 * p for p in (1, 2, 3))
+    width = max(2, math.ceil(math.log10(most / (1 << 10 * power))))
+    print(f"Memory estimate for binary LM:\ntype    {' kMG'[power]:>{width - 1}}B", file=sys.stderr)
+    for line, size in sizes:
+        print(line.format(f"{size >> 10 * power:>{width}}"), file=sys.stderr)
 
 
 PROGRAMS: dict[str, Callable[[list[str]], None]] = {
@@ -236,8 +273,9 @@ def parse_size(text: str) -> int:
     raise InputError(f"the size {text!r} is not a number with one of the units % {' '.join(UNITS)}")
 
 
-def _number(flag: str, text: str) -> float:
+def _number(flag: str, text: str, kind: type) -> Any:
     try:
-        return float(text)
+        return kind(text)
     except ValueError:
-        raise InputError(f"{flag} is {text!r} but must be a number") from None
+        what = "a whole number" if kind is int else "a number"
+        raise InputError(f"{flag} is {text!r} but must be {what}") from None

@@ -32,10 +32,11 @@ class Arpa:
     words   <unk> has id 0; the other words have ids from 1 on, in file order
     """
 
-    def __init__(self, text: Text, threads: int, unk_log10: float):
+    def __init__(self, text: Text, threads: int, unk_log10: float, need_markers: bool, positive_to_zero: bool):
         self.counts, start = text.read_counts()
         self.order = len(self.counts)
         self._text, self._threads = text, threads
+        self._markers, self._zero = ("<s>", "</s>") if need_markers else (), positive_to_zero
         self._starts = {1: start}  # the first line of each order found so far
         self._sections: dict[int, Section] = {}
         self._read_unigrams(unk_log10)
@@ -80,7 +81,7 @@ class Arpa:
             raise wrong
         self.words.slots_C = slots_C
         self._end(1)
-        for marker in ("<s>", "</s>"):
+        for marker in self._markers:
             if self.words.id(marker) == 0:
                 why = f"stands after the 1-grams, and {marker} is none of them; a model needs it: add it"
                 raise text.wrong(self._sections[1].starts[-1], why)
@@ -105,8 +106,9 @@ class Arpa:
 
             def parse(start: int, stop: int, row: int) -> tuple[int, int, int]:
                 return lines.parse_lines(
-                    text.data, start, stop, row, count, top, offsets_V, data, slots_C, spans_G, ids, prob, backoff
-                )
+                    text.data, start, stop, row, count, top, self._zero, offsets_V, data, slots_C, spans_G, ids, prob,
+                    backoff,
+                )  # fmt: skip
 
             results = list(pool.map(parse, section.starts[:-1], section.starts[1:], section.rows[:-1]))
         wrong = next(((code, at, row) for code, at, row in results if code != lines.FINE), None)
@@ -161,18 +163,26 @@ def _spelled(text: np.ndarray, spans_V: np.ndarray) -> Words:
     return Words(offsets_V, data)
 
 
-def read_arpa(path: str | Path, threads: int = 1, unk_log10: float = UNK_LOG10) -> Arpa:
+def read_arpa(
+    path: str | Path,
+    threads: int = 1,
+    unk_log10: float = UNK_LOG10,
+    need_markers: bool = True,
+    positive_to_zero: bool = False,
+) -> Arpa:
     """Open an ARPA file, plain or compressed (gzip, bz2, xz, zstd), and read its words and 1-grams.
 
     path       local path or fsspec URL. A plain local file is memory-mapped: do not change it while it is read
     threads    threads that parse
     unk_log10  log10 probability of <unk> if the file lacks it; a warning says so
+    need_markers      False: accept a file without <s> or </s>, which scores no text here
+    positive_to_zero  True: a log10 probability over 0, as IRSTLM writes by rounding, becomes 0
 
     Reads every file that KenLM reads, of any order, and refuses what KenLM refuses. It also refuses an n-gram that
     spans lines and a word that is listed twice. Probabilities of -inf pass, as in KenLM. Raises InputError with the
     number of the first wrong line.
     """
-    return Arpa(open_text(os.path.expanduser(path)), threads, unk_log10)
+    return Arpa(open_text(os.path.expanduser(path)), threads, unk_log10, need_markers, positive_to_zero)
 
 
 def write_arpa(

@@ -145,11 +145,12 @@ def is_unknown(text, start, stop):
 
 
 @njit(nogil=True, cache=True)
-def parse_lines(text, start, stop, row, rows, top, offsets_V, data, slots_C, spans_G, ids, prob, backoff):
+def parse_lines(text, start, stop, row, rows, top, zero, offsets_V, data, slots_C, spans_G, ids, prob, backoff):
     """Parse the n-grams of lines start:stop into rows `row` and on of the arrays.
 
     rows     number of rows of the order: a further line is an error, TOO_MANY
     top      whether this is the highest order, which has no backoffs; if so, `backoff` is not written
+    zero     whether probabilities over 0 become 0; else they are errors, POSITIVE
     slots_C  looks up the ids of words (offsets_V, data); ids (G, n) receives them. For unigrams there are no slots:
     spans_G  (G, 2) receives the start and stop of each line's word
 
@@ -168,9 +169,9 @@ def parse_lines(text, start, stop, row, rows, top, offsets_V, data, slots_C, spa
         value, end = read_float32(text, i)
         if end == i:
             return NO_PROB, i, row
-        if value > 0:
+        if value > 0 and not zero:
             return POSITIVE, i, row
-        prob[row] = value
+        prob[row] = min(value, np.float32(0))
         i = end
         if not (text[i] == 9 or (order > 1 and (text[i] == 32 or text[i] == 13))):
             return NO_TAB, i, row

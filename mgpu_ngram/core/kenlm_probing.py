@@ -26,7 +26,6 @@ from mgpu_ngram.kernels.trie.find_key_pairs import find_key_pairs
 SUFFIX_FACTOR, WORD_FACTOR = 8978948897894561157, 17894857484156487943  # lm/search_hashed.hh, CombineWordHash
 SIGN = np.uint32(1 << 31)
 MANY_PAIRS = 10**11  # take minutes: 2 cores test 0.4 billion a second
-PROBING_UNIGRAM = np.dtype([("prob", "<f4"), ("backoff", "<f4")])
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,7 @@ class KenlmProbing:
         at, counts, rest = file.search, file.header.counts, file.header.kind == REST
         self._sections: list[np.ndarray] = []  # (slots, numbers of 4 bytes each)
         for n, count in enumerate(counts, 1):
-            dtype = PROBING_UNIGRAM if n == 1 else table_dtype(longest=n == len(counts))
-            numbers = dtype.itemsize // 4 + (rest and n < len(counts))
+            numbers = table_dtype(n, len(counts), rest).itemsize // 4
             slots = count + 1 if n == 1 else slots_of(count, file.header.multiplier)
             section = file.array(at, np.dtype(np.uint8), 4 * numbers * slots)
             self._sections.append(section.view("<u4").reshape(slots, numbers))
@@ -128,9 +126,10 @@ def _backoffs(values: Any) -> Any:
     return array_module(values).where(values[:, 1] == SIGN, np.uint32(0), values[:, 1]).view(np.float32)
 
 
-def table_dtype(longest: bool) -> np.dtype:
-    """Return the slots of a table of n-grams, of the highest order or of another one, without rest costs."""
-    return np.dtype([("key", "<u8"), *PROBING_UNIGRAM.descr[: 1 if longest else 2]])
+def table_dtype(n: int, order: int, rest: bool = False) -> np.dtype:
+    """Return the slots of the table of n-grams of a model, with or without rest costs."""
+    values = ["prob"] if n == order else ["prob", "backoff", "rest"] if rest else ["prob", "backoff"]
+    return np.dtype([("key", "<u8")] * (n > 1) + [(value, "<f4") for value in values])
 
 
 def combine(key: Any, word: Any) -> Any:

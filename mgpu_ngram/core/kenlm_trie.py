@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy import uint64
 
-from mgpu_ngram.core.kenlm_file import UNIGRAM, KenlmFile, plain_backoffs
+from mgpu_ngram.core.kenlm_file import ARRAY, QUANTIZED, TRIE, UNIGRAM, KenlmFile, plain_backoffs
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64
@@ -22,6 +22,25 @@ PROB_BITS, BACKOFF_BITS = 31, 32  # of values that are not quantised; a probabil
 SIGN = np.uint32(1 << 31)
 MAX_CODE_BITS = 25
 PAD_BYTES = 8  # after an array of entries, so that 8 bytes can be read at each
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How the n-grams of a KenLM trie are packed, from order 2 on.
+
+    prob_bits     bits of the codes for probabilities, 1 to 25; 0: float32 values
+    backoff_bits  bits of the codes for backoffs, 2 to 25: KenLM reserves two codes for zeros
+    pointer_bits  the most high bits of pointers that stand in a table, up to 255; None: pointers are whole
+    """
+
+    prob_bits: int = 0
+    backoff_bits: int = 0
+    pointer_bits: int | None = None
+
+    @property
+    def kind(self) -> int:
+        """The type of the model in its header."""
+        return TRIE + QUANTIZED * bool(self.prob_bits) + ARRAY * (self.pointer_bits is not None)
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,11 @@ class Pointers:
     def values(self) -> int:
         """Values of the table of high bits."""
         return (self.children >> self.inline) + 1
+
+
+def table_bytes(pointers: Pointers) -> int:
+    """Return the bytes of the table of high bits: a header, the values, and room to align them."""
+    return 8 + 8 * pointers.values + 7
 
 
 @dataclass(frozen=True)
@@ -96,7 +120,7 @@ class KenlmTrie:
             if file.header.has_arrays:
                 table = file.array(-(-at // 8) * 8 + 8, np.dtype("<u8"), pointers.values)
                 self._tables.append(table)
-                at += 8 + table.nbytes + 7
+                at += table_bytes(pointers)
             bits = self._word_bits + self._prob_bits + self._backoff_bits + pointers.inline
             self._pointers.append(pointers)
             at = self._add(Entries(at, bits, count))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -12,15 +13,26 @@ import numpy as np
 from numpy import int64, uint64
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.kenlm_file import PROBING, SLOT_V, TRIE, UNIGRAM, Header, slots_of
-from mgpu_ngram.core.kenlm_probing import PROBING_UNIGRAM, combine, table_dtype
-from mgpu_ngram.core.kenlm_trie import BACKOFF_BITS, PROB_BITS, SIGN, Entries, Pointers
+from mgpu_ngram.core.kenlm_file import PROBING, REST, SLOT_V, UNIGRAM, Header, slots_of
+from mgpu_ngram.core.kenlm_probing import combine, table_dtype
+from mgpu_ngram.core.kenlm_trie import (
+    ARRAY_VERSION,
+    BACKOFF_BITS,
+    PROB_BITS,
+    QUANTIZER_VERSION,
+    SIGN,
+    Entries,
+    Packing,
+    Pointers,
+    table_bytes,
+)
 from mgpu_ngram.core.model_file import BackoffModel
 from mgpu_ngram.core.output import Sink, new_file
 from mgpu_ngram.core.trie import Trie
 from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.score import Replica
 from mgpu_ngram.engine.states import signed_backoffs
-from mgpu_ngram.engine.trie import index_of, negative
+from mgpu_ngram.engine.trie import bin_centers, index_of, nearest_codes, negative
 from mgpu_ngram.kernels.common.murmur import murmur_hashes
 from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.intrinsics import load_u64, store_u64
@@ -28,6 +40,8 @@ from mgpu_ngram.kernels.trie.find_children import find_children
 from mgpu_ngram.kernels.trie.find_key_pairs import place_keys
 
 MULTIPLIER = 1.5  # slots per n-gram, KenLM's default
+PLAIN = Packing()
+ZEROS = np.array([-0.0, 0.0], np.float32)  # the backoffs of the first codes: no history, and a history without mass
 
 
 @dataclass
@@ -52,27 +66,32 @@ def write_kenlm(
     format: Literal["kenlm-probing", "kenlm-trie"],
     multiplier: float = MULTIPLIER,
     with_words: bool = True,
+    packing: Packing = PLAIN,
+    lower: Sequence[BackoffModel] = (),
 ) -> int:
     """Write a KenLM binary model; return its size in bytes.
 
     multiplier  slots for each n-gram of a probing model, over 1
     with_words  False: it holds the hashes of its words alone
+    packing     of a trie
+    lower       models of orders 1 to N - 1, whose probabilities become the rest costs of a probing model
 
-    Raises InputError for a model of order 1 or without backoffs, and RunError when the disk is full. KenLM reads orders
-    up to 6 unless it was compiled for more.
+    Raises InputError for a model of order 1 or without backoffs and for `lower` models of other orders or words, and
+    RunError when the disk is full. KenLM reads orders up to 6 unless it was compiled for more.
     """
     model.check_scores()
     if model.trie.order < 2:
         raise InputError("the model has order 1, but KenLM's binary models have order 2 or more; write an ARPA file")
     trie = model.trie.decoded()
     counts = tuple(int(count) for count in np.diff(trie.starts))
-    probing = format == "kenlm-probing"
+    probing, costs = format == "kenlm-probing", RestCosts(model, lower) if lower else None
+    kind = packing.kind if not probing else REST if costs else PROBING
     with new_file(path) as sink:
-        sink.append(Header(PROBING if probing else TRIE, counts, multiplier, with_words).pack())
+        sink.append(Header(kind, counts, multiplier, with_words).pack())
         if probing:
-            word_of = _write_probing(sink, trie, counts, model.words, multiplier)
+            word_of = _write_probing(sink, trie, counts, model.words, multiplier, costs)
         else:
-            word_of = _write_trie(sink, trie, counts, model.words)
+            word_of = _write_trie(sink, trie, counts, model.words, packing)
         if with_words:
             sink.append(_strings(model.words, word_of))
         return sink.size_bytes
@@ -103,7 +122,9 @@ def _orders(trie: Trie) -> Iterator[Order]:
         yield Order(first_G, suffix_G, prob_G[begin:end], backoff_G)
 
 
-def _write_probing(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words, multiplier: float) -> np.ndarray:
+def _write_probing(
+    sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words, multiplier: float, costs: RestCosts | None
+) -> np.ndarray:
     """Return the word of each id, here and below."""
     V = counts[0]
     hash_V = murmur_hashes(words.offsets_V, words.data)
@@ -120,23 +141,61 @@ def _write_probing(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words
         prob_G = order.prob_G.copy()
         if after:  # a suffix has a cleared sign
             prob_G[after.suffix_G] = np.abs(prob_G[after.suffix_G])
+        dtype = table_dtype(n, len(counts), rest=bool(costs))
         if n == 1:
-            table, slots = np.zeros(V + 1, PROBING_UNIGRAM), np.arange(V)
+            table, slots = np.zeros(V + 1, dtype), np.arange(V)
         else:
             key_G = combine(key_G[order.suffix_G], order.first_G)
-            table = np.zeros(slots_of(counts[n - 1], multiplier), table_dtype(longest=after is None))
+            table = np.zeros(slots_of(counts[n - 1], multiplier), dtype)
             slots = place_keys(key_G, len(table))
             table["key"][slots] = key_G
         table["prob"][slots] = prob_G
         if order.backoff_G is not None:
             table["backoff"][slots] = order.backoff_G
+            if costs:
+                table["rest"][slots] = costs.of(order)
         sink.append(table.view(np.uint8))
         if after:
             order = after
     return np.arange(V)
 
 
-def _write_trie(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words) -> np.ndarray:
+class RestCosts:
+    """The log10 probability of each n-gram under the model of its order (Heafield et al. 2012, Language Model Rest
+    Costs and Space-Efficient Storage)."""
+
+    def __init__(self, model: BackoffModel, lower: Sequence[BackoffModel]):
+        """Look the words up in the lower models. Raises InputError for models of other orders or words."""
+        found, asked = [model.trie.order for model in lower], list(range(1, model.trie.order))
+        if found != asked:
+            raise InputError(
+                f"rest costs are given by models of orders {found or 'none'}, but a model of order {model.trie.order} "
+                f"needs orders {asked}"
+            )
+        self._replicas, self._ids = [], []
+        for other in lower:
+            ids_V = np.array([other.words.id(word) for word in model.words], np.int64)
+            if len(unknown := np.flatnonzero(ids_V[1:] == 0)):
+                raise InputError(
+                    f"the model of order {other.trie.order} lacks the word {model.words.word(unknown[0] + 1)!r}; all "
+                    "models of rest costs need the same words"
+                )
+            self._replicas.append(Replica(other, "cpu", "btree"))
+            self._ids.append(ids_V)
+        self._words_Gn = np.empty((0, 0), np.uint32)
+
+    def of(self, order: Order) -> np.ndarray:
+        """Return (G,) float32, the rest costs of an order below N. Orders come from 1 up."""
+        first_G1 = order.first_G[:, None]
+        n = self._words_Gn.shape[1] + 1
+        self._words_Gn = first_G1 if n == 1 else np.concatenate([first_G1, self._words_Gn[order.suffix_G]], axis=1)
+        replica, ids_Gn = self._replicas[n - 1], self._ids[n - 1][self._words_Gn]
+        scores = replica.score_ids(ids_Gn.ravel(), np.arange(0, ids_Gn.size + 1, n), bos=False, eos=False)
+        cost_G = scores.prob_T.reshape(-1, n + 1)[:, n - 1]
+        return cost_G + np.float32(0) if n == 1 else cost_G  # KenLM keeps the 0 of <s>, as in `_orders`
+
+
+def _write_trie(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words, packing: Packing) -> np.ndarray:
     """KenLM's ids are ranks of the words' hashes. Its n-grams are sorted by their last word, then the one before."""
     V = counts[0]
     hash_V = murmur_hashes(words.offsets_V, words.data)
@@ -146,9 +205,10 @@ def _write_trie(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words) -
     sink.append(struct.pack("<Q", V - 1))
     sink.append(hash_V[word_of[1:]].view(np.uint8))
     sink.append(bytes(8))  # a slot that KenLM keeps for <unk>
+    centers = _write_centers(sink, trie, packing) if packing.prob_bits else [None] * len(counts)
     rank_G = id_of  # of the n-grams of an order among KenLM's
     before: Sorted | None = None  # an order waits for the next one, which has its children
-    for order in _orders(trie):
+    for order, order_centers in zip(_orders(trie), centers, strict=True):
         if before is None:
             row_G = word_of
         else:
@@ -160,17 +220,47 @@ def _write_trie(sink: Sink, trie: Trie, counts: tuple[int, ...], words: Words) -
             rank_G = np.empty(len(row_G), np.uint64)
             rank_G[row_G] = np.arange(len(row_G))
         backoff_G = None if order.backoff_G is None else order.backoff_G[row_G]
-        before = Sorted(V, before is None, id_of[order.first_G[row_G]], order.prob_G[row_G], backoff_G)
+        word_G, prob_G = id_of[order.first_G[row_G]], order.prob_G[row_G]
+        before = Sorted(V, before is None, word_G, prob_G, backoff_G, packing, order_centers)
     if before:
         before.append_to(sink, None)
     return word_of
+
+
+@dataclass(frozen=True)
+class Centers:
+    """The values of an order's codes. The first two of backoffs are -0 and 0 (lm/quantize.cc, Train).
+
+    prob     (2**prob_bits,) float32
+    backoff  (2**backoff_bits,) float32; None for the highest order
+    """
+
+    prob: np.ndarray
+    backoff: np.ndarray | None
+
+
+def _write_centers(sink: Sink, trie: Trie, packing: Packing) -> list[Centers | None]:
+    """Write the values of codes; return those of each order, None for order 1, which has none."""
+    found: list[Centers | None] = [None]
+    sink.append(bytes([QUANTIZER_VERSION, packing.prob_bits, packing.backoff_bits]).ljust(8, b"\0"))
+    for n, (begin, end) in enumerate(pairwise(trie.starts[1:]), 2):
+        prob, backoff = bin_centers(negative(trie.prob_G[begin:end]), 1 << packing.prob_bits), None
+        sink.append(prob.view(np.uint8))
+        if n < trie.order:
+            backoffs = trie.backoff_M[begin:end]
+            means = bin_centers(backoffs[backoffs != 0], (1 << packing.backoff_bits) - len(ZEROS))
+            backoff = np.concatenate([ZEROS, means])
+            sink.append(backoff.view(np.uint8))
+        found.append(Centers(prob, backoff))
+    return found
 
 
 @dataclass
 class Sorted:
     """An order of KenLM's trie.
 
-    word_G  (G,) uint64, KenLM's ids of the first words
+    word_G   (G,) uint64, KenLM's ids of the first words
+    centers  of codes, or None: values are written
     """
 
     symbols: int
@@ -178,10 +268,12 @@ class Sorted:
     word_G: np.ndarray
     prob_G: np.ndarray
     backoff_G: np.ndarray | None
+    packing: Packing
+    centers: Centers | None
 
     def append_to(self, sink: Sink, next_G: np.ndarray | None) -> None:
         """Write the order; next_G (G + 1,) int64: the first child of each n-gram, and the end of the last one's."""
-        count, word_bits = len(self.word_G), self.symbols.bit_length()
+        count = len(self.word_G)
         if self.unigrams:
             table = np.zeros(count + 2, UNIGRAM)
             table["prob"][:count], table["backoff"][:count], table["next"][: count + 1] = (
@@ -189,16 +281,43 @@ class Sorted:
             )  # fmt: skip
             sink.append(table.view(np.uint8))
             return
-        fields = [(word_bits, self.word_G), (PROB_BITS, self.prob_G.view(np.uint32) & ~SIGN)]
-        if self.backoff_G is not None and next_G is not None:
-            fields.append((BACKOFF_BITS, self.backoff_G.view(np.uint32)))
-            fields.append((Pointers(count, int(next_G[-1])).inline, next_G))
+        fields = [(self.symbols.bit_length(), self.word_G), *self._values()]
+        if next_G is not None:
+            most = self.packing.pointer_bits
+            pointers = Pointers.chopping(count, int(next_G[-1]), most or 0)
+            if most is not None:
+                _append_table(sink, pointers, most, next_G)
+            fields.append((pointers.inline, next_G & ((1 << pointers.inline) - 1)))
         entries = Entries(0, sum(bits for bits, _ in fields), count)
         data, begin = np.zeros(entries.end, np.uint8), 0
         for bits, values in fields:
             _pack(data, begin, entries.bits, values.astype(np.uint64))
             begin += bits
         sink.append(data)
+
+    def _values(self) -> list[tuple[int, np.ndarray]]:
+        """Return the bits of the values of an n-gram, as they follow each other, and the values as integers."""
+        if not self.centers:
+            values = [(PROB_BITS, self.prob_G.view(np.uint32) & ~SIGN)]
+            return values if self.backoff_G is None else [*values, (BACKOFF_BITS, self.backoff_G.view(np.uint32))]
+        probs = self.packing.prob_bits, nearest_codes(self.prob_G, self.centers.prob)
+        if self.backoff_G is None or self.centers.backoff is None:
+            return [probs]
+        means = self.centers.backoff[len(ZEROS) :]
+        codes = np.where(
+            self.backoff_G == 0, ~np.signbit(self.backoff_G), len(ZEROS) + nearest_codes(self.backoff_G, means)
+        )
+        return [(self.packing.backoff_bits, codes), probs]
+
+
+def _append_table(sink: Sink, pointers: Pointers, most: int, next_G: np.ndarray) -> None:
+    """Write where the high bits of pointers grow (lm/bhiksha.hh, WriteNext)."""
+    table = np.searchsorted(next_G >> pointers.inline, np.arange(pointers.values)).astype("<u8")
+    begin = -sink.size_bytes % 8 + 8
+    section = np.zeros(table_bytes(pointers), np.uint8)
+    section[:2] = ARRAY_VERSION, most
+    section[begin : begin + table.nbytes] = table.view(np.uint8)
+    sink.append(section)
 
 
 def _strings(words: Words, word_of: np.ndarray) -> bytes:

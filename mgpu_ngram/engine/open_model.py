@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from mgpu_ngram.core.arpa import read_arpa
+from mgpu_ngram.core.arpa import Arpa, read_arpa
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.kenlm_file import KenlmFile
@@ -26,6 +26,7 @@ def open_model(
     fanout: int = FANOUT,
     verify: bool = True,
     watch: Stopwatch | None = None,
+    read: Callable[[str | Path, int], Arpa] = read_arpa,
 ) -> BackoffModel:
     """Return the model of a file from `save_model`, an ARPA file, plain or compressed, or a KenLM binary model.
 
@@ -36,6 +37,7 @@ def open_model(
     fanout   of the trie of another file; a model file has its own
     verify   compare the checksums of a model file
     watch    records the seconds to `read` a file and to `build` a trie
+    read     `read_arpa`, or it with options
 
     Raises InputError for another kind of file, a damaged file or an inconsistent model; for an ARPA file with the line.
     """
@@ -49,7 +51,7 @@ def open_model(
         return model
     if Path(path).is_file() and is_kenlm_file(path):
         return _open_kenlm(path, device, threads, fanout, watch)
-    arpa = read_arpa(path, threads)
+    arpa = read(path, threads)
     try:
         trie = build_trie(_moved(arpa.levels(), device, watch), fanout)
     except BadNgram as error:

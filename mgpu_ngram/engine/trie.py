@@ -12,6 +12,7 @@ import numpy as np
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.trie import Ngrams, Trie, node_dtype
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
+from mgpu_ngram.kernels.compile import njit
 from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.score.score_tokens import TrieValues
 from mgpu_ngram.kernels.trie.edges import EdgeTable, make_edges
@@ -102,16 +103,46 @@ def quantize(trie: Trie, bits: int) -> Trie:
 
 def _codes(values: Any, centers: Any) -> Any:
     """Set the centres of the bins of values; return the code of each value."""
-    xp, bins = array_module(values), len(centers)
+    xp = array_module(values)
     if not len(values):
         return xp.zeros(0, np.int64)
-    ordered, ends = to_host(xp.sort(values)), len(values) * np.arange(bins + 1) // bins
-    sizes = np.diff(ends)
-    sums = np.add.reduceat(ordered, ends[:-1][sizes > 0], dtype=np.float64)  # on the host: the same on every device
-    means = np.concatenate([[-np.inf], sums / sizes[sizes > 0]]).astype(np.float32)
-    centers[:] = xp.asarray(means[np.cumsum(sizes > 0)])  # an empty bin has the centre of the one before it
-    above = xp.clip(xp.searchsorted(centers, values), 1, bins - 1)
-    return above - (values - centers[above - 1] < centers[above] - values)
+    centers[:] = xp.asarray(bin_centers(values, len(centers)))
+    return nearest_codes(values, centers)
+
+
+def bin_centers(values: Any, bins: int) -> np.ndarray:
+    """Return (bins,) float32, rising: the means of bins of equal size of the sorted values (float32), as in KenLM.
+
+    An empty bin has the centre of the one before it, or -inf (lm/quantize.cc, MakeBins).
+    """
+    ordered, ends = to_host(array_module(values).sort(values)), len(values) * np.arange(bins + 1) // bins
+    means = _means(ordered, ends)  # on the host: the same on every device
+    return np.concatenate([[-np.inf], means])[np.cumsum(np.diff(ends) > 0)].astype(np.float32)
+
+
+@njit(nogil=True, cache=True)
+def _means(ordered, ends):
+    """Return the means of the bins that are not empty; values are added one by one, as in KenLM."""
+    means, found = np.empty(len(ends) - 1, np.float64), 0
+    for i in range(len(ends) - 1):
+        if ends[i + 1] > ends[i]:
+            total = 0.0
+            for value in ordered[ends[i] : ends[i + 1]]:
+                total += np.float64(value)
+            means[found] = total / np.float64(np.float32(ends[i + 1] - ends[i]))
+            found += 1
+    return means[:found]
+
+
+def nearest_codes(values: Any, centers: Any) -> Any:
+    """Return the codes of values (float32): the nearest of two or more centres, the higher one of two.
+
+    Of equal centres it is the first (lm/quantize.hh, Encode).
+    """
+    xp = array_module(values)
+    first = xp.searchsorted(centers, values)
+    above = xp.clip(first, 1, len(centers) - 1)
+    return xp.where(first == 0, 0, above - (values - centers[above - 1] < centers[above] - values))
 
 
 def index_of(trie: Trie) -> TrieIndex:

@@ -26,7 +26,8 @@ EXAMPLES = """examples:
   mgpu-ngram convert model.arpa -o small.safetensors --quantize 8
   mgpu-ngram convert model.safetensors -o fast.safetensors --index edge
   mgpu-ngram convert model.binary -o model.arpa
-  mgpu-ngram convert model.safetensors -o model.binary --format kenlm-trie"""
+  mgpu-ngram convert model.safetensors -o model.binary --format kenlm-trie
+  mgpu-ngram convert model.arpa -o small.binary --format kenlm-trie --quantize 8 --pointer-bits 255"""
 KINDS = {
     "safetensors": "a model file",
     "arpa": "an ARPA file",
@@ -73,12 +74,19 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
         parser.add_argument(
             "--quantize", type=int, metavar="BITS", help="store probabilities and backoffs as codes of this many bits"
         )
+        parser.add_argument(
+            "--quantize-backoff", type=int, metavar="BITS", help="bits of backoffs in a KenLM trie (as --quantize)"
+        )
+        parser.add_argument(
+            "--pointer-bits", type=int, metavar="BITS",
+            help="bits of pointers that a table in a KenLM trie may hold (build_binary -a)",
+        )  # fmt: skip
         parser.add_argument("--no-backoff", action="store_true", help="leave out backoffs; such a model scores no text")
 
     def settings(self, arguments: argparse.Namespace) -> TrieConfig:
         from mgpu_ngram.core.typed_config import fill
 
-        found = given(arguments, ["model", "format", "index", "fanout", "quantize"])
+        found = given(arguments, ["model", "format", "index", "fanout", "quantize", "quantize_backoff", "pointer_bits"])
         suffix = os.path.splitext(arguments.output)[1].lower()
         if "format" not in found and is_arpa_name(arguments.output):
             found["format"] = "arpa"
@@ -95,7 +103,8 @@ class TrieStage(OneModelStage[TrieConfig, "ModelResult"]):
     def check(self, config: TrieConfig) -> None:
         from mgpu_ngram.core.model_file import identify
 
-        identify(config.model)
+        for path in (config.model, *config.rest):
+            identify(path)
 
     def cpu_seconds(self, config: TrieConfig, inputs: Corpus | None) -> float:
         if not os.path.isfile(config.model):

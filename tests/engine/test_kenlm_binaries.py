@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 import mgpu_ngram as ng
 from mgpu_ngram import kenlm
 from mgpu_ngram.core.errors import InputError, InputWarning
+from mgpu_ngram.core.kenlm_file import KenlmFile, slots_of
 from mgpu_ngram.core.kenlm_probing import KenlmProbing, combine
+from mgpu_ngram.core.kenlm_sizes import probing_bytes, trie_bytes
+from mgpu_ngram.core.kenlm_trie import KenlmTrie, Packing
 from mgpu_ngram.core.model_file import identify, save_model
 from mgpu_ngram.engine.kenlm_write import write_kenlm
 from mgpu_ngram.engine.open_model import open_model
@@ -171,8 +174,53 @@ def test_golden_binaries_hold_the_ngrams_of_the_arpa_file(put, kenlm_files, name
     assert ngrams_of(open_model(put(kenlm_files[f"bin/{name}.trie.bin"]))) == ngrams_of(arpa)
 
 
-@pytest.mark.parametrize("name", ["t2", "t3", "t4p", "t5"])
+PACKINGS = {
+    "trie": Packing(),
+    "trie_q8b8": Packing(8, 8),
+    "trie_q4b3": Packing(4, 3),
+    "trie_a22": Packing(pointer_bits=22),
+    "trie_a5": Packing(pointer_bits=5),
+    "trie_a22_q8b8": Packing(8, 8, 22),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name.partition(".")[2] in PACKINGS])
 def test_golden_tries_are_written_as_kenlm_writes_them(put, kenlm_files, name, tmp_path):
-    arpa = open_model(put(kenlm_files[f"bin/{name}.arpa"], "model.arpa"))
-    write_kenlm(tmp_path / "trie", arpa, "kenlm-trie")
-    assert (tmp_path / "trie").read_bytes() == kenlm_files[f"bin/{name}.trie.bin"]
+    model, _, kind = name.partition(".")
+    arpa = open_model(put(kenlm_files[f"bin/{model}.arpa"], "model.arpa"))
+    write_kenlm(tmp_path / "trie", arpa, "kenlm-trie", packing=PACKINGS[kind])
+    expected = kenlm_files[f"bin/{name}.bin"]
+    assert (tmp_path / "trie").read_bytes() == expected
+    found = KenlmFile(tmp_path / "trie")
+    assert trie_bytes(found.header.counts, PACKINGS[kind]) == KenlmTrie(found).end - found.header.size_bytes
+
+
+def test_golden_rest_costs_are_written_as_kenlm_writes_them(put, kenlm_files, tmp_path):
+    """KenLM fills slots in the order of the ARPA file, we in that of the trie."""
+    arpas = [open_model(put(kenlm_files[f"bin/{name}.arpa"], f"{name}.arpa")) for name in ("t1", "t2", "t3")]
+    write_kenlm(tmp_path / "rest", arpas[2], "kenlm-probing", lower=arpas[:2])
+    found, expected = KenlmFile(tmp_path / "rest"), KenlmFile(put(kenlm_files["bin/t3.rest.bin"]))
+    assert found.header == expected.header
+    sections, others = KenlmProbing(found), KenlmProbing(expected)
+    at, end = found.search, found.header.size_bytes + probing_bytes(found.header.counts, 1.5, rest=True)
+    assert sections.end == others.end == end
+    sizes = [12 * (found.header.counts[0] + 1), 20 * slots_of(found.header.counts[1], 1.5)]
+    assert found.data[at : at + sizes[0]].tobytes() == expected.data[at : at + sizes[0]].tobytes()
+    tables = [np.sort(file.data[at + sizes[0] :][: sizes[1]].view("V20")) for file in (found, expected)]
+    assert np.array_equal(*tables)
+
+
+def test_models_whose_rest_costs_are_unknown(put, kenlm_files, tmp_path):
+    arpas = [open_model(put(kenlm_files[f"bin/{name}.arpa"], f"{name}.arpa")) for name in ("t1", "t2", "t3")]
+    for lower, why in (
+        (arpas[:1], r"rest costs are given by models of orders \[1\], but a model of order 3 needs orders \[1, 2\]"),
+        (arpas[1::-1], r"orders \[2, 1\]"),
+    ):
+        with pytest.raises(InputError, match=why):
+            write_kenlm(tmp_path / "rest", arpas[2], "kenlm-probing", lower=lower)
+    put(ONE_ORDER.encode(), "one.arpa")
+    with pytest.raises(InputError, match="the model of order 1 lacks the word '.*'; all models of rest costs need the"):
+        write_kenlm(tmp_path / "rest", arpas[2], "kenlm-probing", lower=[open_model(tmp_path / "one.arpa"), arpas[1]])
+
+
+ONE_ORDER = "\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<unk>\n0\t<s>\n-1\t</s>\n\n\\end\\\n"

@@ -223,8 +223,14 @@ def test_as_a_job(arpa, executor, tmp_path):
         "format": "safetensors",
         "fanout": None,
         "quantize": 8,
+        "quantize_backoff": None,
+        "pointer_bits": None,
         "multiplier": 1.5,
+        "rest": [],
         "words": True,
+        "unk_log10": -100,
+        "need_markers": True,
+        "positive_to_zero": False,
         "backoff": True,
     }
     assert plan(TrieConfig(arpa), PlanContext(2, "cpu", 1 << 30))["index"] == "auto"
@@ -256,10 +262,16 @@ def test_the_worker_dies(bomb, arpa, executor, start, hooks, hooks_folder, conte
         ({"index": "both", "backoff": False}, "index both holds backoffs"),
         ({"index": "trie"}, "index is 'trie'"),
         ({"format": "kenlm-probing", "multiplier": 1}, "multiplier is 1 but must be over 1"),
-        (
-            {"format": "kenlm-trie", "multiplier": 2},
-            "multiplier is 2 but format kenlm-trie has no tables; leave it out",
-        ),
+        ({"format": "arpa", "multiplier": 2}, "multiplier is 2 but format arpa has no tables; leave it out"),
+        ({"format": "kenlm-trie", "quantize": 26}, "quantize is 26 bits but must be 1 to 25; leave it out for floats"),
+        ({"format": "kenlm-trie", "quantize": 1}, "quantize_backoff is 1 bits but must be 2 to 25: KenLM keeps two"),
+        ({"format": "kenlm-trie", "quantize_backoff": 8}, "quantize_backoff is 8 but needs format kenlm-trie and quan"),
+        ({"quantize": 8, "quantize_backoff": 8}, "quantize_backoff is 8 but needs"),
+        ({"format": "kenlm-trie", "pointer_bits": 256}, "pointer_bits is 256 but must be 0 to 255, with format kenlm-"),
+        ({"format": "kenlm-probing", "pointer_bits": 2}, "pointer_bits is 2"),
+        ({"format": "kenlm-trie", "rest": ["m"]}, "rest is given but format kenlm-trie has no rest costs; make format"),
+        ({"need_markers": False}, "need_markers is false but format safetensors needs <s> and </s>; leave it out"),
+        ({"unk_log10": 1}, "unk_log10 is 1 but must be 0 or less, a log10 probability"),
         ({"words": False}, "words is false but format safetensors needs words; leave it out"),
         ({"name": "a/b"}, "name is 'a/b' but must be a plain folder name"),
         ({"name": ".."}, "name is"),
@@ -272,15 +284,25 @@ def test_invalid_settings(settings, message):
 
 
 def test_settings_at_their_limits():
-    for settings in {"fanout": 4, "quantize": 2}, {"fanout": 128, "quantize": 16}, {"quantize": "auto"}:
+    trie = {"format": "kenlm-trie"}
+    for settings in (
+        {"fanout": 4, "quantize": 2}, {"fanout": 128, "quantize": 16}, {"quantize": "auto"}, trie | {"quantize": 25},
+        trie | {"quantize": 1, "quantize_backoff": 2, "pointer_bits": 0}, trie | {"pointer_bits": 255, "multiplier": 2},
+    ):  # fmt: skip
         fill(TrieConfig, {"model": "m"} | settings, "trie")
     defaults = {
         "index": None,
         "format": "safetensors",
         "fanout": None,
         "quantize": None,
+        "quantize_backoff": None,
+        "pointer_bits": None,
         "multiplier": 1.5,
+        "rest": [],
         "words": True,
+        "unk_log10": -100,
+        "need_markers": True,
+        "positive_to_zero": False,
         "backoff": True,
         "name": "trie",
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from mgpu_ngram.core.errors import InputError
@@ -27,30 +27,62 @@ class TrieConfig:
     fanout: int | None = None  # words that a search of the trie compares in one step; auto: as in the input model
     # file; 32 for another file
     format: Literal["safetensors", "arpa", "kenlm-probing", "kenlm-trie"] = "safetensors"  # model file, ARPA file, or
-    # KenLM binary model; the last three have no index of ours, no codes, and backoffs
+    # KenLM binary model; the last three have no index of ours, and backoffs
     quantize: int | None = None  # bits of the codes for log10 probabilities and backoffs, from order 2 up; auto: floats
+    quantize_backoff: int | None = None  # bits of the codes for backoffs in a trie of KenLM; auto: as quantize
+    pointer_bits: int | None = None  # high bits of a trie's pointers that KenLM may store in a table (255: as many as
+    # save memory); auto: whole pointers
     multiplier: float = 1.5  # slots for each n-gram in the tables of a probing model of KenLM
+    rest: list[str] = field(default_factory=list)  # models of orders 1 to N - 1, whose probabilities become the rest
+    # costs of a probing model of KenLM; default: no rest costs
     words: bool = True  # false: leave the words out of a KenLM binary model, which then holds their hashes alone
+    unk_log10: float = -100  # log10 probability of <unk> if an ARPA file lacks it
+    need_markers: bool = True  # false: write a KenLM binary model of an ARPA file without <s> or </s>, too
+    positive_to_zero: bool = False  # true: a log10 probability over 0 in an ARPA file, as IRSTLM writes, becomes 0
     backoff: bool = True  # false: leave backoffs out; such a model serves stored distributions only
     name: str = "trie"  # folder of the result, in the run's output
 
     def __post_init__(self) -> None:
         if self.fanout is not None and not 4 <= self.fanout <= 128:
             raise InputError(f"fanout is {self.fanout} but must be 4 to 128")
-        if self.quantize is not None and not 2 <= self.quantize <= 16:
-            raise InputError(f"quantize is {self.quantize} bits but must be 2 to 16; leave it out for floats")
+        kenlm, trie = self.format.startswith("kenlm"), self.format == "kenlm-trie"
+        least, most = (1, 25) if trie else (2, 16)
+        if self.quantize is not None and not least <= self.quantize <= most:
+            raise InputError(f"quantize is {self.quantize} bits but must be {least} to {most}; leave it out for floats")
         if not self.backoff and self.index in ("edge", "both"):
             raise InputError(f"index {self.index} holds backoffs but backoff is false; make index btree, or keep them")
         if self.format != "safetensors":
-            for name, value in {"index": self.index, "fanout": self.fanout, "quantize": self.quantize}.items():
+            codes = None if trie else self.quantize
+            for name, value in {"index": self.index, "fanout": self.fanout, "quantize": codes}.items():
                 if value is not None:
                     raise InputError(f"{name} is {value} but format {self.format} has none; leave it out")
             if not self.backoff:
                 raise InputError(f"backoff is false but format {self.format} needs backoffs; leave it out")
-        if not self.format.startswith("kenlm") and not self.words:
+        if self.quantize_backoff is not None and not (trie and self.quantize):
+            raise InputError(
+                f"quantize_backoff is {self.quantize_backoff} but needs format kenlm-trie and quantize; leave it out"
+            )
+        if trie and self.quantize and not 2 <= self.backoff_bits <= 25:
+            raise InputError(
+                f"quantize_backoff is {self.backoff_bits} bits but must be 2 to 25: KenLM keeps two codes for zeros"
+            )
+        if self.pointer_bits is not None and not (trie and 0 <= self.pointer_bits <= 255):
+            raise InputError(f"pointer_bits is {self.pointer_bits} but must be 0 to 255, with format kenlm-trie")
+        if self.rest and self.format != "kenlm-probing":
+            raise InputError(f"rest is given but format {self.format} has no rest costs; make format kenlm-probing")
+        if not kenlm and not self.words:
             raise InputError(f"words is false but format {self.format} needs words; leave it out")
+        if not kenlm and not self.need_markers:
+            raise InputError(f"need_markers is false but format {self.format} needs <s> and </s>; leave it out")
         if not 1 < self.multiplier < math.inf:
             raise InputError(f"multiplier is {self.multiplier:g} but must be over 1")
-        if self.format != "kenlm-probing" and self.multiplier != 1.5:
+        if not kenlm and self.multiplier != 1.5:
             raise InputError(f"multiplier is {self.multiplier:g} but format {self.format} has no tables; leave it out")
+        if not -math.inf <= self.unk_log10 <= 0:
+            raise InputError(f"unk_log10 is {self.unk_log10:g} but must be 0 or less, a log10 probability")
         check_name(self.name)
+
+    @property
+    def backoff_bits(self) -> int:
+        """Bits of the codes for backoffs in a trie of KenLM; 0: floats."""
+        return self.quantize_backoff if self.quantize_backoff is not None else self.quantize or 0

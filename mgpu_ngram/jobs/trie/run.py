@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mgpu_ngram.core.arpa import write_arpa
+from mgpu_ngram.core.arpa import Arpa, read_arpa, write_arpa
 from mgpu_ngram.core.checkpoint import what_changed
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.kenlm_trie import Packing
 from mgpu_ngram.core.model_file import BackoffModel, identify, save_model
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
 from mgpu_ngram.engine.kenlm_write import write_kenlm
@@ -42,6 +44,7 @@ def _made_of(config: TrieConfig) -> dict[str, Any]:
     """Return what an output depends on."""
     return {
         "model": {"path": config.model, "identity": identify(config.model)},
+        "rest": [identify(path) for path in config.rest],
         "options": {name: value for name, value in asdict(config).items() if name not in ("model", "name")},
     }
 
@@ -49,7 +52,8 @@ def _made_of(config: TrieConfig) -> dict[str, Any]:
 def run(config: TrieConfig, context: RunContext) -> ModelResult:
     """Let one worker write the model; see `run_alone`."""
     made_of = _made_of(config)
-    config = replace(config, model=os.path.abspath(config.model))  # a worker may have another working folder
+    paths = [os.path.abspath(path) for path in config.rest]
+    config = replace(config, model=os.path.abspath(config.model), rest=paths)  # workers may have other working folders
     return run_alone(partial(build, config), context, config.format, FORMAT, made_of)
 
 
@@ -66,7 +70,7 @@ def build(
     output = open_target(output, overwrite, config.format)
     watch = Stopwatch(device)
     with memory_guard("building a trie", device, "build it where there is more, such as with --device cpu"):
-        model = open_model(config.model, device, threads, config.fanout or FANOUT, watch=watch)
+        model = open_model(config.model, device, threads, config.fanout or FANOUT, watch=watch, read=_reader(config))
         if config.format == "safetensors":
             model = _changed(model, config, device, watch)
     size_bytes = _save(model, config, output, threads)
@@ -83,7 +87,18 @@ def _save(model: BackoffModel, config: TrieConfig, output: Path, threads: int) -
     if config.format == "arpa":
         write_arpa(output, model.words, levels_of(model.trie.decoded()), threads=threads)
         return output.stat().st_size
-    return write_kenlm(output, model, config.format, config.multiplier, config.words)
+    packing = Packing(config.quantize or 0, config.backoff_bits, config.pointer_bits)
+    lower = [open_model(path, threads=threads, read=_reader(config)) for path in config.rest]
+    return write_kenlm(output, model, config.format, config.multiplier, config.words, packing, lower)
+
+
+def _reader(config: TrieConfig) -> Callable[[str | Path, int], Arpa]:
+    return partial(
+        read_arpa,
+        unk_log10=config.unk_log10,
+        need_markers=config.need_markers,
+        positive_to_zero=config.positive_to_zero,
+    )
 
 
 def _changed(model: BackoffModel, config: TrieConfig, device: str, watch: Stopwatch) -> BackoffModel:
