@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -20,36 +21,39 @@ from mgpu_ngram.engine.write import WriteOptions, write_part
 from mgpu_ngram.kernels.dispatch import to_host
 
 MAX_ROWS = 200_000_000  # enough to time; shards beyond are left out
+KERNELS = {"text": "words/tables to Parquet", "ids": "words/tables to Parquet of ids"}  # by the columns of the files
 TARGET = 2e7  # rows/s with 16 cores
 CHECKED_ROWS = 1000  # of each file
 WARM_ROWS = 9
 
 
 def run(suite: Suite, counted: Counted, folder: Path) -> None:
-    """One row: rows of all orders from 2 on per second, device to files in the page cache."""
-    suite.say("words: tables to Parquet")
+    """A row for text and one for ids: rows of all orders from 2 on per second, device to files in the page cache."""
     S = next(s for s in range(counted.num_shards, 0, -1) if _rows(counted, s) <= MAX_ROWS or s == 1)
     part = take_shards(counted.run, 0, S)
     warm = {n: [_head(table)] for n, [table] in part.tables.items()}
-    _write(suite, SortedRun(warm), S, counted.vocabulary, folder / "warm")
-    seconds = _write(suite, part, S, counted.vocabulary, folder / "parquet")
-    for n, [table] in part.tables.items():
-        for shard in range(S):
-            path = folder / "parquet" / f"order={n}" / f"part-{shard:05d}.parquet"
-            _check(path, table.shard(shard), counted.vocabulary)
-    rows = _rows(counted, S)
-    size_bytes = sum(file.stat().st_size for file in (folder / "parquet").rglob("*.parquet"))
-    files = len(part.tables)
-    suite.add(
-        "words/tables to Parquet",
-        f"rows={rows} n=2..{ORDER} cores={cpu_cores()}",
-        [seconds],
-        items=rows,
-        unit="rows/s",
-        bytes_moved=size_bytes,
-        target=TARGET if suite.device == "gpu" else None,
-        notes=f"{files * S} files, {size_bytes:,} bytes, to the page cache; {files * counted.num_shards} in all",
-    )
+    rows, files = _rows(counted, S), len(part.tables)
+    for columns, kernel in KERNELS.items():
+        suite.say(f"words: tables to Parquet, columns of {columns}")
+        _write(suite, SortedRun(warm), S, counted.vocabulary, columns, folder / "warm")
+        seconds = _write(suite, part, S, counted.vocabulary, columns, folder / "parquet")
+        for n, [table] in part.tables.items():
+            for shard in range(S):
+                path = folder / "parquet" / f"order={n}" / f"part-{shard:05d}.parquet"
+                _check(path, table.shard(shard), counted.vocabulary, columns)
+        size_bytes = sum(file.stat().st_size for file in (folder / "parquet").rglob("*.parquet"))
+        suite.add(
+            kernel,
+            f"rows={rows} n=2..{ORDER} cores={cpu_cores()}",
+            [seconds],
+            items=rows,
+            unit="rows/s",
+            bytes_moved=size_bytes,
+            target=TARGET if suite.device == "gpu" and columns == "text" else None,
+            notes=f"{files * S} files, {size_bytes:,} bytes, to the page cache; {files * counted.num_shards} in all",
+        )
+        shutil.rmtree(folder / "warm")
+        shutil.rmtree(folder / "parquet")
 
 
 def _rows(counted: Counted, shards: int) -> int:
@@ -62,17 +66,17 @@ def _head(table: ShardedTable) -> ShardedTable:
     return ShardedTable(table.keys[:, :WARM_ROWS], table.counts[:WARM_ROWS], ends_S, table.order, table.bits)
 
 
-def _write(suite: Suite, part: SortedRun, shards: int, vocabulary: Vocabulary, out: Path) -> float:
+def _write(suite: Suite, part: SortedRun, shards: int, vocabulary: Vocabulary, columns: str, out: Path) -> float:
     """Seconds of writing a part."""
     for n in range(2, ORDER + 1):
         (out / f"order={n}").mkdir(parents=True)
-    options = WriteOptions(str(out), suite.budget(), threads=cpu_cores())
+    options = WriteOptions(str(out), suite.budget(), threads=cpu_cores(), columns=columns)
     start = time.perf_counter()
     write_part([part], 0, shards, vocabulary, options)
     return time.perf_counter() - start
 
 
-def _check(path: Path, table: Table, vocabulary: Vocabulary) -> None:
+def _check(path: Path, table: Table, vocabulary: Vocabulary, columns: str) -> None:
     """A file has all rows of its table, and the first are the table's."""
     file = pq.ParquetFile(path)
     oracles.check_total(file.metadata.num_rows, len(table), f"rows of {path.parent.name}, {path.stem}")
@@ -80,7 +84,11 @@ def _check(path: Path, table: Table, vocabulary: Vocabulary) -> None:
         return
     counts = to_host(table.counts[:CHECKED_ROWS])
     head = Table(table.keys[:, :CHECKED_ROWS], counts, table.order, table.bits)
-    ngrams = [b" ".join(ngram).decode() for ngram in oracles.ngrams_of(head, vocabulary)]
     rows = next(file.iter_batches(CHECKED_ROWS)).to_pydict()
-    if rows != {"ngram": ngrams, "count": counts.tolist()}:
+    found_counts, words = rows.pop("count"), list(rows.values())
+    if columns == "ids":
+        found = [tuple(map(vocabulary.symbol, ngram)) for ngram in zip(*words, strict=True)]
+    else:
+        found = [tuple(ngram.encode().split(b" ")) for ngram in words[0]]
+    if (found, found_counts) != (oracles.ngrams_of(head, vocabulary), counts.tolist()):
         raise WrongResult(f"the first rows of {path.parent.name}, {path.stem} are not the table's; not timed")

@@ -6,6 +6,7 @@ import gc
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -30,18 +31,21 @@ def run(suite: Suite, path: Path, tokens: int) -> None:
     with open(path, "rb") as file:
         counters = oracles.count_lines(file, ORDER)
     counter_seconds = time.perf_counter() - start
-    _check(_run(path)[1], counters)  # also the warm-up
+    for columns in "ids", "text":  # also the warm-up
+        _check(_run(path, columns)[1], counters)
     del counters  # millions of tuples, which would keep Python's garbage collector busy
     gc.collect()
-    whole, unwritten = [], []
+    whole, ids, unwritten = [], [], []
     for _ in range(RUNS):
         whole.append(_run(path)[0])
+        ids.append(_run(path, "ids")[0])
         unwritten.append(_run_unwritten(path))
     sizes = f"tokens={tokens} n=1..{ORDER}"
     peer = "words/peer collections.Counter"
     suite.add(peer, sizes, [counter_seconds], items=tokens, unit="tokens/s", notes="one process")
     for kernel, runs, notes in (
         ("words/run to Parquet", whole, "Counter writes nothing"),
+        ("words/run to Parquet of ids", ids, "columns of ids; Counter writes nothing"),
         ("words/run without writing", unwritten, "up to the merged tables"),
     ):
         suite.add(
@@ -56,12 +60,12 @@ def run(suite: Suite, path: Path, tokens: int) -> None:
         )
 
 
-def _run(path: Path) -> tuple[float, Path]:
+def _run(path: Path, columns: Literal["text", "ids"] = "text") -> tuple[float, Path]:
     """Seconds of a run, and its output."""
     executor = LocalExecutor("cpu", WORKERS)
     start = time.perf_counter()
     try:
-        config = count_job.CountConfig([str(path)], ORDER)
+        config = count_job.CountConfig([str(path)], ORDER, columns=columns)
         result = count_job.run(config, RunContext(executor, path.with_name("counts"), overwrite=True))
     finally:
         executor.close()

@@ -110,7 +110,7 @@ def count(
     checkpoint_seconds  how often finished work is saved in OUTPUT.checkpoint
     resume   resume the run that left OUTPUT.checkpoint
     options  the other settings of `CountConfig`: unit, dtype, separator_id, sentence_markers,
-             lowercase, min_count, strategy, histograms, text_column, chunk_bytes
+             lowercase, min_count, columns, strategy, histograms, text_column, chunk_bytes
 
     Returns `Counts`. Raises InputError for invalid input and RunError if the run fails.
     """

@@ -11,6 +11,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import mgpu_ngram as ng
+from mgpu_ngram.core import parquet
 
 LINES = ["of the people", "by the people", "", "for the people of the people"]
 BIGRAMS = {"of the": 2, "the people": 4, "by the": 1, "for the": 1, "people of": 1}
@@ -90,6 +91,36 @@ def test_arrow_and_parquet(text, tmp_path):
     assert dict(read.order(2)) == BIGRAMS and read["of the"] == 2 and read.manifest == counts.manifest
     by_hand = pq.read_table(tmp_path / "kept" / "order=2" / "part-00000.parquet", partitioning=None)
     assert by_hand.equals(table)
+
+
+@pytest.mark.parametrize("unit", ["word", "byte", "id"])
+def test_columns_of_ids_hold_the_same_counts(unit, tmp_path, monkeypatch):
+    """In row groups of 7 rows, with a word that is not UTF-8."""
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 7)
+    if unit == "id":
+        corpus = np.random.default_rng(0).integers(0, 9, 300).astype("uint16")
+    else:
+        corpus = ng.Lines([*LINES, b"caf\xe9 of the people", *("a b c d e f g " * 9, "c a f e")])
+    text = ng.count(corpus, order=3, unit=unit)
+    ids = ng.count(corpus, order=3, unit=unit, columns="ids", output=tmp_path / "ids")
+    assert (text.columns, ids.columns) == ("text", "ids")
+    for n in (1, 2, 3):
+        assert ids.order(n).to_arrow().equals(text.order(n).to_arrow())
+        assert list(ids.order(n)) == list(text.order(n)) and ids.order(n).top(4) == text.order(n).top(4)
+        assert all(ids[ngram] == count for ngram, count in text.order(n))
+    nowhere = (8, 8, 8) if unit == "id" else b"e e e" if unit == "word" else b"ppp"
+    assert ids[nowhere] == text[nowhere] == 0
+    part = pq.read_table(tmp_path / "ids" / "order=2" / "part-00000.parquet", partitioning=None)
+    assert part.schema.names == ["id1", "id2", "count"]
+
+
+def test_an_id_outside_the_vocabulary_is_damage(tmp_path):
+    counts = ng.count(ng.Lines(LINES), order=2, columns="ids", output=tmp_path / "ids")
+    part = tmp_path / "ids" / "order=2" / "part-00000.parquet"
+    table = pq.read_table(part, partitioning=None)
+    pq.write_table(table.set_column(0, "id1", pa.array([999] * len(table), pa.int32())), part)
+    with pytest.raises(ng.InputError, match=r"is damaged: it has id 999 but its vocabulary has \d+; count again"):
+        list(counts.order(2))
 
 
 def test_bytes():

@@ -19,7 +19,7 @@ from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import FORMAT_VERSION, MANIFEST, Output
-from mgpu_ngram.core.parquet import open_parquet, read_vocabulary, reading
+from mgpu_ngram.core.parquet import count_columns, join_ngrams, ngram_type, open_parquet, read_vocabulary, reading
 from mgpu_ngram.core.shards import deal_words
 from mgpu_ngram.core.vocabulary import SymbolIndex, Vocabulary
 
@@ -76,6 +76,7 @@ class Counts:
     owned_folder  a temporary folder to remove with this object
     unit          "word", "byte" or "id"
     max_order     the highest order counted
+    columns       "text" or "ids", how the files hold n-grams
     totals        order -> n-grams of that order in the corpus, with repetitions
     manifest      the run's manifest, a dict
     """
@@ -92,6 +93,7 @@ class Counts:
             self.totals = {int(n): int(o["total"]) for n, o in sorted(self.manifest["orders"].items())}
             self._distinct = {int(n): int(o["distinct"]) for n, o in self.manifest["orders"].items()}
             self._num_shards = int(self.manifest["num_shards"])
+            self.columns: str = self.manifest.get("options", {}).get("columns", "text")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{self.path / MANIFEST} is damaged: no usable {error}; count again") from error
         # These caches hold files, not this object, so that it dies with its last user.
@@ -133,15 +135,18 @@ class Counts:
         ids = tuple(self._index.find(symbol) for symbol in symbols)
         if -1 in ids:
             return 0
-        path = self.part_path(n, int(self._shard_V[ids[-2]]) if n > 1 else 0)
+        path, names = self.part_path(n, int(self._shard_V[ids[-2]]) if n > 1 else 0), self.names(n)
         # Rows are sorted by ids: find the row group, then the row.
-        group = bisect_right(self._group_starts(path), ids, key=self._ids) - 1
+        group = bisect_right(self._group_starts(path, names), ids, key=self._row_ids) - 1
         if group < 0:
             return 0
-        ngrams, counts = self._row_group(path, group)
-        row = bisect_left(range(len(ngrams)), ids, key=lambda r: self._ids(ngrams[r].as_py()))
-        found = row < len(ngrams) and self._ids(ngrams[row].as_py()) == ids
-        return counts[row].as_py() if found else 0
+        *ngrams, counts = self._row_group(path, names, group)
+
+        def ids_of(row: int) -> tuple[int, ...]:
+            return self._row_ids(tuple(column[row].as_py() for column in ngrams))
+
+        row = bisect_left(range(len(counts)), ids, key=ids_of)
+        return counts[row].as_py() if row < len(counts) and ids_of(row) == ids else 0
 
     def __contains__(self, key: Any) -> bool:
         try:
@@ -172,8 +177,15 @@ class Counts:
             f"n-grams of words are looked up by a str, bytes, or a tuple or list of words, not {_kind(key)}"
         )
 
-    def _ids(self, ngram: Any) -> tuple[int, ...]:
-        """Return the vocabulary ids of a row's n-gram, by which rows are sorted."""
+    def names(self, n: int) -> tuple[str, ...]:
+        """Return the names of the columns of the files of order n."""
+        return tuple(count_columns(n, self.columns))
+
+    def _row_ids(self, row: tuple[Any, ...]) -> tuple[int, ...]:
+        """Return the vocabulary ids of a row without its count; rows are sorted by them."""
+        if self.columns == "ids":
+            return row
+        [ngram] = row
         ids = tuple(self._index.find(symbol) for symbol in self._symbols(tuple(ngram) if self.unit == "id" else ngram))
         if -1 in ids:
             raise InputError(
@@ -230,7 +242,32 @@ class OrderCounts:
         """Yield record batches with columns ngram and count, file by file; rows of a file are sorted by word ids."""
         for path in self.counts.part_paths(self.n):
             with reading(path):
-                yield from open_parquet(path, ["ngram", "count"]).iter_batches(batch_rows, use_threads=False)
+                file = open_parquet(path, self.counts.names(self.n))
+                for batch in file.iter_batches(batch_rows, use_threads=False):
+                    yield from [batch] if self.counts.columns == "text" else self._with_text(path, batch)
+
+    def _with_text(self, path: Path, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield a batch of ids with the column ngram in place of the ids, in pieces that fit an Arrow array."""
+        vocabulary = self.counts.vocabulary
+        *columns, counts = (np.asarray(column) for column in batch.columns)
+        ids_NR = np.stack(columns).view(np.uint32)
+        if ids_NR.size and ids_NR.max() >= len(vocabulary):
+            raise InputError(
+                f"{path} is damaged: it has id {ids_NR.max():,} but its vocabulary has {len(vocabulary):,}; count again"
+            )
+        row = 0
+        while row < len(counts):
+            ngrams = join_ngrams(ids_NR[:, row:], vocabulary, self._type)
+            yield pa.record_batch([ngrams, batch["count"][row : row + len(ngrams)]], self._schema)
+            row += len(ngrams)
+
+    @property
+    def _type(self) -> pa.DataType:
+        return ngram_type(self.counts.unit, self.counts.unit == "word" and self.counts.vocabulary.as_text)
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return pa.schema([pa.field("ngram", self._type, False), pa.field("count", pa.int64(), False)])
 
     def __iter__(self) -> Iterator[tuple[Ngram, int]]:
         for batch in self.batches():
@@ -255,10 +292,12 @@ class OrderCounts:
 
     def to_arrow(self) -> pa.Table:
         """Return all n-grams as one table with columns ngram and count."""
+        if self.counts.columns == "ids":
+            return pa.Table.from_batches(self.batches(), self._schema)
         tables = []
         for path in self.counts.part_paths(self.n):
             with reading(path):
-                tables.append(open_parquet(path, ["ngram", "count"]).read())
+                tables.append(open_parquet(path, self.counts.names(self.n)).read())
         return pa.concat_tables(tables)
 
     def __repr__(self) -> str:
@@ -283,22 +322,21 @@ def _pairs(rows: pa.Table | pa.RecordBatch) -> Iterator[tuple[Ngram, int]]:
     return zip(ngrams, counts, strict=True)
 
 
-def _group_starts(path: Path) -> list[Any]:
-    """Return the first n-gram of each row group of a file."""
-    file = open_parquet(path, ["ngram", "count"])
+def _group_starts(path: Path, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    """Return the first row of each row group of a file, without its count."""
+    file = open_parquet(path, names)
     starts = []
     for group in range(file.num_row_groups):
-        with reading(path):  # decodes one page
-            batch = next(file.iter_batches(1, row_groups=[group], columns=["ngram"], use_threads=False))
-        starts.append(batch.column(0)[0].as_py())
+        with reading(path):  # decodes one page of each column
+            batch = next(file.iter_batches(1, row_groups=[group], columns=list(names[:-1]), use_threads=False))
+        starts.append(tuple(column[0].as_py() for column in batch.columns))
     return starts
 
 
-def _row_group(path: Path, group: int) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """Return the n-grams and counts of one row group of a file."""
+def _row_group(path: Path, names: tuple[str, ...], group: int) -> list[pa.ChunkedArray]:
+    """Return the columns of one row group of a file."""
     with reading(path):
-        table = open_parquet(path, ["ngram", "count"]).read_row_group(group, use_threads=False)
-    return table["ngram"], table["count"]
+        return open_parquet(path, names).read_row_group(group, use_threads=False).columns
 
 
 def _to_bytes(text: str | bytes) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.lazy_import import LazyModule
-from mgpu_ngram.core.parquet import open_parquet, reading
+from mgpu_ngram.core.parquet import count_columns, open_parquet, reading
 from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.core.vocabulary import words_from_arrow
 from mgpu_ngram.core.words import Words
@@ -23,22 +23,23 @@ if TYPE_CHECKING:
 else:
     pa = LazyModule("pyarrow")
 
-COLUMNS = ["ngram", "count"]
 
-
-def read_tables(paths: Sequence[Path], order: int, words: Words, threads: int) -> list[ShardedTable]:
+def read_tables(
+    paths: Sequence[Path], order: int, words: Words, threads: int, columns: str = "text"
+) -> list[ShardedTable]:
     """Return the tables of some shards, one file each, in host memory; views of shared arrays.
 
     words    the symbols of the vocabulary
+    columns  "text" or "ids", as `PartWriter` wrote the files
     threads  threads that read; each holds one row group at a time
 
     Raises InputError if a file is missing, damaged, or has a word that is not in the vocabulary.
     """
-    bits = check.code_bits(len(words))
+    bits, names = check.code_bits(len(words)), count_columns(order, columns)
     groups: list[tuple[Path, int, slice]] = []
     ends, rows = [], 0
     for path in paths:
-        metadata = open_parquet(path, COLUMNS).metadata
+        metadata = open_parquet(path, names).metadata
         for g in range(metadata.num_row_groups):
             groups.append((path, g, slice(rows, rows + metadata.row_group(g).num_rows)))
             rows = groups[-1][2].stop
@@ -48,10 +49,15 @@ def read_tables(paths: Sequence[Path], order: int, words: Words, threads: int) -
 
     def read(path: Path, group: int, mine: slice) -> None:
         with reading(path):
-            table = open_parquet(path, COLUMNS).read_row_group(group, use_threads=False)
-        ngrams = table["ngram"].cast(pa.large_binary()).combine_chunks()
-        ids = words.ids_of_ngrams(*words_from_arrow(ngrams), order)
-        if not ids.all():  # 0 is <unk>, which no text of a model contains
+            table = open_parquet(path, names).read_row_group(group, use_threads=False)
+        if columns == "ids":
+            ids = np.stack([np.asarray(table[name]) for name in names[:-1]], axis=1).view(np.uint32)
+            lacking = (ids == 0) | (ids >= len(words))
+        else:
+            ngrams = table["ngram"].cast(pa.large_binary()).combine_chunks()
+            ids = words.ids_of_ngrams(*words_from_arrow(ngrams), order)
+            lacking = ids == 0
+        if lacking.any():  # 0 is <unk>, which no text of a model contains
             raise InputError(f"{path} is damaged: it has a word that its vocabulary lacks; count again")
         keys[:, mine] = ngram_keys((ids + 1).reshape(-1), order, bits, None, np.arange(len(ids)) * order)
         counts[mine] = table["count"]

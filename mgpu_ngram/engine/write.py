@@ -40,6 +40,7 @@ class WriteOptions:
     top: int = 5  # number of most frequent n-grams that are reported
     threads: int = 1
     first_order: int = 1  # lowest order in the sorted runs; 2 if the vocabulary has counted order 1
+    columns: str = "text"  # or "ids", as `PartWriter` has it
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def _write_shard(
     name = f"order={order}/part-{shard:05d}.parquet"
     distinct, total = 0, 0
     top: list[tuple[int, list[int]]] = []
-    with PartWriter(Path(options.folder) / name, order, vocabulary, vocabulary.as_text) as writer:
+    with PartWriter(Path(options.folder) / name, order, vocabulary, vocabulary.as_text, options.columns) as writer:
         for table in pieces:
             distinct, total = distinct + len(table), total + int(table.counts.sum())
             codes, counts = heaviest(table, options.top)

@@ -33,7 +33,8 @@ EXAMPLES = """examples:
   mgpu-ngram count books/*.txt.gz -o counts --order 5
   mgpu-ngram count page.html -o bytes --unit byte --order 4 --strategy hash
   mgpu-ngram count tokens.bin -o ids --unit id --dtype uint16 --separator-id 0
-  zcat corpus.gz | mgpu-ngram count - -o counts --min-count 2"""
+  zcat corpus.gz | mgpu-ngram count - -o counts --min-count 2
+  mgpu-ngram count crawl/*.zst -o counts --columns ids"""
 FLAGS: dict[str, dict[str, Any]] = {
     "order": {"type": int, "metavar": "N", "help": "highest n-gram order; all from 1 are counted (default 5)"},
     "unit": {"choices": ["word", "byte", "id"], "help": "symbols of the n-grams (default word)"},
@@ -42,6 +43,10 @@ FLAGS: dict[str, dict[str, Any]] = {
     "sentence_markers": {"action": "store_true", "help": "one <s> and one </s> per line"},
     "lowercase": {"action": "store_true", "help": "turn A-Z into a-z (ASCII only: other letters stay as they are)"},
     "min_count": {"type": int, "metavar": "K", "help": "write only n-grams that occur at least K times"},
+    "columns": {
+        "choices": ["text", "ids"],
+        "help": "n-grams in files: text (default), or a column of vocabulary ids for each word, written much faster",
+    },
     "strategy": {
         "choices": ["auto", "global", "private", "sort", "hash"],
         "help": "how to count (default auto); all give the same counts",

@@ -94,6 +94,23 @@ def test_ids(tmp_path):
     assert table["ngram"].to_pylist() == [[values[i] for i in gram] for gram in sorted(grams)]
 
 
+@pytest.mark.parametrize("order", [1, 2, 5])
+@pytest.mark.parametrize("rows", [0, 1, 500])
+def test_columns_of_ids(tmp_path, order, rows):
+    """Each word is an int32 column of packed differences."""
+    grams = random_grams(np.random.default_rng(order), len(WORDS), order, rows)
+    write_part(table_of(grams, order, 25), vocabulary_of(WORDS), tmp_path / "part", True, "ids")
+    names = [f"id{n + 1}" for n in range(order)]
+    fields = [*(pa.field(name, pa.int32(), False) for name in names), pa.field("count", pa.int64(), False)]
+    table = pq.read_table(tmp_path / "part")
+    assert table.schema.equals(pa.schema(fields), check_metadata=True)
+    assert list(zip(*(table[name].to_pylist() for name in names), strict=True)) == sorted(grams)
+    assert table["count"].to_pylist() == [grams[gram] for gram in sorted(grams)]
+    if rows:
+        column = pq.ParquetFile(tmp_path / "part").metadata.row_group(0).column(0)
+        assert "DELTA_BINARY_PACKED" in column.encodings and column.compression == "UNCOMPRESSED"
+
+
 @pytest.mark.parametrize("unit", ["word", "byte", "id"])
 def test_empty_table(tmp_path, unit):
     symbols = {"word": WORDS, "byte": [b"a"], "id": [b"\1\0\0\0"]}[unit]
@@ -169,7 +186,7 @@ def test_an_error_midway_keeps_the_older_file(tmp_path, monkeypatch, cut):
     monkeypatch.setattr(parquet_module, "GROUP_ROWS", 100)
     table = table_of(random_grams(np.random.default_rng(0), len(WORDS), 3), 3, 25)
     (tmp_path / "part").write_text("older")
-    ngrams, calls = parquet_module._ngrams, []
+    ngrams, calls = parquet_module._checked_ids, []
 
     def interrupt(*args):
         calls.append(args)
@@ -177,7 +194,7 @@ def test_an_error_midway_keeps_the_older_file(tmp_path, monkeypatch, cut):
             raise KeyboardInterrupt
         return ngrams(*args)
 
-    monkeypatch.setattr(parquet_module, "_ngrams", interrupt)
+    monkeypatch.setattr(parquet_module, "_checked_ids", interrupt)
     with pytest.raises(KeyboardInterrupt), PartWriter(tmp_path / "part", 3, vocabulary_of(WORDS), True) as part:
         part.add(table)
         raise KeyboardInterrupt
@@ -251,9 +268,9 @@ def test_at_most_one_group_of_rows_is_buffered(tmp_path, monkeypatch):
     grams = random_grams(np.random.default_rng(0), len(WORDS), 3)
     table = table_of(grams, 3, 25)
     taken = []
-    ngrams = parquet_module._ngrams
+    ngrams = parquet_module._checked_ids
     monkeypatch.setattr(
-        parquet_module, "_ngrams", lambda table, *rest: taken.append(len(table)) or ngrams(table, *rest)
+        parquet_module, "_checked_ids", lambda table, *rest: taken.append(len(table)) or ngrams(table, *rest)
     )
     added = 0
     with PartWriter(tmp_path / "part", 3, vocabulary_of(WORDS), True) as part:
@@ -394,3 +411,28 @@ def test_duckdb_reads_the_folder(folder):
     path, rows = folder
     found = duckdb.sql(f"select ngram, count from '{path}/*.parquet'").fetchall()
     assert sorted(found) == sorted(rows)
+
+
+def test_ids_are_joined_with_the_vocabulary(tmp_path):
+    polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
+    vocabulary, order, spell = UNITS["word"]
+    grams = random_grams(np.random.default_rng(0), len(vocabulary), order)
+    write_part(table_of(grams, order, 25), vocabulary, tmp_path / "part.parquet", True, "ids")
+    write_vocabulary(vocabulary, tmp_path / "vocabulary.parquet", True)
+    rows = [(spell(g), grams[g]) for g in sorted(grams)]
+
+    words = polars.read_parquet(tmp_path / "vocabulary.parquet")["symbol"]
+    ids = polars.read_parquet(tmp_path / "part.parquet")
+    columns = [words.gather(ids[name]).alias(name) for name in ids.columns[:-1]]
+    text = polars.DataFrame(columns).select(polars.concat_str("*", separator=" "))
+    assert list(zip(text.to_series().to_list(), ids["count"].to_list(), strict=True)) == rows
+
+    found = duckdb.sql(f"""
+        select a.symbol || ' ' || b.symbol || ' ' || c.symbol, t.count
+        from '{tmp_path}/part.parquet' t
+        join '{tmp_path}/vocabulary.parquet' a on t.id1 = a.id
+        join '{tmp_path}/vocabulary.parquet' b on t.id2 = b.id
+        join '{tmp_path}/vocabulary.parquet' c on t.id3 = c.id
+        order by id1, id2, id3
+    """).fetchall()
+    assert found == rows

@@ -26,7 +26,7 @@ def shards(tmp_path, monkeypatch, pack_keys):
     vocabulary = Vocabulary("word", offsets_V, np.frombuffer(b"".join(WORDS), np.uint8), none_V, none_V, none_V)
     bits = check.code_bits(len(WORDS))
 
-    def write(order, sizes, as_text):
+    def write(order, sizes, as_text, columns="text"):
         rng = np.random.default_rng(order)
         tables = []
         words = [v for v in range(1, len(WORDS)) if not as_text or v != 5]
@@ -35,20 +35,20 @@ def shards(tmp_path, monkeypatch, pack_keys):
             ngrams = sorted(found)
             keys = pack_keys([[v + 1 for v in g] for g in ngrams], order, bits)
             tables.append(Table(keys, np.array([found[g] for g in ngrams], np.int64), order, bits))
-            write_part(tables[-1], vocabulary, tmp_path / f"{s}", as_text)
+            write_part(tables[-1], vocabulary, tmp_path / f"{s}", as_text, columns)
         return [tmp_path / f"{s}" for s in range(len(sizes))], tables
 
     return write
 
 
-@pytest.mark.parametrize("as_text", [True, False])
+@pytest.mark.parametrize(("as_text", "columns"), [(True, "text"), (False, "text"), (True, "ids")])
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize(
     ("order", "sizes"), [(2, [0]), (2, [1]), (3, [130, 0, 49, 50, 51]), (5, [400, 7]), (10, [60, 60]), (19, [99])]
 )
-def test_written_tables_read_back(shards, order, sizes, threads, as_text):
-    paths, written = shards(order, sizes, as_text)
-    tables = read_tables(paths, order, Words.of(WORDS), threads)
+def test_written_tables_read_back(shards, order, sizes, threads, as_text, columns):
+    paths, written = shards(order, sizes, as_text, columns)
+    tables = read_tables(paths, order, Words.of(WORDS), threads, columns)
     assert [len(t) for t in tables] == [len(t) for t in written]
     for table, expected in zip(tables, written, strict=True):
         one = table.shard(0)
@@ -57,15 +57,20 @@ def test_written_tables_read_back(shards, order, sizes, threads, as_text):
         assert one.counts.dtype == np.int64 and np.array_equal(one.counts, expected.counts)
 
 
-def test_damage_is_named(shards):
-    paths, _ = shards(3, [130, 130], True)
+@pytest.mark.parametrize("columns", ["text", "ids"])
+def test_damage_is_named(shards, columns):
+    paths, _ = shards(3, [130, 130], True, columns)
+
+    def read(words=WORDS):
+        read_tables(paths, 3, Words.of(words), 2, columns)
+
     with pytest.raises(InputError, match=f"^{paths[0]} is damaged: it has a word that its vocabulary lacks; count ag"):
-        read_tables(paths, 3, Words.of(WORDS[:80]), 2)
+        read(WORDS[:80])
     content = bytearray(paths[1].read_bytes())
     content[len(content) // 4] ^= 1
     paths[1].write_bytes(content)
     with pytest.raises(InputError, match=f"^{paths[1]} is damaged or cannot be read"):
-        read_tables(paths, 3, Words.of(WORDS), 2)
+        read()
     paths[1].unlink()
     with pytest.raises(InputError, match=f"^{paths[1]} is missing"):
-        read_tables(paths, 3, Words.of(WORDS), 2)
+        read()

@@ -81,12 +81,19 @@ def expected(texts, unit="word", order=5, lowercase=False, sentence_markers=Fals
 
 
 def rows(folder, order, pattern="part-*.parquet"):
-    """Return (n-gram, count) of every row, in the order of the files."""
-    found = []
+    """Return (n-gram, count) of every row, in the order of the files; ids of words become text."""
+    found, words = [], None
     for path in sorted((folder / f"order={order}").glob(pattern)):
         table = pq.read_table(path, partitioning=None)
-        assert table.schema.names == ["ngram", "count"] and table.schema.field("count").type == pa.int64()
-        found += zip(table["ngram"].to_pylist(), table["count"].to_pylist(), strict=True)
+        assert table.schema.names[-1] == "count" and table.schema.field("count").type == pa.int64()
+        if table.schema.names == ["ngram", "count"]:
+            ngrams = table["ngram"].to_pylist()
+        else:
+            assert table.schema.names[:-1] == [f"id{n}" for n in range(1, order + 1)]
+            words = words or pq.read_table(folder / "vocabulary.parquet")["symbol"].cast(pa.binary()).to_pylist()
+            ids = zip(*(column.to_pylist() for column in table.columns[:-1]), strict=True)
+            ngrams = [b" ".join(words[i] for i in ngram) for ngram in ids]
+        found += zip(ngrams, table["count"].to_pylist(), strict=True)
     return found
 
 
@@ -334,13 +341,13 @@ CORPORA = {
 }
 
 
-@pytest.mark.parametrize("unit", CORPORA)
-def test_output_is_the_same_byte_for_byte_on_any_cluster(unit, tmp_path, cluster):
+@pytest.mark.parametrize(("unit", "columns"), [*((unit, "text") for unit in CORPORA), ("word", "ids")])
+def test_output_is_the_same_byte_for_byte_on_any_cluster(unit, columns, tmp_path, cluster):
     text = CORPORA[unit]
     paths = [tmp_path / "one", tmp_path / "two"]
     paths[0].write_bytes(text)
     paths[1].write_bytes(gzip.compress(text[: len(text) // 4 * 2]))
-    options = {"unit": unit, "order": 3, "separator_id": 5 if unit == "id" else None}
+    options = {"unit": unit, "order": 3, "separator_id": 5 if unit == "id" else None, "columns": columns}
     run_here(tmp_path / "out", paths, workers=1, **options)
     first = contents(tmp_path / "out")
     assert {"manifest.json", "vocabulary.parquet", "order=3/part-00000.parquet"} <= set(first)

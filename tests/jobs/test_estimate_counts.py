@@ -77,10 +77,10 @@ def random_text(lines=400, seed=0, words=60):
     return b"".join(b" ".join(b"w%d" % (w - 1) for w in rng.zipf(1.4, 8).clip(1, words)) + b"\n" for _ in range(lines))
 
 
-@pytest.mark.parametrize("order", [None, 4, 2, 1])
-def test_the_model_of_the_text(small, counted, model_of, order):
+@pytest.mark.parametrize(("order", "columns"), [(None, "text"), (4, "text"), (2, "text"), (1, "text"), (4, "ids")])
+def test_the_model_of_the_text(small, counted, model_of, order, columns):
     """Bit for bit, of the counted order and of lower orders, whose highest counts are then raw."""
-    folder = counted(small, order=5)
+    folder = counted(small, order=5, columns=columns)
     assert len(list((folder / "order=2").iterdir())) == 12
     expected = model_of(small, order=order)
     for workers in (1, 3, 64):

@@ -34,6 +34,7 @@ class CountConfig:
     sentence_markers: bool = False  # add <s> before and </s> after each line, unit word; models need them
     lowercase: bool = False  # turn A-Z into a-z
     min_count: int = 1  # write only n-grams that occur at least this often
+    columns: Literal["text", "ids"] = "text"  # n-grams in the files: text, or an int32 column of vocabulary ids a word
     strategy: Literal["auto", "global", "private", "sort", "hash"] = "auto"  # how to count; all give the same
     # counts. docs/design.md explains them
     histograms: int = 1  # histograms in device memory, strategy private

@@ -240,7 +240,7 @@ class CountPasses:
         threads = executor.threads * executor.workers // min(executor.workers, len(parts))
         # Chunks that an earlier run counted may or may not have order 1, depending on that run's strategy.
         first_order = 2 if config.strategy == "auto" or self.resumed else 1
-        options = WriteOptions(folder, self.budget, config.min_count, TOP, threads, first_order)
+        options = WriteOptions(folder, self.budget, config.min_count, TOP, threads, first_order, config.columns)
         written = executor.call(_write_symbols, counted.vocabulary, options)
         results = []
 

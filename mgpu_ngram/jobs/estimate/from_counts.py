@@ -12,6 +12,7 @@ from mgpu_ngram.core.counts import Counts, read_counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.parquet import read_vocabulary
 from mgpu_ngram.core.shards import num_parts
+from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.core.verify import counts_checksum
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
 from mgpu_ngram.core.words import Words
@@ -82,8 +83,8 @@ def parts_of_counts(
         paths = {n: counts.part_paths(n)[p * S // P : (p + 1) * S // P] for n in range(2, order + 1)}
         parts.append(
             executor.call(
-                read_part, paths, words, estimation.options, estimation.bad, resources.budget, resources.folder,
-                executor.threads,
+                read_part, paths, words, counts.columns, estimation.options, estimation.bad, resources.budget,
+                resources.folder, executor.threads,
                 label=f"reading and adjusting counts of part {p}", affinity=p,
             )
         )  # fmt: skip
@@ -116,8 +117,12 @@ def _indexed(vocabulary: Vocabulary) -> Words:
 
 
 def read_part(
-    paths: dict[int, list[Path]], words: Words, options: EstimateOptions, bad_V: Any, budget: Budget, folder: str,
-    threads: int,
+    paths: dict[int, list[Path]], words: Words, columns: str, options: EstimateOptions, bad_V: Any, budget: Budget,
+    folder: str, threads: int,
 ) -> Part:  # fmt: skip
     """Read the shards of a part, given as paths by order, and adjust their counts."""
-    return adjusted(lambda n: read_tables(paths[n], n, words, threads), len(words), options, bad_V, budget, folder)
+
+    def read(n: int) -> list[ShardedTable]:
+        return read_tables(paths[n], n, words, threads, columns)
+
+    return adjusted(read, len(words), options, bad_V, budget, folder)
