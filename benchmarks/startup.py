@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -50,6 +52,9 @@ class StartupBench:
     def __init__(self, suite: Suite, tokens: int, folder: Path):
         self.suite, self.tokens, self.folder = suite, tokens, folder
         (folder / "lines.txt").write_bytes(LINES)
+        lines = LINES.decode().splitlines()
+        (folder / "lines.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+        (folder / "lists.txt").write_text("".join(f"{i} ||| {line} ||| F0= -1 ||| -1\n" for i, line in enumerate(lines)))
 
     def run(self, *words: str) -> Seconds:
         """Run a command; return its seconds and its CPU seconds. Raises RunError when it fails."""
@@ -150,20 +155,53 @@ def commands(bench: StartupBench) -> None:
 
 
 def stages(bench: StartupBench) -> None:
-    """Rows: each stage on three lines."""
-    device, model = bench.suite.device, bench.small_model
-    table = {
-        "count": ["count", "lines.txt", "-o", "counts", "--overwrite"],
-        "estimate": bench.estimate("lines.txt", "again.safetensors")[:-2],
-        "trie": ["trie", model, "-o", "trie.safetensors", "--overwrite"],
-        "score": ["score", model, "lines.txt"],
-        "distribution": ["distribution", model, "lines.txt", "-o", "rows", "--top-k", "5", "--overwrite"],
-        "lda": ["lda", "lines.txt", "-o", "topics.lda", "--topics", "2", "--overwrite"],
-        "topics": ["topics", "topics.lda", "lines.txt", "-o", "topics.parquet", "--overwrite"],
+    """Rows: each stage of counts and n-gram models on three lines."""
+    model = bench.small_model
+    _measure_stages(
+        bench,
+        {
+            "count": ["count", "lines.txt", "-o", "counts"],
+            "estimate": bench.estimate("lines.txt", "again.safetensors")[:-2],
+            "trie": ["trie", model, "-o", "trie.safetensors"],
+            "prune": ["prune", model, "--max-ngrams", "30", "-o", "pruned.safetensors"],
+            "mix": ["mix", model, model, "--weights", "0.5", "0.5", "-o", "mixed.safetensors"],
+            "score": ["score", model, "lines.txt"],
+            "distribution": ["distribution", model, "lines.txt", "-o", "rows", "--top-k", "5"],
+            "filter": ["filter", "lines.jsonl", "-o", "filtered", "--model", model, "--max-perplexity", "100"],
+        },
+    )
+
+
+def topics(bench: StartupBench) -> None:
+    """Rows: each stage of topic models on three lines."""
+    _measure_stages(
+        bench,
+        {
+            "lda": ["lda", "lines.txt", "-o", "topics.lda", "--topics", "2"],
+            "topics": ["topics", "topics.lda", "lines.txt", "-o", "topics.parquet"],
+        },
+    )
+
+
+def decoders(bench: StartupBench) -> None:
+    """Rows: each stage that decodes, or sorts what a decoder found, on three lines; tune where RapidFuzz is installed."""
+    model = bench.small_model
+    commands = {
         "decode": ["decode", *bench.translation_model, "lines.txt"],
+        "rescore": ["rescore", "lists.txt", "--lm", model, "--weights", "F0=1", "small=0.5", "-o", "sorted.txt"],
     }
-    for name, words in table.items():
-        bench.measure_default(name, "three lines", words, STAGE_SECONDS[device])
+    if find_spec("rapidfuzz"):
+        weights = ["--weights", "F0=1", "small=0.5", "--references", "lines.txt", "--metric", "wer"]
+        commands["tune"] = ["tune", "lists.txt", "--lm", model, *weights, "-o", "weights.yaml"]
+    else:
+        bench.suite.say("RapidFuzz is not installed, so the time of tune is left out")
+    _measure_stages(bench, commands)
+
+
+def _measure_stages(bench: StartupBench, commands: dict[str, list[str]]) -> None:
+    for name, words in commands.items():
+        writes = ["--overwrite"] if "-o" in words and "--overwrite" not in words else []
+        bench.measure_default(name, "three lines", [*words, *writes], STAGE_SECONDS[bench.suite.device])
 
 
 def estimate(bench: StartupBench) -> None:
@@ -211,6 +249,8 @@ def query(bench: StartupBench, tokens: int, words: list[str]) -> Seconds | None:
 PARTS: dict[str, Callable[[StartupBench], None]] = {
     "commands": commands,
     "stages": stages,
+    "topics": topics,
+    "decoders": decoders,
     "estimate": estimate,
     "score": score,
 }

@@ -11,6 +11,7 @@ from mgpu_ngram.benchmarks import startup
 from mgpu_ngram.benchmarks.options import BenchOptions
 from mgpu_ngram.benchmarks.suite import Suite, WrongResult
 from mgpu_ngram.core.errors import RunError
+from mgpu_ngram.stages.registry import STAGES
 
 
 def run_here(bench, *words):
@@ -24,13 +25,17 @@ def run_here(bench, *words):
     ("part", "kernels"),
     [
         ("commands", {"--help", "score --help", "estimate --help", "info"}),
-        ("stages", {"count", "estimate", "trie", "score", "distribution", "lda", "topics", "decode"}),
+        ("stages", {"count", "estimate", "trie", "prune", "mix", "score", "distribution", "filter"}),
+        ("topics", {"lda", "topics"}),
+        ("decoders", {"decode", "rescore", "tune"}),
         ("estimate", {"estimate"}),
         ("score", {"score -v summary"}),
     ],
 )
 def test_whole_suite(part, kernels, tmp_path, monkeypatch, device):
     pytest.importorskip("matplotlib")
+    if part == "decoders":
+        pytest.importorskip("rapidfuzz")
     monkeypatch.setattr(startup, "RUNS", 1)
     monkeypatch.setattr(startup.shutil, "which", lambda name: None)
     monkeypatch.setitem(startup.SCORED_TOKENS, device, 1_000)
@@ -41,11 +46,22 @@ def test_whole_suite(part, kernels, tmp_path, monkeypatch, device):
     assert all(row["runs"] == 1 and row["median_seconds"] > 0 for row in rows)
     with open(tmp_path / "startup.csv", newline="") as file:
         assert len(list(csv.DictReader(file))) == len(rows)
-    by_default = device == "gpu" and part in ("stages", "score")  # beside the rows that ask for the GPU
+    by_default = device == "gpu" and part in ("stages", "topics", "decoders", "score")  # beside the rows that ask for the GPU
     assert len(rows) == (4 if by_default else 2) * len(kernels)
     if part == "commands":
         [row] = [row for row in rows if row["kernel"] == "startup/--help" and row["sizes"].endswith("CPU time")]
         assert row["target"] == 5 and row["notes"] == "at most 0.2 s"
+
+
+def test_every_stage_has_a_row(tmp_path, monkeypatch):
+    measured = []
+    monkeypatch.setattr(startup, "find_spec", lambda name: True)
+    monkeypatch.setattr(startup.StartupBench, "measure_default", lambda self, name, *rest: measured.append(name))
+    monkeypatch.setattr(startup.StartupBench, "run", run_here)
+    bench = startup.StartupBench(Suite("cpu"), 1_000, tmp_path)
+    for part in (startup.stages, startup.topics, startup.decoders):
+        part(bench)
+    assert sorted(measured) == sorted(STAGES)
 
 
 def test_a_command_that_fails(tmp_path):
