@@ -54,7 +54,8 @@ class StartupBench:
         (folder / "lines.txt").write_bytes(LINES)
         lines = LINES.decode().splitlines()
         (folder / "lines.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
-        (folder / "lists.txt").write_text("".join(f"{i} ||| {line} ||| F0= -1 ||| -1\n" for i, line in enumerate(lines)))
+        lists = (f"{i} ||| {line} ||| F0= -1 ||| -1\n" for i, line in enumerate(lines))
+        (folder / "lists.txt").write_text("".join(lists))
 
     def run(self, *words: str) -> Seconds:
         """Run a command; return its seconds and its CPU seconds. Raises RunError when it fails."""
@@ -166,6 +167,7 @@ def stages(bench: StartupBench) -> None:
             "prune": ["prune", model, "--max-ngrams", "30", "-o", "pruned.safetensors"],
             "mix": ["mix", model, model, "--weights", "0.5", "0.5", "-o", "mixed.safetensors"],
             "score": ["score", model, "lines.txt"],
+            "compare": ["compare", model, model, "lines.txt"],
             "distribution": ["distribution", model, "lines.txt", "-o", "rows", "--top-k", "5"],
             "filter": ["filter", "lines.jsonl", "-o", "filtered", "--model", model, "--max-perplexity", "100"],
         },
@@ -184,7 +186,7 @@ def topics(bench: StartupBench) -> None:
 
 
 def decoders(bench: StartupBench) -> None:
-    """Rows: each stage that decodes, or sorts what a decoder found, on three lines; tune where RapidFuzz is installed."""
+    """Rows: each stage that decodes or sorts n-best lists, on three lines; tune where RapidFuzz is installed."""
     model = bench.small_model
     commands = {
         "decode": ["decode", *bench.translation_model, "lines.txt"],

@@ -23,6 +23,16 @@ def test_pages_quote_the_rows_as_they_are(page):
     assert quote.quoted(text, RESULTS) == text, "run `mgpu-ngram bench quote`"
 
 
+def test_performance_has_all_rows():
+    text = (CHECKOUT / "docs" / "performance.md").read_text()
+    rows = {(path.name, row.device) for path in RESULTS.glob("*.csv") for row in read_rows(path)}
+    assert rows and [pair for pair in sorted(rows) if "<!-- table: {}; {} -->".format(*pair) not in text] == []
+
+
+def test_the_readme_is_short():
+    assert len((CHECKOUT / "README.md").read_text().splitlines()) <= 120
+
+
 @pytest.fixture
 def results(tmp_path):
     fast = Row("score/fast", "n=5 T=10", "NVIDIA H200", "1", 3, 0.0125, 0.01, 0.02, 1.891e10, "queries/s", speedup=2.0)

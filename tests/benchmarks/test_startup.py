@@ -25,7 +25,7 @@ def run_here(bench, *words):
     ("part", "kernels"),
     [
         ("commands", {"--help", "score --help", "estimate --help", "info"}),
-        ("stages", {"count", "estimate", "trie", "prune", "mix", "score", "distribution", "filter"}),
+        ("stages", {"count", "estimate", "trie", "prune", "mix", "score", "compare", "distribution", "filter"}),
         ("topics", {"lda", "topics"}),
         ("decoders", {"decode", "rescore", "tune"}),
         ("estimate", {"estimate"}),
@@ -46,7 +46,7 @@ def test_whole_suite(part, kernels, tmp_path, monkeypatch, device):
     assert all(row["runs"] == 1 and row["median_seconds"] > 0 for row in rows)
     with open(tmp_path / "startup.csv", newline="") as file:
         assert len(list(csv.DictReader(file))) == len(rows)
-    by_default = device == "gpu" and part in ("stages", "topics", "decoders", "score")  # beside the rows that ask for the GPU
+    by_default = device == "gpu" and part not in ("commands", "estimate")  # beside the rows that ask for the GPU
     assert len(rows) == (4 if by_default else 2) * len(kernels)
     if part == "commands":
         [row] = [row for row in rows if row["kernel"] == "startup/--help" and row["sizes"].endswith("CPU time")]
