@@ -5,6 +5,7 @@ VENV = .venv
 BIN = $(VENV)/bin
 # Python compiles the modules that it imports, some 15%; pip would compile all.
 INSTALL = install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+NATIVE = $(wildcard mgpu_ngram/native/*.cpp mgpu_ngram/native/*.h)
 # Without build isolation, pip does not install setuptools anew for each build.
 PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip $(INSTALL) --no-build-isolation
 
@@ -67,7 +68,7 @@ $(BIN)/python:
 	$(PYTHON) -m pip --python $@ $(INSTALL) pip setuptools 2>/dev/null || \
 	  { $@ -m ensurepip && $@ -m pip $(INSTALL) --upgrade pip setuptools; } || { rm -rf $(VENV); exit 1; }
 
-$(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.base: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	$(PIP) --editable .
 	@touch $@
 
@@ -84,6 +85,6 @@ $(VENV)/.docs: $(VENV)/.base
 	@touch $@
 
 # One run of pip builds the metadata once, not once for each of the above.
-$(VENV)/.all: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.all: pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
 	$(PIP) --editable '.[test,bench,lint,docs]'
 	@touch $(VENV)/.base $(VENV)/.test $(VENV)/.lint $(VENV)/.docs $@

@@ -1,24 +1,28 @@
 """A drop-in for the `kenlm` Python module: a program changes only to `from mgpu_ngram import kenlm`.
 
-Names, signatures, types, scores and the equality of states are those of kenlm 0.3.0. Scoring runs in host memory.
-Beyond the original, a model may have any order, and may be a file that `core.model_file.save_model` wrote. Settings of
-how KenLM loads are accepted and have no effect.
+Names, signatures, types, scores and the equality of states are those of kenlm 0.3.0. Scoring runs in host memory, in
+compiled C++ (`mgpu_ngram.native`). Beyond the original, a model may have any order, and may be a file that
+`core.model_file.save_model` wrote. Settings of how KenLM loads are accepted and have no effect.
 """
 
 from __future__ import annotations
 
+import json
+import mmap
 import os
 from collections.abc import Iterator
-from functools import total_ordering
-from typing import Any, NamedTuple
+from typing import Any
 
-from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.file_heads import KenlmBinaryError
-from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.open_model import open_model
-from mgpu_ngram.engine.states import EMPTY, model_arguments, score_word, score_words
+from mgpu_ngram.core.errors import InputError, warn
+from mgpu_ngram.core.file_heads import HEAD_BYTES, KENLM, KenlmBinaryError, compression, is_safetensors, what_begins
+from mgpu_ngram.native import states
 
-MAX_IDS = 1 << 16  # words whose ids a model caches
+_states: Any = states()
+FullScoreReturn = _states.FullScoreReturn
+State = _states.State
+
+EDGE_NUMBERS = ("buckets", "word_bits", "key_bits", "node_bits", "check_bits", "filter_bits")
+STRIP_BYTES = 1 << 20  # of an ARPA file that are read at once
 
 
 class LoadMethod:
@@ -40,49 +44,11 @@ class Config:
         self.arpa_complain = ARPALoadComplain.ALL
 
 
-class FullScoreReturn(NamedTuple):
-    """The score of a word: log10 probability, words of the longest match, and whether the word is unknown."""
-
-    log_prob: float
-    ngram_length: int
-    oov: bool
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.log_prob!r}, {self.ngram_length!r}, {self.oov!r})"
-
-
-@total_ordering
-class State:
-    """What a model remembers of the words so far: their longest suffix that can affect later scores.
-
-    A new state is the empty history. Equal states give equal scores to all later words. Shorter states sort first.
-    """
-
-    __slots__ = ("_node",)
-
-    def __init__(self) -> None:
-        self._node = EMPTY  # of the model's trie, where shorter n-grams come first
-
-    def __eq__(self, other: object) -> bool:
-        return self._node == other._node if isinstance(other, State) else NotImplemented
-
-    def __lt__(self, other: object) -> bool:
-        return self._node < other._node if isinstance(other, State) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._node)
-
-    def __copy__(self) -> State:
-        made = State()
-        made._node = self._node
-        return made
-
-    def __deepcopy__(self, memo: Any = None) -> State:
-        return self.__copy__()
-
-
-class Model:
+class Model(_states.Model):
     """A language model from an ARPA file, plain or compressed, a KenLM binary model or a model file.
+
+    A KenLM binary model and a model file are memory-mapped: do not change them while the model is used. Threads score
+    long sentences at the same time.
 
     path   bytes, absolute
     order  words of its longest n-grams
@@ -90,35 +56,17 @@ class Model:
 
     def __init__(self, path: str | bytes, config: Config | None = None):
         """Load a model. Raises OSError if that fails, but ValueError for a compressed KenLM binary model."""
-        if config is not None:
-            _check("config", config, Config)
+        if config is not None and not isinstance(config, Config):
+            raise TypeError(
+                f"Argument 'config' has incorrect type (expected kenlm.Config, got {type(config).__name__})"
+            )
         self.path = os.path.abspath(_bytes(path))
         try:
-            model = open_model(os.fsdecode(self.path))
-            self._arguments = model_arguments(model)
+            self._load(os.fsdecode(self.path))
         except KenlmBinaryError:  # not an OSError: a client may delete the file as damaged
             raise
-        except (InputError, OSError, OverflowError) as error:
+        except (InputError, OSError, OverflowError, _states.Refused) as error:
             raise OSError(f"Cannot read model '{path!s}' ({error})") from RuntimeError(str(error))  # KenLM's cause
-        self._words, self._ids, self._table = model.words, _Ids(model.words), model.words.table
-        self._order = model.trie.order
-        self._begin = model.words.id("<s>") if self._order > 1 else EMPTY
-        self._end = model.words.id("</s>")
-
-    @property
-    def order(self) -> int:
-        return self._order
-
-    def score(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> float:
-        """Return the log10 probability of a sentence, given without <s>.
-
-        bos  whether <s> precedes the sentence
-        eos  whether </s> follows it
-        """
-        text = _bytes(sentence)
-        if bos and eos:
-            text = text.partition(b"\0")[0]  # KenLM reads a whole sentence as a C string
-        return self._score(text, bos, eos)[0]
 
     def perplexity(self, sentence: str | bytes) -> float:
         """Return the perplexity of a sentence, with its </s>."""
@@ -129,48 +77,29 @@ class Model:
         self, sentence: str | bytes, bos: bool = True, eos: bool = True
     ) -> Iterator[tuple[float, int, bool]]:
         """Yield (log10 probability, words of the longest match, whether it is unknown) of each word."""
-        _, prob_T, order_T, id_T = self._score(_bytes(sentence), bos, eos)
-        yield from zip(prob_T.tolist(), order_T.tolist(), (id_T == 0).tolist(), strict=True)
+        yield from self._full_scores(sentence, bos, eos)
 
-    def _score(self, text: bytes, bos: bool, eos: bool) -> tuple:
-        if b"\0" in text:  # a word before a NUL may be empty, and then is unknown as NUL is
-            text = b" ".join(_word(word) or b"\0" for word in text.split())
-        node, end = self._begin if bos else EMPTY, self._end if eos else -1
-        return score_words(*self._arguments, *self._table, node, text, end)  # type: ignore[call-arg]
-
-    def BeginSentenceWrite(self, state: State) -> None:
-        """Set a state to the beginning of a sentence."""
-        _check("state", state, State)
-        state._node = self._begin
-
-    def NullContextWrite(self, state: State) -> None:
-        """Set a state to the empty history."""
-        _check("state", state, State)
-        state._node = EMPTY
-
-    def BaseScore(self, in_state: State, word: str, out_state: State) -> float:
-        """Return the log10 probability of a word after in_state; sets out_state to the state after the word."""
+    def _load(self, path: str) -> None:
         try:
-            prob, _, out_state._node = score_word(*self._arguments, in_state._node, self._ids[word])  # type: ignore[call-arg]
-        except AttributeError:
-            _check("in_state", in_state, State)
-            _check("out_state", out_state, State)
-            raise
-        return prob
+            with open(path, "rb") as file:
+                head = file.read(HEAD_BYTES)
+                if is_safetensors(head):
+                    self._map_arrays(*_arrays_of(file.fileno()))
+                elif what_begins(head) == KENLM:
+                    self._map_kenlm(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                elif self._read_arpa(_packed_parts(path) if compression(head) else _parts(head, file)):
+                    warn(f"{path!r} lacks <unk>; its log10 probability is taken to be -100")
+        except _states.Refused:
+            self._load_slowly(path)
 
-    def BaseFullScore(self, in_state: State, word: str, out_state: State) -> FullScoreReturn:
-        """As BaseScore, but also returns the words of the longest match and whether the word is unknown."""
-        id = self._ids[word]
-        try:
-            prob, order, out_state._node = score_word(*self._arguments, in_state._node, id)  # type: ignore[call-arg]
-        except AttributeError:
-            _check("in_state", in_state, State)
-            _check("out_state", out_state, State)
-            raise
-        return FullScoreReturn(prob, order, id == 0)
+    def _load_slowly(self, path: str) -> None:
+        """Load a file that C++ does not read by core's readers, which read more and say what is wrong with a file."""
+        from mgpu_ngram.engine.open_model import open_model
 
-    def __contains__(self, word: str | bytes) -> bool:
-        return self._words.id(_word(_bytes(word))) != 0
+        model = open_model(path)
+        model.check_scores()
+        arrays = model.trie.arrays() | model.words.arrays()
+        self._map_arrays(arrays, model.trie.starts, model.trie.fanout, ())
 
     def __repr__(self) -> str:
         return f"<Model from {os.path.basename(self.path)!r}>"
@@ -183,33 +112,48 @@ class LanguageModel(Model):
     """The old name of Model."""
 
 
-class _Ids(dict):
-    """A cache of ids of recent words: faster than a lookup, at about 120 bytes per word."""
-
-    def __init__(self, words: Words):
-        self._words = words
-
-    def __missing__(self, word: str) -> int:
-        if word is not None:
-            _check("word", word, str)
-        if len(self) == MAX_IDS:
-            self.clear()
-        id = self[word] = self._words.id(_word(_bytes(word)))
-        return id
+def _parts(head: bytes, file: Any) -> Iterator[bytes]:
+    """Yield a file's bytes."""
+    part = head
+    while part:
+        yield part
+        part = file.read(STRIP_BYTES)
 
 
-def _word(text: bytes) -> bytes:
-    """Return a word as KenLM reads it: it ends at a NUL byte."""
-    return text.partition(b"\0")[0]
+def _packed_parts(path: str) -> Iterator[Any]:
+    """Yield the bytes in a compressed file."""
+    from mgpu_ngram.core.decompress import decompressed
+    from mgpu_ngram.core.sources import file_source
+    from mgpu_ngram.core.stored import reader
+
+    source = file_source(path, path, "byte", 1, "text")
+    with reader(source) as read:
+        yield from decompressed(source, read, None)
 
 
-def _check(name: str, value: object, kind: type) -> None:
-    """Raise TypeError, with KenLM's message, for an argument of another type."""
-    if not isinstance(value, kind):
-        named = kind.__name__ if kind is str else f"kenlm.{kind.__name__}"
-        raise TypeError(
-            f"Argument '{name}' has incorrect type (expected {named}, got {type(value).__name__})"
-        ) from None
+def _arrays_of(file: int) -> tuple[dict[str, memoryview], tuple[int, ...], int, tuple[int, ...]]:
+    """Return the arrays of a model file as views of a memory map, and the numbers of its trie and its edge table.
+
+    Raises Refused for another file. As `core.arrays.load_arrays`, but imports no NumPy and compares no checksums.
+    """
+    whole = memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ))
+    start = 8 + int.from_bytes(whole[:8], "little")
+    try:
+        header = json.loads(bytes(whole[8:start]))
+        metadata = json.loads(header.pop("__metadata__")["metadata"])
+        spans = {name: field["data_offsets"] for name, field in header.items()}
+        size = start + max(end for _, end in spans.values())
+        numbers = metadata.get("edges") or {}
+        if metadata["format"] != "mgpu_ngram model" or metadata["format_version"] > 1 or size != len(whole):
+            raise _states.Refused("it is no model file")
+        return (
+            {name: whole[start + begin : start + end] for name, (begin, end) in spans.items()},
+            tuple(metadata["starts"]),
+            metadata["fanout"],
+            tuple(numbers[name] for name in EDGE_NUMBERS if numbers),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _states.Refused(f"its header is damaged: {error}") from None
 
 
 def _bytes(text: str | bytes) -> bytes:

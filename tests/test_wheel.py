@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = (".py", ".cu", ".cuh", ".txt", ".html", ".css", ".js")
+SOURCES = (".py", ".cu", ".cuh", ".cpp", ".h", ".txt", ".html", ".css", ".js")
+COMPILED = "mgpu_ngram/native/_states.abi3.so"
 
 
 def run(*command, **options):
@@ -27,7 +28,7 @@ def wheel(tmp_path_factory):
     source = folder / "source"
     source.mkdir()
     for name in ("mgpu_ngram", "kernels", "benchmarks"):
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source)
     run(sys.executable, "-m", "pip", "wheel", source, "--no-deps", "--no-build-isolation", "-w", folder / "dist")
@@ -43,7 +44,7 @@ def test_the_wheel_holds_all_sources_and_nothing_else(wheel):
     wanted = {
         path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*") if path.suffix in SOURCES
     }
-    assert len(wanted) > 200 and packed == wanted
+    assert len(wanted) > 200 and packed == {*wanted, COMPILED}
 
 
 @pytest.mark.timeout(900)  # compiles the CPU kernels of every stage
@@ -57,6 +58,9 @@ def test_the_wheel_runs_the_quickstart(wheel, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     here = {"cwd": tmp_path, "env": environment}
     assert run(python, "-c", "import mgpu_ngram; print(mgpu_ngram.__file__)", **here).startswith(str(site))
+    assert run(python, "-c", "from mgpu_ngram.native import states; print(states().__file__)", **here) == (
+        f"{site / COMPILED}\n"
+    )
     (tmp_path / "runs").mkdir()
     lines = [f"of the people {i % 7} by the people {i % 11} for the {i % 5}\n" for i in range(600)]
     (tmp_path / "runs" / "python_docs.txt").write_text("".join(lines))

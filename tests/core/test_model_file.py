@@ -22,7 +22,6 @@ from mgpu_ngram.core.model_file import (
 )
 from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Ngrams
 from mgpu_ngram.core.words import Words
-from mgpu_ngram.engine.states import model_arguments
 from mgpu_ngram.engine.trie import build_trie, edges_of, quantize, with_fanout
 
 
@@ -137,7 +136,7 @@ def test_without_backoffs(model, tmp_path):
     with pytest.raises(InputError, match="^m.st has no backoffs, which scores need; make it again without --no-back"):
         loaded.check_scores("m.st")
     with pytest.raises(InputError, match="^the model has no backoffs"):
-        model_arguments(loaded)
+        loaded.check_scores()
 
 
 def test_writable_targets(model, tmp_path):

@@ -1,0 +1,267 @@
+"""The C++ behind the drop-in: files of every shape, damaged files, long histories, threads, and how it is compiled."""
+
+import copy
+import gzip
+import lzma
+import os
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgpu_ngram import kenlm
+from mgpu_ngram.core.model_file import BackoffModel, save_model
+from mgpu_ngram.engine import open_model as slow
+from mgpu_ngram.engine.open_model import open_model
+from mgpu_ngram.engine.trie import edges_of, quantize
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*lacks <unk>")
+
+TEXTS = ["a b", "b a naïve b c a", "", "<unk> a a b", "b a naïve", "a b a b a naïve naïve"]
+
+
+def scores(model):
+    return [list(model.full_scores(text, bos)) for text in TEXTS for bos in (True, False)]
+
+
+@pytest.fixture
+def no_slow_path(monkeypatch):
+    """Let the test fail when a file is left to core's readers."""
+
+    def fail(*_):
+        raise AssertionError("C++ did not read the file")
+
+    monkeypatch.setattr(slow, "open_model", fail)
+
+
+@pytest.fixture
+def expected(binaries, put):
+    """The scores of the model of `binaries`, which core's readers and another search find."""
+    path = put(binaries.ARPA.encode(), "expected.safetensors")
+    trie_model = open_model(path)
+    save_model(path, trie_model)
+    return scores(kenlm.Model(str(path)))
+
+
+@pytest.mark.parametrize("strip", [1, 7, 1 << 20])
+def test_arpa_files_are_read_in_parts(binaries, put, expected, no_slow_path, monkeypatch, strip):
+    monkeypatch.setattr(kenlm, "HEAD_BYTES", 600)
+    monkeypatch.setattr(kenlm, "STRIP_BYTES", strip)
+    arpa = binaries.ARPA
+    for text in arpa, arpa.replace("\n", "\r\n"), arpa[:-1], "# a comment\n\n" + arpa, arpa.replace("\t0\n", "\n"):
+        assert scores(kenlm.Model(str(put(text.encode(), "model.arpa")))) == expected
+
+
+def test_compressed_arpa_files(binaries, put, expected, no_slow_path):
+    for compress in gzip.compress, lzma.compress:
+        assert scores(kenlm.Model(str(put(compress(binaries.ARPA.encode()), "model.arpa")))) == expected
+
+
+def test_other_lines_are_left_to_the_slow_reader(binaries, put, expected):
+    for old, new in ("-0.625\ta a", "-0.625\ta  a"), ("-0.375\ta b", "-0.375 a\tb"), ("-1.5\t<unk>", " -1.5\t<unk>"):
+        assert old in binaries.ARPA
+        assert scores(kenlm.Model(str(put(binaries.ARPA.replace(old, new).encode(), "model.arpa")))) == expected
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("ngram 2=6", "ngram 2=5"),
+        ("ngram 2=6", "ngram 2=7"),
+        ("-0.875\tb a", "0.875\tb a"),
+        ("-0.875\tb a", "-0.875\tb z"),
+        ("-0.875\tb a", "-0.875\ta b"),
+        ("-0.875\tb a", "-x\tb a"),
+        ("-0.0625\ta b </s>", "-0.0625\tnaïve a b"),
+        ("-0.0625\ta b </s>", "-0.0625\ta b </s>\t-1"),
+        ("-0.75\ta", "-0.75\tb"),
+        ("\\end\\", ""),
+        ("</s>", "</S>"),
+    ],
+)
+def test_a_wrong_arpa_file_is_refused_with_its_line(binaries, put, wrong):
+    assert wrong[0] in binaries.ARPA
+    path = put(binaries.ARPA.replace(*wrong).encode(), "model.arpa")
+    with pytest.raises(OSError, match="Cannot read model '.*model.arpa' \\('.*model.arpa'(, line [0-9]+:| ends)"):
+        kenlm.Model(str(path))
+
+
+def nearest(text):
+    """The float32 nearest to a decimal number, by exact fractions."""
+    exact, guess = Fraction(text), np.float32(text)
+    around = [np.nextafter(guess, np.float32(side), dtype=np.float32) for side in (-np.inf, np.inf)]
+    best = min(abs(Fraction(float(x)) - exact) for x in (guess, *around))
+    near = [x for x in (guess, *around) if abs(Fraction(float(x)) - exact) == best]
+    return next(x for x in near if len(near) == 1 or x.view(np.uint32) % 2 == 0)
+
+
+def test_numbers_are_the_nearest_float32(put, no_slow_path):
+    rng = random.Random(0)
+    texts = ["-0", "-1e-2", "-2.5E+1", "-0.1", "-1.401298464324817e-45", "-3.4e38"]
+    for _ in range(200):
+        value = np.float32(-rng.expovariate(1) * 10 ** rng.randint(-3, 2))
+        middle = (Fraction(float(value)) + Fraction(float(np.nextafter(value, np.float32(0))))) / 2
+        digits = f"{float(middle):.60f}".rstrip("0")  # exact: a float64 has room for the bit in the middle
+        texts += [digits, digits + "00000000000000000001", digits[:-1] + "4999999", f"{value:.8g}", repr(float(value))]
+    words = "".join(f"{text}\tw{i}\n" for i, text in enumerate(texts))
+    head = f"\\data\\\nngram 1={len(texts) + 3}\n\n\\1-grams:\n-1\t<unk>\n-1\t<s>\n-1\t</s>\n"
+    model = kenlm.Model(str(put(f"{head}{words}\n\\end\\\n".encode(), "model.arpa")))
+    for i, text in enumerate(texts):
+        assert model.score(f"w{i}", eos=False) == -abs(nearest(text)), text
+
+
+@pytest.fixture
+def files(binaries, tmp_path):
+    """Every kind of file that is memory-mapped: KenLM's binaries, model files with each index."""
+    contents = dict(binaries.BINARIES)
+    path = tmp_path / "m"
+    path.write_text(binaries.ARPA)
+    model = open_model(path)
+    for name, trie, edges in (
+        ("model file", model.trie, None),
+        ("edges", model.trie, edges_of(model.trie)),
+        ("codes", quantize(model.trie, 8), None),
+        ("wide codes", quantize(model.trie, 9), None),
+        ("codes and edges", quantize(model.trie, 8), edges_of(quantize(model.trie, 8))),
+    ):
+        save_model(path, BackoffModel.of(trie, model.words, edges))
+        contents[name] = path.read_bytes()
+    return contents
+
+
+def test_all_files_score_the_same(files, put, expected, no_slow_path):
+    for name, content in files.items():
+        assert scores(kenlm.Model(str(put(content)))) == expected, name
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_damaged_files_do_not_crash(files_once, tmp_path_factory, seed):
+    """They are refused, or score wrong; a search must not leave the file or go on for ever."""
+    rng = random.Random(seed)
+    path = tmp_path_factory.mktemp("damaged") / "model.binary"
+    for content in files_once.values():
+        damaged = bytearray(content)
+        for _ in range(rng.choice([1, 3, 30])):
+            damaged[rng.randrange(88, len(damaged))] = rng.choice([0, 1, 127, 255, rng.randrange(256)])
+        path.write_bytes(damaged[: rng.choice([len(damaged)] * 4 + [rng.randrange(100, len(damaged))])])
+        try:
+            model = kenlm._states.Model()
+            load_without_slow_path(model, path)
+        except (OSError, ValueError, kenlm._states.Refused):
+            continue
+        state = kenlm.State()
+        for text in TEXTS:
+            model.score(text)
+            model.BeginSentenceWrite(state)
+            for word in text.split():
+                model.BaseScore(state, word, state)
+
+
+def load_without_slow_path(model, path):
+    with open(path, "rb") as file:
+        if file.read(9)[8:] == b"{":
+            model._map_arrays(*kenlm._arrays_of(file.fileno()))
+        else:
+            model._map_kenlm(path.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def files_once(binaries, tmp_path_factory):
+    return files.__wrapped__(binaries, tmp_path_factory.mktemp("files"))
+
+
+ORDER = 40
+LONG = "".join(
+    [
+        "\\data\\\n",
+        *(f"ngram {n}={4 if n == 1 else 1}\n" for n in range(1, ORDER + 1)),
+        "\n\\1-grams:\n-1\t<unk>\n-1\t<s>\n-1\t</s>\n-1\ta\t-0.5\n",
+        *(f"\n\\{n}-grams:\n-{1 / n}\t{' '.join('a' * n)}\t{-0.5 * (n < ORDER)}\n" for n in range(2, ORDER + 1)),
+        "\n\\end\\\n",
+    ]
+)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_model_of_a_high_order(put, saved, no_slow_path, monkeypatch):
+    path = put(LONG.encode(), "model.arpa")
+    if saved:
+        monkeypatch.undo()
+        save_model(path, open_model(path))
+    model, states = kenlm.Model(str(path)), [kenlm.State()]
+    for n in range(1, 50):
+        states.append(kenlm.State())
+        found = model.BaseFullScore(states[-2], "a", states[-1])
+        assert (found.log_prob, found.ngram_length) == (np.float32(-1 / min(n, ORDER)), min(n, ORDER))
+        assert states[-1] > states[-2] or n >= ORDER
+    assert len(set(states)) == ORDER and states[-1] == states[-2] == copy.copy(states[-1])
+    assert model.BaseScore(states[-1], "z", states[-1]) == -1 - 0.5 * (ORDER - 1) and states[-1] == kenlm.State()
+
+
+def test_states_of_other_models_do_no_harm(binaries, put, files):
+    models = [kenlm.Model(str(put(content, f"m{i}.binary"))) for i, content in enumerate(files.values())]
+    models.append(kenlm.Model(str(put(LONG.encode(), "model.arpa"))))
+    for other in models:
+        state = kenlm.State()
+        for _ in range(45):
+            other.BaseScore(state, "a", state)
+        for model in models:
+            model.BaseScore(state, "b", kenlm.State())
+
+
+def test_threads_score_long_sentences_at_once(binaries, put):
+    model, text = kenlm.Model(str(put(binaries.ARPA.encode(), "model.arpa"))), "a b a naïve " * 5_000
+    expected = model.score(text), list(model.full_scores(text))
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: (model.score(text), list(model.full_scores(text))), range(8)):
+            assert found == expected
+
+
+def test_a_model_that_is_not_loaded():
+    model = kenlm.Model.__new__(kenlm.Model)
+    for call in model.score, model.__contains__:
+        with pytest.raises(ValueError, match="the model is not loaded; call its __init__ with the path of a file"):
+            call("a")
+
+
+def test_wrong_arguments(binaries, put):
+    model, state = kenlm.Model(str(put(binaries.ARPA.encode(), "model.arpa"))), kenlm.State()
+    for call, message in (
+        (lambda: model.score("a", begin=True), r"score\(\) got an unexpected keyword argument 'begin'"),
+        (lambda: model.score("a", sentence="b"), r"score\(\) got multiple values for argument 'sentence'"),
+        (lambda: model.score(), r"score\(\) lacks its argument 'sentence'"),
+        (lambda: model.score("a", True, True, True), r"score\(\) takes at most 3 arguments \(4 given\)"),
+        (lambda: model.BaseScore(state, "a"), r"BaseScore\(\) lacks its argument 'out_state'"),
+        (lambda: kenlm.FullScoreReturn(), "cannot create 'mgpu_ngram.kenlm.FullScoreReturn' instances"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
+
+
+COMPILE = (
+    "import sys; sys.modules['mgpu_ngram.native._states'] = None; from mgpu_ngram import kenlm; "
+    "print(kenlm._states.__file__)"
+)
+
+
+def test_a_checkout_compiles_it_once(tmp_path):
+    def python(**more):
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), **more}
+        return subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
+
+    failed = python(CXX="no-such-compiler")
+    assert failed.returncode == 1
+    assert (
+        "ImportError: mgpu_ngram.kenlm needs its C++ part, which is not installed and cannot be compiled"
+        in failed.stderr
+    )
+    made = python()
+    assert made.stdout.startswith(str(tmp_path / "mgpu_ngram" / "native")), made.stderr
+    assert python(CXX="no-such-compiler").stdout == made.stdout, "it is compiled once"
