@@ -85,6 +85,7 @@ def test_every_part_has_rows(bench_run):
             "table3 kenlm_benchmark on word ids": 1,
             "short runs of edge table": 1,
             "on end edge table": 1,
+            "score_ids from Python": 1,
         }
         | {f"load {name}": 3 for name in ("model", "model with edge table", "model without verifying")}
     )
