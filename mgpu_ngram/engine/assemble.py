@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.core.arpa import UNK_LOG10, ZERO_LOG10
 from mgpu_ngram.core.trie import Trie, node_dtype
-from mgpu_ngram.engine.estimate import Estimated, Unigrams, Weights, word_ids
+from mgpu_ngram.engine.estimate import UNK_ID, Estimated, Unigrams, Weights, word_ids
 from mgpu_ngram.engine.trie import FANOUT, Level, join_levels, negative
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
 from mgpu_ngram.kernels.count.merge_tables import merge_tables
@@ -163,7 +164,7 @@ def _levels(
     new_V = (xp.cumsum(unigrams.kept_V) - 1).astype(np.uint32)  # ids without pruned words
     kept = first + xp.flatnonzero(unigrams.kept_V[first:last])
     before = int(unigrams.kept_V[:first].sum())
-    levels = [Level(new_V[kept], log10_values(unigrams.prob_V[kept]), None)]
+    levels = [Level(new_V[kept], _log10_of_words(unigrams, kept), None)]
     below: Any = None  # keys of the order below
     for n in range(2, N + 1):
         merged = merge_weights([p.probabilities.pop(n) for p in parts])
@@ -191,6 +192,15 @@ def _levels(
         levels.append(level)
         below = columns
     return levels
+
+
+def _log10_of_words(unigrams: Unigrams, kept: Any) -> Any:
+    """Return the log10 probabilities of some words."""
+    log10_K = log10_values(unigrams.prob_V[kept])
+    if not unigrams.finite:
+        return log10_K
+    xp = array_module(log10_K)
+    return xp.maximum(log10_K, xp.where(kept == UNK_ID, UNK_LOG10, ZERO_LOG10).astype(np.float32))
 
 
 def _suffixes(below: Any, order: int, bits: int, columns: Any) -> Any:

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.core.arpa import ZERO_LOG10
 from mgpu_ngram.core.trie import Trie, node_dtype
 from mgpu_ngram.engine.trie import index_of, negative
 from mgpu_ngram.kernels.dispatch import array_module
+from mgpu_ngram.kernels.estimate.smooth_contexts import LEAST_MASS
 from mgpu_ngram.kernels.trie.find_children import find_children, sample_every_fanout
 from mgpu_ngram.kernels.trie.sum_siblings import sum_siblings
 
-ZERO_LOG10 = -99.0  # of probability 0 in ARPA files; lower values mean 0, too
-LEAST_MASS = 3e-6  # SRILM takes smaller masses for rounding errors of 0
 PIECE = 1 << 22  # nodes of which temporary arrays are made at once
 
 

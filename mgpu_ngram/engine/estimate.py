@@ -1,4 +1,4 @@
-"""Estimate one part of a Kneser-Ney model from counts of marked text.
+"""Estimate one part of a model from counts of marked text: modified Kneser-Ney, or by the rules of `engine.smooth`.
 
 A part holds all n-grams of orders 2 to N whose last context word belongs to it. So all continuations of a context are
 in one part, and so are an n-gram and the same n-gram without its first word. Parts exchange only vectors over the
@@ -11,14 +11,16 @@ split bigram, and receive its probability: vectors over the vocabulary for each 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from mgpu_ngram.core.arpa import ZERO_LOG10
 from mgpu_ngram.core.discounts import Discounts
 from mgpu_ngram.core.shards import words_at
+from mgpu_ngram.core.smoothing import Smoothing
 from mgpu_ngram.core.tables import Table
 from mgpu_ngram.core.trie import node_dtype
 from mgpu_ngram.kernels.count.count_prefixes import count_prefixes
@@ -26,6 +28,7 @@ from mgpu_ngram.kernels.dispatch import array_module, to_host
 from mgpu_ngram.kernels.estimate.find_ngrams import find_ngrams
 from mgpu_ngram.kernels.estimate.interpolate import interpolate
 from mgpu_ngram.kernels.estimate.log10_values import log10_values
+from mgpu_ngram.kernels.estimate.smooth_contexts import Rule, smooth_contexts
 from mgpu_ngram.kernels.estimate.sum_contexts import sum_contexts
 
 UNK_ID, START_ID, END_ID = 0, 1, 2  # ids
@@ -42,12 +45,14 @@ class EstimateOptions:
     thresholds           (N,) raw counts: n-grams of order n with count thresholds[n - 1] or less are pruned
     vocab_pad            least number of words of the uniform distribution
     interpolate_unigrams  whether words get a share of the uniform distribution; else <unk> gets all that order 1 leaves
+    smoothing            of plain counts; None: modified Kneser-Ney
     """
 
     order: int
     thresholds: tuple[int, ...]
     vocab_pad: int = 0
     interpolate_unigrams: bool = True
+    smoothing: Smoothing | None = None
 
 
 @dataclass
@@ -122,10 +127,12 @@ class Unigrams:
 
     prob_V   (V,) float32, P(word)
     kept_V   (V,) bool, False for pruned words
+    finite   whether a model has -99 as log10 of 0 (-100 of <unk>), as in SRILM; else -inf, as in lmplz
     """
 
     prob_V: Any
     kept_V: Any
+    finite: bool = False
 
 
 @dataclass
@@ -179,21 +186,7 @@ def adjust_counts(
     bad_V   (V,) bool, words outside a limited vocabulary; None: it is not limited
     split   words that are split; their bigrams have count 0 until `with_split_counts`
     """
-    N, orders = options.order, dict[int, Order]()
-    for n, table in sorted(tables.items()):
-        if n == 2:
-            suffix_R = word_ids(table.keys, n, table.bits, 1).astype(np.uint32)
-        else:
-            suffix_R = find_ngrams(tables[n - 1].keys, n - 1, table.bits, table.keys, 1)
-            places = len(split) * symbols if n == 3 else 0
-            if places:
-                first_R, second_R = (word_ids(table.keys, n, table.bits, position) for position in (1, 2))
-                place_R = _split_places(first_R, second_R, split, symbols)
-                suffix_R = array_module(place_R).where(place_R >= 0, len(tables[2]) + place_R, suffix_R)
-            suffix_R = suffix_R.astype(node_dtype(len(tables[n - 1]) + places))
-        raw_R = _narrow(table.counts)
-        orders[n] = order = Order(n, table.bits, table.keys, raw_R, suffix_R, raw_R)
-        order.marked_R = _marked(order, options.thresholds[n - 1], bad_V)
+    N, orders = options.order, orders_of(tables, symbols, options, bad_V, split)
     xp = array_module(tables[2].keys)
     part = Part(orders, xp.bincount(orders[2].suffix_R, minlength=symbols).astype(np.int64), xp.empty(0, np.int64))
     for n, order in orders.items():
@@ -210,14 +203,36 @@ def adjust_counts(
     return part
 
 
+def orders_of(
+    tables: dict[int, Table], symbols: int, options: EstimateOptions, bad_V: Any, split: Sequence[int]
+) -> dict[int, Order]:
+    """Return the n-grams of each order with the rows of their suffixes and their raw counts; see `adjust_counts`."""
+    orders = dict[int, Order]()
+    for n, table in sorted(tables.items()):
+        if n == 2:
+            suffix_R = word_ids(table.keys, n, table.bits, 1).astype(np.uint32)
+        else:
+            suffix_R = find_ngrams(tables[n - 1].keys, n - 1, table.bits, table.keys, 1)
+            places = len(split) * symbols if n == 3 else 0
+            if places:
+                first_R, second_R = (word_ids(table.keys, n, table.bits, position) for position in (1, 2))
+                place_R = _split_places(first_R, second_R, split, symbols)
+                suffix_R = array_module(place_R).where(place_R >= 0, len(tables[2]) + place_R, suffix_R)
+            suffix_R = suffix_R.astype(node_dtype(len(tables[n - 1]) + places))
+        raw_R = _narrow(table.counts)
+        orders[n] = order = Order(n, table.bits, table.keys, raw_R, suffix_R, raw_R)
+        order.marked_R = _marked(order, options.thresholds[n - 1], bad_V)
+    return orders
+
+
 def _narrow(counts: Any) -> Any:
     """Return counts as uint32 if they fit: half the memory."""
     return counts.astype(np.uint32 if not len(counts) or int(counts.max()) < 1 << 32 else np.int64)
 
 
-def count_counts(counts: Any) -> list[int]:
-    """Return how many counts are 1, 2, 3, 4."""
-    return [int((counts == j).sum()) for j in range(1, COUNTED + 1)]
+def count_counts(counts: Any, most: int = COUNTED) -> list[int]:
+    """Return how many counts are 1, 2, ..., most."""
+    return [int((counts == j).sum()) for j in range(1, most + 1)]
 
 
 def first_places(first_source_V: np.ndarray, first_offset_V: np.ndarray) -> np.ndarray:
@@ -289,7 +304,7 @@ def adjust_unigrams(left_V: Any, counts_V: Any, options: EstimateOptions, bad_V:
     """
     xp = array_module(left_V)
     count_V = (counts_V if options.order == 1 else left_V).copy()
-    count_V[[UNK_ID, START_ID]] = 0
+    count_V[START_ID] = 0
     kept_V = counts_V > options.thresholds[0]
     if bad_V is not None:
         kept_V &= ~bad_V
@@ -314,7 +329,7 @@ def estimate_unigrams(count_V: Any, kept_V: Any, discounts: Discounts, options: 
     if options.interpolate_unigrams:
         prob_V = prob_V + gamma * uniform
     else:
-        prob_V[UNK_ID] = gamma[0]
+        prob_V[UNK_ID] += gamma[0]
     prob_V[START_ID] = 1
     return Unigrams(prob_V, kept_V)
 
@@ -336,19 +351,20 @@ def _gammas(discounts: Discounts, kinds_C3: Any, pruned_C: Any, total_C: Any) ->
     return gamma_C
 
 
-def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any, split_L: Any = None) -> Estimated:
+def estimate_part(part: Part, rules: Mapping[int, Discounts | Rule], prob_V: Any, split_L: Any = None) -> Estimated:
     """Return probabilities and backoffs of a part.
 
+    rules    order -> Kneser-Ney discounts, or the rule of a smoothing of plain counts
     prob_V   (V,) float32, of single words
     split_L  (H * V,) float32, of split bigrams
     """
-    probabilities, backoffs, lower_L = dict[int, Weights](), dict[int, Weights](), prob_V
+    probabilities, backoffs, lower_L = dict[int, Weights](), dict[int, Weights](), _of_words(prob_V, rules[1])
     for n, order in sorted(part.orders.items()):
         xp = array_module(order.count_R)
         if n == 3 and split_L is not None:
             lower_L = xp.concatenate([lower_L, split_L])
-        lower_L, backoffs[n - 1] = _interpolated(order, discounts[n], lower_L)
-        columns, values = order.keys, log10_values(lower_L)
+        lower_L, backoffs[n - 1] = _estimated(order, rules[n], lower_L)
+        columns, values = order.keys, lower_L if isinstance(rules[n], Rule) else log10_values(lower_L)
         if order.marked_R is not None:
             kept = xp.flatnonzero(~order.marked_R)
             columns, values = columns[:, kept], values[kept]
@@ -356,24 +372,40 @@ def estimate_part(part: Part, discounts: dict[int, Discounts], prob_V: Any, spli
     return Estimated(probabilities, backoffs)
 
 
-def _interpolated(order: Order, discounts: Discounts, lower_L: Any) -> tuple[Any, Weights]:
-    """Return (probabilities of the n-grams of one order, backoffs of their contexts)."""
+def _of_words(prob_V: Any, rule: Discounts | Rule) -> Any:
+    """Return the probabilities of single words as `_estimated` needs them."""
+    if isinstance(rule, Rule):
+        return array_module(prob_V).maximum(log10_values(prob_V), np.float32(ZERO_LOG10))
+    return prob_V
+
+
+def _estimated(order: Order, rule: Discounts | Rule, lower_L: Any) -> tuple[Any, Weights]:
+    """Return (probabilities of the n-grams of one order, backoffs of their contexts).
+
+    Probabilities, also those of the lower order, are log10 values if `rule` is a Rule.
+    """
+    xp = array_module(lower_L)
     [(contexts, sizes_C)] = count_prefixes(order.keys, order.bits, order.n - 1, order.n - 1)
+    if isinstance(rule, Rule):
+        first_C1 = xp.zeros(len(sizes_C) + 1, np.int64)
+        xp.cumsum(sizes_C, out=first_C1[1:])
+        prob_R, backoff_C = smooth_contexts(order.count_R, order.marked_R, order.suffix_R, lower_L, first_C1, rule)
+        return prob_R, Weights(contexts, backoff_C)
     context_R = _contexts(sizes_C, len(order))
     del sizes_C  # frees memory: contexts are nearly as many as n-grams
     total_C, kinds_C3, pruned_C = sum_contexts(context_R, order.count_R, order.marked_R, contexts.shape[1])
-    gamma_C = _gammas(discounts, kinds_C3, pruned_C, total_C)
+    gamma_C = _gammas(rule, kinds_C3, pruned_C, total_C)
     del kinds_C3, pruned_C
-    prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, discounts)
-    return prob_R, Weights(contexts, log10_values(array_module(gamma_C).maximum(gamma_C, LEAST)))
+    prob_R = interpolate(order.count_R, context_R, order.suffix_R, total_C, gamma_C, lower_L, rule)
+    return prob_R, Weights(contexts, log10_values(xp.maximum(gamma_C, LEAST)))
 
 
-def split_probs(part: Part, split: Sequence[int], discounts: Discounts, prob_V: Any) -> tuple[Any, Any]:
+def split_probs(part: Part, split: Sequence[int], rule: Discounts | Rule, prob_V: Any) -> tuple[Any, Any]:
     """Return (places among split bigrams, probabilities (P,) float32) of a part's split bigrams: whole contexts."""
     bigrams = part.orders[2]
     place_R = _split_places(bigrams.word(0), bigrams.word(1), split, len(prob_V))
     mine = (place_R >= 0).nonzero()[0]
-    return place_R[mine], _interpolated(bigrams, discounts, prob_V)[0][mine]
+    return place_R[mine], _estimated(bigrams, rule, _of_words(prob_V, rule))[0][mine]
 
 
 def _contexts(sizes_C: Any, rows: int) -> Any:

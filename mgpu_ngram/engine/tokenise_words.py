@@ -10,7 +10,7 @@ import numpy as np
 
 from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.read_text import TextBlock
-from mgpu_ngram.core.vocabulary import HashCollision
+from mgpu_ngram.core.vocabulary import SPECIALS, HashCollision
 from mgpu_ngram.engine.device import Stopwatch, to_device
 from mgpu_ngram.engine.token_streams import Streams, Symbols, TokenisedChunk, TokeniseOptions, blocks_of, lower_ascii
 from mgpu_ngram.engine.vocabulary import special_hashes
@@ -27,7 +27,9 @@ def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
     checksums: list = []
     table = WordTable(to_device(np.empty(0), options.device))
     symbols, streams, size = Symbols(options.device), Streams(), 0
-    special_hash = special_hashes("word", options.seed, symbols.xp) if options.lmplz else np.empty(0, np.uint64)
+    special_hash = np.empty(0, np.uint64)
+    if options.lmplz:
+        special_hash = special_hashes("word", options.seed, symbols.xp)[len(SPECIALS) - options.refused :]
     unfinished: list[tuple[Any, Any]] = []  # tokens of a block, and positions in them of line ends without </s>
     for block, text_B in blocks_of(chunk, options, 0, checksums, watch):
         if options.lowercase:
@@ -42,7 +44,8 @@ def tokenise_words(chunk: Chunk, options: TokeniseOptions) -> TokenisedChunk:
             raise HashCollision(options.seed)
         if options.lmplz:
             tokens_T, end_U = _lmplz_lines(block, positions_T, hash_T, tokens_T, special_hash)
-            unfinished.append((tokens_T, end_U))
+            if not options.ends_lines:
+                unfinished.append((tokens_T, end_U))
         symbols.add_counts(tokens_T, len(table))
         streams.add(tokens_T, len(tokens_T))
         size += len(block.data)

@@ -23,6 +23,7 @@ from mgpu_ngram.core.vocabulary import (
     Vocabulary,
     words_from_arrow,
 )
+from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.budget import Budget, device_alone
 from mgpu_ngram.engine.device import on_device_or_host, to_device
 from mgpu_ngram.kernels.common.radix_sort import radix_sort
@@ -41,6 +42,8 @@ VOCABULARY = "vocabulary"  # the kind of checkpoint entry is this, _, and the se
 LEXICON_SHARE = 0.05  # of a GPU's memory, at most, for a lexicon while chunks are counted
 COPIES = 6  # copies of vocabularies in memory during a merge: input, joined, two sorted, output
 RADIX_BYTES = 64  # bytes by which radix sort orders words of equal count; longer ties are few
+UNKNOWN_ID = 0  # of <unk>
+NOWHERE = (1 << 31) - 1  # first source of a word that no text has, behind those of all others
 START_CODE, END_CODE = np.uint32(2), np.uint32(3)  # codes of <s> and </s>
 UNFINISHED_CODE = np.uint32(0xFFFFFFFF)  # code of the end of a line that gets no </s>
 
@@ -52,12 +55,23 @@ class LmplzText:
     A line is <s>, its words and </s>. A last line without a newline has no </s>; if it has no words
     either, it is not a line. A text must not contain <unk>, <s> and </s> as words. Token ids are words,
     spelled in decimal, and the separator id is their newline; without a separator a file is one line, with </s>.
+
+    With `srilm`, words are read as SRILM's ngram-count does: <unk> is an unknown word, and a last line without a
+    newline has </s>. `inside` has <unk> and the words of a given vocabulary: all have ids, and the other words of the
+    text have the id of <unk>.
     """
 
     skip_symbols: bool  # leave <unk>, <s> and </s> out of the text; else they are refused
     least_shards: int
     shard_tokens: int  # tokens of the corpus per shard, above the least number of shards; as for `num_parts`
     alone_tokens: int
+    srilm: bool = False
+    inside: Words | None = None
+
+    @property
+    def refused(self) -> tuple[bytes, ...]:
+        """Return the specials that a text must not contain, or that are left out of it."""
+        return SPECIALS[1:] if self.srilm and not self.skip_symbols else SPECIALS
 
     def num_shards(self, tokens: int) -> int:
         return min(num_parts(tokens, self.least_shards, self.shard_tokens, self.alone_tokens), MAX_SHARDS)
@@ -222,14 +236,21 @@ def number_symbols(
     there are more symbols than ids.
     """
     merged = move_vocabulary(merged, device)
+    inside = lmplz.inside if lmplz else None
+    if inside is not None:
+        merged, inside_V = _join_vocabulary(merged, inside, seed)
     xp = array_module(merged.hash_V)
     ids_as_words = unit == "id" and lmplz is not None
     rows_V = _rows_in_order(merged, unit, ids_as_words)
     specials = _find_specials(merged, unit, seed) if unit == "word" or ids_as_words else NO_SPECIALS
     if lmplz is not None and not lmplz.skip_symbols:
-        _refuse_specials(specials)
+        _refuse_specials(specials, lmplz.refused)
     for row in specials.rows:
         rows_V = rows_V[rows_V != row]
+    outside = rows_V[:0]
+    if inside is not None:
+        outside, rows_V = rows_V[~inside_V[rows_V]], rows_V[inside_V[rows_V]]
+        specials.places_K3[UNKNOWN_ID, 0] += int(merged.counts_V[outside].sum())
     tokens = merged.tokens
     if sentence_markers:
         specials.places_K3[1:, 0] += merged.lines, merged.lines - merged.unfinished_lines
@@ -239,13 +260,33 @@ def number_symbols(
         raise RunError(f"the corpus has {V:,} distinct symbols but ids hold {2**31 - 2:,}; lowercase it or cut it")
     counts_V = _after(specials.places_K3[:, 0], merged.counts_V[rows_V])
     vocabulary = _vocabulary_of(merged, rows_V, specials, counts_V, "word" if ids_as_words else unit, ids_as_words)
-    hash_V = _after(specials.hash_K, merged.hash_V[rows_V])
-    hash_H, ids_H = radix_sort(xp.stack([hash_V, xp.arange(V, dtype=np.uint64)]), 64)
+    hash_V = _after(specials.hash_K, merged.hash_V[xp.concatenate([rows_V, outside])])
+    ids_V = xp.concatenate([xp.arange(V, dtype=np.uint64), xp.full(len(outside), UNKNOWN_ID, np.uint64)])
+    hash_H, ids_H = radix_sort(xp.stack([hash_V, ids_V]), 64)
     hash_H = hash_H.copy()  # not a view that keeps both columns alive
     S = num_shards(tokens, unit) if lmplz is None else lmplz.num_shards(tokens)
     split = () if lmplz is None else split_words(counts_V, S)
     shard_V = _deal(counts_V, S, split)
     return Lexicon(unit, V, tokens, hash_H, ids_H.astype(np.int32), S, shard_V, split), vocabulary
+
+
+def _join_vocabulary(merged: LocalVocabulary, inside: Words, seed: int) -> tuple[LocalVocabulary, Any]:
+    """Return (the symbols of a text and of a given vocabulary, (V,) bool: those of the vocabulary)."""
+    xp = array_module(merged.hash_V)
+    words = [word for word in map(inside.symbol, range(len(inside))) if word not in SPECIALS]
+    starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1].astype(np.uint32)
+    text = xp.asarray(np.frombuffer(bytearray(b" ".join(words)), np.uint8))
+    V = len(words)
+    given = LocalVocabulary(
+        hash_words(text, xp.asarray(starts), seed), xp.asarray(np.cumsum([0, *map(len, words)])),
+        xp.asarray(np.frombuffer(bytearray(b"".join(words)), np.uint8)), xp.zeros(V, np.int64),
+        xp.full(V, NOWHERE, np.int32), xp.zeros(V, np.int64),
+    )  # fmt: skip
+    merged = merge_vocabularies(merged, given)
+    unseen_V = merged.first_source_V == NOWHERE
+    merged.first_source_V[unseen_V] = merged.first_offset_V[unseen_V] = -1
+    inside_V = inside.ids(to_host(merged.offsets_V), to_host(merged.data)) > 0
+    return merged, xp.asarray(inside_V)
 
 
 class _Specials(NamedTuple):
@@ -281,10 +322,10 @@ def _find_specials(merged: LocalVocabulary, unit: str, seed: int) -> _Specials:
     return found
 
 
-def _refuse_specials(specials: _Specials) -> None:
-    """Raise SpecialInText for the first special that the text contains."""
+def _refuse_specials(specials: _Specials, refused: Sequence[bytes]) -> None:
+    """Raise SpecialInText for the first of the refused specials that the text contains."""
     found = [(*place, word) for (_, *place), word in zip(specials.places_K3.tolist(), SPECIALS, strict=False)]
-    if first := min((f for f in found if f[0] >= 0), default=None):
+    if first := min((f for f in found if f[0] >= 0 and f[-1] in refused), default=None):
         raise SpecialInText(*first)
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mgpu_ngram.core.smoothing import KNESER_NEY, NAMES
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.report import many, print_table, show_memory, show_options, show_seconds, shown_path, table, where
 from mgpu_ngram.stages.contract import Product, Stage, Target, given
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   mgpu-ngram estimate books/*.txt.gz -o model.safetensors --order 5
   mgpu-ngram estimate corpus.txt -o model.arpa --prune 0 0 1
+  mgpu-ngram estimate corpus.txt -o model.arpa --smoothing witten-bell --interpolate
+  mgpu-ngram estimate corpus.txt -o model.arpa --smoothing good-turing --prune 0 0 1 --vocabulary words.txt
   mgpu-ngram estimate --from-counts counts -o model.safetensors
+  mgpu-ngram estimate --from-counts srilm.counts.gz -o model.arpa --smoothing absolute --discount 0.7 --closed
   zcat corpus.gz | mgpu-ngram estimate - -o model.arpa --discount-fallback
   mgpu-ngram estimate tokens.bin -o model.arpa --unit id --separator-id 0"""
 FLAGS: dict[str, dict[str, Any]] = {
@@ -31,6 +35,26 @@ FLAGS: dict[str, dict[str, Any]] = {
     "prune": {
         "type": int, "nargs": "+", "metavar": "K",
         "help": "drop n-grams that occur at most K times, by order; the last K also holds for all higher orders",
+    },
+    "smoothing": {
+        "choices": list(NAMES), "help": "how seen n-grams leave probability to unseen ones (default kneser-ney)",
+    },
+    "interpolate": {"action": "store_true", "help": "witten-bell, absolute: interpolate with the lower order"},
+    "discount": {
+        "type": float, "nargs": "+", "metavar": "D",
+        "help": "absolute: what each count loses, by order; the last D also holds for all higher orders (default "
+        "n1 / (n1 + 2 n2) of each order)",
+    },
+    "delta": {
+        "type": float, "nargs": "+", "metavar": "D", "help": "additive: added to each count, by order (default 1)",
+    },
+    "gt_max": {
+        "type": int, "nargs": "+", "metavar": "K",
+        "help": "good-turing: highest count that is discounted, by order (default 1 7)",
+    },
+    "vocabulary": {"metavar": "F", "help": "file of words; other words of the text count as <unk>"},
+    "closed": {
+        "action": "store_true", "help": "no <unk>: drop n-grams with words outside the vocabulary; not for kneser-ney",
     },
     "limit_vocab_file": {"metavar": "F", "help": "drop n-grams with words that are not in this file"},
     "vocab_pad": {"type": int, "metavar": "V", "help": "least vocabulary size for the uniform distribution"},
@@ -53,10 +77,11 @@ FLAGS: dict[str, dict[str, Any]] = {
     "chunk_bytes": {"metavar": "SIZE", "help": "text per task, such as '64 MiB'"},
 }  # fmt: skip
 BYTES_PER_TOKEN = 6  # of text, about
+DISCOUNTS = {KNESER_NEY: ("D1", "D2", "D3+"), "absolute": ("D",), "additive": ("delta",)}  # columns of statistics
 
 
 class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
-    """Text or counts in, a modified Kneser-Ney model out."""
+    """Text or counts in, a model out: modified Kneser-Ney, or another smoothing."""
 
     name = "estimate"
     config = EstimateConfig
@@ -72,7 +97,10 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         add_text(parser, "corpus", required=False)
         parser.add_argument(
-            "--from-counts", dest="counts", metavar="DIR", help="output folder of count, instead of TEXT"
+            "--from-counts",
+            dest="counts",
+            metavar="PATH",
+            help="output folder of count, or file of counts of SRILM's ngram-count, instead of TEXT",
         )
         add_model_output(parser)
         for setting, how in FLAGS.items():
@@ -133,12 +161,12 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
         return "model.arpa" if config.format == "arpa" else "model.safetensors"
 
     def show_result(self, config: EstimateConfig, result: EstimateResult) -> None:
-        _show_estimate(result)
+        _show_estimate(config, result)
 
     def show_plan(self, plan: dict[str, Any]) -> None:
         if "counts" in plan:
-            where = many(plan["workers"], f"{plan['device']} worker")
-            print(f"{plan['job']}: {plan['counts']} to a Kneser-Ney model, on {where} (transport {plan['transport']})")
+            where = f"{many(plan['workers'], plan['device'] + ' worker')} (transport {plan['transport']})"
+            print(f"{plan['job']}: {plan['counts']} to a {_kind(plan['smoothing'])}, on {where}")
             return
         show_text_plan(plan, f", {many(plan['shards'], 'shard')}")
         show_count_plan(plan)
@@ -150,11 +178,11 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
 STAGE = EstimateStage()
 
 
-def _show_estimate(result: EstimateResult) -> None:
+def _show_estimate(config: EstimateConfig, result: EstimateResult) -> None:
     found = result.statistics
     print(f"{shown_path(result.path)}: {sum(found.kept.values()):,} n-grams in {result.size_bytes:,} bytes")
     print(f"unigram tokens {result.tokens:,}, types {result.types:,}")
-    _show_statistics(found)
+    _show_statistics(found, config.smoothing)
     print(f"{result.wall_seconds:.2f} s on {where(result)}: {result.tokens_per_second:,.0f} tokens/s")
     show_seconds(result.seconds)
     show_memory(result)
@@ -162,14 +190,22 @@ def _show_estimate(result: EstimateResult) -> None:
         print(f"{many(result.resumed_chunks, 'chunk')} had been counted before")
 
 
-def _show_statistics(found: Statistics) -> None:
-    """Print the statistics that lmplz prints: n-grams, counts of counts and discounts by order."""
-    pruned = found.kept != found.total
-    rows = table("order", "n-grams", *["of"] * pruned, "with 1", "2", "3", "4", "D1", "D2", "D3+")
+def _kind(smoothing: str) -> str:
+    """Return what a model with a smoothing is called."""
+    return "Kneser-Ney model" if smoothing == KNESER_NEY else f"model with smoothing {smoothing}"
+
+
+def _show_statistics(found: Statistics, smoothing: str) -> None:
+    """Print n-grams, counts of counts and discounts by order, for Kneser-Ney as lmplz does."""
+    pruned, names = found.kept != found.total, DISCOUNTS.get(smoothing, ())
+    rows = table("order", "n-grams", *["of"] * pruned, "with 1", "2", "3", "4", *names)
     for n in sorted(found.kept):
-        sizes = [found.kept[n], *[found.total[n]] * pruned, *found.counts_of_counts[n]]
-        rows.add_row(str(n), *(f"{size:,}" for size in sizes), *(f"{d:.6g}" for d in found.discounts[n]))
+        sizes = [found.kept[n], *[found.total[n]] * pruned, *found.counts_of_counts[n][:4]]
+        rows.add_row(str(n), *(f"{size:,}" for size in sizes), *(f"{d:.6g}" for d in found.discounts[n][: len(names)]))
     print_table(rows)
+    for n, values in found.discounts.items() if smoothing == "good-turing" else ():
+        coefficients = ", ".join(f"{d:.4g}" for d in values) or "none"
+        print(f"order {n}: discount coefficients of counts 1 to {len(values)}: {coefficients}")
     for n in found.fallback:
         print(f"order {n}: no discounts could be computed; uses discount_fallback")
 
@@ -181,8 +217,9 @@ def _show_estimated(path: str, manifest: dict[str, Any]) -> None:
     found = manifest["statistics"]
     by_order = {k: {int(n): v for n, v in by.items()} for k, by in found.items() if k != "fallback"}
     size = sum(i["size_bytes"] for i in manifest["inputs"])
-    print(f"{path}: a Kneser-Ney model of order {manifest['order']}, {sum(found['kept'].values()):,} n-grams, of "
+    smoothing = manifest["options"].get("smoothing", KNESER_NEY)
+    print(f"{path}: a {_kind(smoothing)} of order {manifest['order']}, {sum(found['kept'].values()):,} n-grams, of "
           f"{many(len(manifest['inputs']), 'input')} of {size:,} bytes")  # fmt: skip
     print(f"unigram tokens {manifest['tokens']:,}, types {manifest['types']:,}; fingerprint {manifest['fingerprint']}")
-    _show_statistics(Statistics(**by_order, fallback=found["fallback"]))
+    _show_statistics(Statistics(**by_order, fallback=found["fallback"]), smoothing)
     show_options(manifest)

@@ -122,6 +122,7 @@ class CountPasses:
         reading = TokeniseOptions(
             config.unit, config.order, config.dtype, config.separator_id, config.lowercase, device, block_bytes,
             min(MAX_READ_THREADS, executor.threads), self.budget, self.folder, seed, self.lmplz is not None,
+            self.lmplz is not None and self.lmplz.srilm, len(self.lmplz.refused) if self.lmplz else 0,
         )  # fmt: skip
         counting = CountOptions(
             self.budget, config.order, config.strategy, config.histograms, self.sentence_markers, streams,

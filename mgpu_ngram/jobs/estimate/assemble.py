@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -229,15 +229,19 @@ def finish(
 
 
 def _moved(unigrams: Unigrams, device: str) -> Unigrams:
-    return Unigrams(move_to(unigrams.prob_V, device), move_to(unigrams.kept_V, device))
+    prob_V, kept_V = move_to(unigrams.prob_V, device), move_to(unigrams.kept_V, device)
+    return replace(unigrams, prob_V=prob_V, kept_V=kept_V)
 
 
 def save(
-    model: Estimate, path: str | Path, format: str, header: Sequence[str] | None, threads: int
+    model: Estimate, path: str | Path, format: str, header: Sequence[str] | None, threads: int, closed: bool = False
 ) -> tuple[int, str, dict[str, float]]:
-    """Write a model. Return (bytes, fingerprint, seconds by step). The file appears at `path` when it is whole."""
+    """Write a model. Return (bytes, fingerprint, seconds by step). The file appears at `path` when it is whole.
+
+    closed  leave <unk> out of an ARPA file
+    """
     watch = Stopwatch("cpu")
-    size_bytes, fingerprint = write_model(path, model.trie, model.words, format, threads, header)
+    size_bytes, fingerprint = write_model(path, model.trie, model.words, format, threads, header, closed)
     watch.lap("write")
     return size_bytes, fingerprint, add_seconds(model.seconds, watch.seconds)
 

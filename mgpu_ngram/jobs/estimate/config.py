@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Literal
+import math
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 from mgpu_ngram.core.discounts import check_fallback
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.smoothing import DELTA, GT_MAX, KNESER_NEY, Smoothing, check_values
 from mgpu_ngram.core.tables import MAX_ORDER
 from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name
 from mgpu_ngram.jobs.count.config import CountConfig, check_separator
@@ -14,7 +16,24 @@ from mgpu_ngram.jobs.count.config import CountConfig, check_separator
 if TYPE_CHECKING:
     from mgpu_ngram.engine.estimate import EstimateOptions
 
+MOST_DISCOUNTED = 1000  # count that Good-Turing discounts
+ONLY_FOR = {  # smoothings that have a setting
+    "interpolate": ("witten-bell", "absolute"),
+    "discount": ("absolute",),
+    "delta": ("additive",),
+    "gt_max": ("good-turing",),
+    "limit_vocab_file": (KNESER_NEY,),
+    "vocab_pad": (KNESER_NEY,),
+    "discount_fallback": (KNESER_NEY,),
+    "interpolate_unigrams": (KNESER_NEY,),
+    "exact_discounts": (KNESER_NEY,),
+}
 OF_TEXT = ("unit", "dtype", "separator_id", "skip_symbols", "text_column", "chunk_bytes")  # settings for reading text
+
+
+def default_of(field: Field) -> Any:
+    """Return the default of a setting."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 @dataclass(frozen=True)
@@ -23,7 +42,7 @@ class EstimateConfig:
 
     corpus: list[str] = field(default_factory=list)  # paths, globs, directories or fsspec URLs; one sentence per line
     counts: str | None = None  # instead of a corpus: a folder that count wrote with sentence_markers and min_count 1,
-    # or the name of an earlier count job
+    # the name of an earlier count job, or a file of counts as SRILM's ngram-count writes it
     order: int | None = None  # highest n-gram order; auto: 5 for a corpus, else the order of the counts
     format: Literal["safetensors", "arpa"] = "safetensors"  # model file, or ARPA file
     unit: Literal["word", "id"] = "word"  # symbols of the n-grams
@@ -31,7 +50,16 @@ class EstimateConfig:
     separator_id: int | None = None  # token id that ends a sentence, unit id
     prune: list[int] = field(default_factory=list)  # a threshold for each order: drop n-grams that occur at most
     # that often; the last one also holds for all higher orders
-    limit_vocab_file: str | None = None  # file of words; drop n-grams with other words
+    smoothing: Literal["kneser-ney", "witten-bell", "absolute", "good-turing", "additive"] = "kneser-ney"  # how
+    # seen n-grams leave probability to unseen ones; kneser-ney is modified Kneser-Ney, as in lmplz
+    interpolate: bool = False  # witten-bell and absolute: interpolate with the lower order; false: back off
+    discount: list[float] = field(default_factory=list)  # absolute: what each count loses, by order; the last one also
+    # holds for all higher orders. []: n1 / (n1 + 2 n2) of each order
+    delta: list[float] = field(default_factory=lambda: [*DELTA])  # additive: added to each count, by order, as discount
+    gt_max: list[int] = field(default_factory=lambda: [*GT_MAX])  # good-turing: highest discounted count, by order
+    vocabulary: str | None = None  # file of words; other words of the text count as <unk>. null: the words of the text
+    closed: bool = False  # no <unk>: drop n-grams with words outside the vocabulary; not for kneser-ney
+    limit_vocab_file: str | None = None  # file of words; drop n-grams with other words, kneser-ney
     vocab_pad: int = 0  # size of the vocabulary for the uniform distribution, at least
     discount_fallback: list[float] | None = None  # discounts for orders where none can be computed; []: 0.5, 1, 1.5
     interpolate_unigrams: bool = True  # false: <unk> gets all mass that order 1 leaves, as in SRILM
@@ -61,12 +89,39 @@ class EstimateConfig:
         if self.vocab_pad and not self.interpolate_unigrams:
             raise InputError("vocab_pad needs interpolate_unigrams; leave one of them out")
         check_separator(self.unit, self.dtype, self.separator_id)
+        self._check_smoothing()
         if self.discount_fallback is not None:
             check_fallback(self.discount_fallback)
         for setting in ("verbose_header", "collapse_values"):
             if getattr(self, setting) and self.format != "arpa":
                 raise InputError(f"{setting} needs format arpa (a path that ends with .arpa); leave it out")
         check_name(self.name)
+
+    def _check_smoothing(self) -> None:
+        """Raise InputError for settings of another smoothing, or out of range."""
+        for f in fields(self):
+            smoothings = ONLY_FOR.get(f.name)
+            if smoothings and self.smoothing not in smoothings and getattr(self, f.name) != default_of(f):
+                raise InputError(
+                    f"{f.name} is for smoothing {' or '.join(smoothings)}, not {self.smoothing}; leave it out"
+                )
+        if self.closed and self.smoothing == KNESER_NEY:
+            raise InputError("closed is not for smoothing kneser-ney, whose models have <unk>; leave it out")
+        if self.vocabulary is not None and self.limit_vocab_file is not None:
+            raise InputError("vocabulary and limit_vocab_file are given; give one of them")
+        if self.vocabulary is not None and self.unit != "word":
+            raise InputError(f"vocabulary needs unit word but unit is {self.unit}; leave it out")
+        for name in ("delta", "gt_max"):
+            if not getattr(self, name):
+                raise InputError(f"{name} is empty; give a value for each order, or one for all")
+        check_values("discount", self.discount, 0, 1)
+        check_values("delta", self.delta, 0, math.inf)
+        check_values("gt_max", self.gt_max, 0, MOST_DISCOUNTED + 1)
+
+    @property
+    def like_srilm(self) -> bool:
+        """Return whether words of a text are read as SRILM does, not as lmplz does."""
+        return self.smoothing != KNESER_NEY or self.vocabulary is not None
 
     @property
     def highest(self) -> int:
@@ -85,4 +140,8 @@ class EstimateConfig:
         from mgpu_ngram.engine.estimate import EstimateOptions
 
         thresholds = [*self.prune[:order], *[self.prune[-1] if self.prune else 0] * (order - len(self.prune))]
-        return EstimateOptions(order, tuple(thresholds), self.vocab_pad, self.interpolate_unigrams)
+        smoothing = None
+        if self.smoothing != KNESER_NEY:
+            values = tuple(self.discount), tuple(self.delta), tuple(self.gt_max)
+            smoothing = Smoothing(self.smoothing, self.interpolate, *values, self.closed)
+        return EstimateOptions(order, tuple(thresholds), self.vocab_pad, self.interpolate_unigrams, smoothing)

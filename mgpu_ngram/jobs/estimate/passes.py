@@ -11,7 +11,7 @@ import numpy as np
 
 from mgpu_ngram.cluster.executor import Handle, reduce_tasks
 from mgpu_ngram.core.discounts import Discounts, check_fallback, discounts_of
-from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.errors import InputError, warn
 from mgpu_ngram.core.file_heads import HEAD_BYTES, refuse_as_text
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
@@ -29,6 +29,7 @@ from mgpu_ngram.engine.device import (
 from mgpu_ngram.engine.estimate import (
     COUNTED,
     START_ID,
+    UNK_ID,
     Estimated,
     EstimateOptions,
     Part,
@@ -43,12 +44,14 @@ from mgpu_ngram.engine.estimate import (
     split_probs,
     with_split_counts,
 )
+from mgpu_ngram.engine.smooth import plain_counts, plain_unigrams, smooth_unigrams
 from mgpu_ngram.engine.sorted_runs import SortedRun, merge_to, open_run, take_shards, where_it_fits
 from mgpu_ngram.engine.spill import result_to_device, spill
 from mgpu_ngram.jobs.estimate.assemble import Assembly, Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.kernels import check
 from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.estimate.smooth_contexts import Rule
 
 ARITY = 8  # vectors over the vocabulary that one task sums
 LESS = "use smaller chunks (chunk_bytes), prune, a lower order, or more workers"
@@ -59,15 +62,17 @@ class Statistics:
     """The statistics of an estimate, by order.
 
     kept, total       n-grams in the model, and before pruning
-    counts_of_counts  number of n-grams with adjusted count 1, 2, 3, 4, from which discounts are computed
-    discounts         of adjusted counts 1, 2, and 3 or more
+    counts_of_counts  number of n-grams with count 1, 2, ..., from which discounts are computed; of Kneser-Ney, with
+                      adjusted count 1, 2, 3, 4
+    discounts         Kneser-Ney: of adjusted counts 1, 2, and 3 or more; absolute: one; additive: delta; Good-Turing:
+                      the coefficients of counts 1, 2, ...; Witten-Bell: none
     fallback          orders whose discounts could not be computed
     """
 
     kept: dict[int, int]
     total: dict[int, int]
     counts_of_counts: dict[int, list[int]]
-    discounts: dict[int, Discounts]
+    discounts: dict[int, Sequence[float]]
     fallback: list[int]
 
 
@@ -122,19 +127,19 @@ class Estimation:
     def finish(self, parts: list[Handle]) -> tuple[Handle, Statistics]:
         """Return (the model's handle, its statistics); empties `parts`, so that each part is freed after use."""
         executor, device = self.executor, self.budget.device
-        lefts = [executor.call(_left_of, part) for part in parts]
+        smoothing = self.options.smoothing
+        lefts = [] if smoothing else [executor.call(_left_of, part) for part in parts]
         lefts = [h for i in range(ARITY) for h in reduce_tasks(executor, _add, lefts[i::ARITY], ARITY)]
         words = executor.call(count_words, lefts, self.vocabulary, self.options, self.bad, device)
         del lefts
         split_left = None
-        if self.split:
+        if self.split and not smoothing:
             [split_left] = reduce_tasks(executor, _add, [executor.call(_split_left_of, p) for p in parts], ARITY)
-        statistics = self._statistics(parts, words, split_left)
-        discounts = statistics.discounts
-        unigrams = executor.call(estimate_unigrams_of, words, discounts[1], self.options)
+        statistics, rules = self._rules(parts, words) if smoothing else self._statistics(parts, words, split_left)
+        unigrams = executor.call(estimate_unigrams_of, words, rules[1], self.options)
         split_L = None
         if self.split:
-            how = self.split, split_left, discounts[2], unigrams, device
+            how = self.split, split_left, rules[2], unigrams, device
             found = [executor.call(split_probs_of, part, *how) for part in parts]
             split_L = executor.call(join_split, found, len(self.split) * self.symbols)
         made: list[Handle] = []
@@ -142,7 +147,7 @@ class Estimation:
         while parts:
             made.append(
                 executor.call(
-                    estimate_of, parts.pop(0), discounts, unigrams, self.budget, self.folder, self.split, split_left,
+                    estimate_of, parts.pop(0), rules, unigrams, self.budget, self.folder, self.split, split_left,
                     split_L,
                     label=f"estimating part {len(made)}",
                 )
@@ -152,7 +157,30 @@ class Estimation:
         self.seconds += seconds
         return model, statistics
 
-    def _statistics(self, parts: list[Handle], words: Handle, split_left: Handle | None) -> Statistics:
+    def _rules(self, parts: list[Handle], words: Handle) -> tuple[Statistics, dict[int, Any]]:
+        """Return (the statistics, the rule of each order) of a smoothing of plain counts."""
+        smoothing, orders = self.options.smoothing, range(1, self.options.order + 1)
+        assert smoothing is not None
+        asked = [self.executor.call(_report_of_words, words), *(self.executor.call(_report_of, p) for p in parts)]
+        (of_words, _, self.tokens), *reports = self.executor.gather(asked)
+        self.seconds += [seconds for *_, seconds in reports]
+        events = self.symbols - 1 - smoothing.closed
+        counts, sizes = {1: of_words}, {1: (events + 1, events + 1)}
+        rules, used = dict[int, Any](), dict[int, Sequence[float]]()
+        for n in orders:
+            if n > 1:
+                counts[n] = np.sum([c[n] for c, *_ in reports], axis=0).tolist()
+                sizes[n] = tuple(np.sum([s[n] for _, s, _ in reports], axis=0).tolist())
+            rules[n], used[n], warnings = smoothing.rule(n, counts[n], events, self.options.thresholds[n - 1])
+            for warning in warnings:
+                warn(warning)
+        kept, total = ({n: size[i] for n, size in sizes.items()} for i in (0, 1))
+        return Statistics(kept, total, counts, used, []), rules
+
+    def _statistics(
+        self, parts: list[Handle], words: Handle, split_left: Handle | None
+    ) -> tuple[Statistics, dict[int, Any]]:
+        """Return (the statistics, the discounts of each order) of a Kneser-Ney model."""
         call, orders = self.executor.call, range(2, self.options.order + 1)
         slips = not self.config.exact_discounts and self.options.order > 1
         # Call all tasks before waiting: one wait takes as long as a short task.
@@ -177,13 +205,15 @@ class Estimation:
         fallback = None if given is None else check_fallback(given)
         found = {n: discounts_of(n, c.tolist(), fallback) for n, c in counts.items()}
         sizes = {1: size} | {n: tuple(np.sum([s[n] for _, s, _ in reports], axis=0).tolist()) for n in orders}
-        return Statistics(
+        discounts = {n: discounts for n, (discounts, _) in found.items()}
+        statistics = Statistics(
             {n: kept for n, (kept, _) in sizes.items()},
             {n: total for n, (_, total) in sizes.items()},
             {n: c.tolist() for n, c in counts.items()},
-            {n: discounts for n, (discounts, _) in found.items()},
+            dict[int, Sequence[float]](discounts),
             [n for n, (_, is_fallback) in found.items() if is_fallback],
         )
+        return statistics, discounts
 
     def _slipped(
         self, parts: list[Handle], ranks: Handle, last: tuple[int, int, int], split_left: Handle | None
@@ -210,8 +240,8 @@ class Estimation:
         return slipped
 
 
-def read_limit(path: str | None) -> Words | None:
-    """Return the words of a file, separated by white space; None without a file."""
+def read_words(path: str | None, setting: str) -> Words | None:
+    """Return <unk> and the words of a file, separated by white space; None without a file."""
     if path is None:
         return None
     try:
@@ -219,7 +249,7 @@ def read_limit(path: str | None) -> Words | None:
         refuse_as_text(path, text[:HEAD_BYTES])
         return Words.of([b"<unk>", *sorted(set(text.split()))])
     except OSError as error:
-        raise InputError(f"limit_vocab_file {path}: cannot be read ({error.strerror}); give a file of words") from None
+        raise InputError(f"{setting} {path}: cannot be read ({error.strerror}); give a file of words") from None
 
 
 def words_outside(vocabulary: Vocabulary, limit: Words, device: str) -> Any:
@@ -253,6 +283,8 @@ def adjusted(
     watch, bits = Stopwatch(budget.device), check.code_bits(symbols)
 
     def adjust(*tables: Table) -> Part:
+        if options.smoothing:
+            return plain_counts({t.order: t for t in tables}, symbols, options, options.smoothing, split)
         bad_here_V = None if bad_V is None else move_to(bad_V, device_of(tables[0].keys))
         return adjust_counts({t.order: t for t in tables}, symbols, options, bad_here_V, split)
 
@@ -301,18 +333,25 @@ def _add(*vectors: Any) -> Any:
 def count_words(lefts: list[Any], vocabulary: Vocabulary, options: EstimateOptions, bad_V: Any, device: str) -> _Words:
     """Return the adjusted counts of single words, from each part's numbers of words before them."""
     counts_V = to_device(vocabulary.counts_V, device)
-    left_V = move_to(_add(*lefts), device) if lefts else counts_V
-    count_V, kept_V = adjust_unigrams(left_V, counts_V, options, bad_V)
-    tokens = int(vocabulary.counts_V[len(SPECIALS) :].sum())
-    return _Words(count_V, kept_V, count_counts(count_V), (int(kept_V.sum()), len(kept_V)), tokens)
+    left_V, smoothing = move_to(_add(*lefts), device) if lefts else counts_V, options.smoothing
+    if smoothing:
+        count_V, kept_V = plain_unigrams(counts_V, smoothing.closed)
+    else:
+        count_V, kept_V = adjust_unigrams(left_V, counts_V, options, bad_V)
+    counted = count_counts(count_V, smoothing.counted(1) if smoothing else COUNTED)
+    tokens = int(vocabulary.counts_V[len(SPECIALS) :].sum() + vocabulary.counts_V[UNK_ID])
+    return _Words(count_V, kept_V, counted, (int(kept_V.sum()), len(kept_V)), tokens)
 
 
 def _report_of_words(words: _Words) -> tuple[list[int], tuple[int, int], int]:
     return words.counts_of_counts, words.size, words.tokens
 
 
-def estimate_unigrams_of(words: _Words, discounts: Discounts, options: EstimateOptions) -> Unigrams:
-    return estimate_unigrams(words.count_V, words.kept_V, discounts, options)
+def estimate_unigrams_of(words: _Words, rule: Discounts | Rule, options: EstimateOptions) -> Unigrams:
+    if isinstance(rule, Rule):
+        closed = options.smoothing is not None and options.smoothing.closed
+        return smooth_unigrams(words.count_V, rule, options.thresholds[0], closed)
+    return estimate_unigrams(words.count_V, words.kept_V, rule, options)
 
 
 def ranks_of(vocabulary: Vocabulary) -> np.ndarray:
@@ -326,17 +365,17 @@ def last_word(vocabulary: Vocabulary, words: _Words, rank_V: np.ndarray) -> tupl
 
 
 def _with_split(part: Part, split: Sequence[int], left_L: Any, device: str) -> Part:
-    """Return a part on the device, with the adjusted counts of its split bigrams."""
+    """Return a part on the device, with the adjusted counts of its split bigrams; plain counts have no `left_L`."""
     part = result_to_device(part, device)
-    return with_split_counts(part, split, len(part.left_V), move_to(left_L, device)) if split else part
+    return with_split_counts(part, split, len(part.left_V), move_to(left_L, device)) if left_L is not None else part
 
 
 def split_probs_of(
-    part: Part, split: Sequence[int], left_L: Any, discounts: Discounts, unigrams: Unigrams, device: str
+    part: Part, split: Sequence[int], left_L: Any, rule: Discounts | Rule, unigrams: Unigrams, device: str
 ) -> list[np.ndarray]:
     """Return places and probabilities of the split bigrams of a part, in host memory."""
     bigrams = _with_split(replace(part, orders={2: part.orders[2]}), split, left_L, device)
-    return [to_host(array) for array in split_probs(bigrams, split, discounts, unigrams.prob_V)]
+    return [to_host(array) for array in split_probs(bigrams, split, rule, unigrams.prob_V)]
 
 
 def join_split(found: list[list[np.ndarray]], places: int) -> np.ndarray:
@@ -348,7 +387,7 @@ def join_split(found: list[list[np.ndarray]], places: int) -> np.ndarray:
 
 
 def estimate_of(
-    part: Part, discounts: dict[int, Discounts], unigrams: Unigrams, budget: Budget, folder: str, split: Sequence[int],
+    part: Part, rules: dict[int, Any], unigrams: Unigrams, budget: Budget, folder: str, split: Sequence[int],
     left_L: Any, split_L: Any,
 ) -> Estimated:  # fmt: skip
     """Return the probabilities and backoffs of a part; spill them."""
@@ -357,7 +396,7 @@ def estimate_of(
     def estimate(device: str) -> Estimated:
         whole = _with_split(part, split, left_L, device)
         shared_L = None if split_L is None else to_device(split_L, device)
-        return estimate_part(whole, discounts, move_to(unigrams.prob_V, device), shared_L)
+        return estimate_part(whole, rules, move_to(unigrams.prob_V, device), shared_L)
 
     with memory_guard("estimating", budget.device, LESS):
         estimated = on_device_or_host(estimate, budget.device)

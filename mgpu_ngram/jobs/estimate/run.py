@@ -1,4 +1,4 @@
-"""Estimate a Kneser-Ney model, as KenLM's lmplz does: text or counts in, a model file or an ARPA file out."""
+"""Estimate a model, as KenLM's lmplz or SRILM's ngram-count does: text or counts in, a model or ARPA file out."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mgpu_ngram.core.counts import Counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel, check_free_file
 from mgpu_ngram.core.output import Output, clear_temporaries, write_manifest
+from mgpu_ngram.core.smoothing import NAMES
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.budget import Budget, peak_bytes
@@ -32,14 +33,13 @@ from mgpu_ngram.jobs.count.shuffle import shuffle
 from mgpu_ngram.jobs.estimate.assemble import Resources, in_host_memory, save
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.from_counts import describe, open_counts, parts_of_counts
-from mgpu_ngram.jobs.estimate.passes import Estimation, Statistics, read_limit
+from mgpu_ngram.jobs.estimate.passes import Estimation, Statistics, read_words
 from mgpu_ngram.jobs.progress import Progress
 
 FORMAT = "mgpu_ngram model"
 TOKEN_BYTES = {"gpu": 115, "cpu": 160}  # memory of a part while it is estimated, per token of the text in its shards
 ALONE = {"gpu": 1.6, "cpu": 1.0}  # factor of tokens for the only part of a worker: no other part waits
 COUNTED_BY = ("order", "unit", "dtype", "separator_id", "skip_symbols", "text_column")  # settings
-SMOOTHING = "Smoothing: Modified Kneser-Ney"  # lmplz's words
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,11 @@ def plan(config: EstimateConfig, context: PlanContext) -> dict[str, Any]:
     of its n-grams.
     """
     if config.counts:
-        return {"job": config.name, "counts": config.counts, "device": context.device, "workers": context.workers}
+        where = {"device": context.device, "workers": context.workers}
+        return {"job": config.name, "counts": config.counts, "smoothing": config.smoothing, **where}
     counted = count_plan(config.counting(), context)
-    return counted | {"job": config.name, "shards": context.workers, "model": model_file(config)}
+    chosen = {"shards": context.workers, "model": model_file(config), "smoothing": config.smoothing}
+    return counted | {"job": config.name, **chosen}
 
 
 def run(config: EstimateConfig, context: RunContext, inputs: Corpus | None = None) -> EstimateResult:
@@ -166,7 +168,7 @@ def estimated(
     """
     executor, memory, progress, start = context.executor, context.memory, context.progress, time.perf_counter()
     resume, overwrite = context.resume, context.overwrite
-    limit = read_limit(config.limit_vocab_file)  # before work begins
+    limit = read_words(config.limit_vocab_file, "limit_vocab_file")  # before work begins
     table_bytes = most_table_bytes(config.counting(), source) if isinstance(source, Corpus) else 0
     budget = count_budget(memory, executor, table_bytes)
     executor = limited(executor, budget)
@@ -209,10 +211,11 @@ def _parts_of_text(
 ) -> tuple[Estimation, list[Handle], int]:  # fmt: skip
     """Return (the remaining steps, parts with adjusted counts, number of chunks that an earlier run had counted)."""
     counting, folder = config.counting(), str(checkpoint.entries_folder)
+    inside = read_words(config.vocabulary, "vocabulary")
     chosen = checkpoint.chosen
     chunks = corpus.chunks(chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
     cut = chosen["least_shards"], chosen["shard_tokens"], chosen["alone_tokens"]  # the same as in saved runs
-    text = LmplzText(config.skip_symbols, *cut)
+    text = LmplzText(config.skip_symbols, *cut, config.like_srilm, inside)
     job = CountPasses(counting, executor, chunks, budget, checkpoint, checkpoint_seconds, progress, text)
     counted = job.count(num_streams(counting, corpus, len(chunks)))
     runs, totals = job.merge(counted), counted.totals
@@ -254,9 +257,9 @@ def _saved(
     header = None
     if config.verbose_header:
         names = config.counts or ", ".join(config.corpus)
-        header = [f"Input file: {names}", f"Token count: {result.tokens}", SMOOTHING]
+        header = [f"Input file: {names}", f"Token count: {result.tokens}", f"Smoothing: {NAMES[config.smoothing]}"]
     threads = executor.threads * executor.tasks_per_host  # no other task runs
-    saving = executor.call(save, model, path, config.format, header, threads, label=f"writing {path}")
+    saving = executor.call(save, model, path, config.format, header, threads, config.closed, label=f"writing {path}")
     start = time.perf_counter()
     executor.wait([saving])
     [(size_bytes, fingerprint, seconds)] = executor.gather([saving])
@@ -282,6 +285,8 @@ def _identity(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]
     """
     inputs = [describe(source)] if isinstance(source, Counts) else source.states
     settings = {name: value for name, value in _settings(config).items() if name in COUNTED_BY}
+    if config.like_srilm:
+        settings |= {"smoothing": "not kneser-ney", "vocabulary": _described(config.vocabulary)}
     return {"corpus": {"inputs": inputs}, "settings": settings, "versions": {"mgpu-ngram": VERSION}}
 
 
@@ -297,11 +302,15 @@ def _manifest(config: EstimateConfig, source: Corpus | Counts, result: EstimateR
 
 
 def _made_of(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]:
-    """Return what an output depends on; the file of a limited vocabulary is among its inputs."""
+    """Return what an output depends on; the file of a vocabulary is among its inputs."""
     inputs = [describe(source)] if isinstance(source, Counts) else source.described
-    if config.limit_vocab_file is not None:
-        inputs = inputs + open_corpus([config.limit_vocab_file]).described
+    inputs = inputs + _described(config.limit_vocab_file or config.vocabulary)
     return {"inputs": inputs, "options": _settings(config)}
+
+
+def _described(path: str | None) -> list[Any]:
+    """Return the description of a file of words; [] without one."""
+    return [] if path is None else open_corpus([path]).described
 
 
 def changed_since(config: EstimateConfig, manifest: dict[str, Any]) -> str:
