@@ -28,6 +28,7 @@ class Budget:
     host_bytes     of host memory, this process's share
     tasks          tasks at once in this process
     spills         the results are expected to be many times larger than what a GPU could keep
+    before_bytes   of the process's GPU arrays that are older than the run; they take nothing of device_bytes
 
     `device_limited` limits CuPy's pool to a budget. Methods that ask how much memory is in use change nothing.
     """
@@ -37,11 +38,12 @@ class Budget:
     host_bytes: int
     tasks: int = 1
     spills: bool = False
+    before_bytes: int = 0
 
     def working_bytes(self) -> int:
         """Return the bytes that one task may take on its device now, beside the results that wait there."""
         if self.device == "gpu":
-            return min(free_bytes("gpu"), self.device_bytes - _pool().used_bytes())
+            return min(free_bytes("gpu"), self.device_bytes - self._taken_bytes())
         return self.host_working_bytes()
 
     def host_working_bytes(self) -> int:
@@ -81,9 +83,13 @@ class Budget:
 
     def place(self, nbytes: int) -> Literal["device", "host", "disk"]:
         """Return where a result of `nbytes` on the device may wait."""
-        if self.device == "gpu" and _pool().used_bytes() <= self.kept_device_share() * self.device_bytes:
+        if self.device == "gpu" and self._taken_bytes() <= self.kept_device_share() * self.device_bytes:
             return "device"
         return "host" if self.fits_host(nbytes) else "disk"
+
+    def _taken_bytes(self) -> int:
+        """Return the bytes of GPU arrays that the run has now. Below 0 when older arrays were freed."""
+        return _pool().used_bytes() - self.before_bytes
 
     def fits_host(self, nbytes: int) -> bool:
         """Return whether host memory may keep `nbytes` more of results."""
@@ -92,7 +98,7 @@ class Budget:
 
 @contextmanager
 def device_limited(budget: Budget) -> Iterator[None]:
-    """Hold CuPy's pool to `budget.device_bytes` within this scope, and note the peak of this thread's allocations.
+    """Hold CuPy's pool to a budget, beside older arrays, within this scope; note the peak of this thread's allocations.
 
     Scopes may be nested and may overlap in several threads: the least of their limits counts. The last scope to end
     restores the limit that the pool had before the first. On a CPU the scope does nothing.
@@ -100,7 +106,8 @@ def device_limited(budget: Budget) -> Iterator[None]:
     if budget.device != "gpu":
         yield
         return
-    with _limits.held_to(budget.device_bytes), _peak_noted():
+    limit_bytes = budget.device_bytes and budget.device_bytes + budget.before_bytes  # 0 is no limit
+    with _limits.held_to(limit_bytes), _peak_noted():
         yield
 
 
@@ -153,6 +160,11 @@ def give_back_freed_memory() -> None:
         for threshold in M_TRIM_THRESHOLD, M_MMAP_THRESHOLD:
             libc.mallopt(threshold, RETURNED_BYTES)
         libc.malloc_trim(0)
+
+
+def used_bytes(device: str) -> int:
+    """Return the bytes of this process's GPU arrays now; 0 on a CPU."""
+    return _pool().used_bytes() if device == "gpu" else 0
 
 
 def forget_peak(device: str) -> None:

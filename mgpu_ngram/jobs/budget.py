@@ -8,7 +8,14 @@ from typing import Any, cast
 
 from mgpu_ngram.cluster.executor import Executor, Handle
 from mgpu_ngram.core.memory_config import MemoryConfig, free_host_bytes
-from mgpu_ngram.engine.budget import KEPT_SHARE, Budget, device_limited, forget_peak, give_back_freed_memory
+from mgpu_ngram.engine.budget import (
+    KEPT_SHARE,
+    Budget,
+    device_limited,
+    forget_peak,
+    give_back_freed_memory,
+    used_bytes,
+)
 from mgpu_ngram.engine.device import free_bytes
 
 AUTO_DEVICE_SHARE = 0.9  # of the free memory when `memory` gives no limit; the rest is for CUDA and other users
@@ -23,6 +30,10 @@ def make_budget(
 ) -> Budget:
     """Return the budget of each process of a run, the same for all: that of the worker with least memory.
 
+    `memory.device_bytes` is for the run alone, as is the free memory that stands in for it. GPU arrays of the process
+    that are older than the run, such as the caller's or replicas of models, are `before_bytes`: the fewest that any
+    process has, so that no process exceeds the limit.
+
     result_bytes  the most bytes of results that the run keeps until it writes them
     outside_pool  bytes of the device that a task takes outside CuPy's pool, such as buffers for text
     """
@@ -35,7 +46,8 @@ def make_budget(
     per_process = host_bytes * executor.tasks_per_process // executor.tasks_per_host
     device_bytes = memory.device_bytes or int(AUTO_DEVICE_SHARE * device_bytes)
     spills = is_spilling(result_bytes, executor.device, device_bytes, executor.workers)
-    budget = Budget(executor.device, device_bytes, per_process, executor.tasks_per_process, spills)
+    before_bytes = min(executor.everywhere(used_bytes, executor.device))
+    budget = Budget(executor.device, device_bytes, per_process, executor.tasks_per_process, spills, before_bytes)
     return replace(budget, device_bytes=max(0, device_bytes - outside_pool(budget)))
 
 

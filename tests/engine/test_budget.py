@@ -84,6 +84,19 @@ def test_working_memory_by_hand(gpu):
     assert pool.limit == 0  # reading the budget does not set the limit
 
 
+def test_arrays_older_than_the_run_take_nothing_of_its_budget(gpu):
+    """100 of 140 bytes in use are older."""
+    pool = gpu(used_bytes=140)
+    budget = Budget("gpu", 500, 1000, before_bytes=100)
+    assert budget.working_bytes() == 460 and budget.place(9) == "device"
+    assert Budget("gpu", 60, 1000, before_bytes=100).place(9) == "host"  # 40 of at most 36
+    with device_limited(budget):
+        assert pool.limit == 600
+    with device_limited(Budget("gpu", 0, 1000, before_bytes=100)):
+        assert pool.limit == 0  # still no limit
+    assert pool.limit == 0
+
+
 def test_a_scope_limits_the_pool_and_restores_the_old_limit(gpu):
     pool = gpu(used_bytes=100)
     pool.limit = 9000  # the user's own limit

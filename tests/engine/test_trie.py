@@ -150,7 +150,7 @@ def back_off(ngrams, ngram):
     return back_off(ngrams, ngram[1:]) + np.float32(ngrams.get(ngram[:-1], (0, 0))[1])
 
 
-VALUES = st.floats(-9, 0, width=32)
+VALUES = st.floats(-9, 0, width=32, allow_subnormal=False)  # CuPy's sums turn values below 1.2e-38 into 0
 
 
 @settings(max_examples=60)

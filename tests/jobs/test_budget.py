@@ -3,6 +3,7 @@
 import sys
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 
 import cloudpickle
 import pytest
@@ -70,9 +71,11 @@ def test_memory_outside_the_pool_is_taken_off(monkeypatch):
     executor = LocalExecutor(workers=1)
     executor.device = "gpu"
     monkeypatch.setattr(jobs_budget, "_free_bytes", lambda device: (1000, 8000))
+    monkeypatch.setattr(jobs_budget, "used_bytes", lambda device: 70)
     seen = []
     budget = make_budget(MemoryConfig(), executor, 0, lambda budget: seen.append(budget) or budget.device_bytes // 9)
-    assert seen == [Budget("gpu", 900, 4000)] and budget == Budget("gpu", 800, 4000)
+    expected = Budget("gpu", 900, 4000, before_bytes=70)
+    assert seen == [expected] and budget == replace(expected, device_bytes=800)
     assert make_budget(MemoryConfig(), executor, 0, lambda budget: 901).device_bytes == 0
     assert make_budget(MemoryConfig(device_bytes=1 << 28), executor).device_bytes == 1 << 28
     executor.close()
