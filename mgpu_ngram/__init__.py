@@ -12,7 +12,7 @@ from mgpu_ngram.core.version import VERSION
 
 if TYPE_CHECKING:
     from mgpu_ngram import compact
-    from mgpu_ngram.api import count, open_distributions, score
+    from mgpu_ngram.api import count, filter, open_distributions, score
     from mgpu_ngram.beam_search import BeamSearch
     from mgpu_ngram.core.counts import Counts, read_counts
     from mgpu_ngram.core.errors import InputError, RunError
@@ -35,6 +35,7 @@ __all__ = [
     "compact",
     "count",
     "estimate",
+    "filter",
     "open_distributions",
     "read_counts",
     "score",
@@ -42,7 +43,7 @@ __all__ = [
 ]
 __version__ = VERSION
 _MODULES = {  # public names by the module that defines them
-    "mgpu_ngram.api": ("count", "open_distributions", "score"),
+    "mgpu_ngram.api": ("count", "filter", "open_distributions", "score"),
     "mgpu_ngram.beam_search": ("BeamSearch",),
     "mgpu_ngram.core.counts": ("Counts", "read_counts"),
     "mgpu_ngram.core.errors": ("InputError", "RunError"),

@@ -234,6 +234,99 @@ def score(
         executor.close()
 
 
+def filter(
+    documents: Any,
+    model: str | Path,
+    output: str | Path | None = None,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    device: str = "auto",
+    client: Any = None,
+    progress: Progress | None = None,
+    memory: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Add the perplexity of a model to documents, and drop documents by it.
+
+    documents  files: a path, glob, directory or fsspec URL, or a list of them. Or a pandas DataFrame, a Dask DataFrame
+               or a Dask bag of dicts or texts
+    model      path of a model file, an ARPA file, a KenLM binary or a table of models; with {language}, one of each
+               language. With `client`, all workers see it
+    output     of files: the folder to write
+    resume     of files: resume the run that left OUTPUT.checkpoint
+    device     "auto", "cpu" or "gpu"; without `client`, "auto" is chosen where a partition is computed
+    client     an existing `distributed.Client`; None: files and pandas are filtered in this process
+    memory     of files: limits, as in `count`
+    options    the other settings of `FilterConfig`: contrast_model, text_column, tokenizer, normalize, sentences,
+               buckets, fixed_buckets, bucket_by, sample, cutoffs, language_column, min_perplexity, max_perplexity,
+               min_difference, max_difference, only, keep, report, block_bytes, verify
+
+    Of files, returns the `FilterResult` of a run. Of a DataFrame or a bag, returns one with the new columns or keys,
+    and without the documents that are dropped. That of Dask is lazy: nothing is scored before its `compute`, and each
+    worker opens the model once. Percentiles (`buckets` without `cutoffs`) need files.
+
+    Raises InputError for invalid input and RunError if the run fails.
+    """
+    from mgpu_ngram.jobs.filter import run as filter_job
+    from mgpu_ngram.jobs.filter.config import FilterConfig
+
+    if hasattr(documents, "assign") or hasattr(documents, "map_partitions"):
+        of_files = {"output": output, "overwrite": overwrite, "resume": resume, "memory": memory, "progress": progress}
+        for name, value in of_files.items():
+            if value:
+                raise InputError(f"{name} is for files; leave it out, and write the result with its own methods")
+        return _filter_memory(documents, model, device, client, options)
+    paths = [documents] if isinstance(documents, str | Path) else documents
+    if not isinstance(paths, list | tuple) or not paths or not all(isinstance(path, str | Path) for path in paths):
+        raise InputError(
+            f"documents is of type {type(documents).__name__}; give paths, a DataFrame of pandas or Dask, or a Dask bag"
+        )
+    if output is None:
+        raise InputError("documents are files but there is no output; give output=FOLDER")
+    if "name" in options:
+        raise InputError("name is for jobs of a YAML file; give output=FOLDER")
+    check_path(model, "model")
+    settings = {"text": [str(path) for path in paths], "model": str(model), **options}
+    config = fill(FilterConfig, settings, "filter")
+    limits = fill(MemoryConfig, memory or {}, "memory")
+    executor = executor_of(device, client)
+    try:
+        context = RunContext(
+            executor, output, overwrite=overwrite, resume=resume, progress=progress or Progress(), memory=limits
+        )
+        return filter_job.run(config, context)
+    finally:
+        executor.close()
+
+
+def _filter_memory(documents: Any, model: str | Path, device: str, client: Any, options: dict[str, Any]) -> Any:
+    from mgpu_ngram.document_filter import DocumentFilter, check_columns, filter_frame, filter_records
+
+    is_lazy, is_frame = hasattr(documents, "map_partitions"), hasattr(documents, "assign")
+    if client is not None and not is_lazy:
+        raise InputError("client is given but the documents are not Dask's; leave it out, or give a Dask DataFrame")
+    if not is_frame and not hasattr(documents, "foldby"):
+        raise InputError(f"documents is a Dask {type(documents).__name__}; give a bag, or a DataFrame (to_frame)")
+    given = DocumentFilter(model, device, 1 if is_lazy else cpu_cores(), **options)
+    if is_frame:
+        check_columns(list(documents.columns), given.config)
+    if client is not None:
+        executor = client_executor(client, device)
+        try:
+            given.device = executor.device
+            executor.everywhere(given.check_files)
+        finally:
+            executor.close()
+    if not is_lazy:
+        return filter_frame(documents, given)
+    if not is_frame:
+        return documents.map_partitions(filter_records, documents=given)
+    from mgpu_ngram.cluster.dask_private import empty_partition
+
+    return documents.map_partitions(filter_frame, given, meta=filter_frame(empty_partition(documents), given))
+
+
 def open_distributions(path: str | Path) -> Any:
     """Open an output of `mgpu-ngram distribution`; data is read on demand.
 

@@ -33,6 +33,14 @@ LARGE = "distributed.admin.large-graph-warning-threshold"  # bytes from which Da
 # The driver
 
 
+def empty_partition(frame: Any) -> Any:
+    """Return an empty pandas DataFrame with the columns, types and index of a Dask DataFrame.
+
+    Replaces DataFrame.head(0), which computes a partition.
+    """
+    return frame._meta
+
+
 @dataclass(frozen=True)
 class Call:
     """A task to send: fn(*args), where arguments may be futures.

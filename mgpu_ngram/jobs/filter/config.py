@@ -24,10 +24,8 @@ class FilterConfig:
     text: list[str]  # documents: paths, globs, directories or fsspec URLs of JSON lines, WET and Parquet files
     model: str  # model file, ARPA file or KenLM binary, or the name of an earlier job that makes a model; with
     # {language} in the path, a model of each language; a table of models by language (.csv, .yaml)
-    contrast_model: str | None = (
-        None  # model of the text to move away from, for the cross-entropy difference (Moore and
-    )
-    # Lewis 2010); may have {language}, too
+    contrast_model: str | None = None  # model of the text to move away from, for the cross-entropy difference
+    # (Moore and Lewis 2010); may have {language}, too
     text_column: str = "text"  # key or column of a document's text
     tokenizer: str | None = None  # SentencePiece model, or tokenizer.json of Hugging Face; null: white space; may have
     # {language}, too
