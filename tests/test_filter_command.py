@@ -61,7 +61,7 @@ def test_a_plan_and_a_job(folder, mgpu_ngram):
         (["-m", "none.{language}.arpa"], "the model 'none.{language}.arpa' matches no file"),
         (["-m", "model.arpa", "--tokenizer", "none.model"], "none.model: cannot be read"),
         (["-m", "model.arpa"], "lacks the key 'text'; name one with text_column: body"),
-        (["-m", "model.arpa", "--text", "body", "--only", "head"], "only has 'head' but the buckets are"),
+        (["-m", "model.arpa", "--text", "body", "--only", "head"], "only has 'head' but there are no buckets"),
         (["-m", "model.arpa", "--text", "body", "--buckets", "a:30", "--cutoffs", "none.csv"], "none.csv: cannot be"),
     ],
 )

@@ -70,7 +70,9 @@ class FilterConfig:
                 raise InputError(f"keep has {name!r}; {suggest(name, FIELDS)}")
         ends = self.bucket_ends
         for name in self.only_buckets:
-            if name not in (*ends, LAST, NO_BUCKET) or not ends:
+            if not ends:
+                raise InputError(f"only has {name!r} but there are no buckets; add --buckets head:30,middle:60")
+            if name not in (*ends, LAST, NO_BUCKET):
                 known = ", ".join([*ends, LAST, NO_BUCKET])
                 raise InputError(f"only has {name!r} but the buckets are {known}")
         self._check_models()
