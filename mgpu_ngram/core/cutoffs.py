@@ -91,6 +91,11 @@ def _is_between(least: float | None, figure: float | None, most: float | None) -
     return (least is None or figure >= least) and (most is None or figure <= most)
 
 
+def shown_cutoff(value: float, by: str) -> str:
+    """Return a cut-off for people: a perplexity with one decimal, a difference with four."""
+    return f"{value:,.1f}" if by == "perplexity" else f"{value:.4f}"
+
+
 def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tuple[float, ...]]:
     """Return the cut-offs of each language from a CSV file as CCNet's cutoff.csv.
 

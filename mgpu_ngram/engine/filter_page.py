@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 
-from mgpu_ngram.core.cutoffs import LAST, NO_BUCKET
+from mgpu_ngram.core.cutoffs import LAST, NO_BUCKET, shown_cutoff
 from mgpu_ngram.engine.filter_stats import BINS_PER_DECADE, BucketStats, FilterStats
 from mgpu_ngram.engine.topic_table import shown
 
@@ -22,12 +22,17 @@ li { margin: .5rem 0; overflow-wrap: anywhere; } b { font-variant-numeric: tabul
 
 
 def filter_page(
-    stats: FilterStats, buckets: Sequence[str], cutoffs: Mapping[str, Sequence[float]], title: str = "Filter"
+    stats: FilterStats,
+    buckets: Sequence[str],
+    cutoffs: Mapping[str, Sequence[float]],
+    title: str = "Filter",
+    by: str = "perplexity",
 ) -> str:
     """Return the page as HTML: sizes of buckets, a histogram of perplexities, and samples of each bucket.
 
     buckets  names of the buckets below each cut-off, in their order
     cutoffs  perplexities by language; the key "" is that of all languages
+    by       "difference": cut-offs are cross-entropy differences
     """
     ordered = [name for name in (*buckets, LAST, NO_BUCKET) if name in stats.buckets]
     head = html.escape(shown(title))
@@ -37,7 +42,7 @@ def filter_page(
         f"<title>{head}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{head}</h1>\n",
         f"<p>{stats.documents:,} documents, {stats.kept:,} kept; {stats.rejects:,} records could not be read.</p>\n",
         _sizes(stats, ordered),
-        _cutoffs(buckets, cutoffs),
+        _cutoffs(buckets, cutoffs, by),
         "<h2>Perplexities</h2>\n",
         _histogram({name: stats.buckets[name] for name in ordered}),
         *(_samples(name, stats.buckets[name]) for name in ordered),
@@ -57,12 +62,14 @@ def _sizes(stats: FilterStats, ordered: Sequence[str]) -> str:
     return _table(("bucket", "documents", "share", "kept", "words", "perplexity of all words"), rows)
 
 
-def _cutoffs(buckets: Sequence[str], cutoffs: Mapping[str, Sequence[float]]) -> str:
+def _cutoffs(buckets: Sequence[str], cutoffs: Mapping[str, Sequence[float]], by: str) -> str:
     rows = [
-        "".join(f"<td>{cell}</td>" for cell in (html.escape(shown(name or "all")), *(f"{v:,.1f}" for v in values)))
+        "".join(
+            f"<td>{cell}</td>" for cell in (html.escape(shown(name or "all")), *(shown_cutoff(v, by) for v in values))
+        )
         for name, values in cutoffs.items()
     ]
-    return "<h2>Cut-offs</h2>\n" + _table(("language", *buckets), rows) if rows else ""
+    return f"<h2>Cut-offs by {by}</h2>\n" + _table(("language", *buckets), rows) if rows else ""
 
 
 def _table(columns: Sequence[str], rows: Sequence[str]) -> str:

@@ -140,7 +140,7 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
     def show_result(self, config: FilterConfig, result: FilterResult) -> None:
         stats = result.stats
         print(f"{shown_path(result.path)}: {many(stats.documents, 'document')}, {stats.kept:,} kept")
-        _show_buckets(stats.summary()["buckets"], result.cutoffs)
+        _show_buckets(stats.summary()["buckets"], result.cutoffs, config.bucket_by)
         if stats.rejects:
             print(f"{many(stats.rejects, 'record')} could not be read; see {shown_path(result.path)}/rejects.jsonl")
         if result.resumed:
@@ -169,17 +169,19 @@ class FilterStage(Stage[FilterConfig, "FilterResult"]):
             f"{path}: {many(totals['documents'], 'document')} of {many(len(described['inputs']), 'shard')}, "
             f"{totals['kept']:,} kept, {many(totals['rejects'], 'reject')}; by {described['model']['path']}"
         )
-        _show_buckets(totals["buckets"], described["cutoffs"])
+        _show_buckets(totals["buckets"], described["cutoffs"], described["options"].get("bucket_by", "perplexity"))
         show_options(described)
 
 
 STAGE = FilterStage()
 
 
-def _show_buckets(buckets: dict[str, dict[str, int]], cutoffs: Mapping[str, Any]) -> None:
+def _show_buckets(buckets: dict[str, dict[str, int]], cutoffs: Mapping[str, Any], by: str) -> None:
+    from mgpu_ngram.core.cutoffs import shown_cutoff
+
     if not cutoffs:
         return
     for name, values in cutoffs.items():
         of = f" of {name}" if name else ""
-        print(f"cut-offs{of}: " + ", ".join(f"{value:,.1f}" for value in values))
+        print(f"cut-offs{of}: " + ", ".join(shown_cutoff(value, by) for value in values))
     print("buckets: " + ", ".join(f"{name} {bucket['documents']:,}" for name, bucket in sorted(buckets.items())))

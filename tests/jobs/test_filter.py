@@ -217,7 +217,7 @@ def test_a_contrast_model_by_hand(arpa, contrast, here, tmp_path):
 
 @pytest.mark.parametrize("buckets", [["near:40"], []])
 def test_buckets_by_difference(buckets, arpa, contrast, here, tmp_path):
-    """Percentiles of the written differences, or fixed limits; a resumed run reads the same saved scores."""
+    """Percentiles of the written differences, or fixed limits; the report shows them with four decimals."""
     write_many(tmp_path)
     fixed = [] if buckets else ["near:-0.3"]
     settings = {"buckets": buckets, "fixed_buckets": fixed, "bucket_by": "difference", "only": ["near,all"]}
@@ -229,6 +229,8 @@ def test_buckets_by_difference(buckets, arpa, contrast, here, tmp_path):
     assert cutoff == (pytest.approx(np.percentile(known, 40)) if buckets else -0.3)
     found = [json.loads(line) for i in range(5) for line in (tmp_path / f"out/documents/{i}.jsonl").open()]
     assert [d["id"] for d in found] == [d["id"] for d in everything if d.get("cross_entropy_difference", -9) < cutoff]
+    page = (tmp_path / "out/report.html").read_text()
+    assert "Cut-offs by difference" in page and f"<td>{cutoff:.4f}</td>" in page
 
 
 def test_fixed_buckets(arpa, here, tmp_path):

@@ -171,7 +171,8 @@ def run(config: FilterConfig, context: RunContext, inputs: Corpus | None = None)
         job.collect(out.folder)
         names = {key or "": values for key, values in job.rules.cutoffs.items()}
         if config.report:
-            page = filter_page(job.stats, list(config.bucket_ends), names, f"{config.name}: {config.model}")
+            title = f"{config.name}: {config.model}"
+            page = filter_page(job.stats, list(config.bucket_ends), names, title, config.bucket_by)
             with new_file(out.folder / REPORT) as sink:
                 sink.write(page.encode())
         made = {"totals": job.stats.summary(), "cutoffs": names, "versions": {"mgpu-ngram": VERSION}}
