@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.kernels.dispatch import array_module, to_host
 
 LAST = "tail"  # bucket of the perplexities above all cut-offs
 NO_BUCKET = "all"  # bucket of documents without a perplexity or without cut-offs, as CCNet names it
@@ -120,7 +121,22 @@ def read_cutoffs(path: str, percentiles: Sequence[float]) -> dict[str | None, tu
     return {name: values for name, values in found.items() if not any(map(math.isnan, values))}
 
 
-def percentile_cutoffs(perplexity_D: np.ndarray, percentiles: Sequence[float]) -> tuple[float, ...]:
-    """Return the exact percentiles of some perplexities, interpolated between neighbours; NaN are left out."""
-    known = perplexity_D[~np.isnan(perplexity_D)]
-    return tuple(np.percentile(known, percentiles).tolist()) if len(known) else ()
+def percentile_cutoffs(figure_D: Any, percentiles: Sequence[float]) -> tuple[float, ...]:
+    """Return the exact percentiles of some figures, interpolated between neighbours; NaN are left out.
+
+    figure_D  (D,) float64, on the host or on a GPU, which sorts them; the result is NumPy's, to the bit
+    """
+    known = figure_D[figure_D == figure_D]
+    if not len(known):
+        return ()
+    place_P = np.asarray(percentiles, np.float64) / 100 * (len(known) - 1)
+    low_P = np.floor(place_P).astype(np.int64)
+    high_P = np.minimum(low_P + 1, len(known) - 1)
+    if isinstance(known, np.ndarray):
+        ordered: Any = np.partition(known, np.unique([low_P, high_P]))
+    else:
+        ordered = array_module(known).sort(known)
+    low, high = (to_host(ordered[array_module(known).asarray(at)]) for at in (low_P, high_P))
+    share_P = place_P - low_P
+    below = low + (high - low) * share_P
+    return tuple(np.where(share_P >= 0.5, high - (high - low) * (1 - share_P), below).tolist())

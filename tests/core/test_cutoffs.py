@@ -7,6 +7,7 @@ import pytest
 
 from mgpu_ngram.core.cutoffs import Rules, parse_buckets, percentile_cutoffs, read_cutoffs
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.engine.device import move_to
 
 
 def test_buckets_by_hand():
@@ -45,6 +46,17 @@ def test_exact_percentiles():
     values = np.array([50.0, np.nan, 10.0, 30.0, 20.0, 40.0])
     assert percentile_cutoffs(values, [30, 60]) == pytest.approx((22.0, 34.0))
     assert percentile_cutoffs(np.array([np.nan]), [30]) == ()
+    assert percentile_cutoffs(np.array([7.0]), [0, 30, 100]) == (7.0, 7.0, 7.0)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_percentiles_are_those_of_numpy(device):
+    """To the bit, for any number of figures."""
+    rng = np.random.default_rng(0)
+    for documents in (1, 2, 3, 10, 1001):
+        for percentiles in ([30, 60], [0, 0.1, 33.3, 50, 99.99, 100]):
+            values = np.round(rng.lognormal(6, 2, documents), 1)
+            assert percentile_cutoffs(move_to(values, device), percentiles) == tuple(np.percentile(values, percentiles))
 
 
 def test_a_table(tmp_path):

@@ -43,6 +43,7 @@ TASKS = {  # by the module that defines them
     "mgpu_ngram.engine.infer_topics": ["infer_chunk"],
     "mgpu_ngram.engine.decode_lines": ["decode_lines"],
     "mgpu_ngram.engine.filter_shard": ["score_shard", "write_shard"],
+    "mgpu_ngram.engine.filter_cutoffs": ["find_cutoffs"],
 }
 SETTINGS = {"mgpu_ngram.engine.assemble": {"SAMPLED": 4}}  # small models are cut, too
 

@@ -31,6 +31,7 @@ BY_HAND = [  # the model gives a b </s> the log10 probability -1.40625, and the 
     {"perplexity": 2.9, "log10": -1.40625, "words": 3, "oovs": 0},
 ]
 LINES = [json.dumps({"id": i, "text": text}) for i, text in enumerate(TEXTS)]
+TASKS = "score_shard", "find_cutoffs", "write_shard"
 PACKERS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
 UNPACKERS = {"": bytes, ".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 UNPACKERS[".zst"] = lambda data: zstandard.ZstdDecompressor().decompressobj().decompress(data)
@@ -365,7 +366,7 @@ def test_on_a_cluster(arpa, cluster, hooks, hooks_folder, here, tmp_path):
     write_many(tmp_path)
     more = {"buckets": ["low:50"]}
     filtered(here, arpa, tmp_path / "docs", tmp_path / "whole", **more)
-    hooks(**{f"{task}.{when}": "" for task in ("score_shard", "write_shard") for when in ("before1", "after1")})
+    hooks(**{f"{task}.{when}": "" for task in TASKS for when in ("before1", "after1")})
     filtered(cluster, arpa, tmp_path / "docs", tmp_path / "out", **more)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "a worker died in every task"

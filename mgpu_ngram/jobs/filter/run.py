@@ -9,17 +9,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mgpu_ngram.cluster.executor import Executor, Handle, windowed
 from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Corpus
-from mgpu_ngram.core.cutoffs import Rules, percentile_cutoffs, read_cutoffs
+from mgpu_ngram.core.cutoffs import Rules, read_cutoffs
 from mgpu_ngram.core.errors import warn
 from mgpu_ngram.core.model_file import identify
 from mgpu_ngram.core.output import Output, new_file, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.engine.filter_cutoffs import find_cutoffs
 from mgpu_ngram.engine.filter_files import open_shards, output_name
 from mgpu_ngram.engine.filter_page import filter_page
 from mgpu_ngram.engine.filter_shard import (
@@ -27,7 +26,6 @@ from mgpu_ngram.engine.filter_shard import (
     SHARD,
     DocumentModel,
     FilterOptions,
-    load_scores,
     rejects_name,
     score_shard,
     shard_name,
@@ -303,20 +301,10 @@ class _Shards:
 
     def _percentiles(self, scores: dict[int, str]) -> dict[str | None, tuple[float, ...]]:
         """Return the exact percentiles of all documents, by language if the settings name its field."""
-        parts: dict[str | None, list[np.ndarray]] = {}
-        for _, path in sorted(scores.items()):
-            found, languages = load_scores(path)
-            totals = found.totals()
-            figure_D = totals.perplexity_D if self.config.bucket_by == "perplexity" else totals.difference_D
-            if not self.config.language:
-                parts.setdefault(None, []).append(figure_D)
-                continue
-            language_D = np.array([str(name) for name in languages], object)
-            for name in {name for name in languages if name is not None}:
-                parts.setdefault(name, []).append(figure_D[language_D == name])
-        percentiles = list(self.config.bucket_ends.values())
-        made = {name: percentile_cutoffs(np.concatenate(some), percentiles) for name, some in sorted(parts.items())}
-        return {name: values for name, values in made.items() if values}
+        config, paths = self.config, [path for _, path in sorted(scores.items())]
+        ends = list(config.bucket_ends.values())
+        arguments = (paths, ends, config.bucket_by, bool(config.language), self.executor.device)
+        return self.executor.gather([self.executor.call(find_cutoffs, *arguments, label="finding percentiles")])[0]
 
     def _each(
         self, phase: str, shards: list[int], call: Callable[[int], Handle], done: Callable[[int, Any], int]

@@ -1,0 +1,41 @@
+"""Find the cut-offs of buckets: exact percentiles of the figures of all documents, sorted on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mgpu_ngram.core.cutoffs import percentile_cutoffs
+from mgpu_ngram.engine.device import memory_guard, move_to
+from mgpu_ngram.engine.filter_shard import load_scores
+
+LESS_TO_SORT = "take the percentiles of a sample (--sample 1000000)"
+
+
+def find_cutoffs(
+    paths: Sequence[str], percentiles: Sequence[float], by: str, has_languages: bool, device: str
+) -> dict[str | None, tuple[float, ...]]:
+    """Return the percentiles of the documents of some shards, by language; the key None is that of all of them.
+
+    paths          of what `score_shard` saved
+    by             "perplexity" or "difference"
+    has_languages  whether each language has its own; documents without one are left out then
+    """
+    parts: dict[str | None, list[np.ndarray]] = {}
+    with memory_guard("finding percentiles", device, LESS_TO_SORT):
+        for path in paths:
+            scores, languages = load_scores(path)
+            totals = scores.totals()
+            figure_D = totals.perplexity_D if by == "perplexity" else totals.difference_D
+            if not has_languages:
+                parts.setdefault(None, []).append(figure_D)
+                continue
+            language_D = np.array([str(name) for name in languages], object)
+            for name in {name for name in languages if name is not None}:
+                parts.setdefault(name, []).append(figure_D[language_D == name])
+        found = {
+            name: percentile_cutoffs(move_to(np.concatenate(some), device), percentiles)
+            for name, some in sorted(parts.items(), key=lambda part: part[0] or "")
+        }
+    return {name: values for name, values in found.items() if values}
