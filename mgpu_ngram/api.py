@@ -244,7 +244,6 @@ def filter(
     device: str = "auto",
     client: Any = None,
     progress: Progress | None = None,
-    memory: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
     """Add the perplexity of a model to documents, and drop documents by it.
@@ -257,7 +256,6 @@ def filter(
     resume     of files: resume the run that left OUTPUT.checkpoint
     device     "auto", "cpu" or "gpu"; without `client`, "auto" is chosen where a partition is computed
     client     an existing `distributed.Client`; None: files and pandas are filtered in this process
-    memory     of files: limits, as in `count`
     options    the other settings of `FilterConfig`: contrast_model, text_column, tokenizer, normalize, sentences,
                buckets, fixed_buckets, bucket_by, sample, cutoffs, language_column, min_perplexity, max_perplexity,
                min_difference, max_difference, only, keep, report, block_bytes, verify
@@ -272,7 +270,7 @@ def filter(
     from mgpu_ngram.jobs.filter.config import FilterConfig
 
     if hasattr(documents, "assign") or hasattr(documents, "map_partitions"):
-        of_files = {"output": output, "overwrite": overwrite, "resume": resume, "memory": memory, "progress": progress}
+        of_files = {"output": output, "overwrite": overwrite, "resume": resume, "progress": progress}
         for name, value in of_files.items():
             if value:
                 raise InputError(f"{name} is for files; leave it out, and write the result with its own methods")
@@ -289,12 +287,9 @@ def filter(
     check_path(model, "model")
     settings = {"text": [str(path) for path in paths], "model": str(model), **options}
     config = fill(FilterConfig, settings, "filter")
-    limits = fill(MemoryConfig, memory or {}, "memory")
     executor = executor_of(device, client)
     try:
-        context = RunContext(
-            executor, output, overwrite=overwrite, resume=resume, progress=progress or Progress(), memory=limits
-        )
+        context = RunContext(executor, output, overwrite=overwrite, resume=resume, progress=progress or Progress())
         return filter_job.run(config, context)
     finally:
         executor.close()
