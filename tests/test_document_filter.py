@@ -135,6 +135,16 @@ def test_any_blocks_have_the_same_figures(arpa, monkeypatch):
     assert DocumentFilter(arpa, keep="perplexity,lines")([t or "" for t in TEXTS]) == wanted
 
 
+@pytest.mark.gpu
+def test_on_a_gpu(arpa, frame):
+    settings = {"fixed_buckets": "head:9.6", "keep": "perplexity,log10,words,oovs,bucket,lines"}
+    wanted = ng.filter(frame, arpa, device="cpu", **settings)
+    pd.testing.assert_frame_equal(ng.filter(frame, arpa, device="gpu", **settings), wanted)
+    bag = dask.bag.from_sequence([text or "" for text in TEXTS], npartitions=3)
+    lazy = [ng.filter(bag, arpa, device=device, **settings) for device in ("cpu", "gpu")]
+    assert lazy[0].compute(scheduler="threads") == lazy[1].compute(scheduler="threads")
+
+
 @pytest.mark.parametrize(
     ("documents", "options", "wanted"),
     [
