@@ -161,7 +161,11 @@ async def leave_cluster(worker: Worker, reason: str) -> None:
 
     Replaces Worker.close_gracefully where the worker has a nanny. There the worker ends before its nanny: its process
     closes a queue that its own thread reads, and logs a traceback (distributed 2026.7, Nanny: watch_stop_q).
+
+    Heartbeats end first. One that reaches the scheduler after the worker has left would close the worker a second time.
+    They may not have started yet, so their timer gets another function.
     """
+    worker.periodic_callbacks["heartbeat"].callback = lambda: None
     nanny: Any = worker.nanny  # its address
     if not nanny:
         await worker.close_gracefully(reason=reason)

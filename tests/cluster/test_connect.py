@@ -2,7 +2,6 @@
 
 import copy
 import os
-import re
 import shutil
 import signal
 import socket
@@ -173,7 +172,14 @@ def test_a_worker_that_joins_during_a_run_is_used(tmp_path):
             executor.close()
 
 
-ANOTHER_VERSION = "from mgpu_ngram.cluster import worker\nworker.VERSION = '0.0.1'\n"
+ANOTHER_VERSION = """
+from mgpu_ngram.cluster import worker
+worker.VERSION = "0.0.1"
+
+def dask_setup(worker):  # heartbeats come as often as possible, so that one comes while the worker leaves
+    timer = worker.periodic_callbacks["heartbeat"]
+    type(timer).callback_time = property(lambda self: 1, lambda self, value: None)
+"""
 
 
 @pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
@@ -194,25 +200,7 @@ def test_a_worker_of_another_version_that_joins_during_a_run_leaves(tmp_path, na
             log = late.stderr.read().decode()
         executor.close()
     why = f"versions of mgpu-ngram differ: {VERSION} in the run, 0.0.1 here; install the same everywhere; this worker"
-    assert why in log and "Traceback" not in HEARTBEAT.sub("", log), log
-
-
-# Dask logs a heartbeat that is on its way when the worker closes its connection; on a busy machine that happens.
-HEARTBEAT = re.compile(
-    r"^.* ERROR - Failed to communicate with scheduler during heartbeat\.\n(?:(?!\d{4}-\d\d-\d\d ).*\n)*", re.MULTILINE
-)
-
-
-@pytest.mark.parametrize(
-    "also", ["", "2026-11-24 12:31:50,000 - distributed.worker - ERROR - other\nTraceback: kept\n"]
-)
-def test_the_heartbeat_of_a_worker_that_leaves_is_no_error(also):
-    start = "2026-11-24 12:31:49,855 - distributed.worker - "
-    log = (
-        f"{start}ERROR - Failed to communicate with scheduler during heartbeat.\nTraceback (most recent call last):\n"
-        f"  File x\nStreamClosedError: Stream is closed\n\nCommClosedError: y\n{start}INFO - closed\n"
-    )
-    assert HEARTBEAT.sub("", log + also) == f"{start}INFO - closed\n{also}"
+    assert why in log and "Traceback" not in log and "heartbeat" not in log, log
 
 
 @contextmanager
