@@ -4,11 +4,17 @@
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 from collections.abc import Callable
 from typing import Literal
 
+from mgpu_ngram.kernels.filter.normalize_text import CODE_POINTS, NEWLINE, PAGE, CharacterMap, map_of
+
 Normalizer = Literal["none", "ccnet", "nfc", "nfkc"]
+Form = Literal["NFC", "NFKC"]
+
+SIGMA = "Σ"  # its lower case depends on its neighbours
 
 _PUNCTUATION = {  # of CCNet (Wenzek et al. 2020)
     "，": ",", "。": ".", "、": ",", "„": '"', "”": '"', "“": '"', "«": '"', "»": '"', "」": '"', "「": '"',
@@ -55,5 +61,76 @@ def normalizer(name: Normalizer) -> Callable[[str], str] | None:
         return None
     if name == "ccnet":
         return _ccnet
-    form: Literal["NFC", "NFKC"] = "NFC" if name == "nfc" else "NFKC"
+    form: Form = "NFC" if name == "nfc" else "NFKC"
     return lambda text: unicodedata.normalize(form, text.lower())
+
+
+@functools.cache
+def character_map(name: Normalizer, by_line: bool) -> CharacterMap:
+    """Return what each character of a sentence becomes, for `normalize_text`; equal to `normalizer(name)`.
+
+    by_line  a sentence is a line; else newlines become spaces, unless the normaliser drops them
+
+    Characters fail where their neighbours decide: a capital sigma, which has a lower case of its own at the end of a
+    word, and marks that a normal form may join to the letter before them, or sort.
+    """
+    found: dict[int, str | None] = {}
+    if name == "ccnet":
+        found = _changes(_ccnet_character, lambda codes: not any(code in _CONTROL for code in codes))
+    elif name != "none":
+        form: Form = "NFC" if name == "nfc" else "NFKC"
+        joined = _joined_characters()
+        found = _changes(
+            lambda character: _normal_character(character, form, joined),
+            lambda codes: joined.isdisjoint(codes) and all(not unicodedata.combining(chr(code)) for code in codes),
+        )
+    if not by_line:
+        found.setdefault(NEWLINE, " ")
+    return map_of(found)
+
+
+def _changes(change: Callable[[str], str | None], may_stay: Callable[[list[int]], bool]) -> dict[int, str | None]:
+    """Return the characters that `change` does not return as they are, by code point.
+
+    may_stay  whether a page stays as it is if no function of Unicode's tables changes it
+    """
+    found: dict[int, str | None] = {}
+    for first in range(0, CODE_POINTS, PAGE):
+        codes = [code for code in range(first, first + PAGE) if not 0xD800 <= code < 0xE000]
+        text = "".join(map(chr, codes))
+        kinds = set(map(unicodedata.category, text))
+        if kinds <= {"Cn", "Co"}:
+            continue
+        stays = kinds.isdisjoint({"Mn", "Mc", "Me", "Nd", "Po", "Pi", "Pf", "Ps", "Pe", "Pd", "So", "Sk", "Sm"})
+        if stays and text.lower() == text == unicodedata.normalize("NFKD", text) and may_stay(codes):
+            continue
+        for code, character in zip(codes, text, strict=True):
+            new = change(character)
+            if new != character:
+                found[code] = new
+    return found
+
+
+def _ccnet_character(character: str) -> str | None:
+    lower = unicodedata.normalize("NFD", character.lower())
+    sorted_marks = any(unicodedata.combining(c) and unicodedata.category(c) != "Mn" for c in lower)
+    return None if character == SIGMA or sorted_marks else lower.translate(_TABLE)
+
+
+def _normal_character(character: str, form: Form, joined: frozenset[int]) -> str | None:
+    lower = character.lower()
+    first = unicodedata.normalize("NFD" if form == "NFC" else "NFKD", lower)[0]
+    if character == SIGMA or unicodedata.combining(first) or ord(first) in joined:
+        return None
+    return unicodedata.normalize(form, lower)
+
+
+@functools.cache
+def _joined_characters() -> frozenset[int]:
+    """Return the characters that a normal form may join to the one before them: in Hangul, and in decompositions."""
+    found = {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}
+    for code in range(CODE_POINTS):
+        parts = unicodedata.decomposition(chr(code)).split()
+        if len(parts) == 2 and not parts[0].startswith("<"):
+            found.add(int(parts[1], 16))
+    return frozenset(found)

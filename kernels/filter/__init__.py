@@ -1,0 +1,1 @@
+"""Kernels that prepare the texts of documents: normalise them, and cut them into pieces."""

@@ -1,0 +1,72 @@
+"""Texts that are normalised by kernels beside Python's unicodedata."""
+
+import random
+import unicodedata
+
+import numpy as np
+import pytest
+
+from mgpu_ngram.core.normalize import character_map, normalizer
+from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.filter.count_words import count_words
+from mgpu_ngram.kernels.filter.normalize_text import CharacterMap, map_of, normalize_text
+
+LETTERS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+CHANGED = [
+    c for c in LETTERS
+    if unicodedata.category(c)[0] == "M" or unicodedata.decomposition(c) or c.lower() != c or c.isspace()
+]  # fmt: skip
+
+
+def run(texts, characters, by_line, strip, to_device):
+    """Return the sentences of each text; None if it failed."""
+    parts = [text.encode() for text in texts]
+    data, ends = np.frombuffer(b"".join(parts), np.uint8), np.cumsum([len(part) for part in parts], dtype=np.int64)
+    characters = CharacterMap(*map(to_device, characters))
+    out, sentences, failed = map(to_host, normalize_text(to_device(data), to_device(ends), characters, by_line, strip))
+    lines = out.tobytes().decode().split("\n")[:-1]
+    spans = zip([0, *sentences.tolist()], sentences.tolist(), failed, strict=False)
+    return [None if bad else lines[a:b] for a, b, bad in spans]
+
+
+def test_by_hand(to_device):
+    characters = map_of({ord("A"): "a", ord("é"): "", ord("中"): "<zhong>", ord("Σ"): None})
+    texts = ["", "A\n b \n", "\n", "éA中\u2003", "xΣ\ny", " "]
+    assert run(texts, characters, True, True, to_device) == [[], ["a", "b", ""], ["", ""], ["a<zhong>"], None, [""]]
+    assert run(["Aé b"], characters, False, False, to_device) == [["a b"]]
+
+
+@pytest.mark.parametrize("name", ["ccnet", "nfc", "nfkc"])
+def test_every_character(name, to_device):
+    """Alone between letters; those that fail are left to Python, and are few."""
+    normalize = normalizer(name)
+    found = run([f"a{c}B" for c in LETTERS], character_map(name, False), False, name == "ccnet", to_device)
+    assert sum(text is None for text in found) < 1100
+    for c, text in zip(LETTERS, found, strict=True):
+        assert text is None or text == [normalize(f"a{c}B").replace("\n", " ")], c
+
+
+@pytest.mark.parametrize("name", ["none", "ccnet", "nfc", "nfkc"])
+@pytest.mark.parametrize("by_line", [True, False])
+def test_random_lines(name, by_line, to_device):
+    rng = random.Random(0)
+    normalize = normalizer(name) or str
+    texts = ["".join(rng.choices(CHANGED, k=rng.randrange(9))) for _ in range(6_000)]
+    texts += [
+        "".join(rng.choices("abc Éàß“”—…0129٣\n\t \u0130\u017f\u212a\u212b", k=rng.randrange(40))) for _ in range(6_000)
+    ]
+    failed = 0
+    found = run(texts, character_map(name, by_line), by_line, name == "ccnet", to_device)
+    for text, sentences in zip(texts, found, strict=True):
+        whole = [normalize(line) for line in text.split("\n")] if by_line else [normalize(text).replace("\n", " ")]
+        failed += sentences is None
+        assert sentences is None or sentences == (whole if text else [])
+    assert failed < 3_000
+
+
+def test_words_of_sentences(to_device):
+    sentences = ["a b\n", "\u2003a\u3000b\xa0c \n", "\n", "é\u200b\n", "", " \x1f"]
+    parts = [sentence.encode() for sentence in sentences]
+    data, ends = np.frombuffer(b"".join(parts), np.uint8), np.cumsum([len(part) for part in parts], dtype=np.int64)
+    found = to_host(count_words(to_device(data), to_device(ends)))
+    assert found.tolist() == [len(sentence.split()) for sentence in sentences] == [2, 3, 0, 1, 0, 0]
