@@ -1,0 +1,284 @@
+"""Cut sentences into the most probable pieces of a unigram model (Kudo 2018), and look the pieces up.
+
+The search is that of `unigram::Model::EncodeOptimized` of SentencePiece 0.2.3, with its arithmetic and its ties: sums
+are float32 from the beginning of a sentence, and a later candidate wins only with a greater sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy import float32, uint32
+
+from mgpu_ngram.kernels.common.find_tokens import is_space
+from mgpu_ngram.kernels.common.words import find_word, index_words
+
+from .. import check
+from ..compile import njit
+from ..dispatch import pick
+from ..intrinsics import from_float32
+from ..launch import grid_for, kernel, launch
+from .normalize_text import character_size
+
+NONE = 0xFFFFFFFF  # no piece ends at a node
+SPELT = 0  # in code_P: the piece is no word, and is looked up in the text's own letters
+MOST = 100000.0  # of a sum; SentencePiece shifts greater ones
+OPEN_PAGES = 16  # pages of nodes that are searched for room
+
+
+class Pieces(NamedTuple):
+    """The pieces of a model.
+
+    nodes_U4       (U, 4) uint32, a trie of their bytes. Node u is base << 8 | the byte that leads to it; the piece that
+                   ends there, or NONE; the bits of its float32 score; 0. The child of u by byte c is u' = base ^ c if
+                   its byte is c. Node 0 is the root
+    code_P         (P,) uint32, the code of each piece: its word's id + 1, or SPELT
+    unknown        the piece of a character without one, and
+    unknown_score  its float32 score
+    """
+
+    nodes_U4: Any
+    code_P: Any
+    unknown: int
+    unknown_score: float
+
+
+class WordTable(NamedTuple):
+    """The words of a model, as `find_word` takes them."""
+
+    offsets_V: Any
+    data: Any
+    slots_C: Any
+
+
+def best_pieces(text_B: Any, ends_S: Any, failed_S: Any, pieces: Pieces, words: WordTable) -> tuple:
+    """Return (codes_T, failed_S): the codes of the pieces of all sentences, with a 0 after each sentence.
+
+    text_B    (B,) uint8, from `piece_text`
+    ends_S    (S,) int64, where each sentence ends
+    failed_S  (S,) bool, sentences that are left out
+
+    codes_T is uint32; unknown characters next to each other are one piece. A piece that is SPELT becomes a code for
+    each of its words between white space. The new failed_S also tells sentences whose sum passes MOST. Those that
+    failed have no codes.
+    """
+    check.dtype(text_B, np.uint8)
+    check.dtype(ends_S, np.int64)
+    check.dtype(failed_S, np.bool_)
+    check.dtype(pieces.nodes_U4, np.uint32)
+    check.dtype(pieces.code_P, np.uint32)
+    arrays = {
+        "text_B": text_B, "ends_S": ends_S, "failed_S": failed_S, "nodes_U4": pieces.nodes_U4, "code_P": pieces.code_P
+    }  # fmt: skip
+    return pick(cpu=_cpu, cuda=_cuda, **arrays | words._asdict())(text_B, ends_S, failed_S, pieces, words)
+
+
+def _cpu(text_B, ends_S, failed_S, pieces, words):
+    check.contiguous(nodes_U4=pieces.nodes_U4)
+    longest = int(np.diff(ends_S, prepend=0).max(initial=0)) + 1
+    best_N, piece_N, start_N = np.empty(longest, np.float32), np.empty(longest, np.uint32), np.empty(longest, np.int32)
+    failed_S = failed_S.copy()
+    codes_T = np.empty(len(text_B) + len(ends_S), np.uint32)  # a code has a byte at least
+    used = _search(
+        text_B, ends_S, pieces.nodes_U4, pieces.code_P, uint32(pieces.unknown), float32(pieces.unknown_score), *words,
+        best_N, piece_N, start_N, codes_T, failed_S,
+    )  # fmt: skip
+    return codes_T[:used], failed_S
+
+
+@njit(nogil=True, cache=True)
+def _search(
+    text_B, ends_S, nodes_U4, code_P, unknown, unknown_score, offsets_V, data, slots_C, best_N, piece_N, start_N,
+    codes_T, failed_S,
+):  # fmt: skip
+    """Return the codes that were written."""
+    root = nodes_U4[0, 0] >> uint32(8)
+    begin, t = 0, 0
+    for s in range(len(ends_S)):
+        size = ends_S[s] - begin
+        for i in range(size + 1):
+            start_N[i] = -1
+        best_N[0] = 0.0
+        i = 0
+        while i < size and not failed_S[s]:
+            so_far = best_N[i]
+            if abs(so_far) > MOST:
+                failed_S[s] = True
+                continue
+            width = character_size(text_B[begin + i])
+            has_single, base = False, root
+            for end in range(i + 1, size + 1):
+                c = uint32(text_B[begin + end - 1])
+                node = base ^ c
+                unit = nodes_U4[node, 0]
+                if unit & uint32(255) != c:
+                    break
+                base = unit >> uint32(8)
+                piece = nodes_U4[node, 1]
+                if piece != uint32(NONE):
+                    candidate = from_float32(nodes_U4[node, 2]) + so_far  # type: ignore[call-arg]
+                    if start_N[end] < 0 or candidate > best_N[end]:
+                        best_N[end], start_N[end], piece_N[end] = candidate, i, piece
+                    has_single |= end - i == width
+            if not has_single:
+                end = i + width
+                candidate = unknown_score + so_far
+                if start_N[end] < 0 or candidate > best_N[end]:
+                    best_N[end], start_N[end], piece_N[end] = candidate, i, unknown
+            i += width
+        if failed_S[s]:
+            begin = ends_S[s]
+            continue
+        # The way back, as a chain from the beginning: start_N[i] becomes where the piece that starts at i ends.
+        end, after = size, -1
+        while end >= 0:
+            start = start_N[end] if end else -1
+            start_N[end] = after
+            after, end = end, start
+        i = 0
+        while i < size:
+            end = start_N[i]
+            piece = piece_N[end]
+            while piece == unknown and end < size and piece_N[start_N[end]] == unknown:
+                end = start_N[end]
+            code = code_P[piece]
+            if code != uint32(SPELT):
+                codes_T[t] = code
+                t += 1
+            else:
+                first, stop = begin + i, begin + end
+                while first < stop:
+                    last = first
+                    while last < stop and not is_space(text_B[last]):
+                        last += 1
+                    if last > first:
+                        codes_T[t] = uint32(find_word(text_B, first, last, offsets_V, data, slots_C)) + uint32(1)
+                        t += 1
+                    first = last + 1
+            i = end
+        codes_T[t] = 0
+        t += 1
+        begin = ends_S[s]
+    return t
+
+
+def _cuda(text_B, ends_S, failed_S, pieces, words):
+    import cupy
+
+    B, S = len(text_B), len(ends_S)
+    failed_S = failed_S.copy()
+    if not S:
+        return cupy.empty(0, np.uint32), failed_S
+    text_B, slots_C, data = check.aligned(text_B), check.aligned(words.slots_C), check.aligned(words.data)
+    nodes_U4 = check.aligned(pieces.nodes_U4)
+    N = B + S
+    best_N, piece_N, next_N = cupy.empty(N, np.float32), cupy.empty(N, np.uint32), cupy.empty(N, np.int32)
+    counts_S = cupy.empty(S, np.int64)
+    blocks = grid_for(S, 64)
+    sentences = text_B, B, ends_S, S
+    chains = best_N, piece_N, next_N
+    model = pieces.code_P, np.uint32(pieces.unknown)
+    table = slots_C, len(slots_C), words.offsets_V, len(words.offsets_V), data, len(data)
+    search = kernel("filter/best_pieces", "find_best_pieces")
+    score = np.float32(pieces.unknown_score)
+    launch(search, blocks, 64, (*sentences, nodes_U4, score, *model, *chains, counts_S, failed_S))
+    ends_of_codes_S = cupy.cumsum(counts_S)
+    codes_T = cupy.empty(int(ends_of_codes_S[-1]), np.uint32)
+    write = kernel("filter/best_pieces", "write_piece_codes")
+    launch(write, blocks, 64, (*sentences, *model, *table, piece_N, next_N, counts_S, ends_of_codes_S, codes_T))
+    return codes_T, failed_S
+
+
+def index_pieces(pieces: list[bytes], score_P: np.ndarray, used_P: np.ndarray) -> np.ndarray:
+    """Return nodes_U4 of some distinct pieces that are not empty and have no NUL.
+
+    score_P  (P,) float32
+    used_P   (P,) bool: pieces that a text can have
+    """
+    order = sorted(np.flatnonzero(used_P).tolist(), key=pieces.__getitem__)
+    sizes = [len(pieces[p]) for p in order]
+    offsets_P = np.cumsum([0, *sizes], dtype=np.int64)
+    data = np.frombuffer(b"".join(pieces[p] for p in order), np.uint8)
+    room = 1 << 12
+    while True:
+        nodes_U4 = np.zeros((room, 4), np.uint32)
+        nodes_U4[:, 1] = NONE
+        used = _build(offsets_P, data, np.array(order, np.uint32), score_P.view(np.uint32), nodes_U4)
+        if used >= 0:
+            return nodes_U4[:used].copy()
+        room *= 4
+
+
+@njit(nogil=True, cache=True)
+def _build(offsets_P, data, order_P, score_P, nodes_U4):
+    """Fill nodes_U4 with a trie of sorted pieces; returns the nodes used, or -1 if there is no room."""
+    P = len(order_P)
+    based = np.zeros(len(nodes_U4), np.bool_)  # bases of nodes
+    taken = np.zeros(len(nodes_U4), np.bool_)
+    taken[0] = based[0] = True
+    stack = [(0, 0, P, 0)]  # node, its first piece and the one after its last, bytes before it
+    labels, firsts = np.empty(257, np.int64), np.empty(257, np.int64)
+    pages = 1
+    while len(stack):
+        node, first, last, depth = stack.pop()
+        if first < last and offsets_P[first + 1] - offsets_P[first] == depth:
+            nodes_U4[node, 1], nodes_U4[node, 2] = order_P[first], score_P[order_P[first]]
+            first += 1
+        n = 0
+        for p in range(first, last):
+            label = np.int64(data[offsets_P[p] + depth])
+            if n == 0 or labels[n - 1] != label:
+                labels[n], firsts[n] = label, p
+                n += 1
+        if n == 0:
+            continue
+        firsts[n] = last
+        base = -1
+        for candidate in range(256 * max(0, pages - OPEN_PAGES), 256 * pages):
+            if based[candidate]:
+                continue
+            free = True
+            for k in range(n):
+                free &= not taken[candidate ^ labels[k]]
+            if free:
+                base = candidate
+                break
+        if base < 0:
+            base = 256 * pages
+            pages += 1
+            if 256 * pages > len(nodes_U4):
+                return -1
+        based[base] = True
+        nodes_U4[node, 0] = uint32(base) << uint32(8) | nodes_U4[node, 0] & uint32(255)
+        for k in range(n):
+            child = base ^ labels[k]
+            taken[child] = True
+            nodes_U4[child, 0] = uint32(labels[k])
+            stack.append((child, firsts[k], firsts[k + 1], depth + 1))
+    return 256 * pages
+
+
+def example(rng: np.random.Generator, size: int = 10_000) -> dict[str, Any]:
+    """Return sentences of few letters, some of them unknown, and pieces of 1 to 4 letters with few scores: ties."""
+    letters = [*"abcde", "é", "\u2581", " "]
+    made = {"".join(rng.choice(letters[:7], n)) for n in rng.integers(1, 5, 60)} - {"e", "é"}
+    pieces = ["<unk>", "a", *sorted(made - {"a"})]
+    score_P = -(rng.integers(4, 20, len(pieces)) / 2).astype(np.float32)
+    used_P = np.ones(len(pieces), bool)
+    used_P[0] = False
+    known = [piece.encode() for piece in pieces]
+    vocabulary = [b"<unk>", *known[2::2], "é".encode(), b"e"]
+    offsets_V = np.cumsum([0, *map(len, vocabulary)], dtype=np.int64)
+    data = np.frombuffer(b"".join(vocabulary), np.uint8)
+    code_P = np.array([vocabulary.index(p) + 1 if p in vocabulary else 1 for p in known], np.uint32)
+    code_P[0] = SPELT
+    parts = ["".join(rng.choice(letters, n)).encode() for n in rng.integers(0, 60, size // 40)]
+    words = WordTable(offsets_V, data, index_words(offsets_V, data)[0])
+    return {
+        "text_B": np.frombuffer(b"".join(parts), np.uint8),
+        "ends_S": np.cumsum([len(part) for part in parts], dtype=np.int64),
+        "failed_S": rng.random(len(parts)) < 0.1,
+        "pieces": Pieces(index_pieces(known, score_P, used_P), code_P, 0, float(score_P.min()) - 10),
+        "words": words,
+    }
