@@ -106,7 +106,8 @@ class DocumentFilter:
                 parts.append(scorers.score(texts[start:end], languages[start:end], watch))
         scores = DocumentScores.joined(parts)
         judged = judge(scores, languages, self.rules)
-        return Filtered(new_columns(scores, judged, self.fields), judged.kept_D)
+        columns = new_columns(scores, judged, self.fields)
+        return Filtered({name: list(values) for name, values in columns.items()}, judged.kept_D.tolist())
 
     def _model(self, paths: ModelPaths, threads: int) -> DocumentModel:
         def scoring(path: str) -> ScoreOptions:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,27 +68,43 @@ class Rules:
     most_difference: float | None = None
     only: tuple[str, ...] = ()
 
-    def bucket(self, perplexity: float | None, difference: float | None, language: Any) -> str:
-        """Return the bucket of a document; figures are None for a document without words."""
-        key = language if self.language else None
-        cutoffs = self.cutoffs.get(key) if key is None or isinstance(key, str) else None
-        figure = perplexity if self.by == "perplexity" else difference
-        if not cutoffs or figure is None:
-            return NO_BUCKET
-        return (*self.names, LAST)[bisect_right(cutoffs, figure)]
+    @property
+    def buckets(self) -> tuple[str, ...]:
+        """The names of all buckets."""
+        return (*self.names, LAST, NO_BUCKET)
 
-    def keeps(self, perplexity: float | None, difference: float | None, bucket: str) -> bool:
-        """Return whether a document is kept. Limits keep none without the figure that they limit."""
-        if self.only and bucket not in self.only:
-            return False
-        inside = _is_between(self.least, perplexity, self.most)
-        return inside and _is_between(self.least_difference, difference, self.most_difference)
+    def bucket_of(self, perplexity_D: np.ndarray, difference_D: np.ndarray, languages: Sequence[Any]) -> np.ndarray:
+        """Return the number in `buckets` of each document's bucket, (D,) int64; figures are NaN without words."""
+        figure_D = perplexity_D if self.by == "perplexity" else difference_D
+        bucket_D = np.full(len(figure_D), len(self.names) + 1)
+        members: dict[str | None, list[int]] = {}
+        if self.language:
+            for d, language in enumerate(languages):
+                if isinstance(language, str):
+                    members.setdefault(language, []).append(d)
+        groups = members.items() if self.language else [(None, slice(None))]
+        for key, some in groups:
+            if cutoffs := self.cutoffs.get(key):
+                bucket_D[some] = np.searchsorted(cutoffs, figure_D[some], "right")
+        bucket_D[np.isnan(figure_D)] = len(self.names) + 1
+        return bucket_D
+
+    def keeps(self, perplexity_D: np.ndarray, difference_D: np.ndarray, bucket_D: np.ndarray) -> np.ndarray:
+        """Return whether each document is kept, (D,) bool. Limits keep none without the figure that they limit."""
+        kept_D = _are_between(self.least, perplexity_D, self.most)
+        kept_D &= _are_between(self.least_difference, difference_D, self.most_difference)
+        if self.only:
+            kept_D &= np.array([name in self.only for name in self.buckets])[bucket_D]
+        return kept_D
 
 
-def _is_between(least: float | None, figure: float | None, most: float | None) -> bool:
-    if figure is None:
-        return least is None and most is None
-    return (least is None or figure >= least) and (most is None or figure <= most)
+def _are_between(least: float | None, figure_D: np.ndarray, most: float | None) -> np.ndarray:
+    kept_D = np.ones(len(figure_D), bool)
+    if least is not None:
+        kept_D &= figure_D >= least
+    if most is not None:
+        kept_D &= figure_D <= most
+    return kept_D
 
 
 def shown_cutoff(value: float, by: str) -> str:

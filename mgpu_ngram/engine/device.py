@@ -274,6 +274,10 @@ class Stopwatch:
         self.add({step: now - self._last})
         self._last = now
 
+    def skip(self) -> None:
+        """Charge the time since the last lap to no step."""
+        self._last = time.perf_counter()
+
     def add(self, seconds: dict[str, float]) -> None:
         """Charge seconds that were measured elsewhere."""
         self.seconds = add_seconds(self.seconds, seconds)

@@ -27,7 +27,7 @@ def find_cutoffs(
         for path in paths:
             scores, languages = load_scores(path)
             totals = scores.totals()
-            figure_D = totals.perplexity_D if by == "perplexity" else totals.difference_D
+            figure_D = totals.perplexity_D if by == "perplexity" else totals.cross_entropy_difference_D
             if not has_languages:
                 parts.setdefault(None, []).append(figure_D)
                 continue

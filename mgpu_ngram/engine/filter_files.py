@@ -6,7 +6,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from mgpu_ngram.core.compress import compressing
 from mgpu_ngram.core.corpus import Chunk, Corpus, Piece
@@ -14,11 +17,14 @@ from mgpu_ngram.core.documents import first_text, stored_source
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import HEAD_BYTES, json_keys, what_begins
 from mgpu_ngram.core.files import find_files
+from mgpu_ngram.core.json_lines import KIND, NUMBER, ODD, TEXT_END, JsonLines, join_lines, scan_lines
 from mgpu_ngram.core.json_records import BOM, RecordError, parse_record, with_fields
 from mgpu_ngram.core.lazy_import import LazyModule
+from mgpu_ngram.core.new_fields import NewField, fields_of, json_fields
 from mgpu_ngram.core.output import Sink
 from mgpu_ngram.core.read_text import read_blocks
 from mgpu_ngram.core.sources import CUTTABLE, Source, parquet_file, parquet_source
+from mgpu_ngram.core.text_column import TextColumn, is_utf8
 from mgpu_ngram.core.warc import MAGIC, TEXT, DamagedRecord, check_wet, document_of, read_records
 
 if TYPE_CHECKING:
@@ -44,25 +50,62 @@ class Reject:
 
 
 @dataclass
+class JsonDocuments:
+    """The D documents of JSON lines.
+
+    lines  the lines of the documents
+    tag    the key whose values `lines` has
+    odd    (line, object) of the documents that `lines` leaves to the parser, by number
+    """
+
+    lines: JsonLines
+    tag: str
+    odd: dict[int, tuple[bytes, dict[str, Any]]]
+
+    def column(self, name: str) -> list[Any]:
+        """Return the value of a field of each document; of the tag only if it is a text; None where it is missing."""
+        if name != self.tag:
+            texts = (self.odd[d][0] if d in self.odd else self.lines.line(d) for d in range(len(self.lines.table_DC)))
+            return [parse_record(text, name)[0].get(name) for text in texts]
+        values = self.lines.tags()
+        for d, (_, record) in self.odd.items():
+            values[d] = record.get(name)
+        return values
+
+
+@dataclass
 class Block:
     """Some documents of a shard, D of them.
 
     texts    of the documents
-    records  JSON lines as (line, object); for Parquet the table of a row group
+    records  JSON lines, or (line, object) of each; for Parquet the table of a row group
+    lines    lines of the file, with those that are no documents; 0 for other formats
     """
 
-    texts: list[str]
+    texts: Sequence[str]
     records: Any
     rejects: list[Reject] = field(default_factory=list)
+    lines: int = 0
 
     def column(self, name: str) -> Sequence[Any]:
         """Return the value of a field for each document; None where it is missing, and for no name."""
+        if not name:
+            return [None] * len(self.texts)
+        if isinstance(self.records, JsonDocuments):
+            return self.records.column(name)
         if isinstance(self.records, list):
             return [record.get(name) for _, record in self.records]
         return self.records[name].to_pylist() if name in self.records.column_names else [None] * len(self.texts)
 
 
-Write = Callable[[Block, Mapping[str, Sequence[Any]], Sequence[bool]], None]
+class Writer(Protocol):
+    """Writes the documents that are kept. Any thread may call `render`; its results are written in order."""
+
+    def render(self, block: Block, fields: Mapping[str, NewField], kept_D: np.ndarray) -> Any:
+        """Return what to write: the documents of a block that are kept, with their new fields."""
+
+    def write(self, rendered: Any) -> None:
+        """Write it."""
 
 
 def open_shards(paths: list[str], text_column: str) -> Corpus:
@@ -94,8 +137,13 @@ def _shard(name: str, location: str, text_column: str) -> Source:
     return replace(source, column=text_column)
 
 
-def read_shard(source: Source, block_bytes: int) -> Iterator[Block]:
-    """Yield the documents of a file in order.
+def read_shard(
+    source: Source, block_bytes: int, tag: str = "", new_fields: Sequence[str] = ()
+) -> Iterator[Callable[[], Block]]:
+    """Yield functions that return the documents of a file in order, a block each; any thread may call them.
+
+    tag         field that `Block.column` is asked for
+    new_fields  fields that documents get
 
     Empty lines of JSON lines, and other records of WET files, are passed over. Raises InputError for a damaged file,
     but damaged records of a WET file are rejects.
@@ -103,34 +151,58 @@ def read_shard(source: Source, block_bytes: int) -> Iterator[Block]:
     if source.format == "parquet":
         with parquet_file(source) as file:
             for g in range(file.metadata.num_row_groups):
-                table = file.read_row_group(g)
-                texts = table[source.column].cast(pa.large_binary()).to_pylist()
-                yield Block([(text or b"").decode("utf-8", "replace") for text in texts], table)
+                yield partial(_parquet_block, file.read_row_group(g), source.column)
         return
     if source.warc:
-        yield from _wet_blocks(source, block_bytes)
+        for block in _wet_blocks(source, block_bytes):
+            yield partial(_known, block)
         return
     chunk = Chunk(0, (Piece(0, source, 0, source.size_bytes, source.size_bytes),), source.size_bytes)
-    number = 0
-    for block in read_blocks(chunk, "word", block_bytes):
-        found = Block([], [])
-        for line in block.data.tobytes().split(b"\n")[:-1]:
-            number += 1
-            if not line.strip():
-                continue
-            try:
-                record, text = parse_record(line, source.column)
-            except RecordError as error:
-                found.rejects.append(Reject(number, str(error), line))
-            else:
-                found.records.append((line, record))
-                found.texts.append(text)
-        yield found
+    for text in read_blocks(chunk, "word", block_bytes):
+        yield partial(_json_block, text.data, source.column, tag, new_fields)
+
+
+def _known(block: Block) -> Block:
+    return block
+
+
+def _parquet_block(table: Any, column: str) -> Block:
+    values = table[column].cast(pa.large_binary()).combine_chunks().fill_null(b"")
+    if len(values):
+        offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
+        if len(values.buffers()) > 2 and values.buffers()[2]:
+            data = np.frombuffer(values.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+            if is_utf8(data, offsets - offsets[0]):
+                return Block(TextColumn(data, offsets[1:] - offsets[0]), table)
+    return Block(TextColumn.of(text.decode("utf-8", "replace") for text in values.to_pylist()), table)
+
+
+def _json_block(data: np.ndarray, text_key: str, tag: str, new_fields: Sequence[str]) -> Block:
+    """Return the documents of lines; the places of rejects count from the first line, which is 1."""
+    lines = scan_lines(data, text_key, tag, new_fields)
+    odd: dict[int, tuple[bytes, dict[str, Any]]] = {}
+    texts: dict[int, str] = {}
+    rejects: list[Reject] = []
+    kept_L = np.ones(len(lines.table_DC), bool)
+    for row in np.flatnonzero(lines.table_DC[:, KIND] == ODD).tolist():
+        line = lines.line(row)
+        d = row - len(rejects)
+        try:
+            record, text = parse_record(line, text_key)
+        except RecordError as error:
+            rejects.append(Reject(int(lines.table_DC[row, NUMBER]) + 1, str(error), line))
+            kept_L[row] = False
+        else:
+            odd[d], texts[d] = (line, record), text
+    lines.table_DC = lines.table_DC[kept_L] if rejects else lines.table_DC
+    column = TextColumn(lines.texts, np.ascontiguousarray(lines.table_DC[:, TEXT_END]), texts)
+    return Block(column, JsonDocuments(lines, tag, odd), rejects, lines.lines)
 
 
 def _wet_blocks(source: Source, block_bytes: int) -> Iterator[Block]:
     """Yield the texts of a WET file; a document has the line of JSON that is written for it."""
-    found, size = Block([], []), 0
+    texts: list[str] = []
+    found, size = Block(texts, []), 0
     for record in read_records(source):
         if isinstance(record, DamagedRecord):
             found.rejects.append(Reject(record.offset, record.reason, record.head))
@@ -143,11 +215,12 @@ def _wet_blocks(source: Source, block_bytes: int) -> Iterator[Block]:
             found.rejects.append(Reject(record.offset, f"no UTF-8 at byte {error.start} of the text", record.content))
             continue
         found.records.append((json.dumps(fields, ensure_ascii=False).encode(), fields))
-        found.texts.append(text)
+        texts.append(text)
         size += len(record.content)
         if size >= block_bytes:
             yield found
-            found, size = Block([], []), 0
+            texts = []
+            found, size = Block(texts, []), 0
     yield found
 
 
@@ -168,50 +241,64 @@ def reject_line(source: Source, reject: Reject) -> bytes:
     return json.dumps(values, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def open_writer(sink: Sink, source: Source, fields: Sequence[str]) -> AbstractContextManager[Write]:
-    """Return a context that yields write(block, columns, kept), in the format and compression of the source.
+def open_writer(sink: Sink, source: Source, fields: Sequence[str]) -> AbstractContextManager[Writer]:
+    """Return a context that yields a writer in the format and compression of the source.
 
-    fields   the new fields
-    columns  values of each new field for all documents of the block; None: the document has none
-    kept     whether each document is written
+    fields  the new fields
     """
-    return _parquet_writer(sink, source, fields) if source.format == "parquet" else _json_writer(sink, source)
+    return _ParquetWriter.open(sink, source, fields) if source.format == "parquet" else _JsonWriter.open(sink, source)
 
 
-@contextmanager
-def _json_writer(sink: Sink, source: Source) -> Iterator[Write]:
-    def write(block: Block, columns: Mapping[str, Sequence[Any]], kept: Sequence[bool]) -> None:
-        lines = []
-        for d, (line, record) in enumerate(block.records):
-            if kept[d]:
-                fields = {name: values[d] for name, values in columns.items() if values[d] is not None}
-                lines.append(with_fields(line, record, fields))
-        if lines:
-            file.write(b"\n".join([*lines, b""]))
+class _JsonWriter:
+    def __init__(self, write: Callable[[Any], Any]):
+        self.write = write
 
-    with compressing(sink, source.format) as file:
-        yield write
+    @classmethod
+    @contextmanager
+    def open(cls, sink: Sink, source: Source) -> Iterator[Writer]:
+        with compressing(sink, source.format) as file:
+            yield cls(sink.append if file is sink else file.write)
+
+    def render(self, block: Block, fields: Mapping[str, NewField], kept_D: np.ndarray) -> Any:
+        records = block.records
+        if isinstance(records, JsonDocuments):
+            D = len(block.texts)
+            kept = {d: records.odd[d] for d in records.odd if kept_D[d]}
+            changed = {d: with_fields(*pair, fields_of(fields, d)) for d, pair in kept.items()}
+            ends = np.zeros(D + 1, np.int64)
+            for d, line in changed.items():
+                ends[d + 1] = len(line)
+            odd = np.frombuffer(b"".join(changed.values()), np.uint8)
+            return join_lines(records.lines, kept_D, json_fields(fields, D), (np.cumsum(ends), odd))
+        pairs = ((d, *records[d]) for d in np.flatnonzero(kept_D).tolist())
+        return b"".join(with_fields(line, record, fields_of(fields, d)) + b"\n" for d, line, record in pairs)
 
 
-@contextmanager
-def _parquet_writer(sink: Sink, source: Source, fields: Sequence[str]) -> Iterator[Write]:
-    others = {"words": pa.int64(), "oovs": pa.int64(), "bucket": pa.string(), LINES: pa.list_(pa.float64())}
-    kinds = {name: others.get(name, pa.float64()) for name in fields}
-    with parquet_file(source) as file:
-        schema, metadata = file.schema_arrow, file.metadata
-        groups = metadata.num_row_groups and metadata.num_columns
-        codec = metadata.row_group(0).column(0).compression if groups else "SNAPPY"
-    for name in fields:
-        new, at = pa.field(name, kinds[name]), schema.get_field_index(name)
-        schema = schema.append(new) if at < 0 else schema.set(at, new)
+class _ParquetWriter:
+    def __init__(self, file: Any, schema: Any, kinds: Mapping[str, Any]):
+        self._file, self._schema, self._kinds = file, schema, kinds
 
-    def write(block: Block, columns: Mapping[str, Sequence[Any]], kept: Sequence[bool]) -> None:
-        table = block.records
-        arrays = [pa.array(columns[name], kinds[name]) if name in columns else table[name] for name in schema.names]
-        table = pa.Table.from_arrays(arrays, schema=schema).filter(pa.array(kept, pa.bool_()))
-        if len(table):
-            file.write_table(table, row_group_size=len(table))
+    @classmethod
+    @contextmanager
+    def open(cls, sink: Sink, source: Source, fields: Sequence[str]) -> Iterator[Writer]:
+        others = {"words": pa.int64(), "oovs": pa.int64(), "bucket": pa.string(), LINES: pa.list_(pa.float64())}
+        kinds = {name: others.get(name, pa.float64()) for name in fields}
+        with parquet_file(source) as file:
+            schema, metadata = file.schema_arrow, file.metadata
+            groups = metadata.num_row_groups and metadata.num_columns
+            codec = metadata.row_group(0).column(0).compression if groups else "SNAPPY"
+        for name in fields:
+            new, at = pa.field(name, kinds[name]), schema.get_field_index(name)
+            schema = schema.append(new) if at < 0 else schema.set(at, new)
+        compression = "none" if codec == "UNCOMPRESSED" else codec.lower()
+        with pq.ParquetWriter(sink, schema, compression=compression) as file:
+            yield cls(file, schema, kinds)
 
-    compression = "none" if codec == "UNCOMPRESSED" else codec.lower()
-    with pq.ParquetWriter(sink, schema, compression=compression) as file:
-        yield write
+    def render(self, block: Block, fields: Mapping[str, NewField], kept_D: np.ndarray) -> Any:
+        table, kinds = block.records, self._kinds
+        arrays = [fields[name].arrow(kinds[name]) if name in fields else table[name] for name in self._schema.names]
+        return pa.Table.from_arrays(arrays, schema=self._schema).filter(pa.array(kept_D, pa.bool_()))
+
+    def write(self, rendered: Any) -> None:
+        if len(rendered):
+            self._file.write_table(rendered, row_group_size=len(rendered))

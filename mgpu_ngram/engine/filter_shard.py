@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from mgpu_ngram.core.ahead import map_ahead
 from mgpu_ngram.core.arrays import load_arrays
 from mgpu_ngram.core.checkpoint import save_entry
 from mgpu_ngram.core.cutoffs import Rules
+from mgpu_ngram.core.new_fields import NewField
 from mgpu_ngram.core.normalize import Normalizer
 from mgpu_ngram.core.output import new_file
 from mgpu_ngram.core.sources import Source
+from mgpu_ngram.core.text_column import TextColumn, head_of
 from mgpu_ngram.engine.device import Stopwatch, memory_guard
 from mgpu_ngram.engine.filter_files import LINES, Block, open_writer, read_shard, reject_line
-from mgpu_ngram.engine.filter_stats import SAMPLE_CHARACTERS, SAMPLES, BucketStats, FilterStats, histogram, sample_rank
+from mgpu_ngram.engine.filter_stats import SAMPLE_CHARACTERS, SAMPLES, BucketStats, FilterStats, histogram, sample_ranks
 from mgpu_ngram.engine.score import LESS_TO_SCORE, Replica, ScoreOptions, replica_of
-from mgpu_ngram.engine.score_documents import DocumentScorer, DocumentScores, Sentences, perplexities
-from mgpu_ngram.engine.subwords import SubwordCodes, open_subwords
+from mgpu_ngram.engine.score_documents import (
+    DocumentScorer,
+    DocumentScores,
+    DocumentTotals,
+    Sentences,
+    perplexities,
+)
+from mgpu_ngram.engine.subwords import SubwordCodes, replica_codes
+
+T = TypeVar("T")
 
 SCORES, SHARD = "scores", "shard"  # kinds of checkpoint entries
 
@@ -44,6 +56,7 @@ class FilterOptions:
     language     field with the language of a document; "": none
     fields       new fields
     block_bytes  of a file that are read and scored at once
+    threads      that share the blocks of a shard
     """
 
     models: dict[str, DocumentModel]
@@ -53,6 +66,7 @@ class FilterOptions:
     sentences: Sentences
     block_bytes: int
     device: str
+    threads: int = 1
 
 
 @dataclass
@@ -89,22 +103,29 @@ def score_shard(number: int, source: Source, options: FilterOptions, folder: str
     most    documents to score, the first ones; None: all
     """
     watch = Stopwatch(options.device)
+    scorer = Scorers(options)
     parts: list[DocumentScores] = []
     numbers: list[int] = []
     known: dict[str | None, int] = {}
-    with memory_guard("scoring", options.device, LESS_TO_SCORE):
-        scorer = Scorers(options)
-        for block in read_shard(source, options.block_bytes):
-            watch.lap("read")
-            left = None if most is None else most - len(numbers)
-            languages = block.column(options.language)[:left]
-            parts.append(scorer.score(block.texts[:left], languages, watch))
+
+    def score(first: int, block: Block) -> tuple[DocumentScores, Sequence[Any], Stopwatch]:
+        own = Stopwatch(options.device)
+        left = None if most is None else max(0, most - first)
+        texts = block.texts if left is None or left >= len(block.texts) else block.texts[:left]
+        languages = block.column(options.language)[:left]
+        return scorer.score(texts, languages, own), languages, own
+
+    with memory_guard("scoring", options.device, LESS_TO_SCORE), _Blocks(source, options, watch) as blocks:
+        for part, languages, own in blocks.map(score):
+            watch.add(own.seconds)
+            parts.append(part)
             for value in languages:
                 numbers.append(known.setdefault(value if isinstance(value, str) else None, len(known)))
             if len(numbers) == most:
                 break
     scores = DocumentScores.joined(parts)
     arrays = vars(scores) | {"language_D": np.array(numbers, np.int32)}
+    watch.skip()
     path = save_entry(folder, SCORES, [number], arrays, {"languages": list(known)})
     watch.lap("write")
     return ShardScores(path, len(scores), watch.seconds)
@@ -127,27 +148,74 @@ def write_shard(
     """
     watch = Stopwatch(options.device)
     found = FilterStats()
+    scorer = None if scores else Scorers(options)
+    saved = load_scores(scores)[0] if scores else None
     with memory_guard("scoring", options.device, LESS_TO_SCORE), ExitStack() as files:
-        scorer = None if scores else Scorers(options)
-        saved = load_scores(scores)[0] if scores else None
         sink = files.enter_context(new_file(Path(folder) / shard_name(number), durable=True))
         rejects = files.enter_context(new_file(Path(folder) / rejects_name(number), durable=True))
-        with open_writer(sink, source, options.fields) as write:
-            for block in read_shard(source, options.block_bytes):
-                watch.lap("read")
-                if scorer:
-                    part = scorer.score(block.texts, block.column(options.language), watch)
-                elif saved:
-                    part = saved.part(found.documents, found.documents + len(block.texts))
-                judged = judge(part, block.column(rules.language), rules)
-                write(block, new_columns(part, judged, options.fields), judged.kept_D)
-                for reject in block.rejects:
-                    rejects.append(reject_line(source, reject))
-                found.add(_stats(number, found.documents, block, judged))
-                watch.lap("write")
+        writer = files.enter_context(open_writer(sink, source, options.fields))
+        blocks = files.enter_context(_Blocks(source, options, watch))
+
+        def filtered(first: int, block: Block) -> tuple[Block, Any, FilterStats, Stopwatch]:
+            own = Stopwatch(options.device)
+            if scorer:
+                part = scorer.score(block.texts, block.column(options.language), own)
+            elif saved:
+                part = saved.part(first, first + len(block.texts))
+            judged = judge(part, block.column(rules.language), rules)
+            rendered = writer.render(block, new_columns(part, judged, options.fields), judged.kept_D)
+            stats = _stats(number, first, block, judged)
+            own.lap("render")
+            return block, rendered, stats, own
+
+        for block, rendered, stats, own in blocks.map(filtered):
+            watch.add(own.seconds)
+            watch.skip()
+            writer.write(rendered)
+            for reject in block.rejects:
+                rejects.append(reject_line(source, reject))
+            found.add(stats)
+            watch.lap("write")
     found.size_bytes, found.rejects_bytes = sink.size_bytes, rejects.size_bytes
     save_entry(folder, SHARD, [number], {}, {"stats": asdict(found)})
     return Written(found, watch.seconds)
+
+
+class _Blocks:
+    """The blocks of a shard, which threads read and work on; a context."""
+
+    def __init__(self, source: Source, options: FilterOptions, watch: Stopwatch):
+        self._source, self._options, self._watch = source, options, watch
+
+    def __enter__(self) -> _Blocks:
+        self._pool = ThreadPoolExecutor(self._options.threads, "mgpu-ngram-filter")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def map(self, fn: Callable[[int, Block], T]) -> Iterator[T]:
+        """Yield fn(number of its first document, block) for all blocks, in order."""
+        ahead = self._options.threads
+        return map_ahead(self._pool, lambda item: fn(*item), self._numbered(ahead), ahead)
+
+    def _numbered(self, ahead: int) -> Iterator[tuple[int, Block]]:
+        options, first, line = self._options, 0, 0
+        reading = read_shard(self._source, options.block_bytes, options.language, options.fields)
+
+        def parse(read: Callable[[], Block]) -> tuple[Block, float]:
+            own = Stopwatch("cpu")
+            block = read()
+            own.lap("parse")
+            return block, own.seconds["parse"]
+
+        for block, seconds in map_ahead(self._pool, parse, reading, ahead):
+            self._watch.add({"parse": seconds})
+            for reject in block.rejects:
+                reject.at += line
+            yield first, block
+            first += len(block.texts)
+            line += block.lines
 
 
 class Scorers:
@@ -156,9 +224,16 @@ class Scorers:
     def __init__(self, options: FilterOptions):
         self._options = options
         self._scorers: dict[str, DocumentScorer] = {}
+        self._opening = threading.Lock()
+        self._device = threading.Lock() if options.device == "gpu" else nullcontext()  # one block at a time on a GPU
 
-    def score(self, texts: list[str], languages: Sequence[Any], watch: Stopwatch) -> DocumentScores:
+    def score(self, texts: Sequence[str], languages: Sequence[Any], watch: Stopwatch) -> DocumentScores:
         """Return the scores of some texts. `watch` gets the seconds to load models and to score."""
+        column = texts if isinstance(texts, TextColumn) else TextColumn.of(texts)
+        with self._device:
+            return self._score(column, languages, watch)
+
+    def _score(self, texts: TextColumn, languages: Sequence[Any], watch: Stopwatch) -> DocumentScores:
         if "" in self._options.models:
             return self._of("", watch).score(texts, watch)
         members: dict[str, list[int]] = {name: [] for name in self._options.models}
@@ -168,90 +243,77 @@ class Scorers:
         parts = [DocumentScores.none(len(others))]
         for name, some in members.items():
             if some:
-                parts.append(self._of(name, watch).score([texts[d] for d in some], watch))
+                parts.append(self._of(name, watch).score(texts.take(np.array(some)), watch))
         order = [*others, *(d for some in members.values() for d in some)]
         return DocumentScores.joined(parts).take(np.argsort(order))
 
     def _of(self, name: str, watch: Stopwatch) -> DocumentScorer:
-        if name not in self._scorers:
-            options, model = self._options, self._options.models[name]
-            contrast = self._open(model.contrast, model.tokenizer) if model.contrast else None
-            self._scorers[name] = DocumentScorer(
-                *self._open(model.scoring, model.tokenizer), options.normalize, options.sentences,
-                model.scoring.read_threads, contrast,
-            )  # fmt: skip
-            watch.lap("load")
-        return self._scorers[name]
+        with self._opening:
+            return self._scorers.get(name) or self._opened(name, watch)
+
+    def _opened(self, name: str, watch: Stopwatch) -> DocumentScorer:
+        options, model = self._options, self._options.models[name]
+        contrast = self._open(model.contrast, model.tokenizer) if model.contrast else None
+        found = self._scorers[name] = DocumentScorer(
+            *self._open(model.scoring, model.tokenizer), options.normalize, options.sentences,
+            model.scoring.read_threads, contrast,
+        )  # fmt: skip
+        watch.lap("load")
+        return found
 
     def _open(self, scoring: ScoreOptions, tokenizer: str) -> tuple[Replica, SubwordCodes | None]:
         replica = replica_of(scoring)
-        return replica, SubwordCodes(open_subwords(tokenizer), replica.words) if tokenizer else None
+        return replica, replica_codes(replica, tokenizer) if tokenizer else None
 
 
 @dataclass
 class Judged:
-    """The figures and buckets of D documents; of a document without words, figures are None but words is 0."""
+    """The figures of D documents, the numbers in `buckets` of their buckets, and which of them are kept."""
 
-    perplexity_D: Sequence[float | None]
-    log10_D: Sequence[float | None]
-    words_D: Sequence[int]
-    oovs_D: Sequence[int | None]
-    contrast_perplexity_D: Sequence[float | None]
-    cross_entropy_difference_D: Sequence[float | None]
-    bucket_D: Sequence[str]
-    kept_D: Sequence[bool]
+    totals: DocumentTotals
+    buckets: tuple[str, ...]
+    bucket_D: np.ndarray
+    kept_D: np.ndarray
 
 
 def judge(scores: DocumentScores, languages: Sequence[Any], rules: Rules) -> Judged:
     """Return the figures of some documents, their buckets, and which of them are kept."""
     totals = scores.totals()
-    words_D = totals.words_D.tolist()
-
-    def known(values_D: np.ndarray) -> list[Any]:
-        return [value if words else None for value, words in zip(values_D.tolist(), words_D, strict=True)]
-
-    perplexity_D, difference_D = known(totals.perplexity_D), known(totals.difference_D)
-    figures = perplexity_D, difference_D
-    bucket_D = [rules.bucket(*each) for each in zip(*figures, languages, strict=True)]
-    kept_D = [rules.keeps(*each) for each in zip(*figures, bucket_D, strict=True)]
-    others = known(totals.log10_D), words_D, known(totals.oovs_D), known(totals.contrast_perplexity_D)
-    return Judged(perplexity_D, *others, difference_D, bucket_D, kept_D)
+    figures = totals.perplexity_D, totals.cross_entropy_difference_D
+    bucket_D = rules.bucket_of(*figures, languages)
+    return Judged(totals, rules.buckets, bucket_D, rules.keeps(*figures, bucket_D))
 
 
-def new_columns(scores: DocumentScores, judged: Judged, fields: Sequence[str]) -> dict[str, list[Any]]:
+def new_columns(scores: DocumentScores, judged: Judged, fields: Sequence[str]) -> dict[str, NewField]:
     """Return the values of each new field; only `bucket` is known of a document without words."""
-    columns: dict[str, list[Any]] = {}
+    has_D = judged.totals.words_D > 0
+    columns: dict[str, NewField] = {}
     for name in fields:
         if name == LINES:
-            values = perplexities(scores.log10_S, scores.words_S)
-            found: Sequence[Any] = [part.tolist() for part in np.split(values, scores.ends_D)[: len(scores)]]
+            columns[name] = NewField(perplexities(scores.log10_S, scores.words_S), has_D, scores.ends_D)
+        elif name == "bucket":
+            columns[name] = NewField(judged.bucket_D, np.ones(len(has_D), bool), names=judged.buckets)
         else:
-            found = getattr(judged, f"{name}_D")
-        has_value = [True] * len(scores) if name == "bucket" else judged.words_D
-        columns[name] = [value if has else None for value, has in zip(found, has_value, strict=True)]
+            columns[name] = NewField(getattr(judged.totals, f"{name}_D"), has_D)
     return columns
 
 
 def _stats(number: int, first: int, block: Block, judged: Judged) -> FilterStats:
     """Return the totals of a block whose first document is document `first` of its shard."""
+    totals, kept_D = judged.totals, judged.kept_D
     found = FilterStats(
-        len(block.texts),
-        sum(judged.kept_D),
-        len(block.rejects),
-        sum(judged.words_D),
-        sum(n or 0 for n in judged.oovs_D),
+        len(block.texts), int(kept_D.sum()), len(block.rejects), int(totals.words_D.sum()), int(totals.oovs_D.sum())
     )
-    members: dict[str, list[int]] = {}
-    for d, name in enumerate(judged.bucket_D):
-        members.setdefault(name, []).append(d)
-    for name, some in members.items():
-        ranked = heapq.nsmallest(SAMPLES, ((sample_rank(number, first + d), d) for d in some))
-        found.buckets[name] = BucketStats(
-            len(some),
-            sum(judged.kept_D[d] for d in some),
-            sum(judged.words_D[d] for d in some),
-            sum(judged.log10_D[d] or 0.0 for d in some),
-            histogram(p for d in some if (p := judged.perplexity_D[d]) is not None),
-            [(rank, judged.perplexity_D[d], block.texts[d][:SAMPLE_CHARACTERS]) for rank, d in ranked],
-        )
+    rank_D = sample_ranks(number, first, len(block.texts))
+    for b in np.unique(judged.bucket_D).tolist():
+        some = np.flatnonzero(judged.bucket_D == b)
+        perplexity = totals.perplexity_D[some]
+        samples = []
+        for d in some[np.argsort(rank_D[some], kind="stable")[:SAMPLES]].tolist():
+            known = float(totals.perplexity_D[d]) if totals.words_D[d] else None
+            samples.append((int(rank_D[d]), known, head_of(block.texts, d, SAMPLE_CHARACTERS)))
+        found.buckets[judged.buckets[b]] = BucketStats(
+            len(some), int(kept_D[some].sum()), int(totals.words_D[some].sum()), float(totals.log10_D[some].sum()),
+            histogram(perplexity[~np.isnan(perplexity)]), samples,
+        )  # fmt: skip
     return found

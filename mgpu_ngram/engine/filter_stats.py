@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
+
+from mgpu_ngram.kernels.compile import njit
 
 SAMPLES = 20  # documents of each bucket that a report shows
 SAMPLE_CHARACTERS = 600
@@ -75,18 +78,27 @@ class FilterStats:
         return asdict(self) | {"buckets": buckets}
 
 
-def histogram(perplexities: Iterable[float]) -> dict[str, int]:
+def histogram(perplexities: np.ndarray) -> dict[str, int]:
     """Return the number of perplexities in each bin; the keys are strings, as JSON has them."""
-    found: dict[str, int] = {}
-    for perplexity in perplexities:
-        name = str(math.floor(BINS_PER_DECADE * math.log10(max(perplexity, 1.0))))
-        found[name] = found.get(name, 0) + 1
+    bins, counts = np.unique(_bins(perplexities), return_counts=True)
+    return dict(zip(map(str, bins.tolist()), counts.tolist(), strict=True))
+
+
+@njit(nogil=True, cache=True)
+def _bins(perplexities):
+    found = np.empty(len(perplexities), np.int64)
+    for i in range(len(found)):
+        found[i] = math.floor(BINS_PER_DECADE * math.log10(max(perplexities[i], 1.0)))
     return found
 
 
-def sample_rank(shard: int, document: int) -> int:
-    """Return a number that looks random (SplitMix64), the same in every run; the lowest ones are samples."""
-    x = (shard << 40) + document + 0x9E3779B97F4A7C15
+def sample_ranks(shard: int, first: int, documents: int) -> np.ndarray:
+    """Return numbers that look random (SplitMix64), uint64, the same in every run; the lowest ones are samples.
+
+    first  the number of the first document in its shard
+    """
+    x = np.arange(documents, dtype=np.uint64) + np.uint64((shard << 40) + first)
+    x += np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = ((x ^ (x >> shift)) * factor) & 0xFFFFFFFFFFFFFFFF
-    return x ^ (x >> 31)
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return x ^ (x >> np.uint64(31))

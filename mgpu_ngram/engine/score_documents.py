@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 
-from mgpu_ngram.core.normalize import Normalizer, normalizer
+from mgpu_ngram.core.normalize import Normalizer, character_map, normalizer
+from mgpu_ngram.core.text_column import TextColumn
 from mgpu_ngram.engine.device import Stopwatch, move_to
 from mgpu_ngram.engine.score import BlockScores, Replica
 from mgpu_ngram.engine.subwords import SubwordCodes
-from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.dispatch import array_module, to_host
+from mgpu_ngram.kernels.filter.count_words import count_words
+from mgpu_ngram.kernels.filter.normalize_text import NEWLINE, CharacterMap, normalize_text
 
 Sentences = Literal["line", "document"]
 DECIMALS = 1  # of a perplexity, as CCNet rounds it
@@ -29,8 +33,8 @@ class DocumentTotals:
     oovs_D        (D,) int64
     perplexity_D  (D,) float64, rounded; NaN without words
     contrast_perplexity_D  the same under the contrast model; NaN without one
-    difference_D  (D,) float64, the cross-entropy difference in bits per word (Moore and Lewis 2010): the cross-entropy
-                  under the model minus that under the contrast model, rounded; NaN without words or contrast model
+    cross_entropy_difference_D  (D,) float64, in bits per word (Moore and Lewis 2010): the cross-entropy under the model
+                  minus that under the contrast model, rounded; NaN without words or contrast model
     """
 
     log10_D: np.ndarray
@@ -38,7 +42,7 @@ class DocumentTotals:
     oovs_D: np.ndarray
     perplexity_D: np.ndarray
     contrast_perplexity_D: np.ndarray
-    difference_D: np.ndarray
+    cross_entropy_difference_D: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -160,38 +164,59 @@ class DocumentScorer:
         self._contrast = contrast
         self._replica, self._codes, self._sentences, self._threads = replica, codes, sentences, threads
         self._normalize, self._as_ccnet = normalizer(normalize), normalize == "ccnet"
+        characters = character_map(normalize, sentences == "line")
+        self._characters = CharacterMap(*(move_to(array, replica.device) for array in characters))
 
-    def score(self, texts: list[str], watch: Stopwatch) -> DocumentScores:
+    def score(self, texts: TextColumn, watch: Stopwatch) -> DocumentScores:
         """Return the scores of some texts. `watch` gets the seconds to normalise, tokenise and score them."""
-        lines, ends_D = self._lines(texts)
-        watch.lap("normalize")
-        if not lines:
-            return DocumentScores.none(len(texts))
-        scores = self._score_lines(lines, self._replica, self._codes, watch)
-        words_S = np.diff(to_host(scores.ends_S), prepend=0).astype(np.int32)
-        if self._as_ccnet and not self._codes:
-            for s, line in enumerate(lines):
-                if not line.isascii():  # CCNet counts words between all white space of Unicode; KenLM scores others
-                    words_S[s] = len(line.split()) + 1
-        contrast_S = np.full(len(words_S), np.nan, np.float32)
-        if self._contrast:
-            contrast_S = to_host(self._score_lines(lines, *self._contrast, watch).total_S)
-        found = DocumentScores(to_host(scores.total_S), words_S, to_host(scores.oovs_S), contrast_S, ends_D)
+        found, left = self._score_column(texts, watch)
+        if left:  # texts that the kernel leaves to Python
+            lines, ends_D = self._lines([texts[d] for d in left])
+            data = "".join(line + "\n" for line in lines).encode("utf-8", "replace")
+            watch.lap("normalize")
+            own = self._score_sentences(_Sentences(np.frombuffer(data, np.uint8), self._replica.device), ends_D, watch)
+            order_D = np.arange(len(texts))
+            order_D[left] = len(texts) + np.arange(len(left))
+            found = DocumentScores.joined([found, own]).take(order_D)
         if self._sentences == "document":
             found = found.without_empty_sentences()
         watch.lap("score")
         return found
 
-    def _score_lines(
-        self, lines: list[str], replica: Replica, codes: SubwordCodes | None, watch: Stopwatch
+    def _score_column(self, texts: TextColumn, watch: Stopwatch) -> tuple[DocumentScores, list[int]]:
+        """Return the scores of all texts but some, which have no sentences; and the numbers of these."""
+        device = self._replica.device
+        data, ends_D = move_to(texts.data, device), move_to(texts.ends_D, device)
+        by_line = self._sentences == "line"
+        text_B, ends_D, failed_D = normalize_text(data, ends_D, self._characters, by_line, self._as_ccnet)
+        left = sorted({*texts.odd, *np.flatnonzero(to_host(failed_D)).tolist()})
+        sentences, ends_D = _Sentences(text_B, device), to_host(ends_D)
+        watch.lap("normalize")
+        return self._score_sentences(sentences, ends_D, watch), left
+
+    def _score_sentences(self, sentences: _Sentences, ends_D: np.ndarray, watch: Stopwatch) -> DocumentScores:
+        """Return the scores of documents, of which each has the sentences up to ends_D."""
+        if not len(sentences.text_B):
+            return DocumentScores.none(len(ends_D))
+        scores = self._score_model(sentences, self._replica, self._codes, watch)
+        words_S = np.diff(to_host(scores.ends_S), prepend=0).astype(np.int32)
+        if self._as_ccnet and not self._codes:
+            # CCNet counts words between all white space of Unicode; KenLM scores others.
+            words_S = to_host(count_words(sentences.text_B, sentences.ends_S)) + np.int32(1)
+        contrast_S = np.full(len(words_S), np.nan, np.float32)
+        if self._contrast:
+            contrast_S = to_host(self._score_model(sentences, *self._contrast, watch).total_S)
+        return DocumentScores(to_host(scores.total_S), words_S, to_host(scores.oovs_S), contrast_S, ends_D)
+
+    def _score_model(
+        self, sentences: _Sentences, replica: Replica, codes: SubwordCodes | None, watch: Stopwatch
     ) -> BlockScores:
         """Return the scores of some sentences under a model."""
-        if codes:
-            codes_T = codes(lines, self._threads)
-            watch.lap("tokenize")
-            return replica.score_codes(move_to(codes_T, replica.device))
-        data = np.frombuffer(("\n".join(lines) + "\n").encode("utf-8", "replace"), np.uint8)
-        return replica.score_text(move_to(data, replica.device))[0]
+        if not codes:
+            return replica.score_text(sentences.text_B)[0]
+        codes_T = codes.of_sentences(sentences.text_B, sentences.ends_S, self._threads)
+        watch.lap("tokenize")
+        return replica.score_codes(move_to(codes_T, replica.device))
 
     def _lines(self, texts: list[str]) -> tuple[list[str], np.ndarray]:
         """Return the sentences of all texts, and ends_D. An empty text has none."""
@@ -209,3 +234,15 @@ class DocumentScorer:
                 lines += some
             ends.append(len(lines))
         return lines, np.array(ends, np.int64)
+
+
+class _Sentences:
+    """Sentences on a device: text_B (B,) uint8, with a newline after each."""
+
+    def __init__(self, text_B: Any, device: str):
+        self.text_B = move_to(text_B, device)
+
+    @cached_property
+    def ends_S(self) -> Any:
+        """(S,) int64, the byte after each newline."""
+        return array_module(self.text_B).flatnonzero(self.text_B == NEWLINE) + 1

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import functools
+import threading
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.sentencepiece_proto import NORMAL, UNIGRAM, UNKNOWN, USER_DEFINED, SentencePieceModel, read_model
 from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.device import move_to
+from mgpu_ngram.kernels.dispatch import to_host
+from mgpu_ngram.kernels.filter.best_pieces import Pieces, WordTable, best_pieces, index_pieces
+from mgpu_ngram.kernels.filter.piece_text import PieceRules, piece_text, plain_characters
+
+if TYPE_CHECKING:
+    from mgpu_ngram.engine.score import Replica
 
 INSTALL = "pip install 'mgpu-ngram[filter]'"
 KEPT = 64  # tokenisers that a process keeps
 SPELT = 1 << 16  # pieces without a text of their own whose codes are kept
+SEARCHED = (0, 2, 3)  # the first release of sentencepiece whose search `best_pieces` repeats
+UNKNOWN_PENALTY = 10.0  # of SentencePiece: an unknown character's score is that much below the least of all pieces
 VARIES = 0  # in a table of codes: the piece is written in the text's own letters, or is several words
+
+
+_codes: WeakKeyDictionary[Replica, dict[tuple[str, str], SubwordCodes]] = WeakKeyDictionary()
+_making = threading.Lock()
 
 
 class Subwords(Protocol):
     """A tokeniser.
 
     pieces   the text of each id; None: it differs from text to text
+    unigram  a SentencePiece model whose texts `UnigramCodes` cuts as the library does; None for another tokeniser
     """
 
     pieces: list[str | None]
+    unigram: SentencePieceModel | None
 
     def ids(self, texts: list[str], threads: int) -> list[list[int]]:
         """Return the ids of the pieces of each text."""
@@ -39,7 +57,8 @@ class _SentencePiece:
         except ImportError:
             raise InputError(f"{path}: a SentencePiece model needs the library sentencepiece; {INSTALL}") from None
         try:
-            self._model = SentencePieceProcessor(model_proto=Path(path).read_bytes())
+            data = Path(path).read_bytes()
+            self._model = SentencePieceProcessor(model_proto=data)
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or "it is no SentencePiece model"
             raise InputError(
@@ -47,6 +66,7 @@ class _SentencePiece:
             ) from None
         names = self._model.id_to_piece(list(range(len(self._model))))
         self.pieces = [None if i == self._model.unk_id() else name for i, name in enumerate(names)]
+        self.unigram = _unigram(data)
 
     def ids(self, texts: list[str], threads: int) -> list[list[int]]:
         return self._model.encode(texts, out_type=int, num_threads=threads)
@@ -55,7 +75,26 @@ class _SentencePiece:
         return self._model.encode(texts, out_type=str, num_threads=threads)
 
 
+def _unigram(data: bytes) -> SentencePieceModel | None:
+    """Return a model that `UnigramCodes` takes, None for another one, or if the library searches in another way."""
+    import sentencepiece
+
+    release = tuple(int(part) for part in sentencepiece.__version__.split(".")[:3] if part.isdigit())
+    try:
+        model = read_model(data)
+    except ValueError:
+        return None
+    taken = (
+        release >= SEARCHED and model.model_kind == UNIGRAM and model.kinds.count(UNKNOWN) == 1
+        and USER_DEFINED not in model.kinds and NORMAL in model.kinds
+        and not model.byte_fallback and not model.space_behind and not any(b"\0" in piece for piece in model.pieces)
+    )  # fmt: skip
+    return model if taken else None
+
+
 class _HuggingFace:
+    unigram: SentencePieceModel | None = None
+
     def __init__(self, path: str):
         try:
             from tokenizers import Tokenizer
@@ -92,6 +131,16 @@ def open_subwords(path: str) -> Subwords:
     return _opened(path, identify_subwords(path))
 
 
+def replica_codes(replica: Replica, path: str) -> SubwordCodes:
+    """Return the codes that a replica's words have for a tokeniser's file; kept as long as the replica."""
+    with _making:
+        known = _codes.setdefault(replica, {})
+        key = path, identify_subwords(path)
+        if key not in known:
+            known[key] = SubwordCodes(open_subwords(path), replica.words, replica.device)
+        return known[key]
+
+
 def identify_subwords(path: str) -> str:
     """Return what identifies a tokeniser's file: its size and modification time. Raises InputError without one."""
     try:
@@ -105,8 +154,9 @@ def identify_subwords(path: str) -> str:
 class SubwordCodes:
     """Texts to codes of an n-gram model's words: id + 1, 1 for an unknown word, 0 after each text."""
 
-    def __init__(self, subwords: Subwords, words: Words):
+    def __init__(self, subwords: Subwords, words: Words, device: str = "cpu"):
         self._subwords, self._words = subwords, words
+        self._unigram = UnigramCodes(subwords.unigram, words, device) if subwords.unigram else None
         pieces = [(piece or "").encode() for piece in subwords.pieces]
         offsets = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
         is_word = np.array([piece.split() == [piece] for piece in pieces], bool)
@@ -136,6 +186,58 @@ class SubwordCodes:
             parts[s] = np.array(codes, np.uint32)
         return np.concatenate(parts)
 
+    def of_sentences(self, text_B: Any, ends_S: Any, threads: int = 1) -> Any:
+        """Return the codes of all sentences, on the device of text_B or in host memory.
+
+        text_B  (B,) uint8, sentences in UTF-8 with a newline after each, which ends at ends_S (S,) int64
+        """
+        if not self._unigram:
+            return self(to_host(text_B).tobytes().decode().split("\n")[:-1], threads)
+        codes_T, failed_S = self._unigram(text_B, ends_S)
+        failed = np.flatnonzero(to_host(failed_S)).tolist()
+        if not failed:
+            return codes_T
+        codes_T, data, ends = to_host(codes_T), to_host(text_B), to_host(ends_S).tolist()
+        parts = np.split(codes_T, np.flatnonzero(codes_T == 0) + 1)[:-1]
+        for s in failed:
+            text = data[ends[s - 1] if s else 0 : ends[s] - 1].tobytes().decode()
+            parts.insert(s, self([text], threads))
+        return np.concatenate(parts)
+
     def _spell(self, piece: str) -> tuple[int, ...]:
         """Return the codes of the words that a piece is."""
         return tuple(self._words.id(word) + 1 for word in piece.encode("utf-8", "replace").split())
+
+
+class UnigramCodes:
+    """Sentences to the codes that `SubwordCodes` gives them, by kernels, for the models of `Subwords.unigram`."""
+
+    def __init__(self, model: SentencePieceModel, words: Words, device: str):
+        scores, kinds = np.array(model.scores, np.float32), np.array(model.kinds)
+        is_word = np.array([piece.split() == [piece] for piece in model.pieces], bool)
+        unknown = model.kinds.index(UNKNOWN)
+        is_word[unknown] = False
+        offsets = np.cumsum([0, *map(len, model.pieces)], dtype=np.int64)
+        ids_P = words.ids(offsets, np.frombuffer(b"".join(model.pieces), np.uint8))
+        code_P = np.where(is_word, ids_P + np.uint32(1), np.uint32(VARIES))
+        least = scores[kinds == NORMAL].min() - np.float32(UNKNOWN_PENALTY)
+        nodes_U4 = index_pieces(model.pieces, scores, kinds == NORMAL)
+        units = int.from_bytes(model.charsmap[:4], "little")
+        units_U = np.frombuffer(model.charsmap[4 : 4 + units], np.uint32)
+        replacements = np.frombuffer(model.charsmap[4 + units :], np.uint8)
+        flags = model.dummy_prefix | model.single_spaces << 1 | model.escape_spaces << 2
+        plain_C = plain_characters(units_U)
+        units_U, replacements, plain_C, nodes_U4, code_P = (
+            move_to(array, device) for array in (units_U, replacements, plain_C, nodes_U4, code_P)
+        )
+        self._rules = PieceRules(units_U, replacements, plain_C, flags)
+        self._pieces = Pieces(nodes_U4, code_P, unknown, float(least))
+        self._words = WordTable(*(move_to(array, device) for array in words.table))
+
+    def __call__(self, text_B: Any, ends_S: Any) -> tuple:
+        """Return (codes_T, failed_S): as `SubwordCodes`, but for the sentences that failed, which have no codes.
+
+        text_B  (B,) uint8, sentences with a newline after each, which ends at ends_S (S,) int64
+        """
+        text_B, ends_S, failed_S = piece_text(text_B, ends_S, self._rules)
+        return best_pieces(text_B, ends_S, failed_S, self._pieces, self._words)

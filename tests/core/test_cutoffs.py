@@ -9,25 +9,41 @@ from mgpu_ngram.core.cutoffs import Rules, parse_buckets, percentile_cutoffs, re
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.engine.device import move_to
 
+NAN = float("nan")  # the figure of a document without words
+
+
+def bucket(rules, perplexity, difference, language):
+    """Return the name of a document's bucket."""
+    found = rules.bucket_of(np.array([perplexity]), np.array([difference]), [language])
+    return rules.buckets[found[0]]
+
+
+def keeps(rules, perplexity, difference, name="all"):
+    """Return whether a document is kept."""
+    number = np.array([rules.buckets.index(name)])
+    return rules.keeps(np.array([perplexity]), np.array([difference]), number).tolist()[0]
+
 
 def test_buckets_by_hand():
     rules = Rules(("head", "middle"), {"en": (10.0, 20.0), "fr": (5.0, 5.0)}, "language")
-    found = [rules.bucket(p, None, "en") for p in (1.0, 9.9, 10.0, 19.9, 20.0, 1e9, None)]
+    found = [bucket(rules, p, NAN, "en") for p in (1.0, 9.9, 10.0, 19.9, 20.0, 1e9, NAN)]
     assert found == ["head", "head", "middle", "middle", "tail", "tail", "all"]
-    assert [rules.bucket(4.0, None, language) for language in ("fr", "de", None, 7, ["en"])] == ["head", *["all"] * 4]
-    assert Rules().bucket(3.0, None, "en") == "all"
+    assert [bucket(rules, 4.0, NAN, language) for language in ("fr", "de", None, 7, ["en"])] == ["head", *["all"] * 4]
+    assert rules.bucket_of(np.array([4.0, 4.0, 30.0]), np.full(3, NAN), ["fr", "it", "en"]).tolist() == [0, 3, 2]
+    assert bucket(Rules(), 3.0, NAN, "en") == "all"
     by_difference = Rules(("near",), {None: (-0.5,)}, by="difference")
-    assert [by_difference.bucket(9.0, d, "en") for d in (-0.6, -0.5, None)] == ["near", "tail", "all"]
+    assert [bucket(by_difference, 9.0, d, "en") for d in (-0.6, -0.5, NAN)] == ["near", "tail", "all"]
 
 
 def test_documents_that_are_kept():
     limits = Rules(least=2.0, most=4.0)
-    assert [limits.keeps(p, None, "all") for p in (1.9, 2.0, 4.0, 4.1, None)] == [False, True, True, False, False]
-    assert Rules().keeps(None, None, "all") and Rules(most=3.0).keeps(1.0, None, "all")
+    assert [keeps(limits, p, NAN) for p in (1.9, 2.0, 4.0, 4.1, NAN)] == [False, True, True, False, False]
+    assert keeps(Rules(), NAN, NAN) and keeps(Rules(most=3.0), 1.0, NAN)
     limits = Rules(least_difference=-1.0, most_difference=0.5, most=9.0)
-    assert [limits.keeps(3.0, d, "all") for d in (-1.1, -1.0, 0.5, 0.6, None)] == [False, True, True, False, False]
-    assert not limits.keeps(9.1, 0.0, "all")
-    assert [Rules(only=("head",)).keeps(1.0, None, bucket) for bucket in ("head", "tail")] == [True, False]
+    assert [keeps(limits, 3.0, d) for d in (-1.1, -1.0, 0.5, 0.6, NAN)] == [False, True, True, False, False]
+    assert not keeps(limits, 9.1, 0.0)
+    only = Rules(names=("head",), only=("head",))
+    assert [keeps(only, 1.0, NAN, name) for name in ("head", "tail")] == [True, False]
 
 
 def test_percentiles_of_buckets():

@@ -3,21 +3,33 @@
 import random
 import re
 
+import numpy as np
+
 from mgpu_ngram.engine.filter_page import filter_page
-from mgpu_ngram.engine.filter_stats import SAMPLES, BucketStats, FilterStats, histogram, sample_rank
+from mgpu_ngram.engine.filter_stats import SAMPLES, BucketStats, FilterStats, histogram, sample_ranks
 
 
 def test_bins_by_hand():
     """20 bins a decade: 10 to 11.22 is bin 20; perplexities below 1 do not exist but for rounding."""
-    assert histogram([10.0, 11.2, 11.3, 1.0, 0.9, 1e6]) == {"20": 2, "21": 1, "0": 2, "120": 1}
-    assert histogram([]) == {}
+    assert histogram(np.array([10.0, 11.2, 11.3, 1.0, 0.9, 1e6])) == {"20": 2, "21": 1, "0": 2, "120": 1}
+    assert histogram(np.empty(0)) == {}
+
+
+def test_ranks_are_splitmix64():
+    """The first outputs of SplitMix64 with seed 0 are published with the generator."""
+    assert sample_ranks(0, 0, 1).tolist() == [0xE220A8397B1DCDAF]
+    assert sample_ranks(3, 1 << 20, 3).tolist() == [sample_ranks(3, (1 << 20) + i, 1)[0] for i in range(3)]
+
+
+def rank(document):
+    return int(sample_ranks(0, document, 1)[0])
 
 
 def part(documents):
     """Return the stats of documents (number, perplexity)."""
     bucket = BucketStats(
-        len(documents), 1, 2, -3.0, histogram(p for _, p in documents),
-        [(sample_rank(0, i), p, f"text {i}") for i, p in documents],
+        len(documents), 1, 2, -3.0, histogram(np.array([p for _, p in documents])),
+        [(rank(i), p, f"text {i}") for i, p in documents],
     )  # fmt: skip
     return FilterStats(len(documents), 1, buckets={"all": bucket})
 
@@ -33,7 +45,7 @@ def test_parts_add_up_in_any_order():
             total.add(part(documents[i : i + 9]))
         found.append(total)
     assert found[0] == found[1] == found[2] and found[0].documents == 90 and found[0].buckets["all"].words == 20
-    wanted = sorted((sample_rank(0, i), p, f"text {i}") for i, p in documents)[:SAMPLES]
+    wanted = sorted((rank(i), p, f"text {i}") for i, p in documents)[:SAMPLES]
     assert found[0].buckets["all"].samples == wanted
     assert sum(found[0].buckets["all"].histogram.values()) == 90
 

@@ -42,7 +42,7 @@ from mgpu_ngram.jobs.score.run import fastest_index
 
 FORMAT = "mgpu_ngram filtered documents"
 DOCUMENTS, REJECTS, REPORT = "documents", "rejects.jsonl", "report.html"  # names in the folder of a run
-BLOCK_BYTES = {"cpu": 4 << 20, "gpu": 64 << 20}
+BLOCK_BYTES = {"cpu": 4 << 20, "gpu": 16 << 20}
 COPY_BYTES = 1 << 20
 AHEAD = 2  # shards per worker that wait or are filtered
 
@@ -205,11 +205,16 @@ class _Shards:
         self.options = FilterOptions(
             {name: self._model(some, text_bytes) for name, some in paths.items()}, config.language,
             config.fields(_has_contrast(paths)), config.normalize, config.unit,
-            config.block_bytes or BLOCK_BYTES[device], device,
+            config.block_bytes or BLOCK_BYTES[device], device, self._threads(len(corpus.sources)),
         )  # fmt: skip
         self.seconds: dict[str, float] = {}
         self.stats, self.resumed = FilterStats(), 0
         self.rules = Rules()
+
+    def _threads(self, shards: int) -> int:
+        """Return the threads of a shard's task: tasks of one process share the cores of those that are idle."""
+        busy = max(1, min(shards, self.executor.tasks_per_process))
+        return max(1, self.executor.threads * self.executor.tasks_per_process // busy)
 
     def _model(self, paths: ModelPaths, text_bytes: int) -> DocumentModel:
         executor = self.executor
