@@ -32,6 +32,7 @@ LENGTH = "length"  # field with the bytes of a document's text
 MAX_HEADER_BYTES = 64 << 10
 MAX_RECORD_BYTES = 256 << 20  # Common Crawl cuts pages at 5 MiB
 SHOWN_BYTES = 64 << 10  # of a damaged record
+HELD_BYTES = 16 << 20  # of text of a gzip member that wait for its checksum, more than a record of a crawl has
 GZIP = b"\x1f\x8b\x08"
 OVERLAP_BYTES = 1024  # that show whether a gzip member holds a record
 
@@ -207,11 +208,13 @@ def _strips(source: Source, read: Read, start: int) -> Iterator[bytes]:
 
 
 def _members(source: Source, read: Read) -> Iterator[bytes | str]:
-    """Yield the text of a gzip file's members, in parts."""
+    """Yield the text of a gzip file's members when their checksums are right; of more than HELD_BYTES in parts."""
     start = 0
     while start < source.size_bytes:
         decoder: Any = None
         member = start  # where the member begins that is being read
+        held: list[bytes] = []  # its text
+        held_bytes = 0
         damage = ""
         for strip in _strips(source, read, start):
             for probe in range(0, len(strip), PROBE_BYTES):
@@ -222,23 +225,27 @@ def _members(source: Source, read: Read) -> Iterator[bytes | str]:
                         if not stored:
                             break
                         member = start + probe + min(PROBE_BYTES, len(strip) - probe) - len(stored)
-                        decoder = zlib.decompressobj(wbits=31)
+                        decoder, held_bytes = zlib.decompressobj(wbits=31), 0
                     try:
                         text = decoder.decompress(stored)
                     except zlib.error as error:
                         damage = f"damaged gzip data in the member at byte {member:,} ({error})"
                         break
                     stored = decoder.unused_data if decoder.eof else b""
+                    held.append(text)
+                    held_bytes += len(text)
                     if decoder.eof:
                         decoder = None
-                    if text:
-                        yield text
+                    if decoder is None or held_bytes > HELD_BYTES:
+                        yield b"".join(held)
+                        held = []
                 if damage:
                     break
             if damage:
                 break
             start += len(strip)
         if decoder is not None and not damage:
+            yield b"".join(held)  # nothing contradicts it
             damage = f"truncated gzip data in the member at byte {member:,}"
         if not damage:
             return
@@ -252,7 +259,7 @@ def _next_member(source: Source, read: Read, start: int) -> int:
         strip = next(_strips(source, read, start))
         at = strip.find(GZIP)
         while at >= 0:
-            with_some = strip[at : at + PROBE_BYTES]
+            with_some = strip[at : at + OVERLAP_BYTES]
             try:
                 if zlib.decompressobj(wbits=31).decompress(with_some, len(MAGIC)) == MAGIC:
                     return start + at

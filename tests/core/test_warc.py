@@ -101,17 +101,39 @@ def test_a_file_cut_short(tmp_path):
 def test_damaged_members(tmp_path, monkeypatch):
     """Reading continues at the next member that holds a record, also across the cuts of what is read at once."""
     monkeypatch.setattr(warc, "STRIP_BYTES", 5000)
+    monkeypatch.setattr(warc, "HELD_BYTES", 2000)
     members = list(map(gzip.compress, RECORDS))
     for i in 10, 11, 40:
         member = bytearray(members[i])
-        member[len(member) // 2] ^= 0xFF
+        member[-6 if i == 40 else len(member) // 2] ^= 0xFF  # of the checksum, or of the data
         members[i] = bytes(member)
     texts, damaged = read(tmp_path, b"".join(members), "gzip")
-    left = [t for i, t in enumerate(TEXTS) if i not in (9, 10, 39)]
+    left = [t for i, t in enumerate(TEXTS) if i not in (9, 10, 39)]  # a text of which only the checksum tells is lost
     assert texts[1:] == left and all("damaged gzip data in the member at byte" in reason for _, reason, _ in damaged)
-    assert 2 <= len(damaged) <= 3
+    assert len(damaged) == 3
+    for strip in range(1100, 1500, 7):
+        monkeypatch.setattr(warc, "STRIP_BYTES", strip)
+        assert read(tmp_path, b"".join(members), "gzip")[0][1:] == left
+    monkeypatch.setattr(warc, "PROBE_BYTES", 4)  # checksums come after all text
+    assert read(tmp_path, b"".join(members), "gzip")[0][1:] == left
+    members = list(map(gzip.compress, RECORDS))
+    for junk in range(1090, 1110):  # the next member begins at the end of what is searched at once, and behind it
+        monkeypatch.setattr(warc, "STRIP_BYTES", 1100)
+        texts, damaged = read(tmp_path, b"".join([*members[:9], b"\xaa" * junk, *members[9:]]), "gzip")
+        assert texts[1:] == TEXTS and len(damaged) == 1
     texts, damaged = read(tmp_path, bz2.compress(b"".join(RECORDS))[:-20], "bz2")
     assert "truncated bz2 data" in damaged[0][1]
+
+
+def test_damage_in_a_member_of_many_records(tmp_path, monkeypatch):
+    """What comes before it counts if it is much; else nothing does whose checksum is wrong."""
+    data = bytearray(gzip.compress(b"".join(RECORDS)))
+    data[-6] ^= 0xFF  # of the checksum
+    assert read(tmp_path, bytes(data), "gzip")[0] == []
+    monkeypatch.setattr(warc, "PROBE_BYTES", 100)
+    monkeypatch.setattr(warc, "HELD_BYTES", 1000)
+    texts, damaged = read(tmp_path, bytes(data), "gzip")
+    assert 20 < len(texts) and texts[1:] == TEXTS[: len(texts) - 1] and len(damaged) == 1
 
 
 def test_files_without_texts():
