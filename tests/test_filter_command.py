@@ -54,6 +54,22 @@ def test_a_plan_and_a_job(folder, mgpu_ngram):
     assert len((folder / "runs/filter/documents/docs.jsonl").read_text().splitlines()) == 4
 
 
+def test_a_job_with_two_models(folder, mgpu_ngram):
+    """Both models are those of earlier jobs; they are the same, so all differences are 0."""
+    (folder / "jobs.yaml").write_text(
+        "output: runs\ncluster: {workers: 0}\njobs:\n- trie: {model: model.arpa, name: good}\n"
+        "- trie: {model: model.arpa, name: web}\n- filter: {text: docs.jsonl, model: good, contrast_model: web, "
+        "text_column: body, buckets: [near:50], bucket_by: difference, sample: 3}\n"
+    )
+    out = mgpu_ngram("plan", "jobs.yaml")[1]
+    assert "in contrast to runs/web" in out and "near below percentile 50 of 3 documents" in out
+    assert mgpu_ngram("run", "jobs.yaml")[0] == 0
+    found = [json.loads(line) for line in (folder / "runs/filter/documents/docs.jsonl").open()]
+    assert [d.get("cross_entropy_difference") for d in found] == [0.0, 0.0, 0.0, None]
+    assert [d["bucket"] for d in found] == ["tail"] * 3 + ["all"]
+    assert "cut-offs: 0.0000" in mgpu_ngram("info", "runs/filter")[1]
+
+
 @pytest.mark.parametrize(
     ("flags", "wanted"),
     [
