@@ -12,6 +12,7 @@ from mgpu_ngram.core.arrow_numbers import numbers_from_arrow
 from mgpu_ngram.core.vocabulary import SPECIALS, words_to_arrow
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import to_device, to_device_together
+from mgpu_ngram.engine.string_trie import make_string_trie
 from mgpu_ngram.kernels.dispatch import array_module
 from mgpu_ngram.kernels.trie.walk_spellings import SpellingTrie, walk_spellings
 
@@ -32,26 +33,15 @@ class Spellings:
     def __init__(self, words: Words, device: str):
         ids_W = numbers_from_arrow(pc.array_sort_indices(words_to_arrow(words.offsets_V, words.data))).astype(np.int64)
         ids_W = ids_W[~np.isin(ids_W, [0, *map(words.id, SPECIALS)])]
-        starts_W, lengths_W = words.offsets_V[ids_W], np.diff(words.offsets_V)[ids_W]
-        W = len(ids_W)
-        # One level of nodes after the other: places of words that are long enough, and the node above each.
-        at_W, above_W, nodes, depth = np.arange(W), np.zeros(W, np.int64), 1, 0
-        levels = [(np.zeros(1, np.uint8), np.full(1, -1), np.zeros(1, np.int64), np.full(1, W), np.zeros(1, np.int64))]
-        while len(at_W):
-            bytes_W = words.data[starts_W[at_W] + depth]
-            is_new = np.ones(len(at_W), bool)
-            is_new[1:] = (above_W[1:] != above_W[:-1]) | (bytes_W[1:] != bytes_W[:-1])
-            first_N = np.flatnonzero(is_new)
-            last_N = np.append(first_N[1:], len(at_W)) - 1
-            is_whole = lengths_W[at_W] == depth + 1  # the first of those that begin so
-            word_N = np.where(is_whole[first_N], ids_W[at_W[first_N]], 0)
-            levels.append((bytes_W[first_N], above_W[first_N], at_W[first_N], at_W[last_N] + 1, word_N))
-            above_W = (nodes - 1 + np.cumsum(is_new))[~is_whole]
-            at_W, nodes, depth = at_W[~is_whole], nodes + len(first_N), depth + 1
-        byte_M, above_M, first_M, end_M, word_M = map(np.concatenate, zip(*levels, strict=True))
-        first_child_M = 1 + np.searchsorted(above_M[1:], np.arange(nodes + 1))
-        ranges = [np.append(array, 0).astype(np.int32) for array in (first_M, end_M, word_M)]
-        made = to_device_together([byte_M, first_child_M.astype(np.int32), ids_W, *ranges], device)
+        trie = make_string_trie(words.data, words.offsets_V[ids_W], np.diff(words.offsets_V)[ids_W])
+        nodes, W = 1 + len(trie.symbol_G), len(ids_W)
+        word_M = np.zeros(nodes + 1, np.int32)
+        word_M[1 + trie.node_S] = ids_W
+        byte_M = np.append(np.uint8(0), trie.symbol_G)
+        first_child_M = 1 + np.searchsorted(trie.parent_G, np.arange(-1, nodes))
+        first_M, end_M = (np.concatenate([[root], of_G, [0]]) for root, of_G in ((0, trie.first_G), (W, trie.end_G)))
+        ranges = [array.astype(np.int32) for array in (first_M, end_M)]
+        made = to_device_together([byte_M, first_child_M.astype(np.int32), ids_W, *ranges, word_M], device)
         self.device, self.nodes = device, nodes
         self._trie = SpellingTrie(*made[:2])
         self.ids_W, self.first_M, self.end_M, self.word_M = made[2:]
