@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mgpu_ngram.core.counts import Counts, read_counts
     from mgpu_ngram.core.errors import InputError, RunError
     from mgpu_ngram.core.lines import Lines
+    from mgpu_ngram.core.srilm_counts import SrilmCounts
     from mgpu_ngram.lda import LDA
     from mgpu_ngram.model import Model, estimate
     from mgpu_ngram.torch_allocator import use_torch_allocator
@@ -30,6 +31,7 @@ __all__ = [
     "Lines",
     "Model",
     "RunError",
+    "SrilmCounts",
     "Translated",
     "Translator",
     "compact",
@@ -48,6 +50,7 @@ _MODULES = {  # public names by the module that defines them
     "mgpu_ngram.core.counts": ("Counts", "read_counts"),
     "mgpu_ngram.core.errors": ("InputError", "RunError"),
     "mgpu_ngram.core.lines": ("Lines",),
+    "mgpu_ngram.core.srilm_counts": ("SrilmCounts",),
     "mgpu_ngram.lda": ("LDA",),
     "mgpu_ngram.model": ("Model", "estimate"),
     "mgpu_ngram.torch_allocator": ("use_torch_allocator",),

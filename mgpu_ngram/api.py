@@ -159,9 +159,10 @@ def estimate_arrays(
     memory: dict[str, Any] | None,
     options: dict[str, Any],
 ) -> BackoffModel:
-    """Return a Kneser-Ney model in host memory: see `mgpu_ngram.estimate`."""
+    """Return an estimated model in host memory: see `mgpu_ngram.estimate`."""
     from mgpu_ngram.core.corpus import open_corpus
     from mgpu_ngram.core.counts import Counts
+    from mgpu_ngram.core.srilm_counts import SrilmCounts
     from mgpu_ngram.jobs.estimate import run as estimate_job
 
     for name, why in {"name": "jobs of a YAML file", "format": "files", "verbose_header": "ARPA files"}.items():
@@ -170,14 +171,15 @@ def estimate_arrays(
     if source is None:
         raise InputError("source is None; give text or counts: a path, several, Lines([...]) or ng.Counts")
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
-    which = {"counts": str(source.path)} if isinstance(source, Counts) else {"corpus": ["given"]}
+    is_counted = isinstance(source, (Counts, SrilmCounts))
+    which = {"counts": str(source.path)} if is_counted else {"corpus": ["given"]}
     config = fill(estimate_job.EstimateConfig, {**which, "order": order, **given}, "estimate")
     limits = fill(MemoryConfig, memory or {}, "memory")
     executor = executor_of(device, client)
     folder = scratch_folder()
     try:
         inputs = None
-        if not isinstance(source, Counts):
+        if not is_counted:
             inputs = open_corpus(source, config.unit, config.dtype, config.text_column)
         context = RunContext(executor, folder, progress=progress or Progress(), memory=limits)
         return estimate_job.run_to_model(config, context, inputs)

@@ -167,17 +167,20 @@ def estimate(
     memory: dict[str, Any] | None = None,
     **options: Any,
 ) -> Model:
-    """Estimate a modified Kneser-Ney model, as KenLM's lmplz does: the same n-grams and, within 1e-6, log10 values.
+    """Estimate a model: modified Kneser-Ney as KenLM's lmplz, or another smoothing as SRILM's ngram-count.
+
+    N-grams are the same as theirs, and log10 values within 1e-6.
 
     source   text as `count` takes it: a path, glob, directory or fsspec URL, or a list of them, an iterable of lines,
-             an Arrow array; or `Counts` from a run with sentence_markers=True
+             an Arrow array; `Counts` from a run with sentence_markers=True; or `SrilmCounts`
     order    highest order; None: 5, or the highest order of the counts
     device   "auto", "cpu" or "gpu": where to estimate and score
     index    as in `Model.load`
     client   an existing `distributed.Client`; None: this process
     memory   memory limits, as in `count`
-    options  the other settings of `EstimateConfig`: prune, limit_vocab_file, vocab_pad, discount_fallback,
-             interpolate_unigrams, skip_symbols, exact_discounts, unit, dtype, separator_id, text_column, chunk_bytes
+    options  the other settings of `EstimateConfig`: smoothing, interpolate, discount, delta, gt_max, vocabulary,
+             closed, prune, limit_vocab_file, vocab_pad, discount_fallback, interpolate_unigrams, skip_symbols, exact_discounts,
+             unit, dtype, separator_id, text_column, chunk_bytes
 
     Returns a model that is ready to score. A temporary folder holds only data that does not fit in memory. Raises
     InputError for unusable input, such as text without computable discounts, and RunError if the run fails.

@@ -15,15 +15,22 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   mgpu-ngram export counts --order 3 | grep '^of the'
-  mgpu-ngram export counts --order 5 --top 100"""
+  mgpu-ngram export counts --order 5 --top 100
+  mgpu-ngram export counts --format srilm | gzip > srilm.counts.gz"""
 
 
 def add(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLES
     parser.description = "Print n-grams, ngram TAB count. Bytes other than printable ASCII appear as \\n, \\t or \\xff."
     parser.add_argument("path", metavar="OUT", help="folder that count wrote")
-    parser.add_argument("--order", type=int, required=True, metavar="N", help="n-gram order")
+    parser.add_argument("--order", type=int, metavar="N", help="n-gram order; of --format srilm the highest")
     parser.add_argument("--top", type=int, metavar="K", help="only the K most frequent n-grams")
+    parser.add_argument(
+        "--format",
+        choices=["lines", "srilm"],
+        default="lines",
+        help="srilm: orders 1 to N, for ngram-count -read (default N: all; default format: lines, of one order)",
+    )
     parser.set_defaults(verb=_export)
 
 
@@ -31,18 +38,29 @@ def _export(arguments: argparse.Namespace) -> None:
     from mgpu_ngram.core.counts import read_counts
 
     counts = read_counts(arguments.path)
+    if arguments.format == "srilm":
+        if counts.unit == "byte":
+            raise InputError(f"{arguments.path} has counts of bytes, which SRILM cannot read; count words or ids")
+        for name in ("top", "json"):
+            if getattr(arguments, name):
+                raise InputError(f"--{name} is not for --format srilm, which writes all n-grams as text; leave it out")
+        arguments.order = counts.max_order if arguments.order is None else arguments.order
+    elif arguments.order is None:
+        raise InputError("--order is missing; give the n-gram order, or --format srilm for all orders")
     if not 1 <= arguments.order <= counts.max_order:
         raise InputError(f"{arguments.path}: has orders 1 to {counts.max_order}, not {arguments.order}")
     if arguments.top is not None and arguments.top < 1:
         raise InputError(f"--top is {arguments.top} but must be at least 1")
-    order = counts.order(arguments.order)
+    first = 1 if arguments.format == "srilm" else arguments.order
     with stdout():
-        for ngram, n in order.top(arguments.top) if arguments.top else order:
-            if arguments.json:
-                line = json.dumps({"ngram": _json_ngram(ngram, counts.unit), "count": n}).encode()
-            else:
-                line = _text_ngram(ngram, counts.unit) + b"\t%d" % n
-            sys.stdout.buffer.write(line + b"\n")
+        for n in range(first, arguments.order + 1):
+            order = counts.order(n)
+            for ngram, count in order.top(arguments.top) if arguments.top else order:
+                if arguments.json:
+                    line = json.dumps({"ngram": _json_ngram(ngram, counts.unit), "count": count}).encode()
+                else:
+                    line = _text_ngram(ngram, counts.unit) + b"\t%d" % count
+                sys.stdout.buffer.write(line + b"\n")
 
 
 def _text_ngram(ngram: Ngram, unit: str) -> bytes:

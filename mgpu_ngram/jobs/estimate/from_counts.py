@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mgpu_ngram.cluster.executor import Handle
+from mgpu_ngram.core.corpus import open_corpus
 from mgpu_ngram.core.counts import Counts, read_counts
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.parquet import read_vocabulary
 from mgpu_ngram.core.shards import num_parts
+from mgpu_ngram.core.srilm_counts import SrilmCounts
 from mgpu_ngram.core.tables import ShardedTable
 from mgpu_ngram.core.verify import counts_checksum
 from mgpu_ngram.core.vocabulary import SPECIALS, Vocabulary
@@ -19,17 +22,23 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.estimate import EstimateOptions, Part
 from mgpu_ngram.engine.read_counts import read_tables
+from mgpu_ngram.engine.read_srilm import SrilmTables, read_srilm
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
-from mgpu_ngram.jobs.estimate.passes import Estimation, adjusted
+from mgpu_ngram.jobs.estimate.passes import Estimation, adjusted, read_words
 
 
-def open_counts(config: EstimateConfig) -> Counts:
+def open_counts(config: EstimateConfig) -> Counts | SrilmCounts:
     """Open the counts that a config names. Raises InputError when no model can be made from them.
 
-    Such counts give a last line without a newline its </s>, unlike lmplz.
+    A folder is an output of count, a file has counts of SRILM's ngram-count. Counts of a text give a last line without
+    a newline its </s>, unlike lmplz.
     """
     path = config.counts
+    if _is_file(str(path)):
+        return SrilmCounts(str(path))
+    if config.vocabulary is not None:
+        raise InputError(f"vocabulary is for text and for counts of SRILM, not for {path}; give the text instead")
     counts = read_counts(os.path.abspath(str(path)))  # workers may have another working directory
     options = counts.manifest.get("options", {})
     if counts.unit != "word":
@@ -54,20 +63,32 @@ def open_counts(config: EstimateConfig) -> Counts:
     return counts
 
 
-def describe(counts: Counts) -> dict[str, Any]:
+def _is_file(path: str) -> bool:
+    try:
+        return not stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def describe(counts: Counts | SrilmCounts) -> list[dict[str, Any]]:
     """Return what identifies the counts, for manifests."""
+    if isinstance(counts, SrilmCounts):
+        return open_corpus([counts.path]).described
     size_bytes, crc32 = counts_checksum(counts.manifest)
-    return {"name": str(counts.path), "size_bytes": size_bytes, "crc32": crc32}
+    return [{"name": str(counts.path), "size_bytes": size_bytes, "crc32": crc32}]
 
 
 def parts_of_counts(
-    config: EstimateConfig, limit: Words | None, counts: Counts, resources: Resources, tokens: tuple[int, int]
-) -> tuple[Estimation, list[Handle]]:
+    config: EstimateConfig, limit: Words | None, counts: Counts | SrilmCounts, resources: Resources,
+    tokens: tuple[int, int],
+) -> tuple[Estimation, list[Handle]]:  # fmt: skip
     """Read counts and adjust them. Return (the remaining steps, handles of the parts).
 
     limit   the words of a limited vocabulary; None: it is not limited
     tokens  how many tokens of text a part may have: when other parts are made at the same time, and when none are
     """
+    if isinstance(counts, SrilmCounts):
+        return _parts_of_srilm(config, limit, counts, resources, tokens)
     order, executor, progress = config.highest, resources.executor, resources.progress
     vocabulary = executor.call(read_vocabulary, counts.path / "vocabulary.parquet", counts.unit, label="the vocabulary")
     [(symbols, specials)] = executor.gather([executor.call(_report_of, vocabulary)])
@@ -91,6 +112,51 @@ def parts_of_counts(
     progress.start("adjust", P, "parts")
     executor.wait(iter(list(parts)), lambda _: progress.advance(1))
     return estimation, parts
+
+
+def _parts_of_srilm(
+    config: EstimateConfig, limit: Words | None, counts: SrilmCounts, resources: Resources, tokens: tuple[int, int]
+) -> tuple[Estimation, list[Handle]]:
+    """Read a file on one worker, and adjust its counts on all: see `parts_of_counts`."""
+    executor, inside, order = resources.executor, read_words(config.vocabulary, "vocabulary"), config.highest
+    read = executor.call(
+        read_srilm, counts.path, order, inside, executor.workers, tokens, label=f"reading {counts.path}"
+    )
+    vocabulary = executor.call(_vocabulary_of, read)
+    [(symbols, shards)] = executor.gather([executor.call(_sizes_of, read)])
+    estimation = Estimation(config, config.options(order), limit, resources, vocabulary, symbols)
+    parts = []
+    for p in range(shards):
+        taken = executor.call(_take_part, read, p, colocate_with=read, priority=True)
+        parts.append(
+            executor.call(
+                adjust_part, taken, symbols, estimation.options, estimation.bad, resources.budget, resources.folder,
+                label=f"adjusting counts of part {p}", affinity=p,
+            )
+        )  # fmt: skip
+    resources.progress.start("adjust", shards, "parts")
+    executor.wait(iter(list(parts)), lambda _: resources.progress.advance(1))
+    return estimation, parts
+
+
+def _vocabulary_of(read: SrilmTables) -> Vocabulary:
+    return read.vocabulary
+
+
+def _sizes_of(read: SrilmTables) -> tuple[int, int]:
+    """Return (symbols, shards); no shards of order 1."""
+    return len(read.vocabulary), max((len(table.ends_S) for table in read.tables.values()), default=0)
+
+
+def _take_part(read: SrilmTables, p: int) -> dict[int, ShardedTable]:
+    return read.part(p)
+
+
+def adjust_part(
+    tables: dict[int, ShardedTable], symbols: int, options: EstimateOptions, bad_V: Any, budget: Budget, folder: str
+) -> Part:
+    """Adjust the counts of a part."""
+    return adjusted(lambda n: [tables[n]], symbols, options, bad_V, budget, folder)
 
 
 def _report_of(vocabulary: Vocabulary) -> tuple[int, list[int]]:

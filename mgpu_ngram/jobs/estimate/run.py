@@ -18,6 +18,7 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import BackoffModel, check_free_file
 from mgpu_ngram.core.output import Output, clear_temporaries, write_manifest
 from mgpu_ngram.core.smoothing import NAMES
+from mgpu_ngram.core.srilm_counts import SrilmCounts
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.budget import Budget, peak_bytes
@@ -90,7 +91,9 @@ def open_inputs(config: EstimateConfig) -> Corpus | None:
     return None if config.counts else open_corpus(config.corpus, config.unit, config.dtype, config.text_column)
 
 
-def _opened(config: EstimateConfig, inputs: Corpus | None = None) -> tuple[EstimateConfig, Corpus | Counts]:
+def _opened(
+    config: EstimateConfig, inputs: Corpus | None = None
+) -> tuple[EstimateConfig, Corpus | Counts | SrilmCounts]:
     """Return (the config with its order, its corpus or counts); `inputs` is an open corpus instead of config.corpus."""
     if config.counts:
         counts = open_counts(config)
@@ -159,7 +162,7 @@ def run_to_model(config: EstimateConfig, context: RunContext, inputs: Corpus | N
 
 @contextmanager
 def estimated(
-    config: EstimateConfig, source: Corpus | Counts, context: RunContext, path: Path
+    config: EstimateConfig, source: Corpus | Counts | SrilmCounts, context: RunContext, path: Path
 ) -> Iterator[tuple[Handle, EstimateResult]]:
     """Yield a handle of the model, and the result without its path and size. The checkpoint of `path` is deleted if the
     block ends without an error.
@@ -176,7 +179,7 @@ def estimated(
     part_tokens, resumed = _part_tokens(budget), 0
     alone_tokens = int(ALONE[budget.device] * part_tokens)
     chosen = {"least_shards": executor.workers, "shard_tokens": part_tokens, "alone_tokens": alone_tokens}
-    if isinstance(source, Counts):
+    if not isinstance(source, Corpus):
         resume, overwrite = False, overwrite or resume
     else:
         chosen["chunk_bytes"] = chunk_bytes(config.counting(), source, executor.workers, budget)
@@ -184,7 +187,7 @@ def estimated(
     with Checkpoint.open(path, identity, resume, overwrite, memory.spill_dir, chosen) as checkpoint:
         folder = str(checkpoint.entries_folder)
         executor.check_folder(folder)
-        if isinstance(source, Counts):
+        if not isinstance(source, Corpus):
             resources = Resources(executor, budget, folder, progress)
             estimation, parts = parts_of_counts(config, limit, source, resources, (part_tokens, alone_tokens))
         else:
@@ -278,19 +281,19 @@ def _settings(config: EstimateConfig) -> dict[str, Any]:
     return settings
 
 
-def _identity(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]:
+def _identity(config: EstimateConfig, source: Corpus | Counts | SrilmCounts) -> dict[str, Any]:
     """Return what a run must have in common with the run that it resumes: what its counts depend on.
 
     Later settings may change, such as discounts after an error that none could be computed.
     """
-    inputs = [describe(source)] if isinstance(source, Counts) else source.states
+    inputs = source.states if isinstance(source, Corpus) else describe(source)
     settings = {name: value for name, value in _settings(config).items() if name in COUNTED_BY}
     if config.like_srilm:
         settings |= {"smoothing": "not kneser-ney", "vocabulary": _described(config.vocabulary)}
     return {"corpus": {"inputs": inputs}, "settings": settings, "versions": {"mgpu-ngram": VERSION}}
 
 
-def _manifest(config: EstimateConfig, source: Corpus | Counts, result: EstimateResult) -> dict[str, Any]:
+def _manifest(config: EstimateConfig, source: Corpus | Counts | SrilmCounts, result: EstimateResult) -> dict[str, Any]:
     return _made_of(config, source) | {
         "order": result.order,
         "tokens": result.tokens,
@@ -301,9 +304,9 @@ def _manifest(config: EstimateConfig, source: Corpus | Counts, result: EstimateR
     }
 
 
-def _made_of(config: EstimateConfig, source: Corpus | Counts) -> dict[str, Any]:
+def _made_of(config: EstimateConfig, source: Corpus | Counts | SrilmCounts) -> dict[str, Any]:
     """Return what an output depends on; the file of a vocabulary is among its inputs."""
-    inputs = [describe(source)] if isinstance(source, Counts) else source.described
+    inputs = source.described if isinstance(source, Corpus) else describe(source)
     inputs = inputs + _described(config.limit_vocab_file or config.vocabulary)
     return {"inputs": inputs, "options": _settings(config)}
 
