@@ -179,8 +179,8 @@ def estimate(
     client   an existing `distributed.Client`; None: this process
     memory   memory limits, as in `count`
     options  the other settings of `EstimateConfig`: smoothing, interpolate, discount, delta, gt_max, vocabulary,
-             closed, prune, limit_vocab_file, vocab_pad, discount_fallback, interpolate_unigrams, skip_symbols, exact_discounts,
-             unit, dtype, separator_id, text_column, chunk_bytes
+             closed, prune, limit_vocab_file, vocab_pad, discount_fallback, interpolate_unigrams, skip_symbols,
+             exact_discounts, unit, dtype, separator_id, text_column, chunk_bytes
 
     Returns a model that is ready to score. A temporary folder holds only data that does not fit in memory. Raises
     InputError for unusable input, such as text without computable discounts, and RunError if the run fails.
