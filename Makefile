@@ -12,7 +12,7 @@ PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip $(INSTALL) --no-build-isolation
 # The tests start hundreds of processes; without files of byte code, each takes 1 s to compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart inputs test test-dask lint docs bench venv clean
+.PHONY: quickstart inputs test test-dask lint docs clients bench venv clean
 
 # The text needs Python alone, so it is written while pip installs, and once.
 quickstart: ## set up, then count real English text and make a language model of it
@@ -52,6 +52,10 @@ lint: $(VENV)/.lint ## ruff and mypy
 
 docs: $(VENV)/.docs ## build the site in docs/_build; a warning is an error
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build
+
+# No part of the tests: it downloads 0.5 GB. $GITHUB may name a mirror.
+clients: | $(BIN)/python ## run programs that use KenLM on mgpu_ngram in its place, and write the table in docs/kenlm.md
+	PYTHON=$(PYTHON) $(BIN)/python tests/peers/clients.py build/clients
 
 bench: $(VENV)/.test ## measure the count stage on this machine; other benches: mgpu-ngram bench NAME
 	$(BIN)/mgpu-ngram bench count

@@ -51,10 +51,16 @@ def lmplz(argv: list[str]) -> None:
     if not argv:
         parser.print_help(sys.stderr)
         raise SystemExit(1)
-    arguments = parser.parse_args(argv)
-    if arguments.intermediate or arguments.renumber:
-        flag = "--intermediate" if arguments.intermediate else "--renumber"
-        raise InputError(f"{flag} is not supported; leave it out")
+    arguments, rest = parser.parse_known_args(argv)
+    if unknown := next((word for word in rest if word.startswith("-")), None):  # other words are ignored, as by KenLM
+        parser.error(f"unrecognized option {unknown}")
+    if arguments.intermediate:
+        raise InputError(
+            "--intermediate writes files for KenLM's interpolate, which we lack; leave it out and mix ARPA files "
+            "with mgpu-ngram mix"
+        )
+    if arguments.renumber:
+        raise InputError("--renumber changes only the order of the lines of an ARPA file, which is ours; leave it out")
     for size in (arguments.minimum_block, arguments.sort_block):
         parse_size(size)
     if arguments.text and os.path.exists(arguments.text) and not _is_read_again(arguments.text):
@@ -86,7 +92,8 @@ def _lmplz_parser() -> argparse.ArgumentParser:
     add("-o", "--order", type=int, required=True, metavar="N", help="order of the model")
     add("--interpolate_unigrams", type=_bool, nargs="?", const=True, default=True, metavar="BOOL",
         help="0: <unk> gets all mass that order 1 leaves, as in SRILM (default 1)")
-    add("--skip_symbols", action="store_true", help="drop <s>, </s> and <unk> from the text (else errors)")
+    add("--skip_symbols", "--skip-symbols", action="store_true",
+        help="drop <s>, </s> and <unk> from the text (else errors)")
     add("-T", "--temp_prefix", metavar="PREFIX", help="folder of temporary files (default: the system's)")
     add("-S", "--memory", metavar="SIZE", help="host memory, as 80%% or 10G, at least 64M (default: half of the free)")
     add("--minimum_block", default="8K", metavar="SIZE", help="no effect")
