@@ -25,13 +25,16 @@ else:
 
 
 def read_tables(
-    paths: Sequence[Path], order: int, words: Words, threads: int, columns: str = "text"
+    paths: Sequence[Path], order: int, words: Words, threads: int, columns: str = "text", unknown: bool = False,
+    new_ids_V: np.ndarray | None = None,
 ) -> list[ShardedTable]:
     """Return the tables of some shards, one file each, in host memory; views of shared arrays.
 
     words    the symbols of the vocabulary
     columns  "text" or "ids", as `PartWriter` wrote the files
     threads  threads that read; each holds one row group at a time
+    unknown  whether the text holds <unk> as a word
+    new_ids_V  of columns "ids": (V,) uint32, what the ids of the files become; None: they are those of `words`
 
     Raises InputError if a file is missing, damaged, or has a word that is not in the vocabulary.
     """
@@ -52,11 +55,14 @@ def read_tables(
             table = open_parquet(path, names).read_row_group(group, use_threads=False)
         if columns == "ids":
             ids = np.stack([np.asarray(table[name]) for name in names[:-1]], axis=1).view(np.uint32)
-            lacking = (ids == 0) | (ids >= len(words))
+            beyond = ids >= (len(words) if new_ids_V is None else len(new_ids_V))
+            lacking = beyond | ((ids == 0) & (not unknown))
+            if new_ids_V is not None and not lacking.any():
+                ids = new_ids_V[ids]
         else:
             ngrams = table["ngram"].cast(pa.large_binary()).combine_chunks()
             ids = words.ids_of_ngrams(*words_from_arrow(ngrams), order)
-            lacking = ids == 0
+            lacking = (ids == 0) & (not unknown)
         if lacking.any():  # 0 is <unk>, which no text of a model contains
             raise InputError(f"{path} is damaged: it has a word that its vocabulary lacks; count again")
         keys[:, mine] = ngram_keys((ids + 1).reshape(-1), order, bits, None, np.arange(len(ids)) * order)

@@ -6,7 +6,8 @@ import argparse
 import itertools
 import json
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mgpu_ngram.jobs.count.config import CountConfig
 from mgpu_ngram.report import (
@@ -20,7 +21,7 @@ from mgpu_ngram.report import (
     table,
     where,
 )  # fmt: skip
-from mgpu_ngram.stages.contract import Stage, Target, given
+from mgpu_ngram.stages.contract import Product, Stage, Target, given
 from mgpu_ngram.stages.cpu_rates import COUNT_BYTES
 from mgpu_ngram.stages.flags import add_overwrite, add_text
 
@@ -34,7 +35,8 @@ EXAMPLES = """examples:
   mgpu-ngram count page.html -o bytes --unit byte --order 4 --strategy hash
   mgpu-ngram count tokens.bin -o ids --unit id --dtype uint16 --separator-id 0
   zcat corpus.gz | mgpu-ngram count - -o counts --min-count 2
-  mgpu-ngram count crawl/*.zst -o counts --columns ids"""
+  mgpu-ngram count crawl/*.zst -o counts --columns ids
+  mgpu-ngram count 2026.txt -o both --add counts --order 5"""
 FLAGS: dict[str, dict[str, Any]] = {
     "order": {"type": int, "metavar": "N", "help": "highest n-gram order; all from 1 are counted (default 5)"},
     "unit": {"choices": ["word", "byte", "id"], "help": "symbols of the n-grams (default word)"},
@@ -52,6 +54,7 @@ FLAGS: dict[str, dict[str, Any]] = {
         "help": "how to count (default auto); all give the same counts",
     },
     "histograms": {"type": int, "metavar": "K", "help": "copies of the histogram, strategy private (default 1)"},
+    "add": {"nargs": "+", "metavar": "DIR", "help": "output folders of count: add the counts of TEXT to theirs"},
     "text_column": {"metavar": "NAME", "help": "text column of Parquet inputs (default text)"},
     "chunk_bytes": {"metavar": "SIZE", "help": "text per task, such as '64 MiB'"},
 }
@@ -67,6 +70,7 @@ class CountStage(Stage[CountConfig, "CountResult"]):
     config = CountConfig
     format = "mgpu_ngram counts"
     makes = "counts"
+    needs: ClassVar[Mapping[str, Product]] = {"add": "counts"}
     resumes = True
     memory_keys = frozenset({"device_bytes", "host_bytes", "spill_dir"})
     examples = EXAMPLES
@@ -87,6 +91,11 @@ class CountStage(Stage[CountConfig, "CountResult"]):
 
     def target(self, arguments: argparse.Namespace) -> Target:
         return Target(arguments.output)
+
+    def check(self, config: CountConfig) -> None:
+        from mgpu_ngram.jobs.count.earlier import open_earlier
+
+        open_earlier(config)
 
     def open_inputs(self, config: CountConfig) -> Corpus:
         from mgpu_ngram.jobs.count.run import open_inputs

@@ -32,6 +32,7 @@ TASKS = {  # by the module that defines them
     "mgpu_ngram.engine.write": ["write_part"],
     "mgpu_ngram.jobs.count.passes": ["save_vocabularies", "save_runs"],
     "mgpu_ngram.engine.score": ["score_chunk"],
+    "mgpu_ngram.engine.earlier_counts": ["count_earlier"],
     "mgpu_ngram.engine.compare": ["compare_chunk"],
     "mgpu_ngram.engine.rescore": ["rescore_chunk"],
     "mgpu_ngram.engine.distribution_tasks": ["write_distributions", "save_done"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from mgpu_ngram.core.errors import InputError
@@ -38,6 +38,10 @@ class CountConfig:
     strategy: Literal["auto", "global", "private", "sort", "hash"] = "auto"  # how to count; all give the same
     # counts. docs/design.md explains them
     histograms: int = 1  # histograms in device memory, strategy private
+    add: list[str] = field(
+        default_factory=list
+    )  # folders of earlier counts of words; the result has the counts of their
+    # text, too
     text_column: str = "text"  # column of Parquet inputs
     chunk_bytes: Bytes | None = None  # text of one task; auto: from corpus, workers and memory
     name: str = "count"  # folder of the result, in the run's output
@@ -52,4 +56,6 @@ class CountConfig:
             raise InputError(f"sentence_markers needs unit word but unit is {self.unit}; leave it out")
         if self.lowercase and self.unit == "id":
             raise InputError("lowercase needs unit word or byte but unit is id; leave it out")
+        if self.add and self.unit != "word":
+            raise InputError(f"add needs unit word but unit is {self.unit}; leave it out")
         check_name(self.name)

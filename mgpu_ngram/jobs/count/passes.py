@@ -17,9 +17,11 @@ from mgpu_ngram.core.corpus import Chunk
 from mgpu_ngram.core.errors import InputError, RunError
 from mgpu_ngram.core.streams import place_in
 from mgpu_ngram.core.vocabulary import HashCollision, LocalVocabulary, SpecialInText, Vocabulary
+from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, device_of
+from mgpu_ngram.engine.earlier_counts import EarlierCounts, EarlierShard, count_earlier, earlier_vocabulary, new_ids
 from mgpu_ngram.engine.sorted_runs import RUN, SortedRun, StoredRun, bins_of, bundle_runs, store_run
 from mgpu_ngram.engine.spill import spill
 from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
@@ -78,12 +80,17 @@ class CountPasses:
         checkpoint_seconds: float,
         progress: Progress,
         lmplz: LmplzText | None = None,
+        earlier: Sequence[EarlierCounts] = (),
+        added: Sequence[EarlierShard] = (),
     ):
-        """lmplz: how to read the text, with sentence markers; None: as `config` says."""
+        """lmplz: how to read the text, with sentence markers; None: as `config` says. earlier, added: counts to which
+        those of the text are added, and their shards.
+        """
         self.lmplz = lmplz  # if set, tokenising inserts the markers
         self.sentence_markers = config.sentence_markers or (lmplz is not None and config.unit == "word")
         self.config, self.executor, self.chunks, self.budget = config, executor, chunks, budget
         self.checkpoint, self.checkpoint_seconds, self.progress = checkpoint, checkpoint_seconds, progress
+        self.earlier, self.added = earlier, added
         self.folder = str(checkpoint.entries_folder)
         entries = checkpoint.entries(RUN, self._verify)
         self.stored = [SortedRun({}, stored=(StoredRun(e.path, e.items),), chunks=e.items) for e in entries]
@@ -138,6 +145,7 @@ class CountPasses:
         found = {executor.call(_vocabulary_of, handle, priority=True): chunk for chunk, handle in tokenised.items()}
         streams_of = {chunk: executor.call(without_words, handle, priority=True) for chunk, handle in tokenised.items()}
         vocabularies = [executor.call(load_vocabulary, entry.path) for entry in known] + list(found)
+        vocabularies += [executor.call(earlier_vocabulary, counts, seed, priority=True) for counts in self.earlier]
         merge = partial(_merge, budget=self.budget, folder=self.folder)
         vocabularies = reduce_tasks(executor, merge, vocabularies, ARITY, roots=ARITY, priority=True)
         numbered = executor.call(
@@ -153,6 +161,17 @@ class CountPasses:
             for c in self.chunks
             if c.index not in self.resumed
         }  # fmt: skip
+        left = [shard for shard in self.added if shard.index not in self.resumed]
+        if left:
+            words, unknown = executor.call(indexed, vocabulary), executor.call(_has_unknown, vocabulary)
+            ids = {counts: executor.call(new_ids, counts, words) for counts in self.earlier}
+        for shard in left:
+            running[
+                executor.call(
+                    count_earlier, shard, words, unknown, ids[shard.counts], lexicon, counting, executor.threads,
+                    label=f"adding {shard.counts.folder}, {shard.paths[2].stem}", affinity=shard.index,
+                )
+            ] = Chunk(shard.index, (), shard.size_bytes)  # fmt: skip
         del tokenised, streams_of, vocabularies, numbered  # workers free results without handles
         saves = self._watch_vocabularies(found, seed)
         known_totals = executor.gather([totals])[0]
@@ -181,8 +200,8 @@ class CountPasses:
 
     def _watch_runs(self, running: dict[Handle, Chunk], tokens: int, saves: list[Handle]) -> list[Handle]:
         """Watch pass 2 until every chunk is in a run and `saves` are done; return the runs in memory."""
-        text_bytes = sum(c.size_bytes for c in self.chunks) or 1
-        self.progress.start("count", len(self.chunks), "chunks", "tokens")
+        text_bytes = self._work_bytes()
+        self.progress.start("count", len(self.chunks) + len(self.added), "chunks", "tokens")
         self.progress.advance(len(self.resumed))
         saver = Saver(self.executor, self.checkpoint_seconds, save_runs, self.folder, self.budget)
         start = time.perf_counter()
@@ -240,7 +259,7 @@ class CountPasses:
         parts = self.parts(counted)
         threads = executor.threads * executor.workers // min(executor.workers, len(parts))
         # Chunks that an earlier run counted may or may not have order 1, depending on that run's strategy.
-        first_order = 2 if config.strategy == "auto" or self.resumed else 1
+        first_order = 2 if config.strategy == "auto" or self.resumed or self.earlier else 1
         options = WriteOptions(folder, self.budget, config.min_count, TOP, threads, first_order, config.columns)
         written = executor.call(_write_symbols, counted.vocabulary, options)
         results = []
@@ -271,9 +290,13 @@ class CountPasses:
         P = min(S, workers * rounds)
         return [(p * S // P, (p + 1) * S // P) for p in range(P)]
 
+    def _work_bytes(self) -> int:
+        """Return the bytes of the text and of the counts that are added, at least 1."""
+        return sum(c.size_bytes for c in self.chunks) + sum(shard.size_bytes for shard in self.added) or 1
+
     def worker_rates(self, tokens: int) -> dict[str, float]:
         """Return the tokens per second that each worker has counted."""
-        text_bytes = sum(c.size_bytes for c in self.chunks) or 1
+        text_bytes = self._work_bytes()
         seconds = self.counting_seconds or 1.0
         return {w: tokens * b / text_bytes / seconds for w, b in sorted(self.bytes_of_worker.items())}
 
@@ -342,6 +365,17 @@ def _vocabulary_of(made: TokenisedChunk | _Numbered) -> LocalVocabulary | Vocabu
 
 def _report_of(run: SortedRun) -> tuple[dict[str, float], int]:
     return run.seconds, run.nbytes
+
+
+def indexed(vocabulary: Vocabulary) -> Words:
+    """Return the words with their lookup table."""
+    words = Words(vocabulary.offsets_V, vocabulary.data)
+    _ = words.slots_C
+    return words
+
+
+def _has_unknown(vocabulary: Vocabulary) -> bool:
+    return int(vocabulary.counts_V[0]) > 0
 
 
 def _lexicon_of(numbered: _Numbered) -> Lexicon:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mgpu_ngram.core.checkpoint import Checkpoint, what_changed
 from mgpu_ngram.core.corpus import Chunk, Corpus, open_corpus
-from mgpu_ngram.core.counts import FORMAT
+from mgpu_ngram.core.counts import FORMAT, Counts
 from mgpu_ngram.core.crc import combine_crc32
 from mgpu_ngram.core.lazy_import import LazyModule
 from mgpu_ngram.core.output import Output, write_manifest
@@ -22,6 +23,7 @@ from mgpu_ngram.engine.write import WrittenFile
 from mgpu_ngram.jobs.budget import limited
 from mgpu_ngram.jobs.context import RunContext
 from mgpu_ngram.jobs.count.config import CountConfig
+from mgpu_ngram.jobs.count.earlier import after_sources, described, inputs_of, open_earlier, shards_of, states_of
 from mgpu_ngram.jobs.count.passes import TOP, CountPasses
 from mgpu_ngram.jobs.count.plan import chunk_bytes, count_budget, most_table_bytes, num_streams, plan
 
@@ -69,9 +71,14 @@ def open_inputs(config: CountConfig) -> Corpus:
 
 def changed_since(config: CountConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings and names and sizes of inputs; "" if it does not."""
-    made_of = {"inputs": open_inputs(config).described, "options": _settings(config)}
-    inputs = [{"name": i["name"], "size_bytes": i["size_bytes"]} for i in manifest.get("inputs", ())]  # no checksums
+    given = _without_checksums(inputs_of(open_earlier(config))) + open_inputs(config).described
+    made_of = {"inputs": given, "options": _settings(config)}
+    inputs = _without_checksums(manifest.get("inputs", ()))
     return what_changed({"inputs": inputs, "options": manifest.get("options")}, made_of)
+
+
+def _without_checksums(inputs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"name": given["name"], "size_bytes": given["size_bytes"]} for given in inputs]
 
 
 def run(config: CountConfig, context: RunContext, inputs: Corpus | None = None) -> CountResult:
@@ -79,64 +86,82 @@ def run(config: CountConfig, context: RunContext, inputs: Corpus | None = None) 
 
     inputs  an open corpus in place of config.corpus
     """
+    corpus = inputs or open_inputs(config)
+    with (
+        Output.create(context.target, context.overwrite) as out,
+        counted(config, context, corpus, out.folder, out.path) as result,
+    ):
+        out.commit()
+    return replace(result, path=out.path)
+
+
+@contextmanager
+def counted(
+    config: CountConfig, context: RunContext, corpus: Corpus, folder: Path, path: Path
+) -> Iterator[CountResult]:
+    """Count a corpus, write the files and the manifest to a folder that exists, and yield the result.
+
+    path  whose checkpoint the run has; it is deleted if the block ends without an error
+    """
     executor, memory, progress = context.executor, context.memory, context.progress
     start = time.perf_counter()
-    corpus = inputs or open_inputs(config)
-    with Output.create(context.target, context.overwrite) as out:
-        executor.check_folder(str(out.folder))
-        budget = count_budget(memory, executor, most_table_bytes(config, corpus))
-        executor = limited(executor, budget)
-        executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
-        chosen = {"chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget)}
-        identity = _identity(config, corpus)
-        with Checkpoint.open(
-            out.path, identity, context.resume, context.overwrite, memory.spill_dir, chosen
-        ) as checkpoint:
-            executor.check_folder(str(checkpoint.entries_folder))
-            chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
-            job = CountPasses(config, executor, chunks, budget, checkpoint, context.checkpoint_seconds, progress)
-            counted = job.count(num_streams(config, corpus, len(chunks)))
-            runs = job.merge(counted)
-            job.report(counted)
-            seconds = [counted.totals["seconds"], *job.saving, *counted.seconds]
-            for n in range(1, config.order + 1):
-                (out.folder / f"order={n}").mkdir()
-            results = job.write(counted, runs, str(out.folder))
-            of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))
-            progress.finish()
+    earlier = open_earlier(config)
+    executor.check_folder(str(folder))
+    budget = count_budget(memory, executor, most_table_bytes(config, corpus))
+    executor = limited(executor, budget)
+    executor.reserve(budget.device_bytes - UNRESERVED_BYTES)
+    chosen = {"chunk_bytes": chunk_bytes(config, corpus, executor.workers, budget)}
+    identity = _identity(config, corpus, earlier)
+    with Checkpoint.open(path, identity, context.resume, context.overwrite, memory.spill_dir, chosen) as checkpoint:
+        executor.check_folder(str(checkpoint.entries_folder))
+        chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
+        chunks = after_sources(chunks, len(inputs_of(earlier)))
+        added = shards_of(earlier, config.order, len(chunks))
+        job = CountPasses(
+            config, executor, chunks, budget, checkpoint, context.checkpoint_seconds, progress,
+            earlier=described(earlier), added=added,
+        )  # fmt: skip
+        found = job.count(num_streams(config, corpus, len(chunks)))
+        runs = job.merge(found)
+        job.report(found)
+        seconds = [found.totals["seconds"], *job.saving, *found.seconds]
+        for n in range(1, config.order + 1):
+            (folder / f"order={n}").mkdir()
+        results = job.write(found, runs, str(folder))
+        of_device, of_host = map(max, zip(*executor.everywhere(peak_bytes, executor.device), strict=True))
+        progress.finish()
 
-            files = sorted((file for part, _ in results for file in part), key=lambda file: file.name)
-            manifest = _manifest(config, corpus, counted.totals, files)
-            write_manifest(out.folder, manifest, FORMAT)
-            out.commit()
-            checkpoint.discard()
-    wall = time.perf_counter() - start
-    return CountResult(
-        out.path,
-        manifest,
-        counted.totals["plans"],
-        _top(files, config.order),
-        add_seconds(*seconds, *(run.seconds for run in counted.stored), *(s for _, s in results)),
-        wall,
-        executor.workers,
-        executor.device,
-        executor.transport,
-        job.worker_rates(manifest["tokens"]),
-        of_device,
-        of_host,
-        len(job.resumed),
-    )
+        files = sorted((file for part, _ in results for file in part), key=lambda file: file.name)
+        manifest = _manifest(config, corpus, earlier, found.totals, files)
+        write_manifest(folder, manifest, FORMAT)
+        yield CountResult(
+            folder,
+            manifest,
+            found.totals["plans"],
+            _top(files, config.order),
+            add_seconds(*seconds, *(run.seconds for run in found.stored), *(s for _, s in results)),
+            time.perf_counter() - start,
+            executor.workers,
+            executor.device,
+            executor.transport,
+            job.worker_rates(manifest["tokens"]),
+            of_device,
+            of_host,
+            len(job.resumed),
+        )
+        checkpoint.discard()
 
 
-def _identity(config: CountConfig, corpus: Corpus) -> dict[str, Any]:
+def _identity(config: CountConfig, corpus: Corpus, earlier: Sequence[Counts]) -> dict[str, Any]:
     """Return what a run must have in common with the run that it resumes."""
-    return {"corpus": {"inputs": corpus.states}, "settings": _settings(config), "versions": {"mgpu-ngram": VERSION}}
+    inputs = states_of(earlier) + corpus.states
+    return {"corpus": {"inputs": inputs}, "settings": _settings(config), "versions": {"mgpu-ngram": VERSION}}
 
 
 def _settings(config: CountConfig) -> dict[str, Any]:
     """Return the settings that affect the result."""
     settings = asdict(config)
-    for key in ("corpus", "strategy", "histograms", "chunk_bytes", "name"):
+    for key in ("corpus", "add", "strategy", "histograms", "chunk_bytes", "name"):
         del settings[key]
     return settings
 
@@ -151,13 +176,18 @@ def _top(files: Sequence[WrittenFile], max_order: int) -> dict[int, list[tuple[s
 
 
 def _manifest(
-    config: CountConfig, corpus: Corpus, totals: dict[str, Any], files: Sequence[WrittenFile]
+    config: CountConfig,
+    corpus: Corpus,
+    earlier: Sequence[Counts],
+    totals: dict[str, Any],
+    files: Sequence[WrittenFile],
 ) -> dict[str, Any]:
     """Return the manifest: the result and what it depends on, nothing about chunks, workers or devices."""
+    before = inputs_of(earlier)
     parts: list[list] = [[] for _ in corpus.sources]
     for part in totals["checksums"]:
-        parts[part[0]].append(part)
-    inputs = [
+        parts[part[0] - len(before)].append(part)
+    inputs = before + [
         named | {"crc32": f"{combine_crc32(mine):08x}"} for named, mine in zip(corpus.described, parts, strict=True)
     ]
     orders = {}

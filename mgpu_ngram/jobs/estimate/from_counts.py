@@ -23,6 +23,7 @@ from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.estimate import EstimateOptions, Part
 from mgpu_ngram.engine.read_counts import read_tables
 from mgpu_ngram.engine.read_srilm import SrilmTables, read_srilm
+from mgpu_ngram.jobs.count.passes import indexed
 from mgpu_ngram.jobs.estimate.assemble import Resources
 from mgpu_ngram.jobs.estimate.config import EstimateConfig
 from mgpu_ngram.jobs.estimate.passes import Estimation, adjusted, read_words
@@ -96,7 +97,7 @@ def parts_of_counts(
     estimation = Estimation(config, config.options(order), limit, resources, vocabulary, symbols)
     if order == 1:
         return estimation, []
-    words = executor.call(_indexed, vocabulary)
+    words = executor.call(indexed, vocabulary)
     S = len(counts.part_paths(2))
     P = min(S, num_parts(counts.manifest["tokens"], executor.workers, *tokens))
     parts = []
@@ -173,13 +174,6 @@ def _check_specials(counts: Counts, specials: Sequence[int]) -> None:
                 "model's text has no such word; take it out and count again, or estimate from the corpus with "
                 "--skip-symbols (skip_symbols: true)"
             )
-
-
-def _indexed(vocabulary: Vocabulary) -> Words:
-    """Return the words with their lookup table."""
-    words = Words(vocabulary.offsets_V, vocabulary.data)
-    _ = words.slots_C
-    return words
 
 
 def read_part(

@@ -1,0 +1,133 @@
+"""Counts that an earlier run wrote, as pass 1 and pass 2 give those of text: a vocabulary, and sorted runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from mgpu_ngram.core.parquet import read_vocabulary
+from mgpu_ngram.core.tables import ShardedTable, Table
+from mgpu_ngram.core.vocabulary import SPECIALS, LocalVocabulary
+from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.count import CountOptions, split
+from mgpu_ngram.engine.device import Stopwatch, memory_guard, move_to, on_device_or_host
+from mgpu_ngram.engine.read_counts import read_tables
+from mgpu_ngram.engine.sorted_runs import SortedRun, map_table, spill_run
+from mgpu_ngram.engine.vocabulary import Lexicon
+from mgpu_ngram.kernels.common.radix_sort import radix_sort
+from mgpu_ngram.kernels.count.hash_words import hash_words
+from mgpu_ngram.kernels.count.take_words import take_words
+from mgpu_ngram.kernels.dispatch import array_module
+
+
+@dataclass(frozen=True)
+class EarlierCounts:
+    """Word counts of earlier text. Picklable.
+
+    folder        that count wrote
+    tokens        words of the text, without sentence markers
+    lines         of the text
+    markers       whether the counts have sentence markers
+    first_source  the number of inputs before those of this text
+    columns       "text" or "ids", how the files hold n-grams
+    """
+
+    folder: str
+    tokens: int
+    lines: int
+    markers: bool
+    first_source: int
+    columns: str
+
+
+@dataclass(frozen=True)
+class EarlierShard:
+    """One shard of earlier counts: the number that it has among all chunks, its files by order, and their bytes."""
+
+    index: int
+    counts: EarlierCounts
+    paths: dict[int, Path]
+    size_bytes: int
+
+
+def earlier_vocabulary(counts: EarlierCounts, seed: int) -> LocalVocabulary:
+    """Return the words of earlier counts as of a chunk, in host memory.
+
+    seed  of the word hash
+
+    <unk>, <s> and </s> are words of a text only where it holds them besides its sentence markers.
+    """
+    found = read_vocabulary(Path(counts.folder) / "vocabulary.parquet", "word")
+    counts_V = found.counts_V.copy()
+    if counts.markers:
+        counts_V[1 : len(SPECIALS)] -= counts.lines
+    rows_V = np.flatnonzero((counts_V > 0) | (np.arange(len(counts_V)) >= len(SPECIALS)))
+    offsets_V, data = take_words(found.offsets_V, found.data, rows_V)
+    places = np.arange(len(data)) + np.repeat(np.arange(len(rows_V)), np.diff(offsets_V))
+    text_B = np.full(len(data) + len(rows_V), ord(" "), np.uint8)
+    text_B[places] = data
+    positions_V = (offsets_V[:-1] + np.arange(len(rows_V))).astype(np.uint32)
+    return LocalVocabulary(
+        hash_words(text_B, positions_V, seed), offsets_V, data, counts_V[rows_V],
+        found.first_source_V[rows_V] + np.int32(counts.first_source), found.first_offset_V[rows_V],
+        tokens=counts.tokens, lines=counts.lines,
+    )  # fmt: skip
+
+
+def new_ids(counts: EarlierCounts, words: Words) -> np.ndarray | None:
+    """Return the new ids of the words of earlier counts; None if their files hold text."""
+    if counts.columns == "text":
+        return None
+    before = read_vocabulary(Path(counts.folder) / "vocabulary.parquet", "word")
+    return words.ids(before.offsets_V, before.data).astype(np.uint32)
+
+
+def count_earlier(
+    shard: EarlierShard, words: Words, unknown: bool, new_ids_V: np.ndarray | None, lexicon: Lexicon,
+    options: CountOptions, threads: int,
+) -> SortedRun:  # fmt: skip
+    """Read a shard of earlier counts, give its words their new ids, and cut its tables into the shards of this run.
+
+    words      of the new vocabulary
+    unknown    whether the text holds <unk> as a word
+    new_ids_V  the result of `new_ids`
+    """
+    device = options.budget.device
+    watch = Stopwatch(device)
+    run = SortedRun({}, chunks=(shard.index,))
+    for n, path in shard.paths.items():
+        [table] = read_tables([path], n, words, threads, shard.counts.columns, unknown, new_ids_V)
+        watch.lap("read")
+        with memory_guard("adding counts", device):
+            run.tables[n] = [on_device_or_host(partial(_sorted, table, lexicon), device)]
+        watch.lap("count")
+    run = spill_run(run, options.budget, options.spill_folder)
+    watch.lap("reduce")
+    run.seconds = watch.seconds
+    return run
+
+
+def _sorted(table: ShardedTable, lexicon: Lexicon, device: str) -> ShardedTable:
+    """Return the rows of a table sorted by their keys, in the shards of this run."""
+    moved = map_table(table, partial(move_to, device=device))
+    columns = array_module(moved.keys).concatenate([moved.keys, moved.counts.view(np.uint64)[None]])
+    columns = radix_sort(columns, table.order * table.bits)
+    return split(Table(columns[:-1], columns[-1].view(np.int64), table.order, table.bits), lexicon)
+
+
+def pieces_of(folders: Sequence[tuple[EarlierCounts, int]], order: int, first: int) -> list[EarlierShard]:
+    """Return the shards of all earlier counts for orders 2 to `order`, numbered from `first` on.
+
+    folders  (counts, number of their shards)
+    """
+    pieces: list[EarlierShard] = []
+    for counts, shards in folders:
+        for s in range(shards if order > 1 else 0):
+            paths = {n: Path(counts.folder) / f"order={n}" / f"part-{s:05d}.parquet" for n in range(2, order + 1)}
+            size_bytes = sum(path.stat().st_size for path in paths.values())
+            pieces.append(EarlierShard(first + len(pieces), counts, paths, size_bytes))
+    return pieces

@@ -1,0 +1,84 @@
+"""Open the counts of an earlier run, to which those of more text are added."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from mgpu_ngram.core.corpus import Chunk
+from mgpu_ngram.core.counts import Counts, read_counts
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.verify import counts_checksum
+from mgpu_ngram.engine.earlier_counts import EarlierCounts, EarlierShard, pieces_of
+from mgpu_ngram.jobs.count.config import CountConfig
+
+SAME = ("sentence_markers", "lowercase")  # options of both counts
+
+
+def open_earlier(config: CountConfig) -> list[Counts]:
+    """Open the counts that a config adds to. Raises InputError when counts of the corpus cannot be added."""
+    opened = []
+    for path in config.add:
+        counts = read_counts(os.path.abspath(path))  # workers may have another working directory
+        options = counts.manifest.get("options", {})
+        if counts.unit != "word":
+            raise InputError(f"{path} has counts of unit {counts.unit}, but only counts of words are added to")
+        for name in SAME:
+            if options.get(name) != getattr(config, name):
+                raise InputError(
+                    f"{path} was counted with {name} {str(options.get(name)).lower()}, but this run has "
+                    f"{str(getattr(config, name)).lower()}; count with the same"
+                )
+        if options["min_count"] > 1:
+            raise InputError(
+                f"{path} was counted with min_count {options['min_count']} and lacks n-grams; count again with "
+                "min_count 1"
+            )
+        if config.order > counts.max_order:
+            raise InputError(
+                f"order is {config.order} but {path} has orders up to {counts.max_order}; lower it, or count again "
+                f"with order {config.order}"
+            )
+        opened.append(counts)
+    if len({counts.path for counts in opened}) < len(opened):
+        raise InputError(f"add names {', '.join(config.add)}, one of them twice; name each folder once")
+    return opened
+
+
+def inputs_of(earlier: Sequence[Counts]) -> list[dict[str, Any]]:
+    """Return the inputs of earlier counts, as manifests describe them."""
+    return [given for counts in earlier for given in counts.manifest["inputs"]]
+
+
+def states_of(earlier: Sequence[Counts]) -> list[dict[str, Any]]:
+    """Return what identifies earlier counts, for checkpoints."""
+    found = [(str(counts.path), *counts_checksum(counts.manifest)) for counts in earlier]
+    return [{"name": name, "size_bytes": size_bytes, "crc32": crc32} for name, size_bytes, crc32 in found]
+
+
+def described(earlier: Sequence[Counts]) -> list[EarlierCounts]:
+    """Return earlier counts for tasks."""
+    made: list[EarlierCounts] = []
+    sources = 0
+    for counts in earlier:
+        manifest = counts.manifest
+        markers, lines = manifest["options"]["sentence_markers"], manifest["lines"]
+        made.append(EarlierCounts(str(counts.path), manifest["tokens"] - 2 * lines * markers, lines, markers, sources))
+        sources += len(manifest["inputs"])
+    return made
+
+
+def shards_of(earlier: Sequence[Counts], order: int, first: int) -> list[EarlierShard]:
+    """Return the shards of earlier counts, numbered from `first` on."""
+    sizes = [counts.manifest["num_shards"] for counts in earlier]
+    return pieces_of(list(zip(described(earlier), sizes, strict=True)), order, first)
+
+
+def after_sources(chunks: Sequence[Chunk], sources: int) -> list[Chunk]:
+    """Return chunks whose inputs are numbered after those of earlier counts."""
+    return [
+        replace(chunk, pieces=tuple(replace(p, source_index=p.source_index + sources) for p in chunk.pieces))
+        for chunk in chunks
+    ]
