@@ -108,17 +108,18 @@ def test_workers_die(cluster, count, contents, hooks, hooks_folder, tmp_path):
 
 def test_resume(count, contents, tmp_path):
     class Interrupt(Progress):
-        left, phase = 4, ""
+        left, phase = 6, ""
 
         def start(self, phase, total, unit="", rate=""):
             self.phase = phase
 
         def advance(self, done, amount=0):
             self.left -= done * (self.phase == "count")
+            time.sleep(0.03)  # for entries saved meanwhile
             if self.left < 0:
                 raise KeyboardInterrupt
 
-    how = {"sentence_markers": True, "chunk_bytes": 3000}
+    how = {"sentence_markers": True, "chunk_bytes": 1000}
     count("whole", [0, 1], **how)
     count("one", [0], **how)
     with pytest.raises(KeyboardInterrupt):
