@@ -25,7 +25,12 @@ else:
 
 
 def read_tables(
-    paths: Sequence[Path], order: int, words: Words, threads: int, columns: str = "text", unknown: bool = False,
+    paths: Sequence[Path],
+    order: int,
+    words: Words,
+    threads: int,
+    columns: str = "text",
+    unknown: bool = False,
     new_ids_V: np.ndarray | None = None,
 ) -> list[ShardedTable]:
     """Return the tables of some shards, one file each, in host memory; views of shared arrays.

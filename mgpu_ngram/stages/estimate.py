@@ -161,7 +161,7 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
         return "model.arpa" if config.format == "arpa" else "model.safetensors"
 
     def show_result(self, config: EstimateConfig, result: EstimateResult) -> None:
-        _show_estimate(config, result)
+        show_estimate(result, config.smoothing)
 
     def show_plan(self, plan: dict[str, Any]) -> None:
         if "counts" in plan:
@@ -172,17 +172,18 @@ class EstimateStage(Stage[EstimateConfig, "EstimateResult"]):
         show_count_plan(plan)
 
     def show_info(self, path: str, described: dict[str, Any]) -> None:
-        _show_estimated(path, described)
+        show_estimated(path, described)
 
 
 STAGE = EstimateStage()
 
 
-def _show_estimate(config: EstimateConfig, result: EstimateResult) -> None:
+def show_estimate(result: EstimateResult, smoothing: str) -> None:
+    """Print a result of an estimate job."""
     found = result.statistics
     print(f"{shown_path(result.path)}: {sum(found.kept.values()):,} n-grams in {result.size_bytes:,} bytes")
     print(f"unigram tokens {result.tokens:,}, types {result.types:,}")
-    _show_statistics(found, config.smoothing)
+    _show_statistics(found, smoothing)
     print(f"{result.wall_seconds:.2f} s on {where(result)}: {result.tokens_per_second:,.0f} tokens/s")
     show_seconds(result.seconds)
     show_memory(result)
@@ -210,7 +211,7 @@ def _show_statistics(found: Statistics, smoothing: str) -> None:
         print(f"order {n}: no discounts could be computed; uses discount_fallback")
 
 
-def _show_estimated(path: str, manifest: dict[str, Any]) -> None:
+def show_estimated(path: str, manifest: dict[str, Any]) -> None:
     """Print a description of the output of an estimate job."""
     from mgpu_ngram.jobs.estimate.passes import Statistics
 

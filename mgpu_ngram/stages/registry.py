@@ -27,6 +27,7 @@ class Entry:
 ENTRIES: dict[str, Entry] = {
     "count": Entry("mgpu_ngram.stages.count", "count the n-grams of text", ("count",)),
     "estimate": Entry("mgpu_ngram.stages.estimate", "make a Kneser-Ney model of text", ("estimate",)),
+    "adapt": Entry("mgpu_ngram.stages.adapt", "add text to a model whose counts are kept", ("adapt",)),
     "trie": Entry(
         "mgpu_ngram.stages.trie", "convert a model to another format; a model file loads fast", ("convert", "trie")
     ),

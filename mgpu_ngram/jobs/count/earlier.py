@@ -65,7 +65,8 @@ def described(earlier: Sequence[Counts]) -> list[EarlierCounts]:
     for counts in earlier:
         manifest = counts.manifest
         markers, lines = manifest["options"]["sentence_markers"], manifest["lines"]
-        made.append(EarlierCounts(str(counts.path), manifest["tokens"] - 2 * lines * markers, lines, markers, sources))
+        tokens = manifest["tokens"] - 2 * lines * markers
+        made.append(EarlierCounts(str(counts.path), tokens, lines, markers, sources, counts.columns))
         sources += len(manifest["inputs"])
     return made
 

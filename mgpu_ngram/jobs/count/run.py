@@ -71,13 +71,14 @@ def open_inputs(config: CountConfig) -> Corpus:
 
 def changed_since(config: CountConfig, manifest: dict[str, Any]) -> str:
     """Return how an output differs from this job's, by settings and names and sizes of inputs; "" if it does not."""
-    given = _without_checksums(inputs_of(open_earlier(config))) + open_inputs(config).described
+    given = without_checksums(inputs_of(open_earlier(config))) + open_inputs(config).described
     made_of = {"inputs": given, "options": _settings(config)}
-    inputs = _without_checksums(manifest.get("inputs", ()))
+    inputs = without_checksums(manifest.get("inputs", ()))
     return what_changed({"inputs": inputs, "options": manifest.get("options")}, made_of)
 
 
-def _without_checksums(inputs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_checksums(inputs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the names and sizes of the inputs of a manifest."""
     return [{"name": given["name"], "size_bytes": given["size_bytes"]} for given in inputs]
 
 

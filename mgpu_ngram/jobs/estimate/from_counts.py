@@ -35,13 +35,18 @@ def open_counts(config: EstimateConfig) -> Counts | SrilmCounts:
     A folder is an output of count, a file has counts of SRILM's ngram-count. Counts of a text give a last line without
     a newline its </s>, unlike lmplz.
     """
-    path = config.counts
-    if _is_file(str(path)):
-        return SrilmCounts(str(path))
+    if _is_file(str(config.counts)):
+        return SrilmCounts(str(config.counts))
+    counts = read_counts(os.path.abspath(str(config.counts)))  # workers may have another working directory
+    check_counts(counts, config)
+    return counts
+
+
+def check_counts(counts: Counts, config: EstimateConfig) -> None:
+    """Raise InputError when the model of a config cannot be made from counts."""
+    path, order, options = counts.path, config.order, counts.manifest.get("options", {})
     if config.vocabulary is not None:
         raise InputError(f"vocabulary is for text and for counts of SRILM, not for {path}; give the text instead")
-    counts = read_counts(os.path.abspath(str(path)))  # workers may have another working directory
-    options = counts.manifest.get("options", {})
     if counts.unit != "word":
         raise InputError(f"{path} has counts of unit {counts.unit}, not word; estimate from the corpus, or count words")
     if not options.get("sentence_markers"):
@@ -54,14 +59,13 @@ def open_counts(config: EstimateConfig) -> Counts | SrilmCounts:
             f"{path} was counted with min_count {options['min_count']}, but a model needs all n-grams; count again "
             "with min_count 1, and prune the model"
         )
-    if config.order is not None and config.order > counts.max_order:
+    if order is not None and order > counts.max_order:
         raise InputError(
-            f"order is {config.order} but {path} has orders up to {counts.max_order}; lower it, or count again with "
-            f"order {config.order}"
+            f"order is {order} but {path} has orders up to {counts.max_order}; lower it, or count again with "
+            f"order {order}"
         )
     if not counts.manifest["lines"]:
         raise InputError(f"{path} has counts of 0 lines; count text with one sentence per line")
-    return counts
 
 
 def _is_file(path: str) -> bool:

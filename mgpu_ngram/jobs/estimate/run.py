@@ -126,7 +126,7 @@ def run(config: EstimateConfig, context: RunContext, inputs: Corpus | None = Non
         context.executor.check_folder(str(out.folder))
         path = out.folder / model_file(config)
         with estimated(config, source, context, out.path) as (model, result):
-            result = _saved(config, context.executor, model, result, path)
+            result = saved(config, context.executor, model, result, path)
             write_manifest(out.folder, _manifest(config, source, result), FORMAT)
             out.commit()
     return replace(result, path=out.path / path.name)
@@ -143,7 +143,7 @@ def _run_to_file(config: EstimateConfig, context: RunContext, inputs: Corpus | N
     config, source = _opened(config, inputs)
     with estimated(config, source, context, path) as (model, result):
         clear_temporaries(path)  # no other process writes it while this run has its checkpoint
-        return _saved(config, context.executor, model, result, path)
+        return saved(config, context.executor, model, result, path)
 
 
 def check_free_model(config: EstimateConfig, output: str | Path, overwrite: bool) -> Path:
@@ -254,9 +254,10 @@ def _part_tokens(budget: Budget) -> int:
     return max(1 << 16, memory_bytes // TOKEN_BYTES[budget.device])
 
 
-def _saved(
+def saved(
     config: EstimateConfig, executor: Executor, model: Handle, result: EstimateResult, path: Path
 ) -> EstimateResult:
+    """Write the model, and return the result with its path, its size and the seconds of all."""
     header = None
     if config.verbose_header:
         names = config.counts or ", ".join(config.corpus)
@@ -273,7 +274,7 @@ def _saved(
     )  # fmt: skip
 
 
-def _settings(config: EstimateConfig) -> dict[str, Any]:
+def settings_of(config: EstimateConfig) -> dict[str, Any]:
     """Return the settings that affect the result."""
     settings = asdict(config)
     for key in ("corpus", "counts", "chunk_bytes", "name"):
@@ -287,7 +288,7 @@ def _identity(config: EstimateConfig, source: Corpus | Counts | SrilmCounts) -> 
     Later settings may change, such as discounts after an error that none could be computed.
     """
     inputs = source.states if isinstance(source, Corpus) else describe(source)
-    settings = {name: value for name, value in _settings(config).items() if name in COUNTED_BY}
+    settings = {name: value for name, value in settings_of(config).items() if name in COUNTED_BY}
     if config.like_srilm:
         settings |= {"smoothing": "not kneser-ney", "vocabulary": _described(config.vocabulary)}
     return {"corpus": {"inputs": inputs}, "settings": settings, "versions": {"mgpu-ngram": VERSION}}
@@ -308,7 +309,7 @@ def _made_of(config: EstimateConfig, source: Corpus | Counts | SrilmCounts) -> d
     """Return what an output depends on; the file of a vocabulary is among its inputs."""
     inputs = source.described if isinstance(source, Corpus) else describe(source)
     inputs = inputs + _described(config.limit_vocab_file or config.vocabulary)
-    return {"inputs": inputs, "options": _settings(config)}
+    return {"inputs": inputs, "options": settings_of(config)}
 
 
 def _described(path: str | None) -> list[Any]:

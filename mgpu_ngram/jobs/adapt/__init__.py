@@ -1,0 +1,1 @@
+"""The adapt job: its settings, its run."""

@@ -1,0 +1,47 @@
+"""The settings of an adapt job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.core.typed_config import Bytes, check_at_least, check_name, fill
+from mgpu_ngram.jobs.count.config import CountConfig
+from mgpu_ngram.jobs.estimate.config import OF_TEXT, EstimateConfig
+
+OWN = ("corpus", "counts", "name", "verbose_header", *OF_TEXT)  # settings of estimate that an adapt job sets itself
+
+
+@dataclass(frozen=True)
+class AdaptConfig:
+    """Settings of an adapt job; the keys of its YAML."""
+
+    earlier: str  # a folder that count wrote with sentence_markers, or one that adapt wrote; or an earlier count job
+    corpus: list[str]  # the new text: paths, globs, directories or fsspec URLs; one sentence per line
+    estimate: dict[str, Any] = field(default_factory=dict)  # settings of stage estimate, such as prune: [0, 0, 1];
+    # those that are left out, except the format, are as in `earlier`, if adapt wrote it
+    text_column: str = "text"  # column of Parquet inputs
+    chunk_bytes: Bytes | None = None  # text of one task; auto: from corpus, workers and memory
+    name: str = "adapt"  # folder of the result, in the run's output
+
+    def __post_init__(self) -> None:
+        if not self.corpus:
+            raise InputError("corpus is empty; give the new text")
+        for name in OWN:
+            if name in self.estimate:
+                raise InputError(f"estimate.{name} has no effect on stage adapt; leave it out")
+        check_at_least(self, 1, "chunk_bytes")
+        check_name(self.name)
+        self.estimating("counts", {})
+
+    def estimating(self, counts: str, before: dict[str, Any]) -> EstimateConfig:
+        """Return the settings for the model of counts; `before` are those of the model before."""
+        return fill(EstimateConfig, {**before, **self.estimate, "counts": counts}, "estimate")
+
+    def counting(self, counts: str, order: int, lowercase: bool) -> CountConfig:
+        """Return the settings for counting the new text with earlier counts."""
+        return CountConfig(
+            self.corpus, order, sentence_markers=True, lowercase=lowercase, add=[counts],
+            text_column=self.text_column, chunk_bytes=self.chunk_bytes,
+        )  # fmt: skip

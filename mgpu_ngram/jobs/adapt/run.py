@@ -1,0 +1,134 @@
+"""Adapt a model to more text: its counts and those of the text are added, and the model is estimated again."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mgpu_ngram.core.checkpoint import what_changed
+from mgpu_ngram.core.corpus import Corpus, open_corpus
+from mgpu_ngram.core.counts import Counts, read_counts
+from mgpu_ngram.core.output import Output, find_manifest, write_manifest
+from mgpu_ngram.core.version import VERSION
+from mgpu_ngram.jobs.adapt.config import OWN, AdaptConfig
+from mgpu_ngram.jobs.context import PlanContext, RunContext
+from mgpu_ngram.jobs.count.config import CountConfig
+from mgpu_ngram.jobs.count.earlier import inputs_of, open_earlier
+from mgpu_ngram.jobs.count.plan import plan as count_plan
+from mgpu_ngram.jobs.count.run import CountResult, counted, without_checksums
+from mgpu_ngram.jobs.estimate.config import EstimateConfig
+from mgpu_ngram.jobs.estimate.from_counts import check_counts
+from mgpu_ngram.jobs.estimate.run import EstimateResult, estimated, model_file, saved, settings_of
+
+FORMAT = "mgpu_ngram adapted model"
+COUNTS = "counts"
+
+
+@dataclass(frozen=True)
+class AdaptResult:
+    """The adapted model of a run, and the counts that it was made from.
+
+    before     words of the text before, without sentence markers
+    added      words of the new text
+    smoothing  of the model
+    """
+
+    path: Path
+    before: int
+    added: int
+    smoothing: str
+    count: CountResult
+    estimate: EstimateResult
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields by name, for machines."""
+        parts = {"count": self.count.as_json(), "estimate": self.estimate.as_json()}
+        return {"path": str(self.path), "before": self.before, "added": self.added, "smoothing": self.smoothing} | parts
+
+
+def earlier_counts(config: AdaptConfig) -> tuple[Counts, dict[str, Any]]:
+    """Return (the earlier counts, the settings of the model before; none for counts alone). Raises InputError if no
+    model can be made of them.
+    """
+    path = os.path.abspath(config.earlier)
+    manifest = find_manifest(path)
+    before: dict[str, Any] = {}
+    if manifest is not None and manifest.get("format") == FORMAT:
+        before = {name: value for name, value in manifest["options"].items() if name not in (*OWN, "format")}
+        path = os.path.join(path, COUNTS)
+    counts = read_counts(path)
+    check_counts(counts, config.estimating(path, before))
+    return counts, before
+
+
+def settings(config: AdaptConfig) -> tuple[Counts, CountConfig, EstimateConfig]:
+    """Return (the earlier counts, the settings for counting, and those for the model). Raises InputError for counts
+    that the new text cannot be added to.
+    """
+    counts, before = earlier_counts(config)
+    estimating = config.estimating(str(counts.path), before)
+    order = counts.max_order if estimating.order is None else estimating.order
+    counting = config.counting(str(counts.path), order, counts.manifest["options"]["lowercase"])
+    open_earlier(counting)
+    return counts, counting, replace(estimating, order=order)
+
+
+def open_inputs(config: AdaptConfig) -> Corpus:
+    """Return the new text. Raises InputError if it cannot be used."""
+    return open_corpus(config.corpus, "word", text_column=config.text_column)
+
+
+def plan(config: AdaptConfig, context: PlanContext) -> dict[str, Any]:
+    """Return what `run` would do: how it would count, and the model."""
+    _, counting, estimating = settings(config)
+    return count_plan(counting, context) | {
+        "job": config.name, "earlier": config.earlier, "model": model_file(estimating)
+    }  # fmt: skip
+
+
+def changed_since(config: AdaptConfig, manifest: dict[str, Any]) -> str:
+    """Return how an output differs from this job's, by settings and names and sizes of inputs; "" if it does not."""
+    counts, _, estimating = settings(config)
+    given = without_checksums(inputs_of([counts])) + open_inputs(config).described
+    found = {"inputs": without_checksums(manifest.get("inputs", ())), "options": manifest.get("options")}
+    return what_changed(found, {"inputs": given, "options": settings_of(estimating)})
+
+
+def run(config: AdaptConfig, context: RunContext, inputs: Corpus | None = None) -> AdaptResult:
+    """Write OUT/counts, OUT/model.safetensors or OUT/model.arpa, and OUT/manifest.json.
+
+    inputs  an open corpus in place of config.corpus
+
+    A run that ended early resumes from the counts of chunks that it had saved.
+    """
+    corpus = inputs or open_inputs(config)
+    counts, counting, estimating = settings(config)
+    with Output.create(context.target, context.overwrite) as out:
+        folder = out.folder / COUNTS
+        folder.mkdir()
+        with counted(counting, context, corpus, folder, out.path) as count:
+            made = replace(estimating, counts=str(folder))
+            path = out.folder / model_file(estimating)
+            within = replace(context, resume=False, overwrite=True)
+            start = time.perf_counter()
+            with estimated(made, read_counts(folder), within, path) as (model, result):
+                result = saved(made, context.executor, model, result, path)
+            result = replace(result, wall_seconds=time.perf_counter() - start, path=out.path / path.name)
+            manifest = {
+                "inputs": count.manifest["inputs"],
+                "options": settings_of(estimating),
+                "order": result.order,
+                "tokens": result.tokens,
+                "types": result.types,
+                "statistics": asdict(result.statistics),
+                "fingerprint": result.fingerprint,
+                "versions": {"mgpu-ngram": VERSION},
+            }
+            write_manifest(out.folder, manifest, FORMAT)
+            out.commit()
+    count = replace(count, path=out.path / COUNTS)
+    before = counts.manifest["tokens"] - 2 * counts.manifest["lines"]
+    return AdaptResult(out.path, before, result.tokens - before, estimating.smoothing, count, result)
