@@ -87,6 +87,34 @@ def test_weights_for_a_text(here, mgpu_ngram):
     assert ng.Model.load("made.arpa", device="cpu").score("a z") > -2
 
 
+def test_weights_of_products_for_a_text(here, mgpu_ngram):
+    flags = ["--log-linear", "--tune", "text", "-o", "made.arpa"]
+    status, out, err = mgpu_ngram("mix", "model.arpa", "other.arpa", *flags)
+    assert (status, err) == (0, "") and "9 tokens; unknown words count as <unk>" in out
+    weights = [
+        line.split(" of ")[0] for line in out.split("\n") if " of model.arpa" in line or " of other.arpa" in line
+    ]
+    again = ["--log-linear", "--weights", *weights, "-o", "again.arpa"]
+    assert mgpu_ngram("mix", "model.arpa", "other.arpa", *again)[0] == 0
+    text = (here / "made.arpa").read_text().split("\n")
+    values = [line.split("\t") for line in text if "\t" in line]
+    others = [line.split("\t") for line in (here / "again.arpa").read_text().split("\n") if "\t" in line]
+    for one, other in zip(values, others, strict=True):
+        assert one[1] == other[1] and float(one[0]) == pytest.approx(float(other[0]), abs=1e-4)
+
+
+def test_bayes(here, mgpu_ngram):
+    """After a, whose probabilities are 10^-0.75 and 10^-0.60206, the second model weighs more."""
+    flags = ["--weights", "0.5", "0.5", "--bayes", "1", "--bayes-scale", "2", "-o", "made.arpa"]
+    status, _, err = mgpu_ngram("mix", "model.arpa", "other.arpa", *flags)
+    assert (status, err) == (0, "")
+    probs = [line.split("\t")[:2] for line in (here / "made.arpa").read_text().split("\n") if "\t" in line]
+    found = {ngram: float(log10) for log10, ngram in probs}
+    weights = [10 ** (2 * float(x)) for x in (-0.75, -0.60206)]
+    expected = weights[1] / sum(weights) * 10**-0.2
+    assert 10 ** found["a z"] == pytest.approx(expected, rel=1e-5)
+
+
 HALF, QUARTER = 10**-0.30103, 10**-0.60206
 FACTORS = [  # of the tokens, in both models
     (10**-0.5, QUARTER), (10**-0.25, 0), (10**-0.65625, HALF),  # <s> a b </s>: b </s> after the backoff of a b
@@ -135,12 +163,18 @@ def test_jobs_of_a_yaml_file(here, mgpu_ngram):
             "weights are [1.5, -0.5] but must be at least 0 and",
         ),
         (["model.arpa", "other.arpa", "--tune", "none"], "none"),
-        (
-            ["model.arpa", "other.arpa", "--tune", "text", "--log-linear"],
-            "tune finds weights of sums, but log_linear is",
-        ),
         (["model.arpa", "other.arpa", "--weights", "1", "-1", "--log-linear"], "[1.0, -1.0] but must be at least 0"),
         (["model.arpa", "none.arpa", "--weights", "1", "0"], "none.arpa"),
+        (["model.arpa", "other.arpa", "--weights", "1", "0", "--bayes", "-1"], "bayes is -1 but must be at least 0"),
+        (
+            ["model.arpa", "other.arpa", "--weights", "1", "0", "--bayes", "1", "--log-linear"],
+            "bayes weighs sums, but log_linear is set; leave one of them out",
+        ),
+        (["model.arpa", "other.arpa", "--weights", "1", "0", "--bayes-scale", "2"], "is 2.0 but bayes is 0"),
+        (
+            ["model.arpa", "other.arpa", "--weights", "1", "0", "--bayes", "1", "--bayes-scale", "0"],
+            "bayes_scale is 0.0 but must be above 0",
+        ),
     ],
 )
 def test_wrong_flags(words, message, here, mgpu_ngram):
@@ -151,5 +185,8 @@ def test_wrong_flags(words, message, here, mgpu_ngram):
 
 def test_a_text_of_strange_words(here, mgpu_ngram):
     (here / "text").write_text("")
-    status, out, err = mgpu_ngram("mix", "model.arpa", "other.arpa", "--tune", "text", "-o", "made.arpa")
+    flags = ["--tune", "text", "-o", "made.arpa"]
+    status, out, err = mgpu_ngram("mix", "model.arpa", "other.arpa", *flags, "--log-linear")
+    assert (status, out) == (2, "") and "the text to tune on is empty; give a text" in err
+    status, out, err = mgpu_ngram("mix", "model.arpa", "other.arpa", *flags)
     assert (status, out) == (2, "") and "no word of the text is in a model; give a text to tune on" in err

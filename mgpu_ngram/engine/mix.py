@@ -22,30 +22,78 @@ UNKNOWN_CODE = 1
 
 
 @dataclass
-class _Part:
+class Part:
     """A model of the mixture, and the nodes of the mixture that its nodes are."""
 
     nodes: Nodes
     place_G: Any
 
 
-def mix(models: Sequence[tuple[Trie, Words]], weights: Sequence[float]) -> tuple[Trie, Words, int]:
+def mix(
+    models: Sequence[tuple[Trie, Words]], weights: Sequence[float], bayes: int = 0, bayes_scale: float = 1.0
+) -> tuple[Trie, Words, int]:
     """Return (the trie of the mixture, its words, the number of histories whose probabilities sum to more than 1).
 
     models   tries that are not quantised and have backoffs, all on one device, and their words
     weights  one for each model, at least 0; they sum to 1
+    bayes    if above 0, the weights after each history are proportional to `weights` times P(last `bayes` words of
+             the history) ** bayes_scale in each model (`posteriors`)
 
     The n-grams are those of all models. The probability of each is the weighted sum of P(word | history) in the models,
     where a model without the n-gram backs off, and one without the word has probability 0. All backoffs are computed
     anew (`Nodes.normalise`). `<s>` has the greatest of its values.
     """
-    words, parts, nodes = _opened(models)
-    for part, weight in zip(parts, weights, strict=True):
-        nodes.prob_G += weight * _spread(part, nodes)[0]
+    words, parts, nodes = open_mixture(models)
+    if bayes:
+        weights_M = posteriors([spread(part, nodes)[0] for part in parts], nodes, words, weights, bayes, bayes_scale)
+    for i, (part, weight) in enumerate(zip(parts, weights, strict=True)):
+        prob_G = spread(part, nodes)[0]
+        if bayes:
+            V = len(words)
+            prob_G[:V] *= weight
+            prob_G[V:] *= weights_M[i][nodes.parent_G[V:]]
+        else:
+            prob_G *= weight
+        nodes.prob_G += prob_G
     _set_begin(models, parts, nodes, words)
     overfull = nodes.normalise()
     trie = subtrie(nodes, logs_of(nodes.prob_G), logs_of(nodes.backoff_M), models[0][0].fanout)
     return trie, words, overfull
+
+
+def posteriors(
+    probs: Sequence[Any], nodes: Nodes, words: Words, weights: Sequence[float], length: int, scale: float
+) -> list[Any]:
+    """Return the weights of each model after each history, (M,) float64 each, as SRILM's BayesMix weighs models.
+
+    probs   (G,) float64 of each model: P(word | history) of every node
+    length  of a history, the last so many words count
+
+    A model's weight is proportional to its prior weight times P(words) ** scale. P(words) is the product of the model's
+    probabilities of the words, each after the words before it; P(<s>) is that of </s>. Where every product is 0, the
+    prior weights hold.
+    """
+    xp, logs, begin, end = array_module(nodes.word_G), [], words.id("<s>"), words.id("</s>")
+    M = len(nodes.backoff_M)
+    for prob_G in probs:
+        log_M = xp.log(xp.where(prob_G[:M] > 0, prob_G[:M], 1))
+        log_M[prob_G[:M] <= 0] = -xp.inf
+        log_M[begin] = log_M[end]
+        for n in range(2, nodes.order):
+            level = nodes.level(n)
+            if n <= length:
+                log_M[level] += log_M[nodes.parent_G[level]]
+            else:
+                log_M[level] = log_M[nodes.suffix_G[level]]
+        logs.append(scale * log_M)
+    greatest_M = xp.stack(logs).max(axis=0)
+    greatest_M = xp.where(greatest_M == -xp.inf, 0, greatest_M)
+    found = [weight * xp.exp(log_M - greatest_M) for weight, log_M in zip(weights, logs, strict=True)]
+    total_M = sum(found[1:], start=found[0].copy())
+    return [
+        xp.where(total_M > 0, weight_M / xp.where(total_M > 0, total_M, 1), weight)
+        for weight, weight_M in zip(weights, found, strict=True)
+    ]
 
 
 def mix_log_linear(models: Sequence[tuple[Trie, Words]], weights: Sequence[float]) -> tuple[Trie, Words]:
@@ -58,11 +106,11 @@ def mix_log_linear(models: Sequence[tuple[Trie, Words]], weights: Sequence[float
     product of the backoffs to the power of their weights. Then Z(h) is C(h) Z(h without its first word) + the sum over
     the listed n-grams of S(w | h) - C(h) S(w | h without its first word).
     """
-    words, parts, nodes = _opened(models)
+    words, parts, nodes = open_mixture(models)
     xp = array_module(nodes.word_G)
     product_G, backoff_M = xp.ones(len(nodes.prob_G)), xp.ones(len(nodes.backoff_M))
     for part, weight in zip(parts, weights, strict=True):
-        prob_G, weight_M = _spread(part, nodes, lacks=0)
+        prob_G, weight_M = spread(part, nodes, lacks=0)
         product_G *= prob_G**weight
         backoff_M *= weight_M**weight
     V, total_M = len(words), xp.empty(len(backoff_M))
@@ -82,7 +130,7 @@ def mix_log_linear(models: Sequence[tuple[Trie, Words]], weights: Sequence[float
     return subtrie(nodes, logs_of(nodes.prob_G), logs_of(nodes.backoff_M), models[0][0].fanout), words
 
 
-def _opened(models: Sequence[tuple[Trie, Words]]) -> tuple[Words, list[_Part], Nodes]:
+def open_mixture(models: Sequence[tuple[Trie, Words]]) -> tuple[Words, list[Part], Nodes]:
     """Return (the words of all models, the models, the nodes of the mixture with probabilities 0)."""
     words = models[0][1]
     for _, more in models[1:]:
@@ -90,11 +138,11 @@ def _opened(models: Sequence[tuple[Trie, Words]]) -> tuple[Words, list[_Part], N
     parts = []
     for trie, of_model in models:
         ids_V = words.ids(of_model.offsets_V, of_model.data).astype(np.int64)
-        parts.append(_Part(nodes_of(trie), to_device(ids_V, device_of(trie.word_G))))
+        parts.append(Part(nodes_of(trie), to_device(ids_V, device_of(trie.word_G))))
     return words, parts, _union(parts, len(words))
 
 
-def _set_begin(models: Sequence[tuple[Trie, Words]], parts: list[_Part], nodes: Nodes, words: Words) -> None:
+def _set_begin(models: Sequence[tuple[Trie, Words]], parts: list[Part], nodes: Nodes, words: Words) -> None:
     """Give <s> the greatest of its values."""
     values = [part.nodes.prob_G[own.id("<s>")] for part, (_, own) in zip(parts, models, strict=True)]
     nodes.prob_G[words.id("<s>")] = max(map(float, values))
@@ -110,7 +158,7 @@ def _joined(words: Words, more: Words) -> Words:
     return Words(np.concatenate([words.offsets_V, ends]), np.concatenate([words.data[: words.offsets_V[-1]], data]))
 
 
-def _union(parts: Sequence[_Part], V: int) -> Nodes:
+def _union(parts: Sequence[Part], V: int) -> Nodes:
     """Return the nodes of all models, with probabilities 0; sets the places of their nodes.
 
     place_G  on entry (V,) int64: the words of each model among all V words
@@ -151,7 +199,7 @@ def _union(parts: Sequence[_Part], V: int) -> Nodes:
     )  # fmt: skip
 
 
-def _spread(part: _Part, nodes: Nodes, lacks: int | None = None) -> tuple[Any, Any]:
+def spread(part: Part, nodes: Nodes, lacks: int | None = None) -> tuple[Any, Any]:
     """Return a model's probabilities of all nodes of the mixture (G,), and its backoffs (M,), float64.
 
     lacks  the model's word whose values the words have that it lacks; None: they have probability 0

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   mgpu-ngram mix news.arpa talks.arpa --weights 0.3 0.7 -o mixed.arpa
   mgpu-ngram mix a.arpa b.arpa --weights 0.4 0.6 --log-linear -o mixed.arpa
-  mgpu-ngram mix a.safetensors b.arpa c.binary --tune heldout.txt -o mixed.safetensors"""
+  mgpu-ngram mix a.safetensors b.arpa c.binary --tune heldout.txt -o mixed.safetensors
+  mgpu-ngram mix a.arpa b.arpa --weights 0.5 0.5 --bayes 2 -o mixed.arpa"""
 
 
 class MixStage(OneModelStage[MixConfig, "MixResult"]):
@@ -50,12 +51,18 @@ class MixStage(OneModelStage[MixConfig, "MixResult"]):
             "--log-linear", action="store_true",
             help="multiply the models' probabilities to the power of their weights, as KenLM's interpolate",
         )  # fmt: skip
+        parser.add_argument(
+            "--bayes", type=int, metavar="N", help="weigh models by the last N words of the history, as SRILM's -bayes"
+        )
+        parser.add_argument(
+            "--bayes-scale", type=float, metavar="S", help="power of the probability of these words (default 1)"
+        )
         parser.add_argument("--tune", metavar="TEXT", help="find the best weights for this held-out text")
 
     def settings(self, arguments: argparse.Namespace) -> MixConfig:
         from mgpu_ngram.core.typed_config import fill
 
-        found = given(arguments, ["models", "weights", "tune", "log_linear"])
+        found = given(arguments, ["models", "weights", "tune", "log_linear", "bayes", "bayes_scale"])
         return fill(MixConfig, found | {"format": model_format(arguments.output)}, "mix")
 
     def check(self, config: MixConfig) -> None:
@@ -89,7 +96,7 @@ class MixStage(OneModelStage[MixConfig, "MixResult"]):
 
     def show_result(self, config: MixConfig, result: MixResult) -> None:
         if result.tuned:
-            _show_tuned(result.tuned)
+            _show_tuned(result.tuned, config.log_linear)
         show_made(result)
         for model, weight, counts in zip(config.models, result.weights, result.before, strict=True):
             print(f"{weight:.6f} of {model}: {sum(counts):,} n-grams ({' + '.join(f'{n:,}' for n in counts)})")
@@ -98,14 +105,16 @@ class MixStage(OneModelStage[MixConfig, "MixResult"]):
 
     def show_plan(self, plan: dict[str, Any]) -> None:
         how = f"weights for {plan['tune']}" if "tune" in plan else f"weights {', '.join(map(str, plan['weights']))}"
-        log = "log-linearly " if plan["log_linear"] else ""
+        log = (
+            "log-linearly " if plan["log_linear"] else f"by Bayes' rule of {plan['bayes']} words " * (plan["bayes"] > 0)
+        )
         print(f"{plan['job']}: {', '.join(plan['models'])} mixed {log}with {how}, on the {plan['device']}")
 
 
 STAGE = MixStage()
 
 
-def _show_tuned(tuned: Tuned) -> None:
+def _show_tuned(tuned: Tuned, log_linear: bool) -> None:
     """Print the weights and perplexities of iterations 0, 1, 2, 4, 8, ... and the last."""
     last = len(tuned.perplexities) - 1
     shown = [0, *(1 << k for k in range(last.bit_length()) if 1 << k < last), *[last] * (last > 0)]
@@ -113,4 +122,5 @@ def _show_tuned(tuned: Tuned) -> None:
     for i in shown:
         rows.add_row(str(i), f"{tuned.perplexities[i]:.4f}", " ".join(f"{w:.6f}" for w in tuned.weights[i]))
     print_table(rows)
-    print(f"{tuned.tokens:,} tokens; {tuned.skipped:,} words that no model has are left out")
+    left_out = f"{tuned.skipped:,} words that no model has are left out"
+    print(f"{tuned.tokens:,} tokens; {'unknown words count as <unk>' if log_linear else left_out}")

@@ -11,6 +11,9 @@ from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.mix import mix, mix_log_linear, tune_weights
 from mgpu_ngram.engine.open_model import open_model
+from mgpu_ngram.engine.score import Replica
+from mgpu_ngram.engine.tune_log_linear import TextWords, tune_log_linear
+from mgpu_ngram.kernels.common.find_tokens import find_tokens
 from mgpu_ngram.kernels.dispatch import to_host
 
 ORACLE = Path(__file__).resolve().parents[2].parent / "shared" / "oracles" / "prune_mix_ref.py"
@@ -83,6 +86,111 @@ def test_what_kenlm_interpolates(plain_backoff, shared_data, tmp_path):
     assert [probs[len(gram) - 1][gram] for gram, *_ in rows] == pytest.approx([row[1] for row in rows], abs=1e-6)
     rows = [row for row in rows if len(row) > 2]
     assert [backoffs[row[0]] for row in rows] == pytest.approx([row[2] for row in rows], abs=1e-6)
+
+
+def posterior(probs, priors, history, length, scale):
+    """Return the weights of models after a history of words, as the definition has them."""
+    used, products = history[-length:], []
+    for prob in probs:
+        product = 1.0
+        for i, word in enumerate(used):
+            product *= prob(used[:i], "</s>" if i == 0 and word == "<s>" else word)
+        products.append(product**scale)
+    weighed = [prior * product for prior, product in zip(priors, products, strict=True)]
+    return [weight / sum(weighed) for weight in weighed] if sum(weighed) else priors
+
+
+@pytest.mark.parametrize(("length", "scale"), [(1, 1.0), (2, 1.0), (2, 0.5), (9, 3.0)])
+def test_bayes(length, scale, plain_backoff, to_device):
+    """Weights depend on the last words of the history; a model without one of them gets none."""
+    weights, models, probs = [0.2, 0.5, 0.3], [], []
+    for seed, order in zip([3, 4, 5], [3, 4, 2], strict=True):
+        plain = plain_backoff.random(seed, order=order, whole=False)
+        words = [*SPECIAL, *"bcde"] if seed % 2 else [*SPECIAL, *"xcab"]
+        models.append((plain.trie(to_device), Words.of(words)))
+        probs.append(spelled(plain, words))
+    trie, words, overfull = mix(models, weights, length, scale)
+    made = plain_backoff.of(trie.map_arrays(to_host))
+    assert overfull == 0
+    for gram, log10 in made.probs.items():
+        *history, word = (words.word(w) for w in gram)
+        of_models = posterior(probs, weights, tuple(history), length, scale) if history else weights
+        expected = sum(w * prob(tuple(history), word) for w, prob in zip(of_models, probs, strict=True))
+        assert (10**log10 if log10 > -99 else 0) == pytest.approx(expected, rel=2e-6)
+    for history in sorted(h for h in made.probs if len(h) < made.order):
+        assert made.row_sum(history) == pytest.approx(1, abs=1e-6)
+
+
+def test_bayes_by_hand(plain_backoff):
+    """After the word 3, the models' unigram probabilities of it, 1/2 and 1/6, weigh equal priors 3 to 1."""
+    tables = [
+        {(0,): 0.1, (1,): 0, (2,): 0.4, (3,): 0.5, (3, 3): 0.8},
+        {(0,): 1 / 6, (1,): 0, (2,): 4 / 6, (3,): 1 / 6, (3, 3): 0.4},
+    ]
+    logs = [{gram: np.log10(p) if p else -99.0 for gram, p in table.items()} for table in tables]
+    models = [(plain_backoff(log, {(3,): -0.1}).trie(), Words.of([*SPECIAL, "a"])) for log in logs]
+    made = plain_backoff.of(mix(models, [0.5, 0.5], 1)[0])
+    assert 10 ** made.probs[3, 3] == pytest.approx(0.75 * 0.8 + 0.25 * 0.4)
+    assert 10 ** made.probs[3,] == pytest.approx(0.5 * (1 / 2 + 1 / 6))
+
+
+TEXT = [[3, 4, 5], [4, 4, 3, 6], [], [5, 6, 5, 0]]
+
+
+def test_weights_of_products(plain_backoff, to_device):
+    """The perplexity at the weights is that of whole rows, and no other weights near give a lower one."""
+    words = Words.of([*SPECIAL, *"abcd"])
+    plains = [plain_backoff.random(seed, order=order, whole=seed < 4) for seed, order in [(1, 3), (3, 4), (6, 2)]]
+    lines = [[words.word(w) if w else "q" for w in line] for line in TEXT]
+    text_B = to_device(np.frombuffer("".join(" ".join(line) + "\n" for line in lines).encode(), np.uint8).copy())
+    sentences = [[(1, *line, 2)[: i + 1] for i in range(1, len(line) + 2)] for line in TEXT]
+    tokens = [(tuple(h), w) for sentence in sentences for *h, w in sentence]
+    logs = np.log10([[plain.prob(h, w) for h, w in tokens] for plain in plains]).astype(np.float32)
+    tuned = tune_log_linear(
+        [(plain.trie(to_device), words) for plain in plains], to_device(logs),
+        TextWords(text_B, find_tokens(text_B, isspace=True)),
+    )  # fmt: skip
+
+    def perplexity(weights):
+        log = 0.0
+        for h, w in tokens:
+            row = [
+                np.prod([p.prob(h, v) ** x for p, x in zip(plains, weights, strict=True)]) for v in range(7) if v != 1
+            ]
+            log += np.log(row[w - (w > 1)] / sum(row))
+        return np.exp(-log / len(tokens))
+
+    assert tuned.tokens == len(tokens) == 15
+    for weights, found in zip(tuned.weights, tuned.perplexities, strict=True):
+        assert found == pytest.approx(perplexity(weights), rel=1e-5)
+    best = tuned.weights[-1]
+    for i in range(3):
+        for change in -0.01, 0.01:
+            near = [max(0, x + change * (i == j)) for j, x in enumerate(best)]
+            assert perplexity(near) >= perplexity(best) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("names", "log"), [("ab", "ab.tuned.log"), ("abc", "abc.justtune.log")])
+def test_the_weights_that_kenlm_tunes(names, log, shared_data, tmp_path):
+    """Its Newton steps end after ten: weights within 1e-3, and its perplexities within 1e-4."""
+    golden = shared_data / "golden" / "tools"
+    if not golden.is_dir():
+        pytest.skip("shared/data beside this checkout has no golden outputs of tools")
+    models, logs = [], []
+    text_B = np.frombuffer(lzma.decompress((golden / "mix" / "tune.txt.xz").read_bytes()), np.uint8)
+    for name in names:
+        (tmp_path / name).write_bytes(lzma.decompress((golden / "mix" / f"{name}.arpa.xz").read_bytes()))
+        model = open_model(tmp_path / name)
+        models.append((model.trie, model.words))
+        scores, positions_T = Replica(model, "cpu", "btree").score_text(text_B)
+        logs.append(scores.prob_T)
+    tuned = tune_log_linear(models, np.stack(logs), TextWords(text_B, positions_T))
+    lines = (golden / "interpolate" / log).read_text().split("\n")
+    weights = [list(map(float, line.partition("weights = ")[2].split())) for line in lines if "weights = " in line]
+    perplexities = [float(line.partition(" = ")[2]) for line in lines if line.startswith("Perplexity")]
+    assert tuned.weights[-1] == pytest.approx(weights[-1], abs=1e-3)
+    assert tuned.perplexities[0] == pytest.approx(perplexities[0], rel=1e-4)
+    assert tuned.perplexities[-1] == pytest.approx(perplexities[-1], rel=1e-4) and len(tuned.weights) < 10
 
 
 def test_weights_1_and_0(plain_backoff, to_device):

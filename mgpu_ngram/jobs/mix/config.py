@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from mgpu_ngram.core.errors import InputError
-from mgpu_ngram.core.typed_config import check_name
+from mgpu_ngram.core.typed_config import check_at_least, check_name
 
 ROUNDING = 1e-6  # by which the sum of weights may differ from 1
 
@@ -19,6 +20,8 @@ class MixConfig:
     weights: list[float] = field(default_factory=list)  # of the models, in their order; they sum to 1 unless log_linear
     tune: str | None = None  # a held-out text, for which the best weights are found
     log_linear: bool = False  # multiply powers of probabilities, as KenLM's interpolate; false: add weighted ones
+    bayes: int = 0  # weigh models by the last so many words of a history, as SRILM's -bayes; 0: fixed weights
+    bayes_scale: float = 1.0  # power of the history's probability in that weight
     format: Literal["safetensors", "arpa"] = "safetensors"  # model file, or ARPA file
     name: str = "mix"  # folder of the result, in the run's output
 
@@ -28,8 +31,13 @@ class MixConfig:
         if bool(self.weights) == (self.tune is not None):
             which = "both weights and tune are" if self.weights else "neither weights nor tune is"
             raise InputError(f"{which} given; give one of them")
-        if self.log_linear and self.tune is not None:
-            raise InputError("tune finds weights of sums, but log_linear is set; give weights, or leave log_linear out")
+        check_at_least(self, 0, "bayes")
+        if self.bayes and self.log_linear:
+            raise InputError("bayes weighs sums, but log_linear is set; leave one of them out")
+        if not (self.bayes_scale > 0 and math.isfinite(self.bayes_scale)):
+            raise InputError(f"bayes_scale is {self.bayes_scale} but must be above 0; 1 is Bayes' rule")
+        if self.bayes_scale != 1 and not self.bayes:
+            raise InputError(f"bayes_scale is {self.bayes_scale} but bayes is 0; give bayes, such as 2")
         if self.weights:
             if len(self.weights) != len(self.models):
                 raise InputError(

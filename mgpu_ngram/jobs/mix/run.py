@@ -18,6 +18,7 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.device import Stopwatch, memory_guard, to_device
 from mgpu_ngram.engine.mix import Tuned, mix, mix_log_linear, tune_weights
 from mgpu_ngram.engine.score import Replica
+from mgpu_ngram.engine.tune_log_linear import TextWords, tune_log_linear
 from mgpu_ngram.engine.write_model import write_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.mix.config import MixConfig
@@ -46,7 +47,7 @@ class MixResult(ModelResult):
 def plan(config: MixConfig, context: PlanContext) -> dict[str, Any]:
     """Return what `run` would do."""
     weights = {"tune": config.tune} if config.tune is not None else {"weights": config.weights}
-    way = {"log_linear": config.log_linear, "format": config.format, "device": context.device}
+    way = {"log_linear": config.log_linear, "bayes": config.bayes, "format": config.format, "device": context.device}
     return {"job": config.name, "models": config.models, **weights, **way}
 
 
@@ -87,13 +88,13 @@ def build(config: MixConfig, output: str | Path, device: str, threads: int, over
         before = [listed_counts(trie) for trie, _ in models]
         weights, tuned = config.weights, None
         if config.tune is not None:
-            tuned = _tuned(config.tune, models, device)
+            tuned = _tuned(config.tune, models, device, config.log_linear)
             weights = tuned.weights[-1]
             watch.lap("tune")
         if config.log_linear:
             (trie, words), overfull = mix_log_linear(models, weights), 0
         else:
-            trie, words, overfull = mix(models, weights)
+            trie, words, overfull = mix(models, weights, config.bayes, config.bayes_scale)
         del models
         watch.lap("mix")
     counts = listed_counts(trie)
@@ -102,13 +103,15 @@ def build(config: MixConfig, output: str | Path, device: str, threads: int, over
     return MixResult(output, counts, fingerprint, size_bytes, watch.seconds, weights, before, overfull, tuned)
 
 
-def _tuned(path: str, models: list[tuple[Trie, Words]], device: str) -> Tuned:
-    """Return the best weights for the lines of a text."""
+def _tuned(path: str, models: list[tuple[Trie, Words]], device: str, log_linear: bool) -> Tuned:
+    """Return the best weights of sums, or of products, for the lines of a text."""
     text_B = to_device(np.frombuffer(whole_text(open_corpus([path])), np.uint8), device)
     codes, logs = [], []
     for trie, words in models:
-        scores, _ = Replica(BackoffModel(trie, words, ""), device, "btree").score_text(text_B)
+        scores, positions_T = Replica(BackoffModel(trie, words, ""), device, "btree").score_text(text_B)
         codes.append(scores.codes_T)
         logs.append(scores.prob_T)
     xp = array_module(text_B)
+    if log_linear:
+        return tune_log_linear(models, xp.stack(logs), TextWords(text_B, positions_T))
     return tune_weights(xp.stack(codes), xp.stack(logs))
