@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,6 +53,16 @@ class EarlierShard:
     counts: EarlierCounts
     paths: dict[int, Path]
     size_bytes: int
+
+
+class Earlier(NamedTuple):
+    """Counts to which a run adds those of its text, and their shards."""
+
+    counts: Sequence[EarlierCounts]
+    shards: Sequence[EarlierShard]
+
+
+NONE_EARLIER = Earlier((), ())
 
 
 def earlier_vocabulary(counts: EarlierCounts, seed: int) -> LocalVocabulary:

@@ -21,7 +21,7 @@ from mgpu_ngram.core.words import Words
 from mgpu_ngram.engine.budget import Budget
 from mgpu_ngram.engine.count import CountOptions, count_chunk, dense_orders, plan_orders, shard_bins
 from mgpu_ngram.engine.device import Stopwatch, add_seconds, device_of
-from mgpu_ngram.engine.earlier_counts import EarlierCounts, EarlierShard, count_earlier, earlier_vocabulary, new_ids
+from mgpu_ngram.engine.earlier_counts import NONE_EARLIER, Earlier, count_earlier, earlier_vocabulary, new_ids
 from mgpu_ngram.engine.sorted_runs import RUN, SortedRun, StoredRun, bins_of, bundle_runs, store_run
 from mgpu_ngram.engine.spill import spill
 from mgpu_ngram.engine.token_streams import TokenisedChunk, TokeniseOptions
@@ -80,17 +80,13 @@ class CountPasses:
         checkpoint_seconds: float,
         progress: Progress,
         lmplz: LmplzText | None = None,
-        earlier: Sequence[EarlierCounts] = (),
-        added: Sequence[EarlierShard] = (),
     ):
-        """lmplz: how to read the text, with sentence markers; None: as `config` says. earlier, added: counts to which
-        those of the text are added, and their shards.
-        """
+        """lmplz: how to read the text, with sentence markers; None: as `config` says."""
         self.lmplz = lmplz  # if set, tokenising inserts the markers
         self.sentence_markers = config.sentence_markers or (lmplz is not None and config.unit == "word")
         self.config, self.executor, self.chunks, self.budget = config, executor, chunks, budget
         self.checkpoint, self.checkpoint_seconds, self.progress = checkpoint, checkpoint_seconds, progress
-        self.earlier, self.added = earlier, added
+        self.earlier, self.added = NONE_EARLIER
         self.folder = str(checkpoint.entries_folder)
         entries = checkpoint.entries(RUN, self._verify)
         self.stored = [SortedRun({}, stored=(StoredRun(e.path, e.items),), chunks=e.items) for e in entries]
@@ -106,8 +102,9 @@ class CountPasses:
         self.executor.wait(handles, lambda _: self.progress.advance(1))
         return self.executor.gather(handles)
 
-    def count(self, streams: int) -> _Counted:
+    def count(self, streams: int, earlier: Earlier = NONE_EARLIER) -> _Counted:
         """Run both passes over all chunks; if two words collide, again with another hash."""
+        self.earlier, self.added = earlier
         for seed in range(HASH_SEEDS):
             try:
                 return self._passes(streams, seed)

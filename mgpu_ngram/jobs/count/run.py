@@ -18,6 +18,7 @@ from mgpu_ngram.core.output import Output, write_manifest
 from mgpu_ngram.core.version import VERSION
 from mgpu_ngram.engine.budget import peak_bytes
 from mgpu_ngram.engine.device import add_seconds
+from mgpu_ngram.engine.earlier_counts import Earlier
 from mgpu_ngram.engine.plan import OrderPlan
 from mgpu_ngram.engine.write import WrittenFile
 from mgpu_ngram.jobs.budget import limited
@@ -117,12 +118,9 @@ def counted(
         executor.check_folder(str(checkpoint.entries_folder))
         chunks = corpus.chunks(checkpoint.chosen["chunk_bytes"]) or [Chunk(0, (), 0)]
         chunks = after_sources(chunks, len(inputs_of(earlier)))
-        added = shards_of(earlier, config.order, len(chunks))
-        job = CountPasses(
-            config, executor, chunks, budget, checkpoint, context.checkpoint_seconds, progress,
-            earlier=described(earlier), added=added,
-        )  # fmt: skip
-        found = job.count(num_streams(config, corpus, len(chunks)))
+        job = CountPasses(config, executor, chunks, budget, checkpoint, context.checkpoint_seconds, progress)
+        before = Earlier(described(earlier), shards_of(earlier, config.order, len(chunks)))
+        found = job.count(num_streams(config, corpus, len(chunks)), before)
         runs = job.merge(found)
         job.report(found)
         seconds = [found.totals["seconds"], *job.saving, *found.seconds]
