@@ -86,6 +86,25 @@ def test_counts_that_do_not_suffice(flags, message, here, mgpu_ngram):
     assert (status, out) == (2, "") and message in err and err.count("\n") == 1
 
 
+def test_models_of_lines(here, mgpu_ngram):
+    (here / "words").write_text("a\n\nb a\n")
+    flags = ["--vocabulary", "words", "--vocabulary-mode", "multiple", "-o", "made"]
+    status, out, err = mgpu_ngram("prune", "model.arpa", *flags, "--device", "cpu")
+    assert (status, err) == (0, "") and out.startswith("made: 3 models, 19 n-grams in all\n")
+    assert sorted(p.name for p in (here / "made").iterdir()) == ["0.arpa", "1.arpa", "2.arpa", "manifest.json"]
+    assert lines(here / "made" / "2.arpa") == lines(here / "model.arpa")
+    assert lines(here / "made" / "0.arpa") == ["<unk>", "<s>", "</s>", "a", "<s> a", "a </s>"]
+    assert mgpu_ngram("info", "made")[1].startswith("made: models of 3 lines of words, 19 n-grams in all\n")
+    more = ["--context", "--format", "safetensors", "--overwrite", "--json"]
+    status, out, _ = mgpu_ngram("prune", "model.arpa", *flags, *more)
+    assert status == 0 and json.loads(out)["models"] == 3
+    assert "(5 + 1 + 0)" in mgpu_ngram("info", "made/1.safetensors")[1], "of the pairs only <s> a has a tag before"
+    (here / "words").write_text("a b\tb\n")
+    single = ["--vocabulary", "words", "--vocabulary-mode", "union", "--phrases", "-o", "cut.arpa"]
+    assert mgpu_ngram("prune", "model.arpa", *single)[0] == 0
+    assert lines(here / "cut.arpa") == lines(here / "model.arpa")
+
+
 def test_jobs_of_a_yaml_file(here, mgpu_ngram):
     (here / "jobs.yaml").write_text(
         "output: out\njobs:\n- prune: {model: model.arpa, entropy: 1e-8}\n"
@@ -113,6 +132,13 @@ def test_jobs_of_a_yaml_file(here, mgpu_ngram):
         (["--max-ngrams", "0"], "max_ngrams is 0 but must be at least 1"),
         (["--entropy", "1", "--vocabulary-mode", "union"], "vocabulary_mode is union but no vocabulary is given"),
         (["--vocabulary", "none"], "none"),
+        (["--entropy", "1", "--context"], "context is set but no vocabulary is given; give a text"),
+        (["--entropy", "1", "--phrases"], "phrases is set but no vocabulary is given; give a text"),
+        (["--vocabulary", "words", "--phrases"], "phrases belong to lines, but vocabulary_mode is single"),
+        (["--vocabulary", "words", "--format", "arpa"], "format arpa is for mode multiple"),
+        (["--entropy", "1", "--vocabulary-mode", "multiple"], "vocabulary_mode is multiple but no vocabulary is given"),
+        (["--vocabulary", "words", "--vocabulary-mode", "multiple", "-o", "-"], "-o - is standard output"),
+        (["--vocabulary", "words", "--vocabulary-mode", "multiple", "-o", "words"], "so it is not overwritten"),
         (["--min-count", "2"], "models hold no counts: give both min_count and counts, a folder that mgpu-ngram count"),
         (["--entropy", "1", "--counts", "none"], "models hold no counts: give both min_count and counts"),
         (["--min-count", "2", "--counts", "none"], "none"),

@@ -8,8 +8,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mgpu_ngram.jobs.prune.config import WAYS, PruneConfig
-from mgpu_ngram.stages.contract import Product, given
+from mgpu_ngram.core.errors import InputError
+from mgpu_ngram.jobs.prune.config import MODELS_OF_LINES, WAYS, PruneConfig
+from mgpu_ngram.report import many, show_options, show_seconds, shown_path, where
+from mgpu_ngram.stages.contract import STDOUT, Product, Target, given
 from mgpu_ngram.stages.cpu_rates import CONVERT_BYTES
 from mgpu_ngram.stages.flags import add_model, add_model_output, model_format
 from mgpu_ngram.stages.one_model import OneModelStage, show_made
@@ -17,6 +19,7 @@ from mgpu_ngram.stages.one_model import OneModelStage, show_made
 if TYPE_CHECKING:
     from mgpu_ngram.core.corpus import Corpus
     from mgpu_ngram.jobs.context import PlanContext, RunContext
+    from mgpu_ngram.jobs.prune.multiple import MultipleResult
     from mgpu_ngram.jobs.prune.run import PruneResult
 
 EXAMPLES = """examples:
@@ -24,10 +27,11 @@ EXAMPLES = """examples:
   mgpu-ngram prune model.safetensors --max-ngrams 10000000 -o small.safetensors
   mgpu-ngram prune model.arpa --min-count 1 2 --counts counts -o small.arpa
   mgpu-ngram prune model.arpa --vocabulary words.txt -o filtered.arpa
-  mgpu-ngram prune model.arpa --vocabulary test.txt --vocabulary-mode union -o filtered.arpa"""
+  mgpu-ngram prune model.arpa --vocabulary test.txt --vocabulary-mode union -o filtered.arpa
+  mgpu-ngram prune model.arpa --vocabulary test.txt --vocabulary-mode multiple -o filtered"""
 
 
-class PruneStage(OneModelStage[PruneConfig, "PruneResult"]):
+class PruneStage(OneModelStage[PruneConfig, Any]):
     """A model in, a model with fewer n-grams out."""
 
     name = "prune"
@@ -55,15 +59,53 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult"]):
         )  # fmt: skip
         parser.add_argument("--counts", metavar="DIR", help="output folder of count, for --min-count")
         parser.add_argument(
-            "--vocabulary-mode", choices=["single", "union"],
-            help="single: the words occur anywhere in TEXT (default); union: in one line of it",
+            "--vocabulary-mode", choices=["single", "union", "multiple"],
+            help="single: the words occur anywhere in TEXT (default); union: in one line of it; multiple: OUT is a "
+            "folder with a model for each line",
         )  # fmt: skip
+        parser.add_argument("--context", action="store_true", help="with --vocabulary: the last word may be any")
+        parser.add_argument(
+            "--phrases", action="store_true",
+            help="lines hold phrases, separated by tabs, and n-grams must fit into them (mode union or multiple)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--format", choices=["arpa", "safetensors"], help="of the models of mode multiple (default arpa)"
+        )
 
     def settings(self, arguments: argparse.Namespace) -> PruneConfig:
         from mgpu_ngram.core.typed_config import fill
 
-        found = given(arguments, ["model", *WAYS, "vocabulary_mode", "counts"])
+        found = given(arguments, ["model", *WAYS, "vocabulary_mode", "counts", "context", "phrases"])
+        if arguments.vocabulary_mode == "multiple":
+            if arguments.output == STDOUT:
+                raise InputError(
+                    "mode multiple writes a model for each line, but -o - is standard output; name a folder"
+                )
+            return fill(PruneConfig, found | {"format": arguments.format or "arpa"}, "prune")
+        if arguments.format:
+            raise InputError(f"format {arguments.format} is for mode multiple; the name of the output tells the format")
         return fill(PruneConfig, found | {"format": model_format(arguments.output)}, "prune")
+
+    def target(self, arguments: argparse.Namespace) -> Target:
+        return Target(arguments.output, single_file=arguments.vocabulary_mode != "multiple")
+
+    def product(self, config: PruneConfig) -> str:
+        return (
+            MODELS_OF_LINES[config.format].format(0)
+            if config.vocabulary_mode == "multiple"
+            else super().product(config)
+        )
+
+    def describe(self, path: str, manifest: dict[str, Any]) -> dict[str, Any]:
+        is_multiple = manifest["options"].get("vocabulary_mode") == "multiple"
+        return manifest if is_multiple else super().describe(path, manifest)
+
+    def show_info(self, path: str, described: dict[str, Any]) -> None:
+        if "lines" not in described:
+            return super().show_info(path, described)
+        lines, ngrams = many(described["lines"], "line"), described["ngrams"]
+        print(f"{path}: models of {lines} of {described['options']['vocabulary']}, {ngrams:,} n-grams in all")
+        show_options(described)
 
     def check(self, config: PruneConfig) -> None:
         from mgpu_ngram.core.corpus import open_corpus
@@ -84,7 +126,7 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult"]):
 
         return plan(config, context)
 
-    def run(self, config: PruneConfig, context: RunContext, inputs: Corpus | None) -> PruneResult:
+    def run(self, config: PruneConfig, context: RunContext, inputs: Corpus | None) -> Any:
         from mgpu_ngram.jobs.prune.run import run
 
         return run(config, context)
@@ -94,13 +136,11 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult"]):
 
         return changed_since(config, manifest)
 
-    def show_result(self, config: PruneConfig, result: PruneResult) -> None:
-        show_made(result)
-        before = " + ".join(f"{count:,}" for count in result.before)
-        limit = "" if result.threshold is None else f"; threshold {result.threshold:.6g}"
-        print(f"of {sum(result.before):,} n-grams ({before}){limit}")
-        if result.overfull:
-            print(f"after {result.overfull:,} histories the probabilities sum to more than 1; their backoff is -99")
+    def show_result(self, config: PruneConfig, result: Any) -> None:
+        if config.vocabulary_mode == "multiple":
+            _show_models(result)
+        else:
+            _show_pruned(result)
 
     def show_plan(self, plan: dict[str, Any]) -> None:
         ways = ", ".join(f"{way} {plan[way]}" for way in WAYS if way in plan)
@@ -108,3 +148,18 @@ class PruneStage(OneModelStage[PruneConfig, "PruneResult"]):
 
 
 STAGE = PruneStage()
+
+
+def _show_models(result: MultipleResult) -> None:
+    print(f"{shown_path(result.path)}: {many(result.models, 'model')}, {result.ngrams:,} n-grams in all")
+    print(f"{result.size_bytes:,} bytes; {result.wall_seconds:.2f} s on {where(result)}")
+    show_seconds(result.seconds)
+
+
+def _show_pruned(result: PruneResult) -> None:
+    show_made(result)
+    before = " + ".join(f"{count:,}" for count in result.before)
+    limit = "" if result.threshold is None else f"; threshold {result.threshold:.6g}"
+    print(f"of {sum(result.before):,} n-grams ({before}){limit}")
+    if result.overfull:
+        print(f"after {result.overfull:,} histories the probabilities sum to more than 1; their backoff is -99")

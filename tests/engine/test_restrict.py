@@ -2,13 +2,18 @@
 
 import lzma
 import tarfile
+from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mgpu_ngram.core.words import Words
+from mgpu_ngram.engine.backoff_nodes import nodes_of
 from mgpu_ngram.engine.open_model import open_model
-from mgpu_ngram.engine.restrict import read_allowed, restrict
+from mgpu_ngram.engine.phrases import Phrases
+from mgpu_ngram.engine.restrict import by_line, read_allowed, restrict
 from mgpu_ngram.engine.write_model import write_model
 from mgpu_ngram.kernels.dispatch import to_host
 
@@ -41,20 +46,86 @@ def test_no_words(tmp_path, plain_backoff):
         assert list(words) == ["<unk>", "<s>", "</s>", "<c>"] and trie.order == 4
 
 
-@pytest.mark.parametrize(("mode", "text"), [("single", "vocab.txt"), ("union", "sent12.txt")])
-def test_what_kenlm_keeps(mode, text, shared_data, tmp_path):
-    """The same lines of text; KenLM keeps the order of its input."""
-    golden = shared_data / "golden" / "tools"
+@pytest.fixture(scope="module")
+def golden_filter(shared_data, tmp_path_factory):
+    """Return (the model, the folder of KenLM's outputs)."""
+    golden, folder = shared_data / "golden" / "tools", tmp_path_factory.mktemp("filter")
     if not golden.is_dir():
         pytest.skip("shared/data beside this checkout has no golden outputs of tools")
     with tarfile.open(golden / "filter" / "filter.tar.xz") as tar:
-        tar.extractall(tmp_path, filter="data")
-    (tmp_path / "a.arpa").write_bytes(lzma.decompress((golden / "mix" / "a.arpa.xz").read_bytes()))
-    model = open_model(tmp_path / "a.arpa")
-    made = restrict(model.trie, model.words, read_allowed(str(tmp_path / "filter" / text), model.words), mode)
-    write_model(tmp_path / "made.arpa", *made, "arpa", 1)
+        tar.extractall(folder, filter="data")
+    (folder / "a.arpa").write_bytes(lzma.decompress((golden / "mix" / "a.arpa.xz").read_bytes()))
+    return open_model(folder / "a.arpa"), folder / "filter"
 
-    def lines(path):
-        return sorted(line for line in path.read_bytes().split(b"\n") if line)
 
-    assert lines(tmp_path / "made.arpa") == lines(tmp_path / "filter" / f"a.{mode}.arpa")
+def lines(path):
+    return sorted(line for line in path.read_bytes().split(b"\n") if line)
+
+
+@pytest.mark.parametrize(
+    ("mode", "context", "phrases", "text", "expected"),
+    [
+        ("single", False, False, "vocab.txt", "a.single.arpa"),
+        ("single", True, False, "vocab.txt", "a.single_context.arpa"),
+        ("union", False, False, "sent12.txt", "a.union.arpa"),
+        ("union", True, False, "sent12.txt", "a.union_context.arpa"),
+        ("union", False, True, "phrases12.txt", "a.union_phrase.arpa"),
+    ],
+)
+def test_what_kenlm_keeps(mode, context, phrases, text, expected, golden_filter, tmp_path):
+    """The same lines of text; KenLM keeps the order of its input."""
+    model, folder = golden_filter
+    allowed = read_allowed(str(folder / text), model.words, phrases)
+    write_model(tmp_path / "made.arpa", *restrict(model.trie, model.words, allowed, mode, context), "arpa", 1)
+    assert lines(tmp_path / "made.arpa") == lines(folder / expected)
+
+
+@pytest.mark.parametrize(
+    ("phrases", "text", "expected"), [(False, "sent12.txt", "multi"), (True, "phrases12.txt", "multi_phrase")]
+)
+def test_the_models_of_lines_that_kenlm_writes(phrases, text, expected, golden_filter, tmp_path):
+    model, folder = golden_filter
+    allowed = read_allowed(str(folder / text), model.words, phrases)
+    found = list(by_line(nodes_of(model.trie), model.trie, model.words, allowed))
+    assert len(found) == 12
+    for i, (trie, words) in enumerate(found):
+        write_model(tmp_path / "made.arpa", trie, words, "arpa", 1)
+        assert lines(tmp_path / "made.arpa") == lines(folder / expected / f"a.{i}")
+
+
+def test_models_of_many_lines(plain_backoff, to_device, tmp_path):
+    """150 lines are three groups; the models are those of files with one line each."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(["a", "b", "d>", "e", "x"], rng.integers(0, 5))) for _ in range(150)]
+    (tmp_path / "words").write_text("\n".join(texts))
+    trie = plain_backoff.random(3, words=len(WORDS), whole=False).trie(to_device)
+    made = by_line(nodes_of(trie), trie, WORDS, read_allowed(str(tmp_path / "words"), WORDS), context=True)
+    for text, (found, words) in zip(texts, made, strict=True):
+        (tmp_path / "line").write_text(text + "\n")
+        expected, same = restrict(trie, WORDS, read_allowed(str(tmp_path / "line"), WORDS), "single", context=True)
+        assert words == same
+        assert plain_backoff.of(found.map_arrays(to_host)).probs == plain_backoff.of(expected.map_arrays(to_host)).probs
+
+
+def test_phrases_by_hand():
+    phrases = Phrases([(1, 2), (3,), (4, 5, 6)])
+    for words in [(), (1, 2), (2, 3), (2, 4), (2, 3, 4), (2, 3, 4, 5), (5,), (4, 5, 6, 4, 5, 6), (6, 1, 2, 3, 3, 1)]:
+        assert phrases.allow(words), words
+    for words in [(1, 3), (3, 2), (2, 5), (5, 1), (4, 6), (2, 3, 5), (7,), (2, 7), (-1,)]:
+        assert not phrases.allow(words), words
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), min_size=1, max_size=3),
+    st.lists(st.integers(1, 3), min_size=1, max_size=5),
+)
+def test_phrases_are_cut_from_concatenations(phrases, words):
+    """All concatenations that could hold the words: a phrase more at either end than the words are long."""
+    whole = {
+        tuple(w for phrase in some for w in phrase)
+        for n in range(1, len(words) + 2)
+        for some in product(phrases, repeat=n)
+    }
+    n = len(words)
+    expected = any(text[i : i + n] == tuple(words) for text in whole for i in range(len(text) - n + 1))
+    assert Phrases(phrases).allow(tuple(words)) == expected

@@ -41,6 +41,7 @@ TASKS = {  # by the module that defines them
     "mgpu_ngram.jobs.trie.run": ["build"],
     "mgpu_ngram.jobs.prune.run": ["build"],
     "mgpu_ngram.jobs.mix.run": ["build"],
+    "mgpu_ngram.jobs.prune.multiple": ["write_lines"],
     "mgpu_ngram.engine.infer_topics": ["infer_chunk"],
     "mgpu_ngram.engine.decode_lines": ["decode_lines"],
     "mgpu_ngram.engine.filter_shard": ["score_shard", "write_shard"],

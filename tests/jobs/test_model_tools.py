@@ -6,6 +6,7 @@ import json
 import pytest
 
 from mgpu_ngram.cluster.local import LocalExecutor
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.model_file import load_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.mix import run as mix
@@ -49,3 +50,21 @@ def test_the_worker_dies(bomb, job, arpa, executor, start, hooks, hooks_folder, 
     run(config, RunContext(start(1), tmp_path / "there"))
     assert not (hooks_folder / bomb).exists(), "the worker died"
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
+
+
+@pytest.mark.timeout(120)
+def test_models_of_lines_on_a_cluster(arpa, executor, start, hooks, hooks_folder, contents, tmp_path):
+    """150 lines are three tasks, in which workers die."""
+    (tmp_path / "text").write_text("a\nb a\n\n" * 50)
+    config = PruneConfig(str(arpa), vocabulary=str(tmp_path / "text"), vocabulary_mode="multiple", format="arpa")
+    found = prune.run(config, RunContext(executor, tmp_path / "here"))
+    assert (found.models, found.ngrams) == (150, 50 * (4 + 2 + 5 + 4 + 1 + 3))
+    hooks(**{"write_lines.before1": "", "write_lines.after1": ""})
+    prune.run(config, RunContext(start(2), tmp_path / "there"))
+    assert [p.name for p in hooks_folder.iterdir()] == ["shard_tokens"], "a worker died in every task"
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
+    manifest = json.loads((tmp_path / "here" / "manifest.json").read_text())
+    assert prune.changed_since(config, manifest) == "" and manifest["lines"] == 150
+    (tmp_path / "text").write_text("")
+    with pytest.raises(InputError, match="has no line; give a text with one or more"):
+        prune.run(config, RunContext(executor, tmp_path / "none"))

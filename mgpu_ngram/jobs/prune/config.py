@@ -9,6 +9,7 @@ from typing import Literal
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.typed_config import check_at_least, check_name
 
+MODELS_OF_LINES = {"arpa": "{}.arpa", "safetensors": "{}.safetensors"}  # names of the models of lines, from line 0 on
 WAYS = ("entropy", "max_ngrams", "vocabulary", "min_count")
 
 
@@ -20,8 +21,11 @@ class PruneConfig:
     entropy: float | None = None  # drop n-grams without which the perplexity changes by a smaller ratio: 1e-8
     max_ngrams: int | None = None  # keep at most so many n-grams of all orders, by the same measure
     vocabulary: str | None = None  # a text; keep the n-grams of its words, as KenLM's filter does
-    vocabulary_mode: Literal["single", "union"] = "single"  # single: all words of an n-gram occur in the text; union:
-    # in one of its lines
+    vocabulary_mode: Literal["single", "union", "multiple"] = "single"  # single: all words of an n-gram occur in the
+    # text; union: in one of its lines; multiple: a model for each line
+    context: bool = False  # with vocabulary: the last word of an n-gram may be any
+    phrases: bool = False  # with vocabulary: lines hold phrases, separated by tabs; an n-gram must fit into them. Mode
+    # union or multiple
     min_count: list[int] = field(default_factory=list)  # drop n-grams that occur fewer times in `counts`; of orders 2,
     # 3, ..., and the last one also holds for all higher orders
     counts: str | None = None  # for min_count: a folder that count wrote with sentence_markers, or an earlier count job
@@ -38,6 +42,11 @@ class PruneConfig:
         check_at_least(self, 1, "max_ngrams")
         if self.vocabulary is None and self.vocabulary_mode != "single":
             raise InputError(f"vocabulary_mode is {self.vocabulary_mode} but no vocabulary is given; give a text")
+        for name in "context", "phrases":
+            if self.vocabulary is None and getattr(self, name):
+                raise InputError(f"{name} is set but no vocabulary is given; give a text")
+        if self.phrases and self.vocabulary_mode == "single":
+            raise InputError("phrases belong to lines, but vocabulary_mode is single; make it union or multiple")
         if bool(self.min_count) != (self.counts is not None):
             raise InputError(
                 "models hold no counts: give both min_count and counts, a folder that mgpu-ngram count wrote; without "

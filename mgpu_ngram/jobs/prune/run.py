@@ -19,7 +19,9 @@ from mgpu_ngram.engine.write_model import write_model
 from mgpu_ngram.jobs.context import PlanContext, RunContext
 from mgpu_ngram.jobs.estimate.from_counts import describe
 from mgpu_ngram.jobs.one_model import ModelResult, absolute, listed_counts, open_on, open_target, run_alone
+from mgpu_ngram.jobs.prune import multiple
 from mgpu_ngram.jobs.prune.config import WAYS, PruneConfig
+from mgpu_ngram.jobs.prune.multiple import MultipleResult
 
 FORMAT = "mgpu_ngram pruned model"
 
@@ -41,6 +43,8 @@ class PruneResult(ModelResult):
 def plan(config: PruneConfig, context: PlanContext) -> dict[str, Any]:
     """Return what `run` would do."""
     ways = {way: getattr(config, way) for way in WAYS if getattr(config, way) not in (None, [])}
+    if config.vocabulary is not None:
+        ways["vocabulary_mode"] = config.vocabulary_mode
     return {"job": config.name, "model": config.model, **ways, "format": config.format, "device": context.device}
 
 
@@ -59,9 +63,11 @@ def _made_of(config: PruneConfig) -> dict[str, Any]:
     return made_of | ({"inputs": [describe(read_counts(config.counts))]} if config.counts is not None else {})
 
 
-def run(config: PruneConfig, context: RunContext) -> PruneResult:
-    """Let one worker write the model; see `run_alone`."""
+def run(config: PruneConfig, context: RunContext) -> PruneResult | MultipleResult:
+    """Let one worker write the model; see `run_alone`. With the mode multiple, tasks write the models of lines."""
     made_of = _made_of(config)
+    if config.vocabulary_mode == "multiple":
+        return multiple.run(config, context, made_of, FORMAT)
     vocabulary, counts = (None if path is None else absolute(path) for path in (config.vocabulary, config.counts))
     config = replace(config, model=absolute(config.model), vocabulary=vocabulary, counts=counts)
     return run_alone(partial(build, config), context, config.format, FORMAT, made_of)
@@ -81,7 +87,8 @@ def build(config: PruneConfig, output: str | Path, device: str, threads: int, ov
         trie, words = open_on(config.model, device, threads, watch)
         before, limit, overfull = listed_counts(trie), None, 0
         if config.vocabulary is not None:
-            trie, words = restrict(trie, words, read_allowed(config.vocabulary, words), config.vocabulary_mode)
+            allowed = read_allowed(config.vocabulary, words, config.phrases)
+            trie, words = restrict(trie, words, allowed, config.vocabulary_mode, config.context)
         elif config.counts is not None:
             counts, least = read_counts(config.counts), config.least(trie.order)
             check_counts(counts, least)
