@@ -92,7 +92,7 @@ def test_models_of_lines(here, mgpu_ngram):
     status, out, err = mgpu_ngram("prune", "model.arpa", *flags, "--device", "cpu")
     assert (status, err) == (0, "") and out.startswith("made: 3 models, 19 n-grams in all\n")
     assert sorted(p.name for p in (here / "made").iterdir()) == ["0.arpa", "1.arpa", "2.arpa", "manifest.json"]
-    assert lines(here / "made" / "2.arpa") == lines(here / "model.arpa")
+    assert lines(here / "made" / "2.arpa") == ALL
     assert lines(here / "made" / "0.arpa") == ["<unk>", "<s>", "</s>", "a", "<s> a", "a </s>"]
     assert mgpu_ngram("info", "made")[1].startswith("made: models of 3 lines of words, 19 n-grams in all\n")
     more = ["--context", "--format", "safetensors", "--overwrite", "--json"]
@@ -102,7 +102,7 @@ def test_models_of_lines(here, mgpu_ngram):
     (here / "words").write_text("a b\tb\n")
     single = ["--vocabulary", "words", "--vocabulary-mode", "union", "--phrases", "-o", "cut.arpa"]
     assert mgpu_ngram("prune", "model.arpa", *single)[0] == 0
-    assert lines(here / "cut.arpa") == lines(here / "model.arpa")
+    assert lines(here / "cut.arpa") == ALL
 
 
 def test_jobs_of_a_yaml_file(here, mgpu_ngram):

@@ -32,6 +32,8 @@ def test_paired_by_hand():
     found = paired(np.array([1.0, 3.0]), np.array([2, 2]))
     assert (found.better, found.worse, found.equal, found.gain) == (2, 0, 0, 1.0)
     assert (found.low, found.high) == pytest.approx((1 - 1.959964 / 2, 1 + 1.959964 / 2), abs=1e-6)
+    even = paired(np.array([1.0, 3.0]), np.array([1, 3]))  # the same gain per word in both
+    assert (even.gain, even.low, even.high) == (1.0, 1.0, 1.0)
     few = paired(np.array([1.0]), np.array([2]))
     assert (few.gain, few.low, few.high) == (0.5, None, None)
     assert paired(np.zeros(0), np.zeros(0, int)).gain == 0.0
