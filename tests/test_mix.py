@@ -164,6 +164,7 @@ def test_jobs_of_a_yaml_file(here, mgpu_ngram):
         ),
         (["model.arpa", "other.arpa", "--tune", "none"], "none"),
         (["model.arpa", "other.arpa", "--weights", "1", "-1", "--log-linear"], "[1.0, -1.0] but must be at least 0"),
+        (["model.arpa", "other.arpa", "--weights", "1", "nan", "--log-linear"], "[1.0, nan] but must be at least 0"),
         (["model.arpa", "none.arpa", "--weights", "1", "0"], "none.arpa"),
         (["model.arpa", "other.arpa", "--weights", "1", "0", "--bayes", "-1"], "bayes is -1 but must be at least 0"),
         (

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.parquet import read_vocabulary
 from mgpu_ngram.core.tables import ShardedTable, Table
 from mgpu_ngram.core.vocabulary import SPECIALS, LocalVocabulary
@@ -134,11 +135,16 @@ def pieces_of(folders: Sequence[tuple[EarlierCounts, int]], order: int, first: i
     """Return the shards of all earlier counts for orders 2 to `order`, numbered from `first` on.
 
     folders  (counts, number of their shards)
+
+    Raises InputError if a file is missing.
     """
     pieces: list[EarlierShard] = []
     for counts, shards in folders:
         for s in range(shards if order > 1 else 0):
             paths = {n: Path(counts.folder) / f"order={n}" / f"part-{s:05d}.parquet" for n in range(2, order + 1)}
+            missing = next((path for path in paths.values() if not path.is_file()), None)
+            if missing is not None:
+                raise InputError(f"{missing} is missing; the output of count is not whole, count again")
             size_bytes = sum(path.stat().st_size for path in paths.values())
             pieces.append(EarlierShard(first + len(pieces), counts, paths, size_bytes))
     return pieces

@@ -44,8 +44,8 @@ class MixConfig:
                     f"there are {len(self.weights)} weights for {len(self.models)} models; give one for each"
                 )
             if self.log_linear:
-                if min(self.weights) < 0:
-                    raise InputError(f"weights are {self.weights} but must be at least 0")
+                if not all(weight >= 0 and math.isfinite(weight) for weight in self.weights):
+                    raise InputError(f"weights are {self.weights} but must be at least 0 and finite")
             elif not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) <= ROUNDING):
                 raise InputError(f"weights are {self.weights} but must be at least 0 and sum to 1")
         check_name(self.name)
