@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -270,6 +271,12 @@ def test_bad_settings(bugs):
         CTCBeamSearch(["a"], "bugs.arpa")
     with pytest.raises(InputError, match=r"start_states are int64 of shape \(2,\) but must be an integer for each"):
         CTCBeamSearch(CHARACTERS, bugs)(to(bugs.device, [TEST]), start_states=[0, 0])
+
+
+def test_a_search_pickles(bugs, device):
+    search = CTCBeamSearch(CHARACTERS, bugs)
+    expected = search(to(device, TEST[None]), n_best=3)  # makes what a copy makes anew
+    assert pickle.loads(pickle.dumps(search))(to(device, TEST[None]), n_best=3) == expected
 
 
 def test_numbers_of_numpy_are_numbers(bugs, device):

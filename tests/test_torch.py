@@ -3,6 +3,7 @@
 import copy
 import gc
 import math
+import pickle
 import re
 import sys
 import weakref
@@ -248,6 +249,32 @@ def test_copies_outlive_a_module(arpa, device):
     gc.collect()
     found = torch.compile(lambda states: copied[0].advance(states), backend="eager")(states)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_a_module_pickles(lm):
+    states = lm.get_init_states(3)
+    copied = pickle.loads(pickle.dumps(lm))
+    for found, wanted in zip(copied.advance(states), lm.advance(states), strict=True):
+        assert torch.equal(found, wanted)
+    assert copied._number != lm._number and copied.device == lm.device
+
+
+def test_arguments_that_are_no_tensors_of_integers(lm):
+    states, tokens = lm.get_init_states(2), torch.zeros(2, dtype=torch.int64)
+    for call, message in [
+        (lambda: lm.advance([0, 1]), "states are list but must be a tensor of integers, (B,)"),
+        (lambda: lm.advance(states, eos_id=1.5), "eos_id is 1.5 but must be an integer"),
+        (
+            lambda: lm.step(states, tokens.float()),
+            "tokens are torch.float32 of shape (2,) but must be a tensor of integers",
+        ),
+        (lambda: lm.step([0], tokens), "states are list but must be"),
+        (lambda: lm.get_final(np.zeros(1, int)), "states are int64 of shape (1,) but must be"),
+        (lambda: lm.get_init_states(-1), "batch_size is -1 but must be an integer, 0 or more"),
+        (lambda: lm(tokens[None], "ab"), "labels_lengths are 'ab' but must be 1 integers"),
+    ]:
+        with pytest.raises(ng.InputError, match=re.escape(message)):
+            call()
 
 
 def test_autocast_leaves_scores_as_they_are(lm):

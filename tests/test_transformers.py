@@ -1,6 +1,7 @@
 """`generate` of Transformers with an n-gram model, beside a slow processor that asks KenLM's module word by word."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -163,6 +164,13 @@ def test_several_ends_may_be_a_tensor(arpa):
     made = [ours.LogitsProcessor(model, 1, eos_token_id=end)(rows, torch.zeros(1, V)) for end in (EOS, np.int64(EOS))]
     made.append(ours.LogitsProcessor(model, 1, eos_token_id=torch.tensor([EOS]))(rows, torch.zeros(1, V)))
     assert torch.equal(made[0], made[1]) and torch.equal(made[0], made[2])
+
+
+@pytest.mark.parametrize("options", [{"eos_token_id": EOS}, {"pieces": [b" %d" % i for i in range(V)]}])
+def test_a_processor_pickles(arpa, options):
+    processor = ours.LogitsProcessor(ng.Model.load(arpa, "cpu"), WEIGHT, pad_token_id=PAD, **options)
+    ids, scores = torch.tensor([[PAD, 5, 6], [7, 8, 9]]), torch.zeros(2, V)
+    assert torch.equal(pickle.loads(pickle.dumps(processor))(ids, scores), processor(ids, scores))
 
 
 def test_a_wider_network_may_follow(arpa):

@@ -7,6 +7,8 @@ import numbers
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
+import torch
+
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.model import Model
 
@@ -48,3 +50,10 @@ def described(value: Any) -> str:
     """Return the dtype and the shape of a tensor, or the type of another value, for an error."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     return type(value).__name__ if shape is None else f"{dtype} of shape {tuple(shape)}"
+
+
+def check_integers(name: str, given: Any) -> None:
+    """Raise InputError unless a value is a tensor of integers, (B,)."""
+    is_tensor = isinstance(given, torch.Tensor)
+    if not is_tensor or given.ndim != 1 or given.dtype == torch.bool or given.is_floating_point() or given.is_complex():
+        raise InputError(f"{name} are {described(given)} but must be a tensor of integers, (B,)")

@@ -60,6 +60,10 @@ class CTCBeamSearch:
         self.lm_score_boundary = bool(lm_score_boundary)
         self._searches: dict[str, CTCSearch] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs; it makes its searches on first use."""
+        return self.__dict__ | {"_searches": {}}
+
     def __call__(
         self,
         log_probs: torch.Tensor,

@@ -58,6 +58,7 @@ class LogitsProcessor:
         partial: str = "sum",
     ):
         check_model(model)
+        self._arguments = model, weight, tokens, bos_token_id, eos_token_id, pad_token_id, pieces, partial
         if tokens is not None and pieces is not None:
             raise InputError("tokens are for a model of tokens and pieces for one of words; give one of them")
         self.model, self.weight, self._tokens = model, number("weight", weight, 0), tokens
@@ -70,6 +71,9 @@ class LogitsProcessor:
             self._words = WordScores(model, ordered("pieces", pieces, "bytes, by token id"), partial, self._begins)
         elif tokens is not None:
             self._tokens = ordered("tokens", tokens, "words, by token id")
+
+    def __reduce__(self) -> tuple[type[LogitsProcessor], tuple[Any, ...]]:
+        return LogitsProcessor, self._arguments
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return the scores of the next tokens with the model's, (B, V) of their dtype; see the class.

@@ -15,7 +15,7 @@ from mgpu_ngram.engine.token_states import TokenStates
 from mgpu_ngram.model import Model
 
 from . import operators
-from .arguments import check_model, described, integer, ordered
+from .arguments import check_integers, check_model, described, integer, ordered
 from .nemo_file import read_nemo
 
 TOKEN_OFFSET = 100  # NeMo writes token t as the character t + 100
@@ -78,9 +78,14 @@ class NGramLM(torch.nn.Module):
             return cls(Model(read_nemo(lm_path, words), device), words, normalize_unk=False)
         return cls(Model.load(lm_path, device), words, normalize_unk)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs; the states of tokens follow from the model."""
+        return {name: value for name, value in self.__dict__.items() if name != "_states"}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of another module, of which this is a copy. A copy has a number of its own."""
         super().__setstate__(state)
+        self._use(self.model)
         self._number = operators.number_of(self)
 
     def _use(self, model: Model) -> None:
@@ -113,6 +118,8 @@ class NGramLM(torch.nn.Module):
 
     def get_init_states(self, batch_size: int, bos: bool = True) -> torch.Tensor:
         """Return the states of sentences that have not begun, (B,) int64; see `Model.start`."""
+        if not torch.compiler.is_compiling():
+            batch_size = integer("batch_size", batch_size, 0)
         return torch.full((batch_size,), self._begin if bos else EMPTY, dtype=torch.int64, device=self.device)
 
     def advance(self, states: torch.Tensor, eos_id: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -123,6 +130,8 @@ class NGramLM(torch.nn.Module):
         if torch.compiler.is_compiling():
             scores, after = operators.advance(states, self._number)
         else:
+            check_integers("states", states)
+            eos_id = None if eos_id is None else integer("eos_id", eos_id)
             scores, after = self.model.advance_tokens(states, self._states)
             after = after.to(torch.int64, memory_format=torch.contiguous_format)
         if eos_id is not None:
@@ -135,6 +144,8 @@ class NGramLM(torch.nn.Module):
         """Return the states after a token each, (B,) int64; tokens that are none count as <unk>."""
         if torch.compiler.is_compiling():
             return operators.step(states, tokens, self._number)
+        check_integers("states", states)
+        check_integers("tokens", tokens)
         words = self._words.to(tokens.device)
         is_token = (tokens >= 0) & (tokens < self.vocab_size)
         ids = torch.where(is_token, words[torch.where(is_token, tokens, 0)], 0)
@@ -144,6 +155,7 @@ class NGramLM(torch.nn.Module):
         """Return ln P that the sentence ends after each state, (B,) float32."""
         if torch.compiler.is_compiling():
             return operators.final(states, self._number)
+        check_integers("states", states)
         return self.model.final(states, scale="ln")
 
     def forward(
@@ -173,7 +185,12 @@ class NGramLM(torch.nn.Module):
         if not isinstance(labels, torch.Tensor) or labels.ndim != 2 or labels.dtype not in (torch.int64, torch.int32):
             raise InputError(f"labels are {described(labels)} but must be a tensor of integers, (B, L)")
         (rows, length), device = labels.shape, labels.device
-        lengths = torch.as_tensor([length] * rows if lengths is None else lengths, device=device)
+        try:
+            lengths = torch.as_tensor([length] * rows if lengths is None else lengths, device=device)
+        except (TypeError, ValueError, RuntimeError):  # no numbers, or rows of several lengths
+            raise InputError(
+                f"labels_lengths are {lengths!r:.60} but must be {rows} integers, one for each row"
+            ) from None
         if lengths.shape != (rows,) or (rows and (lengths.is_floating_point() or lengths.dtype == torch.bool)):
             raise InputError(f"labels_lengths are {described(lengths)} but must be {rows} integers, one for each row")
         labels = labels.to(torch.int64).where(torch.arange(length, device=device) < lengths[:, None], 0)
