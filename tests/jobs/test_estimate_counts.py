@@ -306,7 +306,14 @@ def test_settings_of_text_are_refused(option):
 
 
 def test_no_counts(executors, tmp_path):
+    """A file is taken for counts of SRILM."""
     (tmp_path / "file").write_text("a b\n")
-    for path, why in (tmp_path / "none", "there is nothing at that path"), (tmp_path / "file", "it has no manifest"):
-        with pytest.raises(InputError, match=f"^{path} is not an output of count: {why}"):
+    (tmp_path / "folder").mkdir()
+    for name, why in {
+        "none": "{} is not an output of count: there is nothing at that path",
+        "folder": "{} is not an output of count: it has no manifest",
+        "file": "line 1 of '{}' ends with 'b', which is no count",
+    }.items():
+        path = tmp_path / name
+        with pytest.raises(InputError, match=f"^{why.format(path)}"):
             estimate.run(EstimateConfig(counts=str(path)), RunContext(executors(), tmp_path / "out", single_file=True))
