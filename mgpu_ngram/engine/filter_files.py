@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mgpu_ngram.core.compress import compressing
+from mgpu_ngram.core.compress import compressing_in_threads
 from mgpu_ngram.core.corpus import Chunk, Corpus, Piece
 from mgpu_ngram.core.documents import first_text, stored_source
 from mgpu_ngram.core.errors import InputError
@@ -241,12 +241,15 @@ def reject_line(source: Source, reject: Reject) -> bytes:
     return json.dumps(values, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def open_writer(sink: Sink, source: Source, fields: Sequence[str]) -> AbstractContextManager[Writer]:
+def open_writer(sink: Sink, source: Source, fields: Sequence[str], threads: int) -> AbstractContextManager[Writer]:
     """Return a context that yields a writer in the format and compression of the source.
 
-    fields  the new fields
+    fields   the new fields
+    threads  that compress JSON lines
     """
-    return _ParquetWriter.open(sink, source, fields) if source.format == "parquet" else _JsonWriter.open(sink, source)
+    if source.format == "parquet":
+        return _ParquetWriter.open(sink, source, fields)
+    return _JsonWriter.open(sink, source, threads)
 
 
 class _JsonWriter:
@@ -255,8 +258,8 @@ class _JsonWriter:
 
     @classmethod
     @contextmanager
-    def open(cls, sink: Sink, source: Source) -> Iterator[Writer]:
-        with compressing(sink, source.format) as file:
+    def open(cls, sink: Sink, source: Source, threads: int) -> Iterator[Writer]:
+        with compressing_in_threads(sink, source.format, threads) as file:
             yield cls(sink.append if file is sink else file.write)
 
     def render(self, block: Block, fields: Mapping[str, NewField], kept_D: np.ndarray) -> Any:

@@ -153,7 +153,7 @@ def write_shard(
     with memory_guard("scoring", options.device, LESS_TO_SCORE), ExitStack() as files:
         sink = files.enter_context(new_file(Path(folder) / shard_name(number), durable=True))
         rejects = files.enter_context(new_file(Path(folder) / rejects_name(number), durable=True))
-        writer = files.enter_context(open_writer(sink, source, options.fields))
+        writer = files.enter_context(open_writer(sink, source, options.fields, options.threads))
         blocks = files.enter_context(_Blocks(source, options, watch))
 
         def filtered(first: int, block: Block) -> tuple[Block, Any, FilterStats, Stopwatch]:
