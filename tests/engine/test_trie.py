@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.trie import ARRAYS, CODED, FILLED, Ngrams, node_dtype
 from mgpu_ngram.engine import trie as trie_module
-from mgpu_ngram.engine.trie import BadNgram, build_trie, edges_of, index_of, quantize, values_of, with_fanout
+from mgpu_ngram.engine.trie import (
+    BadNgram,
+    bin_centers,
+    build_trie,
+    edges_of,
+    index_of,
+    nearest_codes,
+    quantize,
+    values_of,
+    with_fanout,
+)
 from mgpu_ngram.kernels.dispatch import on_gpu, to_host
 from mgpu_ngram.kernels.score.score_by_edges import score_by_edges
 from mgpu_ngram.kernels.score.score_tokens import score_tokens
@@ -379,3 +389,16 @@ def test_a_model_too_large_for_an_edge_table(monkeypatch):
     message = r"^the model has 9 histories .* holds 64; use the index btree \(--index btree\)$"
     with pytest.raises(InputError, match=message):
         edges_of(made)
+
+
+def test_centres_and_codes_by_hand(to_device):
+    """As lm/quantize.cc and lm/quantize.hh of KenLM: an empty bin repeats the one before it; ties go up."""
+    centers = lambda values, bins: bin_centers(to_device(np.array(values, np.float32)), bins).tolist()  # noqa: E731
+    assert centers([4, 9, 1, 3, 2], 2) == [1.5, np.float32(16 / 3)]
+    assert centers([-2], 4) == [-np.inf, -np.inf, -np.inf, -2]
+    assert centers([-2, -4, -6], 4) == [-np.inf, -6, -4, -2]
+    assert centers([], 2) == [-np.inf, -np.inf]
+    values = to_device(np.array([0, 2, 3, 4, 5, 9, 1], np.float32))
+    codes = nearest_codes(values, to_device(np.array([1, 3, 3, 7], np.float32)))
+    assert codes.tolist() == [0, 1, 1, 2, 3, 3, 0]
+    assert nearest_codes(values[-1:], to_device(np.ones(4, np.float32))).tolist() == [0]
