@@ -12,6 +12,7 @@ HEAD_BYTES = 4096  # a head: enough for every magic number, and for the first li
 MAX_HEADER_BYTES = 100_000_000  # of a safetensors file: the format's limit
 ARPA, IARPA, KENLM, JSON_LINES = "an ARPA file", "an iARPA file of IRSTLM", "a KenLM binary model", "JSON lines"
 IRSTLM = "a binary model of IRSTLM"
+INTERMEDIATE = "an intermediate model of KenLM"
 ZIP = "a ZIP archive"
 OUR_MODEL, SAFETENSORS = "a model file of mgpu-ngram", "a safetensors file"
 KENLM_SUFFIXES = (".binary", ".bin", ".klm")  # names that KenLM's users give to its binary models
@@ -32,6 +33,7 @@ UNICODE = {  # byte order marks; UTF-32 first, because its mark begins with that
 }
 MAGIC = {
     b"mmap lm http://kheafield.com/code": KENLM,
+    b"KenLM intermediate binary file\n": INTERMEDIATE,
     b"blmt": IRSTLM,
     PARQUET: "a Parquet file",
     b"ARROW1\0\0": "an Arrow file",
@@ -149,6 +151,8 @@ def refuse_as_arpa(name: str, head: bytes) -> None:
         raise KenlmBinaryError(
             f"{name!r} is a KenLM binary model, which is only read from a local file, not compressed; unpack or copy it"
         )
+    if what == INTERMEDIATE:
+        raise InputError(f"{name!r} is {what}, which is read here, but not compressed or remote; unpack or copy it")
     if what and what != ARPA:
         raise InputError(f"{name!r} is {what}; {NOT_ARPA.get(what, 'give an ARPA file or a model file')}")
 

@@ -13,6 +13,7 @@ from mgpu_ngram.core.decompress import first_text
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import COUNT_LINE, compression, is_safetensors, json_keys, what_begins
 from mgpu_ngram.core.kenlm_file import TYPES, read_header
+from mgpu_ngram.core.kenlm_intermediate import intermediate_counts, intermediate_files
 from mgpu_ngram.core.model_file import FORMAT, describe_model
 from mgpu_ngram.core.nmt_files import describe_nmt_model, is_nmt_model
 from mgpu_ngram.core.sources import Source, parquet_file, stored_head
@@ -46,6 +47,10 @@ def identify_file(path: str | Path) -> dict[str, Any]:
     found: dict[str, Any] = {"format": what.removeprefix("a ").removeprefix("an ")}
     if what == heads.ARPA:
         found |= _arpa_header(name, head)
+    elif what == heads.INTERMEDIATE and not compressed:
+        counts = intermediate_counts(name, head)
+        size_bytes += sum(file.stat().st_size for file in intermediate_files(location))
+        found |= {"order": len(counts), "orders": counts}
     elif what == heads.KENLM:
         header = read_header(name, head)
         orders = {"order": header.order, "orders": list(header.counts)}

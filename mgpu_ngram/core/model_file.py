@@ -19,6 +19,7 @@ from mgpu_ngram.core.decompress import first_text
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.file_heads import (
     HEAD_BYTES,
+    INTERMEDIATE,
     KENLM,
     KENLM_SUFFIXES,
     compression,
@@ -27,6 +28,7 @@ from mgpu_ngram.core.file_heads import (
     what_begins,
 )
 from mgpu_ngram.core.kenlm_file import read_header
+from mgpu_ngram.core.kenlm_intermediate import identify_intermediate
 from mgpu_ngram.core.model_checks import contradiction
 from mgpu_ngram.core.output import check_free, check_suffix
 from mgpu_ngram.core.sources import Source, stored_head
@@ -211,7 +213,10 @@ def identify(path: str | Path) -> str:
         raise InputError(
             f"{path}: cannot be read ({error.strerror}); give a model file, an ARPA file or a KenLM binary model"
         ) from None
-    if what_begins(head) == KENLM:
+    what = what_begins(head)
+    if what == INTERMEDIATE:
+        return identify_intermediate(path)
+    if what == KENLM:
         read_header(str(path), head)
     elif not compression(head):
         refuse_as_arpa(str(path), head)
@@ -222,6 +227,15 @@ def is_model_file(path: str | Path) -> bool:
     """Return whether a file starts like a safetensors file: a header length and a JSON brace. It may be truncated."""
     with open(path, "rb") as file:
         return is_safetensors(file.read(9))
+
+
+def is_intermediate_file(path: str | Path) -> bool:
+    """Return whether a file starts as the text of KenLM's intermediate models does."""
+    try:
+        with open(path, "rb") as file:
+            return what_begins(file.read(HEAD_BYTES)) == INTERMEDIATE
+    except OSError:
+        return False
 
 
 def is_kenlm_file(path: str | Path) -> bool:

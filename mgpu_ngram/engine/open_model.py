@@ -10,9 +10,16 @@ from mgpu_ngram.core.arpa import Arpa, read_arpa
 from mgpu_ngram.core.errors import InputError
 from mgpu_ngram.core.files import check_path
 from mgpu_ngram.core.kenlm_file import KenlmFile
+from mgpu_ngram.core.kenlm_intermediate import read_intermediate
 from mgpu_ngram.core.kenlm_probing import KenlmProbing
 from mgpu_ngram.core.kenlm_trie import KenlmTrie
-from mgpu_ngram.core.model_file import BackoffModel, is_kenlm_file, is_model_file, load_model
+from mgpu_ngram.core.model_file import (
+    BackoffModel,
+    is_intermediate_file,
+    is_kenlm_file,
+    is_model_file,
+    load_model,
+)
 from mgpu_ngram.core.trie import Ngrams
 from mgpu_ngram.engine.device import Stopwatch, to_device, to_device_fast, to_host_fast
 from mgpu_ngram.engine.trie import FANOUT, BadNgram, build_trie
@@ -28,7 +35,8 @@ def open_model(
     watch: Stopwatch | None = None,
     read: Callable[[str | Path, int], Arpa] = read_arpa,
 ) -> BackoffModel:
-    """Return the model of a file from `save_model`, an ARPA file, plain or compressed, or a KenLM binary model.
+    """Return the model of a file from `save_model`, an ARPA file, plain or compressed, a KenLM binary model, or
+    KenLM's intermediate model (PREFIX.kenlm_intermediate, beside its other files).
 
     The model is in host memory. A KenLM binary model must be a local file and hold its words.
 
@@ -51,6 +59,8 @@ def open_model(
         return model
     if Path(path).is_file() and is_kenlm_file(path):
         return _open_kenlm(path, device, threads, fanout, watch)
+    if Path(path).is_file() and is_intermediate_file(path):
+        return _open_intermediate(path, device, fanout, watch)
     arpa = read(path, threads)
     try:
         trie = build_trie(_moved(arpa.levels(), device, watch), fanout)
@@ -71,6 +81,17 @@ def _open_kenlm(path: str | Path, device: str, threads: int, fanout: int, watch:
         trie = build_trie(_moved(sections.levels(), device, watch), fanout)
     except BadNgram as error:
         raise file.damaged(f"one of its {error.order}-grams {error.what.partition(';')[0]}") from None
+    model = BackoffModel.of(trie.map_arrays(to_host_fast), words)
+    watch.lap("build")
+    return model
+
+
+def _open_intermediate(path: str | Path, device: str, fanout: int, watch: Stopwatch) -> BackoffModel:
+    words, levels = read_intermediate(path)
+    try:
+        trie = build_trie(_moved(levels, device, watch), fanout)
+    except BadNgram as error:
+        raise InputError(f"{str(path)!r} is damaged: row {error.row:,} of order {error.order} {error.what}") from None
     model = BackoffModel.of(trie.map_arrays(to_host_fast), words)
     watch.lap("build")
     return model
